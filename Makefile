@@ -1,0 +1,101 @@
+# Everything a clone needs lies in .venv inside it; every target below installs what it uses.
+#
+#   make demo       train under a quarter of the memory, beside plain PyTorch
+#   make test       lint, types, native stress tests (plain, ASan+UBSan, TSan), Python tests
+#   make core-test  the native stress tests alone
+#   make clean      remove what was built (.venv stays; `make distclean` removes that too)
+#
+# Needed beforehand: Python 3.11 or newer with its headers, g++, make. Which index torch comes from is pip's
+# configuration; PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu takes PyTorch's CPU build.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check
+NATIVE := $(wildcard native/core/*.cpp native/core/*.h* native/torch/*.cpp native/torch/*.h*)
+
+.PHONY: demo test lint types core-test python-test install clean distclean
+
+demo: install
+	$(PY) demo/demo.py
+
+test: lint types core-test python-test
+
+lint: install
+	$(PY) -m ruff check
+
+types: install
+	$(PY) -m mypy
+
+python-test: install
+	$(PY) -m pytest
+
+# ---- installation ------------------------------------------------------------------------------------------------
+
+install: $(VENV)/.native
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Ebbtide needs Python 3.11 or newer; name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+# torch first and alone, so that the native module is built against the one that stays.
+$(VENV)/.torch: | $(VENV)/.created
+	$(PIP) install --quiet "torch==2.13.0" "setuptools>=77"
+	touch $@
+
+# Editable: a change to a Python file needs no installation.
+$(VENV)/.package: pyproject.toml setup.py $(VENV)/.torch
+	$(PIP) install --quiet --no-build-isolation --editable ".[dev]"
+	touch $@
+
+$(VENV)/.native: $(NATIVE) $(VENV)/.package
+	$(PY) setup.py --quiet build_ext --inplace
+	touch $@
+
+# ---- native tests ------------------------------------------------------------------------------------------------
+# native/tests is one program over native/core, built three times; exit status 0 means passed.
+
+CXX := $(if $(filter default,$(origin CXX)),g++,$(CXX))
+CORE := $(wildcard native/core/*.cpp)
+CORE_TESTS := $(wildcard native/tests/*.cpp)
+CORE_VARIANTS := plain asan tsan
+CORE_FLAGS := -std=c++20 -g -pthread -Wall -Wextra -Inative -MMD -MP
+FLAGS_plain := -O2
+FLAGS_asan := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
+FLAGS_tsan := -O1 -fno-omit-frame-pointer -fsanitize=thread
+CORE_TEST_TIMEOUT ?= 900
+# TSan of older compilers cannot place its shadow under much address randomisation, so that is off where it may be.
+STILL := $(shell setarch -R true 2>/dev/null && echo setarch -R)
+
+core-test: $(foreach variant,$(CORE_VARIANTS),core-test-$(variant))
+
+define core_variant
+build/core/$(1)/%.o: native/%.cpp Makefile
+	@mkdir -p $$(@D)
+	$$(CXX) $$(CORE_FLAGS) $$(FLAGS_$(1)) -c $$< -o $$@
+
+build/core/$(1)/tests.bin: $$(patsubst native/%.cpp,build/core/$(1)/%.o,$$(CORE) $$(CORE_TESTS))
+	$$(CXX) $$(CORE_FLAGS) $$(FLAGS_$(1)) $$^ -o $$@
+
+.PHONY: core-test-$(1)
+core-test-$(1): build/core/$(1)/tests.bin
+	timeout $$(CORE_TEST_TIMEOUT) $$(STILL) $$<
+
+-include $$(wildcard build/core/$(1)/*/*.d)
+endef
+$(foreach variant,$(CORE_VARIANTS),$(eval $(call core_variant,$(variant))))
+
+# ---- cleaning ----------------------------------------------------------------------------------------------------
+
+clean:
+	rm -rf build dist src/*.egg-info src/ebbtide/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis $(VENV)/.native
+
+distclean: clean
+	rm -rf $(VENV)

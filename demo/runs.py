@@ -1,0 +1,126 @@
+"""One training run in a child process: which door it goes through, and what came of it."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from memory_cgroup import MemoryCgroup
+
+SCRIPT = Path(__file__).with_name("train_gpt.py")
+KINDS = ("parameter", "gradient", "optimizer_state", "activation", "other")
+
+# Values in bytes: glibc reads no suffixes. Blocks under 1 GiB come from the heap, which keeps 16 GiB of freed memory,
+# grows by 64 MiB and asks for huge pages; so a step faults in no fresh pages, which is much of an arena's gain.
+TUNABLES = {
+    "glibc.malloc.mmap_threshold": 2**30,
+    "glibc.malloc.trim_threshold": 16 * 2**30,
+    "glibc.malloc.top_pad": 64 * 2**20,
+    "glibc.malloc.hugetlb": 1,
+}
+
+
+def gigabytes(nbytes: float) -> str:
+    return f"{nbytes / 1e9:.2f} GB"
+
+
+class Door(Enum):
+    STOCK = "plain"
+    TUNED = "plain, tuned glibc"
+    EBBTIDE = "ebbtide"
+
+
+class RunFailed(Exception):
+    """A run that should have trained did not; the text holds its last words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """``fast`` is what ``ebbtide run --fast`` is given; ``cgroup`` holds the child where one is given."""
+
+    name: str
+    door: Door
+    arguments: str
+    fast: str = ""
+    cgroup: MemoryCgroup | None = None
+
+    def described(self) -> str:
+        """The run as a person would type it."""
+        tunables = "GLIBC_TUNABLES=... " if self.door is Door.TUNED else ""
+        door = f"ebbtide run --fast {self.fast}" if self.door is Door.EBBTIDE else "python"
+        limit = f"   (memory cgroup of {gigabytes(self.cgroup.limit_bytes)})" if self.cgroup else ""
+        return f"{tunables}{door} {SCRIPT.name} {self.arguments}{limit}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``result`` is what the script wrote, ``report`` what ``ebbtide run`` wrote; both None if the child was killed."""
+
+    run: Run
+    killed: bool
+    result: dict[str, Any] | None = None
+    report: dict[str, Any] | None = None
+
+    @property
+    def step_s(self) -> float:
+        """Median seconds of a steady step: without the first two (warm-up; recorded where a percentage is given)."""
+        assert self.result is not None
+        return statistics.median(self.result["seconds"][2:])
+
+    @property
+    def bounded_steps(self) -> list[dict[str, Any]]:
+        """The report's steps that ran under the budget, so without recorded ones; warm-up left out as in step_s."""
+        assert self.report is not None
+        return [step for step in self.report["steps"][2:] if step["mode"] != "recorded"]
+
+    def moved_bytes(self, direction: str, kind: str = "total") -> float:
+        """Mean bytes a bounded step; ``direction`` is evicted_bytes, fetched_bytes or written_bytes."""
+        return statistics.mean(step[direction][kind] for step in self.bounded_steps)
+
+    @property
+    def stall_s(self) -> float:
+        return statistics.mean(sum(step["stall_s"].values()) for step in self.bounded_steps)
+
+    def same_bits(self, reference: "Outcome") -> bool:
+        """Losses, weights and optimizer state equal to the reference's, to the last bit."""
+        keys = ("losses", "weights_sha256", "optimizer_sha256")
+        return all(self.result and reference.result and self.result[key] == reference.result[key] for key in keys)
+
+
+def _command(run: Run, result: Path, report: Path) -> list[str]:
+    script = [str(SCRIPT), *run.arguments.split(), "--result", str(result)]
+    if run.door is Door.EBBTIDE:
+        ebbtide = str(Path(sys.executable).with_name("ebbtide"))
+        command = [ebbtide, "run", "--fast", run.fast, "--report", str(report), *script]
+    else:
+        command = [sys.executable, *script]
+    return run.cgroup.wrap(command) if run.cgroup else command
+
+
+def execute(run: Run, folder: Path) -> Outcome:
+    """Run the child to its end. Killed for memory in its cgroup is an outcome; any other failure raises RunFailed."""
+    result, report = folder / "result.json", folder / "report.json"
+    for path in (result, report):
+        path.unlink(missing_ok=True)
+    environment = {key: value for key, value in os.environ.items() if key != "GLIBC_TUNABLES"}
+    if run.door is Door.TUNED:
+        environment["GLIBC_TUNABLES"] = ":".join(f"{key}={value}" for key, value in TUNABLES.items())
+    child = subprocess.run(
+        _command(run, result, report), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    if child.returncode != 0:
+        if run.cgroup and run.cgroup.oom_kills():
+            return Outcome(run, killed=True)
+        last_words = "\n".join(child.stdout.splitlines()[-15:])
+        raise RunFailed(f"{run.name} ended with exit code {child.returncode}:\n{last_words}")
+    return Outcome(
+        run,
+        killed=False,
+        result=json.loads(result.read_text()),
+        report=json.loads(report.read_text()) if run.door is Door.EBBTIDE else None,
+    )

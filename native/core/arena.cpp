@@ -1,0 +1,380 @@
+// Birth, death and use of storages. Moving them is in moves.cpp, finding room in room.cpp.
+#include "arena.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "stall_scope.hpp"
+
+namespace ebbtide {
+
+namespace {
+
+// Huge pages where their rounding costs at most an eighth; a storage of 2.1 MiB is better off on small ones.
+bool wants_huge_pages(std::size_t nbytes) {
+  return nbytes >= kHugePage && round_up(nbytes, kHugePage) - nbytes <= nbytes / 8;
+}
+
+constexpr const char* kSpillCure = "free space there or choose another (--spill DIR or EBBTIDE_SPILL)";
+
+struct ThreadStack : OperatorStack {
+  ~ThreadStack() {
+    if (arena != nullptr) arena->forget(*this);
+  }
+};
+thread_local ThreadStack this_thread;
+
+}  // namespace
+
+Arena::Arena(const Options& options)
+    : options_(options),
+      huge_(options.huge_region_bytes, kHugePage, options.spill_directory),
+      small_(options.small_region_bytes, kSmallPage, options.spill_directory),
+      pool_(static_cast<std::uint32_t>(options.huge_region_bytes / kHugePage)),
+      candidate_memory_(BlockTable::kCapacity * sizeof(Candidate), kSmallPage, PROT_READ | PROT_WRITE),
+      candidates_(reinterpret_cast<Candidate*>(candidate_memory_.begin()), BlockTable::kCapacity),
+      chaos_rate_(options.chaos_rate),
+      chaos_state_(options.chaos_seed * 2 + 1),
+      watchdog_ns_(options.watchdog_ns) {
+  held_since_ns_ = peaks_reset_ns_ = progress_ns_ = now_ns();
+  for (unsigned i = 0; i < options.io_threads; ++i) threads_.emplace_back([this, i] { io_loop(i); });
+  threads_.emplace_back([this] { govern(); });
+}
+
+Arena::~Arena() {
+  {
+    Lock lock(mutex_);
+    stopping_ = true;
+    for (OperatorStack* stack : stacks_) stack->arena = nullptr;
+    work_.notify_all();
+    governor_.notify_all();
+    changed();
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+// --- storages
+
+BlockId Arena::find(const void* p) {
+  if (huge_.contains(p)) return huge_.owner(p);
+  if (small_.contains(p)) return small_.owner(p);
+  return kNoBlock;
+}
+
+BlockId Arena::find_live(const void* p) {
+  BlockId id = find(p);
+  return id != kNoBlock && blocks_[id].state != State::Dead ? id : kNoBlock;
+}
+
+void* Arena::allocate(std::size_t nbytes) {
+  Lock lock(mutex_);
+  reap();
+  chaos();
+  bool huge = wants_huge_pages(nbytes);
+  std::size_t page = huge ? kHugePage : kSmallPage;
+  auto pages = static_cast<std::uint32_t>(round_up(nbytes, page) / page);
+
+  BlockId id = blocks_.find_kept(pages, huge);
+  if (id != kNoBlock) {
+    blocks_.unkeep(id);
+    kept_ -= blocks_[id].held;
+    if (blocks_[id].read_only) must_protect(blocks_[id].address, blocks_[id].held, PROT_READ | PROT_WRITE);
+  } else {
+    id = place(nbytes, huge, pages);
+    if (!claim(lock, huge, pages)) {
+      retire(id);
+      throw ArenaError("no room for " + std::to_string(nbytes) + " bytes: writing to the spill directory " +
+                       options_.spill_directory + " failed (" + std::strerror(spill_error_) + "); " + kSpillCure);
+    }
+    map_pages(blocks_[id]);
+  }
+
+  Block& b = blocks_[id];
+  b.nbytes = nbytes;
+  b.state = State::Dirty;
+  b.read_only = false;
+  b.kind = in_step_ ? Kind::Activation : Kind::Other;
+  b.classified = false;
+  b.born_in_step = in_step_;
+  b.last_use = ++stamp_;
+  blocks_.add_live(id);
+  live_ += nbytes;
+  resident_ += b.held;
+  counters_.live_peak = std::max(counters_.live_peak, live_);
+  if (this_thread.arena == this && !this_thread.operators.empty()) pin(this_thread, id);
+  if (pressure_) evict_ahead();
+  return b.address;
+}
+
+// A new block's place in the region and so in the spill file, whose space is reserved before it can be needed.
+BlockId Arena::place(std::size_t nbytes, bool huge, std::uint32_t pages) {
+  Region& r = huge ? huge_ : small_;
+  BlockId id = blocks_.create();
+  if (id == kNoBlock) throw ArenaError("too many storages; manage only larger ones (EBBTIDE_MIN_STORAGE)");
+  Block& b = blocks_[id];
+  b.huge = huge;
+  b.pages = pages;
+  b.first_page = r.ranges().take(pages);
+  if (b.first_page == AddressSpace::kNone) {
+    blocks_.destroy(id);
+    throw ArenaError("the arena's address space is used up");
+  }
+  b.held = std::uint64_t{pages} * r.page();
+  b.address = r.address(b.first_page);
+  r.set_owner(b.first_page, pages, id);
+  if (limit_ != 0 && live_ + nbytes > limit_) {
+    std::uint64_t needed = r.ranges().high_water() * r.page();
+    if (int error = r.spill().reserve(needed); error != 0) {
+      retire(id);
+      throw ArenaError("cannot reserve " + std::to_string(needed) + " bytes in the spill directory " +
+                       options_.spill_directory + ": " + std::strerror(error) + "; " + kSpillCure);
+    }
+  }
+  return id;
+}
+
+// Gives a new block the pages that were claimed for it: warm ones from the pool, the rest made by the first touch.
+void Arena::map_pages(Block& b) {
+  std::uint64_t warm = b.huge ? std::min(b.pages, pool_.warm()) : 0;
+  for (std::uint64_t i = 0; i < warm; ++i) {
+    Slot slot = pool_.take();
+    must_move_pages(pool_.address(slot), b.address + i * kHugePage, kHugePage);
+    pool_.give(slot, false);
+  }
+  std::uint64_t mapped = warm * kHugePage;
+  if (mapped < b.held) must_protect(b.address + mapped, b.held - mapped, PROT_READ | PROT_WRITE);
+}
+
+void Arena::release(void* address) {
+  Lock lock(mutex_);
+  if (in_child_) return;
+  BlockId id = find_live(address);
+  if (id == kNoBlock) fatal("release of an address that is no storage", EINVAL);
+  Block& b = blocks_[id];
+  flush_traffic(b);
+  blocks_.remove_live(id);
+  live_ -= b.nbytes;
+  ++b.generation;
+  if (b.pins > 0 && this_thread.arena == this && !this_thread.operators.empty() &&
+      b.pinned_by == this_thread.innermost()) {
+    this_thread.operators.back().bytes -= b.held;
+  }
+  b.pins = 0;
+  if (b.state == State::Writing) cancel(id);
+  bool has_pages = b.state == State::Dirty || b.state == State::Clean;
+  if (has_pages) resident_ -= b.held;
+  b.state = State::Dead;
+  b.freed_in_step = step_;
+  if (b.transfer.busy()) {
+    b.released = true;  // its place in the file is still being written or read [Note: invariants, I4]
+  } else if (has_pages) {
+    keep_or_discard(id);
+  } else {
+    retire(id);
+  }
+  changed();
+  reap();
+}
+
+// A dead block's pages wait for the next block of its size, unless a forked child may still see them.
+void Arena::keep_or_discard(BlockId id) {
+  Block& b = blocks_[id];
+  if (!b.inherited) {
+    blocks_.keep(id);
+    kept_ += b.held;
+    return;
+  }
+  discard_pages(b.address, b.held);
+  hold(-static_cast<std::int64_t>(b.held));
+  retire(id);
+}
+
+// A dead block without pages. Its place is given back by reap(), because that may free memory and this may not.
+void Arena::retire(BlockId id) {
+  blocks_[id].kept_next = retired_;
+  retired_ = id;
+}
+
+void Arena::reap() {
+  while (retired_ != kNoBlock) {
+    BlockId id = retired_;
+    Block& b = blocks_[id];
+    retired_ = b.kept_next;
+    must_protect(b.address, b.held, PROT_NONE);
+    region(b).set_owner(b.first_page, b.pages, kNoBlock);
+    region(b).ranges().give(b.first_page, b.pages);
+    blocks_.destroy(id);
+  }
+}
+
+void Arena::classify(const void* address, Kind kind) {
+  Lock lock(mutex_);
+  BlockId id = find_live(address);
+  if (id == kNoBlock) return;
+  blocks_[id].kind = kind;
+  blocks_[id].classified = true;
+}
+
+State Arena::state(const void* address) {
+  Lock lock(mutex_);
+  BlockId id = find(address);
+  return id == kNoBlock ? State::Dead : blocks_[id].state;
+}
+
+std::uint64_t Arena::size_of(const void* address) {
+  Lock lock(mutex_);
+  BlockId id = find_live(address);
+  return id == kNoBlock ? 0 : blocks_[id].nbytes;
+}
+
+// --- operators
+
+void Arena::enter(const char* name, std::span<const void* const> operands) {
+  Lock lock(mutex_);
+  OperatorStack& stack = this_thread;
+  if (stack.arena != this) {
+    stack.arena = this;
+    stacks_.push_back(&stack);
+  }
+  if (!stack.operators.empty()) stack.operators.back().handed_on = true;
+  stack.operators.push_back({name, ++serial_, stack.pins.size()});
+  tick_stamp_ = ++stamp_;
+  chaos();
+  std::size_t first = stack.pins.size();
+  for (const void* operand : operands) {
+    BlockId id = find_live(operand);
+    if (id != kNoBlock && blocks_[id].pinned_by != serial_) pin(stack, id);
+  }
+  // Start what can start at once, then wait for each: the reads overlap.
+  for (std::size_t i = first; i < stack.pins.size(); ++i) {
+    BlockId id = stack.pins[i].id;
+    if (blocks_[id].state == State::Absent && try_claim(blocks_[id].huge, blocks_[id].pages)) start_read(id);
+  }
+  StallScope stall(stall_clock_, counters_);
+  for (std::size_t i = first; i < stack.pins.size(); ++i) {
+    Block& b = blocks_[stack.pins[i].id];
+    if (b.generation != stack.pins[i].generation) continue;
+    if (b.state != State::Absent && b.state != State::Reading) continue;
+    stall.begin(Stall::DemandFetch);
+    ensure_resident(lock, stack.pins[i].id);  // an error is not lost: the operator's own access meets it again
+  }
+}
+
+void Arena::pin(OperatorStack& stack, BlockId id) {
+  Block& b = blocks_[id];
+  Operator& op = stack.operators.back();
+  stack.pins.push_back({id, b.generation, b.pinned_by});
+  ++b.pins;
+  b.pinned_by = op.serial;
+  b.last_use = ++stamp_;
+  op.bytes += b.held;
+  op.peak = std::max(op.peak, op.bytes);
+}
+
+void Arena::leave() {
+  Lock lock(mutex_);
+  OperatorStack& stack = this_thread;
+  if (stack.arena != this || stack.operators.empty()) return;
+  Operator op = stack.operators.back();
+  stack.operators.pop_back();
+  ++stamp_;
+  for (; stack.pins.size() > op.first_pin; stack.pins.pop_back()) {
+    const Pin& pin = stack.pins.back();
+    Block& b = blocks_[pin.id];
+    if (b.generation != pin.generation) continue;  // it died in the operator
+    --b.pins;
+    b.pinned_by = pin.pinned_by_before;
+    b.last_use = stamp_;
+  }
+  if (!op.handed_on && op.peak > counters_.largest_operator_bytes) {
+    counters_.largest_operator_bytes = op.peak;
+    counters_.largest_operator = op.name;
+  }
+  if (limit_ != 0 && held_ > limit_) trim();
+  changed();
+}
+
+void Arena::forget(OperatorStack& stack) {
+  Lock lock(mutex_);
+  std::erase(stacks_, &stack);
+}
+
+// --- steps and figures
+
+void Arena::begin_step() {
+  Lock lock(mutex_);
+  ++step_;
+  in_step_ = true;
+}
+
+void Arena::end_step() {
+  Lock lock(mutex_);
+  in_step_ = false;
+  for (BlockId id : blocks_.live()) {
+    Block& b = blocks_[id];
+    if (!b.classified && b.born_in_step) b.kind = Kind::Other;
+    b.born_in_step = false;
+    flush_traffic(b);
+  }
+  pressure_ = room_waited_in_step_;
+  room_waited_in_step_ = false;
+  rest_high_[1] = rest_high_[0];
+  rest_high_[0] = rest_;
+}
+
+void Arena::flush_traffic(Block& b) {
+  auto kind = static_cast<std::size_t>(b.kind);
+  counters_.evicted[kind] += b.evicted;
+  counters_.fetched[kind] += b.fetched;
+  counters_.written[kind] += b.written;
+  b.evicted = b.fetched = b.written = 0;
+}
+
+Counters Arena::counters() {
+  Lock lock(mutex_);
+  Counters c = counters_;
+  c.message = trouble_;
+  c.live = live_;
+  c.resident = resident_;
+  for (BlockId id : blocks_.live()) {
+    const Block& b = blocks_[id];
+    if (b.state == State::Clean) c.clean += b.held;
+    if (b.state == State::Dirty || b.state == State::Writing) c.dirty += b.held;
+    auto kind = static_cast<std::size_t>(b.kind);
+    c.evicted[kind] += b.evicted;
+    c.fetched[kind] += b.fetched;
+    c.written[kind] += b.written;
+  }
+  c.held = held_;
+  c.spill = huge_.spill().reserved() + small_.spill().reserved();
+  c.blocks = blocks_.live().size();
+  c.arena_limit = limit_;
+  c.process_limit = process_limit_;
+  c.rest = std::max(rest_high_[0], rest_high_[1]);
+  std::int64_t now = now_ns();
+  c.held_byte_ns += static_cast<double>(held_) * static_cast<double>(now - held_since_ns_);
+  c.held_ns = now - peaks_reset_ns_;
+  return c;
+}
+
+void Arena::reset_peaks() {
+  Lock lock(mutex_);
+  counters_.live_peak = live_;
+  counters_.held_peak = held_;
+  counters_.held_byte_ns = 0.0;
+  held_since_ns_ = peaks_reset_ns_ = now_ns();
+}
+
+void Arena::set_chaos(double rate, std::uint64_t seed) {
+  Lock lock(mutex_);
+  chaos_rate_ = rate;
+  chaos_state_ = seed * 2 + 1;
+}
+
+void Arena::set_watchdog(std::int64_t ns) {
+  Lock lock(mutex_);
+  watchdog_ns_ = ns;
+}
+
+}  // namespace ebbtide

@@ -1,0 +1,226 @@
+// The arena owns the pages of the training storages; their addresses never change.
+//
+// [Note: invariants]  Checked by check_invariants(), after every operation of the stress tests.
+//   I1  held bytes = pages of live resident blocks + pages kept by dead blocks + warm pool pages + pages being read into
+//   I2  held bytes <= the limit, unless over_budget says otherwise (or the limit was lowered and evictions are under way)
+//   I3  a block's state tells its protection and where its bytes are ([Note: what a state costs])
+//   I4  a block whose transfer is busy keeps its place in the address space, hence in the file, until that has drained
+//   I5  nobody touches a block's memory while holding the mutex: the fault handler takes it
+//   I6  whatever the fault handler can reach neither allocates nor frees
+//
+// [Note: one mutex]  All state is behind one mutex; system calls that move pages run under it (about 10 us per 2 MiB),
+// reads and writes of the spill file do not. A thread that waits carries out queued transfers itself, so waiting never
+// depends on another thread being alive (a forked child has none).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <new>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "block_table.hpp"
+#include "decider.hpp"
+#include "operators.hpp"
+#include "page_pool.hpp"
+#include "region.hpp"
+#include "types.hpp"
+
+namespace ebbtide {
+
+// Where a test may interfere with a transfer.
+enum class Point : std::uint8_t { Queued, BeforeChunk, AfterChunk, Closing };
+
+struct Options {
+  std::string spill_directory;
+  unsigned io_threads = 2;
+  std::int64_t watchdog_ns = 30'000'000'000;
+  double chaos_rate = 0.0;       // chance, at every operator and allocation, of evicting a random block
+  std::uint64_t chaos_seed = 0;
+  std::size_t huge_region_bytes = std::size_t{1} << 40;
+  std::size_t small_region_bytes = std::size_t{1} << 36;
+  void (*hook)(Point, BlockId, void*) = nullptr;  // called without the mutex, except at Closing
+  void* hook_argument = nullptr;
+  void (*every_tick)() = nullptr;  // called by the governor about every 10 ms, without the mutex
+};
+
+// See _torch.pyi for what each counter means.
+struct Counters {
+  std::uint64_t live = 0, resident = 0, clean = 0, dirty = 0, held = 0, spill = 0, blocks = 0;
+  std::uint64_t arena_limit = 0, process_limit = 0, rest = 0;
+  std::uint64_t live_peak = 0, held_peak = 0;
+  double held_byte_ns = 0.0;
+  std::int64_t held_ns = 0;
+  std::array<std::uint64_t, kKinds> evicted{}, fetched{}, written{};
+  std::array<std::int64_t, kStalls> stall_ns{};
+  std::uint64_t faults = 0, cancelled = 0;
+  std::uint64_t largest_operator_bytes = 0;
+  std::string largest_operator, message;
+  bool over_budget = false;
+};
+
+class Arena {
+ public:
+  explicit Arena(const Options& options);
+  ~Arena();  // tests only; a training process never destroys its arena
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // --- storages
+  void* allocate(std::size_t nbytes);  // waits for room; throws ArenaError when the spill file cannot take more
+  void release(void* address);
+  bool contains(const void* p) const { return huge_.contains(p) || small_.contains(p); }
+  void classify(const void* address, Kind kind);
+  State state(const void* address);
+  std::uint64_t size_of(const void* address);  // as requested
+  std::uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
+
+  // --- operators (per thread, nested): their operands are resident when enter() returns and stay so until leave()
+  void enter(const char* name, std::span<const void* const> operands);
+  void leave();
+
+  // --- moves
+  std::uint64_t evict(const void* address);  // waits; the bytes that left (0: it was busy, pinned or touched)
+  int fetch(const void* address);            // waits; 0 or errno
+  bool on_fault(const void* address, bool write);  // the SIGSEGV handler; false: not a fault of ours
+
+  // --- budget; 0 = unbounded
+  void set_limits(std::uint64_t arena_bytes, std::uint64_t process_bytes);
+  void set_chaos(double rate, std::uint64_t seed);
+  void set_watchdog(std::int64_t ns);
+
+  // --- steps and figures
+  void begin_step();
+  void end_step();
+  Counters counters();
+  void reset_peaks();
+
+  // --- fork (pthread_atfork): see fork.cpp
+  void before_fork();
+  void after_fork_in_parent();
+  void after_fork_in_child();
+  bool in_child() const { return in_child_; }
+
+  void forget(OperatorStack& stack);  // its thread ends
+  void check_invariants();  // throws std::logic_error naming the one that is broken
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  enum class Outcome { Progress, Stuck, SpillFailed };
+
+  Region& region(const Block& b) { return b.huge ? huge_ : small_; }
+  BlockId find(const void* p);
+  BlockId find_live(const void* p);
+
+  // room.cpp: everything here holds the mutex; make_room, and so claim, let go of it while they wait
+  bool try_claim(bool huge, std::uint32_t pages);
+  bool claim(Lock& lock, bool huge, std::uint32_t pages);  // false: the spill file takes no more
+  void claim_over_budget(bool huge, std::uint32_t pages, const char* why);
+  Outcome make_room(Lock& lock, bool huge, std::uint32_t pages);
+  void trim();
+  void release_spare();
+  void evict_ahead();
+  void drop_kept(BlockId id);
+  std::uint64_t start_evictions(std::uint64_t needed, Shield up_to);
+  bool held_by_operator(const Block& b) const;
+  void hold(std::int64_t bytes);
+  void measure_rest();
+  void govern();
+
+  // moves.cpp
+  bool start_evict(BlockId id);
+  void start_read(BlockId id);  // the pages have been claimed
+  void close(BlockId id);
+  void cancel(BlockId id);
+  void make_dirty(BlockId id);
+  int ensure_resident(Lock& lock, BlockId id);
+  void enqueue(BlockId id);
+  void dequeue(BlockId id);
+  BlockId next_transfer(bool prefer_out) const;
+  bool carry_out_chunk(Lock& lock, bool prefer_out);
+  int transfer_chunk(const Block& b, std::uint32_t chunk, bool out);
+  void complete(BlockId id);
+  void complete_read(BlockId id, int error);
+  void changed();
+  void wait(Lock& lock, bool prefer_out);
+  void io_loop(unsigned index);
+  void chaos();
+
+  // arena.cpp
+  void keep_or_discard(BlockId id);
+  void retire(BlockId id);
+  void reap();
+  void map_pages(Block& b);
+  void flush_traffic(Block& b);
+  BlockId place(std::size_t nbytes, bool huge, std::uint32_t pages);
+  void pin(OperatorStack& stack, BlockId id);
+
+  void inherit(bool inherited);
+  bool on_fault_in_child(const void* address);
+
+  const Options options_;
+  Region huge_;
+  Region small_;
+  PagePool pool_;
+  BlockTable blocks_;
+  Reservation candidate_memory_;
+  std::span<Candidate> candidates_;
+
+  std::mutex mutex_;
+  std::condition_variable work_;     // a transfer was queued, or the arena stops
+  std::condition_variable governor_;  // wakes it early, to stop
+  std::condition_variable changed_;  // room, residency or budget may have changed
+  std::vector<std::thread> threads_;
+  std::vector<OperatorStack*> stacks_;
+  bool stopping_ = false;
+  std::atomic<bool> in_child_ = false;
+  bool quiet_ = false;               // a fork is near: no chunk may start
+  unsigned chunks_in_flight_ = 0;
+
+  BlockId queue_head_[2] = {kNoBlock, kNoBlock};  // [0] fetches, [1] evictions
+  BlockId queue_tail_[2] = {kNoBlock, kNoBlock};
+  BlockId retired_ = kNoBlock;       // dead blocks whose place can be given back by whoever may allocate
+
+  std::atomic<std::uint64_t> limit_ = 0;          // the lower of the arena's own and what the process's bound leaves it
+  std::uint64_t arena_limit_ = 0;
+  std::uint64_t process_limit_ = 0;
+  std::uint64_t rest_ = 0;           // as last measured
+  std::uint64_t rest_high_[2] = {0, 0};  // its peak in this step and the one before
+  std::int64_t rest_measured_ns_ = 0;
+  std::uint64_t live_ = 0, resident_ = 0, held_ = 0, kept_ = 0;
+  std::uint64_t leaving_ = 0;        // bytes of blocks in state Writing
+  unsigned busy_transfers_ = 0;
+  std::uint64_t changes_ = 0;
+  std::uint64_t stamp_ = 0;          // the clock of recency
+  std::uint64_t tick_stamp_ = 0;     // its value when the current operator began
+  std::uint64_t serial_ = 0;         // of operators
+  std::uint64_t step_ = 0;
+  bool in_step_ = false;
+  bool pressure_ = false;            // an allocation or fetch had to wait for room lately
+  bool room_waited_in_step_ = false;
+  std::int64_t progress_ns_ = 0;     // when a chunk was last finished
+  std::uint64_t write_failures_ = 0;
+  int spill_error_ = 0;
+  char trouble_[256] = "";            // the first time over budget, in words; a buffer, since the fault handler may write it
+  double chaos_rate_;
+  std::uint64_t chaos_state_;
+  std::int64_t watchdog_ns_;
+
+  struct StallClock {
+    unsigned waiting = 0;
+    std::int64_t since = 0;
+    Stall cause = Stall::Room;
+  } stall_clock_;
+  class StallScope;
+
+  Counters counters_;                // only the cumulative parts
+  std::int64_t held_since_ns_ = 0;
+  std::int64_t peaks_reset_ns_ = 0;
+};
+
+}  // namespace ebbtide

@@ -1,0 +1,62 @@
+// One managed storage, or the pages that a freed one left behind.
+#pragma once
+
+#include <cstdint>
+
+#include "types.hpp"
+
+namespace ebbtide {
+
+// One transfer of a whole block, cut into chunks that any thread may carry out. At most one per block at a time.
+struct Transfer {
+  bool queued = false;        // in a queue: some chunk has not been handed out
+  bool out = false;           // eviction (true) or fetch
+  std::uint32_t chunks = 0;
+  std::uint32_t handed_out = 0;
+  std::uint32_t done = 0;
+  int error = 0;
+  BlockId next = kNoBlock;    // queue links
+  BlockId previous = kNoBlock;
+
+  bool busy() const { return done < chunks; }
+};
+
+struct Block {
+  char* address = nullptr;
+  std::uint64_t nbytes = 0;      // as requested
+  std::uint64_t held = 0;        // page-rounded: what it costs while resident
+  std::uint64_t first_page = 0;  // its place in the region, and in the spill file
+  std::uint32_t pages = 0;
+  bool huge = false;             // which region
+
+  State state = State::Dead;
+  Kind kind = Kind::Other;
+  bool classified = false;
+  bool born_in_step = false;
+  bool keeps_pages = false;    // Dead, with all its pages, waiting for the next block of this size
+  bool read_only = false;      // the protection of its pages
+  bool released = false;       // freed while a transfer was under way: its place is given back when that ends
+  bool close_anyway = false;   // chaos: take the pages even from under an operator
+  bool inherited = false;      // a forked child may share its pages
+  int read_error = 0;          // of its last fetch
+
+  std::uint32_t generation = 0;  // changes when the storage dies: tells stale pins apart
+  std::uint32_t pins = 0;
+  std::uint64_t pinned_by = 0;   // serial of the innermost operator that pinned it
+  std::uint64_t last_use = 0;
+  std::uint64_t freed_in_step = 0;
+
+  // traffic since it was last added to its kind's counters
+  std::uint64_t evicted = 0;
+  std::uint64_t fetched = 0;
+  std::uint64_t written = 0;
+
+  Transfer transfer;
+  std::uint32_t live_index = 0;  // place in the list of live blocks
+  BlockId kept_next = kNoBlock;  // links of the kept list (oldest first) and of its size's bucket
+  BlockId kept_previous = kNoBlock;
+  BlockId bucket_next = kNoBlock;
+  BlockId bucket_previous = kNoBlock;
+};
+
+}  // namespace ebbtide

@@ -1,0 +1,349 @@
+// Moving storages between their pages and the spill file, and the threads that do it.
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "arena.hpp"
+#include "stall_scope.hpp"
+
+namespace ebbtide {
+
+namespace {
+constexpr std::size_t kChunk = 2 * kHugePage;
+constexpr int kReadTries = 3;
+constexpr auto kWaitAtMost = std::chrono::milliseconds(50);
+
+// What is transferred: the storage, not the rest of its last huge page.
+std::uint64_t moved_bytes(const Block& b) { return round_up(b.nbytes, kSmallPage); }
+}  // namespace
+
+// --- beginning and ending a move (all under the mutex)
+
+// Clean: gone at once. Dirty: read-only from now on, and gone when it is written, unless somebody writes to it first.
+bool Arena::start_evict(BlockId id) {
+  Block& b = blocks_[id];
+  if (b.state == State::Clean) {
+    close(id);
+    changed();
+    return true;
+  }
+  if (int error = region(b).spill().reserve((b.first_page + b.pages) * region(b).page()); error != 0) {
+    spill_error_ = error;
+    ++write_failures_;
+    return false;
+  }
+  if (!protect(b.address, b.held, PROT_READ)) return false;
+  b.read_only = true;
+  b.state = State::Writing;
+  leaving_ += b.held;
+  b.transfer.out = true;
+  enqueue(id);
+  return true;
+}
+
+// Takes the pages from a clean block. Access goes first: a page moved from under a readable address reads as zeros.
+void Arena::close(BlockId id) {
+  Block& b = blocks_[id];
+  if (options_.hook != nullptr) options_.hook(Point::Closing, id, options_.hook_argument);
+  must_protect(b.address, b.held, PROT_NONE);
+  if (b.huge && !b.inherited) {
+    for (std::uint32_t i = 0; i < b.pages; ++i) pool_.absorb(b.address + i * kHugePage);
+    release_spare();
+  } else {  // small pages, and pages that a forked child still sees: recycling those would copy them
+    discard_pages(b.address, b.held);
+    hold(-static_cast<std::int64_t>(b.held));
+  }
+  resident_ -= b.held;
+  b.evicted += moved_bytes(b);
+  b.state = State::Absent;
+  b.close_anyway = false;
+  b.inherited = false;
+}
+
+// A write came first. Chunks on their way finish in vain; the rest are not begun.
+void Arena::cancel(BlockId id) {
+  Block& b = blocks_[id];
+  ++counters_.cancelled;
+  leaving_ -= b.held;
+  b.state = State::Dirty;
+  b.close_anyway = false;
+  if (b.transfer.queued) dequeue(id);
+  b.transfer.chunks = b.transfer.handed_out;
+  if (!b.transfer.busy()) {
+    b.transfer = {};
+    --busy_transfers_;
+  }
+  changed();
+}
+
+void Arena::make_dirty(BlockId id) {
+  Block& b = blocks_[id];
+  if (b.state == State::Writing) cancel(id);
+  must_protect(b.address, b.held, PROT_READ | PROT_WRITE);
+  b.read_only = false;
+  b.state = State::Dirty;
+}
+
+// The pages have been claimed. They are filled out of sight.
+void Arena::start_read(BlockId id) {
+  Block& b = blocks_[id];
+  Region& r = region(b);
+  if (b.huge) {
+    for (std::uint32_t i = 0; i < b.pages; ++i) r.slot(b.first_page + i) = pool_.take();
+  } else {
+    must_protect(r.twin(b.first_page), b.held, PROT_READ | PROT_WRITE);
+  }
+  b.read_error = 0;
+  b.state = State::Reading;
+  b.transfer.out = false;
+  enqueue(id);
+}
+
+void Arena::complete_read(BlockId id, int error) {
+  Block& b = blocks_[id];
+  Region& r = region(b);
+  bool appears = error == 0 && !b.released;
+  // Read-only before it can be seen, so that the first write is noticed.
+  if (b.huge) {
+    for (std::uint32_t i = 0; i < b.pages; ++i) {
+      Slot slot = r.slot(b.first_page + i);
+      if (appears) {
+        must_protect(pool_.address(slot), kHugePage, PROT_READ);
+        must_move_pages(pool_.address(slot), b.address + i * kHugePage, kHugePage);
+        must_protect(pool_.address(slot), kHugePage, PROT_READ | PROT_WRITE);
+      }
+      pool_.give(slot, !appears);
+    }
+  } else if (appears) {
+    must_protect(r.twin(b.first_page), b.held, PROT_READ);
+    must_move_pages(r.twin(b.first_page), b.address, b.held);
+  } else {
+    discard_pages(r.twin(b.first_page), b.held);
+    hold(-static_cast<std::int64_t>(b.held));
+  }
+  if (b.released) return retire(id);
+  b.read_error = error;
+  b.state = appears ? State::Clean : State::Absent;
+  if (!appears) return;
+  b.read_only = true;
+  resident_ += b.held;
+  b.fetched += moved_bytes(b);
+}
+
+void Arena::complete(BlockId id) {
+  Block& b = blocks_[id];
+  Transfer transfer = b.transfer;
+  b.transfer = {};
+  --busy_transfers_;
+  if (!transfer.out) {
+    complete_read(id, transfer.error);
+  } else if (b.released) {
+    b.released = false;
+    keep_or_discard(id);
+  } else if (b.state == State::Writing) {
+    leaving_ -= b.held;
+    if (transfer.error != 0) {
+      spill_error_ = transfer.error;
+      ++write_failures_;
+      b.state = State::Dirty;
+      b.close_anyway = false;
+      make_dirty(id);
+    } else {
+      b.state = State::Clean;
+      b.written += moved_bytes(b);
+      if (b.pins == 0 || b.close_anyway) close(id);  // an operator took it up meanwhile: it stays, clean
+    }
+  }  // else it was cancelled
+  changed();
+}
+
+// Something that a waiter may be waiting for has happened. [arena rule: every change wakes the waiters]
+void Arena::changed() {
+  ++changes_;
+  changed_.notify_all();
+}
+
+// --- the queues
+
+void Arena::enqueue(BlockId id) {
+  Block& b = blocks_[id];
+  Transfer& t = b.transfer;
+  t.queued = true;
+  t.chunks = static_cast<std::uint32_t>((moved_bytes(b) + kChunk - 1) / kChunk);
+  t.previous = queue_tail_[t.out];
+  (t.previous == kNoBlock ? queue_head_[t.out] : blocks_[t.previous].transfer.next) = id;
+  queue_tail_[t.out] = id;
+  ++busy_transfers_;
+  if (options_.hook != nullptr) options_.hook(Point::Queued, id, options_.hook_argument);
+  work_.notify_all();
+}
+
+void Arena::dequeue(BlockId id) {
+  Transfer& t = blocks_[id].transfer;
+  (t.previous == kNoBlock ? queue_head_[t.out] : blocks_[t.previous].transfer.next) = t.next;
+  (t.next == kNoBlock ? queue_tail_[t.out] : blocks_[t.next].transfer.previous) = t.previous;
+  t.next = t.previous = kNoBlock;
+  t.queued = false;
+}
+
+BlockId Arena::next_transfer(bool prefer_out) const {
+  return queue_head_[prefer_out] != kNoBlock ? queue_head_[prefer_out] : queue_head_[!prefer_out];
+}
+
+// Carries out one chunk of the next transfer, without the mutex. False: there is nothing to do.
+bool Arena::carry_out_chunk(Lock& lock, bool prefer_out) {
+  BlockId id = next_transfer(prefer_out);
+  if (id == kNoBlock || quiet_) return false;
+  Block& b = blocks_[id];
+  std::uint32_t chunk = b.transfer.handed_out++;
+  if (b.transfer.handed_out == b.transfer.chunks) dequeue(id);
+  ++chunks_in_flight_;
+  bool out = b.transfer.out;
+  lock.unlock();
+  if (options_.hook != nullptr) options_.hook(Point::BeforeChunk, id, options_.hook_argument);
+  int error = transfer_chunk(b, chunk, out);
+  if (options_.hook != nullptr) options_.hook(Point::AfterChunk, id, options_.hook_argument);
+  lock.lock();
+  --chunks_in_flight_;
+  progress_ns_ = now_ns();
+  if (error != 0) b.transfer.error = error;
+  ++b.transfer.done;
+  if (!b.transfer.busy()) complete(id);
+  if (quiet_) changed();
+  return true;
+}
+
+// Reads only what cannot change while a transfer is under way [Note: invariants, I4].
+int Arena::transfer_chunk(const Block& b, std::uint32_t chunk, bool out) {
+  Region& r = region(b);
+  std::uint64_t begin = chunk * kChunk;
+  std::uint64_t bytes = std::min<std::uint64_t>(kChunk, moved_bytes(b) - begin);
+  std::uint64_t offset = b.first_page * r.page() + begin;
+  iovec parts[kChunk / kHugePage];
+  int count = 0;
+  if (out || !b.huge) {
+    char* from = out ? b.address : r.twin(b.first_page);
+    parts[count++] = {from + begin, bytes};
+  } else {
+    for (std::uint64_t at = 0; at < bytes; at += kHugePage) {
+      Slot slot = r.slot(b.first_page + (begin + at) / kHugePage);
+      parts[count++] = {pool_.address(slot), std::min<std::uint64_t>(kHugePage, bytes - at)};
+    }
+  }
+  return out ? r.spill().write(parts, count, offset) : r.spill().read(parts, count, offset);
+}
+
+void Arena::io_loop(unsigned index) {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  Lock lock(mutex_);
+  while (!stopping_) {
+    if (!carry_out_chunk(lock, index % 2 == 1)) work_.wait(lock);  // one thread prefers each direction
+  }
+}
+
+// Helps, or waits for a change; either way a short while.
+void Arena::wait(Lock& lock, bool prefer_out) {
+  if (!carry_out_chunk(lock, prefer_out)) changed_.wait_for(lock, kWaitAtMost);
+}
+
+// --- moves that somebody waits for
+
+// 0 when the block is resident (or died meanwhile), else the errno of the read.
+int Arena::ensure_resident(Lock& lock, BlockId id) {
+  Block& b = blocks_[id];
+  std::uint32_t generation = b.generation;
+  for (int tries = 0; b.generation == generation;) {
+    if (b.state == State::Reading) {
+      wait(lock, false);
+      continue;
+    }
+    if (b.state != State::Absent) return 0;
+    if (tries == kReadTries) return b.read_error;
+    bool claimed = try_claim(b.huge, b.pages);
+    if (!claimed) {
+      Outcome outcome = make_room(lock, b.huge, b.pages);
+      bool wanted = b.generation == generation && b.state == State::Absent;
+      if (outcome == Outcome::Progress || !wanted) continue;
+      claim_over_budget(b.huge, b.pages,
+                        outcome == Outcome::Stuck ? "an operator needs more at once than the budget holds"
+                                                  : "the spill file takes no more, and a storage must come back");
+    }
+    start_read(id);
+    ++tries;
+  }
+  return 0;
+}
+
+std::uint64_t Arena::evict(const void* address) {
+  Lock lock(mutex_);
+  BlockId id = find_live(address);
+  if (id == kNoBlock) return 0;
+  Block& b = blocks_[id];
+  std::uint32_t generation = b.generation;
+  while (b.generation == generation && b.transfer.busy()) wait(lock, true);  // an earlier move is still draining
+  if (b.generation != generation || (b.state != State::Dirty && b.state != State::Clean) || !start_evict(id)) return 0;
+  while (b.generation == generation && b.state == State::Writing) wait(lock, true);
+  return b.generation == generation && b.state == State::Absent ? b.held : 0;
+}
+
+int Arena::fetch(const void* address) {
+  Lock lock(mutex_);
+  BlockId id = find_live(address);
+  return id == kNoBlock ? 0 : ensure_resident(lock, id);
+}
+
+// Runs in the SIGSEGV handler, as if called at the faulting instruction. That instruction held no lock of ours
+// [Note: invariants, I5], and nothing on this path allocates [I6].
+bool Arena::on_fault(const void* address, bool write) {
+  if (in_child_) return on_fault_in_child(address);
+  Lock lock(mutex_);
+  BlockId id = find(address);
+  if (id == kNoBlock) return false;
+  Block& b = blocks_[id];
+  b.last_use = ++stamp_;
+  switch (b.state) {
+    case State::Dead:
+      return false;
+    case State::Dirty:  // another thread was faster
+      return true;
+    case State::Clean:
+    case State::Writing:
+      if (write) make_dirty(id);
+      return true;
+    case State::Absent:
+    case State::Reading:
+      break;
+  }
+  StallScope stall(stall_clock_, counters_);
+  stall.begin(Stall::DemandFetch);
+  ++counters_.faults;
+  std::uint32_t generation = b.generation;
+  if (int error = ensure_resident(lock, id); error != 0) {
+    fatal("reading a storage back from the spill directory", error);
+  }
+  if (write && b.generation == generation && b.state == State::Clean) make_dirty(id);
+  return true;
+}
+
+// Evicts some block at some moments, also from under the operator that uses it. Off unless asked for.
+void Arena::chaos() {
+  if (chaos_rate_ <= 0.0 || blocks_.live().empty()) return;
+  auto random = [this] {  // xorshift64*
+    chaos_state_ ^= chaos_state_ >> 12;
+    chaos_state_ ^= chaos_state_ << 25;
+    chaos_state_ ^= chaos_state_ >> 27;
+    return (chaos_state_ * 2685821657736338717ull) >> 11;
+  };
+  if (static_cast<double>(random()) / static_cast<double>(1ull << 53) >= chaos_rate_) return;
+  BlockId id = blocks_.live()[random() % blocks_.live().size()];
+  Block& b = blocks_[id];
+  if ((b.state != State::Dirty && b.state != State::Clean) || b.transfer.busy()) return;
+  b.close_anyway = true;
+  if (!start_evict(id)) b.close_anyway = false;
+}
+
+}  // namespace ebbtide

@@ -1,0 +1,206 @@
+// Finding room: pages that nobody holds, pages that the dead left behind, pages of storages that can wait.
+#include <algorithm>
+#include <cstdio>
+
+#include "arena.hpp"
+#include "stall_scope.hpp"
+
+namespace ebbtide {
+
+namespace {
+constexpr auto kGovernorPeriod = std::chrono::milliseconds(10);
+constexpr std::int64_t kMeasureEvery = 1'000'000;  // ns
+// Writing ahead of need once room is short: enough for a few allocations, not so much that things are moved in vain.
+constexpr std::uint64_t kAheadShare = 16;
+constexpr std::uint64_t kAheadMost = std::uint64_t{256} << 20;
+}  // namespace
+
+void Arena::hold(std::int64_t bytes) {
+  std::int64_t now = now_ns();
+  counters_.held_byte_ns += static_cast<double>(held_) * static_cast<double>(now - held_since_ns_);
+  held_since_ns_ = now;
+  held_ += static_cast<std::uint64_t>(bytes);
+  counters_.held_peak = std::max(counters_.held_peak, held_);
+}
+
+// Grants `pages` pages: the caller takes huge ones from the pool (warm ones are held already), small ones appear at
+// the first touch. Pages of the dead are used before the budget is grown only if they have waited a whole step: a
+// younger one is likely to be asked for again in its own size, which costs nothing at all.
+bool Arena::try_claim(bool huge, std::uint32_t pages) {
+  if (process_limit_ != 0 && now_ns() - rest_measured_ns_ > kMeasureEvery) measure_rest();
+  std::uint64_t bytes = std::uint64_t{pages} * (huge ? kHugePage : kSmallPage);
+  for (;;) {
+    std::uint32_t warm = huge ? std::min(pages, pool_.warm()) : 0;
+    std::uint64_t fresh = bytes - warm * kHugePage;
+    std::uint64_t after = held_ + fresh;
+    BlockId oldest = blocks_.oldest_kept();
+    bool stale = oldest != kNoBlock && blocks_[oldest].freed_in_step + 1 < step_;
+    if (fresh > 0 && stale) {
+      drop_kept(oldest);
+      continue;
+    }
+    if (limit_ == 0 || after <= limit_) {
+      if (fresh > 0) hold(static_cast<std::int64_t>(fresh));
+      return true;
+    }
+    std::uint32_t spare = pool_.warm() - warm;
+    if (spare > 0) {
+      auto over = static_cast<std::uint32_t>(std::min<std::uint64_t>(round_up(after - limit_, kHugePage) / kHugePage, spare));
+      pool_.release(over);
+      hold(-static_cast<std::int64_t>(over * kHugePage));
+    } else if (oldest != kNoBlock) {
+      drop_kept(oldest);
+    } else {
+      return false;
+    }
+  }
+}
+
+bool Arena::claim(Lock& lock, bool huge, std::uint32_t pages) {
+  StallScope stall(stall_clock_, counters_);
+  while (!try_claim(huge, pages)) {
+    stall.begin(Stall::Room);
+    Outcome outcome = make_room(lock, huge, pages);
+    if (outcome == Outcome::SpillFailed) return false;
+    if (outcome == Outcome::Stuck) {
+      claim_over_budget(huge, pages, "an operator needs more at once than the budget holds");
+      return true;
+    }
+  }
+  return true;
+}
+
+// The last resort: loudly, because the alternatives are to hang or to lose something.
+void Arena::claim_over_budget(bool huge, std::uint32_t pages, const char* why) {
+  std::uint64_t bytes = std::uint64_t{pages} * (huge ? kHugePage : kSmallPage);
+  std::uint64_t fresh = bytes - (huge ? std::min(pages, pool_.warm()) * kHugePage : 0);
+  hold(static_cast<std::int64_t>(fresh));
+  if (counters_.over_budget) return;
+  counters_.over_budget = true;
+  std::snprintf(trouble_, sizeof trouble_, "over budget: %s (budget %llu bytes, held now %llu)", why,
+                static_cast<unsigned long long>(limit_.load()), static_cast<unsigned long long>(held_));
+  say(trouble_);
+}
+
+// Starts evictions that will make room for `pages`, and waits for one change. The caller tries its claim again.
+Arena::Outcome Arena::make_room(Lock& lock, bool huge, std::uint32_t pages) {
+  pressure_ = room_waited_in_step_ = true;
+  std::uint64_t needed = std::uint64_t{pages} * (huge ? kHugePage : kSmallPage);
+  if (held_ > limit_) needed += held_ - limit_;
+  std::uint64_t coming = (limit_ > held_ ? limit_ - held_ : 0) + pool_.warm() * kHugePage + kept_ + leaving_;
+  std::uint64_t failures = write_failures_;
+  if (coming < needed) {
+    std::uint64_t started = start_evictions(needed - coming + limit_ / 64, Shield::Outer);
+    if (write_failures_ != failures) return Outcome::SpillFailed;
+    if (started > 0 && leaving_ == 0) return Outcome::Progress;  // clean ones leave at once
+  }
+  bool others_at_work = std::ranges::count_if(stacks_, [](auto* s) { return !s->operators.empty(); }) > 1;
+  if (busy_transfers_ == 0 && !quiet_ && !others_at_work) return Outcome::Stuck;
+  std::int64_t since = now_ns();
+  std::uint64_t changes = changes_;
+  do {
+    wait(lock, true);
+    if (write_failures_ != failures) return Outcome::SpillFailed;
+    if (now_ns() - std::max(since, progress_ns_) > watchdog_ns_) return Outcome::Stuck;
+  } while (changes == changes_);
+  return Outcome::Progress;
+}
+
+bool Arena::held_by_operator(const Block& b) const {
+  return b.pins > 0 && std::ranges::any_of(stacks_, [&](auto* s) { return s->innermost() == b.pinned_by; });
+}
+
+// Starts evicting at least `needed` bytes if it can; the bytes whose eviction began (or, clean, was done).
+std::uint64_t Arena::start_evictions(std::uint64_t needed, Shield up_to) {
+  std::size_t count = 0;
+  for (BlockId id : blocks_.live()) {
+    const Block& b = blocks_[id];
+    if ((b.state != State::Dirty && b.state != State::Clean) || b.transfer.busy() || held_by_operator(b)) continue;
+    Shield shield = b.pins > 0 ? Shield::Outer : b.last_use >= tick_stamp_ ? Shield::ThisTick : Shield::None;
+    if (shield <= up_to) candidates_[count++] = {id, shield, b.state == State::Clean, b.held, b.last_use};
+  }
+  auto candidates = candidates_.first(count);
+  std::size_t victims = choose_victims(candidates, needed, stamp_, MoveCosts{});
+  std::uint64_t started = 0;
+  for (const Candidate& victim : candidates.first(victims)) {
+    if (start_evict(victim.id)) started += victim.bytes;
+  }
+  return started;
+}
+
+void Arena::evict_ahead() {
+  if (limit_ == 0 || held_ > limit_) return;
+  std::uint64_t wanted = std::min(limit_.load() / kAheadShare, kAheadMost);
+  std::uint64_t coming = limit_ - held_ + pool_.warm() * kHugePage + kept_ + leaving_;
+  if (coming < wanted) start_evictions(wanted - coming, Shield::None);
+}
+
+// The pages of a dead block go to the pool, small ones to the kernel.
+void Arena::drop_kept(BlockId id) {
+  Block& b = blocks_[id];
+  blocks_.unkeep(id);
+  kept_ -= b.held;
+  if (b.huge) {
+    for (std::uint32_t i = 0; i < b.pages; ++i) pool_.absorb(b.address + i * kHugePage);
+  } else {
+    discard_pages(b.address, b.held);
+    hold(-static_cast<std::int64_t>(b.held));
+  }
+  retire(id);
+}
+
+// Back under the limit, as far as that is possible without waiting.
+void Arena::trim() {
+  if (limit_ == 0) return;
+  while (held_ > limit_ && blocks_.oldest_kept() != kNoBlock) drop_kept(blocks_.oldest_kept());
+  release_spare();
+  if (held_ > limit_ + leaving_) start_evictions(held_ - limit_ - leaving_, Shield::Outer);
+  release_spare();
+}
+
+void Arena::release_spare() {
+  if (limit_ == 0 || held_ <= limit_) return;
+  auto over = static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(round_up(held_ - limit_, kHugePage) / kHugePage, pool_.warm()));
+  pool_.release(over);
+  hold(-static_cast<std::int64_t>(over * kHugePage));
+}
+
+void Arena::set_limits(std::uint64_t arena_bytes, std::uint64_t process_bytes) {
+  Lock lock(mutex_);
+  arena_limit_ = arena_bytes;
+  limit_ = arena_bytes;
+  process_limit_ = process_bytes;
+  measure_rest();
+  trim();
+  changed();
+}
+
+// What the process holds outside the arena, and what that leaves to the arena. Pages that are held but not yet
+// touched make the rest look smaller than it is, so its peak over this step and the last is what counts.
+void Arena::measure_rest() {
+  rest_measured_ns_ = now_ns();
+  std::uint64_t resident = process_resident_bytes();
+  rest_ = resident > held_ ? resident - held_ : 0;
+  rest_high_[0] = std::max(rest_high_[0], rest_);
+  if (process_limit_ == 0) return;
+  std::uint64_t margin = process_limit_ / 128 + (std::uint64_t{4} << 20);
+  std::uint64_t taken = std::max(rest_high_[0], rest_high_[1]) + margin;
+  limit_ = process_limit_ > taken + kHugePage ? process_limit_ - taken : kHugePage;
+  if (arena_limit_ != 0) limit_ = std::min(limit_.load(), arena_limit_);
+}
+
+void Arena::govern() {
+  Lock lock(mutex_);
+  while (!stopping_) {
+    governor_.wait_for(lock, kGovernorPeriod);
+    if (process_limit_ != 0) measure_rest();
+    if (limit_ != 0 && held_ > limit_ && !quiet_) trim();
+    if (options_.every_tick == nullptr) continue;
+    lock.unlock();
+    options_.every_tick();
+    lock.lock();
+  }
+}
+
+}  // namespace ebbtide

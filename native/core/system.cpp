@@ -1,0 +1,89 @@
+#include "system.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+
+#include "types.hpp"
+
+namespace ebbtide {
+
+Reservation::Reservation(std::size_t bytes, std::size_t alignment, int protection) : bytes_(bytes) {
+  void* raw = mmap(nullptr, bytes + alignment, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (raw == MAP_FAILED) {
+    throw ArenaError("cannot reserve " + std::to_string(bytes >> 30) + " GiB of address space (" +
+                     std::strerror(errno) + "); lift the limit on virtual memory (ulimit -v unlimited) or set vm.overcommit_memory to 0 or 1");
+  }
+  begin_ = reinterpret_cast<char*>(round_up(reinterpret_cast<std::uintptr_t>(raw), alignment));
+  madvise(begin_, bytes, MADV_DONTDUMP);
+}
+
+bool protect(void* address, std::size_t bytes, int protection) { return mprotect(address, bytes, protection) == 0; }
+
+void must_protect(void* address, std::size_t bytes, int protection) {
+  if (!protect(address, bytes, protection)) fatal("mprotect", errno);
+}
+
+void must_move_pages(void* from, void* to, std::size_t bytes) {
+  void* moved = mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to);
+  if (moved == MAP_FAILED) fatal("mremap", errno);
+}
+
+void set_inherited(void* address, std::size_t bytes, bool inherited) {
+  madvise(address, bytes, inherited ? MADV_DOFORK : MADV_DONTFORK);
+}
+
+void discard_pages(void* address, std::size_t bytes) { madvise(address, bytes, MADV_DONTNEED); }
+
+void say(const char* text) {
+  char line[512];
+  std::size_t n = 0;
+  for (const char* part : {"ebbtide: ", text, "\n"}) {
+    for (; *part != '\0' && n < sizeof line; ++part) line[n++] = *part;
+  }
+  [[maybe_unused]] ssize_t ignored = write(STDERR_FILENO, line, n);
+}
+
+void fatal(const char* what, int error) {
+  char text[256];
+  std::size_t n = 0;
+  const char* cure = error == ENOMEM ? " failed: out of memory areas; raise vm.max_map_count, or manage only larger storages (EBBTIDE_MIN_STORAGE)"
+                                     : " failed; the training memory cannot be kept whole";
+  for (const char* part : {"fatal: ", what, cure, ", errno "}) {
+    for (; *part != '\0' && n < sizeof text - 8; ++part) text[n++] = *part;
+  }
+  char digits[8];
+  int count = 0;
+  for (int value = error; value > 0 && count < 7; value /= 10) digits[count++] = static_cast<char>('0' + value % 10);
+  while (count > 0) text[n++] = digits[--count];
+  text[n] = '\0';
+  say(text);
+  std::abort();
+}
+
+std::int64_t now_ns() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+}
+
+std::size_t process_resident_bytes() {
+  int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  char text[128];
+  ssize_t n = read(fd, text, sizeof text - 1);
+  close(fd);
+  if (n <= 0) return 0;
+  text[n] = '\0';
+  const char* p = text;
+  while (*p != '\0' && *p != ' ') ++p;  // total size; the resident pages follow
+  std::size_t pages = 0;
+  for (++p; *p >= '0' && *p <= '9'; ++p) pages = pages * 10 + static_cast<std::size_t>(*p - '0');
+  return pages * kSmallPage;
+}
+
+}  // namespace ebbtide

@@ -1,0 +1,53 @@
+// The few system calls the arena lives on, each with its failure spelled out.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace ebbtide {
+
+// A request that cannot be met; the text says why and what to do.
+struct ArenaError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Address space without memory: reserved on construction, never given back (deleters run after main).
+class Reservation {
+ public:
+  // `bytes` of inaccessible address space aligned to `alignment`. Throws ArenaError.
+  Reservation(std::size_t bytes, std::size_t alignment, int protection);
+  Reservation(const Reservation&) = delete;
+  Reservation& operator=(const Reservation&) = delete;
+
+  char* begin() const { return begin_; }
+  std::size_t size() const { return bytes_; }
+  bool contains(const void* p) const {
+    return static_cast<const char*>(p) >= begin_ && static_cast<const char*>(p) < begin_ + bytes_;
+  }
+
+ private:
+  char* begin_;
+  std::size_t bytes_;
+};
+
+// All of these are async-signal-safe. The `must_` forms end the process with a message that names the cure:
+// by then a page is neither here nor there, and going on could only lose data.
+bool protect(void* address, std::size_t bytes, int protection);
+void must_protect(void* address, std::size_t bytes, int protection);
+// Moves the pages of [from, from + bytes) to `to`, which loses its own; `from` stays mapped and empty.
+void must_move_pages(void* from, void* to, std::size_t bytes);
+// Gives the pages back to the kernel; the range reads as zeros afterwards.
+void discard_pages(void* address, std::size_t bytes);
+// Whether a forked child gets these pages.
+void set_inherited(void* address, std::size_t bytes, bool inherited);
+[[noreturn]] void fatal(const char* what, int error);
+void say(const char* text);  // one line on stderr
+
+std::int64_t now_ns();                // CLOCK_MONOTONIC
+std::size_t process_resident_bytes();  // VmRSS, from /proc/self/statm; 0 if it cannot be read
+
+}  // namespace ebbtide

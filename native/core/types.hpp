@@ -1,0 +1,36 @@
+// Words of the core. Nothing here knows torch or Python.
+//
+// [Note: what a state costs]
+//   state     pages held   access        file copy
+//   Dead      maybe        none          -        no storage; pages may be kept for the next block of this size
+//   Dirty     all          read, write   stale    leaves only after a write
+//   Clean     all          read          equal    leaves without a write; the first write faults and makes it Dirty
+//   Writing   all          read          partial  an eviction; a write faults and cancels it (Dirty)
+//   Absent    none         none          equal    any access faults and fetches it
+//   Reading   all, hidden  none          equal    a fetch; the pages appear at the address all at once, Clean
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ebbtide {
+
+inline constexpr std::size_t kSmallPage = std::size_t{4} << 10;
+inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+enum class State : std::uint8_t { Dead, Dirty, Clean, Writing, Absent, Reading };
+
+// What a storage is to the training step. The order is that of every per-kind array.
+enum class Kind : std::uint8_t { Parameter, Gradient, OptimizerState, Activation, Other };
+inline constexpr std::size_t kKinds = 5;
+
+// Why a thread stood still.
+enum class Stall : std::uint8_t { Room, DemandFetch };
+inline constexpr std::size_t kStalls = 2;
+
+using BlockId = std::uint32_t;
+inline constexpr BlockId kNoBlock = ~BlockId{0};
+
+constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
+
+}  // namespace ebbtide

@@ -1,0 +1,391 @@
+// The arena's promises one by one: bytes survive every move, races cost time only, errors lose nothing.
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <barrier>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "check.hpp"
+
+using namespace ebbtide;
+
+namespace {
+
+constexpr std::size_t kMiB = 1 << 20;
+
+void fill(void* p, std::size_t n, unsigned seed) {
+  auto* words = static_cast<std::uint32_t*>(p);
+  for (std::size_t i = 0; i < n / 4; ++i) words[i] = static_cast<std::uint32_t>(i) * 2654435761u + seed;
+}
+
+bool filled(const void* p, std::size_t n, unsigned seed) {
+  auto* words = static_cast<const std::uint32_t*>(p);
+  for (std::size_t i = 0; i < n / 4; ++i) {
+    if (words[i] != static_cast<std::uint32_t>(i) * 2654435761u + seed) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST(evicted_bytes_come_back_by_touch_alone_in_both_regions) {
+  Arena& arena = make_arena(0);
+  for (std::size_t n : {std::size_t{4096}, 100 * std::size_t{1024}, 2 * kMiB, 9 * kMiB, 32 * kMiB + 12}) {
+    void* p = arena.allocate(n);
+    fill(p, n, 1);
+    CHECK(arena.evict(p) >= n && arena.state(p) == State::Absent);
+    CHECK(filled(p, n, 1));
+    CHECK(arena.state(p) == State::Clean);
+    CHECK(arena.evict(p) >= n);  // clean: nothing is written
+    Counters c = arena.counters();
+    CHECK(c.evicted[4] > c.written[4]);
+    static_cast<char*>(p)[n / 2] ^= 1;  // a write to an absent block
+    CHECK(arena.state(p) == State::Dirty);
+    static_cast<char*>(p)[n / 2] ^= 1;
+    CHECK(arena.evict(p) >= n && filled(p, n, 1));
+    arena.release(p);
+    arena.check_invariants();
+  }
+}
+
+TEST(live_bytes_may_be_four_times_the_budget_and_held_bytes_never_exceed_it) {
+  constexpr std::size_t kLimit = 64 * kMiB, kBlock = 8 * kMiB;
+  Arena& arena = make_arena(kLimit);
+  std::vector<void*> blocks;
+  for (unsigned i = 0; i < 32; ++i) {
+    blocks.push_back(arena.allocate(kBlock));
+    fill(blocks.back(), kBlock, i);
+  }
+  for (unsigned round = 0; round < 2; ++round) {
+    for (unsigned i = 0; i < 32; ++i) CHECK(filled(blocks[i], kBlock, i));
+  }
+  Counters c = arena.counters();
+  CHECK(c.live == 32 * kBlock && c.held_peak <= kLimit && !c.over_budget);
+  CHECK(c.faults > 0 && c.written[4] >= 24 * kBlock);
+  arena.check_invariants();
+  for (void* p : blocks) arena.release(p);
+  CHECK(arena.counters().live == 0);
+  arena.check_invariants();
+}
+
+TEST(pages_of_a_freed_block_serve_the_next_one_of_its_size) {
+  Arena& arena = make_arena(0);
+  void* p = arena.allocate(8 * kMiB);
+  arena.release(p);
+  CHECK(arena.counters().held == 8 * kMiB);
+  CHECK(arena.allocate(8 * kMiB) == p);
+  CHECK(arena.counters().held == 8 * kMiB);
+}
+
+TEST(operands_stay_resident_until_the_operator_ends) {
+  Arena& arena = make_arena(32 * kMiB);
+  void* a = arena.allocate(8 * kMiB);
+  void* b = arena.allocate(8 * kMiB);
+  fill(a, 8 * kMiB, 1);
+  fill(b, 8 * kMiB, 2);
+  arena.evict(a);
+  arena.evict(b);
+  const void* operands[] = {a, b};
+  arena.enter("op", operands);
+  CHECK(arena.state(a) == State::Clean && arena.state(b) == State::Clean);
+  void* scratch = arena.allocate(8 * kMiB);
+  std::vector<void*> others;
+  for (int i = 0; i < 4; ++i) {  // more than fits: only these may leave
+    others.push_back(arena.allocate(4 * kMiB));
+    arena.release(others.back());
+  }
+  CHECK(arena.state(a) != State::Absent && arena.state(b) != State::Absent && arena.state(scratch) == State::Dirty);
+  arena.leave();
+  Counters c = arena.counters();
+  CHECK(c.largest_operator == "op" && c.largest_operator_bytes == 28 * kMiB && !c.over_budget);
+  arena.check_invariants();
+}
+
+TEST(an_outer_operators_operands_may_leave_while_an_inner_one_runs) {
+  Arena& arena = make_arena(16 * kMiB);
+  void* a = arena.allocate(8 * kMiB);
+  fill(a, 8 * kMiB, 1);
+  const void* outer[] = {a};
+  arena.enter("outer", outer);
+  arena.enter("inner", {});
+  void* b = arena.allocate(16 * kMiB);
+  fill(b, 16 * kMiB, 2);
+  CHECK(arena.state(a) == State::Absent && !arena.counters().over_budget);
+  arena.leave();
+  CHECK(filled(a, 8 * kMiB, 1));
+  arena.leave();
+  CHECK(filled(b, 16 * kMiB, 2));
+  arena.check_invariants();
+}
+
+TEST(an_operator_larger_than_the_budget_goes_over_it_and_says_so) {
+  Arena& arena = make_arena(8 * kMiB);
+  arena.enter("large", {});
+  void* a = arena.allocate(8 * kMiB);
+  CHECK(!arena.counters().over_budget);
+  void* b = arena.allocate(8 * kMiB);
+  fill(a, 8 * kMiB, 1);
+  fill(b, 8 * kMiB, 2);
+  arena.leave();
+  Counters c = arena.counters();
+  CHECK(c.over_budget && c.largest_operator_bytes == 16 * kMiB && !c.message.empty());
+  CHECK(filled(a, 8 * kMiB, 1) && filled(b, 8 * kMiB, 2));
+}
+
+// --- a write forced at every point of an eviction
+
+namespace {
+struct Interference {
+  Point point = Point::Queued;
+  std::atomic<bool> armed{false};
+  std::atomic<bool> reached{false};
+  std::atomic<bool> written{false};
+};
+void interfere(Point point, BlockId, void* argument) {
+  auto& i = *static_cast<Interference*>(argument);
+  if (point != i.point || !i.armed.exchange(false)) return;
+  i.reached = true;
+  i.reached.notify_all();
+  // Where the mutex is held the write has to wait for it; elsewhere it must get through before the transfer goes on.
+  if (point != Point::Queued && point != Point::Closing) i.written.wait(false);
+}
+}  // namespace
+
+TEST(a_write_at_any_point_of_an_eviction_is_not_lost) {
+  for (Point point : {Point::Queued, Point::BeforeChunk, Point::AfterChunk, Point::Closing}) {
+    for (std::size_t n : {64 * std::size_t{1024}, 2 * kMiB, 12 * kMiB}) {
+      auto* interference = new Interference;
+      interference->point = point;
+      Options options;
+      options.hook = interfere;
+      options.hook_argument = interference;
+      Arena& arena = make_arena(0, options);
+      auto* p = static_cast<char*>(arena.allocate(n));
+      for (unsigned round = 0; round < 5; ++round) {
+        fill(p, n, round);
+        interference->reached = interference->written = false;
+        interference->armed = true;
+        std::size_t place = (n / 5) * round + 17;
+        std::thread writer([&] {
+          interference->reached.wait(false);
+          p[place] = 77;
+          interference->written = true;
+          interference->written.notify_all();
+        });
+        arena.evict(p);
+        writer.join();
+        CHECK(p[place] == 77);
+        p[place] = 0;
+        fill(p, n, round);
+        CHECK(filled(p, n, round));
+        arena.check_invariants();
+      }
+      if (point == Point::BeforeChunk || point == Point::AfterChunk) CHECK(arena.counters().cancelled >= 5);
+    }
+  }
+}
+
+TEST(a_block_freed_during_its_eviction_keeps_its_place_until_the_write_has_drained) {
+  auto* interference = new Interference;
+  interference->point = Point::BeforeChunk;
+  Options options;
+  options.hook = interfere;
+  options.hook_argument = interference;
+  Arena& arena = make_arena(0, options);
+  for (unsigned round = 0; round < 20; ++round) {
+    void* p = arena.allocate(4 * kMiB);
+    fill(p, 4 * kMiB, round);
+    interference->reached = interference->written = false;
+    interference->armed = true;
+    std::thread evictor([&] { arena.evict(p); });
+    interference->reached.wait(false);
+    arena.release(p);
+    void* q = arena.allocate(4 * kMiB);
+    CHECK(q != p);  // else the late write could land on its file copy
+    fill(q, 4 * kMiB, 100 + round);
+    interference->written = true;
+    interference->written.notify_all();
+    evictor.join();
+    CHECK(arena.evict(q) > 0 && filled(q, 4 * kMiB, 100 + round));
+    arena.release(q);
+    arena.check_invariants();
+  }
+}
+
+TEST(several_threads_touching_one_absent_block_all_see_its_bytes) {
+  constexpr int kThreads = 4, kRounds = 250;
+  Arena& arena = make_arena(0);
+  for (std::size_t n : {64 * std::size_t{1024}, 4 * kMiB}) {
+    auto* p = static_cast<std::uint32_t*>(arena.allocate(n));
+    fill(p, n, 5);
+    std::barrier start(kThreads + 1), end(kThreads + 1);
+    std::atomic<int> wrong{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        for (int round = 0; round < kRounds; ++round) {
+          start.arrive_and_wait();
+          std::size_t i = (static_cast<std::size_t>(round) * 7919 + static_cast<std::size_t>(t) * 131) % (n / 4);
+          if (p[i] != static_cast<std::uint32_t>(i) * 2654435761u + 5) ++wrong;
+          end.arrive_and_wait();
+        }
+      });
+    }
+    for (int round = 0; round < kRounds; ++round) {
+      CHECK(arena.evict(p) > 0);
+      start.arrive_and_wait();
+      end.arrive_and_wait();
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK(wrong == 0);
+  }
+  arena.check_invariants();
+}
+
+// --- errors of the disk
+
+namespace {
+std::atomic<int> errors_left{0};
+std::atomic<int> error_given{0};
+template <auto call>
+ssize_t failing(int fd, const iovec* parts, int count, off_t offset) {
+  if (errors_left.load() != 0 && errors_left.fetch_sub(1) > 0) {
+    errno = error_given;
+    return -1;
+  }
+  return call(fd, parts, count, offset);
+}
+template <auto call>
+ssize_t in_pieces(int fd, const iovec* parts, int, off_t offset) {
+  iovec piece = {parts->iov_base, std::min<std::size_t>(parts->iov_len, 4096 * 3)};
+  return call(fd, &piece, 1, offset);
+}
+struct WithCalls {
+  SpillFile::Calls before = SpillFile::calls;
+  explicit WithCalls(SpillFile::Calls calls) { SpillFile::calls = calls; }
+  ~WithCalls() { SpillFile::calls = before; }
+};
+}  // namespace
+
+TEST(a_failed_write_keeps_the_block_and_fails_the_allocation_that_needed_the_room) {
+  Arena& arena = make_arena(16 * kMiB);
+  void* a = arena.allocate(8 * kMiB);
+  void* b = arena.allocate(8 * kMiB);
+  fill(a, 8 * kMiB, 1);
+  fill(b, 8 * kMiB, 2);
+  {
+    WithCalls calls({failing<::pwritev>, ::preadv, ::fallocate});
+    error_given = ENOSPC;
+    errors_left = 1 << 30;
+    CHECK(arena.evict(a) == 0 && arena.state(a) == State::Dirty);
+    try {
+      arena.allocate(8 * kMiB);
+      CHECK(false);
+    } catch (const ArenaError& error) {
+      CHECK(std::strstr(error.what(), "No space left") != nullptr);
+    }
+    errors_left = 0;
+  }
+  arena.check_invariants();
+  void* c = arena.allocate(8 * kMiB);  // the disk has room again
+  fill(c, 8 * kMiB, 3);
+  CHECK(filled(a, 8 * kMiB, 1) && filled(b, 8 * kMiB, 2) && filled(c, 8 * kMiB, 3));
+  arena.check_invariants();
+}
+
+TEST(a_full_disk_is_an_error_before_anything_is_evicted) {
+  Arena& arena = make_arena(8 * kMiB);
+  void* a = arena.allocate(8 * kMiB);
+  fill(a, 8 * kMiB, 1);
+  WithCalls calls({::pwritev, ::preadv, [](int, int, off_t, off_t) {
+                     errno = ENOSPC;
+                     return -1;
+                   }});
+  try {
+    arena.allocate(8 * kMiB);
+    CHECK(false);
+  } catch (const ArenaError& error) {
+    CHECK(std::strstr(error.what(), "cannot reserve") != nullptr);
+  }
+  CHECK(filled(a, 8 * kMiB, 1) && arena.counters().live == 8 * kMiB);
+  arena.check_invariants();
+}
+
+TEST(a_read_error_is_retried_then_reported_and_the_file_copy_stays) {
+  Arena& arena = make_arena(0);
+  void* p = arena.allocate(2 * kMiB);
+  fill(p, 2 * kMiB, 1);
+  arena.evict(p);
+  WithCalls calls({::pwritev, failing<::preadv>, ::fallocate});
+  error_given = EIO;
+  errors_left = 2;
+  CHECK(arena.fetch(p) == 0);  // the third try
+  CHECK(filled(p, 2 * kMiB, 1));
+  arena.evict(p);
+  errors_left = 1 << 30;
+  CHECK(arena.fetch(p) == EIO && arena.state(p) == State::Absent);
+  errors_left = 0;
+  CHECK(arena.fetch(p) == 0 && filled(p, 2 * kMiB, 1));
+  arena.check_invariants();
+}
+
+TEST(short_transfers_are_continued) {
+  Arena& arena = make_arena(0);
+  WithCalls calls({in_pieces<::pwritev>, in_pieces<::preadv>, ::fallocate});
+  for (std::size_t n : {64 * std::size_t{1024}, 5 * kMiB}) {
+    void* p = arena.allocate(n);
+    fill(p, n, 9);
+    CHECK(arena.evict(p) > 0 && filled(p, n, 9));
+  }
+}
+
+// --- steps and kinds
+
+TEST(traffic_counts_for_the_kind_a_storage_turns_out_to_be) {
+  Arena& arena = make_arena(0);
+  arena.begin_step();
+  void* gradient = arena.allocate(2 * kMiB);
+  void* activation = arena.allocate(2 * kMiB);
+  void* other = arena.allocate(2 * kMiB);
+  for (void* p : {gradient, activation, other}) CHECK(arena.evict(p) > 0);
+  arena.classify(gradient, Kind::Gradient);
+  arena.release(activation);
+  arena.end_step();
+  Counters c = arena.counters();
+  CHECK(c.evicted[1] == 2 * kMiB && c.evicted[3] == 2 * kMiB && c.evicted[4] == 2 * kMiB && c.evicted[0] == 0);
+}
+
+// --- fork
+
+TEST(a_forked_child_reads_data_but_does_not_inherit_training_memory) {
+  Arena& arena = make_arena(64 * kMiB);
+  void* data = arena.allocate(4 * kMiB);
+  void* weights = arena.allocate(4 * kMiB);
+  fill(data, 4 * kMiB, 1);
+  fill(weights, 4 * kMiB, 2);
+  arena.classify(weights, Kind::Parameter);
+  arena.evict(data);
+  pid_t child = fork();  // make_arena had the fork handlers registered
+  if (child == 0) {
+    bool right = filled(data, 4 * kMiB, 1);
+    static_cast<char*>(data)[0] = 9;  // private to the child
+    _exit(right ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  CHECK(filled(data, 4 * kMiB, 1) && filled(weights, 4 * kMiB, 2));
+  child = fork();
+  if (child == 0) {
+    std::freopen("/dev/null", "w", stderr);
+    _exit(static_cast<char*>(weights)[5] == 0 ? 3 : 4);
+  }
+  waitpid(child, &status, 0);
+  CHECK(WIFSIGNALED(status) || (WIFEXITED(status) && WEXITSTATUS(status) != 3 && WEXITSTATUS(status) != 4));
+  CHECK(arena.evict(data) > 0 && filled(data, 4 * kMiB, 1));
+  arena.check_invariants();
+}

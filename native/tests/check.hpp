@@ -1,0 +1,40 @@
+// The little that the native tests need: checks that name their place, and a run that names its tests.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <vector>
+
+#include "../core/arena.hpp"
+
+#define CHECK(condition)                                                              \
+  do {                                                                                \
+    if (!(condition)) {                                                               \
+      std::fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition); \
+      std::abort();                                                                   \
+    }                                                                                 \
+  } while (false)
+
+struct Test {
+  const char* name;
+  void (*run)();
+};
+
+inline std::vector<Test>& tests() {
+  static std::vector<Test> all;
+  return all;
+}
+
+struct Register {
+  Register(const char* name, void (*run)()) { tests().push_back({name, run}); }
+};
+
+#define TEST(name)                              \
+  static void name();                           \
+  static Register register_##name{#name, name}; \
+  static void name()
+
+// A small arena that the fault handler guards. They are leaked, as in production: the handler may still look at one.
+ebbtide::Arena& make_arena(std::uint64_t limit, ebbtide::Options options = {});
+const char* spill_directory();

@@ -1,0 +1,106 @@
+// The parts that need no arena: the decider, the address space, the spill file.
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <sys/stat.h>
+
+#include "../core/decider.hpp"
+#include "../core/system.hpp"
+#include "check.hpp"
+
+using namespace ebbtide;
+
+namespace {
+Candidate candidate(BlockId id, std::uint64_t last_use, bool clean = false, Shield shield = Shield::None) {
+  return {id, shield, clean, 100, last_use};
+}
+}  // namespace
+
+TEST(the_decider_takes_the_longest_unused_first_and_no_more_than_needed) {
+  Candidate all[] = {candidate(0, 30), candidate(1, 10), candidate(2, 20)};
+  CHECK(choose_victims(all, 150, 40, {}) == 2);
+  CHECK(all[0].id == 1 && all[1].id == 2);
+}
+
+TEST(the_decider_prefers_clean_among_equally_old) {
+  Candidate all[] = {candidate(0, 10), candidate(1, 10, true)};
+  CHECK(choose_victims(all, 1, 40, {}) == 1);
+  CHECK(all[0].id == 1);
+}
+
+TEST(the_decider_spares_what_is_shielded) {
+  Candidate all[] = {candidate(0, 1, false, Shield::Outer), candidate(1, 39), candidate(2, 2, false, Shield::ThisTick)};
+  CHECK(choose_victims(all, 250, 40, {}) == 3);
+  CHECK(all[0].id == 1 && all[1].id == 2 && all[2].id == 0);
+}
+
+TEST(the_decider_agrees_with_a_sort_and_is_a_function_of_its_input) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 300; ++round) {
+    std::vector<Candidate> a;
+    for (BlockId id = 0; id < random() % 40; ++id) {
+      a.push_back({id, static_cast<Shield>(random() % 3), random() % 2 == 0, 1 + random() % 50, random() % 20});
+    }
+    std::vector<Candidate> sorted = a, shuffled = a;
+    std::ranges::shuffle(shuffled, random);
+    auto key = [](const Candidate& c) {
+      double age = (100.0 - static_cast<double>(c.last_use) + 1.0) / (c.clean ? 1.0 : 2.0);
+      return std::tuple(c.shield, -age, c.id);
+    };
+    std::ranges::sort(sorted, {}, key);
+    std::uint64_t needed = random() % 600, covered = 0;
+    std::size_t expected = 0;
+    while (expected < sorted.size() && covered < needed) covered += sorted[expected++].bytes;
+    CHECK(choose_victims(shuffled, needed, 100, {}) == expected);
+    for (std::size_t i = 0; i < expected; ++i) CHECK(shuffled[i].id == sorted[i].id);
+  }
+}
+
+TEST(the_address_space_never_hands_out_a_page_twice_and_merges_what_returns) {
+  constexpr std::uint64_t kPages = 500;
+  AddressSpace space(kPages);
+  std::vector<bool> taken(kPages);
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
+  std::mt19937 random(3);
+  for (int i = 0; i < 20000; ++i) {
+    if (random() % 2 == 0) {
+      std::uint64_t pages = 1 + random() % 40;
+      std::uint64_t first = space.take(pages);
+      if (first == AddressSpace::kNone) continue;
+      for (std::uint64_t p = first; p < first + pages; ++p) {
+        CHECK(!taken[p]);
+        taken[p] = true;
+      }
+      ranges.emplace_back(first, pages);
+    } else if (!ranges.empty()) {
+      std::swap(ranges[random() % ranges.size()], ranges.back());
+      auto [first, pages] = ranges.back();
+      ranges.pop_back();
+      std::fill_n(taken.begin() + static_cast<long>(first), pages, false);
+      space.give(first, pages);
+    }
+  }
+  for (auto [first, pages] : ranges) space.give(first, pages);
+  CHECK(space.take(kPages) == 0);  // one range again
+}
+
+TEST(a_spill_file_has_no_name_and_the_bytes_come_back) {
+  SpillFile file(spill_directory());
+  CHECK(file.reserve(1 << 20) == 0 && file.reserved() >= 1 << 20);
+  alignas(4096) static char out[8192], in[8192];
+  std::memset(out, 42, sizeof out);
+  iovec parts[] = {{out, 4096}, {out + 4096, 4096}};
+  CHECK(file.write(parts, 2, 4096) == 0);
+  iovec back[] = {{in, sizeof in}};
+  CHECK(file.read(back, 1, 4096) == 0);
+  CHECK(std::memcmp(in, out, sizeof in) == 0);
+}
+
+TEST(a_spill_directory_that_does_not_exist_is_an_error_that_says_what_to_do) {
+  try {
+    SpillFile file("/nonexistent");
+    CHECK(false);
+  } catch (const ArenaError& error) {
+    CHECK(std::strstr(error.what(), "--spill") != nullptr);
+  }
+}

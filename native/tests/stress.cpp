@@ -1,0 +1,143 @@
+// 100,000 random operations from several threads against plain twins, under a budget far below what is live, with
+// chaos: every storage must hold what its twin holds, and the invariants must hold throughout.
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "check.hpp"
+
+using namespace ebbtide;
+
+namespace {
+
+constexpr int kThreads = 3;
+constexpr std::size_t kLimit = std::size_t{24} << 20;
+
+struct Twin {
+  char* p;
+  std::vector<char> copy;
+};
+
+std::size_t random_size(std::mt19937& random) {
+  switch (random() % 4) {
+    case 0: return 4096 + random() % 4096;
+    case 1: return 4096 + random() % (200 << 10);
+    case 2: return (std::size_t{2} << 20) - random() % 1000;
+    default: return (std::size_t{2} << 20) * (1 + random() % 2) - random() % 4096;
+  }
+}
+
+class Worker {
+ public:
+  Worker(Arena& arena, unsigned seed) : arena_(arena), random_(seed) {}
+
+  void run(int operations) {
+    for (int i = 0; i < operations; ++i) step();
+    for (Twin& twin : twins_) check_all(twin), arena_.release(twin.p);
+  }
+
+ private:
+  void step() {
+    switch (random_() % 16) {
+      case 0: case 1:
+        if (twins_.size() < 12) return birth();
+        [[fallthrough]];
+      case 2:
+        return death();
+      case 3: return with_twin([&](Twin& t) { arena_.evict(t.p); });
+      case 4: return with_twin([&](Twin& t) { CHECK(arena_.fetch(t.p) == 0); });
+      case 5: case 6: return in_operator();
+      case 7: case 8: case 9: case 10: return with_twin([&](Twin& t) { write(t); });
+      default: return with_twin([&](Twin& t) { check_some(t); });
+    }
+  }
+
+  template <typename F>
+  void with_twin(F f) {
+    if (!twins_.empty()) f(twins_[random_() % twins_.size()]);
+  }
+
+  void birth() {
+    std::size_t n = random_size(random_);
+    Twin twin{static_cast<char*>(arena_.allocate(n)), std::vector<char>(n)};
+    std::memset(twin.copy.data(), static_cast<int>(random_() % 256), n);
+    std::memcpy(twin.p, twin.copy.data(), n);
+    twins_.push_back(std::move(twin));
+  }
+
+  void death() {
+    if (twins_.empty()) return;
+    std::swap(twins_[random_() % twins_.size()], twins_.back());
+    check_some(twins_.back());
+    arena_.release(twins_.back().p);
+    twins_.pop_back();
+  }
+
+  void write(Twin& t) {
+    std::size_t from = random_() % t.copy.size();
+    std::size_t n = std::min<std::size_t>(t.copy.size() - from, 1 + random_() % 5000);
+    std::memset(t.copy.data() + from, static_cast<int>(random_() % 256), n);
+    std::memcpy(t.p + from, t.copy.data() + from, n);
+  }
+
+  void check_some(const Twin& t) {
+    std::size_t from = random_() % t.copy.size();
+    std::size_t n = std::min<std::size_t>(t.copy.size() - from, 1 + random_() % 5000);
+    CHECK(std::memcmp(t.p + from, t.copy.data() + from, n) == 0);
+  }
+
+  void check_all(const Twin& t) { CHECK(std::memcmp(t.p, t.copy.data(), t.copy.size()) == 0); }
+
+  void in_operator() {
+    if (twins_.size() < 2) return;
+    Twin& a = twins_[random_() % twins_.size()];
+    Twin& b = twins_[random_() % twins_.size()];
+    const void* operands[] = {a.p, b.p};
+    arena_.enter("stress", operands);
+    std::size_t n = random_size(random_);
+    auto* scratch = static_cast<char*>(arena_.allocate(n));
+    std::memset(scratch, 3, n);
+    write(a);
+    check_some(b);
+    CHECK(scratch[n - 1] == 3);
+    arena_.release(scratch);
+    arena_.leave();
+  }
+
+  Arena& arena_;
+  std::mt19937 random_;
+  std::vector<Twin> twins_;
+};
+
+}  // namespace
+
+TEST(random_operations_from_several_threads_agree_with_plain_memory) {
+  const char* asked = std::getenv("EBBTIDE_STRESS_OPERATIONS");
+  int operations = asked != nullptr ? std::atoi(asked) : 100000;
+  Options options;
+  options.chaos_rate = 0.02;
+  options.chaos_seed = 11;
+  Arena& arena = make_arena(kLimit, options);
+  std::atomic<int> running{kThreads};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      Worker(arena, static_cast<unsigned>(t) + 1).run(operations / kThreads);
+      --running;
+    });
+  }
+  std::mt19937 random(99);
+  while (running > 0) {
+    arena.check_invariants();
+    if (random() % 50 == 0) arena.set_limits(kLimit / 2 + random() % kLimit, 0);
+    std::this_thread::yield();
+  }
+  for (std::thread& thread : threads) thread.join();
+  arena.check_invariants();
+  Counters c = arena.counters();
+  std::printf("  moved out %.2f GB, in %.2f GB, %llu faults, %llu evictions cancelled by a write\n",
+              static_cast<double>(c.evicted[4]) * 1e-9, static_cast<double>(c.fetched[4]) * 1e-9,
+              static_cast<unsigned long long>(c.faults), static_cast<unsigned long long>(c.cancelled));
+  CHECK(c.live == 0 && c.evicted[4] > 0 && c.fetched[4] > 0 && c.faults > 0);
+}

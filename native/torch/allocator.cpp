@@ -1,0 +1,73 @@
+#include "allocator.hpp"
+
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/alloc_cpu.h>
+
+namespace ebbtide {
+
+namespace {
+
+constexpr std::uint8_t kPriority = 255;
+const c10::Device kCpu(c10::DeviceType::CPU);
+
+Arena* arena = nullptr;
+ArenaAllocator* allocator = nullptr;
+
+void report(void* pointer, std::int64_t change) {
+  if (!c10::memoryProfilingEnabled()) return;
+  Counters c = arena->counters();
+  c10::reportMemoryUsageToProfiler(pointer, change, c.live, c.held, kCpu);
+}
+
+}  // namespace
+
+void release_pointer(void* pointer) {
+  if (pointer == nullptr) return;
+  if (!arena->contains(pointer)) {
+    allocator->previous_.raw_deleter()(pointer);
+    return;
+  }
+  if (arena->in_child()) return;  // a child has nothing to give back
+  std::uint64_t nbytes = c10::memoryProfilingEnabled() ? arena->size_of(pointer) : 0;
+  arena->release(pointer);
+  report(pointer, -static_cast<std::int64_t>(nbytes));
+}
+
+c10::DataPtr ArenaAllocator::allocate(std::size_t nbytes) {
+  if (nbytes >= min_bytes.load(std::memory_order_relaxed) && nbytes > 0 && on.load(std::memory_order_relaxed) &&
+      !arena_.in_child()) {
+    return allocate_managed(nbytes);
+  }
+  void* pointer = previous_.raw_allocate(nbytes);
+  return {pointer, pointer, &release_pointer, kCpu};
+}
+
+c10::DataPtr ArenaAllocator::allocate_managed(std::size_t nbytes) {
+  void* pointer = nullptr;
+  try {
+    pointer = arena_.allocate(nbytes);
+  } catch (const ArenaError& error) {
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "ebbtide: ", error.what());
+  }
+  report(pointer, static_cast<std::int64_t>(nbytes));
+  return {pointer, pointer, &release_pointer, kCpu};
+}
+
+c10::DeleterFnPtr ArenaAllocator::raw_deleter() const { return &release_pointer; }
+
+Arena* the_arena() { return arena; }
+ArenaAllocator* the_allocator() { return allocator; }
+
+void install_allocator(const Options& options) {
+  if (arena != nullptr) return;
+  c10::Allocator* previous = c10::GetCPUAllocator();
+  if (previous->raw_deleter() == nullptr) {
+    throw ArenaError("another CPU allocator is installed that Ebbtide cannot stand in front of; start the session before it");
+  }
+  auto* made = new Arena(options);
+  allocator = new ArenaAllocator(*made, *previous);
+  arena = made;
+  c10::SetCPUAllocator(allocator, kPriority);
+}
+
+}  // namespace ebbtide

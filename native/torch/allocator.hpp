@@ -1,0 +1,51 @@
+// The c10::Allocator in front of the arena, and the one arena of the process.
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/core/StorageImpl.h>
+
+#include <atomic>
+#include <string>
+#include <utility>
+
+#include "../core/arena.hpp"
+
+namespace ebbtide {
+
+// Serves CPU storages of `min_bytes` and more from the arena while it is on, and all others from the allocator that
+// was there before. Never destroyed: deleters run after the interpreter is gone.
+class ArenaAllocator final : public c10::Allocator {
+ public:
+  ArenaAllocator(Arena& arena, c10::Allocator& previous) : arena_(arena), previous_(previous) {}
+
+  c10::DataPtr allocate(std::size_t nbytes) override;
+  // The context is the pointer itself, so raw_allocate works; one deleter serves both sources.
+  c10::DeleterFnPtr raw_deleter() const override;
+  void copy_data(void* to, const void* from, std::size_t nbytes) const override { default_copy_data(to, from, nbytes); }
+
+  c10::DataPtr allocate_managed(std::size_t nbytes);
+
+  std::atomic<bool> on{false};
+  std::atomic<std::size_t> min_bytes{0};
+
+ private:
+  friend void release_pointer(void* pointer);
+
+  Arena& arena_;
+  c10::Allocator& previous_;
+};
+
+// Both null before start().
+Arena* the_arena();
+ArenaAllocator* the_allocator();
+
+// Makes the arena and puts the allocator in place, once. Throws ArenaError.
+void install_allocator(const Options& options);
+
+// Moves a storage born elsewhere into the arena: (bytes, "") or (0, why it was left alone).
+std::pair<std::uint64_t, std::string> adopt(c10::StorageImpl& storage);
+
+// torch keeps the deleter of a sliced UntypedStorage to itself; this reads it off one.
+void learn_slice_deleter(const c10::StorageImpl& slice);
+
+}  // namespace ebbtide

@@ -1,0 +1,111 @@
+// Fused optimizers work through lists as long as the model in one operator, so all their state would have to be there
+// at once. They are served group by group: the same kernel on consecutive pieces of the lists, which computes the same
+// bits, because every element is updated on its own.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <memory>
+#include <optional>
+
+#include "operands.hpp"
+#include "recorder.hpp"
+
+namespace ebbtide {
+
+namespace {
+
+// A group may need this share of the arena's budget, so that its neighbours can still be on their way out.
+constexpr std::uint64_t kGroupShare = 8;
+
+std::unordered_map<c10::OperatorName, c10::SafeKernelFunction>& originals() {
+  static auto* kernels = new std::unordered_map<c10::OperatorName, c10::SafeKernelFunction>;
+  return *kernels;
+}
+
+std::size_t longest_list(at::ArrayRef<c10::IValue> arguments) {
+  std::size_t longest = 0;
+  for (const c10::IValue& argument : arguments) {
+    if (argument.isTensorList()) longest = std::max(longest, argument.toListRef().size());
+  }
+  return longest;
+}
+
+// The storages that element `i` of the lists needs.
+void collect_element(at::ArrayRef<c10::IValue> arguments, std::size_t i, std::size_t length, std::vector<const void*>& into) {
+  for (const c10::IValue& argument : arguments) {
+    if (argument.isTensorList() && argument.toListRef().size() == length) collect_operands(argument.toListRef()[i], into);
+  }
+}
+
+std::uint64_t bytes_of(const std::vector<const void*>& storages, std::size_t from) {
+  std::uint64_t bytes = 0;
+  for (std::size_t i = from; i < storages.size(); ++i) bytes += the_arena()->size_of(storages[i]);
+  return bytes;
+}
+
+c10::IValue piece(const c10::IValue& argument, std::size_t begin, std::size_t end, std::size_t length) {
+  if (!argument.isTensorList() || argument.toListRef().size() != length) return argument;
+  c10::List<at::Tensor> part;
+  part.reserve(end - begin);
+  for (std::size_t i = begin; i < end; ++i) part.push_back(argument.toListRef()[i].toTensor());
+  return part;
+}
+
+struct InOperator {
+  InOperator(const char* name, const std::vector<const void*>& operands) { the_arena()->enter(name, operands); }
+  ~InOperator() { the_arena()->leave(); }
+};
+
+void by_groups(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const c10::SafeKernelFunction& original = originals().at(op.operator_name());
+  std::size_t count = op.schema().arguments().size();
+  auto arguments = torch::jit::last(*stack, count);
+  std::size_t length = longest_list(arguments);
+  std::uint64_t limit = the_arena()->limit();
+  if (limit == 0 || length < 2 || the_arena()->in_child()) return original.callBoxed(op, keys, stack);
+  TORCH_INTERNAL_ASSERT(op.schema().returns().empty());
+  std::vector<const void*> operands;
+  for (std::size_t begin = 0, end = 0; begin < length; begin = end) {
+    operands.clear();
+    std::uint64_t bytes = 0;
+    while (end < length && (end == begin || bytes < limit / kGroupShare)) {
+      std::size_t before = operands.size();
+      collect_element(arguments, end++, length, operands);
+      bytes += bytes_of(operands, before);
+    }
+    torch::jit::Stack group;
+    for (const c10::IValue& argument : arguments) group.push_back(piece(argument, begin, end, length));
+    InOperator held(op.schema().name().c_str(), operands);
+    original.callBoxed(op, keys, &group);
+  }
+  torch::jit::drop(*stack, count);
+}
+
+// torch warns that a kernel is overridden, once; this one is meant.
+struct Silence : c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+
+}  // namespace
+
+void install_list_operators() {
+  static std::unique_ptr<torch::Library> library;
+  if (library != nullptr) return;
+  library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);
+  Silence silence;
+  c10::WarningUtils::WarningHandlerGuard guard(&silence);
+  for (const char* name : {"_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"}) {
+    for (const char* overload : {"", "tensor_lr"}) {
+      auto op = c10::Dispatcher::singleton().findSchema({std::string("aten::") + name, overload});
+      if (!op.has_value() || !op->hasKernelForDispatchKey(c10::DispatchKey::CPU)) continue;
+      originals().emplace(op->operator_name(), op->getComputedKernelForDispatchKey(c10::DispatchKey::CPU));
+      std::string full = *overload == '\0' ? name : std::string(name) + "." + overload;
+      library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&by_groups>());
+    }
+  }
+}
+
+}  // namespace ebbtide

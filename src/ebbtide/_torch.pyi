@@ -1,0 +1,95 @@
+"""Typed face of the native module: the arena behind ``c10::Allocator`` and the recorder.
+
+Sizes are bytes, times are nanoseconds. The arena lives until the process ends.
+Every call is made with the GIL held; none of the native threads takes it.
+"""
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+from torch import Tensor
+
+KINDS: tuple[str, ...]
+"""("parameter", "gradient", "optimizer_state", "activation", "other"): the order of every per-kind tuple."""
+
+class Counters(TypedDict):
+    """Cumulative since the process started, unless said otherwise."""
+
+    # levels, now
+    live_bytes: int  # requested bytes of all managed storages, resident or not
+    resident_bytes: int  # page-rounded, backing live storages
+    clean_bytes: int  # part of resident whose file copy is valid
+    dirty_bytes: int  # part of resident whose file copy is not
+    held_bytes: int  # pages held by the arena: resident + pages kept by freed blocks and by the pool
+    arena_limit_bytes: int  # the arena's budget now (0 = unbounded)
+    process_limit_bytes: int  # the process's bound (0 = none)
+    rest_bytes: int  # resident memory of the process outside the arena, as last measured
+    spill_bytes: int  # file space reserved
+    blocks: int  # live managed storages
+    # peaks, reset by reset_peaks()
+    live_peak_bytes: int
+    held_peak_bytes: int
+    held_byte_ns: int  # integral of held_bytes over time since reset_peaks()
+    held_ns: int  # duration of that integral
+    # traffic by kind (page-rounded bytes)
+    evicted_bytes: tuple[int, int, int, int, int]  # left fast memory, written or dropped
+    fetched_bytes: tuple[int, int, int, int, int]
+    written_bytes: tuple[int, int, int, int, int]  # part of evicted that had to be written
+    # time at least one thread stood still, by cause
+    stall_room_ns: int
+    stall_fetch_ns: int
+    faults: int  # demand fetches that a SIGSEGV forced (the rest were served before the operator ran)
+    cancelled: int  # evictions cancelled by a write
+    # what an operator needs at once
+    largest_operator_bytes: int  # most page-rounded operand bytes of one operator (inputs, outputs, scratch)
+    largest_operator: str
+    # trouble
+    over_budget: bool  # the watchdog or an impossible operator went over the arena's budget
+    message: str  # first trouble in words ("" when none)
+
+def start(
+    *,
+    spill_dir: str,
+    arena_bytes: int,
+    process_bytes: int,
+    min_bytes: int,
+    io_threads: int,
+    watchdog_ns: int,
+    chaos_rate: float,
+    chaos_seed: int,
+) -> None:
+    """Manage CPU storages of ``min_bytes`` and more from now on (0 = no bound). A later call sets a new budget.
+
+    Raises RuntimeError when the spill directory cannot be used (the text says why and what to do).
+    """
+
+def stop() -> None:
+    """New storages go to the previous allocator again; those managed stay valid, under the same budget."""
+
+def set_limits(*, arena_bytes: int, process_bytes: int) -> None: ...
+def begin_step() -> None:
+    """A step begins: storages born from now on are activations unless classified."""
+
+def end_step() -> None:
+    """A step ends: unclassified survivors become "other"; per-storage traffic is added to its kind's counters."""
+
+def classify(tensors: Sequence[Tensor], kind: int) -> None:
+    """Name the kind (index into KINDS) of the storages behind these tensors; unmanaged ones are skipped."""
+
+def counters() -> Counters: ...
+def reset_peaks() -> None: ...
+def is_managed(tensor: Tensor) -> bool: ...
+def is_resident(tensor: Tensor) -> bool:
+    """False for a managed storage whose pages are away; reading this does not fetch it."""
+
+def evict(tensors: Sequence[Tensor]) -> int:
+    """Evict these storages now and wait; returns the bytes that left (for tests and tools)."""
+
+def adopt(tensor: Tensor) -> tuple[int, str]:
+    """Move a storage born elsewhere into the arena; every view follows.
+
+    Returns (bytes adopted, "") or (0, why it was left alone); (0, "") when there is nothing to do.
+    """
+
+def install_fault_handler() -> bool:
+    """Put the SIGSEGV safety net on top again, chained to whoever took it; True when it had to."""

@@ -1,0 +1,138 @@
+"""Runs an unmodified script or module as ``__main__`` in this process, inside a session.
+
+As under ``python``: ``sys.argv``, ``sys.path[0]``, ``__file__``, ``__spec__``, exit statuses, tracebacks without our
+frames, and a ``__main__`` that multiprocessing's spawn can find again. What this leaves out: a directory or a zip
+file as the script.
+"""
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import find_spec, module_from_spec
+from types import CodeType, ModuleType, TracebackType
+
+from ebbtide.errors import BudgetError, SettingError
+from ebbtide.runtime.session import Session
+
+_INTERRUPTED = 130  # what a shell reports for a process that Ctrl-C ended
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What is to run: its code, and the module that becomes ``__main__``."""
+
+    code: CodeType
+    module: ModuleType
+    arguments: tuple[str, ...]
+
+
+def find_program(command: Sequence[str]) -> Program:
+    """From ``script.py ARGS`` or ``-m module ARGS``; puts ``sys.path[0]`` in order, and raises SettingError."""
+    if command[0].startswith("-m"):
+        rest = [command[0][2:], *command[1:]] if command[0] != "-m" else list(command[1:])
+        if not rest:
+            raise SettingError("-m needs the name of a module")
+        return _find_module(rest[0], rest[1:])
+    return _find_script(command[0], command[1:])
+
+
+def run_program(program: Program, session: Session, quiet: bool) -> int:
+    """The exit status: the script's own, or 3 when it succeeded and the budget was violated."""
+    process = os.getpid()
+    with session:
+        session.step_with_optimizer()
+        status = _execute(program)
+    if os.getpid() != process:
+        return status  # a child that the script forked; the session is its parent's
+    report = session.report()
+    if not quiet:
+        print(session.summary(), file=sys.stderr)
+    if report.budget_violated and status == 0:
+        print(f"ebbtide: error: the budget was exceeded: {report.trouble or 'see the report'}", file=sys.stderr)
+        return BudgetError.exit_code
+    return status
+
+
+def _execute(program: Program) -> int:
+    sys.modules["__main__"] = program.module
+    program.module.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={})
+    sys.argv = list(program.arguments)
+    try:
+        exec(program.code, program.module.__dict__)
+    except SystemExit as error:
+        return _exit_status(error.code)
+    except BudgetError as error:
+        print(f"ebbtide: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except BaseException as error:
+        error.with_traceback(_below_launcher(error.__traceback__, program.code))
+        sys.excepthook(type(error), error, error.__traceback__)
+        return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+    return 0
+
+
+def _exit_status(code: object) -> int:
+    if code is None or isinstance(code, int):
+        return code or 0
+    print(code, file=sys.stderr)
+    return 1
+
+
+def _below_launcher(trace: TracebackType | None, code: CodeType) -> TracebackType | None:
+    below = trace
+    while below is not None and below.tb_frame.f_code is not code:
+        below = below.tb_next
+    return below or trace
+
+
+def _find_script(path: str, arguments: Sequence[str]) -> Program:
+    full = os.path.abspath(path)
+    try:
+        with io.open_code(full) as file:
+            source = file.read()
+    except OSError as error:
+        raise SettingError(f"cannot open {path}: {error.strerror}") from error
+    _lead_path(os.path.dirname(os.path.realpath(full)))
+    module = ModuleType("__main__")
+    module.__dict__.update(__file__=full, __cached__=None, __loader__=SourceFileLoader("__main__", full))
+    return Program(_compiled(source, full), module, (path, *arguments))
+
+
+def _find_module(name: str, arguments: Sequence[str]) -> Program:
+    _lead_path(os.getcwd())
+    spec = _spec_to_run(name)
+    code = spec.loader.get_code(spec.name) if spec.loader is not None and hasattr(spec.loader, "get_code") else None
+    if code is None:
+        raise SettingError(f"{name} has no code that can run as a script")
+    module = module_from_spec(spec)
+    module.__name__ = "__main__"
+    return Program(code, module, (spec.origin or name, *arguments))
+
+
+def _spec_to_run(name: str) -> ModuleSpec:
+    try:
+        spec = find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = find_spec(f"{name}.__main__")
+    except ModuleNotFoundError as error:
+        raise SettingError(f"no module named {error.name}") from error
+    if spec is None:
+        raise SettingError(f"no module named {name}, or a package without __main__")
+    return spec
+
+
+def _lead_path(directory: str) -> None:
+    """What ``python`` puts first; nothing where the user forbids it (``-P``, PYTHONSAFEPATH)."""
+    if not sys.flags.safe_path:
+        sys.path[0] = directory
+
+
+def _compiled(source: bytes, path: str) -> CodeType:
+    try:
+        return compile(source, path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        sys.excepthook(SyntaxError, error.with_traceback(None), None)
+        raise SystemExit(1) from None

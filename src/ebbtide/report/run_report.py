@@ -1,0 +1,179 @@
+"""The report of a run: what was allowed, what was used, and what every step moved and waited for.
+
+Sizes are bytes, times are seconds. Every figure is measured, on the machine of the run. The JSON file has exactly
+these fields; ``format`` and ``version`` say what it is, and a reader refuses any other.
+"""
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from ebbtide.errors import ReportError
+from ebbtide.report.strict import read_record
+
+FORMAT = "ebbtide-run"
+VERSION = 1
+
+KINDS = ("parameter", "gradient", "optimizer_state", "activation", "other")
+
+
+class StepMode(StrEnum):
+    """How a step decided what to move.
+
+    DEMAND evicts when room is needed and fetches when an access forces it. RECORDED is a step run to learn what the
+    later ones need: it may use as much memory as it likes. PLANNED carries out a plan.
+    """
+
+    DEMAND = "demand"
+    RECORDED = "recorded"
+    PLANNED = "planned"
+
+
+def _check_counts(record: object, *names: str) -> None:
+    for name in names:
+        value = getattr(record, name)
+        if value is not None and (value < 0 or not math.isfinite(value)):
+            raise ValueError(f"{name} must be a finite number of at least 0, not {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes moved in one direction, rounded up to pages, by the kind of the storage."""
+
+    total: int
+    parameter: int
+    gradient: int
+    optimizer_state: int
+    activation: int
+    other: int
+
+    def __post_init__(self) -> None:
+        _check_counts(self, *KINDS)
+        if self.total != sum(self.by_kind()):
+            raise ValueError(f"total is {self.total} but the kinds add up to {sum(self.by_kind())}")
+
+    @staticmethod
+    def of(by_kind: Sequence[int]) -> "Traffic":
+        """From bytes in the order of KINDS."""
+        return Traffic(sum(by_kind), *by_kind)
+
+    def by_kind(self) -> tuple[int, ...]:
+        return tuple(getattr(self, kind) for kind in KINDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """Time at least one thread stood still: for room, for a prefetch under way, for a fetch that an access forced."""
+
+    room: float
+    late_prefetch: float
+    demand_fetch: float
+
+    def __post_init__(self) -> None:
+        _check_counts(self, "room", "late_prefetch", "demand_fetch")
+
+    @property
+    def total(self) -> float:
+        return self.room + self.late_prefetch + self.demand_fetch
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One step. ``cpu_s`` is of all threads; ``evicted_bytes`` left memory, of which ``written_bytes`` were written."""
+
+    wall_s: float
+    cpu_s: float
+    stall_s: Stall
+    evicted_bytes: Traffic
+    fetched_bytes: Traffic
+    written_bytes: Traffic
+    minor_faults: int
+    mode: StepMode
+
+    def __post_init__(self) -> None:
+        _check_counts(self, "wall_s", "cpu_s", "minor_faults")
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideStorage:
+    """Storages that stay where they are, and why: ``nbytes`` in all, ``count`` of them for the same reason."""
+
+    reason: str
+    count: int
+    nbytes: int
+
+    def __post_init__(self) -> None:
+        _check_counts(self, "count", "nbytes")
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """A whole run.
+
+    ``fast_bytes`` bounds the process: what was asked for (or the machine's own limit, where that is lower), and for a
+    budget in percent the arena's budget plus the most that the process held outside the arena; null when there was
+    no bound. ``process_peak_bytes`` is VmHWM since the budget took effect. ``unbounded_peak_bytes`` is a step's peak
+    of live tensor bytes in managed storages, in memory or not. ``arena_peak_bytes`` and ``arena_mean_bytes`` (over
+    time) are the pages that the arena held since the budget took effect. ``trouble`` is the first thing that went
+    wrong, in words.
+    """
+
+    format: str
+    version: int
+    policy: str
+    fast_bytes: int | None
+    arena_budget_bytes: int | None
+    process_peak_bytes: int
+    unbounded_peak_bytes: int
+    arena_peak_bytes: int
+    arena_mean_bytes: int
+    budget_violated: bool
+    trouble: str
+    adopted_bytes: int
+    outside_bytes: int
+    outside: tuple[OutsideStorage, ...]
+    steps: tuple[StepReport, ...]
+
+    def __post_init__(self) -> None:
+        if (self.format, self.version) != (FORMAT, VERSION):
+            raise ValueError(f"this is {self.format!r} version {self.version}; read is {FORMAT!r} version {VERSION}")
+        _check_counts(self, "fast_bytes", "arena_budget_bytes", "process_peak_bytes", "unbounded_peak_bytes")
+        _check_counts(self, "arena_peak_bytes", "arena_mean_bytes", "adopted_bytes", "outside_bytes")
+        if self.outside_bytes != sum(entry.nbytes for entry in self.outside):
+            raise ValueError("outside_bytes is not the sum over outside")
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2, allow_nan=False) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> "RunReport":
+        """Raises ReportError for anything but a report of this version."""
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ReportError(f"not JSON: {error}") from error
+        if isinstance(value, dict) and (value.get("format"), value.get("version")) != (FORMAT, VERSION):
+            raise ReportError(
+                f"not a report that this Ebbtide reads: it wants format {FORMAT!r} version {VERSION} and found format "
+                f"{value.get('format')!r} version {value.get('version')!r}"
+            )
+        return read_record(RunReport, value, "report")
+
+    def write(self, path: Path) -> None:
+        """Writes the file whole or not at all."""
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w") as file:
+                file.write(self.to_json())
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(name, 0o666 & ~umask)
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise

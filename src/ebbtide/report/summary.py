@@ -1,0 +1,83 @@
+"""A run's report as text a person reads. Every figure is measured; what went wrong stands first."""
+
+from collections.abc import Callable, Iterable
+from statistics import mean, median
+
+from ebbtide.report.run_report import KINDS, RunReport, StepMode, StepReport, Traffic
+from ebbtide.units import format_bytes, format_time
+
+_LABEL = 19
+
+
+def render_summary(report: RunReport) -> str:
+    """Several lines, without a newline at the end."""
+    if report.policy == "disabled":
+        return "Ebbtide was disabled: nothing was managed, nothing was bounded."
+    steps = [step for step in report.steps if step.mode is not StepMode.RECORDED] or list(report.steps)
+    lines = [_headline(report, steps)]
+    if report.trouble:
+        lines.append(_line("trouble", report.trouble))
+    lines.append(_line("process peak", _against(report.process_peak_bytes, report.fast_bytes)))
+    lines.append(_line("arena peak", _arena(report)))
+    if report.unbounded_peak_bytes:
+        lines.append(_line("live tensors", f"{format_bytes(report.unbounded_peak_bytes)} at a step's peak"))
+    if steps:
+        lines += _moved(steps)
+        lines.append(_line("stall", _stall(steps)))
+        written = sum(step.written_bytes.total for step in report.steps)
+        lines.append(_line("written in all", f"{format_bytes(written)} to the spill file"))
+    if report.adopted_bytes:
+        lines.append(_line("adopted", f"{format_bytes(report.adopted_bytes)} of storages born elsewhere"))
+    lines += [
+        _line("left alone", f"{entry.count} of {format_bytes(entry.nbytes)}: {entry.reason}")
+        for entry in report.outside
+    ]
+    return "\n".join(lines)
+
+
+def _headline(report: RunReport, steps: list[StepReport]) -> str:
+    verdict = "OVER BUDGET" if report.budget_violated else "within budget"
+    if report.fast_bytes is None and report.arena_budget_bytes is None:
+        verdict = "NO BUDGET was set"
+    recorded = sum(step.mode is StepMode.RECORDED for step in report.steps)
+    count = f"{len(report.steps)} steps" + (f" ({recorded} recorded)" if recorded else "")
+    took = f", median {format_time(median(step.wall_s for step in steps))} a step" if steps else ""
+    return f"Ebbtide: {verdict}, {count}{took}, {report.policy} mode (all figures measured)"
+
+
+def _line(label: str, text: str) -> str:
+    return f"  {label:<{_LABEL}}{text}"
+
+
+def _against(used: int, allowed: int | None) -> str:
+    return format_bytes(used) + (f" of {format_bytes(allowed)}" if allowed is not None else ", no bound")
+
+
+def _arena(report: RunReport) -> str:
+    return (
+        f"{_against(report.arena_peak_bytes, report.arena_budget_bytes)}, mean {format_bytes(report.arena_mean_bytes)}"
+    )
+
+
+def _moved(steps: list[StepReport]) -> Iterable[str]:
+    def average(pick: Callable[[StepReport], Traffic], kind: str) -> str:
+        return format_bytes(mean(getattr(pick(step), kind) for step in steps))
+
+    for kind in ("total", *KINDS):
+        evicted = average(lambda step: step.evicted_bytes, kind)
+        written = average(lambda step: step.written_bytes, kind)
+        fetched = average(lambda step: step.fetched_bytes, kind)
+        label = "moved a step" if kind == "total" else f"  {kind.replace('_', ' ')}"
+        yield _line(label, f"out {evicted:>8} (written {written:>8})   in {fetched:>8}")
+
+
+def _stall(steps: list[StepReport]) -> str:
+    wall = sum(step.wall_s for step in steps)
+    stall = sum(step.stall_s.total for step in steps)
+    causes = [
+        f"room {format_time(mean(step.stall_s.room for step in steps))}",
+        f"late prefetch {format_time(mean(step.stall_s.late_prefetch for step in steps))}",
+        f"demand fetch {format_time(mean(step.stall_s.demand_fetch for step in steps))}",
+    ]
+    share = f" ({100 * stall / wall:.1f} % of its time)" if wall else ""
+    return f"{format_time(stall / len(steps))} a step{share}: {', '.join(causes)}"

@@ -1,0 +1,43 @@
+"""The mounted file systems, as ``/proc/self/mountinfo`` lists them (proc(5))."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """``root`` is the part of the file system that is visible at ``point``; ``options`` are the file system's own."""
+
+    root: str
+    point: Path
+    kind: str
+    source: str
+    options: str
+
+
+def read_mounts(proc: Path) -> list[Mount]:
+    """In the order of mounting: of two at one point the later one is seen."""
+    return [_parse(line) for line in (proc / "self/mountinfo").read_text().splitlines()]
+
+
+def find_mount(mounts: list[Mount], directory: Path) -> Mount:
+    """The mount that an absolute path without symbolic links lies on."""
+    holding = [mount for mount in mounts if directory.is_relative_to(mount.point)]
+    if not holding:
+        raise ValueError(f"no mounted file system holds {directory}")
+    deepest = max(len(mount.point.parts) for mount in holding)
+    return [mount for mount in holding if len(mount.point.parts) == deepest][-1]
+
+
+def _parse(line: str) -> Mount:
+    left, right = line.split(" - ", 1)
+    root, point = (_unescape(text) for text in left.split(" ")[3:5])
+    kind, source, options = right.split(" ", 2)
+    return Mount(root, Path(point), kind, _unescape(source), options)
+
+
+def _unescape(text: str) -> str:
+    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), text)

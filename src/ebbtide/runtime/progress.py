@@ -1,0 +1,138 @@
+"""One live line at the foot of a terminal, or now and then a plain line where there is none. On standard error.
+
+The line lies outside the terminal's scrolling region (as apt draws its bar), so that the script's own output, carriage
+returns and progress bars included, is neither wrapped nor overwritten. A daemon thread draws it from native counters,
+so a step that waits inside an operator still shows.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TextIO
+
+from ebbtide.report.run_report import StepReport
+from ebbtide.settings import ProgressMode
+from ebbtide.units import format_bytes, format_time
+
+_LIVE_INTERVAL_S = 0.25
+_PLAIN_INTERVAL_S = 5.0
+_FEWEST_ROWS = 4
+_ESC = "\x1b"
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """``steps`` are finished, ``last`` is the latest of them; ``budget_bytes`` 0 means unbounded."""
+
+    steps: int
+    last: StepReport | None
+    running_s: float
+    resident_bytes: int
+    budget_bytes: int
+
+    def line(self) -> str:
+        budget = format_bytes(self.budget_bytes) if self.budget_bytes else "unbounded"
+        parts = [f"step {self.steps}", f"resident {format_bytes(self.resident_bytes)} of {budget}"]
+        if self.last is None:
+            parts.insert(1, f"{format_time(self.running_s)} so far")
+        else:
+            parts.insert(1, format_time(self.last.wall_s))
+            parts.append(f"out {format_bytes(self.last.evicted_bytes.total)}")
+            parts.append(f"in {format_bytes(self.last.fetched_bytes.total)}")
+            parts.append(f"stall {format_time(self.last.stall_s.total)}")
+        return ", ".join(parts)
+
+
+class Progress:
+    """Shows observations until it is closed; ``say`` prints a line that stays."""
+
+    def __init__(self, observe: Callable[[], Observation], mode: ProgressMode, stream: TextIO | None = None) -> None:
+        self._observe = observe
+        self._mode = mode
+        self._stream = stream or sys.stderr
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        if self._mode is ProgressMode.OFF:
+            return
+        live = self._mode is ProgressMode.AUTO and _is_terminal(self._stream)
+        target = self._draw_live if live else self._print_plain
+        self._thread = threading.Thread(target=target, name="ebbtide-progress", daemon=True)
+        self._thread.start()
+
+    def say(self, text: str) -> None:
+        if self._mode is not ProgressMode.OFF:
+            print(f"ebbtide: {text}", file=self._stream, flush=True)
+
+    def close(self) -> None:
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _print_plain(self) -> None:
+        printed, due = 0, time.monotonic() + _PLAIN_INTERVAL_S
+        while not self._stopping.wait(_LIVE_INTERVAL_S):
+            if time.monotonic() >= due:
+                seen = self._observe()
+                self.say(seen.line())
+                printed, due = seen.steps, time.monotonic() + _PLAIN_INTERVAL_S
+        seen = self._observe()
+        if seen.steps > printed:
+            self.say(seen.line())
+
+    def _draw_live(self) -> None:
+        line = FootLine(self._stream)
+        try:
+            while not self._stopping.wait(_LIVE_INTERVAL_S):
+                line.draw(self._observe().line())
+        finally:
+            line.erase()
+
+
+class FootLine:
+    """The terminal's last row, taken out of its scrolling region (DECSTBM)."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+
+        self._stream = stream
+        self._console = Console(file=stream, stderr=True)
+        self._rows = 0  # of the terminal when the region was set; 0 while there is none
+
+    def draw(self, text: str) -> None:
+        rows = os.get_terminal_size(self._stream.fileno()).lines
+        if rows < _FEWEST_ROWS:
+            return
+        region = ""
+        if rows != self._rows:
+            # A new line first, so that the cursor leaves the row that is taken; setting the region homes the cursor.
+            region = f"\n{_ESC}7{_ESC}[1;{rows - 1}r{_ESC}8{_ESC}[1A"
+            self._rows = rows
+        self._write(f"{region}{_ESC}7{_ESC}[{rows};1H{_ESC}[2K{self._styled(text)}{_ESC}8")
+
+    def erase(self) -> None:
+        if self._rows:
+            self._write(f"{_ESC}7{_ESC}[r{_ESC}[{self._rows};1H{_ESC}[2K{_ESC}8")
+            self._rows = 0
+
+    def _styled(self, text: str) -> str:
+        from rich.text import Text
+
+        with self._console.capture() as capture:
+            styled = Text.assemble(("ebbtide ", "bold cyan"), text)
+            self._console.print(styled, end="", no_wrap=True, overflow="ellipsis", crop=True)
+        return capture.get()
+
+    def _write(self, sequence: str) -> None:
+        """In one call, so that nothing the script writes lands inside a sequence."""
+        self._stream.flush()
+        os.write(self._stream.fileno(), sequence.encode())
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    return stream.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb")

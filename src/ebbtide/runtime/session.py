@@ -1,0 +1,226 @@
+"""The session: a stretch of a program in which training stays within a budget.
+
+    with ebbtide.Session(fast="8GiB") as session:
+        for batch in loader:
+            with session.step():
+                ...
+        print(session.summary())
+
+The model and the optimizer may exist before. One session at a time, each used once; what it managed stays valid after.
+"""
+
+import os
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from ebbtide.errors import EbbtideWarning, SessionError, SettingError
+from ebbtide.report.run_report import FORMAT, VERSION, RunReport
+from ebbtide.report.summary import render_summary
+from ebbtide.runtime import process
+from ebbtide.runtime.bounds import choose_bounds
+from ebbtide.runtime.native import require_native
+from ebbtide.runtime.progress import Progress
+from ebbtide.runtime.spill import choose_spill_directory
+from ebbtide.settings import ProgressMode, Settings
+from ebbtide.units import Budget, parse_budget
+
+if TYPE_CHECKING:
+    from ebbtide.runtime.engine import Engine
+
+_lock = threading.Lock()
+_active: "Session | None" = None
+_told_disabled = False
+
+
+class Session:
+    """Trains within ``fast``: bytes for the whole process ("8GiB"), or a share of the step's live tensors ("25%").
+
+    ``spill`` is the directory that moved storages go to, ``report`` a JSON file written at the end, ``progress``
+    "auto", "plain" or "off". What is not given comes from ``settings``, by default the ``EBBTIDE_...`` variables.
+    Raises SettingError for what cannot be understood; entering raises SpillError, PlatformError, or BudgetError.
+    """
+
+    def __init__(
+        self,
+        fast: str | int | Budget | None = None,
+        spill: str | os.PathLike[str] | None = None,
+        report: str | os.PathLike[str] | None = None,
+        progress: str | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        chosen = settings or Settings.from_environment()
+        try:
+            if fast is not None:
+                chosen = replace(chosen, fast=parse_budget(fast))
+            if progress is not None:
+                chosen = replace(chosen, progress=ProgressMode(progress))
+        except ValueError as error:
+            raise SettingError(str(error)) from error
+        if spill is not None:
+            chosen = replace(chosen, spill=os.fspath(spill))
+        if report is not None:
+            chosen = replace(chosen, report=os.fspath(report))
+        self._settings = chosen
+        self._report_path = Path(chosen.report).absolute() if chosen.report else None
+        self._engine: Engine | None = None
+        self._progress: Progress | None = None
+        self._used = False
+        self._stepping = False
+
+    def __enter__(self) -> "Session":
+        global _active
+        if self._used:
+            raise SessionError("a session is used once; make a new one")
+        _check_report_path(self._report_path)
+        with _lock:
+            if _active is not None:
+                raise SessionError(
+                    "a session is already active, started by an enclosing `with ebbtide.Session(...)` or by "
+                    "`ebbtide run`; sessions do not nest, so leave that one first or use it"
+                )
+            self._used = True
+            _active = self
+        try:
+            if self._settings.disable:
+                _tell_disabled()
+            else:
+                self._start()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_ours():
+            self._close()
+            if self._report_path is not None:
+                self.report().write(self._report_path)
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """One training step: forward, backward, ``optimizer.step()``. A body that raises ends the step cleanly.
+
+        Raises BudgetError at the end of a step that the budget cannot hold.
+        """
+        if not self._is_ours() or self._stepping:
+            raise SessionError("a step belongs inside its session's `with` block, and not inside another step")
+        if self._engine is None:
+            yield
+            return
+        self._stepping = True
+        completed = False
+        try:
+            self._engine.begin_step()
+            yield
+            completed = True
+        finally:
+            self._stepping = False
+            self._engine.end_step(completed=completed)
+
+    def step_with_optimizer(self) -> None:
+        """For a script that knows of no session: steps end where an outermost ``optimizer.step`` ends."""
+        if self._engine is not None:
+            self._engine.follow_optimizer()
+
+    def report(self) -> RunReport:
+        """What is known now, or at the end what there was."""
+        if not self._used:
+            raise SessionError("a session has nothing to report before it is entered")
+        return _disabled_report() if self._engine is None else self._engine.report()
+
+    def summary(self) -> str:
+        """The report as text a person reads."""
+        return render_summary(self.report())
+
+    def _start(self) -> None:
+        bounds = choose_bounds(self._settings.fast, self._settings.arena_bytes, process.memory_limit())
+        if bounds.warning:
+            _warn(bounds.warning)
+        spill = choose_spill_directory(self._settings.spill)
+        require_native()
+        from ebbtide.runtime.engine import Engine
+
+        engine = Engine(bounds, self._settings, spill, self._say, _warn)
+        self._progress = Progress(engine.observe, self._settings.progress)
+        try:
+            engine.start()
+        except BaseException:
+            engine.stop()
+            raise
+        self._engine = engine
+        if bounds.fraction is not None:
+            self._say("two steps run unbounded: the first creates optimizer state, the second shows the peak")
+        self._progress.start()
+
+    def _close(self) -> None:
+        global _active
+        try:
+            if self._progress is not None:
+                self._progress.close()
+            if self._engine is not None:
+                self._engine.stop()
+        finally:
+            with _lock:
+                _active = None
+
+    def _is_ours(self) -> bool:
+        """False in a forked child, where nothing of the session runs, and after the end."""
+        return _active is self
+
+    def _say(self, text: str) -> None:
+        if self._progress is not None:
+            self._progress.say(text)
+
+
+def _forget_in_child() -> None:
+    global _active, _lock
+    _active = None
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def _check_report_path(path: Path | None) -> None:
+    """Before the run, not after hours of it."""
+    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK)):
+        raise SettingError(f"the report cannot be written to {path}: name a file in a writable directory")
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, EbbtideWarning, stacklevel=2)
+
+
+def _tell_disabled() -> None:
+    global _told_disabled
+    if not _told_disabled:
+        _told_disabled = True
+        _warn("EBBTIDE_DISABLE is set: nothing is managed and nothing is bounded")
+
+
+def _disabled_report() -> RunReport:
+    return RunReport(
+        format=FORMAT,
+        version=VERSION,
+        policy="disabled",
+        fast_bytes=None,
+        arena_budget_bytes=None,
+        process_peak_bytes=process.peak_resident_bytes(),
+        unbounded_peak_bytes=0,
+        arena_peak_bytes=0,
+        arena_mean_bytes=0,
+        budget_violated=False,
+        trouble="",
+        adopted_bytes=0,
+        outside_bytes=0,
+        outside=(),
+        steps=(),
+    )

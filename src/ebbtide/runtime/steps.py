@@ -1,0 +1,112 @@
+"""The optimizer's hooks: where steps end, and which storages are parameters, gradients and optimizer state.
+
+Hooks are global (``torch.optim.optimizer``), so every optimizer is seen, also one built before the session. A step
+ends where an outermost ``optimizer.step`` ends. Outermost is read from the call stack at that moment, not counted:
+a step that raised leaves nothing behind, and every thread has its own stack.
+"""
+
+import functools
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from ebbtide import _torch
+from ebbtide.report.run_report import KINDS
+
+_PARAMETER = KINDS.index("parameter")
+_GRADIENT = KINDS.index("gradient")
+_OPTIMIZER_STATE = KINDS.index("optimizer_state")
+
+# Every optimizer's step runs inside this wrapper, so its frames mark the optimizer steps on a stack.
+_STEP_CODE = Optimizer.profile_hook_step(lambda: None).__code__
+
+
+class OptimizerHooks:
+    """Tells a session about optimizers and classifies what they hold.
+
+    ``on_built`` is called after an optimizer took its parameters, ``on_begin`` when one starts to step, ``on_end``
+    when an outermost step ended. All run on the thread that uses the optimizer.
+    """
+
+    def __init__(self, on_built: Callable[[], None], on_begin: Callable[[], None], on_end: Callable[[], None]) -> None:
+        self._on_built = on_built
+        self._on_begin = on_begin
+        self._on_end = on_end
+        self._handles: list[RemovableHandle] = []
+        self._original: Callable[..., None] = Optimizer.add_param_group
+        self._wrapper: Callable[..., None] | None = None
+
+    def install(self) -> None:
+        self._handles = [
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
+        original = self._original
+
+        @functools.wraps(original)
+        def add_param_group(optimizer: Optimizer, param_group: dict[str, Any]) -> None:
+            original(optimizer, param_group)
+            if self._handles:
+                self._on_built()
+                _classify(_parameters(optimizer), _PARAMETER)
+
+        self._wrapper = add_param_group
+        Optimizer.add_param_group = add_param_group  # type: ignore[method-assign,assignment]
+
+    def remove(self) -> None:
+        """A wrapper that someone else wrapped stays where it is, and does nothing any more."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        if Optimizer.add_param_group is self._wrapper:
+            Optimizer.add_param_group = self._original  # type: ignore[method-assign]
+
+    def _before_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        self._on_begin()
+        parameters = list(_parameters(optimizer))
+        _classify(parameters, _PARAMETER)
+        _classify((parameter.grad for parameter in parameters if parameter.grad is not None), _GRADIENT)
+
+    def _after_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        _classify(_tensors_in(optimizer.state), _OPTIMIZER_STATE)
+        if _is_outermost(sys._getframe(1)):
+            self._on_end()
+
+
+def _is_outermost(step: FrameType) -> bool:
+    frame = step.f_back
+    while frame is not None:
+        if frame.f_code is _STEP_CODE:
+            return False
+        frame = frame.f_back
+    return True
+
+
+def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def _tensors_in(value: object) -> Iterator[torch.Tensor]:
+    """The tensors in an optimizer's state; its keys are parameters, and no part of it."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors_in(item)
+
+
+def _classify(tensors: Iterable[torch.Tensor], kind: int) -> None:
+    """Native code looks at a few hundred tensors in microseconds, so nothing is remembered that could grow stale."""
+    _torch.classify(
+        [tensor for tensor in tensors if tensor.device.type == "cpu" and tensor.layout is torch.strided], kind
+    )

@@ -1,0 +1,131 @@
+"""Every knob and its ``EBBTIDE_...`` variable, in one table.
+
+An empty variable counts as unset. A value that cannot be understood is an error; an unknown variable is one warning
+that names the nearest known one.
+"""
+
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from ebbtide.errors import EbbtideWarning, SettingError
+from ebbtide.units import KIB, SIZES_ACCEPTED, Budget, format_bytes, parse_budget, parse_size
+
+PREFIX = "EBBTIDE_"
+PAGE_BYTES = 4 * KIB
+
+
+class ProgressMode(StrEnum):
+    """How progress is shown: a live line on a terminal and plain lines elsewhere, plain lines, or nothing."""
+
+    AUTO = "auto"
+    PLAIN = "plain"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The knobs of a session. An argument of ``Session`` or of the command goes before its variable."""
+
+    disable: bool = False  # do nothing at all
+    fast: Budget | None = None  # the budget, when no argument names one
+    spill: str | None = None  # the directory moved storages go to
+    report: str | None = None  # the file the report is written to
+    min_storage_bytes: int = 64 * KIB  # the smallest storage managed
+    io_threads: int = 2  # native threads that read and write
+    watchdog_s: float = 30.0  # a wait for room longer than this goes over budget, loudly
+    chaos_rate: float = 0.0  # probability of a random eviction at every allocation
+    chaos_seed: int = 0
+    arena_bytes: int | None = None  # the arena's budget itself, for tests and experiments
+    progress: ProgressMode = ProgressMode.AUTO
+
+    @staticmethod
+    def from_environment(environment: Mapping[str, str] = os.environ) -> "Settings":
+        """Raises SettingError for a value that cannot be understood."""
+        values: dict[str, object] = {}
+        for variable in sorted(name for name in environment if name.startswith(PREFIX)):
+            if variable not in KNOBS:
+                _warn_unknown(variable)
+            elif environment[variable].strip():
+                knob = KNOBS[variable]
+                values[knob.field] = knob.read(variable, environment[variable].strip())
+        return Settings(**values)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """A row of the table: the field it sets, how its text is read, and what is accepted, in words."""
+
+    field: str
+    parse: Callable[[str], object]
+    accepts: str
+
+    def read(self, variable: str, text: str) -> object:
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            raise SettingError(f"{variable}={text!r} is not understood; accepted: {self.accepts}") from error
+
+
+_SWITCHES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+_Number = TypeVar("_Number", int, float)
+
+
+def _switch(text: str) -> bool:
+    if text.lower() not in _SWITCHES:
+        raise ValueError(text)
+    return _SWITCHES[text.lower()]
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        return _within(int(text), low, high)
+
+    return parse
+
+
+def _real(low: float, high: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        return _within(float(text), low, high)
+
+    return parse
+
+
+def _size(low: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        return _within(parse_size(text), low, 2**62)
+
+    return parse
+
+
+def _within(value: _Number, low: _Number, high: _Number) -> _Number:
+    if not low <= value <= high:
+        raise ValueError(value)
+    return value
+
+
+KNOBS: dict[str, Knob] = {
+    "EBBTIDE_DISABLE": Knob("disable", _switch, "1 or 0"),
+    "EBBTIDE_FAST": Knob("fast", parse_budget, f"{SIZES_ACCEPTED}, or a percentage such as 25%"),
+    "EBBTIDE_SPILL": Knob("spill", str, "a directory"),
+    "EBBTIDE_REPORT": Knob("report", str, "a file"),
+    "EBBTIDE_MIN_STORAGE": Knob(
+        "min_storage_bytes", _size(PAGE_BYTES), f"a size from {format_bytes(PAGE_BYTES)} up, such as 64KiB"
+    ),
+    "EBBTIDE_IO_THREADS": Knob("io_threads", _whole(1, 64), "a whole number from 1 to 64"),
+    "EBBTIDE_WATCHDOG": Knob("watchdog_s", _real(0.001, 86_400), "seconds, from 0.001 to 86400"),
+    "EBBTIDE_CHAOS_RATE": Knob("chaos_rate", _real(0, 1), "a probability from 0 to 1"),
+    "EBBTIDE_CHAOS_SEED": Knob("chaos_seed", _whole(0, 2**63 - 1), "a whole number from 0 up"),
+    "EBBTIDE_ARENA": Knob("arena_bytes", _size(PAGE_BYTES), f"{SIZES_ACCEPTED}, one page or more"),
+    "EBBTIDE_PROGRESS": Knob("progress", ProgressMode, "auto, plain or off"),
+}
+
+
+def _warn_unknown(variable: str) -> None:
+    from difflib import get_close_matches
+
+    nearest = get_close_matches(variable, KNOBS, n=1, cutoff=0.0)[0]
+    warnings.warn(f"{variable} is unknown and ignored; the nearest known is {nearest}", EbbtideWarning, stacklevel=3)

@@ -1,0 +1,119 @@
+"""Sizes and times at the door: the one module that knows 2**30. Inside, everything is an integer number of bytes.
+
+``GB`` is 10**9 and ``GiB`` is 2**30; a bare letter is binary, as in Docker, systemd and Slurm: ``1.5G`` is 1.5 GiB.
+Unreadable input raises ValueError, whose text says what is accepted.
+"""
+
+import re
+from dataclasses import dataclass
+
+KIB = 2**10
+MIB = 2**20
+GIB = 2**30
+TIB = 2**40
+
+_BYTES_OF = {"": 1, "b": 1}
+_BYTES_OF |= dict(zip("kmgt", (KIB, MIB, GIB, TIB), strict=True))
+_BYTES_OF |= {f"{letter}ib": _BYTES_OF[letter] for letter in "kmgt"}
+_BYTES_OF |= {f"{letter}b": 10 ** (3 * power) for power, letter in enumerate("kmgt", start=1)}
+
+_NUMBER = r"(?P<number>\d+(?:\.\d*)?|\.\d+)"
+_SIZE = re.compile(rf"\s*{_NUMBER}\s*(?P<unit>[a-z]*)\s*", re.IGNORECASE | re.ASCII)
+_PERCENT = re.compile(rf"\s*{_NUMBER}\s*%\s*", re.ASCII)
+
+SIZES_ACCEPTED = "a size such as 8GiB, 1.5G (binary), 800MB (decimal) or a number of bytes"
+FRACTIONS_ACCEPTED = "a percentage above 0 and at most 100, such as 25%"
+_LARGEST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much fast memory a run may use: bytes for the process, or a share of the step's peak of live tensors.
+
+    Exactly one of the two is set. ``fraction`` lies in (0, 1].
+    """
+
+    nbytes: int | None = None
+    fraction: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.nbytes is None) == (self.fraction is None):
+            raise ValueError("a budget is either a number of bytes or a fraction")
+        if self.nbytes is not None and self.nbytes <= 0:
+            raise ValueError(f"a budget must be above zero; accepted: {SIZES_ACCEPTED}")
+        if self.fraction is not None and not 0 < self.fraction <= 1:
+            raise ValueError(f"accepted: {FRACTIONS_ACCEPTED}")
+
+    def __str__(self) -> str:
+        return format_bytes(self.nbytes) if self.nbytes is not None else f"{100 * (self.fraction or 0):g}%"
+
+
+def parse_size(text: str | int) -> int:
+    """Bytes; an integer is already one. ``parse_size("1.5G") == 1_610_612_736``."""
+    if isinstance(text, int) and not isinstance(text, bool):
+        nbytes = text
+    else:
+        match = _SIZE.fullmatch(text) if isinstance(text, str) else None
+        unit = _BYTES_OF.get(match["unit"].lower()) if match else None
+        if match is None or unit is None:
+            raise ValueError(f"{text!r} is not a size; accepted: {SIZES_ACCEPTED}")
+        number = match["number"]
+        nbytes = int(number) * unit if number.isdigit() else round(float(number) * unit)
+    if not 0 <= nbytes <= _LARGEST:
+        raise ValueError(f"{text!r} is out of range; accepted: {SIZES_ACCEPTED}")
+    return nbytes
+
+
+def parse_fraction(text: str) -> float:
+    """``parse_fraction("25%") == 0.25``."""
+    match = _PERCENT.fullmatch(text)
+    fraction = float(match["number"]) / 100 if match else 0.0
+    if not 0 < fraction <= 1:
+        raise ValueError(f"{text!r} is not a share of the tensors' memory; accepted: {FRACTIONS_ACCEPTED}")
+    return fraction
+
+
+def parse_budget(text: "str | int | Budget") -> Budget:
+    """A size bounds the process, a percentage the tensors; what is surely a slip of the pen is refused."""
+    if isinstance(text, Budget):
+        return text
+    if isinstance(text, str) and "%" in text:
+        return Budget(fraction=parse_fraction(text))
+    try:
+        nbytes = parse_size(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a budget; accepted: {SIZES_ACCEPTED}, or {FRACTIONS_ACCEPTED}") from None
+    if nbytes < MIB:
+        raise ValueError(f"a budget of {nbytes} bytes holds nothing; a bare number means bytes, so write {nbytes}GiB?")
+    return Budget(nbytes=nbytes)
+
+
+def round_up(nbytes: int, unit: int) -> int:
+    """The next multiple of ``unit``."""
+    return -(-nbytes // unit) * unit
+
+
+def format_bytes(nbytes: int | float) -> str:
+    """Three digits and a binary unit: ``1.50 GiB``."""
+    if abs(nbytes) < 1000:
+        return f"{round(nbytes)} B"
+    for name, unit in (("KiB", KIB), ("MiB", MIB), ("GiB", GIB)):
+        if abs(nbytes) < 999.5 * unit:
+            return f"{_three_digits(nbytes / unit)} {name}"
+    return f"{_three_digits(nbytes / TIB)} TiB"
+
+
+def format_time(seconds: float) -> str:
+    """Three digits and a unit: ``1.23 s``; minutes and hours where seconds are hard to read."""
+    if abs(seconds) >= 3600:
+        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02} min"
+    if abs(seconds) >= 100:
+        return f"{int(seconds // 60)} min {int(seconds % 60):02} s"
+    for name, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(seconds) >= 0.9995 * scale:
+            return f"{_three_digits(seconds / scale)} {name}"
+    return "0 s" if abs(seconds) < 1e-9 else f"{seconds * 1e9:.0f} ns"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"

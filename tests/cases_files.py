@@ -1,0 +1,138 @@
+"""What the tests of files, forks and kills run in child processes."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from same_bits import CASES, Run, begin, differences, train
+from torch.utils.data import DataLoader, Dataset
+from zoo_features import mlp
+
+import ebbtide
+from ebbtide import _torch
+
+FAST = "30%"
+NAME = "weight-averaging"
+
+
+def _trained_and_evicted() -> tuple[Run, Run]:
+    """A plainly trained run, and the same trained under a session whose weights and state were then all evicted."""
+    plain = begin(CASES[NAME])
+    train(plain, 3)
+    with ebbtide.Session(fast=FAST) as session:
+        ours = begin(CASES[NAME])
+        train(ours, 3, session)
+    evict(ours)
+    return plain, ours
+
+
+def evict(run: Run) -> None:
+    managed = [tensor for _, tensor in run.tensors() if _torch.is_managed(tensor)]
+    _torch.evict(managed)
+    away = [tensor for tensor in managed if not _torch.is_resident(tensor)]
+    assert len(away) > 0.9 * len(managed)
+    assert len(away) >= 6
+
+
+def _same(expected: dict[str, torch.Tensor], actual: dict[str, torch.Tensor]) -> bool:
+    return expected.keys() == actual.keys() and all(torch.equal(expected[key], actual[key]) for key in expected)
+
+
+def torch_save_and_load(folder: str) -> None:
+    plain, ours = _trained_and_evicted()
+    path = Path(folder) / "checkpoint.pt"
+    torch.save({"model": ours.model.state_dict(), "optimizer": ours.optimizer.state_dict()}, path)
+    loaded = torch.load(path, weights_only=True)
+    assert _same(plain.model.state_dict(), loaded["model"])
+    evict(ours)
+    ours.model.load_state_dict(loaded["model"])
+    ours.optimizer.load_state_dict(loaded["optimizer"])
+    assert differences(plain, ours) == ()
+
+
+def safetensors_save_and_load(folder: str) -> None:
+    plain, ours = _trained_and_evicted()
+    path = Path(folder) / "model.safetensors"
+    save_file(ours.model.state_dict(), path)
+    assert _same(plain.model.state_dict(), load_file(path))
+
+
+def kernel_reads_and_writes(folder: str) -> None:
+    """``write()`` straight from an evicted tensor, ``readinto`` an evicted one, and NumPy's doors to the same."""
+    _, ours = _trained_and_evicted()
+    weight = ours.model.network[2].weight.detach()
+    bits = weight.clone()
+    path = Path(folder) / "bytes"
+    _torch.evict([weight])
+    with path.open("wb", buffering=0) as file:
+        assert file.write(memoryview(weight.numpy()).cast("B")) == weight.nbytes
+    assert path.read_bytes() == bits.numpy().tobytes()
+    _torch.evict([weight])
+    weight.numpy().tofile(path)
+    assert path.read_bytes() == bits.numpy().tobytes()
+    other = bits + 1.0
+    path.write_bytes(other.numpy().tobytes())
+    _torch.evict([weight])
+    with path.open("rb", buffering=0) as file:
+        assert file.readinto(memoryview(weight.numpy()).cast("B")) == weight.nbytes
+    assert torch.equal(weight, other)
+    _torch.evict([weight])  # what the kernel wrote must count as written
+    assert torch.equal(weight, other)
+
+
+WIDE = 4096
+"""17M weights: with gradients and two moments 286 MB, half of it resident; doubled in a worker it could not hide."""
+
+
+class Noise(Dataset):
+    """Rows that are a function of their index alone, made in the worker."""
+
+    def __len__(self) -> int:
+        return 64 * 5
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.randn(256, generator=torch.Generator().manual_seed(index)), index % 64
+
+
+def data_loader_workers() -> tuple[int, int]:
+    """Two forked workers feed the session. Returns the most private bytes of a worker, and the arena's budget."""
+    loader_batch: list[torch.Tensor] = []
+    case = replace(CASES["accumulation-and-clipping"], micro_batches=1)
+    case = replace(case, model=lambda: mlp(width=WIDE), batch=lambda _: tuple(loader_batch))
+    private_bytes = []
+    plain = begin(case)
+    for loader_batch[:] in DataLoader(Noise(), batch_size=64):
+        train(plain, 1)
+    with ebbtide.Session(fast="50%") as session:
+        ours = begin(case)
+        for loader_batch[:] in DataLoader(Noise(), batch_size=64, num_workers=2):
+            train(ours, 1, session)
+            private_bytes += [_private_bytes(pid) for pid in _child_pids()]
+    assert differences(plain, ours) == ()
+    report = session.report()
+    assert sum(step.fetched_bytes.total for step in report.steps) > 0
+    return max(private_bytes), report.arena_budget_bytes
+
+
+def _child_pids() -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+
+
+def _private_bytes(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:  # the worker has just ended
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
+
+
+def train_for_ever(spill: str, moving: str) -> None:
+    """Evict and fetch until killed; the file ``moving`` appears once bytes were written to the spill directory."""
+    with ebbtide.Session(fast=FAST, spill=spill) as session:
+        run = begin(CASES[NAME])
+        while True:
+            train(run, 1, session)
+            if session.report().steps[-1].written_bytes.total > 0:
+                Path(moving).touch()

@@ -1,0 +1,74 @@
+"""A stand-in for the native module that moves nothing: it records what it is told and counts what a test says."""
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+KINDS = ("parameter", "gradient", "optimizer_state", "activation", "other")
+NOTHING = (0, 0, 0, 0, 0)
+
+
+class FakeNative(ModuleType):
+    """Every call is appended to ``calls``; ``level`` holds the counters, which a test or ``at_step_end`` may set."""
+
+    KINDS = KINDS
+
+    def __init__(self) -> None:
+        super().__init__("ebbtide._torch")
+        self.calls: list[str] = []
+        self.started: dict[str, Any] = {}
+        self.limits: dict[str, int] = {}
+        self.classified: dict[int, list[int]] = {}
+        self.at_step_end: Callable[[], None] = lambda: None
+        self.level: dict[str, Any] = dict.fromkeys(
+            (  # noqa: SIM905 (a list of words)
+                "live_bytes resident_bytes clean_bytes dirty_bytes held_bytes arena_limit_bytes process_limit_bytes "
+                "rest_bytes spill_bytes blocks live_peak_bytes held_peak_bytes held_byte_ns held_ns stall_room_ns "
+                "stall_fetch_ns faults cancelled largest_operator_bytes"
+            ).split(),
+            0,
+        )
+        self.level |= {"evicted_bytes": NOTHING, "fetched_bytes": NOTHING, "written_bytes": NOTHING}
+        self.level |= {"over_budget": False, "message": "", "largest_operator": ""}
+
+    def counters(self) -> dict[str, Any]:
+        return dict(self.level)
+
+    def start(self, **settings: Any) -> None:
+        self.calls.append("start")
+        self.started = settings
+        self._limit(settings["arena_bytes"], settings["process_bytes"])
+
+    def set_limits(self, *, arena_bytes: int, process_bytes: int) -> None:
+        self.calls.append("set_limits")
+        self._limit(arena_bytes, process_bytes)
+
+    def _limit(self, arena_bytes: int, process_bytes: int) -> None:
+        self.limits = {"arena_bytes": arena_bytes, "process_bytes": process_bytes}
+        self.level["arena_limit_bytes"] = arena_bytes or process_bytes
+        self.level["process_limit_bytes"] = process_bytes
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+
+    def begin_step(self) -> None:
+        self.calls.append("begin_step")
+
+    def end_step(self) -> None:
+        self.calls.append("end_step")
+        self.at_step_end()
+
+    def reset_peaks(self) -> None:
+        self.calls.append("reset_peaks")
+
+    def classify(self, tensors: Sequence[Any], kind: int) -> None:
+        self.classified.setdefault(kind, []).extend(id(tensor) for tensor in tensors)
+
+    def is_managed(self, tensor: object) -> bool:
+        return False
+
+    def adopt(self, tensor: Any) -> tuple[int, str]:
+        return 0, ""
+
+    def install_fault_handler(self) -> bool:
+        return False

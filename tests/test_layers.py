@@ -1,0 +1,144 @@
+"""The layer rules of the design, read from the sources: who may import whom, and what starts without torch."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ebbtide
+
+PACKAGE = Path(ebbtide.__file__).parent
+BASE = {"errors", "units"}
+IR = BASE | {"ir"}
+
+# component -> the components of ebbtide that it may import (and itself); "torch" stands for torch and native code
+MAY_IMPORT: dict[str, set[str]] = {
+    "units": set(),
+    "errors": {"units"},
+    "settings": BASE,
+    "ir": BASE,
+    "planners": IR,
+    "simulate": IR,
+    "analysis": IR,
+    "report": IR,
+    "capture": IR | {"settings", "torch"},
+    "runtime": IR | {"settings", "report", "torch"},
+    "probe": IR | {"settings", "torch"},
+}
+DOORS = {"cli", "launch", "integrations", "__main__"}  # import everything; nobody imports them, but they each other
+NATIVE = {"torch", "_torch", "_core"}
+
+
+def sources() -> Iterator[tuple[str, Path]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield path.relative_to(PACKAGE).parts[0].removesuffix(".py"), path
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Components of ebbtide, and "torch", that a file imports anywhere but for type checking."""
+    tree = ast.parse(path.read_text())
+    for_types = {
+        node
+        for branch in ast.walk(tree)
+        if isinstance(branch, ast.If) and ast.unparse(branch.test) == "TYPE_CHECKING"
+        for node in ast.walk(branch)
+    }
+    for node in ast.walk(tree):
+        if node in for_types:
+            continue
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "torch":
+                yield "torch"
+            elif parts[0] == "ebbtide" and len(parts) > 1:
+                yield "torch" if parts[1] in NATIVE else parts[1]
+
+
+def test_every_component_is_in_the_table() -> None:
+    assert {component for component, _ in sources()} <= set(MAY_IMPORT) | DOORS | {"__init__"}
+
+
+@pytest.mark.parametrize(
+    ("component", "path"), [pytest.param(*row, id=str(row[1].relative_to(PACKAGE))) for row in sources()]
+)
+def test_imports_point_one_way(component: str, path: Path) -> None:
+    if component == "__init__":
+        return  # loads names when they are used
+    found = set(imported(path)) - {component, "__version__"}
+    if component in DOORS:
+        assert found <= set(MAY_IMPORT) | DOORS
+    else:
+        assert found <= MAY_IMPORT[component]
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=str(path.relative_to(PACKAGE))) for _, path in sources()])
+def test_only_units_knows_what_a_gibibyte_is(path: Path) -> None:
+    if path.name == "units.py":
+        return
+    binary = {2 ** (10 * power) for power in range(1, 5)}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow | ast.LShift):
+            exponent = node.right.value if isinstance(node.right, ast.Constant) else None
+            assert exponent not in (10, 20, 30, 40), f"{path}: {ast.unparse(node)}"
+        if isinstance(node, ast.Constant) and type(node.value) is int:
+            assert node.value not in binary, f"{path}: {node.value}"
+
+
+def test_exported_names_are_these() -> None:
+    assert ebbtide.__all__ == [
+        "BudgetError",
+        "EbbtideError",
+        "EbbtideWarning",
+        "PlatformError",
+        "ReportError",
+        "RunReport",
+        "Session",
+        "SessionError",
+        "SettingError",
+        "SpillError",
+        "StepReport",
+        "__version__",
+    ]
+    for name in ebbtide.__all__:
+        assert getattr(ebbtide, name) is not None
+    assert set(ebbtide.__all__) <= set(dir(ebbtide))
+    with pytest.raises(AttributeError, match="no attribute 'Sesion'"):
+        ebbtide.Sesion  # noqa: B018
+
+
+SLOW = ("torch", "numpy", "rich", "transformers", "asyncio", "ebbtide.runtime")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import ebbtide",
+        "import ebbtide; ebbtide.BudgetError; ebbtide.RunReport",
+        "import ebbtide.report.summary, ebbtide.settings",
+        "import ebbtide.cli",
+        "from ebbtide.cli import cli; cli(['--help'], standalone_mode=False)",
+        "from ebbtide.cli import cli; cli(['--version'], standalone_mode=False)",
+        "from ebbtide.cli import cli; cli(['run', '--help'], standalone_mode=False)",
+    ],
+)
+def test_what_needs_no_torch_does_not_load_it(program: str) -> None:
+    listing = f"{program}\nimport sys; print('|'.join(sys.modules), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True)
+    loaded = done.stderr.strip().splitlines()[-1].split("|")
+    assert "ebbtide" in loaded
+    assert [name for name in loaded if name.startswith(SLOW)] == []
+    assert len(loaded) < 250
+
+
+def test_the_session_class_can_be_had_without_torch() -> None:
+    program = "import ebbtide, sys; ebbtide.Session; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)

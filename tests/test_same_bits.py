@@ -1,0 +1,44 @@
+"""Every case ends with the same bits under a session as without, and in getting there every kind of bytes moved.
+
+Under a tight budget the decider evicts what it must; under chaos random blocks go at random moments. The smallest
+managed storage is one page, so that small models have plenty of blocks.
+"""
+
+import child
+import pytest
+from same_bits import CASES, MOVING_KINDS, Verdict
+from zoo import FAMILIES
+
+PAGES = {"EBBTIDE_MIN_STORAGE": "4096"}
+STEPS = 5  # two recorded, then three bounded
+
+
+def check(verdict: Verdict) -> None:
+    """The same bits, in budget, and bytes of every kind went out and came back."""
+    assert verdict.differences == ()
+    assert verdict.compared > 0
+    assert verdict.modes == ("recorded",) * 2 + ("demand",) * (STEPS - 2)
+    assert not verdict.budget_violated
+    assert verdict.arena_budget_bytes < verdict.unbounded_peak_bytes
+    for kind in MOVING_KINDS:
+        assert verdict.evicted_bytes[kind] > 0, kind
+        assert verdict.fetched_bytes[kind] > 0, kind
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_same_bits_under_a_tight_budget(name: str) -> None:
+    check(child.run("same_bits:compare", name, "30%", STEPS, env=PAGES))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_same_bits_under_chaos(name: str) -> None:
+    chaos = {"EBBTIDE_CHAOS_RATE": "0.05", "EBBTIDE_CHAOS_SEED": str(list(CASES).index(name))}
+    check(child.run("same_bits:compare", name, "75%", STEPS, env=PAGES | chaos))
+
+
+@pytest.mark.parametrize("name", [case.name for case in FAMILIES])
+def test_a_model_and_optimizer_from_before_the_session_are_adopted(name: str) -> None:
+    verdict = child.run("same_bits:compare_adopted", name, "30%", STEPS, env=PAGES)
+    assert verdict.differences == ()
+    assert verdict.adopted_bytes > 0
+    assert sum(verdict.evicted_bytes.values()) > 0

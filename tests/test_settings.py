@@ -1,0 +1,75 @@
+"""Every knob has a variable; bad values are errors that say what is accepted, unknown ones a warning."""
+
+import warnings
+from dataclasses import fields
+
+import pytest
+
+from ebbtide.errors import EbbtideWarning, SettingError
+from ebbtide.settings import KNOBS, ProgressMode, Settings
+from ebbtide.units import Budget
+
+
+def test_every_field_has_exactly_one_variable() -> None:
+    assert sorted(knob.field for knob in KNOBS.values()) == sorted(field.name for field in fields(Settings))
+
+
+def test_an_empty_environment_gives_the_defaults() -> None:
+    assert Settings.from_environment({"PATH": "/bin", "EBBTIDE_FAST": " "}) == Settings()
+    assert Settings().min_storage_bytes == 65_536
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "field", "value"),
+    [
+        ("EBBTIDE_DISABLE", "1", "disable", True),
+        ("EBBTIDE_DISABLE", "off", "disable", False),
+        ("EBBTIDE_FAST", "25%", "fast", Budget(fraction=0.25)),
+        ("EBBTIDE_FAST", "1MiB", "fast", Budget(nbytes=1_048_576)),
+        ("EBBTIDE_SPILL", "/nvme", "spill", "/nvme"),
+        ("EBBTIDE_REPORT", "out.json", "report", "out.json"),
+        ("EBBTIDE_MIN_STORAGE", "4096", "min_storage_bytes", 4096),
+        ("EBBTIDE_IO_THREADS", "4", "io_threads", 4),
+        ("EBBTIDE_WATCHDOG", "2.5", "watchdog_s", 2.5),
+        ("EBBTIDE_CHAOS_RATE", "0.1", "chaos_rate", 0.1),
+        ("EBBTIDE_CHAOS_SEED", "7", "chaos_seed", 7),
+        ("EBBTIDE_ARENA", "16MiB", "arena_bytes", 16_777_216),
+        ("EBBTIDE_PROGRESS", "plain", "progress", ProgressMode.PLAIN),
+    ],
+)
+def test_a_variable_sets_its_field(variable: str, text: str, field: str, value: object) -> None:
+    assert getattr(Settings.from_environment({variable: text}), field) == value
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("EBBTIDE_DISABLE", "maybe"),
+        ("EBBTIDE_FAST", "lots"),
+        ("EBBTIDE_FAST", "8"),
+        ("EBBTIDE_MIN_STORAGE", "4095"),
+        ("EBBTIDE_IO_THREADS", "0"),
+        ("EBBTIDE_IO_THREADS", "2.5"),
+        ("EBBTIDE_WATCHDOG", "0"),
+        ("EBBTIDE_WATCHDOG", "nan"),
+        ("EBBTIDE_CHAOS_RATE", "1.1"),
+        ("EBBTIDE_CHAOS_SEED", "-1"),
+        ("EBBTIDE_ARENA", "1"),
+        ("EBBTIDE_PROGRESS", "loud"),
+    ],
+)
+def test_a_bad_value_is_an_error_that_says_what_is_accepted(variable: str, text: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        Settings.from_environment({variable: text})
+    assert variable in str(caught.value)
+    assert text in str(caught.value)
+    assert KNOBS[variable].accepts in str(caught.value)
+
+
+def test_an_unknown_variable_is_one_warning_that_names_the_nearest() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Settings.from_environment({"EBBTIDE_SPIL": "/nvme"})
+    assert [warning.category for warning in caught] == [EbbtideWarning]
+    assert "EBBTIDE_SPIL is unknown" in str(caught[0].message)
+    assert "EBBTIDE_SPILL" in str(caught[0].message)
