@@ -70,6 +70,9 @@ CORE_FLAGS := -std=c++20 -g -pthread -Wall -Wextra -Inative -MMD -MP
 FLAGS_plain := -O2
 FLAGS_asan := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 FLAGS_tsan := -O1 -fno-omit-frame-pointer -fsanitize=thread
+# Instrumented, the same operations take many times as long; the plain build runs all 100,000.
+ENV_asan := EBBTIDE_STRESS_OPERATIONS=20000
+ENV_tsan := EBBTIDE_STRESS_OPERATIONS=10000 TSAN_OPTIONS=halt_on_error=1
 CORE_TEST_TIMEOUT ?= 900
 # TSan of older compilers cannot place its shadow under much address randomisation, so that is off where it may be.
 STILL := $(shell setarch -R true 2>/dev/null && echo setarch -R)
@@ -86,7 +89,7 @@ build/core/$(1)/tests.bin: $$(patsubst native/%.cpp,build/core/$(1)/%.o,$$(CORE)
 
 .PHONY: core-test-$(1)
 core-test-$(1): build/core/$(1)/tests.bin
-	timeout $$(CORE_TEST_TIMEOUT) $$(STILL) $$<
+	$$(ENV_$(1)) timeout $$(CORE_TEST_TIMEOUT) $$(STILL) $$<
 
 -include $$(wildcard build/core/$(1)/*/*.d)
 endef

@@ -95,6 +95,10 @@ class BuildNative(build_ext):
     def run(self) -> None:
         check_platform()
         self.stays_in_clone = bool(self.inplace or getattr(self, "editable_mode", False))
+        # Editable and in-place builds, which pip would do in a temporary directory, share their objects.
+        self.build_temp = str(ROOT / "build" / f"native.{self.plat_name}-{sys.implementation.cache_tag}")
+        if self.inplace:  # linked for the clone: a wheel must not pick it up as its own
+            self.build_lib = str(Path(self.build_temp) / "in-place")
         super().run()
 
     def build_extension(self, ext: Extension) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from same_bits import CASES, Verdict, begin, differences, train, verdict
+from same_bits import CASES, Verdict, begin, train, train_plainly, verdict
 from torch import nn
 from transformers import GPT2LMHeadModel
 
@@ -20,8 +20,7 @@ FAST = "30%"
 def _fine_tune(model: Any, *, before: bool) -> Verdict:
     """Fine-tune what ``model()`` loads, plainly and under a session; loaded ``before`` the session or inside it."""
     case = replace(CASES["gpt2-adamw-fused"], model=model)
-    plain = begin(case)
-    train(plain, STEPS)
+    plain = train_plainly(case, STEPS)
     ours = begin(case) if before else None
     with ebbtide.Session(fast=FAST) as session:
         ours = ours or begin(case)
@@ -96,14 +95,14 @@ HOLDERS = {
 
 def outside_holder(holder: str) -> str:
     """A parameter whose memory someone else holds stays where it is, and both sides go on seeing the same bytes."""
-    plain, ours = begin(CASES["weight-averaging"]), begin(CASES["weight-averaging"])
+    plain = train_plainly(CASES["weight-averaging"], 4)
+    ours = begin(CASES["weight-averaging"])
     weight = ours.model.network[0].weight
     weight.data, array = HOLDERS[holder](weight.detach())
-    train(plain, 4)
     with ebbtide.Session(fast=FAST) as session:
         train(ours, 4, session)
         summary = session.summary()
-    assert differences(plain, ours) == ()
+    assert plain.differences(ours) == ()
     assert weight.data_ptr() == array.ctypes.data
     assert not _torch.is_managed(weight)
     assert np.array_equal(array, weight.detach().numpy())

@@ -1,12 +1,13 @@
 """What the tests of files, forks and kills run in child processes."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from same_bits import CASES, Run, begin, differences, train
+from same_bits import CASES, Run, Snapshot, begin, train, train_plainly
 from torch.utils.data import DataLoader, Dataset
 from zoo_features import mlp
 
@@ -15,12 +16,12 @@ from ebbtide import _torch
 
 FAST = "30%"
 NAME = "weight-averaging"
+NAMED = ("weight", "buffer")
 
 
-def _trained_and_evicted() -> tuple[Run, Run]:
-    """A plainly trained run, and the same trained under a session whose weights and state were then all evicted."""
-    plain = begin(CASES[NAME])
-    train(plain, 3)
+def _trained_and_evicted() -> tuple[Snapshot, Run]:
+    """What a plain run ends with, and the same trained under a session, all of whose tensors were then evicted."""
+    plain = train_plainly(CASES[NAME], 3)
     with ebbtide.Session(fast=FAST) as session:
         ours = begin(CASES[NAME])
         train(ours, 3, session)
@@ -36,8 +37,13 @@ def evict(run: Run) -> None:
     assert len(away) >= 6
 
 
-def _same(expected: dict[str, torch.Tensor], actual: dict[str, torch.Tensor]) -> bool:
-    return expected.keys() == actual.keys() and all(torch.equal(expected[key], actual[key]) for key in expected)
+def _same_weights(plain: Snapshot, loaded: Mapping[str, torch.Tensor]) -> bool:
+    """The loaded tensors (weights and buffers) hold what the plain run ended with."""
+    expected = {name.split()[1]: value for name, value in plain.tensors.items() if name.split()[0] in NAMED}
+    return expected.keys() == loaded.keys() and all(
+        bytes(loaded[name].reshape(-1).view(torch.uint8).numpy()) == content
+        for name, (_, _, content) in expected.items()
+    )
 
 
 def torch_save_and_load(folder: str) -> None:
@@ -45,18 +51,18 @@ def torch_save_and_load(folder: str) -> None:
     path = Path(folder) / "checkpoint.pt"
     torch.save({"model": ours.model.state_dict(), "optimizer": ours.optimizer.state_dict()}, path)
     loaded = torch.load(path, weights_only=True)
-    assert _same(plain.model.state_dict(), loaded["model"])
+    assert _same_weights(plain, loaded["model"])
     evict(ours)
     ours.model.load_state_dict(loaded["model"])
     ours.optimizer.load_state_dict(loaded["optimizer"])
-    assert differences(plain, ours) == ()
+    assert plain.differences(ours) == ()
 
 
 def safetensors_save_and_load(folder: str) -> None:
     plain, ours = _trained_and_evicted()
     path = Path(folder) / "model.safetensors"
     save_file(ours.model.state_dict(), path)
-    assert _same(plain.model.state_dict(), load_file(path))
+    assert _same_weights(plain, load_file(path))
 
 
 def kernel_reads_and_writes(folder: str) -> None:
@@ -102,15 +108,17 @@ def data_loader_workers() -> tuple[int, int]:
     case = replace(CASES["accumulation-and-clipping"], micro_batches=1)
     case = replace(case, model=lambda: mlp(width=WIDE), batch=lambda _: tuple(loader_batch))
     private_bytes = []
-    plain = begin(case)
+    plain_run = begin(case)
     for loader_batch[:] in DataLoader(Noise(), batch_size=64):
-        train(plain, 1)
+        train(plain_run, 1)
+    plain = Snapshot.of(plain_run)
+    del plain_run
     with ebbtide.Session(fast="50%") as session:
         ours = begin(case)
         for loader_batch[:] in DataLoader(Noise(), batch_size=64, num_workers=2):
             train(ours, 1, session)
             private_bytes += [_private_bytes(pid) for pid in _child_pids()]
-    assert differences(plain, ours) == ()
+    assert plain.differences(ours) == ()
     report = session.report()
     assert sum(step.fetched_bytes.total for step in report.steps) > 0
     return max(private_bytes), report.arena_budget_bytes

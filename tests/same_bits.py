@@ -28,6 +28,7 @@ class Verdict:
     fetched_bytes: Mapping[str, int]
     modes: tuple[str, ...]
     budget_violated: bool
+    trouble: str
     arena_budget_bytes: int
     unbounded_peak_bytes: int
     adopted_bytes: int
@@ -86,16 +87,39 @@ def train(run: Run, steps: int, session: Any = None) -> None:
             step(run)
 
 
-def differences(expected: Run, actual: Run) -> tuple[str, ...]:
-    """Names of what is missing on one side, or is not the same to the last bit (NaNs, which equal nothing, are bad)."""
-    left, right = dict(expected.tensors()), dict(actual.tensors())
-    one_sided = {f"only one run has: {name}" for name in left.keys() ^ right.keys()}
-    unequal = {
-        name
-        for name in left.keys() & right.keys()
-        if left[name].dtype != right[name].dtype or not torch.equal(left[name], right[name])
-    }
-    return tuple(sorted(one_sided | unequal))
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A finished run's tensors as plain bytes: a session adopts every tensor it finds, and must not see these."""
+
+    tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...], bytearray]]
+
+    @staticmethod
+    def of(run: Run) -> "Snapshot":
+        return Snapshot(
+            {
+                name: (tensor.dtype, tuple(tensor.shape), bytearray(tensor.reshape(-1).view(torch.uint8).numpy()))
+                for name, tensor in run.tensors()
+            }
+        )
+
+    def differences(self, run: Run) -> tuple[str, ...]:
+        """Names of what only one side has, or is not the same to the last bit."""
+        actual = dict(run.tensors())
+        one_sided = {f"only one run has: {name}" for name in self.tensors.keys() ^ actual.keys()}
+        unequal = {name for name in self.tensors.keys() & actual.keys() if not self._equal(name, actual[name])}
+        return tuple(sorted(one_sided | unequal))
+
+    def _equal(self, name: str, actual: Tensor) -> bool:
+        dtype, shape, content = self.tensors[name]
+        expected = torch.frombuffer(content, dtype=torch.uint8).view(dtype).reshape(shape)
+        return actual.dtype == dtype and torch.equal(expected, actual)
+
+
+def train_plainly(case: Case, steps: int) -> Snapshot:
+    """What a run without a session ends with; its tensors are gone when this returns."""
+    run = begin(case)
+    train(run, steps)
+    return Snapshot.of(run)
 
 
 def compare(name: str, fast: str, steps: int) -> Verdict:
@@ -103,8 +127,7 @@ def compare(name: str, fast: str, steps: int) -> Verdict:
     import ebbtide
 
     case = CASES[name]
-    plain = begin(case)
-    train(plain, steps)
+    plain = train_plainly(case, steps)
     with ebbtide.Session(fast=fast) as session:
         ours = begin(case)
         train(ours, steps, session)
@@ -116,8 +139,7 @@ def compare_adopted(name: str, fast: str, steps: int) -> Verdict:
     import ebbtide
 
     case = CASES[name]
-    plain = begin(case)
-    train(plain, 1 + steps)
+    plain = train_plainly(case, 1 + steps)
     ours = begin(case)
     train(ours, 1)
     with ebbtide.Session(fast=fast) as session:
@@ -125,16 +147,17 @@ def compare_adopted(name: str, fast: str, steps: int) -> Verdict:
     return verdict(plain, ours, session)
 
 
-def verdict(plain: Run, ours: Run, session: Any) -> Verdict:
+def verdict(plain: Snapshot, ours: Run, session: Any) -> Verdict:
     report = session.report()
     bounded = [step for step in report.steps if step.mode != "recorded"]
     return Verdict(
-        compared=len(dict(plain.tensors())),
-        differences=differences(plain, ours),
+        compared=len(plain.tensors),
+        differences=plain.differences(ours),
         evicted_bytes={kind: sum(getattr(step.evicted_bytes, kind) for step in bounded) for kind in MOVING_KINDS},
         fetched_bytes={kind: sum(getattr(step.fetched_bytes, kind) for step in bounded) for kind in MOVING_KINDS},
         modes=tuple(str(step.mode) for step in report.steps),
         budget_violated=report.budget_violated,
+        trouble=report.trouble,
         arena_budget_bytes=report.arena_budget_bytes,
         unbounded_peak_bytes=report.unbounded_peak_bytes,
         adopted_bytes=report.adopted_bytes,
@@ -143,8 +166,7 @@ def verdict(plain: Run, ours: Run, session: Any) -> Verdict:
 
 def compare_plain(name: str, steps: int) -> tuple[str, ...]:
     """Two plain runs: what differs here would differ under any session, so it must be nothing."""
-    first = begin(CASES[name])
-    train(first, steps)
+    first = train_plainly(CASES[name], steps)
     second = begin(CASES[name])
     train(second, steps)
-    return differences(first, second)
+    return first.differences(second)

@@ -230,7 +230,7 @@ std::uint64_t Arena::size_of(const void* address) {
 
 // --- operators
 
-void Arena::enter(const char* name, std::span<const void* const> operands) {
+void Arena::enter(const char* name, std::span<const void* const> operands, Work work) {
   Lock lock(mutex_);
   OperatorStack& stack = this_thread;
   if (stack.arena != this) {
@@ -238,7 +238,7 @@ void Arena::enter(const char* name, std::span<const void* const> operands) {
     stacks_.push_back(&stack);
   }
   if (!stack.operators.empty()) stack.operators.back().handed_on = true;
-  stack.operators.push_back({name, ++serial_, stack.pins.size()});
+  stack.operators.push_back({name, work, ++serial_, stack.pins.size()});
   tick_stamp_ = ++stamp_;
   chaos();
   std::size_t first = stack.pins.size();
@@ -287,12 +287,25 @@ void Arena::leave() {
     b.pinned_by = pin.pinned_by_before;
     b.last_use = stamp_;
   }
-  if (!op.handed_on && op.peak > counters_.largest_operator_bytes) {
-    counters_.largest_operator_bytes = op.peak;
-    counters_.largest_operator = op.name;
-  }
+  if (op.work == Work::Itself || (op.work == Work::HandsOn && !op.handed_on)) remember_need(op.name, op.peak);
   if (limit_ != 0 && held_ > limit_) trim();
   changed();
+}
+
+void Arena::remember_need(const char* name, std::uint64_t bytes) {
+  if (bytes <= counters_.largest_operator_bytes) return;
+  counters_.largest_operator_bytes = bytes;
+  counters_.largest_operator = name;
+}
+
+std::uint64_t Arena::note_need(const char* name, std::span<const void* const> operands) {
+  Lock lock(mutex_);
+  std::uint64_t bytes = 0;
+  for (const void* operand : operands) {
+    if (BlockId id = find_live(operand); id != kNoBlock) bytes += blocks_[id].held;
+  }
+  remember_need(name, bytes);
+  return bytes;
 }
 
 void Arena::forget(OperatorStack& stack) {
@@ -306,6 +319,7 @@ void Arena::begin_step() {
   Lock lock(mutex_);
   ++step_;
   in_step_ = true;
+  for (BlockId id : blocks_.live()) flush_traffic(blocks_[id]);  // what happened between steps stays what it was then
 }
 
 void Arena::end_step() {
@@ -364,6 +378,14 @@ void Arena::reset_peaks() {
   counters_.held_peak = held_;
   counters_.held_byte_ns = 0.0;
   held_since_ns_ = peaks_reset_ns_ = now_ns();
+}
+
+void Arena::reset_trouble() {
+  Lock lock(mutex_);
+  counters_.over_budget = false;
+  counters_.largest_operator_bytes = 0;
+  counters_.largest_operator.clear();
+  trouble_[0] = '\0';
 }
 
 void Arena::set_chaos(double rate, std::uint64_t seed) {

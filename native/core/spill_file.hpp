@@ -5,6 +5,7 @@
 
 #include <sys/uio.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -34,7 +35,7 @@ class SpillFile {
     ssize_t (*preadv)(int, const iovec*, int, off_t);
     int (*fallocate)(int, int, off_t, off_t);
   };
-  static Calls calls;
+  static std::atomic<const Calls*> calls;
 
  private:
   int transfer(iovec* parts, int count, std::uint64_t offset, bool out) const;

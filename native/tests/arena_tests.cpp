@@ -90,7 +90,7 @@ TEST(operands_stay_resident_until_the_operator_ends) {
   arena.evict(a);
   arena.evict(b);
   const void* operands[] = {a, b};
-  arena.enter("op", operands);
+  arena.enter("op", operands, Work::Itself);
   CHECK(arena.state(a) == State::Clean && arena.state(b) == State::Clean);
   void* scratch = arena.allocate(8 * kMiB);
   std::vector<void*> others;
@@ -110,12 +110,13 @@ TEST(an_outer_operators_operands_may_leave_while_an_inner_one_runs) {
   void* a = arena.allocate(8 * kMiB);
   fill(a, 8 * kMiB, 1);
   const void* outer[] = {a};
-  arena.enter("outer", outer);
-  arena.enter("inner", {});
+  arena.enter("outer", outer, Work::HandsOn);
+  arena.enter("inner", {}, Work::Itself);
   void* b = arena.allocate(16 * kMiB);
   fill(b, 16 * kMiB, 2);
   CHECK(arena.state(a) == State::Absent && !arena.counters().over_budget);
   arena.leave();
+  CHECK(arena.counters().largest_operator == "inner");
   CHECK(filled(a, 8 * kMiB, 1));
   arena.leave();
   CHECK(filled(b, 16 * kMiB, 2));
@@ -124,7 +125,7 @@ TEST(an_outer_operators_operands_may_leave_while_an_inner_one_runs) {
 
 TEST(an_operator_larger_than_the_budget_goes_over_it_and_says_so) {
   Arena& arena = make_arena(8 * kMiB);
-  arena.enter("large", {});
+  arena.enter("large", {}, Work::Itself);
   void* a = arena.allocate(8 * kMiB);
   CHECK(!arena.counters().over_budget);
   void* b = arena.allocate(8 * kMiB);
@@ -251,23 +252,24 @@ TEST(several_threads_touching_one_absent_block_all_see_its_bytes) {
 namespace {
 std::atomic<int> errors_left{0};
 std::atomic<int> error_given{0};
+const SpillFile::Calls real = *SpillFile::calls;
 template <auto call>
 ssize_t failing(int fd, const iovec* parts, int count, off_t offset) {
   if (errors_left.load() != 0 && errors_left.fetch_sub(1) > 0) {
     errno = error_given;
     return -1;
   }
-  return call(fd, parts, count, offset);
+  return (real.*call)(fd, parts, count, offset);
 }
 template <auto call>
 ssize_t in_pieces(int fd, const iovec* parts, int, off_t offset) {
   iovec piece = {parts->iov_base, std::min<std::size_t>(parts->iov_len, 4096 * 3)};
-  return call(fd, &piece, 1, offset);
+  return (real.*call)(fd, &piece, 1, offset);
 }
 struct WithCalls {
-  SpillFile::Calls before = SpillFile::calls;
-  explicit WithCalls(SpillFile::Calls calls) { SpillFile::calls = calls; }
-  ~WithCalls() { SpillFile::calls = before; }
+  const SpillFile::Calls* before = SpillFile::calls;
+  explicit WithCalls(SpillFile::Calls calls) { SpillFile::calls = new SpillFile::Calls(calls); }
+  ~WithCalls() { SpillFile::calls = before; }  // the other ones leak: a thread may still be in them
 };
 }  // namespace
 
@@ -278,7 +280,7 @@ TEST(a_failed_write_keeps_the_block_and_fails_the_allocation_that_needed_the_roo
   fill(a, 8 * kMiB, 1);
   fill(b, 8 * kMiB, 2);
   {
-    WithCalls calls({failing<::pwritev>, ::preadv, ::fallocate});
+    WithCalls calls({failing<&SpillFile::Calls::pwritev>, real.preadv, real.fallocate});
     error_given = ENOSPC;
     errors_left = 1 << 30;
     CHECK(arena.evict(a) == 0 && arena.state(a) == State::Dirty);
@@ -301,7 +303,7 @@ TEST(a_full_disk_is_an_error_before_anything_is_evicted) {
   Arena& arena = make_arena(8 * kMiB);
   void* a = arena.allocate(8 * kMiB);
   fill(a, 8 * kMiB, 1);
-  WithCalls calls({::pwritev, ::preadv, [](int, int, off_t, off_t) {
+  WithCalls calls({real.pwritev, real.preadv, [](int, int, off_t, off_t) {
                      errno = ENOSPC;
                      return -1;
                    }});
@@ -320,7 +322,7 @@ TEST(a_read_error_is_retried_then_reported_and_the_file_copy_stays) {
   void* p = arena.allocate(2 * kMiB);
   fill(p, 2 * kMiB, 1);
   arena.evict(p);
-  WithCalls calls({::pwritev, failing<::preadv>, ::fallocate});
+  WithCalls calls({real.pwritev, failing<&SpillFile::Calls::preadv>, real.fallocate});
   error_given = EIO;
   errors_left = 2;
   CHECK(arena.fetch(p) == 0);  // the third try
@@ -335,7 +337,7 @@ TEST(a_read_error_is_retried_then_reported_and_the_file_copy_stays) {
 
 TEST(short_transfers_are_continued) {
   Arena& arena = make_arena(0);
-  WithCalls calls({in_pieces<::pwritev>, in_pieces<::preadv>, ::fallocate});
+  WithCalls calls({in_pieces<&SpillFile::Calls::pwritev>, in_pieces<&SpillFile::Calls::preadv>, real.fallocate});
   for (std::size_t n : {64 * std::size_t{1024}, 5 * kMiB}) {
     void* p = arena.allocate(n);
     fill(p, n, 9);

@@ -12,7 +12,7 @@ using namespace ebbtide;
 namespace {
 
 constexpr int kThreads = 3;
-constexpr std::size_t kLimit = std::size_t{24} << 20;
+constexpr std::size_t kLimit = std::size_t{12} << 20;  // one operator of each thread must fit
 
 struct Twin {
   char* p;
@@ -20,11 +20,11 @@ struct Twin {
 };
 
 std::size_t random_size(std::mt19937& random) {
-  switch (random() % 4) {
-    case 0: return 4096 + random() % 4096;
-    case 1: return 4096 + random() % (200 << 10);
-    case 2: return (std::size_t{2} << 20) - random() % 1000;
-    default: return (std::size_t{2} << 20) * (1 + random() % 2) - random() % 4096;
+  switch (random() % 16) {
+    case 0: return (std::size_t{2} << 20) * (1 + random() % 2) - random() % 4096;  // huge pages
+    case 1: return (std::size_t{2} << 20) + (std::size_t{512} << 10);              // small ones, since huge would waste
+    case 2: case 3: case 4: case 5: return 4096 + random() % (200 << 10);
+    default: return 4096 + random() % 8192;
   }
 }
 
@@ -41,7 +41,7 @@ class Worker {
   void step() {
     switch (random_() % 16) {
       case 0: case 1:
-        if (twins_.size() < 12) return birth();
+        if (twins_.size() < 30) return birth();
         [[fallthrough]];
       case 2:
         return death();
@@ -94,7 +94,7 @@ class Worker {
     Twin& a = twins_[random_() % twins_.size()];
     Twin& b = twins_[random_() % twins_.size()];
     const void* operands[] = {a.p, b.p};
-    arena_.enter("stress", operands);
+    arena_.enter("stress", operands, Work::Itself);
     std::size_t n = random_size(random_);
     auto* scratch = static_cast<char*>(arena_.allocate(n));
     std::memset(scratch, 3, n);
@@ -130,7 +130,7 @@ TEST(random_operations_from_several_threads_agree_with_plain_memory) {
   std::mt19937 random(99);
   while (running > 0) {
     arena.check_invariants();
-    if (random() % 50 == 0) arena.set_limits(kLimit / 2 + random() % kLimit, 0);
+    if (random() % 50 == 0) arena.set_limits(kLimit + random() % kLimit, 0);
     std::this_thread::yield();
   }
   for (std::thread& thread : threads) thread.join();

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "operands.hpp"
 #include "recorder.hpp"
@@ -40,12 +41,6 @@ void collect_element(at::ArrayRef<c10::IValue> arguments, std::size_t i, std::si
   }
 }
 
-std::uint64_t bytes_of(const std::vector<const void*>& storages, std::size_t from) {
-  std::uint64_t bytes = 0;
-  for (std::size_t i = from; i < storages.size(); ++i) bytes += the_arena()->size_of(storages[i]);
-  return bytes;
-}
-
 c10::IValue piece(const c10::IValue& argument, std::size_t begin, std::size_t end, std::size_t length) {
   if (!argument.isTensorList() || argument.toListRef().size() != length) return argument;
   c10::List<at::Tensor> part;
@@ -55,7 +50,9 @@ c10::IValue piece(const c10::IValue& argument, std::size_t begin, std::size_t en
 }
 
 struct InOperator {
-  InOperator(const char* name, const std::vector<const void*>& operands) { the_arena()->enter(name, operands); }
+  InOperator(const char* name, const std::vector<const void*>& operands) {
+    the_arena()->enter(name, operands, Work::InGroups);
+  }
   ~InOperator() { the_arena()->leave(); }
 };
 
@@ -64,21 +61,22 @@ void by_groups(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   std::size_t count = op.schema().arguments().size();
   auto arguments = torch::jit::last(*stack, count);
   std::size_t length = longest_list(arguments);
-  std::uint64_t limit = the_arena()->limit();
-  if (limit == 0 || length < 2 || the_arena()->in_child()) return original.callBoxed(op, keys, stack);
+  if (length < 2 || the_arena()->in_child()) return original.callBoxed(op, keys, stack);
   TORCH_INTERNAL_ASSERT(op.schema().returns().empty());
+  const char* name = op.schema().name().c_str();
+  std::uint64_t limit = the_arena()->limit();
   std::vector<const void*> operands;
   for (std::size_t begin = 0, end = 0; begin < length; begin = end) {
     operands.clear();
     std::uint64_t bytes = 0;
-    while (end < length && (end == begin || bytes < limit / kGroupShare)) {
+    while (end < length && (end == begin || limit == 0 || bytes < limit / kGroupShare)) {
       std::size_t before = operands.size();
       collect_element(arguments, end++, length, operands);
-      bytes += bytes_of(operands, before);
+      bytes += the_arena()->note_need(name, std::span(operands).subspan(before));
     }
     torch::jit::Stack group;
     for (const c10::IValue& argument : arguments) group.push_back(piece(argument, begin, end, length));
-    InOperator held(op.schema().name().c_str(), operands);
+    InOperator held(name, operands);
     original.callBoxed(op, keys, &group);
   }
   torch::jit::drop(*stack, count);

@@ -40,6 +40,7 @@ void start(const std::string& spill_dir, std::uint64_t arena_bytes, std::uint64_
                              .unsafeGetStorageImpl());
   }
   install_fault_handler(arena());
+  arena().reset_trouble();
   arena().set_watchdog(watchdog_ns);
   arena().set_chaos(chaos_rate, chaos_seed);
   the_allocator()->min_bytes = min_bytes;

@@ -24,9 +24,9 @@ _OWN_REFERENCES = 3  # to a frame's snapshot: the frame's, the variable's, and g
 _NUMPY_REASON = "a NumPy array shares its memory"
 
 
-def adopt_all() -> tuple[int, list[tuple[int, str]]]:
-    """Returns the bytes adopted, and of every storage left alone its bytes and why."""
-    storages = _unmanaged_storages()
+def adopt_all(min_bytes: int) -> tuple[int, list[tuple[int, str]]]:
+    """Of the storages of ``min_bytes`` and more: the bytes adopted, and of each left alone its bytes and why."""
+    storages = _unmanaged_storages(min_bytes)
     shared = _shared_with_numpy(storages)
     adopted = 0
     left_alone: list[tuple[int, str]] = []
@@ -45,7 +45,7 @@ def adopt_all() -> tuple[int, list[tuple[int, str]]]:
     return adopted, left_alone
 
 
-def _unmanaged_storages() -> dict[int, torch.Tensor]:
+def _unmanaged_storages(min_bytes: int) -> dict[int, torch.Tensor]:
     """One tensor for every storage on the CPU that the arena does not manage, by data pointer."""
     found: dict[int, torch.Tensor] = {}
     for value in gc.get_objects():
@@ -54,7 +54,8 @@ def _unmanaged_storages() -> dict[int, torch.Tensor]:
         if value.device.type != "cpu" or value.layout is not torch.strided:
             continue
         try:
-            pointer = value.untyped_storage().data_ptr()
+            storage = value.untyped_storage()
+            pointer = storage.data_ptr() if storage.nbytes() >= min_bytes else 0
         except (RuntimeError, NotImplementedError):  # a wrapper or fake tensor has no memory of its own
             continue
         if pointer and not _torch.is_managed(value):

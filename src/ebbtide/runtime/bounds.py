@@ -15,6 +15,8 @@ TOLERANCE_PERCENT = 2
 
 _HEADROOM_PERCENT = 2
 _HEADROOM_BYTES = 32 * MIB
+_REST_VARIES_BYTES = 16 * MIB
+"""What a process holds outside the arena differs a little between two runs of one script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +62,9 @@ def usable_bytes(limit: MemoryLimit) -> int:
 
 
 def process_too_small(process_bytes: int, rest_bytes: int, operator: str, operator_bytes: int) -> BudgetError:
-    """The smallest process bound: the operands of the largest operation, what lies outside the arena, and 2 %."""
+    """The smallest process bound: the largest operation's operands, what lies outside the arena, 2 % and a margin."""
     needed = operator_bytes + rest_bytes
-    minimum = round_up(needed + needed * TOLERANCE_PERCENT // 100, MIB)
+    minimum = round_up(needed + needed * TOLERANCE_PERCENT // 100 + _REST_VARIES_BYTES, MIB)
     return BudgetError(minimum, operator, operator_bytes, process_bytes, f"{minimum // MIB}MiB")
 
 

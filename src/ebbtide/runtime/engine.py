@@ -159,7 +159,7 @@ class Engine:
         """For the progress thread: levels of this moment and the last finished step."""
         counters = _torch.counters()
         steps = len(self._steps)
-        resident, budget = counters["held_bytes"], counters["arena_limit_bytes"]
+        resident, budget = counters["held_bytes"], counters["arena_limit_bytes"] if self._has_budget else 0
         if self._bounds.process_asked:
             resident, budget = process.resident_bytes(), self._bounds.process_bytes
         running = self._step_before
@@ -170,12 +170,10 @@ class Engine:
 
     def _optimizer_built(self) -> None:
         """The model exists when its first optimizer takes its parameters: a moment between steps."""
-        if os.getpid() != self._process or self._step_before is not None:
+        if os.getpid() != self._process or self._step_before is not None or self._optimizer_seen:
             return
-        if not self._optimizer_seen:
-            self._optimizer_seen = True
-            self._adopt()
-        self._optimizer_begins()
+        self._optimizer_seen = True
+        self._adopt()
 
     def _optimizer_begins(self) -> None:
         if not self._follows_optimizer or os.getpid() != self._process:
@@ -275,7 +273,7 @@ class Engine:
         return ""
 
     def _adopt(self) -> None:
-        adopted, self._left_alone = adopt_all()
+        adopted, self._left_alone = adopt_all(self._settings.min_storage_bytes)
         self._adopted_bytes += adopted
 
 

@@ -105,7 +105,7 @@ class FootLine:
         self._rows = 0  # of the terminal when the region was set; 0 while there is none
 
     def draw(self, text: str) -> None:
-        rows = os.get_terminal_size(self._stream.fileno()).lines
+        columns, rows = os.get_terminal_size(self._stream.fileno())
         if rows < _FEWEST_ROWS:
             return
         region = ""
@@ -113,19 +113,19 @@ class FootLine:
             # A new line first, so that the cursor leaves the row that is taken; setting the region homes the cursor.
             region = f"\n{_ESC}7{_ESC}[1;{rows - 1}r{_ESC}8{_ESC}[1A"
             self._rows = rows
-        self._write(f"{region}{_ESC}7{_ESC}[{rows};1H{_ESC}[2K{self._styled(text)}{_ESC}8")
+        self._write(f"{region}{_ESC}7{_ESC}[{rows};1H{_ESC}[2K{self._styled(text, columns - 1)}{_ESC}8")
 
     def erase(self) -> None:
         if self._rows:
             self._write(f"{_ESC}7{_ESC}[r{_ESC}[{self._rows};1H{_ESC}[2K{_ESC}8")
             self._rows = 0
 
-    def _styled(self, text: str) -> str:
+    def _styled(self, text: str, columns: int) -> str:
         from rich.text import Text
 
         with self._console.capture() as capture:
             styled = Text.assemble(("ebbtide ", "bold cyan"), text)
-            self._console.print(styled, end="", no_wrap=True, overflow="ellipsis", crop=True)
+            self._console.print(styled, end="", width=columns, no_wrap=True, overflow="ellipsis")
         return capture.get()
 
     def _write(self, sequence: str) -> None:

@@ -30,8 +30,8 @@ _STEP_CODE = Optimizer.profile_hook_step(lambda: None).__code__
 class OptimizerHooks:
     """Tells a session about optimizers and classifies what they hold.
 
-    ``on_built`` is called after an optimizer took its parameters, ``on_begin`` when one starts to step, ``on_end``
-    when an outermost step ended. All run on the thread that uses the optimizer.
+    ``on_built`` is called when an optimizer took parameters, before they are classified, ``on_begin`` after that and
+    when an optimizer starts to step, ``on_end`` when an outermost step ended. All run on the optimizer's thread.
     """
 
     def __init__(self, on_built: Callable[[], None], on_begin: Callable[[], None], on_end: Callable[[], None]) -> None:
@@ -55,6 +55,7 @@ class OptimizerHooks:
             if self._handles:
                 self._on_built()
                 _classify(_parameters(optimizer), _PARAMETER)
+                self._on_begin()  # last, so that what parameters moved before is not taken for this step's
 
         self._wrapper = add_param_group
         Optimizer.add_param_group = add_param_group  # type: ignore[method-assign,assignment]
