@@ -28,7 +28,7 @@ def check(verdict: Verdict) -> None:
 
 @pytest.mark.parametrize("name", [case.name for case in FAMILIES])
 def test_a_family_gives_the_same_bits_under_a_tight_budget(name: str) -> None:
-    check(child.run("same_bits:compare", name, "30%", STEPS, env=PAGES))
+    check(child.run("same_bits:compare", name, "35%", STEPS, env=PAGES))
 
 
 @pytest.mark.parametrize("name", [case.name for case in FEATURES])
@@ -39,13 +39,13 @@ def test_a_feature_gives_the_same_bits_under_a_tight_budget(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_case_gives_the_same_bits_under_chaos(name: str) -> None:
-    chaos = {"EBBTIDE_CHAOS_RATE": "0.05", "EBBTIDE_CHAOS_SEED": str(list(CASES).index(name))}
+    chaos = {"EBBTIDE_CHAOS_RATE": "0.2", "EBBTIDE_CHAOS_SEED": str(list(CASES).index(name))}
     check(child.run("same_bits:compare", name, "75%", STEPS, env=PAGES | chaos))
 
 
 @pytest.mark.parametrize("name", [case.name for case in FAMILIES])
 def test_a_model_and_optimizer_from_before_the_session_are_adopted(name: str) -> None:
-    verdict = child.run("same_bits:compare_adopted", name, "30%", STEPS, env=PAGES)
+    verdict = child.run("same_bits:compare_adopted", name, "35%", STEPS, env=PAGES)
     assert verdict.differences == ()
     assert verdict.adopted_bytes > 0
     assert sum(verdict.evicted_bytes.values()) > 0

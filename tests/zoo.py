@@ -115,12 +115,12 @@ def convnext() -> nn.Module:
 
 
 class LSTMLanguageModel(nn.Module):
-    """Embedding, two LSTM layers with dropout between them, and a projection back to the vocabulary."""
+    """Embedding, four LSTM layers with dropout between them, and a projection back to the vocabulary."""
 
     def __init__(self, vocabulary: int = 1536, width: int = 384) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
-        self.lstm = nn.LSTM(width, width, num_layers=2, dropout=0.1, batch_first=True)
+        self.lstm = nn.LSTM(width, width, num_layers=4, dropout=0.1, batch_first=True)
         self.head = nn.Linear(width, vocabulary)
 
     def forward(self, indices: Tensor) -> Tensor:

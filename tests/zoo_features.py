@@ -195,6 +195,6 @@ FEATURES = (
     Case("accumulation-and-clipping", mlp, ROWS, classification_loss, adamw_foreach, micro_batches=3, clip=0.5),
     Case("gradients-zeroed-in-place", mlp, ROWS, classification_loss, adamw_loop, keep_gradients=True),
     Case("custom-functions", CustomFunctionNet, ROWS, classification_loss, adamw_fused),
-    Case("weight-averaging", AveragedModel, ROWS, classification_loss, adamw_fused),
+    Case("weight-averaging", AveragedModel, ROWS, classification_loss, adamw_loop),
     Case("double-backward", lambda: mlp(nn.Tanh), ROWS, gradient_penalty_loss, sgd_momentum),
 )
