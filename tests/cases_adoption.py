@@ -14,7 +14,7 @@ import ebbtide
 from ebbtide import _torch
 
 STEPS = 5
-FAST = "30%"
+FAST = "50%"
 
 
 def _fine_tune(model: Any, *, before: bool) -> Verdict:
@@ -22,7 +22,7 @@ def _fine_tune(model: Any, *, before: bool) -> Verdict:
     case = replace(CASES["gpt2-adamw-fused"], model=model)
     plain = train_plainly(case, STEPS)
     ours = begin(case) if before else None
-    with ebbtide.Session(fast=FAST) as session:
+    with ebbtide.Session(fast="35%") as session:
         ours = ours or begin(case)
         train(ours, STEPS, session)
     return verdict(plain, ours, session)
@@ -34,6 +34,7 @@ def from_pretrained(folder: str, before: bool) -> tuple[Verdict, int]:
     model = CASES["gpt2-adamw-fused"].model()
     model.save_pretrained(folder)
     nbytes = sum(parameter.nbytes for parameter in model.parameters())
+    del model
     return _fine_tune(lambda: GPT2LMHeadModel.from_pretrained(folder), before=before), nbytes
 
 

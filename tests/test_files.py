@@ -10,7 +10,10 @@ import pytest
 PAGES = {"EBBTIDE_MIN_STORAGE": "4096"}
 
 
-@pytest.mark.parametrize("case", ["torch_save_and_load", "safetensors_save_and_load", "kernel_reads_and_writes"])
+CASES = ["torch_save_and_load", "safetensors_save_and_load", "kernel_reads_from", "kernel_writes_into"]
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_an_evicted_model_goes_to_a_file_and_comes_back(case: str, tmp_path: Path) -> None:
     child.run(f"cases_files:{case}", str(tmp_path), env=PAGES)
 

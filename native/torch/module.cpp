@@ -64,7 +64,7 @@ py::dict counters() {
   d["blocks"] = c.blocks;
   d["live_peak_bytes"] = c.live_peak;
   d["held_peak_bytes"] = c.held_peak;
-  d["held_byte_ns"] = static_cast<std::uint64_t>(c.held_byte_ns);
+  d["held_byte_ns"] = c.held_byte_ns;
   d["held_ns"] = c.held_ns;
   d["evicted_bytes"] = as_tuple(c.evicted);
   d["fetched_bytes"] = as_tuple(c.fetched);

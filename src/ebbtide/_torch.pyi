@@ -29,7 +29,7 @@ class Counters(TypedDict):
     # peaks, reset by reset_peaks()
     live_peak_bytes: int
     held_peak_bytes: int
-    held_byte_ns: int  # integral of held_bytes over time since reset_peaks()
+    held_byte_ns: float  # integral of held_bytes over time since reset_peaks()
     held_ns: int  # duration of that integral
     # traffic by kind (page-rounded bytes)
     evicted_bytes: tuple[int, int, int, int, int]  # left fast memory, written or dropped

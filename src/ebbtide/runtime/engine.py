@@ -146,7 +146,7 @@ class Engine:
             process_peak_bytes=process_peak,
             unbounded_peak_bytes=self._unbounded_peak_bytes or counters["live_peak_bytes"],
             arena_peak_bytes=counters["held_peak_bytes"],
-            arena_mean_bytes=counters["held_byte_ns"] // max(counters["held_ns"], 1),
+            arena_mean_bytes=round(counters["held_byte_ns"] / max(counters["held_ns"], 1)),
             budget_violated=self._over_budget(counters) or over_process,
             trouble=self._trouble(counters, process_peak),
             adopted_bytes=self._adopted_bytes,
