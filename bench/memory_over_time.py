@@ -6,6 +6,7 @@ Two fresh processes, one after the other; VmRSS of each is read from outside eve
 """
 
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -17,10 +18,8 @@ matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
 ROOT = Path(__file__).resolve().parent.parent
-SCRIPT = [
-    str(ROOT / "demo/train_gpt.py"),
-    *"--layers 14 --width 1024 --heads 16 --seq 128 --batch 2 --dtype fp32 --steps 5".split(),
-]
+ARGUMENTS = "--layers 14 --width 1024 --heads 16 --seq 128 --batch 2 --dtype fp32 --steps 5"
+SCRIPT = [str(ROOT / "demo/train_gpt.py"), *shlex.split(ARGUMENTS)]
 FAST = 940_000_000
 PERIOD_S = 0.02
 

@@ -67,6 +67,9 @@ class FakeNative(ModuleType):
     def is_managed(self, tensor: object) -> bool:
         return False
 
+    def hold(self, address: int) -> bool:
+        return False
+
     def adopt(self, tensor: Any) -> tuple[int, str]:
         return 0, ""
 

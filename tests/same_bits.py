@@ -103,11 +103,11 @@ class Snapshot:
         )
 
     def differences(self, run: Run) -> tuple[str, ...]:
-        """Names of what only one side has, or is not the same to the last bit."""
+        """Names of what only one side has, or is not the same to the last bit; losses first, step by step."""
         actual = dict(run.tensors())
-        one_sided = {f"only one run has: {name}" for name in self.tensors.keys() ^ actual.keys()}
-        unequal = {name for name in self.tensors.keys() & actual.keys() if not self._equal(name, actual[name])}
-        return tuple(sorted(one_sided | unequal))
+        one_sided = [f"only one run has: {name}" for name in self.tensors.keys() ^ actual.keys()]
+        unequal = [name for name in self.tensors if name in actual and not self._equal(name, actual[name])]
+        return tuple(one_sided + unequal)
 
     def _equal(self, name: str, actual: Tensor) -> bool:
         dtype, shape, content = self.tensors[name]

@@ -97,6 +97,7 @@ void* Arena::allocate(std::size_t nbytes) {
   b.kind = in_step_ ? Kind::Activation : Kind::Other;
   b.classified = false;
   b.born_in_step = in_step_;
+  b.guests = 0;
   b.last_use = ++stamp_;
   blocks_.add_live(id);
   live_ += nbytes;
@@ -186,7 +187,7 @@ void Arena::keep_or_discard(BlockId id) {
     return;
   }
   discard_pages(b.address, b.held);
-  hold(-static_cast<std::int64_t>(b.held));
+  account(-static_cast<std::int64_t>(b.held));
   retire(id);
 }
 

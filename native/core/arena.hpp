@@ -89,6 +89,8 @@ class Arena {
   // --- moves
   std::uint64_t evict(const void* address);  // waits; the bytes that left (0: it was busy, pinned or touched)
   int fetch(const void* address);            // waits; 0 or errno
+  bool hold(const void* address);             // resident, writable and staying, until as many let_go(); false: not a block
+  void let_go(const void* address);
   bool on_fault(const void* address, bool write);  // the SIGSEGV handler; false: not a fault of ours
 
   // --- budget; 0 = unbounded
@@ -130,8 +132,9 @@ class Arena {
   void evict_ahead();
   void drop_kept(BlockId id);
   std::uint64_t start_evictions(std::uint64_t needed, Shield up_to);
+  bool may_leave(const Block& b) const;
   bool held_by_operator(const Block& b) const;
-  void hold(std::int64_t bytes);
+  void account(std::int64_t bytes);  // held bytes change
   void measure_rest();
   void govern();
 

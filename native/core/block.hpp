@@ -41,6 +41,7 @@ struct Block {
   int read_error = 0;          // of its last fetch
 
   std::uint32_t generation = 0;  // changes when the storage dies: tells stale pins apart
+  std::uint32_t guests = 0;      // who reach its memory without a fault (the kernel, for NumPy): it stays
   std::uint32_t pins = 0;
   std::uint64_t pinned_by = 0;   // serial of the innermost operator that pinned it
   std::uint64_t last_use = 0;

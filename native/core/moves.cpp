@@ -53,7 +53,7 @@ void Arena::close(BlockId id) {
     release_spare();
   } else {  // small pages, and pages that a forked child still sees: recycling those would copy them
     discard_pages(b.address, b.held);
-    hold(-static_cast<std::int64_t>(b.held));
+    account(-static_cast<std::int64_t>(b.held));
   }
   resident_ -= b.held;
   b.evicted += moved_bytes(b);
@@ -121,7 +121,7 @@ void Arena::complete_read(BlockId id, int error) {
     must_move_pages(r.twin(b.first_page), b.address, b.held);
   } else {
     discard_pages(r.twin(b.first_page), b.held);
-    hold(-static_cast<std::int64_t>(b.held));
+    account(-static_cast<std::int64_t>(b.held));
   }
   if (b.released) return retire(id);
   b.read_error = error;
@@ -285,7 +285,7 @@ std::uint64_t Arena::evict(const void* address) {
   Block& b = blocks_[id];
   std::uint32_t generation = b.generation;
   while (b.generation == generation && b.transfer.busy()) wait(lock, true);  // an earlier move is still draining
-  if (b.generation != generation || (b.state != State::Dirty && b.state != State::Clean) || !start_evict(id)) return 0;
+  if (b.generation != generation || !may_leave(b) || !start_evict(id)) return 0;
   while (b.generation == generation && b.state == State::Writing) wait(lock, true);
   return b.generation == generation && b.state == State::Absent ? b.held : 0;
 }
@@ -294,6 +294,25 @@ int Arena::fetch(const void* address) {
   Lock lock(mutex_);
   BlockId id = find_live(address);
   return id == kNoBlock ? 0 : ensure_resident(lock, id);
+}
+
+bool Arena::hold(const void* address) {
+  Lock lock(mutex_);
+  BlockId id = find_live(address);
+  if (id == kNoBlock) return false;
+  Block& b = blocks_[id];
+  ++b.guests;  // first, so that nothing can begin to take it away
+  ensure_resident(lock, id);
+  if (b.state == State::Clean || b.state == State::Writing) make_dirty(id);
+  return true;
+}
+
+void Arena::let_go(const void* address) {
+  Lock lock(mutex_);
+  BlockId id = find_live(address);
+  if (id == kNoBlock || blocks_[id].guests == 0) return;
+  --blocks_[id].guests;
+  changed();
 }
 
 // Runs in the SIGSEGV handler, as if called at the faulting instruction. That instruction held no lock of ours
@@ -341,7 +360,7 @@ void Arena::chaos() {
   if (static_cast<double>(random()) / static_cast<double>(1ull << 53) >= chaos_rate_) return;
   BlockId id = blocks_.live()[random() % blocks_.live().size()];
   Block& b = blocks_[id];
-  if ((b.state != State::Dirty && b.state != State::Clean) || b.transfer.busy()) return;
+  if (!may_leave(b)) return;
   b.close_anyway = true;
   if (!start_evict(id)) b.close_anyway = false;
 }

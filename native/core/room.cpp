@@ -15,7 +15,7 @@ constexpr std::uint64_t kAheadShare = 16;
 constexpr std::uint64_t kAheadMost = std::uint64_t{256} << 20;
 }  // namespace
 
-void Arena::hold(std::int64_t bytes) {
+void Arena::account(std::int64_t bytes) {
   std::int64_t now = now_ns();
   counters_.held_byte_ns += static_cast<double>(held_) * static_cast<double>(now - held_since_ns_);
   held_since_ns_ = now;
@@ -40,14 +40,14 @@ bool Arena::try_claim(bool huge, std::uint32_t pages) {
       continue;
     }
     if (limit_ == 0 || after <= limit_) {
-      if (fresh > 0) hold(static_cast<std::int64_t>(fresh));
+      if (fresh > 0) account(static_cast<std::int64_t>(fresh));
       return true;
     }
     std::uint32_t spare = pool_.warm() - warm;
     if (spare > 0) {
       auto over = static_cast<std::uint32_t>(std::min<std::uint64_t>(round_up(after - limit_, kHugePage) / kHugePage, spare));
       pool_.release(over);
-      hold(-static_cast<std::int64_t>(over * kHugePage));
+      account(-static_cast<std::int64_t>(over * kHugePage));
     } else if (oldest != kNoBlock) {
       drop_kept(oldest);
     } else {
@@ -74,7 +74,7 @@ bool Arena::claim(Lock& lock, bool huge, std::uint32_t pages) {
 void Arena::claim_over_budget(bool huge, std::uint32_t pages, const char* why) {
   std::uint64_t bytes = std::uint64_t{pages} * (huge ? kHugePage : kSmallPage);
   std::uint64_t fresh = bytes - (huge ? std::min(pages, pool_.warm()) * kHugePage : 0);
-  hold(static_cast<std::int64_t>(fresh));
+  account(static_cast<std::int64_t>(fresh));
   if (counters_.over_budget) return;
   counters_.over_budget = true;
   std::snprintf(trouble_, sizeof trouble_, "over budget: %s (budget %llu bytes, held now %llu)", why,
@@ -106,6 +106,11 @@ Arena::Outcome Arena::make_room(Lock& lock, bool huge, std::uint32_t pages) {
   return Outcome::Progress;
 }
 
+// Whether an eviction may begin: it is resident, no move of it is under way, and nobody reaches it without a fault.
+bool Arena::may_leave(const Block& b) const {
+  return (b.state == State::Dirty || b.state == State::Clean) && !b.transfer.busy() && b.guests == 0;
+}
+
 bool Arena::held_by_operator(const Block& b) const {
   return b.pins > 0 && std::ranges::any_of(stacks_, [&](auto* s) { return s->innermost() == b.pinned_by; });
 }
@@ -115,7 +120,7 @@ std::uint64_t Arena::start_evictions(std::uint64_t needed, Shield up_to) {
   std::size_t count = 0;
   for (BlockId id : blocks_.live()) {
     const Block& b = blocks_[id];
-    if ((b.state != State::Dirty && b.state != State::Clean) || b.transfer.busy() || held_by_operator(b)) continue;
+    if (!may_leave(b) || held_by_operator(b)) continue;
     Shield shield = b.pins > 0 ? Shield::Outer : b.last_use >= tick_stamp_ ? Shield::ThisTick : Shield::None;
     if (shield <= up_to) candidates_[count++] = {id, shield, b.state == State::Clean, b.held, b.last_use};
   }
@@ -144,7 +149,7 @@ void Arena::drop_kept(BlockId id) {
     for (std::uint32_t i = 0; i < b.pages; ++i) pool_.absorb(b.address + i * kHugePage);
   } else {
     discard_pages(b.address, b.held);
-    hold(-static_cast<std::int64_t>(b.held));
+    account(-static_cast<std::int64_t>(b.held));
   }
   retire(id);
 }
@@ -163,7 +168,7 @@ void Arena::release_spare() {
   auto over = static_cast<std::uint32_t>(
       std::min<std::uint64_t>(round_up(held_ - limit_, kHugePage) / kHugePage, pool_.warm()));
   pool_.release(over);
-  hold(-static_cast<std::int64_t>(over * kHugePage));
+  account(-static_cast<std::int64_t>(over * kHugePage));
 }
 
 void Arena::set_limits(std::uint64_t arena_bytes, std::uint64_t process_bytes) {

@@ -247,6 +247,24 @@ TEST(several_threads_touching_one_absent_block_all_see_its_bytes) {
   arena.check_invariants();
 }
 
+TEST(a_held_block_stays_and_takes_the_kernels_writes) {
+  Arena& arena = make_arena(8 * kMiB);
+  auto* p = static_cast<char*>(arena.allocate(4 * kMiB));
+  fill(p, 4 * kMiB, 1);
+  CHECK(arena.evict(p) > 0);
+  int fd = open("/dev/zero", O_RDONLY);
+  CHECK(read(fd, p, 100) < 0 && errno == EFAULT);  // what the kernel says of an absent block
+  CHECK(arena.hold(p + 50));
+  CHECK(read(fd, p, 100) == 100);
+  close(fd);
+  CHECK(arena.evict(p) == 0);
+  arena.release(arena.allocate(4 * kMiB));
+  CHECK(arena.state(p) == State::Dirty);
+  arena.let_go(p);
+  CHECK(arena.evict(p) > 0 && p[99] == 0 && p[100] != 0);
+  CHECK(!arena.hold(&arena));
+}
+
 // --- errors of the disk
 
 namespace {

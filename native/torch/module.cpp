@@ -127,6 +127,15 @@ PYBIND11_MODULE(_torch, m) {
   m.def("is_managed", [](const at::Tensor& tensor) { return the_arena() != nullptr && managed_storage(tensor) != nullptr; });
   m.def("is_resident", &is_resident);
   m.def("evict", &evict);
+  m.def("hold", [](std::uintptr_t address) {
+    auto* p = reinterpret_cast<const void*>(address);
+    if (the_arena() == nullptr || the_arena()->in_child() || !the_arena()->contains(p)) return false;
+    py::gil_scoped_release unlocked;
+    return the_arena()->hold(p);
+  });
+  m.def("let_go", [](std::uintptr_t address) {
+    if (!arena().in_child()) arena().let_go(reinterpret_cast<const void*>(address));
+  });
   m.def("adopt", [](const at::Tensor& tensor) { return adopt(*tensor.storage().unsafeGetStorageImpl()); });
   m.def("install_fault_handler", [] { return install_fault_handler(arena()); });
 }

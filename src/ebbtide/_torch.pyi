@@ -85,6 +85,12 @@ def is_resident(tensor: Tensor) -> bool:
 def evict(tensors: Sequence[Tensor]) -> int:
     """Evict these storages now and wait; returns the bytes that left (for tests and tools)."""
 
+def hold(address: int) -> bool:
+    """Fetch the storage this address lies in, make it writable, and keep it; False when it is not a managed one."""
+
+def let_go(address: int) -> None:
+    """Undo one ``hold``."""
+
 def adopt(tensor: Tensor) -> tuple[int, str]:
     """Move a storage born elsewhere into the arena; every view follows.
 

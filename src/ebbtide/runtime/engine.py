@@ -14,7 +14,7 @@ from pathlib import Path
 from ebbtide import _torch
 from ebbtide.errors import SpillError
 from ebbtide.report.run_report import FORMAT, KINDS, VERSION, OutsideStorage, RunReport, StepMode, StepReport
-from ebbtide.runtime import process
+from ebbtide.runtime import doors, process
 from ebbtide.runtime.adopt import adopt_all
 from ebbtide.runtime.bounds import TOLERANCE_PERCENT, Bounds, arena_too_small, process_too_small
 from ebbtide.runtime.faults import stay_on_top
@@ -79,6 +79,7 @@ class Engine:
         self._started = True
         self._over_at_start = _torch.counters()["over_budget"]
         stay_on_top()
+        doors.guard()
         self._hooks.install()
         self._adopt()
         self._check_rest()
@@ -93,6 +94,7 @@ class Engine:
         if len(self._steps) == _RECORDED_STEPS - 1 and self._recording:
             _torch.reset_peaks()
         stay_on_top()
+        doors.guard()
         _torch.begin_step()
         self._step_before = read_now(_torch.counters)
 
