@@ -11,11 +11,6 @@ namespace ebbtide {
 
 namespace {
 
-// Huge pages where their rounding costs at most an eighth; a storage of 2.1 MiB is better off on small ones.
-bool wants_huge_pages(std::size_t nbytes) {
-  return nbytes >= kHugePage && round_up(nbytes, kHugePage) - nbytes <= nbytes / 8;
-}
-
 constexpr const char* kSpillCure = "free space there or choose another (--spill DIR or EBBTIDE_SPILL)";
 
 struct ThreadStack : OperatorStack {
@@ -71,18 +66,15 @@ void* Arena::allocate(std::size_t nbytes) {
   Lock lock(mutex_);
   reap();
   chaos();
-  bool huge = wants_huge_pages(nbytes);
-  std::size_t page = huge ? kHugePage : kSmallPage;
-  auto pages = static_cast<std::uint32_t>(round_up(nbytes, page) / page);
-
-  BlockId id = blocks_.find_kept(pages, huge);
+  Shape shape = shape_of(nbytes);
+  BlockId id = blocks_.find_kept(shape.bytes());
   if (id != kNoBlock) {
     blocks_.unkeep(id);
     kept_ -= blocks_[id].held;
     if (blocks_[id].read_only) must_protect(blocks_[id].address, blocks_[id].held, PROT_READ | PROT_WRITE);
   } else {
-    id = place(nbytes, huge, pages);
-    if (!claim(lock, huge, pages)) {
+    id = place(nbytes, shape);
+    if (!claim(lock, shape)) {
       retire(id);
       throw ArenaError("no room for " + std::to_string(nbytes) + " bytes: writing to the spill directory " +
                        options_.spill_directory + " failed (" + std::strerror(spill_error_) + "); " + kSpillCure);
@@ -109,21 +101,21 @@ void* Arena::allocate(std::size_t nbytes) {
 }
 
 // A new block's place in the region and so in the spill file, whose space is reserved before it can be needed.
-BlockId Arena::place(std::size_t nbytes, bool huge, std::uint32_t pages) {
-  Region& r = huge ? huge_ : small_;
+BlockId Arena::place(std::size_t nbytes, Shape shape) {
+  Region& r = region(shape);
   BlockId id = blocks_.create();
   if (id == kNoBlock) throw ArenaError("too many storages; manage only larger ones (EBBTIDE_MIN_STORAGE)");
   Block& b = blocks_[id];
-  b.huge = huge;
-  b.pages = pages;
-  b.first_page = r.ranges().take(pages);
+  b.shape = shape;
+  b.held = shape.bytes();
+  b.pages = static_cast<std::uint32_t>(round_up(b.held, r.page()) / r.page());
+  b.first_page = r.ranges().take(b.pages);
   if (b.first_page == AddressSpace::kNone) {
     blocks_.destroy(id);
     throw ArenaError("the arena's address space is used up");
   }
-  b.held = std::uint64_t{pages} * r.page();
   b.address = r.address(b.first_page);
-  r.set_owner(b.first_page, pages, id);
+  r.set_owner(b.first_page, b.pages, id);
   if (limit_ != 0 && live_ + nbytes > limit_) {
     std::uint64_t needed = r.ranges().high_water() * r.page();
     if (int error = r.spill().reserve(needed); error != 0) {
@@ -137,7 +129,7 @@ BlockId Arena::place(std::size_t nbytes, bool huge, std::uint32_t pages) {
 
 // Gives a new block the pages that were claimed for it: warm ones from the pool, the rest made by the first touch.
 void Arena::map_pages(Block& b) {
-  std::uint64_t warm = b.huge ? std::min(b.pages, pool_.warm()) : 0;
+  std::uint64_t warm = std::min(b.shape.body, pool_.warm());
   for (std::uint64_t i = 0; i < warm; ++i) {
     Slot slot = pool_.take();
     must_move_pages(pool_.address(slot), b.address + i * kHugePage, kHugePage);
@@ -186,9 +178,18 @@ void Arena::keep_or_discard(BlockId id) {
     kept_ += b.held;
     return;
   }
-  discard_pages(b.address, b.held);
-  account(-static_cast<std::int64_t>(b.held));
+  give_up_pages(b);
   retire(id);
+}
+
+// Takes a block's pages from it: huge ones to the pool, small ones to the kernel, and all of them if a forked child
+// may still see them (recycled, they would be copied). Callers MUST have taken access away if anybody might touch it.
+void Arena::give_up_pages(Block& b) {
+  std::uint64_t pooled = b.inherited ? 0 : b.shape.body * kHugePage;
+  for (std::uint64_t at = 0; at < pooled; at += kHugePage) pool_.absorb(b.address + at);
+  if (pooled == b.held) return;
+  discard_pages(b.address + pooled, b.held - pooled);
+  account(-static_cast<std::int64_t>(b.held - pooled));
 }
 
 // A dead block without pages. Its place is given back by reap(), because that may free memory and this may not.
@@ -250,7 +251,7 @@ void Arena::enter(const char* name, std::span<const void* const> operands, Work 
   // Start what can start at once, then wait for each: the reads overlap.
   for (std::size_t i = first; i < stack.pins.size(); ++i) {
     BlockId id = stack.pins[i].id;
-    if (blocks_[id].state == State::Absent && try_claim(blocks_[id].huge, blocks_[id].pages)) start_read(id);
+    if (blocks_[id].state == State::Absent && try_claim(blocks_[id].shape)) start_read(id);
   }
   StallScope stall(stall_clock_, counters_);
   for (std::size_t i = first; i < stack.pins.size(); ++i) {

@@ -118,15 +118,17 @@ class Arena {
   using Lock = std::unique_lock<std::mutex>;
   enum class Outcome { Progress, Stuck, SpillFailed };
 
-  Region& region(const Block& b) { return b.huge ? huge_ : small_; }
+  Region& region(const Shape& shape) { return shape.body > 0 ? huge_ : small_; }
+  Region& region(const Block& b) { return region(b.shape); }
   BlockId find(const void* p);
   BlockId find_live(const void* p);
 
   // room.cpp: everything here holds the mutex; make_room, and so claim, let go of it while they wait
-  bool try_claim(bool huge, std::uint32_t pages);
-  bool claim(Lock& lock, bool huge, std::uint32_t pages);  // false: the spill file takes no more
-  void claim_over_budget(bool huge, std::uint32_t pages, const char* why);
-  Outcome make_room(Lock& lock, bool huge, std::uint32_t pages);
+  bool try_claim(Shape shape);
+  bool claim(Lock& lock, Shape shape);  // false: the spill file takes no more
+  void claim_over_budget(Shape shape, const char* why);
+  Outcome make_room(Lock& lock, Shape shape);
+  std::uint64_t fresh_bytes(Shape shape) const;
   void trim();
   void release_spare();
   void evict_ahead();
@@ -163,7 +165,8 @@ class Arena {
   void reap();
   void map_pages(Block& b);
   void flush_traffic(Block& b);
-  BlockId place(std::size_t nbytes, bool huge, std::uint32_t pages);
+  BlockId place(std::size_t nbytes, Shape shape);
+  void give_up_pages(Block& b);
   void pin(OperatorStack& stack, BlockId id);
   void remember_need(const char* name, std::uint64_t bytes);
 

@@ -26,8 +26,8 @@ struct Block {
   std::uint64_t nbytes = 0;      // as requested
   std::uint64_t held = 0;        // page-rounded: what it costs while resident
   std::uint64_t first_page = 0;  // its place in the region, and in the spill file
-  std::uint32_t pages = 0;
-  bool huge = false;             // which region
+  std::uint32_t pages = 0;       // of the region's size, for its place; it need not hold all of the last
+  Shape shape;
 
   State state = State::Dead;
   Kind kind = Kind::Other;

@@ -50,7 +50,7 @@ void BlockTable::keep(BlockId id) {
   b.kept_next = kNoBlock;
   (kept_tail_ == kNoBlock ? kept_head_ : blocks_[kept_tail_].kept_next) = id;
   kept_tail_ = id;
-  BlockId& head = buckets_[bucket(b.pages, b.huge)];
+  BlockId& head = buckets_[bucket(b.held)];
   b.bucket_previous = kNoBlock;
   b.bucket_next = head;
   if (head != kNoBlock) blocks_[head].bucket_previous = id;
@@ -62,14 +62,14 @@ void BlockTable::unkeep(BlockId id) {
   Block& b = blocks_[id];
   (b.kept_previous == kNoBlock ? kept_head_ : blocks_[b.kept_previous].kept_next) = b.kept_next;
   (b.kept_next == kNoBlock ? kept_tail_ : blocks_[b.kept_next].kept_previous) = b.kept_previous;
-  (b.bucket_previous == kNoBlock ? buckets_[bucket(b.pages, b.huge)] : blocks_[b.bucket_previous].bucket_next) = b.bucket_next;
+  (b.bucket_previous == kNoBlock ? buckets_[bucket(b.held)] : blocks_[b.bucket_previous].bucket_next) = b.bucket_next;
   if (b.bucket_next != kNoBlock) blocks_[b.bucket_next].bucket_previous = b.bucket_previous;
   b.keeps_pages = false;
 }
 
-BlockId BlockTable::find_kept(std::uint32_t pages, bool huge) const {
-  BlockId id = buckets_[bucket(pages, huge)];
-  while (id != kNoBlock && (blocks_[id].pages != pages || blocks_[id].huge != huge)) id = blocks_[id].bucket_next;
+BlockId BlockTable::find_kept(std::uint64_t held) const {
+  BlockId id = buckets_[bucket(held)];
+  while (id != kNoBlock && blocks_[id].held != held) id = blocks_[id].bucket_next;
   return id;
 }
 

@@ -29,13 +29,13 @@ class BlockTable {
 
   void keep(BlockId id);        // a Dead block with pages joins the kept ones
   void unkeep(BlockId id);
-  BlockId find_kept(std::uint32_t pages, bool huge) const;  // the one freed last, of exactly this size
+  BlockId find_kept(std::uint64_t held) const;  // the one freed last, of exactly this size
   BlockId oldest_kept() const { return kept_head_; }
   BlockId next_kept(BlockId id) const { return blocks_[id].kept_next; }
 
  private:
   static constexpr std::uint32_t kBuckets = 4096;
-  static std::uint32_t bucket(std::uint32_t pages, bool huge) { return (pages * 2654435761u + huge) % kBuckets; }
+  static std::uint64_t bucket(std::uint64_t held) { return held / kSmallPage * 2654435761u % kBuckets; }
 
   Reservation block_memory_;
   Reservation live_memory_;

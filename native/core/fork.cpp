@@ -30,7 +30,7 @@ void Arena::before_fork() {
   for (std::size_t i = 0; i < blocks_.live().size(); ++i) {  // by index: waiting lets the list change
     BlockId id = blocks_.live()[i];
     const Block& b = blocks_[id];
-    if (is_for_children(b, step_ > 1) && b.state == State::Absent && try_claim(b.huge, b.pages)) start_read(id);
+    if (is_for_children(b, step_ > 1) && b.state == State::Absent && try_claim(b.shape)) start_read(id);
   }
   while (busy_transfers_ > 0) wait(lock, false);
   quiet_ = true;

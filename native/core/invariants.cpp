@@ -19,7 +19,7 @@ void Arena::check_invariants() {
     const Block& b = blocks_[id];
     require(b.state != State::Dead, "a live block is dead");
     require(region(b).owner(b.address) == id && region(b).owner(b.address + b.held - 1) == id, "the map names another owner");
-    require(b.nbytes <= b.held && b.held == b.pages * region(b).page(), "a block holds less than it stores");
+    require(b.nbytes <= b.held && b.held == b.shape.bytes() && b.held <= b.pages * region(b).page(), "a block holds less than it stores");
     live += b.nbytes;
     if (b.state == State::Dirty || b.state == State::Clean || b.state == State::Writing) resident += b.held;
     if (b.state == State::Reading) reading += b.held;

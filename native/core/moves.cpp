@@ -17,6 +17,8 @@ constexpr auto kWaitAtMost = std::chrono::milliseconds(50);
 
 // What is transferred: the storage, not the rest of its last huge page.
 std::uint64_t moved_bytes(const Block& b) { return round_up(b.nbytes, kSmallPage); }
+
+char* tail_of(const Block& b) { return b.address + b.shape.body * kHugePage; }
 }  // namespace
 
 // --- beginning and ending a move (all under the mutex)
@@ -48,13 +50,8 @@ void Arena::close(BlockId id) {
   Block& b = blocks_[id];
   if (options_.hook != nullptr) options_.hook(Point::Closing, id, options_.hook_argument);
   must_protect(b.address, b.held, PROT_NONE);
-  if (b.huge && !b.inherited) {
-    for (std::uint32_t i = 0; i < b.pages; ++i) pool_.absorb(b.address + i * kHugePage);
-    release_spare();
-  } else {  // small pages, and pages that a forked child still sees: recycling those would copy them
-    discard_pages(b.address, b.held);
-    account(-static_cast<std::int64_t>(b.held));
-  }
+  give_up_pages(b);
+  release_spare();
   resident_ -= b.held;
   b.evicted += moved_bytes(b);
   b.state = State::Absent;
@@ -90,11 +87,8 @@ void Arena::make_dirty(BlockId id) {
 void Arena::start_read(BlockId id) {
   Block& b = blocks_[id];
   Region& r = region(b);
-  if (b.huge) {
-    for (std::uint32_t i = 0; i < b.pages; ++i) r.slot(b.first_page + i) = pool_.take();
-  } else {
-    must_protect(r.twin(b.first_page), b.held, PROT_READ | PROT_WRITE);
-  }
+  for (std::uint32_t i = 0; i < b.shape.body; ++i) r.slot(b.first_page + i) = pool_.take();
+  if (b.shape.tail > 0) must_protect(r.twin(tail_of(b)), b.shape.tail, PROT_READ | PROT_WRITE);
   b.read_error = 0;
   b.state = State::Reading;
   b.transfer.out = false;
@@ -106,22 +100,22 @@ void Arena::complete_read(BlockId id, int error) {
   Region& r = region(b);
   bool appears = error == 0 && !b.released;
   // Read-only before it can be seen, so that the first write is noticed.
-  if (b.huge) {
-    for (std::uint32_t i = 0; i < b.pages; ++i) {
-      Slot slot = r.slot(b.first_page + i);
-      if (appears) {
-        must_protect(pool_.address(slot), kHugePage, PROT_READ);
-        must_move_pages(pool_.address(slot), b.address + i * kHugePage, kHugePage);
-        must_protect(pool_.address(slot), kHugePage, PROT_READ | PROT_WRITE);
-      }
-      pool_.give(slot, !appears);
+  for (std::uint32_t i = 0; i < b.shape.body; ++i) {
+    Slot slot = r.slot(b.first_page + i);
+    if (appears) {
+      must_protect(pool_.address(slot), kHugePage, PROT_READ);
+      must_move_pages(pool_.address(slot), b.address + i * kHugePage, kHugePage);
+      must_protect(pool_.address(slot), kHugePage, PROT_READ | PROT_WRITE);
     }
-  } else if (appears) {
-    must_protect(r.twin(b.first_page), b.held, PROT_READ);
-    must_move_pages(r.twin(b.first_page), b.address, b.held);
-  } else {
-    discard_pages(r.twin(b.first_page), b.held);
-    account(-static_cast<std::int64_t>(b.held));
+    pool_.give(slot, !appears);
+  }
+  char* tail = r.twin(tail_of(b));
+  if (b.shape.tail > 0 && appears) {
+    must_protect(tail, b.shape.tail, PROT_READ);
+    must_move_pages(tail, tail_of(b), b.shape.tail);
+  } else if (b.shape.tail > 0) {
+    discard_pages(tail, b.shape.tail);
+    account(-static_cast<std::int64_t>(b.shape.tail));
   }
   if (b.released) return retire(id);
   b.read_error = error;
@@ -223,13 +217,13 @@ int Arena::transfer_chunk(const Block& b, std::uint32_t chunk, bool out) {
   std::uint64_t offset = b.first_page * r.page() + begin;
   iovec parts[kChunk / kHugePage];
   int count = 0;
-  if (out || !b.huge) {
-    char* from = out ? b.address : r.twin(b.first_page);
-    parts[count++] = {from + begin, bytes};
+  if (out) {
+    parts[count++] = {b.address + begin, bytes};
   } else {
-    for (std::uint64_t at = 0; at < bytes; at += kHugePage) {
-      Slot slot = r.slot(b.first_page + (begin + at) / kHugePage);
-      parts[count++] = {pool_.address(slot), std::min<std::uint64_t>(kHugePage, bytes - at)};
+    for (std::uint64_t at = begin; at < begin + bytes; at += kHugePage) {
+      std::uint64_t page = at / kHugePage;
+      char* into = page < b.shape.body ? pool_.address(r.slot(b.first_page + page)) : r.twin(tail_of(b));
+      parts[count++] = {into, std::min<std::uint64_t>(kHugePage, begin + bytes - at)};
     }
   }
   return out ? r.spill().write(parts, count, offset) : r.spill().read(parts, count, offset);
@@ -263,13 +257,12 @@ int Arena::ensure_resident(Lock& lock, BlockId id) {
     }
     if (b.state != State::Absent) return 0;
     if (tries == kReadTries) return b.read_error;
-    bool claimed = try_claim(b.huge, b.pages);
+    bool claimed = try_claim(b.shape);
     if (!claimed) {
-      Outcome outcome = make_room(lock, b.huge, b.pages);
+      Outcome outcome = make_room(lock, b.shape);
       bool wanted = b.generation == generation && b.state == State::Absent;
       if (outcome == Outcome::Progress || !wanted) continue;
-      claim_over_budget(b.huge, b.pages,
-                        outcome == Outcome::Stuck ? "an operator needs more at once than the budget holds"
+      claim_over_budget(b.shape, outcome == Outcome::Stuck ? "an operator needs more at once than the budget holds"
                                                   : "the spill file takes no more, and a storage must come back");
     }
     start_read(id);

@@ -23,15 +23,17 @@ void Arena::account(std::int64_t bytes) {
   counters_.held_peak = std::max(counters_.held_peak, held_);
 }
 
-// Grants `pages` pages: the caller takes huge ones from the pool (warm ones are held already), small ones appear at
-// the first touch. Pages of the dead are used before the budget is grown only if they have waited a whole step: a
+// What a shape adds to held bytes: warm pages of the pool are held already.
+std::uint64_t Arena::fresh_bytes(Shape shape) const {
+  return shape.bytes() - std::min(shape.body, pool_.warm()) * kHugePage;
+}
+
+// Grants the pages of a shape: the caller takes huge ones from the pool, small ones appear at the first touch. Pages of the dead are used before the budget is grown only if they have waited a whole step: a
 // younger one is likely to be asked for again in its own size, which costs nothing at all.
-bool Arena::try_claim(bool huge, std::uint32_t pages) {
+bool Arena::try_claim(Shape shape) {
   if (process_limit_ != 0 && now_ns() - rest_measured_ns_ > kMeasureEvery) measure_rest();
-  std::uint64_t bytes = std::uint64_t{pages} * (huge ? kHugePage : kSmallPage);
   for (;;) {
-    std::uint32_t warm = huge ? std::min(pages, pool_.warm()) : 0;
-    std::uint64_t fresh = bytes - warm * kHugePage;
+    std::uint64_t fresh = fresh_bytes(shape);
     std::uint64_t after = held_ + fresh;
     BlockId oldest = blocks_.oldest_kept();
     bool stale = oldest != kNoBlock && blocks_[oldest].freed_in_step + 1 < step_;
@@ -43,7 +45,7 @@ bool Arena::try_claim(bool huge, std::uint32_t pages) {
       if (fresh > 0) account(static_cast<std::int64_t>(fresh));
       return true;
     }
-    std::uint32_t spare = pool_.warm() - warm;
+    std::uint32_t spare = pool_.warm() - std::min(shape.body, pool_.warm());
     if (spare > 0) {
       auto over = static_cast<std::uint32_t>(std::min<std::uint64_t>(round_up(after - limit_, kHugePage) / kHugePage, spare));
       pool_.release(over);
@@ -56,14 +58,14 @@ bool Arena::try_claim(bool huge, std::uint32_t pages) {
   }
 }
 
-bool Arena::claim(Lock& lock, bool huge, std::uint32_t pages) {
+bool Arena::claim(Lock& lock, Shape shape) {
   StallScope stall(stall_clock_, counters_);
-  while (!try_claim(huge, pages)) {
+  while (!try_claim(shape)) {
     stall.begin(Stall::Room);
-    Outcome outcome = make_room(lock, huge, pages);
+    Outcome outcome = make_room(lock, shape);
     if (outcome == Outcome::SpillFailed) return false;
     if (outcome == Outcome::Stuck) {
-      claim_over_budget(huge, pages, "an operator needs more at once than the budget holds");
+      claim_over_budget(shape, "an operator needs more at once than the budget holds");
       return true;
     }
   }
@@ -71,10 +73,8 @@ bool Arena::claim(Lock& lock, bool huge, std::uint32_t pages) {
 }
 
 // The last resort: loudly, because the alternatives are to hang or to lose something.
-void Arena::claim_over_budget(bool huge, std::uint32_t pages, const char* why) {
-  std::uint64_t bytes = std::uint64_t{pages} * (huge ? kHugePage : kSmallPage);
-  std::uint64_t fresh = bytes - (huge ? std::min(pages, pool_.warm()) * kHugePage : 0);
-  account(static_cast<std::int64_t>(fresh));
+void Arena::claim_over_budget(Shape shape, const char* why) {
+  account(static_cast<std::int64_t>(fresh_bytes(shape)));
   if (counters_.over_budget) return;
   counters_.over_budget = true;
   std::snprintf(trouble_, sizeof trouble_, "over budget: %s (budget %llu bytes, held now %llu)", why,
@@ -82,10 +82,10 @@ void Arena::claim_over_budget(bool huge, std::uint32_t pages, const char* why) {
   say(trouble_);
 }
 
-// Starts evictions that will make room for `pages`, and waits for one change. The caller tries its claim again.
-Arena::Outcome Arena::make_room(Lock& lock, bool huge, std::uint32_t pages) {
+// Starts evictions that will make room for a shape, and waits for one change. The caller tries its claim again.
+Arena::Outcome Arena::make_room(Lock& lock, Shape shape) {
   pressure_ = room_waited_in_step_ = true;
-  std::uint64_t needed = std::uint64_t{pages} * (huge ? kHugePage : kSmallPage);
+  std::uint64_t needed = shape.bytes();
   if (held_ > limit_) needed += held_ - limit_;
   std::uint64_t coming = (limit_ > held_ ? limit_ - held_ : 0) + pool_.warm() * kHugePage + kept_ + leaving_;
   std::uint64_t failures = write_failures_;
@@ -140,17 +140,11 @@ void Arena::evict_ahead() {
   if (coming < wanted) start_evictions(wanted - coming, Shield::None);
 }
 
-// The pages of a dead block go to the pool, small ones to the kernel.
 void Arena::drop_kept(BlockId id) {
   Block& b = blocks_[id];
   blocks_.unkeep(id);
   kept_ -= b.held;
-  if (b.huge) {
-    for (std::uint32_t i = 0; i < b.pages; ++i) pool_.absorb(b.address + i * kHugePage);
-  } else {
-    discard_pages(b.address, b.held);
-    account(-static_cast<std::int64_t>(b.held));
-  }
+  give_up_pages(b);
   retire(id);
 }
 

@@ -33,4 +33,20 @@ inline constexpr BlockId kNoBlock = ~BlockId{0};
 
 constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 
+// The pages of a storage: a body of huge ones, and a tail of small ones for the rest. Where the rest nearly fills a
+// huge page it gets one too: rounding may cost a sixteenth. (7 MiB: three huge pages and 1 MiB of small ones.)
+struct Shape {
+  std::uint32_t body = 0;  // huge pages
+  std::uint64_t tail = 0;  // bytes, in small pages
+
+  std::uint64_t bytes() const { return body * kHugePage + tail; }
+};
+
+constexpr Shape shape_of(std::size_t nbytes) {
+  auto body = static_cast<std::uint32_t>(nbytes / kHugePage);
+  std::size_t tail = round_up(nbytes % kHugePage, kSmallPage);
+  if (tail > 0 && kHugePage - tail <= nbytes / 16) return {body + 1, 0};
+  return {body, tail};
+}
+
 }  // namespace ebbtide

@@ -84,6 +84,14 @@ TEST(the_address_space_never_hands_out_a_page_twice_and_merges_what_returns) {
   CHECK(space.take(kPages) == 0);  // one range again
 }
 
+TEST(a_shape_covers_its_storage_and_wastes_at_most_a_sixteenth) {
+  for (std::size_t n : {1ul, 4096ul, 4097ul, kHugePage - 1, kHugePage, kHugePage + 1, 9ul << 20, (9ul << 20) + 5, 31ul << 20}) {
+    Shape shape = shape_of(n);
+    CHECK(shape.bytes() >= n && shape.bytes() - n < std::max(kSmallPage, n / 16 + 1) && shape.tail < kHugePage);
+  }
+  CHECK(shape_of(7 << 20).body == 3 && shape_of(7 << 20).tail == 1 << 20);
+}
+
 TEST(a_spill_file_has_no_name_and_the_bytes_come_back) {
   SpillFile file(spill_directory());
   CHECK(file.reserve(1 << 20) == 0 && file.reserved() >= 1 << 20);

@@ -22,7 +22,7 @@ struct Twin {
 std::size_t random_size(std::mt19937& random) {
   switch (random() % 16) {
     case 0: return (std::size_t{2} << 20) * (1 + random() % 2) - random() % 4096;  // huge pages
-    case 1: return (std::size_t{2} << 20) + (std::size_t{512} << 10);              // small ones, since huge would waste
+    case 1: return (std::size_t{2} << 20) + (std::size_t{512} << 10);              // a huge one and a tail
     case 2: case 3: case 4: case 5: return 4096 + random() % (200 << 10);
     default: return 4096 + random() % 8192;
   }

@@ -87,3 +87,22 @@ class PlatformError(EbbtideError):
     """This machine, Python or torch is not one that Ebbtide runs on."""
 
     exit_code = 6
+
+
+class FileFormatError(EbbtideError, ValueError):
+    """A trace, machine, plan or timeline that this Ebbtide does not read: damaged, or of another version."""
+
+    exit_code = 2
+
+
+class PlanError(EbbtideError):
+    """A plan that breaks its promises for a trace and a machine; ``violations`` says how, in words."""
+
+    def __init__(self, violations: tuple[str, ...]) -> None:
+        super().__init__(violations)
+        self.violations = violations
+
+    def __str__(self) -> str:
+        shown = "; ".join(self.violations[:3])
+        more = f"; and {len(self.violations) - 3} more" if len(self.violations) > 3 else ""
+        return f"the plan cannot be carried out: {shown}{more}"

@@ -1,0 +1,38 @@
+"""What all of ``ir`` shares: where a figure comes from, checks of single values, and integer columns."""
+
+from enum import StrEnum
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+LARGEST = 2**62
+"""No integer in ``ir`` exceeds this, so that every one fits a 64-bit column and two can be added."""
+
+
+class Origin(StrEnum):
+    """How a figure was obtained: on this hardware, by the virtual clock, or taken from a data sheet or a paper."""
+
+    MEASURED = "measured"
+    SIMULATED = "simulated"
+    ASSUMED = "assumed"
+
+
+def check_range(record: object, names: str, low: int = 0, high: int = LARGEST) -> None:
+    """Raises ValueError unless each named field (spaces between) is an int in [low, high], or None."""
+    for name in names.split():
+        value = getattr(record, name)
+        if value is not None and not low <= value <= high:
+            raise ValueError(f"{name} must lie in [{low}, {high}], not be {value}")
+
+
+def frozen_ints(values: npt.ArrayLike, name: str) -> Ints:
+    """A read-only column of its own; ValueError for anything but one dimension of integers."""
+    column = np.array(values, dtype=None if np.size(values) else np.int64)
+    if column.ndim != 1 or column.dtype.kind not in "iu" or (column.size and int(column.max()) > LARGEST):
+        raise ValueError(f"{name} must be one row of integers of at most {LARGEST}")
+    column = column.astype(np.int64)
+    column.flags.writeable = False
+    return column

@@ -1,0 +1,209 @@
+"""The independent checker: does a plan keep its promises for a trace and a machine? The rules are [Note: stays].
+
+It shares no code with planners; bytes it asks of the accountant. Each storage is cut at the ends of its stays' byte
+ranges, and each piece is checked on its own. Left out: time. A copy whose window is too short is late, not wrong.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ebbtide.errors import PlanError
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.occupancy import PageSize, exact, occupancy
+from ebbtide.ir.plan import Plan, Stay
+from ebbtide.ir.trace import Access, Trace
+from ebbtide.units import format_bytes
+
+
+class Rule(StrEnum):
+    """The promise that is broken."""
+
+    TRACE = "the plan is for this trace"
+    BOUNDS = "a stay lies within its storage and its life, on a tier of the machine"
+    ROOM = "bytes have room on a tier only once at a time"
+    WHOLE = "every live byte has a valid replica at every tick"
+    SOURCE = "contents come from birth, the same tier, or a valid replica over a link"
+    ACCESS = "an access finds a valid replica where it may be used in place"
+    WRITE = "a write finds no other replica and no copy in flight"
+    CAPACITY = "no tier holds more than its capacity"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One broken promise; ``storage`` and ``tick`` say where, if it has such a place."""
+
+    rule: Rule
+    text: str
+    storage: int | None = None
+    tick: int | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """The stays that cover one piece of a storage. ``repeated`` has those of the neighbouring steps as well."""
+
+    storage: int
+    low: int
+    high: int
+    stays: list[Stay]
+    repeated: list[tuple[int, int, int, str]]  # start, valid_from, stop, tier
+
+    def broken(self, rule: Rule, tick: int, what: str) -> Violation:
+        text = f"storage {self.storage}, bytes [{self.low}, {self.high}), tick {tick}: {what}"
+        return Violation(rule, text, self.storage, tick)
+
+    def valid(self) -> dict[str, list[tuple[int, int]]]:
+        """Intervals of ticks in which each tier has a valid replica, joined where they touch."""
+        joined: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for _, valid_from, stop, tier in sorted(self.repeated, key=lambda stay: stay[1]):
+            known = joined[tier]
+            if known and valid_from <= known[-1][1]:
+                known[-1] = (known[-1][0], max(known[-1][1], stop))
+            else:
+                known.append((valid_from, stop))
+        return joined
+
+
+def check_plan(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize = exact) -> tuple[Violation, ...]:
+    """All broken promises; empty for a plan that can be carried out. The budget is ``machine.with_budget``'s."""
+    if plan.signature != trace.signature():
+        return (Violation(Rule.TRACE, "the plan was made for a step with other storages"),)
+    found = [violation for stay in plan.stays for violation in _bounds(stay, trace, machine)]
+    if found:
+        return tuple(found)
+    by_storage: dict[int, list[Stay]] = defaultdict(list)
+    for stay in plan.stays:
+        by_storage[stay.storage].append(stay)
+    for storage in range(len(trace.storages)):
+        for piece in _pieces(storage, by_storage[storage], trace):
+            found += _room(piece)
+            found += _whole(piece, trace)
+            found += _sources(piece, trace, machine)
+            found += _uses(piece, trace, machine)
+    found += _capacity(plan, trace, machine, page_bytes)
+    return tuple(found)
+
+
+def require_valid(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize = exact) -> None:
+    """Raises PlanError for a plan that breaks a promise."""
+    if found := check_plan(plan, trace, machine, page_bytes):
+        raise PlanError(tuple(violation.text for violation in found))
+
+
+def _bounds(stay: Stay, trace: Trace, machine: Machine) -> Iterator[Violation]:
+    if stay.storage >= len(trace.storages):
+        yield Violation(Rule.BOUNDS, f"a stay of storage {stay.storage}, which the trace does not have", stay.storage)
+        return
+    storage, n_ticks = trace.storages[stay.storage], len(trace.ticks)
+    earliest, latest = (0, stay.start + n_ticks) if storage.persistent else (storage.birth, storage.death)
+    problems = {
+        f"is on {stay.tier}, which the machine does not have": stay.tier not in {tier.name for tier in machine.tiers},
+        f"has bytes up to {stay.high} of {storage.nbytes}": stay.high > storage.nbytes,
+        f"starts before its life, at {stay.start}": stay.start < earliest,
+        f"is persistent and starts in another step, at {stay.start}": storage.persistent and stay.start >= n_ticks,
+        f"goes on to tick {stay.stop} though it may last to {latest}": stay.stop > latest,
+    }
+    for what, is_broken in problems.items():
+        if is_broken:
+            yield Violation(Rule.BOUNDS, f"a stay of storage {stay.storage} {what}", stay.storage, stay.start)
+
+
+def _pieces(storage: int, stays: list[Stay], trace: Trace) -> Iterator[_Piece]:
+    n_ticks, row = len(trace.ticks), trace.storages[storage]
+    shifts = (-n_ticks, 0, n_ticks) if row.persistent else (0,)
+    cuts = sorted({0, row.nbytes} | {stay.low for stay in stays} | {stay.high for stay in stays})
+    for low, high in zip(cuts, cuts[1:], strict=False):
+        cover = [stay for stay in stays if stay.low <= low and high <= stay.high]
+        repeated = [
+            (stay.start + shift, stay.valid_from + shift, stay.stop + shift, stay.tier)
+            for shift in shifts
+            for stay in cover
+        ]
+        yield _Piece(storage, low, high, cover, repeated)
+
+
+def _room(piece: _Piece) -> Iterator[Violation]:
+    last: dict[str, int] = {}
+    reported: set[str] = set()
+    for start, _, stop, tier in sorted(piece.repeated):
+        if start < last.get(tier, start) and tier not in reported:
+            reported.add(tier)
+            yield piece.broken(Rule.ROOM, start, f"has room on {tier} twice")
+        last[tier] = max(stop, last.get(tier, stop))
+
+
+def _whole(piece: _Piece, trace: Trace) -> Iterator[Violation]:
+    storage = trace.storages[piece.storage]
+    reached = storage.birth
+    for low, high in sorted(interval for intervals in piece.valid().values() for interval in intervals):
+        if low > reached:
+            break
+        reached = max(reached, high)
+    if reached < storage.death:
+        yield piece.broken(Rule.WHOLE, reached, "there is no valid replica")
+
+
+def _sources(piece: _Piece, trace: Trace, machine: Machine) -> Iterator[Violation]:
+    storage, valid = trace.storages[piece.storage], piece.valid()
+    born = False
+    for stay in piece.stays:
+        between_ticks = stay.valid_from == stay.start
+        if between_ticks and stay.start == storage.birth and not storage.persistent:
+            if born:
+                yield piece.broken(Rule.SOURCE, stay.start, "is born in two places")
+            if not machine.tier(stay.tier).in_place.writes:
+                yield piece.broken(Rule.SOURCE, stay.start, f"is born on {stay.tier}, where nothing can be written")
+            born = True
+            continue
+        first = stay.start - 1 if between_ticks else stay.start
+        reachable = {tier for tier in valid if machine.link(tier, stay.tier)} | ({stay.tier} if between_ticks else set())
+        if not any(
+            low <= first and stay.valid_from <= high for tier in reachable for low, high in valid.get(tier, ())
+        ):
+            yield piece.broken(
+                Rule.SOURCE,
+                stay.start,
+                f"no tier with a link to {stay.tier} has valid contents until {stay.valid_from}",
+            )
+
+
+def _uses(piece: _Piece, trace: Trace, machine: Machine) -> Iterator[Violation]:
+    for tick, mode in _accesses(piece, trace):
+        here = [stay for stay in piece.repeated if stay[0] <= tick < stay[2]]
+        usable = [machine.tier(tier).in_place for _, valid_from, _, tier in here if valid_from <= tick]
+        writes = bool(mode & Access.WRITE)
+        if not any(in_place.writes if writes else in_place.reads for in_place in usable):
+            verb = "written" if writes else "read"
+            yield piece.broken(Rule.ACCESS, tick, f"it is {verb} where no valid replica may be {verb} in place")
+        if writes and len(here) > 1:
+            others = ", ".join(sorted(tier for *_, tier in here))
+            yield piece.broken(Rule.WRITE, tick, f"it is written while there is room for it on {others}")
+
+
+def _accesses(piece: _Piece, trace: Trace) -> Iterable[tuple[int, int]]:
+    """Of scratch, which is in use throughout, the ticks at which anything about its stays changes."""
+    storage = trace.storages[piece.storage]
+    if storage.scratch:
+        changes = {tick for start, valid_from, stop, _ in piece.repeated for tick in (start, valid_from, stop)}
+        ticks = {storage.birth} | {tick for tick in changes if storage.birth <= tick < storage.death}
+        return [(tick, Access.READ | Access.WRITE) for tick in sorted(ticks)]
+    rows = trace.accesses.of(piece.storage)
+    return zip(trace.accesses.tick[rows].tolist(), trace.accesses.mode[rows].tolist(), strict=True)
+
+
+def _capacity(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize) -> Iterator[Violation]:
+    held = occupancy(trace, plan.stays, [tier.name for tier in machine.tiers], page_bytes)
+    for tier in machine.tiers:
+        level = held[tier.name]
+        if tier.capacity_bytes is not None and int(level.max()) > tier.capacity_bytes:
+            tick = int(level.argmax())
+            text = (
+                f"{tier.name} holds {format_bytes(int(level[tick]))} at tick {tick} ({trace.ticks[tick].operator}), "
+                f"{int(level[tick]) - tier.capacity_bytes} bytes more than its {format_bytes(tier.capacity_bytes)}"
+            )
+            yield Violation(Rule.CAPACITY, text, tick=tick)

@@ -1,0 +1,113 @@
+"""The one accountant: stays in, bytes on each tier at each tick out. Nobody else adds up bytes.
+
+A tick counts all that has room at any moment of it, so a level is an upper bound within the tick. A copy in flight
+counts on both of its tiers, since a stay is room from its start on. Left out: what an allocator holds beyond pages
+(fragmentation, a pool), which the runtime measures.
+
+Worked example. A step of T = 4 ticks and two stays on dram: a parameter of 100 bytes during [0, 4), and a gradient
+of 30 bytes that is born at tick 2 and freed in tick 1 of the next step, so during [2, 6), of which ticks 4 and 5 are
+0 and 1 of the next step. The level at ticks 0 .. 3 is 100+30, 100+30, 100+30, 100+30: in steady state there is always
+a gradient. Were it freed in tick 0 of the next step, [2, 5), the level would be 130, 100, 130, 130. With pages of
+64 bytes the parameter takes 128 and the gradient 64, or if it were split at byte 20 into [0, 20) and [20, 30), 64 for
+each part, because both touch the first page: split at page boundaries.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from ebbtide.ir.base import LARGEST, Ints
+from ebbtide.ir.plan import Stay
+from ebbtide.ir.trace import Trace
+from ebbtide.units import round_up
+
+PageSize: TypeAlias = Callable[[int], int]
+"""Bytes of a storage in, bytes of the pages under it out."""
+
+
+def exact(_nbytes: int) -> int:
+    """Counts bytes as they are."""
+    return 1
+
+
+def pages_of(page_bytes: int) -> PageSize:
+    """Every storage lies on pages of one size."""
+    return lambda _nbytes: page_bytes
+
+
+def paged_bytes(trace: Trace, storage: int, low: int, high: int, page_bytes: PageSize) -> int:
+    """The bytes of all pages that bytes [low, high) of a storage touch."""
+    page = page_bytes(trace.storages[storage].nbytes)
+    return round_up(high, page) - low // page * page
+
+
+def levels(start: Ints, stop: Ints, nbytes: Ints, n_ticks: int) -> Ints:
+    """THE sum: bytes at each of ``n_ticks`` ticks of a cycle, of room for ``nbytes`` during [start, stop) each.
+
+    An interval longer than the cycle counts once for every time that it comes round. ValueError past 2**62 bytes.
+    """
+    rounds, rest = np.divmod(stop - start, n_ticks)
+    if float(np.dot(nbytes.astype(np.float64), rounds + 1.0)) > LARGEST:
+        raise ValueError("the bytes to add up do not fit 62 bits")
+    change = np.zeros(2 * n_ticks + 1, dtype=np.int64)
+    first = start % n_ticks
+    np.add.at(change, first, nbytes)
+    np.add.at(change, first + rest, -nbytes)
+    unrolled = np.cumsum(change[:-1])
+    total: Ints = unrolled[:n_ticks] + unrolled[n_ticks:] + np.dot(nbytes, rounds)
+    return total
+
+
+def occupancy(
+    trace: Trace, stays: Iterable[Stay], tiers: Sequence[str], page_bytes: PageSize = exact
+) -> dict[str, Ints]:
+    """Bytes at each tick of a step, for each of ``tiers``; stays on other tiers are not counted."""
+    rows: dict[str, list[tuple[int, int, int]]] = {tier: [] for tier in tiers}
+    for stay in stays:
+        if stay.tier in rows:
+            nbytes = paged_bytes(trace, stay.storage, stay.low, stay.high, page_bytes)
+            rows[stay.tier].append((stay.start, stay.stop, nbytes))
+    return {tier: _levels_of(trace, intervals) for tier, intervals in rows.items()}
+
+
+def live_bytes(trace: Trace, page_bytes: PageSize = exact) -> Ints:
+    """Bytes of all storages alive at each tick, wherever they lie."""
+    return _levels_of(
+        trace,
+        [
+            (storage.birth, storage.death, paged_bytes(trace, number, 0, storage.nbytes, page_bytes))
+            for number, storage in enumerate(trace.storages)
+        ],
+    )
+
+
+def needed_bytes(trace: Trace, page_bytes: PageSize = exact) -> Ints:
+    """Bytes that each tick's operation has to have at once: operands, what is born, and scratch.
+
+    Its peak is the smallest budget that any plan can keep where operations use the fastest tier alone, and its place
+    the operation that needs it.
+    """
+    accesses = trace.accesses
+    births = {(number, storage.birth) for number, storage in enumerate(trace.storages) if not storage.persistent}
+    uses = births | set(zip(accesses.storage.tolist(), accesses.tick.tolist(), strict=True))
+    size = [paged_bytes(trace, number, 0, storage.nbytes, page_bytes) for number, storage in enumerate(trace.storages)]
+    whole = [(row.birth, row.death, size[number]) for number, row in enumerate(trace.storages) if row.scratch]
+    single = [(tick, tick + 1, size[number]) for number, tick in uses if not trace.storages[number].scratch]
+    return _levels_of(trace, whole + single)
+
+
+def peak(level: Ints) -> int:
+    """The most bytes at one tick."""
+    return int(level.max())
+
+
+def mean(level: Ints, trace: Trace) -> int:
+    """The mean over the step's time; over its ticks if the trace has no times."""
+    times = np.array([tick.time_ns for tick in trace.ticks], dtype=np.float64)
+    return round(float(np.average(level, weights=times if times.any() else None)))
+
+
+def _levels_of(trace: Trace, intervals: list[tuple[int, int, int]]) -> Ints:
+    start, stop, nbytes = np.array(intervals, dtype=np.int64).reshape(-1, 3).T
+    return levels(start, stop, nbytes, len(trace.ticks))

@@ -1,0 +1,95 @@
+"""Timeline: what happened in a step, or would: spans on lanes and levels of tiers, in ns from the step's start.
+
+Who writes it: the runtime (measured) and the simulator (simulated), so that one overlay shows plan against reality.
+Left out: which thread did what.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ebbtide.ir.base import Origin, check_range
+
+COMPUTE_LANE = "compute"
+"""Every other lane is a link's name."""
+
+
+class SpanKind(StrEnum):
+    """What took the time. The stalls of the compute lane are for room, for a prefetch under way, for a demand fetch."""
+
+    COMPUTE = "compute"
+    STALL_ROOM = "stall_room"
+    STALL_LATE = "stall_late"
+    STALL_DEMAND = "stall_demand"
+    EVICT = "evict"
+    FETCH = "fetch"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A lane was busy during [start_ns, stop_ns): at ``tick``, with ``nbytes`` of ``storage``, if it has such."""
+
+    lane: str
+    kind: SpanKind
+    start_ns: int
+    stop_ns: int
+    tick: int | None = None
+    storage: int | None = None
+    nbytes: int = 0
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        check_range(self, "start_ns tick storage nbytes")
+        check_range(self, "stop_ns", low=self.start_ns)
+        if (self.lane == COMPUTE_LANE) == (self.kind in (SpanKind.EVICT, SpanKind.FETCH)):
+            raise ValueError(f"a span of {self.kind} is not for lane {self.lane!r:.80}")
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """From ``time_ns`` on, until the tier's next level, the tier holds ``nbytes``."""
+
+    tier: str
+    time_ns: int
+    nbytes: int
+
+    def __post_init__(self) -> None:
+        check_range(self, "time_ns nbytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """One step under ``policy``. Spans are sorted by start, levels by time; the compute lane does one thing at a time.
+
+    ``step_ns`` is the step's time; copies may still be under way then, and their spans go on past it.
+    """
+
+    policy: str
+    origin: Origin
+    step_ns: int
+    spans: tuple[Span, ...]
+    levels: tuple[Level, ...]
+
+    def __post_init__(self) -> None:
+        check_range(self, "step_ns")
+        starts = [span.start_ns for span in self.spans]
+        times = [level.time_ns for level in self.levels]
+        if starts != sorted(starts) or times != sorted(times):
+            raise ValueError("spans must be sorted by their start and levels by their time")
+        compute = [span for span in self.spans if span.lane == COMPUTE_LANE]
+        if any(before.stop_ns > after.start_ns for before, after in zip(compute, compute[1:], strict=False)):
+            raise ValueError("two spans of the compute lane overlap")
+        if compute and compute[-1].stop_ns > self.step_ns:
+            raise ValueError("the compute lane goes on past the step's end")
+
+    def time_ns(self, *kinds: SpanKind) -> int:
+        """Time in spans of these kinds, summed over lanes."""
+        return sum(span.stop_ns - span.start_ns for span in self.spans if span.kind in kinds)
+
+    def moved_bytes(self) -> dict[str, int]:
+        """Bytes that each link moved."""
+        moved: dict[str, int] = defaultdict(int)
+        for span in self.spans:
+            if span.lane != COMPUTE_LANE:
+                moved[span.lane] += span.nbytes
+        return dict(moved)

@@ -1,0 +1,238 @@
+"""Trace: one steady training step as it was recorded. Time is [Note: ticks].
+
+Who writes it: the recorder (``capture``), and ``tiertrace`` from published traces. Who reads it: planners, checker,
+simulator, analysis. Accesses are columns, since a step has ten times as many of them as storages.
+
+Left out: the order of accesses within a tick (a tick holds all its operands at once), and which bytes of a storage
+an access touches (all of them).
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+from enum import IntFlag, StrEnum
+
+import numpy as np
+
+from ebbtide.ir.base import Ints, Origin, check_range, frozen_ints
+
+
+class StorageKind(StrEnum):
+    """What a storage is to the training step, as in the run report."""
+
+    PARAMETER = "parameter"
+    GRADIENT = "gradient"
+    OPTIMIZER_STATE = "optimizer_state"
+    ACTIVATION = "activation"
+    OTHER = "other"
+
+
+class Access(IntFlag):
+    """What a tick's operation does with a storage. A write may leave part of the storage as it was."""
+
+    READ = 1
+    WRITE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """One operation on the step's main thread, up to the beginning of the next.
+
+    ``time_ns`` is its duration without stalls; ``flops`` and ``nbytes`` (read and written) are 0 where not known.
+    """
+
+    time_ns: int
+    operator: str = ""
+    module: str = ""
+    flops: int = 0
+    nbytes: int = 0
+
+    def __post_init__(self) -> None:
+        check_range(self, "time_ns flops nbytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """One allocation of ``nbytes``, alive during ticks [birth, death); for a persistent one that is [0, T).
+
+    ``allocation`` is its place among the arena's allocations within tick ``birth``: with the tick, the runtime's
+    clock. None if the main thread did not allocate it in this step. ``scratch`` means that nobody saw who uses it:
+    it is read and written in every tick of its life, whatever its accesses say (arena.md, rule 3).
+    """
+
+    nbytes: int
+    kind: StorageKind
+    birth: int
+    death: int
+    module: str = ""
+    persistent: bool = False
+    scratch: bool = False
+    allocation: int | None = None
+
+    def __post_init__(self) -> None:
+        check_range(self, "nbytes", low=1)
+        check_range(self, "birth allocation")
+        check_range(self, "death", low=self.birth + 1)
+        if self.persistent and (self.birth != 0 or self.allocation is not None):
+            raise ValueError("a persistent storage is born at tick 0 and not allocated within the step")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Accesses:
+    """Columns: storage ``storage[i]`` is accessed at tick ``tick[i]`` as ``mode[i]`` (Access) says.
+
+    Sorted by storage, then tick; at most one row for each pair of them.
+    """
+
+    storage: Ints
+    tick: Ints
+    mode: Ints
+
+    def __post_init__(self) -> None:
+        for name in ("storage", "tick", "mode"):
+            object.__setattr__(self, name, frozen_ints(getattr(self, name), name))
+        if not len(self.storage) == len(self.tick) == len(self.mode):
+            raise ValueError("the columns of the accesses differ in length")
+        next_storage, same_storage = np.diff(self.storage) > 0, np.diff(self.storage) == 0
+        if not np.all(next_storage | (same_storage & (self.tick[1:] > self.tick[:-1]))):
+            raise ValueError("accesses must be sorted by storage, then tick, without duplicates")
+        if len(self.mode) and not 1 <= int(self.mode.min()) <= int(self.mode.max()) <= 3:
+            raise ValueError("an access reads (1), writes (2) or does both (3)")
+
+    def __len__(self) -> int:
+        return len(self.storage)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Accesses):
+            return NotImplemented
+        pairs = ((self.storage, other.storage), (self.tick, other.tick), (self.mode, other.mode))
+        return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def of(self, storage: int) -> slice:
+        """The rows of one storage: ``accesses.tick[accesses.of(7)]``."""
+        first, last = np.searchsorted(self.storage, (storage, storage + 1))
+        return slice(int(first), int(last))
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One steady step. A storage's number is its place in ``storages``; T is ``len(ticks)``.
+
+    ``origin`` says how the times were obtained. Raises ValueError for accesses outside of lives, times that do not
+    fit 62 bits in sum, and two storages with one place on the runtime's clock.
+    """
+
+    name: str
+    origin: Origin
+    ticks: tuple[Tick, ...]
+    storages: tuple[Storage, ...]
+    accesses: Accesses
+    _starts_ns: Ints = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.ticks:
+            raise ValueError("a trace has at least one tick")
+        self._check_sums()
+        self._check_lives()
+        self._check_accesses()
+        starts = np.cumsum([0, *(tick.time_ns for tick in self.ticks)])
+        object.__setattr__(self, "_starts_ns", frozen_ints(starts, "times"))
+
+    def _check_sums(self) -> None:
+        for what, total in (("times", sum(tick.time_ns for tick in self.ticks)), ("storages", self.total_bytes)):
+            if total > 2**62:
+                raise ValueError(f"the {what} add up to {total}, more than 2**62")
+
+    def _check_lives(self) -> None:
+        clock = [
+            (storage.birth, storage.allocation) for storage in self.storages if storage.allocation is not None
+        ]
+        if len(set(clock)) != len(clock):
+            raise ValueError("two storages were allocated at the same place of the clock")
+        for number, storage in enumerate(self.storages):
+            if storage.birth >= len(self.ticks):
+                raise ValueError(f"storage {number} is born at tick {storage.birth} of {len(self.ticks)}")
+            if storage.persistent and storage.death != len(self.ticks):
+                raise ValueError(f"storage {number} is persistent, but its life is not the whole step")
+
+    def _check_accesses(self) -> None:
+        rows = self.accesses
+        if not len(rows):
+            return
+        if rows.storage[0] < 0 or rows.storage[-1] >= len(self.storages):
+            raise ValueError("an access to a storage that is not in the trace")
+        birth = np.array([storage.birth for storage in self.storages])[rows.storage]
+        death = np.array([storage.death for storage in self.storages])[rows.storage]
+        outside = np.flatnonzero((rows.tick < birth) | (rows.tick >= death))
+        if len(outside):
+            row = outside[0]
+            raise ValueError(f"storage {rows.storage[row]} is accessed at tick {rows.tick[row]}, outside its life")
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all storages, whether or not they are ever there at once."""
+        return sum(storage.nbytes for storage in self.storages)
+
+    @property
+    def step_ns(self) -> int:
+        """The step's time when nothing waits."""
+        return int(self._starts_ns[-1])
+
+    def start_ns(self, ticks: Ints) -> Ints:
+        """When ticks begin, after the beginning of the step; a tick may lie in another step."""
+        steps, tick = np.divmod(ticks, len(self.ticks))
+        return steps * self.step_ns + self._starts_ns[tick]
+
+    def crosses_end(self, storage: int) -> bool:
+        """Whether a storage lives across the step's end."""
+        return self.storages[storage].persistent or self.storages[storage].death > len(self.ticks)
+
+    def allocations(self) -> tuple[int, ...]:
+        """The storages that the main thread allocates in the step, in the order of the runtime's clock."""
+        clock = [
+            (storage.birth, storage.allocation, number)
+            for number, storage in enumerate(self.storages)
+            if storage.allocation is not None
+        ]
+        return tuple(number for _, _, number in sorted(clock))
+
+    def signature(self) -> str:
+        """What a replay can verify: ticks, and the size and clock of each storage. Equal for steps that are alike."""
+        rows = [
+            (storage.nbytes, storage.birth, -1 if storage.allocation is None else storage.allocation)
+            for storage in self.storages
+        ]
+        return hashlib.sha256(repr((len(self.ticks), rows)).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IdleIntervals:
+    """Columns: storage ``storage[i]`` is not accessed in ticks (after[i], until[i]), which last ``idle_ns[i]``."""
+
+    storage: Ints
+    after: Ints
+    until: Ints
+    idle_ns: Ints
+
+
+def idle_intervals(trace: Trace) -> IdleIntervals:
+    """The access-time interval (ATI) of each two adjacent accesses, from the end of one tick to the start of the other.
+
+    A persistent storage's last access is followed by its first of the next step. Scratch has none. Left out: the
+    time before the first access and after the last, and storages that are never accessed. After Pinpointing
+    (ISPASS'21), who count per block address; here an allocation is a storage of its own.
+    """
+    rows = trace.accesses
+    scratch = np.array([storage.scratch for storage in trace.storages], dtype=bool)
+    persistent = np.array([storage.persistent for storage in trace.storages], dtype=bool)
+    keep = ~scratch[rows.storage]
+    storage, tick = rows.storage[keep], rows.tick[keep]
+    begins = np.flatnonzero(np.diff(storage, prepend=-1))  # the first row of each storage
+    ends = np.append(begins[1:], len(storage)) - 1 if len(begins) else begins
+    until = np.append(tick[1:], 0)
+    until[ends] = tick[begins] + len(trace.ticks)
+    has_next = np.ones(len(storage), dtype=bool)
+    has_next[ends] = persistent[storage[ends]]
+    storage, after, until = storage[has_next], tick[has_next], until[:len(tick)][has_next]
+    return IdleIntervals(storage, after, until, trace.start_ns(until) - trace.start_ns(after + 1))
