@@ -24,8 +24,8 @@ def check_range(record: object, names: str, low: int = 0, high: int = LARGEST) -
     """Raises ValueError unless each named field (spaces between) is an int in [low, high], or None."""
     for name in names.split():
         value = getattr(record, name)
-        if value is not None and not low <= value <= high:
-            raise ValueError(f"{name} must lie in [{low}, {high}], not be {value}")
+        if value is not None and (type(value) is not int or not low <= value <= high):
+            raise ValueError(f"{name} must be an int in [{low}, {high}], not {value!r:.40}")
 
 
 def frozen_ints(values: npt.ArrayLike, name: str) -> Ints:

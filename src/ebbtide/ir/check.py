@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 from ebbtide.errors import PlanError
 from ebbtide.ir.machine import Machine
@@ -117,7 +118,7 @@ def _pieces(storage: int, stays: list[Stay], trace: Trace) -> Iterator[_Piece]:
     n_ticks, row = len(trace.ticks), trace.storages[storage]
     shifts = (-n_ticks, 0, n_ticks) if row.persistent else (0,)
     cuts = sorted({0, row.nbytes} | {stay.low for stay in stays} | {stay.high for stay in stays})
-    for low, high in zip(cuts, cuts[1:], strict=False):
+    for low, high in pairwise(cuts):
         cover = [stay for stay in stays if stay.low <= low and high <= stay.high]
         repeated = [
             (stay.start + shift, stay.valid_from + shift, stay.stop + shift, stay.tier)
@@ -161,10 +162,8 @@ def _sources(piece: _Piece, trace: Trace, machine: Machine) -> Iterator[Violatio
             born = True
             continue
         first = stay.start - 1 if between_ticks else stay.start
-        reachable = {tier for tier in valid if machine.link(tier, stay.tier)} | ({stay.tier} if between_ticks else set())
-        if not any(
-            low <= first and stay.valid_from <= high for tier in reachable for low, high in valid.get(tier, ())
-        ):
+        reachable = [tier for tier in valid if machine.link(tier, stay.tier) or (between_ticks and tier == stay.tier)]
+        if not any(low <= first and stay.valid_from <= high for tier in reachable for low, high in valid[tier]):
             yield piece.broken(
                 Rule.SOURCE,
                 stay.start,
@@ -173,9 +172,10 @@ def _sources(piece: _Piece, trace: Trace, machine: Machine) -> Iterator[Violatio
 
 
 def _uses(piece: _Piece, trace: Trace, machine: Machine) -> Iterator[Violation]:
+    in_place_of = {tier.name: tier.in_place for tier in machine.tiers}
     for tick, mode in _accesses(piece, trace):
         here = [stay for stay in piece.repeated if stay[0] <= tick < stay[2]]
-        usable = [machine.tier(tier).in_place for _, valid_from, _, tier in here if valid_from <= tick]
+        usable = [in_place_of[tier] for _, valid_from, _, tier in here if valid_from <= tick]
         writes = bool(mode & Access.WRITE)
         if not any(in_place.writes if writes else in_place.reads for in_place in usable):
             verb = "written" if writes else "read"

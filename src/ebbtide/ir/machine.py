@@ -111,7 +111,7 @@ class LinkGroup:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """``tiers``, fastest first, so that ``tiers[0]`` is what a budget bounds; at most one link for each ordered pair."""
+    """``tiers``, fastest first: a budget bounds ``tiers[0]``. At most one link for each ordered pair of them."""
 
     name: str
     origin: Origin
@@ -148,10 +148,10 @@ class Machine:
         return replace(self, tiers=(replace(self.tiers[0], capacity_bytes=bound), *self.tiers[1:]))
 
     def to_toml(self) -> str:
-        lines = [f'format = "{FORMAT}"', f"version = {VERSION}", *_toml_pairs({"name": self.name}), _origin(self)]
+        lines = [f'format = "{FORMAT}"', f"version = {VERSION}", *_toml_pairs(asdict(self), "name", "origin")]
         for header, records in (("tiers", self.tiers), ("links", self.links), ("groups", self.groups)):
             for record in records:
-                lines += ["", f"[[{header}]]", *_toml_pairs(asdict(record))]  # type: ignore[call-overload]
+                lines += ["", f"[[{header}]]", *_toml_pairs(asdict(record))]
         return "\n".join(lines) + "\n"
 
     @staticmethod
@@ -167,12 +167,10 @@ class Machine:
         return read_record(Machine, value, "machine")
 
 
-def _origin(machine: Machine) -> str:
-    return f'origin = "{machine.origin}"'
-
-
-def _toml_pairs(values: dict[str, Any]) -> list[str]:
+def _toml_pairs(values: dict[str, Any], *names: str) -> list[str]:
     """TOML has no null: a field that is None is left out. JSON writes a printable string as TOML does."""
     return [
-        f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in values.items() if value is not None
+        f"{name} = {json.dumps(values[name], ensure_ascii=False)}"
+        for name in names or values
+        if values[name] is not None
     ]

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 from ebbtide.ir.base import check_range
 from ebbtide.ir.machine import Machine
@@ -99,7 +100,7 @@ def _commands(
     period = n_ticks if storage.persistent else 0
     at, due, end = (Clock(tick % n_ticks) for tick in (stay.start, stay.valid_from, stay.stop))
     cuts = sorted({stay.low, stay.high} | {cut for other in stays for cut in (other.low, other.high)})
-    pieces = [piece for piece in zip(cuts, cuts[1:], strict=False) if stay.low <= piece[0] and piece[1] <= stay.high]
+    pieces = [piece for piece in pairwise(cuts) if stay.low <= piece[0] and piece[1] <= stay.high]
     copied: list[tuple[int, int, str]] = []
     dropped: list[tuple[int, int, str]] = []
     for low, high in pieces:
@@ -119,9 +120,7 @@ def _commands(
         yield Command(Verb.DROP, stay.storage, low, high, source, None, end, end)
 
 
-def _source(
-    stay: Stay, others: list[Stay], machine: Machine, speed: dict[str, int], period: int
-) -> str | None:
+def _source(stay: Stay, others: list[Stay], machine: Machine, speed: dict[str, int], period: int) -> str | None:
     """Where contents come from: the same tier if the stay goes on there, else the fastest tier valid throughout."""
     if any(
         other.tier == stay.tier and _same(other.stop, stay.start, period) and stay.valid_from == stay.start

@@ -7,6 +7,7 @@ Left out: which thread did what.
 from collections import defaultdict
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 from ebbtide.ir.base import Origin, check_range
 
@@ -77,7 +78,7 @@ class Timeline:
         if starts != sorted(starts) or times != sorted(times):
             raise ValueError("spans must be sorted by their start and levels by their time")
         compute = [span for span in self.spans if span.lane == COMPUTE_LANE]
-        if any(before.stop_ns > after.start_ns for before, after in zip(compute, compute[1:], strict=False)):
+        if any(before.stop_ns > after.start_ns for before, after in pairwise(compute)):
             raise ValueError("two spans of the compute lane overlap")
         if compute and compute[-1].stop_ns > self.step_ns:
             raise ValueError("the compute lane goes on past the step's end")

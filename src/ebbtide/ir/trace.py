@@ -13,7 +13,7 @@ from enum import IntFlag, StrEnum
 
 import numpy as np
 
-from ebbtide.ir.base import Ints, Origin, check_range, frozen_ints
+from ebbtide.ir.base import LARGEST, Ints, Origin, check_range, frozen_ints
 
 
 class StorageKind(StrEnum):
@@ -107,8 +107,6 @@ class Accesses:
         pairs = ((self.storage, other.storage), (self.tick, other.tick), (self.mode, other.mode))
         return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
 
-    __hash__ = None  # type: ignore[assignment]
-
     def of(self, storage: int) -> slice:
         """The rows of one storage: ``accesses.tick[accesses.of(7)]``."""
         first, last = np.searchsorted(self.storage, (storage, storage + 1))
@@ -141,13 +139,11 @@ class Trace:
 
     def _check_sums(self) -> None:
         for what, total in (("times", sum(tick.time_ns for tick in self.ticks)), ("storages", self.total_bytes)):
-            if total > 2**62:
+            if total > LARGEST:
                 raise ValueError(f"the {what} add up to {total}, more than 2**62")
 
     def _check_lives(self) -> None:
-        clock = [
-            (storage.birth, storage.allocation) for storage in self.storages if storage.allocation is not None
-        ]
+        clock = [(storage.birth, storage.allocation) for storage in self.storages if storage.allocation is not None]
         if len(set(clock)) != len(clock):
             raise ValueError("two storages were allocated at the same place of the clock")
         for number, storage in enumerate(self.storages):
@@ -203,7 +199,7 @@ class Trace:
             (storage.nbytes, storage.birth, -1 if storage.allocation is None else storage.allocation)
             for storage in self.storages
         ]
-        return hashlib.sha256(repr((len(self.ticks), rows)).encode()).hexdigest()
+        return hashlib.sha256(f"{len(self.ticks)} {rows}".encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -234,5 +230,5 @@ def idle_intervals(trace: Trace) -> IdleIntervals:
     until[ends] = tick[begins] + len(trace.ticks)
     has_next = np.ones(len(storage), dtype=bool)
     has_next[ends] = persistent[storage[ends]]
-    storage, after, until = storage[has_next], tick[has_next], until[:len(tick)][has_next]
+    storage, after, until = storage[has_next], tick[has_next], until[: len(tick)][has_next]
     return IdleIntervals(storage, after, until, trace.start_ns(until) - trace.start_ns(after + 1))
