@@ -18,9 +18,11 @@ matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
 ROOT = Path(__file__).resolve().parent.parent
-ARGUMENTS = "--layers 14 --width 1024 --heads 16 --seq 128 --batch 2 --dtype fp32 --steps 5"
-SCRIPT = [str(ROOT / "demo/train_gpt.py"), *shlex.split(ARGUMENTS)]
-FAST = 940_000_000
+sys.path.insert(0, str(ROOT / "demo"))
+from demo import GPT_B  # noqa: E402  (the demo is a folder of scripts, not a package)
+
+SCRIPT = [str(ROOT / "demo/train_gpt.py"), *shlex.split(GPT_B)]
+FAST = 800_000_000
 PERIOD_S = 0.02
 
 

@@ -116,7 +116,7 @@ class Arena {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  enum class Outcome { Progress, Stuck, SpillFailed };
+  enum class Outcome { Progress, Stuck, TimedOut, SpillFailed };
 
   Region& region(const Shape& shape) { return shape.body > 0 ? huge_ : small_; }
   Region& region(const Block& b) { return region(b.shape); }
@@ -126,7 +126,7 @@ class Arena {
   // room.cpp: everything here holds the mutex; make_room, and so claim, let go of it while they wait
   bool try_claim(Shape shape);
   bool claim(Lock& lock, Shape shape);  // false: the spill file takes no more
-  void claim_over_budget(Shape shape, const char* why);
+  void claim_over_budget(Shape shape, Outcome why);
   Outcome make_room(Lock& lock, Shape shape);
   std::uint64_t fresh_bytes(Shape shape) const;
   void trim();

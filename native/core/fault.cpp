@@ -88,7 +88,8 @@ bool fault_handler_on_top() {
 }
 
 bool install_fault_handler(Arena& arena) {
-  std::lock_guard lock(installing);
+  std::unique_lock lock(installing, std::try_to_lock);
+  if (!lock.owns_lock()) return false;  // somebody is at it (or was, when this process was forked)
   if (guarded.exchange(&arena, std::memory_order_acq_rel) == nullptr) {
     pthread_atfork([] { guarded.load()->before_fork(); }, [] { guarded.load()->after_fork_in_parent(); },
                    [] { guarded.load()->after_fork_in_child(); });

@@ -262,8 +262,7 @@ int Arena::ensure_resident(Lock& lock, BlockId id) {
       Outcome outcome = make_room(lock, b.shape);
       bool wanted = b.generation == generation && b.state == State::Absent;
       if (outcome == Outcome::Progress || !wanted) continue;
-      claim_over_budget(b.shape, outcome == Outcome::Stuck ? "an operator needs more at once than the budget holds"
-                                                  : "the spill file takes no more, and a storage must come back");
+      claim_over_budget(b.shape, outcome);
     }
     start_read(id);
     ++tries;

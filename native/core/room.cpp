@@ -64,8 +64,8 @@ bool Arena::claim(Lock& lock, Shape shape) {
     stall.begin(Stall::Room);
     Outcome outcome = make_room(lock, shape);
     if (outcome == Outcome::SpillFailed) return false;
-    if (outcome == Outcome::Stuck) {
-      claim_over_budget(shape, "an operator needs more at once than the budget holds");
+    if (outcome != Outcome::Progress) {
+      claim_over_budget(shape, outcome);
       return true;
     }
   }
@@ -73,10 +73,13 @@ bool Arena::claim(Lock& lock, Shape shape) {
 }
 
 // The last resort: loudly, because the alternatives are to hang or to lose something.
-void Arena::claim_over_budget(Shape shape, const char* why) {
+void Arena::claim_over_budget(Shape shape, Outcome why) {
   account(static_cast<std::int64_t>(fresh_bytes(shape)));
   if (counters_.over_budget) return;
   counters_.over_budget = true;
+  const char* reason = why == Outcome::Stuck      ? "an operator needs more at once than the budget holds"
+                       : why == Outcome::TimedOut ? "the spill file did not answer for as long as the watchdog waits"
+                                                  : "the spill file takes no more, and a storage must come back";
   std::snprintf(trouble_, sizeof trouble_, "over budget: %s (budget %llu bytes, held now %llu)", why,
                 static_cast<unsigned long long>(limit_.load()), static_cast<unsigned long long>(held_));
   say(trouble_);
@@ -101,7 +104,7 @@ Arena::Outcome Arena::make_room(Lock& lock, Shape shape) {
   do {
     wait(lock, true);
     if (write_failures_ != failures) return Outcome::SpillFailed;
-    if (now_ns() - std::max(since, progress_ns_) > watchdog_ns_) return Outcome::Stuck;
+    if (now_ns() - std::max(since, progress_ns_) > watchdog_ns_) return Outcome::TimedOut;
   } while (changes == changes_);
   return Outcome::Progress;
 }

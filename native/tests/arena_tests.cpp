@@ -190,6 +190,29 @@ TEST(a_write_at_any_point_of_an_eviction_is_not_lost) {
   }
 }
 
+TEST(a_disk_that_never_answers_makes_the_watchdog_go_over_budget_instead_of_hanging) {
+  auto* interference = new Interference;
+  interference->point = Point::BeforeChunk;
+  interference->armed = true;
+  Options options;
+  options.hook = interfere;
+  options.hook_argument = interference;
+  options.watchdog_ns = 50'000'000;
+  Arena& arena = make_arena(4 * kMiB, options);
+  void* p = arena.allocate(4 * kMiB);
+  fill(p, 4 * kMiB, 1);
+  std::thread evictor([&] { arena.evict(p); });
+  interference->reached.wait(false);  // the one chunk of the eviction is stuck in the disk
+  void* q = arena.allocate(4 * kMiB);
+  CHECK(arena.counters().over_budget && arena.counters().message.find("watchdog") != std::string::npos);
+  fill(q, 4 * kMiB, 2);
+  interference->written = true;
+  interference->written.notify_all();
+  evictor.join();
+  CHECK(filled(p, 4 * kMiB, 1) && filled(q, 4 * kMiB, 2));
+  arena.check_invariants();
+}
+
 TEST(a_block_freed_during_its_eviction_keeps_its_place_until_the_write_has_drained) {
   auto* interference = new Interference;
   interference->point = Point::BeforeChunk;
