@@ -30,7 +30,7 @@ MAGIC = b"ebbtide\n"
 VERSION = 1
 
 _PREFIX = struct.Struct("<8sIII")  # magic, version, bytes of the header, CRC-32 of all but magic and itself
-_KINDS: dict[str, type] = {"trace": Trace, "plan": Plan, "timeline": Timeline}
+_NAMES: dict[type, str] = {Trace: "trace", Plan: "plan", Timeline: "timeline"}
 _MOST_FILE_BYTES = GIB
 _MOST_HEADER_BYTES = 64 * MIB
 _MOST_ROWS = MIB  # of records, each of which becomes an object
@@ -66,14 +66,13 @@ def load(path: Path, kind: type[_Stored]) -> _Stored:
 
 
 def encode(value: Trace | Plan | Timeline) -> bytes:
-    kind = next(name for name, stored in _KINDS.items() if stored is type(value))
     scalars, tables = _schema(type(value))
     strings: dict[str, int] = {}
     columns = {
         table: [_column(getattr(value, table), name, strings) for name in names] for table, names in tables.items()
     }
     header = {
-        "kind": kind,
+        "kind": _NAMES[type(value)],
         "fields": {name: getattr(value, name) for name in scalars},
         "tables": {
             table: {"rows": len(getattr(value, table)), "columns": list(names)} for table, names in tables.items()
@@ -96,8 +95,8 @@ def decode(data: bytes, kind: type[_Stored]) -> _Stored:
     scalars, tables = _schema(kind)
     if not isinstance(header, dict) or header.keys() != {"kind", "fields", "tables", "strings"}:
         raise FileFormatError("the header does not have the fields of this version")
-    if header["kind"] not in _KINDS or _KINDS[header["kind"]] is not kind:
-        raise FileFormatError(f"this holds a {header['kind']!r:.40}, not a {kind.__name__.lower()}")
+    if header["kind"] != _NAMES[kind]:
+        raise FileFormatError(f"this holds a {header['kind']!r:.40}, not a {_NAMES[kind]}")
     strings = read_value(tuple[str, ...], header["strings"], "strings")
     found = _read_columns(_rows(header["tables"], tables), tables, body)
     if not isinstance(header["fields"], dict) or header["fields"].keys() != scalars.keys():

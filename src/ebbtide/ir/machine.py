@@ -138,6 +138,10 @@ class Machine:
         """Raises KeyError."""
         return {tier.name: tier for tier in self.tiers}[name]
 
+    def rank(self, name: str) -> int:
+        """0 for the fastest tier."""
+        return self.tiers.index(self.tier(name))
+
     def link(self, source: str, target: str) -> Link | None:
         return next((link for link in self.links if (link.source, link.target) == (source, target)), None)
 

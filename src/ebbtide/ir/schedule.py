@@ -7,21 +7,24 @@ same tier. Left out: times. A command is issued when its clock comes; the copy i
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 
-from ebbtide.ir.base import check_range
+from ebbtide.ir.base import LARGEST, check_range
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.trace import Trace
 
 
 class Verb(StrEnum):
-    """DROP gives up the room on a tier, at the earliest when the copies from there are done. The order of one clock."""
+    """EVICT and FETCH copy to a slower or faster tier and wait for room there, but nobody waits for them.
 
-    DROP = "drop"
+    DROP gives up the room on a tier, once the copies from there are done.
+    """
+
     EVICT = "evict"
+    DROP = "drop"
     FETCH = "fetch"
 
 
@@ -78,83 +81,87 @@ class Schedule:
 
 def lower(plan: Plan, trace: Trace, machine: Machine) -> Schedule:
     """The commands of a plan. Callers MUST have checked the plan: a stay without a source is passed over."""
-    speed = {tier.name: rank for rank, tier in enumerate(machine.tiers)}
     by_storage: dict[int, list[Stay]] = defaultdict(list)
     for stay in plan.stays:
         by_storage[stay.storage].append(stay)
-    commands = [
-        command
-        for storage, stays in sorted(by_storage.items())
-        for stay in stays
-        for command in _commands(stay, stays, trace, machine, speed)
-    ]
-    order = list(Verb)
-    commands.sort(key=lambda command: (command.at, order.index(command.verb), command.storage, command.low))
-    return Schedule(plan.signature, len(trace.ticks), tuple(commands))
+    commands: list[Command] = []
+    for stays in by_storage.values():
+        pieces: list[Command] = []
+        cuts = sorted({cut for stay in stays for cut in (stay.low, stay.high)})
+        for low, high in pairwise(cuts):
+            cover = [stay for stay in stays if stay.low <= low and high <= stay.high]
+            pieces += _commands(low, high, cover, trace, machine)
+        commands += _joined(pieces)
+    return Schedule(plan.signature, len(trace.ticks), tuple(_ordered(commands)))
 
 
-def _commands(
-    stay: Stay, stays: list[Stay], trace: Trace, machine: Machine, speed: dict[str, int]
-) -> Iterator[Command]:
-    storage, n_ticks = trace.storages[stay.storage], len(trace.ticks)
-    period = n_ticks if storage.persistent else 0
-    at, due, end = (Clock(tick % n_ticks) for tick in (stay.start, stay.valid_from, stay.stop))
-    cuts = sorted({stay.low, stay.high} | {cut for other in stays for cut in (other.low, other.high)})
-    pieces = [piece for piece in pairwise(cuts) if stay.low <= piece[0] and piece[1] <= stay.high]
-    copied: list[tuple[int, int, str]] = []
-    dropped: list[tuple[int, int, str]] = []
-    for low, high in pieces:
-        others = [other for other in stays if other.low <= low and high <= other.high]
-        if storage.persistent or stay.start > storage.birth:
-            source = _source(stay, others, machine, speed, period)
-            if source not in (None, stay.tier):
-                copied.append((low, high, str(source)))
-        ends_with_life = not storage.persistent and stay.stop == storage.death
-        goes_on = any(other.tier == stay.tier and _same(stay.stop, other.start, period) for other in others)
-        if not ends_with_life and not goes_on:
-            dropped.append((low, high, stay.tier))
-    for low, high, source in _joined(copied):
-        verb = Verb.EVICT if speed[stay.tier] > speed[source] else Verb.FETCH
-        yield Command(verb, stay.storage, low, high, source, stay.tier, at, due)
-    for low, high, source in _joined(dropped):
-        yield Command(Verb.DROP, stay.storage, low, high, source, None, end, end)
+def _ordered(commands: list[Command]) -> list[Command]:
+    """At one clock: evictions, drops, which make room for fetches, and last the drops of what fetches read."""
+    fetched = {(row.at, row.storage, row.source) for row in commands if row.verb is Verb.FETCH}
+
+    def key(row: Command) -> tuple[Clock, bool, int, int, int]:
+        is_last = row.verb is Verb.DROP and (row.at, row.storage, row.source) in fetched
+        return row.at, is_last, list(Verb).index(row.verb), row.storage, row.low
+
+    return sorted(commands, key=key)
 
 
-def _source(stay: Stay, others: list[Stay], machine: Machine, speed: dict[str, int], period: int) -> str | None:
-    """Where contents come from: the same tier if the stay goes on there, else the fastest tier valid throughout."""
-    if any(
-        other.tier == stay.tier and _same(other.stop, stay.start, period) and stay.valid_from == stay.start
-        for other in others
-    ):
-        return stay.tier
-    first = stay.start - (stay.valid_from == stay.start)
-    fitting = {
-        tier
-        for tier, valid_from, stop in _joined_in_time(others, period)
-        if valid_from <= first and stop >= stay.valid_from and machine.link(tier, stay.tier)
-    }
-    return min(fitting, key=speed.__getitem__, default=None)
+def _commands(low: int, high: int, stays: list[Stay], trace: Trace, machine: Machine) -> Iterator[Command]:
+    """Of one piece of a storage, which all of ``stays`` cover."""
+    if not stays:
+        return
+    storage, n_ticks = trace.storages[stays[0].storage], len(trace.ticks)
+    period = n_ticks if storage.persistent else LARGEST  # after which the piece's stays come again
+    starts = {(stay.tier, stay.start % period) for stay in stays if stay.valid_from == stay.start}
+    stops = {(stay.tier, stay.stop % period) for stay in stays}
+    valid = _valid(stays, period if storage.persistent else 0)
+    for stay in stays:
+        start, due, stop = (Clock(tick % n_ticks) for tick in (stay.start, stay.valid_from, stay.stop))
+        between_ticks = stay.valid_from == stay.start
+        born = between_ticks and stay.start == storage.birth and not storage.persistent
+        goes_on = between_ticks and (stay.tier, stay.start % period) in stops
+        source = None if born or goes_on else _source(stay, valid, machine)
+        if source is not None:
+            slower = machine.rank(stay.tier) > machine.rank(source)
+            verb = Verb.EVICT if slower else Verb.FETCH
+            yield Command(verb, stay.storage, low, high, source, stay.tier, start, due)
+        dies = not storage.persistent and stay.stop == storage.death
+        if not dies and (stay.tier, stay.stop % period) not in starts:
+            yield Command(Verb.DROP, stay.storage, low, high, stay.tier, None, stop, stop)
 
 
-def _joined_in_time(stays: list[Stay], period: int) -> Iterator[tuple[str, int, int]]:
-    """(tier, valid_from, stop) of this step and its neighbours; stays that follow each other on a tier are one."""
+def _source(stay: Stay, valid: dict[str, list[tuple[int, int]]], machine: Machine) -> str | None:
+    """The fastest tier with a link to the stay's that is valid throughout the copy, or before it between two ticks."""
+    first = stay.start - 1 if stay.valid_from == stay.start else stay.start
+    for tier in machine.tiers:
+        is_valid = any(low <= first and stay.valid_from <= high for low, high in valid.get(tier.name, ()))
+        if is_valid and machine.link(tier.name, stay.tier):
+            return tier.name
+    return None
+
+
+def _valid(stays: list[Stay], period: int) -> dict[str, list[tuple[int, int]]]:
+    """Ticks in which each tier is valid, in this step and its neighbours; those that follow each other are one."""
+    valid: dict[str, list[tuple[int, int]]] = defaultdict(list)
     shifts = (-period, 0, period) if period else (0,)
-    rows = sorted((stay.tier, stay.valid_from + shift, stay.stop + shift) for stay in stays for shift in shifts)
-    while rows:
-        tier, valid_from, stop = rows.pop(0)
-        while rows and rows[0][0] == tier and rows[0][1] <= stop:
-            stop = max(stop, rows.pop(0)[2])
-        yield tier, valid_from, stop
+    for low, high, tier in sorted((row.valid_from + by, row.stop + by, row.tier) for row in stays for by in shifts):
+        known = valid[tier]
+        if known and low <= known[-1][1]:
+            low, high = known[-1][0], max(high, known.pop()[1])
+        known.append((low, high))
+    return valid
 
 
-def _same(tick: int, other: int, period: int) -> bool:
-    return (tick - other) % period == 0 if period else tick == other
-
-
-def _joined(pieces: list[tuple[int, int, str]]) -> Iterator[tuple[int, int, str]]:
-    """Adjacent byte ranges with one source are one command."""
-    while pieces:
-        low, high, source = pieces.pop(0)
-        while pieces and pieces[0][0] == high and pieces[0][2] == source:
-            high = pieces.pop(0)[1]
-        yield low, high, source
+def _joined(pieces: list[Command]) -> Iterator[Command]:
+    """Commands for adjacent byte ranges that differ in nothing else are one; ``pieces`` are in the order of bytes."""
+    last: dict[tuple[object, ...], Command] = {}
+    for piece in pieces:
+        key = (piece.verb, piece.source, piece.target, piece.at, piece.due)
+        before = last.get(key)
+        if before is not None and before.high == piece.low:
+            last[key] = replace(before, high=piece.high)
+        else:
+            if before is not None:
+                yield before
+            last[key] = piece
+    yield from last.values()
