@@ -7,6 +7,7 @@
 #include <barrier>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <thread>
 
 #include "check.hpp"
@@ -309,8 +310,12 @@ ssize_t in_pieces(int fd, const iovec* parts, int, off_t offset) {
 }
 struct WithCalls {
   const SpillFile::Calls* before = SpillFile::calls;
-  explicit WithCalls(SpillFile::Calls calls) { SpillFile::calls = new SpillFile::Calls(calls); }
-  ~WithCalls() { SpillFile::calls = before; }  // the other ones leak: a thread may still be in them
+  explicit WithCalls(SpillFile::Calls calls) {
+    static std::vector<std::unique_ptr<SpillFile::Calls>> all;  // kept: a thread may still be in them
+    all.push_back(std::make_unique<SpillFile::Calls>(calls));
+    SpillFile::calls = all.back().get();
+  }
+  ~WithCalls() { SpillFile::calls = before; }
 };
 }  // namespace
 
