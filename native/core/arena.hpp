@@ -89,6 +89,8 @@ class Arena {
   // --- moves
   std::uint64_t evict(const void* address);  // waits; the bytes that left (0: it was busy, pinned or touched)
   int fetch(const void* address);            // waits; 0 or errno
+  // Starts fetching what there is room for, and making room for the rest; waits for nothing.
+  void prefetch(std::span<const void* const> addresses);
   bool hold(const void* address);             // resident, writable and staying, until as many let_go(); false: not a block
   void let_go(const void* address);
   bool on_fault(const void* address, bool write);  // the SIGSEGV handler; false: not a fault of ours

@@ -288,6 +288,24 @@ int Arena::fetch(const void* address) {
   return id == kNoBlock ? 0 : ensure_resident(lock, id);
 }
 
+void Arena::prefetch(std::span<const void* const> addresses) {
+  Lock lock(mutex_);
+  std::uint64_t missing = 0;
+  for (const void* address : addresses) {
+    BlockId id = find_live(address);
+    if (id == kNoBlock) continue;
+    Block& b = blocks_[id];
+    b.last_use = ++stamp_;  // about to be used: not the next to leave
+    if (b.state != State::Absent) continue;
+    if (try_claim(b.shape)) {
+      start_read(id);
+    } else {
+      missing += b.held;
+    }
+  }
+  if (missing > leaving_) start_evictions(missing - leaving_, Shield::None);
+}
+
 bool Arena::hold(const void* address) {
   Lock lock(mutex_);
   BlockId id = find_live(address);

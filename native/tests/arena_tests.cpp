@@ -106,6 +106,31 @@ TEST(operands_stay_resident_until_the_operator_ends) {
   arena.check_invariants();
 }
 
+TEST(a_prefetch_brings_what_there_is_room_for_and_makes_room_for_the_rest) {
+  Arena& arena = make_arena(16 * kMiB);
+  std::vector<const void*> wanted;
+  for (unsigned i = 0; i < 3; ++i) {
+    void* p = arena.allocate(4 * kMiB);
+    fill(p, 4 * kMiB, i);
+    CHECK(arena.evict(p) > 0);
+    wanted.push_back(p);
+  }
+  std::vector<void*> old;
+  for (unsigned i = 0; i < 3; ++i) {
+    old.push_back(arena.allocate(4 * kMiB));
+    fill(old.back(), 4 * kMiB, 10 + i);
+  }
+  arena.enter("current", {}, Work::Itself);  // what came before it may leave
+  arena.prefetch(wanted);
+  for (const void* p : wanted) arena.fetch(p);
+  arena.prefetch(wanted);  // nothing is left to do
+  for (unsigned i = 0; i < 3; ++i) CHECK(arena.state(wanted[i]) == State::Clean && filled(wanted[i], 4 * kMiB, i));
+  arena.leave();
+  CHECK(arena.counters().faults == 0 && !arena.counters().over_budget);
+  for (unsigned i = 0; i < 3; ++i) CHECK(filled(old[i], 4 * kMiB, 10 + i));
+  arena.check_invariants();
+}
+
 TEST(an_outer_operators_operands_may_leave_while_an_inner_one_runs) {
   Arena& arena = make_arena(16 * kMiB);
   void* a = arena.allocate(8 * kMiB);

@@ -56,6 +56,25 @@ struct InOperator {
   ~InOperator() { the_arena()->leave(); }
 };
 
+// Elements [begin, end) of the lists, and their storages.
+struct Group {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  std::vector<const void*> operands;
+};
+
+// As many elements from `begin` as fit the share, and at least one.
+Group group_from(std::size_t begin, at::ArrayRef<c10::IValue> arguments, std::size_t length, const char* name) {
+  std::uint64_t limit = the_arena()->limit();
+  Group group{begin, begin, {}};
+  for (std::uint64_t bytes = 0; group.end < length && (group.end == begin || limit == 0 || bytes < limit / kGroupShare);) {
+    std::size_t before = group.operands.size();
+    collect_element(arguments, group.end++, length, group.operands);
+    bytes += the_arena()->note_need(name, std::span(group.operands).subspan(before));
+  }
+  return group;
+}
+
 void by_groups(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::SafeKernelFunction& original = originals().at(op.operator_name());
   std::size_t count = op.schema().arguments().size();
@@ -64,20 +83,14 @@ void by_groups(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   if (length < 2 || the_arena()->in_child()) return original.callBoxed(op, keys, stack);
   TORCH_INTERNAL_ASSERT(op.schema().returns().empty());
   const char* name = op.schema().name().c_str();
-  std::uint64_t limit = the_arena()->limit();
-  std::vector<const void*> operands;
-  for (std::size_t begin = 0, end = 0; begin < length; begin = end) {
-    operands.clear();
-    std::uint64_t bytes = 0;
-    while (end < length && (end == begin || limit == 0 || bytes < limit / kGroupShare)) {
-      std::size_t before = operands.size();
-      collect_element(arguments, end++, length, operands);
-      bytes += the_arena()->note_need(name, std::span(operands).subspan(before));
-    }
-    torch::jit::Stack group;
-    for (const c10::IValue& argument : arguments) group.push_back(piece(argument, begin, end, length));
-    InOperator held(name, operands);
-    original.callBoxed(op, keys, &group);
+  for (Group group = group_from(0, arguments, length, name); group.begin < length;) {
+    InOperator held(name, group.operands);
+    Group next = group_from(group.end, arguments, length, name);
+    the_arena()->prefetch(next.operands);  // on its way while this one computes
+    torch::jit::Stack pieces;
+    for (const c10::IValue& argument : arguments) pieces.push_back(piece(argument, group.begin, group.end, length));
+    original.callBoxed(op, keys, &pieces);
+    group = std::move(next);
   }
   torch::jit::drop(*stack, count);
 }
