@@ -33,8 +33,10 @@ def test_a_family_gives_the_same_bits_under_a_tight_budget(name: str) -> None:
 
 @pytest.mark.parametrize("name", [case.name for case in FEATURES])
 def test_a_feature_gives_the_same_bits_under_a_tight_budget(name: str) -> None:
-    """These models are so small that one operation's operands are up to two fifths of all their bytes."""
-    check(child.run("same_bits:compare", name, "45%", STEPS, env=PAGES))
+    """These models are so small that one operation's operands are up to two fifths of all their bytes, so whether
+    gradients must leave is a matter of timing: a little chaos sees to it."""
+    chaos = {"EBBTIDE_CHAOS_RATE": "0.05", "EBBTIDE_CHAOS_SEED": str(list(CASES).index(name))}
+    check(child.run("same_bits:compare", name, "45%", STEPS, env=PAGES | chaos))
 
 
 @pytest.mark.parametrize("name", CASES)
