@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "demo"))
 from demo import GPT_B  # noqa: E402  (the demo is a folder of scripts, not a package)
 
 SCRIPT = [str(ROOT / "demo/train_gpt.py"), *shlex.split(GPT_B)]
-FAST = 800_000_000
+FAST = 674_000_000
 PERIOD_S = 0.02
 
 

@@ -30,7 +30,12 @@ void must_protect(void* address, std::size_t bytes, int protection) {
 
 void must_move_pages(void* from, void* to, std::size_t bytes) {
   void* moved = mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to);
-  if (moved == MAP_FAILED) fatal("mremap", errno);
+  if (moved != MAP_FAILED) return;
+  // The kernel moves one memory area at a time, and neighbours with another history may not have been merged.
+  if (errno != EFAULT || bytes <= kSmallPage) fatal("mremap", errno);
+  std::size_t half = round_up(bytes / 2, kSmallPage);
+  must_move_pages(from, to, half);
+  must_move_pages(static_cast<char*>(from) + half, static_cast<char*>(to) + half, bytes - half);
 }
 
 void set_inherited(void* address, std::size_t bytes, bool inherited) {

@@ -92,6 +92,15 @@ TEST(a_shape_covers_its_storage_and_wastes_at_most_a_sixteenth) {
   CHECK(shape_of(7 << 20).body == 3 && shape_of(7 << 20).tail == 1 << 20);
 }
 
+TEST(pages_move_also_from_a_range_of_several_memory_areas) {
+  constexpr std::size_t kBytes = 8 * kSmallPage;
+  Reservation from(kBytes, kSmallPage, PROT_READ | PROT_WRITE), to(kBytes, kSmallPage, PROT_NONE);
+  for (std::size_t at = 0; at < kBytes; at += kSmallPage) from.begin()[at] = static_cast<char>(at / kSmallPage + 1);
+  CHECK(protect(from.begin() + 3 * kSmallPage, kSmallPage, PROT_READ));  // three areas now
+  must_move_pages(from.begin(), to.begin(), kBytes);
+  for (std::size_t at = 0; at < kBytes; at += kSmallPage) CHECK(to.begin()[at] == static_cast<char>(at / kSmallPage + 1));
+}
+
 TEST(a_spill_file_has_no_name_and_the_bytes_come_back) {
   SpillFile file(spill_directory());
   CHECK(file.reserve(1 << 20) == 0 && file.reserved() >= 1 << 20);
