@@ -1,7 +1,7 @@
 """Every case ends with the same bits under a session as without, and in getting there every kind of bytes moved.
 
-Under a tight budget the decider evicts what it must, and a few random blocks go besides; under chaos many do. The smallest
-managed storage is one page, so that small models have plenty of blocks.
+Under a tight budget the decider evicts what it must and a few random blocks go besides; under chaos many do.
+The smallest managed storage is one page, so that small models have plenty of blocks.
 """
 
 import child
