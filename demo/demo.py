@@ -4,7 +4,8 @@ Every run is a fresh child process of the same unmodified script, ``train_gpt.py
 
 1. GPT A, mostly activations, plain: stock, and with glibc tuned to fault in no fresh pages (both are needed for an
    honest comparison: much of an arena's gain over stock PyTorch is page faults avoided);
-2. the same in a quarter of its tensor memory: ``ebbtide run --fast 25%``;
+2. the same in a quarter of its tensor memory, ``ebbtide run --fast 25%``: in demand mode, where every fetch is forced,
+   and planned;
 3. GPT B, mostly state: parameters, gradients and AdamW state are three times what the *whole process* may hold
    (``--fast`` = their bytes, counted by the plain run over its tensors, divided by three);
 4. where memory cgroups are permitted, that run stands in one, limited to a quarter more than ``--fast`` (the kernel
@@ -29,8 +30,9 @@ from table import show
 
 Pair = tuple[Outcome, Outcome]
 
-GPT_A = "--layers 6 --width 768 --heads 12 --seq 512 --batch 4 --dtype bf16 --steps 5"
-GPT_B = "--layers 10 --width 1024 --heads 16 --seq 128 --batch 2 --dtype fp32 --steps 5"
+GPT_A = "--layers 6 --width 768 --heads 12 --seq 512 --batch 4 --dtype bf16 --steps 6"
+GPT_B = "--layers 10 --width 1024 --heads 16 --seq 128 --batch 2 --dtype fp32 --steps 6"
+POLICIES = (("demand", "demand"), ("planned", "ebbtide"))
 STATE_OVER_FAST = 3
 CGROUP_OVER_FAST = 1.25
 
@@ -49,7 +51,8 @@ def gpt_a(folder: Path) -> Iterator[Pair]:
     plain = announced(Run("A plain", Door.STOCK, GPT_A), folder)
     yield plain, plain
     yield announced(Run("A plain, tuned glibc", Door.TUNED, GPT_A), folder), plain
-    yield announced(Run("A ebbtide", Door.EBBTIDE, GPT_A, fast="25%"), folder), plain
+    for name, policy in POLICIES:
+        yield announced(Run(f"A {name}", Door.EBBTIDE, GPT_A, fast="25%", policy=policy), folder), plain
 
 
 def gpt_b(folder: Path) -> Iterator[Pair]:
@@ -57,7 +60,7 @@ def gpt_b(folder: Path) -> Iterator[Pair]:
     yield plain, plain
     assert plain.result is not None
     fast_bytes = plain.result["state_bytes"] // STATE_OVER_FAST
-    ours = Run("B ebbtide", Door.EBBTIDE, GPT_B, fast=str(fast_bytes))
+    ours = [Run(f"B {name}", Door.EBBTIDE, GPT_B, fast=str(fast_bytes), policy=policy) for name, policy in POLICIES]
     with ExitStack() as stack:
         try:
             cgroup = stack.enter_context(memory_cgroup(int(fast_bytes * CGROUP_OVER_FAST)))
@@ -65,8 +68,9 @@ def gpt_b(folder: Path) -> Iterator[Pair]:
             print(f"not shown, plain killed at a memory limit: {why}", flush=True)
         else:
             yield announced(Run("B plain, limited", Door.STOCK, GPT_B, cgroup=cgroup), folder), plain
-            ours = replace(ours, cgroup=cgroup)
-        yield announced(ours, folder), plain
+            ours = [replace(run, cgroup=cgroup) for run in ours]
+        for run in ours:
+            yield announced(run, folder), plain
 
 
 def problems(pairs: list[Pair]) -> Iterator[str]:

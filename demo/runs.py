@@ -41,20 +41,23 @@ class RunFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """``fast`` is what ``ebbtide run --fast`` is given; ``cgroup`` holds the child where one is given."""
+    """``fast`` and ``policy`` are what ``ebbtide run`` is given; ``cgroup`` holds the child where one is given."""
 
     name: str
     door: Door
     arguments: str
     fast: str = ""
+    policy: str = "ebbtide"
     cgroup: MemoryCgroup | None = None
+    script: Path = SCRIPT
 
     def described(self) -> str:
         """The run as a person would type it."""
         tunables = "GLIBC_TUNABLES=... " if self.door is Door.TUNED else ""
-        door = f"ebbtide run --fast {self.fast}" if self.door is Door.EBBTIDE else "python"
+        policy = f" --policy {self.policy}" if self.policy != "ebbtide" else ""
+        door = f"ebbtide run --fast {self.fast}{policy}" if self.door is Door.EBBTIDE else "python"
         limit = f"   (memory cgroup of {gigabytes(self.cgroup.limit_bytes)})" if self.cgroup else ""
-        return f"{tunables}{door} {SCRIPT.name} {self.arguments}{limit}"
+        return f"{tunables}{door} {self.script.name} {self.arguments}{limit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +71,15 @@ class Outcome:
 
     @property
     def step_s(self) -> float:
-        """Median seconds of a steady step: without the first two (warm-up; recorded where a percentage is given)."""
+        """Median seconds of a steady step, so without the warm-up, the recorded one and the first that is planned."""
         assert self.result is not None
-        return statistics.median(self.result["seconds"][2:])
+        return statistics.median(self.result["seconds"][3:])
 
     @property
     def bounded_steps(self) -> list[dict[str, Any]]:
         """The report's steps that ran under the budget, so without recorded ones; warm-up left out as in step_s."""
         assert self.report is not None
-        return [step for step in self.report["steps"][2:] if step["mode"] != "recorded"]
+        return [step for step in self.report["steps"][3:] if step["mode"] != "recorded"]
 
     def moved_bytes(self, direction: str, kind: str = "total") -> float:
         """Mean bytes a bounded step; ``direction`` is evicted_bytes, fetched_bytes or written_bytes."""
@@ -93,10 +96,10 @@ class Outcome:
 
 
 def _command(run: Run, result: Path, report: Path) -> list[str]:
-    script = [str(SCRIPT), *run.arguments.split(), "--result", str(result)]
+    script = [str(run.script), *run.arguments.split(), "--result", str(result)]
     if run.door is Door.EBBTIDE:
         ebbtide = str(Path(sys.executable).with_name("ebbtide"))
-        command = [ebbtide, "run", "--fast", run.fast, "--report", str(report), *script]
+        command = [ebbtide, "run", "--fast", run.fast, "--policy", run.policy, "--report", str(report), *script]
     else:
         command = [sys.executable, *script]
     return run.cgroup.wrap(command) if run.cgroup else command

@@ -19,6 +19,11 @@ def _moved(direction: str, kind: str) -> Callable[[Outcome, Outcome], str]:
     return lambda outcome, _: gigabytes(outcome.moved_bytes(direction, kind)) if outcome.report else ""
 
 
+def _predicted(outcome: Outcome, _: Outcome) -> str:
+    plan = outcome.report["plan"] if outcome.report else None
+    return f"{plan['predicted_s'] / plan['step_s']:.2f}x" if plan else ""
+
+
 def _rows() -> list[tuple[str, Callable[[Outcome, Outcome], str]]]:
     """Each row's name, and its text for an outcome beside its reference."""
     rows: list[tuple[str, Callable[[Outcome, Outcome], str]]] = [
@@ -26,6 +31,7 @@ def _rows() -> list[tuple[str, Callable[[Outcome, Outcome], str]]]:
         ("process peak (VmHWM)", lambda o, _: gigabytes(o.result["peak_bytes"])),
         ("median step", lambda o, _: f"{o.step_s:.2f} s"),
         ("against plain", lambda o, reference: f"{o.step_s / reference.step_s:.2f}x"),
+        ("predicted, over unlimited", _predicted),
         ("stall, a step", lambda o, _: f"{o.stall_s:.2f} s" if o.report else ""),
     ]
     for title, direction in (("out", "evicted_bytes"), ("in", "fetched_bytes")):

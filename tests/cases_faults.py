@@ -30,7 +30,7 @@ def managed_tensor():
 
 def raw_bytes(tensor: torch.Tensor) -> bytes:
     """Read past torch, so that only the fault handler can help."""
-    return ctypes.string_at(tensor.data_ptr(), tensor.nbytes)
+    return ctypes.string_at(tensor.untyped_storage().data_ptr(), tensor.nbytes)
 
 
 def reads_past_torch() -> None:
@@ -42,7 +42,7 @@ def reads_past_torch() -> None:
 
 def writes_past_torch() -> None:
     with managed_tensor() as (tensor, _):
-        ctypes.memset(tensor.data_ptr(), 1, tensor.nbytes)
+        ctypes.memset(tensor.untyped_storage().data_ptr(), 1, tensor.nbytes)
         assert _torch.evict([tensor]) > 0
         assert torch.all(tensor == 0x01010101)
 

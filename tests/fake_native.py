@@ -24,7 +24,7 @@ class FakeNative(ModuleType):
             (  # noqa: SIM905 (a list of words)
                 "live_bytes resident_bytes clean_bytes dirty_bytes held_bytes arena_limit_bytes process_limit_bytes "
                 "rest_bytes spill_bytes blocks live_peak_bytes held_peak_bytes held_byte_ns held_ns stall_room_ns "
-                "stall_fetch_ns faults cancelled largest_operator_bytes"
+                "stall_late_ns stall_fetch_ns fetching_ns evicting_ns faults cancelled largest_operator_bytes"
             ).split(),
             0,
         )
@@ -51,12 +51,15 @@ class FakeNative(ModuleType):
     def stop(self) -> None:
         self.calls.append("stop")
 
-    def begin_step(self) -> None:
+    def begin_step(self, *, record: bool = False) -> None:
         self.calls.append("begin_step")
 
-    def end_step(self) -> None:
+    def end_step(self, *, completed: bool = True) -> None:
         self.calls.append("end_step")
         self.at_step_end()
+
+    def unload_schedules(self) -> None:
+        pass
 
     def reset_peaks(self) -> None:
         self.calls.append("reset_peaks")

@@ -56,8 +56,8 @@ def test_a_plan_by_hand() -> None:
         Stay(0, 4, 8, "cxl", 2, 3, 8),
     ]
     assert lower(plan_of(trace, stays), trace, MACHINE).commands == (
+        Command(Verb.EVICT, 0, 4, 8, "dram", "cxl", Clock(2), Clock(3)),  # due first
         Command(Verb.EVICT, 0, 0, 4, "dram", "file", Clock(2), Clock(4)),
-        Command(Verb.EVICT, 0, 4, 8, "dram", "cxl", Clock(2), Clock(3)),
         Command(Verb.DROP, 0, 0, 8, "dram", None, Clock(4), Clock(4)),
         Command(Verb.FETCH, 0, 0, 4, "file", "dram", Clock(6), Clock(8)),
         Command(Verb.FETCH, 0, 4, 8, "cxl", "dram", Clock(6), Clock(8)),

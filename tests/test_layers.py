@@ -11,24 +11,32 @@ import pytest
 import ebbtide
 
 PACKAGE = Path(ebbtide.__file__).parent
-BASE = {"errors", "units"}
+BASE = {"errors", "units", "whole_file"}
 IR = BASE | {"ir"}
 
 # component -> the components of ebbtide that it may import (and itself); "torch" stands for torch and native code
 MAY_IMPORT: dict[str, set[str]] = {
     "units": set(),
     "errors": {"units"},
+    "whole_file": set(),
     "settings": BASE,
     "ir": BASE,
-    "planners": IR,
+    "planners": IR | {"simulate"},
     "simulate": IR,
     "analysis": IR,
     "report": IR,
-    "capture": IR | {"settings", "torch"},
-    "runtime": IR | {"settings", "report", "torch"},
-    "probe": IR | {"settings", "torch"},
+    "capture": IR,
+    "runtime": IR | {"capture", "settings", "report", "torch"},
+    "probe": IR | {"settings", "runtime"},  # of runtime what it says of the machine, and no torch
 }
-DOORS = {"cli", "launch", "integrations", "__main__"}  # import everything; nobody imports them, but they each other
+DOORS = {
+    "cli",
+    "launch",
+    "session",
+    "policies",
+    "integrations",
+    "__main__",
+}  # import everything; nobody imports them, but they each other
 NATIVE = {"torch", "_torch", "_core"}
 
 
@@ -128,6 +136,7 @@ SLOW = ("torch", "numpy", "rich", "transformers", "asyncio", "ebbtide.runtime")
         "from ebbtide.cli import cli; cli(['--help'], standalone_mode=False)",
         "from ebbtide.cli import cli; cli(['--version'], standalone_mode=False)",
         "from ebbtide.cli import cli; cli(['run', '--help'], standalone_mode=False)",
+        "from ebbtide.cli import cli; cli(['probe', '--help'], standalone_mode=False)",
     ],
 )
 def test_what_needs_no_torch_does_not_load_it(program: str) -> None:

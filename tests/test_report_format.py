@@ -14,6 +14,7 @@ from ebbtide.report.run_report import (
     KINDS,
     VERSION,
     OutsideStorage,
+    PlanReport,
     RunReport,
     Stall,
     StepMode,
@@ -47,8 +48,22 @@ REPORT = RunReport(
     adopted_bytes=300 << 20,
     outside_bytes=5 << 20,
     outside=(OutsideStorage("a NumPy array shares its memory", 2, 5 << 20),),
+    plan=None,
     steps=(replace(STEP, mode=StepMode.RECORDED), STEP),
 )
+
+
+PLAN = PlanReport("ebbtide", "feasible", 690 << 20, 1.6, 1.8, 1.7, 2.5, 2)
+
+
+def test_a_plan_comes_back_whole_and_its_forecasts_are_called_forecasts() -> None:
+    planned = replace(REPORT, policy="ebbtide", plan=PLAN, steps=(STEP, replace(STEP, mode=StepMode.PLANNED)))
+    assert RunReport.from_json(planned.to_json()) == planned
+    text = render_summary(planned)
+    assert "ebbtide (feasible, one of 2): predicted 1.80 s, bound 1.70 s, unlimited 1.60 s; made in 2.50 s" in text
+    assert "2 steps (1 planned)" in text
+    assert "measured, but for the plan's forecasts" in text
+    assert "all figures measured" in render_summary(REPORT)
 
 
 def test_the_fields_are_those_that_are_documented() -> None:
@@ -68,6 +83,7 @@ def test_the_fields_are_those_that_are_documented() -> None:
         "adopted_bytes",
         "outside_bytes",
         "outside",
+        "plan",
         "steps",
     ]
     step = value["steps"][1]
@@ -107,12 +123,14 @@ def _set(path: str, new: object) -> Callable[[dict[str, Any]], object]:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (_set("version", 2), "version 2"),
+        (_set("version", 1), "version 1"),
         (_set("format", "other"), "'other'"),
-        (_set("extra", 1), "does not know: extra"),
+        (_set("extra", 1), "does not know: 'extra'"),
         (lambda value: value.pop("policy"), "lacks policy"),
         (_set("steps.0.mode", "guessed"), r"report.steps\[0\].mode must be one of"),
         (_set("steps.0.minor_faults", 1.5), "minor_faults must be a int"),
+        (_set("steps.0.wall_s", 1e301), "wall_s is out of range"),
+        (_set("steps", [3]), r"report.steps\[0\] must be a table of fields, not int"),
         (_set("steps.0.wall_s", "2"), "wall_s must be a float"),
         (_set("steps.0.wall_s", -1), "wall_s must be a finite number"),
         (_set("steps.0.evicted_bytes.total", 1), "the kinds add up to"),

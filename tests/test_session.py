@@ -19,11 +19,11 @@ import ebbtide
 from ebbtide.errors import BudgetError, EbbtideWarning, PlatformError, SessionError, SettingError, SpillError
 from ebbtide.report.run_report import RunReport, StepMode
 from ebbtide.runtime import process
-from ebbtide.runtime.session import Session
+from ebbtide.session import Session
 from ebbtide.settings import Settings
 from ebbtide.units import GIB, MIB, Budget
 
-QUIET = Settings(progress=ebbtide.settings.ProgressMode.OFF, spill="/var/tmp")  # type: ignore[attr-defined]
+QUIET = Settings(progress=ebbtide.settings.ProgressMode.OFF, spill="/var/tmp", policy="demand")  # type: ignore[attr-defined]
 OVER_NATIVE = ["ebbtide.runtime." + name for name in ("engine", "adopt", "faults", "steps")]
 
 
@@ -141,6 +141,18 @@ def test_an_impossible_operation_ends_the_step_with_the_smallest_budget(native: 
         step()
     assert caught.value.minimum_fast == "1240MiB"  # (900 + 300) MiB, 2 % and 16 MiB
     assert session.report().budget_violated
+
+
+def test_a_process_that_outgrows_its_budget_outside_the_arena_is_told_the_smallest(native: FakeNative) -> None:
+    session = Session("1GiB", settings=QUIET)
+
+    def step() -> None:
+        with session.step():
+            native.level |= {"rest_bytes": 1100 * MIB}
+
+    with pytest.raises(BudgetError, match=r"outside the tensors.*At least 1\.11 GiB") as caught, session:
+        step()
+    assert caught.value.minimum_fast == "1138MiB"  # 1100 MiB, 2 % and 16 MiB
 
 
 def test_what_the_watchdog_did_is_a_warning_and_a_violation(native: FakeNative) -> None:
@@ -288,7 +300,7 @@ def test_sessions_do_not_nest_and_are_used_once(native: FakeNative) -> None:
 
 
 def test_disabled_nothing_is_loaded_and_it_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbtide.runtime.session._told_disabled", False)
+    monkeypatch.setattr("ebbtide.session._told_disabled", False)
     monkeypatch.setenv("EBBTIDE_DISABLE", "1")
     with pytest.warns(EbbtideWarning, match="nothing is managed") as told:
         for _ in range(2):

@@ -34,6 +34,9 @@ class Case:
 
     A step is ``micro_batches`` forward and backward passes, a clip of the gradients' norm where ``clip`` is set, and
     the optimizer's step. ``keep_gradients`` zeroes gradients in place instead of freeing them.
+
+    ``tight`` is a budget under which bytes of every kind must leave: a quarter, or little more than the largest
+    operation needs, which in the smallest models is up to half of a step's peak.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Case:
     micro_batches: int = 1
     clip: float | None = None
     keep_gradients: bool = False
+    tight: str = "25%"
 
 
 def tokens(vocabulary: int, batch: int, seq: int) -> Callable[[torch.Generator], Batch]:
@@ -137,6 +141,6 @@ FAMILIES = (
     Case("llama-adamw-foreach", llama, tokens(1536, 8, 64), language_loss, adamw_foreach),
     Case("vit-adamw-loop", vit, labelled((8, 3, 64, 64), 100), image_loss, adamw_loop),
     Case("resnet-sgd-momentum", resnet, labelled((8, 3, 96, 96), 100), image_loss, sgd_momentum),
-    Case("convnext-adafactor", convnext, labelled((8, 3, 64, 64), 100), image_loss, adafactor),
-    Case("lstm-sgd-momentum", LSTMLanguageModel, tokens(1536, 16, 33), next_token_loss, sgd_momentum),
+    Case("convnext-adafactor", convnext, labelled((8, 3, 64, 64), 100), image_loss, adafactor, tight="35%"),
+    Case("lstm-sgd-momentum", LSTMLanguageModel, tokens(1536, 16, 33), next_token_loss, sgd_momentum, tight="31%"),
 )

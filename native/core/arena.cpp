@@ -22,6 +22,8 @@ thread_local ThreadStack this_thread;
 
 }  // namespace
 
+OperatorStack& this_operator_stack() { return this_thread; }
+
 Arena::Arena(const Options& options)
     : options_(options),
       huge_(options.huge_region_bytes, kHugePage, options.spill_directory),
@@ -31,7 +33,8 @@ Arena::Arena(const Options& options)
       candidates_(reinterpret_cast<Candidate*>(candidate_memory_.begin()), BlockTable::kCapacity),
       chaos_rate_(options.chaos_rate),
       chaos_state_(options.chaos_seed * 2 + 1),
-      watchdog_ns_(options.watchdog_ns) {
+      watchdog_ns_(options.watchdog_ns),
+      replay_(blocks_) {
   held_since_ns_ = peaks_reset_ns_ = progress_ns_ = now_ns();
   for (unsigned i = 0; i < options.io_threads; ++i) threads_.emplace_back([this, i] { io_loop(i); });
   threads_.emplace_back([this] { govern(); });
@@ -90,13 +93,16 @@ void* Arena::allocate(std::size_t nbytes) {
   b.classified = false;
   b.born_in_step = in_step_;
   b.guests = 0;
+  b.stays = b.prefetched = b.close_anyway = false;
   b.last_use = ++stamp_;
   blocks_.add_live(id);
   live_ += nbytes;
   resident_ += b.held;
   counters_.live_peak = std::max(counters_.live_peak, live_);
-  if (this_thread.arena == this && !this_thread.operators.empty()) pin(this_thread, id);
-  if (pressure_) evict_ahead();
+  bool in_operator = this_thread.arena == this && !this_thread.operators.empty();
+  born(id, in_operator);
+  if (in_operator) pin(this_thread, id, Access::Write, true);
+  if (pressure_ && !replay_.active()) evict_ahead();
   return b.address;
 }
 
@@ -146,6 +152,7 @@ void Arena::release(void* address) {
   if (id == kNoBlock) fatal("release of an address that is no storage", EINVAL);
   Block& b = blocks_[id];
   flush_traffic(b);
+  died(id);
   blocks_.remove_live(id);
   live_ -= b.nbytes;
   ++b.generation;
@@ -167,6 +174,7 @@ void Arena::release(void* address) {
     retire(id);
   }
   changed();
+  start_prefetches();
   reap();
 }
 
@@ -232,41 +240,50 @@ std::uint64_t Arena::size_of(const void* address) {
 
 // --- operators
 
-void Arena::enter(const char* name, std::span<const void* const> operands, Work work) {
+void Arena::enter(const char* name, std::span<const Operand> operands, Work work) {
   Lock lock(mutex_);
   OperatorStack& stack = this_thread;
   if (stack.arena != this) {
     stack.arena = this;
     stacks_.push_back(&stack);
   }
-  if (!stack.operators.empty()) stack.operators.back().handed_on = true;
+  tick(name);
   stack.operators.push_back({name, work, ++serial_, stack.pins.size()});
   tick_stamp_ = ++stamp_;
   chaos();
   std::size_t first = stack.pins.size();
-  for (const void* operand : operands) {
-    BlockId id = find_live(operand);
-    if (id != kNoBlock && blocks_[id].pinned_by != serial_) pin(stack, id);
+  for (const Operand& operand : operands) {
+    BlockId id = find_live(operand.address);
+    if (id != kNoBlock && blocks_[id].pinned_by != serial_) pin(stack, id, operand.access, false);
   }
   // Start what can start at once, then wait for each: the reads overlap.
   for (std::size_t i = first; i < stack.pins.size(); ++i) {
     BlockId id = stack.pins[i].id;
-    if (blocks_[id].state == State::Absent && try_claim(blocks_[id].shape)) start_read(id);
+    if (blocks_[id].state == State::Absent && try_claim(blocks_[id].shape)) start_read(id, true);
   }
-  StallScope stall(stall_clock_, counters_);
   for (std::size_t i = first; i < stack.pins.size(); ++i) {
     Block& b = blocks_[stack.pins[i].id];
     if (b.generation != stack.pins[i].generation) continue;
     if (b.state != State::Absent && b.state != State::Reading) continue;
-    stall.begin(Stall::DemandFetch);
+    StallScope stall(stall_clock_, counters_);
+    bool prefetched = b.prefetched;
+    stall.begin(prefetched ? Stall::LatePrefetch : Stall::DemandFetch);
+    std::int64_t since = now_ns();
     ensure_resident(lock, stack.pins[i].id);  // an error is not lost: the operator's own access meets it again
+    std::int64_t now = now_ns();
+    if (prefetched) replay_.was_late(b, stack.pins[i].id, now - since);
+    if (recording_) {
+      std::int64_t zero = recording_->began_ns;
+      recording_->add({b.recorded, clock_.tick, Lane::Stall, since - zero, since - zero, now - zero});
+    }
   }
+  start_prefetches();
 }
 
-void Arena::pin(OperatorStack& stack, BlockId id) {
+void Arena::pin(OperatorStack& stack, BlockId id, Access access, bool born_here) {
   Block& b = blocks_[id];
   Operator& op = stack.operators.back();
-  stack.pins.push_back({id, b.generation, b.pinned_by});
+  stack.pins.push_back({id, b.generation, b.pinned_by, b.recorded, clock_.tick, access, born_here});
   ++b.pins;
   b.pinned_by = op.serial;
   b.last_use = ++stamp_;
@@ -274,6 +291,7 @@ void Arena::pin(OperatorStack& stack, BlockId id) {
   op.peak = std::max(op.peak, op.bytes);
 }
 
+// What an inner operator made belongs to the one that called it: its kernel is about to fill it.
 void Arena::leave() {
   Lock lock(mutex_);
   OperatorStack& stack = this_thread;
@@ -281,17 +299,34 @@ void Arena::leave() {
   Operator op = stack.operators.back();
   stack.operators.pop_back();
   ++stamp_;
-  for (; stack.pins.size() > op.first_pin; stack.pins.pop_back()) {
-    const Pin& pin = stack.pins.back();
+  Operator* outer = stack.operators.empty() ? nullptr : &stack.operators.back();
+  std::size_t kept = op.first_pin;
+  for (std::size_t i = op.first_pin; i < stack.pins.size(); ++i) {
+    const Pin& pin = stack.pins[i];
     Block& b = blocks_[pin.id];
-    if (b.generation != pin.generation) continue;  // it died in the operator
-    --b.pins;
-    b.pinned_by = pin.pinned_by_before;
-    b.last_use = stamp_;
+    if (pin.born_here && outer != nullptr && b.generation == pin.generation) {
+      b.pinned_by = outer->serial;
+      outer->bytes += b.held;
+      outer->peak = std::max(outer->peak, outer->bytes);
+      stack.pins[kept++] = pin;
+    } else {
+      unpin(pin);
+    }
   }
-  if (op.work == Work::Itself || (op.work == Work::HandsOn && !op.handed_on)) remember_need(op.name, op.peak);
+  stack.pins.resize(kept);
+  if (op.work == Work::Itself) remember_need(op.name, op.peak);
   if (limit_ != 0 && held_ > limit_) trim();
   changed();
+}
+
+void Arena::unpin(const Pin& pin) {
+  note_uses(pin);
+  Block& b = blocks_[pin.id];
+  if (b.generation != pin.generation) return;  // it died in the operator
+  --b.pins;
+  b.pinned_by = pin.pinned_by_before;
+  if (pin.born_here) b.born_in_operator = false;
+  b.last_use = stamp_;
 }
 
 void Arena::remember_need(const char* name, std::uint64_t bytes) {
@@ -300,11 +335,11 @@ void Arena::remember_need(const char* name, std::uint64_t bytes) {
   counters_.largest_operator = name;
 }
 
-std::uint64_t Arena::note_need(const char* name, std::span<const void* const> operands) {
+std::uint64_t Arena::note_need(const char* name, std::span<const Operand> operands) {
   Lock lock(mutex_);
   std::uint64_t bytes = 0;
-  for (const void* operand : operands) {
-    if (BlockId id = find_live(operand); id != kNoBlock) bytes += blocks_[id].held;
+  for (const Operand& operand : operands) {
+    if (BlockId id = find_live(operand.address); id != kNoBlock) bytes += blocks_[id].held;
   }
   remember_need(name, bytes);
   return bytes;
@@ -313,31 +348,10 @@ std::uint64_t Arena::note_need(const char* name, std::span<const void* const> op
 void Arena::forget(OperatorStack& stack) {
   Lock lock(mutex_);
   std::erase(stacks_, &stack);
+  if (step_stack_ == &stack) step_stack_ = nullptr;
 }
 
 // --- steps and figures
-
-void Arena::begin_step() {
-  Lock lock(mutex_);
-  ++step_;
-  in_step_ = true;
-  for (BlockId id : blocks_.live()) flush_traffic(blocks_[id]);  // what happened between steps stays what it was then
-}
-
-void Arena::end_step() {
-  Lock lock(mutex_);
-  in_step_ = false;
-  for (BlockId id : blocks_.live()) {
-    Block& b = blocks_[id];
-    if (!b.classified && b.born_in_step) b.kind = Kind::Other;
-    b.born_in_step = false;
-    flush_traffic(b);
-  }
-  pressure_ = room_waited_in_step_;
-  room_waited_in_step_ = false;
-  rest_high_[1] = rest_high_[0];
-  rest_high_[0] = rest_;
-}
 
 void Arena::flush_traffic(Block& b) {
   auto kind = static_cast<std::size_t>(b.kind);

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -28,7 +29,9 @@
 #include "decider.hpp"
 #include "operators.hpp"
 #include "page_pool.hpp"
+#include "recording.hpp"
 #include "region.hpp"
+#include "replay.hpp"
 #include "types.hpp"
 
 namespace ebbtide {
@@ -59,6 +62,7 @@ struct Counters {
   std::array<std::uint64_t, kKinds> evicted{}, fetched{}, written{};
   std::array<std::int64_t, kStalls> stall_ns{};
   std::uint64_t faults = 0, cancelled = 0;
+  std::array<std::int64_t, 2> copy_ns{};  // threads' time in fetches, in evictions
   std::uint64_t largest_operator_bytes = 0;
   std::string largest_operator, message;
   bool over_budget = false;
@@ -81,16 +85,16 @@ class Arena {
   std::uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
 
   // --- operators (per thread, nested): their operands are resident when enter() returns and stay so until leave()
-  void enter(const char* name, std::span<const void* const> operands, Work work);
+  void enter(const char* name, std::span<const Operand> operands, Work work);
   void leave();
   // The page-rounded bytes of these, which an operator needs all at once; remembered if no other has needed more.
-  std::uint64_t note_need(const char* name, std::span<const void* const> operands);
+  std::uint64_t note_need(const char* name, std::span<const Operand> operands);
 
   // --- moves
   std::uint64_t evict(const void* address);  // waits; the bytes that left (0: it was busy, pinned or touched)
   int fetch(const void* address);            // waits; 0 or errno
   // Starts fetching what there is room for, and making room for the rest; waits for nothing.
-  void prefetch(std::span<const void* const> addresses);
+  void prefetch(std::span<const Operand> operands);
   bool hold(const void* address);             // resident, writable and staying, until as many let_go(); false: not a block
   void let_go(const void* address);
   bool on_fault(const void* address, bool write);  // the SIGSEGV handler; false: not a fault of ours
@@ -100,9 +104,21 @@ class Arena {
   void set_chaos(double rate, std::uint64_t seed);
   void set_watchdog(std::int64_t ns);
 
-  // --- steps and figures
-  void begin_step();
-  void end_step();
+  // --- steps and figures. The thread that begins a step is the one whose operators and allocations make its clock.
+  void begin_step(bool record = false);
+  void end_step(bool completed = true);  // false: it broke off, and shows nothing
+  Recording take_recording();  // of the last step that was recorded; empty if there is none
+  bool records() const { return records_.load(std::memory_order_relaxed); }
+  // The module that runs on the step's thread, by name or by its number in the recording; returns the number of the
+  // one before.
+  std::uint32_t enter_module(const char* name);
+  std::uint32_t enter_module(std::uint32_t number);
+  std::uint32_t module();
+  // Follow this schedule in every step that allocates like it. Returns its number.
+  std::size_t load_schedule(Schedule schedule);
+  void unload_schedules();
+  // The schedule that the last step followed to its end.
+  std::optional<std::size_t> followed();
   Counters counters();
   void reset_peaks();
   void reset_trouble();  // a new session starts with a clean record
@@ -136,20 +152,32 @@ class Arena {
   void evict_ahead();
   void drop_kept(BlockId id);
   std::uint64_t start_evictions(std::uint64_t needed, Shield up_to);
+  std::uint64_t age(BlockId id) const;
   bool may_leave(const Block& b) const;
   bool held_by_operator(const Block& b) const;
   void account(std::int64_t bytes);  // held bytes change
   void measure_rest();
   void govern();
 
+  // plan.cpp: the step's clock, its recording, and the schedule it follows
+  bool on_step_thread() const;
+  void tick(const char* name);
+  void born(BlockId id, bool in_operator);
+  void died(BlockId id);
+  void note_uses(const Pin& pin);
+  void carry_out(const Command& command);
+  void start_prefetches();
+  void drop_prefetches();
+  std::int64_t stalled_ns() const;
+
   // moves.cpp
   bool start_evict(BlockId id);
-  void start_read(BlockId id);  // the pages have been claimed
+  void start_read(BlockId id, bool urgent = false);  // the pages have been claimed
   void close(BlockId id);
   void cancel(BlockId id);
   void make_dirty(BlockId id);
   int ensure_resident(Lock& lock, BlockId id);
-  void enqueue(BlockId id);
+  void enqueue(BlockId id, bool urgent = false);
   void dequeue(BlockId id);
   BlockId next_transfer(bool prefer_out) const;
   bool carry_out_chunk(Lock& lock, bool prefer_out);
@@ -169,7 +197,8 @@ class Arena {
   void flush_traffic(Block& b);
   BlockId place(std::size_t nbytes, Shape shape);
   void give_up_pages(Block& b);
-  void pin(OperatorStack& stack, BlockId id);
+  void pin(OperatorStack& stack, BlockId id, Access access, bool born_here);
+  void unpin(const Pin& pin);
   void remember_need(const char* name, std::uint64_t bytes);
 
   void inherit(bool inherited);
@@ -222,6 +251,18 @@ class Arena {
   double chaos_rate_;
   std::uint64_t chaos_state_;
   std::int64_t watchdog_ns_;
+
+  const OperatorStack* step_stack_ = nullptr;  // of the thread that began the step
+  Clock clock_;
+  std::int64_t stalled_before_step_ns_ = 0;
+  std::uint64_t serials_ = 0;        // allocations so far
+  std::optional<Recording> recording_;  // of this step
+  std::atomic<bool> records_ = false;
+  Recording recorded_;
+  Replay replay_;
+  std::vector<Bound> prefetches_;    // of this step, in the order in which they are needed
+  std::size_t next_prefetch_ = 0;    // it and those after it wait for room
+  unsigned waiting_for_room_ = 0;    // threads; prefetches stand back for them
 
   struct StallClock {
     unsigned waiting = 0;

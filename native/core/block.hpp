@@ -15,6 +15,9 @@ struct Transfer {
   std::uint32_t handed_out = 0;
   std::uint32_t done = 0;
   int error = 0;
+  std::uint32_t asked_tick = 0;
+  std::int64_t asked_ns = 0;
+  std::int64_t begun_ns = 0;
   BlockId next = kNoBlock;    // queue links
   BlockId previous = kNoBlock;
 
@@ -38,6 +41,9 @@ struct Block {
   bool released = false;       // freed while a transfer was under way: its place is given back when that ends
   bool close_anyway = false;   // chaos: take the pages even from under an operator
   bool inherited = false;      // a forked child may share its pages
+  bool born_in_operator = false;  // and that operator has not ended yet
+  bool stays = false;          // the schedule wants it written, but not gone
+  bool prefetched = false;     // its fetch, under way or waiting for room, was the schedule's idea
   int read_error = 0;          // of its last fetch
 
   std::uint32_t generation = 0;  // changes when the storage dies: tells stale pins apart
@@ -45,6 +51,9 @@ struct Block {
   std::uint32_t pins = 0;
   std::uint64_t pinned_by = 0;   // serial of the innermost operator that pinned it
   std::uint64_t last_use = 0;
+  std::uint64_t serial = 0;        // of the allocation, unique in the process
+  std::uint32_t recorded = kNever;  // its number in the recording under way
+  std::uint32_t scheduled = kNever;  // its number in the schedule it was last bound to
   std::uint64_t freed_in_step = 0;
 
   // traffic since it was last added to its kind's counters

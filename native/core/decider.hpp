@@ -1,8 +1,8 @@
 // Whom to evict: a pure function of what has been seen. It touches no memory but its arguments and makes no system
 // call, so the same code can be driven by a simulator, and by tests.
 //
-// Demand mode ranks by age times the cost of the round trip that keeping it would save: of two storages equally long
-// unused, the clean one leaves first, because it leaves without a write.
+// It ranks by age over the cost of the round trip: of two storages equally long unused, the clean one leaves first,
+// because it leaves without a write. Age is the time since the last use, or, where a schedule knows, until the next.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ struct Candidate {
   Shield shield;
   bool clean;
   std::uint64_t bytes;
-  std::uint64_t last_use;  // a stamp; larger is later
+  std::uint64_t age;  // larger leaves earlier; in one unit for all candidates
 };
 
 // The price of moving, in any one unit per byte.
@@ -36,6 +36,6 @@ struct MoveCosts {
 
 // Reorders `candidates` so that the first n cover `needed` bytes with as little regret as is known; returns n
 // (all of them when even that is too little).
-std::size_t choose_victims(std::span<Candidate> candidates, std::uint64_t needed, std::uint64_t now, MoveCosts costs);
+std::size_t choose_victims(std::span<Candidate> candidates, std::uint64_t needed, MoveCosts costs);
 
 }  // namespace ebbtide

@@ -65,7 +65,7 @@ void Arena::cancel(BlockId id) {
   ++counters_.cancelled;
   leaving_ -= b.held;
   b.state = State::Dirty;
-  b.close_anyway = false;
+  b.close_anyway = b.stays = false;
   if (b.transfer.queued) dequeue(id);
   b.transfer.chunks = b.transfer.handed_out;
   if (!b.transfer.busy()) {
@@ -84,7 +84,7 @@ void Arena::make_dirty(BlockId id) {
 }
 
 // The pages have been claimed. They are filled out of sight.
-void Arena::start_read(BlockId id) {
+void Arena::start_read(BlockId id, bool urgent) {
   Block& b = blocks_[id];
   Region& r = region(b);
   for (std::uint32_t i = 0; i < b.shape.body; ++i) r.slot(b.first_page + i) = pool_.take();
@@ -92,7 +92,7 @@ void Arena::start_read(BlockId id) {
   b.read_error = 0;
   b.state = State::Reading;
   b.transfer.out = false;
-  enqueue(id);
+  enqueue(id, urgent);
 }
 
 void Arena::complete_read(BlockId id, int error) {
@@ -120,6 +120,7 @@ void Arena::complete_read(BlockId id, int error) {
   if (b.released) return retire(id);
   b.read_error = error;
   b.state = appears ? State::Clean : State::Absent;
+  b.prefetched = false;
   if (!appears) return;
   b.read_only = true;
   resident_ += b.held;
@@ -129,6 +130,11 @@ void Arena::complete_read(BlockId id, int error) {
 void Arena::complete(BlockId id) {
   Block& b = blocks_[id];
   Transfer transfer = b.transfer;
+  if (recording_) {
+    std::int64_t zero = recording_->began_ns;
+    recording_->add({b.recorded, transfer.asked_tick, transfer.out ? Lane::Out : Lane::Back, transfer.asked_ns - zero,
+                     transfer.begun_ns - zero, now_ns() - zero});
+  }
   b.transfer = {};
   --busy_transfers_;
   if (!transfer.out) {
@@ -142,15 +148,17 @@ void Arena::complete(BlockId id) {
       spill_error_ = transfer.error;
       ++write_failures_;
       b.state = State::Dirty;
-      b.close_anyway = false;
+      b.close_anyway = b.stays = false;
       make_dirty(id);
     } else {
       b.state = State::Clean;
       b.written += moved_bytes(b);
-      if (b.pins == 0 || b.close_anyway) close(id);  // an operator took it up meanwhile: it stays, clean
+      if ((b.pins == 0 && !b.stays) || b.close_anyway) close(id);  // else an operator took it up meanwhile, say
+      b.stays = false;
     }
   }  // else it was cancelled
   changed();
+  start_prefetches();
 }
 
 // Something that a waiter may be waiting for has happened. [arena rule: every change wakes the waiters]
@@ -161,14 +169,17 @@ void Arena::changed() {
 
 // --- the queues
 
-void Arena::enqueue(BlockId id) {
+// Somebody waits for an urgent one: it goes first.
+void Arena::enqueue(BlockId id, bool urgent) {
   Block& b = blocks_[id];
   Transfer& t = b.transfer;
   t.queued = true;
+  t.asked_ns = now_ns();
+  t.asked_tick = clock_.tick;
   t.chunks = static_cast<std::uint32_t>((moved_bytes(b) + kChunk - 1) / kChunk);
-  t.previous = queue_tail_[t.out];
+  (urgent ? t.next : t.previous) = urgent ? queue_head_[t.out] : queue_tail_[t.out];
   (t.previous == kNoBlock ? queue_head_[t.out] : blocks_[t.previous].transfer.next) = id;
-  queue_tail_[t.out] = id;
+  (t.next == kNoBlock ? queue_tail_[t.out] : blocks_[t.next].transfer.previous) = id;
   ++busy_transfers_;
   if (options_.hook != nullptr) options_.hook(Point::Queued, id, options_.hook_argument);
   work_.notify_all();
@@ -192,16 +203,19 @@ bool Arena::carry_out_chunk(Lock& lock, bool prefer_out) {
   if (id == kNoBlock || quiet_) return false;
   Block& b = blocks_[id];
   std::uint32_t chunk = b.transfer.handed_out++;
+  if (chunk == 0) b.transfer.begun_ns = now_ns();
   if (b.transfer.handed_out == b.transfer.chunks) dequeue(id);
   ++chunks_in_flight_;
   bool out = b.transfer.out;
   lock.unlock();
   if (options_.hook != nullptr) options_.hook(Point::BeforeChunk, id, options_.hook_argument);
+  std::int64_t begun = now_ns();
   int error = transfer_chunk(b, chunk, out);
   if (options_.hook != nullptr) options_.hook(Point::AfterChunk, id, options_.hook_argument);
   lock.lock();
   --chunks_in_flight_;
   progress_ns_ = now_ns();
+  counters_.copy_ns[out] += progress_ns_ - begun;
   if (error != 0) b.transfer.error = error;
   ++b.transfer.done;
   if (!b.transfer.busy()) complete(id);
@@ -264,7 +278,7 @@ int Arena::ensure_resident(Lock& lock, BlockId id) {
       if (outcome == Outcome::Progress || !wanted) continue;
       claim_over_budget(b.shape, outcome);
     }
-    start_read(id);
+    start_read(id, true);
     ++tries;
   }
   return 0;
@@ -288,11 +302,12 @@ int Arena::fetch(const void* address) {
   return id == kNoBlock ? 0 : ensure_resident(lock, id);
 }
 
-void Arena::prefetch(std::span<const void* const> addresses) {
+void Arena::prefetch(std::span<const Operand> operands) {
   Lock lock(mutex_);
+  if (replay_.active()) return;  // the schedule knows better
   std::uint64_t missing = 0;
-  for (const void* address : addresses) {
-    BlockId id = find_live(address);
+  for (const Operand& operand : operands) {
+    BlockId id = find_live(operand.address);
     if (id == kNoBlock) continue;
     Block& b = blocks_[id];
     b.last_use = ++stamp_;  // about to be used: not the next to leave
@@ -348,7 +363,7 @@ bool Arena::on_fault(const void* address, bool write) {
       break;
   }
   StallScope stall(stall_clock_, counters_);
-  stall.begin(Stall::DemandFetch);
+  stall.begin(b.prefetched ? Stall::LatePrefetch : Stall::DemandFetch);
   ++counters_.faults;
   std::uint32_t generation = b.generation;
   if (int error = ensure_resident(lock, id); error != 0) {

@@ -1,7 +1,7 @@
 // The operators a thread is in, innermost last, with the storages each one holds.
 //
-// Only the innermost operator's operands are out of reach for evictions: an outer operator has handed its work on and
-// touches nothing until the inner one returns, so its operands leave last, but they can (and come back by demand).
+// Only the innermost operator's storages are out of reach for evictions: an outer one touches nothing until the inner
+// one returns, so its storages leave last, but they can (and come back by demand).
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,17 @@ namespace ebbtide {
 
 class Arena;
 
-// How an operator's operands bound the smallest possible budget.
+// What an operator does with a storage; the values are those of ebbtide.ir.trace.Access.
+enum class Access : std::uint8_t { Read = 1, Write = 2, ReadWrite = 3 };
+
+struct Operand {
+  const void* address;
+  Access access = Access::ReadWrite;
+};
+
+// Whether an operator's storages bound the smallest possible budget.
 enum class Work : std::uint8_t {
-  Itself,   // it has a kernel: it needs all of them at once
-  HandsOn,  // it is composed of others: it needs them only if it turns out to call none
+  Itself,    // it needs all of them at once
   InGroups,  // a piece of a list, cut to fit: Arena::note_need says what one element needs
 };
 
@@ -24,6 +31,10 @@ struct Pin {
   BlockId id;
   std::uint32_t generation;
   std::uint64_t pinned_by_before;
+  std::uint32_t recorded;   // its number in the recording, if one is made
+  std::uint32_t from_tick;  // when the operator began, or the storage was born
+  Access access;
+  bool born_here;  // allocated within the operator: its result, or scratch
 };
 
 struct Operator {
@@ -31,9 +42,8 @@ struct Operator {
   Work work;
   std::uint64_t serial;
   std::size_t first_pin;
-  std::uint64_t bytes = 0;   // held for it now
+  std::uint64_t bytes = 0;  // held for it now
   std::uint64_t peak = 0;
-  bool handed_on = false;    // an inner operator ran
 };
 
 struct OperatorStack {
@@ -43,5 +53,7 @@ struct OperatorStack {
 
   std::uint64_t innermost() const { return operators.empty() ? 0 : operators.back().serial; }
 };
+
+OperatorStack& this_operator_stack();  // of the calling thread
 
 }  // namespace ebbtide

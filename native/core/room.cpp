@@ -88,6 +88,11 @@ void Arena::claim_over_budget(Shape shape, Outcome why) {
 // Starts evictions that will make room for a shape, and waits for one change. The caller tries its claim again.
 Arena::Outcome Arena::make_room(Lock& lock, Shape shape) {
   pressure_ = room_waited_in_step_ = true;
+  struct Waiting {
+    unsigned& count;
+    explicit Waiting(unsigned& c) : count(c) { ++count; }
+    ~Waiting() { --count; }
+  } waiting(waiting_for_room_);
   std::uint64_t needed = shape.bytes();
   if (held_ > limit_) needed += held_ - limit_;
   std::uint64_t coming = (limit_ > held_ ? limit_ - held_ : 0) + pool_.warm() * kHugePage + kept_ + leaving_;
@@ -114,6 +119,13 @@ bool Arena::may_leave(const Block& b) const {
   return (b.state == State::Dirty || b.state == State::Clean) && !b.transfer.busy() && b.guests == 0;
 }
 
+// What no schedule knows is small or short-lived: while one is followed, it leaves last.
+std::uint64_t Arena::age(BlockId id) const {
+  const Block& b = blocks_[id];
+  if (auto ticks = replay_.until_use(b, id)) return *ticks;
+  return replay_.active() ? 0 : stamp_ - b.last_use;
+}
+
 bool Arena::held_by_operator(const Block& b) const {
   return b.pins > 0 && std::ranges::any_of(stacks_, [&](auto* s) { return s->innermost() == b.pinned_by; });
 }
@@ -125,10 +137,10 @@ std::uint64_t Arena::start_evictions(std::uint64_t needed, Shield up_to) {
     const Block& b = blocks_[id];
     if (!may_leave(b) || held_by_operator(b)) continue;
     Shield shield = b.pins > 0 ? Shield::Outer : b.last_use >= tick_stamp_ ? Shield::ThisTick : Shield::None;
-    if (shield <= up_to) candidates_[count++] = {id, shield, b.state == State::Clean, b.held, b.last_use};
+    if (shield <= up_to) candidates_[count++] = {id, shield, b.state == State::Clean, b.held, age(id)};
   }
   auto candidates = candidates_.first(count);
-  std::size_t victims = choose_victims(candidates, needed, stamp_, MoveCosts{});
+  std::size_t victims = choose_victims(candidates, needed, MoveCosts{});
   std::uint64_t started = 0;
   for (const Candidate& victim : candidates.first(victims)) {
     if (start_evict(victim.id)) started += victim.bytes;

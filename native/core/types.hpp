@@ -25,11 +25,12 @@ enum class Kind : std::uint8_t { Parameter, Gradient, OptimizerState, Activation
 inline constexpr std::size_t kKinds = 5;
 
 // Why a thread stood still.
-enum class Stall : std::uint8_t { Room, DemandFetch };
-inline constexpr std::size_t kStalls = 2;
+enum class Stall : std::uint8_t { Room, LatePrefetch, DemandFetch };
+inline constexpr std::size_t kStalls = 3;
 
 using BlockId = std::uint32_t;
 inline constexpr BlockId kNoBlock = ~BlockId{0};
+inline constexpr std::uint32_t kNever = ~std::uint32_t{0};  // no tick, no number
 
 constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 

@@ -90,7 +90,7 @@ TEST(operands_stay_resident_until_the_operator_ends) {
   fill(b, 8 * kMiB, 2);
   arena.evict(a);
   arena.evict(b);
-  const void* operands[] = {a, b};
+  const Operand operands[] = {{a}, {b}};
   arena.enter("op", operands, Work::Itself);
   CHECK(arena.state(a) == State::Clean && arena.state(b) == State::Clean);
   void* scratch = arena.allocate(8 * kMiB);
@@ -108,12 +108,12 @@ TEST(operands_stay_resident_until_the_operator_ends) {
 
 TEST(a_prefetch_brings_what_there_is_room_for_and_makes_room_for_the_rest) {
   Arena& arena = make_arena(16 * kMiB);
-  std::vector<const void*> wanted;
+  std::vector<Operand> wanted;
   for (unsigned i = 0; i < 3; ++i) {
     void* p = arena.allocate(4 * kMiB);
     fill(p, 4 * kMiB, i);
     CHECK(arena.evict(p) > 0);
-    wanted.push_back(p);
+    wanted.push_back({p});
   }
   std::vector<void*> old;
   for (unsigned i = 0; i < 3; ++i) {
@@ -122,9 +122,9 @@ TEST(a_prefetch_brings_what_there_is_room_for_and_makes_room_for_the_rest) {
   }
   arena.enter("current", {}, Work::Itself);  // what came before it may leave
   arena.prefetch(wanted);
-  for (const void* p : wanted) arena.fetch(p);
+  for (const Operand& w : wanted) arena.fetch(w.address);
   arena.prefetch(wanted);  // nothing is left to do
-  for (unsigned i = 0; i < 3; ++i) CHECK(arena.state(wanted[i]) == State::Clean && filled(wanted[i], 4 * kMiB, i));
+  for (unsigned i = 0; i < 3; ++i) CHECK(arena.state(wanted[i].address) == State::Clean && filled(wanted[i].address, 4 * kMiB, i));
   arena.leave();
   CHECK(arena.counters().faults == 0 && !arena.counters().over_budget);
   for (unsigned i = 0; i < 3; ++i) CHECK(filled(old[i], 4 * kMiB, 10 + i));
@@ -135,17 +135,32 @@ TEST(an_outer_operators_operands_may_leave_while_an_inner_one_runs) {
   Arena& arena = make_arena(16 * kMiB);
   void* a = arena.allocate(8 * kMiB);
   fill(a, 8 * kMiB, 1);
-  const void* outer[] = {a};
-  arena.enter("outer", outer, Work::HandsOn);
+  const Operand outer[] = {{a}};
+  arena.enter("outer", outer, Work::Itself);
   arena.enter("inner", {}, Work::Itself);
   void* b = arena.allocate(16 * kMiB);
   fill(b, 16 * kMiB, 2);
-  CHECK(arena.state(a) == State::Absent && !arena.counters().over_budget);
+  CHECK(arena.state(a) == State::Absent && !arena.counters().over_budget && filled(b, 16 * kMiB, 2));
+  arena.release(b);
   arena.leave();
   CHECK(arena.counters().largest_operator == "inner");
   CHECK(filled(a, 8 * kMiB, 1));
   arena.leave();
-  CHECK(filled(b, 16 * kMiB, 2));
+  arena.check_invariants();
+}
+
+TEST(what_an_inner_operator_made_counts_for_the_outer_one_too) {
+  Arena& arena = make_arena(0);
+  arena.enter("outer", {}, Work::Itself);
+  arena.enter("inner", {}, Work::Itself);
+  void* made = arena.allocate(4 * kMiB);
+  arena.leave();
+  void* scratch = arena.allocate(4 * kMiB);
+  arena.release(scratch);
+  arena.leave();
+  Counters c = arena.counters();
+  CHECK(c.largest_operator == "outer" && c.largest_operator_bytes == 8 * kMiB);
+  arena.release(made);
   arena.check_invariants();
 }
 

@@ -11,26 +11,26 @@
 using namespace ebbtide;
 
 namespace {
-Candidate candidate(BlockId id, std::uint64_t last_use, bool clean = false, Shield shield = Shield::None) {
-  return {id, shield, clean, 100, last_use};
+Candidate candidate(BlockId id, std::uint64_t age, bool clean = false, Shield shield = Shield::None) {
+  return {id, shield, clean, 100, age};
 }
 }  // namespace
 
 TEST(the_decider_takes_the_longest_unused_first_and_no_more_than_needed) {
-  Candidate all[] = {candidate(0, 30), candidate(1, 10), candidate(2, 20)};
-  CHECK(choose_victims(all, 150, 40, {}) == 2);
+  Candidate all[] = {candidate(0, 10), candidate(1, 30), candidate(2, 20)};
+  CHECK(choose_victims(all, 150, {}) == 2);
   CHECK(all[0].id == 1 && all[1].id == 2);
 }
 
 TEST(the_decider_prefers_clean_among_equally_old) {
   Candidate all[] = {candidate(0, 10), candidate(1, 10, true)};
-  CHECK(choose_victims(all, 1, 40, {}) == 1);
+  CHECK(choose_victims(all, 1, {}) == 1);
   CHECK(all[0].id == 1);
 }
 
 TEST(the_decider_spares_what_is_shielded) {
-  Candidate all[] = {candidate(0, 1, false, Shield::Outer), candidate(1, 39), candidate(2, 2, false, Shield::ThisTick)};
-  CHECK(choose_victims(all, 250, 40, {}) == 3);
+  Candidate all[] = {candidate(0, 39, false, Shield::Outer), candidate(1, 1), candidate(2, 38, false, Shield::ThisTick)};
+  CHECK(choose_victims(all, 250, {}) == 3);
   CHECK(all[0].id == 1 && all[1].id == 2 && all[2].id == 0);
 }
 
@@ -44,14 +44,14 @@ TEST(the_decider_agrees_with_a_sort_and_is_a_function_of_its_input) {
     std::vector<Candidate> sorted = a, shuffled = a;
     std::ranges::shuffle(shuffled, random);
     auto key = [](const Candidate& c) {
-      double age = (100.0 - static_cast<double>(c.last_use) + 1.0) / (c.clean ? 1.0 : 2.0);
+      double age = (static_cast<double>(c.age) + 1.0) / (c.clean ? 1.0 : 2.0);
       return std::tuple(c.shield, -age, c.id);
     };
     std::ranges::sort(sorted, {}, key);
     std::uint64_t needed = random() % 600, covered = 0;
     std::size_t expected = 0;
     while (expected < sorted.size() && covered < needed) covered += sorted[expected++].bytes;
-    CHECK(choose_victims(shuffled, needed, 100, {}) == expected);
+    CHECK(choose_victims(shuffled, needed, {}) == expected);
     for (std::size_t i = 0; i < expected; ++i) CHECK(shuffled[i].id == sorted[i].id);
   }
 }

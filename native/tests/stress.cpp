@@ -93,7 +93,7 @@ class Worker {
     if (twins_.size() < 2) return;
     Twin& a = twins_[random_() % twins_.size()];
     Twin& b = twins_[random_() % twins_.size()];
-    const void* operands[] = {a.p, b.p};
+    const Operand operands[] = {{a.p}, {b.p, Access::Read}};
     arena_.enter("stress", operands, Work::Itself);
     std::size_t n = random_size(random_);
     auto* scratch = static_cast<char*>(arena_.allocate(n));

@@ -18,8 +18,8 @@ namespace ebbtide {
 
 namespace {
 
-// A group may need this share of the arena's budget, so that its neighbours can still be on their way out.
-constexpr std::uint64_t kGroupShare = 8;
+// Small elements share a group. The same for every budget: a step's ticks must not depend on it.
+constexpr std::uint64_t kGroupBytes = std::uint64_t{256} << 10;
 
 std::unordered_map<c10::OperatorName, c10::SafeKernelFunction>& originals() {
   static auto* kernels = new std::unordered_map<c10::OperatorName, c10::SafeKernelFunction>;
@@ -35,9 +35,11 @@ std::size_t longest_list(at::ArrayRef<c10::IValue> arguments) {
 }
 
 // The storages that element `i` of the lists needs.
-void collect_element(at::ArrayRef<c10::IValue> arguments, std::size_t i, std::size_t length, std::vector<const void*>& into) {
-  for (const c10::IValue& argument : arguments) {
-    if (argument.isTensorList() && argument.toListRef().size() == length) collect_operands(argument.toListRef()[i], into);
+void collect_element(const c10::FunctionSchema& schema, at::ArrayRef<c10::IValue> arguments, std::size_t i,
+                     std::size_t length, std::vector<Operand>& into) {
+  for (std::size_t a = 0; a < arguments.size(); ++a) {
+    if (!arguments[a].isTensorList() || arguments[a].toListRef().size() != length) continue;
+    collect_operands(arguments[a].toListRef()[i], access_of(schema.arguments()[a]), into);
   }
 }
 
@@ -50,7 +52,7 @@ c10::IValue piece(const c10::IValue& argument, std::size_t begin, std::size_t en
 }
 
 struct InOperator {
-  InOperator(const char* name, const std::vector<const void*>& operands) {
+  InOperator(const char* name, const std::vector<Operand>& operands) {
     the_arena()->enter(name, operands, Work::InGroups);
   }
   ~InOperator() { the_arena()->leave(); }
@@ -60,17 +62,21 @@ struct InOperator {
 struct Group {
   std::size_t begin = 0;
   std::size_t end = 0;
-  std::vector<const void*> operands;
+  std::vector<Operand> operands;
 };
 
-// As many elements from `begin` as fit the share, and at least one.
-Group group_from(std::size_t begin, at::ArrayRef<c10::IValue> arguments, std::size_t length, const char* name) {
-  std::uint64_t limit = the_arena()->limit();
+// As many elements from `begin` as fit a group, and at least one.
+Group group_from(std::size_t begin, const c10::FunctionSchema& schema, at::ArrayRef<c10::IValue> arguments, std::size_t length) {
   Group group{begin, begin, {}};
-  for (std::uint64_t bytes = 0; group.end < length && (group.end == begin || limit == 0 || bytes < limit / kGroupShare);) {
+  for (std::uint64_t bytes = 0; group.end < length;) {
     std::size_t before = group.operands.size();
-    collect_element(arguments, group.end++, length, group.operands);
-    bytes += the_arena()->note_need(name, std::span(group.operands).subspan(before));
+    collect_element(schema, arguments, group.end, length, group.operands);
+    bytes += the_arena()->note_need(schema.name().c_str(), std::span(group.operands).subspan(before));
+    if (bytes > kGroupBytes && group.end > begin) {
+      group.operands.resize(before);
+      break;
+    }
+    ++group.end;
   }
   return group;
 }
@@ -83,9 +89,9 @@ void by_groups(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   if (length < 2 || the_arena()->in_child()) return original.callBoxed(op, keys, stack);
   TORCH_INTERNAL_ASSERT(op.schema().returns().empty());
   const char* name = op.schema().name().c_str();
-  for (Group group = group_from(0, arguments, length, name); group.begin < length;) {
+  for (Group group = group_from(0, op.schema(), arguments, length); group.begin < length;) {
     InOperator held(name, group.operands);
-    Group next = group_from(group.end, arguments, length, name);
+    Group next = group_from(group.end, op.schema(), arguments, length);
     the_arena()->prefetch(next.operands);  // on its way while this one computes
     torch::jit::Stack pieces;
     for (const c10::IValue& argument : arguments) pieces.push_back(piece(argument, group.begin, group.end, length));

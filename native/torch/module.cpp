@@ -1,4 +1,5 @@
 // ebbtide._torch: see _torch.pyi for what each function promises.
+#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/DynamicTypes.h>
@@ -70,7 +71,10 @@ py::dict counters() {
   d["fetched_bytes"] = as_tuple(c.fetched);
   d["written_bytes"] = as_tuple(c.written);
   d["stall_room_ns"] = c.stall_ns[static_cast<std::size_t>(Stall::Room)];
+  d["stall_late_ns"] = c.stall_ns[static_cast<std::size_t>(Stall::LatePrefetch)];
   d["stall_fetch_ns"] = c.stall_ns[static_cast<std::size_t>(Stall::DemandFetch)];
+  d["fetching_ns"] = c.copy_ns[0];
+  d["evicting_ns"] = c.copy_ns[1];
   d["faults"] = c.faults;
   d["cancelled"] = c.cancelled;
   d["largest_operator_bytes"] = c.largest_operator_bytes;
@@ -78,6 +82,84 @@ py::dict counters() {
   d["over_budget"] = c.over_budget;
   d["message"] = c.message;
   return d;
+}
+
+// One column of a table of records; kNever becomes -1.
+template <typename Record, typename F>
+py::array_t<std::int64_t> column(const std::vector<Record>& records, F field) {
+  py::array_t<std::int64_t> values(static_cast<py::ssize_t>(records.size()));
+  auto out = values.mutable_unchecked<1>();
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    auto value = field(records[i]);
+    bool never = std::is_same_v<decltype(value), std::uint32_t> && static_cast<std::uint64_t>(value) == kNever;
+    out(static_cast<py::ssize_t>(i)) = never ? -1 : static_cast<std::int64_t>(value);
+  }
+  return values;
+}
+
+py::dict take_recording() {
+  Recording r = arena().take_recording();
+  py::dict d;
+  d["time_ns"] = r.time_ns;
+  d["stalled_ns"] = r.stalled_ns;
+  d["names"] = r.names;
+  d["tick_name"] = column(r.ticks, [](auto& t) { return t.name; });
+  d["tick_module"] = column(r.ticks, [](auto& t) { return t.module; });
+  d["tick_begin_ns"] = column(r.ticks, [](auto& t) { return t.begin_ns; });
+  d["tick_stalled_ns"] = column(r.ticks, [](auto& t) { return t.stalled_ns; });
+  d["serial"] = column(r.storages, [](auto& s) { return s.serial; });
+  d["nbytes"] = column(r.storages, [](auto& s) { return s.nbytes; });
+  d["kind"] = column(r.storages, [](auto& s) { return static_cast<int>(s.kind); });
+  d["birth"] = column(r.storages, [](auto& s) { return s.birth; });
+  d["allocation"] = column(r.storages, [](auto& s) { return s.allocation; });
+  d["death"] = column(r.storages, [](auto& s) { return s.death; });
+  d["scratch"] = column(r.storages, [](auto& s) { return static_cast<int>(s.scratch); });
+  d["module"] = column(r.storages, [](auto& s) { return s.module; });
+  d["use_storage"] = column(r.uses, [](auto& u) { return u.storage; });
+  d["use_first"] = column(r.uses, [](auto& u) { return u.first; });
+  d["use_last"] = column(r.uses, [](auto& u) { return u.last; });
+  d["use_access"] = column(r.uses, [](auto& u) { return static_cast<int>(u.access); });
+  d["span_storage"] = column(r.spans, [](auto& s) { return s.storage; });
+  d["span_tick"] = column(r.spans, [](auto& s) { return s.tick; });
+  d["span_lane"] = column(r.spans, [](auto& s) { return static_cast<int>(s.lane); });
+  d["span_asked_ns"] = column(r.spans, [](auto& s) { return s.asked_ns; });
+  d["span_begin_ns"] = column(r.spans, [](auto& s) { return s.begin_ns; });
+  d["span_end_ns"] = column(r.spans, [](auto& s) { return s.end_ns; });
+  return d;
+}
+
+using Column = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
+
+std::uint32_t small(std::int64_t value) {
+  if (value < -1 || value >= std::int64_t{kNever}) throw std::invalid_argument("not a schedule: a number is out of range");
+  return value == -1 ? kNever : static_cast<std::uint32_t>(value);
+}
+
+std::size_t load_schedule(const Column& tick_ns, const Column& nbytes, const Column& serial, const Column& birth,
+                          const Column& allocations, const Column& use_storage, const Column& use_tick,
+                          const Column& command_tick, const Column& command_verb, const Column& command_storage,
+                          const Column& command_earliest) {
+  auto in_step = [](const Column& c) { return std::span<const std::int64_t>(c.data(), static_cast<std::size_t>(c.size())); };
+  auto same = [](const Column& a, const Column& b) {
+    if (a.ndim() != 1 || b.ndim() != 1 || a.size() != b.size()) throw std::invalid_argument("not a schedule: columns differ in length");
+  };
+  same(nbytes, serial), same(nbytes, birth), same(use_storage, use_tick);
+  same(command_tick, command_verb), same(command_tick, command_storage), same(command_tick, command_earliest);
+  Schedule s;
+  s.tick_ns.assign(tick_ns.data(), tick_ns.data() + tick_ns.size());
+  s.n_ticks = small(tick_ns.size() - 1);
+  for (py::ssize_t i = 0; i < nbytes.size(); ++i) {
+    s.storages.push_back({.nbytes = static_cast<std::uint64_t>(nbytes.at(i)), .serial = static_cast<std::uint64_t>(serial.at(i)),
+                          .birth = small(birth.at(i)), .uses = {}});
+  }
+  for (std::int64_t storage : in_step(allocations)) s.allocations.push_back(small(storage));
+  for (py::ssize_t i = 0; i < use_storage.size(); ++i) s.storages.at(small(use_storage.at(i))).uses.push_back(small(use_tick.at(i)));
+  for (py::ssize_t i = 0; i < command_tick.size(); ++i) {
+    if (command_verb.at(i) < 0 || command_verb.at(i) > 2) throw std::invalid_argument("not a schedule: no such verb");
+    s.commands.push_back({small(command_tick.at(i)), static_cast<Verb>(command_verb.at(i)), small(command_storage.at(i)),
+                          small(command_earliest.at(i))});
+  }
+  return arena().load_schedule(std::move(s));
 }
 
 void classify(const std::vector<at::Tensor>& tensors, std::size_t kind) {
@@ -119,8 +201,20 @@ PYBIND11_MODULE(_torch, m) {
           arena().set_limits(arena_bytes, process_bytes);
         },
         py::kw_only(), py::arg("arena_bytes"), py::arg("process_bytes"));
-  m.def("begin_step", [] { arena().begin_step(); });
-  m.def("end_step", [] { arena().end_step(); });
+  m.attr("VERBS") = py::make_tuple("leave", "write", "fetch");
+  m.def("begin_step", [](bool record) {
+    forget_nodes();
+    arena().begin_step(record);
+  }, py::kw_only(), py::arg("record") = false);
+  m.def("end_step", [](bool completed) { arena().end_step(completed); }, py::kw_only(), py::arg("completed") = true);
+  m.def("enter_module", [](const std::string& name) { return arena().enter_module(name.c_str()); });
+  m.def("back_to_module", [](std::uint32_t number) { arena().enter_module(number); });
+  m.def("take_recording", &take_recording);
+  m.def("load_schedule", &load_schedule, py::kw_only(), py::arg("tick_ns"), py::arg("nbytes"), py::arg("serial"),
+        py::arg("birth"), py::arg("allocations"), py::arg("use_storage"), py::arg("use_tick"), py::arg("command_tick"),
+        py::arg("command_verb"), py::arg("command_storage"), py::arg("command_earliest"));
+  m.def("unload_schedules", [] { arena().unload_schedules(); });
+  m.def("followed", [] { return arena().followed(); });
   m.def("classify", &classify, py::arg("tensors"), py::arg("kind"));
   m.def("counters", &counters);
   m.def("reset_peaks", [] { arena().reset_peaks(); });

@@ -3,8 +3,11 @@
 
 namespace ebbtide {
 
-// Both once, after install_allocator().
+// Once, after install_allocator().
 void install_recorder();
 void install_list_operators();
+
+// The calling thread's nodes of earlier steps are gone: nothing is known of the modules of new ones.
+void forget_nodes();
 
 }  // namespace ebbtide

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         SpillError,
     )
     from ebbtide.report.run_report import RunReport, StepReport
-    from ebbtide.runtime.session import Session
+    from ebbtide.session import Session
 
 __version__ = "0.1.0"
 
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _HOMES = {"RunReport": "ebbtide.report.run_report", "StepReport": "ebbtide.report.run_report"}
-_HOMES |= {"Session": "ebbtide.runtime.session"}
+_HOMES |= {"Session": "ebbtide.session"}
 
 
 def __getattr__(name: str) -> object:

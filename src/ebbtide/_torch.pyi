@@ -7,6 +7,8 @@ Every call is made with the GIL held; none of the native threads takes it.
 from collections.abc import Sequence
 from typing import TypedDict
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 KINDS: tuple[str, ...]
@@ -37,7 +39,10 @@ class Counters(TypedDict):
     written_bytes: tuple[int, int, int, int, int]  # part of evicted that had to be written
     # time at least one thread stood still, by cause
     stall_room_ns: int
+    stall_late_ns: int  # for a prefetch that was under way, or had been due to start
     stall_fetch_ns: int
+    fetching_ns: int  # time of all threads in reads of the spill file
+    evicting_ns: int  # and in writes
     faults: int  # demand fetches that a SIGSEGV forced (the rest were served before the operator ran)
     cancelled: int  # evictions cancelled by a write
     # what an operator needs at once
@@ -67,11 +72,78 @@ def stop() -> None:
     """New storages go to the previous allocator again; those managed stay valid, under the same budget."""
 
 def set_limits(*, arena_bytes: int, process_bytes: int) -> None: ...
-def begin_step() -> None:
-    """A step begins: storages born from now on are activations unless classified."""
+def begin_step(*, record: bool = False) -> None:
+    """A step begins on this thread: storages born from now on are activations unless classified."""
 
-def end_step() -> None:
+def end_step(*, completed: bool = True) -> None:
     """A step ends: unclassified survivors become "other"; per-storage traffic is added to its kind's counters."""
+
+Column = Sequence[int] | NDArray[np.int64]
+
+class Recording(TypedDict):
+    """One step. Ticks count operators on the step's thread from 1, tick 0 is what lies before; -1 is "never"."""
+
+    time_ns: int  # of the whole step
+    stalled_ns: int  # of which were stalls
+    names: list[str]
+    tick_name: NDArray[np.int64]  # in names
+    tick_module: NDArray[np.int64]  # in names
+    tick_begin_ns: NDArray[np.int64]  # since the step began
+    tick_stalled_ns: NDArray[np.int64]  # stalls between the step's and the tick's beginning
+    serial: NDArray[np.int64]  # of storages: of the allocation, unique in the process
+    nbytes: NDArray[np.int64]
+    kind: NDArray[np.int64]
+    birth: NDArray[np.int64]  # tick; -1: before the step
+    allocation: NDArray[np.int64]  # within tick birth; -1: not by the step's thread
+    death: NDArray[np.int64]  # first tick without it; -1: it outlived the step
+    scratch: NDArray[np.int64]  # 1: born and gone within one operator
+    module: NDArray[np.int64]  # in names: where it was born
+    use_storage: NDArray[np.int64]  # an operator used this storage
+    use_first: NDArray[np.int64]  # in ticks [use_first, use_last]
+    use_last: NDArray[np.int64]
+    use_access: NDArray[np.int64]  # 1 reads, 2 writes, 3 does both
+    span_storage: NDArray[np.int64]  # a move of this storage, or the step's thread waited for it
+    span_tick: NDArray[np.int64]  # when it was asked for
+    span_lane: NDArray[np.int64]  # 0 out, 1 back, 2 stall
+    span_asked_ns: NDArray[np.int64]  # since the step began, as are the others
+    span_begin_ns: NDArray[np.int64]
+    span_end_ns: NDArray[np.int64]
+
+def enter_module(name: str) -> int:
+    """The module that runs from now on in the step that is recorded; returns the number of the one before."""
+
+def back_to_module(number: int) -> None: ...
+def take_recording() -> Recording:
+    """What the last recorded step left behind, once; no ticks when there is none."""
+
+VERBS: tuple[str, ...]
+"""("leave", "write", "fetch"): what ``command_verb`` counts."""
+
+def load_schedule(
+    *,
+    tick_ns: Column,
+    nbytes: Column,
+    serial: Column,
+    birth: Column,
+    allocations: Column,
+    use_storage: Column,
+    use_tick: Column,
+    command_tick: Column,
+    command_verb: Column,
+    command_storage: Column,
+    command_earliest: Column,
+) -> int:
+    """Follow this schedule in every step that allocates like it; returns its number.
+
+    ``tick_ns`` are the beginnings of the ticks and the end of the last. By storage: its bytes, the serial of a live
+    allocation that has its part (0: none), the tick of its birth (-1: it is not allocated in the step).
+    ``allocations`` are the storages in the order of their births. Uses are sorted by tick within a storage, commands
+    by tick; a late fetch may move to ``command_earliest``. Raises ValueError for anything else.
+    """
+
+def unload_schedules() -> None: ...
+def followed() -> int | None:
+    """The schedule that the last step followed from its beginning to its end."""
 
 def classify(tensors: Sequence[Tensor], kind: int) -> None:
     """Name the kind (index into KINDS) of the storages behind these tensors; unmanaged ones are skipped."""

@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -39,10 +40,26 @@ def cli() -> None:
     "--fast", metavar="SIZE|P%", help="Bound the process (8GiB), or the tensors to a share of their peak (25%)."
 )
 @click.option("--spill", metavar="DIR", help="Where tensors go when they leave memory: a directory on a local disk.")
+@click.option("--policy", metavar="NAME", help="What decides which tensor moves when: ebbtide (default), demand, ...")
+@click.option("--plan", metavar="FILE", help="Follow this plan in place of making one.")
+@click.option("--machine", metavar="FILE", help="Plan for this machine (`ebbtide probe` writes one).")
+@click.option("--save-trace", metavar="FILE", help="Write the recorded step.")
+@click.option("--save-plan", metavar="FILE", help="Write its plan.")
 @click.option("--report", metavar="FILE", help="Write the run's figures as JSON.")
 @click.option("--quiet", is_flag=True, help="Show no progress and no summary.")
 @click.argument("program", metavar="(SCRIPT | -m MODULE) [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(fast: str | None, spill: str | None, report: str | None, quiet: bool, program: tuple[str, ...]) -> None:
+def run(
+    fast: str | None,
+    spill: str | None,
+    policy: str | None,
+    plan: str | None,
+    machine: str | None,
+    save_trace: str | None,
+    save_plan: str | None,
+    report: str | None,
+    quiet: bool,
+    program: tuple[str, ...],
+) -> None:
     """Run a training script within a budget.
 
     The script runs as it would under python, with all that follows its name as its arguments. Every option has an
@@ -50,11 +67,19 @@ def run(fast: str | None, spill: str | None, report: str | None, quiet: bool, pr
     the budget cannot work or was exceeded.
     """
     from ebbtide.launch import find_program, run_program
-    from ebbtide.runtime.session import Session
-    from ebbtide.settings import ProgressMode
+    from ebbtide.session import Session
+    from ebbtide.settings import ProgressMode, Settings
 
     warnings.formatwarning = _format_warning
-    session = Session(fast, spill, report, ProgressMode.OFF if quiet else None)
+    settings = Settings.from_environment()
+    settings = replace(
+        settings,
+        plan=plan or settings.plan,
+        machine=machine or settings.machine,
+        save_trace=save_trace or settings.save_trace,
+        save_plan=save_plan or settings.save_plan,
+    )
+    session = Session(fast, spill, report, ProgressMode.OFF if quiet else None, policy, settings)
     sys.exit(run_program(find_program(program), session, quiet))
 
 
@@ -66,6 +91,24 @@ def report(file: Path) -> None:
     from ebbtide.report.summary import render_summary
 
     click.echo(render_summary(RunReport.from_json(file.read_text())))
+
+
+@cli.command()
+@click.option("--spill", metavar="DIR", help="The directory to measure, as for `ebbtide run`.")
+@click.option(
+    "--seconds", type=click.FloatRange(1, 3600), default=12.0, show_default=True, help="About how long to measure."
+)
+@click.option(
+    "-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Write the machine as TOML, for planners."
+)
+def probe(spill: str | None, seconds: float, output: Path | None) -> None:
+    """Measure this machine: memory, the spill directory, and what moving costs the operations beside it.
+
+    Shows each figure's median and quartiles. Up to 1 GiB is written to an unnamed file, which leaves nothing behind.
+    """
+    from ebbtide.probe.command import probe_and_write
+
+    probe_and_write(spill, seconds, output, click.echo)
 
 
 def main() -> None:

@@ -34,7 +34,8 @@ class BudgetError(EbbtideError):
     ``minimum_bytes`` is the smallest budget that can work, counted as ``budget_bytes`` is (the process for a size,
     the arena for a percentage); ``minimum_fast`` is the same as the user would write it. ``operator`` is the
     operation with the largest operands, of ``operator_bytes`` bytes rounded up to pages; it is "" when what the
-    process holds outside tensors leaves no room at all.
+    process holds outside tensors leaves no room at all, before anything has run. Then ``minimum_bytes`` is only a
+    lower bound: what the operations need on top shows in the first step.
     """
 
     exit_code = 3
@@ -50,13 +51,19 @@ class BudgetError(EbbtideError):
         self.minimum_fast = minimum_fast
 
     def __str__(self) -> str:
-        cause = f"{self.operator} needs {format_bytes(self.operator_bytes)} of tensors in memory at once"
+        refused = f"a budget of {format_bytes(self.budget_bytes)} is too small"
         if not self.operator:
-            held = self.minimum_bytes - self.operator_bytes
-            cause = f"the process holds {format_bytes(held)} outside the tensors that can be moved"
+            return (
+                f"{refused}: the process holds more outside the tensors that can be moved. At least "
+                f"{format_bytes(self.minimum_bytes)} is needed, and what the largest operation works on besides, which "
+                f"a first step shows: use --fast {self.minimum_fast} or more (a run for which that is too small says "
+                "by how much), or a percentage such as --fast 50%, which bounds the tensors alone."
+            )
+        besides = "" if self.minimum_fast.endswith("%") else ", besides what the process holds outside them"
         return (
-            f"a budget of {format_bytes(self.budget_bytes)} is too small: {cause}. The smallest budget that can work "
-            f"is {format_bytes(self.minimum_bytes)}: use --fast {self.minimum_fast} or more, or a smaller batch."
+            f"{refused}: {self.operator} needs {format_bytes(self.operator_bytes)} of tensors in memory at once"
+            f"{besides}. The smallest budget that can work is {format_bytes(self.minimum_bytes)}: use --fast "
+            f"{self.minimum_fast} or more, or a smaller batch."
         )
 
 
@@ -106,3 +113,27 @@ class PlanError(EbbtideError):
         shown = "; ".join(self.violations[:3])
         more = f"; and {len(self.violations) - 3} more" if len(self.violations) > 3 else ""
         return f"the plan cannot be carried out: {shown}{more}"
+
+
+class InfeasibleBudgetError(EbbtideError):
+    """No plan of the planner's kind keeps the budget: ``operator`` at ``tick`` needs ``minimum_bytes`` of fast memory.
+
+    ``minimum_bytes`` is the smallest budget that can work, counted in the arena's pages, as ``budget_bytes`` is.
+    """
+
+    exit_code = 3
+
+    def __init__(self, minimum_bytes: int, operator: str, tick: int, budget_bytes: int) -> None:
+        super().__init__(minimum_bytes, operator, tick, budget_bytes)
+        self.minimum_bytes = minimum_bytes
+        self.operator = operator
+        self.tick = tick
+        self.budget_bytes = budget_bytes
+
+    def __str__(self) -> str:
+        operation = f"{self.operator or 'the operation'} at tick {self.tick}"
+        return (
+            f"no plan keeps a budget of {format_bytes(self.budget_bytes)}: {operation} needs "
+            f"{format_bytes(self.minimum_bytes)} of tensors in fast memory at once. The smallest budget that can work "
+            f"is {self.minimum_bytes} bytes."
+        )

@@ -15,7 +15,7 @@ from importlib.util import find_spec, module_from_spec
 from types import CodeType, ModuleType, TracebackType
 
 from ebbtide.errors import BudgetError, SettingError
-from ebbtide.runtime.session import Session
+from ebbtide.session import Session
 
 _INTERRUPTED = 130  # what a shell reports for a process that Ctrl-C ended
 

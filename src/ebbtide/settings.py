@@ -34,6 +34,11 @@ class Settings:
     fast: Budget | None = None  # the budget, when no argument names one
     spill: str | None = None  # the directory moved storages go to
     report: str | None = None  # the file the report is written to
+    policy: str = "ebbtide"  # how to decide what moves when: a planner's name, or "demand" for none
+    plan: str | None = None  # a plan's file, in place of a planner
+    machine: str | None = None  # a machine's file, in place of a probe
+    save_trace: str | None = None  # the file the recorded step is written to
+    save_plan: str | None = None  # the file its plan is written to
     min_storage_bytes: int = 64 * KIB  # the smallest storage managed
     io_threads: int = 2  # native threads that read and write
     watchdog_s: float = 30.0  # a wait for room longer than this goes over budget, loudly
@@ -112,6 +117,11 @@ KNOBS: dict[str, Knob] = {
     "EBBTIDE_FAST": Knob("fast", parse_budget, f"{SIZES_ACCEPTED}, or a percentage such as 25%"),
     "EBBTIDE_SPILL": Knob("spill", str, "a directory"),
     "EBBTIDE_REPORT": Knob("report", str, "a file"),
+    "EBBTIDE_POLICY": Knob("policy", str, "demand, or the name of a planner"),
+    "EBBTIDE_PLAN": Knob("plan", str, "a file"),
+    "EBBTIDE_MACHINE": Knob("machine", str, "a file"),
+    "EBBTIDE_SAVE_TRACE": Knob("save_trace", str, "a file"),
+    "EBBTIDE_SAVE_PLAN": Knob("save_plan", str, "a file"),
     "EBBTIDE_MIN_STORAGE": Knob(
         "min_storage_bytes", _size(PAGE_BYTES), f"a size from {format_bytes(PAGE_BYTES)} up, such as 64KiB"
     ),

@@ -6,9 +6,7 @@ file that it does not know in full, before it makes room for what the file claim
 """
 
 import json
-import os
 import struct
-import tempfile
 import zlib
 from dataclasses import fields
 from enum import StrEnum
@@ -25,6 +23,7 @@ from ebbtide.ir.records import read_value
 from ebbtide.ir.timeline import Timeline
 from ebbtide.ir.trace import Accesses, Trace
 from ebbtide.units import GIB, MIB
+from ebbtide.whole_file import write_whole
 
 MAGIC = b"ebbtide\n"
 VERSION = 1
@@ -42,17 +41,7 @@ _Columns: TypeAlias = dict[str, Any]  # a field's name and its declared type
 
 def save(value: Trace | Plan | Timeline, path: Path) -> None:
     """Writes the file whole or not at all."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(encode(value))
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    write_whole(path, encode(value))
 
 
 def load(path: Path, kind: type[_Stored]) -> _Stored:

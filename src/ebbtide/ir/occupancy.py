@@ -20,7 +20,10 @@ import numpy as np
 from ebbtide.ir.base import LARGEST, Ints
 from ebbtide.ir.plan import Stay
 from ebbtide.ir.trace import Trace
-from ebbtide.units import round_up
+from ebbtide.units import KIB, MIB, round_up
+
+_HUGE_PAGE_BYTES = 2 * MIB
+_SMALL_PAGE_BYTES = 4 * KIB
 
 PageSize: TypeAlias = Callable[[int], int]
 """Bytes of a storage in, bytes of the pages under it out."""
@@ -34,6 +37,16 @@ def exact(_nbytes: int) -> int:
 def pages_of(page_bytes: int) -> PageSize:
     """Every storage lies on pages of one size."""
     return lambda _nbytes: page_bytes
+
+
+def arena_pages(nbytes: int) -> int:
+    """The arena's: floor(n / 2 MiB) huge pages and a tail of 4 KiB ones, or one huge page more where that wastes at
+    most n/16 (``shape_of`` in ``native/core/types.hpp``). Only then is room counted in huge pages.
+
+    7.75 MiB: 0.25 MiB of waste is less than a sixteenth, so 8 MiB. 7 MiB: three huge pages and 1 MiB of small ones.
+    """
+    waste = -round_up(nbytes, _SMALL_PAGE_BYTES) % _HUGE_PAGE_BYTES
+    return _HUGE_PAGE_BYTES if waste <= nbytes // 16 else _SMALL_PAGE_BYTES
 
 
 def paged_bytes(trace: Trace, storage: int, low: int, high: int, page_bytes: PageSize) -> int:

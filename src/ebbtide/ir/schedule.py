@@ -28,6 +28,9 @@ class Verb(StrEnum):
     FETCH = "fetch"
 
 
+_ORDER = {verb: place for place, verb in enumerate(Verb)}
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Clock:
     """The runtime's clock: before allocation ``allocation`` of tick ``tick``."""
@@ -85,23 +88,30 @@ def lower(plan: Plan, trace: Trace, machine: Machine) -> Schedule:
     for stay in plan.stays:
         by_storage[stay.storage].append(stay)
     commands: list[Command] = []
-    for stays in by_storage.values():
+    for number, stays in by_storage.items():
+        life = trace.storages[number].death - trace.storages[number].birth
+        if len(stays) == 1 and stays[0].stop - stays[0].start == life:
+            continue  # it never moves
         pieces: list[Command] = []
         cuts = sorted({cut for stay in stays for cut in (stay.low, stay.high)})
         for low, high in pairwise(cuts):
             cover = [stay for stay in stays if stay.low <= low and high <= stay.high]
             pieces += _commands(low, high, cover, trace, machine)
         commands += _joined(pieces)
-    return Schedule(plan.signature, len(trace.ticks), tuple(_ordered(commands)))
+    return Schedule(plan.signature, len(trace.ticks), tuple(_ordered(commands, len(trace.ticks))))
 
 
-def _ordered(commands: list[Command]) -> list[Command]:
-    """At one clock: evictions, drops, which make room for fetches, and last the drops of what fetches read."""
+def _ordered(commands: list[Command], n_ticks: int) -> list[Command]:
+    """At one clock: evictions, drops, which make room for fetches, and last the drops of what fetches read.
+
+    Of several copies the one that is due first goes first, since a link carries them in this order.
+    """
     fetched = {(row.at, row.storage, row.source) for row in commands if row.verb is Verb.FETCH}
 
-    def key(row: Command) -> tuple[Clock, bool, int, int, int]:
+    def key(row: Command) -> tuple[Clock, bool, int, int, int, int]:
         is_last = row.verb is Verb.DROP and (row.at, row.storage, row.source) in fetched
-        return row.at, is_last, list(Verb).index(row.verb), row.storage, row.low
+        due = (row.due.tick - row.at.tick) % n_ticks
+        return row.at, is_last, _ORDER[row.verb], due, row.storage, row.low
 
     return sorted(commands, key=key)
 

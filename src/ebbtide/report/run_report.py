@@ -6,18 +6,17 @@ these fields; ``format`` and ``version`` say what it is, and a reader refuses an
 
 import json
 import math
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from ebbtide.errors import ReportError
-from ebbtide.report.strict import read_record
+from ebbtide.errors import FileFormatError, ReportError
+from ebbtide.ir.records import read_record
+from ebbtide.whole_file import write_whole
 
 FORMAT = "ebbtide-run"
-VERSION = 1
+VERSION = 2
 
 KINDS = ("parameter", "gradient", "optimizer_state", "activation", "other")
 
@@ -112,6 +111,28 @@ class OutsideStorage:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanReport:
+    """The plan of the step that was planned last, and how many plans there are (one for each shape of step).
+
+    ``step_s`` is the recorded step without its stalls (measured), ``predicted_s`` the planner's forecast under its
+    budget, ``lower_bound_s`` what no plan can beat by the planner's own model, ``plan_s`` how long planning took
+    (measured).
+    """
+
+    planner: str
+    status: str
+    budget_bytes: int
+    step_s: float
+    predicted_s: float
+    lower_bound_s: float
+    plan_s: float
+    plans: int
+
+    def __post_init__(self) -> None:
+        _check_counts(self, "budget_bytes", "step_s", "predicted_s", "lower_bound_s", "plan_s", "plans")
+
+
+@dataclass(frozen=True, slots=True)
 class RunReport:
     """A whole run.
 
@@ -120,7 +141,7 @@ class RunReport:
     no bound. ``process_peak_bytes`` is VmHWM since the budget took effect. ``unbounded_peak_bytes`` is a step's peak
     of live tensor bytes in managed storages, in memory or not. ``arena_peak_bytes`` and ``arena_mean_bytes`` (over
     time) are the pages that the arena held since the budget took effect. ``trouble`` is the first thing that went
-    wrong, in words.
+    wrong, in words. ``plan`` is null where nothing was planned.
     """
 
     format: str
@@ -137,6 +158,7 @@ class RunReport:
     adopted_bytes: int
     outside_bytes: int
     outside: tuple[OutsideStorage, ...]
+    plan: PlanReport | None
     steps: tuple[StepReport, ...]
 
     def __post_init__(self) -> None:
@@ -162,18 +184,11 @@ class RunReport:
                 f"not a report that this Ebbtide reads: it wants format {FORMAT!r} version {VERSION} and found format "
                 f"{value.get('format')!r} version {value.get('version')!r}"
             )
-        return read_record(RunReport, value, "report")
+        try:
+            return read_record(RunReport, value, "report")
+        except FileFormatError as error:
+            raise ReportError(str(error)) from error
 
     def write(self, path: Path) -> None:
         """Writes the file whole or not at all."""
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w") as file:
-                file.write(self.to_json())
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(name, 0o666 & ~umask)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
+        write_whole(path, self.to_json().encode())

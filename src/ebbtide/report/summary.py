@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from statistics import mean, median
 
-from ebbtide.report.run_report import KINDS, RunReport, StepMode, StepReport, Traffic
+from ebbtide.report.run_report import KINDS, PlanReport, RunReport, StepMode, StepReport, Traffic
 from ebbtide.units import format_bytes, format_time
 
 _LABEL = 19
@@ -21,6 +21,8 @@ def render_summary(report: RunReport) -> str:
     lines.append(_line("arena peak", _arena(report)))
     if report.unbounded_peak_bytes:
         lines.append(_line("live tensors", f"{format_bytes(report.unbounded_peak_bytes)} at a step's peak"))
+    if report.plan is not None:
+        lines.append(_line("plan", _plan(report.plan)))
     if steps:
         lines += _moved(steps)
         lines.append(_line("stall", _stall(steps)))
@@ -39,10 +41,12 @@ def _headline(report: RunReport, steps: list[StepReport]) -> str:
     verdict = "OVER BUDGET" if report.budget_violated else "within budget"
     if report.fast_bytes is None and report.arena_budget_bytes is None:
         verdict = "NO BUDGET was set"
-    recorded = sum(step.mode is StepMode.RECORDED for step in report.steps)
-    count = f"{len(report.steps)} steps" + (f" ({recorded} recorded)" if recorded else "")
+    modes = [(sum(step.mode is mode for step in report.steps), mode) for mode in (StepMode.RECORDED, StepMode.PLANNED)]
+    known = ", ".join(f"{number} {mode}" for number, mode in modes if number)
+    count = f"{len(report.steps)} steps" + (f" ({known})" if known else "")
     took = f", median {format_time(median(step.wall_s for step in steps))} a step" if steps else ""
-    return f"Ebbtide: {verdict}, {count}{took}, {report.policy} mode (all figures measured)"
+    figures = "all figures measured" if report.plan is None else "measured, but for the plan's forecasts"
+    return f"Ebbtide: {verdict}, {count}{took}, policy {report.policy} ({figures})"
 
 
 def _line(label: str, text: str) -> str:
@@ -56,6 +60,14 @@ def _against(used: int, allowed: int | None) -> str:
 def _arena(report: RunReport) -> str:
     return (
         f"{_against(report.arena_peak_bytes, report.arena_budget_bytes)}, mean {format_bytes(report.arena_mean_bytes)}"
+    )
+
+
+def _plan(plan: PlanReport) -> str:
+    count = f", one of {plan.plans}" if plan.plans > 1 else ""
+    return (
+        f"{plan.planner} ({plan.status}{count}): predicted {format_time(plan.predicted_s)}, bound "
+        f"{format_time(plan.lower_bound_s)}, unlimited {format_time(plan.step_s)}; made in {format_time(plan.plan_s)}"
     )
 
 

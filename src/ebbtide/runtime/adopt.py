@@ -6,7 +6,6 @@ the array would go on pointing at the old memory. Arrays are not tracked by the 
 what the tracked objects and the running frames refer to; one held by foreign code only is not seen.
 """
 
-import ctypes
 import gc
 import inspect
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 
 from ebbtide import _torch
+from ebbtide.runtime.process import give_back_freed_memory
 
 _CHUNK = 4096
 _OWN_REFERENCES = 3  # to a frame's snapshot: the frame's, the variable's, and getrefcount's own
@@ -41,7 +41,7 @@ def adopt_all(min_bytes: int) -> tuple[int, list[tuple[int, str]]]:
         if reason:
             left_alone.append((nbytes, reason))
     if adopted:
-        ctypes.CDLL(None).malloc_trim(0)  # the freed originals otherwise stay in the C library's heap
+        give_back_freed_memory()  # the originals
     return adopted, left_alone
 
 

@@ -62,7 +62,10 @@ def usable_bytes(limit: MemoryLimit) -> int:
 
 
 def process_too_small(process_bytes: int, rest_bytes: int, operator: str, operator_bytes: int) -> BudgetError:
-    """The smallest process bound: the largest operation's operands, what lies outside the arena, 2 % and a margin."""
+    """The smallest process bound: the largest operation's operands, what lies outside the arena, 2 % and a margin.
+
+    With no operator it is a lower bound: what lies outside the arena must fit in any case.
+    """
     needed = operator_bytes + rest_bytes
     minimum = round_up(needed + needed * TOLERANCE_PERCENT // 100 + _REST_VARIES_BYTES, MIB)
     return BudgetError(minimum, operator, operator_bytes, process_bytes, f"{minimum // MIB}MiB")

@@ -1,7 +1,7 @@
 """What runs between a session's start and its end: native code's bounds, the steps, and the report.
 
 A budget in percent is found as tiertrain's profiling step is, by running: step 0 creates the optimizer's state, step
-1 shows the peak of live tensor bytes, and then the arena's budget is set. What this leaves out: planning.
+1 shows the peak of live tensor bytes, and then the arena's budget is set.
 """
 
 import os
@@ -19,6 +19,7 @@ from ebbtide.runtime.adopt import adopt_all
 from ebbtide.runtime.bounds import TOLERANCE_PERCENT, Bounds, arena_too_small, process_too_small
 from ebbtide.runtime.faults import stay_on_top
 from ebbtide.runtime.meter import Reading, read_now, step_between
+from ebbtide.runtime.planning import Planning
 from ebbtide.runtime.progress import Observation
 from ebbtide.runtime.steps import OptimizerHooks
 from ebbtide.settings import Settings
@@ -33,9 +34,16 @@ class Engine:
     """Drives native code for one session; used by one thread, read by the progress thread."""
 
     def __init__(
-        self, bounds: Bounds, settings: Settings, spill: Path, say: Callable[[str], None], warn: Callable[[str], None]
+        self,
+        bounds: Bounds,
+        settings: Settings,
+        spill: Path,
+        planning: Planning | None,
+        say: Callable[[str], None],
+        warn: Callable[[str], None],
     ) -> None:
         self._bounds = bounds
+        self._planning = planning
         self._settings = settings
         self._spill = spill
         self._say = say
@@ -95,7 +103,9 @@ class Engine:
             _torch.reset_peaks()
         stay_on_top()
         doors.guard()
-        _torch.begin_step()
+        if self._planning is not None:
+            self._planning.begins()
+        _torch.begin_step(record=self._planning is not None and self._planning.wants_recordings)
         self._step_before = read_now(_torch.counters)
 
     def end_step(self, *, completed: bool) -> None:
@@ -103,17 +113,22 @@ class Engine:
         before, self._step_before = self._step_before, None
         if before is None:
             return
-        _torch.end_step()
+        _torch.end_step(completed=completed)
         after = read_now(_torch.counters)
         if not completed:
+            if self._planning is not None:
+                self._planning.close()
             return
-        mode = StepMode.RECORDED if self._recording else StepMode.DEMAND
+        followed = self._planning is not None and self._planning.ended()
+        mode = StepMode.RECORDED if self._recording else StepMode.PLANNED if followed else StepMode.DEMAND
         self._steps.append(step_between(before, after, mode))
         if len(self._steps) <= _ADOPTING_STEPS:
             self._adopt()
         self._check_budget(after.counters)
         if self._recording and len(self._steps) == _RECORDED_STEPS:
             self._set_budget(after.counters)
+        if self._planning is not None and self._has_budget and not followed:
+            self._planning.learn(_torch.counters()["arena_limit_bytes"])
         self._most_rest_bytes = max(self._most_rest_bytes, after.counters["rest_bytes"])
 
     def stop(self) -> None:
@@ -122,7 +137,10 @@ class Engine:
             return
         self._hooks.remove()
         self.end_step(completed=False)
+        if self._planning is not None:
+            self._planning.close()
         self._final = self.report()
+        _torch.unload_schedules()
         _torch.stop()
         if self._recording:
             self._warn(
@@ -142,7 +160,7 @@ class Engine:
         return RunReport(
             format=FORMAT,
             version=VERSION,
-            policy="demand",
+            policy=self._settings.policy,
             fast_bytes=fast,
             arena_budget_bytes=arena_budget or None,
             process_peak_bytes=process_peak,
@@ -154,6 +172,7 @@ class Engine:
             adopted_bytes=self._adopted_bytes,
             outside_bytes=sum(nbytes for nbytes, _ in self._left_alone),
             outside=_by_reason(self._left_alone),
+            plan=self._planning.report() if self._planning is not None else None,
             steps=tuple(self._steps),
         )
 
@@ -219,18 +238,24 @@ class Engine:
         self._reset_peaks()
 
     def _check_rest(self) -> None:
+        """Before anything has run the operations' need is not known, so this error names a lower bound."""
         counters = _torch.counters()
         rest = process.resident_bytes() - counters["held_bytes"]
         if self._bounds.process_asked and rest >= self._bounds.process_bytes:
-            raise process_too_small(self._bounds.process_bytes, rest, "", counters["largest_operator_bytes"])
+            raise process_too_small(self._bounds.process_bytes, rest, "", 0)
 
     def _check_budget(self, counters: "_torch.Counters") -> None:
-        """Over budget for want of room for one operation is an error; otherwise the watchdog's doing: a warning."""
+        """Over budget for want of room for one operation is an error; otherwise the watchdog's doing: a warning.
+
+        So is a process that holds more outside the arena than its whole budget, whatever the arena does.
+        """
+        arena, rest = counters["arena_limit_bytes"], counters["rest_bytes"]
+        largest, operator = counters["largest_operator_bytes"], counters["largest_operator"]
+        if self._bounds.process_asked and rest > self._tolerated_bytes():
+            raise process_too_small(self._bounds.process_bytes, rest, operator, largest)
         if self._over_budget_told or not self._over_budget(counters):
             return
         self._over_budget_told = True
-        arena, rest = counters["arena_limit_bytes"], counters["rest_bytes"]
-        largest, operator = counters["largest_operator_bytes"], counters["largest_operator"]
         if largest <= arena:
             self._warn(f"the budget was exceeded rather than wait for ever: {counters['message']}")
         elif self._bounds.process_asked:

@@ -28,14 +28,14 @@ def read_now(counters: Callable[[], "Counters"]) -> Reading:
 
 
 def step_between(before: Reading, after: Reading, mode: StepMode) -> StepReport:
-    """What happened between two readings; no part of native code prefetches yet, so no prefetch was late."""
+    """What happened between two readings."""
     old, new = before.counters, after.counters
     return StepReport(
         wall_s=(after.wall_ns - before.wall_ns) / 1e9,
         cpu_s=(after.cpu_ns - before.cpu_ns) / 1e9,
         stall_s=Stall(
             room=(new["stall_room_ns"] - old["stall_room_ns"]) / 1e9,
-            late_prefetch=0.0,
+            late_prefetch=(new["stall_late_ns"] - old["stall_late_ns"]) / 1e9,
             demand_fetch=(new["stall_fetch_ns"] - old["stall_fetch_ns"]) / 1e9,
         ),
         evicted_bytes=_moved(old["evicted_bytes"], new["evicted_bytes"]),

@@ -5,6 +5,7 @@ A cgroup's limit counts what the kernel charges beyond resident pages too (page 
 the container), so callers MUST keep headroom below it.
 """
 
+import ctypes
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,11 @@ def reset_peak(proc: Path = PROC) -> bool:
     except OSError:
         return False
     return True
+
+
+def give_back_freed_memory() -> None:
+    """What was freed otherwise stays in the C library's heap, and so in the process."""
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 def memory_limit(proc: Path = PROC) -> MemoryLimit:

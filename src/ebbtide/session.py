@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ebbtide.errors import EbbtideWarning, SessionError, SettingError
+from ebbtide.policies import DEMAND, Files, machine_for, planner_from, planner_named
 from ebbtide.report.run_report import FORMAT, VERSION, RunReport
 from ebbtide.report.summary import render_summary
 from ebbtide.runtime import process
@@ -32,6 +33,7 @@ from ebbtide.units import Budget, parse_budget
 
 if TYPE_CHECKING:
     from ebbtide.runtime.engine import Engine
+    from ebbtide.runtime.planning import Planning
 
 _lock = threading.Lock()
 _active: "Session | None" = None
@@ -42,7 +44,8 @@ class Session:
     """Trains within ``fast``: bytes for the whole process ("8GiB"), or a share of the step's live tensors ("25%").
 
     ``spill`` is the directory that moved storages go to, ``report`` a JSON file written at the end, ``progress``
-    "auto", "plain" or "off". What is not given comes from ``settings``, by default the ``EBBTIDE_...`` variables.
+    "auto", "plain" or "off". ``policy`` is how to decide what moves when: a planner's name, by default "ebbtide", or
+    "demand" for no plan. What is not given comes from ``settings``, by default the ``EBBTIDE_...`` variables.
     Raises SettingError for what cannot be understood; entering raises SpillError, PlatformError, or BudgetError.
     """
 
@@ -52,6 +55,7 @@ class Session:
         spill: str | os.PathLike[str] | None = None,
         report: str | os.PathLike[str] | None = None,
         progress: str | None = None,
+        policy: str | None = None,
         settings: Settings | None = None,
     ) -> None:
         chosen = settings or Settings.from_environment()
@@ -66,6 +70,8 @@ class Session:
             chosen = replace(chosen, spill=os.fspath(spill))
         if report is not None:
             chosen = replace(chosen, report=os.fspath(report))
+        if policy is not None:
+            chosen = replace(chosen, policy=policy)
         self._settings = chosen
         self._report_path = Path(chosen.report).absolute() if chosen.report else None
         self._engine: Engine | None = None
@@ -148,7 +154,9 @@ class Session:
         require_native()
         from ebbtide.runtime.engine import Engine
 
-        engine = Engine(bounds, self._settings, spill, self._say, _warn)
+        planning = self._planning(spill)
+
+        engine = Engine(bounds, self._settings, spill, planning, self._say, _warn)
         self._progress = Progress(engine.observe, self._settings.progress)
         try:
             engine.start()
@@ -159,6 +167,17 @@ class Session:
         if bounds.fraction is not None:
             self._say("two steps run unbounded: the first creates optimizer state, the second shows the peak")
         self._progress.start()
+
+    def _planning(self, spill: Path) -> "Planning | None":
+        """None in demand mode. Raises SettingError for a policy, a plan or a machine that is not there."""
+        from ebbtide.runtime.planning import Planning
+
+        policy, files = self._settings.policy, Files.of(self._settings)
+        if policy == DEMAND:
+            files.check_unused()
+            return None
+        planner = planner_named(policy) if files.plan is None else planner_from(files.plan)
+        return Planning(planner, machine_for(self._settings, spill), files.save, _warn)
 
     def _close(self) -> None:
         global _active
@@ -222,5 +241,6 @@ def _disabled_report() -> RunReport:
         adopted_bytes=0,
         outside_bytes=0,
         outside=(),
+        plan=None,
         steps=(),
     )

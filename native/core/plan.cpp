@@ -1,0 +1,210 @@
+// The step's clock; what a recorded step leaves behind; what a scheduled step is told to do.
+#include "arena.hpp"
+
+#include <utility>
+
+namespace ebbtide {
+
+bool Arena::on_step_thread() const { return step_stack_ != nullptr && step_stack_ == &this_operator_stack(); }
+
+// Time lost to stalls since the process began.
+std::int64_t Arena::stalled_ns() const {
+  std::int64_t sum = stall_clock_.waiting > 0 ? now_ns() - stall_clock_.since : 0;
+  for (std::int64_t ns : counters_.stall_ns) sum += ns;
+  return sum;
+}
+
+void Arena::begin_step(bool record) {
+  Lock lock(mutex_);
+  ++step_;
+  in_step_ = true;
+  step_stack_ = &this_operator_stack();
+  clock_ = {};
+  for (BlockId id : blocks_.live()) flush_traffic(blocks_[id]);  // what happened between steps stays what it was then
+  recording_.reset();
+  recorded_ = {};  // of a step that nobody asked about
+  records_ = record;
+  if (record) {
+    recording_.emplace();
+    recording_->spans.reserve(kMostSpans);
+    recording_->began_ns = now_ns();
+    recording_->stalled_before_ns = stalled_ns();
+    recording_->ticks.push_back({0, 0, 0, 0});
+    for (BlockId id : blocks_.live()) {
+      Block& b = blocks_[id];
+      b.recorded = static_cast<std::uint32_t>(recording_->storages.size());
+      recording_->storages.push_back({.serial = b.serial, .nbytes = b.nbytes});
+    }
+  }
+  stalled_before_step_ns_ = stalled_ns();
+  drop_prefetches();
+  replay_.begin();
+  for (Command command; replay_.next(command);) carry_out(command);
+  start_prefetches();
+}
+
+void Arena::end_step(bool completed) {
+  Lock lock(mutex_);
+  if (completed) {
+    replay_.end(stalled_ns() - stalled_before_step_ns_);
+  } else {
+    replay_.abandon();
+  }
+  drop_prefetches();
+  in_step_ = false;
+  step_stack_ = nullptr;
+  for (BlockId id : blocks_.live()) {
+    Block& b = blocks_[id];
+    if (!b.classified && b.born_in_step) b.kind = Kind::Other;
+    b.born_in_step = false;
+    flush_traffic(b);
+    if (recording_ && b.recorded != kNever) recording_->storages[b.recorded].kind = b.kind;
+    b.recorded = kNever;
+  }
+  if (recording_) {
+    recording_->time_ns = now_ns() - recording_->began_ns;
+    recording_->stalled_ns = stalled_ns() - recording_->stalled_before_ns;
+    recorded_ = std::move(*recording_);
+    recording_.reset();
+    records_ = false;
+  }
+  pressure_ = room_waited_in_step_;
+  room_waited_in_step_ = false;
+  rest_high_[1] = rest_high_[0];
+  rest_high_[0] = rest_;
+}
+
+Recording Arena::take_recording() {
+  Lock lock(mutex_);
+  return std::exchange(recorded_, {});
+}
+
+std::size_t Arena::load_schedule(Schedule schedule) {
+  Lock lock(mutex_);
+  return replay_.load(std::move(schedule));
+}
+
+void Arena::unload_schedules() {
+  Lock lock(mutex_);
+  replay_.unload();
+}
+
+std::optional<std::size_t> Arena::followed() {
+  Lock lock(mutex_);
+  return replay_.followed();
+}
+
+// An operator begins on this thread.
+void Arena::tick(const char* name) {
+  if (!in_step_ || !on_step_thread()) return;
+  clock_ = {clock_.tick + 1, 0};
+  if (recording_ && recording_->ticks.size() == kMostTicks) {  // no step to plan: an evaluation between two, say
+    recording_.reset();
+    records_ = false;
+  }
+  if (recording_) {
+    recording_->ticks.push_back({recording_->name(name), recording_->module, now_ns() - recording_->began_ns,
+                                 stalled_ns() - recording_->stalled_before_ns});
+  }
+  replay_.tick();
+  for (Command command; replay_.next(command);) carry_out(command);
+}
+
+std::uint32_t Arena::enter_module(const char* name) {
+  Lock lock(mutex_);
+  if (!recording_ || !on_step_thread()) return 0;
+  return std::exchange(recording_->module, recording_->name(name));
+}
+
+std::uint32_t Arena::enter_module(std::uint32_t number) {
+  Lock lock(mutex_);
+  if (!recording_ || !on_step_thread() || number >= recording_->names.size()) return 0;
+  return std::exchange(recording_->module, number);
+}
+
+std::uint32_t Arena::module() {
+  Lock lock(mutex_);
+  return recording_ && on_step_thread() ? recording_->module : 0;
+}
+
+void Arena::born(BlockId id, bool in_operator) {
+  Block& b = blocks_[id];
+  b.serial = ++serials_;
+  b.born_in_operator = in_operator;
+  b.recorded = b.scheduled = kNever;
+  if (!in_step_) return;
+  bool clocked = on_step_thread();
+  if (recording_) {
+    b.recorded = static_cast<std::uint32_t>(recording_->storages.size());
+    recording_->storages.push_back({.serial = b.serial, .nbytes = b.nbytes, .birth = clock_.tick,
+                                    .allocation = clocked ? clock_.allocation : kNever, .module = recording_->module});
+  }
+  if (!clocked) return;
+  ++clock_.allocation;
+  bool followed = replay_.active();
+  replay_.on_allocate(id, b.nbytes);
+  if (followed && !replay_.active()) drop_prefetches();  // they were another step's
+}
+
+void Arena::died(BlockId id) {
+  Block& b = blocks_[id];
+  if (!recording_ || b.recorded == kNever) return;
+  RecordedStorage& storage = recording_->storages[b.recorded];
+  storage.kind = b.kind;
+  storage.death = clock_.tick + 1;
+  storage.scratch = b.born_in_operator;
+  b.recorded = kNever;
+}
+
+void Arena::note_uses(const Pin& pin) {
+  if (!recording_ || pin.recorded == kNever) return;
+  recording_->uses.push_back({pin.recorded, pin.from_tick, clock_.tick, pin.access});
+}
+
+void Arena::carry_out(const Command& command) {
+  BlockId id = replay_.block(command.storage);
+  if (id == kNoBlock) return;
+  Block& b = blocks_[id];
+  switch (command.verb) {
+    case Verb::Fetch:
+      if (b.state == State::Writing) make_dirty(id);  // it is still here: it stays
+      if (b.state != State::Absent) return;
+      b.prefetched = true;
+      prefetches_.push_back({id, b.generation});
+      return;
+    case Verb::Write:
+      if (b.state != State::Dirty || !may_leave(b) || held_by_operator(b)) return;
+      b.stays = true;
+      if (!start_evict(id)) b.stays = false;
+      return;
+    case Verb::Leave:  // one that is busy or in use stays: it is the decider's then
+      b.prefetched = b.prefetched && b.state == State::Reading;
+      if (b.state == State::Writing) b.stays = false;
+      if (may_leave(b) && !held_by_operator(b)) start_evict(id);
+      return;
+  }
+}
+
+void Arena::drop_prefetches() {
+  for (; next_prefetch_ < prefetches_.size(); ++next_prefetch_) {
+    const Bound& bound = prefetches_[next_prefetch_];
+    Block& b = blocks_[bound.id];
+    if (b.generation == bound.generation && b.state == State::Absent) b.prefetched = false;
+  }
+  prefetches_.clear();
+  next_prefetch_ = 0;
+}
+
+// Begins the prefetches there is room for, in their order. Threads that stand still for room come first.
+void Arena::start_prefetches() {
+  while (next_prefetch_ < prefetches_.size() && waiting_for_room_ == 0 && !quiet_) {
+    Bound bound = prefetches_[next_prefetch_];
+    Block& b = blocks_[bound.id];
+    bool wanted = b.generation == bound.generation && b.state == State::Absent && b.prefetched;
+    if (wanted && !try_claim(b.shape)) return;
+    if (wanted) start_read(bound.id);
+    ++next_prefetch_;
+  }
+}
+
+}  // namespace ebbtide

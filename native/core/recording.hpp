@@ -1,0 +1,89 @@
+// One step as it happened: ticks, lives of storages, and who used them when. ebbtide.capture makes a Trace of it.
+// The arena writes it under its mutex, never from the fault handler (it allocates).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "operators.hpp"
+#include "types.hpp"
+
+namespace ebbtide {
+
+// The runtime's clock: a tick is an operator on the step's thread (tick 0: before the first), and within it the arena's
+// allocations on that thread are counted.
+struct Clock {
+  std::uint32_t tick = 0;
+  std::uint32_t allocation = 0;
+};
+
+struct RecordedTick {
+  std::uint32_t name;         // in names
+  std::uint32_t module;       // in names
+  std::int64_t begin_ns;      // since the step began
+  std::int64_t stalled_ns;    // of which were stalls
+};
+
+struct RecordedStorage {
+  std::uint64_t serial;       // of the allocation, unique in the process
+  std::uint64_t nbytes;
+  Kind kind = Kind::Other;
+  std::uint32_t birth = kNever;       // tick; kNever: before the step
+  std::uint32_t allocation = kNever;  // kNever: not by the step's thread within the step
+  std::uint32_t death = kNever;       // first tick without it; kNever: it outlived the step
+  bool scratch = false;               // born and gone within one operator
+  std::uint32_t module = 0;           // in names: where it was born
+};
+
+// Ticks [first, last] of one operator.
+struct RecordedUse {
+  std::uint32_t storage;
+  std::uint32_t first;
+  std::uint32_t last;
+  Access access;
+};
+
+// A transfer, or a stall of the step's thread. Times since the step began.
+enum class Lane : std::uint8_t { Out, Back, Stall };
+
+struct RecordedSpan {
+  std::uint32_t storage;
+  std::uint32_t tick;       // when it was asked for
+  Lane lane;
+  std::int64_t asked_ns;
+  std::int64_t begin_ns;
+  std::int64_t end_ns;
+};
+
+inline constexpr std::size_t kMostTicks = std::size_t{1} << 18;
+inline constexpr std::size_t kMostSpans = std::size_t{1} << 16;  // room is made ahead: the fault handler adds to them
+
+struct Recording {
+  std::int64_t began_ns = 0;
+  std::int64_t stalled_before_ns = 0;
+  std::int64_t time_ns = 0;  // of the whole step, once it has ended
+  std::int64_t stalled_ns = 0;
+  std::vector<std::string> names{""};  // of operators and of modules
+  std::uint32_t module = 0;            // the one that runs now
+  std::vector<RecordedTick> ticks;
+  std::vector<RecordedStorage> storages;
+  std::vector<RecordedUse> uses;
+  std::vector<RecordedSpan> spans;
+
+  void add(RecordedSpan span) {
+    if (span.storage != kNever && spans.size() < spans.capacity()) spans.push_back(span);
+  }
+
+  std::uint32_t name(const char* text) {
+    auto [entry, added] = numbers_.try_emplace(text, static_cast<std::uint32_t>(names.size()));
+    if (added) names.emplace_back(text);
+    return entry->second;
+  }
+
+ private:
+  std::unordered_map<std::string, std::uint32_t> numbers_{{"", 0}};
+};
+
+}  // namespace ebbtide

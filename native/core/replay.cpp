@@ -1,0 +1,212 @@
+#include "replay.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+
+namespace ebbtide {
+
+namespace {
+
+constexpr double kLateMargin = 1.25;  // a late fetch moves this much further ahead than it was late
+constexpr unsigned kMostSetbacks = 4;
+
+void check(bool holds, const char* what) {
+  if (!holds) throw std::invalid_argument(std::string("not a schedule: ") + what);
+}
+
+void check(const Schedule& s) {
+  std::uint64_t storages = s.storages.size();
+  check(s.n_ticks > 0 && s.tick_ns.size() == s.n_ticks + std::size_t{1}, "its ticks and their times differ in number");
+  check(std::ranges::is_sorted(s.tick_ns), "time runs backwards");
+  check(std::ranges::is_sorted(s.commands, {}, &Command::tick), "commands are not in the order of their ticks");
+  for (const Command& c : s.commands) {
+    check(c.storage < storages && c.tick < s.n_ticks && c.earliest <= c.tick, "a command is out of range");
+  }
+  for (std::uint32_t storage : s.allocations) {
+    check(storage < storages && s.storages[storage].birth < s.n_ticks, "an allocation is out of range");
+  }
+  for (const ScheduledStorage& storage : s.storages) {
+    check(std::ranges::is_sorted(storage.uses), "uses are not in the order of their ticks");
+  }
+}
+
+}  // namespace
+
+std::size_t Replay::load(Schedule schedule) {
+  check(schedule);
+  Script script;
+  script.schedule = std::move(schedule);
+  std::size_t n = script.schedule.storages.size();
+  script.bound.resize(n);
+  script.late_ns.resize(n);
+  std::unordered_map<std::uint64_t, std::uint32_t> by_serial;
+  for (std::uint32_t i = 0; i < n; ++i) {
+    if (std::uint64_t serial = script.schedule.storages[i].serial; serial != 0) by_serial.emplace(serial, i);
+  }
+  for (BlockId id : blocks_.live()) {
+    const Block& b = blocks_[id];
+    auto found = by_serial.find(b.serial);
+    if (found == by_serial.end() || script.schedule.storages[found->second].nbytes != b.nbytes) continue;
+    bind(script, found->second, {id, b.generation});
+  }
+  scripts_.push_back(std::move(script));
+  preferred_ = scripts_.size() - 1;
+  return preferred_;
+}
+
+void Replay::unload() {
+  scripts_.clear();
+  active_.reset();
+  followed_.reset();
+}
+
+void Replay::bind(Script& script, std::uint32_t storage, Bound block) {
+  script.bound[storage] = block;
+  blocks_[block.id].scheduled = storage;
+}
+
+void Replay::begin() {
+  seen_.clear();
+  active_.reset();
+  followed_.reset();
+  if (!scripts_.empty()) follow(preferred_);
+}
+
+// Takes up a schedule that agrees with the step so far, where it stands now.
+bool Replay::follow(std::size_t number) {
+  Script& script = scripts_[number];
+  if (!agrees(script)) return false;
+  active_ = number;
+  std::ranges::fill(script.late_ns, 0);
+  for (std::uint32_t i = 0; i < script.bound.size(); ++i) {
+    const Bound& bound = script.bound[i];
+    if (bound.id != kNoBlock && blocks_[bound.id].generation == bound.generation) blocks_[bound.id].scheduled = i;
+  }
+  tick_ = 0;
+  for (std::size_t i = 0; i < seen_.size(); ++i) {
+    std::uint32_t storage = script.schedule.allocations[i];
+    tick_ = script.schedule.storages[storage].birth;
+    if (blocks_[seen_[i].block.id].generation == seen_[i].block.generation) bind(script, storage, seen_[i].block);
+  }
+  const auto& commands = script.schedule.commands;
+  auto now = std::ranges::lower_bound(commands, tick_, {}, &Command::tick);
+  next_command_ = seen_.empty() ? 0 : static_cast<std::size_t>(now - commands.begin());
+  return true;
+}
+
+bool Replay::agrees(const Script& script) const {
+  const Schedule& s = script.schedule;
+  if (seen_.size() > s.allocations.size()) return false;
+  for (std::size_t i = 0; i < seen_.size(); ++i) {
+    if (s.storages[s.allocations[i]].nbytes != seen_[i].nbytes) return false;
+  }
+  return true;
+}
+
+void Replay::abandon() { active_.reset(); }
+
+void Replay::tick() {
+  if (active_) ++tick_;
+}
+
+void Replay::on_allocate(BlockId id, std::uint64_t nbytes) {
+  if (scripts_.empty()) return;
+  Bound block{id, blocks_[id].generation};
+  seen_.push_back({nbytes, block});
+  if (active_) {
+    Script& script = scripts_[*active_];
+    const Schedule& s = script.schedule;
+    std::size_t n = seen_.size() - 1;
+    if (n < s.allocations.size() && s.storages[s.allocations[n]].nbytes == nbytes) {
+      tick_ = s.storages[s.allocations[n]].birth;
+      bind(script, s.allocations[n], block);
+      return;
+    }
+    active_.reset();
+  }
+  for (std::size_t i = scripts_.size(); i-- > 0;) {
+    if (follow(i)) return;
+  }
+}
+
+void Replay::end(std::int64_t stalled_ns) {
+  if (!active_) return;
+  auto whole = [&](const Script& script) { return script.schedule.allocations.size() == seen_.size(); };
+  if (whole(scripts_[*active_])) {
+    followed_ = preferred_ = *active_;
+    learn(scripts_[*active_], stalled_ns);
+  } else {  // it ended early: it may be another that begins like this one
+    for (std::size_t i = 0; i < scripts_.size() && !followed_; ++i) {
+      if (whole(scripts_[i]) && agrees(scripts_[i])) followed_ = preferred_ = i;
+    }
+  }
+  active_.reset();
+}
+
+// What came late in this step starts earlier in the next; if that made it worse (what came earlier took room), the best
+// commands so far come back, and are tried again from there.
+void Replay::learn(Script& script, std::int64_t stalled_ns) {
+  bool again = script.best == script.schedule.commands;
+  if (script.best.empty() || again || stalled_ns < script.best_stalled_ns) {
+    script.best = script.schedule.commands;
+    script.best_stalled_ns = stalled_ns;
+    if (script.setbacks < kMostSetbacks) move_late_ones(script);
+  } else {
+    script.schedule.commands = script.best;
+    ++script.setbacks;
+  }
+}
+
+void Replay::move_late_ones(Script& script) {
+  Schedule& s = script.schedule;
+  bool moved = false;
+  for (Command& c : s.commands) {
+    std::int64_t late = script.late_ns[c.storage];
+    if (c.verb != Verb::Fetch || late == 0 || c.tick == c.earliest) continue;
+    auto wanted = s.tick_ns[c.tick] - static_cast<std::int64_t>(static_cast<double>(late) * kLateMargin);
+    auto tick = std::ranges::upper_bound(s.tick_ns, wanted) - s.tick_ns.begin();
+    c.tick = std::clamp(static_cast<std::uint32_t>(std::max<std::ptrdiff_t>(tick - 1, 0)), c.earliest, c.tick - 1);
+    moved = true;
+  }
+  if (moved) std::ranges::stable_sort(s.commands, {}, &Command::tick);
+}
+
+bool Replay::next(Command& command) {
+  if (!active_) return false;
+  const auto& commands = scripts_[*active_].schedule.commands;
+  if (next_command_ == commands.size() || commands[next_command_].tick > tick_) return false;
+  command = commands[next_command_++];
+  return true;
+}
+
+BlockId Replay::block(std::uint32_t storage) const {
+  const Bound& bound = scripts_[*active_].bound[storage];
+  if (bound.id == kNoBlock || blocks_[bound.id].generation != bound.generation) return kNoBlock;
+  return blocks_[bound.id].state == State::Dead ? kNoBlock : bound.id;
+}
+
+bool Replay::is_bound(const Block& b, BlockId id) const {
+  if (!active_ || b.scheduled >= scripts_[*active_].bound.size()) return false;
+  const Bound& bound = scripts_[*active_].bound[b.scheduled];
+  return bound.id == id && bound.generation == b.generation;
+}
+
+std::optional<std::uint32_t> Replay::until_use(const Block& b, BlockId id) const {
+  if (!is_bound(b, id)) return std::nullopt;
+  const Schedule& schedule = scripts_[*active_].schedule;
+  const ScheduledStorage& storage = schedule.storages[b.scheduled];
+  std::uint32_t n = schedule.n_ticks;
+  std::uint32_t now = std::min(tick_, n - 1);
+  if (storage.birth != kNever && now < storage.birth) now += n;  // born in the step before: its uses run past n
+  auto use = std::ranges::lower_bound(storage.uses, now);
+  if (use != storage.uses.end()) return *use - now;
+  return storage.uses.empty() || now >= n ? n : storage.uses.front() + n - now;  // none is left: they come round
+}
+
+void Replay::was_late(const Block& b, BlockId id, std::int64_t ns) {
+  if (is_bound(b, id)) scripts_[*active_].late_ns[b.scheduled] += ns;
+}
+
+}  // namespace ebbtide

@@ -1,0 +1,105 @@
+// Schedules, carried out. A schedule belongs to steps that allocate alike: the sizes of the arena's allocations on the
+// step's thread, in their order, are compared as the step goes along, and ticks are set right at each of them. At the
+// first that differs another schedule that agrees with the whole step so far takes over, else the step goes on in
+// demand mode. What is wrong here costs time, never a number.
+// Guarded by the arena's mutex. Only load(), on_allocate() and end() allocate memory.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "block_table.hpp"
+#include "recording.hpp"
+#include "types.hpp"
+
+namespace ebbtide {
+
+// Leave: write unless clean, then give up the pages. Write: make it clean and keep it. Fetch: bring it back.
+enum class Verb : std::uint8_t { Leave, Write, Fetch };
+
+struct Command {
+  std::uint32_t tick;
+  Verb verb;
+  std::uint32_t storage;
+  std::uint32_t earliest = 0;  // a late fetch may be moved to here, but not before
+
+  bool operator==(const Command&) const = default;
+};
+
+struct ScheduledStorage {
+  std::uint64_t nbytes;
+  std::uint64_t serial = 0;            // of the allocation when the schedule was made, if it lived across the step's end
+  std::uint32_t birth = kNever;        // clock of its allocation, if it has one
+  std::vector<std::uint32_t> uses;     // ticks, ascending
+};
+
+struct Schedule {
+  std::uint32_t n_ticks = 0;
+  std::vector<std::int64_t> tick_ns;   // when each tick begins, n_ticks + 1 of them
+  std::vector<ScheduledStorage> storages;
+  std::vector<std::uint32_t> allocations;  // storages in the order of the clock
+  std::vector<Command> commands;           // by tick
+};
+
+// A block that may have died since.
+struct Bound {
+  BlockId id = kNoBlock;
+  std::uint32_t generation = 0;
+};
+
+class Replay {
+ public:
+  explicit Replay(BlockTable& blocks) : blocks_(blocks) {}
+
+  // Returns the schedule's number. Throws std::invalid_argument when it refers to what it does not have.
+  std::size_t load(Schedule schedule);
+  void unload();  // all of them
+  bool active() const { return active_.has_value(); }
+  std::optional<std::size_t> followed() const { return followed_; }  // by the whole of the last step
+
+  void begin();
+  void tick();
+  void on_allocate(BlockId id, std::uint64_t nbytes);
+  void end(std::int64_t stalled_ns);  // the step's stalls
+  void abandon();  // the step is not like any that was scheduled
+
+  // The next command whose time has come; false when there is none.
+  bool next(Command& command);
+  BlockId block(std::uint32_t storage) const;  // kNoBlock: not bound, or dead
+  // Ticks until the block is used next, if the active schedule knows.
+  std::optional<std::uint32_t> until_use(const Block& b, BlockId id) const;
+  void was_late(const Block& b, BlockId id, std::int64_t ns);  // for its prefetch
+
+ private:
+  struct Script {
+    Schedule schedule;
+    std::vector<Bound> bound;       // by storage
+    std::vector<std::int64_t> late_ns;  // by storage, in this step
+    std::vector<Command> best;          // the commands of the step with the least stall, and that stall
+    std::int64_t best_stalled_ns = 0;
+    unsigned setbacks = 0;              // how often moving them made it worse
+  };
+  struct Seen {
+    std::uint64_t nbytes;
+    Bound block;
+  };
+
+  bool agrees(const Script& script) const;
+  bool is_bound(const Block& b, BlockId id) const;
+  bool follow(std::size_t number);
+  void bind(Script& script, std::uint32_t storage, Bound block);
+  void learn(Script& script, std::int64_t stalled_ns);
+  void move_late_ones(Script& script);
+
+  BlockTable& blocks_;
+  std::vector<Script> scripts_;
+  std::optional<std::size_t> active_;
+  std::optional<std::size_t> followed_;
+  std::size_t preferred_ = 0;
+  std::vector<Seen> seen_;          // this step's allocations
+  std::uint32_t tick_ = 0;          // by the active schedule's count
+  std::size_t next_command_ = 0;
+};
+
+}  // namespace ebbtide

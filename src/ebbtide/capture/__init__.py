@@ -1,0 +1,1 @@
+"""From what native code recorded of one step to a Trace. Imports no torch."""

@@ -1,0 +1,146 @@
+"""One recorded step as a Trace.
+
+Storages are numbered: those that outlive the step first, in the order in which they were allocated; then those of the
+clock. A storage that is born in this step and outlives it is either kept for good, or gone in the next step, as its
+counterpart of the step before went in this one (gradients until ``zero_grad``): sizes and order of birth pair them.
+What is born between steps and dies within one is in use as long as it lives, since nobody schedules its birth.
+
+Left out: what other threads' operators do between two ticks of the step's thread counts for the first of the two.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ebbtide.ir.base import Ints, Origin
+from ebbtide.ir.trace import Access, Accesses, Storage, StorageKind, Tick, Trace
+
+KINDS = tuple(StorageKind)
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A trace, and of each of its storages the serial of the allocation that had its part when the step ended.
+
+    0 for a storage that was not alive then.
+    """
+
+    trace: Trace
+    serials: Ints
+
+
+@dataclass(slots=True)
+class _Life:
+    """A storage of the trace on its way: the row of its birth, and of the counterpart that shows its end."""
+
+    row: int
+    birth: int
+    death: int
+    persistent: bool = False
+    allocation: int | None = None
+    later: int | None = None  # a row whose ticks count from T on
+    in_use: bool = False
+
+
+def captured(recording: Mapping[str, Any], name: str) -> Captured:
+    """``recording`` is what ``_torch.take_recording`` returned; ValueError when it is empty."""
+    times = _tick_times(recording)
+    n_ticks = len(times)
+    if not n_ticks:
+        raise ValueError("no step was recorded")
+    lives = _lives(recording, n_ticks)
+    accesses, used = _accesses(recording, lives, n_ticks)
+    kinds, sizes, names = recording["kind"], recording["nbytes"], recording["names"]
+    storages = tuple(
+        Storage(
+            nbytes=int(sizes[life.row]),
+            kind=KINDS[kinds[life.row]],
+            birth=life.birth,
+            death=life.death,
+            module=names[recording["module"][life.row]],
+            persistent=life.persistent,
+            scratch=life.in_use or (number not in used and not life.persistent),
+            allocation=life.allocation,
+        )
+        for number, life in enumerate(lives)
+    )
+    moved = _moved_bytes(accesses, sizes, lives, n_ticks)
+    ticks = tuple(
+        Tick(int(time), names[operator], names[module], nbytes=int(nbytes))
+        for time, operator, module, nbytes in zip(
+            times, recording["tick_name"], recording["tick_module"], moved, strict=True
+        )
+    )
+    alive = recording["death"] < 0
+    serials = [int(recording["serial"][life.row]) if alive[life.row] else 0 for life in lives]
+    return Captured(Trace(name, Origin.MEASURED, ticks, storages, accesses), np.array(serials, dtype=np.int64))
+
+
+def _tick_times(recording: Mapping[str, Any]) -> Ints:
+    """From each tick's beginning to the next one's, less the stalls between them."""
+    begins = np.append(recording["tick_begin_ns"], recording["time_ns"])
+    stalls = np.append(recording["tick_stalled_ns"], recording["stalled_ns"])
+    times: Ints = np.maximum(np.diff(begins) - np.diff(stalls), 0) if len(begins) > 1 else np.zeros(0, dtype=np.int64)
+    return times
+
+
+def _lives(recording: Mapping[str, Any], n_ticks: int) -> list[_Life]:
+    birth, allocation, death = (recording[name].tolist() for name in ("birth", "allocation", "death"))
+    sizes, scratch = recording["nbytes"].tolist(), recording["scratch"].tolist()
+    rows = sorted(range(len(sizes)), key=recording["serial"].tolist().__getitem__)
+    persistent = [_Life(row, 0, n_ticks, persistent=True) for row in rows if birth[row] < 0 and death[row] < 0]
+    ended = defaultdict(list)  # by size, those of the step before that ended in this one
+    for row in rows:
+        if birth[row] < 0 and death[row] >= 0:
+            ended[sizes[row]].append(row)
+    born: list[_Life] = []
+    for row in rows:
+        if birth[row] < 0:
+            continue
+        clock = allocation[row] if allocation[row] >= 0 else None
+        life = _Life(row, birth[row], death[row], allocation=clock, in_use=bool(scratch[row]))
+        if death[row] < 0:
+            life.later = ended[sizes[row]].pop(0) if ended[sizes[row]] else None
+            life.death = n_ticks + (death[life.later] if life.later is not None else 0)
+        born.append(life)
+    leftover = [_Life(row, 0, max(death[row], 1), in_use=True) for rows in ended.values() for row in rows]
+    return (
+        persistent
+        + leftover
+        + sorted(born, key=lambda life: (life.birth, life.allocation is None, life.allocation or 0))
+    )
+
+
+def _accesses(recording: Mapping[str, Any], lives: list[_Life], n_ticks: int) -> tuple[Accesses, set[int]]:
+    """Every tick of every use, within the life it belongs to."""
+    numbers = {life.row: (number, 0) for number, life in enumerate(lives)}
+    numbers |= {life.later: (number, n_ticks) for number, life in enumerate(lives) if life.later is not None}
+    modes: dict[tuple[int, int], int] = defaultdict(int)
+    columns = (recording[name].tolist() for name in ("use_storage", "use_first", "use_last", "use_access"))
+    for row, first, last, access in zip(*columns, strict=True):
+        if row not in numbers:
+            continue
+        number, shift = numbers[row]
+        life = lives[number]
+        low, high = max(first + shift, life.birth), min(last + shift, life.death - 1)
+        for tick in range(low, high + 1):
+            modes[number, tick] |= access
+    for number, life in enumerate(lives):  # who allocates also writes
+        if not life.persistent and life.allocation is not None:
+            modes[number, life.birth] |= Access.WRITE
+    keys = sorted(modes)
+    used = {number for number, tick in keys if tick != lives[number].birth or lives[number].persistent}
+    table = np.array([(*key, modes[key]) for key in keys], dtype=np.int64).reshape(-1, 3)
+    return Accesses(table[:, 0], table[:, 1], table[:, 2]), used
+
+
+def _moved_bytes(accesses: Accesses, sizes: Ints, lives: list[_Life], n_ticks: int) -> Ints:
+    """Bytes that each tick reads and writes, if it touches each operand once."""
+    rows = np.array([life.row for life in lives], dtype=np.int64)
+    nbytes = np.asarray(sizes)[rows[accesses.storage]] * np.where(accesses.mode == 3, 2, 1)
+    moved = np.zeros(n_ticks, dtype=np.int64)
+    np.add.at(moved, accesses.tick % n_ticks, nbytes)
+    return moved

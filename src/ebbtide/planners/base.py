@@ -1,0 +1,24 @@
+"""What planners share: their signature, the check of the budget, and a plan's figures."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from ebbtide.errors import InfeasibleBudgetError
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.occupancy import arena_pages, needed_bytes
+from ebbtide.ir.plan import Plan
+from ebbtide.ir.trace import Trace
+
+Planner: TypeAlias = Callable[[Trace, Machine, int], Plan]
+"""(step, machine, bytes of the fastest tier that may be used) -> plan. Pure: the same plan for the same arguments."""
+
+PAGES = arena_pages
+"""How planners count room: as the runtime's arena does."""
+
+
+def require_budget(trace: Trace, budget_bytes: int) -> None:
+    """Raises InfeasibleBudgetError for a budget that no plan can keep."""
+    needed = needed_bytes(trace, PAGES)
+    tick = int(needed.argmax())
+    if int(needed[tick]) > budget_bytes:
+        raise InfeasibleBudgetError(int(needed[tick]), trace.ticks[tick].operator, tick, budget_bytes)

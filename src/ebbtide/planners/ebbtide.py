@@ -1,0 +1,263 @@
+"""``ebbtide``, the default: every kind of storage, both directions, within the budget at every tick.
+
+It alternates three steps and keeps the best plan it has simulated:
+
+1. *Choose* which absences to take (``choice``), at the least transfer time, leaving a reserve for copies under way.
+2. *Time* their copies (``timing``) by the ticks of the last simulation.
+3. *Simulate* the schedule. Where it stalls, transfers are dear: their costs rise, and the choice is made anew.
+
+A plan for less room is a plan for more, so budgets below are tried as well where the bound says that they could win.
+Clean storages leave without a write; contents that are final may be written while they are still being read.
+
+Left out: splitting storages, operations that work in place on a slow tier, several replicas in slow tiers, and
+storages that live for longer than a step, which stay. The search is bounded by a number of simulations that depends on
+the step's size alone, so that plans are deterministic unless the time limit strikes.
+"""
+
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+import numpy as np
+
+from ebbtide.errors import InfeasibleBudgetError
+from ebbtide.ir.base import Ints
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.occupancy import live_bytes, needed_bytes
+from ebbtide.ir.plan import Plan, PlanStatus, Stay
+from ebbtide.ir.schedule import lower
+from ebbtide.ir.trace import Trace
+from ebbtide.planners.absences import Absences, Flags, Floats, absences_of
+from ebbtide.planners.base import PAGES
+from ebbtide.planners.bound import lower_bound_ns, never_used_bytes
+from ebbtide.planners.choice import Demand, choose
+from ebbtide.planners.resident import resident
+from ebbtide.planners.slow_tiers import assign_tiers, homeless_tier, reachable_tiers
+from ebbtide.planners.timing import Clock, Pace, all_away, copy_ns, stays_of, still_stays, time_moves
+from ebbtide.simulate import Outcome, simulate
+
+TIME_LIMIT_S = 20.0
+
+_STARTS = ((0.0, True), (0.1, True), (0.3, True), (0.0, False), (0.5, True))
+"""Where searches start: the share of the budget that the choice leaves for copies under way, and ``clean_early``.
+
+The smaller reserves come first, since of plans that are good enough the first wins, and they move fewer bytes.
+"""
+_PATIENCE = 3
+"""The search for one budget ends after so many new choices in a row without a better plan."""
+_SLACK = 2.0
+"""A chosen absence counts on relief only after this many times its copies' duration."""
+_LEAD = 0.1
+"""Fetches go ahead of need by up to this share of a step, where there is room."""
+_GOOD_ENOUGH = 1.003
+"""The search ends within this factor of the lower bound."""
+_LEVELS_PER_DOUBLING = 4
+"""Of the smaller budgets that are tried."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Problem:
+    """What does not change during a search. ``live`` is without what is never used; costs are in ns."""
+
+    trace: Trace
+    machine: Machine
+    absences: Absences
+    live: Ints
+    needed: Ints
+    fetch_cost: Floats
+    write_cost: Floats
+    clock: Clock
+    still: tuple[Stay, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Candidate:
+    """A plan that was simulated, and how it came about."""
+
+    stays: list[Stay]
+    outcome: Outcome
+    chosen: Flags
+    reserve: float
+    pace: Pace
+
+    @property
+    def step_ns(self) -> int:
+        return self.outcome.step_ns
+
+
+def ebbtide(trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: float = TIME_LIMIT_S) -> Plan:
+    """The fastest plan found within the budget. InfeasibleBudgetError if there is none; PlanError if what has to leave
+    has no room in the slow tiers."""
+    began = perf_counter_ns()
+    machine = machine.with_budget(budget_bytes)
+    capacity = machine.tiers[0].capacity_bytes
+    assert capacity is not None
+    if not reachable_tiers(machine):
+        return resident(trace, machine, capacity)
+    problem = _problem_of(trace, machine)
+    _require(problem, capacity)
+    bound = lower_bound_ns(trace, machine, problem.absences, capacity)
+    search = _Search(problem, capacity, bound, began + int(time_limit_s * 1e9))
+    best = search.run()
+    status = PlanStatus.STOPPED if search.out_of_time else PlanStatus.FEASIBLE
+    if best.step_ns <= bound:
+        status = PlanStatus.OPTIMAL
+    return Plan(
+        "ebbtide",
+        status,
+        trace.signature(),
+        budget_bytes,
+        max(best.step_ns, bound),
+        bound,
+        perf_counter_ns() - began,
+        tuple(best.stays),
+    )
+
+
+def _problem_of(trace: Trace, machine: Machine) -> _Problem:
+    absences, fast, tier = absences_of(trace), machine.tiers[0].name, reachable_tiers(machine)[0]
+    inward, outward = machine.link(tier, fast), machine.link(fast, tier)
+    assert inward is not None
+    assert outward is not None
+    write_cost = np.zeros(len(absences.dirty))
+    write_cost[absences.group] = copy_ns(outward, absences.nbytes, 1.0)
+    return _Problem(
+        trace,
+        machine,
+        absences,
+        live_bytes(trace, PAGES) - never_used_bytes(trace),
+        needed_bytes(trace, PAGES),
+        np.where(absences.returns, copy_ns(inward, absences.nbytes, 1.0), 0.0),
+        np.where(absences.dirty, write_cost, 0.0),
+        Clock(trace.start_ns(np.arange(len(trace.ticks) + 1))),
+        still_stays(trace, fast, homeless_tier(machine)),
+    )
+
+
+def _require(problem: _Problem, budget_bytes: int) -> None:
+    """Whether the step fits when all that may leave is away."""
+    everything = np.ones(len(problem.absences), dtype=bool)
+    lacking = -all_away(problem.absences, everything, problem.live, 0)
+    tick = int(lacking.argmax())
+    if int(lacking[tick]) > budget_bytes:
+        raise InfeasibleBudgetError(int(lacking[tick]), problem.trace.ticks[tick].operator, tick, budget_bytes)
+
+
+class _Search:
+    """Keeps the best candidate, and counts simulations."""
+
+    def __init__(self, problem: _Problem, budget_bytes: int, bound_ns: int, deadline_ns: int) -> None:
+        self.problem, self.budget_bytes, self.bound_ns, self.deadline_ns = problem, budget_bytes, bound_ns, deadline_ns
+        work = len(problem.trace.ticks) + 2 * len(problem.absences) + len(problem.trace.storages) // 4
+        self.left = max(6, min(60, 150_000 // max(work, 1)))
+        self.best: _Candidate | None = None
+        self.out_of_time = False
+
+    def run(self) -> _Candidate:
+        self._at(self.budget_bytes, max(6, self.left // 3 * 2))
+        for smaller in self._levels():
+            if self._done(0):
+                break
+            bound = lower_bound_ns(self.problem.trace, self.problem.machine, self.problem.absences, smaller)
+            if self.best is not None and bound * _GOOD_ENOUGH >= self.best.step_ns:
+                break
+            self._at(smaller, max(self.left // 2, 4))
+        assert self.best is not None
+        return self.best
+
+    def _levels(self) -> list[int]:
+        """The budgets below, on a grid that does not depend on the budget, the largest first, that may do."""
+        least = int(self.problem.needed.max(initial=1))
+        level = int(np.floor(np.log2(max(self.budget_bytes - 1, 1)) * _LEVELS_PER_DOUBLING))
+        grid = [int(2 ** (at / _LEVELS_PER_DOUBLING)) for at in range(level, 0, -1)]
+        return [smaller for smaller in grid if least <= smaller < self.budget_bytes]
+
+    def _done(self, floor: int) -> bool:
+        """Whether the search ends here: good enough, or ``floor`` simulations are left, or no time. One is made."""
+        if self.best is None:
+            return False
+        self.out_of_time = self.out_of_time or perf_counter_ns() > self.deadline_ns
+        return self.left <= floor or self.out_of_time or self.best.step_ns <= self.bound_ns * _GOOD_ENOUGH
+
+    def _at(self, budget_bytes: int, simulations: int) -> None:
+        """Searches plans for one budget."""
+        floor, found = self.left - simulations, list[_Candidate]()
+        costs = (self.problem.fetch_cost, self.problem.write_cost)
+        for reserve, early in _STARTS[: max(3, simulations // 4)]:
+            pace = Pace(1.0, _LEAD * self.problem.clock.step_ns, early)
+            if self._done(floor) or (chosen := self._choose(budget_bytes, reserve, costs, self.problem.clock)) is None:
+                break
+            found.append(self._try(budget_bytes, chosen, reserve, pace, self.problem.clock))
+        if found and not self._done(floor):
+            found.append(self._again(budget_bytes, min(found, key=lambda candidate: candidate.step_ns)))
+        stale = 0
+        while found and stale < _PATIENCE and not self._done(floor):
+            best = min(found, key=lambda candidate: candidate.step_ns)
+            costs = self._dearer(costs, best.outcome)
+            chosen = self._choose(budget_bytes, best.reserve, costs, Clock(best.outcome.start_ns))
+            assert chosen is not None
+            found.append(self._try(budget_bytes, chosen, best.reserve, best.pace, Clock(best.outcome.start_ns)))
+            if not self._done(floor):
+                found.append(self._again(budget_bytes, found[-1]))
+            stale = 0 if min(candidate.step_ns for candidate in found[-2:]) < best.step_ns else stale + 1
+
+    def _again(self, budget_bytes: int, candidate: _Candidate) -> _Candidate:
+        """The same absences, timed by the ticks as they were simulated."""
+        clock = Clock(candidate.outcome.start_ns)
+        return self._try(budget_bytes, candidate.chosen, candidate.reserve, candidate.pace, clock)
+
+    def _choose(self, budget_bytes: int, reserve: float, costs: tuple[Floats, Floats], clock: Clock) -> Flags | None:
+        problem, absences = self.problem, self.problem.absences
+        out_ns = problem.write_cost[absences.group]
+        low = clock.at_or_after(clock.of(absences.after + 1) + _SLACK * out_ns)
+        high = clock.at_or_before(clock.of(absences.until) - _SLACK * problem.fetch_cost)
+        high = np.where(absences.returns, high, absences.until)
+        low = np.minimum(low, absences.until)
+        room = np.maximum(budget_bytes - int(reserve * budget_bytes), problem.needed)
+        must = Demand(absences.after + 1, absences.until, problem.live - budget_bytes)
+        wish = Demand(low, np.maximum(low, high), problem.live - room)
+        return choose(absences, must, wish, *costs)
+
+    def _try(self, budget_bytes: int, chosen: Flags, reserve: float, pace: Pace, clock: Clock) -> _Candidate:
+        """Times and simulates a choice; what is not away for any tick stays."""
+        problem, absences = self.problem, self.problem.absences
+        trace, machine = problem.trace, problem.machine
+        while True:
+            rows = np.flatnonzero(chosen)
+            slow = assign_tiers(trace, machine, absences, rows)
+            free = all_away(absences, chosen, problem.live, budget_bytes)
+            moves = time_moves(absences, rows, slow, free, machine, clock, pace)
+            staying = [move.row for move in moves if move.gone >= move.back]
+            if not staying:
+                break
+            chosen = chosen.copy()
+            chosen[staying] = False
+        stays = stays_of(trace, absences, moves, problem.still, machine.tiers[0].name)
+        plan = Plan("ebbtide", PlanStatus.FEASIBLE, trace.signature(), budget_bytes, trace.step_ns, 0, 0, tuple(stays))
+        outcome = simulate(lower(plan, trace, machine), trace, machine, PAGES)
+        candidate = _Candidate(stays, outcome, chosen, reserve, pace)
+        self.left -= 1
+        if self.best is None or candidate.step_ns < self.best.step_ns:
+            self.best = candidate
+        return candidate
+
+    def _dearer(self, costs: tuple[Floats, Floats], outcome: Outcome) -> tuple[Floats, Floats]:
+        """Costs half way to those of a step that stalls as simulated: a copy costs its time by the share of time that
+        compute waits thereabouts, and a tenth of it anywhere."""
+        absences, n_ticks = self.problem.absences, len(self.problem.trace.ticks)
+        waits = stall_share(outcome)
+        of_group = np.zeros(len(absences.dirty))
+        np.maximum.at(of_group, absences.group, waits[absences.after % n_ticks])
+        fetch = self.problem.fetch_cost * (0.1 + waits[absences.until % n_ticks])
+        write = self.problem.write_cost * (0.1 + of_group)
+        return (costs[0] + fetch) / 2, (costs[1] + write) / 2
+
+
+def stall_share(outcome: Outcome, bins: int = 64) -> Floats:
+    """For each tick, the share of time that compute waits around it: in its ``bins``-th of the step and beside."""
+    stalls = outcome.stall_ns.astype(np.float64)
+    width = max(outcome.step_ns, 1) / bins
+    place = np.minimum(((outcome.start_ns[:-1] + stalls / 2) / width).astype(np.int64), bins - 1)
+    share = np.bincount(place, stalls, bins) / width
+    share = np.minimum(1.0, (share + np.roll(share, 1) + np.roll(share, -1)) / 2)
+    result: Floats = share[place]
+    return result

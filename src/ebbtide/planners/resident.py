@@ -1,0 +1,27 @@
+"""``resident``: everything in the fastest tier all the time. It moves nothing, so its time is the trace's."""
+
+from time import perf_counter_ns
+
+from ebbtide.errors import InfeasibleBudgetError
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.occupancy import live_bytes
+from ebbtide.ir.plan import Plan, PlanStatus, Stay
+from ebbtide.ir.trace import Trace
+from ebbtide.planners.base import PAGES
+
+
+def resident(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
+    """Raises InfeasibleBudgetError if the step's peak of live bytes is above the budget."""
+    began = perf_counter_ns()
+    live = live_bytes(trace, PAGES)
+    tick = int(live.argmax())
+    if int(live[tick]) > budget_bytes:
+        raise InfeasibleBudgetError(int(live[tick]), trace.ticks[tick].operator, tick, budget_bytes)
+    fast = machine.tiers[0].name
+    stays = tuple(
+        Stay(number, 0, storage.nbytes, fast, storage.birth, storage.birth, storage.death)
+        for number, storage in enumerate(trace.storages)
+    )
+    spent = perf_counter_ns() - began
+    status = PlanStatus.OPTIMAL
+    return Plan("resident", status, trace.signature(), budget_bytes, trace.step_ns, trace.step_ns, spent, stays)

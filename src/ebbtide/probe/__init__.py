@@ -1,0 +1,6 @@
+"""Measures this machine: how fast tensors leave memory and come back, and what that costs the operations meanwhile.
+
+What is measured is what the runtime does (``native/core/moves.cpp``, ``spill_file.cpp``): ``O_DIRECT`` between huge
+pages and an unnamed file whose space is reserved and already written once, in chunks of 4 MiB, by two threads. No
+torch. The samples of a figure are spread over the whole measurement, so that its spread shows how the machine drifts.
+"""

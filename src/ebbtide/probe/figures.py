@@ -1,0 +1,98 @@
+"""What a probe finds, as plain data: every figure is the median of its samples with their quartiles beside it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from statistics import quantiles
+
+from ebbtide.units import MIB
+
+CHUNK_BYTES = 4 * MIB
+"""What the runtime moves in one call: ``kChunk`` in ``native/core/moves.cpp``."""
+
+
+class Direction(StrEnum):
+    """Which way bytes move: out is written to the spill file, back is read from it."""
+
+    OUT = "out"
+    BACK = "back"
+    BOTH = "both"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A median of ``n`` samples and the quartiles around it: about half of the samples lie in [low, high]."""
+
+    median: float
+    low: float
+    high: float
+    n: int
+
+    @staticmethod
+    def of(samples: Sequence[float]) -> "Figure":
+        """Raises ValueError when there are none."""
+        if not samples:
+            raise ValueError("a figure needs a sample")
+        if len(samples) == 1:
+            return Figure(samples[0], samples[0], samples[0], 1)
+        low, median, high = quantiles(samples, n=4, method="inclusive")
+        return Figure(median, low, high, len(samples))
+
+    @property
+    def spread(self) -> float:
+        """How far from the median the farther quartile lies."""
+        return max(self.high - self.median, self.median - self.low)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cell:
+    """One way of moving bytes: so many threads, each with calls of so many bytes."""
+
+    direction: Direction
+    block_bytes: int
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """By how much longer two kernels take while a link is busy, as shares of their time alone: 0.06 is 6 %.
+
+    ``matmul`` is bound by arithmetic, ``copying`` by memory. A sample may be negative, which is noise.
+    """
+
+    matmul: Figure
+    copying: Figure
+
+    @property
+    def typical(self) -> float:
+        """One number for a step that is half of each; what looks like a gain is noise and counts as nothing."""
+        return (max(self.matmul.median, 0.0) + max(self.copying.median, 0.0)) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """One probe of one spill directory. Speeds in bytes/s, latencies in ns.
+
+    ``moves[cell]`` counts both directions' bytes where the cell is of BOTH. ``first_write`` is the speed of writing
+    space that is reserved but was never written; every other figure is for space written before.
+    """
+
+    machine: str  # the machine in words
+    directory: str  # where, in words
+    notes: tuple[str, ...]  # what the reader must know
+    disturbed: bool  # other programs kept the CPUs busy, so the figures are likely too low
+    took_s: float
+    file_bytes: int
+    memory_capacity_bytes: int
+    file_capacity_bytes: int
+    io_threads: int  # as many as the runtime has
+    memory_threads: int
+    memory: Figure
+    first_write: Figure
+    latency_ns: dict[Direction, Figure]
+    slowdown: dict[Direction, Slowdown]
+    moves: dict[Cell, Figure] = field(default_factory=dict)
+
+    def runtime_moves(self, direction: Direction) -> Figure:
+        """The figure of the runtime's own copies."""
+        return self.moves[Cell(direction, CHUNK_BYTES, self.io_threads)]

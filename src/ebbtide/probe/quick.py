@@ -1,0 +1,76 @@
+"""A machine in about two seconds, and then from a cache: for runs that are given no machine file."""
+
+import hashlib
+import os
+import shutil
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from ebbtide.errors import FileFormatError
+from ebbtide.ir.machine import Machine
+from ebbtide.probe.measure import QUICK, Effort, measure
+from ebbtide.probe.model import DRAM, FILE, machine_of
+from ebbtide.runtime.process import memory_limit
+from ebbtide.runtime.spill import checked_spill_directory
+from ebbtide.whole_file import write_whole
+
+MOST_AGE_S = 7 * 24 * 3600
+DISTURBED_AGE_S = 3600
+"""For how long a machine is good that was measured while other programs ran."""
+
+
+def probe_quick(spill_dir: Path, io_threads: int = 2, effort: Effort = QUICK) -> Machine:
+    """This machine with that spill directory, measured now or within the last week.
+
+    Capacities are always those of this moment. Raises SpillError when the directory cannot serve. A cache that is
+    damaged, old or cannot be written costs a measurement, nothing else.
+    """
+    directory = checked_spill_directory(spill_dir)
+    path = cache_file(directory, io_threads)
+    machine = _read(path) if path is not None else None
+    if machine is None:
+        findings = measure(directory, effort, io_threads)
+        machine = machine_of(findings)
+        if path is not None:
+            _write(path, machine.to_toml(), DISTURBED_AGE_S if findings.disturbed else MOST_AGE_S)
+    dram, file = machine.tiers
+    return replace(
+        machine,
+        tiers=(
+            replace(dram, capacity_bytes=memory_limit().nbytes),
+            replace(file, capacity_bytes=shutil.disk_usage(directory).free),
+        ),
+    )
+
+
+def cache_file(directory: Path, io_threads: int) -> Path | None:
+    """Where a machine is kept: one file for each directory, device and number of threads. None: there is no home."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # unset, or what the XDG specification says to ignore
+        base = os.path.expanduser("~/.cache")
+    if not os.path.isabs(base):
+        return None
+    key = f"{directory.resolve()}\0{directory.stat().st_dev}\0{io_threads}"
+    return Path(base, "ebbtide", f"machine-{hashlib.sha256(os.fsencode(key)).hexdigest()[:16]}.toml")
+
+
+def _read(path: Path) -> Machine | None:
+    """None for a file that is missing, too old (or from the future), damaged or not of a probe."""
+    try:
+        age_s = time.time() - path.stat().st_mtime
+        machine = Machine.from_toml(path.read_text())
+    except (OSError, UnicodeDecodeError, FileFormatError):
+        return None
+    expected = [tier.name for tier in machine.tiers] == [DRAM, FILE] and len(machine.links) == 2
+    return machine if expected and 0 <= age_s <= MOST_AGE_S else None
+
+
+def _write(path: Path, text: str, good_for_s: int) -> None:
+    """A cache that cannot be written is done without."""
+    with suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(path, text.encode())
+        written = time.time() - (MOST_AGE_S - good_for_s)  # a short life is an age to begin with
+        os.utime(path, (written, written))

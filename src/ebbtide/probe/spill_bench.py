@@ -1,0 +1,202 @@
+"""Times transfers between huge pages and a spill file, made and used as ``native/core/spill_file.cpp`` does.
+
+The file never has a name, so nothing is left behind whatever way the process ends. Its space is reserved
+(``fallocate``) and then written once, for in the steady state of training every eviction overwrites: reserved space
+that was never written is slower on some file systems and faster on some disks.
+Python's ``preadv`` and ``pwritev`` release the interpreter's lock, so threads overlap as native ones do; what a call
+costs here and not there (some microseconds) shows in small blocks only.
+"""
+
+import errno
+import math
+import os
+import random
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+
+from ebbtide.errors import SpillError
+from ebbtide.probe.figures import CHUNK_BYTES, Cell, Direction
+from ebbtide.probe.pages import HUGE_PAGE_BYTES, huge_bytes
+from ebbtide.units import KIB, MIB
+
+PAGE_BYTES = 4 * KIB
+
+
+class _Until:
+    """When transfers stop; callers may move it while they run."""
+
+    def __init__(self, time_ns: float) -> None:
+        self.time_ns = time_ns
+
+
+def _noise(nbytes: int) -> memoryview:
+    """Huge pages with nothing in them that a disk could compress."""
+    memory = huge_bytes(nbytes)
+    memory[:] = np.resize(np.random.default_rng(0).integers(0, 256, MIB, dtype=np.uint8), nbytes)
+    return memory.data
+
+
+class SpillBench:
+    """An unnamed file of ``nbytes`` in ``directory``, and up to ``threads`` threads that move chunks of it.
+
+    A context: its threads are gone and its space is free afterwards. Every method raises SpillError when the
+    directory cannot do what is asked. Used by one thread.
+    """
+
+    def __init__(self, directory: Path, nbytes: int, threads: int, largest_block_bytes: int) -> None:
+        self._directory = directory
+        self.nbytes = nbytes
+        self.direct = True
+        self.reserved = True
+        self._places: dict[tuple[bool, int], Iterator[int]] = {}
+        self._memory = [_noise(max(largest_block_bytes, CHUNK_BYTES)) for _ in range(threads)]
+        self._pool = ThreadPoolExecutor(threads)
+        self._fd = self._open()
+        try:
+            self._reserve(nbytes)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def __enter__(self) -> "SpillBench":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()  # no transfer may outlive the descriptor
+        os.close(self._fd)
+
+    def write_first(self, threads: int, limit_s: float) -> list[float]:
+        """Writes the whole file, or what can be written in the time and at least a sixteenth: bytes/s of each part.
+
+        Callers MUST do this before anything else: the file ends where the writing did.
+        """
+        part_bytes = max(self.nbytes // 16 // CHUNK_BYTES, 1) * CHUNK_BYTES
+        stop = time.monotonic() + limit_s
+        speeds: list[float] = []
+        start = 0
+        while start < self.nbytes and (not speeds or time.monotonic() < stop):
+            end = min(start + part_bytes, self.nbytes)
+            chunks = iter(range(start, end, CHUNK_BYTES))  # shared by the threads
+            begin = time.perf_counter_ns()
+            self._wait([self._pool.submit(self._write_all, index, chunks) for index in range(threads)])
+            speeds.append((end - start) * 1e9 / (time.perf_counter_ns() - begin))
+            start = end
+        self.nbytes = start
+        return speeds
+
+    def fits(self, cell: Cell) -> bool:
+        """Whether the threads of the cell have places of their own."""
+        return 2 * cell.block_bytes * cell.threads <= self.nbytes
+
+    def speed(self, cell: Cell, seconds: float) -> float:
+        """Bytes/s over about ``seconds``, and at least one block a thread."""
+        until = _Until(time.perf_counter_ns() + seconds * 1e9)
+        return self._wait(self._begin(cell, until))
+
+    @contextmanager
+    def busy(self, cell: Cell) -> Iterator[None]:
+        """Moves without pause while the block runs."""
+        until = _Until(math.inf)
+        moving = self._begin(cell, until)
+        try:
+            yield
+        finally:
+            until.time_ns = 0
+            self._wait(moving)
+
+    def latencies_ns(self, direction: Direction, seconds: float, at_least: int) -> list[float]:
+        """Times of single pages at random places, one after another."""
+        out = direction is Direction.OUT
+        choose = random.Random(0)
+        part = self._memory[0][:PAGE_BYTES]
+        times: list[float] = []
+        stop = time.perf_counter_ns() + seconds * 1e9
+        while len(times) < at_least or time.perf_counter_ns() < stop:
+            place = choose.randrange(self.nbytes // PAGE_BYTES) * PAGE_BYTES
+            begin = time.perf_counter_ns()
+            try:
+                self._transfer(out, [part], place)
+            except OSError as error:
+                raise self._failed(error) from error
+            times.append(time.perf_counter_ns() - begin)
+        return times
+
+    def _open(self) -> int:
+        flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
+        try:
+            return os.open(self._directory, flags | os.O_DIRECT, 0o600)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise self._refused("no unnamed file can be made in it", error) from error
+        self.direct = False
+        try:
+            return os.open(self._directory, flags, 0o600)
+        except OSError as error:
+            raise self._refused("no unnamed file can be made in it", error) from error
+
+    def _reserve(self, nbytes: int) -> None:
+        try:
+            os.posix_fallocate(self._fd, 0, nbytes)
+        except OSError as error:
+            # EINVAL: glibc writes a byte to every page where the file system cannot reserve, and O_DIRECT refuses that.
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise self._refused("its space cannot be reserved", error) from error
+            self.reserved = False
+            os.ftruncate(self._fd, nbytes)
+
+    def _begin(self, cell: Cell, until: _Until) -> list[Future[float]]:
+        for out in (False, True):
+            if (out, cell.block_bytes) not in self._places:
+                # One order for all threads, as the runtime's queue has, and reads half a file away from writes.
+                starts = range(0, self.nbytes - cell.block_bytes + 1, cell.block_bytes)
+                half = len(starts) // 2
+                order = starts if out else [*starts[half:], *starts[:half]]
+                self._places[out, cell.block_bytes] = cycle(order)
+        return [self._pool.submit(self._move, cell, index, until) for index in range(cell.threads)]
+
+    def _move(self, cell: Cell, index: int, until: _Until) -> float:
+        """One thread's bytes/s. In both directions the threads go each its own way; one alone takes turns."""
+        out = cell.direction is Direction.OUT or (cell.direction is Direction.BOTH and index % 2 == 1)
+        takes_turns = cell.direction is Direction.BOTH and cell.threads == 1
+        memory = self._memory[index][: cell.block_bytes]
+        pieces = [memory[at : at + HUGE_PAGE_BYTES] for at in range(0, cell.block_bytes, HUGE_PAGE_BYTES)]
+        moved = 0
+        begin = now = time.perf_counter_ns()
+        while moved == 0 or now < until.time_ns:
+            moved += self._transfer(out, [memory] if out else pieces, next(self._places[out, cell.block_bytes]))
+            now = time.perf_counter_ns()
+            out ^= takes_turns
+        return moved * 1e9 / (now - begin)
+
+    def _write_all(self, index: int, places: Iterator[int]) -> float:
+        chunk = [self._memory[index][:CHUNK_BYTES]]
+        for place in places:
+            self._transfer(True, chunk, place)
+        return 0.0
+
+    def _transfer(self, out: bool, parts: list[memoryview], place: int) -> int:
+        """The bytes of one call, which may be fewer than asked for."""
+        moved = os.pwritev(self._fd, parts, place) if out else os.preadv(self._fd, parts, place)
+        if moved <= 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return moved
+
+    def _wait(self, moving: list[Future[float]]) -> float:
+        """The sum of the threads' speeds; no thread runs any more."""
+        wait(moving)
+        try:
+            return sum(future.result() for future in moving)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: OSError) -> SpillError:
+        return self._refused("moving bytes to and from it failed", error)
+
+    def _refused(self, what: str, error: OSError) -> SpillError:
+        return SpillError(str(self._directory), f"{what} ({error.strerror})")

@@ -1,0 +1,52 @@
+"""Findings as text: a table of medians with the quartiles around them, for people and for a machine file's comments."""
+
+from ebbtide.probe.figures import CHUNK_BYTES, Cell, Direction, Figure, Findings
+from ebbtide.units import format_bytes, format_time
+
+_TITLES = {Direction.OUT: "out (write)", Direction.BACK: "back (read)", Direction.BOTH: "both at once"}
+_WIDTH = 20
+_LABEL = 21
+
+
+def render_table(findings: Findings) -> str:
+    """Several lines, without a newline at the end. Each figure: its median, and in brackets its quartiles."""
+    lines = [
+        findings.machine,
+        f"{findings.directory}: {format_bytes(findings.file_bytes)}, space that was written before",
+        *(f"note: {note}" for note in findings.notes),
+        "GB/s: median [quartiles]; * is what a run does",
+        "",
+        f"{'block':>8} {'threads':>8}   " + "".join(f"{title:<{_WIDTH}}" for title in _TITLES.values()).rstrip(),
+    ]
+    for block_bytes, threads in sorted({(cell.block_bytes, cell.threads) for cell in findings.moves}):
+        figures = (findings.moves[Cell(direction, block_bytes, threads)] for direction in _TITLES)
+        ours = "*" if (block_bytes, threads) == (CHUNK_BYTES, findings.io_threads) else " "
+        row = "".join(f"{_speed(figure):<{_WIDTH}}" for figure in figures).rstrip()
+        lines.append(f"{format_bytes(block_bytes):>8} {threads:>7}{ours}   {row}")
+    lines += [
+        "",
+        _line("first write", f"{_speed(findings.first_write)} GB/s, of space that was reserved and never written"),
+        _line("latency of 4 KiB", ", ".join(f"{way} {_time(figure)}" for way, figure in findings.latency_ns.items())),
+        _line("memory", f"{_speed(findings.memory)} GB/s read and written, {findings.memory_threads} threads copying"),
+    ]
+    for way, slowdown in findings.slowdown.items():
+        text = f"matmul by {_percent(slowdown.matmul)}, copying by {_percent(slowdown.copying)}"
+        lines.append(_line(f"{way} slows", text))
+    return "\n".join(lines)
+
+
+def _line(label: str, text: str) -> str:
+    return f"{label:<{_LABEL}}{text}"
+
+
+def _speed(figure: Figure) -> str:
+    return f"{figure.median / 1e9:.2f} [{figure.low / 1e9:.2f}-{figure.high / 1e9:.2f}]"
+
+
+def _time(figure: Figure) -> str:
+    low, high = (format_time(nanoseconds / 1e9) for nanoseconds in (figure.low, figure.high))
+    return f"{format_time(figure.median / 1e9)} [{low}-{high}]"
+
+
+def _percent(figure: Figure) -> str:
+    return f"{100 * figure.median:.0f} % [{100 * figure.low:.0f} to {100 * figure.high:.0f}]"

@@ -1,0 +1,85 @@
+"""Machines, steps and random traces for the tests of planners and of the simulator."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import strategies as st
+
+from ebbtide.ir.base import Origin
+from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Tier
+from ebbtide.ir.trace import Access, Accesses, Storage, StorageKind, Tick, Trace
+
+PAGE = 4096
+R, W = int(Access.READ), int(Access.WRITE)
+
+
+def disk(read: int = 10**9, write: int = 10**9, both: int | None = None, latency_ns: int = 0) -> Machine:
+    """Fast memory and a file, bytes per second; ``both`` is what the two directions share."""
+    shares = None if both is None else "disk"
+    links = (Link("dram", "file", write, latency_ns, shares), Link("file", "dram", read, latency_ns, shares))
+    groups = () if both is None else (LinkGroup("disk", both),)
+    return Machine("a disk", Origin.ASSUMED, (Tier("dram", InPlace.ALL), Tier("file", InPlace.NOTHING)), links, groups)
+
+
+def step(times_ns: Sequence[int], storages: Sequence[Storage], accesses: Sequence[tuple[int, int, int]]) -> Trace:
+    """``accesses`` are (storage, tick, mode) in any order."""
+    columns = np.array(sorted(accesses), dtype=np.int64).reshape(-1, 3).T
+    ticks = tuple(Tick(time, f"op{tick}") for tick, time in enumerate(times_ns))
+    return Trace("made up", Origin.ASSUMED, ticks, tuple(storages), Accesses(*columns))
+
+
+def parameter(nbytes: int, n_ticks: int) -> Storage:
+    return Storage(nbytes, StorageKind.PARAMETER, 0, n_ticks, persistent=True)
+
+
+def network(layers: int = 6, width_bytes: int = 40 * PAGE, op_ns: int = 200_000) -> Trace:
+    """A step like a transformer's: each layer saves two activations and has a parameter with gradient and two states.
+
+    Forward, backward in reverse, then an optimizer that updates one parameter a tick.
+    """
+    n_ticks = 2 * layers + 2 * layers + layers
+    storages: list[Storage] = []
+    accesses: list[tuple[int, int, int]] = []
+
+    def add(storage: Storage, *uses: tuple[int, int]) -> None:
+        accesses.extend((len(storages), tick, mode) for tick, mode in uses)
+        storages.append(storage)
+
+    for layer in range(layers):
+        forward, backward, update = 2 * layer, 4 * layers - 2 - 2 * layer, 4 * layers + layer
+        for at in range(2):
+            born, used = forward + at, backward + 1 - at
+            saved = Storage(width_bytes, StorageKind.ACTIVATION, born, used + 1)
+            following = [(born + 1, R)] if born + 1 < used else []
+            add(saved, (born, W), *following, (used, R))
+        nbytes = width_bytes * (1 + layer % 3)
+        add(parameter(nbytes, n_ticks), (forward, R), (backward, R), (update, R | W))
+        gradient = Storage(nbytes, StorageKind.GRADIENT, backward, update + 1)
+        add(gradient, (backward, W), (update, R))
+        for _ in range(2):
+            state = Storage(nbytes, StorageKind.OPTIMIZER_STATE, 0, n_ticks, persistent=True)
+            add(state, (update, R | W))
+    times = [op_ns] * (2 * layers) + [2 * op_ns] * (2 * layers) + [op_ns // 4] * layers
+    return step(times, storages, accesses)
+
+
+@st.composite
+def page_traces(draw: st.DrawFn, most_ticks: int = 10, most_storages: int = 6) -> Trace:
+    """Storages of one to four pages, whose copies take about as long as a tick or two."""
+    n_ticks = draw(st.integers(2, most_ticks))
+    times = draw(st.lists(st.integers(0, 20_000), min_size=n_ticks, max_size=n_ticks))
+    storages: list[Storage] = []
+    accesses: list[tuple[int, int, int]] = []
+    for number in range(draw(st.integers(1, most_storages))):
+        nbytes = PAGE * draw(st.integers(1, 4))
+        if draw(st.booleans()):
+            storages.append(parameter(nbytes, n_ticks))
+        else:
+            birth = draw(st.integers(0, n_ticks - 1))
+            death = birth + draw(st.integers(1, n_ticks))
+            scratch = draw(st.sampled_from([False] * 5 + [True]))
+            storages.append(Storage(nbytes, StorageKind.ACTIVATION, birth, death, scratch=scratch))
+        life = st.integers(storages[-1].birth, storages[-1].death - 1)
+        used = draw(st.dictionaries(life, st.sampled_from([R, W, R | W]), max_size=5))
+        accesses += [(number, tick, mode) for tick, mode in used.items()]
+    return step(times, storages, accesses)

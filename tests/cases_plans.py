@@ -1,0 +1,193 @@
+"""What the tests of recording, planning and replay run in child processes."""
+
+import random
+import warnings
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from same_bits import CASES, Snapshot, Verdict, begin, compare, train, train_plainly, verdict
+from torch import nn
+from zoo import gpt2, language_loss
+
+import ebbtide
+from ebbtide import session as session_module
+from ebbtide.ir.files import load
+from ebbtide.ir.trace import Trace
+from ebbtide.runtime import replay
+from ebbtide.settings import Settings
+
+Row = tuple[int, int, int, int]  # tick, verb, storage, earliest
+
+STEPS = 6
+
+
+def _distorted(how: str, rows: list[Row], n_ticks: int, n_storages: int) -> list[Row]:
+    chance = random.Random(5)
+    if how == "shifted":
+        return sorted(((tick + n_ticks // 3) % n_ticks, verb, storage, 0) for tick, verb, storage, _ in rows)
+    if how == "reversed":
+        return sorted((n_ticks - 1 - tick, verb, storage, 0) for tick, verb, storage, _ in rows)
+    if how == "inverted":  # what should leave is fetched, what should come back leaves
+        return [(tick, replay.FETCH - verb, storage, 0) for tick, verb, storage, _ in rows]
+    commands = range(3 * n_storages)
+    return sorted((chance.randrange(n_ticks), chance.randrange(3), chance.randrange(n_storages), 0) for _ in commands)
+
+
+def compare_under_wrong_plan(name: str, how: str) -> Verdict:
+    """The case under a schedule that is wrong on purpose."""
+    right = replay.native_commands
+
+    def wrong(commands: Any, trace: Trace, fast: str) -> list[Row]:
+        return _distorted(how, right(commands, trace, fast), len(trace.ticks), len(trace.storages))
+
+    replay.native_commands = wrong
+    return compare(name, "50%", STEPS)
+
+
+def save_plan(name: str, plan_file: str, trace_file: str) -> None:
+    settings = replace(Settings.from_environment(), save_plan=plan_file, save_trace=trace_file)
+    with ebbtide.Session(fast="50%", settings=settings) as session:
+        train(begin(CASES[name]), 3, session)
+
+
+def compare_under_plan_in(name: str, plan_file: str) -> tuple[Verdict, int]:
+    """The case with a plan from a file, and how often a warning said that it was made for another step."""
+    case = CASES[name]
+    plain = train_plainly(case, STEPS)
+    settings = replace(Settings.from_environment(), plan=plan_file)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with ebbtide.Session(fast="50%", settings=settings) as session:
+            ours = begin(case)
+            train(ours, STEPS, session)
+    said = sum("other storages" in str(warning.message) for warning in caught)
+    return verdict(plain, ours, session), said
+
+
+class Known(nn.Module):
+    """Storages of sizes that occur once, used in an order that can be read here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(64, 128))
+        self.register_buffer("one", torch.ones(128))
+
+    def forward(self) -> torch.Tensor:
+        filled = torch.empty(80, 128)
+        filled.fill_(1)
+        part = filled.narrow(0, 0, 64) + self.one  # reads it through a view
+        return (self.weight * part).sum()
+
+
+def known_accesses() -> dict[str, list[tuple[str, int]]]:
+    """The operators and modes of the accesses to ``filled``, the weight, its gradient and its momentum, as traced."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "step.trace"
+        settings = replace(Settings.from_environment(), save_trace=str(path))
+        with ebbtide.Session(fast="90%", settings=settings) as session:
+            model = Known()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
+            for _ in range(3):
+                with session.step():
+                    optimizer.zero_grad()
+                    model().backward()
+                    optimizer.step()
+        trace = load(path, Trace)
+
+    def story(storage: int) -> list[tuple[str, int]]:
+        rows = trace.accesses.of(storage)
+        ticks = trace.accesses.tick[rows] % len(trace.ticks)
+        operators = [trace.ticks[tick].operator for tick in ticks]
+        return list(zip(operators, trace.accesses.mode[rows].tolist(), strict=True))
+
+    stories = {}
+    for number, storage in enumerate(trace.storages):
+        name = "filled" if storage.nbytes == 80 * 128 * 4 else str(storage.kind)
+        if name in ("filled", "parameter", "gradient", "optimizer_state"):
+            assert name not in stories
+            assert storage.persistent == (name in ("parameter", "optimizer_state"))
+            assert trace.crosses_end(number) == (name != "filled")
+            stories[name] = story(number)
+    return stories
+
+
+def _fetched(session: ebbtide.Session) -> list[int]:
+    """Bytes that each bounded step brought back."""
+    return [step.fetched_bytes.total for step in session.report().steps if step.mode != "recorded"]
+
+
+def lengths_vary(lengths: list[int]) -> tuple[tuple[str, ...], bool, list[int]]:
+    """Another sequence length in every step: the steps' modes, whether the bits are a plain run's, what moved."""
+
+    def run(session: Any) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = gpt2().train()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        generator = torch.Generator().manual_seed(1)
+        losses = []
+        for length in lengths:
+            tokens = torch.randint(1536, (8, length), generator=generator)
+            with session.step() if session is not None else nullcontext():
+                optimizer.zero_grad()
+                loss = language_loss(model, (tokens,))
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.detach())
+        return losses + [parameter.detach() for parameter in model.parameters()]
+
+    plain = [tensor.numpy().copy() for tensor in run(None)]
+    with ebbtide.Session(fast="50%") as session:
+        ours = run(session)
+    same = all(torch.equal(torch.from_numpy(a), b) for a, b in zip(plain, ours, strict=True))
+    return tuple(str(step.mode) for step in session.report().steps), same, _fetched(session)
+
+
+def evaluation_between_steps() -> tuple[tuple[str, ...], tuple[str, ...], list[int]]:
+    """A forward pass without gradients between every two steps: what differs, the steps' modes, what moved."""
+    case = CASES["gpt2-adamw-fused"]
+
+    def run(session: Any) -> Any:
+        ours = begin(case)
+        for _ in range(STEPS):
+            train(ours, 1, session)
+            with torch.no_grad():
+                ours.losses.append(case.loss(ours.model.eval(), case.batch(ours.generator)))
+            ours.model.train()
+        return ours
+
+    plain = Snapshot.of(run(None))
+    with ebbtide.Session(fast="50%") as session:
+        ours = run(session)
+    return plain.differences(ours), tuple(str(step.mode) for step in session.report().steps), _fetched(session)
+
+
+def compiled_whole() -> tuple[str, ...]:
+    """A module compiled as one graph goes on working in the steps that are recorded and planned; the steps' modes."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with ebbtide.Session(fast="80%") as session:
+        for length in (8, 8, 16, 8, 16, 16):
+            with session.step():
+                optimizer.zero_grad()
+                compiled(torch.ones(length, 64)).sum().backward()
+                optimizer.step()
+    return tuple(str(step.mode) for step in session.report().steps)
+
+
+def a_planner_that_fails() -> tuple[Verdict, int]:
+    """The case with a planner that raises what nobody expects, and how often that was said."""
+
+    def planner(_trace: Trace, _machine: Any, _budget_bytes: int) -> Any:
+        raise ZeroDivisionError("on purpose")
+
+    session_module.planner_named = lambda _policy: planner
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = compare("gpt2-adamw-fused", "50%", STEPS)
+    return found, sum("on purpose" in str(warning.message) for warning in caught)
