@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <semaphore>
 #include <thread>
 
 #include "check.hpp"
@@ -184,16 +185,15 @@ namespace {
 struct Interference {
   Point point = Point::Queued;
   std::atomic<bool> armed{false};
-  std::atomic<bool> reached{false};
-  std::atomic<bool> written{false};
+  std::counting_semaphore<> reached{0};
+  std::counting_semaphore<> written{0};
 };
 void interfere(Point point, BlockId, void* argument) {
   auto& i = *static_cast<Interference*>(argument);
   if (point != i.point || !i.armed.exchange(false)) return;
-  i.reached = true;
-  i.reached.notify_all();
+  i.reached.release();
   // Where the mutex is held the write has to wait for it; elsewhere it must get through before the transfer goes on.
-  if (point != Point::Queued && point != Point::Closing) i.written.wait(false);
+  if (point != Point::Queued && point != Point::Closing) i.written.acquire();
 }
 }  // namespace
 
@@ -209,20 +209,19 @@ TEST(a_write_at_any_point_of_an_eviction_is_not_lost) {
       auto* p = static_cast<char*>(arena.allocate(n));
       for (unsigned round = 0; round < 5; ++round) {
         fill(p, n, round);
-        interference->reached = interference->written = false;
         interference->armed = true;
         std::size_t place = (n / 5) * round + 17;
         std::thread writer([&] {
-          interference->reached.wait(false);
+          interference->reached.acquire();
           p[place] = 77;
-          interference->written = true;
-          interference->written.notify_all();
+          interference->written.release();
         });
         arena.evict(p);
         writer.join();
         CHECK(p[place] == 77);
         p[place] = 0;
         fill(p, n, round);
+        CHECK(arena.evict(p) > 0);  // after the last chunk of the cancelled one: no round meets another's
         CHECK(filled(p, n, round));
         arena.check_invariants();
       }
@@ -243,12 +242,11 @@ TEST(a_disk_that_never_answers_makes_the_watchdog_go_over_budget_instead_of_hang
   void* p = arena.allocate(4 * kMiB);
   fill(p, 4 * kMiB, 1);
   std::thread evictor([&] { arena.evict(p); });
-  interference->reached.wait(false);  // the one chunk of the eviction is stuck in the disk
+  interference->reached.acquire();  // the one chunk of the eviction is stuck in the disk
   void* q = arena.allocate(4 * kMiB);
   CHECK(arena.counters().over_budget && arena.counters().message.find("watchdog") != std::string::npos);
   fill(q, 4 * kMiB, 2);
-  interference->written = true;
-  interference->written.notify_all();
+  interference->written.release();
   evictor.join();
   CHECK(filled(p, 4 * kMiB, 1) && filled(q, 4 * kMiB, 2));
   arena.check_invariants();
@@ -264,16 +262,14 @@ TEST(a_block_freed_during_its_eviction_keeps_its_place_until_the_write_has_drain
   for (unsigned round = 0; round < 20; ++round) {
     void* p = arena.allocate(4 * kMiB);
     fill(p, 4 * kMiB, round);
-    interference->reached = interference->written = false;
     interference->armed = true;
     std::thread evictor([&] { arena.evict(p); });
-    interference->reached.wait(false);
+    interference->reached.acquire();
     arena.release(p);
     void* q = arena.allocate(4 * kMiB);
     CHECK(q != p);  // else the late write could land on its file copy
     fill(q, 4 * kMiB, 100 + round);
-    interference->written = true;
-    interference->written.notify_all();
+    interference->written.release();
     evictor.join();
     CHECK(arena.evict(q) > 0 && filled(q, 4 * kMiB, 100 + round));
     arena.release(q);
