@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 DOORS = {
     "cli",
+    "commands",
     "launch",
     "session",
     "policies",
