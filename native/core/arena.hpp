@@ -234,7 +234,7 @@ class Arena {
   std::uint64_t rest_high_[2] = {0, 0};  // its peak in this step and the one before
   std::int64_t rest_measured_ns_ = 0;
   std::uint64_t live_ = 0, resident_ = 0, held_ = 0, kept_ = 0;
-  std::uint64_t leaving_ = 0;        // bytes of blocks in state Writing
+  std::uint64_t leaving_ = 0;        // bytes of blocks in state Writing that go when they are written
   unsigned busy_transfers_ = 0;
   std::uint64_t changes_ = 0;
   std::uint64_t stamp_ = 0;          // the clock of recency

@@ -39,7 +39,7 @@ bool Arena::start_evict(BlockId id) {
   if (!protect(b.address, b.held, PROT_READ)) return false;
   b.read_only = true;
   b.state = State::Writing;
-  leaving_ += b.held;
+  if (!b.stays) leaving_ += b.held;
   b.transfer.out = true;
   enqueue(id);
   return true;
@@ -63,7 +63,7 @@ void Arena::close(BlockId id) {
 void Arena::cancel(BlockId id) {
   Block& b = blocks_[id];
   ++counters_.cancelled;
-  leaving_ -= b.held;
+  if (!b.stays) leaving_ -= b.held;
   b.state = State::Dirty;
   b.close_anyway = b.stays = false;
   if (b.transfer.queued) dequeue(id);
@@ -143,7 +143,7 @@ void Arena::complete(BlockId id) {
     b.released = false;
     keep_or_discard(id);
   } else if (b.state == State::Writing) {
-    leaving_ -= b.held;
+    if (!b.stays) leaving_ -= b.held;
     if (transfer.error != 0) {
       spill_error_ = transfer.error;
       ++write_failures_;

@@ -179,7 +179,10 @@ void Arena::carry_out(const Command& command) {
       return;
     case Verb::Leave:  // one that is busy or in use stays: it is the decider's then
       b.prefetched = b.prefetched && b.state == State::Reading;
-      if (b.state == State::Writing) b.stays = false;
+      if (b.state == State::Writing && b.stays) {
+        b.stays = false;
+        leaving_ += b.held;
+      }
       if (may_leave(b) && !held_by_operator(b)) start_evict(id);
       return;
   }

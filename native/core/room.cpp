@@ -204,6 +204,12 @@ void Arena::measure_rest() {
   if (arena_limit_ != 0) limit_ = std::min(limit_.load(), arena_limit_);
 }
 
+void Arena::remeasure_rest() {
+  Lock lock(mutex_);
+  rest_high_[0] = 0;
+  measure_rest();
+}
+
 void Arena::govern() {
   Lock lock(mutex_);
   while (!stopping_) {
