@@ -61,6 +61,9 @@ class FakeNative(ModuleType):
     def unload_schedules(self) -> None:
         pass
 
+    def remeasure_rest(self) -> None:
+        self.calls.append("remeasure_rest")
+
     def reset_peaks(self) -> None:
         self.calls.append("reset_peaks")
 

@@ -265,17 +265,12 @@ void Arena::enter(const char* name, std::span<const Operand> operands, Work work
     Block& b = blocks_[stack.pins[i].id];
     if (b.generation != stack.pins[i].generation) continue;
     if (b.state != State::Absent && b.state != State::Reading) continue;
-    StallScope stall(stall_clock_, counters_);
+    StallScope stall(*this);
     bool prefetched = b.prefetched;
-    stall.begin(prefetched ? Stall::LatePrefetch : Stall::DemandFetch);
+    stall.begin(prefetched ? Stall::LatePrefetch : Stall::DemandFetch, b.recorded);
     std::int64_t since = now_ns();
     ensure_resident(lock, stack.pins[i].id);  // an error is not lost: the operator's own access meets it again
-    std::int64_t now = now_ns();
-    if (prefetched) replay_.was_late(b, stack.pins[i].id, now - since);
-    if (recording_) {
-      std::int64_t zero = recording_->began_ns;
-      recording_->add({b.recorded, clock_.tick, Lane::Stall, since - zero, since - zero, now - zero});
-    }
+    if (prefetched) replay_.was_late(b, stack.pins[i].id, now_ns() - since);
   }
   start_prefetches();
 }

@@ -121,6 +121,8 @@ class Arena {
   std::optional<std::size_t> followed();
   Counters counters();
   void reset_peaks();
+  // Forgets what the process held outside the arena since the step ended: something passing did, and is over.
+  void remeasure_rest();
   void reset_trouble();  // a new session starts with a clean record
 
   // --- fork (pthread_atfork): see fork.cpp
@@ -268,6 +270,7 @@ class Arena {
     unsigned waiting = 0;
     std::int64_t since = 0;
     Stall cause = Stall::Room;
+    std::uint32_t storage = kNever;  // in the recording
   } stall_clock_;
   class StallScope;
 

@@ -29,13 +29,21 @@ void Arena::begin_step(bool record) {
     recording_->spans.reserve(kMostSpans);
     recording_->began_ns = now_ns();
     recording_->stalled_before_ns = stalled_ns();
-    recording_->ticks.push_back({0, 0, 0, 0});
+    recording_->ticks.push_back({0, 0, 0, 0, held_});
     for (BlockId id : blocks_.live()) {
       Block& b = blocks_[id];
       b.recorded = static_cast<std::uint32_t>(recording_->storages.size());
+      b.transfer.asked_tick = 0;
       recording_->storages.push_back({.serial = b.serial, .nbytes = b.nbytes});
     }
+    for (OperatorStack* stack : stacks_) {  // other threads' operators that are under way
+      for (Pin& pin : stack->pins) {
+        pin.recorded = blocks_[pin.id].generation == pin.generation ? blocks_[pin.id].recorded : kNever;
+        pin.from_tick = 0;
+      }
+    }
   }
+  stall_clock_.storage = kNever;
   stalled_before_step_ns_ = stalled_ns();
   drop_prefetches();
   replay_.begin();
@@ -104,7 +112,7 @@ void Arena::tick(const char* name) {
   }
   if (recording_) {
     recording_->ticks.push_back({recording_->name(name), recording_->module, now_ns() - recording_->began_ns,
-                                 stalled_ns() - recording_->stalled_before_ns});
+                                 stalled_ns() - recording_->stalled_before_ns, held_});
   }
   replay_.tick();
   for (Command command; replay_.next(command);) carry_out(command);

@@ -59,7 +59,7 @@ bool Arena::try_claim(Shape shape) {
 }
 
 bool Arena::claim(Lock& lock, Shape shape) {
-  StallScope stall(stall_clock_, counters_);
+  StallScope stall(*this);
   while (!try_claim(shape)) {
     stall.begin(Stall::Room);
     Outcome outcome = make_room(lock, shape);

@@ -107,6 +107,7 @@ py::dict take_recording() {
   d["tick_module"] = column(r.ticks, [](auto& t) { return t.module; });
   d["tick_begin_ns"] = column(r.ticks, [](auto& t) { return t.begin_ns; });
   d["tick_stalled_ns"] = column(r.ticks, [](auto& t) { return t.stalled_ns; });
+  d["tick_held"] = column(r.ticks, [](auto& t) { return t.held; });
   d["serial"] = column(r.storages, [](auto& s) { return s.serial; });
   d["nbytes"] = column(r.storages, [](auto& s) { return s.nbytes; });
   d["kind"] = column(r.storages, [](auto& s) { return static_cast<int>(s.kind); });
@@ -218,6 +219,7 @@ PYBIND11_MODULE(_torch, m) {
   m.def("classify", &classify, py::arg("tensors"), py::arg("kind"));
   m.def("counters", &counters);
   m.def("reset_peaks", [] { arena().reset_peaks(); });
+  m.def("remeasure_rest", [] { arena().remeasure_rest(); });
   m.def("is_managed", [](const at::Tensor& tensor) { return the_arena() != nullptr && managed_storage(tensor) != nullptr; });
   m.def("is_resident", &is_resident);
   m.def("evict", &evict);

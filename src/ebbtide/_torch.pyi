@@ -90,6 +90,7 @@ class Recording(TypedDict):
     tick_module: NDArray[np.int64]  # in names
     tick_begin_ns: NDArray[np.int64]  # since the step began
     tick_stalled_ns: NDArray[np.int64]  # stalls between the step's and the tick's beginning
+    tick_held: NDArray[np.int64]  # bytes that the arena held when the tick began
     serial: NDArray[np.int64]  # of storages: of the allocation, unique in the process
     nbytes: NDArray[np.int64]
     kind: NDArray[np.int64]
@@ -102,9 +103,9 @@ class Recording(TypedDict):
     use_first: NDArray[np.int64]  # in ticks [use_first, use_last]
     use_last: NDArray[np.int64]
     use_access: NDArray[np.int64]  # 1 reads, 2 writes, 3 does both
-    span_storage: NDArray[np.int64]  # a move of this storage, or the step's thread waited for it
+    span_storage: NDArray[np.int64]  # a move of this storage, or a wait for it; -1: a wait for room for a new one
     span_tick: NDArray[np.int64]  # when it was asked for
-    span_lane: NDArray[np.int64]  # 0 out, 1 back, 2 stall
+    span_lane: NDArray[np.int64]  # 0 out, 1 back; a stall: 2 for room, 3 for a late prefetch, 4 for a demand fetch
     span_asked_ns: NDArray[np.int64]  # since the step began, as are the others
     span_begin_ns: NDArray[np.int64]
     span_end_ns: NDArray[np.int64]
@@ -150,6 +151,9 @@ def classify(tensors: Sequence[Tensor], kind: int) -> None:
 
 def counters() -> Counters: ...
 def reset_peaks() -> None: ...
+def remeasure_rest() -> None:
+    """What the process holds outside the arena counts as it is now: something passing held more since the step ended."""
+
 def is_managed(tensor: Tensor) -> bool: ...
 def is_resident(tensor: Tensor) -> bool:
     """False for a managed storage whose pages are away; reading this does not fetch it."""
