@@ -221,7 +221,9 @@ class Session:
             files.check_unused()
             return None
         planner = planner_named(policy) if files.plan is None else planner_from(files.plan)
-        return Planning(planner, machine_for(self._settings, spill), files.save, _warn)
+        measures = self._settings.machine is None and files.plan is None
+        machine = machine_for(self._settings, spill)
+        return Planning(planner, machine, files.save, _warn, measures, files.timeline_saver())
 
     def _close(self) -> None:
         global _active

@@ -24,13 +24,15 @@ BACKWARD, OPTIMIZER = 1, 2  # what native code calls phases; 0 is whatever else 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A trace, and of each of its storages the serial of the allocation that had its part when the step ended.
+    """A trace, and whose part each of its storages was.
 
-    0 for a storage that was not alive then.
+    ``serials``: by storage, the serial of the allocation that had its part when the step ended; 0 for one that was not
+    alive then. ``numbers``: by the recording's row, the storage.
     """
 
     trace: Trace
     serials: Ints
+    numbers: Mapping[int, int]
 
 
 @dataclass(slots=True)
@@ -90,7 +92,9 @@ def captured(
     alive = recording["death"] < 0
     serials = [int(recording["serial"][life.row]) if alive[life.row] else 0 for life in lives]
     trace = Trace(name, origin, ticks, storages, accesses, unrecorded_ns=unrecorded_ns)
-    return Captured(trace, np.array(serials, dtype=np.int64))
+    numbers = {life.row: number for number, life in enumerate(lives)}
+    numbers |= {life.later: number for number, life in enumerate(lives) if life.later is not None}
+    return Captured(trace, np.array(serials, dtype=np.int64), numbers)
 
 
 def _tick_times(recording: Mapping[str, Any]) -> Ints:

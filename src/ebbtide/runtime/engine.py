@@ -127,7 +127,7 @@ class Engine:
         self._check_budget(after.counters)
         if self._recording and len(self._steps) == _RECORDED_STEPS:
             self._set_budget(after.counters)
-        if self._planning is not None and self._has_budget and not followed:
+        if self._planning is not None and self._has_budget:
             self._planning.learn(_torch.counters()["arena_limit_bytes"])
         self._most_rest_bytes = max(self._most_rest_bytes, after.counters["rest_bytes"])
 
@@ -138,7 +138,7 @@ class Engine:
         self._hooks.remove()
         self.end_step(completed=False)
         if self._planning is not None:
-            self._planning.close()
+            self._planning.finish()
         self._final = self.report()
         _torch.unload_schedules()
         _torch.stop()
@@ -218,7 +218,10 @@ class Engine:
         """From unbounded to the asked share of the peak that the recorded step showed."""
         self._recording = False
         peak = self._unbounded_peak_bytes = counters["live_peak_bytes"]
-        arena = int(peak * (self._bounds.fraction or 0))
+        fraction = self._bounds.fraction or 0
+        arena = int(peak * fraction)
+        if fraction >= 1:  # all of it: with what pages add, so that nothing has to move
+            arena = max(arena, int(counters["held_peak_bytes"] * fraction))
         if not arena:
             self._warn(
                 "no storage was large enough to be managed, so nothing is bounded; "
