@@ -1,6 +1,7 @@
 """One cell's child process: how it is started, what is seen of it from outside, and what came of it.
 
-A child that fails raises CellFailed with its reason. Sizes are bytes, times seconds.
+A child that fails raises CellFailed: its first line is the reason, what follows is what the child printed last.
+Sizes are bytes, times seconds.
 """
 
 import json
@@ -64,7 +65,7 @@ def run_child(cell: Cell, steps: int, place: Place, peak_at_budget: int | None) 
         if cell.door is Door.SWAP:
             cgroup = stack.enter_context(_swapping_cgroup(peak_at_budget, place))
             command = cgroup.wrap(command)
-        samples = _watch(cell, command, _environment(cell, place), place.limit_s)
+        samples = _watch(command, _environment(cell, place), place.limit_s)
     found = json.loads(result.read_text())
     ended = found.pop("ended_at")
     steady = [resident for at, resident in samples if ended[-1 - STEADY_STEPS] <= at <= ended[-1]]
@@ -108,7 +109,7 @@ def _environment(cell: Cell, place: Place) -> Mapping[str, str]:
     return environment
 
 
-def _watch(cell: Cell, command: list[str], environment: Mapping[str, str], limit_s: float) -> list[tuple[float, int]]:
+def _watch(command: list[str], environment: Mapping[str, str], limit_s: float) -> list[tuple[float, int]]:
     """Moments (monotonic clock) and VmRSS of the child, until it ends. Raises CellFailed when it ends badly."""
     samples: list[tuple[float, int]] = []
     log = Path(environment["TORCHINDUCTOR_CACHE_DIR"]).parent / "child.log"
@@ -120,7 +121,7 @@ def _watch(cell: Cell, command: list[str], environment: Mapping[str, str], limit
         try:
             while child.poll() is None:
                 if time.monotonic() > deadline:
-                    raise CellFailed(f"not finished after {limit_s / 60:.0f} minutes; it printed:\n{_tail(log)}")
+                    raise CellFailed(f"not finished after {limit_s / 60:.0f} minutes: {_last_line(log)}\n{_tail(log)}")
                 resident = _resident_bytes(child.pid)
                 if resident is not None:
                     samples.append((time.monotonic(), resident))
@@ -130,12 +131,16 @@ def _watch(cell: Cell, command: list[str], environment: Mapping[str, str], limit
                 os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
     if child.returncode != 0:
-        raise CellFailed(f"{cell.name} ended with {_how(child.returncode)}; it printed:\n{_tail(log)}")
+        raise CellFailed(f"{_how(child.returncode)}: {_last_line(log)}\n{_tail(log)}")
     return samples
 
 
 def _how(code: int) -> str:
     return f"exit code {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
+
+
+def _last_line(log: Path) -> str:
+    return next((line for line in reversed(_tail(log).splitlines()) if line.strip()), "it printed nothing")
 
 
 def _tail(log: Path) -> str:

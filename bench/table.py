@@ -13,9 +13,6 @@ from cells import CELLS, Cell, cell
 from figures import LEAST_PAIRS, Paired, Row, row
 from nets import NETS
 from results import Results
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 Column = tuple[str, Callable[[Row], str]]
 
@@ -74,7 +71,7 @@ FULL: list[Column] = [
 ]
 
 
-def tables(results: Results, columns: list[Column]) -> list[tuple[str, Table]]:
+def tables(results: Results, columns: list[Column]) -> list[tuple[str, str]]:
     """The network in words, and its table: tuned and stock first, then in the order of importance."""
     shown = []
     measured = dict.fromkeys([*(run["cell"] for run in results.runs), *results.failures])
@@ -84,16 +81,21 @@ def tables(results: Results, columns: list[Column]) -> list[tuple[str, Table]]:
         names.sort(key=lambda name: ({"tuned": 0, "stock": 1}.get(name.partition("/")[2], 2), order.get(name, 0)))
         if not names:
             continue
-        table = Table(box=box.MARKDOWN)
-        table.add_column("")
-        for title, _ in columns:
-            table.add_column(title, justify="right")
+        lines = [["", *(title for title, _ in columns)]]
         for name in names:
             found = row(results, cell(name))
             label = described(cell(name)) + (" [1]" if name in results.failures else "")
-            table.add_row(label, *(text(found) if found else "" for _, text in columns))
-        shown.append((net.shape.described(), table))
+            lines.append([label, *(text(found) if found else "" for _, text in columns)])
+        shown.append((net.shape.described(), markdown(lines)))
     return shown
+
+
+def markdown(lines: list[list[str]]) -> str:
+    """The first line is the header; all but the first column are aligned to the right."""
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    texts = [[line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    return "\n".join(f"| {' | '.join(text)} |" for text in [texts[0], rule, *texts[1:]])
 
 
 def caption(results: Results) -> str:
@@ -115,15 +117,13 @@ def main() -> None:
         results = Results.read(args.results)
     except (OSError, ValueError) as error:
         sys.exit(f"cannot read results: {error}")
-    console = Console(width=260, highlight=False, markup=False)
-    console.print(caption(results), soft_wrap=True)
+    print(caption(results))
     for title, table in tables(results, BRIEF if args.brief else FULL):
-        console.print(f"\n**{title}**\n", soft_wrap=True)
-        console.print(table)
+        print(f"\n**{title}**\n\n{table}")
     if results.failures:
-        console.print("\n[1] not measured, or not in every round:\n")
+        print("\n[1] not measured, or not in every round:\n")
         for name, why in results.failures.items():
-            console.print(f"- `{name}`: {why.splitlines()[0]}", soft_wrap=True)
+            print(f"- `{name}`: {why.splitlines()[0]}")
 
 
 if __name__ == "__main__":
