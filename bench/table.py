@@ -104,7 +104,8 @@ def caption(results: Results) -> str:
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_bytes'] / 1e9:.0f} GB, Linux "
         f"{machine['kernel']}, torch {machine['torch']}. Ratios are medians over pairs of fresh processes, with their "
         f"95 % bootstrap interval (their range for fewer than {LEAST_PAIRS} pairs). Traffic, stall and CPU seconds are "
-        "for one step."
+        "for one step. Peaks are the process's own (VmHWM), for a budget in percent since it took effect. The bound is "
+        "max(the tuned run's step, bytes moved over the bandwidth probed in that round)."
     )
 
 
