@@ -7,7 +7,7 @@ A cell's name is ``network/way``. Ways:
 ``control``      tuned once more: how far two equal runs lie apart
 ``25%``          Ebbtide, planned
 ``state/3``      Ebbtide, the whole process in a third of what parameters, gradients and optimizer state take
-``demand-25%``   Ebbtide without a plan
+``demand-25%``   Ebbtide under another policy of `ebbtide run`: without a plan, or by another planner
 ``checkpoint``, ``hooks``, ``compile-0.5``: the techniques of ``techniques.py``, with tuned glibc
 ``swap-25%``     plain, in a memory cgroup a little larger than Ebbtide's process at 25%, with the kernel's swap
 ``deepspeed``    ZeRO-3 with the optimizer on NVMe
@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from nets import NETS, Net
+
+from ebbtide.planners import PLANNERS
+from ebbtide.policies import DEMAND
 
 TECHNIQUES = ("checkpoint", "hooks", "compile-0.5")  # of techniques.py, which imports torch
 BUDGETS = ("100%", "75%", "50%", "35%", "25%", "15%", "10%")
@@ -92,8 +95,9 @@ def cell(name: str) -> Cell:
         return Cell(net, way, Door.TUNED, technique=way, settle_steps=settle)
     if kind == "swap" and _is_budget(budget):
         return Cell(net, way, Door.SWAP, fast=budget)
-    if kind == "demand" and _is_budget(budget):
-        return Cell(net, way, Door.EBBTIDE, fast=budget, policy="demand", settle_steps=DEMAND_SETTLE_STEPS)
+    if kind in (DEMAND, *PLANNERS) and _is_budget(budget):
+        settle = DEMAND_SETTLE_STEPS if kind == DEMAND else EBBTIDE_SETTLE_STEPS
+        return Cell(net, way, Door.EBBTIDE, fast=budget, policy=kind, settle_steps=settle)
     if _is_budget(way):
         return Cell(net, way, Door.EBBTIDE, fast=way, settle_steps=EBBTIDE_SETTLE_STEPS)
     raise ValueError(f"{name!r} names no cell; `--list` shows them all")

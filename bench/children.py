@@ -25,6 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "demo"))
 from memory_cgroup import MemoryCgroup, NotPermitted, memory_cgroup
 from runs import TUNABLES
 
+from ebbtide.policies import DEMAND
+
 HERE = Path(__file__).resolve().parent
 SAMPLE_S = 0.02
 SPARE_BYTES = 10**9  # what the machine must have left when a run is at its peak
@@ -96,7 +98,7 @@ def _command(cell: Cell, steps: int, place: Place, result: Path, report: Path) -
     script = [str(HERE / "train.py"), *arguments, "--technique", cell.technique]
     if cell.door is not Door.EBBTIDE:
         return [sys.executable, *script]
-    planned = ["--machine", str(place.machine)] if cell.policy != "demand" else []
+    planned = ["--machine", str(place.machine)] if cell.policy != DEMAND else []
     ours = [sys.executable, "-m", "ebbtide", "run", "--fast", cell.fast_argument, "--policy", cell.policy, *planned]
     return [*ours, "--spill", str(place.spill), "--report", str(report), *script]
 

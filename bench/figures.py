@@ -49,9 +49,10 @@ class Row:
     """One cell. Sizes in bytes, times in seconds, traffic for each step; None where there is nothing to say.
 
     ``peak_bytes`` is the highest VmHWM of any run (for Ebbtide in percent: since the budget took effect).
-    ``in_bytes`` and ``written_bytes`` are the kernel's counts. ``bound_s`` is max(the tuned run's step, bytes moved
-    over the bandwidth probed in that round), and ``over_bound`` the paired ratio to it. ``same_bits`` compares losses
-    with the tuned run's, and the hashes of weights and moments where both ran as many steps.
+    ``in_bytes`` and ``written_bytes`` are the kernel's counts; ``out_bytes`` is what Ebbtide evicted, also unwritten.
+    ``predicted`` is the plan's step over the recorded one without stalls. ``bound_s`` is max(the tuned run's step,
+    bytes moved over the bandwidth probed in that round), and ``over_bound`` the paired ratio to it. ``same_bits``
+    compares losses with the tuned run's, and the hashes of weights and moments where both ran as many steps.
     """
 
     name: str
@@ -61,9 +62,11 @@ class Row:
     cpu_s: float
     peak_bytes: int
     mean_bytes: float
+    out_bytes: float | None
     in_bytes: float
     written_bytes: float
     stall_s: float | None
+    predicted: float | None
     bound_s: float | None
     over_bound: Paired | None
     same_bits: str
@@ -76,6 +79,7 @@ def row(results: Results, cell: Cell) -> Row | None:
         return None
     paired = [(run, results.runs[run["baseline"]]) for run in runs if run["baseline"] is not None]
     ours = [run for run in runs if run["report"]]
+    plans = [run["report"]["plan"] for run in ours if run["report"]["plan"]]
     bounds = [(run, bound_s(run, tuned)) for run, tuned in paired if run["report"]]
     return Row(
         name=cell.name,
@@ -85,11 +89,13 @@ def row(results: Results, cell: Cell) -> Row | None:
         cpu_s=_typical(runs, lambda run: mean(_steady(run, "cpu"))),
         peak_bytes=max(run["peak_bytes"] for run in runs),
         mean_bytes=_typical(runs, lambda run: run["mean_resident_bytes"]),
+        out_bytes=_typical(ours, lambda run: _reported(run, "evicted_bytes")) if ours else None,
         in_bytes=_typical(runs, lambda run: mean(_steady(run, "read_bytes")) + mean(_steady(run, "swapped_in_bytes"))),
         written_bytes=_typical(
             runs, lambda run: mean(_steady(run, "written_bytes")) + mean(_steady(run, "swapped_out_bytes"))
         ),
         stall_s=_typical(ours, lambda run: _reported(run, "stall_s")) if ours else None,
+        predicted=median(plan["predicted_s"] / plan["step_s"] for plan in plans) if plans else None,
         bound_s=median(bound for _, bound in bounds) if bounds else None,
         over_bound=Paired.of([step_s(run) / bound for run, bound in bounds]),
         same_bits=_same_bits(paired),

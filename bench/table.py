@@ -33,7 +33,7 @@ def described(found: Cell) -> str:
     budget = found.fast if found.fast.endswith("%") else f"{int(found.fast_argument) / 1e9:.2f} GB ({found.fast})"
     if found.way.startswith("swap-"):
         return f"kernel swap, as much memory as Ebbtide at {budget}"
-    return f"Ebbtide {budget}" + (", demand mode" if found.policy == "demand" else "")
+    return f"Ebbtide {budget}" + (f", {found.policy}" if found.policy != "ebbtide" else "")
 
 
 def ratio(paired: Paired | None) -> str:
@@ -64,7 +64,9 @@ FULL: list[Column] = [
     ("CPU s", lambda r: seconds(r.cpu_s)),
     BRIEF[3],
     ("mean GB", lambda r: gigabytes(r.mean_bytes)),
+    ("out GB", lambda r: gigabytes(r.out_bytes)),
     *BRIEF[4:7],
+    ("predicted", lambda r: seconds(r.predicted)),
     ("bound s", lambda r: seconds(r.bound_s)),
     ("over bound", lambda r: ratio(r.over_bound)),
     BRIEF[7],
