@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from cells import STEADY_STEPS, Cell, Door
@@ -63,7 +64,8 @@ def run_child(cell: Cell, steps: int, place: Place, peak_at_budget: int | None) 
         path.unlink(missing_ok=True)
     began = time.monotonic()
     with ExitStack() as stack:
-        command = _command(cell, steps, place, result, report)
+        scratch = stack.enter_context(TemporaryDirectory(dir=place.folder))  # what techniques leave behind goes with it
+        command = _command(cell, steps, place, result, report, scratch)
         if cell.door is Door.SWAP:
             cgroup = stack.enter_context(_swapping_cgroup(peak_at_budget, place))
             command = cgroup.wrap(command)
@@ -89,8 +91,8 @@ def _check_fits(cell: Cell) -> None:
         )
 
 
-def _command(cell: Cell, steps: int, place: Place, result: Path, report: Path) -> list[str]:
-    arguments = [cell.net.name, "--steps", str(steps), "--spill", str(place.spill), "--result", str(result)]
+def _command(cell: Cell, steps: int, place: Place, result: Path, report: Path, scratch: str) -> list[str]:
+    arguments = [cell.net.name, "--steps", str(steps), "--spill", scratch, "--result", str(result)]
     if cell.door is Door.DEEPSPEED:
         if place.deepspeed_python is None:
             raise CellFailed("no interpreter with DeepSpeed was named (--deepspeed-python)")
