@@ -26,7 +26,7 @@ from ebbtide.units import GIB, MIB
 from ebbtide.whole_file import write_whole
 
 MAGIC = b"ebbtide\n"
-VERSION = 1
+VERSION = 2
 
 _PREFIX = struct.Struct("<8sIII")  # magic, version, bytes of the header, CRC-32 of all but magic and itself
 _NAMES: dict[type, str] = {Trace: "trace", Plan: "plan", Timeline: "timeline"}
