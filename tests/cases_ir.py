@@ -32,7 +32,7 @@ def trace_of(n_ticks: int, storages: Sequence[Storage], accesses: Sequence[tuple
     """``accesses`` are (storage, tick, mode) in any order; tick t takes 10 * (t + 1) ns."""
     phases = tuple(Phase)
     ticks = tuple(
-        Tick(10 * (tick + 1), f"op{tick % 3}", f"layer{tick % 2}", tick, 2 * tick, phases[tick % 4])
+        Tick(10 * (tick + 1), f"op{tick % 3}", f"layer{tick % 2}", tick, 2 * tick, phases[tick % 4], tick % 3)
         for tick in range(n_ticks)
     )
     columns = np.array(sorted(accesses), dtype=np.int64).reshape(-1, 3).T

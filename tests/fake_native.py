@@ -58,6 +58,15 @@ class FakeNative(ModuleType):
         self.calls.append("end_step")
         self.at_step_end()
 
+    def watch(self) -> None:
+        self.calls.append("watch")
+
+    def notice(self, tensors: Sequence[Any]) -> None:
+        pass
+
+    def enter_optimizer(self, enters: bool) -> None:
+        pass
+
     def unload_schedules(self) -> None:
         pass
 

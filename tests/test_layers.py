@@ -25,7 +25,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "simulate": IR,
     "analysis": IR,
     "report": IR,
-    "capture": IR,
+    "capture": IR | {"torch"},
+    "recorders": IR | {"capture", "runtime", "torch"},
     "runtime": IR | {"capture", "settings", "report", "torch"},
     "probe": IR | {"settings", "runtime"},  # of runtime what it says of the machine, and no torch
 }

@@ -101,7 +101,7 @@ void* Arena::allocate(std::size_t nbytes) {
   counters_.live_peak = std::max(counters_.live_peak, live_);
   bool in_operator = this_thread.arena == this && !this_thread.operators.empty();
   born(id, in_operator);
-  if (in_operator) pin(this_thread, id, Access::Write, true);
+  if (in_operator) pin(this_thread, id, Access::Write, true, nbytes);
   if (pressure_ && !replay_.active()) evict_ahead();
   return b.address;
 }
@@ -254,7 +254,7 @@ void Arena::enter(const char* name, std::span<const Operand> operands, Work work
   std::size_t first = stack.pins.size();
   for (const Operand& operand : operands) {
     BlockId id = find_live(operand.address);
-    if (id != kNoBlock && blocks_[id].pinned_by != serial_) pin(stack, id, operand.access, false);
+    if (id != kNoBlock && blocks_[id].pinned_by != serial_) pin(stack, id, operand.access, false, operand.moved);
   }
   // Start what can start at once, then wait for each: the reads overlap.
   for (std::size_t i = first; i < stack.pins.size(); ++i) {
@@ -280,10 +280,10 @@ void Arena::enter(const char* name, std::span<const Operand> operands, Work work
   start_prefetches();
 }
 
-void Arena::pin(OperatorStack& stack, BlockId id, Access access, bool born_here) {
+void Arena::pin(OperatorStack& stack, BlockId id, Access access, bool born_here, std::uint64_t moved) {
   Block& b = blocks_[id];
   Operator& op = stack.operators.back();
-  stack.pins.push_back({id, b.generation, b.pinned_by, b.recorded, clock_.tick, access, born_here});
+  stack.pins.push_back({id, b.generation, b.pinned_by, b.recorded, clock_.tick, access, born_here, moved});
   ++b.pins;
   b.pinned_by = op.serial;
   b.last_use = ++stamp_;

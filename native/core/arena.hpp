@@ -114,6 +114,8 @@ class Arena {
   std::uint32_t enter_module(const char* name);
   std::uint32_t enter_module(std::uint32_t number);
   std::uint32_t module();
+  // What the recorder knows of the operator that this thread entered last.
+  void describe(const char* arguments, Phase phase);
   // Follow this schedule in every step that allocates like it. Returns its number.
   std::size_t load_schedule(Schedule schedule);
   void unload_schedules();
@@ -197,7 +199,7 @@ class Arena {
   void flush_traffic(Block& b);
   BlockId place(std::size_t nbytes, Shape shape);
   void give_up_pages(Block& b);
-  void pin(OperatorStack& stack, BlockId id, Access access, bool born_here);
+  void pin(OperatorStack& stack, BlockId id, Access access, bool born_here, std::uint64_t moved);
   void unpin(const Pin& pin);
   void remember_need(const char* name, std::uint64_t bytes);
 

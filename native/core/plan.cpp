@@ -127,6 +127,15 @@ std::uint32_t Arena::module() {
   return recording_ && on_step_thread() ? recording_->module : 0;
 }
 
+void Arena::describe(const char* arguments, Phase phase) {
+  Lock lock(mutex_);
+  if (!recording_ || !on_step_thread()) return;
+  RecordedTick& tick = recording_->ticks.back();
+  tick.arguments = recording_->name(arguments);
+  tick.depth = static_cast<std::uint32_t>(this_operator_stack().operators.size()) - 1;
+  tick.phase = phase;
+}
+
 void Arena::born(BlockId id, bool in_operator) {
   Block& b = blocks_[id];
   b.serial = ++serials_;
@@ -158,7 +167,7 @@ void Arena::died(BlockId id) {
 
 void Arena::note_uses(const Pin& pin) {
   if (!recording_ || pin.recorded == kNever) return;
-  recording_->uses.push_back({pin.recorded, pin.from_tick, clock_.tick, pin.access});
+  recording_->uses.push_back({pin.recorded, pin.from_tick, clock_.tick, pin.access, pin.moved});
 }
 
 void Arena::carry_out(const Command& command) {

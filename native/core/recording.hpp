@@ -19,11 +19,16 @@ struct Clock {
   std::uint32_t allocation = 0;
 };
 
+enum class Phase : std::uint8_t { Other, Backward, Optimizer };
+
 struct RecordedTick {
   std::uint32_t name;         // in names
   std::uint32_t module;       // in names
   std::int64_t begin_ns;      // since the step began
   std::int64_t stalled_ns;    // of which were stalls
+  std::uint32_t arguments = 0;  // in names: shapes and numbers, as JSON
+  std::uint32_t depth = 0;      // how many operators it runs in
+  Phase phase = Phase::Other;
 };
 
 struct RecordedStorage {
@@ -43,6 +48,7 @@ struct RecordedUse {
   std::uint32_t first;
   std::uint32_t last;
   Access access;
+  std::uint64_t moved;  // bytes, those of inner operators on the same storage among them
 };
 
 // A transfer, or a stall of the step's thread. Times since the step began.

@@ -32,7 +32,7 @@ _PREFIX = struct.Struct("<8sIII")  # magic, version, bytes of the header, CRC-32
 _NAMES: dict[type, str] = {Trace: "trace", Plan: "plan", Timeline: "timeline"}
 _MOST_FILE_BYTES = GIB
 _MOST_HEADER_BYTES = 64 * MIB
-_MOST_ROWS = MIB  # of records, each of which becomes an object
+MOST_ROWS = MIB  # of records, each of which becomes an object
 _MOST_ACCESSES = 16 * MIB
 
 _Stored = TypeVar("_Stored", Trace, Plan, Timeline)
@@ -172,7 +172,7 @@ def _rows(declared: object, tables: dict[str, _Columns]) -> dict[str, int]:
         if not isinstance(claim, dict) or claim.keys() != {"rows", "columns"} or claim["columns"] != list(names):
             raise FileFormatError(f"table {table} does not have the columns of this version")
         rows[table] = read_value(int, claim["rows"], f"{table}.rows")
-        most = _MOST_ACCESSES if table == "accesses" else _MOST_ROWS
+        most = _MOST_ACCESSES if table == "accesses" else MOST_ROWS
         if not 0 <= rows[table] <= most:
             raise FileFormatError(f"table {table} claims {rows[table]} rows, and at most {most} are read")
     return rows

@@ -47,7 +47,9 @@ class Tick:
     """One operation on the step's main thread, up to the beginning of the next.
 
     ``time_ns`` is its duration without stalls; ``flops`` and ``nbytes`` (read and written) are 0 where not known.
-    What an operator's inner operators do counts for them, not for it.
+    What an operator's inner operators do counts for them, not for it; so does its time after the last of them began.
+    ``depth`` is how many operators this one runs in: an operator and all that runs in it are the ticks from its own up
+    to the next of its depth or less.
     """
 
     time_ns: int
@@ -56,9 +58,10 @@ class Tick:
     flops: int = 0
     nbytes: int = 0
     phase: Phase = Phase.OTHER
+    depth: int = 0
 
     def __post_init__(self) -> None:
-        check_range(self, "time_ns flops nbytes")
+        check_range(self, "time_ns flops nbytes depth")
 
 
 @dataclass(frozen=True, slots=True)

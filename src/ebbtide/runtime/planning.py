@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ebbtide import _torch
+from ebbtide.capture.flops import count_flops
 from ebbtide.capture.recording import Captured, captured
 from ebbtide.errors import InfeasibleBudgetError
 from ebbtide.ir.machine import Machine
@@ -107,7 +108,7 @@ class Planning:
         if not len(recording["tick_name"]):
             return  # the step was too long to be recorded
         try:
-            self._learn(captured(recording, "recorded"), budget_bytes)
+            self._learn(captured(recording, "recorded", count_flops), budget_bytes)
         except Exception as error:
             self._gave_up = not self._plans
             self._warn(f"no plan was found for a step, so steps like it run in demand mode: {error}")

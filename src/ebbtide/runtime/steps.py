@@ -73,10 +73,12 @@ class OptimizerHooks:
         parameters = list(_parameters(optimizer))
         _classify(parameters, _PARAMETER)
         _classify((parameter.grad for parameter in parameters if parameter.grad is not None), _GRADIENT)
+        _torch.enter_optimizer(True)
 
     def _after_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         _classify(_tensors_in(optimizer.state), _OPTIMIZER_STATE)
         if _is_outermost(sys._getframe(1)):
+            _torch.enter_optimizer(False)
             self._on_end()
 
 
