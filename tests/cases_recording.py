@@ -45,11 +45,11 @@ def only(trace: Trace, nbytes: int, which: int = 0) -> int:
 
 
 def story(trace: Trace, storage: int) -> Story:
+    """Of the outermost operators: what runs in them uses their operands too."""
     rows = trace.accesses.of(storage)
-    ticks = trace.accesses.tick[rows] % len(trace.ticks)
-    return [
-        (trace.ticks[tick].operator, mode) for tick, mode in zip(ticks, trace.accesses.mode[rows].tolist(), strict=True)
-    ]
+    ticks = [trace.ticks[tick] for tick in trace.accesses.tick[rows] % len(trace.ticks)]
+    modes = trace.accesses.mode[rows].tolist()
+    return [(tick.operator, mode) for tick, mode in zip(ticks, modes, strict=True) if tick.depth == 0]
 
 
 def views_and_in_place() -> tuple[Story, Story, bool]:
@@ -98,8 +98,8 @@ def custom_function_and_checkpoint() -> tuple[Story, list[tuple[str, str]], list
         optimizer.step()
 
     trace = record(step)
-    in_layer = [(tick.operator, str(tick.phase)) for tick in trace.ticks if tick.module == "Linear"]
-    in_optimizer = [tick.operator for tick in trace.ticks if tick.phase == "optimizer"]
+    in_layer = [(tick.operator, str(tick.phase)) for tick in trace.ticks if tick.module == "Linear" and not tick.depth]
+    in_optimizer = [tick.operator for tick in trace.ticks if tick.phase == "optimizer" and not tick.depth]
     return story(trace, only(trace, 70 * 60 * 4)), in_layer, in_optimizer
 
 
@@ -123,9 +123,9 @@ def freed_and_reused() -> tuple[list[tuple[int, int]], list[Story], bool]:
 
 
 def met_late() -> tuple[list[tuple[bool, int, Story]], bool]:
-    """Storages from before the session: kept, freed in the step, never used, and a NumPy array's. And kinds.
+    """Storages from before the session: kept, freed in the step, never used, and a NumPy array's.
 
-    Of each whether it is persistent, the tick of its end, and its accesses.
+    Of each whether it is persistent, the tick of its end, and its accesses; and whether the unused one is as it was.
     """
     import numpy as np
 
@@ -134,10 +134,10 @@ def met_late() -> tuple[list[tuple[bool, int, Story]], bool]:
     array = np.ones(1004, dtype=np.float32)
 
     def step() -> None:
-        kept.add_(1)
-        freed.pop().add_(1)
-        kept.add_(1)
-        torch.from_numpy(array).add_(1)
+        kept.neg_()
+        freed.pop().neg_()
+        kept.neg_()
+        torch.from_numpy(array).neg_()
 
     trace = record(step)
     rows = []
@@ -149,7 +149,7 @@ def met_late() -> tuple[list[tuple[bool, int, Story]], bool]:
 
 
 def allocations(name: str) -> tuple[list[int], list[int]]:
-    """Sizes in the order of allocation (and, below zero, of release) of a step as it is, and of one recorded."""
+    """Sizes in the order of allocation, of a step as it is and of one that is recorded, as PyTorch's profiler sees."""
     case = CASES[name]
     run = begin(case)
     train(run, 2)
@@ -161,7 +161,7 @@ def allocations(name: str) -> tuple[list[int], list[int]]:
             train(run, 1)
         _torch.end_step(completed=True)
         events = profile.profiler.kineto_results.events()
-        found.append([event.nbytes() for event in events if event.name() == "[memory]"])
+        found.append([event.nbytes() for event in events if event.name() == "[memory]" and event.nbytes() > 0])
     assert len(_torch.take_recording()["tick_name"]) > 1
     return found[0], found[1]
 
@@ -193,7 +193,9 @@ def with_and_without_arena(name: str, smallest: int) -> tuple[list[list[Any]], l
             for number in large
             for s in (trace.storages[number],)
         )
-        found.append([[(tick.operator, tick.module, tick.phase, tick.flops, tick.depth) for tick in trace.ticks], lives])
+        found.append(
+            [[(tick.operator, tick.module, tick.phase, tick.flops, tick.depth) for tick in trace.ticks], lives]
+        )
     return found[0], found[1]
 
 
@@ -239,7 +241,7 @@ def bytes_of_ticks() -> dict[str, int]:
         y = x.clone()
         y.add_(x[:100].sum())
         torch.add(x, y, out=y)
-        y.narrow(0, 0, 10).relu_()
+        y.narrow(0, 0, 10).neg_()
 
     moved: dict[str, int] = {}
     for tick in record(step).ticks:
@@ -276,3 +278,25 @@ def a_step_that_raises() -> tuple[bool, str]:
         trace = load(path, Trace)
     return session.recorded, str(sorted(storage.nbytes for storage in trace.storages if storage.nbytes > 4000))
 
+
+def _seen(name: str, fake: bool, smallest: int) -> tuple[list[Any], int]:
+    """Storages of a step that are no scratch, in the order of their births, with their stories; and its FLOPs."""
+    with trace_file() as path:
+        settings = replace(Settings.from_environment(), save_trace=str(path), fake=fake)
+        with ebbtide.Session(settings=settings) as session:
+            train(begin(CASES[name]), 3, session)
+        trace = load(path, Trace)
+    rows = [
+        (storage.nbytes, str(storage.kind), storage.persistent, trace.crosses_end(number), story(trace, number))
+        for number, storage in enumerate(trace.storages)
+        if not storage.scratch and storage.nbytes >= smallest
+    ]
+    return rows, sum(tick.flops for tick in trace.ticks)
+
+
+def seen_on_cpu(name: str, smallest: int) -> tuple[list[Any], int]:
+    return _seen(name, False, smallest)
+
+
+def seen_on_fake_tensors(name: str, smallest: int) -> tuple[list[Any], int]:
+    return _seen(name, True, smallest)

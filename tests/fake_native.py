@@ -61,6 +61,9 @@ class FakeNative(ModuleType):
     def watch(self) -> None:
         self.calls.append("watch")
 
+    def unwatch(self) -> None:
+        self.calls.append("unwatch")
+
     def notice(self, tensors: Sequence[Any]) -> None:
         pass
 

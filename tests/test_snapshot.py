@@ -168,8 +168,12 @@ class Hostile:
 
 def test_nothing_in_a_hostile_pickle_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for value in (Hostile(), {"segments": [Hostile()], "device_traces": []}, {"segments": [], "device_traces": [Hostile()]}):
-        with pytest.raises(FileFormatError, match="it would call .*mkdir"):
+    for value in (
+        Hostile(),
+        {"segments": [Hostile()], "device_traces": []},
+        {"segments": [], "device_traces": [Hostile()]},
+    ):
+        with pytest.raises(FileFormatError, match=r"it would call .*mkdir"):
             read_snapshot(written(value, tmp_path))
     old_protocol = b"cos\nmkdir\n(S'it-ran'\ntR."
     (tmp_path / "old").write_bytes(old_protocol)
@@ -210,7 +214,14 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     whole = pickle.dumps(snapshot(HISTORY, BLOCKS))
     path = tmp_path / "damaged"
     claims = struct.pack("<Q", 2**60)  # more bytes than there are
-    for data in (b"", b"text", whole[:-1], whole[: len(whole) // 2], b"\x80\x04\x8e" + claims, b"\x80\x04\x8d" + claims):
+    for data in (
+        b"",
+        b"text",
+        whole[:-1],
+        whole[: len(whole) // 2],
+        b"\x80\x04\x8e" + claims,
+        b"\x80\x04\x8d" + claims,
+    ):
         path.write_bytes(data)
         with pytest.raises(FileFormatError, match="not a pickle, or a damaged one"):
             read_snapshot(path)

@@ -174,8 +174,14 @@ std::size_t load_schedule(const Column& tick_ns, const Column& nbytes, const Col
 }
 
 void watch_without_arena() {
-  set_watch(&install_plain_recorder());
+  PlainRecorder& recorder = install_plain_recorder();
+  recorder.watch(true);
+  set_watch(&recorder);
   install_list_operators();
+}
+
+void unwatch() {
+  if (the_arena() == nullptr && the_watch() != nullptr) install_plain_recorder().watch(false);
 }
 
 void begin_step(bool record) {
@@ -231,6 +237,7 @@ PYBIND11_MODULE(_torch, m) {
         py::kw_only(), py::arg("arena_bytes"), py::arg("process_bytes"));
   m.attr("VERBS") = py::make_tuple("leave", "write", "fetch");
   m.def("watch", &watch_without_arena);
+  m.def("unwatch", &unwatch);
   m.def("notice", [](const std::vector<at::Tensor>& tensors) {
     for (const at::Tensor& tensor : tensors) watched_storage(tensor);
   });

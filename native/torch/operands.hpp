@@ -38,7 +38,15 @@ inline void collect_operands(const c10::IValue& value, Use use, std::vector<Oper
     const void* pointer = watched_storage(tensor);
     if (pointer == nullptr) return;
     std::uint64_t nbytes = std::min<std::uint64_t>(static_cast<std::uint64_t>(tensor.numel()) * tensor.itemsize(), tensor.storage().nbytes());
-    operands.push_back({pointer, use.access, use.access == Access::ReadWrite && !use.overwrites ? 2 * nbytes : nbytes});
+    Access access = use.overwrites ? Access::Write : use.access;
+    std::uint64_t moved = access == Access::ReadWrite ? 2 * nbytes : nbytes;
+    auto known = std::ranges::find(operands, pointer, &Operand::address);
+    if (known == operands.end()) {
+      operands.push_back({pointer, use.access, moved});
+    } else {  // an operand that comes twice: x.add_(x)
+      known->access = static_cast<Access>(static_cast<int>(known->access) | static_cast<int>(use.access));
+      known->moved += moved;
+    }
   } else if (value.isTensorList() || value.isOptionalTensorList() || value.isList()) {
     for (const c10::IValue& element : value.toListRef()) collect_operands(element, use, operands);
   }

@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::uint8_t kPriority = 254;  // an arena stands in front
 const c10::Device kCpu(c10::DeviceType::CPU);
+constexpr std::uint64_t kManagedBytes = std::uint64_t{64} << 10;  // what an arena manages, unless told otherwise
 
 PlainRecorder* recorder = nullptr;
 
@@ -67,7 +68,7 @@ bool PlainRecorder::on_step_thread() const { return step_thread_ == &this_thread
 
 void* PlainRecorder::allocate(std::size_t nbytes) {
   void* address = previous_.raw_allocate(nbytes);
-  if (address == nullptr || nbytes == 0 || in_child_) return address;
+  if (address == nullptr || nbytes == 0 || in_child_ || !watches_) return address;
   Lock lock(mutex_);
   bool clocked = in_step_ && on_step_thread();
   Live live{.nbytes = nbytes, .kind = in_step_ ? Kind::Activation : Kind::Other, .born_in_step = in_step_,
@@ -110,15 +111,22 @@ void PlainRecorder::ended(std::unordered_map<const void*, Live>::iterator entry)
   live_.erase(entry);
 }
 
+void PlainRecorder::watch(bool watches) {
+  Lock lock(mutex_);
+  watches_ = watches;
+  live_.clear();
+}
+
 const void* PlainRecorder::find(c10::StorageImpl& storage) {
   c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
-  if (data.get() == nullptr || storage.nbytes() == 0 || data.device().type() != c10::DeviceType::CPU) return nullptr;
+  if (!watches_ || data.get() == nullptr || storage.nbytes() == 0 || data.device().type() != c10::DeviceType::CPU) return nullptr;
   Lock lock(mutex_);
   auto entry = live_.find(data.get());
   if (entry != live_.end() && (entry->second.end_is_seen || entry->second.nbytes == storage.nbytes())) return data.get();
   Live live{.nbytes = storage.nbytes()};
   // The context of the default allocator's pointers is the address, so its end comes here from now on.
-  live.end_is_seen = data.get_context() == data.get() && data.compare_exchange_deleter(previous_.raw_deleter(), &release_watched);
+  live.end_is_seen = data.get_deleter() == &release_watched ||
+                     (data.get_context() == data.get() && data.compare_exchange_deleter(previous_.raw_deleter(), &release_watched));
   begin_to_watch(data.get(), live, kNever, kNever);
   return data.get();
 }
@@ -145,6 +153,7 @@ void PlainRecorder::enter(const char* name, std::span<const Operand> operands, W
 }
 
 void PlainRecorder::leave() {
+  if (in_child_) return;
   Lock lock(mutex_);
   Operators& mine = this_thread;
   if (mine.running.empty()) return;
@@ -167,11 +176,13 @@ void PlainRecorder::leave() {
   mine.uses.resize(kept);
 }
 
+// As the arena counts it, so that a fused optimizer is cut into the same groups with an arena and without.
 std::uint64_t PlainRecorder::note_need(const char*, std::span<const Operand> operands) {
   Lock lock(mutex_);
   std::uint64_t bytes = 0;
   for (const Operand& operand : operands) {
-    if (auto entry = live_.find(operand.address); entry != live_.end()) bytes += entry->second.nbytes;
+    auto entry = live_.find(operand.address);
+    if (entry != live_.end() && entry->second.nbytes >= kManagedBytes) bytes += shape_of(entry->second.nbytes).bytes();
   }
   return bytes;
 }
@@ -254,8 +265,8 @@ void PlainRecorder::classify(const void* address, Kind kind) {
 }
 
 PlainRecorder& install_plain_recorder() {
+  if (the_arena() != nullptr) throw std::runtime_error("a session with a budget has run in this process, and only such a session can record it from then on");
   if (recorder != nullptr) return *recorder;
-  if (the_arena() != nullptr) throw std::runtime_error("storages of this process move already, so only a session with a budget can record it");
   c10::Allocator* previous = c10::GetCPUAllocator();
   if (previous->raw_deleter() == nullptr) {
     throw std::runtime_error("another CPU allocator is installed that Ebbtide cannot stand in front of; start to record before it");

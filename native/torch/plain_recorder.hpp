@@ -22,6 +22,7 @@ class PlainRecorder final : public Watch {
 
   void* allocate(std::size_t nbytes);
   void release(void* address);
+  void watch(bool watches);  // what is there is forgotten, and met again at its next use
   void child() { in_child_ = true; }
 
   bool on() const override { return records() && !in_child_; }
@@ -66,6 +67,7 @@ class PlainRecorder final : public Watch {
   Recording recorded_;
   std::atomic<bool> records_ = false;
   std::atomic<bool> in_child_ = false;
+  std::atomic<bool> watches_ = false;
   bool in_step_ = false;
   const void* step_thread_ = nullptr;
   Clock clock_;

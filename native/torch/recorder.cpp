@@ -6,6 +6,7 @@
 #include <ATen/core/function_schema.h>
 #include <ATen/record_function.h>
 
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -100,16 +101,28 @@ const Treatment& known_treatment(const at::RecordFunction& function) {
   return found->second;
 }
 
-struct Entered : at::ObserverContext {};
+struct Entered : at::ObserverContext {
+  std::uint32_t module_before = 0;
+  bool in_module_of_node = false;
+};
 
-std::vector<at::CallbackHandle> callbacks;
+at::CallbackHandle callback = at::INVALID_CALLBACK_HANDLE;
 thread_local bool in_optimizer = false;
 
 // While a step is recorded, what runs in the backward pass belongs to the module whose forward pass made its node:
 // both carry the node's sequence number. The operator that makes a node is the last one before the number changes.
+// A forward pass within the backward pass (checkpointing) goes before that: it enters its modules itself.
 std::unordered_map<std::int64_t, std::uint32_t>& module_of_node() {
   static thread_local std::unordered_map<std::int64_t, std::uint32_t> modules;
   return modules;
+}
+
+std::uint32_t module_of_current_node() {
+  if (torch::autograd::get_current_graph_task_id() == -1) return 0;
+  auto node = torch::autograd::get_current_node();
+  if (!node) return 0;
+  auto found = module_of_node().find(static_cast<std::int64_t>(node->sequence_nr()));
+  return found == module_of_node().end() ? 0 : found->second;
 }
 
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
@@ -124,8 +137,14 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     collect_operands(input, i < treatment.uses.size() ? treatment.uses[i] : Use{}, operands);
     ++i;
   }
-  if (watch.records() && function.seqNr() >= 0) {
-    if (std::uint32_t module = watch.module(); module != 0) module_of_node()[function.seqNr()] = module;
+  auto entered = std::make_unique<Entered>();
+  if (watch.records()) {
+    std::uint32_t module = watch.module();
+    if (module != 0 && function.seqNr() >= 0) module_of_node()[function.seqNr()] = module;
+    if (std::uint32_t of_node = module == 0 ? module_of_current_node() : 0; of_node != 0) {
+      entered->module_before = watch.enter_module(of_node);
+      entered->in_module_of_node = true;
+    }
   }
   watch.enter(function.name(), operands, Work::Itself);
   if (watch.records()) {
@@ -137,27 +156,14 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     }
     watch.describe((arguments += "]").c_str(), phase_now());
   }
-  return std::make_unique<Entered>();
+  return entered;
 }
 
 void end(const at::RecordFunction&, at::ObserverContext* context) {
-  if (context != nullptr) the_watch()->leave();
-}
-
-struct InModule : at::ObserverContext {
-  explicit InModule(std::uint32_t before) : before(before) {}
-  std::uint32_t before;
-};
-
-std::unique_ptr<at::ObserverContext> begin_node(const at::RecordFunction& function) {
-  if (!the_watch()->on() || !the_watch()->records()) return nullptr;
-  auto found = module_of_node().find(function.seqNr());
-  if (found == module_of_node().end()) return nullptr;
-  return std::make_unique<InModule>(the_watch()->enter_module(found->second));
-}
-
-void end_node(const at::RecordFunction&, at::ObserverContext* context) {
-  if (context != nullptr) the_watch()->enter_module(static_cast<InModule*>(context)->before);
+  if (context == nullptr) return;
+  the_watch()->leave();
+  auto* entered = static_cast<Entered*>(context);
+  if (entered->in_module_of_node) the_watch()->enter_module(entered->module_before);
 }
 
 }  // namespace
@@ -172,14 +178,14 @@ Phase phase_now() {
 }
 
 void install_recorder() {
-  if (!callbacks.empty()) return;
-  callbacks = {at::addGlobalCallback(at::RecordFunctionCallback(begin, end).needsInputs(true).scopes({at::RecordScope::FUNCTION})),
-               at::addGlobalCallback(at::RecordFunctionCallback(begin_node, end_node).scopes({at::RecordScope::BACKWARD_FUNCTION}))};
+  if (callback != at::INVALID_CALLBACK_HANDLE) return;
+  callback = at::addGlobalCallback(at::RecordFunctionCallback(begin, end).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
 }
 
 void remove_recorder() {
-  for (at::CallbackHandle handle : callbacks) at::removeCallback(handle);
-  callbacks.clear();
+  if (callback == at::INVALID_CALLBACK_HANDLE) return;
+  at::removeCallback(callback);
+  callback = at::INVALID_CALLBACK_HANDLE;
 }
 
 }  // namespace ebbtide

@@ -20,7 +20,9 @@ class ArenaWatch final : public Watch {
   }
 
   void enter(const char* name, std::span<const Operand> operands, Work work) override { arena_.enter(name, operands, work); }
-  void leave() override { arena_.leave(); }
+  void leave() override {
+    if (!arena_.in_child()) arena_.leave();
+  }
   std::uint64_t note_need(const char* name, std::span<const Operand> operands) override { return arena_.note_need(name, operands); }
   void prefetch(std::span<const Operand> operands) override { arena_.prefetch(operands); }
 

@@ -78,6 +78,9 @@ def watch() -> None:
     Raises RuntimeError where an arena has been started, or another allocator cannot be stood in front of.
     """
 
+def unwatch() -> None:
+    """Allocations without an arena are no longer noted."""
+
 def notice(tensors: Sequence[Tensor]) -> None:
     """Without an arena: these storages exist, whether or not an operator of the step uses them."""
 

@@ -73,7 +73,12 @@ def machine_for(settings: Settings, spill: Path) -> Machine:
         from ebbtide.probe.quick import probe_quick
 
         return probe_quick(spill, settings.io_threads)
+    return machine_from(settings.machine)
+
+
+def machine_from(path: str) -> Machine:
+    """Raises SettingError when it cannot be read."""
     try:
-        return Machine.from_toml(Path(settings.machine).read_text())
+        return Machine.from_toml(Path(path).read_text())
     except (OSError, UnicodeDecodeError, FileFormatError) as error:
-        raise SettingError(f"the machine {settings.machine} cannot be used: {error}") from error
+        raise SettingError(f"the machine {path} cannot be used: {error}") from error

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ebbtide.errors import EbbtideWarning, SessionError, SettingError
-from ebbtide.policies import DEMAND, Files, machine_for, planner_from, planner_named
+from ebbtide.policies import DEMAND, Files, machine_for, machine_from, planner_from, planner_named
 from ebbtide.report.run_report import FORMAT, VERSION, RunReport
 from ebbtide.report.summary import render_summary
 from ebbtide.runtime import process
@@ -34,7 +34,7 @@ from ebbtide.settings import ProgressMode, Settings
 from ebbtide.units import Budget, parse_budget
 
 if TYPE_CHECKING:
-    from ebbtide.recorders.plain import PlainRecorder
+    from ebbtide.recorders.steps import StepRecorder
     from ebbtide.runtime.engine import Engine
     from ebbtide.runtime.planning import Planning
 
@@ -49,7 +49,8 @@ class Session:
     ``spill`` is the directory that moved storages go to, ``report`` a JSON file written at the end, ``progress``
     "auto", "plain" or "off". ``policy`` is how to decide what moves when: a planner's name, by default "ebbtide", or
     "demand" for no plan. ``trace`` is the file that a recorded step is written to: the one that is planned or, without
-    ``fast``, the third, while plain PyTorch allocates. What is not given comes from ``settings``, by default the ``EBBTIDE_...`` variables.
+    ``fast``, the third, while plain PyTorch allocates. What is not given comes from ``settings``, by default the
+    ``EBBTIDE_...`` variables.
     Raises SettingError for what cannot be understood; entering raises SpillError, PlatformError, or BudgetError.
     """
 
@@ -60,8 +61,8 @@ class Session:
         report: str | os.PathLike[str] | None = None,
         progress: str | None = None,
         policy: str | None = None,
-        trace: str | os.PathLike[str] | None = None,
         settings: Settings | None = None,
+        trace: str | os.PathLike[str] | None = None,
     ) -> None:
         chosen = settings or Settings.from_environment()
         try:
@@ -82,7 +83,7 @@ class Session:
         self._settings = chosen
         self._report_path = Path(chosen.report).absolute() if chosen.report else None
         self._engine: Engine | None = None
-        self._recorder: PlainRecorder | None = None  # in the engine's place
+        self._recorder: StepRecorder | None = None  # in the engine's place
         self._progress: Progress | None = None
         self._used = False
         self._stepping = False
@@ -197,11 +198,19 @@ class Session:
 
     def _start_recorder(self, path: Path) -> None:
         require_native()
-        from ebbtide.recorders.plain import PlainRecorder
+        from ebbtide import _torch
+        from ebbtide.ir.base import Origin
+        from ebbtide.recorders.steps import StepRecorder
 
-        recorder = PlainRecorder(path, self._settings.trace_step, self._settings.trace_steps)
-        recorder.start()
-        self._recorder = recorder
+        steps = (self._settings.trace_step, self._settings.trace_steps)
+        if self._settings.fake:
+            from ebbtide.recorders.fake import FakeTape, roofline_of
+
+            machine = machine_from(self._settings.machine) if self._settings.machine else None
+            self._recorder = StepRecorder(FakeTape(roofline_of(machine)), Origin.MODELLED, path, *steps)
+        else:
+            self._recorder = StepRecorder(_torch, Origin.MEASURED, path, *steps)
+        self._recorder.start()
 
     def _planning(self, spill: Path) -> "Planning | None":
         """None in demand mode. Raises SettingError for a policy, a plan or a machine that is not there."""

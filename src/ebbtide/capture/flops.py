@@ -65,11 +65,15 @@ def _convolution(
     return _convolved(x, weight, stride, padding, dilation, transposed)
 
 
-def _mkldnn_convolution(x: Shape, weight: Shape, _bias: Any, padding: Shape, stride: Shape, dilation: Shape, *_: Any) -> int:
+def _mkldnn_convolution(
+    x: Shape, weight: Shape, _bias: Any, padding: Shape, stride: Shape, dilation: Shape, *_: Any
+) -> int:
     return _convolved(x, weight, stride, padding, dilation, False)
 
 
-def _slow_convolution(x: Shape, weight: Shape, _kernel: Shape, _bias: Any, stride: Shape, padding: Shape, *rest: Any) -> int:
+def _slow_convolution(
+    x: Shape, weight: Shape, _kernel: Shape, _bias: Any, stride: Shape, padding: Shape, *rest: Any
+) -> int:
     return _convolved(x, weight, stride, padding, rest[0] if rest else [1] * len(stride), False)
 
 
@@ -94,6 +98,14 @@ def _recurrent(x: Shape, from_input: Shape, from_state: Shape, *_: Any) -> int:
     return 2 * x[0] * x[1] * (prod(from_input) + prod(from_state))  # x is [time, batch, features]
 
 
+def _attention(query: Shape, key: Shape, value: Shape, *_: Any) -> int:
+    return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
+
+
+def _attention_backward(gradient: Shape, query: Shape, key: Shape, value: Shape, *_: Any) -> int:
+    return int(sdpa_backward_flop_count(gradient, query, key, value))  # type: ignore[no-untyped-call]
+
+
 _CPU: dict[str, Callable[..., int]] = {
     "aten::convolution": _convolution,
     "aten::_convolution": _convolution,
@@ -106,10 +118,8 @@ _CPU: dict[str, Callable[..., int]] = {
     "aten::convolution_backward": _convolution_backward,
     "aten::mkldnn_rnn_layer": _recurrent,
     "aten::mkldnn_rnn_layer_backward": lambda *arguments: 2 * _recurrent(*arguments),
-    "aten::_scaled_dot_product_flash_attention_for_cpu": lambda q, k, v, *_: sdpa_flop_count(q, k, v),
-    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": lambda gradient, q, k, v, *_: (
-        sdpa_backward_flop_count(gradient, q, k, v)
-    ),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _attention,
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
     "aten::_addmm_activation": lambda _bias, a, b, *_: mm_flop(a, b),
     "aten::addbmm": lambda _sum, a, b, *_: 2 * prod(a) * b[2],
     "aten::addmv": lambda _sum, a, *_: 2 * prod(a),

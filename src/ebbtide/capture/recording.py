@@ -157,7 +157,9 @@ def _moved_bytes(recording: Mapping[str, Any], n_ticks: int) -> Ints:
     What an outer operator has in common with one that it calls is the inner one's: of ``clone`` and the ``copy_`` in
     it, which use the same two storages, ``copy_`` moves the bytes.
     """
-    storage, first, last, moved = (np.asarray(recording[f"use_{name}"]) for name in ("storage", "first", "last", "moved"))
+    storage, first, last, moved = (
+        np.asarray(recording[f"use_{name}"]) for name in ("storage", "first", "last", "moved")
+    )
     order = np.lexsort((first, storage))
     storage, first, last, moved = storage[order], first[order], last[order], moved[order]
     inner = (storage[1:] == storage[:-1]) & (first[1:] > first[:-1]) & (first[1:] <= last[:-1])

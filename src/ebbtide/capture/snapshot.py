@@ -32,7 +32,9 @@ class _PlainUnpickler(pickle.Unpickler):
         raise FileFormatError(f"it would call {module}.{name}, and a memory snapshot holds plain data only: refused")
 
     def persistent_load(self, _name: object) -> NoReturn:
-        raise FileFormatError("it refers to objects outside of it, and a memory snapshot holds plain data only: refused")
+        raise FileFormatError(
+            "it refers to objects outside of it, and a memory snapshot holds plain data only: refused"
+        )
 
 
 def read_snapshot(path: Path, device: int | None = None) -> Trace:
@@ -90,13 +92,22 @@ def _trace(name: str, events: list[Any], blocks: list[Any]) -> Trace:
     storages, alive = _lives(events)
     before = {block["address"]: block for block in blocks if block["state"].startswith("active")}
     kept = [block for address, block in before.items() if address not in alive]
-    born = [Storage(nbytes, StorageKind.OTHER, birth, n_ticks, place, allocation=0) for nbytes, birth, place in alive.values()]
+    born = [
+        Storage(nbytes, StorageKind.OTHER, birth, n_ticks, place, allocation=0)
+        for nbytes, birth, place in alive.values()
+    ]
     lasting = [
         Storage(_size(block), StorageKind.OTHER, 0, n_ticks, _place(block.get("frames", ())), persistent=True)
         for block in kept
     ]
+    nothing = np.zeros(0, dtype=np.int64)
     return Trace(
-        name, Origin.MEASURED, _ticks(events), (*lasting, *storages, *born), Accesses([], [], []), accesses_known=False
+        name,
+        Origin.MEASURED,
+        _ticks(events),
+        (*lasting, *storages, *born),
+        Accesses(nothing, nothing, nothing),
+        accesses_known=False,
     )
 
 

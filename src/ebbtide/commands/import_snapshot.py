@@ -22,7 +22,6 @@ def import_snapshot(snapshot: Path, output: Path, device: int | None) -> None:
 
     trace = read_snapshot(snapshot, device)
     save(trace, output)
-    click.echo(
-        f"{output}: {trace.name}: {len(trace.ticks):,} allocations and releases, {len(trace.storages):,} storages, peak "
-        f"{format_bytes(peak(live_bytes(trace)))}; accesses are not known"
-    )
+    counts = f"{len(trace.ticks):,} allocations and releases, {len(trace.storages):,} storages"
+    most = format_bytes(peak(live_bytes(trace)))
+    click.echo(f"{output}: {trace.name}: {counts}, peak {most}; accesses are not known")

@@ -1,13 +1,11 @@
 """``ebbtide run``: a training script within a budget."""
 
 import sys
-import warnings
 from dataclasses import replace
 
 import click
 
-from ebbtide.commands.program import ProgramCommand
-from ebbtide.errors import EbbtideWarning
+from ebbtide.commands.program import ProgramCommand, warn_in_one_line
 
 
 @click.command(cls=ProgramCommand, options_metavar="[OPTIONS]")
@@ -45,7 +43,7 @@ def run(
     from ebbtide.session import Session
     from ebbtide.settings import ProgressMode, Settings
 
-    warnings.formatwarning = _format_warning
+    warn_in_one_line()
     settings = Settings.from_environment()
     settings = replace(
         settings,
@@ -56,15 +54,3 @@ def run(
     )
     session = Session(fast, spill, report, ProgressMode.OFF if quiet else None, policy, settings)
     sys.exit(run_program(find_program(program), session, quiet))
-
-
-_format_other = warnings.formatwarning
-
-
-def _format_warning(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
-) -> str:
-    """Ours as one line; the script's own warnings as they were."""
-    if category is EbbtideWarning:
-        return f"ebbtide: warning: {message}\n"
-    return _format_other(message, category, filename, lineno, line)

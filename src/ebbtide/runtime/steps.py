@@ -32,9 +32,17 @@ class OptimizerHooks:
 
     ``on_built`` is called when an optimizer took parameters, before they are classified, ``on_begin`` after that and
     when an optimizer starts to step, ``on_end`` when an outermost step ended. All run on the optimizer's thread.
+    ``native`` is told of kinds and of where optimizers run, or what stands in for it.
     """
 
-    def __init__(self, on_built: Callable[[], None], on_begin: Callable[[], None], on_end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        on_built: Callable[[], None],
+        on_begin: Callable[[], None],
+        on_end: Callable[[], None],
+        native: Any = _torch,
+    ) -> None:
+        self._native = native
         self._on_built = on_built
         self._on_begin = on_begin
         self._on_end = on_end
@@ -54,7 +62,7 @@ class OptimizerHooks:
             original(optimizer, param_group)
             if self._handles:
                 self._on_built()
-                _classify(_parameters(optimizer), _PARAMETER)
+                self._classify(_parameters(optimizer), _PARAMETER)
                 self._on_begin()  # last, so that what parameters moved before is not taken for this step's
 
         self._wrapper = add_param_group
@@ -71,15 +79,19 @@ class OptimizerHooks:
     def _before_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         self._on_begin()
         parameters = list(_parameters(optimizer))
-        _classify(parameters, _PARAMETER)
-        _classify((parameter.grad for parameter in parameters if parameter.grad is not None), _GRADIENT)
-        _torch.enter_optimizer(True)
+        self._classify(parameters, _PARAMETER)
+        self._classify((parameter.grad for parameter in parameters if parameter.grad is not None), _GRADIENT)
+        self._native.enter_optimizer(True)
 
     def _after_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
-        _classify(_tensors_in(optimizer.state), _OPTIMIZER_STATE)
+        self._classify(_tensors_in(optimizer.state), _OPTIMIZER_STATE)
         if _is_outermost(sys._getframe(1)):
-            _torch.enter_optimizer(False)
+            self._native.enter_optimizer(False)
             self._on_end()
+
+    def _classify(self, tensors: Iterable[torch.Tensor], kind: int) -> None:
+        """Looks at hundreds of tensors in microseconds, so nothing is remembered that could grow stale."""
+        self._native.classify([tensor for tensor in tensors if tensor.layout is torch.strided], kind)
 
 
 def _is_outermost(step: FrameType) -> bool:
@@ -106,10 +118,3 @@ def _tensors_in(value: object) -> Iterator[torch.Tensor]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _tensors_in(item)
-
-
-def _classify(tensors: Iterable[torch.Tensor], kind: int) -> None:
-    """Native code looks at a few hundred tensors in microseconds, so nothing is remembered that could grow stale."""
-    _torch.classify(
-        [tensor for tensor in tensors if tensor.device.type == "cpu" and tensor.layout is torch.strided], kind
-    )

@@ -1,7 +1,8 @@
-"""Records steps of a program that allocates as it would without Ebbtide: nothing moves and nothing is bounded.
+"""Records steps of a program in which nothing moves and nothing is bounded: chooses them, and writes what a tape holds.
 
-Every CPU storage is seen, however small, and scratch inside operators too. Before and after the steps that are recorded
-only allocations are noted, so the step before the first of them shows what recording costs.
+The tape is native code that sees what plain PyTorch allocates (every CPU storage, however small, and scratch inside
+operators), or one that sees fake tensors. Before and after the steps that are recorded only allocations are noted, so
+the step before the first of them shows what recording costs.
 """
 
 import gc
@@ -9,15 +10,16 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from ebbtide import _torch
 from ebbtide.capture.flops import count_flops
 from ebbtide.capture.recording import captured
 from ebbtide.errors import RecordingError
+from ebbtide.ir.base import Origin
 from ebbtide.ir.files import save
 from ebbtide.ir.occupancy import live_bytes, peak
 from ebbtide.ir.trace import Trace
@@ -25,23 +27,43 @@ from ebbtide.runtime.modules import ModuleNames
 from ebbtide.runtime.steps import OptimizerHooks
 from ebbtide.units import format_bytes
 
+if TYPE_CHECKING:
+    from ebbtide._torch import Recording
+
 
 class RecordingDone(SystemExit):
     """Ends the program once its steps are recorded; not caught by ``except Exception``."""
 
 
-class PlainRecorder:
+class Tape(Protocol):
+    """What sees a step. The native module is one: ``_torch.pyi`` says what each of these does."""
+
+    def watch(self) -> None: ...
+    def unwatch(self) -> None: ...
+    def notice(self, tensors: Sequence[torch.Tensor]) -> None: ...
+    def begin_step(self, *, record: bool = False) -> None: ...
+    def end_step(self, *, completed: bool = True) -> None: ...
+    def take_recording(self) -> "Recording": ...
+    def enter_module(self, name: str) -> int: ...
+    def back_to_module(self, number: int) -> None: ...
+    def enter_optimizer(self, enters: bool) -> None: ...
+    def classify(self, tensors: Sequence[torch.Tensor], kind: int) -> None: ...
+
+
+class StepRecorder:
     """Records steps ``first`` to ``first + count - 1`` (counted from 0) into ``path``; used by one thread.
 
     The first step usually creates optimizer state and the second is the first steady one, so the third, which has a
     steady one before it to compare with, is what a user most often wants.
     """
 
-    def __init__(self, path: Path, first: int, count: int) -> None:
+    def __init__(self, tape: Tape, origin: Origin, path: Path, first: int, count: int) -> None:
+        self._tape = tape
+        self._origin = origin
         self._path = path
         self._steps = range(first, first + count)
-        self._modules = ModuleNames()
-        self._hooks = OptimizerHooks(lambda: None, self._optimizer_begins, self._optimizer_ended)
+        self._modules = ModuleNames(tape)
+        self._hooks = OptimizerHooks(lambda: None, self._optimizer_begins, self._optimizer_ended, tape)
         self._process = os.getpid()
         self._stop_when_done: bool | None = None  # None: steps are told, not those of the optimizer
         self._thread: int | None = None
@@ -52,7 +74,7 @@ class PlainRecorder:
 
     def start(self) -> None:
         try:
-            _torch.watch()
+            self._tape.watch()
         except RuntimeError as error:
             raise RecordingError(str(error)) from error
         self._hooks.install()
@@ -68,16 +90,16 @@ class PlainRecorder:
     def begin_step(self) -> None:
         records = self._step in self._steps
         if records:
-            _torch.notice(_cpu_tensors())
+            self._tape.notice(_tensors())
             self._modules.install()
         self._began_ns = time.perf_counter_ns()
-        _torch.begin_step(record=records)
+        self._tape.begin_step(record=records)
 
     def end_step(self, *, completed: bool) -> None:
         """A step that raised is not counted. Raises RecordingError, and OSError where the file cannot be written."""
         if self._began_ns is None:
             return
-        _torch.end_step(completed=completed)
+        self._tape.end_step(completed=completed)
         took_ns, self._began_ns = time.perf_counter_ns() - self._began_ns, None
         self._modules.remove()
         if not completed:
@@ -91,6 +113,7 @@ class PlainRecorder:
     def stop(self) -> None:
         self._hooks.remove()
         self.end_step(completed=False)
+        self._tape.unwatch()
 
     def summary(self) -> str:
         """What was recorded and what that cost, or why nothing was."""
@@ -102,7 +125,7 @@ class PlainRecorder:
         return "\n".join(self._lines)
 
     def _write(self) -> None:
-        recording = _torch.take_recording()
+        recording = self._tape.take_recording()
         if not len(recording["tick_name"]):
             raise RecordingError(
                 f"step {self._step} has more operators than a trace holds: a step ends where an optimizer's step ends, "
@@ -110,7 +133,9 @@ class PlainRecorder:
             )
         program = Path(sys.argv[0]).name or "python"
         name = f"{program}, step {self._step}"
-        trace = captured(recording, name, count_flops, unrecorded_ns=self._unrecorded_ns).trace
+        measured = self._origin is Origin.MEASURED
+        unrecorded_ns = self._unrecorded_ns if measured else None
+        trace = captured(recording, name, count_flops, self._origin, unrecorded_ns).trace
         path = self._path
         if len(self._steps) > 1:
             path = path.with_name(f"{path.stem}-{self._step}{path.suffix}")
@@ -130,26 +155,31 @@ class PlainRecorder:
         if threading.get_ident() != self._thread:
             return
         self.end_step(completed=True)
+        self._go_on()
+
+    def _go_on(self) -> None:
         if not self.done:
             self.begin_step()
         elif self._stop_when_done:
             raise RecordingDone(0)
 
 
-def _cpu_tensors() -> list[torch.Tensor]:
+def _tensors() -> list[torch.Tensor]:
     """What exists before the step, used in it or not."""
     found = (value for value in gc.get_objects() if issubclass(type(value), torch.Tensor))
-    return [tensor for tensor in found if tensor.device.type == "cpu" and tensor.layout is torch.strided]
+    return [tensor for tensor in found if tensor.layout is torch.strided]
 
 
 def _described(trace: Trace) -> str:
     flops = sum(tick.flops for tick in trace.ticks)
     recorded_s = trace.step_ns / 1e9
+    modelled = " (modelled)" if trace.origin is Origin.MODELLED else ""
     text = (
         f"{trace.name}: {len(trace.ticks):,} operators, {len(trace.storages):,} storages, peak "
-        f"{format_bytes(peak(live_bytes(trace)))}, {flops / 1e9:,.1f} GFLOP, {recorded_s:.3g} s"
+        f"{format_bytes(peak(live_bytes(trace)))}, {flops / 1e9:,.1f} GFLOP, {recorded_s:.3g} s{modelled}"
     )
     if trace.unrecorded_ns is None:
         return text
     before_s = trace.unrecorded_ns / 1e9
-    return f"{text} (the last step that was not recorded: {before_s:.3g} s, so recording cost {recorded_s / before_s:.2f}x)"
+    ratio = recorded_s / before_s
+    return f"{text} (the last step that was not recorded: {before_s:.3g} s, so recording cost {ratio:.2f}x)"
