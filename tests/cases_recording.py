@@ -263,6 +263,20 @@ def refused() -> list[str]:
     return said
 
 
+def recorded_then_bounded(name: str) -> tuple[tuple[str, ...], bool, int, int]:
+    """A session with a budget after one that recorded: differences from a plain run, what was adopted and moved."""
+    case = CASES[name]
+    plain = train_plainly(case, 6)
+    ours = begin(case)
+    with trace_file() as path, ebbtide.Session(trace=path) as first:
+        train(ours, 3, first)
+    with ebbtide.Session(fast="50%") as second:
+        train(ours, 3, second)
+    report = second.report()
+    moved = sum(step.fetched_bytes.total for step in report.steps)
+    return plain.differences(ours), first.recorded, report.adopted_bytes, moved
+
+
 def a_step_that_raises() -> tuple[bool, str]:
     """It is not counted, so the step after it is the one that is recorded."""
     with trace_file() as path:
