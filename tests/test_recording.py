@@ -62,7 +62,7 @@ def test_with_an_arena_and_without_the_same_is_recorded(name: str) -> None:
     assert plain[1] == managed[1]
 
 
-@pytest.mark.parametrize("name", ["resnet-sgd-momentum", "lstm-sgd-momentum"])
+@pytest.mark.parametrize("name", ["resnet-sgd-momentum", "gradients-zeroed-in-place"])
 def test_flops_are_those_that_pytorch_counts(name: str) -> None:
     ours, theirs = child.run("cases_recording:flops", name)
     assert ours == theirs > 10**8
