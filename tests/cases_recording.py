@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import ebbtide
 from ebbtide import _torch
 from ebbtide.ir.files import load
+from ebbtide.ir.occupancy import live_bytes, peak
 from ebbtide.ir.trace import Trace
 from ebbtide.settings import Settings
 
@@ -263,6 +264,20 @@ def refused() -> list[str]:
     return said
 
 
+def recorded_then_bounded(name: str) -> tuple[tuple[str, ...], bool, int, int]:
+    """A session with a budget after one that recorded: differences from a plain run, what was adopted and moved."""
+    case = CASES[name]
+    plain = train_plainly(case, 6)
+    ours = begin(case)
+    with trace_file() as path, ebbtide.Session(trace=path) as first:
+        train(ours, 3, first)
+    with ebbtide.Session(fast="50%") as second:
+        train(ours, 3, second)
+    report = second.report()
+    moved = sum(step.fetched_bytes.total for step in report.steps)
+    return plain.differences(ours), first.recorded, report.adopted_bytes, moved
+
+
 def a_step_that_raises() -> tuple[bool, str]:
     """It is not counted, so the step after it is the one that is recorded."""
     with trace_file() as path:
@@ -279,24 +294,16 @@ def a_step_that_raises() -> tuple[bool, str]:
     return session.recorded, str(sorted(storage.nbytes for storage in trace.storages if storage.nbytes > 4000))
 
 
-def _seen(name: str, fake: bool, smallest: int) -> tuple[list[Any], int]:
-    """Storages of a step that are no scratch, in the order of their births, with their stories; and its FLOPs."""
+def seen(name: str, fake: bool, smallest: int) -> tuple[list[Any], int, int]:
+    """Storages of a step that are no scratch, in the order of their births, with their uses; its FLOPs and its peak."""
     with trace_file() as path:
         settings = replace(Settings.from_environment(), save_trace=str(path), fake=fake)
         with ebbtide.Session(settings=settings) as session:
             train(begin(CASES[name]), 3, session)
         trace = load(path, Trace)
-    rows = [
-        (storage.nbytes, str(storage.kind), storage.persistent, trace.crosses_end(number), story(trace, number))
-        for number, storage in enumerate(trace.storages)
-        if not storage.scratch and storage.nbytes >= smallest
-    ]
-    return rows, sum(tick.flops for tick in trace.ticks)
-
-
-def seen_on_cpu(name: str, smallest: int) -> tuple[list[Any], int]:
-    return _seen(name, False, smallest)
-
-
-def seen_on_fake_tensors(name: str, smallest: int) -> tuple[list[Any], int]:
-    return _seen(name, True, smallest)
+    rows = []  # without births: on a CPU an inner operator often makes what an outer one returns
+    for number, storage in enumerate(trace.storages):
+        if not storage.scratch and storage.nbytes >= smallest:
+            uses = [(operator, mode) for operator, mode in story(trace, number) if mode != 2]
+            rows.append((storage.nbytes, str(storage.kind), storage.persistent, trace.crosses_end(number), uses))
+    return rows, sum(tick.flops for tick in trace.ticks), peak(live_bytes(trace))

@@ -198,18 +198,16 @@ class Session:
 
     def _start_recorder(self, path: Path) -> None:
         require_native()
-        from ebbtide import _torch
-        from ebbtide.ir.base import Origin
-        from ebbtide.recorders.steps import StepRecorder
-
         steps = (self._settings.trace_step, self._settings.trace_steps)
         if self._settings.fake:
-            from ebbtide.recorders.fake import FakeTape, roofline_of
+            from ebbtide.recorders.fake import fake_recorder
 
             machine = machine_from(self._settings.machine) if self._settings.machine else None
-            self._recorder = StepRecorder(FakeTape(roofline_of(machine)), Origin.MODELLED, path, *steps)
+            self._recorder = fake_recorder(machine, path, *steps)
         else:
-            self._recorder = StepRecorder(_torch, Origin.MEASURED, path, *steps)
+            from ebbtide.recorders.plain import plain_recorder
+
+            self._recorder = plain_recorder(path, *steps)
         self._recorder.start()
 
     def _planning(self, spill: Path) -> "Planning | None":

@@ -23,15 +23,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ebbtide.capture.flops import flops_of
 from ebbtide.capture.recording import BACKWARD, KINDS, OPTIMIZER
 from ebbtide.errors import EbbtideWarning, SettingError
+from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import arena_pages
 from ebbtide.ir.trace import Access, StorageKind
+from ebbtide.recorders.steps import StepRecorder
 from ebbtide.units import KIB, round_up
 
 if TYPE_CHECKING:
@@ -69,6 +76,11 @@ def roofline_of(machine: Machine | None) -> Roofline:
             "of its first tier are needed"
         )
     return Roofline(flops_per_s, bytes_per_s)
+
+
+def fake_recorder(machine: Machine | None, path: Path, first: int, count: int) -> StepRecorder:
+    """``machine`` None is an A100. Raises SettingError for one that does not say how fast it computes."""
+    return StepRecorder(FakeTape(roofline_of(machine)), Origin.MODELLED, path, first, count)
 
 
 @dataclass(slots=True)
@@ -177,7 +189,8 @@ class FakeTape:
 
     def notice(self, tensors: Sequence[torch.Tensor]) -> None:
         for tensor in tensors:
-            self._storage(tensor)
+            if isinstance(tensor, FakeTensor):  # others are read from at most: data, and what fake ones were made of
+                self._storage(tensor, known=True)
 
     def begin_step(self, *, record: bool = False) -> None:
         self._in_step, self._in_optimizer = True, False

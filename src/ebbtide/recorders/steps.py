@@ -178,8 +178,7 @@ def _described(trace: Trace) -> str:
         f"{trace.name}: {len(trace.ticks):,} operators, {len(trace.storages):,} storages, peak "
         f"{format_bytes(peak(live_bytes(trace)))}, {flops / 1e9:,.1f} GFLOP, {recorded_s:.3g} s{modelled}"
     )
-    if trace.unrecorded_ns is None:
+    if not trace.unrecorded_ns:
         return text
-    before_s = trace.unrecorded_ns / 1e9
-    ratio = recorded_s / before_s
-    return f"{text} (the last step that was not recorded: {before_s:.3g} s, so recording cost {ratio:.2f}x)"
+    times = recorded_s * 1e9 / trace.unrecorded_ns
+    return f"{text}, {times:.2f} times as long as the step before it ({trace.unrecorded_ns / 1e9:.3g} s, not recorded)"
