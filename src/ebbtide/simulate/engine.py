@@ -13,7 +13,7 @@
 - Links are those of ``links``. A busy link stretches ticks by its ``slows_compute``.
 
 Steps repeat. Persistent storages begin where the schedule says, else where their first command finds them, else in the
-first tier, and what is too much there leaves before the first tick; what no tick uses is elsewhere.
+first tier, and what is too much there leaves before the first tick; without a plan, what no tick uses is elsewhere.
 
 Left out: commands for storages that live for longer than a step (ValueError), places on the clock within a tick, and
 the runtime's own costs.
@@ -74,8 +74,9 @@ class Run:
         self.links = Links(machine, self)
         self._usable = self._usable_ranks()
         self._hop = self._hops()
+        self._is_demanded = not (schedule.commands or schedule.begins)
         policy.begins(self)
-        self._place(schedule)
+        self._place()
 
     def _usable_ranks(self) -> list[int]:
         """For each mode of access, the ranks at which it may happen, as bits."""
@@ -100,7 +101,7 @@ class Run:
 
     # ---- the beginning -----------------------------------------------------------------------------------------------
 
-    def _place(self, schedule: Schedule) -> None:
+    def _place(self) -> None:
         """Puts what is there before the first tick where the schedule or the policy has it."""
         trace, pieces = self.trace, self.pieces
         first: dict[int, Command] = {}
@@ -131,8 +132,10 @@ class Run:
         reachable = [rank for rank in range(1, self.n_tiers) if rank in self._hop]
         if begin is not None and begin.verb is Verb.DROP and reachable and not self.exclusive:
             return [0, reachable[0]]
-        if begin is None and not (is_used or storage.scratch) and self.capacity[0] < inf and reachable:
-            return [reachable[-1]]
+        if self._is_demanded and not (is_used or storage.scratch) and self.capacity[0] < inf:
+            reachable = [rank for rank in reachable if self.has_room(rank, self.pieces.room[piece])]
+            if reachable:
+                return [reachable[-1]]
         return [self.policy.home(self, piece)] if self.pieces.moves[piece] else [0]
 
     def _birth_rank(self, piece: int) -> int:
@@ -324,11 +327,11 @@ class Run:
         bit = 1 << source
         if self.exclusive and not self.leaving[piece] & bit:
             self._mark_leaving(piece, source)
-        if copy.left and self.machine.chunk_bytes is not None and self.leaving[piece] & bit:
-            if sum(other.source == source for other in self.copies[piece]) == 1:
-                self.valid[piece] &= ~bit
-                copy.freed += nbytes
-                self._give_up(source, nbytes)
+        is_alone = sum(other.source == source for other in self.copies[piece]) == 1
+        if copy.left and is_alone and self.leaving[piece] & bit:
+            self.valid[piece] &= ~bit
+            copy.freed += nbytes
+            self._give_up(source, nbytes)
         if copy.left:
             return
         self._forget(copy)
