@@ -49,7 +49,8 @@ class InPlace(StrEnum):
 class Tier:
     """A memory. ``capacity_bytes`` None is unlimited; ``bytes_per_s`` is what operations reach in place, None unknown.
 
-    ``bytes_per_s_spread`` is how far single measurements lay from it.
+    ``bytes_per_s_spread`` is how far single measurements lay from it. ``page_bytes`` is what room is counted in; None
+    for the pages of the runtime's arena, which come in two sizes.
     """
 
     name: str
@@ -57,11 +58,12 @@ class Tier:
     capacity_bytes: int | None = None
     bytes_per_s: int | None = None
     bytes_per_s_spread: int = 0
+    page_bytes: int | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name)
         check_range(self, "capacity_bytes bytes_per_s_spread")
-        check_range(self, "bytes_per_s", low=1)
+        check_range(self, "bytes_per_s page_bytes", low=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,11 +170,11 @@ def _scratch(nbytes: int, tick: int, module: str) -> Storage:
 
 
 def _machine(machine: _Machine, name: str) -> Machine:
-    """Operations of a GPU use its own memory alone: the first tier."""
+    """Operations of a GPU use its own memory alone: the first tier. Sizes are as they are charged."""
     groups = tuple(LinkGroup(port.name, port.bytes_per_s) for port in machine.ports)
     port_of: dict[str, str] = {link: port.name for port in machine.ports for link in port.links}
     tiers = tuple(
-        Tier(tier.name, InPlace.NOTHING if rank else InPlace.ALL, tier.capacity_bytes)
+        Tier(tier.name, InPlace.NOTHING if rank else InPlace.ALL, tier.capacity_bytes, page_bytes=1)
         for rank, tier in enumerate(machine.tiers)
     )
     links = tuple(
