@@ -31,7 +31,8 @@ def changed(machine: Machine, changes: Sequence[str]) -> Machine:
         try:
             value = _read(text.strip(), get_type_hints(type(records[at]))[name])
             records[at] = replace(records[at], **{name: value})
-            machine = replace(machine, **{table: tuple(records)})
+            with_it: dict[str, Any] = {table: tuple(records)}
+            machine = replace(machine, **with_it)
         except (ValueError, OverflowError) as error:
             raise SettingError(f"--set {change}: {error}") from error
     return machine
