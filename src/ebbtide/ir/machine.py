@@ -45,6 +45,18 @@ class InPlace(StrEnum):
         return self is InPlace.ALL
 
 
+class Movement(StrEnum):
+    """How contents get from one tier to another.
+
+    COPY: a storage's bytes are copied and then given up where they were, so a clean replica may stay behind and make
+    the next eviction free (Ebbtide's arena). MIGRATE: page by page, each with its room, and never in two places, so
+    leaving always writes (unified memory of GPUs, ``move_pages`` of Linux).
+    """
+
+    COPY = "copy"
+    MIGRATE = "migrate"
+
+
 @dataclass(frozen=True, slots=True)
 class Tier:
     """A memory. ``capacity_bytes`` None is unlimited; ``bytes_per_s`` is what operations reach in place, None unknown.
@@ -99,11 +111,15 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class LinkGroup:
-    """What several links share: together they move at most ``bytes_per_s``."""
+    """What several links share: together they move at most ``bytes_per_s``.
+
+    ``first`` names the link that takes what it can, so that the others have the rest; None for each in proportion.
+    """
 
     name: str
     bytes_per_s: int
     bytes_per_s_spread: int = 0
+    first: str | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -120,6 +136,7 @@ class Machine:
     tiers: tuple[Tier, ...]
     links: tuple[Link, ...] = ()
     groups: tuple[LinkGroup, ...] = ()
+    movement: Movement = Movement.COPY
 
     def __post_init__(self) -> None:
         if not self.name.isprintable():
@@ -135,6 +152,9 @@ class Machine:
                 raise ValueError(f"link {link.name} names a tier that is not there: {', '.join(sorted(unknown))}")
             if link.shares is not None and link.shares not in groups:
                 raise ValueError(f"link {link.name} shares {link.shares}, which is not a group")
+        for group in self.groups:
+            if group.first is not None and group.first not in {link.name for link in self.links}:
+                raise ValueError(f"group {group.name} puts {group.first} first, which is not a link")
 
     def tier(self, name: str) -> Tier:
         """Raises KeyError."""
@@ -154,7 +174,11 @@ class Machine:
         return replace(self, tiers=(replace(self.tiers[0], capacity_bytes=bound), *self.tiers[1:]))
 
     def to_toml(self) -> str:
-        lines = [f'format = "{FORMAT}"', f"version = {VERSION}", *_toml_pairs(asdict(self), "name", "origin")]
+        lines = [
+            f'format = "{FORMAT}"',
+            f"version = {VERSION}",
+            *_toml_pairs(asdict(self), "name", "origin", "movement"),
+        ]
         for header, records in (("tiers", self.tiers), ("links", self.links), ("groups", self.groups)):
             for record in records:
                 lines += ["", f"[[{header}]]", *_toml_pairs(asdict(record))]

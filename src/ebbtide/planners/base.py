@@ -22,9 +22,9 @@ def page_size_of(machine: Machine) -> PageSize:
     return PAGES if page_bytes is None else pages_of(page_bytes)
 
 
-def require_budget(trace: Trace, budget_bytes: int) -> None:
+def require_budget(trace: Trace, budget_bytes: int, page_bytes: PageSize = PAGES) -> None:
     """Raises InfeasibleBudgetError for a budget that no plan can keep."""
-    needed = needed_bytes(trace, PAGES)
+    needed = needed_bytes(trace, page_bytes)
     tick = int(needed.argmax())
     if int(needed[tick]) > budget_bytes:
         raise InfeasibleBudgetError(int(needed[tick]), trace.ticks[tick].operator, tick, budget_bytes)
