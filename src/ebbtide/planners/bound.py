@@ -4,8 +4,8 @@
 - *prices*: the least transfer time that any choice of absences costs (``choice.find_prices``), with every byte read, or
   every byte written, or both together, at the machine's best rate;
 - *windows*, after the bounds in the G10 traces' notes: during ticks [i, j), whatever is used there and was there
-  before comes in, except for a budget's worth that may be there at i; whatever is written there (used, where pages
-  migrate) and outlives j goes out, except for a budget's worth that may stay. Beside that takes room what operation i
+  before comes in, except for a budget's worth that may be there at i; whatever is written there (used, on an
+  exclusive machine) and outlives j goes out, except for a budget's worth that may stay. Beside that takes room what operation i
   gives birth to, and what operation j does or needs from elsewhere. So from the beginning of operation i to that of j
   it takes at least the time of these copies, and of the compute between. The same holds for the first two tiers
   together and what lies beyond them, and so on. A step is a row of windows; the best row is found by dynamic
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ebbtide.ir.base import Ints
-from ebbtide.ir.machine import Link, Machine, Movement
+from ebbtide.ir.machine import Link, Machine
 from ebbtide.ir.occupancy import PageSize, live_bytes, paged_bytes
 from ebbtide.ir.trace import Access, Trace
 from ebbtide.planners.absences import Absences, Floats
@@ -95,7 +95,7 @@ def _by_windows(trace: Trace, machine: Machine, budget_bytes: int) -> float:
         cuts = np.unique(np.concatenate((even, np.linspace(0, n_ticks, _GRID // 2).astype(np.int64))))
     walls = list(_walls(machine, budget_bytes))
     before, used, used_bytes = _uses(trace)
-    done, until, kept_bytes = _rests(trace, machine.movement)
+    done, until, kept_bytes = _rests(trace, machine.exclusive)
     # Place p of ``cuts`` holds what happens in ticks [cuts[p - 1], cuts[p]). Row p of ``come`` counts by use what was
     # used before cuts[p]; row p of ``gone`` by end what began at or after cuts[p - 1].
     come = np.cumsum(_histogram(cuts, before, used, used_bytes), axis=0)
@@ -183,14 +183,14 @@ def _uses(trace: Trace) -> tuple[Ints, Ints, Floats]:
     return before_, tick_, nbytes.astype(np.float64)
 
 
-def _rests(trace: Trace, movement: Movement) -> tuple[Ints, Ints, Floats]:
+def _rests(trace: Trace, exclusive: bool) -> tuple[Ints, Ints, Floats]:
     """(tick, tick from which its contents are of no use, bytes) of all contents that must be somewhere meanwhile.
 
-    They begin with a write or birth, and are of use up to the next write, that included, or to death. Where pages
-    migrate every use begins them anew: if they are away before the next, they have left since.
+    They begin with a write or birth, and are of use up to the next write, that included, or to death. On an
+    exclusive machine every use begins them anew: if they are away before the next, they have left since.
     """
     n_ticks, rows = len(trace.ticks), trace.accesses
-    begins = rows.mode & Access.WRITE != 0 if movement is Movement.COPY else np.ones(len(rows), dtype=bool)
+    begins = rows.mode & Access.WRITE != 0 if not exclusive else np.ones(len(rows), dtype=bool)
     found: list[tuple[int, int, int]] = []
     for number, storage in enumerate(trace.storages):
         if storage.scratch:

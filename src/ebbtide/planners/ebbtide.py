@@ -116,7 +116,7 @@ def ebbtide(trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: flo
 
 def _problem_of(trace: Trace, machine: Machine) -> _Problem:
     page_bytes = page_size_of(machine)
-    absences = absences_of(trace, machine.movement, page_bytes)
+    absences = absences_of(trace, machine.exclusive, page_bytes)
     fast, tier = machine.tiers[0].name, reachable_tiers(machine)[0]
     inward, outward = machine.link(tier, fast), machine.link(fast, tier)
     assert inward is not None
