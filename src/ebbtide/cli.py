@@ -5,6 +5,7 @@ import sys
 import click
 
 from ebbtide import __version__
+from ebbtide.commands.plan import plan
 from ebbtide.commands.probe import probe
 from ebbtide.commands.report import report
 from ebbtide.commands.run import run
@@ -17,7 +18,7 @@ def cli() -> None:
     """Trains PyTorch networks in far less fast memory than they need, with the same bits."""
 
 
-for command in (run, report, probe):
+for command in (run, report, probe, plan):
     cli.add_command(command)
 
 

@@ -70,7 +70,8 @@ class Tier:
     ``write_bytes_per_s`` is the same for writing, None as for reading. ``bytes_per_s_spread`` is how far single
     measurements lay from the first. ``usd_per_gb`` is its price and ``static_mw_per_gb`` what it draws at rest;
     ``read_pj_per_bit`` and ``write_pj_per_bit`` what an access or a copy costs on top. ``endurance_bytes`` is how much
-    can be written to all of it before it wears out, None without end.
+    can be written to all of it before it wears out, None without end. ``page_bytes`` is what room is counted in, None
+    for the pages of the runtime's arena, which come in two sizes.
     """
 
     name: str
@@ -84,11 +85,12 @@ class Tier:
     read_pj_per_bit: float | None = None
     write_pj_per_bit: float | None = None
     endurance_bytes: int | None = None
+    page_bytes: int | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name)
         check_range(self, "capacity_bytes bytes_per_s_spread")
-        check_range(self, "bytes_per_s write_bytes_per_s endurance_bytes", low=1)
+        check_range(self, "bytes_per_s write_bytes_per_s endurance_bytes page_bytes", low=1)
         check_reals(self, "usd_per_gb static_mw_per_gb read_pj_per_bit write_pj_per_bit")
 
     def ns_per_byte(self, writes: bool) -> float:
@@ -213,6 +215,8 @@ class Machine:
     """``tiers``, fastest first: a budget bounds ``tiers[0]``. At most one link for each ordered pair of them.
 
     ``chunk_bytes`` is how much room a copy takes and gives up at a time; None: all of it, before and after.
+    ``exclusive``: contents move and lie on one tier only, so every eviction writes (unified memory of GPUs,
+    ``move_pages`` of Linux). Otherwise a clean replica may stay behind.
     """
 
     name: str
@@ -221,6 +225,7 @@ class Machine:
     links: tuple[Link, ...] = ()
     groups: tuple[LinkGroup, ...] = ()
     chunk_bytes: int | None = None
+    exclusive: bool = False
     compute: Compute = Compute()
     cost: Cost = Cost()
 
@@ -278,7 +283,7 @@ class Machine:
 
     def to_toml(self) -> str:
         """Figures that have their default are left out, but for those that a measurement gives."""
-        top = _toml_pairs(asdict(self), "name", "origin", "chunk_bytes")
+        top = _toml_pairs(asdict(self), "name", "origin", "chunk_bytes", "exclusive")
         lines = [f'format = "{FORMAT}"', f"version = {VERSION}", *top]
         for table, single, default in (("compute", self.compute, Compute()), ("cost", self.cost, Cost())):
             if single != default:

@@ -123,6 +123,17 @@ def read_tiertrace(data: bytes) -> tuple[Trace, Machine | None]:
         raise FileFormatError(str(error)) from error
 
 
+def read_tensor_ids(path: Path) -> tuple[int, ...]:
+    """The file's id of each storage that is a tensor: storage n of the trace is tensor ``ids[n]``.
+
+    Raises FileFormatError for a file of another format.
+    """
+    data = path.read_bytes()
+    if not data.lstrip().startswith(b"{"):
+        raise FileFormatError(f"{path} is not a file of format {FORMAT}, so its tensors have no ids")
+    return tuple(tensor["id"] for tensor in json.loads(data)["tensors"])
+
+
 def _trace(file: _File) -> Trace:
     place = {tensor.id: number for number, tensor in enumerate(file.tensors)}
     if len(place) != len(file.tensors):
@@ -171,11 +182,11 @@ def _scratch(nbytes: int, tick: int, module: str) -> Storage:
 
 
 def _machine(machine: _Machine, name: str) -> Machine:
-    """Operations of a GPU use its own memory alone: the first tier."""
+    """Operations of a GPU use its own memory alone, and contents lie in one place. Sizes are as they are charged."""
     groups = tuple(LinkGroup(port.name, port.bytes_per_s, sharing=Sharing.IN_ORDER) for port in machine.ports)
     port_of: dict[str, str] = {link: port.name for port in machine.ports for link in port.links}
     tiers = tuple(
-        Tier(tier.name, InPlace.NOTHING if rank else InPlace.ALL, tier.capacity_bytes)
+        Tier(tier.name, InPlace.NOTHING if rank else InPlace.ALL, tier.capacity_bytes, page_bytes=1)
         for rank, tier in enumerate(machine.tiers)
     )
     links = tuple(
@@ -185,4 +196,4 @@ def _machine(machine: _Machine, name: str) -> Machine:
     order = {name: place for place, name in enumerate(name for port in machine.ports for name in port.links)}
     named = sorted(zip(machine.links, links, strict=True), key=lambda pair: order.get(pair[0].name, len(order)))
     ordered = tuple(link for _, link in named)
-    return Machine(f"G10, {name}", Origin.ASSUMED, tiers, ordered, groups, chunk_bytes=_CHUNK_BYTES)
+    return Machine(f"G10, {name}", Origin.ASSUMED, tiers, ordered, groups, chunk_bytes=_CHUNK_BYTES, exclusive=True)

@@ -22,12 +22,12 @@ import numpy as np
 from ebbtide.errors import InfeasibleBudgetError
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.occupancy import live_bytes, needed_bytes
+from ebbtide.ir.occupancy import PageSize, live_bytes, needed_bytes
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
 from ebbtide.ir.schedule import lower
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.absences import Absences, Flags, Floats, absences_of
-from ebbtide.planners.base import PAGES
+from ebbtide.planners.base import page_size_of
 from ebbtide.planners.bound import lower_bound_ns, never_used_bytes
 from ebbtide.planners.choice import Demand, choose
 from ebbtide.planners.resident import resident
@@ -61,6 +61,7 @@ class _Problem:
     trace: Trace
     machine: Machine
     absences: Absences
+    page_bytes: PageSize
     live: Ints
     needed: Ints
     fetch_cost: Floats
@@ -114,7 +115,9 @@ def ebbtide(trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: flo
 
 
 def _problem_of(trace: Trace, machine: Machine) -> _Problem:
-    absences, fast, tier = absences_of(trace), machine.tiers[0].name, reachable_tiers(machine)[0]
+    page_bytes = page_size_of(machine)
+    absences = absences_of(trace, machine.exclusive, page_bytes)
+    fast, tier = machine.tiers[0].name, reachable_tiers(machine)[0]
     inward, outward = machine.link(tier, fast), machine.link(fast, tier)
     assert inward is not None
     assert outward is not None
@@ -124,8 +127,9 @@ def _problem_of(trace: Trace, machine: Machine) -> _Problem:
         trace,
         machine,
         absences,
-        live_bytes(trace, PAGES) - never_used_bytes(trace),
-        needed_bytes(trace, PAGES),
+        page_bytes,
+        live_bytes(trace, page_bytes) - never_used_bytes(trace, page_bytes),
+        needed_bytes(trace, page_bytes),
         np.where(absences.returns, copy_ns(inward, absences.nbytes, 1.0), 0.0),
         np.where(absences.dirty, write_cost, 0.0),
         Clock(trace.start_ns(np.arange(len(trace.ticks) + 1))),
@@ -223,7 +227,7 @@ class _Search:
         trace, machine = problem.trace, problem.machine
         while True:
             rows = np.flatnonzero(chosen)
-            slow = assign_tiers(trace, machine, absences, rows)
+            slow = assign_tiers(trace, machine, absences, rows, clock)
             free = all_away(absences, chosen, problem.live, budget_bytes)
             moves = time_moves(absences, rows, slow, free, machine, clock, pace)
             staying = [move.row for move in moves if move.gone >= move.back]
@@ -233,7 +237,7 @@ class _Search:
             chosen[staying] = False
         stays = stays_of(trace, absences, moves, problem.still, machine.tiers[0].name)
         plan = Plan("ebbtide", PlanStatus.FEASIBLE, trace.signature(), budget_bytes, trace.step_ns, 0, 0, tuple(stays))
-        outcome = simulate(lower(plan, trace, machine), trace, machine, PAGES)
+        outcome = simulate(lower(plan, trace, machine), trace, machine, problem.page_bytes)
         candidate = _Candidate(stays, outcome, chosen, reserve, pace)
         self.left -= 1
         if self.best is None or candidate.step_ns < self.best.step_ns:

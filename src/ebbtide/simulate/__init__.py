@@ -26,7 +26,8 @@ def simulate(
 ) -> Outcome:
     """The steady step under ``schedule``. The budget is the first tier's capacity (``machine.with_budget``).
 
-    ``record`` asks for spans and levels. ``exclusive``: contents lie on one tier only, so every eviction writes.
+    ``record`` asks for spans and levels. ``exclusive``: contents lie on one tier only, whatever the
+    machine says, so every eviction writes.
     ValueError if a tick's storages do not fit the budget together.
     """
     return _run(Plan(), schedule, trace, machine, page_bytes, n_steps, record, exclusive)
@@ -58,7 +59,7 @@ def _run(
     record: bool,
     exclusive: bool,
 ) -> Outcome:
-    run = Run(schedule, trace, machine, page_bytes, policy, exclusive)
+    run = Run(schedule, trace, machine, page_bytes, policy, exclusive or machine.exclusive)
     for step in range(n_steps):
         run.step(record and step == n_steps - 1)
     return run.record.outcome()
