@@ -47,9 +47,8 @@ class Run:
         machine: Machine,
         page_bytes: PageSize,
         policy: Policy,
-        exclusive: bool,
     ) -> None:
-        self.trace, self.machine, self.policy, self.exclusive = trace, machine, policy, exclusive
+        self.trace, self.machine, self.policy, self.exclusive = trace, machine, policy, machine.exclusive
         self.n_ticks, self.n_tiers = len(trace.ticks), len(machine.tiers)
         self.rank = {tier.name: rank for rank, tier in enumerate(machine.tiers)}
         self.pieces = pieces_of(schedule, trace, self.rank, page_bytes)
