@@ -4,8 +4,8 @@
 - *prices*: the least transfer time that any choice of absences costs (``choice.find_prices``), with every byte read, or
   every byte written, or both together, at the machine's best rate;
 - *windows*, after the bounds in the G10 traces' notes: during ticks [i, j), whatever is used there and was there
-  before comes in, except for a budget's worth that may be there at i; whatever is written there (used, on an
-  exclusive machine) and outlives j goes out, except for a budget's worth that may stay. Beside that takes room what operation i
+  before comes in, except for a budget's worth that may be there at i; whatever is written there (used, on an exclusive
+  machine) and outlives j goes out, except for a budget's worth that may stay. Beside that takes room what operation i
   gives birth to, and what operation j does or needs from elsewhere. So from the beginning of operation i to that of j
   it takes at least the time of these copies, and of the compute between. The same holds for the first two tiers
   together and what lies beyond them, and so on. A step is a row of windows; the best row is found by dynamic
