@@ -1,7 +1,7 @@
 """Writes a plan as ``tierplan/1``, which the judge of ``tiertrace/1`` carries out: operations queued at kernels.
 
 An ``evict`` is queued at the tick at which the copy may begin, but not before the last kernel that uses the tensor
-there has ended, since its pages migrate: they are not in two places. A ``prefetch`` is queued at the tick at which the
+there has ended, since contents lie in one place there. A ``prefetch`` is queued at the tick at which the
 stay in the fastest tier begins. At one tick, evictions come before prefetches, and of those the one needed first.
 ``initial`` is where globals lie when the step begins, so that the first iteration is like the others.
 

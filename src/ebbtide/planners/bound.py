@@ -1,27 +1,29 @@
 """A time that no plan can beat. The largest of three:
 
-- the compute time;
-- *prices*: the least transfer time that any choice of absences costs (``choice.find_prices``), with every byte read, or
-  every byte written, or both together, at the machine's best rate;
+- the compute time, and what operations lose to the copies beside them (``lost_per_byte``): the least that any choice
+  of absences costs (``choice.find_prices``);
+- *prices*: the least transfer time that any choice costs, with every byte read, or every byte written, or both
+  together, at the machine's best rate;
 - *windows*, after the bounds in the G10 traces' notes: during ticks [i, j), whatever is used there and was there
-  before comes in, except for a budget's worth that may be there at i; whatever is written there (used, on an
-  exclusive machine) and outlives j goes out, except for a budget's worth that may stay. Beside that takes room what operation i
+  before comes in, except for a budget's worth that may be there at i; whatever is written there (used, on an exclusive
+  machine) and outlives j goes out, except for a budget's worth that may stay. Beside that takes room what operation i
   gives birth to, and what operation j does or needs from elsewhere. So from the beginning of operation i to that of j
   it takes at least the time of these copies, and of the compute between. The same holds for the first two tiers
   together and what lies beyond them, and so on. A step is a row of windows; the best row is found by dynamic
   programming over a grid of ticks.
 
-Left out: latencies, the slowdown of compute by copies, the granularity of storages and the order of copies, all of
+Left out: latencies, the granularity of storages and the order of copies, all of
 which only add time; and windows that lie across the step's end.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, combinations
 
 import numpy as np
 
 from ebbtide.ir.base import Ints
-from ebbtide.ir.machine import Link, Machine
+from ebbtide.ir.machine import Link, Machine, Sharing
 from ebbtide.ir.occupancy import PageSize, live_bytes, paged_bytes
 from ebbtide.ir.trace import Access, Trace
 from ebbtide.planners.absences import Absences, Floats
@@ -41,6 +43,34 @@ def total_rate(machine: Machine, links: list[Link]) -> float:
     return alone / 1e9
 
 
+def lost_per_byte(machine: Machine, links: list[Link]) -> float:
+    """The least time that compute loses to the copy of a byte over one of ``links``, in ns.
+
+    A busy link that makes operations longer by s takes s / (1 + s) of the time from compute, if compute does not wait
+    anyway. Several that are busy at once take less in sum than each alone, but also move less if they share a group:
+    the least of what all sets of links take, relative to each alone, is the factor.
+    """
+    slowing = [link for link in machine.links if link.slows_compute > 0]
+    factor = 1.0
+    for busy in chain.from_iterable(combinations(slowing, count) for count in range(2, len(slowing) + 1)):
+        alone = sum(_rate(machine, link, busy) / link.bytes_per_s * _lost(link.slows_compute) for link in busy)
+        factor = min(factor, _lost(sum(link.slows_compute for link in busy)) / alone)
+    return factor * min(_lost(link.slows_compute) * 1e9 / link.bytes_per_s for link in links)
+
+
+def _lost(slows: float) -> float:
+    return slows / (1.0 + slows)
+
+
+def _rate(machine: Machine, link: Link, busy: tuple[Link, ...]) -> float:
+    """The most that a link moves while all of ``busy`` are, in bytes per s."""
+    limits = {group.name: group for group in machine.groups}
+    if link.shares is None or limits[link.shares].sharing is Sharing.IN_ORDER:
+        return link.bytes_per_s
+    together = sum(other.bytes_per_s for other in busy if other.shares == link.shares)
+    return link.bytes_per_s * min(1.0, limits[link.shares].bytes_per_s / together)
+
+
 def lower_bound_ns(trace: Trace, machine: Machine, absences: Absences, budget_bytes: int) -> int:
     """Of the step's time under any plan that keeps the budget."""
     fast = machine.tiers[0].name
@@ -48,20 +78,15 @@ def lower_bound_ns(trace: Trace, machine: Machine, absences: Absences, budget_by
     outward = [link for link in machine.links if link.source == fast]
     if not inward or not outward:
         return trace.step_ns
-    rates = (
-        total_rate(machine, inward),
-        total_rate(machine, outward),
-        total_rate(machine, [*inward, *outward]),
-    )
-    priced = _by_prices(trace, machine, absences, budget_bytes, rates)
+    priced = _by_prices(trace, machine, absences, budget_bytes, inward, outward)
     windowed = _by_windows(trace, machine, budget_bytes)
     return max(trace.step_ns, int(priced * (1 - 1e-9)), int(windowed * (1 - 1e-9)))
 
 
 def _by_prices(
-    trace: Trace, machine: Machine, absences: Absences, budget_bytes: int, rates: tuple[float, float, float]
+    trace: Trace, machine: Machine, absences: Absences, budget_bytes: int, inward: list[Link], outward: list[Link]
 ) -> float:
-    """The three ways to count time, each with its own prices."""
+    """The four ways to count time, each with its own prices."""
     page_bytes = page_size_of(machine)
     never = never_used_bytes(trace, page_bytes)
     demand = Demand(absences.after + 1, absences.until, live_bytes(trace, page_bytes) - never - budget_bytes)
@@ -69,11 +94,13 @@ def _by_prices(
     write = np.zeros(len(absences.dirty))
     write[absences.group] = absences.nbytes
     write *= absences.dirty
-    return max(
-        find_prices(absences, demand, read / rates[2], write / rates[2]).bound,
-        find_prices(absences, demand, read / rates[0], write * 0.0).bound,
-        find_prices(absences, demand, read * 0.0, write / rates[1]).bound,
-    )
+    in_ns, out_ns, both_ns = (1.0 / total_rate(machine, links) for links in (inward, outward, [*inward, *outward]))
+    lost_in, lost_out = lost_per_byte(machine, inward), lost_per_byte(machine, outward)
+    bounds = [
+        find_prices(absences, demand, read * read_ns, write * write_ns).bound
+        for read_ns, write_ns in ((both_ns, both_ns), (in_ns, 0.0), (0.0, out_ns), (lost_in, lost_out))
+    ]
+    return max(*bounds[:3], trace.step_ns + bounds[3])
 
 
 def never_used_bytes(trace: Trace, page_bytes: PageSize) -> int:

@@ -21,14 +21,14 @@ import numpy as np
 
 from ebbtide.errors import InfeasibleBudgetError
 from ebbtide.ir.base import Ints
-from ebbtide.ir.machine import Machine
+from ebbtide.ir.machine import Link, Machine
 from ebbtide.ir.occupancy import PageSize, live_bytes, needed_bytes
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
 from ebbtide.ir.schedule import lower
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.absences import Absences, Flags, Floats, absences_of
 from ebbtide.planners.base import page_size_of
-from ebbtide.planners.bound import lower_bound_ns, never_used_bytes
+from ebbtide.planners.bound import lost_per_byte, lower_bound_ns, never_used_bytes
 from ebbtide.planners.choice import Demand, choose
 from ebbtide.planners.resident import resident
 from ebbtide.planners.slow_tiers import assign_tiers, homeless_tier, reachable_tiers
@@ -48,6 +48,8 @@ _SLACK = 2.0
 """A chosen absence counts on relief only after this many times its copies' duration."""
 _LEAD = 0.1
 """Fetches go ahead of need by up to this share of a step, where there is room."""
+_LOST = 0.1
+"""The least share of a copy's time that counts as lost to compute."""
 _GOOD_ENOUGH = 1.003
 """The search ends within this factor of the lower bound."""
 _LEVELS_PER_DOUBLING = 4
@@ -56,7 +58,10 @@ _LEVELS_PER_DOUBLING = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Problem:
-    """What does not change during a search. ``live`` is without what is never used; costs are in ns."""
+    """What does not change during a search. ``live`` is without what is never used; costs are in ns.
+
+    ``lost`` is the share of a fetch's and of a write's time that compute loses even if it does not wait for it.
+    """
 
     trace: Trace
     machine: Machine
@@ -66,6 +71,7 @@ class _Problem:
     needed: Ints
     fetch_cost: Floats
     write_cost: Floats
+    lost: tuple[float, float]
     clock: Clock
     still: tuple[Stay, ...]
 
@@ -132,9 +138,15 @@ def _problem_of(trace: Trace, machine: Machine) -> _Problem:
         needed_bytes(trace, page_bytes),
         np.where(absences.returns, copy_ns(inward, absences.nbytes, 1.0), 0.0),
         np.where(absences.dirty, write_cost, 0.0),
+        (_lost_share(machine, inward), _lost_share(machine, outward)),
         Clock(trace.start_ns(np.arange(len(trace.ticks) + 1))),
         still_stays(trace, fast, homeless_tier(machine)),
     )
+
+
+def _lost_share(machine: Machine, link: Link) -> float:
+    """At least _LOST: a copy that slows nothing still takes a link's time, room, and wear."""
+    return max(lost_per_byte(machine, [link]) * link.bytes_per_s / 1e9, _LOST)
 
 
 def _require(problem: _Problem, budget_bytes: int) -> None:
@@ -185,7 +197,8 @@ class _Search:
     def _at(self, budget_bytes: int, simulations: int) -> None:
         """Searches plans for one budget."""
         floor, found = self.left - simulations, list[_Candidate]()
-        costs = (self.problem.fetch_cost, self.problem.write_cost)
+        problem = self.problem
+        costs = (problem.fetch_cost * problem.lost[0], problem.write_cost * problem.lost[1])
         for reserve, early in _STARTS[: max(3, simulations // 4)]:
             pace = Pace(1.0, _LEAD * self.problem.clock.step_ns, early)
             if self._done(floor) or (chosen := self._choose(budget_bytes, reserve, costs, self.problem.clock)) is None:
@@ -246,13 +259,13 @@ class _Search:
 
     def _dearer(self, costs: tuple[Floats, Floats], outcome: Outcome) -> tuple[Floats, Floats]:
         """Costs half way to those of a step that stalls as simulated: a copy costs its time by the share of time that
-        compute waits thereabouts, and a tenth of it anywhere."""
+        compute waits thereabouts, and what compute loses to it anywhere."""
         absences, n_ticks = self.problem.absences, len(self.problem.trace.ticks)
         waits = stall_share(outcome)
         of_group = np.zeros(len(absences.dirty))
         np.maximum.at(of_group, absences.group, waits[absences.after % n_ticks])
-        fetch = self.problem.fetch_cost * (0.1 + waits[absences.until % n_ticks])
-        write = self.problem.write_cost * (0.1 + of_group)
+        fetch = self.problem.fetch_cost * (self.problem.lost[0] + waits[absences.until % n_ticks])
+        write = self.problem.write_cost * (self.problem.lost[1] + of_group)
         return (costs[0] + fetch) / 2, (costs[1] + write) / 2
 
 
