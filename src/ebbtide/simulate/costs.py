@@ -12,7 +12,6 @@ What the machine does not say is None. Left out: cooling, and energy of operatio
 from dataclasses import dataclass
 
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.timeline import SpanKind
 from ebbtide.simulate.result import Outcome
 
 _GB = 10**9
@@ -66,8 +65,7 @@ def costs_of(outcome: Outcome, machine: Machine) -> Costs:
                        for tier in machine.tiers])  # fmt: skip
     power_w = _sum([None if tier.static_mw_per_gb is None else held[tier.name] / _GB * tier.static_mw_per_gb / 1e3
                     for tier in machine.tiers])  # fmt: skip
-    waiting_s = sum(outcome.stalls[kind] for kind in (SpanKind.STALL_ROOM, SpanKind.STALL_LATE, SpanKind.STALL_DEMAND))
-    waiting_s /= 1e9
+    waiting_s = outcome.exposed_ns / 1e9
     compute_j = machine.compute.busy_w * (step_s - waiting_s) + machine.compute.idle_w * waiting_s
     written = {name: use.written_bytes for name, use in outcome.tiers.items()}
     for link in machine.links:

@@ -170,7 +170,8 @@ class Run:
         """Until the tick may begin."""
         self._give_room()
         missing = self._missing(tick)
-        self.record.uses(len(self.pieces.uses[tick]) - len(self.pieces.births[tick]), len(missing))
+        born = self.pieces.births[tick]
+        self.record.uses(sum(use[0] not in born for use in self.pieces.uses[tick]), len(missing))
         while True:
             for piece in missing:
                 self._demand(piece)
