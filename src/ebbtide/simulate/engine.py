@@ -228,7 +228,7 @@ class Run:
                 slow_reads, slow_writes = slow_reads + reads, slow_writes + writes
             if mode & _WRITE and (is_valid != 1 << rank or piece in self.copies):
                 self._overwrite(piece, rank)
-            order.touch(piece, policy.key(self, piece, until), rank)
+            order.touch(piece, policy.key(self, piece, until))
         time_ns = self.times[tick]
         if extra_ns:
             reads, writes = self.record.operand_bytes(tick)
@@ -412,13 +412,17 @@ class Run:
             held = self.held[piece]
             self.record.change((held & -held).bit_length() - 1, -room, self.now)
             return
+        freed = [0] * self.n_tiers
         for copy in [*self.copies.get(piece, ())]:
+            freed[copy.source] += copy.freed
+            copy.freed = 0
             self._cancel(copy)
         for rank in range(self.n_tiers):
             if self.leaving[piece] >> rank & 1:
                 self._stay(piece, rank)
+                self.leaving_bytes += freed[rank] if rank == 0 else 0
             if self.held[piece] >> rank & 1:
-                self.record.change(rank, -room, self.now)
+                self.record.change(rank, freed[rank] - room, self.now)
         self.valid[piece] = self.held[piece] = self.leaving[piece] = 0
         self.wanted_back.discard(piece)
 
@@ -569,11 +573,18 @@ class Run:
                 return True
         if self.free(rank) > began:
             return True
-        for piece in self.order.victims(rank, is_free):
-            below = self._target(piece, rank)
-            if below is None or not self.has_room(below, self.pieces.room[piece]):
-                return False
-            self._put(piece, rank, below, self.at)
-            self._drop(piece, rank)
-            return True
+        for who in (is_free, self._has_only_plans):  # the latter: two that wait for each other's room
+            for piece in self.order.victims(rank, who):
+                below = self._target(piece, rank)
+                if below is None or not self.has_room(below, self.pieces.room[piece]):
+                    return False
+                for planned in [*self.copies.get(piece, ())]:
+                    self._cancel(planned)
+                self._put(piece, rank, below, self.at)
+                self._drop(piece, rank)
+                return True
         return False
+
+    def _has_only_plans(self, piece: int) -> bool:
+        """Whether no copy of the piece has begun."""
+        return not any(copy.has_begun for copy in self.copies.get(piece, ()))

@@ -14,8 +14,8 @@ from typing import Protocol
 
 from ebbtide.ir.machine import Link, Machine, Sharing
 
-_SOON_NS, _FEW_BYTES = 1e-3, 0.5
-"""What rounding may leave of a chunk that has ended."""
+_SOON_NS = 1e-3
+"""What rounding may leave of a chunk that has ended, as time at its rate."""
 
 
 @dataclass(slots=True, eq=False)
@@ -164,7 +164,9 @@ class Links:
     def advance(self, now: float) -> None:
         """Brings the clock to ``now``, which is not past ``next_end``; chunks that end have arrived."""
         self._progress(now)
-        ended = [lane for lane in self._busy if lane.latency_left <= _SOON_NS and lane.bytes_left <= _FEW_BYTES]
+        ended = [
+            lane for lane in self._busy if lane.latency_left <= _SOON_NS and lane.bytes_left <= lane.rate * _SOON_NS
+        ]
         told: list[tuple[Copy, int]] = []
         for lane in ended:
             copy = lane.queue[0]
