@@ -285,6 +285,10 @@ class Run:
         self._drop(piece, 0)
         return True
 
+    def is_only_slow(self, piece: int) -> bool:
+        """Whether a piece lies on slower tiers alone."""
+        return bool(self.valid[piece]) and not self.valid[piece] & 1
+
     def promote(self, piece: int) -> None:
         """Beside the compute, if there is room and a link."""
         if not self.valid[piece] & 1 and piece not in self.copies and self.pieces.moves[piece]:
