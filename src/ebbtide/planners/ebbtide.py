@@ -42,6 +42,8 @@ _STARTS = ((0.0, True), (0.1, True), (0.3, True), (0.0, False), (0.5, True))
 
 The smaller reserves come first, since of plans that are good enough the first wins, and they move fewer bytes.
 """
+_FEWEST = 4
+"""However large the step is, so many plans are simulated, unless time is up."""
 _PATIENCE = 3
 """The search for one budget ends after so many new choices in a row without a better plan."""
 _SLACK = 2.0
@@ -164,12 +166,12 @@ class _Search:
     def __init__(self, problem: _Problem, budget_bytes: int, bound_ns: int, deadline_ns: int) -> None:
         self.problem, self.budget_bytes, self.bound_ns, self.deadline_ns = problem, budget_bytes, bound_ns, deadline_ns
         work = len(problem.trace.ticks) + 2 * len(problem.absences) + len(problem.trace.storages) // 4
-        self.left = max(6, min(60, 150_000 // max(work, 1)))
+        self.left = max(_FEWEST, min(60, 150_000 // max(work, 1)))
         self.best: _Candidate | None = None
         self.out_of_time = False
 
     def run(self) -> _Candidate:
-        self._at(self.budget_bytes, max(6, self.left // 3 * 2))
+        self._at(self.budget_bytes, max(_FEWEST, self.left // 3 * 2))
         for smaller in self._levels():
             if self._done(0):
                 break
@@ -199,7 +201,7 @@ class _Search:
         floor, found = self.left - simulations, list[_Candidate]()
         problem = self.problem
         costs = (problem.fetch_cost * problem.lost[0], problem.write_cost * problem.lost[1])
-        for reserve, early in _STARTS[: max(3, simulations // 4)]:
+        for reserve, early in _STARTS[: max(1, simulations // 4)]:
             pace = Pace(1.0, _LEAD * self.problem.clock.step_ns, early)
             if self._done(floor) or (chosen := self._choose(budget_bytes, reserve, costs, self.problem.clock)) is None:
                 break
@@ -250,7 +252,10 @@ class _Search:
             chosen[staying] = False
         stays = stays_of(trace, absences, moves, problem.still, machine.tiers[0].name)
         plan = Plan("ebbtide", PlanStatus.FEASIBLE, trace.signature(), budget_bytes, trace.step_ns, 0, 0, tuple(stays))
-        outcome = simulate(lower(plan, trace, machine), trace, machine, problem.page_bytes)
+        schedule = lower(plan, trace, machine)
+        outcome = simulate(schedule, trace, machine, problem.page_bytes, n_steps=2)
+        if self.best is None or outcome.step_ns < self.best.step_ns:  # only then is it worth to look at a third step
+            outcome = simulate(schedule, trace, machine, problem.page_bytes)
         candidate = _Candidate(stays, outcome, chosen, reserve, pace)
         self.left -= 1
         if self.best is None or candidate.step_ns < self.best.step_ns:
