@@ -59,9 +59,8 @@ def judge_in(folder: Path) -> ModuleType:
 
 def published_in(folder: Path) -> dict[str, float]:
     """What the README reports for G10 itself, on the machine of the traces."""
-    found = re.findall(
-        r"^\| (\w+) \| G10 \(`prefetch_lru`\) \| [\d.]+ \| ([\d.]+) \|", (folder / "README.md").read_text(), re.M
-    )
+    row = r"^\| (\w+) \| G10 \(`prefetch_lru`\) \| [\d.]+ \| ([\d.]+) \|"
+    found = re.findall(row, (folder / "README.md").read_text(), re.MULTILINE)
     return {workload: float(share) for workload, share in found}
 
 
@@ -115,17 +114,8 @@ def table_of(rows: list[Row], changes: list[str]) -> Table:
     for name in ("workload", "GPU", "limit", "G10, published", "LRU", "LRU", "ours", "ours", "of the limit", "demand"):
         table.add_column(name, justify="left" if name == "workload" else "right")
     table.add_column("planned in", justify="right")
-    says = (
-        "",
-        "",
-        "our bound",
-        "their simulator",
-        "check.py",
-        "our simulator",
-        "check.py",
-        "our simulator",
-        "check.py",
-    )
+    here, there = "our simulator", "check.py"
+    says = ("", "", "our bound", "their simulator", there, here, there, here, there)
     table.add_row(*says, "fetches", "measured", style="dim")
     for row in rows:
         published = "-" if row.published is None else f"{row.published:.2f}"
