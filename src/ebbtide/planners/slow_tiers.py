@@ -21,7 +21,7 @@ from ebbtide.planners.base import page_size_of
 from ebbtide.planners.bound import never_used_bytes
 from ebbtide.planners.timing import Clock, copy_ns
 
-_BINS = 1024
+_BINS = 1000
 """A link's time is booked in this many parts of a step."""
 
 
