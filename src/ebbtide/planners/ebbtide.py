@@ -35,7 +35,7 @@ from ebbtide.planners.slow_tiers import assign_tiers, homeless_tier, reachable_t
 from ebbtide.planners.timing import Clock, Pace, all_away, copy_ns, stays_of, still_stays, time_moves
 from ebbtide.simulate import Outcome, simulate
 
-TIME_LIMIT_S = 20.0
+TIME_LIMIT_S = 30.0
 
 _STARTS = ((0.0, True), (0.1, True), (0.3, True), (0.0, False), (0.5, True))
 """Where searches start: the share of the budget that the choice leaves for copies under way, and ``clean_early``.
@@ -46,6 +46,8 @@ _FEWEST = 4
 """However large the step is, so many plans are simulated, unless time is up."""
 _PATIENCE = 3
 """The search for one budget ends after so many new choices in a row without a better plan."""
+_BETTER = 0.999
+"""Worth another try of the same kind."""
 _SLACK = 2.0
 """A chosen absence counts on relief only after this many times its copies' duration."""
 _LEAD = 0.1
@@ -206,8 +208,11 @@ class _Search:
             if self._done(floor) or (chosen := self._choose(budget_bytes, reserve, costs, self.problem.clock)) is None:
                 break
             found.append(self._try(budget_bytes, chosen, reserve, pace, self.problem.clock))
-        if found and not self._done(floor):
-            found.append(self._again(budget_bytes, min(found, key=lambda candidate: candidate.step_ns)))
+        while found and not self._done(floor):
+            best = min(found, key=lambda candidate: candidate.step_ns)
+            found.append(self._again(budget_bytes, best))
+            if found[-1].step_ns >= best.step_ns * _BETTER:
+                break
         stale = 0
         while found and stale < _PATIENCE and not self._done(floor):
             best = min(found, key=lambda candidate: candidate.step_ns)
