@@ -14,7 +14,7 @@ storages that live for longer than a step, which stay. The search is bounded by 
 the step's size alone, so that plans are deterministic unless the time limit strikes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter_ns
 
 import numpy as np
@@ -24,7 +24,7 @@ from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Link, Machine
 from ebbtide.ir.occupancy import PageSize, live_bytes, needed_bytes
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
-from ebbtide.ir.schedule import lower
+from ebbtide.ir.schedule import Schedule, lower
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.absences import Absences, Flags, Floats, absences_of
 from ebbtide.planners.base import page_size_of
@@ -89,6 +89,7 @@ class _Candidate:
     chosen: Flags
     reserve: float
     pace: Pace
+    schedule: Schedule
 
     @property
     def step_ns(self) -> int:
@@ -168,8 +169,9 @@ class _Search:
     def __init__(self, problem: _Problem, budget_bytes: int, bound_ns: int, deadline_ns: int) -> None:
         self.problem, self.budget_bytes, self.bound_ns, self.deadline_ns = problem, budget_bytes, bound_ns, deadline_ns
         work = len(problem.trace.ticks) + 2 * len(problem.absences) + len(problem.trace.storages) // 4
-        self.left = max(_FEWEST, min(60, 150_000 // max(work, 1)))
+        self.left = max(_FEWEST, min(60, 100_000 // max(work, 1)))
         self.best: _Candidate | None = None
+        self.tried: list[_Candidate] = []
         self.out_of_time = False
 
     def run(self) -> _Candidate:
@@ -181,8 +183,19 @@ class _Search:
             if self.best is not None and bound * _GOOD_ENOUGH >= self.best.step_ns:
                 break
             self._at(smaller, max(self.left // 2, 4))
-        assert self.best is not None
-        return self.best
+        return self._confirmed()
+
+    def _confirmed(self) -> _Candidate:
+        """The best by the third step: what a step leaves to the next may take until then to show."""
+        problem, best = self.problem, None
+        for candidate in sorted(self.tried, key=lambda candidate: candidate.step_ns):
+            if best is not None and candidate.step_ns >= best.step_ns:
+                break
+            outcome = simulate(candidate.schedule, problem.trace, problem.machine, problem.page_bytes)
+            if best is None or outcome.step_ns < best.step_ns:
+                best = replace(candidate, outcome=outcome)
+        assert best is not None
+        return best
 
     def _levels(self) -> list[int]:
         """The budgets below, on a grid that does not depend on the budget, the largest first, that may do."""
@@ -259,9 +272,8 @@ class _Search:
         plan = Plan("ebbtide", PlanStatus.FEASIBLE, trace.signature(), budget_bytes, trace.step_ns, 0, 0, tuple(stays))
         schedule = lower(plan, trace, machine)
         outcome = simulate(schedule, trace, machine, problem.page_bytes, n_steps=2)
-        if self.best is None or outcome.step_ns < self.best.step_ns:  # only then is it worth to look at a third step
-            outcome = simulate(schedule, trace, machine, problem.page_bytes)
-        candidate = _Candidate(stays, outcome, chosen, reserve, pace)
+        candidate = _Candidate(stays, outcome, chosen, reserve, pace, schedule)
+        self.tried.append(candidate)
         self.left -= 1
         if self.best is None or candidate.step_ns < self.best.step_ns:
             self.best = candidate
