@@ -139,6 +139,7 @@ SLOW = ("torch", "numpy", "rich", "transformers", "asyncio", "ebbtide.runtime")
         "from ebbtide.cli import cli; cli(['--version'], standalone_mode=False)",
         "from ebbtide.cli import cli; cli(['run', '--help'], standalone_mode=False)",
         "from ebbtide.cli import cli; cli(['probe', '--help'], standalone_mode=False)",
+        "from ebbtide.cli import cli; cli(['plan', '--help'], standalone_mode=False)",
     ],
 )
 def test_what_needs_no_torch_does_not_load_it(program: str) -> None:

@@ -3,10 +3,12 @@
 The fastest of them takes all, if it has room. Otherwise the next takes what its links can carry without queues: each
 absence, the longest first, asks for time on both links of the slower tier, for its write from when it leaves on and for
 its fetch up to when it is needed, and goes there if neither has to wait for longer than a patience. The least patience
-is used that makes the rest fit. So the links work side by side, each as much as it can, in every part of the step.
+is used that makes the rest fit, one for writes and one for fetches. So the links work side by side, each as much as it
+can, in every part of the step. What the faster tier still has room for goes back to it, the shortest first.
 Left out: moving contents from one slow tier to another, and one absence of a storage to another tier than the next.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,10 +21,12 @@ from ebbtide.ir.trace import Trace
 from ebbtide.planners.absences import Absences, Flags
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.bound import never_used_bytes
-from ebbtide.planners.timing import Clock, copy_ns
+from ebbtide.planners.timing import Clock, Room, copy_ns
 
-_BINS = 1024
+_BINS = 1000
 """A link's time is booked in this many parts of a step."""
+_MOST = 20
+"""Patience p is 2 ** (p / 2) of them; the most is a step."""
 
 
 def reachable_tiers(machine: Machine) -> list[str]:
@@ -112,28 +116,45 @@ class _Books:
 
     def take(self, left: Flags, most_bytes: int) -> Flags:
         """Of ``left``, what goes to this tier, so that the rest needs at most ``most_bytes``."""
-        low, high = -1, 2 * _BINS.bit_length()
-        while high - low > 1:
-            middle = (low + high) // 2
-            taken = self._within(left, 2.0 ** (middle / 2))
-            low, high = (low, middle) if self.stored.peak(left & ~taken) <= most_bytes else (middle, high)
-        taken = self._within(left, 2.0 ** (high / 2))
-        return taken if self.stored.peak(left & ~taken) <= most_bytes else left
 
-    def _within(self, left: Flags, patience: float) -> Flags:
-        """What no link would have to carry later than ``patience`` bins after it could."""
+        def fits(write: int, fetch: int) -> bool:
+            return self.stored.peak(left & ~self._within(left, write, fetch)) <= most_bytes
+
+        taken = left
+        if fits(_MOST, _MOST):
+            both = _least(lambda patience: fits(patience, patience))
+            write = _least(lambda patience: fits(patience, both), both)
+            fetch = _least(lambda patience: fits(write, patience), both)
+            taken = self._within(left, write, fetch)
+        return self._give_back(left, taken, most_bytes)
+
+    def _give_back(self, left: Flags, taken: Flags, most_bytes: int) -> Flags:
+        stored, taken = self.stored, taken.copy()
+        rest = left & ~taken
+        free = most_bytes - levels(stored.low[rest], stored.high[rest], stored.room[rest], stored.n_ticks)
+        room = Room(free)
+        for at in self.order[taken[self.order]][::-1].tolist():
+            low, high = int(stored.low[at]), int(stored.high[at])
+            if room.earliest(low, high, int(stored.room[at])) == low:
+                room.take(low, high, int(stored.room[at]))
+                taken[at] = False
+        return taken
+
+    def _within(self, left: Flags, write: int, fetch: int) -> Flags:
+        """What no link would have to carry later than these patiences after it could."""
+        write_bins, fetch_bins = 2.0 ** (write / 2), 2.0 ** (fetch / 2)
         out, back = [self.bin_ns] * _BINS, [self.bin_ns] * _BINS
         taken = np.zeros(len(left), dtype=bool)
         for at in self.order[left[self.order]].tolist():
             booked: list[tuple[list[float], int, float]] = []
             for job in range(int(self.stored.first[at]), int(self.stored.last[at])):
                 goes = _book(
-                    out, self.leaves[job], 1, self.out_ns[job], patience + self.out_ns[job] / self.bin_ns, booked
+                    out, self.leaves[job], 1, self.out_ns[job], write_bins + self.out_ns[job] / self.bin_ns, booked
                 )
                 if not (
                     goes
                     and _book(
-                        back, self.needed[job], -1, self.in_ns[job], patience + self.in_ns[job] / self.bin_ns, booked
+                        back, self.needed[job], -1, self.in_ns[job], fetch_bins + self.in_ns[job] / self.bin_ns, booked
                     )
                 ):
                     for link, place, spent in booked:
@@ -142,6 +163,15 @@ class _Books:
             else:
                 taken[at] = True
         return taken
+
+
+def _least(fits: Callable[[int], bool], known: int = _MOST) -> int:
+    """The least patience that fits; ``known`` does."""
+    low = -1
+    while known - low > 1:
+        middle = (low + known) // 2
+        low, known = (low, middle) if fits(middle) else (middle, known)
+    return known
 
 
 def _book(
