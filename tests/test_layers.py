@@ -23,6 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ir": BASE,
     "planners": IR | {"simulate"},
     "simulate": IR,
+    "machines": IR,
     "analysis": IR,
     "report": IR,
     "capture": IR | {"torch"},
@@ -141,6 +142,7 @@ SLOW = ("torch", "numpy", "rich", "transformers", "asyncio", "ebbtide.runtime")
         "from ebbtide.cli import cli; cli(['probe', '--help'], standalone_mode=False)",
         "from ebbtide.cli import cli; cli(['trace', '--help'], standalone_mode=False)",
         "from ebbtide.cli import cli; cli(['import', '--help'], standalone_mode=False)",
+        "from ebbtide.cli import cli; cli(['plan', '--help'], standalone_mode=False)",
     ],
 )
 def test_what_needs_no_torch_does_not_load_it(program: str) -> None:

@@ -5,10 +5,15 @@ import sys
 import click
 
 from ebbtide import __version__
+from ebbtide.commands.compare import compare
 from ebbtide.commands.import_snapshot import import_snapshot
+from ebbtide.commands.machines import machines
+from ebbtide.commands.plan import plan
 from ebbtide.commands.probe import probe
 from ebbtide.commands.report import report
 from ebbtide.commands.run import run
+from ebbtide.commands.simulate import simulate
+from ebbtide.commands.sweep import sweep
 from ebbtide.commands.trace import trace
 from ebbtide.errors import EbbtideError
 
@@ -19,7 +24,7 @@ def cli() -> None:
     """Trains PyTorch networks in far less fast memory than they need, with the same bits."""
 
 
-for command in (run, trace, import_snapshot, report, probe):
+for command in (run, probe, machines, trace, import_snapshot, report, plan, simulate, compare, sweep):
     cli.add_command(command)
 
 

@@ -1,8 +1,18 @@
 """Machine: the memories of a computer and the paths between them, as planners and the simulator see them.
 
-Who writes it: ``probe`` (measured), people and data sheets (assumed). Its file is TOML: ``docs/format.md``.
+Who writes it: ``probe`` (measured), people and data sheets (assumed). Its file is TOML: ``docs/format.md``. A GB is
+10**9 bytes here, as prices and data sheets have it. What a figure left out means stands with its field; prices,
+energies and endurance are None where unknown, and what depends on them is then not given.
+
 Left out: bandwidth by block size and by number of threads (the figures are those of the runtime's own copies), and
 NUMA distances of threads.
+
+[Note: in place]
+An operation uses each operand where its fastest valid replica lies. It takes its ``time_ns`` when all of them lie on
+the first tier. For each byte that it reads on another tier it takes 1/bytes_per_s of that tier less 1/bytes_per_s of
+the first longer, and likewise with ``write_bytes_per_s`` for bytes that it writes. A share ``overlap`` of the time
+that it spends on other things than its operands' bytes hides this: 0 adds all of it, 1 is the roofline max(compute,
+sum of bytes / rate of their tier). ``in_place_ns`` is the formula, for all who need it.
 """
 
 import json
@@ -21,6 +31,14 @@ FORMAT = "ebbtide-machine"
 VERSION = 1
 
 _NAME = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
+
+
+def check_reals(record: object, names: str) -> None:
+    """Raises ValueError unless each named field (spaces between) is a finite number of at least 0, or None."""
+    for name in names.split():
+        value = getattr(record, name)
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{name} must be a finite number of at least 0, not {value}")
 
 
 def check_name(name: str) -> None:
@@ -49,7 +67,11 @@ class InPlace(StrEnum):
 class Tier:
     """A memory. ``capacity_bytes`` None is unlimited; ``bytes_per_s`` is what operations reach in place, None unknown.
 
-    ``bytes_per_s_spread`` is how far single measurements lay from it.
+    ``write_bytes_per_s`` is the same for writing, None as for reading. ``bytes_per_s_spread`` is how far single
+    measurements lay from the first. ``usd_per_gb`` is its price and ``static_mw_per_gb`` what it draws at rest;
+    ``read_pj_per_bit`` and ``write_pj_per_bit`` what an access or a copy costs on top. ``endurance_bytes`` is how much
+    can be written to all of it before it wears out, None without end. ``page_bytes`` is what room is counted in, None
+    for the pages of the runtime's arena, which come in two sizes.
     """
 
     name: str
@@ -57,11 +79,24 @@ class Tier:
     capacity_bytes: int | None = None
     bytes_per_s: int | None = None
     bytes_per_s_spread: int = 0
+    write_bytes_per_s: int | None = None
+    usd_per_gb: float | None = None
+    static_mw_per_gb: float | None = None
+    read_pj_per_bit: float | None = None
+    write_pj_per_bit: float | None = None
+    endurance_bytes: int | None = None
+    page_bytes: int | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name)
         check_range(self, "capacity_bytes bytes_per_s_spread")
-        check_range(self, "bytes_per_s", low=1)
+        check_range(self, "bytes_per_s write_bytes_per_s endurance_bytes page_bytes", low=1)
+        check_reals(self, "usd_per_gb static_mw_per_gb read_pj_per_bit write_pj_per_bit")
+
+    def ns_per_byte(self, writes: bool) -> float:
+        """Of an operation in place; 0 where the tier's speed is not known."""
+        rate = self.write_bytes_per_s if writes and self.write_bytes_per_s is not None else self.bytes_per_s
+        return 0.0 if rate is None else 1e9 / rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +104,8 @@ class Link:
     """A directed path: a copy of n bytes alone on it takes ``latency_ns + n / bytes_per_s``.
 
     ``shares`` names the group whose total bounds this link and its other members while they are busy at once.
-    ``slows_compute`` is by how much an operation takes longer while the link is busy: 0.06 is 6 %.
+    ``slows_compute`` is by how much an operation takes longer while the link is busy: 0.06 is 6 %. ``pj_per_bit`` is
+    the path's own energy, beside that of reading one tier and writing the other.
     """
 
     source: str
@@ -80,12 +116,12 @@ class Link:
     slows_compute: float = 0.0
     bytes_per_s_spread: int = 0
     latency_ns_spread: int = 0
+    pj_per_bit: float = 0.0
 
     def __post_init__(self) -> None:
         check_range(self, "bytes_per_s", low=1)
         check_range(self, "latency_ns bytes_per_s_spread latency_ns_spread")
-        if not (math.isfinite(self.slows_compute) and self.slows_compute >= 0):
-            raise ValueError(f"slows_compute must be a finite number of at least 0, not {self.slows_compute}")
+        check_reals(self, "slows_compute pj_per_bit")
         if self.source == self.target:
             raise ValueError(f"a link from {self.source} to itself")
 
@@ -95,13 +131,21 @@ class Link:
         return f"{self.source}->{self.target}"
 
 
+class Sharing(StrEnum):
+    """FAIR: links slow down in proportion. IN_ORDER: the machine's earlier links take all they can, the rest wait."""
+
+    FAIR = "fair"
+    IN_ORDER = "in_order"
+
+
 @dataclass(frozen=True, slots=True)
 class LinkGroup:
-    """What several links share: together they move at most ``bytes_per_s``."""
+    """What several links share (a port, a bus, a disk): together they move at most ``bytes_per_s``."""
 
     name: str
     bytes_per_s: int
     bytes_per_s_spread: int = 0
+    sharing: Sharing = Sharing.FAIR
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -109,17 +153,84 @@ class LinkGroup:
         check_range(self, "bytes_per_s_spread")
 
 
+class ComputeRule(StrEnum):
+    """Where operations' times come from: the TRACE; a ROOFLINE over FLOPs and bytes; a SYSTOLIC array's cycles."""
+
+    TRACE = "trace"
+    ROOFLINE = "roofline"
+    SYSTOLIC = "systolic"
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """What carries operations out: ``simulate.recosted`` applies the rule. ``overlap`` is that of [Note: in place].
+
+    ROOFLINE needs ``flops_per_s`` and the first tier's ``bytes_per_s``; SYSTOLIC, instead of the former, the side of
+    the ``array`` (multiply-adds a cycle: its square), ``clock_hz``, and the ``buffer_bytes`` from which a stationary
+    tile is streamed, of elements of ``element_bytes``. ``busy_w`` and ``idle_w`` are its power while it works and
+    while it waits.
+    """
+
+    rule: ComputeRule = ComputeRule.TRACE
+    flops_per_s: int | None = None
+    overlap: float = 0.0
+    array: int | None = None
+    clock_hz: int | None = None
+    buffer_bytes: int | None = None
+    element_bytes: int = 2
+    busy_w: float = 0.0
+    idle_w: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_range(self, "flops_per_s array clock_hz buffer_bytes element_bytes", low=1)
+        check_reals(self, "busy_w idle_w overlap")
+        if self.overlap > 1:
+            raise ValueError(f"overlap must be at most 1, not {self.overlap}")
+        needed = {
+            ComputeRule.TRACE: (),
+            ComputeRule.ROOFLINE: ("flops_per_s",),
+            ComputeRule.SYSTOLIC: ("array", "clock_hz", "buffer_bytes"),
+        }[self.rule]
+        if lacking := [name for name in needed if getattr(self, name) is None]:
+            raise ValueError(f"the rule {self.rule} needs {', '.join(lacking)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a machine costs beside its tiers: ``rest_usd`` for all other parts (None unknown), written off over
+    ``years``, and electricity at ``usd_per_kwh``."""
+
+    rest_usd: float | None = None
+    years: float = 4.0
+    usd_per_kwh: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_reals(self, "rest_usd years usd_per_kwh")
+        if self.years == 0:
+            raise ValueError("years must be above 0")
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """``tiers``, fastest first: a budget bounds ``tiers[0]``. At most one link for each ordered pair of them."""
+    """``tiers``, fastest first: a budget bounds ``tiers[0]``. At most one link for each ordered pair of them.
+
+    ``chunk_bytes`` is how much room a copy takes and gives up at a time; None: all of it, before and after.
+    ``exclusive``: contents move and lie on one tier only, so every eviction writes (unified memory of GPUs,
+    ``move_pages`` of Linux). Otherwise a clean replica may stay behind.
+    """
 
     name: str
     origin: Origin
     tiers: tuple[Tier, ...]
     links: tuple[Link, ...] = ()
     groups: tuple[LinkGroup, ...] = ()
+    chunk_bytes: int | None = None
+    exclusive: bool = False
+    compute: Compute = Compute()
+    cost: Cost = Cost()
 
     def __post_init__(self) -> None:
+        check_range(self, "chunk_bytes", low=1)
         if not self.name.isprintable():
             raise ValueError("the machine's name must be printable")
         if not self.tiers or not self.tiers[0].in_place.writes:
@@ -133,6 +244,11 @@ class Machine:
                 raise ValueError(f"link {link.name} names a tier that is not there: {', '.join(sorted(unknown))}")
             if link.shares is not None and link.shares not in groups:
                 raise ValueError(f"link {link.name} shares {link.shares}, which is not a group")
+        for tier in self.tiers[1:]:
+            if tier.in_place.reads and tier.bytes_per_s is None:
+                raise ValueError(f"operations may use {tier.name} in place, so it needs bytes_per_s")
+        if self.compute.rule is not ComputeRule.TRACE and self.tiers[0].bytes_per_s is None:
+            raise ValueError(f"the rule {self.compute.rule} needs bytes_per_s of {self.tiers[0].name}")
 
     def tier(self, name: str) -> Tier:
         """Raises KeyError."""
@@ -151,8 +267,27 @@ class Machine:
         bound = budget_bytes if capacity is None else min(budget_bytes, capacity)
         return replace(self, tiers=(replace(self.tiers[0], capacity_bytes=bound), *self.tiers[1:]))
 
+    def in_place_ns(self, tier: str, read_bytes: int, written_bytes: int) -> float:
+        """How much longer an operation takes by using so many bytes on ``tier`` and not on the first, if nothing hides
+        it: [Note: in place]."""
+        there, fast = self.tier(tier), self.tiers[0]
+        reading = read_bytes * (there.ns_per_byte(False) - fast.ns_per_byte(False))
+        return max(reading + written_bytes * (there.ns_per_byte(True) - fast.ns_per_byte(True)), 0.0)
+
+    def tick_ns(self, time_ns: float, read_bytes: int, written_bytes: int, extra_ns: float) -> float:
+        """An operation's time: ``time_ns`` with its operands' bytes on the first tier, and ``extra_ns`` for those that
+        lie elsewhere (the sum of ``in_place_ns``), less what ``overlap`` hides."""
+        fast = self.tiers[0]
+        moving = read_bytes * fast.ns_per_byte(False) + written_bytes * fast.ns_per_byte(True)
+        return time_ns + max(extra_ns - self.compute.overlap * max(time_ns - moving, 0.0), 0.0)
+
     def to_toml(self) -> str:
-        lines = [f'format = "{FORMAT}"', f"version = {VERSION}", *_toml_pairs(asdict(self), "name", "origin")]
+        """Figures that have their default are left out, but for those that a measurement gives."""
+        top = _toml_pairs(asdict(self), "name", "origin", "chunk_bytes", "exclusive")
+        lines = [f'format = "{FORMAT}"', f"version = {VERSION}", *top]
+        for table, single, default in (("compute", self.compute, Compute()), ("cost", self.cost, Cost())):
+            if single != default:
+                lines += ["", f"[{table}]", *_toml_pairs(asdict(single))]
         for header, records in (("tiers", self.tiers), ("links", self.links), ("groups", self.groups)):
             for record in records:
                 lines += ["", f"[[{header}]]", *_toml_pairs(asdict(record))]

@@ -67,12 +67,26 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
+class Begin:
+    """Bytes [low, high) of a storage are valid on ``tier`` when it is born, or at tick 0 if it is persistent."""
+
+    storage: int
+    low: int
+    high: int
+    tier: str
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
-    """Commands in the order of their clocks, for a step with this signature of ``n_ticks`` ticks."""
+    """Commands in the order of their clocks, for a step with this signature of ``n_ticks`` ticks.
+
+    ``begins`` has every storage that does not begin on the first tier alone, with all that is valid then.
+    """
 
     signature: str
     n_ticks: int
     commands: tuple[Command, ...]
+    begins: tuple[Begin, ...] = ()
 
     def __post_init__(self) -> None:
         clocks = [command.at for command in self.commands]
@@ -88,7 +102,9 @@ def lower(plan: Plan, trace: Trace, machine: Machine) -> Schedule:
     for stay in plan.stays:
         by_storage[stay.storage].append(stay)
     commands: list[Command] = []
+    begins: list[Begin] = []
     for number, stays in by_storage.items():
+        begins += _begins(number, stays, trace, machine.tiers[0].name)
         life = trace.storages[number].death - trace.storages[number].birth
         if len(stays) == 1 and stays[0].stop - stays[0].start == life:
             continue  # it never moves
@@ -98,7 +114,17 @@ def lower(plan: Plan, trace: Trace, machine: Machine) -> Schedule:
             cover = [stay for stay in stays if stay.low <= low and high <= stay.high]
             pieces += _commands(low, high, cover, trace, machine)
         commands += _joined(pieces)
-    return Schedule(plan.signature, len(trace.ticks), tuple(_ordered(commands, len(trace.ticks))))
+    return Schedule(plan.signature, len(trace.ticks), tuple(_ordered(commands, len(trace.ticks))), tuple(begins))
+
+
+def _begins(number: int, stays: list[Stay], trace: Trace, fast: str) -> list[Begin]:
+    """None for a storage that begins on the first tier alone."""
+    at, n_ticks = trace.storages[number].birth, len(trace.ticks)
+    shifts = (0, n_ticks) if trace.storages[number].persistent else (0,)
+    here = [stay for stay in stays if any(stay.valid_from <= at + by < stay.stop for by in shifts)]
+    if all(stay.tier == fast for stay in here):
+        return []
+    return [Begin(number, stay.low, stay.high, stay.tier) for stay in here]
 
 
 def _ordered(commands: list[Command], n_ticks: int) -> list[Command]:

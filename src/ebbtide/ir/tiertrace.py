@@ -3,8 +3,8 @@
 A kernel is a tick. A ``global`` tensor is a persistent storage; a ``local`` one lives from its first use to the end
 of the last kernel that reads it, and a later write to it is scratch of that kernel. A kernel's workspace is scratch
 of its own. Storages 0 .. n-1 are the tensors in the file's order, so a tensor's id is its place if ids count from 0;
-scratch comes after them. Left out: the page-fault times, which tensor starts on which tier, and that the first link
-of a port goes before the others.
+scratch comes after them. The first link of a port goes before the others, and copies take room by 16 MiB, as in the
+format's own checker. Left out: the page-fault times, and which tensor starts on which tier.
 """
 
 import json
@@ -16,13 +16,14 @@ import numpy as np
 
 from ebbtide.errors import FileFormatError
 from ebbtide.ir.base import Origin, check_range
-from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Tier
+from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Sharing, Tier
 from ebbtide.ir.records import read_record
 from ebbtide.ir.trace import Access, Accesses, Storage, StorageKind, Tick, Trace
 from ebbtide.units import MIB
 
 FORMAT = "tiertrace/1"
 _MOST_FILE_BYTES = 256 * MIB
+_CHUNK_BYTES = 16 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,17 @@ def read_tiertrace(data: bytes) -> tuple[Trace, Machine | None]:
         raise FileFormatError(str(error)) from error
 
 
+def read_tensor_ids(path: Path) -> tuple[int, ...]:
+    """The file's id of each storage that is a tensor: storage n of the trace is tensor ``ids[n]``.
+
+    Raises FileFormatError for a file of another format.
+    """
+    data = path.read_bytes()
+    if not data.lstrip().startswith(b"{"):
+        raise FileFormatError(f"{path} is not a file of format {FORMAT}, so its tensors have no ids")
+    return tuple(tensor["id"] for tensor in json.loads(data)["tensors"])
+
+
 def _trace(file: _File) -> Trace:
     place = {tensor.id: number for number, tensor in enumerate(file.tensors)}
     if len(place) != len(file.tensors):
@@ -170,14 +182,18 @@ def _scratch(nbytes: int, tick: int, module: str) -> Storage:
 
 
 def _machine(machine: _Machine, name: str) -> Machine:
-    """Operations of a GPU use its own memory alone: the first tier."""
-    groups = tuple(LinkGroup(port.name, port.bytes_per_s) for port in machine.ports)
+    """Operations of a GPU use its own memory alone, and contents lie in one place. Sizes are as they are charged."""
+    groups = tuple(LinkGroup(port.name, port.bytes_per_s, sharing=Sharing.IN_ORDER) for port in machine.ports)
     port_of: dict[str, str] = {link: port.name for port in machine.ports for link in port.links}
     tiers = tuple(
-        Tier(tier.name, InPlace.NOTHING if rank else InPlace.ALL, tier.capacity_bytes)
+        Tier(tier.name, InPlace.NOTHING if rank else InPlace.ALL, tier.capacity_bytes, page_bytes=1)
         for rank, tier in enumerate(machine.tiers)
     )
     links = tuple(
         Link(link.src, link.dst, link.bytes_per_s, link.latency_ns, port_of.get(link.name)) for link in machine.links
     )
-    return Machine(f"G10, {name}", Origin.ASSUMED, tiers, links, groups)
+    # The first link named by a port goes first: links stand in the order of the ports that they share.
+    order = {name: place for place, name in enumerate(name for port in machine.ports for name in port.links)}
+    named = sorted(zip(machine.links, links, strict=True), key=lambda pair: order.get(pair[0].name, len(order)))
+    ordered = tuple(link for _, link in named)
+    return Machine(f"G10, {name}", Origin.ASSUMED, tiers, ordered, groups, chunk_bytes=_CHUNK_BYTES, exclusive=True)

@@ -11,7 +11,7 @@ from ebbtide.ir.check import require_valid
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan, PlanStatus
 from ebbtide.ir.trace import Trace
-from ebbtide.planners.base import PAGES, Planner
+from ebbtide.planners.base import Planner, page_size_of
 from ebbtide.planners.ebbtide import ebbtide
 from ebbtide.planners.resident import resident
 from ebbtide.planners.tiertrain import tiertrain
@@ -31,5 +31,5 @@ def plan(name: str, trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     kept = machine.with_budget(budget_bytes)
     if found.status is PlanStatus.OVER_BUDGET:
         kept = replace(machine, tiers=(replace(machine.tiers[0], capacity_bytes=None), *machine.tiers[1:]))
-    require_valid(found, trace, kept, PAGES)
+    require_valid(found, trace, kept, page_size_of(machine))
     return found

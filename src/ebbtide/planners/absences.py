@@ -4,6 +4,8 @@ An *absence* is an idle interval of a storage: it is used at tick ``after``, nex
 ticks between. It costs a fetch, and a write if the storage was written since it was last in the slow tier. All
 absences between two writes share one write, so they form a *group*: the first that is chosen pays for it.
 
+On an exclusive machine nothing stays behind in the slow tier, so every absence is a group of its own and writes.
+
 The birth of a storage counts as a write, since a plan never throws contents away. After its last access a storage may
 leave for good and needs no fetch. Ticks go on past the step's end, [Note: ticks]. Scratch, and storages that live for
 longer than a step, have no absences: they stay.
@@ -16,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ebbtide.ir.base import Ints
-from ebbtide.ir.occupancy import paged_bytes
+from ebbtide.ir.occupancy import PageSize, paged_bytes
 from ebbtide.ir.trace import Access, Trace
 from ebbtide.planners.base import PAGES
 
@@ -51,7 +53,7 @@ class Absences:
         return np.asarray(np.diff(group, prepend=-1) != 0) & self.dirty[group]
 
 
-def absences_of(trace: Trace) -> Absences:
+def absences_of(trace: Trace, exclusive: bool = False, page_bytes: PageSize = PAGES) -> Absences:
     """All of a step's absences that hold at least one tick."""
     rows: list[tuple[int, int, int, bool, int]] = []
     dirty: list[bool] = []
@@ -59,6 +61,7 @@ def absences_of(trace: Trace) -> Absences:
     for number in range(len(trace.storages)):
         groups: dict[int | None, int] = {}
         for after, until, returns, written in _idle(trace, number):
+            written = after if exclusive else written
             if written not in groups:
                 groups[written] = len(dirty)
                 dirty.append(written is not None)
@@ -66,7 +69,7 @@ def absences_of(trace: Trace) -> Absences:
             rows.append((number, after, until, returns, groups[written]))
     storage, after_, until_, returns_, group = np.array(rows, dtype=np.int64).reshape(-1, 5).T
     nbytes = np.array([row.nbytes for row in trace.storages], dtype=np.int64)
-    room = np.array([paged_bytes(trace, at, 0, int(n), PAGES) for at, n in enumerate(nbytes)], dtype=np.int64)
+    room = np.array([paged_bytes(trace, at, 0, int(n), page_bytes) for at, n in enumerate(nbytes)], dtype=np.int64)
     return Absences(
         storage,
         after_,

@@ -1,29 +1,37 @@
 """A time that no plan can beat. The largest of three:
 
-- the compute time;
-- *prices*: the least transfer time that any choice of absences costs (``choice.find_prices``), with every byte read, or
-  every byte written, or both together, at the machine's best rate;
+- the compute time, and what operations lose to the copies beside them (``lost_per_byte``): the least that any choice
+  of absences costs (``choice.find_prices``);
+- *prices*: the least transfer time that any choice costs, with every byte read, or every byte written, or both
+  together, at the machine's best rate;
 - *windows*, after the bounds in the G10 traces' notes: during ticks [i, j), whatever is used there and was there
-  before comes in, except for a budget's worth that may be there at i; whatever is written there and outlives j goes
-  out, except for a budget's worth that may stay. So the window lasts at least as long as these copies, and as its
-  compute. A step is a row of windows; the best row is found by dynamic programming over a grid of ticks.
+  before comes in, except for a budget's worth that may be there at i; whatever is written there (used, on an exclusive
+  machine) and outlives j goes out, except for a budget's worth that may stay. Beside that takes room what operation i
+  gives birth to, and what operation j does or needs from elsewhere. So from the beginning of operation i to that of j
+  it takes at least the time of these copies, and of the compute between. The same holds for the first two tiers
+  together and what lies beyond them, and so on. A step is a row of windows; the best row is found by dynamic
+  programming over a grid of ticks.
 
-Left out: latencies, the slowdown of compute by copies, the granularity of storages and the order of copies, all of
+Left out: latencies, the granularity of storages and the order of copies, all of
 which only add time; and windows that lie across the step's end.
 """
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain, combinations
 
 import numpy as np
 
 from ebbtide.ir.base import Ints
-from ebbtide.ir.machine import Link, Machine
-from ebbtide.ir.occupancy import live_bytes
+from ebbtide.ir.machine import Link, Machine, Sharing
+from ebbtide.ir.occupancy import PageSize, live_bytes, paged_bytes
 from ebbtide.ir.trace import Access, Trace
 from ebbtide.planners.absences import Absences, Floats
-from ebbtide.planners.base import PAGES
+from ebbtide.planners.base import page_size_of
 from ebbtide.planners.choice import Demand, find_prices
 
-_GRID = 96
-"""Windows begin and end at this many places of a step, at most."""
+_GRID = 1536
+"""Windows begin and end at this many places of a step, at most: at all of its ticks if it has no more."""
 
 
 def total_rate(machine: Machine, links: list[Link]) -> float:
@@ -35,6 +43,34 @@ def total_rate(machine: Machine, links: list[Link]) -> float:
     return alone / 1e9
 
 
+def lost_per_byte(machine: Machine, links: list[Link]) -> float:
+    """The least time that compute loses to the copy of a byte over one of ``links``, in ns.
+
+    A busy link that makes operations longer by s takes s / (1 + s) of the time from compute, if compute does not wait
+    anyway. Several that are busy at once take less in sum than each alone, but also move less if they share a group:
+    the least of what all sets of links take, relative to each alone, is the factor.
+    """
+    slowing = [link for link in machine.links if link.slows_compute > 0]
+    factor = 1.0
+    for busy in chain.from_iterable(combinations(slowing, count) for count in range(2, len(slowing) + 1)):
+        alone = sum(_rate(machine, link, busy) / link.bytes_per_s * _lost(link.slows_compute) for link in busy)
+        factor = min(factor, _lost(sum(link.slows_compute for link in busy)) / alone)
+    return factor * min(_lost(link.slows_compute) * 1e9 / link.bytes_per_s for link in links)
+
+
+def _lost(slows: float) -> float:
+    return slows / (1.0 + slows)
+
+
+def _rate(machine: Machine, link: Link, busy: tuple[Link, ...]) -> float:
+    """The most that a link moves while all of ``busy`` are, in bytes per s."""
+    limits = {group.name: group for group in machine.groups}
+    if link.shares is None or limits[link.shares].sharing is Sharing.IN_ORDER:
+        return link.bytes_per_s
+    together = sum(other.bytes_per_s for other in busy if other.shares == link.shares)
+    return link.bytes_per_s * min(1.0, limits[link.shares].bytes_per_s / together)
+
+
 def lower_bound_ns(trace: Trace, machine: Machine, absences: Absences, budget_bytes: int) -> int:
     """Of the step's time under any plan that keeps the budget."""
     fast = machine.tiers[0].name
@@ -42,71 +78,113 @@ def lower_bound_ns(trace: Trace, machine: Machine, absences: Absences, budget_by
     outward = [link for link in machine.links if link.source == fast]
     if not inward or not outward:
         return trace.step_ns
-    rates = (
-        total_rate(machine, inward),
-        total_rate(machine, outward),
-        total_rate(machine, [*inward, *outward]),
-    )
-    priced = _by_prices(trace, absences, budget_bytes, rates)
-    windowed = _by_windows(trace, budget_bytes, rates)
+    priced = _by_prices(trace, machine, absences, budget_bytes, inward, outward)
+    windowed = _by_windows(trace, machine, budget_bytes)
     return max(trace.step_ns, int(priced * (1 - 1e-9)), int(windowed * (1 - 1e-9)))
 
 
-def _by_prices(trace: Trace, absences: Absences, budget_bytes: int, rates: tuple[float, float, float]) -> float:
-    """The three ways to count time, each with its own prices."""
-    demand = Demand(absences.after + 1, absences.until, live_bytes(trace, PAGES) - budget_bytes)
+def _by_prices(
+    trace: Trace, machine: Machine, absences: Absences, budget_bytes: int, inward: list[Link], outward: list[Link]
+) -> float:
+    """The four ways to count time, each with its own prices."""
+    page_bytes = page_size_of(machine)
+    never = never_used_bytes(trace, page_bytes)
+    demand = Demand(absences.after + 1, absences.until, live_bytes(trace, page_bytes) - never - budget_bytes)
     read = np.where(absences.returns, absences.nbytes, 0).astype(np.float64)
     write = np.zeros(len(absences.dirty))
     write[absences.group] = absences.nbytes
     write *= absences.dirty
-    never = never_used_bytes(trace)
-    demand = Demand(demand.low, demand.high, demand.deficit - never)
-    return max(
-        find_prices(absences, demand, read / rates[2], write / rates[2]).bound,
-        find_prices(absences, demand, read / rates[0], write * 0.0).bound,
-        find_prices(absences, demand, read * 0.0, write / rates[1]).bound,
-    )
+    in_ns, out_ns, both_ns = (1.0 / total_rate(machine, links) for links in (inward, outward, [*inward, *outward]))
+    lost_in, lost_out = lost_per_byte(machine, inward), lost_per_byte(machine, outward)
+    bounds = [
+        find_prices(absences, demand, read * read_ns, write * write_ns).bound
+        for read_ns, write_ns in ((both_ns, both_ns), (in_ns, 0.0), (0.0, out_ns), (lost_in, lost_out))
+    ]
+    return max(*bounds[:3], trace.step_ns + bounds[3])
 
 
-def never_used_bytes(trace: Trace) -> int:
+def never_used_bytes(trace: Trace, page_bytes: PageSize) -> int:
     """Of persistent storages that no tick uses: they need not be in fast memory at all."""
     used = set(trace.accesses.storage.tolist())
     return sum(
-        -(-storage.nbytes // PAGES(storage.nbytes)) * PAGES(storage.nbytes)
+        paged_bytes(trace, number, 0, storage.nbytes, page_bytes)
         for number, storage in enumerate(trace.storages)
         if storage.persistent and number not in used and not storage.scratch
     )
 
 
-def _by_windows(trace: Trace, budget_bytes: int, rates: tuple[float, float, float]) -> float:
+def _by_windows(trace: Trace, machine: Machine, budget_bytes: int) -> float:
     n_ticks = len(trace.ticks)
     starts = trace.start_ns(np.arange(n_ticks + 1)).astype(np.float64)
-    even = np.searchsorted(starts, np.linspace(0, starts[-1], _GRID // 2 + 1))
-    cuts = np.unique(np.concatenate((even, np.linspace(0, n_ticks, _GRID // 2 + 1).astype(np.int64), [0, n_ticks])))
-    uses, writes = _uses(trace), _writes(trace)
+    cuts = np.arange(n_ticks + 1)
+    if n_ticks >= _GRID:
+        even = np.searchsorted(starts, np.linspace(0, starts[-1], _GRID // 2))
+        cuts = np.unique(np.concatenate((even, np.linspace(0, n_ticks, _GRID // 2).astype(np.int64))))
+    walls = list(_walls(machine, budget_bytes))
+    before, used, used_bytes = _uses(trace)
+    done, until, kept_bytes = _rests(trace, machine.exclusive)
+    # Place p of ``cuts`` holds what happens in ticks [cuts[p - 1], cuts[p]). Row p of ``come`` counts by use what was
+    # used before cuts[p]; row p of ``gone`` by end what began at or after cuts[p - 1].
+    come = np.cumsum(_histogram(cuts, before, used, used_bytes), axis=0)
+    gone = np.cumsum(_histogram(cuts, done, until - 1, kept_bytes)[::-1], axis=0)[::-1]
+    born = np.bincount(np.searchsorted(cuts, done, "right"), kept_bytes, len(cuts) + 1)
+    exactly = np.isin(used, cuts)
+    comes_for = np.cumsum(_histogram(cuts, before[exactly], used[exactly], used_bytes[exactly]), axis=0)
+    fresh = _fresh(trace)[cuts]
     best = np.zeros(len(cuts))
-    for at, low in enumerate(cuts[:-1].tolist()):
-        ends = cuts[at + 1 :]
-        before, used, nbytes = uses
-        first = (before < low) & (used >= low)
-        come = _up_to(used[first], nbytes[first], ends) - budget_bytes
-        written, lives, nbytes = writes
-        here = written >= low
-        born = _up_to(written[here], nbytes[here], ends)
-        gone = _up_to(lives[here] - 1, nbytes[here], ends)
-        go = born - gone - budget_bytes
-        come, go = np.maximum(come, 0.0), np.maximum(go, 0.0)
-        length = np.maximum.reduce([starts[ends] - starts[low], come / rates[0], go / rates[1], (come + go) / rates[2]])
+    for at in range(len(cuts) - 1):
+        into = np.cumsum(come[at, at + 1 : len(cuts)])
+        out = np.cumsum(born[at + 1 : len(cuts)] - gone[at + 1, at + 1 : len(cuts)])
+        length = starts[cuts[at + 1 :]] - starts[cuts[at]]
+        for wall in walls:
+            over_in = np.maximum(into + fresh[at] - wall.nbytes, 0.0)
+            over_out = np.maximum(out + fresh[at + 1 :] + comes_for[at, at + 2 :] - wall.nbytes, 0.0)
+            times = (over_in / wall.inward, over_out / wall.outward, (over_in + over_out) / wall.both)
+            length = np.maximum.reduce([length, *times])
         best[at + 1 :] = np.maximum(best[at + 1 :], best[at] + length)
     return float(best[-1])
 
 
-def _up_to(ticks: Ints, nbytes: Floats, ends: Ints) -> Floats:
-    """For each end, the bytes of rows whose tick lies before it."""
-    order = np.argsort(ticks, kind="stable")
-    summed = np.concatenate(([0.0], np.cumsum(nbytes[order])))
-    result: Floats = summed[np.searchsorted(ticks[order], ends, "left")]
+def _fresh(trace: Trace) -> Floats:
+    """At each tick, and at the first of the next step, the bytes that its operation gives birth to."""
+    fresh = np.zeros(len(trace.ticks) + 1)
+    for storage in trace.storages:
+        if not storage.persistent:
+            fresh[storage.birth] += storage.nbytes
+    fresh[-1] = fresh[0]
+    return fresh
+
+
+def _histogram(cuts: Ints, first: Ints, second: Ints, nbytes: Floats) -> Floats:
+    """Bytes by the places of two ticks among the cuts: 0 before all, ``len(cuts)`` after."""
+    size = len(cuts) + 1
+    place = np.searchsorted(cuts, first, "right") * size + np.searchsorted(cuts, second, "right")
+    result: Floats = np.bincount(place, nbytes, size * size).reshape(size, size)
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Wall:
+    """Between the first tiers, which hold ``nbytes``, and the others; bytes per ns that links move across."""
+
+    nbytes: int
+    inward: float
+    outward: float
+    both: float
+
+
+def _walls(machine: Machine, budget_bytes: int) -> Iterator[_Wall]:
+    nbytes: int | None = budget_bytes
+    for n_inside in range(1, len(machine.tiers)):
+        if n_inside > 1:
+            capacity = machine.tiers[n_inside - 1].capacity_bytes
+            nbytes = None if capacity is None or nbytes is None else nbytes + capacity
+        inside = {tier.name for tier in machine.tiers[:n_inside]}
+        inward = [link for link in machine.links if link.target in inside and link.source not in inside]
+        outward = [link for link in machine.links if link.source in inside and link.target not in inside]
+        if nbytes is not None and inward and outward:
+            rates = (total_rate(machine, links) for links in (inward, outward, [*inward, *outward]))
+            yield _Wall(nbytes, *rates)
 
 
 def _uses(trace: Trace) -> tuple[Ints, Ints, Floats]:
@@ -132,22 +210,20 @@ def _uses(trace: Trace) -> tuple[Ints, Ints, Floats]:
     return before_, tick_, nbytes.astype(np.float64)
 
 
-def _writes(trace: Trace) -> tuple[Ints, Ints, Floats]:
-    """(tick of a write or birth, tick from which its contents are of no use, bytes) of all writes in the step.
+def _rests(trace: Trace, exclusive: bool) -> tuple[Ints, Ints, Floats]:
+    """(tick, tick from which its contents are of no use, bytes) of all contents that must be somewhere meanwhile.
 
-    Contents written again at tick w are of use up to w; those of a storage that dies at tick d, up to d - 1.
+    They begin with a write or birth, and are of use up to the next write, that included, or to death. On an
+    exclusive machine every use begins them anew: if they are away before the next, they have left since.
     """
     n_ticks, rows = len(trace.ticks), trace.accesses
+    begins = rows.mode & Access.WRITE != 0 if not exclusive else np.ones(len(rows), dtype=bool)
     found: list[tuple[int, int, int]] = []
     for number, storage in enumerate(trace.storages):
         if storage.scratch:
             continue
         mine = rows.of(number)
-        ticks = [
-            tick
-            for tick, mode in zip(rows.tick[mine].tolist(), rows.mode[mine].tolist(), strict=True)
-            if mode & Access.WRITE
-        ]
+        ticks = rows.tick[mine][begins[mine]].tolist()
         if storage.persistent:
             ends = [*(tick + 1 for tick in ticks[1:]), ticks[0] + n_ticks + 1] if ticks else []
         else:

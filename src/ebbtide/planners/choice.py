@@ -57,7 +57,7 @@ def find_prices(absences: Absences, demand: Demand, cost: Floats, write_cost: Fl
     high = low + np.where(usable, demand.high - demand.low, 0)
     room = absences.room.astype(np.float64)
     n_groups = len(absences.dirty)
-    if not deficit.any() or not len(absences):
+    if not deficit.any() or not len(absences) or not (cost.any() or write_cost.any()):
         return Prices(np.zeros(n_ticks), 0.0)
 
     def lagrangian(price: Floats) -> tuple[float, Floats]:

@@ -14,40 +14,46 @@ storages that live for longer than a step, which stay. The search is bounded by 
 the step's size alone, so that plans are deterministic unless the time limit strikes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter_ns
 
 import numpy as np
 
 from ebbtide.errors import InfeasibleBudgetError
 from ebbtide.ir.base import Ints
-from ebbtide.ir.machine import Machine
-from ebbtide.ir.occupancy import live_bytes, needed_bytes
+from ebbtide.ir.machine import Link, Machine
+from ebbtide.ir.occupancy import PageSize, live_bytes, needed_bytes
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
-from ebbtide.ir.schedule import lower
+from ebbtide.ir.schedule import Schedule, lower
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.absences import Absences, Flags, Floats, absences_of
-from ebbtide.planners.base import PAGES
-from ebbtide.planners.bound import lower_bound_ns, never_used_bytes
+from ebbtide.planners.base import page_size_of
+from ebbtide.planners.bound import lost_per_byte, lower_bound_ns, never_used_bytes
 from ebbtide.planners.choice import Demand, choose
 from ebbtide.planners.resident import resident
 from ebbtide.planners.slow_tiers import assign_tiers, homeless_tier, reachable_tiers
 from ebbtide.planners.timing import Clock, Pace, all_away, copy_ns, stays_of, still_stays, time_moves
 from ebbtide.simulate import Outcome, simulate
 
-TIME_LIMIT_S = 20.0
+TIME_LIMIT_S = 30.0
 
 _STARTS = ((0.0, True), (0.1, True), (0.3, True), (0.0, False), (0.5, True))
 """Where searches start: the share of the budget that the choice leaves for copies under way, and ``clean_early``.
 
 The smaller reserves come first, since of plans that are good enough the first wins, and they move fewer bytes.
 """
+_FEWEST = 4
+"""However large the step is, so many plans are simulated, unless time is up."""
 _PATIENCE = 3
 """The search for one budget ends after so many new choices in a row without a better plan."""
+_BETTER = 0.999
+"""Worth another try of the same kind."""
 _SLACK = 2.0
 """A chosen absence counts on relief only after this many times its copies' duration."""
 _LEAD = 0.1
 """Fetches go ahead of need by up to this share of a step, where there is room."""
+_LOST = 0.1
+"""The least share of a copy's time that counts as lost to compute."""
 _GOOD_ENOUGH = 1.003
 """The search ends within this factor of the lower bound."""
 _LEVELS_PER_DOUBLING = 4
@@ -56,15 +62,20 @@ _LEVELS_PER_DOUBLING = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Problem:
-    """What does not change during a search. ``live`` is without what is never used; costs are in ns."""
+    """What does not change during a search. ``live`` is without what is never used; costs are in ns.
+
+    ``lost`` is the share of a fetch's and of a write's time that compute loses even if it does not wait for it.
+    """
 
     trace: Trace
     machine: Machine
     absences: Absences
+    page_bytes: PageSize
     live: Ints
     needed: Ints
     fetch_cost: Floats
     write_cost: Floats
+    lost: tuple[float, float]
     clock: Clock
     still: tuple[Stay, ...]
 
@@ -78,6 +89,7 @@ class _Candidate:
     chosen: Flags
     reserve: float
     pace: Pace
+    schedule: Schedule
 
     @property
     def step_ns(self) -> int:
@@ -114,7 +126,9 @@ def ebbtide(trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: flo
 
 
 def _problem_of(trace: Trace, machine: Machine) -> _Problem:
-    absences, fast, tier = absences_of(trace), machine.tiers[0].name, reachable_tiers(machine)[0]
+    page_bytes = page_size_of(machine)
+    absences = absences_of(trace, machine.exclusive, page_bytes)
+    fast, tier = machine.tiers[0].name, reachable_tiers(machine)[0]
     inward, outward = machine.link(tier, fast), machine.link(fast, tier)
     assert inward is not None
     assert outward is not None
@@ -124,13 +138,20 @@ def _problem_of(trace: Trace, machine: Machine) -> _Problem:
         trace,
         machine,
         absences,
-        live_bytes(trace, PAGES) - never_used_bytes(trace),
-        needed_bytes(trace, PAGES),
+        page_bytes,
+        live_bytes(trace, page_bytes) - never_used_bytes(trace, page_bytes),
+        needed_bytes(trace, page_bytes),
         np.where(absences.returns, copy_ns(inward, absences.nbytes, 1.0), 0.0),
         np.where(absences.dirty, write_cost, 0.0),
+        (_lost_share(machine, inward), _lost_share(machine, outward)),
         Clock(trace.start_ns(np.arange(len(trace.ticks) + 1))),
         still_stays(trace, fast, homeless_tier(machine)),
     )
+
+
+def _lost_share(machine: Machine, link: Link) -> float:
+    """At least _LOST: a copy that slows nothing still takes a link's time, room, and wear."""
+    return max(lost_per_byte(machine, [link]) * link.bytes_per_s / 1e9, _LOST)
 
 
 def _require(problem: _Problem, budget_bytes: int) -> None:
@@ -148,12 +169,13 @@ class _Search:
     def __init__(self, problem: _Problem, budget_bytes: int, bound_ns: int, deadline_ns: int) -> None:
         self.problem, self.budget_bytes, self.bound_ns, self.deadline_ns = problem, budget_bytes, bound_ns, deadline_ns
         work = len(problem.trace.ticks) + 2 * len(problem.absences) + len(problem.trace.storages) // 4
-        self.left = max(6, min(60, 150_000 // max(work, 1)))
+        self.left = max(_FEWEST, min(60, 100_000 // max(work, 1)))
         self.best: _Candidate | None = None
+        self.tried: list[_Candidate] = []
         self.out_of_time = False
 
     def run(self) -> _Candidate:
-        self._at(self.budget_bytes, max(6, self.left // 3 * 2))
+        self._at(self.budget_bytes, max(_FEWEST, self.left // 3 * 2))
         for smaller in self._levels():
             if self._done(0):
                 break
@@ -161,8 +183,19 @@ class _Search:
             if self.best is not None and bound * _GOOD_ENOUGH >= self.best.step_ns:
                 break
             self._at(smaller, max(self.left // 2, 4))
-        assert self.best is not None
-        return self.best
+        return self._confirmed()
+
+    def _confirmed(self) -> _Candidate:
+        """The best by the third step: what a step leaves to the next may take until then to show."""
+        problem, best = self.problem, None
+        for candidate in sorted(self.tried, key=lambda candidate: candidate.step_ns):
+            if best is not None and candidate.step_ns >= best.step_ns:
+                break
+            outcome = simulate(candidate.schedule, problem.trace, problem.machine, problem.page_bytes)
+            if best is None or outcome.step_ns < best.step_ns:
+                best = replace(candidate, outcome=outcome)
+        assert best is not None
+        return best
 
     def _levels(self) -> list[int]:
         """The budgets below, on a grid that does not depend on the budget, the largest first, that may do."""
@@ -181,14 +214,18 @@ class _Search:
     def _at(self, budget_bytes: int, simulations: int) -> None:
         """Searches plans for one budget."""
         floor, found = self.left - simulations, list[_Candidate]()
-        costs = (self.problem.fetch_cost, self.problem.write_cost)
-        for reserve, early in _STARTS[: max(3, simulations // 4)]:
+        problem = self.problem
+        costs = (problem.fetch_cost * problem.lost[0], problem.write_cost * problem.lost[1])
+        for reserve, early in _STARTS[: max(1, simulations // 4)]:
             pace = Pace(1.0, _LEAD * self.problem.clock.step_ns, early)
             if self._done(floor) or (chosen := self._choose(budget_bytes, reserve, costs, self.problem.clock)) is None:
                 break
             found.append(self._try(budget_bytes, chosen, reserve, pace, self.problem.clock))
-        if found and not self._done(floor):
-            found.append(self._again(budget_bytes, min(found, key=lambda candidate: candidate.step_ns)))
+        while found and not self._done(floor):
+            best = min(found, key=lambda candidate: candidate.step_ns)
+            found.append(self._again(budget_bytes, best))
+            if found[-1].step_ns >= best.step_ns * _BETTER:
+                break
         stale = 0
         while found and stale < _PATIENCE and not self._done(floor):
             best = min(found, key=lambda candidate: candidate.step_ns)
@@ -223,7 +260,7 @@ class _Search:
         trace, machine = problem.trace, problem.machine
         while True:
             rows = np.flatnonzero(chosen)
-            slow = assign_tiers(trace, machine, absences, rows)
+            slow = assign_tiers(trace, machine, absences, rows, clock)
             free = all_away(absences, chosen, problem.live, budget_bytes)
             moves = time_moves(absences, rows, slow, free, machine, clock, pace)
             staying = [move.row for move in moves if move.gone >= move.back]
@@ -233,8 +270,10 @@ class _Search:
             chosen[staying] = False
         stays = stays_of(trace, absences, moves, problem.still, machine.tiers[0].name)
         plan = Plan("ebbtide", PlanStatus.FEASIBLE, trace.signature(), budget_bytes, trace.step_ns, 0, 0, tuple(stays))
-        outcome = simulate(lower(plan, trace, machine), trace, machine, PAGES)
-        candidate = _Candidate(stays, outcome, chosen, reserve, pace)
+        schedule = lower(plan, trace, machine)
+        outcome = simulate(schedule, trace, machine, problem.page_bytes, n_steps=2)
+        candidate = _Candidate(stays, outcome, chosen, reserve, pace, schedule)
+        self.tried.append(candidate)
         self.left -= 1
         if self.best is None or candidate.step_ns < self.best.step_ns:
             self.best = candidate
@@ -242,13 +281,13 @@ class _Search:
 
     def _dearer(self, costs: tuple[Floats, Floats], outcome: Outcome) -> tuple[Floats, Floats]:
         """Costs half way to those of a step that stalls as simulated: a copy costs its time by the share of time that
-        compute waits thereabouts, and a tenth of it anywhere."""
+        compute waits thereabouts, and what compute loses to it anywhere."""
         absences, n_ticks = self.problem.absences, len(self.problem.trace.ticks)
         waits = stall_share(outcome)
         of_group = np.zeros(len(absences.dirty))
         np.maximum.at(of_group, absences.group, waits[absences.after % n_ticks])
-        fetch = self.problem.fetch_cost * (0.1 + waits[absences.until % n_ticks])
-        write = self.problem.write_cost * (0.1 + of_group)
+        fetch = self.problem.fetch_cost * (self.problem.lost[0] + waits[absences.until % n_ticks])
+        write = self.problem.write_cost * (self.problem.lost[1] + of_group)
         return (costs[0] + fetch) / 2, (costs[1] + write) / 2
 
 

@@ -7,13 +7,13 @@ from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import live_bytes
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
 from ebbtide.ir.trace import Trace
-from ebbtide.planners.base import PAGES
+from ebbtide.planners.base import page_size_of
 
 
 def resident(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     """Raises InfeasibleBudgetError if the step's peak of live bytes is above the budget."""
     began = perf_counter_ns()
-    live = live_bytes(trace, PAGES)
+    live = live_bytes(trace, page_size_of(machine))
     tick = int(live.argmax())
     if int(live[tick]) > budget_bytes:
         raise InfeasibleBudgetError(int(live[tick]), trace.ticks[tick].operator, tick, budget_bytes)

@@ -1,10 +1,14 @@
 """Which slow tier the contents of an absence go to, where there are several.
 
-The fastest of them takes all, if it has room. Otherwise a share of the bytes passes it over, the least that makes the
-rest fit, and is spread evenly over the absences in the order of their lengths, so that the links work side by side.
-Left out: moving contents from one slow tier to another.
+The fastest of them takes all, if it has room. Otherwise the next takes what its links can carry without queues: each
+absence, the longest first, asks for time on both links of the slower tier, for its write from when it leaves on and for
+its fetch up to when it is needed, and goes there if neither has to wait for longer than a patience. The least patience
+is used that makes the rest fit, one for writes and one for fetches. So the links work side by side, each as much as it
+can, in every part of the step. What the faster tier still has room for goes back to it, the shortest first.
+Left out: moving contents from one slow tier to another, and one absence of a storage to another tier than the next.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,11 +18,15 @@ from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import levels
 from ebbtide.ir.trace import Trace
-from ebbtide.planners.absences import Absences
+from ebbtide.planners.absences import Absences, Flags
+from ebbtide.planners.base import page_size_of
 from ebbtide.planners.bound import never_used_bytes
+from ebbtide.planners.timing import Clock, Room, copy_ns
 
-_SHARES = 32
-"""How finely the share is searched."""
+_BINS = 1000
+"""A link's time is booked in this many parts of a step."""
+_MOST = 20
+"""Patience p is 2 ** (p / 2) of them; the most is a step."""
 
 
 def reachable_tiers(machine: Machine) -> list[str]:
@@ -33,72 +41,156 @@ def homeless_tier(machine: Machine) -> str:
     return [machine.tiers[0].name, *reachable_tiers(machine)][-1]
 
 
-def assign_tiers(trace: Trace, machine: Machine, absences: Absences, chosen: Ints) -> list[str]:
-    """A tier for each of the ``chosen`` absences, the same for all of a storage. PlanError if they have no room."""
+def assign_tiers(trace: Trace, machine: Machine, absences: Absences, chosen: Ints, clock: Clock) -> list[str]:
+    """A tier for each of the ``chosen`` absences, the same for all of a group. PlanError if they have no room."""
     tiers = reachable_tiers(machine)
     if len(tiers) == 1 and machine.tier(tiers[0]).capacity_bytes is None:
         return [tiers[0]] * len(chosen)
-    spans = _spans(absences, chosen, len(trace.ticks))
+    stored = _stored(absences, chosen, len(trace.ticks))
     held = dict.fromkeys(tiers, 0)
-    held[homeless_tier(machine)] = never_used_bytes(trace)
-    home: dict[int, str] = {}
-    for tier in tiers:
+    held[homeless_tier(machine)] = never_used_bytes(trace, page_size_of(machine))
+    home = np.zeros(len(stored.group), dtype=np.int64)  # the place of a tier in ``tiers``
+    left = np.ones(len(stored.group), dtype=bool)
+    for place, tier in enumerate(tiers):
         capacity = machine.tier(tier).capacity_bytes
-        left = sorted(set(spans.storage.tolist()) - home.keys(), key=lambda number: (-spans.length[number], number))
-        if capacity is None:
-            home |= dict.fromkeys(left, tier)
+        if capacity is None or stored.peak(left) + held[tier] <= capacity:
             break
-        low, high = -1, _SHARES  # a share of ``high`` passes all over, so that what is left fits
-        while high - low > 1:
-            middle = (low + high) // 2
-            stays = _not_passed_over(left, spans, middle / _SHARES)
-            fits = spans.peak(stays, len(trace.ticks)) + held[tier] <= capacity
-            low, high = (low, middle) if fits else (middle, high)
-        home |= dict.fromkeys(_not_passed_over(left, spans, high / _SHARES), tier)
-    if home.keys() != set(spans.storage.tolist()):
-        raise PlanError(("the slow tiers have no room for what has to leave the fast one",))
-    return [home[number] for number in absences.storage[chosen].tolist()]
+        if place + 1 == len(tiers):
+            raise PlanError(("the slow tiers have no room for what has to leave the fast one",))
+        books = _Books(machine, tiers[place + 1], absences, chosen, stored, clock)
+        left = books.take(left, capacity - held[tier])
+        home[left] = place + 1
+    of_group = dict(zip(stored.group.tolist(), home.tolist(), strict=True))
+    return [tiers[of_group[group]] for group in absences.group[chosen].tolist()]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Spans:
-    """Columns: ``storage`` needs ``room`` bytes of a slow tier in ticks [low, high); of each, ``length`` is the sum."""
+class _Stored:
+    """Columns: a group of absences needs ``room`` bytes of a slow tier in ticks [low, high) of a step of ``n_ticks``.
 
-    storage: Ints
+    Its chosen absences are ``chosen[first:last]``.
+    """
+
+    group: Ints
+    first: Ints
+    last: Ints
     low: Ints
     high: Ints
     room: Ints
-    length: dict[int, int]
-    room_of: dict[int, int]
+    n_ticks: int
 
-    def peak(self, storages: list[int], n_ticks: int) -> int:
-        """The most bytes that these storages need at one tick."""
-        rows = np.isin(self.storage, storages)
-        return int(levels(self.low[rows], self.high[rows], self.room[rows], n_ticks).max())
+    def peak(self, rows: Flags) -> int:
+        """The most bytes that these need at one tick."""
+        return int(levels(self.low[rows], self.high[rows], self.room[rows], self.n_ticks).max())
 
 
-def _spans(absences: Absences, chosen: Ints, n_ticks: int) -> _Spans:
+def _stored(absences: Absences, chosen: Ints, n_ticks: int) -> _Stored:
     """From the write of each group, which may be early, to the last use of its replica; for ever if never written."""
     group = absences.group[chosen]
     first = np.flatnonzero(np.diff(group, prepend=-1))
-    last = np.append(first[1:], len(group)) - 1 if len(first) else first
-    storage, dirty = absences.storage[chosen[first]], absences.dirty[group[first]]
+    last = np.append(first[1:], len(group)) if len(first) else first
+    dirty = absences.dirty[group[first]]
     low = np.where(dirty, absences.written[group[first]] + 1, 0)
-    high = np.where(dirty, absences.until[chosen[last]], n_ticks)
-    room, length = absences.room[chosen[first]], dict[int, int]()
-    for number, ticks in zip(storage.tolist(), (high - low).tolist(), strict=True):
-        length[number] = length.get(number, 0) + ticks
-    return _Spans(storage, low, high, room, length, dict(zip(storage.tolist(), room.tolist(), strict=True)))
+    high = np.where(dirty, absences.until[chosen[last - 1]], n_ticks)
+    return _Stored(group[first], first, last, low, high, absences.room[chosen[first]], n_ticks)
 
 
-def _not_passed_over(order: list[int], spans: _Spans, share: float) -> list[int]:
-    """What remains of ``order`` when ``share`` of its bytes, spread evenly, has been passed over."""
-    seen = passed = 0
-    remaining = []
-    for number in order:
-        seen += spans.room_of[number]
-        if passed + spans.room_of[number] <= share * seen:
-            passed += spans.room_of[number]
-        else:
-            remaining.append(number)
-    return remaining
+class _Books:
+    """The time of the two links of a tier, in bins of a step, as jobs book it."""
+
+    def __init__(
+        self, machine: Machine, tier: str, absences: Absences, chosen: Ints, stored: _Stored, clock: Clock
+    ) -> None:
+        fast = machine.tiers[0].name
+        inward, outward = machine.link(tier, fast), machine.link(fast, tier)
+        assert inward is not None
+        assert outward is not None
+        self.stored, self.bin_ns = stored, clock.step_ns / _BINS
+        pays, returns = absences.payers(chosen), absences.returns[chosen]
+        self.out_ns = np.where(pays, copy_ns(outward, absences.nbytes[chosen], 1.0), 0.0).tolist()
+        self.in_ns = np.where(returns, copy_ns(inward, absences.nbytes[chosen], 1.0), 0.0).tolist()
+        self.leaves = (clock.of(absences.after[chosen] + 1) / self.bin_ns).tolist()
+        self.needed = (clock.of(absences.until[chosen]) / self.bin_ns).tolist()
+        lengths = clock.of(stored.high) - clock.of(stored.low)
+        self.order = np.argsort(-lengths, kind="stable")
+
+    def take(self, left: Flags, most_bytes: int) -> Flags:
+        """Of ``left``, what goes to this tier, so that the rest needs at most ``most_bytes``."""
+
+        def fits(write: int, fetch: int) -> bool:
+            return self.stored.peak(left & ~self._within(left, write, fetch)) <= most_bytes
+
+        taken = left
+        if fits(_MOST, _MOST):
+            both = _least(lambda patience: fits(patience, patience))
+            write = _least(lambda patience: fits(patience, both), both)
+            fetch = _least(lambda patience: fits(write, patience), both)
+            taken = self._within(left, write, fetch)
+        return self._give_back(left, taken, most_bytes)
+
+    def _give_back(self, left: Flags, taken: Flags, most_bytes: int) -> Flags:
+        stored, taken = self.stored, taken.copy()
+        rest = left & ~taken
+        free = most_bytes - levels(stored.low[rest], stored.high[rest], stored.room[rest], stored.n_ticks)
+        room = Room(free)
+        for at in self.order[taken[self.order]][::-1].tolist():
+            low, high = int(stored.low[at]), int(stored.high[at])
+            if room.earliest(low, high, int(stored.room[at])) == low:
+                room.take(low, high, int(stored.room[at]))
+                taken[at] = False
+        return taken
+
+    def _within(self, left: Flags, write: int, fetch: int) -> Flags:
+        """What no link would have to carry later than these patiences after it could."""
+        write_bins, fetch_bins = 2.0 ** (write / 2), 2.0 ** (fetch / 2)
+        out, back = [self.bin_ns] * _BINS, [self.bin_ns] * _BINS
+        taken = np.zeros(len(left), dtype=bool)
+        for at in self.order[left[self.order]].tolist():
+            booked: list[tuple[list[float], int, float]] = []
+            for job in range(int(self.stored.first[at]), int(self.stored.last[at])):
+                goes = _book(
+                    out, self.leaves[job], 1, self.out_ns[job], write_bins + self.out_ns[job] / self.bin_ns, booked
+                )
+                if not (
+                    goes
+                    and _book(
+                        back, self.needed[job], -1, self.in_ns[job], fetch_bins + self.in_ns[job] / self.bin_ns, booked
+                    )
+                ):
+                    for link, place, spent in booked:
+                        link[place] += spent
+                    break
+            else:
+                taken[at] = True
+        return taken
+
+
+def _least(fits: Callable[[int], bool], known: int = _MOST) -> int:
+    """The least patience that fits; ``known`` does."""
+    low = -1
+    while known - low > 1:
+        middle = (low + known) // 2
+        low, known = (low, middle) if fits(middle) else (middle, known)
+    return known
+
+
+def _book(
+    link: list[float],
+    place: float,
+    way: int,
+    needed_ns: float,
+    bins: float,
+    booked: list[tuple[list[float], int, float]],
+) -> bool:
+    """Takes time of a link within ``bins`` of ``place``, on or back, and notes it; False if it is too little."""
+    at = int(place) if way > 0 else int(place) - 1
+    for step in range(min(int(bins) + 1, len(link))):
+        if needed_ns <= 0:
+            break
+        bin_ = (at + way * step) % len(link)
+        if link[bin_] > 0:
+            spent = min(link[bin_], needed_ns)
+            link[bin_] -= spent
+            needed_ns -= spent
+            booked.append((link, bin_, spent))
+    return needed_ns <= 0

@@ -1,172 +1,244 @@
-"""Runs a schedule on a virtual clock, as the runtime does. Times are exact for the model, which is:
+"""Runs a step on a virtual clock, as the runtime does. Times are exact for the model, which is:
 
 - Ticks run in order. Commands are issued when compute reaches their tick, in the schedule's order.
-- EVICT queues a copy. DROP gives up the room once the copies from there are done.
-- FETCH waits, in order, for room in the fast tier, then for its link. What a tick gives birth to goes first.
-- A tick begins when all storages that it accesses are valid in the fast tier and all that is born in it has room.
-- A storage that is absent although no command fetches it is fetched at once, before all that wait: a demand fetch.
-- If compute waits and nothing is under way that could help, the safety net evicts the storage whose next use is the
-  farthest.
+- EVICT and FETCH queue a copy on a link. DROP gives up the room once the copies from there are done, and never the last
+  replica.
+- A copy takes room on its target when it begins, and those behind it on the link wait for it. What a tick gives birth
+  to, and what it needs, go before all other copies to the first tier.
+- A tick begins when each storage that it accesses is valid where it may be used ([Note: in place] in ``ir.machine``)
+  and all that is born in it has room. What is valid on no such tier is fetched at once: a demand fetch.
+- Where room is short and nothing under way makes it, the policy says who leaves, to the fastest tier with room; under a
+  plan that is the piece whose next use is the farthest, and it is a *rescue*.
+- A write makes other replicas invalid, and a copy under way arrives as waste.
 - Links are those of ``links``. A busy link stretches ticks by its ``slows_compute``.
 
-Steps repeat. Persistent storages begin where their first command finds them, or in the fast tier, and what is too much
-there leaves before the first tick; what no tick uses is elsewhere. The last of ``n_steps`` is reported.
+Steps repeat. Persistent storages begin where the schedule says, else where their first command finds them, else in the
+first tier, and what is too much there leaves before the first tick; without a plan, what no tick uses is elsewhere.
 
-Left out: room on slow tiers, operations that work in place on them, split storages (ValueError), commands for storages
-that live for longer than a step (ValueError), places on the clock within a tick, and the runtime's own costs.
+Left out: commands for storages that live for longer than a step (ValueError), places on the clock within a tick, and
+the runtime's own costs.
 """
 
-from bisect import bisect_right
 from collections import deque
 from math import inf
 
-import numpy as np
-
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.occupancy import PageSize, exact, paged_bytes
+from ebbtide.ir.occupancy import PageSize
 from ebbtide.ir.schedule import Command, Schedule, Verb
-from ebbtide.ir.timeline import COMPUTE_LANE, Level, Span, SpanKind
+from ebbtide.ir.timeline import SpanKind
 from ebbtide.ir.trace import Access, Trace
 from ebbtide.simulate.links import Copy, Links
-from ebbtide.simulate.result import Outcome
+from ebbtide.simulate.order import Order
+from ebbtide.simulate.pieces import pieces_of
+from ebbtide.simulate.policies import Policy
+from ebbtide.simulate.record import Record
 
-_ABSENT, _COMING, _VALID = range(3)
-"""Of a storage in the fast tier: no room there; room, but a fetch is queued or under way; room and contents."""
-
-
-def simulate(
-    schedule: Schedule,
-    trace: Trace,
-    machine: Machine,
-    page_bytes: PageSize = exact,
-    n_steps: int = 3,
-    record: bool = False,
-) -> Outcome:
-    """The steady step under ``schedule``. The budget is the first tier's capacity (``machine.with_budget``).
-
-    ``record`` asks for spans and levels. ValueError if a tick's storages do not fit the budget together.
-    """
-    run = _Run(schedule, trace, machine, page_bytes)
-    for step in range(n_steps):
-        run.step(record=record and step == n_steps - 1)
-    return run.outcome()
+_WRITE = int(Access.WRITE)
 
 
-class _Run:
-    def __init__(self, schedule: Schedule, trace: Trace, machine: Machine, page_bytes: PageSize) -> None:
-        n_ticks, rows = len(trace.ticks), trace.accesses
-        self.trace = trace
-        self.fast = machine.tiers[0].name
-        self.slower = [tier.name for tier in machine.tiers[1:]]
-        self.room = [paged_bytes(trace, at, 0, row.nbytes, page_bytes) for at, row in enumerate(trace.storages)]
+class Run:
+    """The state of a simulation. Bit r of ``valid``, ``held`` and ``leaving`` stands for the tier of rank r: contents
+    there; room there; room there that goes once the copies from there are done. Policies read it and call its verbs."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        trace: Trace,
+        machine: Machine,
+        page_bytes: PageSize,
+        policy: Policy,
+    ) -> None:
+        self.trace, self.machine, self.policy, self.exclusive = trace, machine, policy, machine.exclusive
+        self.n_ticks, self.n_tiers = len(trace.ticks), len(machine.tiers)
+        self.rank = {tier.name: rank for rank, tier in enumerate(machine.tiers)}
+        self.pieces = pieces_of(schedule, trace, self.rank, page_bytes)
+        count = len(self.pieces)
         self.times = [float(tick.time_ns) for tick in trace.ticks]
-        self.commands: list[list[Command]] = [[] for _ in range(n_ticks)]
-        self.births: list[list[int]] = [[] for _ in range(n_ticks)]
-        self.deaths: list[list[int]] = [[] for _ in range(n_ticks)]
-        self.uses: list[list[tuple[int, bool]]] = [[] for _ in range(n_ticks)]
-        for storage, tick, mode in zip(rows.storage.tolist(), rows.tick.tolist(), rows.mode.tolist(), strict=True):
-            self.uses[tick % n_ticks].append((storage, bool(mode & Access.WRITE)))
-        # State of each storage. Of one that lives for longer than a step there is only room, not state.
-        count = len(trace.storages)
-        self.state = [_ABSENT] * count
-        self.replica: list[str | None] = [None] * count  # the slow tier with valid contents
-        self.leaving = [0] * count  # copies from the fast tier that are queued or under way
-        self.dropping = [False] * count  # the room goes when ``leaving`` comes to 0
-        self.demanded = [False] * count
-        self.generation = [0] * count  # how often the storage has died
-        self.capacity = machine.tiers[0].capacity_bytes
-        self.free: float = inf if self.capacity is None else self.capacity
-        self.waiting: deque[tuple[int, str]] = deque()  # fetches that wait for room, with where from
+        self.valid, self.held, self.leaving = [0] * count, [0] * count, [0] * count
+        self.copies: dict[int, list[Copy]] = {}
+        self.wanted_back: set[int] = set()
+        self.capacity = [inf if tier.capacity_bytes is None else tier.capacity_bytes for tier in machine.tiers]
+        self.promised = [0] * self.n_tiers
+        """Room that copies in queues will take on each tier."""
+        self.leaving_bytes = 0
+        """Room on the first tier that copies under way will give up."""
+        self.order = Order(self.n_tiers, [0.0] * count, self._is_there)
         self.unborn: deque[int] = deque()
-        self.links = Links(machine)
+        self.pinned: set[int] = set()
+        """What the tick at hand uses or gives birth to."""
         self.now = 0.0
-        self.spans: list[Span] | None = None
-        self.levels: list[Level] = []
-        self._place(schedule)
+        self.at = 0
+        """Ticks since the first step began."""
+        self.record = Record(trace, machine, self.pieces)
+        self.links = Links(machine, self)
+        self._usable = self._usable_ranks()
+        self._hop = self._hops()
+        self._is_demanded = not (schedule.commands or schedule.begins)
+        policy.begins(self)
+        self._place()
 
-    def _place(self, schedule: Schedule) -> None:
-        """Sorts commands, births and deaths by tick, and puts persistent storages where their commands expect them."""
-        n_ticks = len(self.trace.ticks)
+    def _usable_ranks(self) -> list[int]:
+        """For each mode of access, the ranks at which it may happen, as bits."""
+        usable = [0, 1, 1, 1]
+        if self.policy.uses_in_place:
+            for rank, tier in enumerate(self.machine.tiers):
+                for mode in (1, 2, 3):
+                    if tier.in_place.writes if mode & _WRITE else tier.in_place.reads:
+                        usable[mode] |= 1 << rank
+        return usable
+
+    def _hops(self) -> dict[int, int]:
+        """From each tier, where a copy on its way to the first tier goes next."""
+        hop: dict[int, int] = {0: 0}
+        ends = [0]
+        for end in ends:
+            for rank in range(self.n_tiers):
+                if rank not in hop and self.links.between(rank, end):
+                    hop[rank] = end
+                    ends.append(rank)
+        return hop
+
+    # ---- the beginning -----------------------------------------------------------------------------------------------
+
+    def _place(self) -> None:
+        """Puts what is there before the first tick where the schedule or the policy has it."""
+        trace, pieces = self.trace, self.pieces
         first: dict[int, Command] = {}
-        used = set(self.trace.accesses.storage.tolist())
-        reachable = [tier for tier in self.slower if self.links.between(tier, self.fast)]
-        for command in schedule.commands:
-            storage = self.trace.storages[command.storage]
-            if (command.low, command.high) != (0, storage.nbytes):
-                raise ValueError(f"storage {command.storage} is split, which the simulator does not model")
-            if storage.death - storage.birth > n_ticks:
-                raise ValueError(f"storage {command.storage} lives for longer than a step and has commands")
-            self.commands[command.at.tick].append(command)
-            if self.fast in (command.source, command.target):
-                first.setdefault(command.storage, command)
-        for number, storage in enumerate(self.trace.storages):
+        fast = self.machine.tiers[0].name
+        for row in pieces.commands:
+            for command, piece in row:
+                if fast in (command.source, command.target):
+                    first.setdefault(piece, command)
+        for piece, number in enumerate(pieces.storage):
+            storage = trace.storages[number]
             if not storage.persistent:
-                self.births[storage.birth].append(number)
-                self.deaths[storage.death % n_ticks].append(number)
-                if storage.death >= n_ticks:  # those of the steps before are there
-                    self.free -= storage.death // n_ticks * self.room[number]
-                    self.state[number] = _VALID
+                generations = storage.death // self.n_ticks  # those of the steps before are there
+                if generations:
+                    rank = self._birth_rank(piece)
+                    self._take(piece, rank)
+                    self.record.change(rank, (generations - 1) * pieces.room[piece], 0.0)
                 continue
-            begin = first.get(number)
-            if begin is not None and begin.verb is Verb.FETCH:
-                self.replica[number] = begin.source
-            elif begin is None and not (number in used or storage.scratch) and self.free < inf and reachable:
-                self.replica[number] = reachable[-1]
-            else:
-                self.state[number] = _VALID
-                self.free -= self.room[number]
-                if begin is not None and begin.verb is Verb.DROP:
-                    self.replica[number] = self._source(number)
+            for rank in self._first_ranks(piece, first.get(piece)):
+                self._take(piece, rank)
+
+    def _first_ranks(self, piece: int, begin: Command | None) -> list[int]:
+        number = self.pieces.storage[piece]
+        if ranks := self.pieces.begins.get(piece):
+            return sorted(ranks)[:1] if self.exclusive else ranks
+        if begin is not None and begin.verb is Verb.FETCH:
+            return [self.rank[begin.source]]
+        storage, is_used = self.trace.storages[number], self.pieces.first_use[piece] < self.n_ticks
+        reachable = [rank for rank in range(1, self.n_tiers) if rank in self._hop]
+        if begin is not None and begin.verb is Verb.DROP and reachable and not self.exclusive:
+            return [0, reachable[0]]
+        if self._is_demanded and not (is_used or storage.scratch) and self.capacity[0] < inf:
+            reachable = [rank for rank in reachable if self.has_room(rank, self.pieces.room[piece])]
+            if reachable:
+                return [reachable[-1]]
+        return [self.policy.home(self, piece)] if self.pieces.moves[piece] else [0]
+
+    def _birth_rank(self, piece: int) -> int:
+        ranks = self.pieces.begins.get(piece)
+        rank = ranks[0] if ranks else self.policy.home(self, piece) if self.pieces.moves[piece] else 0
+        return rank if rank and self.has_room(rank, self.pieces.room[piece]) else 0
 
     # ---- one step ----------------------------------------------------------------------------------------------------
 
-    def step(self, record: bool) -> None:
-        n_ticks = len(self.times)
-        self.began = self.now
-        self.starts = [0.0] * (n_ticks + 1)
-        self.stalls = [0.0] * n_ticks
-        self.by_cause = dict.fromkeys((SpanKind.STALL_ROOM, SpanKind.STALL_LATE, SpanKind.STALL_DEMAND), 0.0)
-        self.rescues = 0
-        self.moved_before = self.links.moved_bytes()
-        if record:
-            self.spans = []
-            self.links.finished = self._copied
-            self._level()
-        for tick in range(n_ticks):
-            self.starts[tick] = self.now - self.began
-            for number in self.deaths[tick]:
-                self._die(number)
-            for command in self.commands[tick]:
-                self._issue(command)
-            if self.births[tick]:
-                self.unborn.extend(self.births[tick])
-            if self.unborn or self.waiting:
-                self._give_room()
+    def step(self, is_last: bool) -> None:
+        record, uses, births = self.record, self.pieces.uses, self.pieces.births
+        record.begin(self.now, self.links, is_last)
+        for tick in range(self.n_ticks):
+            record.reach(tick, self.now)
+            for piece in self.pieces.deaths[tick]:
+                self._die(piece)
+            for command, piece in self.pieces.commands[tick]:
+                self._issue(command, piece)
+            self.policy.before(self, tick)
+            self.pinned = {use[0] for use in uses[tick]}
+            self.pinned.update(births[tick])
+            for piece in births[tick]:
+                self._bear(piece)
             self._wait(tick)
-            self._compute(tick)
-            for number, writes in self.uses[tick]:
-                if writes and self.replica[number] is not None:
-                    self.replica[number] = None
-        self.starts[n_ticks] = self.now - self.began
+            self._compute(tick, self._use(tick))
+            self.pinned = set()
+            self.policy.after(self, tick)
+            self.links.start(self.now)
+            self.at += 1
+        record.end(self.now, self.links)
 
-    def outcome(self) -> Outcome:
-        moved = {
-            name: nbytes - self.moved_before.get(name, 0)
-            for name, nbytes in self.links.moved_bytes().items()
-            if nbytes > self.moved_before.get(name, 0)
-        }
-        return Outcome(
-            np.rint(self.starts).astype(np.int64),
-            np.rint(self.stalls).astype(np.int64),
-            {kind: round(spent) for kind, spent in self.by_cause.items()},
-            moved,
-            self.rescues,
-            tuple(sorted(self.spans or (), key=lambda span: (span.start_ns, span.stop_ns))),
-            tuple(self.levels),
-        )
+    def _wait(self, tick: int) -> None:
+        """Until the tick may begin."""
+        self._give_room()
+        missing = self._missing(tick)
+        born = self.pieces.births[tick]
+        self.record.uses(sum(use[0] not in born for use in self.pieces.uses[tick]), len(missing))
+        while True:
+            for piece in missing:
+                self._demand(piece)
+            self.links.start(self.now)
+            if missing:
+                missing = self._missing(tick)
+            if not missing and not self.unborn and self.free(0) >= 0:
+                return
+            self._find_room(missing)
+            cause = SpanKind.STALL_LATE if missing else SpanKind.STALL_ROOM
+            if any(copy.demanded for piece in missing for copy in self.copies.get(piece, ())):
+                cause = SpanKind.STALL_DEMAND
+            began = self.now
+            self.links.start(self.now)
+            if self.links.idle:
+                self._give_room()
+                missing = self._missing(tick)
+                if missing or self.unborn or self.free(0) < 0:
+                    self._unstick(tick, missing)
+                continue
+            self._go_on()
+            self.record.stall(tick, cause, began, self.now)
+            missing = self._missing(tick)
 
-    def _compute(self, tick: int) -> None:
-        began, work, links = self.now, self.times[tick], self.links
+    def _missing(self, tick: int) -> list[int]:
+        """What the tick uses and cannot use yet."""
+        valid, leaving, missing = self.valid, self.leaving, []
+        for piece, mode, _ in self.pieces.uses[tick]:
+            is_valid = valid[piece]
+            if is_valid & 1 and not leaving[piece] & 1:
+                continue
+            if not is_valid and piece in self.unborn:
+                continue
+            here = is_valid & ~leaving[piece] & self._usable[mode]
+            if here and not any(copy.due <= self.at for copy in self.copies.get(piece, ()) if copy.target == 0):
+                continue
+            missing.append(piece)
+        return missing
+
+    def _use(self, tick: int) -> float:
+        """The operation touches what it uses; returns how long it takes."""
+        extra_ns, policy, order, valid = 0.0, self.policy, self.order, self.valid
+        slow_reads = slow_writes = 0
+        for piece, mode, until in self.pieces.uses[tick]:
+            is_valid = valid[piece]
+            rank = 0
+            if not is_valid & 1:
+                usable = is_valid & self._usable[mode]
+                rank = (usable & -usable).bit_length() - 1
+                nbytes = self.pieces.nbytes[piece]
+                reads, writes = nbytes * (mode & 1), nbytes * (mode >> 1)
+                extra_ns += self.machine.in_place_ns(self.machine.tiers[rank].name, reads, writes)
+                self.record.use_in_place(rank, reads, writes)
+                slow_reads, slow_writes = slow_reads + reads, slow_writes + writes
+            if mode & _WRITE and (is_valid != 1 << rank or piece in self.copies):
+                self._overwrite(piece, rank)
+            order.touch(piece, policy.key(self, piece, until))
+        time_ns = self.times[tick]
+        if extra_ns:
+            reads, writes = self.record.operand_bytes(tick)
+            longer = self.machine.tick_ns(time_ns, reads, writes, extra_ns)
+            self.record.slower(longer - time_ns)
+            return longer
+        return time_ns
+
+    def _compute(self, tick: int, work: float) -> None:
+        began, links = self.now, self.links
         while True:
             end = self.now + work * links.slowdown
             if end < links.next_end:
@@ -176,178 +248,347 @@ class _Run:
             self._go_on()
             if work <= 0:
                 break
-        if self.spans is not None:
-            self._span(COMPUTE_LANE, SpanKind.COMPUTE, began, self.now, tick)
+        self.record.compute(tick, began, self.now)
 
     def _go_on(self) -> None:
         """To the next event of a link."""
         self.now = max(self.now, self.links.next_end)
         self.links.advance(self.now)
-
-    def _wait(self, tick: int) -> None:
-        """Until the tick may begin."""
-        while (cause := self._cause(tick)) is not None:
-            began = self.now
-            if self.links.idle:
-                self._rescue(tick)
-                continue
-            self._go_on()
-            self.by_cause[cause] += self.now - began
-            self.stalls[tick] += self.now - began
-            if self.spans is not None:
-                self._span(COMPUTE_LANE, cause, began, self.now, tick)
-
-    def _cause(self, tick: int) -> SpanKind | None:
-        """Why the tick cannot begin; fetches what nobody asked for."""
-        cause = None
-        for number, _ in self.uses[tick]:
-            if self.state[number] == _VALID or number in self.unborn:
-                continue
-            if self.state[number] == _ABSENT and not any(number == waiting for waiting, _ in self.waiting):
-                self.demanded[number] = True
-                self.rescues += 1
-                self.waiting.appendleft((number, self._source(number)))
-                self._give_room()
-                if self.state[number] == _VALID:
-                    continue
-            if cause is not SpanKind.STALL_DEMAND:
-                cause = SpanKind.STALL_DEMAND if self.demanded[number] else SpanKind.STALL_LATE
-        if cause is None and (self.unborn or self.free < 0):
-            return SpanKind.STALL_ROOM
-        return cause
-
-    def _rescue(self, tick: int) -> None:
-        """The safety net: compute waits for room that nothing will make."""
-        used = {number for number, _ in self.uses[tick]} | set(self.births[tick])
-        candidates = [
-            (self._next_use(number, tick), self.room[number], -number)
-            for number, state in enumerate(self.state)
-            if state == _VALID and number not in used and not self.dropping[number] and self._may_leave(number)
-        ]
-        if not candidates:
-            operator = self.trace.ticks[tick].operator
-            raise ValueError(f"tick {tick} ({operator}) does not fit the budget with what cannot leave")
-        victim = -max(candidates)[2]
-        self.rescues += 1
-        target = next(tier for tier in self.slower if self.links.between(self.fast, tier))
-        if self.replica[victim] is None:
-            self._evict(victim, self.fast, target)
-        self._drop(victim)
         self._give_room()
 
-    def _may_leave(self, number: int) -> bool:
-        storage = self.trace.storages[number]
-        return not storage.scratch and storage.death - storage.birth <= len(self.times)
+    # ---- what policies ask and say -----------------------------------------------------------------------------------
 
-    def _next_use(self, number: int, tick: int) -> int:
-        """In ticks from now; a storage that is not used again comes after all others."""
-        rows, n_ticks = self.trace.accesses, len(self.times)
-        ticks = sorted(int(at) % n_ticks for at in rows.tick[rows.of(number)])
-        if not ticks:
-            return 2 * n_ticks
-        place = bisect_right(ticks, tick)
-        return ticks[place] - tick if place < len(ticks) else ticks[0] + n_ticks - tick
+    def free(self, rank: int) -> float:
+        return self.capacity[rank] - self.record.used[rank]
 
-    # ---- commands ----------------------------------------------------------------------------------------------------
+    def has_room(self, rank: int, nbytes: int) -> bool:
+        """Whether there is room that no copy in a queue will take."""
+        return self.free(rank) - self.promised[rank] >= nbytes
 
-    def _issue(self, command: Command) -> None:
-        number = command.storage
-        if command.verb is Verb.FETCH:
-            assert command.target is not None
-            if self.dropping[number]:  # it has not left yet
-                self.dropping[number] = False
-            elif self.state[number] == _ABSENT and command.target == self.fast:
-                self.waiting.append((number, command.source))
-        elif command.verb is Verb.EVICT:
-            assert command.target is not None
-            if self.state[number] == _VALID and command.source == self.fast and self.replica[number] is None:
-                self._evict(number, command.source, command.target)
-        elif command.source == self.fast:
-            if self.state[number] == _VALID and (self.leaving[number] or self.replica[number] is not None):
-                self._drop(number)
-        elif self.state[number] == _VALID and self.replica[number] == command.source:
-            self.replica[number] = None
+    def writes_in_place(self, rank: int) -> bool:
+        return self.machine.tiers[rank].in_place.writes
 
-    def _evict(self, number: int, source: str, target: str) -> None:
-        self.leaving[number] += 1
+    def is_born(self, piece: int) -> bool:
+        return not self.trace.storages[self.pieces.storage[piece]].persistent
 
-        generation = self.generation[number]
+    def may_leave(self, piece: int) -> bool:
+        """Whether a piece may leave the first tier now."""
+        return piece not in self.pinned and self._is_there(piece, 0)
 
-        def arrived(_copy: Copy) -> None:
-            if self.generation[number] != generation:
-                return
-            self.leaving[number] -= 1
-            self.replica[number] = target
-            if self.dropping[number] and not self.leaving[number]:
-                self._leave(number)
+    def evict(self, piece: int) -> bool:
+        """The piece leaves the first tier, without a copy if there is another replica. Whether it could."""
+        if not self.valid[piece] & ~1 and not any(copy.source == 0 for copy in self.copies.get(piece, ())):
+            target = self._target(piece, 0)
+            if target is None:
+                return False
+            self._put(piece, 0, target, self.at)
+        self._drop(piece, 0)
+        return True
 
-        self.links.put(source, target, Copy(number, self.trace.storages[number].nbytes, arrived), self.now)
+    def is_only_slow(self, piece: int) -> bool:
+        """Whether a piece lies on slower tiers alone."""
+        return bool(self.valid[piece]) and not self.valid[piece] & 1
 
-    def _drop(self, number: int) -> None:
-        self.dropping[number] = True
-        if not self.leaving[number]:
-            self._leave(number)
+    def promote(self, piece: int) -> None:
+        """Beside the compute, if there is room and a link."""
+        if not self.valid[piece] & 1 and piece not in self.copies and self.pieces.moves[piece]:
+            source = self._source(piece)
+            if source is not None and self._hop[source] == 0 and self.has_room(0, self.pieces.room[piece]):
+                self._put(piece, source, 0, self.at + 2 * self.n_ticks)
 
-    def _leave(self, number: int) -> None:
-        self.dropping[number] = False
-        self.state[number] = _ABSENT
-        self.free += self.room[number]
-        self._level()
-        self._give_room()
-
-    def _die(self, number: int) -> None:
-        """A storage's contents are gone; a copy under way ends unheard."""
-        if self.trace.storages[number].death - self.trace.storages[number].birth > len(self.times):
-            self.free += self.room[number]
+    def make_room(self, rank: int, nbytes: float, forced: bool = True) -> None:
+        """Until so much of the first tier is free, or will be, or nothing more may leave."""
+        if self.free(rank) + self.leaving_bytes >= nbytes:
             return
-        if self.dropping[number]:
-            self.dropping[number] = False
-        if self.state[number] != _ABSENT:
-            self.free += self.room[number]
-        self.state[number], self.replica[number], self.demanded[number] = _ABSENT, None, False
-        self.leaving[number] = 0
-        self.generation[number] += 1
-        if any(number == waiting for waiting, _ in self.waiting):
-            self.waiting = deque(fetch for fetch in self.waiting if fetch[0] != number)
-        self._level()
+        for piece in self.order.victims(rank, self.may_leave):
+            if not self.evict(piece):
+                break
+            if forced:
+                self.record.rescue()
+            if self.free(rank) + self.leaving_bytes >= nbytes:
+                break
 
-    def _source(self, number: int) -> str:
-        """Where a demand fetch reads from; what was never written comes from the first tier with a link."""
-        return self.replica[number] or next(tier for tier in self.slower if self.links.between(tier, self.fast))
+    # ---- rooms -------------------------------------------------------------------------------------------------------
+
+    def admits(self, copy: Copy, nbytes: int) -> bool:
+        if not copy.has_begun:
+            nbytes += self.pieces.room[copy.piece] - self.pieces.nbytes[copy.piece]
+        target = copy.target
+        if nbytes > self.free(target):
+            return False
+        if target == 0 and self.unborn and copy.piece not in self.pinned:
+            return False
+        copy.taken += nbytes
+        self.promised[target] -= nbytes
+        self.record.change(target, nbytes, self.now)
+        return True
+
+    def arrived(self, copy: Copy, nbytes: int) -> None:
+        piece, source = copy.piece, copy.source
+        if copy.dead:
+            self.record.change(copy.target, -copy.taken, self.now)
+            return
+        bit = 1 << source
+        if self.exclusive and not self.leaving[piece] & bit:
+            self._mark_leaving(piece, source)
+        is_alone = sum(other.source == source for other in self.copies[piece]) == 1
+        if copy.left and is_alone and self.leaving[piece] & bit:
+            self.valid[piece] &= ~bit
+            copy.freed += nbytes
+            self._give_up(source, nbytes)
+        if copy.left:
+            return
+        self._forget(copy)
+        self.valid[piece] |= 1 << copy.target
+        self.held[piece] |= 1 << copy.target
+        self.order.arrive(piece, copy.target)
+        if self.leaving[piece] & bit:
+            self._leave_if_done(piece, source, copy.freed)
+        if piece in self.wanted_back:
+            self.wanted_back.discard(piece)
+            self._demand(piece)
+
+    def _take(self, piece: int, rank: int) -> None:
+        self.valid[piece] |= 1 << rank
+        self.held[piece] |= 1 << rank
+        self.record.change(rank, self.pieces.room[piece], self.now)
+        self.order.arrive(piece, rank)
+
+    def _give_up(self, rank: int, nbytes: int) -> None:
+        self.record.change(rank, -nbytes, self.now)
+        if rank == 0:
+            self.leaving_bytes -= nbytes
+
+    def _drop(self, piece: int, rank: int) -> None:
+        """Gives up the room once the copies from there are done."""
+        bit = 1 << rank
+        if self.leaving[piece] & bit or not self.held[piece] & bit:
+            return
+        reading = any(copy.source == rank for copy in self.copies.get(piece, ()))
+        if not reading and not self.valid[piece] & ~self.leaving[piece] & ~bit:
+            if self.exclusive and rank == 0:
+                self.evict(piece)
+            return
+        self._mark_leaving(piece, rank)
+        self._leave_if_done(piece, rank)
+
+    def _mark_leaving(self, piece: int, rank: int) -> None:
+        self.leaving[piece] |= 1 << rank
+        if rank == 0:
+            self.leaving_bytes += self.pieces.room[piece]
+
+    def _stay(self, piece: int, rank: int) -> None:
+        """Takes back a drop."""
+        self.leaving[piece] &= ~(1 << rank)
+        if rank == 0:
+            self.leaving_bytes -= self.pieces.room[piece]
+        self.order.arrive(piece, rank)
+
+    def _leave_if_done(self, piece: int, rank: int, freed: int = 0) -> None:
+        if any(copy.source == rank for copy in self.copies.get(piece, ())):
+            return
+        bit = 1 << rank
+        if not self.valid[piece] & ~bit:
+            self._stay(piece, rank)
+            return
+        self.valid[piece] &= ~bit
+        self.held[piece] &= ~bit
+        self.leaving[piece] &= ~bit
+        self._give_up(rank, self.pieces.room[piece] - freed)
+
+    def _bear(self, piece: int) -> None:
+        rank = self._birth_rank(piece)
+        if rank:
+            self._take(piece, rank)
+        else:
+            self.unborn.append(piece)
 
     def _give_room(self) -> None:
-        """First to what is born, then to fetches in order."""
-        while self.unborn and self.room[self.unborn[0]] <= self.free:
-            number = self.unborn.popleft()
-            self.free -= self.room[number]
-            self.state[number] = _VALID
-            self._level()
-        while self.waiting and not self.unborn and self.room[self.waiting[0][0]] <= self.free:
-            number, source = self.waiting.popleft()
-            self.free -= self.room[number]
-            self.state[number] = _COMING
-            self._level()
-            self.links.put(source, self.fast, Copy(number, self.trace.storages[number].nbytes, self._fetched), self.now)
+        """To what is born, in order."""
+        while self.unborn and self.pieces.room[self.unborn[0]] <= self.free(0):
+            self._take(self.unborn.popleft(), 0)
 
-    def _fetched(self, copy: Copy) -> None:
-        if self.state[copy.storage] == _COMING:
-            self.state[copy.storage] = _VALID
-            self.demanded[copy.storage] = False
+    def _die(self, piece: int) -> None:
+        """A storage's contents are gone, and the copies of them end unheard."""
+        room = self.pieces.room[piece]
+        storage = self.trace.storages[self.pieces.storage[piece]]
+        if storage.death - storage.birth > self.n_ticks:
+            held = self.held[piece]
+            self.record.change((held & -held).bit_length() - 1, -room, self.now)
+            return
+        freed = [0] * self.n_tiers
+        for copy in [*self.copies.get(piece, ())]:
+            freed[copy.source] += copy.freed
+            copy.freed = 0
+            self._cancel(copy)
+        for rank in range(self.n_tiers):
+            if self.leaving[piece] >> rank & 1:
+                self._stay(piece, rank)
+                self.leaving_bytes += freed[rank] if rank == 0 else 0
+            if self.held[piece] >> rank & 1:
+                self.record.change(rank, freed[rank] - room, self.now)
+        self.valid[piece] = self.held[piece] = self.leaving[piece] = 0
+        self.wanted_back.discard(piece)
 
-    # ---- the record --------------------------------------------------------------------------------------------------
+    def _overwrite(self, piece: int, rank: int) -> None:
+        """All but the replica that is written are gone."""
+        for copy in [*self.copies.get(piece, ())]:
+            self._cancel(copy)
+        for other in range(self.n_tiers):
+            if self.leaving[piece] >> other & 1:
+                self._stay(piece, other)
+            if other != rank and self.held[piece] >> other & 1:
+                self.record.change(other, -self.pieces.room[piece], self.now)
+        self.valid[piece] = self.held[piece] = 1 << rank
 
-    def _span(self, lane: str, kind: SpanKind, start: float, stop: float, tick: int) -> None:
-        low, high = round(start - self.began), round(stop - self.began)
-        assert self.spans is not None
-        if high > low:
-            self.spans.append(Span(lane, kind, low, high, tick, label=self.trace.ticks[tick].operator))
+    # ---- copies ------------------------------------------------------------------------------------------------------
 
-    def _copied(self, lane: str, copy: Copy, now: float) -> None:
-        kind = SpanKind.FETCH if lane.endswith(f"->{self.fast}") else SpanKind.EVICT
-        low = max(round(copy.began - self.began), 0)
-        assert self.spans is not None
-        self.spans.append(Span(lane, kind, low, round(now - self.began), None, copy.storage, copy.nbytes))
+    def _put(self, piece: int, source: int, target: int, due: int, demanded: bool = False) -> None:
+        copy = Copy(piece, source, target, self.pieces.nbytes[piece], due, demanded, demanded)
+        self.copies.setdefault(piece, []).append(copy)
+        self.promised[target] += self.pieces.room[piece]
+        self.links.put(copy)
 
-    def _level(self) -> None:
-        if self.spans is not None and self.capacity is not None:
-            self.levels.append(Level(self.fast, round(self.now - self.began), round(self.capacity - self.free)))
+    def _forget(self, copy: Copy) -> None:
+        mine = self.copies[copy.piece]
+        mine.remove(copy)
+        if not mine:
+            del self.copies[copy.piece]
+
+    def _cancel(self, copy: Copy) -> None:
+        """What the copy gave up on its source comes back."""
+        self._forget(copy)
+        self.promised[copy.target] -= self.pieces.room[copy.piece] - copy.taken
+        if not copy.chunk:
+            self.record.change(copy.target, -copy.taken, self.now)
+        if copy.freed:
+            self.record.change(copy.source, copy.freed, self.now)
+            self.valid[copy.piece] |= 1 << copy.source
+            if copy.source == 0:
+                self.leaving_bytes += copy.freed
+        self.links.cancel(copy)
+
+    def _source(self, piece: int) -> int | None:
+        """The fastest tier with valid contents and a way to the first."""
+        valid = self.valid[piece] & ~1
+        return next((rank for rank in range(1, self.n_tiers) if valid >> rank & 1 and rank in self._hop), None)
+
+    def _target(self, piece: int, source: int) -> int | None:
+        """The fastest tier below with a link and room; without any room the fastest, where room can be made."""
+        below = [rank for rank in range(source + 1, self.n_tiers) if self.links.between(source, rank)]
+        room = self.pieces.room[piece]
+        with_room = (rank for rank in below if self.has_room(rank, room))
+        return next(with_room, None) or next((rank for rank in below if self.capacity[rank] >= room), None)
+
+    def _demand(self, piece: int) -> None:
+        """The tick needs the piece in the first tier."""
+        mine = self.copies.get(piece, ())
+        for copy in mine:
+            if copy.target == 0:
+                self.links.hurry(copy)
+                return
+        if self.valid[piece] & self.leaving[piece] & 1:
+            self._keep(piece)
+        elif self.valid[piece] & 1:
+            pass
+        elif (source := self._source(piece)) is not None and not self.leaving[piece] >> source & 1:
+            hop = self._hop[source]
+            if not any(copy.target == hop for copy in mine):
+                self.record.demand_fetch(self.pieces.nbytes[piece])
+                self._put(piece, source, hop, self.at, demanded=True)
+        else:
+            self.wanted_back.add(piece)
+
+    def _keep(self, piece: int) -> None:
+        """What is about to leave the first tier stays. A copy of it that has not begun is of no use if it is a move."""
+        self._stay(piece, 0)
+        for copy in [*self.copies.get(piece, ())]:
+            if self.exclusive and not copy.has_begun:
+                self._cancel(copy)
+            elif self.exclusive:
+                self._mark_leaving(piece, 0)
+                self.wanted_back.add(piece)
+
+    def _issue(self, command: Command, piece: int) -> None:
+        source = self.rank[command.source]
+        if command.target is None:
+            self._drop(piece, source)
+            return
+        target = self.rank[command.target]
+        due = self.at + (command.due.tick - command.at.tick) % self.n_ticks
+        for copy in self.copies.get(piece, ()):
+            if copy.target == target:
+                copy.due = min(copy.due, due)
+                return
+        if self.valid[piece] >> target & 1:
+            if self.leaving[piece] >> target & 1:  # it has not left yet
+                self._keep(piece) if target == 0 else self._stay(piece, target)
+            return
+        if not self.valid[piece] >> source & 1:
+            other = self._source(piece)
+            if command.verb is Verb.EVICT or other is None or not self.links.between(other, target):
+                return
+            source = other
+        if command.verb is Verb.EVICT and not self.has_room(target, self.pieces.room[piece]):
+            target = self._target(piece, source) or target
+            if self.valid[piece] >> target & 1:
+                return
+        self._put(piece, source, target, due)
+
+    # ---- the safety net ----------------------------------------------------------------------------------------------
+
+    def _is_there(self, piece: int, rank: int) -> bool:
+        return bool(self.valid[piece] & ~self.leaving[piece] & 1 << rank) and self.pieces.moves[piece]
+
+    def _find_room(self, missing: list[int]) -> None:
+        """Evicts what the room lacks for the tick at hand."""
+        wanted = sum(self.pieces.room[piece] for piece in self.unborn)
+        for piece in missing:
+            taken = sum(copy.taken for copy in self.copies.get(piece, ()) if copy.target == 0)
+            wanted += 0 if self.valid[piece] & 1 else self.pieces.room[piece] - taken
+        self.make_room(0, wanted)
+
+    def _unstick(self, tick: int, missing: list[int]) -> None:
+        """Compute waits, and nothing is under way that could help."""
+        for copy in self.links.heads():
+            if copy.target and self._make_slow_room(copy):
+                return
+        for copy in self.links.queued():
+            if copy.target == 0 and copy.taken and copy.piece not in self.pinned:
+                self._cancel(copy)
+                return
+        operator = self.trace.ticks[tick].operator
+        raise ValueError(f"tick {tick} ({operator}) does not fit the budget with what cannot leave")
+
+    def _make_slow_room(self, copy: Copy) -> bool:
+        """For a copy that waits at the head of its link: where a replica can go, or contents can move on."""
+        rank, room = copy.target, self.pieces.room[copy.piece] - copy.taken
+        began = self.free(rank)
+
+        def is_free(piece: int) -> bool:
+            return piece not in self.copies and piece not in self.pinned
+
+        if self.has_room(rank, 0) and room <= began:
+            return False  # it has room, so something else holds it
+        doubled = self.order.victims(rank, lambda piece: is_free(piece) and bool(self.valid[piece] & ~(1 << rank)))
+        for piece in doubled:
+            self._drop(piece, rank)
+            if self.free(rank) >= room:
+                return True
+        if self.free(rank) > began:
+            return True
+        for who in (is_free, self._has_only_plans):  # the latter: two that wait for each other's room
+            for piece in self.order.victims(rank, who):
+                below = self._target(piece, rank)
+                if below is None or not self.has_room(below, self.pieces.room[piece]):
+                    return False
+                for planned in [*self.copies.get(piece, ())]:
+                    self._cancel(planned)
+                self._put(piece, rank, below, self.at)
+                self._drop(piece, rank)
+                return True
+        return False
+
+    def _has_only_plans(self, piece: int) -> bool:
+        """Whether no copy of the piece has begun."""
+        return not any(copy.has_begun for copy in self.copies.get(piece, ()))

@@ -1,0 +1,85 @@
+"""``--set KEY=VALUE``: figures of a machine changed one by one.
+
+A key is the name of a tier, a link or a group and one of its figures: ``gpu.capacity_bytes``,
+``host_to_gpu.latency_ns``, ``gpu_in.bytes_per_s``; or ``compute.overlap``, ``cost.years``. All that are numbers in
+``ir.machine`` can be set.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from types import NoneType
+from typing import Any, get_args, get_type_hints
+
+from ebbtide.errors import SettingError
+from ebbtide.ir.machine import Compute, Cost, Link, LinkGroup, Machine, Tier
+from ebbtide.units import SIZES_ACCEPTED, parse_size
+
+UNLIMITED = "unlimited"
+"""The value that takes a bound away."""
+
+_TABLES = ("compute", "cost", "tiers", "links", "groups")
+
+
+def changed(machine: Machine, changes: Sequence[str]) -> Machine:
+    """The machine with every ``KEY=VALUE`` carried out in order. Raises SettingError."""
+    for change in changes:
+        key, equals, text = change.partition("=")
+        places = _places(machine)
+        if not equals or key.strip() not in places:
+            raise SettingError(f"--set {change}: write KEY=VALUE, where KEY is one of {', '.join(places)}")
+        table, at, name = places[key.strip()]
+        records = list(_records(machine, table))
+        try:
+            value = _read(text.strip(), get_type_hints(type(records[at]))[name])
+            records[at] = replace(records[at], **{name: value})
+            is_one = not isinstance(getattr(machine, table), tuple)
+            with_it: dict[str, Any] = {table: records[0] if is_one else tuple(records)}
+            machine = replace(machine, **with_it)
+        except (ValueError, OverflowError) as error:
+            raise SettingError(f"--set {change}: {error}") from error
+    return machine
+
+
+def _places(machine: Machine) -> dict[str, tuple[str, int, str]]:
+    """Every key, and the table, row and field that it names."""
+    return {
+        f"{_name(record)}.{field.name}": (table, at, field.name)
+        for table in _TABLES
+        for at, record in enumerate(_records(machine, table))
+        for field in fields(record)
+        if _number_type(get_type_hints(type(record))[field.name]) is not None
+    }
+
+
+def _records(machine: Machine, table: str) -> tuple[Any, ...]:
+    """A table's records; ``compute`` and ``cost`` are tables of one."""
+    found = getattr(machine, table)
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _name(record: Tier | Link | LinkGroup | Compute | Cost) -> str:
+    if isinstance(record, Compute | Cost):
+        return type(record).__name__.lower()
+    return f"{record.source}_to_{record.target}" if isinstance(record, Link) else record.name
+
+
+def _number_type(declared: Any) -> type | None:
+    """int or float, for a field of that type or one that may be None; None for any other."""
+    choices = [choice for choice in (get_args(declared) or (declared,)) if choice is not NoneType]
+    return choices[0] if choices in ([int], [float]) else None
+
+
+def _read(text: str, declared: Any) -> int | float | None:
+    """A number as people write it: 8e9, 32GiB, 0.06."""
+    if text == UNLIMITED and NoneType in get_args(declared):
+        return None
+    if _number_type(declared) is float:
+        return float(text)
+    try:
+        return parse_size(text)
+    except ValueError:
+        pass
+    try:
+        return round(float(text))
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number; accepted: {SIZES_ACCEPTED}, or one such as 8e9") from None

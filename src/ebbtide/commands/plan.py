@@ -1,0 +1,83 @@
+"""``ebbtide plan``: a plan for a recorded step, for this machine or another."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ebbtide.commands.inputs import Inputs, fast_option, machine_options, read_inputs, trace_argument
+from ebbtide.errors import SettingError
+
+if TYPE_CHECKING:
+    from ebbtide.ir.plan import Plan
+
+TIERPLAN = "tierplan/1"
+
+
+@click.command()
+@trace_argument
+@machine_options
+@fast_option
+@click.option("--policy", metavar="NAME", default="ebbtide", show_default=True, help="The planner.")
+@click.option("--export", type=click.Choice([TIERPLAN]), help="Write this format in place of Ebbtide's own.")
+@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Write the plan.")
+def plan(
+    trace: Path,
+    machine: Path | None,
+    changes: tuple[str, ...],
+    fast: str | None,
+    policy: str,
+    export: str | None,
+    output: Path | None,
+) -> None:
+    """Plan a step that `ebbtide run --save-trace` or somebody else recorded.
+
+    Shows the time that the plan should take, a time that no plan can beat, and what lies between. `ebbtide run --plan`
+    follows the file.
+    """
+    from ebbtide.planners import plan as make
+
+    if output is not None and not output.absolute().parent.is_dir():
+        raise SettingError(f"the plan cannot be written to {output}: there is no such directory")
+    if export is not None and output is None:
+        raise SettingError(f"--export {export} needs a file: -o FILE")
+    inputs = read_inputs(trace, machine, changes, fast)
+    made = make(policy, inputs.trace, inputs.machine, inputs.budget_bytes)
+    if output is not None:
+        _write(made, inputs, trace, export, output)
+    click.echo(describe(made, inputs))
+
+
+def describe(made: "Plan", inputs: Inputs) -> str:
+    """The plan's figures, a line each."""
+    from ebbtide.units import format_bytes, format_time
+
+    resident_ns = inputs.trace.step_ns
+    share = resident_ns / max(made.predicted_ns, 1)
+    rows = {
+        "step": f"{len(inputs.trace.ticks)} operations, {len(inputs.trace.storages)} storages",
+        "budget": f"{format_bytes(made.budget_bytes)} of {inputs.machine.tiers[0].name}",
+        "predicted": f"{format_time(made.predicted_ns / 1e9)}, {share:.2%} of the speed with everything resident",
+        "lower bound": f"{format_time(made.lower_bound_ns / 1e9)}: no plan is faster",
+        "gap": f"{made.gap:.2%} ({made.status})",
+        "planned in": f"{format_time(made.plan_ns / 1e9)} by {made.planner}",
+    }
+    return "\n".join(f"{name:<12} {text}" for name, text in rows.items())
+
+
+def _write(made: "Plan", inputs: Inputs, trace: Path, export: str | None, output: Path) -> None:
+    from ebbtide.whole_file import write_whole
+
+    try:
+        if export is None:
+            from ebbtide.ir.files import save
+
+            save(made, output)
+        else:
+            from ebbtide.ir.tierplan import to_tierplan
+            from ebbtide.ir.tiertrace import read_tensor_ids
+
+            ids = read_tensor_ids(trace)
+            write_whole(output, to_tierplan(made, inputs.trace, inputs.machine, ids).encode())
+    except OSError as error:
+        raise SettingError(f"the plan cannot be written to {output}: {error}") from error

@@ -1,0 +1,129 @@
+"""Writes a plan as ``tierplan/1``, which the judge of ``tiertrace/1`` carries out: operations queued at kernels.
+
+An ``evict`` is queued at the tick at which the copy may begin, but not before the last kernel that uses the tensor
+there has ended, since contents lie in one place there. A ``prefetch`` is queued at the tick at which the
+stay in the fastest tier begins. At one tick, evictions come before prefetches, and of those the one needed first.
+``initial`` is where globals lie when the step begins, so that the first iteration is like the others.
+
+What the format cannot say raises PlanError: split storages, births elsewhere than in the fastest tier, use in place
+of a slower one, moves between slower tiers, and storages that live across the step's end.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ebbtide.errors import PlanError
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.plan import Plan, Stay
+from ebbtide.ir.trace import Trace
+
+FORMAT = "tierplan/1"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Operation:
+    """Queued at ``tick``; ``due`` is when it has to be done, in ticks from there. ``to`` is None for a prefetch."""
+
+    tick: int
+    is_prefetch: bool
+    due: int
+    storage: int
+    to: str | None
+
+    def as_json(self, ids: Sequence[int]) -> dict[str, Any]:
+        if self.to is None:
+            return {"at_kernel": self.tick, "op": "prefetch", "tensor": ids[self.storage]}
+        return {"at_kernel": self.tick, "op": "evict", "tensor": ids[self.storage], "to": self.to}
+
+
+def to_tierplan(plan: Plan, trace: Trace, machine: Machine, ids: Sequence[int]) -> str:
+    """The file's text. ``ids[n]`` is the id of the tensor that is storage n (``tiertrace.read_tensor_ids``); what has
+    none is scratch, which the judge knows by itself. Callers MUST have checked the plan."""
+    fast = machine.tiers[0].name
+    of_storage: dict[int, list[Stay]] = {}
+    for stay in plan.stays:
+        of_storage.setdefault(stay.storage, []).append(stay)
+    operations: list[_Operation] = []
+    initial: dict[str, str] = {}
+    for number, stays in of_storage.items():
+        storage = trace.storages[number]
+        _require_expressible(number, stays, trace, fast)
+        if storage.persistent:
+            initial[str(ids[number])] = _place_at_start(stays, len(trace.ticks), fast)
+        if number < len(ids):
+            operations += _operations(number, stays, trace, fast)
+    queued = [operation.as_json(ids) for operation in sorted(operations)]
+    return json.dumps({"format": FORMAT, "initial": initial, "ops": queued}, separators=(",", ":")) + "\n"
+
+
+def _require_expressible(number: int, stays: list[Stay], trace: Trace, fast: str) -> None:
+    storage = trace.storages[number]
+    slow = {stay.tier for stay in stays if stay.tier != fast}
+    rows = trace.accesses.of(number)
+    here = [(stay.valid_from, stay.stop) for stay in stays if stay.tier == fast]
+    by_step = (0, len(trace.ticks)) if storage.persistent else (0,)
+    used = trace.accesses.tick[rows].tolist() + ([] if storage.persistent else [storage.birth])
+    problems = {
+        "is split": any((stay.low, stay.high) != (0, storage.nbytes) for stay in stays),
+        "moves though it is scratch": storage.scratch and bool(slow),
+        "lives across the step's end": not storage.persistent and storage.death > len(trace.ticks),
+        "is used elsewhere than in the fastest tier": not all(
+            any(low <= tick + shift < high for low, high in here for shift in by_step) for tick in used
+        ),
+    }
+    for problem, is_so in problems.items():
+        if is_so:
+            raise PlanError((f"storage {number} {problem}, which {FORMAT} cannot say",))
+
+
+def _operations(number: int, stays: list[Stay], trace: Trace, fast: str) -> Iterator[_Operation]:
+    """At the two ends of each stay in the fastest tier that is not the storage's own birth or death."""
+    storage, n_ticks = trace.storages[number], len(trace.ticks)
+    here = _joined([stay for stay in stays if stay.tier == fast], n_ticks if storage.persistent else 0)
+    away = [stay for stay in stays if stay.tier != fast]
+    if not away or not here:
+        return
+    uses = trace.accesses.tick[trace.accesses.of(number)].tolist()
+    uses = [tick + shift for shift in ((0, n_ticks) if storage.persistent else (0,)) for tick in uses]
+    for start, valid_from, stop in here:
+        if storage.persistent or start != storage.birth:
+            yield _Operation(start % n_ticks, True, valid_from - start, number, None)
+        if storage.persistent or stop != storage.death:
+            to = _stay_at(away, stop, n_ticks if storage.persistent else 0)
+            begins = to.start + (stop - to.start) // n_ticks * n_ticks if storage.persistent else to.start
+            last = max((tick for tick in uses if start <= tick < stop), default=start)
+            begins = min(max(begins, last + 1), stop)
+            yield _Operation(begins % n_ticks, False, stop - begins, number, to.tier)
+
+
+def _joined(stays: list[Stay], period: int) -> list[tuple[int, int, int]]:
+    """(start, valid_from, stop) of stays that go on from one another; of a persistent storage also past the end."""
+    joined: list[tuple[int, int, int]] = []
+    for stay in sorted(stays, key=lambda stay: stay.start):
+        if joined and joined[-1][2] == stay.start == stay.valid_from:
+            joined[-1] = (*joined[-1][:2], stay.stop)
+        else:
+            joined.append((stay.start, stay.valid_from, stay.stop))
+    if period and len(joined) > 1 and joined[-1][2] == joined[0][0] + period and joined[0][0] == joined[0][1]:
+        last = joined.pop()
+        joined[0] = (last[0], last[1], joined[0][2] + period)
+    return joined
+
+
+def _stay_at(stays: list[Stay], tick: int, period: int) -> Stay:
+    """Where the contents are once they have left: the stay that is valid at ``tick``."""
+    shifts = (-period, 0, period) if period else (0,)
+    for stay in stays:
+        if any(stay.valid_from <= tick + shift < stay.stop for shift in shifts):
+            return stay
+    raise PlanError((f"storage {stays[0].storage} is nowhere at tick {tick}",))
+
+
+def _place_at_start(stays: list[Stay], n_ticks: int, fast: str) -> str:
+    """The fastest tier if there is room for it there at tick 0 and its contents will be, else where they lie."""
+    for stay in stays:
+        if stay.tier == fast and any(stay.start <= tick < stay.stop for tick in (0, n_ticks)):
+            return fast
+    return next(stay.tier for stay in stays if any(stay.valid_from <= tick < stay.stop for tick in (0, n_ticks)))
