@@ -161,7 +161,7 @@ def _histogram(cuts: Ints, first: Ints, second: Ints, nbytes: Floats) -> Floats:
     """Bytes by the places of two ticks among the cuts: 0 before all, ``len(cuts)`` after."""
     size = len(cuts) + 1
     place = np.searchsorted(cuts, first, "right") * size + np.searchsorted(cuts, second, "right")
-    result: Floats = np.bincount(place, nbytes, size * size).reshape(size, size)
+    result: Floats = np.bincount(place, nbytes, size * size).astype(np.float64).reshape(size, size)
     return result
 
 
@@ -188,8 +188,14 @@ def _walls(machine: Machine, budget_bytes: int) -> Iterator[_Wall]:
         inward = [link for link in machine.links if link.target in inside and link.source not in inside]
         outward = [link for link in machine.links if link.source in inside and link.target not in inside]
         if nbytes is not None and inward and outward:
-            rates = (total_rate(machine, links) for links in (inward, outward, [*inward, *outward]))
-            yield _Wall(nbytes, *rates, lost_per_byte(machine, inward), lost_per_byte(machine, outward))
+            yield _Wall(
+                nbytes,
+                inward=total_rate(machine, inward),
+                outward=total_rate(machine, outward),
+                both=total_rate(machine, [*inward, *outward]),
+                lost_in=lost_per_byte(machine, inward),
+                lost_out=lost_per_byte(machine, outward),
+            )
 
 
 def _uses(trace: Trace) -> tuple[Ints, Ints, Floats]:
