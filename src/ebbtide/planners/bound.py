@@ -135,12 +135,14 @@ def _by_windows(trace: Trace, machine: Machine, budget_bytes: int) -> float:
     for at in range(len(cuts) - 1):
         into = np.cumsum(come[at, at + 1 : len(cuts)])
         out = np.cumsum(born[at + 1 : len(cuts)] - gone[at + 1, at + 1 : len(cuts)])
-        length = starts[cuts[at + 1 :]] - starts[cuts[at]]
+        compute = starts[cuts[at + 1 :]] - starts[cuts[at]]
+        length = compute
         for wall in walls:
             over_in = np.maximum(into + fresh[at] - wall.nbytes, 0.0)
             over_out = np.maximum(out + fresh[at + 1 :] + comes_for[at, at + 2 :] - wall.nbytes, 0.0)
             times = (over_in / wall.inward, over_out / wall.outward, (over_in + over_out) / wall.both)
-            length = np.maximum.reduce([length, *times])
+            longer = compute + over_in * wall.lost_in + over_out * wall.lost_out
+            length = np.maximum.reduce([length, longer, *times])
         best[at + 1 :] = np.maximum(best[at + 1 :], best[at] + length)
     return float(best[-1])
 
@@ -159,18 +161,21 @@ def _histogram(cuts: Ints, first: Ints, second: Ints, nbytes: Floats) -> Floats:
     """Bytes by the places of two ticks among the cuts: 0 before all, ``len(cuts)`` after."""
     size = len(cuts) + 1
     place = np.searchsorted(cuts, first, "right") * size + np.searchsorted(cuts, second, "right")
-    result: Floats = np.bincount(place, nbytes, size * size).reshape(size, size)
+    result: Floats = np.bincount(place, nbytes, size * size).astype(np.float64).reshape(size, size)
     return result
 
 
 @dataclass(frozen=True, slots=True)
 class _Wall:
-    """Between the first tiers, which hold ``nbytes``, and the others; bytes per ns that links move across."""
+    """Between the first tiers, which hold ``nbytes``, and the others: bytes per ns that links move across, and the ns
+    that compute loses for each byte."""
 
     nbytes: int
     inward: float
     outward: float
     both: float
+    lost_in: float
+    lost_out: float
 
 
 def _walls(machine: Machine, budget_bytes: int) -> Iterator[_Wall]:
@@ -183,8 +188,14 @@ def _walls(machine: Machine, budget_bytes: int) -> Iterator[_Wall]:
         inward = [link for link in machine.links if link.target in inside and link.source not in inside]
         outward = [link for link in machine.links if link.source in inside and link.target not in inside]
         if nbytes is not None and inward and outward:
-            rates = (total_rate(machine, links) for links in (inward, outward, [*inward, *outward]))
-            yield _Wall(nbytes, *rates)
+            yield _Wall(
+                nbytes,
+                inward=total_rate(machine, inward),
+                outward=total_rate(machine, outward),
+                both=total_rate(machine, [*inward, *outward]),
+                lost_in=lost_per_byte(machine, inward),
+                lost_out=lost_per_byte(machine, outward),
+            )
 
 
 def _uses(trace: Trace) -> tuple[Ints, Ints, Floats]:
