@@ -2,7 +2,7 @@
 (ISPASS'21) as functions. Pure: no torch, no clock, no files.
 
 ``columns`` holds a trace's storages as columns; ``memory`` says how much is there at each tick, idle or in use, and
-what the peak is made of; ``intervals`` has the access-time intervals (ATIs) and their distribution; ``swapping`` the swap
+what the peak is made of; ``intervals`` has access-time intervals (ATIs) and their distribution; ``swapping`` the swap
 rule, each interval alone and all of them in a queue; ``curves`` what more moves or a faster link would buy;
 ``allocators`` what simple allocators would need; ``patterns`` whether and how steps repeat; ``summary`` gathers it all
 and ``explain`` says it of one storage in words.
