@@ -1,6 +1,6 @@
 """Train one of seven model families on noise: what ``bench/pinpointing.py`` records.
 
-    python bench/train_family.py FAMILY [--steps 4]
+    python bench/train_family.py FAMILY [--steps 3]
 
 Plain PyTorch, random weights, nothing is downloaded. A step has some hundreds of megabytes and takes a second or two.
 """
@@ -118,7 +118,7 @@ FAMILIES = {
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train one model family on noise.")
     parser.add_argument("family", choices=FAMILIES)
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=3)
     args = parser.parse_args()
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)

@@ -5,6 +5,8 @@ import sys
 import click
 
 from ebbtide import __version__
+from ebbtide.commands.analyze import analyze
+from ebbtide.commands.explain import explain
 from ebbtide.commands.probe import probe
 from ebbtide.commands.report import report
 from ebbtide.commands.run import run
@@ -17,7 +19,7 @@ def cli() -> None:
     """Trains PyTorch networks in far less fast memory than they need, with the same bits."""
 
 
-for command in (run, report, probe):
+for command in (run, report, analyze, explain, probe):
     cli.add_command(command)
 
 

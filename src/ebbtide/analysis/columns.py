@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ebbtide.ir.base import Ints
-from ebbtide.ir.trace import Trace
+from ebbtide.ir.trace import StorageKind, Trace
 
 Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
@@ -14,7 +14,10 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Row i is ``trace.storages[i]``. ``first`` and ``last`` are ticks of its first and last access, -1 for none."""
+    """Row i is ``trace.storages[i]``. ``module`` is ``modules_of``'s.
+
+    ``first`` and ``last`` are the ticks of the first and the last access, -1 for none.
+    """
 
     nbytes: Ints
     birth: Ints
@@ -44,7 +47,41 @@ def columns_of(trace: Trace) -> Columns:
         np.array([row.persistent for row in rows], dtype=bool),
         np.array([row.scratch for row in rows], dtype=bool),
         np.array([row.kind for row in rows], dtype=object),
-        np.array([row.module for row in rows], dtype=object),
+        np.array(modules_of(trace), dtype=object),
         first,
         last,
     )
+
+
+def modules_of(trace: Trace) -> list[str]:
+    """The module that each storage belongs to, "" if none is known.
+
+    That is the one that allocated it; else the first that uses it, as of a parameter; else that of the only parameter
+    or gradient of its size that some tick uses along with it, as of an optimizer's state.
+    """
+    found, n_ticks, rows = [storage.module for storage in trace.storages], len(trace.ticks), trace.accesses
+    module_at = [tick.module for tick in trace.ticks]
+    uses = list(zip(rows.storage.tolist(), (rows.tick % n_ticks).tolist(), strict=True))
+    for storage, tick in uses:
+        found[storage] = found[storage] or module_at[tick]
+    owner: dict[tuple[int, int], str] = {}  # (tick, bytes) -> module, "" where there are several
+    owners = (StorageKind.PARAMETER, StorageKind.GRADIENT)
+    for storage, tick in uses:
+        row = trace.storages[storage]
+        if row.kind in owners and found[storage]:
+            key = (tick, row.nbytes)
+            owner[key] = found[storage] if owner.get(key, found[storage]) == found[storage] else ""
+    for storage, tick in uses:
+        row = trace.storages[storage]
+        if row.kind is StorageKind.OPTIMIZER_STATE and not found[storage]:
+            found[storage] = owner.get((tick, row.nbytes), "")
+    return found
+
+
+def common_root(modules: list[str]) -> str:
+    """What all names begin with, whole parts and a dot at the end: "GPT2LMHeadModel."; "" if nothing."""
+    names = [name.split(".") for name in set(modules) if name]
+    shared = 0
+    while names and all(len(name) > shared + 1 and name[shared] == names[0][shared] for name in names):
+        shared += 1
+    return "".join(f"{part}." for part in names[0][:shared]) if names else ""

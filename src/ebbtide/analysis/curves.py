@@ -7,6 +7,7 @@ short, and accepts stalls. What was moved counts as room from the tick after its
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -50,12 +51,9 @@ def moves_curve(trace: Trace, candidates: Candidates) -> tuple[MovesPoint, ...]:
     """From no moves to all; of more than 200 moves, that many points, close together where there are few moves."""
     rows = np.flatnonzero(candidates.queued)
     live = live_bytes(trace)
+    moved = [0, *accumulate(candidates.nbytes[rows].tolist())]
     return tuple(
-        MovesPoint(
-            count,
-            int(candidates.nbytes[rows[:count]].sum()),
-            int((live - relief(trace, candidates, rows[:count])).max()),
-        )
+        MovesPoint(count, moved[count], int((live - relief(trace, candidates, rows[:count])).max()))
         for count in _counts(len(rows))
     )
 

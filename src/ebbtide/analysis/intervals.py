@@ -120,6 +120,5 @@ def histogram_of(trace: Trace) -> Histogram:
     edges = np.concatenate(([0], edges))
     place = np.searchsorted(edges, found.idle_ns, side="right") - 1
     count = np.bincount(place, minlength=len(edges) - 1)
-    total = np.zeros(len(edges) - 1, dtype=np.int64)
-    np.add.at(total, place, nbytes)
-    return Histogram(edges, count.astype(np.int64), total)
+    total = np.bincount(place, nbytes, minlength=len(edges) - 1)
+    return Histogram(edges, count.astype(np.int64), np.minimum(total, 2.0**62).astype(np.int64))

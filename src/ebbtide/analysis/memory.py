@@ -175,7 +175,7 @@ def contents_at(trace: Trace, tick: int) -> Peak:
                 storage.nbytes * int(count[number]),
                 int(count[number]),
                 storage.kind,
-                storage.module,
+                rows.module[number],
                 "" if storage.persistent else trace.ticks[storage.birth].operator,
                 age,
                 idle_ns[number],

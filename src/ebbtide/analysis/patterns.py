@@ -53,7 +53,7 @@ def repetition_of(events: Sequence[Hashable]) -> Repetition | None:
     same = _matches(tokens, period)
     start = _steady_from(same, period)
     repeats = (len(tokens) - start) // period
-    if repeats < 2:
+    if repeats < 2 or same[start:].mean() < LEAST_MATCH:
         return None
     differing = np.unique(np.flatnonzero(~same[start:]) % period)
     return Repetition(start, period, repeats, float(same[start:].mean()), tuple(differing.tolist()))
