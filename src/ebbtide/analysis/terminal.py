@@ -9,13 +9,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ebbtide.analysis.columns import common_root, modules_of
 from ebbtide.analysis.curves import BandwidthPoint, MovesPoint
 from ebbtide.analysis.intervals import QUANTILES, Distribution, module_pattern
 from ebbtide.analysis.memory import Share, shares
 from ebbtide.analysis.summary import Analysis, Swapping
+from ebbtide.analysis.texts import Names, place, rate_text, time_text, words
 from ebbtide.ir.trace import Trace
-from ebbtide.units import format_bytes, format_time
+from ebbtide.units import format_bytes
 
 BEST = 10
 _ROWS = 6
@@ -24,39 +24,17 @@ _NOT_RECORDED = "not available: the trace has allocations only, and does not say
 
 
 def page(analysis: Analysis, trace: Trace) -> RenderableType:
-    modules = modules_of(trace)
-    root = common_root(modules)
+    names = Names(trace)
+    root = names.root
     return Group(
         _headline(analysis, root),
         *_peak(analysis, root),
         *_idle(analysis, root),
         *_purchase(analysis),
-        *_best(analysis, trace, [module.removeprefix(root) for module in modules]),
+        *_best(analysis, trace, names.short),
         *_allocators(analysis),
         *_steps(analysis),
     )
-
-
-def words(name: str) -> str:
-    """A kind, or another name from an enum, as a person reads it."""
-    return name.replace("_", " ")
-
-
-def place(operator: str, module: str) -> str:
-    """Of a tick."""
-    return " in ".join(part for part in (operator or "an operation", module) if part)
-
-
-def time_text(ns: int | float) -> str:
-    return format_time(ns / 1e9)
-
-
-def rate_text(bytes_per_s: float) -> str:
-    """Decimal, as bandwidths are given: ``3.2 GB/s``."""
-    for name, unit in (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6)):
-        if bytes_per_s >= unit:
-            return f"{bytes_per_s / unit:.3g} {name}"
-    return f"{bytes_per_s:.3g} B/s"
 
 
 def _percent(part: float, whole: float) -> str:

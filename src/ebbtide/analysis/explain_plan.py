@@ -1,0 +1,138 @@
+"""What a plan does with a storage, and why, in sentences."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from ebbtide.ir.base import Ints
+from ebbtide.ir.occupancy import arena_pages, occupancy, paged_bytes
+from ebbtide.ir.plan import Plan, Stay
+from ebbtide.ir.trace import Trace, idle_intervals
+from ebbtide.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """Bytes [low, high) have no room on the fast tier during ticks [gone, back), and are valid there from ``there``.
+
+    ``back`` is None if they do not come back. ``tier`` has them meanwhile, "" if the plan does not say; ``written`` are
+    the ticks of the copy there, None if they were there before.
+    """
+
+    low: int
+    high: int
+    gone: int
+    back: int | None
+    there: int | None
+    tier: str
+    written: tuple[int, int] | None
+
+
+class PlanView:
+    """A plan for ``trace``. ``fast`` is the tier that its budget bounds; by default the one with the most stays."""
+
+    def __init__(self, trace: Trace, plan: Plan, fast: str = "") -> None:
+        self._trace, self._plan = trace, plan
+        self._stays: dict[int, list[Stay]] = defaultdict(list)
+        for stay in plan.stays:
+            self._stays[stay.storage].append(stay)
+        tiers = Counter(stay.tier for stay in plan.stays)
+        self.fast = fast if fast in tiers or not tiers else tiers.most_common(1)[0][0]
+        self._level = occupancy(trace, plan.stays, [self.fast], arena_pages)[self.fast]
+
+    @property
+    def title(self) -> str:
+        plan = self._plan
+        return f"plan ({plan.planner}, {plan.status}, budget {format_bytes(plan.budget_bytes)})"
+
+    def at(self, tick: int) -> str:
+        """How full the fast tier is."""
+        held = format_bytes(int(self._level[tick]))
+        return f"{self.title}: holds {held} on {self.fast} at that tick"
+
+    def short(self, number: int) -> str:
+        """Where it is away, "" if it never is."""
+        gaps = [
+            f"from tick {gap.gone:,} " + (f"to {gap.back:,}" if gap.back is not None else "on")
+            for gap in self._gaps(number)
+        ]
+        return f"planned away {', '.join(gaps)}" if gaps else ""
+
+    def lines(self, number: int) -> Iterator[str]:
+        gaps = list(self._gaps(number))
+        if not gaps:
+            tiers = ", ".join(sorted({stay.tier for stay in self._stays[number]})) or "no tier"
+            yield f"{self.title}: on {tiers} throughout"
+            yield from self._why_it_stays(number)
+            return
+        for gap in gaps:
+            yield f"{self.title}: {self._gap_text(gap, number)}"
+        needed = max(self._fullest(gap.gone, self._until(gap, number)) for gap in gaps) + self._room(number)
+        more = needed - self._plan.budget_bytes
+        if more > 0:
+            yield (
+                f"to stay, with all else as planned, it would need {format_bytes(more)} more fast memory: a budget of "
+                f"{format_bytes(needed)}"
+            )
+        else:
+            yield "it could stay within the budget, with all else as planned"
+
+    def _gap_text(self, gap: _Gap, number: int) -> str:
+        whole = (gap.low, gap.high) == (0, self._trace.storages[number].nbytes)
+        part = "" if whole else f"bytes {gap.low:,}-{gap.high:,} "
+        to = f" to {gap.tier}" if gap.tier else ""
+        how = ", without a write: it is clean"
+        if gap.written is not None:
+            how = f", written{to} from tick {gap.written[0]:,} to {gap.written[1]:,}"
+        comes = "does not come back"
+        if gap.back is not None:
+            comes = f"starts back at tick {gap.back:,} and is there from tick {gap.there:,}"
+        return f"{part}leaves by tick {gap.gone:,}{how}; {comes}"
+
+    def _gaps(self, number: int) -> Iterator[_Gap]:
+        storage, stays, n_ticks = self._trace.storages[number], self._stays[number], len(self._trace.ticks)
+        cuts = sorted({cut for stay in stays for cut in (stay.low, stay.high)})
+        for low, high in pairwise(cuts):
+            cover = sorted((row for row in stays if row.low <= low and high <= row.high), key=lambda row: row.start)
+            fast = [row for row in cover if row.tier == self.fast]
+            slow = [row for row in cover if row.tier != self.fast]
+            ends: list[tuple[int | None, int | None]] = [(row.start, row.valid_from) for row in fast[1:]]
+            if fast and storage.persistent:
+                ends.append((fast[0].start + n_ticks, fast[0].valid_from + n_ticks))
+            elif fast:
+                ends.append((None, None))
+            for row, (back, there) in zip(fast, ends, strict=True):
+                if row.stop < (storage.death if back is None else back):
+                    copy = next((at for at in slow if row.start <= at.start <= row.stop < at.stop), None)
+                    copied = copy is not None and copy.valid_from > copy.start
+                    written = (copy.start, copy.valid_from) if copy is not None and copied else None
+                    tier = copy.tier if copy is not None else ""
+                    yield _Gap(low, high, row.stop, back, there, tier, written)
+
+    def _until(self, gap: _Gap, number: int) -> int:
+        return self._trace.storages[number].death if gap.back is None else gap.back
+
+    def _room(self, number: int) -> int:
+        return paged_bytes(self._trace, number, 0, self._trace.storages[number].nbytes, arena_pages)
+
+    def _fullest(self, first: int, stop: int) -> int:
+        n_ticks = len(self._level)
+        ticks: Ints = np.arange(first, min(stop, first + n_ticks)) % n_ticks
+        return int(self._level[ticks].max())
+
+    def _why_it_stays(self, number: int) -> Iterator[str]:
+        """By how full the fast tier is while the storage is idle for longest."""
+        found = idle_intervals(self._trace)
+        mine = np.flatnonzero((found.storage == number) & (found.until > found.after + 1))
+        if not len(mine):
+            return
+        row = mine[int(found.idle_ns[mine].argmax())]
+        fullest = self._fullest(int(found.after[row]) + 1, int(found.until[row]))
+        held = f"while it is idle {self.fast} holds up to {format_bytes(fullest)}"
+        if fullest + self._room(number) <= self._plan.budget_bytes:
+            yield f"{held}: its room is not needed"
+        else:
+            yield f"{held}: the plan makes the room it needs by moving others"
