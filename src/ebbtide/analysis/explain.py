@@ -109,8 +109,8 @@ class Explainer:
         if not intervals:
             return next(self._spent(number), "never idle")
         after, until, idle_ns, row = intervals[0]
-        text = f"idle {time_text(idle_ns)} in ticks {after + 1:,}-{until - 1:,}"
-        if row is None or self._candidates is None:
+        text = f"idle {time_text(idle_ns)} from tick {after + 1:,} to {until:,}"
+        if self._candidates is None:
             return text
         fits = "fits" if self._candidates.queued[row] else "fits alone" if self._candidates.alone[row] else "too short"
         return f"{text}: {fits}"
@@ -137,25 +137,19 @@ class Explainer:
         else:
             yield f"in use at {when}" if row.idle_ns == 0 else f"idle at {when}"
 
-    def _intervals(self, number: int) -> list[tuple[int, int, int, int | None]]:
-        """(after, until, idle ns, row of the candidates), the longest first, without those that take no time."""
-        source = self._candidates or idle_intervals(self._trace)
+    def _intervals(self, number: int) -> list[tuple[int, int, int, int]]:
+        """(after, until, idle ns, row of the candidates if there are any), the longest first; all take some time."""
+        source = idle_intervals(self._trace) if self._candidates is None else self._candidates
         rows = np.flatnonzero((source.storage == number) & (source.idle_ns > 0))
         rows = rows[np.argsort(-source.idle_ns[rows], kind="stable")]
         return [
-            (
-                int(source.after[row]),
-                int(source.until[row]),
-                int(source.idle_ns[row]),
-                row if self._candidates else None,
-            )
-            for row in rows.tolist()
+            (int(source.after[row]), int(source.until[row]), int(source.idle_ns[row]), row) for row in rows.tolist()
         ]
 
     def _idle(self, number: int) -> Iterator[str]:
         intervals = self._intervals(number)
         for after, until, idle_ns, row in intervals[:_MOST_INTERVALS]:
-            verdict = f"; {self._verdict(self._candidates, row)}" if self._candidates and row is not None else ""
+            verdict = "" if self._candidates is None else f"; {self._verdict(self._candidates, row)}"
             between = f"between tick {self._names.tick(after)} and tick {self._names.tick(until)}"
             yield f"idle {time_text(idle_ns)} {between}{verdict}"
         if not intervals:

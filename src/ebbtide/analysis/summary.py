@@ -120,6 +120,14 @@ def swapping_of(trace: Trace, route: Route, machine: str, origin: Origin) -> Swa
 def to_json(analysis: Analysis) -> dict[str, Any]:
     """Plain values, fields as they are named here; columns are lists."""
     plain: dict[str, Any] = _plain(analysis)
+    peak, memory = analysis.peak, analysis.memory
+    plain["peak"] |= _plain(
+        {"by_kind": peak.by_kind(), "by_module": peak.by_module(), "by_operator": peak.by_operator()}
+    )
+    plain["memory"] |= {
+        "mean_live_bytes": memory.mean(memory.live),
+        "mean_idle_bytes": {str(reason): memory.mean(level) for reason, level in memory.idle.items()},
+    }
     return {"format": FORMAT, "version": VERSION, "quantiles": list(QUANTILES), **plain}
 
 
