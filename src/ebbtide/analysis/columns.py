@@ -14,10 +14,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Row i is ``trace.storages[i]``. ``module`` is ``modules_of``'s.
-
-    ``first`` and ``last`` are the ticks of the first and the last access, -1 for none.
-    """
+    """Row i is ``trace.storages[i]``. ``first`` and ``last`` are ticks of its first and last access, -1 for none."""
 
     nbytes: Ints
     birth: Ints
@@ -25,7 +22,6 @@ class Columns:
     persistent: Flags
     scratch: Flags
     kind: npt.NDArray[np.object_]
-    module: npt.NDArray[np.object_]
     first: Ints
     last: Ints
 
@@ -47,7 +43,6 @@ def columns_of(trace: Trace) -> Columns:
         np.array([row.persistent for row in rows], dtype=bool),
         np.array([row.scratch for row in rows], dtype=bool),
         np.array([row.kind for row in rows], dtype=object),
-        np.array(modules_of(trace), dtype=object),
         first,
         last,
     )

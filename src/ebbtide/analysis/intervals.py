@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ebbtide.analysis.columns import Floats, columns_of
+from ebbtide.analysis.columns import Floats, columns_of, modules_of
 from ebbtide.ir.base import Ints
 from ebbtide.ir.trace import IdleIntervals, Trace, idle_intervals
 
@@ -62,8 +62,9 @@ class Distributions:
 def distributions_of(trace: Trace) -> Distributions:
     rows, found = columns_of(trace), idle_intervals(trace)
     nbytes = rows.nbytes[found.storage]
-    patterns = {module: module_pattern(module) for module in set(rows.module.tolist())}
-    modules = np.array([patterns[module] for module in rows.module.tolist()], dtype=object)
+    names = modules_of(trace)
+    patterns = {module: module_pattern(module) for module in set(names)}
+    modules = np.array([patterns[module] for module in names], dtype=object)
     kinds = np.array([str(kind) for kind in rows.kind.tolist()], dtype=object)
     return Distributions(
         _distribution("all", found.idle_ns, nbytes),

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from ebbtide.analysis.columns import Columns, columns_of
+from ebbtide.analysis.columns import Columns, columns_of, modules_of
 from ebbtide.ir.base import Ints
 from ebbtide.ir.occupancy import levels, live_bytes, needed_bytes
 from ebbtide.ir.trace import StorageKind, Trace, idle_intervals
@@ -160,7 +160,7 @@ def contents_at(trace: Trace, tick: int) -> Peak:
     rows, n_ticks = columns_of(trace), len(trace.ticks)
     count = _generations(rows, tick, n_ticks)
     start_ns = trace.start_ns(np.arange(n_ticks + 1))
-    idle_ns = _idle_around(trace, rows, tick)
+    idle_ns, modules = _idle_around(trace, rows, tick), modules_of(trace)
     residents = []
     for number in np.flatnonzero(count).tolist():
         storage = trace.storages[number]
@@ -175,7 +175,7 @@ def contents_at(trace: Trace, tick: int) -> Peak:
                 storage.nbytes * int(count[number]),
                 int(count[number]),
                 storage.kind,
-                rows.module[number],
+                modules[number],
                 "" if storage.persistent else trace.ticks[storage.birth].operator,
                 age,
                 idle_ns[number],

@@ -21,6 +21,7 @@ from ebbtide.ir.base import Ints, Origin
 from ebbtide.ir.machine import InPlace, Link, Machine, Tier
 from ebbtide.ir.trace import Trace, idle_intervals
 
+_AT_ONCE = 256
 OUTLIER_PERCENTILE = 99
 """An outlier moves without slowing compute and has more bytes x ATI than this part of all intervals."""
 
@@ -103,7 +104,8 @@ class Candidates:
         return len(self.storage)
 
 
-def candidates_of(trace: Trace, route: Route) -> Candidates:
+def candidates_of(trace: Trace, route: Route, most: int | None = None) -> Candidates:
+    """Only the best ``most`` of those that fit alone are asked for in the queue; by default all."""
     found = idle_intervals(trace)
     nbytes = columns_of(trace).nbytes[found.storage]
     weight = byte_seconds(found.idle_ns, nbytes)
@@ -115,11 +117,14 @@ def candidates_of(trace: Trace, route: Route) -> Candidates:
     threshold = np.quantile(weight, OUTLIER_PERCENTILE / 100, method="inverted_cdf") if len(weight) else 0.0
     gone, back, queued = after + 1, after + 1, np.zeros(len(alone), dtype=bool)
     queue = _Queue(trace, route.shared)
-    for row in np.flatnonzero(alone).tolist():
-        booked = queue.book(int(after[row]) + 1, int(until[row]), int(out_ns[row]), int(back_ns[row]))
-        if booked is not None:
-            queued[row] = True
-            gone[row], back[row] = booked
+    asked = np.flatnonzero(alone)[:most]
+    for start in range(0, len(asked), _AT_ONCE):
+        rows = asked[start : start + _AT_ONCE]
+        for row in rows[queue.may_fit(after[rows] + 1, until[rows], out_ns[rows], back_ns[rows])].tolist():
+            booked = queue.book(int(after[row]) + 1, int(until[row]), int(out_ns[row]), int(back_ns[row]))
+            if booked is not None:
+                queued[row] = True
+                gone[row], back[row] = booked
     return Candidates(
         storage,
         after,
@@ -150,24 +155,56 @@ class _Queue:
         self._back = np.zeros_like(self._times)
         self._shared = shared
 
+    def may_fit(self, low: Ints, high: Ints, out_ns: Ints, back_ns: Ints) -> Flags:
+        """For many at once: False where there is no time for the copies in ticks [low, high), and never will be."""
+        n_ticks = len(self._times)
+        free_out, free_back = self._free()
+        sent = np.concatenate(([0], np.cumsum(np.concatenate((free_out, free_out)))))
+        fetched = np.concatenate(([0], np.cumsum(np.concatenate((free_back, free_back)))))
+        first, stop = low % n_ticks, low % n_ticks + np.minimum(high - low, n_ticks)
+        out_ends = np.searchsorted(sent, sent[first] + out_ns) - 1
+        back_begins = np.searchsorted(fetched, fetched[stop] - back_ns, side="right") - 1
+        fits: Flags = (out_ends <= back_begins) & (out_ends < stop) & (back_begins >= first)
+        return fits
+
+    def _free(self, ticks: Ints | slice = slice(None)) -> tuple[Ints, Ints]:
+        """Time left for copies out and for copies back."""
+        times, outs, backs = self._times[ticks], self._out[ticks], self._back[ticks]
+        if self._shared:
+            return times - outs - backs, times - outs - backs
+        return times - outs, times - backs
+
     def book(self, low: int, high: int, out_ns: int, back_ns: int) -> tuple[int, int] | None:
         """Copies of at least 1 ns within ticks [low, high); [gone, back) are free of them. None if there is no time."""
         n_ticks = len(self._times)
-        window = np.arange(low, min(high, low + n_ticks)) % n_ticks
-        times, outs, backs = self._times[window], self._out[window], self._back[window]
-        free_out = times - outs - (backs if self._shared else 0)
-        free_back = times - backs - (outs if self._shared else 0)
-        sent, fetched = np.cumsum(free_out), np.cumsum(free_back[::-1])[::-1]
-        last = int(np.searchsorted(sent, out_ns))  # the tick in which the copy out ends
-        first = len(window) - 1 - int(np.searchsorted(fetched[::-1], back_ns))  # in which the copy back begins
-        if last > first:
+        high = min(high, low + n_ticks)
+        outward = self._take(np.arange(low, high) % n_ticks, out_ns, outward=True)
+        inward = self._take(np.arange(high - 1, low - 1, -1) % n_ticks, back_ns, outward=False)
+        if outward is None or inward is None:
             return None
-        out_rest = out_ns - (int(sent[last - 1]) if last else 0)
-        back_rest = back_ns - (int(fetched[first + 1]) if first + 1 < len(window) else 0)
-        if last == first and outs[last] + out_rest + backs[first] + back_rest > times[last]:
+        (sent, out_rest), (fetched, back_rest) = outward, inward
+        last, first = low + len(sent), high - 1 - len(fetched)  # where the copy out ends and the copy back begins
+        ends, begins = last % n_ticks, first % n_ticks
+        if last > first or (
+            last == first and self._out[ends] + out_rest + self._back[begins] + back_rest > self._times[ends]
+        ):
             return None
-        self._out[window[:last]] += free_out[:last]
-        self._out[window[last]] += out_rest
-        self._back[window[first + 1 :]] += free_back[first + 1 :]
-        self._back[window[first]] += back_rest
-        return low + last + 1, max(low + first, low + last + 1)
+        free_out, free_back = self._free(sent)[0], self._free(fetched)[1]
+        self._out[sent] += free_out
+        self._out[ends] += out_rest
+        self._back[fetched] += free_back
+        self._back[begins] += back_rest
+        return last + 1, max(first, last + 1)
+
+    def _take(self, ticks: Ints, needed_ns: int, outward: bool) -> tuple[Ints, int] | None:
+        """The first of ``ticks`` that a copy takes whole, and its time in the one after them."""
+        length = 16
+        while True:
+            free = self._free(ticks[:length])[0 if outward else 1]
+            summed = np.cumsum(free)
+            whole = int(np.searchsorted(summed, needed_ns))
+            if whole < len(free):
+                return ticks[:whole], needed_ns - (int(summed[whole - 1]) if whole else 0)
+            if length >= len(ticks):
+                return None
+            length *= 8

@@ -157,7 +157,7 @@ def _curve(curve: Sequence[MovesPoint], peak_bytes: int) -> Table:
 
 def _bandwidths(points: Sequence[BandwidthPoint], peak_bytes: int) -> Table:
     table = _table(("each way", "fit alone", "away", "fit in queue", "away", "peak", "of now"), n_texts=0)
-    for point in points[::2]:
+    for point in points:
         table.add_row(
             rate_text(point.bytes_per_s),
             f"{point.alone:,}",
