@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from ebbtide.analysis.allocators import AllocatorKind, reuse_of, size_class
 from ebbtide.analysis.columns import common_root, modules_of
 from ebbtide.analysis.curves import bandwidth_curve, break_even_bytes_per_s, mean_freed_bytes, moves_curve
-from ebbtide.analysis.intervals import QUANTILES, distributions_of, histogram_of, module_pattern
+from ebbtide.analysis.intervals import QUANTILES, distributions_of, histogram_of, module_patterns
 from ebbtide.analysis.memory import Idleness, contents_at, memory_of, peak_of
 from ebbtide.analysis.patterns import difference_of, repetition_of
 from ebbtide.analysis.summary import analyze, to_json
@@ -318,8 +318,8 @@ def test_steps_that_differ_say_how() -> None:
 
 
 def test_names() -> None:
-    assert module_pattern("net.h.12.mlp.3") == "net.h.*.mlp.*"
-    assert module_pattern("conv1.x2") == "conv1.x2"
+    names = ["net.h.12", "net.h.12.mlp.3", "net.h.2.mlp", "conv1.x2"]
+    assert list(map(module_patterns(names).get, names)) == ["net.h.*", "net.h.*.mlp.3", "net.h.*.mlp", "conv1.x2"]
     assert common_root(["net.a.x", "net.a.y", ""]) == "net.a."
     assert common_root(["net.a", "net.a.x"]) == "net."
     assert common_root([]) == ""

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from ebbtide.ir.base import Ints
-from ebbtide.ir.occupancy import arena_pages, occupancy, paged_bytes
+from ebbtide.ir.occupancy import arena_pages, live_bytes, occupancy, paged_bytes
 from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.trace import Trace, idle_intervals
 from ebbtide.units import format_bytes
@@ -42,6 +42,7 @@ class PlanView:
         tiers = Counter(stay.tier for stay in plan.stays)
         self.fast = fast if fast in tiers or not tiers else tiers.most_common(1)[0][0]
         self._level = occupancy(trace, plan.stays, [self.fast], arena_pages)[self.fast]
+        self._live = live_bytes(trace, arena_pages)
 
     @property
     def title(self) -> str:
@@ -56,7 +57,7 @@ class PlanView:
     def short(self, number: int) -> str:
         """Where it is away, "" if it never is."""
         gaps = [
-            f"from tick {gap.gone:,} " + (f"to {gap.back:,}" if gap.back is not None else "on")
+            f"from tick {self._tick(gap.gone)} " + (f"to {self._tick(gap.back)}" if gap.back is not None else "on")
             for gap in self._gaps(number)
         ]
         return f"planned away {', '.join(gaps)}" if gaps else ""
@@ -70,7 +71,8 @@ class PlanView:
             return
         for gap in gaps:
             yield f"{self.title}: {self._gap_text(gap, number)}"
-        needed = max(self._fullest(gap.gone, self._until(gap, number)) for gap in gaps) + self._room(number)
+        fullest = max(_most(self._level, gap.gone, self._until(gap, number)) for gap in gaps)
+        needed = fullest + self._room(number)
         more = needed - self._plan.budget_bytes
         if more > 0:
             yield (
@@ -86,11 +88,11 @@ class PlanView:
         to = f" to {gap.tier}" if gap.tier else ""
         how = ", without a write: it is clean"
         if gap.written is not None:
-            how = f", written{to} from tick {gap.written[0]:,} to {gap.written[1]:,}"
+            how = f", written{to} from tick {self._tick(gap.written[0])} to {self._tick(gap.written[1])}"
         comes = "does not come back"
         if gap.back is not None:
-            comes = f"starts back at tick {gap.back:,} and is there from tick {gap.there:,}"
-        return f"{part}leaves by tick {gap.gone:,}{how}; {comes}"
+            comes = f"starts back at tick {self._tick(gap.back)} and is there from tick {self._tick(gap.there or 0)}"
+        return f"{part}leaves by tick {self._tick(gap.gone)}{how}; {comes}"
 
     def _gaps(self, number: int) -> Iterator[_Gap]:
         storage, stays, n_ticks = self._trace.storages[number], self._stays[number], len(self._trace.ticks)
@@ -106,11 +108,21 @@ class PlanView:
                 ends.append((None, None))
             for row, (back, there) in zip(fast, ends, strict=True):
                 if row.stop < (storage.death if back is None else back):
-                    copy = next((at for at in slow if row.start <= at.start <= row.stop < at.stop), None)
-                    copied = copy is not None and copy.valid_from > copy.start
-                    written = (copy.start, copy.valid_from) if copy is not None and copied else None
-                    tier = copy.tier if copy is not None else ""
+                    tier, written = self._held_by(row, slow, storage.persistent)
                     yield _Gap(low, high, row.stop, back, there, tier, written)
+
+    def _held_by(self, left: Stay, slow: list[Stay], repeats: bool) -> tuple[str, tuple[int, int] | None]:
+        """The tier with the contents when the stay ``left`` on the fast tier ends, and the ticks of the copy there."""
+        for shift in (-len(self._level), 0, len(self._level)) if repeats else (0,):
+            for stay in slow:
+                start, valid_from = stay.start + shift, stay.valid_from + shift
+                if start <= left.stop < stay.stop + shift:
+                    copied = start >= left.start and valid_from > start
+                    return stay.tier, (start, valid_from) if copied else None
+        return "", None
+
+    def _tick(self, tick: int) -> str:
+        return f"{tick % len(self._level):,}"
 
     def _until(self, gap: _Gap, number: int) -> int:
         return self._trace.storages[number].death if gap.back is None else gap.back
@@ -118,21 +130,22 @@ class PlanView:
     def _room(self, number: int) -> int:
         return paged_bytes(self._trace, number, 0, self._trace.storages[number].nbytes, arena_pages)
 
-    def _fullest(self, first: int, stop: int) -> int:
-        n_ticks = len(self._level)
-        ticks: Ints = np.arange(first, min(stop, first + n_ticks)) % n_ticks
-        return int(self._level[ticks].max())
-
     def _why_it_stays(self, number: int) -> Iterator[str]:
-        """By how full the fast tier is while the storage is idle for longest."""
+        """By what is alive while the storage is idle for longest."""
         found = idle_intervals(self._trace)
         mine = np.flatnonzero((found.storage == number) & (found.until > found.after + 1))
         if not len(mine):
             return
         row = mine[int(found.idle_ns[mine].argmax())]
-        fullest = self._fullest(int(found.after[row]) + 1, int(found.until[row]))
-        held = f"while it is idle {self.fast} holds up to {format_bytes(fullest)}"
-        if fullest + self._room(number) <= self._plan.budget_bytes:
-            yield f"{held}: its room is not needed"
+        most = _most(self._live, int(found.after[row]) + 1, int(found.until[row]))
+        held = f"while it is idle, live tensors reach {format_bytes(most)}"
+        if most <= self._plan.budget_bytes:
+            yield f"{held}, which the budget holds: nothing has to leave"
         else:
-            yield f"{held}: the plan makes the room it needs by moving others"
+            yield f"{held}: the plan makes room by moving others"
+
+
+def _most(level: Ints, first: int, stop: int) -> int:
+    """Of a level of one step, in ticks [first, stop) of the circle."""
+    ticks: Ints = np.arange(first, min(stop, first + len(level))) % len(level)
+    return int(level[ticks].max())

@@ -4,8 +4,7 @@ After Pinpointing (ISPASS'21), whose findings are that ATIs concentrate near 0 a
 large blocks, hold what is worth moving. Their product with the size, in byte-seconds, is what tells them apart.
 """
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,13 +16,28 @@ from ebbtide.ir.trace import IdleIntervals, Trace, idle_intervals
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 
-_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 _BINS_PER_DECADE = 4
 
 
-def module_pattern(module: str) -> str:
-    """A module's name without the numbers of its layers: ``h.3.mlp.c_fc`` is ``h.*.mlp.c_fc``."""
-    return _NUMBER.sub("*", module)
+def module_patterns(modules: Iterable[str]) -> dict[str, str]:
+    """Of each name, the name without the numbers of layers that are alike: ``h.3.mlp.c_fc`` is ``h.*.mlp.c_fc``.
+
+    A number stays where nothing lies within: the layers of one ``Sequential`` are not alike.
+    """
+    names = set(modules)
+    parents = {".".join(parts[:end]) for parts in map(_parts, names) for end in range(1, len(parts))}
+
+    def pattern(name: str) -> str:
+        parts = _parts(name)
+        return ".".join(
+            "*" if part.isdigit() and ".".join(parts[: end + 1]) in parents else part for end, part in enumerate(parts)
+        )
+
+    return {name: pattern(name) for name in names}
+
+
+def _parts(name: str) -> list[str]:
+    return name.split(".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +77,7 @@ def distributions_of(trace: Trace) -> Distributions:
     rows, found = columns_of(trace), idle_intervals(trace)
     nbytes = rows.nbytes[found.storage]
     names = modules_of(trace)
-    patterns = {module: module_pattern(module) for module in set(names)}
+    patterns = module_patterns(names)
     modules = np.array([patterns[module] for module in names], dtype=object)
     kinds = np.array([str(kind) for kind in rows.kind.tolist()], dtype=object)
     return Distributions(

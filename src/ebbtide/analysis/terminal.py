@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ebbtide.analysis.curves import BandwidthPoint, MovesPoint
-from ebbtide.analysis.intervals import QUANTILES, Distribution, module_pattern
+from ebbtide.analysis.intervals import QUANTILES, Distribution, module_patterns
 from ebbtide.analysis.memory import Share, shares
 from ebbtide.analysis.summary import Analysis, Swapping
 from ebbtide.analysis.texts import Names, place, rate_text, time_text, words
@@ -72,7 +72,8 @@ def _peak(analysis: Analysis, root: str) -> Iterable[RenderableType]:
         f"(tick {peak.tick:,}, {at})"
     )
     kinds = tuple(replace(share, label=words(share.label)) for share in peak.by_kind())
-    modules = shares(peak.residents, lambda row: module_pattern(row.module.removeprefix(root)))
+    patterns = module_patterns(row.module for row in peak.residents)
+    modules = shares(peak.residents, lambda row: patterns[row.module].removeprefix(root))
     born = tuple(share for share in peak.by_operator() if share.label)
     for title, found in (("kind", kinds), ("module", modules), ("allocated by", born)):
         yield _shares(title, found, peak.nbytes)
@@ -134,15 +135,15 @@ def _purchase(analysis: Analysis) -> Iterable[RenderableType]:
 
 
 def _verdict(swapping: Swapping, peak_bytes: int) -> str:
-    found, route = swapping.candidates, swapping.route
+    found, route, left = swapping.candidates, swapping.route, swapping.curve[-1].peak_bytes
     alone, queued, outliers = (int(chosen.sum()) for chosen in (found.alone, found.queued, found.outlier))
     return (
         f"Out {rate_text(route.out.bytes_per_s)}, back {rate_text(route.back.bytes_per_s)}"
         f"{', taking turns' if route.shared else ''}. Of {len(found):,} intervals {alone:,} are long enough alone "
         f"({format_bytes(swapping.alone_bytes)} away on average), {queued:,} in the links' queue "
         f"({format_bytes(swapping.queued_bytes)}). The {outliers:,} outliers hold "
-        f"{_percent(swapping.outlier_share, 1)} of all bytes x time. Without slowing compute the peak falls to "
-        f"{_percent(swapping.curve[-1].peak_bytes, peak_bytes)}."
+        f"{_percent(swapping.outlier_share, 1)} of all bytes x time. Without slowing compute the peak "
+        f"{f'falls to {_percent(left, peak_bytes)}' if left < peak_bytes else 'does not fall'}."
     )
 
 

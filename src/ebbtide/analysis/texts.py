@@ -7,6 +7,11 @@ from ebbtide.ir.trace import Trace
 from ebbtide.units import format_bytes, format_time
 
 
+def printable(text: str) -> str:
+    """Without what would steer a terminal: names in a file are anybody's."""
+    return "".join(mark if mark.isprintable() else "\N{REPLACEMENT CHARACTER}" for mark in text)
+
+
 def words(name: str) -> str:
     """A kind, or another name from an enum."""
     return name.replace("_", " ")

@@ -33,6 +33,7 @@ def explain(
         raise click.UsageError("name one of --storage NUMBER, --module NAME and --at-peak")
 
     from ebbtide.analysis.explain import Explainer
+    from ebbtide.analysis.texts import printable
     from ebbtide.commands.inputs import read_plan, read_timeline, read_trace, way_of
 
     step, own = read_trace(trace)
@@ -48,4 +49,4 @@ def explain(
         lines = explainer.storage(storage)
     else:
         lines = explainer.module(module) if module is not None else explainer.at_peak()
-    click.echo("\n".join(lines))
+    click.echo("\n".join(map(printable, lines)))

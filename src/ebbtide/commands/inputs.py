@@ -1,10 +1,12 @@
 """Files that commands read, and what goes wrong with them, said once."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from ebbtide.analysis.swapping import Route, assumed_route, route_of
+from ebbtide.analysis.texts import printable
 from ebbtide.errors import FileFormatError, SettingError
 from ebbtide.ir.base import Origin
 from ebbtide.ir.files import load
@@ -33,7 +35,23 @@ def read_trace(path: Path) -> tuple[Trace, Machine | None]:
     nbytes = np.array([row.nbytes for row in trace.storages], dtype=np.float64)
     if float(generations @ nbytes) > _MOST or float(generations.max(initial=1.0)) * max(trace.step_ns, 1) > _MOST:
         raise FileFormatError(f"{path}: its storages hold more bytes, or live for longer, than can be added up")
-    return trace, machine
+    return _printable(trace), machine
+
+
+def _printable(trace: Trace) -> Trace:
+    """With names that can be shown; nearly always the same trace."""
+    names = [trace.name, *(row.module for row in trace.storages)]
+    names += [name for tick in trace.ticks for name in (tick.operator, tick.module)]
+    if all(map(str.isprintable, set(names))):
+        return trace
+    return replace(
+        trace,
+        name=printable(trace.name),
+        ticks=tuple(
+            replace(row, operator=printable(row.operator), module=printable(row.module)) for row in trace.ticks
+        ),
+        storages=tuple(replace(row, module=printable(row.module)) for row in trace.storages),
+    )
 
 
 def read_machine(path: Path) -> Machine:
