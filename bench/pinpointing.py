@@ -3,7 +3,7 @@
     python bench/pinpointing.py [--traces DIR] [TRACE...]
 
 Records one step of each family of ``train_family.py`` under ``ebbtide run --fast 100%`` (in DIR, where what is there is
-not recorded again) and prints a table. Further TRACEs, ours or of the format tiertrace/1, get a row of their own.
+not recorded again) and prints two tables. Further TRACEs, ours or of the format tiertrace/1, get rows of their own.
 """
 
 import argparse
@@ -29,23 +29,8 @@ from ebbtide.units import format_bytes, format_time
 FAMILIES = ("mlp", "vgg", "resnet", "bert", "gpt", "vit", "lstm")
 BANDWIDTHS = (10**9, 6_400_000_000, 25 * 10**9)
 """An NVMe drive that is shared, PCIe 3 and PCIe 4 as a copy sees them; assumed."""
-TITLES = (
-    "step",
-    "ms a step",
-    "ticks",
-    "peak",
-    "idle",
-    "ATIs",
-    "< 0.1 % of the step",
-    "median",
-    "top 1 % hold",
-    "top 10 % hold",
-    *(
-        f"{rate / 1e9:g} GB/s: {what}"
-        for rate in BANDWIDTHS
-        for what in ("ATIs that fit", "in a queue", "away", "peak left")
-    ),
-)
+INTERVALS = ("step", "takes", "peak", "idle", "ATIs", "near 0", "median", "top 1 %", "top 10 %")
+MOVES = ("step", *(f"{rate / 1e9:g} GB/s" for rate in BANDWIDTHS))
 
 
 def record(family: str, path: Path) -> None:
@@ -54,36 +39,38 @@ def record(family: str, path: Path) -> None:
     subprocess.run([*command, str(script), family], check=True)
 
 
-def row(name: str, trace: Trace) -> list[str]:
+def intervals(name: str, trace: Trace) -> list[str]:
+    """How ATIs and the bytes x time in them are distributed. Near 0: less than a thousandth of the step."""
     memory, found = memory_of(trace), idle_intervals(trace)
     weight = np.sort(byte_seconds(found.idle_ns, columns_of(trace).nbytes[found.storage]))[::-1]
-    live = memory.mean(memory.live)
+    top = [percent(float(weight[: -(-len(weight) // part)].sum()), float(weight.sum())) for part in (100, 10)]
     return [
         name,
-        f"{trace.step_ns / 1e6:,.0f}",
-        f"{len(trace.ticks):,}",
+        format_time(trace.step_ns / 1e9),
         format_bytes(peak_of(trace).nbytes),
-        percent(memory.mean(memory.idle_bytes), live),
+        percent(memory.mean(memory.idle_bytes), memory.mean(memory.live)),
         f"{len(found.storage):,}",
         percent(int((found.idle_ns < trace.step_ns / 1000).sum()), len(found.storage)),
         format_time(float(np.median(found.idle_ns)) / 1e9),
-        percent(float(weight[: -(-len(weight) // 100)].sum()), float(weight.sum())),
-        percent(float(weight[: -(-len(weight) // 10)].sum()), float(weight.sum())),
-        *(text for rate in BANDWIDTHS for text in at_bandwidth(trace, rate, live)),
+        *top,
     ]
 
 
-def at_bandwidth(trace: Trace, bytes_per_s: int, live_bytes: int) -> list[str]:
-    """Shares of the intervals that fit, of the live bytes that are then away, and of the peak that is left."""
-    found = candidates_of(trace, assumed_route(bytes_per_s))
-    away = mean_freed_bytes(trace, found, found.queued)
-    left = moves_curve(trace, found)[-1].peak_bytes
-    return [
-        percent(int(found.alone.sum()), len(found)),
-        percent(int(found.queued.sum()), len(found)),
-        percent(away, live_bytes),
-        percent(left, peak_of(trace).nbytes),
-    ]
+def moves(name: str, trace: Trace) -> list[str]:
+    """For each bandwidth: intervals that fit alone, and in a queue; live bytes then away on average; peak then left."""
+    memory, texts = memory_of(trace), [name]
+    for bytes_per_s in BANDWIDTHS:
+        found = candidates_of(trace, assumed_route(bytes_per_s))
+        away = mean_freed_bytes(trace, found, found.queued)
+        left = moves_curve(trace, found)[-1].peak_bytes
+        parts = (
+            percent(int(found.alone.sum()), len(found)),
+            percent(int(found.queued.sum()), len(found)),
+            percent(away, memory.mean(memory.live)),
+            percent(left, peak_of(trace).nbytes),
+        )
+        texts.append(" / ".join(parts))
+    return texts
 
 
 def percent(part: float, whole: float) -> str:
@@ -95,19 +82,23 @@ def main() -> None:
     parser.add_argument("--traces", type=Path, help="where recorded steps are kept")
     parser.add_argument("others", type=Path, nargs="*", metavar="TRACE")
     args = parser.parse_args()
-    table = Table(box=box.MARKDOWN)
-    for title in TITLES:
-        table.add_column(title, justify="right")
+    traces: dict[str, Trace] = {}
     with tempfile.TemporaryDirectory() as folder:
         for family in FAMILIES:
             path = (args.traces or Path(folder)) / f"{family}.trace"
             if not path.exists():
                 record(family, path)
-            table.add_row(*row(family, read_trace(path)[0]))
+            traces[family] = read_trace(path)[0]
     for path in args.others:
         trace = read_trace(path)[0]
-        table.add_row(*row(trace.name, trace))
-    Console(width=400).print(table)
+        traces[trace.name] = trace
+    for titles, row in ((INTERVALS, intervals), (MOVES, moves)):
+        table = Table(box=box.MARKDOWN)
+        for title in titles:
+            table.add_column(title, justify="right")
+        for name, trace in traces.items():
+            table.add_row(*row(name, trace))
+        Console(width=200).print(table)
 
 
 if __name__ == "__main__":
