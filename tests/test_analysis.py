@@ -21,13 +21,15 @@ from cases_analysis import (
     route,
     used_at,
 )
-from cases_ir import traces
+from cases_ir import planned, timelines, traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.analysis.allocators import AllocatorKind, reuse_of, size_class
 from ebbtide.analysis.columns import common_root, modules_of
 from ebbtide.analysis.curves import bandwidth_curve, break_even_bytes_per_s, mean_freed_bytes, moves_curve
+from ebbtide.analysis.explain import Explainer
+from ebbtide.analysis.explain_plan import PlanView
 from ebbtide.analysis.intervals import QUANTILES, distributions_of, histogram_of, module_patterns
 from ebbtide.analysis.memory import Idleness, contents_at, memory_of, peak_of
 from ebbtide.analysis.patterns import difference_of, repetition_of
@@ -35,6 +37,7 @@ from ebbtide.analysis.summary import analyze, to_json
 from ebbtide.analysis.swapping import Route, assumed_route, candidates_of, route_of
 from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Tier
+from ebbtide.ir.plan import Plan
 from ebbtide.ir.trace import StorageKind, Trace
 
 # Out at 2 bytes a ns after 10 ns, back at 4 bytes a ns after 5 ns.
@@ -315,6 +318,39 @@ def test_steps_that_differ_say_how() -> None:
     assert [(row.module, row.nbytes, row.count) for row in found.more] == [("net.b", 2048, 1)]
     assert [(row.module, row.nbytes, row.count) for row in found.fewer] == [("", 1024, 1)]
     assert difference_of(first, first).alike
+
+
+@settings(max_examples=80, deadline=None)
+@given(planned(longest_life=1), st.data())
+def test_gaps_of_a_plan_are_the_ticks_without_room(case: tuple[Trace, Plan], data: st.DataObject) -> None:
+    trace, plan = case
+    n_ticks, view = len(trace.ticks), PlanView(trace, plan, "dram")
+    explainer = Explainer(trace, route(400, 400, shared=False), "made up", plan, data.draw(timelines()))
+    assert explainer.at_peak()
+    for number, storage in enumerate(trace.storages):
+        stays = [stay for stay in plan.stays if stay.storage == number]
+        gaps = list(view.gaps(number))
+        for byte in range(storage.nbytes):
+            fast = [stay for stay in stays if stay.tier == "dram" and stay.low <= byte < stay.high]
+            if not fast:  # its home is elsewhere, and it does not move
+                continue
+            there = {tick for stay in fast for tick in range(stay.start, stay.stop)}
+            life = range(storage.birth, storage.death)
+            if storage.persistent:
+                there = {tick % n_ticks for tick in there}
+            away = [
+                tick
+                for gap in gaps
+                if gap.low <= byte < gap.high
+                for tick in range(gap.gone, storage.death if gap.back is None else gap.back)
+            ]
+            assert len(set(away)) == len(away)
+            expected = set(life) - there
+            assert {tick % n_ticks for tick in away} == expected if storage.persistent else set(away) == expected
+        for gap in gaps:
+            if gap.written is not None:
+                assert gap.written[0] < gap.written[1] <= gap.gone
+        assert len(explainer.storage(number)) > 2
 
 
 def test_names() -> None:

@@ -320,10 +320,18 @@ def test_hostile_names_are_shown_as_text(files: Path) -> None:
         assert not {"\x1b", "\r"} & set(text)
 
 
+def test_help_loads_nothing_slow() -> None:
+    program = (
+        "import sys; from ebbtide.cli import cli\n"
+        "for name in ('analyze', 'explain'):\n    cli([name, '--help'], standalone_mode=False)\n"
+        "assert not {'torch', 'numpy', 'rich'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+
+
 def test_the_commands_start_without_torch_and_exit_with_the_errors_status(files: Path) -> None:
     program = (
-        "import sys; from ebbtide.cli import main; sys.argv[1:] = sys.argv[1:]\n"
-        "try:\n    main()\nfinally:\n    assert 'torch' not in sys.modules"
+        "import sys; from ebbtide.cli import main\ntry:\n    main()\nfinally:\n    assert 'torch' not in sys.modules"
     )
     for arguments, status in ((("--at-peak",), 0), (("--storage", "99"), 2)):
         command = [sys.executable, "-c", program, "explain", str(files / "step.trace"), *arguments]

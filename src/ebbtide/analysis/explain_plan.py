@@ -15,7 +15,7 @@ from ebbtide.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class _Gap:
+class Gap:
     """Bytes [low, high) have no room on the fast tier during ticks [gone, back), and are valid there from ``there``.
 
     ``back`` is None if they do not come back. ``tier`` has them meanwhile, "" if the plan does not say; ``written`` are
@@ -58,12 +58,12 @@ class PlanView:
         """Where it is away, "" if it never is."""
         gaps = [
             f"from tick {self._tick(gap.gone)} " + (f"to {self._tick(gap.back)}" if gap.back is not None else "on")
-            for gap in self._gaps(number)
+            for gap in self.gaps(number)
         ]
         return f"planned away {', '.join(gaps)}" if gaps else ""
 
     def lines(self, number: int) -> Iterator[str]:
-        gaps = list(self._gaps(number))
+        gaps = list(self.gaps(number))
         if not gaps:
             tiers = ", ".join(sorted({stay.tier for stay in self._stays[number]})) or "no tier"
             yield f"{self.title}: on {tiers} throughout"
@@ -82,7 +82,7 @@ class PlanView:
         else:
             yield "it could stay within the budget, with all else as planned"
 
-    def _gap_text(self, gap: _Gap, number: int) -> str:
+    def _gap_text(self, gap: Gap, number: int) -> str:
         whole = (gap.low, gap.high) == (0, self._trace.storages[number].nbytes)
         part = "" if whole else f"bytes {gap.low:,}-{gap.high:,} "
         to = f" to {gap.tier}" if gap.tier else ""
@@ -94,7 +94,8 @@ class PlanView:
             comes = f"starts back at tick {self._tick(gap.back)} and is there from tick {self._tick(gap.there or 0)}"
         return f"{part}leaves by tick {self._tick(gap.gone)}{how}; {comes}"
 
-    def _gaps(self, number: int) -> Iterator[_Gap]:
+    def gaps(self, number: int) -> Iterator[Gap]:
+        """The times without room on the fast tier, of each piece of the storage that is ever there."""
         storage, stays, n_ticks = self._trace.storages[number], self._stays[number], len(self._trace.ticks)
         cuts = sorted({cut for stay in stays for cut in (stay.low, stay.high)})
         for low, high in pairwise(cuts):
@@ -109,7 +110,7 @@ class PlanView:
             for row, (back, there) in zip(fast, ends, strict=True):
                 if row.stop < (storage.death if back is None else back):
                     tier, written = self._held_by(row, slow, storage.persistent)
-                    yield _Gap(low, high, row.stop, back, there, tier, written)
+                    yield Gap(low, high, row.stop, back, there, tier, written)
 
     def _held_by(self, left: Stay, slow: list[Stay], repeats: bool) -> tuple[str, tuple[int, int] | None]:
         """The tier with the contents when the stay ``left`` on the fast tier ends, and the ticks of the copy there."""
@@ -124,7 +125,7 @@ class PlanView:
     def _tick(self, tick: int) -> str:
         return f"{tick % len(self._level):,}"
 
-    def _until(self, gap: _Gap, number: int) -> int:
+    def _until(self, gap: Gap, number: int) -> int:
         return self._trace.storages[number].death if gap.back is None else gap.back
 
     def _room(self, number: int) -> int:
