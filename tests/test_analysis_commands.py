@@ -111,7 +111,11 @@ def test_a_trace_without_accesses_says_what_is_not_available(files: Path) -> Non
     assert page.count("not available") == 2
     found = json.loads(said("analyze", files / "allocations.trace", "--json"))
     assert (found["waiting"], found["swapping"], found["peak"]["nbytes"]) == (None, None, 2112)
-    assert "its uses were not recorded" in said("explain", files / "allocations.trace", "--storage", OUT_A)
+    assert (found["memory"]["used"], found["memory"]["idle"]) == (None, None)
+    text = said("explain", files / "allocations.trace", "--storage", OUT_A)
+    assert "its uses were not recorded" in text
+    assert "there at the step's peak" in text
+    assert "idle" not in text + said("explain", files / "allocations.trace", "--at-peak")
 
 
 def test_a_published_trace_brings_its_machine(tmp_path: Path) -> None:

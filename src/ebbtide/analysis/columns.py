@@ -48,6 +48,11 @@ def columns_of(trace: Trace) -> Columns:
     )
 
 
+def has_accesses(trace: Trace) -> bool:
+    """Whether it is known when storages are used: a CUDA memory snapshot, for one, holds allocations only."""
+    return len(trace.accesses) > 0
+
+
 def modules_of(trace: Trace) -> list[str]:
     """The module that each storage belongs to, "" if none is known.
 

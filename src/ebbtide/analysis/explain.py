@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ebbtide.analysis.columns import has_accesses
 from ebbtide.analysis.curves import break_even_bytes_per_s
 from ebbtide.analysis.explain_plan import PlanView
 from ebbtide.analysis.memory import peak_of
@@ -38,8 +39,8 @@ class Explainer:
         timeline: Timeline | None = None,
     ) -> None:
         self._trace, self._route, self._machine, self._timeline = trace, route, machine, timeline
-        self._names = Names(trace)
-        self._candidates = candidates_of(trace, route) if route is not None else None
+        self._names, self._has_accesses = Names(trace), has_accesses(trace)
+        self._candidates = candidates_of(trace, route) if route is not None and self._has_accesses else None
         self._plan = PlanView(trace, plan, route.out.source if route is not None else "") if plan is not None else None
         self._peak = peak_of(trace)
 
@@ -84,8 +85,9 @@ class Explainer:
             f"the step's peak: {format_bytes(peak.nbytes)} of live tensors at tick {self._names.tick(peak.tick)}, "
             f"{time_text(peak.time_ns)} into the step",
             "  " + ", ".join(f"{words(share.label)} {format_bytes(share.nbytes)}" for share in peak.by_kind()),
-            f"  in use at that tick: {format_bytes(in_use)}; idle: {format_bytes(peak.nbytes - in_use)}",
         ]
+        if self._has_accesses:
+            lines.append(f"  in use at that tick: {format_bytes(in_use)}; idle: {format_bytes(peak.nbytes - in_use)}")
         if self._candidates is not None:
             away = format_bytes(_away_at(self._candidates, peak.tick, len(self._trace.ticks)))
             lines.append(
@@ -107,7 +109,7 @@ class Explainer:
             return away
         intervals = self._intervals(number)
         if not intervals:
-            return next(self._spent(number), "never idle")
+            return next(self._spent(number), "never idle" if self._has_accesses else "its uses were not recorded")
         after, until, idle_ns, row = intervals[0]
         text = f"idle {time_text(idle_ns)} from tick {after + 1:,} to {until:,}"
         if self._candidates is None:
@@ -120,9 +122,10 @@ class Explainer:
     def _life(self, number: int) -> Iterator[str]:
         trace, storage, names = self._trace, self._trace.storages[number], self._names
         rows = trace.accesses.of(number)
-        uses = f"used at {count_text(rows.stop - rows.start, 'tick')}"
+        known = f"used at {count_text(rows.stop - rows.start, 'tick')}"
+        uses = known if self._has_accesses else "used at unknown times"
         if storage.persistent:
-            yield f"outlives the step; {uses} of it"
+            yield f"outlives the step; {uses}"
         else:
             birth = f"allocated at tick {names.tick(storage.birth)}, {names.time_of(storage.birth)} into the step"
             yield f"{birth}; gone by tick {names.tick(storage.death)}; {uses}"
@@ -134,6 +137,8 @@ class Explainer:
         row = next((row for row in self._peak.residents if row.storage == number), None)
         if row is None:
             yield f"not there at {when}: moving it would not lower that"
+        elif not self._has_accesses:
+            yield f"there at {when}"
         else:
             yield f"in use at {when}" if row.idle_ns == 0 else f"idle at {when}"
 
@@ -153,7 +158,7 @@ class Explainer:
             between = f"between tick {self._names.tick(after)} and tick {self._names.tick(until)}"
             yield f"idle {time_text(idle_ns)} {between}{verdict}"
         if not intervals:
-            yield "never idle between two uses" if len(self._trace.accesses) else "its uses were not recorded"
+            yield "never idle between two uses" if self._has_accesses else "its uses were not recorded"
 
     def _spent(self, number: int) -> Iterator[str]:
         """The time after the last use, which a prompt free would save."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.analysis.allocators import Reuse, reuse_of
+from ebbtide.analysis.columns import has_accesses
 from ebbtide.analysis.curves import BandwidthPoint, MovesPoint, bandwidth_curve, mean_freed_bytes, moves_curve
 from ebbtide.analysis.intervals import QUANTILES, Distributions, Histogram, distributions_of, histogram_of
 from ebbtide.analysis.memory import Memory, Peak, memory_of, peak_of
@@ -95,11 +96,6 @@ def analyze(
     )
 
 
-def has_accesses(trace: Trace) -> bool:
-    """Whether it is known when storages are used."""
-    return len(trace.accesses) > 0
-
-
 def waiting_of(trace: Trace) -> Waiting:
     return Waiting(distributions_of(trace), histogram_of(trace), bandwidth_curve(trace))
 
@@ -128,6 +124,8 @@ def to_json(analysis: Analysis) -> dict[str, Any]:
         "mean_live_bytes": memory.mean(memory.live),
         "mean_idle_bytes": {str(reason): memory.mean(level) for reason, level in memory.idle.items()},
     }
+    if analysis.waiting is None:
+        plain["memory"] |= dict.fromkeys(("used", "idle", "mean_idle_bytes"))
     return {"format": FORMAT, "version": VERSION, "quantiles": list(QUANTILES), **plain}
 
 
