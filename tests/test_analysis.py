@@ -359,6 +359,7 @@ def test_names() -> None:
     assert common_root(["net.a.x", "net.a.y", ""]) == "net.a."
     assert common_root(["net.a", "net.a.x"]) == "net."
     assert common_root([]) == ""
+    assert common_root(["train.py:12 forward", "train.py:40"]) == ""
     assert modules_of(by_hand()) == ["net.a", "net.b", "net.b", "net.a", "net.b", "net.b", ""]
 
 

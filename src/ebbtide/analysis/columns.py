@@ -79,9 +79,12 @@ def modules_of(trace: Trace) -> list[str]:
 
 
 def common_root(modules: list[str]) -> str:
-    """What all names begin with, whole parts and a dot at the end: "GPT2LMHeadModel."; "" if nothing."""
+    """What all names begin with, whole parts and a dot at the end: "GPT2LMHeadModel."; "" if nothing, or if they are
+    not names of modules (but places in a program, as in a memory snapshot)."""
     names = [name.split(".") for name in set(modules) if name]
+    if not names or not all(part.replace("_", "a").isalnum() for name in names for part in name):
+        return ""
     shared = 0
-    while names and all(len(name) > shared + 1 and name[shared] == names[0][shared] for name in names):
+    while all(len(name) > shared + 1 and name[shared] == names[0][shared] for name in names):
         shared += 1
-    return "".join(f"{part}." for part in names[0][:shared]) if names else ""
+    return "".join(f"{part}." for part in names[0][:shared])
