@@ -1,8 +1,8 @@
 """Which idle intervals are long enough to move a storage out and back: alone, and when all of them share the links.
 
 The swap rule: a storage of S bytes that is idle for A moves without slowing compute if
-``A >= latency_out + S / bytes_per_s_out + latency_back + S / bytes_per_s_back`` (Pinpointing gives no such formula in
-print; this is its standard form). It looks at each interval alone. In a queue the links are busy with other storages:
+``A >= latency_out + S / bytes_per_s_out + latency_back + S / bytes_per_s_back``: our reconstruction of the rule that
+Pinpointing describes. It looks at each interval alone. In a queue the links are busy with other storages:
 the intervals with the most bytes x ATI book first, each out as early and back as late as its links have time, and an
 interval fits if it is out before it has to start back. A link carries on with one copy where another left off, as the
 runtime's chunks do, and steps repeat, so time is a circle. No storage that fits is late, whatever else fits.
@@ -22,6 +22,7 @@ from ebbtide.ir.machine import InPlace, Link, Machine, Tier
 from ebbtide.ir.trace import Trace, idle_intervals
 
 _AT_ONCE = 256
+"""Intervals of which the hopeless ones are told apart together, before the others are booked one by one."""
 OUTLIER_PERCENTILE = 99
 """An outlier moves without slowing compute and has more bytes x ATI than this part of all intervals."""
 
