@@ -5,7 +5,9 @@ import sys
 import click
 
 from ebbtide import __version__
+from ebbtide.commands.analyze import analyze
 from ebbtide.commands.compare import compare
+from ebbtide.commands.explain import explain
 from ebbtide.commands.import_snapshot import import_snapshot
 from ebbtide.commands.machines import machines
 from ebbtide.commands.plan import plan
@@ -24,7 +26,7 @@ def cli() -> None:
     """Trains PyTorch networks in far less fast memory than they need, with the same bits."""
 
 
-for command in (run, probe, machines, trace, import_snapshot, report, plan, simulate, compare, sweep):
+for command in (run, probe, machines, trace, import_snapshot, analyze, explain, report, plan, simulate, compare, sweep):
     cli.add_command(command)
 
 
