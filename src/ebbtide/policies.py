@@ -12,6 +12,7 @@ from ebbtide.ir.occupancy import arena_pages
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.timeline import Timeline
 from ebbtide.ir.trace import Trace
+from ebbtide.machines import find_machine
 from ebbtide.planners import PLANNERS, plan
 from ebbtide.planners.base import Planner
 from ebbtide.settings import Settings
@@ -83,12 +84,4 @@ def machine_for(settings: Settings, spill: Path) -> Machine:
         from ebbtide.probe.quick import probe_quick
 
         return probe_quick(spill, settings.io_threads)
-    return machine_from(settings.machine)
-
-
-def machine_from(path: str) -> Machine:
-    """Raises SettingError when it cannot be read."""
-    try:
-        return Machine.from_toml(Path(path).read_text())
-    except (OSError, UnicodeDecodeError, FileFormatError) as error:
-        raise SettingError(f"the machine {path} cannot be used: {error}") from error
+    return find_machine(settings.machine)

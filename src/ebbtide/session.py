@@ -22,7 +22,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ebbtide.errors import EbbtideWarning, SessionError, SettingError
-from ebbtide.policies import DEMAND, Files, machine_for, machine_from, planner_from, planner_named
+from ebbtide.machines import find_machine
+from ebbtide.policies import DEMAND, Files, machine_for, planner_from, planner_named
 from ebbtide.report.run_report import FORMAT, VERSION, RunReport
 from ebbtide.report.summary import render_summary
 from ebbtide.runtime import process
@@ -202,7 +203,7 @@ class Session:
         if self._settings.fake:
             from ebbtide.recorders.fake import fake_recorder
 
-            machine = machine_from(self._settings.machine) if self._settings.machine else None
+            machine = find_machine(self._settings.machine) if self._settings.machine else None
             self._recorder = fake_recorder(machine, path, *steps)
         else:
             from ebbtide.recorders.plain import plain_recorder
