@@ -42,7 +42,7 @@ class Chart {
       margin: this.margin(),
       dragmode: "zoom",
       hoverlabel: { bgcolor: colour("raised"), bordercolor: colour("line"), font: { color: colour("ink") } },
-      legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 12 } },
+      legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", itemsizing: "constant" },
       autosize: !printing,
       ...(printing ? { width: PRINT_WIDTH } : {}),
     };
@@ -56,7 +56,8 @@ class Chart {
       if (axis !== "yaxis2" && this.axes.includes(name)) merged[axis].range = [...this.view[name]];
       else if (name === "y") merged[axis].fixedrange = true;
     }
-    Plotly.react(this.area, traces, merged, { responsive: true, displayModeBar: false, doubleClick: false });
+    Plotly.react(this.area, traces, merged, { displayModeBar: false, doubleClick: false });
+    this.after?.();
   }
 
   get narrow() {
@@ -145,8 +146,13 @@ function redrawAll() {
   for (const chart of charts) chart.draw();
 }
 
-function followTheme() {
+function followWindow() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
+  let waiting = 0;
+  addEventListener("resize", () => {
+    cancelAnimationFrame(waiting);
+    waiting = requestAnimationFrame(redrawAll);
+  });
   const print = (on) => () => {
     printing = on;
     document.documentElement.classList.toggle("printing", on);

@@ -8,6 +8,8 @@ function distributionChart({ histogram }) {
     const isCount = choice.elements.weight.value === "count";
     const [name, size] = isCount ? ["intervals", 1] : byteUnit(Math.max(...nbytes));
     const y = Array.from(isCount ? counts : nbytes, (value) => value / size);
+    const every = chart.narrow ? 8 : 4; // bins to a label: four are a decade
+    const decades = Array.from(counts.keys()).filter((bin) => bin % every === 1 && bin > 1);
     const text = labels.map((label, bin) =>
       `${bin ? `${label} to ${time(edges_ns[bin + 1])}` : `shorter than ${time(edges_ns[1])}`}: ` +
       `${count(counts[bin])} intervals, ${bytes(nbytes[bin])}`);
@@ -20,10 +22,14 @@ function distributionChart({ histogram }) {
       layout: {
         bargap: 0.08, showlegend: false,
         xaxis: {
-          title: { text: "interval, from" }, tickvals: labels.map((_, bin) => bin).filter((bin) => bin % 4 <= 1 && (bin % 4 === 1 || !bin)),
-          ticktext: labels.filter((_, bin) => bin % 4 === 1 || !bin),
+          title: { text: "interval, at least" }, tickangle: 0, showgrid: false,
+          tickvals: [0, ...decades.map((bin) => bin - 0.5)],
+          ticktext: ["shorter", ...decades.map((bin) => time(edges_ns[bin]).replace(/\.0+(?= )/, ""))],
         },
-        yaxis: { title: { text: chart.narrow ? "" : name }, rangemode: "tozero" },
+        yaxis: {
+          title: { text: chart.narrow ? "" : name }, rangemode: "tozero",
+          ...(isCount ? { type: "log", dtick: 1, rangemode: "normal", range: [-0.3, Math.log10(Math.max(...counts, 1)) + 0.2] } : {}),
+        },
       },
     };
   };
@@ -43,8 +49,8 @@ function distributionTable({ distributions }) {
     ...numbers,
     { title: "Longest", number: true, value: (row) => rows[row].longest_ns, text: (row) => time(rows[row].longest_ns) },
     {
-      title: "GiB\u00b7s", number: true, value: (row) => rows[row].byte_seconds,
-      text: (row) => threeDigits(rows[row].byte_seconds / 2 ** 30),
+      title: "Bytes \u00d7 idle", number: true, value: (row) => rows[row].byte_seconds,
+      text: (row) => byteSeconds(rows[row].byte_seconds),
     },
     {
       title: "In the top 1 %", number: true, value: (row) => rows[row].top_share,
@@ -54,6 +60,8 @@ function distributionTable({ distributions }) {
 }
 
 const SHORTEST_NS = 1000; // what waits for less cannot be shown on a logarithmic axis, nor moved
+
+const MOST_VECTORS = 5000; // more points than this are drawn as pixels, by WebGL
 
 function swapChart(data, selection) {
   const { trace, intervals, route } = data;
@@ -78,7 +86,7 @@ function swapChart(data, selection) {
     const traces = trace.kinds.map((kind, number) => {
       const here = chosen.filter((row) => trace.storages.kind[storage[row]] === number);
       return {
-        type: "scattergl", mode: "markers", name: kindName(kind), customdata: here,
+        type: shown.length > MOST_VECTORS ? "scattergl" : "scatter", mode: "markers", name: kindName(kind), customdata: here,
         x: here.map((row) => idle_ns[row] / 1e6), y: here.map((row) => sizes[storage[row]] / 2 ** 20),
         text: here.map((row) => `#${storage[row]}: ${bytes(sizes[storage[row]])} waits ${time(idle_ns[row])}`),
         hovertemplate: "%{text}<extra></extra>",
@@ -125,8 +133,8 @@ function candidateTable(data, selection) {
     { title: "Bytes", number: true, value: (row) => nbytes[storage[row]], text: (row) => bytes(nbytes[storage[row]]) },
     { title: "Idle", number: true, value: (row) => idle_ns[row], text: (row) => time(idle_ns[row]) },
     {
-      title: "GiB\u00b7s", number: true, value: (row) => byte_seconds[row],
-      text: (row) => threeDigits(byte_seconds[row] / 2 ** 30),
+      title: "Bytes \u00d7 idle", number: true, value: (row) => byte_seconds[row],
+      text: (row) => byteSeconds(byte_seconds[row]),
     },
     ...(route ? [{ title: "Moves in time", value: fits, text: (row) => verdicts[fits(row)] }] : []),
     { title: "Kind", value: (row) => kind[storage[row]], text: (row) => kindName(trace.kinds[kind[storage[row]]]) },

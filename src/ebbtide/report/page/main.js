@@ -2,10 +2,10 @@
 
 let showStorage = () => {};
 
-const MODELLED = new Set(["simulated", "assumed"]);
+const MEASURED = "measured";
 
 function badge(origin) {
-  return element("span", origin, { class: MODELLED.has(origin) ? "badge modelled" : "badge" });
+  return element("span", origin, { class: origin === MEASURED ? "badge" : "badge modelled" });
 }
 
 function header(data) {
@@ -29,7 +29,7 @@ function open(section, origins = []) {
 
 function show(data) {
   header(data);
-  followTheme();
+  followWindow();
   if (data.trace) {
     const origin = [data.trace.origin];
     open("memory", origin);

@@ -34,7 +34,7 @@ function memoryChart({ trace, memory, peak }) {
       hovertemplate: `%{y:.3g} ${byteName}<extra>${kindName(kind)}</extra>`,
     }));
     traces.push({
-      type: "scatter", mode: "lines", name: "in use by the operation", x,
+      type: "scatter", mode: "lines", name: "in use", x,
       y: closed.map((tick) => memory.used[tick] / byteSize),
       line: { shape: "hv", width: 1, color: colour("ink") },
       hovertemplate: `%{y:.3g} ${byteName}<extra>in use</extra>`,

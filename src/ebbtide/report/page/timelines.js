@@ -38,7 +38,7 @@ function timelineChart({ timelines, budget_bytes }) {
       };
     });
     timelines.forEach((timeline, number) => timeline.levels.forEach((level) => traces.push({
-      type: "scatter", mode: "lines", yaxis: "y2", name: plain(`${level.tier}, ${timeline.name}`),
+      type: "scatter", mode: "lines", yaxis: "y2", showlegend: !chart.narrow, name: plain(`${level.tier}, ${timeline.name}`),
       x: Array.from(level.time, (ns) => ns / timeSize), y: Array.from(level.nbytes, (held) => held / byteSize),
       line: { shape: "hv", width: 1.5, color: colour(number ? "activation" : "parameter"), dash: dashes[number % 4] },
     })));

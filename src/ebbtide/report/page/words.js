@@ -20,6 +20,11 @@ function time(ns) {
   return `${Math.round(ns)} ns`;
 }
 
+/* Of bytes times seconds. */
+function byteSeconds(value) {
+  return `${bytes(value)}\u00b7s`;
+}
+
 function count(value) {
   return value.toLocaleString("en-US");
 }
