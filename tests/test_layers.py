@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "planners": IR | {"simulate"},
     "simulate": IR,
     "analysis": IR,
-    "report": IR,
+    "report": IR | {"analysis"},
     "capture": IR,
     "runtime": IR | {"capture", "settings", "report", "torch"},
     "probe": IR | {"settings", "runtime"},  # of runtime what it says of the machine, and no torch

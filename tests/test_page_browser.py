@@ -31,7 +31,8 @@ def trace_of(n_storages: int) -> Trace:
     """Random lives, sizes, kinds and accesses; the modules are h.0 to h.9."""
     rng = np.random.default_rng(7)
     n_ticks = 2000
-    ticks = tuple(Tick(int(time), f"op{at % 5}", f"h.{at * 10 // n_ticks}") for at, time in enumerate(rng.integers(10**4, 10**6, n_ticks)))
+    times = rng.integers(10**4, 10**6, n_ticks).tolist()
+    ticks = tuple(Tick(time, f"op{at % 5}", f"h.{at * 10 // n_ticks}") for at, time in enumerate(times))
     storages, uses = [], []
     for number in range(n_storages):
         birth = int(rng.integers(0, n_ticks))
@@ -61,11 +62,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     route = subject().route
     subjects = {
         "small": subject(),
-        "random": Subject(trace_of(400), route=route, machine="made up"),
+        "random": Subject(trace_of(150), route=route, machine="made up"),
         "large": Subject(trace_of(20_000), route=None),
-        "no accesses": Subject(
-            Trace("snapshot", Origin.MEASURED, step().ticks, step().storages, Accesses((), (), ()))
-        ),
+        "no accesses": Subject(Trace("snapshot", Origin.MEASURED, step().ticks, step().storages, Accesses((), (), ()))),
     }
     for name, what in subjects.items():
         (folder / f"{name}.html").write_text(render_page(what))
@@ -144,19 +143,19 @@ def test_a_large_step_is_drawn_whole(show: Show) -> None:
 
 
 def test_the_chart_has_the_storages_of_the_trace(show: Show) -> None:
-    trace = trace_of(400)
+    trace = trace_of(150)
     page = show("random")
     chart = drawn(page)
     assert chart["bars"] == pieces(trace.storages)
     assert chart["marks"] == len(trace.accesses)
-    order = sorted(range(400), key=lambda number: (trace.storages[number].birth, number))
+    order = sorted(range(150), key=lambda number: (trace.storages[number].birth, number))
     starts = trace.start_ns(np.arange(len(trace.ticks) + 1)) / trace.step_ns
     whole = [(row, trace.storages[number]) for row, number in enumerate(order) if trace.storages[number].death < 2000]
     inside = painted(page, [((starts[life.birth] + starts[life.death]) / 2, row) for row, life in whole])
     outside = painted(page, [(starts[life.birth] - 0.005, row) for row, life in whole[20:]])
     assert all(opacity for *_, opacity in inside)
     assert not any(opacity for *_, opacity in outside)
-    assert page.locator("output").inner_text().startswith("400 of 400 storages")
+    assert page.locator("output").inner_text().startswith("150 of 150 storages")
     assert "No machine is known" not in page.locator("#swap-text").inner_text()
 
 
@@ -192,15 +191,15 @@ def test_zoom_works_by_button_key_and_mouse(show: Show) -> None:
 
 
 def test_filters_by_module_kind_and_size_by_typing_and_by_key(show: Show) -> None:
-    trace = trace_of(400)
+    trace = trace_of(150)
     page = show("random")
     page.get_by_label("Module contains").fill("H.3")
     ours = [row for row in trace.storages if row.module == "h.3"]
-    assert page.locator("output").inner_text().startswith(f"{len(ours)} of 400")
+    assert page.locator("output").inner_text().startswith(f"{len(ours)} of 150")
     assert drawn(page)["bars"] == pieces(ours)
     page.get_by_label("At least").fill("2.5")
     ours = [row for row in ours if row.nbytes >= 2.5 * MIB]
-    assert page.locator("output").inner_text().startswith(f"{len(ours)} of 400")
+    assert page.locator("output").inner_text().startswith(f"{len(ours)} of 150")
     page.get_by_label("activation").focus()
     page.keyboard.press("Space")
     ours = [row for row in ours if row.kind is not StorageKind.ACTIVATION]
@@ -210,12 +209,12 @@ def test_filters_by_module_kind_and_size_by_typing_and_by_key(show: Show) -> Non
     n_rows = sum(id(trace.storages[storage]) in chosen for storage in intervals.storage.tolist())
     assert page.locator("#candidates-text").inner_text().startswith(f"{n_rows} intervals")
     page.get_by_label("Module contains").fill("nothing has this name")
-    assert page.locator("output").inner_text().startswith("0 of 400")
+    assert page.locator("output").inner_text().startswith("0 of 150")
     assert drawn(page)["bars"] == 0
 
 
 def test_candidates_sort_by_click_and_by_key(show: Show) -> None:
-    trace = trace_of(400)
+    trace = trace_of(150)
     found = candidates_of(trace, subject().route)  # type: ignore[arg-type]
     page = show("random")
     best = [f"#{number}" for number in found.storage.tolist()[:100]]
@@ -224,7 +223,9 @@ def test_candidates_sort_by_click_and_by_key(show: Show) -> None:
     head.get_by_role("button").click()
     assert head.get_attribute("aria-sort") == "descending"
     longest = sorted(found.idle_ns.tolist(), reverse=True)[:100]
-    shown = [float(text.split()[0]) * {"s": 1e9, "ms": 1e6, "\u00b5s": 1e3}[text.split()[1]] for text in column(page, "#candidate-table", 3)]
+    units = {"s": 1e9, "ms": 1e6, "\u00b5s": 1e3}
+    texts = [text.split() for text in column(page, "#candidate-table", 3)]
+    shown = [float(number) * units[unit] for number, unit in texts]
     assert shown == pytest.approx(longest, rel=0.01)
     page.keyboard.press("Enter")
     assert head.get_attribute("aria-sort") == "ascending"

@@ -1,7 +1,7 @@
 """Perfetto's JSON: every event as the format's description has it, and read back by Perfetto's own trace processor.
 
-The trace processor is a program that the package perfetto downloads; where it is neither named by EBBTIDE_TRACE_PROCESSOR
-nor on the PATH nor in that package's cache, its test is skipped.
+The trace processor is a program that the package perfetto downloads. Its test is skipped where it is neither on the
+PATH nor in that package's cache nor named by EBBTIDE_TRACE_PROCESSOR.
 """
 
 import json
@@ -97,7 +97,7 @@ def trace_processor() -> str:
     named = os.environ.get("EBBTIDE_TRACE_PROCESSOR") or shutil.which("trace_processor_shell")
     cached = sorted(Path("~/.local/share/perfetto").expanduser().rglob("trace_processor_shell*"))
     if not named and not cached:
-        pytest.skip("no trace_processor_shell on the PATH, in EBBTIDE_TRACE_PROCESSOR or in the package perfetto's cache")
+        pytest.skip("no trace_processor_shell on the PATH, named by EBBTIDE_TRACE_PROCESSOR or cached by perfetto")
     return named or str(cached[-1])
 
 
@@ -111,9 +111,17 @@ def test_perfettos_own_trace_processor_reads_it(tmp_path: Path) -> None:
         def rows(query: str) -> list[Any]:
             return [tuple(vars(row).values()) for row in reader.query(query)]
 
-        assert rows("select count(*) as n from slice join thread_track on track_id = thread_track.id join thread "
-                    "using (utid) where thread.name = 'operations' and dur = 1000000") == [(len(step().ticks),)]
-        assert rows("select value as n from stats where name in ('json_parser_failure', 'slice_out_of_order')"
-                    " and value > 0") == []
-        assert rows("select max(value) as n from counter join counter_track on track_id = counter_track.id "
-                    "where counter_track.name like 'live bytes%other%'") == [(16.0 * MIB,)]
+        assert rows(
+            "select count(*) as n from slice join thread_track on track_id = thread_track.id join thread "
+            "using (utid) where thread.name = 'operations' and dur = 1000000"
+        ) == [(len(step().ticks),)]
+        assert (
+            rows(
+                "select value as n from stats where name in ('json_parser_failure', 'slice_out_of_order') and value > 0"
+            )
+            == []
+        )
+        assert rows(
+            "select max(value) as n from counter join counter_track on track_id = counter_track.id "
+            "where counter_track.name like 'live bytes%other%'"
+        ) == [(16.0 * MIB,)]

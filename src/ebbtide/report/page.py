@@ -12,7 +12,10 @@ from ebbtide.report.packing import pack, pack_bytes
 from ebbtide.report.page_data import page_data
 from ebbtide.report.subject import Subject
 
-_SCRIPTS = ("data", "words", "tables", "charts", "memory", "selection", "painting", "storages", "intervals", "timelines", "main")
+_SCRIPTS = (
+    *("data", "words", "tables", "charts"),  # what the others use
+    *("memory", "selection", "painting", "storages", "intervals", "timelines", "main"),
+)
 
 
 def render_page(subject: Subject) -> str:

@@ -27,7 +27,7 @@ class Awaited:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Time for which compute stood still at ``tick``, and what it waited for, the copy that ended first before others."""
+    """Compute stood still at ``tick``; ``awaited`` has the copy that ended first before others."""
 
     kind: SpanKind
     start_ns: int

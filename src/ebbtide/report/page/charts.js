@@ -142,8 +142,9 @@ class Chart {
   }
 }
 
+/* But for charts that have no room, as in a window that is being shut. */
 function redrawAll() {
-  for (const chart of charts) chart.draw();
+  for (const chart of charts) if (chart.area.clientWidth) chart.draw();
 }
 
 function followWindow() {
@@ -157,6 +158,7 @@ function followWindow() {
     printing = on;
     document.documentElement.classList.toggle("printing", on);
     redrawAll();
+    for (const table of tables) table.fill();
   };
   addEventListener("beforeprint", print(true));
   addEventListener("afterprint", print(false));

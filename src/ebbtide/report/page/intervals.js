@@ -116,7 +116,7 @@ function swapChart(data, selection) {
   chart.area.on("plotly_click", ({ points }) => {
     if (points[0].customdata !== undefined) showStorage(storage[points[0].customdata]);
   });
-  selection.listeners.push(() => chart.draw());
+  selection.listeners.push((others) => others && chart.draw());
 }
 
 function candidateTable(data, selection) {
@@ -156,7 +156,8 @@ function candidateTable(data, selection) {
       (route ? `${count(total)} move in time even when all share the links, the best first.` : "");
   };
   say();
-  selection.listeners.push(() => {
+  selection.listeners.push((others) => {
+    if (!others) return;
     table.show(rows());
     say();
   });

@@ -1,4 +1,5 @@
-/* Which storages are chosen, in what order; who listens is told of changes. */
+/* Which storages are chosen, in what order; who listens is told of changes, and whether
+   others are chosen or only the order differs. */
 class Selection {
   constructor({ trace, intervals }) {
     this.trace = trace;
@@ -33,13 +34,15 @@ class Selection {
     const least = (Number(fields.get("size")) || 0) * 2 ** 20;
     const ofModule = strings.map((name) => name.toLowerCase().includes(wanted));
     const ofKind = kinds.map((_, number) => fields.getAll("kind").includes(String(number)));
+    const before = this.chosen;
     this.chosen = Uint8Array.from(storages.nbytes, (nbytes, storage) =>
       nbytes >= least && ofModule[storages.module[storage]] && ofKind[storages.kind[storage]]);
     this.order = [...this.chosen.keys()].filter((storage) => this.chosen[storage]).sort(this.by[fields.get("order")]);
     const total = this.order.reduce((sum, storage) => sum + storages.nbytes[storage], 0);
     this.form.elements.count.value =
       `${count(this.order.length)} of ${count(storages.nbytes.length)} storages, ${bytes(total)} in all`;
-    for (const listener of this.listeners) listener();
+    const same = before && before.every((was, storage) => was === this.chosen[storage]);
+    for (const listener of this.listeners) listener(!same);
   }
 
   /* Makes sure that a storage is among the chosen. */

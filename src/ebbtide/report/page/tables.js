@@ -1,6 +1,9 @@
-/* Tables that sort by a click or a key on their headings, and show a hundred rows at a time. */
+/* Tables that sort by a click or a key on their headings, and show a hundred rows at a time; on paper, thirty. */
 
 const ROWS = 100;
+const ROWS_ON_PAPER = 30;
+
+const tables = [];
 
 /* A column is {title, value(row) -> what sorts, text(row) -> what is read, number: whether it is one}.
    `rows` are any numbers; `sorted` is [column, descending]; `action(row)` makes a button for the last cell. */
@@ -30,6 +33,7 @@ class Table {
     const scroll = element("div", "", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption || "Table" });
     scroll.append(table);
     parent.replaceChildren(scroll, this.more);
+    tables.push(this);
     this.show(rows);
   }
 
@@ -58,9 +62,9 @@ class Table {
   }
 
   fill() {
-    const lines = this.rows.slice(0, this.shown).map((row) => {
+    const lines = this.rows.slice(0, printing ? ROWS_ON_PAPER : this.shown).map((row) => {
       const line = element("tr");
-      for (const { text, number } of this.columns) line.append(element("td", text(row), number ? { class: "number" } : {}));
+      for (const { text, number } of this.columns) line.append(number ? element("td", text(row), { class: "number" }) : breakable(text(row)));
       if (this.action) {
         const cell = element("td");
         cell.append(this.action(row));
@@ -71,6 +75,13 @@ class Table {
     this.body.replaceChildren(...lines);
     const left = this.rows.length - lines.length;
     this.more.hidden = left <= 0;
-    this.more.textContent = `Show more of ${count(left)} further rows`;
+    this.more.textContent = printing ? `${count(left)} further rows are not printed` : `Show more of ${count(left)} further rows`;
   }
+}
+
+/* A cell whose names may be broken where their parts meet. */
+function breakable(text) {
+  const cell = element("td");
+  text.split(/(?<=[._:>,])(?=[^._:>,])/).forEach((part, place) => cell.append(...(place ? [element("wbr"), part] : [part])));
+  return cell;
 }
