@@ -146,7 +146,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def report(folder: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["report", *(str(folder / name) if "." in name else name for name in arguments)])
+    named = ["report", *(str(folder / name) if "." in name else name for name in arguments)]
+    return CliRunner(env={"EBBTIDE_MACHINE": str(folder / "machine.toml")}).invoke(cli, named)
 
 
 def test_a_run_alone_is_printed_as_text(folder: Path) -> None:
@@ -157,7 +158,7 @@ def test_a_run_alone_is_printed_as_text(folder: Path) -> None:
 
 def test_a_page_is_written_of_all_files_together(folder: Path) -> None:
     names = ("run.json", "step.timeline", "step.plan", "step.trace")
-    done = report(folder, *names, "-o", "page.html", "--perfetto", "out.json", "--machine", "machine.toml")
+    done = report(folder, *names, "-o", "page.html", "--perfetto", "out.json")
     assert done.exit_code == 0, done.output
     page = (folder / "page.html").read_text()
     data = unpack(re.findall(r'id="data">([^<]*)<', page)[0])
@@ -184,7 +185,8 @@ def test_a_timeline_alone_has_a_page(folder: Path) -> None:
         (("garbage.bin", "-o", "page.html"), "garbage.bin"),
         (("cut.trace", "-o", "page.html"), "cut.trace"),
         (("empty.trace", "-o", "page.html"), "empty.trace"),
-        (("step.trace", "-o", "page.html", "--tier", "file"), "--machine"),
+        (("step.trace", "-o", "page.html", "--tier", "tape"), "tape"),
+        (("step.trace", "-o", "page.html", "--bandwidth", "1GB", "--machine", "machine.toml"), "not both"),
     ],
 )
 def test_what_cannot_be_shown_is_refused_and_leaves_nothing(

@@ -26,7 +26,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--machine",
     metavar="FILE",
     type=_FILE,
-    help="What would move in time on this machine, and how a plan would run there (`ebbtide probe` writes one).",
+    help="What would move in time on this machine, and how a plan would run there; default: this one, probed.",
 )
 @click.option("--tier", metavar="NAME", help="The machine's slow tier to move to; by default the first.")
 @click.option("--bandwidth", metavar="SIZE[,SIZE]", help="In place of a machine: bytes a second out, and back.")
@@ -115,12 +115,32 @@ def _subject(paths: tuple[Path, ...], machine: Path | None, tier: str | None, ba
     if plans and trace is None:
         raise ReportError("a plan is shown on its trace: name the trace's file too")
     plan = read_plan(plans[0], trace) if plans and trace is not None else None
-    way = way_of(machine, bandwidth, tier, own)
     there = read_machine(machine) if machine is not None else own
+    if trace is not None and there is None and bandwidth is None:
+        there = _this_machine()
+    way = way_of(machine, bandwidth, tier, there)
     has_forecast = any(timeline.origin is Origin.SIMULATED for timeline in timelines)
     if trace is not None and plan is not None and there is not None and not has_forecast:
         timelines = [*_forecast(trace, plan, there), *timelines]
     return Subject(trace, plan, tuple(timelines), runs[0] if runs else None, *way)
+
+
+def _this_machine() -> "Machine | None":
+    """As for ``ebbtide run``: named by a setting, or probed now or within the last week."""
+    from ebbtide.commands.inputs import read_machine
+    from ebbtide.errors import SpillError
+    from ebbtide.probe.quick import probe_quick
+    from ebbtide.runtime.spill import choose_spill_directory
+    from ebbtide.settings import Settings
+
+    settings = Settings.from_environment()
+    if settings.machine is not None:
+        return read_machine(Path(settings.machine))
+    try:
+        return probe_quick(choose_spill_directory(settings.spill), settings.io_threads)
+    except SpillError as error:
+        click.echo(f"ebbtide: warning: this machine could not be probed, so there is no swap line: {error}", err=True)
+        return None
 
 
 def _run_of(path: Path) -> "RunReport | None":

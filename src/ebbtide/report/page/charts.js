@@ -9,7 +9,8 @@ function colour(name) {
 }
 
 /* A chart draws what `build(chart)` returns: {traces, layout, full: {x: [low, high], y: ...}}, in axis units, whose
-   `full` is all there is to see. `view` is what is seen. `follows` says that what is drawn depends on the view. */
+   `full` is all there is to see. `view` is what is seen. `follows` says that what is drawn depends on the view. Whoever
+   uses a chart may set `keys` (actions by key), `after` (called when it is drawn) and `left` (pixels left of the plot). */
 class Chart {
   constructor(section, build, { follows = false, axes = ["x"] } = {}) {
     Object.assign(this, { build, follows, axes, view: {} });
@@ -74,7 +75,7 @@ class Chart {
   }
 
   margin() {
-    return { l: this.narrow ? 46 : 64, r: 14, t: 46, b: 44 };
+    return { l: this.left || (this.narrow ? 46 : 64), r: 14, t: 46, b: 44 };
   }
 
   moved(change) {

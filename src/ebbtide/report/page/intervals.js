@@ -72,7 +72,7 @@ function swapChart(data, selection) {
   paragraph.textContent = (route
     ? `Below the line, a storage moves to ${route.tier} and back within its interval, alone on the links: ` +
       `${bytes(route.out_bytes_per_s)}/s out, ${bytes(route.back_bytes_per_s)}/s back (${route.machine}; ${route.origin}). `
-    : "No machine is known here, so there is no swap line: `ebbtide probe` measures one, --machine names its file. ") +
+    : "No machine is known, so there is no swap line: --machine names a file of one, which `ebbtide probe` writes. ") +
     (short ? `Not drawn: ${count(short)} intervals shorter than 1 \u00b5s.` : "");
   const shown = Array.from(storage.keys()).filter((row) => idle_ns[row] >= SHORTEST_NS);
   const bounds = (values) => {

@@ -75,13 +75,13 @@ function peakContents({ trace, peak }) {
   const where = [peak.operator, peak.module && `in ${peak.module}`].filter(Boolean).join(" ");
   document.querySelector("#peak > summary").textContent =
     `Peak: ${bytes(peak.nbytes)} at ${time(peak.time_ns)}${where && `, ${where}`}. What is there?`;
-  const shares = (id, rows, title) => new Table(document.getElementById(id), [
-    { title, value: (row) => rows[row][0], text: (row) => kindName(rows[row][0]) || "(none)" },
+  const shares = (id, rows, title, name) => new Table(document.getElementById(id), [
+    { title, value: (row) => rows[row][0], text: (row) => name(rows[row][0]) || "(none)" },
     { title: "Bytes", number: true, value: (row) => rows[row][1], text: (row) => bytes(rows[row][1]) },
     { title: "Storages", number: true, value: (row) => rows[row][2], text: (row) => count(rows[row][2]) },
   ], rows.keys(), { sorted: [1, true], caption: `The peak by ${title.toLowerCase()}` });
-  shares("peak-kinds", peak.kinds, "Kind");
-  shares("peak-modules", peak.modules, "Module");
+  shares("peak-kinds", peak.kinds, "Kind", kindName);
+  shares("peak-modules", peak.modules, "Module", (name) => name);
   const { storage, nbytes, age_ns, idle_ns } = peak.residents;
   const { kind, module } = trace.storages;
   const idle = (row) => (idle_ns[row] < 0 ? "no further use" : idle_ns[row] === 0 ? "in use" : time(idle_ns[row]));

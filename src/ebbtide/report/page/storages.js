@@ -1,6 +1,7 @@
 /* The Gantt chart of storages, and what is said of one of them. */
 
 const LABELLED_ROWS = 30;
+const LABEL_WIDTH = 290;
 
 class Storages {
   constructor(data, selection) {
@@ -27,6 +28,7 @@ class Storages {
     const y = chart.view.y || full.y;
     const rows = [Math.max(Math.ceil(Math.min(...y) - 0.5), 0), Math.min(Math.floor(Math.max(...y) + 0.5), order.length - 1)];
     const labelled = rows[1] - rows[0] < LABELLED_ROWS && !chart.narrow;
+    chart.left = labelled ? LABEL_WIDTH : 0;
     const visible = order.slice(rows[0], rows[1] + 1);
     return {
       traces: [{ type: "scatter", x: [], y: [] }], // all there is to see is painted
@@ -35,7 +37,7 @@ class Storages {
         hovermode: false, showlegend: false,
         xaxis: { title: { text: `time in the step, ${this.timeName}` } },
         yaxis: {
-          showgrid: false, zeroline: false, ticklabelposition: "inside",
+          showgrid: false, zeroline: false,
           tickvals: labelled ? visible.map((_, place) => rows[0] + place) : [],
           ticktext: labelled ? visible.map((storage) => plain(this.label(storage))) : [],
           title: { text: labelled || chart.narrow ? "" : `storages, ${this.selection.form.elements.order.selectedOptions[0].text}` },

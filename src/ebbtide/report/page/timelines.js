@@ -17,12 +17,13 @@ function mergedSpans({ start, stop }, low, high, pixel) {
 function timelineChart({ timelines, budget_bytes }) {
   const longest = Math.max(...timelines.map(({ end_ns }) => end_ns), 1);
   const [timeName, timeSize] = timeUnit(longest);
-  const most = Math.max(budget_bytes || 0, ...timelines.flatMap(({ levels }) => levels.map(({ most_bytes }) => most_bytes)));
+  const most = Math.max(budget_bytes || 0, ...timelines.map(({ levels }) => (levels.length ? levels[0].most_bytes : 0)));
   const [byteName, byteSize] = byteUnit(most);
   const lanes = timelines.flatMap((timeline) => timeline.lanes.map((lane) => ({ ...lane, timeline })));
   const kinds = [...new Set(lanes.flatMap(({ groups }) => groups.map(({ kind }) => kind)))];
   const dashes = ["solid", "dot", "dash", "longdash"];
   const build = (chart) => {
+    chart.left = chart.narrow ? 100 : 190;
     const [low, high] = (chart.view.x || [0, longest / timeSize]).map((value) => value * timeSize);
     const pixel = (high - low) / chart.size.width;
     const traces = kinds.map((kind) => {
@@ -37,7 +38,8 @@ function timelineChart({ timelines, budget_bytes }) {
         text: bars.map(([, , length]) => time(length)), textposition: "none",
       };
     });
-    timelines.forEach((timeline, number) => timeline.levels.forEach((level) => traces.push({
+    timelines.forEach((timeline, number) => timeline.levels.forEach((level, rank) => traces.push({
+      visible: rank === 0 || "legendonly", // the budget is the fastest tier's
       type: "scatter", mode: "lines", yaxis: "y2", showlegend: !chart.narrow, name: plain(`${level.tier}, ${timeline.name}`),
       x: Array.from(level.time, (ns) => ns / timeSize), y: Array.from(level.nbytes, (held) => held / byteSize),
       line: { shape: "hv", width: 1.5, color: colour(number ? "activation" : "parameter"), dash: dashes[number % 4] },
@@ -52,7 +54,6 @@ function timelineChart({ timelines, budget_bytes }) {
       full: { x: [0, longest / timeSize] },
       layout: {
         barmode: "overlay", hovermode: "closest",
-        margin: { ...chart.margin(), l: chart.narrow ? 100 : 190 },
         xaxis: { title: { text: `time in the step, ${timeName}` }, anchor: hasLevels ? "y2" : "y" },
         yaxis: {
           tickvals: lanes.map((_, lane) => lane), range: [lanes.length - 0.4, -0.6], showgrid: false, zeroline: false,
@@ -93,7 +94,7 @@ function stallTable({ timelines, trace }) {
       title: "For", number: true, value: at(({ start, stop }, row) => stop[row] - start[row]),
       text: at(({ start, stop }, row) => time(stop[row] - start[row])),
     },
-    { title: "Cause", value: at(({ kind }, row) => kind[row]), text: at(({ kind }, row) => kindName(kind[row]).replace("stall ", "")) },
+    { title: "Cause", value: at(({ kind }, row) => kind[row]), text: at(({ kind }, row) => kind[row].replace("stall_", "")) },
     { title: "Operation", value: at(({ where }, row) => where[row]), text: at(({ where }, row) => where[row]) },
     { title: "Waited for", value: awaited, text: awaited },
   ];

@@ -30,7 +30,7 @@ function count(value) {
 }
 
 function kindName(kind) {
-  return kind.replaceAll("_", " ");
+  return kind.replaceAll("_", "\u00a0");
 }
 
 /* The unit in which an axis up to `most` is easy to read: its name and its size. */
