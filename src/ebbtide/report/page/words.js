@@ -47,8 +47,12 @@ function plain(text) {
   return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
+/* The end of a text, from where a part of it begins. */
 function shortened(text, most) {
-  return text.length <= most ? text : `\u2026${text.slice(1 - most)}`;
+  if (text.length <= most) return text;
+  const end = text.slice(1 - most);
+  const part = end.indexOf(".");
+  return `\u2026${part >= 0 && part < end.length - 1 ? end.slice(part) : end}`;
 }
 
 function element(tag, text = "", attributes = {}) {
