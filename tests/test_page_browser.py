@@ -272,6 +272,11 @@ def test_names_are_text_whatever_they_say(show: Show) -> None:
 
 def test_each_stall_says_what_it_waited_for(show: Show) -> None:
     page = show("small")
+    rows = page.locator("#comparison tbody tr").all_inner_texts()
+    assert [row.split("\t")[1:] for row in rows] == [
+        ["10.0 ms", "1.00 ms", "10 ns", "0 ns", "12.0 MiB", "12.0 MiB", "13.0 MiB"],
+        ["11.0 ms", "1.00 ms", "1.00 ms", "0 ns", "12.0 MiB", "12.0 MiB", "13.0 MiB"],
+    ]
     causes = column(page, "#stalls", 4)
     awaited = column(page, "#stalls", 6)
     measured = [row for row, name in enumerate(column(page, "#stalls", 1)) if "measured" in name]

@@ -40,7 +40,7 @@ def _source(subject: Subject) -> str:
     trace = subject.trace
     if trace is None:
         return "Timelines alone; a trace of the same step would show its storages too."
-    times = {Origin.MEASURED: "measured"}.get(trace.origin, f"{trace.origin}, not measured")
+    times = "measured" if trace.origin is Origin.MEASURED else f"{trace.origin}, not measured"
     machine = f" Machine: {subject.machine} ({subject.origin})." if subject.machine else ""
     return f"Trace {trace.name!r}, one step; its times are {times}.{machine}"
 
@@ -228,8 +228,8 @@ def _timeline(timeline: Timeline, trace: Trace | None, name: str) -> dict[str, A
         "origin": str(timeline.origin),
         "step_ns": timeline.step_ns,
         "end_ns": max([timeline.step_ns, *(span.stop_ns for span in spans)]),
-        "stall_ns": timeline.time_ns(*STALLS),
-        "moved": sorted(timeline.moved_bytes().items()),
+        "stall_ns": {str(kind): timeline.time_ns(kind) for kind in STALLS},
+        "moved": timeline.moved_bytes(),
         "lanes": [
             {
                 "name": title,

@@ -55,6 +55,7 @@ function show(data) {
   }
   if (data.timelines.length) {
     open("timelines", data.timelines.map(({ origin }) => origin));
+    comparisonTable(data);
     timelineChart(data);
     stallTable(data);
   }

@@ -105,7 +105,20 @@ function stallTable({ timelines, trace }) {
       ? button("show", `Show storage ${first(place)[0]} in the chart`, () => showStorage(first(place)[0]))
       : element("span")),
   });
-  document.getElementById("timelines-text").textContent = timelines.map(({ name, step_ns, stall_ns, moved }) =>
-    `${name}: a step of ${time(step_ns)}, ${time(stall_ns)} of it stalled` +
-    (moved.length ? `; moved ${moved.map(([lane, nbytes]) => `${bytes(nbytes)} on ${lane}`).join(", ")}` : "")).join(". ") + ".";
+}
+
+function comparisonTable({ timelines }) {
+  const figure = (title, read, pick) => ({
+    title, number: true, value: (row) => pick(timelines[row]), text: (row) => read(pick(timelines[row])),
+  });
+  const links = [...new Set(timelines.flatMap(({ moved }) => Object.keys(moved)))];
+  new Table(document.getElementById("comparison"), [
+    { title: "Timeline", value: (row) => row, text: (row) => timelines[row].name },
+    figure("Step", time, ({ step_ns }) => step_ns),
+    figure("Stalled for room", time, ({ stall_ns }) => stall_ns.stall_room),
+    figure("for a late prefetch", time, ({ stall_ns }) => stall_ns.stall_late),
+    figure("for a demand fetch", time, ({ stall_ns }) => stall_ns.stall_demand),
+    ...links.map((link) => figure(`Moved ${link}`, bytes, ({ moved }) => moved[link] || 0)),
+    figure("Most resident", bytes, ({ levels }) => (levels.length ? levels[0].most_bytes : 0)),
+  ], timelines.keys(), { caption: "The timelines side by side" });
 }
