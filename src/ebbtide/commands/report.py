@@ -159,6 +159,7 @@ def _run_of(path: Path) -> "RunReport | None":
 
 def _forecast(trace: "Trace", plan: "Plan", machine: "Machine") -> list["Timeline"]:
     """The plan on the virtual clock; a word on why not, where that cannot be had."""
+    from ebbtide.errors import EbbtideError
     from ebbtide.ir.check import require_valid
     from ebbtide.ir.schedule import lower
     from ebbtide.planners.base import PAGES
@@ -168,7 +169,7 @@ def _forecast(trace: "Trace", plan: "Plan", machine: "Machine") -> list["Timelin
     try:
         require_valid(plan, trace, kept, PAGES)
         outcome = simulate(lower(plan, trace, kept), trace, kept, PAGES, record=True)
-    except Exception as error:
+    except (EbbtideError, ValueError, KeyError) as error:  # a tier, a link or a budget that this machine has not
         click.echo(f"ebbtide: warning: the plan is not simulated on {machine.name}: {error}", err=True)
         return []
     return [outcome.timeline(plan.planner)]
