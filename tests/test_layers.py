@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "simulate": IR,
     "machines": IR,
     "analysis": IR,
-    "report": IR,
+    "report": IR | {"analysis"},
     "capture": IR | {"torch"},
     "recorders": IR | {"capture", "runtime", "torch"},
     "runtime": IR | {"capture", "settings", "report", "torch"},
