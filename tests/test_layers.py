@@ -30,6 +30,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recorders": IR | {"capture", "runtime", "torch"},
     "runtime": IR | {"capture", "settings", "report", "torch"},
     "probe": IR | {"settings", "runtime"},  # of runtime what it says of the machine, and no torch
+    "doctor": BASE | {"runtime", "torch"},  # torch to see whether it can be loaded
+    "verify": BASE | {"settings", "report", "runtime", "launch", "policies", "session", "torch"},  # runs scripts
 }
 DOORS = {
     "cli",
@@ -143,6 +145,8 @@ SLOW = ("torch", "numpy", "rich", "transformers", "asyncio", "ebbtide.runtime")
         "from ebbtide.cli import cli; cli(['trace', '--help'], standalone_mode=False)",
         "from ebbtide.cli import cli; cli(['import', '--help'], standalone_mode=False)",
         "from ebbtide.cli import cli; cli(['plan', '--help'], standalone_mode=False)",
+        "from ebbtide.cli import cli; cli(['verify', '--help'], standalone_mode=False)",
+        "from ebbtide.cli import cli; cli(['doctor', '--help'], standalone_mode=False)",
     ],
 )
 def test_what_needs_no_torch_does_not_load_it(program: str) -> None:

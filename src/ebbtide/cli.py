@@ -7,6 +7,7 @@ import click
 from ebbtide import __version__
 from ebbtide.commands.analyze import analyze
 from ebbtide.commands.compare import compare
+from ebbtide.commands.doctor import doctor
 from ebbtide.commands.explain import explain
 from ebbtide.commands.import_snapshot import import_snapshot
 from ebbtide.commands.machines import machines
@@ -17,6 +18,7 @@ from ebbtide.commands.run import run
 from ebbtide.commands.simulate import simulate
 from ebbtide.commands.sweep import sweep
 from ebbtide.commands.trace import trace
+from ebbtide.commands.verify import verify
 from ebbtide.errors import EbbtideError
 
 
@@ -26,7 +28,22 @@ def cli() -> None:
     """Trains PyTorch networks in far less fast memory than they need, with the same bits."""
 
 
-for command in (run, probe, machines, trace, import_snapshot, analyze, explain, report, plan, simulate, compare, sweep):
+for command in (
+    run,
+    verify,
+    doctor,
+    probe,
+    machines,
+    trace,
+    import_snapshot,
+    analyze,
+    explain,
+    report,
+    plan,
+    simulate,
+    compare,
+    sweep,
+):
     cli.add_command(command)
 
 

@@ -86,13 +86,14 @@ def _text(path: Path) -> str:
 
 
 def _subject(paths: tuple[Path, ...], machine: Path | None, tier: str | None, bandwidth: str | None) -> "Subject":
-    from ebbtide.commands.inputs import read_machine, read_plan, read_timeline, read_trace, way_of
+    from ebbtide.commands.files import read_plan, read_timeline, read_trace, way_of
     from ebbtide.errors import ReportError
     from ebbtide.ir.base import Origin
     from ebbtide.ir.files import kind_of
     from ebbtide.ir.plan import Plan
     from ebbtide.ir.timeline import Timeline
     from ebbtide.ir.trace import Trace
+    from ebbtide.machines import find_machine
     from ebbtide.report.subject import Subject
 
     traces, plans, timelines, runs = [], [], [], []
@@ -115,7 +116,7 @@ def _subject(paths: tuple[Path, ...], machine: Path | None, tier: str | None, ba
     if plans and trace is None:
         raise ReportError("a plan is shown on its trace: name the trace's file too")
     plan = read_plan(plans[0], trace) if plans and trace is not None else None
-    there = read_machine(machine) if machine is not None else own
+    there = find_machine(machine) if machine is not None else own
     if trace is not None and there is None and bandwidth is None:
         there = _this_machine()
     way = way_of(machine, bandwidth, tier, there)
@@ -127,15 +128,15 @@ def _subject(paths: tuple[Path, ...], machine: Path | None, tier: str | None, ba
 
 def _this_machine() -> "Machine | None":
     """As for ``ebbtide run``: named by a setting, or probed now or within the last week."""
-    from ebbtide.commands.inputs import read_machine
     from ebbtide.errors import SpillError
+    from ebbtide.machines import find_machine
     from ebbtide.probe.quick import probe_quick
     from ebbtide.runtime.spill import choose_spill_directory
     from ebbtide.settings import Settings
 
     settings = Settings.from_environment()
     if settings.machine is not None:
-        return read_machine(Path(settings.machine))
+        return find_machine(Path(settings.machine))
     try:
         return probe_quick(choose_spill_directory(settings.spill), settings.io_threads)
     except SpillError as error:
