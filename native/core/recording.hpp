@@ -27,7 +27,7 @@ struct RecordedTick {
   std::uint32_t module;       // in names
   std::int64_t begin_ns;      // since the step began
   std::int64_t stalled_ns;    // of which were stalls
-  std::uint64_t held;         // bytes that the arena held then
+  std::uint64_t held = 0;     // bytes that the arena held then
   std::uint32_t arguments = 0;  // in names: shapes and numbers, as JSON
   std::uint32_t depth = 0;      // how many operators it runs in
   Phase phase = Phase::Other;

@@ -132,6 +132,7 @@ def enter_module(name: str) -> int:
 def back_to_module(number: int) -> None: ...
 def enter_optimizer(enters: bool) -> None:
     """What runs on this thread is an optimizer's, until it is told otherwise or a step begins."""
+
 def take_recording() -> Recording:
     """What the last recorded step left behind, once; no ticks when there is none."""
 
