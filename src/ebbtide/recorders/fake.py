@@ -1,27 +1,24 @@
 """Records steps that nobody carries out: on fake tensors, which have a shape, a type and a device, but no memory.
 
 The program runs from its first line under PyTorch's FakeTensorMode, so its model takes no room, and the step of a model
-of 70 billion parameters can be recorded on a laptop. What a tick would take is modelled by a roofline: the longer of
-its FLOPs and its bytes at the machine's rates (Williams et al., CACM 2009). Kernels reach less than that, and the
-roofline knows no data types, launches or caches.
+of 70 billion parameters can be recorded on a laptop. What a tick would take is modelled (``roofline``).
 
 There are no numbers in fake tensors. Where the program reads one (``loss.item()``), it gets 1, and a warning says
-where first. What cannot work: shapes that depend on data (``nonzero``, boolean masks), ``numpy()``, worker processes
-of a DataLoader, and checkpoints. Of operators only those are seen that autograd calls: not what they call in turn, nor
-their scratch; ``zeros_like`` is one tick here and two on a CPU.
+where first. What cannot work: shapes that depend on data (``nonzero``, boolean masks), ``numpy()``, and worker
+processes of a DataLoader. Weights from a file have not been tried. Of operators only those are seen that autograd
+calls: not what they call in turn, nor their scratch (the reserve of an LSTM, say). Autograd adds fake gradients up in
+new storages, where it adds real ones in place.
 """
 
-import json
 import sys
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -33,11 +30,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ebbtide.capture.flops import flops_of
 from ebbtide.capture.recording import BACKWARD, KINDS, OPTIMIZER
-from ebbtide.errors import EbbtideWarning, SettingError
+from ebbtide.errors import EbbtideWarning
 from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import arena_pages
 from ebbtide.ir.trace import Access, StorageKind
+from ebbtide.recorders.columns import NEVER, FakeRecording, FakeRow, FakeTick
+from ebbtide.recorders.operators import as_json, list_length, operands, over_lists, shapes, tensors, touches_nothing
+from ebbtide.recorders.roofline import Roofline, roofline_of
 from ebbtide.recorders.steps import StepRecorder
 from ebbtide.units import KIB, round_up
 
@@ -45,37 +45,10 @@ if TYPE_CHECKING:
     from ebbtide._torch import Recording
 
 _ACTIVATION, _OTHER = KINDS.index(StorageKind.ACTIVATION), KINDS.index(StorageKind.OTHER)
-_NEVER = -1
 _GROUP_BYTES = 256 * KIB  # as in native/torch/list_operators.cpp
 _MANAGED_BYTES = 64 * KIB  # what an arena manages, unless told otherwise: groups are cut as there
 _NO_OPERATORS = ("prim", "profiler")
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
-
-
-@dataclass(frozen=True, slots=True)
-class Roofline:
-    """What carries the step out. The default is the data sheet of an NVIDIA A100 80GB SXM: 312 TFLOP/s in bfloat16,
-    2,039 GB/s."""
-
-    flops_per_s: int = 312_000_000_000_000
-    bytes_per_s: int = 2_039_000_000_000
-
-    def time_ns(self, flops: int, nbytes: int) -> int:
-        return max(flops * 10**9 // self.flops_per_s, nbytes * 10**9 // self.bytes_per_s)
-
-
-def roofline_of(machine: Machine | None) -> Roofline:
-    """Of a machine's compute and its fastest tier; SettingError where it does not say how fast they are."""
-    if machine is None:
-        return Roofline()
-    flops_per_s = getattr(getattr(machine, "compute", None), "flops_per_s", None)
-    bytes_per_s = machine.tiers[0].bytes_per_s
-    if flops_per_s is None or bytes_per_s is None:
-        raise SettingError(
-            f"the machine {machine.name!r} does not say how fast it computes: flops_per_s of [compute] and bytes_per_s "
-            "of its first tier are needed"
-        )
-    return Roofline(flops_per_s, bytes_per_s)
 
 
 def fake_recorder(machine: Machine | None, path: Path, first: int, count: int) -> StepRecorder:
@@ -96,71 +69,6 @@ class _Live:
     classified: bool = False
 
 
-@dataclass(slots=True)
-class _Tick:
-    name: int
-    module: int
-    begin_ns: int
-    arguments: int
-    phase: int
-
-
-@dataclass(slots=True)
-class _Row:
-    serial: int
-    nbytes: int
-    kind: int
-    birth: int
-    allocation: int
-    module: int
-    death: int = _NEVER
-
-
-Use = tuple[int, int, int, int]  # row, tick, access, bytes moved
-
-
-class _Recorded:
-    """The columns of one step on their way."""
-
-    def __init__(self) -> None:
-        self.names = {"": 0}
-        self.ticks = [_Tick(0, 0, 0, 0, 0)]
-        self.rows: list[_Row] = []
-        self.uses: list[Use] = []
-        self.now_ns = 0
-
-    def name(self, text: str) -> int:
-        return self.names.setdefault(text, len(self.names))
-
-    def columns(self) -> "Recording":
-        def column(values: Iterator[int]) -> Any:
-            return np.array(list(values), dtype=np.int64)
-
-        n_ticks, nothing = len(self.ticks), np.zeros(0, dtype=np.int64)
-        ticks = {
-            f"tick_{name}": column(getattr(tick, name) for tick in self.ticks)
-            for name in ("name", "module", "begin_ns", "arguments", "phase")
-        }
-        storages = {
-            name: column(getattr(row, name) for row in self.rows)
-            for name in ("serial", "nbytes", "kind", "birth", "allocation", "module", "death")
-        }
-        uses = {
-            f"use_{name}": column(use[place] for use in self.uses)
-            for name, place in (("storage", 0), ("first", 1), ("last", 1), ("access", 2), ("moved", 3))
-        }
-        spans = {f"span_{name}": nothing for name in ("storage", "tick", "lane", "asked_ns", "begin_ns", "end_ns")}
-        rest = {
-            "time_ns": self.now_ns,
-            "stalled_ns": 0,
-            "names": list(self.names),
-            "tick_stalled_ns": np.zeros(n_ticks, dtype=np.int64),
-            "tick_depth": np.zeros(n_ticks, dtype=np.int64),
-            "scratch": np.zeros(len(self.rows), dtype=np.int64),
-        }
-        return ticks | storages | uses | spans | rest  # type: ignore[return-value]
-
-
 class FakeTape:
     """Stands in for the native module (``recorders.steps.Tape``). Used by one thread."""
 
@@ -170,8 +78,8 @@ class FakeTape:
         self._live: dict[int, _Live] = {}
         self._serials = 0
         self._in_step = False
-        self._recorded: _Recorded | None = None
-        self._taken: _Recorded | None = None
+        self._recorded: FakeRecording | None = None
+        self._taken: FakeRecording | None = None
         self._tick = 0
         self._allocation = 0
         self._module = 0
@@ -197,9 +105,9 @@ class FakeTape:
         self._tick = self._allocation = self._module = 0
         self._module_of_node.clear()
         self._taken = None
-        self._recorded = _Recorded() if record else None
+        self._recorded = FakeRecording() if record else None
         for live in self._live.values():
-            live.row = self._row(live, _NEVER, _NEVER)
+            live.row = self._row(live, NEVER, NEVER)
 
     def end_step(self, *, completed: bool = True) -> None:
         self._in_step = False
@@ -212,7 +120,7 @@ class FakeTape:
         self._taken, self._recorded = self._recorded, None
 
     def take_recording(self) -> "Recording":
-        taken, self._taken = self._taken or _Recorded(), None
+        taken, self._taken = self._taken or FakeRecording(), None
         return taken.columns()
 
     def enter_module(self, name: str) -> int:
@@ -236,23 +144,23 @@ class FakeTape:
         """Carries an operator out, as far as that goes, and notes it."""
         if operator.namespace in _NO_OPERATORS:
             return operator(*args, **kwargs)
-        listed = _list_length(operator, args) if _over_lists(operator) else 0
+        listed = list_length(operator, args) if over_lists(operator) else 0
         if listed:
             result = operator(*args, **kwargs)
             self._note_groups(operator, args, kwargs, result, listed)
             return result
-        noted = not _touches_nothing(operator)
+        noted = not touches_nothing(operator)
         if noted:
-            self._begin_tick(operator, _json(args))
-            for tensor, access, overwrites in _operands(operator, args, kwargs):
+            self._begin_tick(operator, as_json(args))
+            for tensor, access, overwrites in operands(operator, args, kwargs):
                 self._use(tensor, access, overwrites)
         result = self._read(operator, args) if operator is torch.ops.aten._local_scalar_dense.default else None
         if result is None:
             result = _carried_out(operator, args, kwargs)
-        for tensor in _tensors(result):
+        for tensor in tensors(result):
             self._storage(tensor, written=noted)
         if noted:
-            self._end_tick(flops_of(operator._schema.name, _shapes(args)))
+            self._end_tick(flops_of(operator._schema.name, shapes(args)))
         return result
 
     def _note_groups(
@@ -263,7 +171,7 @@ class FakeTape:
         groups: list[list[int]] = []
         nbytes = 0
         for element in range(length):
-            sizes = (t.untyped_storage().nbytes() for t, _, _ in _operands(operator, args, kwargs, element))
+            sizes = (t.untyped_storage().nbytes() for t, _, _ in operands(operator, args, kwargs, element))
             size = sum(round_up(n, arena_pages(n)) for n in sizes if n >= _MANAGED_BYTES)
             nbytes = nbytes + size if groups else size
             if groups and fused and nbytes <= _GROUP_BYTES:
@@ -274,10 +182,10 @@ class FakeTape:
         for group in groups:
             self._begin_tick(operator, "")
             for element in group:
-                for tensor, access, overwrites in _operands(operator, args, kwargs, element):
+                for tensor, access, overwrites in operands(operator, args, kwargs, element):
                     self._use(tensor, access, overwrites)
                 if isinstance(result, list | tuple) and len(result) == length:
-                    for tensor in _tensors(result[element]):
+                    for tensor in tensors(result[element]):
                         self._storage(tensor, written=True)
             self._end_tick(0)
 
@@ -305,7 +213,7 @@ class FakeTape:
         phase = BACKWARD if backward else OPTIMIZER if self._in_optimizer else 0
         name = operator._schema.name.replace("::_foreach_", "::")
         record = self._recorded
-        tick = _Tick(record.name(name), self._module_now(backward), record.now_ns, record.name(arguments), phase)
+        tick = FakeTick(record.name(name), self._module_now(backward), record.now_ns, record.name(arguments), phase)
         record.ticks.append(tick)
 
     def _module_now(self, backward: bool) -> int:
@@ -355,10 +263,10 @@ class FakeTape:
             return live
         self._serials += 1
         born = self._in_step and not known
-        live = _Live(self._serials, nbytes, _ACTIVATION if born else _OTHER, born, _NEVER)
+        live = _Live(self._serials, nbytes, _ACTIVATION if born else _OTHER, born, NEVER)
         live.end = weakref.ref(storage, lambda _: self._ended(key))
         self._live[key] = live
-        live.row = self._row(live, self._tick if born else _NEVER, self._allocation if born else _NEVER)
+        live.row = self._row(live, self._tick if born else NEVER, self._allocation if born else NEVER)
         if born:
             self._allocation += 1
         if self._recorded is not None and written:
@@ -367,9 +275,9 @@ class FakeTape:
 
     def _row(self, live: _Live, birth: int, allocation: int) -> int:
         if self._recorded is None:
-            return _NEVER
-        module = self._module if birth != _NEVER else 0
-        self._recorded.rows.append(_Row(live.serial, live.nbytes, live.kind, birth, allocation, module))
+            return NEVER
+        module = self._module if birth != NEVER else 0
+        self._recorded.rows.append(FakeRow(live.serial, live.nbytes, live.kind, birth, allocation, module))
         return len(self._recorded.rows) - 1
 
     def _ended(self, key: int) -> None:
@@ -407,65 +315,3 @@ def _place() -> str:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-def _touches_nothing(operator: Any) -> bool:
-    """It makes a view, or memory that nobody has written."""
-    schema = operator._schema
-    if schema.name.startswith(("aten::empty", "aten::new_empty")):
-        return True
-    aliases = [result.alias_info for result in schema.returns]
-    return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
-
-
-def _over_lists(operator: Any) -> bool:
-    return str(operator._schema.name).startswith(("aten::_foreach_", "aten::_fused_ada", "aten::_fused_sgd"))
-
-
-def _list_length(operator: Any, args: tuple[Any, ...]) -> int:
-    return max((len(value) for value in args if _is_tensor_list(value)), default=0)
-
-
-def _is_tensor_list(value: object) -> bool:
-    return isinstance(value, list | tuple) and bool(value) and isinstance(value[0], torch.Tensor)
-
-
-def _operands(
-    operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], element: int | None = None
-) -> Iterator[tuple[torch.Tensor, int, bool]]:
-    """Tensor, access and whether it is written without being read. Of lists only one element, if that is given."""
-    schema = operator._schema
-    length = _list_length(operator, args) if element is not None else 0
-    overwrites = schema.name in _OVERWRITE
-    for place, declared in enumerate(schema.arguments):
-        value: Any = args[place] if place < len(args) else kwargs.get(declared.name)
-        written = declared.alias_info is not None and declared.alias_info.is_write
-        access = int(Access.READ | Access.WRITE) if written else int(Access.READ)
-        if element is not None and _is_tensor_list(value):
-            value = value[element] if len(value) == length else None
-        elif element is not None:
-            continue
-        for tensor in _tensors(value):
-            yield tensor, access, overwrites or declared.is_out
-
-
-_OVERWRITE = frozenset(
-    f"aten::{name}_" for name in ("copy", "fill", "zero", "normal", "uniform", "random", "bernoulli")
-)
-
-
-def _tensors(value: object) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        if value.layout is torch.strided:
-            yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-
-
-def _shapes(args: Sequence[Any]) -> list[Any]:
-    return [list(value.shape) if isinstance(value, torch.Tensor) else value for value in args]
-
-
-def _json(args: Sequence[Any]) -> str:
-    return json.dumps(_shapes(args), default=lambda _: None)
