@@ -40,10 +40,10 @@ bool starts_with_any(std::string_view name, std::initializer_list<std::string_vi
   return false;
 }
 
-// Operators that touch no bytes: they make views or empty tensors, or are composed of operators that come here too.
+// Operators that touch no bytes: they make views (_unsafe_view, too) or empty tensors, or are composed of operators that come here too.
 // (One that did touch bytes would still be right: its accesses fault.)
 bool passes_over(std::string_view name, const c10::OperatorHandle& op) {
-  if (starts_with_any(name, {"aten::new_", "aten::empty"}) || name.ends_with("_like")) return true;
+  if (starts_with_any(name, {"aten::new_", "aten::empty", "aten::_unsafe_view"}) || name.ends_with("_like")) return true;
   // On the CPU a _foreach_ operator calls the plain one per tensor; list_operators.cpp does the same for _fused_.
   if (starts_with_any(name, {"aten::_foreach_", "aten::_fused_ada", "aten::_fused_sgd"})) return true;
   bool own_kernel = op.hasKernelForDispatchKey(c10::DispatchKey::CPU);

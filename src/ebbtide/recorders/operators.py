@@ -12,7 +12,7 @@ from ebbtide.ir.trace import Access
 def touches_nothing(operator: Any) -> bool:
     """It makes a view, or memory that nobody has written."""
     schema = operator._schema
-    if schema.name.startswith(("aten::empty", "aten::new_empty")):
+    if schema.name.startswith(("aten::empty", "aten::new_empty", "aten::_unsafe_view")):
         return True
     aliases = [result.alias_info for result in schema.returns]
     return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)

@@ -25,7 +25,7 @@ def roofline_of(machine: Machine | None) -> Roofline:
     """Of a machine's compute and its fastest tier; SettingError where it does not say how fast they are."""
     if machine is None:
         return Roofline()
-    flops_per_s = getattr(getattr(machine, "compute", None), "flops_per_s", None)
+    flops_per_s = machine.compute.flops_per_s
     bytes_per_s = machine.tiers[0].bytes_per_s
     if flops_per_s is None or bytes_per_s is None:
         raise SettingError(
