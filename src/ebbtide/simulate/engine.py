@@ -19,7 +19,6 @@ Left out: commands for storages that live for longer than a step (ValueError), p
 the runtime's own costs.
 """
 
-from collections import deque
 from math import inf
 
 from ebbtide.ir.machine import Machine
@@ -27,52 +26,25 @@ from ebbtide.ir.occupancy import PageSize
 from ebbtide.ir.schedule import Command, Schedule, Verb
 from ebbtide.ir.timeline import SpanKind
 from ebbtide.ir.trace import Access, Trace
-from ebbtide.simulate.links import Copy, Links
-from ebbtide.simulate.order import Order
+from ebbtide.simulate.links import Copy
 from ebbtide.simulate.pieces import pieces_of
 from ebbtide.simulate.policies import Policy
-from ebbtide.simulate.record import Record
+from ebbtide.simulate.rooms import Rooms
 
 _WRITE = int(Access.WRITE)
 
 
-class Run:
-    """The state of a simulation. Bit r of ``valid``, ``held`` and ``leaving`` stands for the tier of rank r: contents
-    there; room there; room there that goes once the copies from there are done. Policies read it and call its verbs."""
+class Run(Rooms):
+    """A simulation. Policies read it and call its verbs."""
 
     def __init__(
-        self,
-        schedule: Schedule,
-        trace: Trace,
-        machine: Machine,
-        page_bytes: PageSize,
-        policy: Policy,
+        self, schedule: Schedule, trace: Trace, machine: Machine, page_bytes: PageSize, policy: Policy
     ) -> None:
-        self.trace, self.machine, self.policy, self.exclusive = trace, machine, policy, machine.exclusive
-        self.n_ticks, self.n_tiers = len(trace.ticks), len(machine.tiers)
         self.rank = {tier.name: rank for rank, tier in enumerate(machine.tiers)}
-        self.pieces = pieces_of(schedule, trace, self.rank, page_bytes)
-        count = len(self.pieces)
+        super().__init__(trace, machine, pieces_of(schedule, trace, self.rank, page_bytes))
+        self.policy = policy
         self.times = [float(tick.time_ns) for tick in trace.ticks]
-        self.valid, self.held, self.leaving = [0] * count, [0] * count, [0] * count
-        self.copies: dict[int, list[Copy]] = {}
-        self.wanted_back: set[int] = set()
-        self.capacity = [inf if tier.capacity_bytes is None else tier.capacity_bytes for tier in machine.tiers]
-        self.promised = [0] * self.n_tiers
-        """Room that copies in queues will take on each tier."""
-        self.leaving_bytes = 0
-        """Room on the first tier that copies under way will give up."""
-        self.order = Order(self.n_tiers, [0.0] * count, self._is_there)
-        self.unborn: deque[int] = deque()
-        self.pinned: set[int] = set()
-        """What the tick at hand uses or gives birth to."""
-        self.now = 0.0
-        self.at = 0
-        """Ticks since the first step began."""
-        self.record = Record(trace, machine, self.pieces)
-        self.links = Links(machine, self)
         self._usable = self._usable_ranks()
-        self._hop = self._hops()
         self._is_demanded = not (schedule.commands or schedule.begins)
         policy.begins(self)
         self._place()
@@ -86,17 +58,6 @@ class Run:
                     if tier.in_place.writes if mode & _WRITE else tier.in_place.reads:
                         usable[mode] |= 1 << rank
         return usable
-
-    def _hops(self) -> dict[int, int]:
-        """From each tier, where a copy on its way to the first tier goes next."""
-        hop: dict[int, int] = {0: 0}
-        ends = [0]
-        for end in ends:
-            for rank in range(self.n_tiers):
-                if rank not in hop and self.links.between(rank, end):
-                    hop[rank] = end
-                    ends.append(rank)
-        return hop
 
     # ---- the beginning -----------------------------------------------------------------------------------------------
 
@@ -256,258 +217,12 @@ class Run:
         self.links.advance(self.now)
         self._give_room()
 
-    # ---- what policies ask and say -----------------------------------------------------------------------------------
-
-    def free(self, rank: int) -> float:
-        return self.capacity[rank] - self.record.used[rank]
-
-    def has_room(self, rank: int, nbytes: int) -> bool:
-        """Whether there is room that no copy in a queue will take."""
-        return self.free(rank) - self.promised[rank] >= nbytes
-
-    def writes_in_place(self, rank: int) -> bool:
-        return self.machine.tiers[rank].in_place.writes
-
-    def is_born(self, piece: int) -> bool:
-        return not self.trace.storages[self.pieces.storage[piece]].persistent
-
-    def may_leave(self, piece: int) -> bool:
-        """Whether a piece may leave the first tier now."""
-        return piece not in self.pinned and self._is_there(piece, 0)
-
-    def evict(self, piece: int) -> bool:
-        """The piece leaves the first tier, without a copy if there is another replica. Whether it could."""
-        if not self.valid[piece] & ~1 and not any(copy.source == 0 for copy in self.copies.get(piece, ())):
-            target = self._target(piece, 0)
-            if target is None:
-                return False
-            self._put(piece, 0, target, self.at)
-        self._drop(piece, 0)
-        return True
-
-    def is_only_slow(self, piece: int) -> bool:
-        """Whether a piece lies on slower tiers alone."""
-        return bool(self.valid[piece]) and not self.valid[piece] & 1
-
-    def promote(self, piece: int) -> None:
-        """Beside the compute, if there is room and a link."""
-        if not self.valid[piece] & 1 and piece not in self.copies and self.pieces.moves[piece]:
-            source = self._source(piece)
-            if source is not None and self._hop[source] == 0 and self.has_room(0, self.pieces.room[piece]):
-                self._put(piece, source, 0, self.at + 2 * self.n_ticks)
-
-    def make_room(self, rank: int, nbytes: float, forced: bool = True) -> None:
-        """Until so much of the first tier is free, or will be, or nothing more may leave."""
-        if self.free(rank) + self.leaving_bytes >= nbytes:
-            return
-        for piece in self.order.victims(rank, self.may_leave):
-            if not self.evict(piece):
-                break
-            if forced:
-                self.record.rescue()
-            if self.free(rank) + self.leaving_bytes >= nbytes:
-                break
-
-    # ---- rooms -------------------------------------------------------------------------------------------------------
-
-    def admits(self, copy: Copy, nbytes: int) -> bool:
-        if not copy.has_begun:
-            nbytes += self.pieces.room[copy.piece] - self.pieces.nbytes[copy.piece]
-        target = copy.target
-        if nbytes > self.free(target):
-            return False
-        if target == 0 and self.unborn and copy.piece not in self.pinned:
-            return False
-        copy.taken += nbytes
-        self.promised[target] -= nbytes
-        self.record.change(target, nbytes, self.now)
-        return True
-
-    def arrived(self, copy: Copy, nbytes: int) -> None:
-        piece, source = copy.piece, copy.source
-        if copy.dead:
-            self.record.change(copy.target, -copy.taken, self.now)
-            return
-        bit = 1 << source
-        if self.exclusive and not self.leaving[piece] & bit:
-            self._mark_leaving(piece, source)
-        is_alone = sum(other.source == source for other in self.copies[piece]) == 1
-        if copy.left and is_alone and self.leaving[piece] & bit:
-            self.valid[piece] &= ~bit
-            copy.freed += nbytes
-            self._give_up(source, nbytes)
-        if copy.left:
-            return
-        self._forget(copy)
-        self.valid[piece] |= 1 << copy.target
-        self.held[piece] |= 1 << copy.target
-        self.order.arrive(piece, copy.target)
-        if self.leaving[piece] & bit:
-            self._leave_if_done(piece, source, copy.freed)
-        if piece in self.wanted_back:
-            self.wanted_back.discard(piece)
-            self._demand(piece)
-
-    def _take(self, piece: int, rank: int) -> None:
-        self.valid[piece] |= 1 << rank
-        self.held[piece] |= 1 << rank
-        self.record.change(rank, self.pieces.room[piece], self.now)
-        self.order.arrive(piece, rank)
-
-    def _give_up(self, rank: int, nbytes: int) -> None:
-        self.record.change(rank, -nbytes, self.now)
-        if rank == 0:
-            self.leaving_bytes -= nbytes
-
-    def _drop(self, piece: int, rank: int) -> None:
-        """Gives up the room once the copies from there are done."""
-        bit = 1 << rank
-        if self.leaving[piece] & bit or not self.held[piece] & bit:
-            return
-        reading = any(copy.source == rank for copy in self.copies.get(piece, ()))
-        if not reading and not self.valid[piece] & ~self.leaving[piece] & ~bit:
-            if self.exclusive and rank == 0:
-                self.evict(piece)
-            return
-        self._mark_leaving(piece, rank)
-        self._leave_if_done(piece, rank)
-
-    def _mark_leaving(self, piece: int, rank: int) -> None:
-        self.leaving[piece] |= 1 << rank
-        if rank == 0:
-            self.leaving_bytes += self.pieces.room[piece]
-
-    def _stay(self, piece: int, rank: int) -> None:
-        """Takes back a drop."""
-        self.leaving[piece] &= ~(1 << rank)
-        if rank == 0:
-            self.leaving_bytes -= self.pieces.room[piece]
-        self.order.arrive(piece, rank)
-
-    def _leave_if_done(self, piece: int, rank: int, freed: int = 0) -> None:
-        if any(copy.source == rank for copy in self.copies.get(piece, ())):
-            return
-        bit = 1 << rank
-        if not self.valid[piece] & ~bit:
-            self._stay(piece, rank)
-            return
-        self.valid[piece] &= ~bit
-        self.held[piece] &= ~bit
-        self.leaving[piece] &= ~bit
-        self._give_up(rank, self.pieces.room[piece] - freed)
-
     def _bear(self, piece: int) -> None:
         rank = self._birth_rank(piece)
         if rank:
             self._take(piece, rank)
         else:
             self.unborn.append(piece)
-
-    def _give_room(self) -> None:
-        """To what is born, in order."""
-        while self.unborn and self.pieces.room[self.unborn[0]] <= self.free(0):
-            self._take(self.unborn.popleft(), 0)
-
-    def _die(self, piece: int) -> None:
-        """A storage's contents are gone, and the copies of them end unheard."""
-        room = self.pieces.room[piece]
-        storage = self.trace.storages[self.pieces.storage[piece]]
-        if storage.death - storage.birth > self.n_ticks:
-            held = self.held[piece]
-            self.record.change((held & -held).bit_length() - 1, -room, self.now)
-            return
-        freed = [0] * self.n_tiers
-        for copy in [*self.copies.get(piece, ())]:
-            freed[copy.source] += copy.freed
-            copy.freed = 0
-            self._cancel(copy)
-        for rank in range(self.n_tiers):
-            if self.leaving[piece] >> rank & 1:
-                self._stay(piece, rank)
-                self.leaving_bytes += freed[rank] if rank == 0 else 0
-            if self.held[piece] >> rank & 1:
-                self.record.change(rank, freed[rank] - room, self.now)
-        self.valid[piece] = self.held[piece] = self.leaving[piece] = 0
-        self.wanted_back.discard(piece)
-
-    def _overwrite(self, piece: int, rank: int) -> None:
-        """All but the replica that is written are gone."""
-        for copy in [*self.copies.get(piece, ())]:
-            self._cancel(copy)
-        for other in range(self.n_tiers):
-            if self.leaving[piece] >> other & 1:
-                self._stay(piece, other)
-            if other != rank and self.held[piece] >> other & 1:
-                self.record.change(other, -self.pieces.room[piece], self.now)
-        self.valid[piece] = self.held[piece] = 1 << rank
-
-    # ---- copies ------------------------------------------------------------------------------------------------------
-
-    def _put(self, piece: int, source: int, target: int, due: int, demanded: bool = False) -> None:
-        copy = Copy(piece, source, target, self.pieces.nbytes[piece], due, demanded, demanded)
-        self.copies.setdefault(piece, []).append(copy)
-        self.promised[target] += self.pieces.room[piece]
-        self.links.put(copy)
-
-    def _forget(self, copy: Copy) -> None:
-        mine = self.copies[copy.piece]
-        mine.remove(copy)
-        if not mine:
-            del self.copies[copy.piece]
-
-    def _cancel(self, copy: Copy) -> None:
-        """What the copy gave up on its source comes back."""
-        self._forget(copy)
-        self.promised[copy.target] -= self.pieces.room[copy.piece] - copy.taken
-        if not copy.chunk:
-            self.record.change(copy.target, -copy.taken, self.now)
-        if copy.freed:
-            self.record.change(copy.source, copy.freed, self.now)
-            self.valid[copy.piece] |= 1 << copy.source
-            if copy.source == 0:
-                self.leaving_bytes += copy.freed
-        self.links.cancel(copy)
-
-    def _source(self, piece: int) -> int | None:
-        """The fastest tier with valid contents and a way to the first."""
-        valid = self.valid[piece] & ~1
-        return next((rank for rank in range(1, self.n_tiers) if valid >> rank & 1 and rank in self._hop), None)
-
-    def _target(self, piece: int, source: int) -> int | None:
-        """The fastest tier below with a link and room; without any room the fastest, where room can be made."""
-        below = [rank for rank in range(source + 1, self.n_tiers) if self.links.between(source, rank)]
-        room = self.pieces.room[piece]
-        with_room = (rank for rank in below if self.has_room(rank, room))
-        return next(with_room, None) or next((rank for rank in below if self.capacity[rank] >= room), None)
-
-    def _demand(self, piece: int) -> None:
-        """The tick needs the piece in the first tier."""
-        mine = self.copies.get(piece, ())
-        for copy in mine:
-            if copy.target == 0:
-                self.links.hurry(copy)
-                return
-        if self.valid[piece] & self.leaving[piece] & 1:
-            self._keep(piece)
-        elif self.valid[piece] & 1:
-            pass
-        elif (source := self._source(piece)) is not None and not self.leaving[piece] >> source & 1:
-            hop = self._hop[source]
-            if not any(copy.target == hop for copy in mine):
-                self.record.demand_fetch(self.pieces.nbytes[piece])
-                self._put(piece, source, hop, self.at, demanded=True)
-        else:
-            self.wanted_back.add(piece)
-
-    def _keep(self, piece: int) -> None:
-        """What is about to leave the first tier stays. A copy of it that has not begun is of no use if it is a move."""
-        self._stay(piece, 0)
-        for copy in [*self.copies.get(piece, ())]:
-            if self.exclusive and not copy.has_begun:
-                self._cancel(copy)
-            elif self.exclusive:
-                self._mark_leaving(piece, 0)
-                self.wanted_back.add(piece)
 
     def _issue(self, command: Command, piece: int) -> None:
         source = self.rank[command.source]
@@ -535,10 +250,34 @@ class Run:
                 return
         self._put(piece, source, target, due)
 
-    # ---- the safety net ----------------------------------------------------------------------------------------------
+    # ---- what policies ask and say -----------------------------------------------------------------------------------
 
-    def _is_there(self, piece: int, rank: int) -> bool:
-        return bool(self.valid[piece] & ~self.leaving[piece] & 1 << rank) and self.pieces.moves[piece]
+    def writes_in_place(self, rank: int) -> bool:
+        return self.machine.tiers[rank].in_place.writes
+
+    def is_born(self, piece: int) -> bool:
+        return not self.trace.storages[self.pieces.storage[piece]].persistent
+
+    def promote(self, piece: int) -> None:
+        """Beside the compute, if there is room and a link."""
+        if not self.valid[piece] & 1 and piece not in self.copies and self.pieces.moves[piece]:
+            source = self._source(piece)
+            if source is not None and self._hop[source] == 0 and self.has_room(0, self.pieces.room[piece]):
+                self._put(piece, source, 0, self.at + 2 * self.n_ticks)
+
+    def make_room(self, rank: int, nbytes: float, forced: bool = True) -> None:
+        """Until so much of the first tier is free, or will be, or nothing more may leave."""
+        if self.free(rank) + self.leaving_bytes >= nbytes:
+            return
+        for piece in self.order.victims(rank, self.may_leave):
+            if not self.evict(piece):
+                break
+            if forced:
+                self.record.rescue()
+            if self.free(rank) + self.leaving_bytes >= nbytes:
+                break
+
+    # ---- the safety net ----------------------------------------------------------------------------------------------
 
     def _find_room(self, missing: list[int]) -> None:
         """Evicts what the room lacks for the tick at hand."""
