@@ -23,6 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ir": BASE,
     "planners": IR | {"simulate"},
     "simulate": IR,
+    "machines": IR,
     "analysis": IR,
     "report": IR,
     "capture": IR,

@@ -5,10 +5,14 @@ import sys
 import click
 
 from ebbtide import __version__
+from ebbtide.commands.compare import compare
+from ebbtide.commands.machines import machines
 from ebbtide.commands.plan import plan
 from ebbtide.commands.probe import probe
 from ebbtide.commands.report import report
 from ebbtide.commands.run import run
+from ebbtide.commands.simulate import simulate
+from ebbtide.commands.sweep import sweep
 from ebbtide.errors import EbbtideError
 
 
@@ -18,7 +22,7 @@ def cli() -> None:
     """Trains PyTorch networks in far less fast memory than they need, with the same bits."""
 
 
-for command in (run, report, probe, plan):
+for command in (run, report, probe, plan, simulate, compare, sweep, machines):
     cli.add_command(command)
 
 

@@ -47,7 +47,12 @@ def machine_options(command: _Command) -> _Command:
         multiple=True,
         help="Change a figure of the machine: gpu.capacity_bytes=32GiB, host_to_gpu.bytes_per_s=8e9. May be repeated.",
     )
-    file = click.option("--machine", type=_File, help="The machine's file, in place of the trace's or this computer.")
+    file = click.option(
+        "--machine",
+        metavar="NAME|FILE",
+        type=click.Path(path_type=Path),
+        help="A machine of `ebbtide machines` or a file, in place of the trace's or this computer.",
+    )
     return file(change(command))
 
 
@@ -66,13 +71,16 @@ def read_inputs(trace: Path, machine: Path | None, changes: Sequence[str], fast:
 
 
 def read_step(trace: Path, machine: Path | None, changes: Sequence[str]) -> "tuple[Trace, Machine]":
-    """The step and the machine it is planned for."""
+    """The step, with the machine's times if it has a rule for them, and the machine it is planned for."""
     from ebbtide.commands.machine_changes import changed
+    from ebbtide.machines import find_machine
+    from ebbtide.simulate import recosted
 
     step, its_machine = read_trace(trace)
     if machine is not None:
-        its_machine = _read_machine(machine)
-    return step, changed(its_machine or _this_machine(), changes)
+        its_machine = find_machine(machine)
+    its_machine = changed(its_machine or _this_machine(), changes)
+    return recosted(step, its_machine), its_machine
 
 
 def read_trace(path: Path) -> "tuple[Trace, Machine | None]":
@@ -114,21 +122,13 @@ def budgets_of(fast: str, trace: "Trace", machine: "Machine") -> list[int]:
     return [budget_of(text.strip(), trace, machine) for text in fast.split(",")]
 
 
-def _read_machine(path: Path) -> "Machine":
-    from ebbtide.ir.machine import Machine
-
-    try:
-        return Machine.from_toml(path.read_text())
-    except (UnicodeDecodeError, FileFormatError) as error:
-        raise SettingError(f"the machine {path} cannot be used: {error}") from error
-
-
 def _this_machine() -> "Machine":
+    from ebbtide.machines import find_machine
     from ebbtide.probe.quick import probe_quick
     from ebbtide.runtime.spill import choose_spill_directory
     from ebbtide.settings import Settings
 
     settings = Settings.from_environment()
     if settings.machine is not None:
-        return _read_machine(Path(settings.machine))
+        return find_machine(settings.machine)
     return probe_quick(choose_spill_directory(settings.spill), settings.io_threads)

@@ -1,7 +1,8 @@
 """``--set KEY=VALUE``: figures of a machine changed one by one.
 
 A key is the name of a tier, a link or a group and one of its figures: ``gpu.capacity_bytes``,
-``host_to_gpu.latency_ns``, ``gpu_in.bytes_per_s``. All that are numbers in ``ir.machine`` can be set.
+``host_to_gpu.latency_ns``, ``gpu_in.bytes_per_s``; or ``compute.overlap``, ``cost.years``. All that are numbers in
+``ir.machine`` can be set.
 """
 
 from collections.abc import Sequence
@@ -10,13 +11,13 @@ from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from ebbtide.errors import SettingError
-from ebbtide.ir.machine import Link, LinkGroup, Machine, Tier
+from ebbtide.ir.machine import Compute, Cost, Link, LinkGroup, Machine, Tier
 from ebbtide.units import SIZES_ACCEPTED, parse_size
 
 UNLIMITED = "unlimited"
 """The value that takes a bound away."""
 
-_TABLES = ("tiers", "links", "groups")
+_TABLES = ("compute", "cost", "tiers", "links", "groups")
 
 
 def changed(machine: Machine, changes: Sequence[str]) -> Machine:
@@ -27,11 +28,12 @@ def changed(machine: Machine, changes: Sequence[str]) -> Machine:
         if not equals or key.strip() not in places:
             raise SettingError(f"--set {change}: write KEY=VALUE, where KEY is one of {', '.join(places)}")
         table, at, name = places[key.strip()]
-        records = list(getattr(machine, table))
+        records = list(_records(machine, table))
         try:
             value = _read(text.strip(), get_type_hints(type(records[at]))[name])
             records[at] = replace(records[at], **{name: value})
-            with_it: dict[str, Any] = {table: tuple(records)}
+            is_one = not isinstance(getattr(machine, table), tuple)
+            with_it: dict[str, Any] = {table: records[0] if is_one else tuple(records)}
             machine = replace(machine, **with_it)
         except (ValueError, OverflowError) as error:
             raise SettingError(f"--set {change}: {error}") from error
@@ -43,13 +45,21 @@ def _places(machine: Machine) -> dict[str, tuple[str, int, str]]:
     return {
         f"{_name(record)}.{field.name}": (table, at, field.name)
         for table in _TABLES
-        for at, record in enumerate(getattr(machine, table))
+        for at, record in enumerate(_records(machine, table))
         for field in fields(record)
         if _number_type(get_type_hints(type(record))[field.name]) is not None
     }
 
 
-def _name(record: Tier | Link | LinkGroup) -> str:
+def _records(machine: Machine, table: str) -> tuple[Any, ...]:
+    """A table's records; ``compute`` and ``cost`` are tables of one."""
+    found = getattr(machine, table)
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _name(record: Tier | Link | LinkGroup | Compute | Cost) -> str:
+    if isinstance(record, Compute | Cost):
+        return type(record).__name__.lower()
     return f"{record.source}_to_{record.target}" if isinstance(record, Link) else record.name
 
 

@@ -10,9 +10,10 @@ from ebbtide.ir.schedule import Schedule
 from ebbtide.ir.trace import Trace
 from ebbtide.simulate.engine import Run
 from ebbtide.simulate.policies import POLICIES, Plan, Policy
+from ebbtide.simulate.recost import is_modelled, recosted
 from ebbtide.simulate.result import Outcome, Use
 
-__all__ = ["POLICIES", "Outcome", "Use", "simulate", "simulate_policy"]
+__all__ = ["POLICIES", "Outcome", "Use", "is_modelled", "recosted", "simulate", "simulate_policy"]
 
 
 def simulate(
@@ -22,7 +23,6 @@ def simulate(
     page_bytes: PageSize = exact,
     n_steps: int = 3,
     record: bool = False,
-    exclusive: bool = False,
 ) -> Outcome:
     """The steady step under ``schedule``. The budget is the first tier's capacity (``machine.with_budget``).
 
@@ -30,7 +30,7 @@ def simulate(
     machine says, so every eviction writes.
     ValueError if a tick's storages do not fit the budget together.
     """
-    return _run(Plan(), schedule, trace, machine, page_bytes, n_steps, record, exclusive)
+    return _run(Plan(), schedule, trace, machine, page_bytes, n_steps, record)
 
 
 def simulate_policy(
@@ -40,13 +40,12 @@ def simulate_policy(
     page_bytes: PageSize = exact,
     n_steps: int = 3,
     record: bool = False,
-    exclusive: bool = False,
 ) -> Outcome:
     """The same under the online policy ``name``. SettingError for a name that is not in ``POLICIES``."""
     if name not in POLICIES:
         raise SettingError(f"there is no online policy {name!r:.80}; there are {', '.join(POLICIES)}")
     nothing = Schedule(trace.signature(), len(trace.ticks), ())
-    return _run(POLICIES[name](), nothing, trace, machine, page_bytes, n_steps, record, exclusive)
+    return _run(POLICIES[name](), nothing, trace, machine, page_bytes, n_steps, record)
 
 
 def _run(
@@ -57,9 +56,8 @@ def _run(
     page_bytes: PageSize,
     n_steps: int,
     record: bool,
-    exclusive: bool,
 ) -> Outcome:
-    run = Run(schedule, trace, machine, page_bytes, policy, exclusive or machine.exclusive)
+    run = Run(schedule, trace, machine, page_bytes, policy)
     for step in range(n_steps):
         run.step(record and step == n_steps - 1)
     return run.record.outcome()

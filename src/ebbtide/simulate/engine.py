@@ -13,7 +13,7 @@
 - Links are those of ``links``. A busy link stretches ticks by its ``slows_compute``.
 
 Steps repeat. Persistent storages begin where the schedule says, else where their first command finds them, else in the
-first tier, and what is too much there leaves before the first tick; what no tick uses is elsewhere.
+first tier, and what is too much there leaves before the first tick; without a plan, what no tick uses is elsewhere.
 
 Left out: commands for storages that live for longer than a step (ValueError), places on the clock within a tick, and
 the runtime's own costs.
@@ -47,9 +47,8 @@ class Run:
         machine: Machine,
         page_bytes: PageSize,
         policy: Policy,
-        exclusive: bool,
     ) -> None:
-        self.trace, self.machine, self.policy, self.exclusive = trace, machine, policy, exclusive
+        self.trace, self.machine, self.policy, self.exclusive = trace, machine, policy, machine.exclusive
         self.n_ticks, self.n_tiers = len(trace.ticks), len(machine.tiers)
         self.rank = {tier.name: rank for rank, tier in enumerate(machine.tiers)}
         self.pieces = pieces_of(schedule, trace, self.rank, page_bytes)
@@ -74,8 +73,9 @@ class Run:
         self.links = Links(machine, self)
         self._usable = self._usable_ranks()
         self._hop = self._hops()
+        self._is_demanded = not (schedule.commands or schedule.begins)
         policy.begins(self)
-        self._place(schedule)
+        self._place()
 
     def _usable_ranks(self) -> list[int]:
         """For each mode of access, the ranks at which it may happen, as bits."""
@@ -100,7 +100,7 @@ class Run:
 
     # ---- the beginning -----------------------------------------------------------------------------------------------
 
-    def _place(self, schedule: Schedule) -> None:
+    def _place(self) -> None:
         """Puts what is there before the first tick where the schedule or the policy has it."""
         trace, pieces = self.trace, self.pieces
         first: dict[int, Command] = {}
@@ -131,8 +131,10 @@ class Run:
         reachable = [rank for rank in range(1, self.n_tiers) if rank in self._hop]
         if begin is not None and begin.verb is Verb.DROP and reachable and not self.exclusive:
             return [0, reachable[0]]
-        if begin is None and not (is_used or storage.scratch) and self.capacity[0] < inf and reachable:
-            return [reachable[-1]]
+        if self._is_demanded and not (is_used or storage.scratch) and self.capacity[0] < inf:
+            reachable = [rank for rank in reachable if self.has_room(rank, self.pieces.room[piece])]
+            if reachable:
+                return [reachable[-1]]
         return [self.policy.home(self, piece)] if self.pieces.moves[piece] else [0]
 
     def _birth_rank(self, piece: int) -> int:
@@ -168,7 +170,8 @@ class Run:
         """Until the tick may begin."""
         self._give_room()
         missing = self._missing(tick)
-        self.record.uses(len(self.pieces.uses[tick]) - len(self.pieces.births[tick]), len(missing))
+        born = self.pieces.births[tick]
+        self.record.uses(sum(use[0] not in born for use in self.pieces.uses[tick]), len(missing))
         while True:
             for piece in missing:
                 self._demand(piece)
@@ -225,7 +228,7 @@ class Run:
                 slow_reads, slow_writes = slow_reads + reads, slow_writes + writes
             if mode & _WRITE and (is_valid != 1 << rank or piece in self.copies):
                 self._overwrite(piece, rank)
-            order.touch(piece, policy.key(self, piece, until), rank)
+            order.touch(piece, policy.key(self, piece, until))
         time_ns = self.times[tick]
         if extra_ns:
             reads, writes = self.record.operand_bytes(tick)
@@ -282,6 +285,10 @@ class Run:
         self._drop(piece, 0)
         return True
 
+    def is_only_slow(self, piece: int) -> bool:
+        """Whether a piece lies on slower tiers alone."""
+        return bool(self.valid[piece]) and not self.valid[piece] & 1
+
     def promote(self, piece: int) -> None:
         """Beside the compute, if there is room and a link."""
         if not self.valid[piece] & 1 and piece not in self.copies and self.pieces.moves[piece]:
@@ -324,11 +331,11 @@ class Run:
         bit = 1 << source
         if self.exclusive and not self.leaving[piece] & bit:
             self._mark_leaving(piece, source)
-        if copy.left and self.machine.chunk_bytes is not None and self.leaving[piece] & bit:
-            if sum(other.source == source for other in self.copies[piece]) == 1:
-                self.valid[piece] &= ~bit
-                copy.freed += nbytes
-                self._give_up(source, nbytes)
+        is_alone = sum(other.source == source for other in self.copies[piece]) == 1
+        if copy.left and is_alone and self.leaving[piece] & bit:
+            self.valid[piece] &= ~bit
+            copy.freed += nbytes
+            self._give_up(source, nbytes)
         if copy.left:
             return
         self._forget(copy)
@@ -409,13 +416,17 @@ class Run:
             held = self.held[piece]
             self.record.change((held & -held).bit_length() - 1, -room, self.now)
             return
+        freed = [0] * self.n_tiers
         for copy in [*self.copies.get(piece, ())]:
+            freed[copy.source] += copy.freed
+            copy.freed = 0
             self._cancel(copy)
         for rank in range(self.n_tiers):
             if self.leaving[piece] >> rank & 1:
                 self._stay(piece, rank)
+                self.leaving_bytes += freed[rank] if rank == 0 else 0
             if self.held[piece] >> rank & 1:
-                self.record.change(rank, -room, self.now)
+                self.record.change(rank, freed[rank] - room, self.now)
         self.valid[piece] = self.held[piece] = self.leaving[piece] = 0
         self.wanted_back.discard(piece)
 
@@ -566,11 +577,18 @@ class Run:
                 return True
         if self.free(rank) > began:
             return True
-        for piece in self.order.victims(rank, is_free):
-            below = self._target(piece, rank)
-            if below is None or not self.has_room(below, self.pieces.room[piece]):
-                return False
-            self._put(piece, rank, below, self.at)
-            self._drop(piece, rank)
-            return True
+        for who in (is_free, self._has_only_plans):  # the latter: two that wait for each other's room
+            for piece in self.order.victims(rank, who):
+                below = self._target(piece, rank)
+                if below is None or not self.has_room(below, self.pieces.room[piece]):
+                    return False
+                for planned in [*self.copies.get(piece, ())]:
+                    self._cancel(planned)
+                self._put(piece, rank, below, self.at)
+                self._drop(piece, rank)
+                return True
         return False
+
+    def _has_only_plans(self, piece: int) -> bool:
+        """Whether no copy of the piece has begun."""
+        return not any(copy.has_begun for copy in self.copies.get(piece, ()))

@@ -14,8 +14,8 @@ from typing import Protocol
 
 from ebbtide.ir.machine import Link, Machine, Sharing
 
-_SOON_NS, _FEW_BYTES = 1e-3, 0.5
-"""What rounding may leave of a chunk that has ended."""
+_SOON_NS = 1e-3
+"""What rounding may leave of a chunk that has ended, as time at its rate."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,6 +86,7 @@ class Links:
             self._lanes[machine.rank(link.source), machine.rank(link.target)] = lane
         self._all = list(self._lanes.values())
         self._busy: list[_Lane] = []
+        self._n_copies = 0
         self._since = 0.0
         self.next_end = inf
         self.slowdown = 1.0
@@ -114,6 +115,7 @@ class Links:
     def put(self, copy: Copy) -> None:
         """Queues a copy, one that is urgent before those that are not. ``start`` begins it."""
         lane = self._lanes[copy.source, copy.target]
+        self._n_copies += 1
         if not copy.urgent:
             lane.queue.append(copy)
             return
@@ -129,17 +131,23 @@ class Links:
         if not copy.urgent:
             copy.urgent = True
             if not copy.chunk:
-                self._lanes[copy.source, copy.target].queue.remove(copy)
+                self._take_out(copy)
                 self.put(copy)
 
     def cancel(self, copy: Copy) -> None:
         """The copy ends unheard: at once if it is not under way."""
         copy.dead = True
         if not copy.chunk:
-            self._lanes[copy.source, copy.target].queue.remove(copy)
+            self._take_out(copy)
+
+    def _take_out(self, copy: Copy) -> None:
+        self._lanes[copy.source, copy.target].queue.remove(copy)
+        self._n_copies -= 1
 
     def start(self, now: float) -> None:
         """Begins what can begin. Callers MUST call it after rooms or queues changed, at the clock ``now``."""
+        if self._n_copies == len(self._busy):
+            return
         changed = False
         for lane in self._all:
             if lane.busy or not lane.queue:
@@ -164,7 +172,9 @@ class Links:
     def advance(self, now: float) -> None:
         """Brings the clock to ``now``, which is not past ``next_end``; chunks that end have arrived."""
         self._progress(now)
-        ended = [lane for lane in self._busy if lane.latency_left <= _SOON_NS and lane.bytes_left <= _FEW_BYTES]
+        ended = [
+            lane for lane in self._busy if lane.latency_left <= _SOON_NS and lane.bytes_left <= lane.rate * _SOON_NS
+        ]
         told: list[tuple[Copy, int]] = []
         for lane in ended:
             copy = lane.queue[0]
@@ -175,6 +185,7 @@ class Links:
             self._busy.remove(lane)
             if not copy.left or copy.dead:
                 lane.queue.popleft()
+                self._n_copies -= 1
                 if self.finished is not None:
                     self.finished(lane.link.name, copy, now)
             told.append((copy, nbytes))

@@ -17,11 +17,12 @@ class Order:
         self._heaps: list[list[tuple[float, int]] | None] = [None] * n_tiers
         self.asked = False
 
-    def touch(self, piece: int, key: float, tier: int) -> None:
-        """The piece, which is valid on the tier, has a new key."""
+    def touch(self, piece: int, key: float) -> None:
+        """The piece has a new key, on all tiers."""
         self.key[piece] = key
         if self.asked:
-            self.arrive(piece, tier)
+            for tier in range(len(self._heaps)):
+                self.arrive(piece, tier)
 
     def arrive(self, piece: int, tier: int) -> None:
         heap = self._heaps[tier]

@@ -4,6 +4,7 @@ A *piece* is a range of a storage's bytes that a schedule moves as one: all of i
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -54,7 +55,7 @@ def pieces_of(schedule: Schedule, trace: Trace, ranks: dict[str, int], page_byte
     for number, row in enumerate(trace.storages):
         bounds = cuts.get(number) or [0, row.nbytes]
         mine: list[int] = []
-        for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+        for low, high in pairwise(bounds):
             at[number, low] = piece = len(storage)
             mine.append(piece)
             storage.append(number)
@@ -83,10 +84,13 @@ def pieces_of(schedule: Schedule, trace: Trace, ranks: dict[str, int], page_byte
 def _cuts(schedule: Schedule, trace: Trace) -> dict[int, list[int]]:
     """Where storages are split: the bounds of their pieces, for those alone that have more than one."""
     found: dict[int, set[int]] = {}
-    for row in (*schedule.commands, *schedule.begins):
-        whole = trace.storages[row.storage].nbytes
-        if (row.low, row.high) != (0, whole):
-            found.setdefault(row.storage, {0, whole}).update((row.low, row.high))
+    for number, low, high in [
+        *((row.storage, row.low, row.high) for row in schedule.commands),
+        *((row.storage, row.low, row.high) for row in schedule.begins),
+    ]:
+        whole = trace.storages[number].nbytes
+        if (low, high) != (0, whole):
+            found.setdefault(number, {0, whole}).update((low, high))
     return {number: sorted(bounds) for number, bounds in found.items()}
 
 

@@ -100,8 +100,9 @@ class Reactive(Lru):
     """After TPP (ASPLOS'23): samples accesses, promotes what is seen twice, demotes in the background.
 
     One access in ``_SAMPLE`` is seen, in turn, as page-protection faults would. What is seen on a slow tier for the
-    second time within a step is promoted beside the compute if there is room. When less than ``_LOW`` of the first
-    tier is free, what was seen least recently is demoted until ``_HIGH`` is. Reconstructed from the paper's abstract
+    second time within a step is promoted beside the compute, once there is room for it. When less than ``_LOW`` of the
+    first tier is free, or a promotion lacks room, what was seen least recently is demoted until there is, and ``_HIGH``
+    is free. Reconstructed from the paper's abstract
     design: pages, active lists and their ageing are left out. Where a slow tier cannot be used in place, absent
     storages come on demand, and this is the kernel's swap with its background reclaim.
     """
@@ -114,6 +115,7 @@ class Reactive(Lru):
         super().begins(run)
         self._count = 0
         self._seen: dict[int, int] = {}
+        self._hot: set[int] = set()
 
     def home(self, run: "Run", piece: int) -> int:
         if run.has_room(0, run.pieces.room[piece]):
@@ -127,11 +129,19 @@ class Reactive(Lru):
         before = self._seen.get(piece)
         self._seen[piece] = run.at
         if before is not None and run.at - before <= run.n_ticks:
-            run.promote(piece)
+            self._hot.add(piece)
         return float(run.at)
 
     def after(self, run: "Run", tick: int) -> None:
         capacity = run.capacity[0]
+        for piece in sorted(self._hot):
+            room = run.pieces.room[piece]
+            if run.is_only_slow(piece) and not run.has_room(0, room):
+                run.make_room(0, room, forced=False)
+                if run.leaving_bytes:
+                    continue  # until it has left
+            self._hot.discard(piece)
+            run.promote(piece)
         if run.free(0) + run.leaving_bytes < self._LOW * capacity:
             run.make_room(0, self._HIGH * capacity, forced=False)
 

@@ -26,7 +26,7 @@ class Record:
         self._since = [0.0] * len(machine.tiers)
         self._area = [0.0] * len(machine.tiers)
         self._peak = [0] * len(machine.tiers)
-        self._reads, self._writes = _operand_bytes(trace)
+        self._reads, self._writes = operand_bytes(trace)
         self._is_kept = False
         self._began = 0.0
 
@@ -143,7 +143,7 @@ class Record:
         self.spans.append(Span(lane, kind, low, round(now - self._began), None, number, nbytes))
 
 
-def _operand_bytes(trace: Trace) -> tuple[list[int], list[int]]:
+def operand_bytes(trace: Trace) -> tuple[list[int], list[int]]:
     """Bytes that each tick's operation reads and writes of its storages, all of each."""
     n_ticks, rows = len(trace.ticks), trace.accesses
     nbytes = np.array([row.nbytes for row in trace.storages], dtype=np.float64)

@@ -1,0 +1,19 @@
+"""``ebbtide machines``: the documented machines that come along."""
+
+import click
+
+
+@click.command()
+@click.argument("name", required=False)
+def machines(name: str | None) -> None:
+    """List the documented machines, or show one with the source of each figure.
+
+    A machine's NAME can be given wherever a command takes --machine; a changed copy of what this prints is a FILE.
+    """
+    from ebbtide.machines import find_machine, names, text_of
+
+    if name is not None:
+        click.echo(text_of(name), nl=False)
+        return
+    for known in names():
+        click.echo(f"{known:<12} {find_machine(known).name}")

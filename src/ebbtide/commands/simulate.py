@@ -1,0 +1,79 @@
+"""``ebbtide simulate``: one policy or plan on one machine, on the virtual clock."""
+
+from pathlib import Path
+
+import click
+
+from ebbtide.commands.inputs import fast_option, machine_options, read_inputs, trace_argument
+from ebbtide.errors import SettingError
+
+
+@click.command()
+@trace_argument
+@machine_options
+@fast_option
+@click.option("--policy", metavar="NAME", help="A planner or an online policy. Default: ebbtide.")
+@click.option(
+    "--plan", metavar="FILE", type=click.Path(path_type=Path), help="Simulate this plan in place of a policy."
+)
+@click.option("--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write all figures.")
+@click.option("--timeline", metavar="FILE", type=click.Path(path_type=Path), help="Write what happens when.")
+def simulate(
+    trace: Path,
+    machine: Path | None,
+    changes: tuple[str, ...],
+    fast: str | None,
+    policy: str | None,
+    plan: Path | None,
+    json_file: Path | None,
+    timeline: Path | None,
+) -> None:
+    """Simulate a recorded step under a policy or a plan, on any machine.
+
+    The steady step's time, what it waits for, what moves, and what it costs in energy, money and wear.
+    """
+    from time import perf_counter
+
+    from ebbtide.commands.judged import as_json, bound_ns, judge, judge_plan, named, write_json
+    from ebbtide.commands.tables import COLUMNS, cells, show, table_of
+    from ebbtide.ir.check import require_valid
+    from ebbtide.ir.files import load, save
+    from ebbtide.ir.plan import Plan, PlanStatus
+    from ebbtide.planners.base import page_size_of
+    from ebbtide.simulate import is_modelled
+    from ebbtide.units import format_bytes
+
+    if plan is not None and policy is not None:
+        raise SettingError("--plan and --policy: name one of them")
+    chosen = named(policy or "ebbtide")
+    if len(chosen) != 1:
+        raise SettingError("--policy takes one name here; `ebbtide compare` takes several")
+    step, its_machine, budget = read_inputs(trace, machine, changes, fast)
+    if plan is not None:
+        try:
+            made = load(plan, Plan)
+        except OSError as error:
+            raise SettingError(f"the plan {plan} cannot be read: {error}") from error
+        if made.status is not PlanStatus.OVER_BUDGET:
+            require_valid(
+                made, step, its_machine.with_budget(max(budget, made.budget_bytes)), page_size_of(its_machine)
+            )
+        try:
+            row = judge_plan(made, step, its_machine, budget, bound_ns(step, its_machine, budget), perf_counter(), True)
+        except ValueError as error:
+            raise SettingError(f"--fast: {error}") from error
+    else:
+        row = judge(chosen[0], step, its_machine, budget, record=True)
+    if row.outcome is None:
+        raise SettingError(row.why_not)
+    compute = ", operations' times modelled" if is_modelled(its_machine) else ""
+    table = table_of(f"{its_machine.name}: {format_bytes(budget)} of {its_machine.tiers[0].name}{compute}", COLUMNS)
+    table.add_row(*cells(row, step.step_ns, its_machine.tiers[0].name))
+    show(table)
+    if json_file is not None:
+        write_json(as_json(row, step, its_machine), json_file)
+    if timeline is not None:
+        try:
+            save(row.outcome.timeline(row.policy), timeline)
+        except OSError as error:
+            raise SettingError(f"cannot write {timeline}: {error}") from error
