@@ -98,7 +98,7 @@ def test_no_online_policy_and_no_plan_beats_the_bound(value: dict[str, Any], exc
     assert budget is not None
     bound = lower_bound_ns(trace, its_machine, absences_of(trace, exclusive, exact), budget)
     for policy in ("lru", "lru-next-use"):
-        assert simulate_policy(policy, trace, its_machine, exact, exclusive=exclusive).step_ns >= bound - 3
+        assert simulate_policy(policy, trace, its_machine, exact).step_ns >= bound - 3
     found = ebbtide(trace, its_machine, budget)
     assert found.predicted_ns >= found.lower_bound_ns == bound
     assert check_plan(found, trace, its_machine, exact) == ()

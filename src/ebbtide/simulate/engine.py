@@ -4,7 +4,7 @@
 - EVICT and FETCH queue a copy on a link. DROP gives up the room once the copies from there are done, and never the last
   replica.
 - A copy takes room on its target when it begins, and those behind it on the link wait for it. What a tick gives birth
-  to, and what it needs, go before all other copies to the first tier.
+  to, and what it needs, go before all other copies to the first tier; on an exclusive machine births come last.
 - A tick begins when each storage that it accesses is valid where it may be used ([Note: in place] in ``ir.machine``)
   and all that is born in it has room. What is valid on no such tier is fetched at once: a demand fetch.
 - Where room is short and nothing under way makes it, the policy says who leaves, to the fastest tier with room; under a
@@ -314,9 +314,12 @@ class Run:
         if not copy.has_begun:
             nbytes += self.pieces.room[copy.piece] - self.pieces.nbytes[copy.piece]
         target = copy.target
+        if target == 0 and self.unborn:
+            if self.exclusive:
+                self._give_room()
+            elif copy.piece not in self.pinned:
+                return False
         if nbytes > self.free(target):
-            return False
-        if target == 0 and self.unborn and copy.piece not in self.pinned:
             return False
         copy.taken += nbytes
         self.promised[target] -= nbytes
@@ -404,7 +407,17 @@ class Run:
             self.unborn.append(piece)
 
     def _give_room(self) -> None:
-        """To what is born, in order."""
+        """To what is born, in order. On an exclusive machine it comes last, when all else that the tick needs is there,
+        and all at once: until then copies may take the room (the judge of tiertrace/1)."""
+        if self.exclusive:
+            if (
+                self.unborn
+                and sum(self.pieces.room[piece] for piece in self.unborn) <= self.free(0)
+                and not self._missing(self.at % self.n_ticks)
+            ):
+                while self.unborn:
+                    self._take(self.unborn.popleft(), 0)
+            return
         while self.unborn and self.pieces.room[self.unborn[0]] <= self.free(0):
             self._take(self.unborn.popleft(), 0)
 
