@@ -42,7 +42,7 @@ _STARTS = ((0.0, True), (0.1, True), (0.3, True), (0.0, False), (0.5, True))
 
 The smaller reserves come first, since of plans that are good enough the first wins, and they move fewer bytes.
 """
-_FEWEST = 4
+_FEWEST = 3
 """However large the step is, so many plans are simulated, unless time is up."""
 _PATIENCE = 3
 """The search for one budget ends after so many new choices in a row without a better plan."""

@@ -349,7 +349,10 @@ class Run:
             self._leave_if_done(piece, source, copy.freed)
         if piece in self.wanted_back:
             self.wanted_back.discard(piece)
-            self._demand(piece)
+            if piece in self.pinned:
+                self._demand(piece)
+            elif self._hop[copy.target] == 0:
+                self._put(piece, copy.target, 0, self.at + self.n_ticks)
 
     def _take(self, piece: int, rank: int) -> None:
         self.valid[piece] |= 1 << rank
@@ -539,6 +542,8 @@ class Run:
             return
         if not self.valid[piece] >> source & 1:
             other = self._source(piece)
+            if command.verb is Verb.FETCH and other is None and target == 0:
+                self.wanted_back.add(piece)  # it is on its way out, chunk by chunk
             if command.verb is Verb.EVICT or other is None or not self.links.between(other, target):
                 return
             source = other
