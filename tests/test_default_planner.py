@@ -144,6 +144,14 @@ def test_links_that_are_busy_at_once_may_take_less_from_compute_in_sum() -> None
     assert lost_per_byte(slow, [slow.links[0]]) == pytest.approx(1 / 2)
 
 
+def test_where_operations_work_in_place_nothing_has_to_move() -> None:
+    trace = network(layers=3)
+    slow = replace(disk().tiers[1], in_place=InPlace.READS, bytes_per_s=10**9)
+    machine = replace(disk(read=10**6, write=10**6), tiers=(disk().tiers[0], slow))
+    budget = peak(needed_bytes(trace, page_size_of(machine)))
+    assert lower_bound_ns(trace, machine, absences_of(trace), budget) == trace.step_ns
+
+
 # ---- several slow tiers ----------------------------------------------------------------------------------------------
 
 
