@@ -12,6 +12,8 @@
   together and what lies beyond them, and so on. A step is a row of windows; the best row is found by dynamic
   programming over a grid of ticks.
 
+Where operations may use a slower tier in place, nothing has to move, and only the compute time is left.
+
 Left out: latencies, the granularity of storages and the order of copies, all of
 which only add time; and windows that lie across the step's end.
 """
@@ -76,7 +78,7 @@ def lower_bound_ns(trace: Trace, machine: Machine, absences: Absences, budget_by
     fast = machine.tiers[0].name
     inward = [link for link in machine.links if link.target == fast]
     outward = [link for link in machine.links if link.source == fast]
-    if not inward or not outward:
+    if not inward or not outward or any(tier.in_place.reads for tier in machine.tiers[1:]):
         return trace.step_ns
     priced = _by_prices(trace, machine, absences, budget_bytes, inward, outward)
     windowed = _by_windows(trace, machine, budget_bytes)

@@ -18,7 +18,9 @@ class Rooms:
     """Bit r of ``valid``, ``held`` and ``leaving`` stands for the tier of rank r: contents there; room there; room that
     goes once the copies from there are done."""
 
-    def __init__(self, trace: Trace, machine: Machine, pieces: Pieces) -> None:
+    def __init__(self, trace: Trace, machine: Machine, pieces: Pieces, usable: list[int]) -> None:
+        self._usable = usable
+        """For each mode of access, the ranks at which it may happen, as bits."""
         self.trace, self.machine, self.pieces, self.exclusive = trace, machine, pieces, machine.exclusive
         self.n_ticks, self.n_tiers = len(trace.ticks), len(machine.tiers)
         count = len(pieces)
@@ -83,9 +85,12 @@ class Rooms:
         if not copy.has_begun:
             nbytes += self.pieces.room[copy.piece] - self.pieces.nbytes[copy.piece]
         target = copy.target
+        if target == 0 and self.unborn:
+            if self.exclusive:
+                self._give_room()
+            elif copy.piece not in self.pinned:
+                return False
         if nbytes > self.free(target):
-            return False
-        if target == 0 and self.unborn and copy.piece not in self.pinned:
             return False
         copy.taken += nbytes
         self.promised[target] -= nbytes
@@ -115,7 +120,10 @@ class Rooms:
             self._leave_if_done(piece, source, copy.freed)
         if piece in self.wanted_back:
             self.wanted_back.discard(piece)
-            self._demand(piece)
+            if piece in self.pinned:
+                self._demand(piece)
+            elif self._hop[copy.target] == 0:
+                self._put(piece, copy.target, 0, self.at + self.n_ticks)
 
     def _is_there(self, piece: int, rank: int) -> bool:
         return bool(self.valid[piece] & ~self.leaving[piece] & 1 << rank) and self.pieces.moves[piece]
@@ -168,8 +176,33 @@ class Rooms:
         self.leaving[piece] &= ~bit
         self._give_up(rank, self.pieces.room[piece] - freed)
 
+    def _missing(self, tick: int) -> list[int]:
+        """What the tick uses and cannot use yet."""
+        valid, leaving, missing = self.valid, self.leaving, []
+        for piece, mode, _ in self.pieces.uses[tick]:
+            is_valid = valid[piece]
+            if is_valid & 1 and not leaving[piece] & 1:
+                continue
+            if not is_valid and piece in self.unborn:
+                continue
+            here = is_valid & ~leaving[piece] & self._usable[mode]
+            if here and not any(copy.due <= self.at for copy in self.copies.get(piece, ()) if copy.target == 0):
+                continue
+            missing.append(piece)
+        return missing
+
     def _give_room(self) -> None:
-        """To what is born, in order."""
+        """To what is born, in order. On an exclusive machine it comes last, when all else that the tick needs is there,
+        and all at once: until then copies may take the room (the judge of tiertrace/1)."""
+        if self.exclusive:
+            if (
+                self.unborn
+                and sum(self.pieces.room[piece] for piece in self.unborn) <= self.free(0)
+                and not self._missing(self.at % self.n_ticks)
+            ):
+                while self.unborn:
+                    self._take(self.unborn.popleft(), 0)
+            return
         while self.unborn and self.pieces.room[self.unborn[0]] <= self.free(0):
             self._take(self.unborn.popleft(), 0)
 
