@@ -71,7 +71,8 @@ function swapChart(data, selection) {
   const short = idle_ns.reduce((sum, ns) => sum + (ns < SHORTEST_NS), 0);
   paragraph.textContent = (route
     ? `Below the line, a storage moves to ${route.tier} and back within its interval, alone on the links: ` +
-      `${bytes(route.out_bytes_per_s)}/s out, ${bytes(route.back_bytes_per_s)}/s back (${route.machine}; ${route.origin}). `
+      `${bytes(route.out_bytes_per_s)}/s out, ${bytes(route.back_bytes_per_s)}/s back (${route.machine}; ${route.origin}). ` +
+      "Outliers do so and are among the hundredth with the most bytes \u00d7 interval. "
     : "No machine is known, so there is no swap line: --machine names a file of one, which `ebbtide probe` writes. ") +
     (short ? `Not drawn: ${count(short)} intervals shorter than 1 \u00b5s.` : "");
   const shown = Array.from(storage.keys()).filter((row) => idle_ns[row] >= SHORTEST_NS);
@@ -90,13 +91,16 @@ function swapChart(data, selection) {
         x: here.map((row) => idle_ns[row] / 1e6), y: here.map((row) => sizes[storage[row]] / 2 ** 20),
         text: here.map((row) => `#${storage[row]}: ${bytes(sizes[storage[row]])} waits ${time(idle_ns[row])}`),
         hovertemplate: "%{text}<extra></extra>",
-        marker: {
-          size: 6, opacity: 0.7, color: colour(kind),
-          symbol: here.map((row) => (intervals.outlier && intervals.outlier[row] ? "diamond" : "circle")),
-        },
+        marker: { size: 6, opacity: 0.7, color: colour(kind) },
       };
     });
     if (route) {
+      const outliers = chosen.filter((row) => intervals.outlier[row]);
+      traces.push({
+        type: "scatter", mode: "markers", name: "outlier", hoverinfo: "skip",
+        x: outliers.map((row) => idle_ns[row] / 1e6), y: outliers.map((row) => sizes[storage[row]] / 2 ** 20),
+        marker: { symbol: "circle-open", size: 11, color: colour("ink") },
+      });
       traces.push({
         type: "scatter", mode: "lines", name: "swap line", hoverinfo: "skip",
         x: Array.from(route.idle_ns, (ns) => ns / 1e6), y: Array.from(route.most_bytes, (most) => most / 2 ** 20),
