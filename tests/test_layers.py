@@ -28,6 +28,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "capture": IR,
     "runtime": IR | {"capture", "settings", "report", "torch"},
     "probe": IR | {"settings", "runtime"},  # of runtime what it says of the machine, and no torch
+    "doctor": BASE | {"runtime", "torch"},  # torch to see whether it can be loaded
+    "verify": BASE
+    | {"settings", "report", "runtime", "launch", "session", "torch"},  # runs scripts as the command does
 }
 DOORS = {
     "cli",
@@ -138,6 +141,8 @@ SLOW = ("torch", "numpy", "rich", "transformers", "asyncio", "ebbtide.runtime")
         "from ebbtide.cli import cli; cli(['--version'], standalone_mode=False)",
         "from ebbtide.cli import cli; cli(['run', '--help'], standalone_mode=False)",
         "from ebbtide.cli import cli; cli(['probe', '--help'], standalone_mode=False)",
+        "from ebbtide.cli import cli; cli(['verify', '--help'], standalone_mode=False)",
+        "from ebbtide.cli import cli; cli(['doctor', '--help'], standalone_mode=False)",
     ],
 )
 def test_what_needs_no_torch_does_not_load_it(program: str) -> None:

@@ -5,9 +5,11 @@ import sys
 import click
 
 from ebbtide import __version__
+from ebbtide.commands.doctor import doctor
 from ebbtide.commands.probe import probe
 from ebbtide.commands.report import report
 from ebbtide.commands.run import run
+from ebbtide.commands.verify import verify
 from ebbtide.errors import EbbtideError
 
 
@@ -17,7 +19,7 @@ def cli() -> None:
     """Trains PyTorch networks in far less fast memory than they need, with the same bits."""
 
 
-for command in (run, report, probe):
+for command in (run, report, probe, verify, doctor):
     cli.add_command(command)
 
 

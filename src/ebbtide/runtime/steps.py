@@ -1,14 +1,12 @@
 """The optimizer's hooks: where steps end, and which storages are parameters, gradients and optimizer state.
 
 Hooks are global (``torch.optim.optimizer``), so every optimizer is seen, also one built before the session. A step
-ends where an outermost ``optimizer.step`` ends. Outermost is read from the call stack at that moment, not counted:
-a step that raised leaves nothing behind, and every thread has its own stack.
+ends where an outermost ``optimizer.step`` ends.
 """
 
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from types import FrameType
 from typing import Any
 
 import torch
@@ -18,13 +16,11 @@ from torch.utils.hooks import RemovableHandle
 
 from ebbtide import _torch
 from ebbtide.report.run_report import KINDS
+from ebbtide.runtime.outermost import is_outermost
 
 _PARAMETER = KINDS.index("parameter")
 _GRADIENT = KINDS.index("gradient")
 _OPTIMIZER_STATE = KINDS.index("optimizer_state")
-
-# Every optimizer's step runs inside this wrapper, so its frames mark the optimizer steps on a stack.
-_STEP_CODE = Optimizer.profile_hook_step(lambda: None).__code__
 
 
 class OptimizerHooks:
@@ -76,17 +72,8 @@ class OptimizerHooks:
 
     def _after_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         _classify(_tensors_in(optimizer.state), _OPTIMIZER_STATE)
-        if _is_outermost(sys._getframe(1)):
+        if is_outermost(sys._getframe(1)):
             self._on_end()
-
-
-def _is_outermost(step: FrameType) -> bool:
-    frame = step.f_back
-    while frame is not None:
-        if frame.f_code is _STEP_CODE:
-            return False
-        frame = frame.f_back
-    return True
 
 
 def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
