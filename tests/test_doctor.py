@@ -92,7 +92,7 @@ SICK: dict[str, tuple[Callable[[View], Finding], dict[str, str | None], Level, t
         memory.memory_areas,
         {"proc/sys/vm/max_map_count": "20479\n"},
         Level.HINT,
-        ("20479", "20480", "sysctl vm.max_map_count=1048576", "16.0 GiB"),
+        ("20479", "20480", "sysctl vm.max_map_count=1000000", "16.0 GiB"),
     ),
     "enough areas": (memory.memory_areas, {"proc/sys/vm/max_map_count": "20480\n"}, Level.OK, ("20480",)),
     "two nodes": (

@@ -8,6 +8,7 @@ from ebbtide.units import KIB, MIB, format_bytes
 _HUGE = "sys/kernel/mm/transparent_hugepage"
 _HUGE_PAGE_BYTES = 2 * MIB
 _AREAS_A_PAGE = 2  # a huge page that moved is an area where it lies, and one where it came from
+_COMFORTABLE_AREAS = 1_000_000
 _OWN_AREAS = 4096  # libraries, heaps and stacks have some hundreds
 _TUNABLES = (
     "GLIBC_TUNABLES= and, with colons between, glibc.malloc.mmap_threshold=1073741824 "
@@ -83,7 +84,7 @@ def memory_areas(view: View) -> Finding:
         return Finding("memory areas", Level.OK, "the limit is unknown", means)
     found = f"vm.max_map_count is {limit}, and {needed} may be needed to use all the memory there is"
     if limit < needed:
-        cure = f"as root: sysctl vm.max_map_count={max(needed, 1_048_576)}, or a budget below "
+        cure = f"as root: sysctl vm.max_map_count={max(needed, _COMFORTABLE_AREAS)}, or a budget below "
         cure += format_bytes((limit - _OWN_AREAS) // _AREAS_A_PAGE * _HUGE_PAGE_BYTES)
         return Finding("memory areas", Level.HINT, found, means, cure)
     return Finding("memory areas", Level.OK, found, means)

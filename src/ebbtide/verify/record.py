@@ -8,7 +8,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TextIO
 
 from ebbtide.errors import FileFormatError
 
@@ -53,14 +52,15 @@ class Record:
 
 
 class Recorder:
-    """Writes a record; used by one thread at a time."""
+    """Writes a record line by line; used by one thread at a time. The file is open only while a line is written."""
 
     def __init__(self, path: Path) -> None:
-        self._file: TextIO = path.open("w")
+        self._path = path
+        path.write_text("")
 
     def write(self, entry: Loss | State | Ending) -> None:
-        self._file.write(json.dumps({type(entry).__name__.lower(): asdict(entry)}) + "\n")
-        self._file.flush()
+        with self._path.open("a") as file:
+            file.write(json.dumps({type(entry).__name__.lower(): asdict(entry)}) + "\n")
 
 
 def read_record(path: Path) -> Record:
