@@ -73,7 +73,7 @@ class Session:
         if policy is not None:
             chosen = replace(chosen, policy=policy)
         self._settings = chosen
-        self._report_path = Path(chosen.report).absolute() if chosen.report else None
+        self._report_path = _own_path(Path(chosen.report).absolute()) if chosen.report else None
         self._engine: Engine | None = None
         self._progress: Progress | None = None
         self._used = False
@@ -206,6 +206,13 @@ def _forget_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def _own_path(path: Path) -> Path:
+    """Of several ranks, as torchrun starts them, each writes its own: out.json becomes out.0.json, out.1.json, ..."""
+    if os.environ.get("WORLD_SIZE", "1") == "1" or "RANK" not in os.environ:
+        return path
+    return path.with_name(f"{path.stem}.{os.environ['RANK']}{path.suffix}")
 
 
 def _check_report_path(path: Path | None) -> None:
