@@ -11,6 +11,7 @@ Nothing may be larger in the last quarter of the time than in the second one, bu
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -145,7 +146,8 @@ def train(minutes: float, steps: int, fast: str, result: Path) -> None:
 
 def run(result: Path, **options: object) -> dict:
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    subprocess.run([sys.executable, __file__, "--result", str(result), *words], check=True)
+    environment = {"OMP_WAIT_POLICY": "passive", **os.environ}  # threads that spin slow one another on a busy machine
+    subprocess.run([sys.executable, __file__, "--result", str(result), *words], env=environment, check=True)
     return json.loads(result.read_text())
 
 

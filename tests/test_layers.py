@@ -29,8 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runtime": IR | {"capture", "settings", "report", "torch"},
     "probe": IR | {"settings", "runtime"},  # of runtime what it says of the machine, and no torch
     "doctor": BASE | {"runtime", "torch"},  # torch to see whether it can be loaded
-    "verify": BASE
-    | {"settings", "report", "runtime", "launch", "session", "torch"},  # runs scripts as the command does
+    "verify": BASE | {"settings", "report", "runtime", "launch", "policies", "session", "torch"},  # runs scripts
 }
 DOORS = {
     "cli",

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import child
 import pytest
+from click.testing import CliRunner
 from command import EBBTIDE, run
 
-from ebbtide.errors import FileFormatError, SettingError
+from ebbtide.cli import cli
+from ebbtide.errors import FileFormatError, SettingError, SpillError
 from ebbtide.report.run_report import FORMAT, VERSION, RunReport, Stall, StepMode, StepReport, Traffic
 from ebbtide.verify import folders
 from ebbtide.verify.compare import Difference, first_difference
@@ -247,6 +249,13 @@ def test_a_script_without_a_seed_is_told_how_to_be_deterministic(project: Path) 
     assert "in step 1, loss" in done.stdout
     assert "torch.manual_seed(0)" in done.stdout
     assert os.listdir(project) == ["train.py"]
+
+
+@pytest.mark.parametrize("option", [("--policy", "none"), ("--fast", "lots"), ("--spill", "/proc")])
+def test_what_cannot_be_used_is_refused_before_the_plain_runs(option: tuple[str, str]) -> None:
+    done = CliRunner().invoke(cli, ["verify", *option, "no such script.py"])
+    assert isinstance(done.exception, SettingError | SpillError)
+    assert done.output == ""
 
 
 def test_a_script_that_fails_or_does_not_train_ends_it_at_once(project: Path) -> None:

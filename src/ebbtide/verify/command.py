@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ebbtide.errors import EbbtideError, SettingError
+from ebbtide.policies import DEMAND, planner_named
+from ebbtide.runtime.spill import choose_spill_directory
 from ebbtide.settings import PREFIX, Settings
 from ebbtide.units import format_time
 from ebbtide.verify.compare import first_difference
@@ -32,10 +34,11 @@ def verify_script(
 ) -> Verdict:
     """``options`` are EBBTIDE_... variables without the prefix; ``keep`` is where the runs' directories stay.
 
-    Raises SettingError for what cannot be understood, RunError when the script fails in one of the runs.
+    Raises SettingError or SpillError for what cannot be used, RunError when the script fails in one of the runs.
     """
     options = {"FAST": os.environ.get(f"{PREFIX}FAST", "") or DEFAULT_FAST} | dict(options)
     settings = Settings.from_environment({**os.environ, **{PREFIX + name: text for name, text in options.items()}})
+    _check(settings)
     with _directory(keep) as runs:
 
         def run(name: str, environment: dict[str, str], state_after: int | None) -> Run:
@@ -58,6 +61,13 @@ def verify_script(
             return verdict
         say("the bits differ; once more, with the state recorded after every step, to find where that begins")
         return verdict.with_trace(first_difference(plain.record, run_within("traced", None).record))
+
+
+def _check(settings: Settings) -> None:
+    """What the bounded run would refuse is refused now, not after the plain ones."""
+    if settings.policy != DEMAND:
+        planner_named(settings.policy)
+    choose_spill_directory(settings.spill)
 
 
 @contextmanager

@@ -216,7 +216,7 @@ def _outermost_modules(optimizers: "Sequence[Optimizer]") -> "list[nn.Module]":
     first: dict[int, int] = {}
     holding: list[nn.Module] = []
     for found in gc.get_objects():
-        if issubclass(type(found), nn.Module) and not isinstance(found, nn.ParameterList | nn.ParameterDict):
+        if issubclass(type(found), nn.Module) and hasattr(found, "_parameters"):  # one may be half built
             places = [place[id(parameter)] for parameter in found.parameters() if id(parameter) in place]
             if places:
                 first[id(found)] = min(places)
