@@ -102,6 +102,22 @@ def nested_sessions() -> None:
     check_same(plain, ours, session)
 
 
+def a_second_session() -> None:
+    """What was born between two sessions, when the arena is there and manages nothing, is taken by the second one."""
+    plain = train_plainly(BASE, STEPS)
+    with ebbtide.Session(fast=FAST) as first:
+        ours = begin(BASE)
+        train(ours, STEPS, first)
+    check_same(plain, ours, first)
+    ours = begin(BASE)
+    nbytes = sum(parameter.nbytes for parameter in ours.model.parameters())
+    with ebbtide.Session(fast=FAST) as second:
+        train(ours, STEPS, second)
+    check_same(plain, ours, second)
+    assert second.report().adopted_bytes > 0.9 * nbytes
+    assert second.report().steps[-1].evicted_bytes.parameter > 0
+
+
 def forks_with_work_in_flight() -> int:
     """Children are forked in the middle of steps, from another thread, and compute; how many there were."""
     plain = train_plainly(BASE, STEPS)
