@@ -202,7 +202,7 @@ for step in range(1, 6):
     model(torch.randn(768, 384)).square().mean().backward()
     optimizer.step()
     if args.twist and step == 3 and "ebbtide._torch" in sys.modules:
-        with torch.no_grad():  # between two steps, so it shows in the loss of the next and in the state after it
+        with torch.no_grad():  # between two steps, so the next one is the first to show it
             model[4].bias[7] = torch.nextafter(model[4].bias[7], torch.tensor(1.0))
 torch.save(model.state_dict(), args.out + "/weights.pt")
 """
@@ -238,8 +238,8 @@ def test_one_wrong_bit_is_found_and_where_it_begins(project: Path) -> None:
     done = run(EBBTIDE, "verify", "--fast", "40%", "train.py", "--seed", "1", "--twist", cwd=project)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "NOT VERIFIED" in done.stdout
-    assert "the same bits      NO: in step 4, loss: " in done.stdout
-    assert "it begins so: in step 4, loss: " in done.stdout
+    assert "the same bits      NO: in step " in done.stdout  # so small that no loss need show it
+    assert "it begins so: in step 4, " in done.stdout
 
 
 def test_a_script_without_a_seed_is_told_how_to_be_deterministic(project: Path) -> None:
