@@ -1,0 +1,92 @@
+"""What the published planners share: two tiers of a machine, and a plan's figures from its stays."""
+
+from dataclasses import dataclass, replace
+from time import perf_counter_ns
+
+from ebbtide.errors import InfeasibleBudgetError
+from ebbtide.ir.base import Ints
+from ebbtide.ir.machine import Link, Machine, Tier
+from ebbtide.ir.occupancy import occupancy, paged_bytes, peak
+from ebbtide.ir.plan import Plan, PlanStatus, Stay
+from ebbtide.ir.schedule import lower
+from ebbtide.ir.trace import Trace
+from ebbtide.planners.absences import absences_of
+from ebbtide.planners.base import PAGES
+from ebbtide.planners.bound import lower_bound_ns
+from ebbtide.planners.slow_tiers import reachable_tiers
+from ebbtide.simulate import simulate
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The fast tier and the slow one that a method for two tiers uses, with the links between them."""
+
+    fast: Tier
+    slow: Tier
+    inward: Link
+    outward: Link
+
+    def read_ns(self, nbytes: float) -> float:
+        """Of a copy in, alone on its link."""
+        return self.inward.latency_ns + nbytes * 1e9 / self.inward.bytes_per_s
+
+    def write_ns(self, nbytes: float) -> float:
+        """Of a copy out, alone on its link."""
+        return self.outward.latency_ns + nbytes * 1e9 / self.outward.bytes_per_s
+
+
+def pair_of(machine: Machine, live_bytes: int) -> Pair | None:
+    """The fastest slow tier that can be reached and has room for everything, or else the largest; None without one."""
+    tiers = [machine.tier(name) for name in reachable_tiers(machine)]
+    if not tiers:
+        return None
+    roomy = [tier for tier in tiers if tier.capacity_bytes is None or tier.capacity_bytes >= live_bytes]
+    slow = roomy[0] if roomy else max(tiers, key=lambda tier: tier.capacity_bytes or 0)
+    fast = machine.tiers[0]
+    inward, outward = machine.link(slow.name, fast.name), machine.link(fast.name, slow.name)
+    assert inward is not None
+    assert outward is not None
+    return Pair(fast, slow, inward, outward)
+
+
+def rooms(trace: Trace) -> list[int]:
+    """Bytes of pages under each storage."""
+    return [paged_bytes(trace, number, 0, row.nbytes, PAGES) for number, row in enumerate(trace.storages)]
+
+
+def require_levels(level: Ints, trace: Trace, budget_bytes: int) -> None:
+    """Raises InfeasibleBudgetError if the least that a method can hold at each tick is above the budget."""
+    tick = int(level.argmax())
+    if int(level[tick]) > budget_bytes:
+        raise InfeasibleBudgetError(int(level[tick]), trace.ticks[tick].operator, tick, budget_bytes)
+
+
+def uses_in_place(machine: Machine) -> bool:
+    """Whether operations may use a slow tier where it is."""
+    return any(tier.in_place.reads for tier in machine.tiers[1:])
+
+
+def finished(
+    name: str,
+    trace: Trace,
+    machine: Machine,
+    budget_bytes: int,
+    stays: list[Stay],
+    began_ns: int,
+    out_of_time: bool = False,
+) -> Plan:
+    """The plan of these stays: its time as simulated, a bound, and whether it keeps the budget."""
+    fast = machine.tiers[0]
+    level = peak(occupancy(trace, stays, [fast.name], PAGES)[fast.name]) if stays else 0
+    status = PlanStatus.STOPPED if out_of_time else PlanStatus.FEASIBLE
+    if level > budget_bytes:
+        status = PlanStatus.OVER_BUDGET
+    held = max(level, budget_bytes)
+    roomy = replace(machine, tiers=(replace(fast, capacity_bytes=held), *machine.tiers[1:]))
+    plan = Plan(name, status, trace.signature(), budget_bytes, 2**62, 0, 0, tuple(stays))
+    step_ns = simulate(lower(plan, trace, roomy), trace, roomy, PAGES).step_ns
+    bound = trace.step_ns if uses_in_place(machine) else lower_bound_ns(trace, roomy, absences_of(trace), held)
+    if step_ns <= bound and status is not PlanStatus.OVER_BUDGET:
+        status = PlanStatus.OPTIMAL
+    spent = perf_counter_ns() - began_ns
+    return replace(plan, status=status, predicted_ns=max(step_ns, bound), lower_bound_ns=bound, plan_ns=spent)
