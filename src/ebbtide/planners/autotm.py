@@ -366,12 +366,13 @@ def _hidden_ms(trace: Trace, machine: Machine) -> list[float]:
     rows, n_ticks = trace.accesses, len(trace.ticks)
     nbytes = np.array([row.nbytes for row in trace.storages], dtype=np.float64)[rows.storage]
     tick = rows.tick % n_ticks
-    read = np.bincount(tick, nbytes * (rows.mode & Access.READ > 0), n_ticks)
-    written = np.bincount(tick, nbytes * (rows.mode & Access.WRITE > 0), n_ticks)
-    return [
-        (row.time_ns - machine.tick_ns(row.time_ns, int(read[at]), int(written[at]), 0.0)) * _NS
-        for at, row in enumerate(trace.ticks)
-    ]
+    read = np.bincount(tick, nbytes * (rows.mode & Access.READ != 0), n_ticks)
+    written = np.bincount(tick, nbytes * (rows.mode & Access.WRITE != 0), n_ticks)
+    hidden = []
+    for at, row in enumerate(trace.ticks):
+        longer = row.time_ns + 1.0  # more than can be hidden
+        hidden.append((row.time_ns + longer - machine.tick_ns(row.time_ns, int(read[at]), int(written[at]), longer)) * _NS)
+    return hidden
 
 
 def _level_of(step: _Step, lives: list[Life]) -> Ints:
@@ -415,5 +416,6 @@ def _keep(step: _Step, lives: list[Life], limit: Ints) -> bool:
             life.fast[at] = life.stay[at] = life.stay[at - 1] = False
         else:
             life.leave(at, until)
+        life.settle(step.in_place)
         level += _levels([(*span, life.gadgets.room) for span in life.levels()], n_ticks)
     return True
