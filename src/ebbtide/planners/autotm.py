@@ -40,16 +40,18 @@ from ebbtide.planners.addresses import lower_limits
 from ebbtide.planners.base import PAGES
 from ebbtide.planners.finish import Pair, finished, pair_of, require_levels, rooms
 from ebbtide.planners.resident import resident
-from ebbtide.planners.solver import Answer, Outcome, Program
+from ebbtide.planners.solver import Outcome, Program, level_rows
 from ebbtide.planners.tensor_flow import Gadgets, Life, gadgets_of, gaps, stays_of_life
-from ebbtide.units import MIB
 
 TIME_LIMIT_S = 20.0
 
 _REACH = 15
 """How far from a user an operation may hide a move, in positions."""
 _NS = 1e-6
-"""Objectives are in ms, which suits the solver's tolerances; room is in MiB."""
+"""Objectives are in ms, which suits the solver's tolerances."""
+_MOST_MOVES = 20_000
+"""Of moves beside operations that the asynchronous program may have; in larger steps only the longest operations near
+a user are offered."""
 _REFINEMENTS = 8
 """How often limits are lowered for a layout before the last one is taken."""
 
@@ -87,7 +89,7 @@ def autotm_async(
     trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: float = TIME_LIMIT_S, contiguous: bool = False
 ) -> Plan:
     """Moves beside operations as well. Raises InfeasibleBudgetError and PlanError as ``ebbtide`` does."""
-    return _plan("autotm-async", trace, machine, budget_bytes, time_limit_s, _REACH, contiguous)
+    return _plan("autotm-async", trace, machine, budget_bytes, time_limit_s, contiguous=contiguous)
 
 
 def _plan(
@@ -96,22 +98,23 @@ def _plan(
     machine: Machine,
     budget_bytes: int,
     time_limit_s: float,
-    reach: int = 0,
     contiguous: bool = False,
 ) -> Plan:
     began = perf_counter_ns()
     pair = pair_of(machine, peak(live_bytes(trace, PAGES)))
     if pair is None:
         return resident(trace, machine, budget_bytes)
-    step = _step_of(trace, machine, pair, reach)
-    static = name == "autotm-static"
+    step, static = _step_of(trace, machine, pair), name == "autotm-static"
     require_levels(_least(step, static), trace, budget_bytes)
     limit = np.full(len(trace.ticks), budget_bytes, dtype=np.int64)
     deadline = perf_counter() + time_limit_s
     stopped = False
     for _ in range(_REFINEMENTS):
-        flow = _Flow(step, limit, static)
-        lives, in_time = flow.solve(deadline - perf_counter())
+        lives, in_time = _Flow(step, limit, static).solve(deadline - perf_counter())
+        if name == "autotm-async":
+            several = _step_of(trace, machine, pair, _longest(trace, step))
+            known = [life.along(gadgets) for life, gadgets in zip(lives, several.networks, strict=True)]
+            lives, in_time = _Flow(several, limit, static).solve(deadline - perf_counter(), known)
         stopped = stopped or not in_time
         stays = [*step.stays, *(stay for life in lives for stay in _stays(life, step))]
         lower = lower_limits(trace, stays, pair.fast.name, budget_bytes, limit) if contiguous else None
@@ -127,12 +130,18 @@ def _stays(life: Life, step: _Step) -> list[Stay]:
     return stays_of_life(life, step.pair.fast.name, step.pair.slow.name, len(step.trace.ticks))
 
 
-def _step_of(trace: Trace, machine: Machine, pair: Pair, reach: int) -> _Step:
+def _longest(trace: Trace, step: _Step) -> int:
+    """How many operations on each side of a user may hide a move."""
+    sides = 2 * sum(len(gadgets) for gadgets in step.networks)
+    return max(1, min(_REACH, _MOST_MOVES // max(sides, 1)))
+
+
+def _step_of(trace: Trace, machine: Machine, pair: Pair, longest: int = 0) -> _Step:
     networks, fixed, stays = [], [], []
     used = set(trace.accesses.storage.tolist())
     room = rooms(trace)
     for number, storage in enumerate(trace.storages):
-        gadgets = gadgets_of(trace, number, room[number], reach)
+        gadgets = gadgets_of(trace, number, room[number], _REACH, longest)
         if gadgets is not None:
             networks.append(gadgets)
             continue
@@ -174,7 +183,7 @@ class _Flow:
         for gadgets in step.networks:
             self.columns.append(self._choice(gadgets) if static else self._network(gadgets))
         self._operations()
-        self._capacity()
+        level_rows(self.program, self.room, limit - step.fixed)
 
     def _choice(self, gadgets: Gadgets) -> dict[tuple[int, str], int]:
         """Static: x = 1 if the storage lies in the slow tier, 1 - x if it lies in the fast one."""
@@ -266,53 +275,21 @@ class _Flow:
                 time_ms = self.step.trace.ticks[tick].time_ns * _NS
                 self.program.row([(z, 1.0), *((edge, -ms) for edge, ms in moves)], -time_ms)
 
-    def _capacity(self) -> None:
-        """The level of each tick is that of the tick before and what changes, and within the limit."""
-        n_ticks = len(self.step.trace.ticks)
-        change: list[list[tuple[int, float]]] = [[] for _ in range(n_ticks)]
-        for column, start, stop, nbytes in self.room:
-            first, span = start % n_ticks, stop - start
-            rounds, rest = divmod(span, n_ticks)
-            last = first + rest
-            at_zero = rounds + (last > n_ticks)
-            if first == 0:
-                at_zero = rounds + (rest > 0)
-            elif rest:
-                change[first].append((column, nbytes / MIB))
-            if at_zero:
-                change[0].append((column, at_zero * nbytes / MIB))
-            if rest and last % n_ticks:
-                change[last % n_ticks].append((column, -nbytes / MIB))
-        limit = (self.limit - self.step.fixed) / MIB
-        before: int | None = None
-        for tick in range(n_ticks):
-            if before is not None and not change[tick]:
-                self.program.upper[before] = min(self.program.upper[before], float(limit[tick]))
-                continue
-            level = self.program.column(0.0, float(limit[tick]), integer=False)
-            known = [] if before is None else [(before, 1.0)]
-            self.program.row([(level, -1.0), *known, *change[tick]], 0.0, 0.0)
-            before = level
-
     # ---- answers -----------------------------------------------------------------------------------------------------
 
-    def solve(self, time_limit_s: float) -> tuple[list[Life], bool]:
-        """Lives that keep the limits, and whether they are the program's best."""
+    def solve(self, time_limit_s: float, known: list[Life] | None = None) -> tuple[list[Life], bool]:
+        """Lives that keep the limits, and whether they are the program's best. ``known`` is an answer to begin with."""
         began = perf_counter()
-        relaxed = self.program.solve(time_limit_s / 2, whole=False)
-        if relaxed.outcome is Outcome.SOLVED:
-            guess = self._rounded(relaxed.values)
-        else:
-            guess = None
-        lives = self._kept(guess) if guess is not None else None
+        lives = known
+        if lives is None:
+            relaxed = self.program.solve(time_limit_s / 2, whole=False)
+            lives = self._kept(self._rounded(relaxed.values)) if relaxed.outcome is Outcome.SOLVED else None
         if lives is None:
             lives = self._kept(self._everything_away())
-        assert lives is not None or self.static
         start = None if lives is None else self._values(lives)
         answer = self.program.solve(time_limit_s - (perf_counter() - began), start=start)
-        if answer.outcome in (Outcome.SOLVED, Outcome.STOPPED):
-            better = self._kept(self._rounded(answer.values))
-            lives = better if better is not None else lives
+        if len(answer.values):
+            lives = self._kept(self._rounded(answer.values)) or lives
         if lives is None:
             raise PlanError(("the solver found no placement in time: give it more time or the step a larger budget",))
         return lives, answer.outcome is Outcome.SOLVED

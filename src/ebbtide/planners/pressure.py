@@ -58,13 +58,13 @@ class Pressure:
             gone = back = done = out = int(self.absences.after[row]) + 1
         room = int(self.absences.room[row])
         for low, high, sign in ((int(self.gone[row]), int(self.back[row]), 1), (gone, back, -1)):
-            for part in self._parts(low, high):
+            for part in self.parts(low, high):
                 self.level[part] += sign * room
         self.out[row], self.done[row], self.gone[row], self.back[row] = out, done, gone, back
 
     def relieves(self, row: int, budget_bytes: int) -> bool:
         """Whether an absence covers a tick that holds too much."""
-        parts = self._parts(int(self.absences.after[row]) + 1, int(self.absences.until[row]))
+        parts = self.parts(int(self.absences.after[row]) + 1, int(self.absences.until[row]))
         return any(bool(np.any(self.level[part] > budget_bytes)) for part in parts)
 
     def squeeze(self, budget_bytes: int, last_to_leave: Floats) -> None:
@@ -91,7 +91,7 @@ class Pressure:
         else:
             self.set(row, out, done, gone, min(tick + 1, until))
 
-    def _parts(self, low: int, high: int) -> list[slice]:
+    def parts(self, low: int, high: int) -> list[slice]:
         """Ticks [low, high) of the circle; at most once round."""
         n_ticks = len(self.live)
         low, high = low % n_ticks, low % n_ticks + high - low

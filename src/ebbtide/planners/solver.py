@@ -11,7 +11,9 @@ from math import inf
 
 import numpy as np
 
+from ebbtide.ir.base import Ints
 from ebbtide.planners.absences import Floats
+from ebbtide.units import MIB
 
 _GAP = 1e-4
 """Answers within this part of the objective of the best are good enough."""
@@ -112,3 +114,33 @@ class Program:
         bound = float(info.mip_dual_bound) if whole and any(self.integer) else objective if solved else -inf
         values = np.array(solver.getSolution().col_value, dtype=np.float64)
         return Answer(Outcome.SOLVED if solved else Outcome.STOPPED, values, objective, bound)
+
+
+def level_rows(program: Program, room: list[tuple[int, int, int, int]], limit: Ints) -> None:
+    """Each tick's level is that of the tick before and what changes, and within ``limit`` bytes (of each tick).
+
+    ``room`` has (column, start, stop, nbytes): so many bytes in ticks [start, stop) of the circle, times the column. Rows
+    are in MiB, which suits the solver's tolerances.
+    """
+    n_ticks = len(limit)
+    change: list[list[tuple[int, float]]] = [[] for _ in range(n_ticks)]
+    for column, start, stop, nbytes in room:
+        first, (rounds, rest) = start % n_ticks, divmod(stop - start, n_ticks)
+        last = first + rest
+        at_zero = rounds + (rest > 0 if first == 0 else last > n_ticks)
+        if at_zero:
+            change[0].append((column, at_zero * nbytes / MIB))
+        if rest and first:
+            change[first].append((column, nbytes / MIB))
+        if rest and last % n_ticks:
+            change[last % n_ticks].append((column, -nbytes / MIB))
+    before: int | None = None
+    for tick in range(n_ticks):
+        most = float(limit[tick]) / MIB
+        if before is not None and not change[tick]:
+            program.upper[before] = min(program.upper[before], most)
+            continue
+        level = program.column(0.0, most, integer=False)
+        known = [] if before is None else [(before, 1.0)]
+        program.row([(level, -1.0), *known, *change[tick]], 0.0, 0.0)
+        before = level

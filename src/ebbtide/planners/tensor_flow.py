@@ -65,10 +65,11 @@ def pinned(trace: Trace, number: int) -> bool:
     return storage.scratch or storage.death - storage.birth > len(trace.ticks)
 
 
-def gadgets_of(trace: Trace, number: int, room: int, reach: int = 0) -> Gadgets | None:
+def gadgets_of(trace: Trace, number: int, room: int, reach: int = 0, longest: int = 0) -> Gadgets | None:
     """None for a storage that is ``pinned``, and for a persistent one that no tick uses.
 
-    ``reach`` > 0 adds the operations up to so many positions before or after a user.
+    ``longest`` > 0 adds operations up to ``reach`` positions after a user and before the next: on each side so many of
+    those that last longest.
     """
     storage, n_ticks = trace.storages[number], len(trace.ticks)
     if pinned(trace, number):
@@ -85,11 +86,20 @@ def gadgets_of(trace: Trace, number: int, room: int, reach: int = 0) -> Gadgets 
     else:
         uses[storage.birth] = uses.get(storage.birth, 0) | Access.WRITE
     users = sorted(uses)
-    near = {tick for user in [*users, end] for tick in range(user - reach, user + reach + 1)} if reach else set()
-    moves = {tick for tick in near if users[0] < tick < end and trace.ticks[tick % n_ticks].time_ns > 0}
+    moves = _beside(trace, users, [*users[1:], end], reach, longest) if longest else set()
     ticks = sorted(moves | uses.keys())
     modes = tuple(int(uses.get(tick, 0)) for tick in ticks)
     return Gadgets(number, storage.nbytes, room, tuple(ticks), modes, end, storage.persistent)
+
+
+def _beside(trace: Trace, users: list[int], following: list[int], reach: int, longest: int) -> set[int]:
+    """Ticks beside whose operations a move could go on, between each user and the one after it."""
+    n_ticks, found = len(trace.ticks), set[int]()
+    for user, until in zip(users, following, strict=True):
+        after, before = range(user + 1, min(user + reach + 1, until)), range(max(until - reach, user + 1), until)
+        for side in (after, before):
+            found |= set(sorted(side, key=lambda tick: (-trace.ticks[tick % n_ticks].time_ns, tick))[:longest])
+    return {tick for tick in found if trace.ticks[tick % n_ticks].time_ns > 0}
 
 
 @dataclass(slots=True, eq=False)
@@ -104,6 +114,16 @@ class Life:
     def always(gadgets: Gadgets, fast: bool) -> "Life":
         """In one tier for ever."""
         return Life(gadgets, [fast] * len(gadgets), [fast] * len(gadgets))
+
+    def along(self, gadgets: Gadgets) -> "Life":
+        """The same life over ``gadgets`` of the same storage, which have the same users and moves besides."""
+        users = dict(zip(self.gadgets.ticks, range(len(self.gadgets)), strict=True))
+        fast, stay, at = list[bool](), list[bool](), 0
+        for tick in gadgets.ticks:
+            at = users.get(tick, at)
+            fast.append(self.fast[at] if tick in users else self.stay[at])
+            stay.append(self.stay[at])
+        return Life(gadgets, fast, stay)
 
     def settle(self, in_place: InPlace) -> None:
         """Makes it a path: fast where an operation needs it and on both ends of a stay, and no idle round trips."""
