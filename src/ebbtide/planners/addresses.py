@@ -1,4 +1,4 @@
-"""Addresses for methods that need each storage at one place: a layout of the fast tier, and what to do if it is too high.
+"""A layout of the fast tier, for methods that need each storage at one place, and what to do if it is too high.
 
 The layout is greedy by size (the largest first, each at the lowest address that is free throughout its stay). The rule
 for limits is AutoTM's (``defrag.jl``, ``methods.md`` 3.6): near the users of a storage that sticks out, operations get
@@ -8,8 +8,10 @@ less room in the next solution. Left out: workspaces with addresses of their own
 import numpy as np
 
 from ebbtide.ir.base import Ints
+from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Stay
 from ebbtide.ir.trace import Trace
+from ebbtide.planners.base import page_size_of
 from ebbtide.planners.finish import rooms
 
 _NEAR = 10
@@ -18,9 +20,9 @@ _LEAST = 0.9
 """A limit is lowered to no less than this part of itself at a time."""
 
 
-def lay_out(trace: Trace, stays: list[Stay], tier: str) -> tuple[list[Stay], Ints]:
-    """The stays on ``tier`` and the address of each; no two that overlap in time overlap in addresses."""
-    n_ticks, room = len(trace.ticks), rooms(trace)
+def lay_out(trace: Trace, stays: list[Stay], machine: Machine) -> tuple[list[Stay], Ints]:
+    """The stays on the fast tier and the address of each; no two that overlap in time overlap in addresses."""
+    n_ticks, room, tier = len(trace.ticks), rooms(trace, page_size_of(machine)), machine.tiers[0].name
     mine = sorted((stay for stay in stays if stay.tier == tier), key=lambda stay: (-room[stay.storage], stay.start))
     start = np.array([stay.start for stay in mine], dtype=np.int64)
     stop = np.array([stay.stop for stay in mine], dtype=np.int64)
@@ -40,10 +42,10 @@ def lay_out(trace: Trace, stays: list[Stay], tier: str) -> tuple[list[Stay], Int
     return mine, address
 
 
-def lower_limits(trace: Trace, stays: list[Stay], tier: str, budget_bytes: int, limit: Ints) -> Ints | None:
+def lower_limits(trace: Trace, stays: list[Stay], machine: Machine, budget_bytes: int, limit: Ints) -> Ints | None:
     """The limits for the next solution, or None if the layout fits the budget."""
-    mine, address = lay_out(trace, stays, tier)
-    room = rooms(trace)
+    mine, address = lay_out(trace, stays, machine)
+    room = rooms(trace, page_size_of(machine))
     top = {stay: int(place) + room[stay.storage] for stay, place in zip(mine, address, strict=True)}
     worst = max(top.values(), default=0)
     if worst <= budget_bytes:

@@ -17,7 +17,7 @@ from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import peak
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.trace import Trace
-from ebbtide.planners.base import require_budget
+from ebbtide.planners.base import page_size_of, require_budget
 from ebbtide.planners.finish import finished, pair_of
 from ebbtide.planners.pressure import Pressure
 from ebbtide.planners.resident import resident
@@ -26,7 +26,7 @@ from ebbtide.planners.resident import resident
 def ati_outliers(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     """InfeasibleBudgetError for a budget that no plan can keep."""
     began = perf_counter_ns()
-    require_budget(trace, budget_bytes)
+    require_budget(trace, budget_bytes, page_size_of(machine))
     pressure = Pressure(trace, machine)
     pair = pair_of(machine, peak(pressure.live))
     if pair is None:

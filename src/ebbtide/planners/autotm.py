@@ -37,7 +37,7 @@ from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.trace import Access, Trace
 from ebbtide.planners.absences import Floats
 from ebbtide.planners.addresses import lower_limits
-from ebbtide.planners.base import PAGES
+from ebbtide.planners.base import page_size_of
 from ebbtide.planners.finish import Pair, finished, pair_of, require_levels, rooms
 from ebbtide.planners.resident import resident
 from ebbtide.planners.solver import Outcome, Program, level_rows
@@ -101,7 +101,7 @@ def _plan(
     contiguous: bool = False,
 ) -> Plan:
     began = perf_counter_ns()
-    pair = pair_of(machine, peak(live_bytes(trace, PAGES)))
+    pair = pair_of(machine, peak(live_bytes(trace, page_size_of(machine))))
     if pair is None:
         return resident(trace, machine, budget_bytes)
     step, static = _step_of(trace, machine, pair), name == "autotm-static"
@@ -117,7 +117,7 @@ def _plan(
             lives, in_time = _Flow(several, limit, static).solve(deadline - perf_counter(), known)
         stopped = stopped or not in_time
         stays = [*step.stays, *(stay for life in lives for stay in _stays(life, step))]
-        lower = lower_limits(trace, stays, pair.fast.name, budget_bytes, limit) if contiguous else None
+        lower = lower_limits(trace, stays, machine, budget_bytes, limit) if contiguous else None
         if lower is None:
             break
         limit = np.maximum(lower, _least(step, static))
@@ -139,9 +139,9 @@ def _longest(trace: Trace, step: _Step) -> int:
 def _step_of(trace: Trace, machine: Machine, pair: Pair, longest: int = 0) -> _Step:
     networks, fixed, stays = [], [], []
     used = set(trace.accesses.storage.tolist())
-    room = rooms(trace)
+    room = rooms(trace, page_size_of(machine))
     for number, storage in enumerate(trace.storages):
-        gadgets = gadgets_of(trace, number, room[number], _REACH, longest)
+        gadgets = gadgets_of(trace, number, room[number], machine.exclusive, _REACH, longest)
         if gadgets is not None:
             networks.append(gadgets)
             continue
@@ -204,7 +204,7 @@ class _Flow:
         for at, mode in enumerate(gadgets.modes):
             beside = not mode
             dirty = not gadgets.never_written
-            clean = not mode & Access.WRITE
+            clean = not mode & Access.WRITE and not gadgets.exclusive
             names = [*(("stay_dirty", "write") if dirty else ()), *(("stay_clean", "drop") if clean else ())]
             for name in names:
                 cost = write_ms if name == "write" and not beside else 0.0
@@ -239,7 +239,7 @@ class _Flow:
             dirty = flow(1.0, before, "stay_dirty") + flow(-1.0, at, "stay_dirty", "write")
             clean = flow(-1.0, at, "stay_clean", "drop")
             slow = flow(1.0, before, "write", "drop", "slow") + flow(-1.0, at, "slow", "read")
-            vertices = (dirty + kept, slow) if mode & Access.WRITE else (dirty, clean + kept, slow)
+            vertices = (dirty + kept, slow) if mode & Access.WRITE or gadgets.exclusive else (dirty, clean + kept, slow)
             for entries in vertices:
                 if entries:
                     self.program.row(entries, 0.0, 0.0)
@@ -348,7 +348,9 @@ def _hidden_ms(trace: Trace, machine: Machine) -> list[float]:
     hidden = []
     for at, row in enumerate(trace.ticks):
         longer = row.time_ns + 1.0  # more than can be hidden
-        hidden.append((row.time_ns + longer - machine.tick_ns(row.time_ns, int(read[at]), int(written[at]), longer)) * _NS)
+        hidden.append(
+            (row.time_ns + longer - machine.tick_ns(row.time_ns, int(read[at]), int(written[at]), longer)) * _NS
+        )
     return hidden
 
 

@@ -6,12 +6,12 @@ from time import perf_counter_ns
 from ebbtide.errors import InfeasibleBudgetError
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Link, Machine, Tier
-from ebbtide.ir.occupancy import occupancy, paged_bytes, peak
+from ebbtide.ir.occupancy import PageSize, occupancy, paged_bytes, peak
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
 from ebbtide.ir.schedule import lower
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.absences import absences_of
-from ebbtide.planners.base import PAGES
+from ebbtide.planners.base import page_size_of
 from ebbtide.planners.bound import lower_bound_ns
 from ebbtide.planners.slow_tiers import reachable_tiers
 from ebbtide.simulate import simulate
@@ -49,9 +49,9 @@ def pair_of(machine: Machine, live_bytes: int) -> Pair | None:
     return Pair(fast, slow, inward, outward)
 
 
-def rooms(trace: Trace) -> list[int]:
+def rooms(trace: Trace, page_bytes: PageSize) -> list[int]:
     """Bytes of pages under each storage."""
-    return [paged_bytes(trace, number, 0, row.nbytes, PAGES) for number, row in enumerate(trace.storages)]
+    return [paged_bytes(trace, number, 0, row.nbytes, page_bytes) for number, row in enumerate(trace.storages)]
 
 
 def require_levels(level: Ints, trace: Trace, budget_bytes: int) -> None:
@@ -76,16 +76,17 @@ def finished(
     out_of_time: bool = False,
 ) -> Plan:
     """The plan of these stays: its time as simulated, a bound, and whether it keeps the budget."""
-    fast = machine.tiers[0]
-    level = peak(occupancy(trace, stays, [fast.name], PAGES)[fast.name]) if stays else 0
+    fast, page_bytes = machine.tiers[0], page_size_of(machine)
+    level = peak(occupancy(trace, stays, [fast.name], page_bytes)[fast.name]) if stays else 0
     status = PlanStatus.STOPPED if out_of_time else PlanStatus.FEASIBLE
     if level > budget_bytes:
         status = PlanStatus.OVER_BUDGET
     held = max(level, budget_bytes)
     roomy = replace(machine, tiers=(replace(fast, capacity_bytes=held), *machine.tiers[1:]))
     plan = Plan(name, status, trace.signature(), budget_bytes, 2**62, 0, 0, tuple(stays))
-    step_ns = simulate(lower(plan, trace, roomy), trace, roomy, PAGES).step_ns
-    bound = trace.step_ns if uses_in_place(machine) else lower_bound_ns(trace, roomy, absences_of(trace), held)
+    step_ns = simulate(lower(plan, trace, roomy), trace, roomy, page_bytes).step_ns
+    absences = absences_of(trace, machine.exclusive, page_bytes)
+    bound = trace.step_ns if uses_in_place(machine) else lower_bound_ns(trace, roomy, absences, held)
     if step_ns <= bound and status is not PlanStatus.OVER_BUDGET:
         status = PlanStatus.OPTIMAL
     spent = perf_counter_ns() - began_ns

@@ -20,7 +20,6 @@ from ebbtide.ir.occupancy import levels, occupancy
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.absences import Floats
-from ebbtide.planners.base import PAGES
 from ebbtide.planners.finish import finished
 from ebbtide.planners.pressure import Pressure
 from ebbtide.planners.resident import resident
@@ -56,7 +55,7 @@ def g10(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     _prefetch_eagerly(pressure, budget_bytes)
     pressure.squeeze(budget_bytes, absences.after.astype(np.float64))
     stays = pressure.stays(_tiers(pressure, tier_of))
-    level = occupancy(trace, stays, tiers, PAGES)
+    level = occupancy(trace, stays, tiers, pressure.page_bytes)
     capacities = {tier: machine.tier(tier).capacity_bytes for tier in tiers}
     if any(capacity is not None and int(level[tier].max()) > capacity for tier, capacity in capacities.items()):
         stays = pressure.stays()  # LRU took the room that was booked
@@ -112,7 +111,9 @@ def _prefetch_eagerly(pressure: Pressure, budget_bytes: int) -> None:
     absences, n_ticks = pressure.absences, len(pressure.live)
     rows = np.flatnonzero((pressure.gone < pressure.back) & absences.returns)
     for row in rows[np.argsort(pressure.back[rows], kind="stable")].tolist():
-        out, done, gone, back = (int(column[row]) for column in (pressure.out, pressure.done, pressure.gone, pressure.back))
+        out, done, gone, back = (
+            int(column[row]) for column in (pressure.out, pressure.done, pressure.gone, pressure.back)
+        )
         window = np.arange(gone, back)
         full = np.flatnonzero(pressure.level[window % n_ticks] + absences.room[row] > budget_bytes)
         earliest = gone + int(full[-1]) + 1 if len(full) else gone + 1

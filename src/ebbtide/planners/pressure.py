@@ -7,13 +7,12 @@ order; a fetch that has not the room it counted on waits. Such copies are betwee
 
 import numpy as np
 
-from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import levels, live_bytes
 from ebbtide.ir.plan import Stay
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.absences import Absences, Flags, Floats, absences_of
-from ebbtide.planners.base import PAGES
+from ebbtide.planners.base import page_size_of
 from ebbtide.planners.bound import never_used_bytes
 from ebbtide.planners.finish import require_levels
 from ebbtide.planners.slow_tiers import assign_tiers, homeless_tier
@@ -28,16 +27,16 @@ class Pressure:
     """
 
     def __init__(self, trace: Trace, machine: Machine, may_leave: Flags | None = None) -> None:
-        self.trace, self.machine = trace, machine
-        self.absences: Absences = absences_of(trace)
+        self.trace, self.machine, self.page_bytes = trace, machine, page_size_of(machine)
+        self.absences: Absences = absences_of(trace, machine.exclusive, self.page_bytes)
         self.clock = Clock(trace.start_ns(np.arange(len(trace.ticks) + 1)))
         everything = np.ones(len(self.absences), dtype=bool)
         self.may_leave = everything if may_leave is None else may_leave
         self.out, self.done = self.absences.after + 1, self.absences.after + 1
         self.gone, self.back = self.absences.after + 1, self.absences.after + 1
-        self.live = live_bytes(trace, PAGES)
+        self.live = live_bytes(trace, self.page_bytes)
         if homeless_tier(machine) != machine.tiers[0].name:
-            self.live = self.live - never_used_bytes(trace)
+            self.live = self.live - never_used_bytes(trace, self.page_bytes)
         self.level = np.array(self.live)
 
     @property
@@ -100,7 +99,7 @@ class Pressure:
     def moves(self, slow: list[str] | None = None) -> list[Move]:
         """Of the taken absences; ``slow`` has the tier of each row, or the fastest that has room."""
         rows = np.flatnonzero(self.gone < self.back)
-        tiers = assign_tiers(self.trace, self.machine, self.absences, rows)
+        tiers = assign_tiers(self.trace, self.machine, self.absences, rows, self.clock)
         if slow is not None:
             tiers = [slow[row] for row in rows.tolist()]
         times = zip(*(column[rows].tolist() for column in (self.out, self.done, self.gone, self.back)), strict=True)

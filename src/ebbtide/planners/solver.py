@@ -1,9 +1,8 @@
 """Mixed-integer linear programs for planners, solved by HiGHS. A solver's outcome is a value, not an exception.
 
-Minimise ``cost @ x + offset`` subject to ``low <= A x <= high`` and ``0 <= x <= upper``, some x integers. Rows are built
-one by one, so that each can carry a comment where it is made. One thread, so that plans are deterministic unless the
-time limit strikes.
-"""
+Minimise ``cost @ x + offset`` subject to ``low <= A x <= high`` and ``0 <= x <= upper``, some x integers. Rows are
+built one by one, so that each can carry a comment where it is made. One thread, so that plans are deterministic
+unless the time limit strikes."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -119,8 +118,8 @@ class Program:
 def level_rows(program: Program, room: list[tuple[int, int, int, int]], limit: Ints) -> None:
     """Each tick's level is that of the tick before and what changes, and within ``limit`` bytes (of each tick).
 
-    ``room`` has (column, start, stop, nbytes): so many bytes in ticks [start, stop) of the circle, times the column. Rows
-    are in MiB, which suits the solver's tolerances.
+    ``room`` has (column, start, stop, nbytes): so many bytes in ticks [start, stop) of the circle, times the
+    column. Rows are in MiB, which suits the solver's tolerances.
     """
     n_ticks = len(limit)
     change: list[list[tuple[int, float]]] = [[] for _ in range(n_ticks)]

@@ -3,16 +3,16 @@
 After 10Cache (SoCC 2025, arXiv 2511.14124) as its published code has it (``methods.md`` 4). Its four algorithms:
 
 1. *Prefetch table* (``_Table``): the visits of modules to parameters in the order in which they run, with their sizes.
-2. *Buffers by size distribution* (``buffers``): of M bytes each size s with c_s tensors gets its share s c_s / sum(u c_u).
-3. *Memory-aware placement* (``_placed``): in the order of the forward pass, parameters have their final place in the fast
-   tier, then in pinned memory, then in NVMe, as long as there are buffers; so has optimizer state, in its own order.
+2. *Buffers by size distribution* (``buffers``): each size s with c_s tensors gets s c_s / sum(u c_u) of M.
+3. *Memory-aware placement* (``_placed``): in the order of the forward pass, parameters have their final place in the
+   fast tier, then in pinned memory, then in NVMe, as long as there are buffers; so has optimizer state in its order.
 4. *Prefetch-eviction scheduler* (``_schedule``): when a parameter is released, the next row of the table that is not in
    the window comes in as soon as a buffer of its size is free; what is needed again within the window stays.
 
 A machine's fastest slow tier is the pinned memory and its slowest the NVMe. With one slow tier that is the pinned
 memory of its GPU + CPU setting. Parameters are copied to pinned memory clean or not and their room there is given up
-when they return (the cache is exclusive); those whose final place is NVMe are dropped. The fast tier's cache is the free
-part of the budget / 2.5, pinned memory's 0.67 of it for optimizer state and half of the rest for parameters.
+when they return (the cache is exclusive); those whose final place is NVMe are dropped. The fast tier's cache is the
+free part of the budget / 2.5, pinned memory's 0.67 of it for optimizer state and half of the rest for parameters.
 
 Left out: the raising of rare sizes at the cost of the most numerous one, two-stage swap-ins (gathered a step later),
 displacement among pinned buffers, and the optimizer's step on the CPU: here it is an operation in the fast tier, for
@@ -30,7 +30,6 @@ from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import levels, occupancy
 from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.trace import StorageKind, Trace
-from ebbtide.planners.base import PAGES
 from ebbtide.planners.finish import finished, rooms
 from ebbtide.planners.modules import ahead, leaves_module
 from ebbtide.planners.pressure import Pressure
@@ -68,7 +67,7 @@ def ten_cache(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     pinned_only = [homes.get(number, tiers[-1]) for number in absences.storage.tolist()]
     exclusive = {number for number in table.parameters if homes[number] == tiers[0]}
     stays = _exclusive(pressure.stays(pinned_only), pressure, pinned_only, exclusive)
-    if _too_full(trace, machine, stays, tiers):
+    if _too_full(pressure, stays, tiers):
         stays = pressure.stays()
     return finished("10cache", trace, machine, budget_bytes, stays, began)
 
@@ -117,7 +116,7 @@ def _free_bytes(pressure: Pressure, budget_bytes: int) -> int:
     """What the step leaves of the budget beside parameters, with gradients and state away when they are idle."""
     trace, absences = pressure.trace, pressure.absences
     kinds = np.array([storage.kind in STATES for storage in trace.storages], dtype=bool)[absences.storage]
-    rows, room = np.flatnonzero(kinds), rooms(trace)
+    rows, room = np.flatnonzero(kinds), rooms(trace, pressure.page_bytes)
     n_ticks = len(pressure.live)
     away = levels(absences.after[rows] + 1, absences.until[rows], absences.room[rows], n_ticks)
     used = set(trace.accesses.storage.tolist())
@@ -182,7 +181,7 @@ def _schedule(pressure: Pressure, table: _Table, cached: Counter[int]) -> None:
 def _placed(
     pressure: Pressure, table: _Table, cached: Counter[int], tiers: list[str], capacity: list[int | None]
 ) -> dict[int, str]:
-    """The tier of each storage's contents while it is away: pinned memory for what is final there or in the fast tier."""
+    """The tier of each storage's contents while it is away: pinned memory if it is final there or in the fast tier."""
     storages = pressure.trace.storages
     states = list(dict.fromkeys(pressure.absences.storage[pressure.may_leave].tolist()))
     states = [number for number in states if storages[number].kind in STATES]
@@ -223,7 +222,7 @@ def _exclusive(stays: list[Stay], pressure: Pressure, slow: list[str], exclusive
     return found
 
 
-def _too_full(trace: Trace, machine: Machine, stays: list[Stay], tiers: list[str]) -> bool:
-    level = occupancy(trace, stays, tiers, PAGES)
-    capacity = {tier: machine.tier(tier).capacity_bytes for tier in tiers}
+def _too_full(pressure: Pressure, stays: list[Stay], tiers: list[str]) -> bool:
+    level = occupancy(pressure.trace, stays, tiers, pressure.page_bytes)
+    capacity = {tier: pressure.machine.tier(tier).capacity_bytes for tier in tiers}
     return any(most is not None and int(level[tier].max()) > most for tier, most in capacity.items())

@@ -2,8 +2,8 @@
 
 After AutoTM (ASPLOS 2020), ``methods.md`` 3.3: *gadgets* are the operations at which a storage may change its tier. At
 each it is in the fast tier with contents that are nowhere else (dirty), or fast with a replica in the slow tier
-(clean), or slow; a path through these is its life. READ goes from slow to fast before the operation, WRITE from dirty to
-slow after it; a clean storage is dropped for free, and a slow one may be used in place where the machine allows it.
+(clean), or slow; a path through these is its life. READ goes from slow to fast before the operation, WRITE from dirty
+to slow after it; a clean storage is dropped for free, and a slow one may be used in place where the machine allows it.
 
 What is ours: storages are written more than once here, so a write in the fast tier makes a clean storage dirty; and
 the network of a persistent storage is a circle that starts at a write, where AutoTM keeps parameters in DRAM. A storage
@@ -23,7 +23,8 @@ class Gadgets:
     """Of one storage of ``nbytes`` in ``room`` bytes of pages: operations ``ticks``, sorted, and what each does.
 
     ``modes`` are Access, 0 for an operation that does not use it, beside which it may be moved (asynchronously). The
-    birth counts as a write. ``end`` is the death; of a persistent one the first tick of the next round.
+    birth counts as a write. ``end`` is the death; of a persistent one the first tick of the next round. On an
+    ``exclusive`` machine no replica stays behind, so nothing is ever clean.
     """
 
     storage: int
@@ -33,13 +34,14 @@ class Gadgets:
     modes: tuple[int, ...]
     end: int
     persistent: bool
+    exclusive: bool = False
 
     def __len__(self) -> int:
         return len(self.ticks)
 
     @property
     def never_written(self) -> bool:
-        return self.persistent and not any(mode & Access.WRITE for mode in self.modes)
+        return self.persistent and not self.exclusive and not any(mode & Access.WRITE for mode in self.modes)
 
     def after(self, at: int) -> int:
         """The tick of the gadget after ``at``, or the end."""
@@ -65,7 +67,9 @@ def pinned(trace: Trace, number: int) -> bool:
     return storage.scratch or storage.death - storage.birth > len(trace.ticks)
 
 
-def gadgets_of(trace: Trace, number: int, room: int, reach: int = 0, longest: int = 0) -> Gadgets | None:
+def gadgets_of(
+    trace: Trace, number: int, room: int, exclusive: bool = False, reach: int = 0, longest: int = 0
+) -> Gadgets | None:
     """None for a storage that is ``pinned``, and for a persistent one that no tick uses.
 
     ``longest`` > 0 adds operations up to ``reach`` positions after a user and before the next: on each side so many of
@@ -89,7 +93,7 @@ def gadgets_of(trace: Trace, number: int, room: int, reach: int = 0, longest: in
     moves = _beside(trace, users, [*users[1:], end], reach, longest) if longest else set()
     ticks = sorted(moves | uses.keys())
     modes = tuple(int(uses.get(tick, 0)) for tick in ticks)
-    return Gadgets(number, storage.nbytes, room, tuple(ticks), modes, end, storage.persistent)
+    return Gadgets(number, storage.nbytes, room, tuple(ticks), modes, end, storage.persistent, exclusive)
 
 
 def _beside(trace: Trace, users: list[int], following: list[int], reach: int, longest: int) -> set[int]:
@@ -104,7 +108,7 @@ def _beside(trace: Trace, users: list[int], following: list[int], reach: int, lo
 
 @dataclass(slots=True, eq=False)
 class Life:
-    """A path: at gadget g the storage is fast (``fast[g]``), and afterwards it stays so up to the next (``stay[g]``)."""
+    """A path: at gadget g the storage is fast (``fast[g]``), and afterwards stays so up to the next (``stay[g]``)."""
 
     gadgets: Gadgets
     fast: list[bool]
@@ -171,7 +175,7 @@ class Life:
             if self.reads(at):
                 yield at, "read"
                 clean = True
-            if mode & Access.WRITE:
+            if mode & Access.WRITE or self.gadgets.exclusive:
                 clean = False
             if not self.fast[at]:
                 yield at, "slow"
@@ -183,7 +187,7 @@ class Life:
 
 
 def stays_of_life(life: Life, fast: str, slow: str, n_ticks: int) -> list[Stay]:
-    """The plan's stays for a path. Moves at a user are between two ticks, those beside another operation last for it."""
+    """The plan's stays for a path. Moves at a user are between two ticks, others last for their operation."""
     gadgets = life.gadgets
     if all(life.fast) and all(life.stay):
         start, stop = (0, n_ticks) if gadgets.persistent else (gadgets.ticks[0], gadgets.end)
@@ -227,7 +231,7 @@ def _slow_rows(life: Life, n_ticks: int) -> Iterator[tuple[int, int, int]]:
         tick, beside = gadgets.ticks[at], not gadgets.modes[at]
         if edge == "read":
             stop = tick + 1 if beside else tick
-            if gadgets.modes[at] & Access.WRITE and start is not None:
+            if (gadgets.modes[at] & Access.WRITE or gadgets.exclusive) and start is not None:
                 yield *start, stop
                 start = None
         elif edge == "write":

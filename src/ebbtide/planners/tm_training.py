@@ -30,11 +30,12 @@ from ebbtide.ir.occupancy import live_bytes, peak
 from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.trace import Accesses, Trace
 from ebbtide.planners.absences import Floats
-from ebbtide.planners.base import PAGES
+from ebbtide.planners.base import page_size_of
 from ebbtide.planners.finish import Pair, finished, pair_of
 from ebbtide.planners.pressure import Pressure
 from ebbtide.planners.resident import resident
 from ebbtide.planners.solver import Outcome, Program, level_rows
+from ebbtide.units import round_up
 
 TIME_LIMIT_S = 20.0
 
@@ -47,13 +48,13 @@ _FLIGHT = (1.0, 0.5, 0.0)
 def tm_training(trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: float = TIME_LIMIT_S) -> Plan:
     """InfeasibleBudgetError for a budget that no plan can keep; PlanError if the slow tiers have no room."""
     began = perf_counter_ns()
-    pair = pair_of(machine, peak(live_bytes(trace, PAGES)))
+    pair = pair_of(machine, peak(live_bytes(trace, page_size_of(machine))))
     if pair is None:
         return resident(trace, machine, budget_bytes)
     pressure = Pressure(trace, machine)
     pressure.require(budget_bytes)
     kept, in_time = _kept(pressure, pair, budget_bytes, time_limit_s)
-    pieces = _Pieces.of(trace, pressure, kept)
+    pieces = _Pieces.of(pressure, kept)
     stays = _timed(pieces, pressure, kept, machine, pair, budget_bytes)
     return finished("tm-training", trace, machine, budget_bytes, stays, began, out_of_time=not in_time)
 
@@ -120,9 +121,7 @@ def _program(pressure: Pressure, pair: Pair, budget_bytes: int, flight: float) -
 
 def _watts(machine: Machine) -> float:
     """What the machine draws while it waits."""
-    static = sum(
-        (tier.static_mw_per_gb or 0.0) * 1e-3 * (tier.capacity_bytes or 0) / 1e9 for tier in machine.tiers
-    )
+    static = sum((tier.static_mw_per_gb or 0.0) * 1e-3 * (tier.capacity_bytes or 0) / 1e9 for tier in machine.tiers)
     return machine.compute.idle_w + static or 1.0
 
 
@@ -157,21 +156,23 @@ class _Pieces:
     high: list[int]
 
     @staticmethod
-    def of(trace: Trace, pressure: Pressure, kept: Floats) -> "_Pieces":
+    def of(whole: Pressure, kept: Floats) -> "_Pieces":
         """Cut where an absence's share ends, at the page border below: the tail leaves."""
         cuts: dict[int, set[int]] = {}
-        for row, number in enumerate(pressure.absences.storage.tolist()):
-            cuts.setdefault(number, set()).add(cut_of(trace, number, float(kept[row])))
+        trace, page_bytes = whole.trace, whole.page_bytes
+        for row, number in enumerate(whole.absences.storage.tolist()):
+            nbytes = trace.storages[number].nbytes
+            cuts.setdefault(number, set()).add(_cut(nbytes, page_bytes(nbytes), float(kept[row])))
         storages, storage, lows, highs = [], list[int](), list[int](), list[int]()
         rows: list[tuple[int, int, int]] = []
-        for number, whole in enumerate(trace.storages):
-            borders = sorted({0, whole.nbytes} | cuts.get(number, set()))
+        for number, row in enumerate(trace.storages):
+            borders = sorted({0, row.nbytes} | cuts.get(number, set()))
             mine = trace.accesses.of(number)
             uses = list(zip(trace.accesses.tick[mine].tolist(), trace.accesses.mode[mine].tolist(), strict=True))
             for low, high in pairwise(borders):
-                nbytes = whole.nbytes if len(borders) == 2 else _paged(trace, number, high) - low
+                nbytes = row.nbytes if len(borders) == 2 else round_up(high, page_bytes(row.nbytes)) - low
                 rows += [(len(storages), tick, mode) for tick, mode in uses]
-                storages.append(replace(whole, nbytes=nbytes, allocation=None))
+                storages.append(replace(row, nbytes=nbytes, allocation=None))
                 storage.append(number)
                 lows.append(low)
                 highs.append(high)
@@ -180,29 +181,19 @@ class _Pieces:
         return _Pieces(pieces, storage, lows, highs)
 
 
-def cut_of(trace: Trace, number: int, kept: float) -> int:
+def _cut(nbytes: int, page_bytes: int, kept: float) -> int:
     """How many bytes of a storage stay: a multiple of its page, or all of it."""
-    nbytes = trace.storages[number].nbytes
-    if kept > 1 - 1e-6:
-        return nbytes
-    page = PAGES(nbytes)
-    return int(kept * nbytes + 1e-6 * page) // page * page
-
-
-def _paged(trace: Trace, number: int, high: int) -> int:
-    page = PAGES(trace.storages[number].nbytes)
-    return -(-high // page) * page
+    return nbytes if kept > 1 - 1e-6 else int(kept * nbytes + 1e-6 * page_bytes) // page_bytes * page_bytes
 
 
 def _timed(
     pieces: _Pieces, whole: Pressure, kept: Floats, machine: Machine, pair: Pair, budget_bytes: int
 ) -> list[Stay]:
     """The stays of all pieces, in bytes of their storages."""
+    columns = (whole.absences.storage, whole.absences.after, whole.absences.nbytes, kept)
     share = {
-        (number, after): cut_of(whole.trace, number, float(part))
-        for number, after, part in zip(
-            whole.absences.storage.tolist(), whole.absences.after.tolist(), kept, strict=True
-        )
+        (number, after): _cut(nbytes, whole.page_bytes(nbytes), part)
+        for number, after, nbytes, part in zip(*(column.tolist() for column in columns), strict=True)
     }
     pressure = Pressure(pieces.trace, machine)
     absences = pressure.absences
@@ -229,7 +220,7 @@ def _timed(
 def _roomy(pressure: Pressure, pair: Pair) -> bool:
     """Whether the slow tier of the pair has room for all."""
     capacity = pair.slow.capacity_bytes
-    return capacity is None or capacity >= peak(live_bytes(pressure.trace, PAGES))
+    return capacity is None or capacity >= peak(live_bytes(pressure.trace, pressure.page_bytes))
 
 
 def _as_late_as_the_queue_allows(pressure: Pressure, rows: Ints, pair: Pair) -> Ints:
