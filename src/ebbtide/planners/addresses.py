@@ -1,7 +1,7 @@
 """A layout of the fast tier, for methods that need each storage at one place, and what to do if it is too high.
 
 The layout is greedy by size (the largest first, each at the lowest address that is free throughout its stay). The rule
-for limits is AutoTM's (``defrag.jl``, ``methods.md`` 3.6): near the users of a storage that sticks out, operations get
+for limits is AutoTM's (``defrag.jl``): near the users of a storage that sticks out, operations get
 less room in the next solution. Left out: workspaces with addresses of their own (scratch is laid out like the rest).
 """
 

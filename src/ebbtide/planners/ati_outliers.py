@@ -1,7 +1,7 @@
 """``ati-outliers``: what is idle for long and large is swapped, if one copy each way fits its idle time.
 
 After Pinpointing (ISPASS 2021, "Pinpointing the Memory Behaviors of DNN Training"), which measures access-time
-intervals (ATI) and finds that few, the outliers, are worth a swap. The rule is a reconstruction (``methods.md`` 5): a
+intervals (ATI) and finds that few, the outliers, are worth a swap. The rule is a reconstruction: a
 block of S bytes is swappable without slowdown iff ATI >= S / B_out + S / B_in, and outliers are those whose S x ATI is
 above a percentile. Here the percentile is lowered, outlier by outlier, until the step fits.
 
@@ -21,6 +21,7 @@ from ebbtide.planners.base import page_size_of, require_budget
 from ebbtide.planners.finish import finished, pair_of
 from ebbtide.planners.pressure import Pressure
 from ebbtide.planners.resident import resident
+from ebbtide.planners.timing import copy_ns
 
 
 def ati_outliers(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
@@ -32,7 +33,7 @@ def ati_outliers(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     if pair is None:
         return resident(trace, machine, budget_bytes)
     absences, clock, idle = pressure.absences, pressure.clock, pressure.idle_ns
-    out_ns, in_ns = pair.write_ns(absences.nbytes), pair.read_ns(absences.nbytes)
+    out_ns, in_ns = (copy_ns(link, absences.nbytes, 1.0) for link in (pair.outward, pair.inward))
     swappable = absences.returns & (idle >= out_ns + in_ns)
     done = clock.at_or_after(clock.of(absences.after + 1) + out_ns)
     back = clock.at_or_before(clock.of(absences.until) - in_ns)

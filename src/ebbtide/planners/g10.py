@@ -1,6 +1,6 @@
 """``g10``: idle intervals by the memory they free over time, on channels that are booked operation by operation.
 
-After G10 (Zhang et al., MICRO 2023), ``methods.md`` 6. Intervals are taken in the order of their reducible area, bytes
+After G10 (Zhang et al., MICRO 2023). Intervals are taken in the order of their reducible area, bytes
 times the time in which the step holds too much, the largest first. One goes to the slowest tier whose safe time
 (2 + delta)(latency + S / B) it exceeds, if that tier's channel has time for it: the eviction as early and the fetch as
 late as the channel is free. Fetches are then moved forward where the planned memory allows (eager prefetch).

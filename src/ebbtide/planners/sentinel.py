@@ -1,6 +1,6 @@
 """``sentinel``: long-lived data move at the borders of migration intervals, hot before cold.
 
-After Sentinel (Ren et al., HPCA 2021), ``methods.md`` 6. A step is cut into migration intervals of equal time. Data
+After Sentinel (Ren et al., HPCA 2021). A step is cut into migration intervals of equal time. Data
 that live within one interval stay in fast memory. What an interval does not use leaves after its last use before it;
 what it needs comes in during the interval before, the hottest (most uses for its bytes) first, as far as there is
 room; the rest waits. How many intervals there are is found by trying, as the paper does in the first training steps.

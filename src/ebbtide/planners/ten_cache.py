@@ -1,6 +1,6 @@
 """``10cache``: parameters and optimizer state over GPU, pinned memory and NVMe, by a table made in one warm-up step.
 
-After 10Cache (SoCC 2025, arXiv 2511.14124) as its published code has it (``methods.md`` 4). Its four algorithms:
+After 10Cache (SoCC 2025, arXiv 2511.14124) as its published code has it. Its four algorithms:
 
 1. *Prefetch table* (``_Table``): the visits of modules to parameters in the order in which they run, with their sizes.
 2. *Buffers by size distribution* (``buffers``): each size s with c_s tensors gets s c_s / sum(u c_u) of M.
@@ -142,40 +142,62 @@ def _schedule(pressure: Pressure, table: _Table, cached: Counter[int]) -> None:
     """Follows the sliding window round the circle until it is steady, and takes the absences that it leaves."""
     if not table.needs:
         return
-    absences, n_ticks, storages = pressure.absences, len(pressure.live), pressure.trace.storages
-    until = absences.until % n_ticks
-    free, resident_, count = Counter(cached), set[int](), len(table.needs)
-    place = {row: at for at, row in enumerate(table.needs)}
-    window_end, came = 0, dict[int, int]()  # needs are counted on through the steps; row -> tick at which it comes
+    absences, n_ticks = pressure.absences, len(pressure.live)
+    window = _Window(pressure, table, Counter(cached))
+    count, place = len(table.needs), {row: at for at, row in enumerate(table.needs)}
     gone: set[int] = set()
     for turn in range(4):
-        came_now: dict[int, int] = {}
         for row in table.releases:
-            tick = int(absences.after[row]) % n_ticks + turn * n_ticks
-            wraps = int(until[row]) <= int(absences.after[row]) % n_ticks
-            need = place[row] + (turn + wraps) * count
-            number = int(absences.storage[row])
-            if need >= window_end:
-                gone.add(row)
-                resident_.discard(number)
-                free[storages[number].nbytes] += 1
-            else:
+            tick = int(absences.after[row]) % n_ticks
+            wraps = int(absences.until[row]) % n_ticks <= tick
+            last = place[row] + (turn + 1) * count + 1
+            window.advance(tick + turn * n_ticks, last)
+            if window.end > place[row] + (turn + wraps) * count:
                 gone.discard(row)
-            while window_end < place[row] + (turn + 1) * count:
-                following = table.needs[window_end % count]
-                mine = int(absences.storage[following])
-                if mine not in resident_:
-                    due = int(until[following]) + window_end // count * n_ticks
-                    if free[storages[mine].nbytes] <= 0 and due > tick + 1:
-                        break
-                    free[storages[mine].nbytes] -= 1
-                    resident_.add(mine)
-                    came_now[following] = due - (tick + 1)
-                window_end += 1
-        came |= came_now
+                continue
+            gone.add(row)
+            window.release(int(absences.storage[row]))
+            window.advance(tick + turn * n_ticks, last)
     for row in sorted(gone):
         low, high = int(absences.after[row]) + 1, int(absences.until[row])
-        pressure.set(row, low, low, low, min(max(high - came.get(row, 0), low), high))
+        pressure.set(row, low, low, low, min(max(high - window.ahead.get(row, 0), low), high))
+
+
+class _Window:
+    """The rows of the table up to ``end``, counted on through the steps, whose parameters hold buffers.
+
+    ``ahead`` has how many ticks before its need the parameter of a row came in, when it last did.
+    """
+
+    def __init__(self, pressure: Pressure, table: _Table, free: Counter[int]) -> None:
+        self._pressure, self._table, self._free = pressure, table, free
+        self._resident: set[int] = set()
+        self.end = 0
+        self.ahead: dict[int, int] = {}
+
+    def release(self, number: int) -> None:
+        """Gives up a parameter's buffer; those that were there at the beginning have none."""
+        self._free[self._size(number)] += number in self._resident
+        self._resident.discard(number)
+
+    def advance(self, tick: int, last: int) -> None:
+        """Goes on to ``last`` while there are buffers, and regardless for what the next operation needs."""
+        absences, n_ticks = self._pressure.absences, len(self._pressure.live)
+        while self.end < last:
+            steps, at = divmod(self.end, len(self._table.needs))
+            row = self._table.needs[at]
+            number = int(absences.storage[row])
+            if number not in self._resident:
+                due = int(absences.until[row]) % n_ticks + steps * n_ticks
+                if self._free[self._size(number)] <= 0 and due > tick + 1:
+                    return
+                self._free[self._size(number)] -= 1
+                self._resident.add(number)
+                self.ahead[row] = due - (tick + 1)
+            self.end += 1
+
+    def _size(self, number: int) -> int:
+        return self._pressure.trace.storages[number].nbytes
 
 
 def _placed(

@@ -1,6 +1,6 @@
 """AutoTM's tensor flow network: where a storage may lie from one operation to the next, between two tiers.
 
-After AutoTM (ASPLOS 2020), ``methods.md`` 3.3: *gadgets* are the operations at which a storage may change its tier. At
+After AutoTM (ASPLOS 2020): *gadgets* are the operations at which a storage may change its tier. At
 each it is in the fast tier with contents that are nowhere else (dirty), or fast with a replica in the slow tier
 (clean), or slow; a path through these is its life. READ goes from slow to fast before the operation, WRITE from dirty
 to slow after it; a clean storage is dropped for free, and a slow one may be used in place where the machine allows it.

@@ -2,7 +2,7 @@
 
 After TM-Training (ACM TOS 21(4), 2025): training repeats itself, so the best place of every page at every time is found
 before it runs, and data items are split so that a part stays in the upper tier. Its rule for the split and its energies
-are not available; this is the reconstruction of ``methods.md`` 2.1, a linear program. Of item i (here an absence: bytes
+are not available; this is a reconstruction, a linear program. Of item i (here an absence: bytes
 that are idle from one use to the next) a share x_i stays in fast memory and the rest is away:
 
     minimise   sum_i  watts * stall_i + (1 - x_i) S_i * (joules per byte in, and once for each write: out)
@@ -28,13 +28,14 @@ from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import live_bytes, peak
 from ebbtide.ir.plan import Plan, Stay
-from ebbtide.ir.trace import Accesses, Trace
+from ebbtide.ir.trace import Accesses, Storage, Trace
 from ebbtide.planners.absences import Floats
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.finish import Pair, finished, pair_of
 from ebbtide.planners.pressure import Pressure
 from ebbtide.planners.resident import resident
 from ebbtide.planners.solver import Outcome, Program, level_rows
+from ebbtide.planners.timing import copy_ns
 from ebbtide.units import round_up
 
 TIME_LIMIT_S = 20.0
@@ -76,8 +77,8 @@ def _program(pressure: Pressure, pair: Pair, budget_bytes: int, flight: float) -
     absences, program = pressure.absences, Program()
     watts = _watts(pressure.machine)
     read_j, write_j = _joules_per_byte(pair)
-    in_ns = np.where(absences.returns, pair.read_ns(absences.nbytes), 0.0)
-    out_ns = np.where(absences.dirty[absences.group], pair.write_ns(absences.nbytes), 0.0)
+    in_ns = np.where(absences.returns, copy_ns(pair.inward, absences.nbytes, 1.0), 0.0)
+    out_ns = np.where(absences.dirty[absences.group], copy_ns(pair.outward, absences.nbytes, 1.0), 0.0)
     low = pressure.clock.at_or_after(pressure.clock.of(absences.after + 1) + flight * out_ns)
     high = pressure.clock.at_or_before(pressure.clock.of(absences.until) - flight * in_ns)
     low, high = np.minimum(low, absences.until), np.minimum(high, absences.until)
@@ -163,16 +164,16 @@ class _Pieces:
         for row, number in enumerate(whole.absences.storage.tolist()):
             nbytes = trace.storages[number].nbytes
             cuts.setdefault(number, set()).add(_cut(nbytes, page_bytes(nbytes), float(kept[row])))
-        storages, storage, lows, highs = [], list[int](), list[int](), list[int]()
+        storages, storage, lows, highs = list[Storage](), list[int](), list[int](), list[int]()
         rows: list[tuple[int, int, int]] = []
-        for number, row in enumerate(trace.storages):
-            borders = sorted({0, row.nbytes} | cuts.get(number, set()))
+        for number, entire in enumerate(trace.storages):
+            borders = sorted({0, entire.nbytes} | cuts.get(number, set()))
             mine = trace.accesses.of(number)
             uses = list(zip(trace.accesses.tick[mine].tolist(), trace.accesses.mode[mine].tolist(), strict=True))
             for low, high in pairwise(borders):
-                nbytes = row.nbytes if len(borders) == 2 else round_up(high, page_bytes(row.nbytes)) - low
+                nbytes = entire.nbytes if len(borders) == 2 else round_up(high, page_bytes(entire.nbytes)) - low
                 rows += [(len(storages), tick, mode) for tick, mode in uses]
-                storages.append(replace(row, nbytes=nbytes, allocation=None))
+                storages.append(replace(entire, nbytes=nbytes, allocation=None))
                 storage.append(number)
                 lows.append(low)
                 highs.append(high)
