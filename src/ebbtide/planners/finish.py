@@ -66,6 +66,15 @@ def uses_in_place(machine: Machine) -> bool:
     return any(tier.in_place.reads for tier in machine.tiers[1:])
 
 
+def step_ns_of(trace: Trace, machine: Machine, budget_bytes: int, stays: list[Stay]) -> int:
+    """The step's time as simulated, with as much fast memory as the stays need if that is more than the budget."""
+    fast, page_bytes = machine.tiers[0], page_size_of(machine)
+    held = max(_peak(trace, machine, stays), budget_bytes)
+    roomy = replace(machine, tiers=(replace(fast, capacity_bytes=held), *machine.tiers[1:]))
+    plan = Plan("", PlanStatus.FEASIBLE, trace.signature(), held, 0, 0, 0, tuple(stays))
+    return simulate(lower(plan, trace, roomy), trace, roomy, page_bytes).step_ns
+
+
 def finished(
     name: str,
     trace: Trace,
@@ -76,18 +85,21 @@ def finished(
     out_of_time: bool = False,
 ) -> Plan:
     """The plan of these stays: its time as simulated, a bound, and whether it keeps the budget."""
-    fast, page_bytes = machine.tiers[0], page_size_of(machine)
-    level = peak(occupancy(trace, stays, [fast.name], page_bytes)[fast.name]) if stays else 0
+    level = _peak(trace, machine, stays)
     status = PlanStatus.STOPPED if out_of_time else PlanStatus.FEASIBLE
     if level > budget_bytes:
         status = PlanStatus.OVER_BUDGET
-    held = max(level, budget_bytes)
-    roomy = replace(machine, tiers=(replace(fast, capacity_bytes=held), *machine.tiers[1:]))
-    plan = Plan(name, status, trace.signature(), budget_bytes, 2**62, 0, 0, tuple(stays))
-    step_ns = simulate(lower(plan, trace, roomy), trace, roomy, page_bytes).step_ns
-    absences = absences_of(trace, machine.exclusive, page_bytes)
-    bound = trace.step_ns if uses_in_place(machine) else lower_bound_ns(trace, roomy, absences, held)
+    step_ns = step_ns_of(trace, machine, budget_bytes, stays)
+    bound = trace.step_ns
+    if not uses_in_place(machine):
+        absences = absences_of(trace, machine.exclusive, page_size_of(machine))
+        bound = lower_bound_ns(trace, machine, absences, max(level, budget_bytes))
     if step_ns <= bound and status is not PlanStatus.OVER_BUDGET:
         status = PlanStatus.OPTIMAL
-    spent = perf_counter_ns() - began_ns
-    return replace(plan, status=status, predicted_ns=max(step_ns, bound), lower_bound_ns=bound, plan_ns=spent)
+    predicted, spent = max(step_ns, bound), perf_counter_ns() - began_ns
+    return Plan(name, status, trace.signature(), budget_bytes, predicted, bound, spent, tuple(stays))
+
+
+def _peak(trace: Trace, machine: Machine, stays: list[Stay]) -> int:
+    fast = machine.tiers[0].name
+    return peak(occupancy(trace, stays, [fast], page_size_of(machine))[fast]) if stays else 0

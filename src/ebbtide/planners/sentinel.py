@@ -14,13 +14,12 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from ebbtide.errors import PlanError
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.plan import Plan
+from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.absences import Floats
-from ebbtide.planners.finish import finished
+from ebbtide.planners.finish import finished, step_ns_of
 from ebbtide.planners.pressure import Pressure
 from ebbtide.planners.resident import resident
 from ebbtide.planners.slow_tiers import reachable_tiers
@@ -35,21 +34,13 @@ def sentinel(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
         return resident(trace, machine, budget_bytes)
     pressure = Pressure(trace, machine)
     pressure.require(budget_bytes)
-    found: list[Plan] = []
-    failed: PlanError | None = None
-    for count in INTERVALS:
-        try:
-            found.append(_with(count, trace, machine, budget_bytes, began))
-        except PlanError as error:
-            failed = error
-    if not found:
-        assert failed is not None
-        raise failed
-    return min(found, key=lambda plan: plan.predicted_ns)
+    tried = [_with(count, trace, machine, budget_bytes) for count in INTERVALS]
+    best = min(tried, key=lambda stays: step_ns_of(trace, machine, budget_bytes, stays))
+    return finished("sentinel", trace, machine, budget_bytes, best, began)
 
 
-def _with(count: int, trace: Trace, machine: Machine, budget_bytes: int, began: int) -> Plan:
-    """The plan for so many migration intervals."""
+def _with(count: int, trace: Trace, machine: Machine, budget_bytes: int) -> list[Stay]:
+    """The stays with so many migration intervals."""
     pressure = Pressure(trace, machine)
     absences, n_ticks = pressure.absences, len(trace.ticks)
     border = _borders(trace, count)
@@ -64,7 +55,7 @@ def _with(count: int, trace: Trace, machine: Machine, budget_bytes: int, began: 
             back = max(int(comes[row]), gone) if absences.returns[row] else until
             pressure.set(row, gone, gone, gone, back)
     pressure.squeeze(budget_bytes, heat)
-    return finished("sentinel", trace, machine, budget_bytes, pressure.stays(), began)
+    return pressure.stays()
 
 
 def _borders(trace: Trace, count: int) -> Ints:
