@@ -393,7 +393,7 @@ def test_g10_sends_short_intervals_to_the_host_and_long_ones_to_the_ssd() -> Non
 
 @pytest.mark.parametrize("planner", [autotm_static, autotm_sync, autotm_async, tm_training])
 def test_out_of_time_is_a_plan_that_says_so(planner: Callable[..., Plan]) -> None:
-    trace, machine = network(), in_place(InPlace.ALL)
+    trace, machine = network(layers=3), in_place(InPlace.ALL)
     budget = budget_of(trace, 0.1)
     found = planner(trace, machine, budget, time_limit_s=0.0)
     assert found.status is PlanStatus.STOPPED
@@ -403,7 +403,7 @@ def test_out_of_time_is_a_plan_that_says_so(planner: Callable[..., Plan]) -> Non
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
 def test_an_impossible_budget_names_the_least_that_is_possible(name: str) -> None:
-    trace = network()
+    trace = network(layers=3)
     with pytest.raises(InfeasibleBudgetError, match="smallest budget that can work") as caught:
         plan(name, trace, DISK, 10)
     least = caught.value.minimum_bytes
