@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from rich.console import Console
 from rich.table import Table
-from steps import BLOOM_7B, FALCON_7B, GPU, OPT_6_7B, XEON, resnet, transformer, vgg
+from steps import BERT_LARGE, BLOOM_7B, FALCON_7B, GPU, OPT_6_7B, XEON, resnet, transformer, vgg
 
 from ebbtide.errors import InfeasibleBudgetError
 from ebbtide.ir.base import Origin
@@ -81,7 +81,11 @@ def autotm() -> None:
                 made = planner(trace, blocking, budget, SECONDS)
                 cells.append(f"{outcome_of(made, trace, blocking).step_ns / trace.step_ns:.2f}")
             bounded = optane.with_budget(budget)
+            fits = peak(needed_bytes(trace, arena_pages)) <= budget
             for policy in ("lru", "first-touch"):
+                if not fits:
+                    cells.append("does not fit")
+                    continue
                 cells.append(f"{simulate_policy(policy, trace, bounded, arena_pages).step_ns / trace.step_ns:.2f}")
             rows.append([trace.name, f"{most / GB:.0f} GB", f"{ratio}:1", *cells])
     show(
@@ -228,7 +232,8 @@ def parameter_hits(outcome: Outcome, trace: Trace) -> float:
 
 
 def energies(machine: Machine) -> dict[str, Machine]:
-    """The file's, the public skeleton's (1 pJ/bit everywhere), and flash at twice and at half of the file's."""
+    """The file's, the public skeleton's (1 pJ/bit everywhere), flash at twice and at half of the file's, and the file's
+    with links four times as fast."""
 
     def flash(factor: float) -> Machine:
         hbm, slow = machine.tiers
@@ -240,7 +245,14 @@ def energies(machine: Machine) -> dict[str, Machine]:
 
     ones = {"read_pj_per_bit": 1.0, "write_pj_per_bit": 1.0, "static_mw_per_gb": 10.0}
     skeleton = replace(machine, tiers=tuple(replace(tier, **ones) for tier in machine.tiers))  # type: ignore[arg-type]
-    return {"machine file": machine, "flash x 2": flash(2.0), "flash / 2": flash(0.5), "skeleton, 1 pJ/bit": skeleton}
+    links = tuple(replace(link, bytes_per_s=4 * link.bytes_per_s) for link in machine.links)
+    return {
+        "machine file": machine,
+        "flash x 2": flash(2.0),
+        "flash / 2": flash(0.5),
+        "skeleton, 1 pJ/bit": skeleton,
+        "links x 4": replace(machine, links=links),
+    }
 
 
 def tm_training() -> None:
@@ -248,13 +260,19 @@ def tm_training() -> None:
     npu = find_machine("npu-flash")
     rows = []
     names = ("tm-training", "sentinel", "autotm-sync", "autotm-async")
-    for step in (resnet((3, 4, 6, 3), 64, XEON), vgg((2, 2, 4, 4, 4), 64, XEON)):
+    for step in (
+        resnet((3, 4, 6, 3), 64, XEON),
+        resnet((3, 8, 36, 3), 32, XEON),
+        transformer(BERT_LARGE, 16, 384, XEON),
+    ):
         trace = recosted(step, npu)
         most = peak(live_bytes(trace, arena_pages))
         budget = max(most // 8, peak(needed_bytes(trace, arena_pages)))
-        made = {name: BUILT_IN[name](trace, npu, budget) for name in names[1:]}  # they know no energies
+        made: dict[str, Plan] = {}
         for label, machine in energies(npu).items():
             cells, traffic, efficiency = [], {}, {}
+            if machine.links != npu.links or not made:  # the others know no energies
+                made = {name: BUILT_IN[name](trace, machine, budget) for name in names[1:]}
             made["tm-training"] = BUILT_IN["tm-training"](trace, machine, budget)
             for name in names:
                 outcome = outcome_of(made[name], trace, machine)

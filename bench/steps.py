@@ -190,6 +190,7 @@ class Shape:
 
 OPT_6_7B = Shape("OPT-6.7B", 32, 4096, 4096, 16384, 50272)
 BLOOM_7B = Shape("Bloom-7B", 30, 4096, 4096, 16384, 250880)
+BERT_LARGE = Shape("BERT-large", 24, 1024, 1024, 4096, 30522)
 FALCON_7B = Shape("Falcon-7B", 32, 4544, 64, 18176, 65024)
 
 

@@ -14,7 +14,7 @@ from ebbtide.planners.absences import absences_of
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.bound import lower_bound_ns
 from ebbtide.planners.slow_tiers import reachable_tiers
-from ebbtide.simulate import simulate
+from ebbtide.simulate import Outcome, simulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,13 @@ def uses_in_place(machine: Machine) -> bool:
     return any(tier.in_place.reads for tier in machine.tiers[1:])
 
 
-def step_ns_of(trace: Trace, machine: Machine, budget_bytes: int, stays: list[Stay]) -> int:
-    """The step's time as simulated, with as much fast memory as the stays need if that is more than the budget."""
+def outcome_of(trace: Trace, machine: Machine, budget_bytes: int, stays: list[Stay]) -> Outcome:
+    """The step as simulated, with as much fast memory as the stays need if that is more than the budget."""
     fast, page_bytes = machine.tiers[0], page_size_of(machine)
     held = max(_peak(trace, machine, stays), budget_bytes)
     roomy = replace(machine, tiers=(replace(fast, capacity_bytes=held), *machine.tiers[1:]))
     plan = Plan("", PlanStatus.FEASIBLE, trace.signature(), held, 0, 0, 0, tuple(stays))
-    return simulate(lower(plan, trace, roomy), trace, roomy, page_bytes).step_ns
+    return simulate(lower(plan, trace, roomy), trace, roomy, page_bytes)
 
 
 def finished(
@@ -89,7 +89,7 @@ def finished(
     status = PlanStatus.STOPPED if out_of_time else PlanStatus.FEASIBLE
     if level > budget_bytes:
         status = PlanStatus.OVER_BUDGET
-    step_ns = step_ns_of(trace, machine, budget_bytes, stays)
+    step_ns = outcome_of(trace, machine, budget_bytes, stays).step_ns
     bound = trace.step_ns
     if not uses_in_place(machine):
         absences = absences_of(trace, machine.exclusive, page_size_of(machine))

@@ -19,7 +19,7 @@ from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.absences import Floats
-from ebbtide.planners.finish import finished, step_ns_of
+from ebbtide.planners.finish import finished, outcome_of
 from ebbtide.planners.pressure import Pressure
 from ebbtide.planners.resident import resident
 from ebbtide.planners.slow_tiers import reachable_tiers
@@ -35,7 +35,7 @@ def sentinel(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     pressure = Pressure(trace, machine)
     pressure.require(budget_bytes)
     tried = [_with(count, trace, machine, budget_bytes) for count in INTERVALS]
-    best = min(tried, key=lambda stays: step_ns_of(trace, machine, budget_bytes, stays))
+    best = min(tried, key=lambda stays: outcome_of(trace, machine, budget_bytes, stays).step_ns)
     return finished("sentinel", trace, machine, budget_bytes, best, began)
 
 
