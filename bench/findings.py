@@ -94,8 +94,8 @@ def autotm() -> None:
         rows,
         "Source (measured on Optane): 50-80 % of DRAM replaced at a geometric mean of 1.28x, first touch 1.72x; about "
         "2x faster than 2LM.",
-        "lru is a cache of whole storages that fetches on demand and drops what is dead; a hardware cache has lines, and "
-        "writes dead data back, so the source's gap is wider.",
+        "lru is a cache of whole storages that fetches on demand and drops what is dead; a hardware cache has lines, "
+        "and writes dead data back, so the source's gap is wider.",
     )
 
 
