@@ -107,8 +107,8 @@ def contention() -> None:
     rows = _rows(
         "CPU, ResNet-50", trace, optane, {"12 / 29": (12.0, 29.0), "3 / 7": (3.0, 7.25), "2.5 / 2": (2.5, 2.0)}
     )
-    gpu = vgg((2, 2, 4, 4, 4), 128, GPU_FP32)
-    rows += _rows("GPU, VGG-19", gpu, pcie(12 * GB, 11 * GB, 10**12), {"12 / 12": (12.0, 12.0)})
+    gpu = resnet((3, 4, 6, 3), 128, GPU_FP32)
+    rows += _rows("GPU, ResNet-50", gpu, pcie(12 * GB, 11 * GB, 10**12), {"12 / 12": (12.0, 12.0)})
     show(
         "AutoTM's moves at 60 % of the memory: time over all-fast time",
         ["step", "GB/s out / in beside compute", "autotm-sync", *(f"async, slows by {slows:.0%}" for slows in SLOWS)],
