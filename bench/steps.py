@@ -27,6 +27,9 @@ XEON = Chip(2.2e12, 105e9)
 GPU = Chip(60e12, 700e9)
 """A GPU in half precision: assumed, about half of an RTX-class board's data sheet."""
 
+GPU_FP32 = Chip(9e12, 500e9)
+"""An RTX 2080 Ti, AutoTM's GPU, in fp32: assumed, 70 to 80 % of its data sheet."""
+
 
 @dataclass
 class Builder:
