@@ -6,6 +6,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "../core/fault.hpp"
+#include "lent.hpp"
 #include "operands.hpp"
 #include "recorder.hpp"
 
@@ -206,7 +207,10 @@ PYBIND11_MODULE(_torch, m) {
     forget_nodes();
     arena().begin_step(record);
   }, py::kw_only(), py::arg("record") = false);
-  m.def("end_step", [](bool completed) { arena().end_step(completed); }, py::kw_only(), py::arg("completed") = true);
+  m.def("end_step", [](bool completed) {
+    take_back();
+    arena().end_step(completed);
+  }, py::kw_only(), py::arg("completed") = true);
   m.def("enter_module", [](const std::string& name) { return arena().enter_module(name.c_str()); });
   m.def("back_to_module", [](std::uint32_t number) { arena().enter_module(number); });
   m.def("take_recording", &take_recording);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "allocator.hpp"
+#include "lent.hpp"
 #include "operands.hpp"
 
 namespace ebbtide {
@@ -20,6 +21,8 @@ namespace {
 // What an operator does with each argument; nothing at all where it touches no bytes itself.
 struct Treatment {
   bool passed_over = false;
+  bool lends = false;            // others go on with its arguments when it has returned [lent.hpp]
+  std::size_t async_op = ~std::size_t{0};  // the argument that says whether its caller waits for them
   std::vector<Access> accesses;  // by argument; those beyond are read and written, for all we know
 };
 
@@ -48,8 +51,13 @@ bool passes_over(std::string_view name, const c10::OperatorHandle& op) {
 Treatment treatment_of(const at::RecordFunction& function) {
   auto op = c10::Dispatcher::singleton().findSchema({function.name(), function.overload_name()});
   if (!op.has_value()) return {.passed_over = true, .accesses = {}};  // a label, not an operator
-  Treatment treatment{passes_over(function.name(), *op), {}};
-  for (const c10::Argument& argument : op->schema().arguments()) treatment.accesses.push_back(access_of(argument));
+  Treatment treatment;
+  treatment.passed_over = passes_over(function.name(), *op);
+  treatment.lends = starts_with_any(function.name(), {"c10d::"});
+  for (const c10::Argument& argument : op->schema().arguments()) {
+    if (argument.name() == "async_op") treatment.async_op = treatment.accesses.size();
+    treatment.accesses.push_back(access_of(argument));
+  }
   return treatment;
 }
 
@@ -66,6 +74,9 @@ const Treatment& known_treatment(const at::RecordFunction& function) {
 
 struct Entered : at::ObserverContext {};
 
+// How many operators the calling thread is in.
+thread_local int depth = 0;
+
 // While a step is recorded, what runs in the backward pass belongs to the module whose forward pass made its node:
 // both carry the node's sequence number. The operator that makes a node is the last one before the number changes.
 std::unordered_map<std::int64_t, std::uint32_t>& module_of_node() {
@@ -78,22 +89,29 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   if (arena.in_child()) return nullptr;
   const Treatment& treatment = known_treatment(function);
   if (treatment.passed_over) return nullptr;
+  if (depth == 0) take_back_waited();
   static thread_local std::vector<Operand> operands;
   operands.clear();
+  auto inputs = function.inputs();
+  bool waited_for = treatment.async_op < inputs.size() && !inputs[treatment.async_op].toBool();
   std::size_t i = 0;
-  for (const c10::IValue& input : function.inputs()) {
+  for (const c10::IValue& input : inputs) {
     collect_operands(input, i < treatment.accesses.size() ? treatment.accesses[i] : Access::ReadWrite, operands);
+    if (treatment.lends) lend(input, waited_for);
     ++i;
   }
   if (arena.records() && function.seqNr() >= 0) {
     if (std::uint32_t module = arena.module(); module != 0) module_of_node()[function.seqNr()] = module;
   }
   arena.enter(function.name(), operands, Work::Itself);
+  ++depth;
   return std::make_unique<Entered>();
 }
 
 void end(const at::RecordFunction&, at::ObserverContext* context) {
-  if (context != nullptr && !the_arena()->in_child()) the_arena()->leave();
+  if (context == nullptr) return;
+  --depth;
+  if (!the_arena()->in_child()) the_arena()->leave();
 }
 
 struct InModule : at::ObserverContext {
