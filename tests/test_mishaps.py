@@ -18,15 +18,14 @@ from ebbtide.errors import EbbtideError
 
 PLANNED = {"EBBTIDE_MIN_STORAGE": "4096", "EBBTIDE_PROGRESS": "off"}
 PAGES = PLANNED | {"EBBTIDE_POLICY": "demand"}  # where a plan would change nothing, its two seconds are saved
-NEEDS_NATIVE = pytest.mark.xfail(reason="a fault of the native module that this test found", strict=False)
 TRAIN_RANKS = str(Path(__file__).parent / "scripts" / "train_ranks.py")
 
 
 CASES = [
     "a_session_in_a_thread",
     "nested_sessions",
-    pytest.param("a_second_session", marks=NEEDS_NATIVE),
-    pytest.param("a_data_set_for_workers_of_every_epoch", marks=NEEDS_NATIVE),
+    "a_second_session",
+    "a_data_set_for_workers_of_every_epoch",
     "lbfgs",
     "shared_memory",
 ]
@@ -142,7 +141,6 @@ def train_ranks(port: int, fast: str, result: Path) -> tuple[list[str], list[int
     return [result.with_suffix(f".{rank}").read_text() for rank in range(2)], moved
 
 
-@NEEDS_NATIVE
 def test_all_reduce_of_what_is_away_gives_the_same_bits(plain_ranks: list[str], port: int, tmp_path: Path) -> None:
     """Gloo's threads send from buckets and receive into them while the backward pass needs room."""
     ours, moved = train_ranks(port, "40%", tmp_path / "ours")
@@ -150,7 +148,6 @@ def test_all_reduce_of_what_is_away_gives_the_same_bits(plain_ranks: list[str], 
     assert min(moved) > 0
 
 
-@NEEDS_NATIVE
 def test_torchrun_starts_ranks_that_each_keep_a_budget(plain_ranks: list[str], tmp_path: Path) -> None:
     torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--no-python", "--nproc-per-node", "2"]
     ours = [EBBTIDE, "run", "--fast", "50%", "--report", str(tmp_path / "out.json"), TRAIN_RANKS]

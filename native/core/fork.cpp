@@ -2,8 +2,9 @@
 //
 // Training memory is not inherited (a child that merely exists would make the parent's every write copy a page, and
 // split its huge pages). Storages that are neither parameter, gradient nor optimizer state, and not of a running step,
-// are: a data set that a worker reads must be there. They are fetched first if they fit. The child has no I/O threads
-// and no budget; its new storages come from the previous allocator.
+// are: a data set that a worker reads must be there. They are fetched first, and training memory makes way for them
+// as long as they fit the budget. The child has no I/O threads and no budget; its new storages come from the previous
+// allocator.
 #include <new>
 
 #include "arena.hpp"
@@ -27,10 +28,19 @@ void Arena::inherit(bool inherited) {
 
 void Arena::before_fork() {
   Lock lock(mutex_);
-  for (std::size_t i = 0; i < blocks_.live().size(); ++i) {  // by index: waiting lets the list change
+  std::uint64_t wanted = 0;
+  for (BlockId id : blocks_.live()) wanted += is_for_children(blocks_[id], step_ > 1) ? blocks_[id].held : 0;
+  for (std::size_t i = 0; i < blocks_.live().size();) {  // by index: waiting lets the list change
     BlockId id = blocks_.live()[i];
-    const Block& b = blocks_[id];
-    if (is_for_children(b, step_ > 1) && b.state == State::Absent && try_claim(b.shape)) start_read(id);
+    Block& b = blocks_[id];
+    bool absent = is_for_children(b, step_ > 1) && b.state == State::Absent;
+    if (absent && try_claim(b.shape)) {
+      b.last_use = ++stamp_;  // so that what makes way for the next one is training memory
+      start_read(id);
+    } else if (absent && wanted <= limit_ && make_room(lock, b.shape) == Outcome::Progress) {
+      continue;  // the same one again: there may be room now
+    }
+    ++i;
   }
   while (busy_transfers_ > 0) wait(lock, false);
   quiet_ = true;

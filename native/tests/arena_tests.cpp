@@ -474,3 +474,33 @@ TEST(a_forked_child_reads_data_but_does_not_inherit_training_memory) {
   CHECK(arena.evict(data) > 0 && filled(data, 4 * kMiB, 1));
   arena.check_invariants();
 }
+
+TEST(what_a_forked_child_needs_comes_back_though_training_memory_fills_the_budget) {
+  Arena& arena = make_arena(32 * kMiB);
+  void* data[] = {arena.allocate(4 * kMiB), arena.allocate(100 * std::size_t{1024}), arena.allocate(4 * kMiB)};
+  const std::size_t sizes[] = {4 * kMiB, 100 * std::size_t{1024}, 4 * kMiB};
+  for (unsigned i = 0; i < 3; ++i) {
+    fill(data[i], sizes[i], i);
+    arena.evict(data[i]);
+  }
+  std::vector<void*> weights;
+  for (unsigned i = 0; i < 8; ++i) {
+    weights.push_back(arena.allocate(8 * kMiB));
+    arena.classify(weights.back(), Kind::Parameter);
+    fill(weights.back(), 8 * kMiB, 10 + i);
+  }
+  CHECK(arena.counters().held > 28 * kMiB);
+  for (void* p : data) CHECK(arena.state(p) == State::Absent);
+  pid_t child = fork();
+  if (child == 0) {
+    bool right = true;
+    for (unsigned i = 0; i < 3; ++i) right = right && filled(data[i], sizes[i], i);
+    _exit(right ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  CHECK(arena.counters().held_peak <= 32 * kMiB && !arena.counters().over_budget);
+  for (unsigned i = 0; i < 8; ++i) CHECK(filled(weights[i], 8 * kMiB, 10 + i));
+  arena.check_invariants();
+}

@@ -17,10 +17,15 @@ namespace {
 
 c10::DeleterFnPtr slice_deleter = nullptr;
 
+// From the default allocator, or through ours while it managed nothing: before, between and after sessions.
+bool is_plain(const c10::DataPtr& data) {
+  return data.get_deleter() == c10::GetDefaultCPUAllocator()->raw_deleter() ||
+         data.get_deleter() == the_allocator()->raw_deleter();
+}
+
 // "" when the storage alone owns the memory behind `data`, else who does.
 std::string outside_holder(const c10::DataPtr& data) {
-  if (data.get_deleter() == c10::GetDefaultCPUAllocator()->raw_deleter()) return "";
-  if (data.get_deleter() == watched_deleter()) return "";
+  if (is_plain(data) || data.get_deleter() == watched_deleter()) return "";
   if (at::RefcountedMapAllocator::fromDataPtr(data) != nullptr) return "in shared memory";
   if (auto* map = at::MapAllocator::fromDataPtr(data)) {
     bool shared = (map->flags() & (at::ALLOCATOR_MAPPED_SHARED | at::ALLOCATOR_MAPPED_SHAREDMEM)) != 0;
@@ -50,7 +55,7 @@ std::pair<std::uint64_t, std::string> adopt(c10::StorageImpl& storage) {
   const c10::DataPtr& data = storage.data_ptr();
   if (data.get() == nullptr || nbytes == 0 || nbytes < the_allocator()->min_bytes || the_arena()->contains(data.get())) return {0, ""};
   if (std::string holder = outside_holder(data); !holder.empty()) return {0, holder};
-  bool mapped = data.get_deleter() != c10::GetDefaultCPUAllocator()->raw_deleter() && data.get_deleter() != watched_deleter();
+  bool mapped = !is_plain(data) && data.get_deleter() != watched_deleter();
   c10::DataPtr moved = the_allocator()->allocate_managed(nbytes);
   std::memcpy(moved.get(), data.get(), nbytes);
   if (mapped) drop_file_pages(data.get(), nbytes);

@@ -6,6 +6,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "../core/fault.hpp"
+#include "lent.hpp"
 #include "operands.hpp"
 #include "plain_recorder.hpp"
 #include "recorder.hpp"
@@ -193,6 +194,7 @@ void begin_step(bool record) {
 }
 
 void end_step(bool completed) {
+  take_back();
   watch().end_step(completed);
   if (the_arena() == nullptr) remove_recorder();
 }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "allocator.hpp"
+#include "lent.hpp"
 #include "operands.hpp"
 
 namespace ebbtide {
@@ -27,6 +28,8 @@ struct Treatment {
   bool passed_over = false;
   std::vector<Use> uses;  // by argument; those beyond are read and written, for all we know
   std::size_t positional = 0;  // so many of them have no name in a call
+  bool lends = false;          // others go on with its arguments when it has returned [lent.hpp]
+  std::size_t async_op = ~std::size_t{0};  // the argument that says whether its caller waits for them
 };
 
 bool is_any(std::string_view name, std::initializer_list<std::string_view> names) {
@@ -59,9 +62,11 @@ Treatment treatment_of(const at::RecordFunction& function) {
   auto op = c10::Dispatcher::singleton().findSchema({function.name(), function.overload_name()});
   if (!op.has_value()) return {.passed_over = true, .uses = {}};  // a label, not an operator
   Treatment treatment{.passed_over = passes_over(function.name(), *op), .uses = {}};
+  treatment.lends = starts_with_any(function.name(), {"c10d::"});
   bool overwrites = is_any(function.name(), {"aten::copy_", "aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_",
                                              "aten::random_", "aten::bernoulli_"});
   for (const c10::Argument& argument : op->schema().arguments()) {
+    if (argument.name() == "async_op") treatment.async_op = treatment.uses.size();
     treatment.uses.push_back({access_of(argument), overwrites || argument.is_out()});
     if (!argument.kwarg_only()) ++treatment.positional;
   }
@@ -109,6 +114,9 @@ struct Entered : at::ObserverContext {
 at::CallbackHandle callback = at::INVALID_CALLBACK_HANDLE;
 thread_local bool in_optimizer = false;
 
+// How many operators the calling thread is in.
+thread_local int depth = 0;
+
 // While a step is recorded, what runs in the backward pass belongs to the module whose forward pass made its node:
 // both carry the node's sequence number. The operator that makes a node is the last one before the number changes.
 // A forward pass within the backward pass (checkpointing) goes before that: it enters its modules itself.
@@ -130,11 +138,15 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   if (!watch.on()) return nullptr;
   const Treatment& treatment = known_treatment(function);
   if (treatment.passed_over) return nullptr;
+  if (depth == 0) take_back_waited();
   static thread_local std::vector<Operand> operands;
   operands.clear();
+  auto inputs = function.inputs();
+  bool waited_for = treatment.async_op < inputs.size() && !inputs[treatment.async_op].toBool();
   std::size_t i = 0;
-  for (const c10::IValue& input : function.inputs()) {
+  for (const c10::IValue& input : inputs) {
     collect_operands(input, i < treatment.uses.size() ? treatment.uses[i] : Use{}, operands);
+    if (treatment.lends) lend(input, waited_for);
     ++i;
   }
   auto entered = std::make_unique<Entered>();
@@ -147,10 +159,10 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     }
   }
   watch.enter(function.name(), operands, Work::Itself);
+  ++depth;
   if (watch.records()) {
     static thread_local std::string arguments;
     arguments = "[";
-    auto inputs = function.inputs();
     for (const c10::IValue& input : inputs.slice(0, std::min(inputs.size(), treatment.positional))) {
       describe(input, arguments += arguments.size() > 1 ? "," : "");
     }
@@ -161,6 +173,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
 
 void end(const at::RecordFunction&, at::ObserverContext* context) {
   if (context == nullptr) return;
+  --depth;
   the_watch()->leave();
   auto* entered = static_cast<Entered*>(context);
   if (entered->in_module_of_node) the_watch()->enter_module(entered->module_before);
