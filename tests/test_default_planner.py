@@ -98,7 +98,7 @@ def test_no_online_policy_and_no_plan_beats_the_bound(value: dict[str, Any], exc
     assert budget is not None
     bound = lower_bound_ns(trace, its_machine, absences_of(trace, exclusive, exact), budget)
     for policy in ("lru", "lru-next-use"):
-        assert simulate_policy(policy, trace, its_machine, exact, exclusive=exclusive).step_ns >= bound - 3
+        assert simulate_policy(policy, trace, its_machine, exact).step_ns >= bound - 3
     found = ebbtide(trace, its_machine, budget)
     assert found.predicted_ns >= found.lower_bound_ns == bound
     assert check_plan(found, trace, its_machine, exact) == ()
@@ -142,6 +142,14 @@ def test_links_that_are_busy_at_once_may_take_less_from_compute_in_sum() -> None
     slow = replace(together, links=tuple(replace(link, slows_compute=1.0) for link in together.links))
     # They share the disk: two thirds for one byte a ns, so it is the least to move them one after the other.
     assert lost_per_byte(slow, [slow.links[0]]) == pytest.approx(1 / 2)
+
+
+def test_where_operations_work_in_place_nothing_has_to_move() -> None:
+    trace = network(layers=3)
+    slow = replace(disk().tiers[1], in_place=InPlace.READS, bytes_per_s=10**9)
+    machine = replace(disk(read=10**6, write=10**6), tiers=(disk().tiers[0], slow))
+    budget = peak(needed_bytes(trace, page_size_of(machine)))
+    assert lower_bound_ns(trace, machine, absences_of(trace), budget) == trace.step_ns
 
 
 # ---- several slow tiers ----------------------------------------------------------------------------------------------

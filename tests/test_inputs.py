@@ -79,7 +79,7 @@ def test_figures_of_the_machine_can_be_set(tiertrace: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("gpu.bytes=1", r"KEY is one of gpu\.capacity_bytes, .*host_to_gpu\.bytes_per_s, .*gpu_in\.bytes_per_s"),
+        ("gpu.bytes=1", r"KEY is one of .*gpu\.capacity_bytes, .*host_to_gpu\.bytes_per_s, .*gpu_in\.bytes_per_s"),
         ("gpu.name=1", "KEY is one of"),
         ("gpu.capacity_bytes", "write KEY=VALUE"),
         ("gpu.capacity_bytes=lots", "'lots' is not a number; accepted: a size such as"),

@@ -12,6 +12,8 @@
   together and what lies beyond them, and so on. A step is a row of windows; the best row is found by dynamic
   programming over a grid of ticks.
 
+Where operations may use a slower tier in place, nothing has to move, and only the compute time is left.
+
 Left out: latencies, the granularity of storages and the order of copies, all of
 which only add time; and windows that lie across the step's end.
 """
@@ -76,7 +78,7 @@ def lower_bound_ns(trace: Trace, machine: Machine, absences: Absences, budget_by
     fast = machine.tiers[0].name
     inward = [link for link in machine.links if link.target == fast]
     outward = [link for link in machine.links if link.source == fast]
-    if not inward or not outward:
+    if not inward or not outward or any(tier.in_place.reads for tier in machine.tiers[1:]):
         return trace.step_ns
     priced = _by_prices(trace, machine, absences, budget_bytes, inward, outward)
     windowed = _by_windows(trace, machine, budget_bytes)
@@ -135,12 +137,14 @@ def _by_windows(trace: Trace, machine: Machine, budget_bytes: int) -> float:
     for at in range(len(cuts) - 1):
         into = np.cumsum(come[at, at + 1 : len(cuts)])
         out = np.cumsum(born[at + 1 : len(cuts)] - gone[at + 1, at + 1 : len(cuts)])
-        length = starts[cuts[at + 1 :]] - starts[cuts[at]]
+        compute = starts[cuts[at + 1 :]] - starts[cuts[at]]
+        length = compute
         for wall in walls:
             over_in = np.maximum(into + fresh[at] - wall.nbytes, 0.0)
             over_out = np.maximum(out + fresh[at + 1 :] + comes_for[at, at + 2 :] - wall.nbytes, 0.0)
             times = (over_in / wall.inward, over_out / wall.outward, (over_in + over_out) / wall.both)
-            length = np.maximum.reduce([length, *times])
+            longer = compute + over_in * wall.lost_in + over_out * wall.lost_out
+            length = np.maximum.reduce([length, longer, *times])
         best[at + 1 :] = np.maximum(best[at + 1 :], best[at] + length)
     return float(best[-1])
 
@@ -159,18 +163,21 @@ def _histogram(cuts: Ints, first: Ints, second: Ints, nbytes: Floats) -> Floats:
     """Bytes by the places of two ticks among the cuts: 0 before all, ``len(cuts)`` after."""
     size = len(cuts) + 1
     place = np.searchsorted(cuts, first, "right") * size + np.searchsorted(cuts, second, "right")
-    result: Floats = np.bincount(place, nbytes, size * size).reshape(size, size)
+    result: Floats = np.bincount(place, nbytes, size * size).astype(np.float64).reshape(size, size)
     return result
 
 
 @dataclass(frozen=True, slots=True)
 class _Wall:
-    """Between the first tiers, which hold ``nbytes``, and the others; bytes per ns that links move across."""
+    """Between the first tiers, which hold ``nbytes``, and the others: bytes per ns that links move across, and the ns
+    that compute loses for each byte."""
 
     nbytes: int
     inward: float
     outward: float
     both: float
+    lost_in: float
+    lost_out: float
 
 
 def _walls(machine: Machine, budget_bytes: int) -> Iterator[_Wall]:
@@ -183,8 +190,14 @@ def _walls(machine: Machine, budget_bytes: int) -> Iterator[_Wall]:
         inward = [link for link in machine.links if link.target in inside and link.source not in inside]
         outward = [link for link in machine.links if link.source in inside and link.target not in inside]
         if nbytes is not None and inward and outward:
-            rates = (total_rate(machine, links) for links in (inward, outward, [*inward, *outward]))
-            yield _Wall(nbytes, *rates)
+            yield _Wall(
+                nbytes,
+                inward=total_rate(machine, inward),
+                outward=total_rate(machine, outward),
+                both=total_rate(machine, [*inward, *outward]),
+                lost_in=lost_per_byte(machine, inward),
+                lost_out=lost_per_byte(machine, outward),
+            )
 
 
 def _uses(trace: Trace) -> tuple[Ints, Ints, Floats]:

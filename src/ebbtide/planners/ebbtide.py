@@ -19,20 +19,17 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from ebbtide.errors import InfeasibleBudgetError
-from ebbtide.ir.base import Ints
-from ebbtide.ir.machine import Link, Machine
-from ebbtide.ir.occupancy import PageSize, live_bytes, needed_bytes
+from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
 from ebbtide.ir.schedule import Schedule, lower
 from ebbtide.ir.trace import Trace
-from ebbtide.planners.absences import Absences, Flags, Floats, absences_of
-from ebbtide.planners.base import page_size_of
-from ebbtide.planners.bound import lost_per_byte, lower_bound_ns, never_used_bytes
+from ebbtide.planners.absences import Flags, Floats
+from ebbtide.planners.bound import lower_bound_ns
 from ebbtide.planners.choice import Demand, choose
+from ebbtide.planners.problem import Problem, problem_of, require_feasible
 from ebbtide.planners.resident import resident
-from ebbtide.planners.slow_tiers import assign_tiers, homeless_tier, reachable_tiers
-from ebbtide.planners.timing import Clock, Pace, all_away, copy_ns, stays_of, still_stays, time_moves
+from ebbtide.planners.slow_tiers import assign_tiers, reachable_tiers
+from ebbtide.planners.timing import Clock, Pace, all_away, stays_of, time_moves
 from ebbtide.simulate import Outcome, simulate
 
 TIME_LIMIT_S = 30.0
@@ -52,32 +49,10 @@ _SLACK = 2.0
 """A chosen absence counts on relief only after this many times its copies' duration."""
 _LEAD = 0.1
 """Fetches go ahead of need by up to this share of a step, where there is room."""
-_LOST = 0.1
-"""The least share of a copy's time that counts as lost to compute."""
 _GOOD_ENOUGH = 1.003
 """The search ends within this factor of the lower bound."""
 _LEVELS_PER_DOUBLING = 4
 """Of the smaller budgets that are tried."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Problem:
-    """What does not change during a search. ``live`` is without what is never used; costs are in ns.
-
-    ``lost`` is the share of a fetch's and of a write's time that compute loses even if it does not wait for it.
-    """
-
-    trace: Trace
-    machine: Machine
-    absences: Absences
-    page_bytes: PageSize
-    live: Ints
-    needed: Ints
-    fetch_cost: Floats
-    write_cost: Floats
-    lost: tuple[float, float]
-    clock: Clock
-    still: tuple[Stay, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,8 +80,8 @@ def ebbtide(trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: flo
     assert capacity is not None
     if not reachable_tiers(machine):
         return resident(trace, machine, capacity)
-    problem = _problem_of(trace, machine)
-    _require(problem, capacity)
+    problem = problem_of(trace, machine)
+    require_feasible(problem, capacity)
     bound = lower_bound_ns(trace, machine, problem.absences, capacity)
     search = _Search(problem, capacity, bound, began + int(time_limit_s * 1e9))
     best = search.run()
@@ -125,53 +100,17 @@ def ebbtide(trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: flo
     )
 
 
-def _problem_of(trace: Trace, machine: Machine) -> _Problem:
-    page_bytes = page_size_of(machine)
-    absences = absences_of(trace, machine.exclusive, page_bytes)
-    fast, tier = machine.tiers[0].name, reachable_tiers(machine)[0]
-    inward, outward = machine.link(tier, fast), machine.link(fast, tier)
-    assert inward is not None
-    assert outward is not None
-    write_cost = np.zeros(len(absences.dirty))
-    write_cost[absences.group] = copy_ns(outward, absences.nbytes, 1.0)
-    return _Problem(
-        trace,
-        machine,
-        absences,
-        page_bytes,
-        live_bytes(trace, page_bytes) - never_used_bytes(trace, page_bytes),
-        needed_bytes(trace, page_bytes),
-        np.where(absences.returns, copy_ns(inward, absences.nbytes, 1.0), 0.0),
-        np.where(absences.dirty, write_cost, 0.0),
-        (_lost_share(machine, inward), _lost_share(machine, outward)),
-        Clock(trace.start_ns(np.arange(len(trace.ticks) + 1))),
-        still_stays(trace, fast, homeless_tier(machine)),
-    )
-
-
-def _lost_share(machine: Machine, link: Link) -> float:
-    """At least _LOST: a copy that slows nothing still takes a link's time, room, and wear."""
-    return max(lost_per_byte(machine, [link]) * link.bytes_per_s / 1e9, _LOST)
-
-
-def _require(problem: _Problem, budget_bytes: int) -> None:
-    """Whether the step fits when all that may leave is away."""
-    everything = np.ones(len(problem.absences), dtype=bool)
-    lacking = -all_away(problem.absences, everything, problem.live, 0)
-    tick = int(lacking.argmax())
-    if int(lacking[tick]) > budget_bytes:
-        raise InfeasibleBudgetError(int(lacking[tick]), problem.trace.ticks[tick].operator, tick, budget_bytes)
-
-
 class _Search:
     """Keeps the best candidate, and counts simulations."""
 
-    def __init__(self, problem: _Problem, budget_bytes: int, bound_ns: int, deadline_ns: int) -> None:
+    def __init__(self, problem: Problem, budget_bytes: int, bound_ns: int, deadline_ns: int) -> None:
         self.problem, self.budget_bytes, self.bound_ns, self.deadline_ns = problem, budget_bytes, bound_ns, deadline_ns
         work = len(problem.trace.ticks) + 2 * len(problem.absences) + len(problem.trace.storages) // 4
         self.left = max(_FEWEST, min(60, 100_000 // max(work, 1)))
         self.best: _Candidate | None = None
         self.tried: list[_Candidate] = []
+        # Where nothing stays behind, a write cannot come early.
+        self.starts = [start for start in _STARTS if start[1] or not problem.machine.exclusive]
         self.out_of_time = False
 
     def run(self) -> _Candidate:
@@ -216,7 +155,7 @@ class _Search:
         floor, found = self.left - simulations, list[_Candidate]()
         problem = self.problem
         costs = (problem.fetch_cost * problem.lost[0], problem.write_cost * problem.lost[1])
-        for reserve, early in _STARTS[: max(1, simulations // 4)]:
+        for reserve, early in self.starts[: max(1, simulations // 4)]:
             pace = Pace(1.0, _LEAD * self.problem.clock.step_ns, early)
             if self._done(floor) or (chosen := self._choose(budget_bytes, reserve, costs, self.problem.clock)) is None:
                 break

@@ -4,7 +4,7 @@
 - EVICT and FETCH queue a copy on a link. DROP gives up the room once the copies from there are done, and never the last
   replica.
 - A copy takes room on its target when it begins, and those behind it on the link wait for it. What a tick gives birth
-  to, and what it needs, go before all other copies to the first tier.
+  to, and what it needs, go before all other copies to the first tier; on an exclusive machine births come last.
 - A tick begins when each storage that it accesses is valid where it may be used ([Note: in place] in ``ir.machine``)
   and all that is born in it has room. What is valid on no such tier is fetched at once: a demand fetch.
 - Where room is short and nothing under way makes it, the policy says who leaves, to the fastest tier with room; under a
@@ -224,6 +224,16 @@ class Run(Rooms):
         else:
             self.unborn.append(piece)
 
+    def _give_room(self) -> None:
+        """To what is born, in order. On an exclusive machine it comes last, when all else that the tick needs is there,
+        and all at once: until then copies may take the room (the judge of tiertrace/1)."""
+        if self.exclusive:
+            wanted = sum(self.pieces.room[piece] for piece in self.unborn)
+            if not self.unborn or wanted > self.free(0) or self._missing(self.at % self.n_ticks):
+                return
+        while self.unborn and self.pieces.room[self.unborn[0]] <= self.free(0):
+            self._take(self.unborn.popleft(), 0)
+
     def _issue(self, command: Command, piece: int) -> None:
         source = self.rank[command.source]
         if command.target is None:
@@ -241,6 +251,8 @@ class Run(Rooms):
             return
         if not self.valid[piece] >> source & 1:
             other = self._source(piece)
+            if command.verb is Verb.FETCH and other is None and target == 0:
+                self.wanted_back.add(piece)  # it is on its way out, chunk by chunk
             if command.verb is Verb.EVICT or other is None or not self.links.between(other, target):
                 return
             source = other

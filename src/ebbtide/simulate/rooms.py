@@ -3,6 +3,7 @@
 ``engine`` runs a step on top of this; the rules stand there.
 """
 
+from abc import ABC, abstractmethod
 from collections import deque
 from math import inf
 
@@ -14,7 +15,7 @@ from ebbtide.simulate.pieces import Pieces
 from ebbtide.simulate.record import Record
 
 
-class Rooms:
+class Rooms(ABC):
     """Bit r of ``valid``, ``held`` and ``leaving`` stands for the tier of rank r: contents there; room there; room that
     goes once the copies from there are done."""
 
@@ -83,9 +84,12 @@ class Rooms:
         if not copy.has_begun:
             nbytes += self.pieces.room[copy.piece] - self.pieces.nbytes[copy.piece]
         target = copy.target
+        if target == 0 and self.unborn:
+            if self.exclusive:
+                self._give_room()
+            elif copy.piece not in self.pinned:
+                return False
         if nbytes > self.free(target):
-            return False
-        if target == 0 and self.unborn and copy.piece not in self.pinned:
             return False
         copy.taken += nbytes
         self.promised[target] -= nbytes
@@ -115,7 +119,10 @@ class Rooms:
             self._leave_if_done(piece, source, copy.freed)
         if piece in self.wanted_back:
             self.wanted_back.discard(piece)
-            self._demand(piece)
+            if piece in self.pinned:
+                self._demand(piece)
+            elif self._hop[copy.target] == 0:
+                self._put(piece, copy.target, 0, self.at + self.n_ticks)
 
     def _is_there(self, piece: int, rank: int) -> bool:
         return bool(self.valid[piece] & ~self.leaving[piece] & 1 << rank) and self.pieces.moves[piece]
@@ -168,10 +175,9 @@ class Rooms:
         self.leaving[piece] &= ~bit
         self._give_up(rank, self.pieces.room[piece] - freed)
 
+    @abstractmethod
     def _give_room(self) -> None:
-        """To what is born, in order."""
-        while self.unborn and self.pieces.room[self.unborn[0]] <= self.free(0):
-            self._take(self.unborn.popleft(), 0)
+        """To what is born."""
 
     def _die(self, piece: int) -> None:
         """A storage's contents are gone, and the copies of them end unheard."""

@@ -1,0 +1,79 @@
+"""What a search for a plan is given: the step's absences, their costs, and what does not change in between."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ebbtide.errors import InfeasibleBudgetError
+from ebbtide.ir.base import Ints
+from ebbtide.ir.machine import Link, Machine
+from ebbtide.ir.occupancy import PageSize, live_bytes, needed_bytes
+from ebbtide.ir.plan import Stay
+from ebbtide.ir.trace import Trace
+from ebbtide.planners.absences import Absences, Floats, absences_of
+from ebbtide.planners.base import page_size_of
+from ebbtide.planners.bound import lost_per_byte, never_used_bytes
+from ebbtide.planners.slow_tiers import homeless_tier, reachable_tiers
+from ebbtide.planners.timing import Clock, all_away, copy_ns, still_stays
+
+_LOST = 0.1
+"""The least share of a copy's time that counts as lost to compute."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """What does not change during a search. ``live`` is without what is never used; costs are in ns.
+
+    ``lost`` is the share of a fetch's and of a write's time that compute loses even if it does not wait for it.
+    """
+
+    trace: Trace
+    machine: Machine
+    absences: Absences
+    page_bytes: PageSize
+    live: Ints
+    needed: Ints
+    fetch_cost: Floats
+    write_cost: Floats
+    lost: tuple[float, float]
+    clock: Clock
+    still: tuple[Stay, ...]
+
+
+def problem_of(trace: Trace, machine: Machine) -> Problem:
+    """Callers MUST have seen that the machine has a slow tier to move to."""
+    page_bytes = page_size_of(machine)
+    absences = absences_of(trace, machine.exclusive, page_bytes)
+    fast, tier = machine.tiers[0].name, reachable_tiers(machine)[0]
+    inward, outward = machine.link(tier, fast), machine.link(fast, tier)
+    assert inward is not None
+    assert outward is not None
+    write_cost = np.zeros(len(absences.dirty))
+    write_cost[absences.group] = copy_ns(outward, absences.nbytes, 1.0)
+    return Problem(
+        trace,
+        machine,
+        absences,
+        page_bytes,
+        live_bytes(trace, page_bytes) - never_used_bytes(trace, page_bytes),
+        needed_bytes(trace, page_bytes),
+        np.where(absences.returns, copy_ns(inward, absences.nbytes, 1.0), 0.0),
+        np.where(absences.dirty, write_cost, 0.0),
+        (_lost_share(machine, inward), _lost_share(machine, outward)),
+        Clock(trace.start_ns(np.arange(len(trace.ticks) + 1))),
+        still_stays(trace, fast, homeless_tier(machine)),
+    )
+
+
+def _lost_share(machine: Machine, link: Link) -> float:
+    """At least _LOST: a copy that slows nothing still takes a link's time, room, and wear."""
+    return max(lost_per_byte(machine, [link]) * link.bytes_per_s / 1e9, _LOST)
+
+
+def require_feasible(problem: Problem, budget_bytes: int) -> None:
+    """Raises InfeasibleBudgetError if the step does not fit even when all that may leave is away."""
+    everything = np.ones(len(problem.absences), dtype=bool)
+    lacking = -all_away(problem.absences, everything, problem.live, 0)
+    tick = int(lacking.argmax())
+    if int(lacking[tick]) > budget_bytes:
+        raise InfeasibleBudgetError(int(lacking[tick]), problem.trace.ticks[tick].operator, tick, budget_bytes)
