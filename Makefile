@@ -19,7 +19,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 NATIVE := $(wildcard native/core/*.cpp native/core/*.h* native/torch/*.cpp native/torch/*.h*)
 
-.PHONY: demo test lint types core-test python-test install clean distclean
+.PHONY: demo test lint types core-test python-test browser install clean distclean
 
 demo: install
 	$(PY) demo/demo.py
@@ -32,8 +32,14 @@ lint: install
 types: install
 	$(PY) -m mypy
 
-python-test: install
+python-test: install browser
 	$(PY) -m pytest
+
+# The report's page is tested in Chromium: installed where that may be done, else those tests are skipped.
+browser:
+	@command -v chromium chromium-browser google-chrome >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && apt-get -q update && apt-get -qy --no-install-recommends install chromium; } >/dev/null 2>&1 || \
+	  echo "no Chromium here, and it cannot be installed: the tests of the report's page are skipped"
 
 # ---- installation ------------------------------------------------------------------------------------------------
 

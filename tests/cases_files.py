@@ -122,7 +122,7 @@ def data_loader_workers() -> tuple[int, int]:
     del plain_run
     with ebbtide.Session(fast="65%") as session:
         ours = begin(case)
-        for loader_batch[:] in DataLoader(Noise(), batch_size=64, num_workers=2):
+        for loader_batch[:] in DataLoader(Noise(), batch_size=64, num_workers=2, multiprocessing_context="fork"):
             train(ours, 1, session)
             private_bytes += [_private_bytes(pid) for pid in _child_pids()]
     assert plain.differences(ours) == ()

@@ -9,7 +9,7 @@ from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Tier
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
 from ebbtide.ir.timeline import COMPUTE_LANE, Level, Span, SpanKind, Timeline
-from ebbtide.ir.trace import Access, Accesses, Storage, StorageKind, Tick, Trace
+from ebbtide.ir.trace import Access, Accesses, Phase, Storage, StorageKind, Tick, Trace
 
 R, W = Access.READ, Access.WRITE
 
@@ -30,7 +30,11 @@ MACHINE = Machine(
 
 def trace_of(n_ticks: int, storages: Sequence[Storage], accesses: Sequence[tuple[int, int, int]]) -> Trace:
     """``accesses`` are (storage, tick, mode) in any order; tick t takes 10 * (t + 1) ns."""
-    ticks = tuple(Tick(10 * (tick + 1), f"op{tick % 3}", f"layer{tick % 2}", tick, 2 * tick) for tick in range(n_ticks))
+    phases = tuple(Phase)
+    ticks = tuple(
+        Tick(10 * (tick + 1), f"op{tick % 3}", f"layer{tick % 2}", tick, 2 * tick, phases[tick % 4], tick % 3)
+        for tick in range(n_ticks)
+    )
     columns = np.array(sorted(accesses), dtype=np.int64).reshape(-1, 3).T
     return Trace("made up", Origin.ASSUMED, ticks, tuple(storages), Accesses(*columns))
 

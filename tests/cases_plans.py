@@ -15,6 +15,7 @@ from zoo import gpt2, language_loss
 
 import ebbtide
 from ebbtide import session as session_module
+from ebbtide.capture import rates
 from ebbtide.ir.files import load
 from ebbtide.ir.trace import Trace
 from ebbtide.runtime import replay
@@ -191,3 +192,40 @@ def a_planner_that_fails() -> tuple[Verdict, int]:
         warnings.simplefilter("always")
         found = compare("gpt2-adamw-fused", "50%", STEPS)
     return found, sum("on purpose" in str(warning.message) for warning in caught)
+
+
+def a_probe_that_was_far_off() -> tuple[Verdict, list[tuple[int, ...]], int]:
+    """The case with a machine that is not this one: links' speeds that each planning was given, plans reported."""
+    real = session_module.machine_for
+    seen: list[tuple[int, ...]] = []
+
+    def machine_for(settings: Settings, spill: Path) -> Any:
+        machine = real(settings, spill)
+        return replace(machine, links=tuple(replace(link, bytes_per_s=1_000_000) for link in machine.links))
+
+    def planner_named(policy: str) -> Any:
+        planner = named(policy)
+
+        def planner_that_tells(trace: Trace, machine: Any, budget_bytes: int) -> Any:
+            seen.append(tuple(link.bytes_per_s for link in machine.links))
+            return planner(trace, machine, budget_bytes)
+
+        return planner_that_tells
+
+    named, session_module.planner_named = session_module.planner_named, planner_named
+    session_module.machine_for = machine_for
+    rates._ENOUGH_NS = 1  # the case is small
+    case = CASES["gpt2-adamw-fused"]
+    plain = train_plainly(case, STEPS)
+    with ebbtide.Session(fast="50%") as session:
+        ours = begin(case)
+        train(ours, STEPS, session)
+    plan = session.report().plan
+    return verdict(plain, ours, session), seen, plan.plans if plan is not None else 0
+
+
+def save_timeline(timeline_file: str, trace_file: str) -> ebbtide.RunReport:
+    settings = replace(Settings.from_environment(), save_timeline=timeline_file, save_trace=trace_file)
+    with ebbtide.Session(fast="50%", settings=settings) as session:
+        train(begin(CASES["gpt2-adamw-fused"]), STEPS, session)
+    return session.report()

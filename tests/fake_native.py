@@ -58,8 +58,23 @@ class FakeNative(ModuleType):
         self.calls.append("end_step")
         self.at_step_end()
 
+    def watch(self) -> None:
+        self.calls.append("watch")
+
+    def unwatch(self) -> None:
+        self.calls.append("unwatch")
+
+    def notice(self, tensors: Sequence[Any]) -> None:
+        pass
+
+    def enter_optimizer(self, enters: bool) -> None:
+        pass
+
     def unload_schedules(self) -> None:
         pass
+
+    def remeasure_rest(self) -> None:
+        self.calls.append("remeasure_rest")
 
     def reset_peaks(self) -> None:
         self.calls.append("reset_peaks")

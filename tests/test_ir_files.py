@@ -123,7 +123,7 @@ def changed(change: Callable[[dict[str, Any]], object]) -> bytes:
         (b"", "empty"),
         (b"PK\3\4" * 100, "not a file that Ebbtide wrote"),
         (MAGIC, "truncated"),
-        (packed(b"{}", b"", version=2), "of version 2, and this Ebbtide reads version 1"),
+        (packed(b"{}", b"", version=1), "of version 1, and this Ebbtide reads version 2"),
         (packed(b"{}", b"", n_header=2**31), "header is too large"),
         (packed(b"[" * 100_000, b""), "header is damaged"),
         (packed(b"\xff{}", b""), "header is damaged"),

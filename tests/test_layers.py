@@ -25,10 +25,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "simulate": IR,
     "machines": IR,
     "analysis": IR,
-    "report": IR,
-    "capture": IR,
+    "report": IR | {"analysis"},
+    "capture": IR | {"torch"},
+    "recorders": IR | {"capture", "runtime", "torch"},
     "runtime": IR | {"capture", "settings", "report", "torch"},
     "probe": IR | {"settings", "runtime"},  # of runtime what it says of the machine, and no torch
+    "doctor": BASE | {"runtime", "torch"},  # torch to see whether it can be loaded
+    "verify": BASE | {"settings", "report", "runtime", "launch", "policies", "session", "torch"},  # runs scripts
 }
 DOORS = {
     "cli",
@@ -139,7 +142,11 @@ SLOW = ("torch", "numpy", "rich", "transformers", "asyncio", "ebbtide.runtime")
         "from ebbtide.cli import cli; cli(['--version'], standalone_mode=False)",
         "from ebbtide.cli import cli; cli(['run', '--help'], standalone_mode=False)",
         "from ebbtide.cli import cli; cli(['probe', '--help'], standalone_mode=False)",
+        "from ebbtide.cli import cli; cli(['trace', '--help'], standalone_mode=False)",
+        "from ebbtide.cli import cli; cli(['import', '--help'], standalone_mode=False)",
         "from ebbtide.cli import cli; cli(['plan', '--help'], standalone_mode=False)",
+        "from ebbtide.cli import cli; cli(['verify', '--help'], standalone_mode=False)",
+        "from ebbtide.cli import cli; cli(['doctor', '--help'], standalone_mode=False)",
     ],
 )
 def test_what_needs_no_torch_does_not_load_it(program: str) -> None:

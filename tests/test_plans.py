@@ -7,6 +7,7 @@ import pytest
 
 from ebbtide.ir.files import load
 from ebbtide.ir.plan import Plan
+from ebbtide.ir.timeline import SpanKind, Timeline
 from ebbtide.ir.trace import Trace
 
 SMALLEST = {"EBBTIDE_MIN_STORAGE": "4096"}
@@ -73,3 +74,34 @@ def test_a_planner_that_fails_costs_the_plan_and_not_the_run() -> None:
     assert (verdict.differences, said) == ((), 1)
     assert verdict.modes[2:] == ("demand",) * 4
     assert sum(verdict.fetched_bytes.values()) > 0
+
+
+def test_what_a_step_shows_goes_before_a_probe_that_was_far_off() -> None:
+    verdict, seen, plans = child.run("cases_plans:a_probe_that_was_far_off", env=SMALLEST)
+    assert verdict.differences == ()
+    assert verdict.modes[2:] == ("planned",) * 4
+    assert sum(verdict.fetched_bytes.values()) > 0
+    first, *later = seen
+    assert first == (1_000_000, 1_000_000)
+    assert len(later) == 1
+    assert max(later[0]) > 10_000_000
+    assert plans == 1  # of one shape, whatever became of the first
+
+
+def test_a_timeline_shows_the_moves_and_stalls_that_the_report_counts(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("step.timeline", "step.trace")]
+    report = child.run("cases_plans:save_timeline", *map(str, paths), env=SMALLEST)
+    timeline, trace = load(paths[0], Timeline), load(paths[1], Trace)
+    last = report.steps[-1]
+    assert last.mode == "planned"
+    assert timeline.policy == "ebbtide"
+    moved = timeline.moved_bytes()
+    exact = [span.nbytes == trace.storages[span.storage].nbytes for span in timeline.spans if span.nbytes]
+    assert len(exact) > 10
+    assert all(exact)
+    fetched, written = last.fetched_bytes.total, last.written_bytes.total
+    assert 0.9 * fetched - 2**20 <= moved["file->dram"] <= fetched  # what the report counts are whole pages
+    assert 0.9 * written - 2**20 <= moved["dram->file"] <= 1.1 * written + 2**20  # and cancelled writes are spans
+    stalls = (SpanKind.STALL_ROOM, SpanKind.STALL_LATE, SpanKind.STALL_DEMAND)
+    assert abs(timeline.time_ns(*stalls) / 1e9 - last.stall_s.total) < 1e-3
+    assert max(level.nbytes for level in timeline.levels) <= report.arena_peak_bytes

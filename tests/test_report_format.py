@@ -85,6 +85,8 @@ def test_the_fields_are_those_that_are_documented() -> None:
         "outside",
         "plan",
         "steps",
+        "left_out_steps",
+        "left_out_written_bytes",
     ]
     step = value["steps"][1]
     assert list(step) == [

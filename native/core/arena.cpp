@@ -101,7 +101,7 @@ void* Arena::allocate(std::size_t nbytes) {
   counters_.live_peak = std::max(counters_.live_peak, live_);
   bool in_operator = this_thread.arena == this && !this_thread.operators.empty();
   born(id, in_operator);
-  if (in_operator) pin(this_thread, id, Access::Write, true);
+  if (in_operator) pin(this_thread, id, Access::Write, true, nbytes);
   if (pressure_ && !replay_.active()) evict_ahead();
   return b.address;
 }
@@ -254,7 +254,7 @@ void Arena::enter(const char* name, std::span<const Operand> operands, Work work
   std::size_t first = stack.pins.size();
   for (const Operand& operand : operands) {
     BlockId id = find_live(operand.address);
-    if (id != kNoBlock && blocks_[id].pinned_by != serial_) pin(stack, id, operand.access, false);
+    if (id != kNoBlock && blocks_[id].pinned_by != serial_) pin(stack, id, operand.access, false, operand.moved);
   }
   // Start what can start at once, then wait for each: the reads overlap.
   for (std::size_t i = first; i < stack.pins.size(); ++i) {
@@ -265,25 +265,20 @@ void Arena::enter(const char* name, std::span<const Operand> operands, Work work
     Block& b = blocks_[stack.pins[i].id];
     if (b.generation != stack.pins[i].generation) continue;
     if (b.state != State::Absent && b.state != State::Reading) continue;
-    StallScope stall(stall_clock_, counters_);
+    StallScope stall(*this);
     bool prefetched = b.prefetched;
-    stall.begin(prefetched ? Stall::LatePrefetch : Stall::DemandFetch);
+    stall.begin(prefetched ? Stall::LatePrefetch : Stall::DemandFetch, b.recorded);
     std::int64_t since = now_ns();
     ensure_resident(lock, stack.pins[i].id);  // an error is not lost: the operator's own access meets it again
-    std::int64_t now = now_ns();
-    if (prefetched) replay_.was_late(b, stack.pins[i].id, now - since);
-    if (recording_) {
-      std::int64_t zero = recording_->began_ns;
-      recording_->add({b.recorded, clock_.tick, Lane::Stall, since - zero, since - zero, now - zero});
-    }
+    if (prefetched) replay_.was_late(b, stack.pins[i].id, now_ns() - since);
   }
   start_prefetches();
 }
 
-void Arena::pin(OperatorStack& stack, BlockId id, Access access, bool born_here) {
+void Arena::pin(OperatorStack& stack, BlockId id, Access access, bool born_here, std::uint64_t moved) {
   Block& b = blocks_[id];
   Operator& op = stack.operators.back();
-  stack.pins.push_back({id, b.generation, b.pinned_by, b.recorded, clock_.tick, access, born_here});
+  stack.pins.push_back({id, b.generation, b.pinned_by, b.recorded, clock_.tick, access, born_here, moved});
   ++b.pins;
   b.pinned_by = op.serial;
   b.last_use = ++stamp_;

@@ -114,6 +114,8 @@ class Arena {
   std::uint32_t enter_module(const char* name);
   std::uint32_t enter_module(std::uint32_t number);
   std::uint32_t module();
+  // What the recorder knows of the operator that this thread entered last.
+  void describe(const char* arguments, Phase phase);
   // Follow this schedule in every step that allocates like it. Returns its number.
   std::size_t load_schedule(Schedule schedule);
   void unload_schedules();
@@ -121,6 +123,8 @@ class Arena {
   std::optional<std::size_t> followed();
   Counters counters();
   void reset_peaks();
+  // Forgets what the process held outside the arena since the step ended: something passing did, and is over.
+  void remeasure_rest();
   void reset_trouble();  // a new session starts with a clean record
 
   // --- fork (pthread_atfork): see fork.cpp
@@ -197,7 +201,7 @@ class Arena {
   void flush_traffic(Block& b);
   BlockId place(std::size_t nbytes, Shape shape);
   void give_up_pages(Block& b);
-  void pin(OperatorStack& stack, BlockId id, Access access, bool born_here);
+  void pin(OperatorStack& stack, BlockId id, Access access, bool born_here, std::uint64_t moved);
   void unpin(const Pin& pin);
   void remember_need(const char* name, std::uint64_t bytes);
 
@@ -234,7 +238,7 @@ class Arena {
   std::uint64_t rest_high_[2] = {0, 0};  // its peak in this step and the one before
   std::int64_t rest_measured_ns_ = 0;
   std::uint64_t live_ = 0, resident_ = 0, held_ = 0, kept_ = 0;
-  std::uint64_t leaving_ = 0;        // bytes of blocks in state Writing
+  std::uint64_t leaving_ = 0;        // bytes of blocks in state Writing that go when they are written
   unsigned busy_transfers_ = 0;
   std::uint64_t changes_ = 0;
   std::uint64_t stamp_ = 0;          // the clock of recency
@@ -268,6 +272,7 @@ class Arena {
     unsigned waiting = 0;
     std::int64_t since = 0;
     Stall cause = Stall::Room;
+    std::uint32_t storage = kNever;  // in the recording
   } stall_clock_;
   class StallScope;
 

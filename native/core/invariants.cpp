@@ -23,7 +23,7 @@ void Arena::check_invariants() {
     live += b.nbytes;
     if (b.state == State::Dirty || b.state == State::Clean || b.state == State::Writing) resident += b.held;
     if (b.state == State::Reading) reading += b.held;
-    if (b.state == State::Writing) leaving += b.held;
+    if (b.state == State::Writing && !b.stays) leaving += b.held;
     require((b.state == State::Writing || b.state == State::Reading) <= b.transfer.busy(), "a move without a transfer");
     require(!(b.state == State::Absent && b.transfer.busy()), "an absent block is in transfer");
     require(b.state == State::Absent || b.state == State::Reading || b.read_only == (b.state != State::Dirty),

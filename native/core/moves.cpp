@@ -39,7 +39,7 @@ bool Arena::start_evict(BlockId id) {
   if (!protect(b.address, b.held, PROT_READ)) return false;
   b.read_only = true;
   b.state = State::Writing;
-  leaving_ += b.held;
+  if (!b.stays) leaving_ += b.held;
   b.transfer.out = true;
   enqueue(id);
   return true;
@@ -63,7 +63,7 @@ void Arena::close(BlockId id) {
 void Arena::cancel(BlockId id) {
   Block& b = blocks_[id];
   ++counters_.cancelled;
-  leaving_ -= b.held;
+  if (!b.stays) leaving_ -= b.held;
   b.state = State::Dirty;
   b.close_anyway = b.stays = false;
   if (b.transfer.queued) dequeue(id);
@@ -130,10 +130,9 @@ void Arena::complete_read(BlockId id, int error) {
 void Arena::complete(BlockId id) {
   Block& b = blocks_[id];
   Transfer transfer = b.transfer;
-  if (recording_) {
-    std::int64_t zero = recording_->began_ns;
-    recording_->add({b.recorded, transfer.asked_tick, transfer.out ? Lane::Out : Lane::Back, transfer.asked_ns - zero,
-                     transfer.begun_ns - zero, now_ns() - zero});
+  if (recording_ && b.recorded != kNever) {
+    recording_->add({b.recorded, transfer.asked_tick, transfer.out ? Lane::Out : Lane::Back, transfer.asked_ns,
+                     transfer.begun_ns, now_ns()});
   }
   b.transfer = {};
   --busy_transfers_;
@@ -143,7 +142,7 @@ void Arena::complete(BlockId id) {
     b.released = false;
     keep_or_discard(id);
   } else if (b.state == State::Writing) {
-    leaving_ -= b.held;
+    if (!b.stays) leaving_ -= b.held;
     if (transfer.error != 0) {
       spill_error_ = transfer.error;
       ++write_failures_;
@@ -362,8 +361,8 @@ bool Arena::on_fault(const void* address, bool write) {
     case State::Reading:
       break;
   }
-  StallScope stall(stall_clock_, counters_);
-  stall.begin(b.prefetched ? Stall::LatePrefetch : Stall::DemandFetch);
+  StallScope stall(*this);
+  stall.begin(b.prefetched ? Stall::LatePrefetch : Stall::DemandFetch, b.recorded);
   ++counters_.faults;
   std::uint32_t generation = b.generation;
   if (int error = ensure_resident(lock, id); error != 0) {

@@ -19,6 +19,7 @@ enum class Access : std::uint8_t { Read = 1, Write = 2, ReadWrite = 3 };
 struct Operand {
   const void* address;
   Access access = Access::ReadWrite;
+  std::uint64_t moved = 0;  // bytes that it reads and writes there
 };
 
 // Whether an operator's storages bound the smallest possible budget.
@@ -35,6 +36,7 @@ struct Pin {
   std::uint32_t from_tick;  // when the operator began, or the storage was born
   Access access;
   bool born_here;  // allocated within the operator: its result, or scratch
+  std::uint64_t moved;
 };
 
 struct Operator {

@@ -29,13 +29,21 @@ void Arena::begin_step(bool record) {
     recording_->spans.reserve(kMostSpans);
     recording_->began_ns = now_ns();
     recording_->stalled_before_ns = stalled_ns();
-    recording_->ticks.push_back({0, 0, 0, 0});
+    recording_->ticks.push_back({0, 0, 0, 0, held_});
     for (BlockId id : blocks_.live()) {
       Block& b = blocks_[id];
       b.recorded = static_cast<std::uint32_t>(recording_->storages.size());
+      b.transfer.asked_tick = 0;
       recording_->storages.push_back({.serial = b.serial, .nbytes = b.nbytes});
     }
+    for (OperatorStack* stack : stacks_) {  // other threads' operators that are under way
+      for (Pin& pin : stack->pins) {
+        pin.recorded = blocks_[pin.id].generation == pin.generation ? blocks_[pin.id].recorded : kNever;
+        pin.from_tick = 0;
+      }
+    }
   }
+  stall_clock_.storage = kNever;
   stalled_before_step_ns_ = stalled_ns();
   drop_prefetches();
   replay_.begin();
@@ -104,7 +112,7 @@ void Arena::tick(const char* name) {
   }
   if (recording_) {
     recording_->ticks.push_back({recording_->name(name), recording_->module, now_ns() - recording_->began_ns,
-                                 stalled_ns() - recording_->stalled_before_ns});
+                                 stalled_ns() - recording_->stalled_before_ns, held_});
   }
   replay_.tick();
   for (Command command; replay_.next(command);) carry_out(command);
@@ -125,6 +133,15 @@ std::uint32_t Arena::enter_module(std::uint32_t number) {
 std::uint32_t Arena::module() {
   Lock lock(mutex_);
   return recording_ && on_step_thread() ? recording_->module : 0;
+}
+
+void Arena::describe(const char* arguments, Phase phase) {
+  Lock lock(mutex_);
+  if (!recording_ || !on_step_thread()) return;
+  RecordedTick& tick = recording_->ticks.back();
+  tick.arguments = recording_->name(arguments);
+  tick.depth = static_cast<std::uint32_t>(this_operator_stack().operators.size()) - 1;
+  tick.phase = phase;
 }
 
 void Arena::born(BlockId id, bool in_operator) {
@@ -158,7 +175,7 @@ void Arena::died(BlockId id) {
 
 void Arena::note_uses(const Pin& pin) {
   if (!recording_ || pin.recorded == kNever) return;
-  recording_->uses.push_back({pin.recorded, pin.from_tick, clock_.tick, pin.access});
+  recording_->uses.push_back({pin.recorded, pin.from_tick, clock_.tick, pin.access, pin.moved});
 }
 
 void Arena::carry_out(const Command& command) {
@@ -179,7 +196,10 @@ void Arena::carry_out(const Command& command) {
       return;
     case Verb::Leave:  // one that is busy or in use stays: it is the decider's then
       b.prefetched = b.prefetched && b.state == State::Reading;
-      if (b.state == State::Writing) b.stays = false;
+      if (b.state == State::Writing && b.stays) {
+        b.stays = false;
+        leaving_ += b.held;
+      }
       if (may_leave(b) && !held_by_operator(b)) start_evict(id);
       return;
   }

@@ -2,6 +2,7 @@
 // The arena writes it under its mutex, never from the fault handler (it allocates).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <unordered_map>
@@ -19,11 +20,17 @@ struct Clock {
   std::uint32_t allocation = 0;
 };
 
+enum class Phase : std::uint8_t { Other, Backward, Optimizer };
+
 struct RecordedTick {
   std::uint32_t name;         // in names
   std::uint32_t module;       // in names
   std::int64_t begin_ns;      // since the step began
   std::int64_t stalled_ns;    // of which were stalls
+  std::uint64_t held = 0;     // bytes that the arena held then
+  std::uint32_t arguments = 0;  // in names: shapes and numbers, as JSON
+  std::uint32_t depth = 0;      // how many operators it runs in
+  Phase phase = Phase::Other;
 };
 
 struct RecordedStorage {
@@ -43,13 +50,15 @@ struct RecordedUse {
   std::uint32_t first;
   std::uint32_t last;
   Access access;
+  std::uint64_t moved;  // bytes, those of inner operators on the same storage among them
 };
 
-// A transfer, or a stall of the step's thread. Times since the step began.
-enum class Lane : std::uint8_t { Out, Back, Stall };
+// A transfer, or a stall by its cause (overlapping ones are one). Times since the step began.
+enum class Lane : std::uint8_t { Out, Back, StallRoom, StallLate, StallDemand };
+static_assert(static_cast<int>(Lane::StallDemand) - static_cast<int>(Lane::StallRoom) == static_cast<int>(Stall::DemandFetch));
 
 struct RecordedSpan {
-  std::uint32_t storage;
+  std::uint32_t storage;    // kNever: a stall for room for a new one
   std::uint32_t tick;       // when it was asked for
   Lane lane;
   std::int64_t asked_ns;
@@ -72,8 +81,14 @@ struct Recording {
   std::vector<RecordedUse> uses;
   std::vector<RecordedSpan> spans;
 
+  // Times are absolute here. What began before the step is cut off at its beginning.
   void add(RecordedSpan span) {
-    if (span.storage != kNever && spans.size() < spans.capacity()) spans.push_back(span);
+    for (std::int64_t* ns : {&span.asked_ns, &span.begin_ns, &span.end_ns}) *ns = std::max<std::int64_t>(*ns - began_ns, 0);
+    if (spans.size() < spans.capacity()) spans.push_back(span);
+  }
+  void stalled(std::uint32_t storage, std::uint32_t tick, Stall cause, std::int64_t since, std::int64_t now) {
+    auto lane = static_cast<Lane>(static_cast<int>(Lane::StallRoom) + static_cast<int>(cause));
+    add({storage, tick, lane, since, since, now});
   }
 
   std::uint32_t name(const char* text) {

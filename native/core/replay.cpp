@@ -71,13 +71,14 @@ void Replay::begin() {
   seen_.clear();
   active_.reset();
   followed_.reset();
+  for (Script& script : scripts_) script.agrees = true;
   if (!scripts_.empty()) follow(preferred_);
 }
 
 // Takes up a schedule that agrees with the step so far, where it stands now.
 bool Replay::follow(std::size_t number) {
   Script& script = scripts_[number];
-  if (!agrees(script)) return false;
+  if (!script.agrees) return false;
   active_ = number;
   std::ranges::fill(script.late_ns, 0);
   for (std::uint32_t i = 0; i < script.bound.size(); ++i) {
@@ -88,20 +89,11 @@ bool Replay::follow(std::size_t number) {
   for (std::size_t i = 0; i < seen_.size(); ++i) {
     std::uint32_t storage = script.schedule.allocations[i];
     tick_ = script.schedule.storages[storage].birth;
-    if (blocks_[seen_[i].block.id].generation == seen_[i].block.generation) bind(script, storage, seen_[i].block);
+    if (blocks_[seen_[i].id].generation == seen_[i].generation) bind(script, storage, seen_[i]);
   }
   const auto& commands = script.schedule.commands;
   auto now = std::ranges::lower_bound(commands, tick_, {}, &Command::tick);
   next_command_ = seen_.empty() ? 0 : static_cast<std::size_t>(now - commands.begin());
-  return true;
-}
-
-bool Replay::agrees(const Script& script) const {
-  const Schedule& s = script.schedule;
-  if (seen_.size() > s.allocations.size()) return false;
-  for (std::size_t i = 0; i < seen_.size(); ++i) {
-    if (s.storages[s.allocations[i]].nbytes != seen_[i].nbytes) return false;
-  }
   return true;
 }
 
@@ -114,14 +106,18 @@ void Replay::tick() {
 void Replay::on_allocate(BlockId id, std::uint64_t nbytes) {
   if (scripts_.empty()) return;
   Bound block{id, blocks_[id].generation};
-  seen_.push_back({nbytes, block});
+  std::size_t n = seen_.size();
+  seen_.push_back(block);
+  for (Script& script : scripts_) {
+    const Schedule& s = script.schedule;
+    script.agrees = script.agrees && n < s.allocations.size() && s.storages[s.allocations[n]].nbytes == nbytes;
+  }
   if (active_) {
     Script& script = scripts_[*active_];
-    const Schedule& s = script.schedule;
-    std::size_t n = seen_.size() - 1;
-    if (n < s.allocations.size() && s.storages[s.allocations[n]].nbytes == nbytes) {
-      tick_ = s.storages[s.allocations[n]].birth;
-      bind(script, s.allocations[n], block);
+    if (script.agrees) {
+      std::uint32_t storage = script.schedule.allocations[n];
+      tick_ = script.schedule.storages[storage].birth;
+      bind(script, storage, block);
       return;
     }
     active_.reset();
@@ -139,7 +135,7 @@ void Replay::end(std::int64_t stalled_ns) {
     learn(scripts_[*active_], stalled_ns);
   } else {  // it ended early: it may be another that begins like this one
     for (std::size_t i = 0; i < scripts_.size() && !followed_; ++i) {
-      if (whole(scripts_[i]) && agrees(scripts_[i])) followed_ = preferred_ = i;
+      if (whole(scripts_[i]) && scripts_[i].agrees) followed_ = preferred_ = i;
     }
   }
   active_.reset();

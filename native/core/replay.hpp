@@ -79,13 +79,9 @@ class Replay {
     std::vector<Command> best;          // the commands of the step with the least stall, and that stall
     std::int64_t best_stalled_ns = 0;
     unsigned setbacks = 0;              // how often moving them made it worse
-  };
-  struct Seen {
-    std::uint64_t nbytes;
-    Bound block;
+    bool agrees = false;                // with what this step has allocated so far; none does that came during it
   };
 
-  bool agrees(const Script& script) const;
   bool is_bound(const Block& b, BlockId id) const;
   bool follow(std::size_t number);
   void bind(Script& script, std::uint32_t storage, Bound block);
@@ -97,7 +93,7 @@ class Replay {
   std::optional<std::size_t> active_;
   std::optional<std::size_t> followed_;
   std::size_t preferred_ = 0;
-  std::vector<Seen> seen_;          // this step's allocations
+  std::vector<Bound> seen_;  // this step's allocations
   std::uint32_t tick_ = 0;          // by the active schedule's count
   std::size_t next_command_ = 0;
 };

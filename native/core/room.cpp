@@ -59,7 +59,7 @@ bool Arena::try_claim(Shape shape) {
 }
 
 bool Arena::claim(Lock& lock, Shape shape) {
-  StallScope stall(stall_clock_, counters_);
+  StallScope stall(*this);
   while (!try_claim(shape)) {
     stall.begin(Stall::Room);
     Outcome outcome = make_room(lock, shape);
@@ -202,6 +202,12 @@ void Arena::measure_rest() {
   std::uint64_t taken = std::max(rest_high_[0], rest_high_[1]) + margin;
   limit_ = process_limit_ > taken + kHugePage ? process_limit_ - taken : kHugePage;
   if (arena_limit_ != 0) limit_ = std::min(limit_.load(), arena_limit_);
+}
+
+void Arena::remeasure_rest() {
+  Lock lock(mutex_);
+  rest_high_[0] = 0;
+  measure_rest();
 }
 
 void Arena::govern() {

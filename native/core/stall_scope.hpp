@@ -8,25 +8,29 @@ namespace ebbtide {
 
 class Arena::StallScope {
  public:
-  StallScope(StallClock& clock, Counters& counters) : clock_(clock), counters_(counters) {}
+  explicit StallScope(Arena& arena) : arena_(arena), clock_(arena.stall_clock_) {}
   ~StallScope() {
     if (!begun_ || --clock_.waiting > 0) return;
-    counters_.stall_ns[static_cast<std::size_t>(clock_.cause)] += now_ns() - clock_.since;
+    std::int64_t now = now_ns();
+    arena_.counters_.stall_ns[static_cast<std::size_t>(clock_.cause)] += now - clock_.since;
+    if (arena_.recording_) arena_.recording_->stalled(clock_.storage, arena_.clock_.tick, clock_.cause, clock_.since, now);
   }
   StallScope(const StallScope&) = delete;
   StallScope& operator=(const StallScope&) = delete;
 
-  void begin(Stall cause) {
+  // For a storage, by its number in the recording; kNever: room for a new one.
+  void begin(Stall cause, std::uint32_t storage = kNever) {
     if (begun_) return;
     begun_ = true;
     if (clock_.waiting++ > 0) return;
     clock_.since = now_ns();
     clock_.cause = cause;
+    clock_.storage = storage;
   }
 
  private:
+  Arena& arena_;
   StallClock& clock_;
-  Counters& counters_;
   bool begun_ = false;
 };
 

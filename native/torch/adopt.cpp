@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "allocator.hpp"
+#include "plain_recorder.hpp"
 
 namespace ebbtide {
 
@@ -19,6 +20,7 @@ c10::DeleterFnPtr slice_deleter = nullptr;
 // "" when the storage alone owns the memory behind `data`, else who does.
 std::string outside_holder(const c10::DataPtr& data) {
   if (data.get_deleter() == c10::GetDefaultCPUAllocator()->raw_deleter()) return "";
+  if (data.get_deleter() == watched_deleter()) return "";
   if (at::RefcountedMapAllocator::fromDataPtr(data) != nullptr) return "in shared memory";
   if (auto* map = at::MapAllocator::fromDataPtr(data)) {
     bool shared = (map->flags() & (at::ALLOCATOR_MAPPED_SHARED | at::ALLOCATOR_MAPPED_SHAREDMEM)) != 0;
@@ -48,7 +50,7 @@ std::pair<std::uint64_t, std::string> adopt(c10::StorageImpl& storage) {
   const c10::DataPtr& data = storage.data_ptr();
   if (data.get() == nullptr || nbytes == 0 || nbytes < the_allocator()->min_bytes || the_arena()->contains(data.get())) return {0, ""};
   if (std::string holder = outside_holder(data); !holder.empty()) return {0, holder};
-  bool mapped = data.get_deleter() != c10::GetDefaultCPUAllocator()->raw_deleter();
+  bool mapped = data.get_deleter() != c10::GetDefaultCPUAllocator()->raw_deleter() && data.get_deleter() != watched_deleter();
   c10::DataPtr moved = the_allocator()->allocate_managed(nbytes);
   std::memcpy(moved.get(), data.get(), nbytes);
   if (mapped) drop_file_pages(data.get(), nbytes);

@@ -39,7 +39,7 @@ void collect_element(const c10::FunctionSchema& schema, at::ArrayRef<c10::IValue
                      std::size_t length, std::vector<Operand>& into) {
   for (std::size_t a = 0; a < arguments.size(); ++a) {
     if (!arguments[a].isTensorList() || arguments[a].toListRef().size() != length) continue;
-    collect_operands(arguments[a].toListRef()[i], access_of(schema.arguments()[a]), into);
+    collect_operands(arguments[a].toListRef()[i], {access_of(schema.arguments()[a])}, into);
   }
 }
 
@@ -53,9 +53,10 @@ c10::IValue piece(const c10::IValue& argument, std::size_t begin, std::size_t en
 
 struct InOperator {
   InOperator(const char* name, const std::vector<Operand>& operands) {
-    the_arena()->enter(name, operands, Work::InGroups);
+    the_watch()->enter(name, operands, Work::InGroups);
+    if (the_watch()->records()) the_watch()->describe("", phase_now());
   }
-  ~InOperator() { the_arena()->leave(); }
+  ~InOperator() { the_watch()->leave(); }
 };
 
 // Elements [begin, end) of the lists, and their storages.
@@ -71,7 +72,7 @@ Group group_from(std::size_t begin, const c10::FunctionSchema& schema, at::Array
   for (std::uint64_t bytes = 0; group.end < length;) {
     std::size_t before = group.operands.size();
     collect_element(schema, arguments, group.end, length, group.operands);
-    bytes += the_arena()->note_need(schema.name().c_str(), std::span(group.operands).subspan(before));
+    bytes += the_watch()->note_need(schema.name().c_str(), std::span(group.operands).subspan(before));
     if (bytes > kGroupBytes && group.end > begin) {
       group.operands.resize(before);
       break;
@@ -86,13 +87,13 @@ void by_groups(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   std::size_t count = op.schema().arguments().size();
   auto arguments = torch::jit::last(*stack, count);
   std::size_t length = longest_list(arguments);
-  if (length < 2 || the_arena()->in_child()) return original.callBoxed(op, keys, stack);
+  if (length < 2 || !the_watch()->on()) return original.callBoxed(op, keys, stack);
   TORCH_INTERNAL_ASSERT(op.schema().returns().empty());
   const char* name = op.schema().name().c_str();
   for (Group group = group_from(0, op.schema(), arguments, length); group.begin < length;) {
     InOperator held(name, group.operands);
     Group next = group_from(group.end, op.schema(), arguments, length);
-    the_arena()->prefetch(next.operands);  // on its way while this one computes
+    the_watch()->prefetch(next.operands);  // on its way while this one computes
     torch::jit::Stack pieces;
     for (const c10::IValue& argument : arguments) pieces.push_back(piece(argument, group.begin, group.end, length));
     original.callBoxed(op, keys, &pieces);

@@ -7,6 +7,7 @@
 
 #include "../core/fault.hpp"
 #include "operands.hpp"
+#include "plain_recorder.hpp"
 #include "recorder.hpp"
 
 namespace py = pybind11;
@@ -18,6 +19,11 @@ namespace {
 Arena& arena() {
   if (the_arena() == nullptr) throw std::runtime_error("the arena has not been started");
   return *the_arena();
+}
+
+Watch& watch() {
+  if (the_watch() == nullptr) throw std::runtime_error("nothing watches this process yet");
+  return *the_watch();
 }
 
 template <typename T, std::size_t N>
@@ -35,6 +41,7 @@ void start(const std::string& spill_dir, std::uint64_t arena_bytes, std::uint64_
     options.io_threads = io_threads;
     options.every_tick = [] { install_fault_handler(*the_arena()); };
     install_allocator(options);
+    watch_arena();
     install_recorder();
     install_list_operators();
     learn_slice_deleter(*torch::createStorage(py::module_::import("torch").attr("UntypedStorage")(64)[py::slice(0, 32, 1)].ptr())
@@ -98,15 +105,19 @@ py::array_t<std::int64_t> column(const std::vector<Record>& records, F field) {
 }
 
 py::dict take_recording() {
-  Recording r = arena().take_recording();
+  Recording r = watch().take_recording();
   py::dict d;
   d["time_ns"] = r.time_ns;
   d["stalled_ns"] = r.stalled_ns;
   d["names"] = r.names;
   d["tick_name"] = column(r.ticks, [](auto& t) { return t.name; });
   d["tick_module"] = column(r.ticks, [](auto& t) { return t.module; });
+  d["tick_arguments"] = column(r.ticks, [](auto& t) { return t.arguments; });
+  d["tick_depth"] = column(r.ticks, [](auto& t) { return t.depth; });
+  d["tick_phase"] = column(r.ticks, [](auto& t) { return static_cast<int>(t.phase); });
   d["tick_begin_ns"] = column(r.ticks, [](auto& t) { return t.begin_ns; });
   d["tick_stalled_ns"] = column(r.ticks, [](auto& t) { return t.stalled_ns; });
+  d["tick_held"] = column(r.ticks, [](auto& t) { return t.held; });
   d["serial"] = column(r.storages, [](auto& s) { return s.serial; });
   d["nbytes"] = column(r.storages, [](auto& s) { return s.nbytes; });
   d["kind"] = column(r.storages, [](auto& s) { return static_cast<int>(s.kind); });
@@ -119,6 +130,7 @@ py::dict take_recording() {
   d["use_first"] = column(r.uses, [](auto& u) { return u.first; });
   d["use_last"] = column(r.uses, [](auto& u) { return u.last; });
   d["use_access"] = column(r.uses, [](auto& u) { return static_cast<int>(u.access); });
+  d["use_moved"] = column(r.uses, [](auto& u) { return u.moved; });
   d["span_storage"] = column(r.spans, [](auto& s) { return s.storage; });
   d["span_tick"] = column(r.spans, [](auto& s) { return s.tick; });
   d["span_lane"] = column(r.spans, [](auto& s) { return static_cast<int>(s.lane); });
@@ -162,10 +174,33 @@ std::size_t load_schedule(const Column& tick_ns, const Column& nbytes, const Col
   return arena().load_schedule(std::move(s));
 }
 
+void watch_without_arena() {
+  PlainRecorder& recorder = install_plain_recorder();
+  recorder.watch(true);
+  set_watch(&recorder);
+  install_list_operators();
+}
+
+void unwatch() {
+  if (the_arena() == nullptr && the_watch() != nullptr) install_plain_recorder().watch(false);
+}
+
+void begin_step(bool record) {
+  forget_nodes();
+  enter_optimizer(false);
+  if (record) install_recorder();
+  watch().begin_step(record);
+}
+
+void end_step(bool completed) {
+  watch().end_step(completed);
+  if (the_arena() == nullptr) remove_recorder();
+}
+
 void classify(const std::vector<at::Tensor>& tensors, std::size_t kind) {
   if (kind >= kKinds) throw std::invalid_argument("no such kind");
   for (const at::Tensor& tensor : tensors) {
-    if (const void* p = managed_storage(tensor)) arena().classify(p, static_cast<Kind>(kind));
+    if (const void* p = watched_storage(tensor)) watch().classify(p, static_cast<Kind>(kind));
   }
 }
 
@@ -202,13 +237,16 @@ PYBIND11_MODULE(_torch, m) {
         },
         py::kw_only(), py::arg("arena_bytes"), py::arg("process_bytes"));
   m.attr("VERBS") = py::make_tuple("leave", "write", "fetch");
-  m.def("begin_step", [](bool record) {
-    forget_nodes();
-    arena().begin_step(record);
-  }, py::kw_only(), py::arg("record") = false);
-  m.def("end_step", [](bool completed) { arena().end_step(completed); }, py::kw_only(), py::arg("completed") = true);
-  m.def("enter_module", [](const std::string& name) { return arena().enter_module(name.c_str()); });
-  m.def("back_to_module", [](std::uint32_t number) { arena().enter_module(number); });
+  m.def("watch", &watch_without_arena);
+  m.def("unwatch", &unwatch);
+  m.def("notice", [](const std::vector<at::Tensor>& tensors) {
+    for (const at::Tensor& tensor : tensors) watched_storage(tensor);
+  });
+  m.def("begin_step", &begin_step, py::kw_only(), py::arg("record") = false);
+  m.def("end_step", &end_step, py::kw_only(), py::arg("completed") = true);
+  m.def("enter_module", [](const std::string& name) { return watch().enter_module(name.c_str()); });
+  m.def("back_to_module", [](std::uint32_t number) { watch().enter_module(number); });
+  m.def("enter_optimizer", &enter_optimizer);
   m.def("take_recording", &take_recording);
   m.def("load_schedule", &load_schedule, py::kw_only(), py::arg("tick_ns"), py::arg("nbytes"), py::arg("serial"),
         py::arg("birth"), py::arg("allocations"), py::arg("use_storage"), py::arg("use_tick"), py::arg("command_tick"),
@@ -218,6 +256,7 @@ PYBIND11_MODULE(_torch, m) {
   m.def("classify", &classify, py::arg("tensors"), py::arg("kind"));
   m.def("counters", &counters);
   m.def("reset_peaks", [] { arena().reset_peaks(); });
+  m.def("remeasure_rest", [] { arena().remeasure_rest(); });
   m.def("is_managed", [](const at::Tensor& tensor) { return the_arena() != nullptr && managed_storage(tensor) != nullptr; });
   m.def("is_resident", &is_resident);
   m.def("evict", &evict);

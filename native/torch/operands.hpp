@@ -5,9 +5,11 @@
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "allocator.hpp"
+#include "watch.hpp"
 
 namespace ebbtide {
 
@@ -15,14 +17,38 @@ namespace ebbtide {
 inline const void* managed_storage(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) return nullptr;
   const void* pointer = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
-  return pointer != nullptr && the_arena()->contains(pointer) ? pointer : nullptr;
+  return pointer != nullptr && the_arena() != nullptr && the_arena()->contains(pointer) ? pointer : nullptr;
 }
 
-inline void collect_operands(const c10::IValue& value, Access access, std::vector<Operand>& operands) {
+// The same for whoever watches, which may have to look closer at a storage that is new to it.
+inline const void* watched_storage(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) return nullptr;
+  return the_watch()->find(*tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+}
+
+// What an operator does with one argument. `overwrites`: it writes without reading.
+struct Use {
+  Access access = Access::ReadWrite;
+  bool overwrites = false;
+};
+
+inline void collect_operands(const c10::IValue& value, Use use, std::vector<Operand>& operands) {
   if (value.isTensor()) {
-    if (const void* pointer = managed_storage(value.toTensor())) operands.push_back({pointer, access});
+    const at::Tensor& tensor = value.toTensor();
+    const void* pointer = watched_storage(tensor);
+    if (pointer == nullptr) return;
+    std::uint64_t nbytes = std::min<std::uint64_t>(static_cast<std::uint64_t>(tensor.numel()) * tensor.itemsize(), tensor.storage().nbytes());
+    Access access = use.overwrites ? Access::Write : use.access;
+    std::uint64_t moved = access == Access::ReadWrite ? 2 * nbytes : nbytes;
+    auto known = std::ranges::find(operands, pointer, &Operand::address);
+    if (known == operands.end()) {
+      operands.push_back({pointer, use.access, moved});
+    } else {  // an operand that comes twice: x.add_(x)
+      known->access = static_cast<Access>(static_cast<int>(known->access) | static_cast<int>(use.access));
+      known->moved += moved;
+    }
   } else if (value.isTensorList() || value.isOptionalTensorList() || value.isList()) {
-    for (const c10::IValue& element : value.toListRef()) collect_operands(element, access, operands);
+    for (const c10::IValue& element : value.toListRef()) collect_operands(element, use, operands);
   }
 }
 

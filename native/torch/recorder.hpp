@@ -1,13 +1,21 @@
 // Sees every operator of every thread before it runs, so that its operands are there when it does.
 #pragma once
 
+#include "../core/recording.hpp"
+
 namespace ebbtide {
 
-// Once, after install_allocator().
+// Calls the_watch() for every operator from now on. An operator that is under way when the recorder is removed still
+// ends there.
 void install_recorder();
+void remove_recorder();
 void install_list_operators();
 
 // The calling thread's nodes of earlier steps are gone: nothing is known of the modules of new ones.
 void forget_nodes();
+
+// Whether an optimizer steps on this thread, and the phase that follows from this and from autograd.
+void enter_optimizer(bool enters);
+Phase phase_now();
 
 }  // namespace ebbtide

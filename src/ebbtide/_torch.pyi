@@ -72,6 +72,18 @@ def stop() -> None:
     """New storages go to the previous allocator again; those managed stay valid, under the same budget."""
 
 def set_limits(*, arena_bytes: int, process_bytes: int) -> None: ...
+def watch() -> None:
+    """See every CPU storage of this process from now on, without an arena: steps can be recorded, nothing moves.
+
+    Raises RuntimeError where an arena has been started, or another allocator cannot be stood in front of.
+    """
+
+def unwatch() -> None:
+    """Allocations without an arena are no longer noted."""
+
+def notice(tensors: Sequence[Tensor]) -> None:
+    """Without an arena: these storages exist, whether or not an operator of the step uses them."""
+
 def begin_step(*, record: bool = False) -> None:
     """A step begins on this thread: storages born from now on are activations unless classified."""
 
@@ -88,8 +100,12 @@ class Recording(TypedDict):
     names: list[str]
     tick_name: NDArray[np.int64]  # in names
     tick_module: NDArray[np.int64]  # in names
+    tick_arguments: NDArray[np.int64]  # in names: JSON, of tensors the shapes
+    tick_depth: NDArray[np.int64]  # how many operators it runs in
+    tick_phase: NDArray[np.int64]  # 1 backward pass, 2 optimizer
     tick_begin_ns: NDArray[np.int64]  # since the step began
     tick_stalled_ns: NDArray[np.int64]  # stalls between the step's and the tick's beginning
+    tick_held: NDArray[np.int64]  # bytes that the arena held when the tick began
     serial: NDArray[np.int64]  # of storages: of the allocation, unique in the process
     nbytes: NDArray[np.int64]
     kind: NDArray[np.int64]
@@ -102,9 +118,10 @@ class Recording(TypedDict):
     use_first: NDArray[np.int64]  # in ticks [use_first, use_last]
     use_last: NDArray[np.int64]
     use_access: NDArray[np.int64]  # 1 reads, 2 writes, 3 does both
-    span_storage: NDArray[np.int64]  # a move of this storage, or the step's thread waited for it
+    use_moved: NDArray[np.int64]  # bytes
+    span_storage: NDArray[np.int64]  # a move of this storage, or a wait for it; -1: a wait for room for a new one
     span_tick: NDArray[np.int64]  # when it was asked for
-    span_lane: NDArray[np.int64]  # 0 out, 1 back, 2 stall
+    span_lane: NDArray[np.int64]  # 0 out, 1 back; a stall: 2 for room, 3 for a late prefetch, 4 for a demand fetch
     span_asked_ns: NDArray[np.int64]  # since the step began, as are the others
     span_begin_ns: NDArray[np.int64]
     span_end_ns: NDArray[np.int64]
@@ -113,6 +130,9 @@ def enter_module(name: str) -> int:
     """The module that runs from now on in the step that is recorded; returns the number of the one before."""
 
 def back_to_module(number: int) -> None: ...
+def enter_optimizer(enters: bool) -> None:
+    """What runs on this thread is an optimizer's, until it is told otherwise or a step begins."""
+
 def take_recording() -> Recording:
     """What the last recorded step left behind, once; no ticks when there is none."""
 
@@ -150,6 +170,9 @@ def classify(tensors: Sequence[Tensor], kind: int) -> None:
 
 def counters() -> Counters: ...
 def reset_peaks() -> None: ...
+def remeasure_rest() -> None:
+    """What the process holds outside the arena counts as it is now: what was passing since the step ended is over."""
+
 def is_managed(tensor: Tensor) -> bool: ...
 def is_resident(tensor: Tensor) -> bool:
     """False for a managed storage whose pages are away; reading this does not fetch it."""

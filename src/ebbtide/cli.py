@@ -5,7 +5,11 @@ import sys
 import click
 
 from ebbtide import __version__
+from ebbtide.commands.analyze import analyze
 from ebbtide.commands.compare import compare
+from ebbtide.commands.doctor import doctor
+from ebbtide.commands.explain import explain
+from ebbtide.commands.import_snapshot import import_snapshot
 from ebbtide.commands.machines import machines
 from ebbtide.commands.plan import plan
 from ebbtide.commands.probe import probe
@@ -13,6 +17,8 @@ from ebbtide.commands.report import report
 from ebbtide.commands.run import run
 from ebbtide.commands.simulate import simulate
 from ebbtide.commands.sweep import sweep
+from ebbtide.commands.trace import trace
+from ebbtide.commands.verify import verify
 from ebbtide.errors import EbbtideError
 
 
@@ -22,7 +28,22 @@ def cli() -> None:
     """Trains PyTorch networks in far less fast memory than they need, with the same bits."""
 
 
-for command in (run, report, probe, plan, simulate, compare, sweep, machines):
+for command in (
+    run,
+    verify,
+    doctor,
+    probe,
+    machines,
+    trace,
+    import_snapshot,
+    analyze,
+    explain,
+    report,
+    plan,
+    simulate,
+    compare,
+    sweep,
+):
     cli.add_command(command)
 
 

@@ -102,6 +102,12 @@ class FileFormatError(EbbtideError, ValueError):
     exit_code = 2
 
 
+class RecordingError(EbbtideError):
+    """A step that cannot be recorded; says why and what to do."""
+
+    exit_code = 1
+
+
 class PlanError(EbbtideError):
     """A plan that breaks its promises for a trace and a machine; ``violations`` says how, in words."""
 

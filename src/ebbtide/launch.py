@@ -56,6 +56,18 @@ def run_program(program: Program, session: Session, quiet: bool) -> int:
     return status
 
 
+def trace_program(program: Program, session: Session, stop: bool) -> int:
+    """The exit status: the script's own, or 1 when it succeeded and not every step was recorded."""
+    process = os.getpid()
+    with session:
+        session.step_with_optimizer(stop_when_recorded=stop)
+        status = _execute(program)
+    if os.getpid() != process:
+        return status
+    print(f"ebbtide: {session.summary()}", file=sys.stderr)
+    return status or int(not session.recorded)
+
+
 def _execute(program: Program) -> int:
     sys.modules["__main__"] = program.module
     program.module.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={})

@@ -1,5 +1,6 @@
 """What a session plans with: a planner by its name or a plan from a file, a machine from a file or from a probe."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +10,9 @@ from ebbtide.ir.files import load, save
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import arena_pages
 from ebbtide.ir.plan import Plan
+from ebbtide.ir.timeline import Timeline
 from ebbtide.ir.trace import Trace
+from ebbtide.machines import find_machine
 from ebbtide.planners import PLANNERS, plan
 from ebbtide.planners.base import Planner
 from ebbtide.settings import Settings
@@ -25,16 +28,19 @@ class Files:
     plan: Path | None
     save_trace: Path | None
     save_plan: Path | None
+    save_timeline: Path | None
 
     @staticmethod
     def of(settings: Settings) -> "Files":
-        paths = (settings.plan, settings.save_trace, settings.save_plan)
+        paths = (settings.plan, settings.save_trace, settings.save_plan, settings.save_timeline)
         return Files(*(Path(path).absolute() if path is not None else None for path in paths))
 
     def check_unused(self) -> None:
         """Raises SettingError where something was asked for that demand mode does not have."""
-        if any((self.plan, self.save_trace, self.save_plan)):
-            raise SettingError("the policy demand makes no plan: choose another to read or save a plan or a trace")
+        if any((self.plan, self.save_trace, self.save_plan, self.save_timeline)):
+            raise SettingError(
+                "the policy demand makes no plan: choose another to read or save a plan, a trace or a timeline"
+            )
 
     def save(self, trace: Trace, made: Plan) -> None:
         """The first trace and its plan, where they are asked for. Raises OSError."""
@@ -42,6 +48,11 @@ class Files:
             save(trace, self.save_trace)
         if self.save_plan is not None:
             save(made, self.save_plan)
+
+    def timeline_saver(self) -> Callable[[Timeline], None] | None:
+        """None where no timeline is asked for; it raises OSError."""
+        path = self.save_timeline
+        return None if path is None else lambda timeline: save(timeline, path)
 
 
 def planner_named(policy: str) -> Planner:
@@ -73,7 +84,4 @@ def machine_for(settings: Settings, spill: Path) -> Machine:
         from ebbtide.probe.quick import probe_quick
 
         return probe_quick(spill, settings.io_threads)
-    try:
-        return Machine.from_toml(Path(settings.machine).read_text())
-    except (OSError, UnicodeDecodeError, FileFormatError) as error:
-        raise SettingError(f"the machine {settings.machine} cannot be used: {error}") from error
+    return find_machine(settings.machine)

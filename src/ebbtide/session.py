@@ -6,6 +6,8 @@
                 ...
         print(session.summary())
 
+Without a budget, a session can record a step and do nothing else: ``Session(trace="step.trace")``. Nothing moves then.
+
 The model and the optimizer may exist before. One session at a time, each used once; what it managed stays valid after.
 """
 
@@ -20,6 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ebbtide.errors import EbbtideWarning, SessionError, SettingError
+from ebbtide.machines import find_machine
 from ebbtide.policies import DEMAND, Files, machine_for, planner_from, planner_named
 from ebbtide.report.run_report import FORMAT, VERSION, RunReport
 from ebbtide.report.summary import render_summary
@@ -32,6 +35,7 @@ from ebbtide.settings import ProgressMode, Settings
 from ebbtide.units import Budget, parse_budget
 
 if TYPE_CHECKING:
+    from ebbtide.recorders.steps import StepRecorder
     from ebbtide.runtime.engine import Engine
     from ebbtide.runtime.planning import Planning
 
@@ -45,7 +49,9 @@ class Session:
 
     ``spill`` is the directory that moved storages go to, ``report`` a JSON file written at the end, ``progress``
     "auto", "plain" or "off". ``policy`` is how to decide what moves when: a planner's name, by default "ebbtide", or
-    "demand" for no plan. What is not given comes from ``settings``, by default the ``EBBTIDE_...`` variables.
+    "demand" for no plan. ``trace`` is the file that a recorded step is written to: the one that is planned or, without
+    ``fast``, the third, while plain PyTorch allocates. What is not given comes from ``settings``, by default the
+    ``EBBTIDE_...`` variables.
     Raises SettingError for what cannot be understood; entering raises SpillError, PlatformError, or BudgetError.
     """
 
@@ -57,6 +63,7 @@ class Session:
         progress: str | None = None,
         policy: str | None = None,
         settings: Settings | None = None,
+        trace: str | os.PathLike[str] | None = None,
     ) -> None:
         chosen = settings or Settings.from_environment()
         try:
@@ -72,9 +79,12 @@ class Session:
             chosen = replace(chosen, report=os.fspath(report))
         if policy is not None:
             chosen = replace(chosen, policy=policy)
+        if trace is not None:
+            chosen = replace(chosen, save_trace=os.fspath(trace))
         self._settings = chosen
-        self._report_path = Path(chosen.report).absolute() if chosen.report else None
+        self._report_path = _own_path(Path(chosen.report).absolute()) if chosen.report else None
         self._engine: Engine | None = None
+        self._recorder: StepRecorder | None = None  # in the engine's place
         self._progress: Progress | None = None
         self._used = False
         self._stepping = False
@@ -83,7 +93,8 @@ class Session:
         global _active
         if self._used:
             raise SessionError("a session is used once; make a new one")
-        _check_report_path(self._report_path)
+        _check_writable("report", self._report_path)
+        _check_writable("trace", Path(self._settings.save_trace) if self._settings.save_trace else None)
         with _lock:
             if _active is not None:
                 raise SessionError(
@@ -110,6 +121,11 @@ class Session:
             if self._report_path is not None:
                 self.report().write(self._report_path)
 
+    @property
+    def recorded(self) -> bool:
+        """Whether a session without a budget has recorded all it was to record."""
+        return self._recorder is not None and self._recorder.done
+
     @contextmanager
     def step(self) -> Iterator[None]:
         """One training step: forward, backward, ``optimizer.step()``. A body that raises ends the step cleanly.
@@ -118,35 +134,48 @@ class Session:
         """
         if not self._is_ours() or self._stepping:
             raise SessionError("a step belongs inside its session's `with` block, and not inside another step")
-        if self._engine is None:
+        driver = self._engine or self._recorder
+        if driver is None:
             yield
             return
         self._stepping = True
         completed = False
         try:
-            self._engine.begin_step()
+            driver.begin_step()
             yield
             completed = True
         finally:
             self._stepping = False
-            self._engine.end_step(completed=completed)
+            driver.end_step(completed=completed)
 
-    def step_with_optimizer(self) -> None:
-        """For a script that knows of no session: steps end where an outermost ``optimizer.step`` ends."""
-        if self._engine is not None:
+    def step_with_optimizer(self, *, stop_when_recorded: bool = False) -> None:
+        """For a script that knows of no session: steps end where an outermost ``optimizer.step`` ends.
+
+        ``stop_when_recorded`` ends the program (SystemExit) when a session without a budget has recorded its steps.
+        """
+        if self._recorder is not None:
+            self._recorder.follow_optimizer(stop_when_done=stop_when_recorded)
+        elif self._engine is not None:
             self._engine.follow_optimizer()
 
     def report(self) -> RunReport:
         """What is known now, or at the end what there was."""
         if not self._used:
             raise SessionError("a session has nothing to report before it is entered")
-        return _disabled_report() if self._engine is None else self._engine.report()
+        if self._engine is None:
+            return _empty_report("disabled" if self._recorder is None else "record")
+        return self._engine.report()
 
     def summary(self) -> str:
-        """The report as text a person reads."""
+        """The report as text a person reads; of a session without a budget, what it recorded."""
+        if self._recorder is not None:
+            return self._recorder.summary()
         return render_summary(self.report())
 
     def _start(self) -> None:
+        if self._settings.save_trace is not None and self._settings.fast is None and self._settings.arena_bytes is None:
+            self._start_recorder(Path(self._settings.save_trace).absolute())
+            return
         bounds = choose_bounds(self._settings.fast, self._settings.arena_bytes, process.memory_limit())
         if bounds.warning:
             _warn(bounds.warning)
@@ -168,6 +197,20 @@ class Session:
             self._say("two steps run unbounded: the first creates optimizer state, the second shows the peak")
         self._progress.start()
 
+    def _start_recorder(self, path: Path) -> None:
+        require_native()
+        steps = (self._settings.trace_step, self._settings.trace_steps)
+        if self._settings.fake:
+            from ebbtide.recorders.fake import fake_recorder
+
+            machine = find_machine(self._settings.machine) if self._settings.machine else None
+            self._recorder = fake_recorder(machine, path, *steps)
+        else:
+            from ebbtide.recorders.plain import plain_recorder
+
+            self._recorder = plain_recorder(path, *steps)
+        self._recorder.start()
+
     def _planning(self, spill: Path) -> "Planning | None":
         """None in demand mode. Raises SettingError for a policy, a plan or a machine that is not there."""
         from ebbtide.runtime.planning import Planning
@@ -177,15 +220,18 @@ class Session:
             files.check_unused()
             return None
         planner = planner_named(policy) if files.plan is None else planner_from(files.plan)
-        return Planning(planner, machine_for(self._settings, spill), files.save, _warn)
+        measures = self._settings.machine is None and files.plan is None
+        machine = machine_for(self._settings, spill)
+        return Planning(planner, machine, files.save, _warn, measures, files.timeline_saver())
 
     def _close(self) -> None:
         global _active
         try:
             if self._progress is not None:
                 self._progress.close()
-            if self._engine is not None:
-                self._engine.stop()
+            driver = self._engine or self._recorder
+            if driver is not None:
+                driver.stop()
         finally:
             with _lock:
                 _active = None
@@ -208,10 +254,17 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
-def _check_report_path(path: Path | None) -> None:
+def _own_path(path: Path) -> Path:
+    """Of several ranks, as torchrun starts them, each writes its own: out.json becomes out.0.json, out.1.json, ..."""
+    if os.environ.get("WORLD_SIZE", "1") == "1" or "RANK" not in os.environ:
+        return path
+    return path.with_name(f"{path.stem}.{os.environ['RANK']}{path.suffix}")
+
+
+def _check_writable(what: str, path: Path | None) -> None:
     """Before the run, not after hours of it."""
     if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK)):
-        raise SettingError(f"the report cannot be written to {path}: name a file in a writable directory")
+        raise SettingError(f"the {what} cannot be written to {path}: name a file in a writable directory")
 
 
 def _warn(text: str) -> None:
@@ -225,11 +278,11 @@ def _tell_disabled() -> None:
         _warn("EBBTIDE_DISABLE is set: nothing is managed and nothing is bounded")
 
 
-def _disabled_report() -> RunReport:
+def _empty_report(policy: str) -> RunReport:
     return RunReport(
         format=FORMAT,
         version=VERSION,
-        policy="disabled",
+        policy=policy,
         fast_bytes=None,
         arena_budget_bytes=None,
         process_peak_bytes=process.peak_resident_bytes(),

@@ -37,8 +37,12 @@ class Settings:
     policy: str = "ebbtide"  # how to decide what moves when: a planner's name, or "demand" for none
     plan: str | None = None  # a plan's file, in place of a planner
     machine: str | None = None  # a machine's file, in place of a probe
-    save_trace: str | None = None  # the file the recorded step is written to
+    save_trace: str | None = None  # the file the recorded step is written to; without a budget, all that is done
     save_plan: str | None = None  # the file its plan is written to
+    save_timeline: str | None = None  # the file what a planned step came to is written to
+    trace_step: int = 2  # without a budget: the first step to record, counted from 0
+    trace_steps: int = 1  # and how many
+    fake: bool = False  # record with fake tensors, times modelled
     min_storage_bytes: int = 64 * KIB  # the smallest storage managed
     io_threads: int = 2  # native threads that read and write
     watchdog_s: float = 30.0  # a wait for room longer than this goes over budget, loudly
@@ -122,6 +126,10 @@ KNOBS: dict[str, Knob] = {
     "EBBTIDE_MACHINE": Knob("machine", str, "a file"),
     "EBBTIDE_SAVE_TRACE": Knob("save_trace", str, "a file"),
     "EBBTIDE_SAVE_PLAN": Knob("save_plan", str, "a file"),
+    "EBBTIDE_SAVE_TIMELINE": Knob("save_timeline", str, "a file"),
+    "EBBTIDE_TRACE_STEP": Knob("trace_step", _whole(0, 2**31), "a whole number from 0 up"),
+    "EBBTIDE_FAKE": Knob("fake", _switch, "1 or 0"),
+    "EBBTIDE_TRACE_STEPS": Knob("trace_steps", _whole(1, 1000), "a whole number from 1 to 1000"),
     "EBBTIDE_MIN_STORAGE": Knob(
         "min_storage_bytes", _size(PAGE_BYTES), f"a size from {format_bytes(PAGE_BYTES)} up, such as 64KiB"
     ),

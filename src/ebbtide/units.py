@@ -83,6 +83,8 @@ def parse_budget(text: "str | int | Budget") -> Budget:
         nbytes = parse_size(text)
     except ValueError:
         raise ValueError(f"{text!r} is not a budget; accepted: {SIZES_ACCEPTED}, or {FRACTIONS_ACCEPTED}") from None
+    if nbytes == 0:
+        raise ValueError(f"a budget must be above zero; accepted: {SIZES_ACCEPTED}, or {FRACTIONS_ACCEPTED}")
     if nbytes < MIB:
         raise ValueError(f"a budget of {nbytes} bytes holds nothing; a bare number means bytes, so write {nbytes}GiB?")
     return Budget(nbytes=nbytes)

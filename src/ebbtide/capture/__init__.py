@@ -1,1 +1,1 @@
-"""From what native code recorded of one step to a Trace. Imports no torch."""
+"""From what was recorded of one step to a Trace, and other programs' records read as one."""

@@ -9,27 +9,30 @@ Left out: what other threads' operators do between two ticks of the step's threa
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ebbtide.ir.base import Ints, Origin
-from ebbtide.ir.trace import Access, Accesses, Storage, StorageKind, Tick, Trace
+from ebbtide.ir.trace import Access, Accesses, Phase, Storage, StorageKind, Tick, Trace
 
 KINDS = tuple(StorageKind)
+BACKWARD, OPTIMIZER = 1, 2  # what native code calls phases; 0 is whatever else runs
 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A trace, and of each of its storages the serial of the allocation that had its part when the step ended.
+    """A trace, and whose part each of its storages was.
 
-    0 for a storage that was not alive then.
+    ``serials``: by storage, the serial of the allocation that had its part when the step ended; 0 for one that was not
+    alive then. ``numbers``: by the recording's row, the storage.
     """
 
     trace: Trace
     serials: Ints
+    numbers: Mapping[int, int]
 
 
 @dataclass(slots=True)
@@ -45,8 +48,17 @@ class _Life:
     in_use: bool = False
 
 
-def captured(recording: Mapping[str, Any], name: str) -> Captured:
-    """``recording`` is what ``_torch.take_recording`` returned; ValueError when it is empty."""
+def captured(
+    recording: Mapping[str, Any],
+    name: str,
+    count_flops: Callable[[str, str], int],
+    origin: Origin = Origin.MEASURED,
+    unrecorded_ns: int | None = None,
+) -> Captured:
+    """``recording`` is what ``_torch.take_recording`` returned; ValueError when it is empty.
+
+    ``count_flops`` is told an operator and its arguments (JSON, shapes for tensors).
+    """
     times = _tick_times(recording)
     n_ticks = len(times)
     if not n_ticks:
@@ -67,16 +79,22 @@ def captured(recording: Mapping[str, Any], name: str) -> Captured:
         )
         for number, life in enumerate(lives)
     )
-    moved = _moved_bytes(accesses, sizes, lives, n_ticks)
-    ticks = tuple(
-        Tick(int(time), names[operator], names[module], nbytes=int(nbytes))
-        for time, operator, module, nbytes in zip(
-            times, recording["tick_name"], recording["tick_module"], moved, strict=True
-        )
+    columns = (
+        times.tolist(),
+        [names[number] for number in recording["tick_name"]],
+        [names[number] for number in recording["tick_module"]],
+        _flops(recording, count_flops),
+        _moved_bytes(recording, n_ticks).tolist(),
+        _phases(recording["tick_phase"]),
+        recording["tick_depth"].tolist(),
     )
+    ticks = tuple(Tick(*row) for row in zip(*columns, strict=True))
     alive = recording["death"] < 0
     serials = [int(recording["serial"][life.row]) if alive[life.row] else 0 for life in lives]
-    return Captured(Trace(name, Origin.MEASURED, ticks, storages, accesses), np.array(serials, dtype=np.int64))
+    trace = Trace(name, origin, ticks, storages, accesses, unrecorded_ns=unrecorded_ns)
+    numbers = {life.row: number for number, life in enumerate(lives)}
+    numbers |= {life.later: number for number, life in enumerate(lives) if life.later is not None}
+    return Captured(trace, np.array(serials, dtype=np.int64), numbers)
 
 
 def _tick_times(recording: Mapping[str, Any]) -> Ints:
@@ -137,10 +155,49 @@ def _accesses(recording: Mapping[str, Any], lives: list[_Life], n_ticks: int) ->
     return Accesses(table[:, 0], table[:, 1], table[:, 2]), used
 
 
-def _moved_bytes(accesses: Accesses, sizes: Ints, lives: list[_Life], n_ticks: int) -> Ints:
-    """Bytes that each tick reads and writes, if it touches each operand once."""
-    rows = np.array([life.row for life in lives], dtype=np.int64)
-    nbytes = np.asarray(sizes)[rows[accesses.storage]] * np.where(accesses.mode == 3, 2, 1)
-    moved = np.zeros(n_ticks, dtype=np.int64)
-    np.add.at(moved, accesses.tick % n_ticks, nbytes)
-    return moved
+def _moved_bytes(recording: Mapping[str, Any], n_ticks: int) -> Ints:
+    """Bytes that each tick reads and writes, each operand once.
+
+    What an outer operator has in common with one that it calls is the inner one's: of ``clone`` and the ``copy_`` in
+    it, which use the same two storages, ``copy_`` moves the bytes.
+    """
+    storage, first, last, moved = (
+        np.asarray(recording[f"use_{name}"]) for name in ("storage", "first", "last", "moved")
+    )
+    order = np.lexsort((first, storage))
+    storage, first, last, moved = storage[order], first[order], last[order], moved[order]
+    inner = (storage[1:] == storage[:-1]) & (first[1:] > first[:-1]) & (first[1:] <= last[:-1])
+    own = ~np.append(inner, False)[: len(storage)]
+    total = np.zeros(n_ticks, dtype=np.int64)
+    np.add.at(total, first[own], moved[own])
+    return total
+
+
+def _flops(recording: Mapping[str, Any], count_flops: Callable[[str, str], int]) -> list[int]:
+    """By tick. An operator whose inner ones are counted has none of its own: convolution calls mkldnn_convolution."""
+    names, counted = recording["names"], dict[tuple[int, int], int]()
+    pairs = zip(recording["tick_name"].tolist(), recording["tick_arguments"].tolist(), strict=True)
+    flops, outer = [], list[tuple[int, int]]()  # (depth, tick) of the operators around a tick
+    for tick, ((operator, arguments), depth) in enumerate(zip(pairs, recording["tick_depth"].tolist(), strict=True)):
+        if (operator, arguments) not in counted:
+            counted[operator, arguments] = count_flops(names[operator], names[arguments])
+        flops.append(counted[operator, arguments])
+        while outer and outer[-1][0] >= depth:
+            outer.pop()
+        if flops[tick]:
+            for _, around in outer:
+                flops[around] = 0
+        outer.append((depth, tick))
+    return flops
+
+
+def _phases(marks: Ints) -> list[Phase]:
+    """A tick outside of backward passes and optimizers belongs to the forward pass if a backward pass comes next."""
+    marked = np.flatnonzero(marks)
+    after = np.searchsorted(marked, np.arange(len(marks)))
+    coming = np.append(marks[marked], 0)[after]
+    names = {BACKWARD: Phase.BACKWARD, OPTIMIZER: Phase.OPTIMIZER}
+    return [
+        names[mark] if mark else Phase.FORWARD if next_mark == BACKWARD else Phase.OTHER
+        for mark, next_mark in zip(marks.tolist(), coming.tolist(), strict=True)
+    ]

@@ -1,6 +1,10 @@
-"""The shape of a command line that ends in a training script and its own arguments."""
+"""What the commands share that run a training script: their command line, and how they warn."""
+
+import warnings
 
 import click
+
+from ebbtide.errors import EbbtideWarning
 
 
 class ProgramCommand(click.Command):
@@ -19,3 +23,19 @@ class ProgramCommand(click.Command):
 
 def _names_module(argument: str) -> bool:
     return argument.startswith("-m")
+
+
+def warn_in_one_line() -> None:
+    """Ours as one line from now on; the script's own warnings as they were."""
+    other = warnings.formatwarning
+
+    def one_line(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        return (
+            f"ebbtide: warning: {message}\n"
+            if category is EbbtideWarning
+            else other(message, category, filename, lineno, line)
+        )
+
+    warnings.formatwarning = one_line

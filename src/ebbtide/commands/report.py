@@ -1,15 +1,176 @@
-"""``ebbtide report``: what a run wrote of itself."""
+"""``ebbtide report``: what a run wrote of itself, as text, and what a step did, as a page."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+if TYPE_CHECKING:
+    from ebbtide.ir.machine import Machine
+    from ebbtide.ir.plan import Plan
+    from ebbtide.ir.timeline import Timeline
+    from ebbtide.ir.trace import Trace
+    from ebbtide.report.run_report import RunReport
+    from ebbtide.report.subject import Subject
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
 
 @click.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def report(file: Path) -> None:
-    """Show a report that `ebbtide run --report FILE` wrote."""
+@click.argument(
+    "paths", metavar="FILE...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+@click.option("-o", "--output", metavar="PAGE", type=_FILE, help="Write one HTML page that needs no network.")
+@click.option("--perfetto", metavar="JSON", type=_FILE, help="Write a trace that ui.perfetto.dev opens.")
+@click.option(
+    "--machine",
+    metavar="FILE",
+    type=_FILE,
+    help="What would move in time on this machine, and how a plan would run there; default: this one, probed.",
+)
+@click.option("--tier", metavar="NAME", help="The machine's slow tier to move to; by default the first.")
+@click.option("--bandwidth", metavar="SIZE[,SIZE]", help="In place of a machine: bytes a second out, and back.")
+def report(
+    paths: tuple[Path, ...],
+    output: Path | None,
+    perfetto: Path | None,
+    machine: Path | None,
+    tier: str | None,
+    bandwidth: str | None,
+) -> None:
+    """Show what FILE holds: the report of a run as text, or a page of traces, plans and timelines.
+
+    `ebbtide report run.json` prints the report that `ebbtide run --report run.json` wrote. With -o, the FILEs are a
+    trace (`ebbtide run --save-trace`), its plan (--save-plan), timelines of it and the run's report, in any order, and
+    the page shows the step's memory, its storages, what is worth moving, and the plan against what happened.
+    """
+    from ebbtide.report.page import render_page
+    from ebbtide.report.perfetto import render_perfetto
+    from ebbtide.whole_file import write_whole
+
+    if output is None and perfetto is None:
+        _print_runs(paths)
+        return
+    subject = _subject(paths, machine, tier, bandwidth)
+    for path, render in ((output, render_page), (perfetto, render_perfetto)):
+        if path is not None:
+            text = render(subject).encode()
+            try:
+                write_whole(path, text)
+            except OSError as error:
+                raise click.FileError(str(path), error.strerror or str(error)) from error
+            click.echo(f"wrote {path} ({len(text) / 1e6:.1f} MB)")
+
+
+def _print_runs(paths: tuple[Path, ...]) -> None:
+    from ebbtide.ir.files import kind_of
     from ebbtide.report.run_report import RunReport
     from ebbtide.report.summary import render_summary
 
-    click.echo(render_summary(RunReport.from_json(file.read_text())))
+    for path in paths:
+        if (kind := kind_of(path)) is not None:
+            what = kind.__name__.lower()
+            raise click.UsageError(f"{path} holds a {what}: say with -o report.html where the page of it goes.")
+        if path != paths[0]:
+            click.echo()
+        click.echo(render_summary(RunReport.from_json(_text(path))))
+
+
+def _text(path: Path) -> str:
+    from ebbtide.errors import ReportError
+
+    try:
+        return path.read_text()
+    except UnicodeDecodeError as error:
+        raise ReportError(f"{path} is neither a report nor a trace, plan or timeline of Ebbtide's") from error
+
+
+def _subject(paths: tuple[Path, ...], machine: Path | None, tier: str | None, bandwidth: str | None) -> "Subject":
+    from ebbtide.commands.files import read_plan, read_timeline, read_trace, way_of
+    from ebbtide.errors import ReportError
+    from ebbtide.ir.base import Origin
+    from ebbtide.ir.files import kind_of
+    from ebbtide.ir.plan import Plan
+    from ebbtide.ir.timeline import Timeline
+    from ebbtide.ir.trace import Trace
+    from ebbtide.machines import find_machine
+    from ebbtide.report.subject import Subject
+
+    traces, plans, timelines, runs = [], [], [], []
+    for path in paths:
+        kind = kind_of(path)
+        run = _run_of(path) if kind is None else None
+        if run is not None:
+            runs.append(run)
+        elif kind is Plan:
+            plans.append(path)
+        elif kind is Timeline:
+            timelines.append(read_timeline(path))
+        else:
+            assert kind in (None, Trace)
+            traces.append(read_trace(path))
+    for what, found in (("trace", traces), ("plan", plans), ("report of a run", runs)):
+        if len(found) > 1:
+            raise ReportError(f"a page is about one step: {len(found)} files hold a {what}, so write a page for each")
+    trace, own = traces[0] if traces else (None, None)
+    if plans and trace is None:
+        raise ReportError("a plan is shown on its trace: name the trace's file too")
+    plan = read_plan(plans[0], trace) if plans and trace is not None else None
+    there = find_machine(machine) if machine is not None else own
+    if trace is not None and there is None and bandwidth is None:
+        there = _this_machine()
+    way = way_of(machine, bandwidth, tier, there)
+    has_forecast = any(timeline.origin is Origin.SIMULATED for timeline in timelines)
+    if trace is not None and plan is not None and there is not None and not has_forecast:
+        timelines = [*_forecast(trace, plan, there), *timelines]
+    return Subject(trace, plan, tuple(timelines), runs[0] if runs else None, *way)
+
+
+def _this_machine() -> "Machine | None":
+    """As for ``ebbtide run``: named by a setting, or probed now or within the last week."""
+    from ebbtide.errors import SpillError
+    from ebbtide.machines import find_machine
+    from ebbtide.probe.quick import probe_quick
+    from ebbtide.runtime.spill import choose_spill_directory
+    from ebbtide.settings import Settings
+
+    settings = Settings.from_environment()
+    if settings.machine is not None:
+        return find_machine(Path(settings.machine))
+    try:
+        return probe_quick(choose_spill_directory(settings.spill), settings.io_threads)
+    except SpillError as error:
+        click.echo(f"ebbtide: warning: this machine could not be probed, so there is no swap line: {error}", err=True)
+        return None
+
+
+def _run_of(path: Path) -> "RunReport | None":
+    """None for a file that does not say that it is one."""
+    import json
+
+    from ebbtide.report.run_report import FORMAT, RunReport
+
+    try:
+        value = json.loads(text := _text(path))
+    except (ValueError, RecursionError):
+        return None
+    is_run = isinstance(value, dict) and value.get("format") == FORMAT
+    return RunReport.from_json(text) if is_run else None
+
+
+def _forecast(trace: "Trace", plan: "Plan", machine: "Machine") -> list["Timeline"]:
+    """The plan on the virtual clock; a word on why not, where that cannot be had."""
+    from ebbtide.errors import EbbtideError
+    from ebbtide.ir.check import require_valid
+    from ebbtide.ir.schedule import lower
+    from ebbtide.planners.base import PAGES
+    from ebbtide.simulate import simulate
+
+    kept = machine.with_budget(plan.budget_bytes)
+    try:
+        require_valid(plan, trace, kept, PAGES)
+        outcome = simulate(lower(plan, trace, kept), trace, kept, PAGES, record=True)
+    except (EbbtideError, ValueError, KeyError) as error:  # a tier, a link or a budget that this machine has not
+        click.echo(f"ebbtide: warning: the plan is not simulated on {machine.name}: {error}", err=True)
+        return []
+    return [outcome.timeline(plan.planner)]

@@ -1,13 +1,11 @@
 """``ebbtide run``: a training script within a budget."""
 
 import sys
-import warnings
 from dataclasses import replace
 
 import click
 
-from ebbtide.commands.program import ProgramCommand
-from ebbtide.errors import EbbtideWarning
+from ebbtide.commands.program import ProgramCommand, warn_in_one_line
 
 
 @click.command(cls=ProgramCommand, options_metavar="[OPTIONS]")
@@ -20,6 +18,7 @@ from ebbtide.errors import EbbtideWarning
 @click.option("--machine", metavar="FILE", help="Plan for this machine (`ebbtide probe` writes one).")
 @click.option("--save-trace", metavar="FILE", help="Write the recorded step.")
 @click.option("--save-plan", metavar="FILE", help="Write its plan.")
+@click.option("--save-timeline", metavar="FILE", help="Write what the last planned step came to.")
 @click.option("--report", metavar="FILE", help="Write the run's figures as JSON.")
 @click.option("--quiet", is_flag=True, help="Show no progress and no summary.")
 @click.argument("program", metavar="(SCRIPT | -m MODULE) [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -31,6 +30,7 @@ def run(
     machine: str | None,
     save_trace: str | None,
     save_plan: str | None,
+    save_timeline: str | None,
     report: str | None,
     quiet: bool,
     program: tuple[str, ...],
@@ -45,7 +45,7 @@ def run(
     from ebbtide.session import Session
     from ebbtide.settings import ProgressMode, Settings
 
-    warnings.formatwarning = _format_warning
+    warn_in_one_line()
     settings = Settings.from_environment()
     settings = replace(
         settings,
@@ -53,18 +53,7 @@ def run(
         machine=machine or settings.machine,
         save_trace=save_trace or settings.save_trace,
         save_plan=save_plan or settings.save_plan,
+        save_timeline=save_timeline or settings.save_timeline,
     )
     session = Session(fast, spill, report, ProgressMode.OFF if quiet else None, policy, settings)
     sys.exit(run_program(find_program(program), session, quiet))
-
-
-_format_other = warnings.formatwarning
-
-
-def _format_warning(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
-) -> str:
-    """Ours as one line; the script's own warnings as they were."""
-    if category is EbbtideWarning:
-        return f"ebbtide: warning: {message}\n"
-    return _format_other(message, category, filename, lineno, line)

@@ -13,11 +13,15 @@ LARGEST = 2**62
 
 
 class Origin(StrEnum):
-    """How a figure was obtained: on this hardware, by the virtual clock, or taken from a data sheet or a paper."""
+    """How a figure was obtained: on this hardware, by the virtual clock, from a data sheet or a paper, or modelled.
+
+    Modelled times come from a roofline: of a step that nobody ran, recorded with fake tensors.
+    """
 
     MEASURED = "measured"
     SIMULATED = "simulated"
     ASSUMED = "assumed"
+    MODELLED = "modelled"
 
 
 def check_range(record: object, names: str, low: int = 0, high: int = LARGEST) -> None:

@@ -26,13 +26,13 @@ from ebbtide.units import GIB, MIB
 from ebbtide.whole_file import write_whole
 
 MAGIC = b"ebbtide\n"
-VERSION = 1
+VERSION = 2
 
 _PREFIX = struct.Struct("<8sIII")  # magic, version, bytes of the header, CRC-32 of all but magic and itself
-_NAMES: dict[type, str] = {Trace: "trace", Plan: "plan", Timeline: "timeline"}
+_NAMES: dict[type[Trace] | type[Plan] | type[Timeline], str] = {Trace: "trace", Plan: "plan", Timeline: "timeline"}
 _MOST_FILE_BYTES = GIB
 _MOST_HEADER_BYTES = 64 * MIB
-_MOST_ROWS = MIB  # of records, each of which becomes an object
+MOST_ROWS = MIB  # of records, each of which becomes an object
 _MOST_ACCESSES = 16 * MIB
 
 _Stored = TypeVar("_Stored", Trace, Plan, Timeline)
@@ -52,6 +52,19 @@ def load(path: Path, kind: type[_Stored]) -> _Stored:
         return decode(data, kind)
     except FileFormatError as error:
         raise FileFormatError(f"{path}: {error}") from error
+
+
+def kind_of(path: Path) -> type[Trace] | type[Plan] | type[Timeline] | None:
+    """What a file says that it holds; None if Ebbtide's magic is not there. Raises FileFormatError, or OSError."""
+    with path.open("rb") as file:
+        prefix = file.read(_PREFIX.size)
+        if not prefix.startswith(MAGIC) or len(prefix) < _PREFIX.size:
+            return None
+        text = file.read(min(_PREFIX.unpack(prefix)[2], _MOST_HEADER_BYTES))
+    try:
+        return {name: kind for kind, name in _NAMES.items()}[json.loads(text)["kind"]]
+    except (ValueError, RecursionError, LookupError, TypeError) as error:
+        raise FileFormatError(f"{path}: the header is damaged: {error}") from error
 
 
 def encode(value: Trace | Plan | Timeline) -> bytes:
@@ -172,7 +185,7 @@ def _rows(declared: object, tables: dict[str, _Columns]) -> dict[str, int]:
         if not isinstance(claim, dict) or claim.keys() != {"rows", "columns"} or claim["columns"] != list(names):
             raise FileFormatError(f"table {table} does not have the columns of this version")
         rows[table] = read_value(int, claim["rows"], f"{table}.rows")
-        most = _MOST_ACCESSES if table == "accesses" else _MOST_ROWS
+        most = _MOST_ACCESSES if table == "accesses" else MOST_ROWS
         if not 0 <= rows[table] <= most:
             raise FileFormatError(f"table {table} claims {rows[table]} rows, and at most {most} are read")
     return rows

@@ -26,6 +26,15 @@ class StorageKind(StrEnum):
     OTHER = "other"
 
 
+class Phase(StrEnum):
+    """The part of the step that a tick lies in. Other: what no backward pass follows, such as clipping gradients."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+    OTHER = "other"
+
+
 class Access(IntFlag):
     """What a tick's operation does with a storage. A write may leave part of the storage as it was."""
 
@@ -38,6 +47,9 @@ class Tick:
     """One operation on the step's main thread, up to the beginning of the next.
 
     ``time_ns`` is its duration without stalls; ``flops`` and ``nbytes`` (read and written) are 0 where not known.
+    What an operator's inner operators do counts for them, not for it; so does its time after the last of them began.
+    ``depth`` is how many operators this one runs in: an operator and all that runs in it are the ticks from its own up
+    to the next of its depth or less.
     """
 
     time_ns: int
@@ -45,9 +57,11 @@ class Tick:
     module: str = ""
     flops: int = 0
     nbytes: int = 0
+    phase: Phase = Phase.OTHER
+    depth: int = 0
 
     def __post_init__(self) -> None:
-        check_range(self, "time_ns flops nbytes")
+        check_range(self, "time_ns flops nbytes depth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +131,11 @@ class Accesses:
 class Trace:
     """One steady step. A storage's number is its place in ``storages``; T is ``len(ticks)``.
 
-    ``origin`` says how the times were obtained. Raises ValueError for accesses outside of lives, times that do not
-    fit 62 bits in sum, and two storages with one place on the runtime's clock.
+    ``origin`` says how the times were obtained. ``accesses_known`` is False where only allocations were seen (a CUDA
+    memory snapshot): then there are no accesses, and whatever needs them (ATIs) is not available. ``unrecorded_ns`` is
+    how long the step before took, without a recorder: what recording cost is the difference. Raises ValueError for
+    accesses outside of lives, times that do not fit 62 bits in sum, and two storages with one place on the runtime's
+    clock.
     """
 
     name: str
@@ -126,11 +143,16 @@ class Trace:
     ticks: tuple[Tick, ...]
     storages: tuple[Storage, ...]
     accesses: Accesses
+    accesses_known: bool = True
+    unrecorded_ns: int | None = None
     _starts_ns: Ints = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.ticks:
             raise ValueError("a trace has at least one tick")
+        check_range(self, "unrecorded_ns")
+        if not self.accesses_known and len(self.accesses):
+            raise ValueError("a trace whose accesses are not known has accesses")
         self._check_sums()
         self._check_lives()
         self._check_accesses()

@@ -1,22 +1,105 @@
 """Planners: (Trace, Machine, budget) -> Plan, by name. Who calls ``plan`` gets one that keeps its promises.
 
-A planner is a pure function in a file of its own; ``resident`` is the smallest. None imports torch.
+A planner is a pure function in a file of its own; ``resident`` is the smallest. None imports torch. Another package
+adds one by an entry point in the group ``ebbtide.planners``; ``docs/planners.md`` shows how.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from warnings import warn
 
-from ebbtide.errors import SettingError
+from ebbtide.errors import EbbtideWarning, PlanError, SettingError
 from ebbtide.ir.check import require_valid
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan, PlanStatus
 from ebbtide.ir.trace import Trace
+from ebbtide.planners.ati_outliers import ati_outliers
+from ebbtide.planners.autotm import autotm_async, autotm_static, autotm_sync
 from ebbtide.planners.base import Planner, page_size_of
 from ebbtide.planners.ebbtide import ebbtide
+from ebbtide.planners.g10 import g10
 from ebbtide.planners.resident import resident
+from ebbtide.planners.sentinel import sentinel
+from ebbtide.planners.ten_cache import ten_cache
 from ebbtide.planners.tiertrain import tiertrain
+from ebbtide.planners.tm_training import tm_training
+from ebbtide.planners.zero_infinity import zero_infinity
 
-PLANNERS: Mapping[str, Planner] = {"ebbtide": ebbtide, "resident": resident, "tiertrain": tiertrain}
+GROUP = "ebbtide.planners"
+
+BUILT_IN: Mapping[str, Planner] = {
+    "10cache": ten_cache,
+    "ati-outliers": ati_outliers,
+    "autotm-async": autotm_async,
+    "autotm-static": autotm_static,
+    "autotm-sync": autotm_sync,
+    "ebbtide": ebbtide,
+    "g10": g10,
+    "resident": resident,
+    "sentinel": sentinel,
+    "tiertrain": tiertrain,
+    "tm-training": tm_training,
+    "zero-infinity": zero_infinity,
+}
+
+
+class Registry(Mapping[str, Planner]):
+    """The planners of this package and of others, sorted by name. Another package's is loaded when it is asked for.
+
+    One with a name of ours is passed over with an EbbtideWarning; two of one name are an error when it is asked for.
+    """
+
+    @cached_property
+    def _others(self) -> dict[str, list[EntryPoint]]:
+        found: dict[str, list[EntryPoint]] = {}
+        for entry in entry_points(group=GROUP):
+            if entry.name in BUILT_IN:
+                warn(
+                    f"{_package(entry)} has a planner {entry.name!r} as well; ours is used",
+                    EbbtideWarning,
+                    stacklevel=4,
+                )
+            else:
+                found.setdefault(entry.name, []).append(entry)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(BUILT_IN.keys() | self._others.keys()))
+
+    def __len__(self) -> int:
+        return len(BUILT_IN) + len(self._others)
+
+    def __contains__(self, name: object) -> bool:
+        return name in BUILT_IN or name in self._others
+
+    def __getitem__(self, name: str) -> Planner:
+        """KeyError for an unknown name; SettingError, which names the package, for one that cannot be loaded."""
+        if name in BUILT_IN:
+            return BUILT_IN[name]
+        entries = self._others[name]
+        packages = ", ".join(sorted(_package(entry) for entry in entries))
+        if len(entries) > 1:
+            raise SettingError(f"several packages have a planner {name!r}: {packages}. Uninstall all but one of them.")
+        try:
+            planner = entries[0].load()
+        except Exception as error:  # whatever another package does when it is imported
+            raise SettingError(
+                f"the planner {name!r} of {packages} cannot be loaded: {type(error).__name__}: {error}. Mend or "
+                "uninstall that package."
+            ) from error
+        if not callable(planner):
+            raise SettingError(f"the planner {name!r} of {packages} is not a function: {entries[0].value}")
+        found: Planner = planner
+        return found
+
+
+def _package(entry: EntryPoint) -> str:
+    return f"the package {entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown package"
+
+
+PLANNERS: Mapping[str, Planner] = Registry()
 
 
 def plan(name: str, trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
@@ -28,6 +111,8 @@ def plan(name: str, trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     if name not in PLANNERS:
         raise SettingError(f"there is no planner {name!r:.80}; there are {', '.join(PLANNERS)}")
     found = PLANNERS[name](trace, machine, budget_bytes)
+    if not isinstance(found, Plan):
+        raise PlanError((f"the planner {name} returned {type(found).__name__} instead of a Plan",))
     kept = machine.with_budget(budget_bytes)
     if found.status is PlanStatus.OVER_BUDGET:
         kept = replace(machine, tiers=(replace(machine.tiers[0], capacity_bytes=None), *machine.tiers[1:]))

@@ -141,7 +141,8 @@ class RunReport:
     no bound. ``process_peak_bytes`` is VmHWM since the budget took effect. ``unbounded_peak_bytes`` is a step's peak
     of live tensor bytes in managed storages, in memory or not. ``arena_peak_bytes`` and ``arena_mean_bytes`` (over
     time) are the pages that the arena held since the budget took effect. ``trouble`` is the first thing that went
-    wrong, in words. ``plan`` is null where nothing was planned.
+    wrong, in words. ``plan`` is null where nothing was planned. ``steps`` of a very long run are its first and its last
+    ones: ``left_out_steps`` between them are not listed, and wrote ``left_out_written_bytes`` in all.
     """
 
     format: str
@@ -160,12 +161,15 @@ class RunReport:
     outside: tuple[OutsideStorage, ...]
     plan: PlanReport | None
     steps: tuple[StepReport, ...]
+    left_out_steps: int = 0
+    left_out_written_bytes: int = 0
 
     def __post_init__(self) -> None:
         if (self.format, self.version) != (FORMAT, VERSION):
             raise ValueError(f"this is {self.format!r} version {self.version}; read is {FORMAT!r} version {VERSION}")
         _check_counts(self, "fast_bytes", "arena_budget_bytes", "process_peak_bytes", "unbounded_peak_bytes")
         _check_counts(self, "arena_peak_bytes", "arena_mean_bytes", "adopted_bytes", "outside_bytes")
+        _check_counts(self, "left_out_steps", "left_out_written_bytes")
         if self.outside_bytes != sum(entry.nbytes for entry in self.outside):
             raise ValueError("outside_bytes is not the sum over outside")
 

@@ -26,7 +26,7 @@ def render_summary(report: RunReport) -> str:
     if steps:
         lines += _moved(steps)
         lines.append(_line("stall", _stall(steps)))
-        written = sum(step.written_bytes.total for step in report.steps)
+        written = sum(step.written_bytes.total for step in report.steps) + report.left_out_written_bytes
         lines.append(_line("written in all", f"{format_bytes(written)} to the spill file"))
     if report.adopted_bytes:
         lines.append(_line("adopted", f"{format_bytes(report.adopted_bytes)} of storages born elsewhere"))
@@ -42,8 +42,8 @@ def _headline(report: RunReport, steps: list[StepReport]) -> str:
     if report.fast_bytes is None and report.arena_budget_bytes is None:
         verdict = "NO BUDGET was set"
     modes = [(sum(step.mode is mode for step in report.steps), mode) for mode in (StepMode.RECORDED, StepMode.PLANNED)]
-    known = ", ".join(f"{number} {mode}" for number, mode in modes if number)
-    count = f"{len(report.steps)} steps" + (f" ({known})" if known else "")
+    known = ", ".join(f"{number} {mode}" for number, mode in [*modes, (report.left_out_steps, "not listed")] if number)
+    count = f"{len(report.steps) + report.left_out_steps} steps" + (f" ({known})" if known else "")
     took = f", median {format_time(median(step.wall_s for step in steps))} a step" if steps else ""
     figures = "all figures measured" if report.plan is None else "measured, but for the plan's forecasts"
     return f"Ebbtide: {verdict}, {count}{took}, policy {report.policy} ({figures})"

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ebbtide import _torch
-from ebbtide.errors import SpillError
-from ebbtide.report.run_report import FORMAT, KINDS, VERSION, OutsideStorage, RunReport, StepMode, StepReport
+from ebbtide.errors import PlatformError, SpillError
+from ebbtide.report.run_report import FORMAT, KINDS, VERSION, OutsideStorage, RunReport, StepMode
 from ebbtide.runtime import doors, process
 from ebbtide.runtime.adopt import adopt_all
 from ebbtide.runtime.bounds import TOLERANCE_PERCENT, Bounds, arena_too_small, process_too_small
@@ -21,6 +21,7 @@ from ebbtide.runtime.faults import stay_on_top
 from ebbtide.runtime.meter import Reading, read_now, step_between
 from ebbtide.runtime.planning import Planning
 from ebbtide.runtime.progress import Observation
+from ebbtide.runtime.step_log import StepLog
 from ebbtide.runtime.steps import OptimizerHooks
 from ebbtide.settings import Settings
 from ebbtide.units import format_bytes
@@ -64,7 +65,7 @@ class Engine:
         self._most_rest_bytes = 0
         self._adopted_bytes = 0
         self._left_alone: list[tuple[int, str]] = []
-        self._steps: list[StepReport] = []
+        self._steps = StepLog()
         self._final: RunReport | None = None
 
     def start(self) -> None:
@@ -83,6 +84,8 @@ class Engine:
                 chaos_seed=self._settings.chaos_seed,
             )
         except RuntimeError as error:
+            if "address space" in str(error):  # no fault of the directory's
+                raise PlatformError(str(error)) from error
             raise SpillError(str(self._spill), str(error)) from error
         self._started = True
         self._over_at_start = _torch.counters()["over_budget"]
@@ -121,13 +124,13 @@ class Engine:
             return
         followed = self._planning is not None and self._planning.ended()
         mode = StepMode.RECORDED if self._recording else StepMode.PLANNED if followed else StepMode.DEMAND
-        self._steps.append(step_between(before, after, mode))
+        self._steps.add(step_between(before, after, mode))
         if len(self._steps) <= _ADOPTING_STEPS:
             self._adopt()
         self._check_budget(after.counters)
         if self._recording and len(self._steps) == _RECORDED_STEPS:
             self._set_budget(after.counters)
-        if self._planning is not None and self._has_budget and not followed:
+        if self._planning is not None and self._has_budget:
             self._planning.learn(_torch.counters()["arena_limit_bytes"])
         self._most_rest_bytes = max(self._most_rest_bytes, after.counters["rest_bytes"])
 
@@ -138,7 +141,7 @@ class Engine:
         self._hooks.remove()
         self.end_step(completed=False)
         if self._planning is not None:
-            self._planning.close()
+            self._planning.finish()
         self._final = self.report()
         _torch.unload_schedules()
         _torch.stop()
@@ -173,7 +176,9 @@ class Engine:
             outside_bytes=sum(nbytes for nbytes, _ in self._left_alone),
             outside=_by_reason(self._left_alone),
             plan=self._planning.report() if self._planning is not None else None,
-            steps=tuple(self._steps),
+            steps=self._steps.kept(),
+            left_out_steps=self._steps.left_out,
+            left_out_written_bytes=self._steps.left_out_written_bytes,
         )
 
     def observe(self) -> Observation:
@@ -185,7 +190,7 @@ class Engine:
             resident, budget = process.resident_bytes(), self._bounds.process_bytes
         running = self._step_before
         running_s = (time.perf_counter_ns() - running.wall_ns) / 1e9 if running is not None else 0.0
-        return Observation(steps, self._steps[-1] if steps else None, running_s, resident, budget)
+        return Observation(steps, self._steps.latest(), running_s, resident, budget)
 
     # ---- optimizer hooks ------------------------------------------------------------------------------------------
 
@@ -218,7 +223,10 @@ class Engine:
         """From unbounded to the asked share of the peak that the recorded step showed."""
         self._recording = False
         peak = self._unbounded_peak_bytes = counters["live_peak_bytes"]
-        arena = int(peak * (self._bounds.fraction or 0))
+        fraction = self._bounds.fraction or 0
+        arena = int(peak * fraction)
+        if fraction >= 1:  # all of it: with what pages add, so that nothing has to move
+            arena = max(arena, int(counters["held_peak_bytes"] * fraction))
         if not arena:
             self._warn(
                 "no storage was large enough to be managed, so nothing is bounded; "

@@ -15,9 +15,10 @@ from ebbtide import _torch
 
 
 class ModuleNames:
-    """Forward hooks that come and go; used by one thread."""
+    """Forward hooks that come and go; used by one thread. ``native`` is told, or what stands in for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, native: Any = _torch) -> None:
+        self._native = native
         self._handles: list[RemovableHandle] = []
         self._paths: dict[int, str] = {}
         self._before: list[int] = []
@@ -43,8 +44,8 @@ class ModuleNames:
             root = type(module).__name__
             self._paths = {id(part): f"{root}.{path}" if path else root for path, part in module.named_modules()}
         name = self._paths.get(id(module), type(module).__name__)
-        self._before.append(_torch.enter_module(name))
+        self._before.append(self._native.enter_module(name))
 
     def _leave(self, _module: nn.Module, _inputs: object, _output: Any) -> None:
         if not torch.compiler.is_compiling() and self._before:
-            _torch.back_to_module(self._before.pop())
+            self._native.back_to_module(self._before.pop())

@@ -67,23 +67,29 @@ def _field_bytes(text: str, field: str) -> int:
     raise ValueError(f"no {field} in what the kernel reports")
 
 
-def _cgroup_limits(proc: Path) -> list[int]:
-    """Every limit from the process's own group up to the highest that is visible here."""
+def cgroup_files(proc: Path, controller: str, v1_names: tuple[str, ...], v2_names: tuple[str, ...]) -> list[Path]:
+    """The controller's files of every group from the process's own up to the highest that is visible here.
+
+    Not all of them need exist.
+    """
     mounts = read_mounts(proc)
-    limits: list[int] = []
-    names: tuple[str, ...]
+    files: list[Path] = []
     for line in (proc / "self/cgroup").read_text().splitlines():
         _, controllers, group = line.split(":", 2)
         if controllers == "":
-            names, mount = ("memory.max", "memory.high"), _find_cgroup(mounts, "cgroup2", "")
-        elif "memory" in controllers.split(","):
-            names, mount = ("memory.limit_in_bytes",), _find_cgroup(mounts, "cgroup", "memory")
+            names, mount = v2_names, _find_cgroup(mounts, "cgroup2", "")
+        elif controller in controllers.split(","):
+            names, mount = v1_names, _find_cgroup(mounts, "cgroup", controller)
         else:
             continue
         if mount is not None:
-            for directory in _upwards(mount, group):
-                limits += [nbytes for name in names if (nbytes := _read_limit(directory / name)) is not None]
-    return limits
+            files += [directory / name for directory in _upwards(mount, group) for name in names]
+    return files
+
+
+def _cgroup_limits(proc: Path) -> list[int]:
+    files = cgroup_files(proc, "memory", ("memory.limit_in_bytes",), ("memory.max", "memory.high"))
+    return [nbytes for path in files if (nbytes := _read_limit(path)) is not None]
 
 
 def _find_cgroup(mounts: list[Mount], kind: str, controller: str) -> Mount | None:

@@ -1,14 +1,12 @@
 """The optimizer's hooks: where steps end, and which storages are parameters, gradients and optimizer state.
 
 Hooks are global (``torch.optim.optimizer``), so every optimizer is seen, also one built before the session. A step
-ends where an outermost ``optimizer.step`` ends. Outermost is read from the call stack at that moment, not counted:
-a step that raised leaves nothing behind, and every thread has its own stack.
+ends where an outermost ``optimizer.step`` ends.
 """
 
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from types import FrameType
 from typing import Any
 
 import torch
@@ -18,13 +16,11 @@ from torch.utils.hooks import RemovableHandle
 
 from ebbtide import _torch
 from ebbtide.report.run_report import KINDS
+from ebbtide.runtime.outermost import is_outermost
 
 _PARAMETER = KINDS.index("parameter")
 _GRADIENT = KINDS.index("gradient")
 _OPTIMIZER_STATE = KINDS.index("optimizer_state")
-
-# Every optimizer's step runs inside this wrapper, so its frames mark the optimizer steps on a stack.
-_STEP_CODE = Optimizer.profile_hook_step(lambda: None).__code__
 
 
 class OptimizerHooks:
@@ -32,9 +28,17 @@ class OptimizerHooks:
 
     ``on_built`` is called when an optimizer took parameters, before they are classified, ``on_begin`` after that and
     when an optimizer starts to step, ``on_end`` when an outermost step ended. All run on the optimizer's thread.
+    ``native`` is told of kinds and of where optimizers run, or what stands in for it.
     """
 
-    def __init__(self, on_built: Callable[[], None], on_begin: Callable[[], None], on_end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        on_built: Callable[[], None],
+        on_begin: Callable[[], None],
+        on_end: Callable[[], None],
+        native: Any = _torch,
+    ) -> None:
+        self._native = native
         self._on_built = on_built
         self._on_begin = on_begin
         self._on_end = on_end
@@ -54,7 +58,7 @@ class OptimizerHooks:
             original(optimizer, param_group)
             if self._handles:
                 self._on_built()
-                _classify(_parameters(optimizer), _PARAMETER)
+                self._classify(_parameters(optimizer), _PARAMETER)
                 self._on_begin()  # last, so that what parameters moved before is not taken for this step's
 
         self._wrapper = add_param_group
@@ -71,22 +75,19 @@ class OptimizerHooks:
     def _before_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         self._on_begin()
         parameters = list(_parameters(optimizer))
-        _classify(parameters, _PARAMETER)
-        _classify((parameter.grad for parameter in parameters if parameter.grad is not None), _GRADIENT)
+        self._classify(parameters, _PARAMETER)
+        self._classify((parameter.grad for parameter in parameters if parameter.grad is not None), _GRADIENT)
+        self._native.enter_optimizer(True)
 
     def _after_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
-        _classify(_tensors_in(optimizer.state), _OPTIMIZER_STATE)
-        if _is_outermost(sys._getframe(1)):
+        self._classify(_tensors_in(optimizer.state), _OPTIMIZER_STATE)
+        if is_outermost(sys._getframe(1)):
+            self._native.enter_optimizer(False)
             self._on_end()
 
-
-def _is_outermost(step: FrameType) -> bool:
-    frame = step.f_back
-    while frame is not None:
-        if frame.f_code is _STEP_CODE:
-            return False
-        frame = frame.f_back
-    return True
+    def _classify(self, tensors: Iterable[torch.Tensor], kind: int) -> None:
+        """Looks at hundreds of tensors in microseconds, so nothing is remembered that could grow stale."""
+        self._native.classify([tensor for tensor in tensors if tensor.layout is torch.strided], kind)
 
 
 def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
@@ -104,10 +105,3 @@ def _tensors_in(value: object) -> Iterator[torch.Tensor]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _tensors_in(item)
-
-
-def _classify(tensors: Iterable[torch.Tensor], kind: int) -> None:
-    """Native code looks at a few hundred tensors in microseconds, so nothing is remembered that could grow stale."""
-    _torch.classify(
-        [tensor for tensor in tensors if tensor.device.type == "cpu" and tensor.layout is torch.strided], kind
-    )

@@ -34,6 +34,17 @@ from ebbtide.simulate.rooms import Rooms
 _WRITE = int(Access.WRITE)
 
 
+def _usable_ranks(machine: Machine, policy: Policy) -> list[int]:
+    """For each mode of access, the ranks at which it may happen, as bits."""
+    usable = [0, 1, 1, 1]
+    if policy.uses_in_place:
+        for rank, tier in enumerate(machine.tiers):
+            for mode in (1, 2, 3):
+                if tier.in_place.writes if mode & _WRITE else tier.in_place.reads:
+                    usable[mode] |= 1 << rank
+    return usable
+
+
 class Run(Rooms):
     """A simulation. Policies read it and call its verbs."""
 
@@ -41,23 +52,13 @@ class Run(Rooms):
         self, schedule: Schedule, trace: Trace, machine: Machine, page_bytes: PageSize, policy: Policy
     ) -> None:
         self.rank = {tier.name: rank for rank, tier in enumerate(machine.tiers)}
-        super().__init__(trace, machine, pieces_of(schedule, trace, self.rank, page_bytes))
+        pieces = pieces_of(schedule, trace, self.rank, page_bytes)
+        super().__init__(trace, machine, pieces, _usable_ranks(machine, policy))
         self.policy = policy
         self.times = [float(tick.time_ns) for tick in trace.ticks]
-        self._usable = self._usable_ranks()
         self._is_demanded = not (schedule.commands or schedule.begins)
         policy.begins(self)
         self._place()
-
-    def _usable_ranks(self) -> list[int]:
-        """For each mode of access, the ranks at which it may happen, as bits."""
-        usable = [0, 1, 1, 1]
-        if self.policy.uses_in_place:
-            for rank, tier in enumerate(self.machine.tiers):
-                for mode in (1, 2, 3):
-                    if tier.in_place.writes if mode & _WRITE else tier.in_place.reads:
-                        usable[mode] |= 1 << rank
-        return usable
 
     # ---- the beginning -----------------------------------------------------------------------------------------------
 
@@ -157,21 +158,6 @@ class Run(Rooms):
             self.record.stall(tick, cause, began, self.now)
             missing = self._missing(tick)
 
-    def _missing(self, tick: int) -> list[int]:
-        """What the tick uses and cannot use yet."""
-        valid, leaving, missing = self.valid, self.leaving, []
-        for piece, mode, _ in self.pieces.uses[tick]:
-            is_valid = valid[piece]
-            if is_valid & 1 and not leaving[piece] & 1:
-                continue
-            if not is_valid and piece in self.unborn:
-                continue
-            here = is_valid & ~leaving[piece] & self._usable[mode]
-            if here and not any(copy.due <= self.at for copy in self.copies.get(piece, ()) if copy.target == 0):
-                continue
-            missing.append(piece)
-        return missing
-
     def _use(self, tick: int) -> float:
         """The operation touches what it uses; returns how long it takes."""
         extra_ns, policy, order, valid = 0.0, self.policy, self.order, self.valid
@@ -223,16 +209,6 @@ class Run(Rooms):
             self._take(piece, rank)
         else:
             self.unborn.append(piece)
-
-    def _give_room(self) -> None:
-        """To what is born, in order. On an exclusive machine it comes last, when all else that the tick needs is there,
-        and all at once: until then copies may take the room (the judge of tiertrace/1)."""
-        if self.exclusive:
-            wanted = sum(self.pieces.room[piece] for piece in self.unborn)
-            if not self.unborn or wanted > self.free(0) or self._missing(self.at % self.n_ticks):
-                return
-        while self.unborn and self.pieces.room[self.unborn[0]] <= self.free(0):
-            self._take(self.unborn.popleft(), 0)
 
     def _issue(self, command: Command, piece: int) -> None:
         source = self.rank[command.source]

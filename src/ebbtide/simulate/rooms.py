@@ -3,7 +3,6 @@
 ``engine`` runs a step on top of this; the rules stand there.
 """
 
-from abc import ABC, abstractmethod
 from collections import deque
 from math import inf
 
@@ -15,11 +14,13 @@ from ebbtide.simulate.pieces import Pieces
 from ebbtide.simulate.record import Record
 
 
-class Rooms(ABC):
+class Rooms:
     """Bit r of ``valid``, ``held`` and ``leaving`` stands for the tier of rank r: contents there; room there; room that
     goes once the copies from there are done."""
 
-    def __init__(self, trace: Trace, machine: Machine, pieces: Pieces) -> None:
+    def __init__(self, trace: Trace, machine: Machine, pieces: Pieces, usable: list[int]) -> None:
+        self._usable = usable
+        """For each mode of access, the ranks at which it may happen, as bits."""
         self.trace, self.machine, self.pieces, self.exclusive = trace, machine, pieces, machine.exclusive
         self.n_ticks, self.n_tiers = len(trace.ticks), len(machine.tiers)
         count = len(pieces)
@@ -175,9 +176,35 @@ class Rooms(ABC):
         self.leaving[piece] &= ~bit
         self._give_up(rank, self.pieces.room[piece] - freed)
 
-    @abstractmethod
+    def _missing(self, tick: int) -> list[int]:
+        """What the tick uses and cannot use yet."""
+        valid, leaving, missing = self.valid, self.leaving, []
+        for piece, mode, _ in self.pieces.uses[tick]:
+            is_valid = valid[piece]
+            if is_valid & 1 and not leaving[piece] & 1:
+                continue
+            if not is_valid and piece in self.unborn:
+                continue
+            here = is_valid & ~leaving[piece] & self._usable[mode]
+            if here and not any(copy.due <= self.at for copy in self.copies.get(piece, ()) if copy.target == 0):
+                continue
+            missing.append(piece)
+        return missing
+
     def _give_room(self) -> None:
-        """To what is born."""
+        """To what is born, in order. On an exclusive machine it comes last, when all else that the tick needs is there,
+        and all at once: until then copies may take the room (the judge of tiertrace/1)."""
+        if self.exclusive:
+            if (
+                self.unborn
+                and sum(self.pieces.room[piece] for piece in self.unborn) <= self.free(0)
+                and not self._missing(self.at % self.n_ticks)
+            ):
+                while self.unborn:
+                    self._take(self.unborn.popleft(), 0)
+            return
+        while self.unborn and self.pieces.room[self.unborn[0]] <= self.free(0):
+            self._take(self.unborn.popleft(), 0)
 
     def _die(self, piece: int) -> None:
         """A storage's contents are gone, and the copies of them end unheard."""

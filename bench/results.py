@@ -1,0 +1,63 @@
+"""The file of results: every run of every cell, and which tuned run each is paired with. Written whole after each run.
+
+A record is what ``children.run_child`` returns with ``cell``, ``pair`` (0, 1, ...), ``steps_run``, ``baseline`` (the
+number of the tuned run beside it; None for tuned runs and where that failed), ``began`` (UTC) and ``bandwidth``
+(bytes a second, probed at the start of the round: ``read``, ``write``, ``both``).
+"""
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FORMAT = "ebbtide-bench"
+VERSION = 1
+
+
+@dataclass(slots=True)
+class Results:
+    """``runs`` in the order they were made; ``failures``: a cell's name and why it has no (more) pairs."""
+
+    path: Path
+    machine: dict[str, Any]
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def open(path: Path, machine: dict[str, Any]) -> "Results":
+        """Those in the file, or none. Raises ValueError for a file of another kind."""
+        if not path.exists():
+            return Results(path, machine)
+        return Results.read(path)
+
+    @staticmethod
+    def read(path: Path) -> "Results":
+        value = json.loads(path.read_text())
+        if not isinstance(value, dict) or (value.get("format"), value.get("version")) != (FORMAT, VERSION):
+            raise ValueError(f"{path} holds no results of this benchmark (format {FORMAT!r}, version {VERSION})")
+        return Results(path, value["machine"], value["runs"], value["failures"])
+
+    def write(self) -> None:
+        value = {"format": FORMAT, "version": VERSION, "machine": self.machine}
+        value |= {"runs": self.runs, "failures": self.failures}
+        partial = self.path.with_name(self.path.name + ".partial")
+        partial.write_text(json.dumps(value, indent=1) + "\n")
+        os.replace(partial, self.path)
+
+    def of(self, name: str) -> list[dict[str, Any]]:
+        return [run for run in self.runs if run["cell"] == name]
+
+    def pairs(self, name: str) -> int:
+        """How many runs of the cell have a tuned run beside them."""
+        return sum(run["baseline"] is not None for run in self.of(name))
+
+    def add(self, record: dict[str, Any]) -> int:
+        """Keeps it on disk, and returns its number."""
+        self.runs.append(record)
+        self.write()
+        return len(self.runs) - 1
+
+    def fail(self, name: str, why: str) -> None:
+        self.failures[name] = why
+        self.write()

@@ -1,0 +1,240 @@
+"""Steps of the networks that the published methods were shown on, from their shapes alone: no framework, no weights.
+
+Every operator reads and writes whole storages; its FLOPs and bytes give its time by a roofline (``Chip``). Saved
+tensors live until their backward operator. Shapes are those of the networks' papers.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ebbtide.ir.base import Origin
+from ebbtide.ir.trace import Access, Accesses, Storage, StorageKind, Tick, Trace
+
+R, W = int(Access.READ), int(Access.WRITE)
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """What operators reach: FLOPs and bytes a second."""
+
+    flops_per_s: float
+    bytes_per_s: float
+
+
+XEON = Chip(2.2e12, 105e9)
+"""One socket of Cascade Lake, 24 cores: assumed, 60 % of 24 cores x 2.4 GHz x 64 FLOPs; six channels of DDR4."""
+GPU = Chip(60e12, 700e9)
+"""A GPU in half precision: assumed, about half of an RTX-class board's data sheet."""
+
+GPU_FP32 = Chip(9e12, 500e9)
+"""An RTX 2080 Ti, AutoTM's GPU, in fp32: assumed, 70 to 80 % of its data sheet."""
+
+
+@dataclass
+class Builder:
+    """Operators in order; a storage lives from its first use to its last, a persistent one for ever."""
+
+    chip: Chip
+    ticks: list[Tick] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    kinds: list[StorageKind] = field(default_factory=list)
+    uses: list[dict[int, int]] = field(default_factory=list)
+
+    def storage(self, nbytes: float, kind: StorageKind = StorageKind.ACTIVATION) -> int:
+        self.sizes.append(max(int(nbytes), 1))
+        self.kinds.append(kind)
+        self.uses.append({})
+        return len(self.sizes) - 1
+
+    def operator(self, name: str, module: str, flops: float, reads: list[int], writes: list[int]) -> None:
+        for numbers, mode in ((reads, R), (writes, W)):
+            for number in numbers:
+                self.uses[number][len(self.ticks)] = self.uses[number].get(len(self.ticks), 0) | mode
+        nbytes = sum(self.sizes[number] for number in (*reads, *writes))
+        seconds = max(flops / self.chip.flops_per_s, nbytes / self.chip.bytes_per_s)
+        self.ticks.append(Tick(max(round(seconds * 1e9), 1), name, module, round(flops), nbytes))
+
+    def trace(self, name: str) -> Trace:
+        n_ticks, storages = len(self.ticks), []
+        lasting = (StorageKind.PARAMETER, StorageKind.OPTIMIZER_STATE)
+        for nbytes, kind, uses in zip(self.sizes, self.kinds, self.uses, strict=True):
+            life = (0, n_ticks) if kind in lasting else (min(uses), max(uses) + 1)
+            storages.append(Storage(nbytes, kind, *life, persistent=kind in lasting))
+        rows = [(number, tick, mode) for number, uses in enumerate(self.uses) for tick, mode in sorted(uses.items())]
+        columns = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+        return Trace(name, Origin.ASSUMED, tuple(self.ticks), tuple(storages), Accesses(*columns))
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A forward operator and what its backward needs: ``saved`` storages, its weights, twice its FLOPs."""
+
+    name: str
+    module: str
+    flops: float
+    reads: tuple[int, ...]
+    saved: tuple[int, ...]
+    weights: tuple[int, ...]
+    output: int
+
+
+def train(build: Builder, forward: list[Operator], update: bool) -> None:
+    """Runs the operators, then their backward in reverse; with ``update`` an SGD step with momentum at the end.
+
+    The gradient of a storage that several operators read is accumulated in place. Without an update a weight's
+    gradient is taken away by the next operator, as an engine does that has its optimizer on the CPU.
+    """
+    for op in forward:
+        build.operator(op.name, op.module, op.flops, [*op.reads, *op.weights], [op.output])
+    gradient: dict[int, int] = {}
+    weight_gradients: list[tuple[int, int]] = []
+    taken: list[int] = []
+    for op in reversed(forward):
+        incoming = gradient.get(op.output, op.output)
+        outgoing = []
+        for number in op.reads:
+            if build.kinds[number] is StorageKind.ACTIVATION:
+                if number not in gradient:
+                    gradient[number] = build.storage(build.sizes[number])
+                outgoing.append(gradient[number])
+        mine = [build.storage(build.sizes[weight], StorageKind.GRADIENT) for weight in op.weights]
+        reads = list(dict.fromkeys([incoming, *op.saved, *op.weights]))
+        build.operator(f"{op.name}_backward", op.module, 2 * op.flops, [*reads, *taken], [*outgoing, *mine])
+        weight_gradients += zip(op.weights, mine, strict=True)
+        taken = [] if update else mine
+    if not update:
+        return
+    for weight, grad in weight_gradients:
+        momentum = build.storage(build.sizes[weight], StorageKind.OPTIMIZER_STATE)
+        build.operator("sgd", "", 4 * build.sizes[weight] / 4, [grad, weight, momentum], [weight, momentum])
+
+
+class Convolutions:
+    """A chain of convolutions with batch normalisation and ReLU, in fp32."""
+
+    def __init__(self, batch: int, chip: Chip, size: int, channels: int = 3) -> None:
+        self.build, self.batch, self.size, self.channels = Builder(chip), batch, size, channels
+        self.operators: list[Operator] = []
+        self.at = self.build.storage(batch * channels * size * size * 4, StorageKind.ACTIVATION)
+        self.build.operator("load", "", 0.0, [], [self.at])
+
+    def convolution(self, channels: int, kernel: int, stride: int = 1, relu: bool = True, norm: bool = True) -> None:
+        module = f"conv{len(self.operators)}"
+        self.size //= stride
+        elements = self.batch * channels * self.size**2
+        flops = 2.0 * elements * self.channels * kernel**2
+        weight = self.build.storage(4 * channels * self.channels * kernel**2, StorageKind.PARAMETER)
+        source, self.at = self.at, self.build.storage(4 * elements)
+        self.operators.append(Operator("convolution", module, flops, (source,), (source,), (weight,), self.at))
+        if norm:
+            scale = self.build.storage(8 * channels, StorageKind.PARAMETER)
+            source, self.at = self.at, self.build.storage(4 * elements)
+            self.operators.append(
+                Operator("batch_norm", module, 5.0 * elements, (source,), (source,), (scale,), self.at)
+            )
+        if relu:
+            source, self.at = self.at, self.build.storage(4 * elements)
+            self.operators.append(Operator("relu", module, elements, (source,), (self.at,), (), self.at))
+        self.channels = channels
+
+    def add(self, other: int) -> None:
+        total = self.build.storage(self.build.sizes[self.at])
+        flops = self.build.sizes[self.at] / 4
+        self.operators.append(Operator("add_relu", "add", flops, (self.at, other), (total,), (), total))
+        self.at = total
+
+    def finish(self, name: str) -> Trace:
+        train(self.build, self.operators, update=True)
+        return self.build.trace(name)
+
+
+def resnet(blocks: tuple[int, int, int, int], batch: int, chip: Chip, size: int = 224) -> Trace:
+    """Bottleneck ResNets: (3, 4, 6, 3) is ResNet-50, (3, 24, 36, 3) ResNet-200. Left out: pooling, the classifier."""
+    net = Convolutions(batch, chip, size)
+    net.convolution(64, 7, stride=2)
+    net.convolution(64, 1, stride=2)  # in place of the pooling
+    for stage, count in enumerate(blocks):
+        width = 64 * 2**stage
+        for block in range(count):
+            stride = 2 if stage and not block else 1
+            came, channels, extent = net.at, net.channels, net.size
+            net.convolution(width, 1, stride)
+            net.convolution(width, 3)
+            net.convolution(4 * width, 1, relu=False)
+            if block == 0:
+                main, net.at, net.channels, net.size = net.at, came, channels, extent
+                net.convolution(4 * width, 1, stride, relu=False)
+                came, net.at = net.at, main
+            net.add(came)
+    return net.finish(f"ResNet-{3 * sum(blocks) + 2} b{batch}")
+
+
+def vgg(depths: tuple[int, int, int, int, int], batch: int, chip: Chip, size: int = 224) -> Trace:
+    """VGG with so many 3 x 3 convolutions a stage; (2, 2, 4, 4, 4) is VGG-19 without its classifier."""
+    net = Convolutions(batch, chip, size)
+    for stage, (depth, width) in enumerate(zip(depths, (64, 128, 256, 512, 512), strict=True)):
+        for layer in range(depth):
+            net.convolution(width, 3, stride=2 if stage and not layer else 1, norm=False)
+    return net.finish(f"VGG-{sum(depths) + 3} b{batch}")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A decoder-only transformer: ``kv`` is the width of keys and of values."""
+
+    name: str
+    layers: int
+    hidden: int
+    kv: int
+    feed_forward: int
+    vocabulary: int
+
+
+OPT_6_7B = Shape("OPT-6.7B", 32, 4096, 4096, 16384, 50272)
+BLOOM_7B = Shape("Bloom-7B", 30, 4096, 4096, 16384, 250880)
+BERT_LARGE = Shape("BERT-large", 24, 1024, 1024, 4096, 30522)
+FALCON_7B = Shape("Falcon-7B", 32, 4544, 64, 18176, 65024)
+
+
+def transformer(shape: Shape, batch: int, length: int, chip: Chip) -> Trace:
+    """Forward and backward in half precision, a sequence classifier on top; the optimizer is elsewhere.
+
+    Every weight and every bias is a tensor of its own, 16 a layer, as 10Cache's table has them for OPT.
+    """
+    build, tokens, d = Builder(chip), batch * length, shape.hidden
+    operators: list[Operator] = []
+
+    def weights(*counts: int) -> tuple[int, ...]:
+        return tuple(build.storage(2 * count, StorageKind.PARAMETER) for count in counts)
+
+    def operator(
+        name: str, module: str, flops: float, reads: tuple[int, ...], owns: tuple[int, ...], width: int
+    ) -> int:
+        output = build.storage(2 * tokens * width)
+        operators.append(Operator(name, module, flops, reads, reads, owns, output))
+        return output
+
+    def linear(module: str, source: int, into: int, out: int) -> int:
+        return operator("linear", module, 2.0 * tokens * into * out, (source,), weights(into * out, out), out)
+
+    ids = build.storage(8 * tokens)
+    build.operator("load", "", 0.0, [], [ids])
+    at = operator("embedding", "embedding", tokens * d, (ids,), weights(shape.vocabulary * d, 2050 * d), d)
+    for layer in range(shape.layers):
+        name = f"layer{layer}"
+        normed = operator("layer_norm", f"{name}.norm1", 8.0 * tokens * d, (at,), weights(d, d), d)
+        q = linear(f"{name}.q", normed, d, d)
+        k, v = linear(f"{name}.k", normed, d, shape.kv), linear(f"{name}.v", normed, d, shape.kv)
+        mixed = operator("attention", f"{name}.attention", 4.0 * tokens * length * d, (q, k, v), (), d)
+        projected = linear(f"{name}.out", mixed, d, d)
+        at = operator("add", f"{name}.add1", tokens * d, (at, projected), (), d)
+        normed = operator("layer_norm", f"{name}.norm2", 8.0 * tokens * d, (at,), weights(d, d), d)
+        wide = linear(f"{name}.fc1", normed, d, shape.feed_forward)
+        active = operator("relu", f"{name}.relu", tokens * shape.feed_forward, (wide,), (), shape.feed_forward)
+        narrow = linear(f"{name}.fc2", active, shape.feed_forward, d)
+        at = operator("add", f"{name}.add2", tokens * d, (at, narrow), (), d)
+    normed = operator("layer_norm", "norm", 8.0 * tokens * d, (at,), weights(d, d), d)
+    operator("linear", "score", 4.0 * tokens * d, (normed,), weights(2 * d), 2)
+    train(build, operators, update=False)
+    return build.trace(f"{shape.name} b{batch}")

@@ -1,0 +1,85 @@
+// Records a step on what plain PyTorch allocates: nothing moves, and every CPU storage is seen, however small.
+//
+// Storages are known by their addresses. One that was born before the recorder is met at its first use, or when
+// Python names it; from then on its end is seen too, if PyTorch's own allocator made it. Other memory (a mapped file,
+// a NumPy array) ends unseen: it counts as there until something else lies at its address.
+#pragma once
+
+#include <c10/core/Allocator.h>
+
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+
+#include "watch.hpp"
+
+namespace ebbtide {
+
+class PlainRecorder final : public Watch {
+ public:
+  explicit PlainRecorder(c10::Allocator& previous) : previous_(previous) {}
+
+  void* allocate(std::size_t nbytes);
+  void release(void* address);
+  void watch(bool watches);  // what is there is forgotten, and met again at its next use
+  void child() { in_child_ = true; }
+
+  bool on() const override { return records() && !in_child_; }
+  bool records() const override { return records_.load(std::memory_order_relaxed); }
+  const void* find(c10::StorageImpl& storage) override;
+  void enter(const char* name, std::span<const Operand> operands, Work work) override;
+  void leave() override;
+  std::uint64_t note_need(const char* name, std::span<const Operand> operands) override;
+  void prefetch(std::span<const Operand>) override {}
+  void begin_step(bool record) override;
+  void end_step(bool completed) override;
+  Recording take_recording() override;
+  void describe(const char* arguments, Phase phase) override;
+  std::uint32_t enter_module(const char* name) override;
+  std::uint32_t enter_module(std::uint32_t number) override;
+  std::uint32_t module() override;
+  void classify(const void* address, Kind kind) override;
+
+ private:
+  using Lock = std::lock_guard<std::mutex>;
+
+  struct Live {
+    std::uint64_t serial = 0;
+    std::uint64_t nbytes = 0;
+    Kind kind = Kind::Other;
+    bool classified = false;
+    bool born_in_step = false;
+    bool born_in_operator = false;    // and that operator has not ended yet
+    bool end_is_seen = true;
+    std::uint32_t recorded = kNever;  // its number in the recording under way
+    std::uint64_t used_by = 0;        // serial of the operator that used it last
+  };
+
+  bool on_step_thread() const;
+  void begin_to_watch(const void* address, Live live, std::uint32_t birth, std::uint32_t allocation);
+  void ended(std::unordered_map<const void*, Live>::iterator entry);
+
+  c10::Allocator& previous_;
+  std::mutex mutex_;  // guards all below
+  std::unordered_map<const void*, Live> live_;
+  std::optional<Recording> recording_;
+  Recording recorded_;
+  std::atomic<bool> records_ = false;
+  std::atomic<bool> in_child_ = false;
+  std::atomic<bool> watches_ = false;
+  bool in_step_ = false;
+  const void* step_thread_ = nullptr;
+  Clock clock_;
+  std::uint64_t serials_ = 0;
+  std::uint64_t operators_ = 0;
+};
+
+// Puts the recorder in front of the CPU allocator, once; it stays there until the process ends. Throws
+// std::runtime_error where an arena or another allocator is in the way.
+PlainRecorder& install_plain_recorder();
+
+// Of the storages that the recorder saw the birth of. Null before there is one.
+c10::DeleterFnPtr watched_deleter();
+
+}  // namespace ebbtide

@@ -1,0 +1,48 @@
+#include "watch.hpp"
+
+#include "allocator.hpp"
+
+namespace ebbtide {
+
+namespace {
+
+Watch* watch = nullptr;
+
+class ArenaWatch final : public Watch {
+ public:
+  explicit ArenaWatch(Arena& arena) : arena_(arena) {}
+
+  bool on() const override { return !arena_.in_child(); }
+  bool records() const override { return arena_.records(); }
+  const void* find(c10::StorageImpl& storage) override {
+    const void* address = storage._mutable_data_ptr_no_checks().get();
+    return address != nullptr && arena_.contains(address) ? address : nullptr;
+  }
+
+  void enter(const char* name, std::span<const Operand> operands, Work work) override { arena_.enter(name, operands, work); }
+  void leave() override {
+    if (!arena_.in_child()) arena_.leave();
+  }
+  std::uint64_t note_need(const char* name, std::span<const Operand> operands) override { return arena_.note_need(name, operands); }
+  void prefetch(std::span<const Operand> operands) override { arena_.prefetch(operands); }
+
+  void begin_step(bool record) override { arena_.begin_step(record); }
+  void end_step(bool completed) override { arena_.end_step(completed); }
+  Recording take_recording() override { return arena_.take_recording(); }
+  void describe(const char* arguments, Phase phase) override { arena_.describe(arguments, phase); }
+  std::uint32_t enter_module(const char* name) override { return arena_.enter_module(name); }
+  std::uint32_t enter_module(std::uint32_t number) override { return arena_.enter_module(number); }
+  std::uint32_t module() override { return arena_.module(); }
+  void classify(const void* address, Kind kind) override { arena_.classify(address, kind); }
+
+ private:
+  Arena& arena_;
+};
+
+}  // namespace
+
+Watch* the_watch() { return watch; }
+void set_watch(Watch* chosen) { watch = chosen; }
+void watch_arena() { watch = new ArenaWatch(*the_arena()); }
+
+}  // namespace ebbtide

@@ -1,0 +1,90 @@
+"""A trace's storages as columns, since an analysis asks all of them the same questions."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ebbtide.ir.base import Ints
+from ebbtide.ir.trace import StorageKind, Trace
+
+Flags = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """Row i is ``trace.storages[i]``. ``first`` and ``last`` are ticks of its first and last access, -1 for none."""
+
+    nbytes: Ints
+    birth: Ints
+    death: Ints
+    persistent: Flags
+    scratch: Flags
+    kind: npt.NDArray[np.object_]
+    first: Ints
+    last: Ints
+
+    def __len__(self) -> int:
+        return len(self.nbytes)
+
+
+def columns_of(trace: Trace) -> Columns:
+    rows, used = trace.storages, trace.accesses.storage
+    first, last = np.full(len(rows), -1, dtype=np.int64), np.full(len(rows), -1, dtype=np.int64)
+    begins = np.flatnonzero(np.diff(used, prepend=-1))
+    ends = np.append(begins[1:], len(used)) - 1 if len(begins) else begins
+    first[used[begins]] = trace.accesses.tick[begins]
+    last[used[ends]] = trace.accesses.tick[ends]
+    return Columns(
+        np.array([row.nbytes for row in rows], dtype=np.int64),
+        np.array([row.birth for row in rows], dtype=np.int64),
+        np.array([row.death for row in rows], dtype=np.int64),
+        np.array([row.persistent for row in rows], dtype=bool),
+        np.array([row.scratch for row in rows], dtype=bool),
+        np.array([row.kind for row in rows], dtype=object),
+        first,
+        last,
+    )
+
+
+def has_accesses(trace: Trace) -> bool:
+    """Whether it is known when storages are used: a CUDA memory snapshot, for one, holds allocations only."""
+    return len(trace.accesses) > 0
+
+
+def modules_of(trace: Trace) -> list[str]:
+    """The module that each storage belongs to, "" if none is known.
+
+    That is the one that allocated it; else the first that uses it, as of a parameter; else that of the only parameter
+    or gradient of its size that some tick uses along with it, as of an optimizer's state.
+    """
+    found, n_ticks, rows = [storage.module for storage in trace.storages], len(trace.ticks), trace.accesses
+    module_at = [tick.module for tick in trace.ticks]
+    uses = list(zip(rows.storage.tolist(), (rows.tick % n_ticks).tolist(), strict=True))
+    for storage, tick in uses:
+        found[storage] = found[storage] or module_at[tick]
+    owner: dict[tuple[int, int], str] = {}  # (tick, bytes) -> module, "" where there are several
+    owners = (StorageKind.PARAMETER, StorageKind.GRADIENT)
+    for storage, tick in uses:
+        row = trace.storages[storage]
+        if row.kind in owners and found[storage]:
+            key = (tick, row.nbytes)
+            owner[key] = found[storage] if owner.get(key, found[storage]) == found[storage] else ""
+    for storage, tick in uses:
+        row = trace.storages[storage]
+        if row.kind is StorageKind.OPTIMIZER_STATE and not found[storage]:
+            found[storage] = owner.get((tick, row.nbytes), "")
+    return found
+
+
+def common_root(modules: list[str]) -> str:
+    """What all names begin with, whole parts and a dot at the end: "GPT2LMHeadModel."; "" if nothing, or if they are
+    not names of modules (but places in a program, as in a memory snapshot)."""
+    names = [name.split(".") for name in set(modules) if name]
+    if not names or not all(part.replace("_", "a").isalnum() for name in names for part in name):
+        return ""
+    shared = 0
+    while all(len(name) > shared + 1 and name[shared] == names[0][shared] for name in names):
+        shared += 1
+    return "".join(f"{part}." for part in names[0][:shared])

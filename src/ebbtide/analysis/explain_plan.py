@@ -1,0 +1,152 @@
+"""What a plan does with a storage, and why, in sentences."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from ebbtide.ir.base import Ints
+from ebbtide.ir.occupancy import arena_pages, live_bytes, occupancy, paged_bytes
+from ebbtide.ir.plan import Plan, Stay
+from ebbtide.ir.trace import Trace, idle_intervals
+from ebbtide.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Bytes [low, high) have no room on the fast tier during ticks [gone, back), and are valid there from ``there``.
+
+    ``back`` is None if they do not come back. ``tier`` has them meanwhile, "" if the plan does not say; ``written`` are
+    the ticks of the copy there, None if they were there before.
+    """
+
+    low: int
+    high: int
+    gone: int
+    back: int | None
+    there: int | None
+    tier: str
+    written: tuple[int, int] | None
+
+
+class PlanView:
+    """A plan for ``trace``. ``fast`` is the tier that its budget bounds; by default the one with the most stays."""
+
+    def __init__(self, trace: Trace, plan: Plan, fast: str = "") -> None:
+        self._trace, self._plan = trace, plan
+        self._stays: dict[int, list[Stay]] = defaultdict(list)
+        for stay in plan.stays:
+            self._stays[stay.storage].append(stay)
+        tiers = Counter(stay.tier for stay in plan.stays)
+        self.fast = fast if fast in tiers or not tiers else tiers.most_common(1)[0][0]
+        self._level = occupancy(trace, plan.stays, [self.fast], arena_pages)[self.fast]
+        self._live = live_bytes(trace, arena_pages)
+
+    @property
+    def title(self) -> str:
+        plan = self._plan
+        return f"plan ({plan.planner}, {plan.status}, budget {format_bytes(plan.budget_bytes)})"
+
+    def at(self, tick: int) -> str:
+        """How full the fast tier is."""
+        held = format_bytes(int(self._level[tick]))
+        return f"{self.title}: holds {held} on {self.fast} at that tick"
+
+    def short(self, number: int) -> str:
+        """Where it is away, "" if it never is."""
+        gaps = [
+            f"from tick {self._tick(gap.gone)} " + (f"to {self._tick(gap.back)}" if gap.back is not None else "on")
+            for gap in self.gaps(number)
+        ]
+        return f"planned away {', '.join(gaps)}" if gaps else ""
+
+    def lines(self, number: int) -> Iterator[str]:
+        gaps = list(self.gaps(number))
+        if not gaps:
+            tiers = ", ".join(sorted({stay.tier for stay in self._stays[number]})) or "no tier"
+            yield f"{self.title}: on {tiers} throughout"
+            yield from self._why_it_stays(number)
+            return
+        for gap in gaps:
+            yield f"{self.title}: {self._gap_text(gap, number)}"
+        fullest = max(_most(self._level, gap.gone, self._until(gap, number)) for gap in gaps)
+        needed = fullest + self._room(number)
+        more = needed - self._plan.budget_bytes
+        if more > 0:
+            yield (
+                f"to stay, with all else as planned, it would need {format_bytes(more)} more fast memory: a budget of "
+                f"{format_bytes(needed)}"
+            )
+        else:
+            yield "it could stay within the budget, with all else as planned"
+
+    def _gap_text(self, gap: Gap, number: int) -> str:
+        whole = (gap.low, gap.high) == (0, self._trace.storages[number].nbytes)
+        part = "" if whole else f"bytes {gap.low:,}-{gap.high:,} "
+        to = f" to {gap.tier}" if gap.tier else ""
+        how = ", without a write: it is clean"
+        if gap.written is not None:
+            how = f", written{to} from tick {self._tick(gap.written[0])} to {self._tick(gap.written[1])}"
+        comes = "does not come back"
+        if gap.back is not None:
+            comes = f"starts back at tick {self._tick(gap.back)} and is there from tick {self._tick(gap.there or 0)}"
+        return f"{part}leaves by tick {self._tick(gap.gone)}{how}; {comes}"
+
+    def gaps(self, number: int) -> Iterator[Gap]:
+        """The times without room on the fast tier, of each piece of the storage that is ever there."""
+        storage, stays, n_ticks = self._trace.storages[number], self._stays[number], len(self._trace.ticks)
+        cuts = sorted({cut for stay in stays for cut in (stay.low, stay.high)})
+        for low, high in pairwise(cuts):
+            cover = sorted((row for row in stays if row.low <= low and high <= row.high), key=lambda row: row.start)
+            fast = [row for row in cover if row.tier == self.fast]
+            slow = [row for row in cover if row.tier != self.fast]
+            ends: list[tuple[int | None, int | None]] = [(row.start, row.valid_from) for row in fast[1:]]
+            if fast and storage.persistent:
+                ends.append((fast[0].start + n_ticks, fast[0].valid_from + n_ticks))
+            elif fast:
+                ends.append((None, None))
+            for row, (back, there) in zip(fast, ends, strict=True):
+                if row.stop < (storage.death if back is None else back):
+                    tier, written = self._held_by(row, slow, storage.persistent)
+                    yield Gap(low, high, row.stop, back, there, tier, written)
+
+    def _held_by(self, left: Stay, slow: list[Stay], repeats: bool) -> tuple[str, tuple[int, int] | None]:
+        """The tier with the contents when the stay ``left`` on the fast tier ends, and the ticks of the copy there."""
+        for shift in (-len(self._level), 0, len(self._level)) if repeats else (0,):
+            for stay in slow:
+                start, valid_from = stay.start + shift, stay.valid_from + shift
+                if start <= left.stop < stay.stop + shift:
+                    copied = start >= left.start and valid_from > start
+                    return stay.tier, (start, valid_from) if copied else None
+        return "", None
+
+    def _tick(self, tick: int) -> str:
+        return f"{tick % len(self._level):,}"
+
+    def _until(self, gap: Gap, number: int) -> int:
+        return self._trace.storages[number].death if gap.back is None else gap.back
+
+    def _room(self, number: int) -> int:
+        return paged_bytes(self._trace, number, 0, self._trace.storages[number].nbytes, arena_pages)
+
+    def _why_it_stays(self, number: int) -> Iterator[str]:
+        """By what is alive while the storage is idle for longest."""
+        found = idle_intervals(self._trace)
+        mine = np.flatnonzero((found.storage == number) & (found.until > found.after + 1))
+        if not len(mine):
+            return
+        row = mine[int(found.idle_ns[mine].argmax())]
+        most = _most(self._live, int(found.after[row]) + 1, int(found.until[row]))
+        held = f"while it is idle, live tensors reach {format_bytes(most)}"
+        if most <= self._plan.budget_bytes:
+            yield f"{held}, which the budget holds: nothing has to leave"
+        else:
+            yield f"{held}: the plan makes room by moving others"
+
+
+def _most(level: Ints, first: int, stop: int) -> int:
+    """Of a level of one step, in ticks [first, stop) of the circle."""
+    ticks: Ints = np.arange(first, min(stop, first + len(level))) % len(level)
+    return int(level[ticks].max())

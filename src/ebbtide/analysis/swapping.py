@@ -1,0 +1,211 @@
+"""Which idle intervals are long enough to move a storage out and back: alone, and when all of them share the links.
+
+The swap rule: a storage of S bytes that is idle for A moves without slowing compute if
+``A >= latency_out + S / bytes_per_s_out + latency_back + S / bytes_per_s_back``: our reconstruction of the rule that
+Pinpointing describes. It looks at each interval alone. In a queue the links are busy with other storages:
+the intervals with the most bytes x ATI book first, each out as early and back as late as its links have time, and an
+interval fits if it is out before it has to start back. A link carries on with one copy where another left off, as the
+runtime's chunks do, and steps repeat, so time is a circle. No storage that fits is late, whatever else fits.
+
+Left out: that a storage which was not written needs no copy out, the slowdown of compute by copies, room on the slow
+tier, and what two links of one group could carry more than each of them alone: they take turns.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ebbtide.analysis.columns import Flags, Floats, columns_of
+from ebbtide.analysis.intervals import byte_seconds
+from ebbtide.ir.base import Ints, Origin
+from ebbtide.ir.machine import InPlace, Link, Machine, Tier
+from ebbtide.ir.trace import Trace, idle_intervals
+
+_AT_ONCE = 256
+"""Intervals of which the hopeless ones are told apart together, before the others are booked one by one."""
+OUTLIER_PERCENTILE = 99
+"""An outlier moves without slowing compute and has more bytes x ATI than this part of all intervals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The way from the fastest tier to a slow one and back. ``shared``: both directions are one server."""
+
+    tier: str
+    out: Link
+    back: Link
+    shared: bool
+
+    def out_ns(self, nbytes: Ints) -> Ints:
+        return copy_ns(self.out, nbytes)
+
+    def back_ns(self, nbytes: Ints) -> Ints:
+        return copy_ns(self.back, nbytes)
+
+    def most_bytes(self, idle_ns: float) -> int:
+        """The largest storage that may move in an interval; the swap line of a chart of size against ATI."""
+        left = idle_ns - self.out.latency_ns - self.back.latency_ns
+        return max(0, int(left / 1e9 / (1 / self.out.bytes_per_s + 1 / self.back.bytes_per_s)))
+
+
+def route_of(machine: Machine, tier: str | None = None) -> Route | None:
+    """To ``tier``, or to the first slow tier that has links both ways; None if there is none."""
+    fast = machine.tiers[0].name
+    limits = {group.name: group.bytes_per_s for group in machine.groups}
+    for slow in machine.tiers[1:]:
+        out, back = machine.link(fast, slow.name), machine.link(slow.name, fast)
+        if out is None or back is None or tier not in (None, slow.name):
+            continue
+        if out.shares is None or out.shares != back.shares:
+            return Route(slow.name, out, back, shared=False)
+        return Route(slow.name, out, back, limits[out.shares] < out.bytes_per_s + back.bytes_per_s)
+    return None
+
+
+def assumed_route(out_bytes_per_s: int, back_bytes_per_s: int | None = None) -> Route:
+    """A slow tier of which only the bandwidths are known (one for both directions, or one each)."""
+    back = back_bytes_per_s or out_bytes_per_s
+    tiers = (Tier("fast", InPlace.ALL), Tier("slow", InPlace.NOTHING))
+    links = (Link("fast", "slow", out_bytes_per_s), Link("slow", "fast", back))
+    found = route_of(Machine("given bandwidths", Origin.ASSUMED, tiers, links))
+    assert found is not None
+    return found
+
+
+def copy_ns(link: Link, nbytes: Ints) -> Ints:
+    """A copy's time alone on its link, rounded up."""
+    time = np.ceil(nbytes.astype(np.float64) * (1e9 / link.bytes_per_s))
+    result: Ints = link.latency_ns + np.minimum(time, 2.0**61).astype(np.int64)
+    return result
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """Every idle interval, the most ``byte_seconds`` first: ``storage`` of ``nbytes`` is idle in ticks (after, until).
+
+    ``alone``: fits by the swap rule. ``queued``: fits with all that come before it in the queue. During ticks
+    [gone, back) its room is then free, and that is empty (gone == back == after + 1) for all others.
+    """
+
+    storage: Ints
+    after: Ints
+    until: Ints
+    idle_ns: Ints
+    nbytes: Ints
+    byte_seconds: Floats
+    out_ns: Ints
+    back_ns: Ints
+    alone: Flags
+    queued: Flags
+    outlier: Flags
+    gone: Ints
+    back: Ints
+
+    def __len__(self) -> int:
+        return len(self.storage)
+
+
+def candidates_of(trace: Trace, route: Route, most: int | None = None) -> Candidates:
+    """Only the best ``most`` of those that fit alone are asked for in the queue; by default all."""
+    found = idle_intervals(trace)
+    nbytes = columns_of(trace).nbytes[found.storage]
+    weight = byte_seconds(found.idle_ns, nbytes)
+    order = np.lexsort((found.after, found.storage, -weight))
+    storage, after, until = found.storage[order], found.after[order], found.until[order]
+    idle_ns, nbytes, weight = found.idle_ns[order], nbytes[order], weight[order]
+    out_ns, back_ns = route.out_ns(nbytes), route.back_ns(nbytes)
+    alone = out_ns + back_ns <= idle_ns
+    threshold = np.quantile(weight, OUTLIER_PERCENTILE / 100, method="inverted_cdf") if len(weight) else 0.0
+    gone, back, queued = after + 1, after + 1, np.zeros(len(alone), dtype=bool)
+    queue = _Queue(trace, route.shared)
+    asked = np.flatnonzero(alone)[:most]
+    for start in range(0, len(asked), _AT_ONCE):
+        rows = asked[start : start + _AT_ONCE]
+        for row in rows[queue.may_fit(after[rows] + 1, until[rows], out_ns[rows], back_ns[rows])].tolist():
+            booked = queue.book(int(after[row]) + 1, int(until[row]), int(out_ns[row]), int(back_ns[row]))
+            if booked is not None:
+                queued[row] = True
+                gone[row], back[row] = booked
+    return Candidates(
+        storage,
+        after,
+        until,
+        idle_ns,
+        nbytes,
+        weight,
+        out_ns,
+        back_ns,
+        alone,
+        queued,
+        alone & (weight >= threshold),
+        gone,
+        back,
+    )
+
+
+class _Queue:
+    """The links' time in each tick of the circle that is taken.
+
+    Within a tick, copies out come first and copies back last, each kind in the order of booking, so that what was
+    booked stays where it is. Copies share a tick's time if the links are one server.
+    """
+
+    def __init__(self, trace: Trace, shared: bool) -> None:
+        self._times = np.array([tick.time_ns for tick in trace.ticks], dtype=np.int64)
+        self._out = np.zeros_like(self._times)
+        self._back = np.zeros_like(self._times)
+        self._shared = shared
+
+    def may_fit(self, low: Ints, high: Ints, out_ns: Ints, back_ns: Ints) -> Flags:
+        """For many at once: False where there is no time for the copies in ticks [low, high), and never will be."""
+        n_ticks = len(self._times)
+        free_out, free_back = self._free()
+        sent = np.concatenate(([0], np.cumsum(np.concatenate((free_out, free_out)))))
+        fetched = np.concatenate(([0], np.cumsum(np.concatenate((free_back, free_back)))))
+        first, stop = low % n_ticks, low % n_ticks + np.minimum(high - low, n_ticks)
+        out_ends = np.searchsorted(sent, sent[first] + out_ns) - 1
+        back_begins = np.searchsorted(fetched, fetched[stop] - back_ns, side="right") - 1
+        fits: Flags = (out_ends <= back_begins) & (out_ends < stop) & (back_begins >= first)
+        return fits
+
+    def _free(self, ticks: Ints | slice = slice(None)) -> tuple[Ints, Ints]:
+        """Time left for copies out and for copies back."""
+        times, outs, backs = self._times[ticks], self._out[ticks], self._back[ticks]
+        if self._shared:
+            return times - outs - backs, times - outs - backs
+        return times - outs, times - backs
+
+    def book(self, low: int, high: int, out_ns: int, back_ns: int) -> tuple[int, int] | None:
+        """Copies of at least 1 ns within ticks [low, high); [gone, back) are free of them. None if there is no time."""
+        n_ticks = len(self._times)
+        high = min(high, low + n_ticks)
+        outward = self._take(np.arange(low, high) % n_ticks, out_ns, outward=True)
+        inward = self._take(np.arange(high - 1, low - 1, -1) % n_ticks, back_ns, outward=False)
+        if outward is None or inward is None:
+            return None
+        (sent, out_rest), (fetched, back_rest) = outward, inward
+        last, first = low + len(sent), high - 1 - len(fetched)  # where the copy out ends and the copy back begins
+        ends, begins = last % n_ticks, first % n_ticks
+        if last > first or (
+            last == first and self._out[ends] + out_rest + self._back[begins] + back_rest > self._times[ends]
+        ):
+            return None
+        free_out, free_back = self._free(sent)[0], self._free(fetched)[1]
+        self._out[sent] += free_out
+        self._out[ends] += out_rest
+        self._back[fetched] += free_back
+        self._back[begins] += back_rest
+        return last + 1, max(first, last + 1)
+
+    def _take(self, ticks: Ints, needed_ns: int, outward: bool) -> tuple[Ints, int] | None:
+        """The first of ``ticks`` that a copy takes whole, and its time in the one after them."""
+        length = 16
+        while True:
+            free = self._free(ticks[:length])[0 if outward else 1]
+            summed = np.cumsum(free)
+            whole = int(np.searchsorted(summed, needed_ns))
+            if whole < len(free):
+                return ticks[:whole], needed_ns - (int(summed[whole - 1]) if whole else 0)
+            if length >= len(ticks):
+                return None
+            length *= 8

@@ -1,0 +1,64 @@
+"""How the analysis writes things for people."""
+
+import numpy as np
+
+from ebbtide.analysis.columns import common_root, modules_of
+from ebbtide.ir.trace import Trace
+from ebbtide.units import format_bytes, format_time
+
+
+def printable(text: str) -> str:
+    """Without what would steer a terminal: names in a file are anybody's."""
+    return "".join(mark if mark.isprintable() else "\N{REPLACEMENT CHARACTER}" for mark in text)
+
+
+def words(name: str) -> str:
+    """A kind, or another name from an enum."""
+    return name.replace("_", " ")
+
+
+def place(operator: str, module: str) -> str:
+    """Of a tick."""
+    return " in ".join(part for part in (operator or "an operation", module) if part)
+
+
+def time_text(ns: int | float) -> str:
+    return format_time(ns / 1e9)
+
+
+def rate_text(bytes_per_s: float) -> str:
+    """Decimal, as bandwidths are given: ``3.2 GB/s``."""
+    for name, unit in (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6)):
+        if bytes_per_s >= unit:
+            return f"{bytes_per_s / unit:.3g} {name}"
+    return f"{bytes_per_s:.3g} B/s"
+
+
+def count_text(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+class Names:
+    """What the storages and ticks of one trace are called. Modules are named without the ``root`` that all share."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self.full = modules_of(trace)
+        self.root = common_root(self.full)
+        self.short = [module.removeprefix(self.root) for module in self.full]
+
+    def storage(self, number: int) -> str:
+        storage, module = self._trace.storages[number], self.short[number]
+        of = f" of {module}" if module else ""
+        return f"storage {number}: {words(storage.kind)}{of}, {format_bytes(storage.nbytes)}"
+
+    def tick(self, tick: int) -> str:
+        """By number, operator and module; one of a later step says so."""
+        steps, at = divmod(tick, len(self._trace.ticks))
+        row = self._trace.ticks[at]
+        later = ", next step" if steps else ""
+        return f"{at:,} ({place(row.operator, row.module.removeprefix(self.root))}{later})"
+
+    def time_of(self, tick: int) -> str:
+        """When a tick begins, after the beginning of the step."""
+        return time_text(int(self._trace.start_ns(np.array([tick]))[0]))

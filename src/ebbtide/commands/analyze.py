@@ -1,0 +1,48 @@
+"""``ebbtide analyze``: what a recorded step does with memory."""
+
+from pathlib import Path
+
+import click
+
+_WIDTH = 110
+"""Of the page where there is no terminal to fit."""
+
+
+@click.command()
+@click.argument("traces", metavar="FILE...", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--machine",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="What moving would buy on this machine (`ebbtide probe -o FILE` writes one).",
+)
+@click.option("--tier", metavar="NAME", help="The machine's slow tier to move to; by default the first.")
+@click.option("--bandwidth", metavar="SIZE[,SIZE]", help="In place of a machine: bytes a second out, and back.")
+@click.option("--json", "as_json", is_flag=True, help="Print every figure as JSON.")
+def analyze(
+    traces: tuple[Path, ...], machine: Path | None, tier: str | None, bandwidth: str | None, as_json: bool
+) -> None:
+    """Say what the step in FILE does with memory: its peak, what lies idle, and what moving that would buy.
+
+    FILE is a trace (`ebbtide run --save-trace`), or one in the format tiertrace/1. Further files are compared with it.
+    """
+    import json
+
+    from ebbtide.analysis.summary import analyze as analyze_trace
+    from ebbtide.analysis.summary import to_json
+    from ebbtide.analysis.terminal import page
+    from ebbtide.commands.files import read_trace, way_of
+
+    first, own = read_trace(traces[0])
+    others = tuple(read_trace(path)[0] for path in traces[1:])
+    way = way_of(machine, bandwidth, tier, own)
+    analysis = analyze_trace(first, *way, others=others)
+    if as_json:
+        click.echo(json.dumps(to_json(analysis), allow_nan=False))
+        return
+    from rich.console import Console
+
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDTH
+    console.print(page(analysis, first))

@@ -1,0 +1,24 @@
+"""``ebbtide doctor``: whether this machine can train within a budget, and what would make it faster."""
+
+import sys
+
+import click
+
+
+@click.command()
+@click.option("--spill", metavar="DIR", help="The directory to examine, as for `ebbtide run`.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def doctor(spill: str | None, as_json: bool) -> None:
+    """Examine this machine: what keeps Ebbtide from running here, or makes it slower than it need be.
+
+    Each finding is ok, a hint or a problem, says what it means, and how to get what is missing. The exit status is 1
+    only if something keeps Ebbtide from running.
+    """
+    from ebbtide.doctor.examine import examine
+    from ebbtide.doctor.text import render, runs, to_json
+    from ebbtide.doctor.view import this_machine
+    from ebbtide.settings import Settings
+
+    findings = examine(this_machine(), spill or Settings.from_environment().spill)
+    click.echo(to_json(findings) if as_json else render(findings))
+    sys.exit(0 if runs(findings) else 1)

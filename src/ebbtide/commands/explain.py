@@ -1,0 +1,52 @@
+"""``ebbtide explain``: why a storage is where it is, in words."""
+
+from pathlib import Path
+
+import click
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("trace", metavar="FILE", type=_FILE)
+@click.option("--storage", metavar="NUMBER", type=int, help="Of one storage.")
+@click.option("--module", metavar="NAME", help="Of a module's storages, and of those within it; * stands for anything.")
+@click.option("--at-peak", is_flag=True, help="Of what is there at the step's peak.")
+@click.option("--plan", metavar="FILE", type=_FILE, help="The plan for this step (`ebbtide run --save-plan`).")
+@click.option("--timeline", metavar="FILE", type=_FILE, help="What happened in a step, or would.")
+@click.option("--machine", metavar="FILE", type=_FILE, help="What moving takes there (`ebbtide probe -o FILE`).")
+@click.option("--tier", metavar="NAME", help="The machine's slow tier to move to; by default the first.")
+@click.option("--bandwidth", metavar="SIZE[,SIZE]", help="In place of a machine: bytes a second out, and back.")
+def explain(
+    trace: Path,
+    storage: int | None,
+    module: str | None,
+    at_peak: bool,
+    plan: Path | None,
+    timeline: Path | None,
+    machine: Path | None,
+    tier: str | None,
+    bandwidth: str | None,
+) -> None:
+    """Say why a storage of the step in FILE is where it is, and what would change that."""
+    if (storage is not None) + (module is not None) + at_peak != 1:
+        raise click.UsageError("name one of --storage NUMBER, --module NAME and --at-peak")
+
+    from ebbtide.analysis.explain import Explainer
+    from ebbtide.analysis.texts import printable
+    from ebbtide.commands.files import read_plan, read_timeline, read_trace, way_of
+
+    step, own = read_trace(trace)
+    route, name, _ = way_of(machine, bandwidth, tier, own)
+    explainer = Explainer(
+        step,
+        route,
+        name,
+        read_plan(plan, step) if plan is not None else None,
+        read_timeline(timeline) if timeline is not None else None,
+    )
+    if storage is not None:
+        lines = explainer.storage(storage)
+    else:
+        lines = explainer.module(module) if module is not None else explainer.at_peak()
+    click.echo("\n".join(map(printable, lines)))

@@ -1,0 +1,72 @@
+"""``ebbtide trace``: what one step of a training script does with memory."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from ebbtide.commands.program import ProgramCommand, warn_in_one_line
+
+
+@click.command(cls=ProgramCommand, options_metavar="[OPTIONS]")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="The trace. Of several steps, step.trace becomes step-2.trace, step-3.trace, ...",
+)
+@click.option(
+    "--step",
+    type=click.IntRange(0),
+    help="The first step to record, counted from 0: by default 2, or 1 with --fake. A step ends where an optimizer's "
+    "step ends.",
+)
+@click.option("--steps", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many steps to record.")
+@click.option("--keep-running", is_flag=True, help="Let the script run to its end; else it is ended once recorded.")
+@click.option(
+    "--fake", is_flag=True, help="Compute nothing and hold nothing: tensors have shapes only, times are modelled."
+)
+@click.option(
+    "--machine",
+    metavar="FILE",
+    help="With --fake: whose FLOPs and bytes a second the times are modelled with (default: an A100's data sheet).",
+)
+@click.argument("program", metavar="(SCRIPT | -m MODULE) [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
+def trace(
+    output: Path,
+    step: int | None,
+    steps: int,
+    keep_running: bool,
+    fake: bool,
+    machine: str | None,
+    program: tuple[str, ...],
+) -> None:
+    """Record what one step of a training script does with memory.
+
+    The script runs as it would under python; nothing moves and nothing is bounded. The trace holds every storage of
+    the step, however small, and every operator with its time, module, phase, FLOPs and bytes.
+
+    With --fake even a model that fits no memory can be recorded. Numbers that the script reads out of tensors are 1.
+    """
+    from ebbtide.launch import find_program, trace_program
+    from ebbtide.session import Session
+    from ebbtide.settings import Settings
+
+    if machine is not None and not fake:
+        raise click.UsageError("--machine goes with --fake: without it, times are measured here")
+    warn_in_one_line()
+    settings = replace(
+        Settings.from_environment(),
+        fast=None,
+        arena_bytes=None,
+        disable=False,
+        save_trace=str(output),
+        trace_step=(1 if fake else 2) if step is None else step,
+        trace_steps=steps,
+        fake=fake,
+        machine=machine,
+    )
+    sys.exit(trace_program(find_program(program), Session(settings=settings), not keep_running))

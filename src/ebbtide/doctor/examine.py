@@ -1,0 +1,32 @@
+"""Every examination, in the order in which they are shown."""
+
+from ebbtide.doctor import memory, processors, storage
+from ebbtide.doctor.finding import Finding, Level
+from ebbtide.doctor.view import TorchFacts, View
+
+
+def examine(view: View, spill: str | None) -> list[Finding]:
+    """``spill`` is the directory asked for, None for the default that a run would choose."""
+    torch = view.load_torch()
+    return [
+        software(torch),
+        memory.page_moves(view),
+        memory.memory(view),
+        memory.huge_pages(view),
+        memory.memory_areas(view),
+        memory.overcommit(view),
+        memory.resource_limits(view),
+        *storage.storage(view, spill),
+        memory.userfaultfd(view),
+        memory.heap(view),
+        processors.threads(view, torch),
+        processors.nodes(view),
+    ]
+
+
+def software(torch: TorchFacts) -> Finding:
+    means = "Ebbtide's native module is built for one version of torch"
+    if torch.error:
+        found = f"torch {torch.version or 'is missing'}, and the native module cannot be used"
+        return Finding("torch", Level.PROBLEM, found, means, torch.error)
+    return Finding("torch", Level.OK, f"{torch.version}, and the native module is loaded", means)

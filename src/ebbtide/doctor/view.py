@@ -1,0 +1,120 @@
+"""All that the doctor sees of a machine, in one place: files below a root, and trials that make system calls.
+
+The examinations are pure functions of this, so a test can show them any machine.
+"""
+
+import ctypes
+import errno
+import mmap
+import os
+import platform
+import resource
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_MREMAP_FLAGS = 1 | 4  # MAYMOVE | DONTUNMAP
+_USERFAULTFD = {"x86_64": 323, "aarch64": 282}
+_USER_MODE_ONLY = 1
+_FAILED = ctypes.c_void_p(-1).value
+
+
+@dataclass(frozen=True, slots=True)
+class TorchFacts:
+    """``error`` is "" where torch and the native module were loaded."""
+
+    version: str
+    threads: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A machine. ``soft_limits`` are resource limits by name, in bytes; one that is absent limits nothing."""
+
+    root: Path
+    environment: Mapping[str, str]
+    cpus: int
+    soft_limits: Mapping[str, int] = field(default_factory=dict)
+    try_page_move: Callable[[], str] = lambda: ""
+    try_userfaultfd: Callable[[], str] = lambda: ""
+    load_torch: Callable[[], TorchFacts] = lambda: TorchFacts("", 0, "")
+
+    @property
+    def proc(self) -> Path:
+        return self.root / "proc"
+
+    def read(self, path: str) -> str:
+        """A file's text without blanks at its ends, "" where it cannot be read."""
+        try:
+            return (self.root / path).read_text().strip()
+        except (OSError, UnicodeDecodeError):
+            return ""
+
+    def number(self, path: str) -> int | None:
+        text = self.read(path)
+        return int(text) if text.lstrip("-").isdigit() else None
+
+
+def this_machine() -> View:
+    """The real one."""
+    names = ("RLIMIT_AS", "RLIMIT_DATA", "RLIMIT_FSIZE")
+    limits = {name: resource.getrlimit(getattr(resource, name))[0] for name in names}
+    return View(
+        root=Path("/"),
+        environment=dict(os.environ),
+        cpus=len(os.sched_getaffinity(0)),
+        soft_limits={name: limit for name, limit in limits.items() if limit != resource.RLIM_INFINITY},
+        try_page_move=try_page_move,
+        try_userfaultfd=try_userfaultfd,
+        load_torch=load_torch,
+    )
+
+
+def try_page_move() -> str:
+    """Moves a page as the arena does (mremap with MREMAP_DONTUNMAP); why that fails, or ""."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mremap.restype = ctypes.c_void_p
+    libc.mremap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    pages = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+    moved = libc.mremap(address, mmap.PAGESIZE, mmap.PAGESIZE, _MREMAP_FLAGS, None)
+    if moved == _FAILED:
+        return os.strerror(ctypes.get_errno())
+    libc.munmap(moved, mmap.PAGESIZE)
+    return ""
+
+
+def try_userfaultfd() -> str:
+    """Opens a userfaultfd as an ordinary user may (user faults only); why that fails, or ""."""
+    number = _USERFAULTFD.get(platform.machine())
+    if number is None:
+        return "its number on this machine is not known"
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = libc.syscall(number, os.O_CLOEXEC | _USER_MODE_ONLY)
+    if descriptor < 0:
+        code = ctypes.get_errno()
+        return "the kernel has none" if code == errno.ENOSYS else os.strerror(code)
+    os.close(descriptor)
+    return ""
+
+
+def load_torch() -> TorchFacts:
+    """Imports torch and the native module, which takes a second or two."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    from ebbtide.errors import PlatformError
+    from ebbtide.runtime.native import require_native
+
+    try:
+        installed = version("torch")
+    except PackageNotFoundError:
+        installed = ""
+    try:
+        require_native()
+    except PlatformError as error:
+        return TorchFacts(installed, 0, str(error))
+    import torch
+
+    return TorchFacts(installed, torch.get_num_threads(), "")

@@ -1,0 +1,112 @@
+"""Absences under construction for methods without a rule that always keeps the budget, and the rule of last resort.
+
+A method says which absences it wants and when their copies go. Where ticks still hold more than the budget, *pressure*
+does what a memory manager would do on the spot: what is there and not in use leaves, the first by the method's own
+order; a fetch that has not the room it counted on waits. Such copies are between two ticks, so compute may wait.
+"""
+
+import numpy as np
+
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.occupancy import levels, live_bytes
+from ebbtide.ir.plan import Stay
+from ebbtide.ir.trace import Trace
+from ebbtide.planners.absences import Absences, Flags, Floats, absences_of
+from ebbtide.planners.base import page_size_of
+from ebbtide.planners.bound import never_used_bytes
+from ebbtide.planners.finish import require_levels
+from ebbtide.planners.slow_tiers import assign_tiers, homeless_tier
+from ebbtide.planners.timing import Clock, Move, stays_of, still_stays
+
+
+class Pressure:
+    """Which absences are taken, and when: columns over the rows of ``absences``.
+
+    Away in ticks [gone, back), written during [out, done). ``may_leave`` are those that the method moves at all;
+    persistent storages that no tick uses lie in the slowest tier. ``rows`` of one storage have one slow tier.
+    """
+
+    def __init__(self, trace: Trace, machine: Machine, may_leave: Flags | None = None) -> None:
+        self.trace, self.machine, self.page_bytes = trace, machine, page_size_of(machine)
+        self.absences: Absences = absences_of(trace, machine.exclusive, self.page_bytes)
+        self.clock = Clock(trace.start_ns(np.arange(len(trace.ticks) + 1)))
+        everything = np.ones(len(self.absences), dtype=bool)
+        self.may_leave = everything if may_leave is None else may_leave
+        self.out, self.done = self.absences.after + 1, self.absences.after + 1
+        self.gone, self.back = self.absences.after + 1, self.absences.after + 1
+        self.live = live_bytes(trace, self.page_bytes)
+        if homeless_tier(machine) != machine.tiers[0].name:
+            self.live = self.live - never_used_bytes(trace, self.page_bytes)
+        self.level = np.array(self.live)
+
+    @property
+    def idle_ns(self) -> Floats:
+        """How long each absence could last."""
+        return self.clock.of(self.absences.until) - self.clock.of(self.absences.after + 1)
+
+    def require(self, budget_bytes: int) -> None:
+        """Raises InfeasibleBudgetError if the budget is too small even with all away that may leave."""
+        rows = np.flatnonzero(self.may_leave)
+        absences, n_ticks = self.absences, len(self.live)
+        away = levels(absences.after[rows] + 1, absences.until[rows], absences.room[rows], n_ticks)
+        require_levels(self.live - away, self.trace, budget_bytes)
+
+    def set(self, row: int, out: int, done: int, gone: int, back: int) -> None:
+        """Takes an absence, or gives it other times; none at all if it would not be away for a tick."""
+        if gone >= back:
+            gone = back = done = out = int(self.absences.after[row]) + 1
+        room = int(self.absences.room[row])
+        for low, high, sign in ((int(self.gone[row]), int(self.back[row]), 1), (gone, back, -1)):
+            for part in self.parts(low, high):
+                self.level[part] += sign * room
+        self.out[row], self.done[row], self.gone[row], self.back[row] = out, done, gone, back
+
+    def relieves(self, row: int, budget_bytes: int) -> bool:
+        """Whether an absence covers a tick that holds too much."""
+        parts = self.parts(int(self.absences.after[row]) + 1, int(self.absences.until[row]))
+        return any(bool(np.any(self.level[part] > budget_bytes)) for part in parts)
+
+    def squeeze(self, budget_bytes: int, last_to_leave: Floats) -> None:
+        """Keeps the budget. ``require`` MUST have passed. Of what is there, the row with the least value goes first."""
+        absences, n_ticks = self.absences, len(self.live)
+        low, high = absences.after + 1, absences.until
+        while np.any(over := self.level > budget_bytes):
+            tick = int(over.argmax())
+            shift = np.where(low <= tick, 0, n_ticks)
+            here = tick + shift
+            present = self.may_leave & (low <= here) & (here < high) & ~((self.gone <= here) & (here < self.back))
+            rows = np.flatnonzero(present)
+            row = int(rows[np.argmin(last_to_leave[rows])])
+            self._vacate(row, int(here[row]))
+
+    def _vacate(self, row: int, tick: int) -> None:
+        """Away at ``tick``, at which it is there and idle."""
+        out, done = int(self.out[row]), int(self.done[row])
+        gone, back, until = int(self.gone[row]), int(self.back[row]), int(self.absences.until[row])
+        if gone >= back:
+            self.set(row, tick, tick, tick, until)
+        elif tick < gone:
+            self.set(row, min(out, tick), min(done, tick), tick, back)
+        else:
+            self.set(row, out, done, gone, min(tick + 1, until))
+
+    def parts(self, low: int, high: int) -> list[slice]:
+        """Ticks [low, high) of the circle; at most once round."""
+        n_ticks = len(self.live)
+        low, high = low % n_ticks, low % n_ticks + high - low
+        return [slice(low, min(high, n_ticks)), slice(0, max(high - n_ticks, 0))]
+
+    def moves(self, slow: list[str] | None = None) -> list[Move]:
+        """Of the taken absences; ``slow`` has the tier of each row, or the fastest that has room."""
+        rows = np.flatnonzero(self.gone < self.back)
+        tiers = assign_tiers(self.trace, self.machine, self.absences, rows, self.clock)
+        if slow is not None:
+            tiers = [slow[row] for row in rows.tolist()]
+        times = zip(*(column[rows].tolist() for column in (self.out, self.done, self.gone, self.back)), strict=True)
+        return [Move(row, tier, *time) for row, tier, time in zip(rows.tolist(), tiers, times, strict=True)]
+
+    def stays(self, slow: list[str] | None = None) -> list[Stay]:
+        """Of the plan."""
+        fast = self.machine.tiers[0].name
+        still = still_stays(self.trace, fast, homeless_tier(self.machine))
+        return stays_of(self.trace, self.absences, self.moves(slow), still, fast)

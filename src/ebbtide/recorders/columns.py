@@ -1,0 +1,77 @@
+"""What a step on fake tensors leaves behind, in the columns that native code makes of a real one (``_torch.pyi``)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ebbtide._torch import Recording
+
+NEVER = -1
+
+
+@dataclass(slots=True)
+class FakeTick:
+    name: int
+    module: int
+    begin_ns: int
+    arguments: int
+    phase: int
+
+
+@dataclass(slots=True)
+class FakeRow:
+    serial: int
+    nbytes: int
+    kind: int
+    birth: int
+    allocation: int
+    module: int
+    death: int = NEVER
+
+
+Use = tuple[int, int, int, int]  # row, tick, access, bytes moved
+
+
+class FakeRecording:
+    """The columns of one step on their way."""
+
+    def __init__(self) -> None:
+        self.names = {"": 0}
+        self.ticks = [FakeTick(0, 0, 0, 0, 0)]
+        self.rows: list[FakeRow] = []
+        self.uses: list[Use] = []
+        self.now_ns = 0
+
+    def name(self, text: str) -> int:
+        return self.names.setdefault(text, len(self.names))
+
+    def columns(self) -> "Recording":
+        def column(values: Iterator[int]) -> Any:
+            return np.array(list(values), dtype=np.int64)
+
+        n_ticks, nothing = len(self.ticks), np.zeros(0, dtype=np.int64)
+        ticks = {
+            f"tick_{name}": column(getattr(tick, name) for tick in self.ticks)
+            for name in ("name", "module", "begin_ns", "arguments", "phase")
+        }
+        storages = {
+            name: column(getattr(row, name) for row in self.rows)
+            for name in ("serial", "nbytes", "kind", "birth", "allocation", "module", "death")
+        }
+        uses = {
+            f"use_{name}": column(use[place] for use in self.uses)
+            for name, place in (("storage", 0), ("first", 1), ("last", 1), ("access", 2), ("moved", 3))
+        }
+        spans = {f"span_{name}": nothing for name in ("storage", "tick", "lane", "asked_ns", "begin_ns", "end_ns")}
+        rest = {
+            "time_ns": self.now_ns,
+            "stalled_ns": 0,
+            "names": list(self.names),
+            "tick_stalled_ns": np.zeros(n_ticks, dtype=np.int64),
+            "tick_depth": np.zeros(n_ticks, dtype=np.int64),
+            "scratch": np.zeros(len(self.rows), dtype=np.int64),
+        }
+        return ticks | storages | uses | spans | rest  # type: ignore[return-value]

@@ -1,0 +1,317 @@
+"""Records steps that nobody carries out: on fake tensors, which have a shape, a type and a device, but no memory.
+
+The program runs from its first line under PyTorch's FakeTensorMode, so its model takes no room, and the step of a model
+of 70 billion parameters can be recorded on a laptop. What a tick would take is modelled (``roofline``).
+
+There are no numbers in fake tensors. Where the program reads one (``loss.item()``), it gets 1, and a warning says
+where first. What cannot work: shapes that depend on data (``nonzero``, boolean masks), ``numpy()``, and worker
+processes of a DataLoader. Weights from a file have not been tried. Of operators only those are seen that autograd
+calls: not what they call in turn, nor their scratch (the reserve of an LSTM, say). Autograd adds fake gradients up in
+new storages, where it adds real ones in place.
+"""
+
+import sys
+import warnings
+import weakref
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ebbtide.capture.flops import flops_of
+from ebbtide.capture.recording import BACKWARD, KINDS, OPTIMIZER
+from ebbtide.errors import EbbtideWarning
+from ebbtide.ir.base import Origin
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.occupancy import arena_pages
+from ebbtide.ir.trace import Access, StorageKind
+from ebbtide.recorders.columns import NEVER, FakeRecording, FakeRow, FakeTick
+from ebbtide.recorders.operators import as_json, list_length, operands, over_lists, shapes, tensors, touches_nothing
+from ebbtide.recorders.roofline import Roofline, roofline_of
+from ebbtide.recorders.steps import StepRecorder
+from ebbtide.units import KIB, round_up
+
+if TYPE_CHECKING:
+    from ebbtide._torch import Recording
+
+_ACTIVATION, _OTHER = KINDS.index(StorageKind.ACTIVATION), KINDS.index(StorageKind.OTHER)
+_GROUP_BYTES = 256 * KIB  # as in native/torch/list_operators.cpp
+_MANAGED_BYTES = 64 * KIB  # what an arena manages, unless told otherwise: groups are cut as there
+_NO_OPERATORS = ("prim", "profiler")
+_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+
+
+def fake_recorder(machine: Machine | None, path: Path, first: int, count: int) -> StepRecorder:
+    """``machine`` None is an A100. Raises SettingError for one that does not say how fast it computes."""
+    return StepRecorder(FakeTape(roofline_of(machine)), Origin.MODELLED, path, first, count)
+
+
+@dataclass(slots=True)
+class _Live:
+    """A storage: its place among all of the process and, in a recording, among those of the step."""
+
+    serial: int
+    nbytes: int
+    kind: int
+    born_in_step: bool
+    row: int
+    end: Any = None  # the weak reference that tells of it
+    classified: bool = False
+
+
+class FakeTape:
+    """Stands in for the native module (``recorders.steps.Tape``). Used by one thread."""
+
+    def __init__(self, roofline: Roofline) -> None:
+        self._roofline = roofline
+        self._modes = ExitStack()
+        self._live: dict[int, _Live] = {}
+        self._serials = 0
+        self._in_step = False
+        self._recorded: FakeRecording | None = None
+        self._taken: FakeRecording | None = None
+        self._tick = 0
+        self._allocation = 0
+        self._module = 0
+        self._module_of_node: dict[int, int] = {}
+        self._in_optimizer = False
+        self._told = False
+
+    def watch(self) -> None:
+        self._modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        self._modes.enter_context(_Seen(self))
+
+    def unwatch(self) -> None:
+        self._modes.close()
+        self._live.clear()
+
+    def notice(self, tensors: Sequence[torch.Tensor]) -> None:
+        for tensor in tensors:
+            if isinstance(tensor, FakeTensor):  # others are read from at most: data, and what fake ones were made of
+                self._storage(tensor, known=True)
+
+    def begin_step(self, *, record: bool = False) -> None:
+        self._in_step, self._in_optimizer = True, False
+        self._tick = self._allocation = self._module = 0
+        self._module_of_node.clear()
+        self._taken = None
+        self._recorded = FakeRecording() if record else None
+        for live in self._live.values():
+            live.row = self._row(live, NEVER, NEVER)
+
+    def end_step(self, *, completed: bool = True) -> None:
+        self._in_step = False
+        for live in self._live.values():
+            if live.born_in_step and not live.classified:
+                live.kind = _OTHER
+            live.born_in_step = False
+            if self._recorded is not None:
+                self._recorded.rows[live.row].kind = live.kind
+        self._taken, self._recorded = self._recorded, None
+
+    def take_recording(self) -> "Recording":
+        taken, self._taken = self._taken or FakeRecording(), None
+        return taken.columns()
+
+    def enter_module(self, name: str) -> int:
+        before, self._module = self._module, self._recorded.name(name) if self._recorded is not None else 0
+        return before
+
+    def back_to_module(self, number: int) -> None:
+        self._module = number
+
+    def enter_optimizer(self, enters: bool) -> None:
+        self._in_optimizer = enters
+
+    def classify(self, tensors: Sequence[torch.Tensor], kind: int) -> None:
+        for tensor in tensors:
+            if (live := self._storage(tensor)) is not None:
+                live.kind, live.classified = kind, True
+
+    # ---- operators ------------------------------------------------------------------------------------------------
+
+    def run(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Carries an operator out, as far as that goes, and notes it."""
+        if operator.namespace in _NO_OPERATORS:
+            return operator(*args, **kwargs)
+        listed = list_length(operator, args) if over_lists(operator) else 0
+        if listed:
+            result = operator(*args, **kwargs)
+            self._note_groups(operator, args, kwargs, result, listed)
+            return result
+        noted = not touches_nothing(operator)
+        if noted:
+            self._begin_tick(operator, as_json(args))
+            for tensor, access, overwrites in operands(operator, args, kwargs):
+                self._use(tensor, access, overwrites)
+        result = self._read(operator, args) if operator is torch.ops.aten._local_scalar_dense.default else None
+        if result is None:
+            result = _carried_out(operator, args, kwargs)
+        for tensor in tensors(result):
+            self._storage(tensor, written=noted)
+        if noted:
+            self._end_tick(flops_of(operator._schema.name, shapes(args)))
+        return result
+
+    def _note_groups(
+        self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, length: int
+    ) -> None:
+        """A foreach operator is the plain one on each element; a fused one runs on pieces of at most 256 KiB."""
+        fused = operator._schema.name.startswith("aten::_fused_")
+        groups: list[list[int]] = []
+        nbytes = 0
+        for element in range(length):
+            sizes = (t.untyped_storage().nbytes() for t, _, _ in operands(operator, args, kwargs, element))
+            size = sum(round_up(n, arena_pages(n)) for n in sizes if n >= _MANAGED_BYTES)
+            nbytes = nbytes + size if groups else size
+            if groups and fused and nbytes <= _GROUP_BYTES:
+                groups[-1].append(element)
+            else:
+                groups.append([element])
+                nbytes = size
+        for group in groups:
+            self._begin_tick(operator, "")
+            for element in group:
+                for tensor, access, overwrites in operands(operator, args, kwargs, element):
+                    self._use(tensor, access, overwrites)
+                if isinstance(result, list | tuple) and len(result) == length:
+                    for tensor in tensors(result[element]):
+                        self._storage(tensor, written=True)
+            self._end_tick(0)
+
+    def _read(self, operator: Any, args: tuple[Any, ...]) -> Any:
+        try:
+            return operator(*args)
+        except DataDependentOutputException:
+            if not self._told:
+                self._told = True
+                warnings.warn(
+                    f"the program reads a number out of a tensor, first at {_place()}; fake tensors hold none, so it "
+                    "gets 1 wherever it does that",
+                    EbbtideWarning,
+                    stacklevel=2,
+                )
+            return _one(args[0].dtype)
+
+    def _begin_tick(self, operator: Any, arguments: str) -> None:
+        if not self._in_step:
+            return
+        self._tick, self._allocation = self._tick + 1, 0
+        if self._recorded is None:
+            return
+        backward = torch._C._current_graph_task_id() != -1
+        phase = BACKWARD if backward else OPTIMIZER if self._in_optimizer else 0
+        name = operator._schema.name.replace("::_foreach_", "::")
+        record = self._recorded
+        tick = FakeTick(record.name(name), self._module_now(backward), record.now_ns, record.name(arguments), phase)
+        record.ticks.append(tick)
+
+    def _module_now(self, backward: bool) -> int:
+        """In the backward pass, the module whose forward pass made the node: both know its sequence number."""
+        if not backward:
+            made = torch._C._autograd._get_sequence_nr() - 1  # the node is there before the operator runs
+            if self._module:
+                self._module_of_node.setdefault(made, self._module)
+            return self._module
+        node = torch._C._current_autograd_node()
+        return self._module or (self._module_of_node.get(node._sequence_nr(), 0) if node is not None else 0)
+
+    def _end_tick(self, flops: int) -> None:
+        if self._recorded is not None:
+            nbytes = 0
+            for _, tick, _, moved in reversed(self._recorded.uses):
+                if tick != self._tick:
+                    break
+                nbytes += moved
+            self._recorded.now_ns += self._roofline.time_ns(flops, nbytes)
+
+    # ---- storages -------------------------------------------------------------------------------------------------
+
+    def _use(self, tensor: torch.Tensor, access: int, overwrites: bool) -> None:
+        live = self._storage(tensor, known=True)
+        if self._recorded is None or live is None:
+            return
+        uses = self._recorded.uses
+        nbytes = min(tensor.numel() * tensor.itemsize, live.nbytes)
+        moved = 2 * nbytes if access & Access.WRITE and not overwrites else nbytes
+        for place in range(len(uses) - 1, -1, -1):  # an operand that comes twice in a tick: x.add_(x)
+            row, tick, before, moved_before = uses[place]
+            if tick != self._tick:
+                break
+            if row == live.row:
+                uses[place] = (row, tick, before | access, moved_before + moved)
+                return
+        uses.append((live.row, self._tick, access, moved))
+
+    def _storage(self, tensor: torch.Tensor, *, known: bool = False, written: bool = False) -> _Live | None:
+        """The storage behind a tensor; one that is new is born now, or (``known``) was there before the step."""
+        storage = tensor.untyped_storage()
+        key, nbytes = storage._cdata, storage.nbytes()
+        if not nbytes:
+            return None
+        if (live := self._live.get(key)) is not None:
+            return live
+        self._serials += 1
+        born = self._in_step and not known
+        live = _Live(self._serials, nbytes, _ACTIVATION if born else _OTHER, born, NEVER)
+        live.end = weakref.ref(storage, lambda _: self._ended(key))
+        self._live[key] = live
+        live.row = self._row(live, self._tick if born else NEVER, self._allocation if born else NEVER)
+        if born:
+            self._allocation += 1
+        if self._recorded is not None and written:
+            self._recorded.uses.append((live.row, self._tick, int(Access.WRITE), nbytes))
+        return live
+
+    def _row(self, live: _Live, birth: int, allocation: int) -> int:
+        if self._recorded is None:
+            return NEVER
+        module = self._module if birth != NEVER else 0
+        self._recorded.rows.append(FakeRow(live.serial, live.nbytes, live.kind, birth, allocation, module))
+        return len(self._recorded.rows) - 1
+
+    def _ended(self, key: int) -> None:
+        live = self._live.pop(key, None)
+        if live is not None and self._recorded is not None:
+            row = self._recorded.rows[live.row]
+            row.death, row.kind = self._tick + 1, live.kind
+
+
+class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self, tape: FakeTape) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._tape = tape
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        return self._tape.run(func, args, kwargs or {})
+
+
+def _carried_out(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        return operator(*args, **kwargs)
+    except (DynamicOutputShapeException, DataDependentOutputException) as error:
+        error.add_note(f"{operator} has a result whose shape depends on data, and fake tensors have no data")
+        raise
+
+
+def _one(dtype: torch.dtype) -> bool | int | float | complex:
+    if dtype is torch.bool:
+        return True
+    return 1j**0 if dtype.is_complex else 1.0 if dtype.is_floating_point else 1
+
+
+def _place() -> str:
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

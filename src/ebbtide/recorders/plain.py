@@ -1,0 +1,11 @@
+"""Records what plain PyTorch allocates: every CPU storage, however small, and scratch inside operators."""
+
+from pathlib import Path
+
+from ebbtide import _torch
+from ebbtide.ir.base import Origin
+from ebbtide.recorders.steps import StepRecorder
+
+
+def plain_recorder(path: Path, first: int, count: int) -> StepRecorder:
+    return StepRecorder(_torch, Origin.MEASURED, path, first, count)

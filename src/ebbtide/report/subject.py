@@ -1,0 +1,38 @@
+"""What a report is about: a step's trace and plan, timelines of it, a run's figures, and the way to a slow tier."""
+
+from dataclasses import dataclass
+
+from ebbtide.analysis.swapping import Route
+from ebbtide.errors import ReportError
+from ebbtide.ir.base import Origin
+from ebbtide.ir.plan import Plan
+from ebbtide.ir.timeline import Timeline
+from ebbtide.ir.trace import Trace
+from ebbtide.report.run_report import RunReport
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Any part may be missing. ``machine`` names what ``route`` is of, and ``origin`` says how its figures were
+    obtained. Raises ReportError for parts that are of different steps, and if there is nothing to show."""
+
+    trace: Trace | None = None
+    plan: Plan | None = None
+    timelines: tuple[Timeline, ...] = ()
+    run: RunReport | None = None
+    route: Route | None = None
+    machine: str = ""
+    origin: Origin = Origin.ASSUMED
+
+    def __post_init__(self) -> None:
+        if self.trace is None and not self.timelines:
+            raise ReportError("there is nothing to draw: give a trace or a timeline as well")
+        if self.trace is None:
+            return
+        if self.plan is not None and self.plan.signature != self.trace.signature():
+            raise ReportError("the plan was made for another step than the trace's")
+        for timeline in self.timelines:
+            ticks = [span.tick for span in timeline.spans if span.tick is not None]
+            storages = [span.storage for span in timeline.spans if span.storage is not None]
+            if max(ticks, default=0) >= len(self.trace.ticks) or max(storages, default=-1) >= len(self.trace.storages):
+                raise ReportError(f"the timeline of {timeline.policy!r:.80} is of another step than the trace's")

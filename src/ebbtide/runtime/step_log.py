@@ -1,0 +1,40 @@
+"""The reports of a run's steps, bounded: a run of millions of steps must not hold a kilobyte for each."""
+
+from collections import deque
+
+from ebbtide.report.run_report import StepReport
+
+FIRST = 1_000
+LAST = 9_000
+
+
+class StepLog:
+    """Keeps the first steps and the latest; of those between them, how many there were and what they wrote."""
+
+    def __init__(self, first: int = FIRST, last: int = LAST) -> None:
+        self._room_for_first = first
+        self._room_for_last = last
+        self._first: list[StepReport] = []
+        self._last: deque[StepReport] = deque()
+        self.left_out = 0
+        self.left_out_written_bytes = 0
+
+    def __len__(self) -> int:
+        """Of all steps, those left out as well."""
+        return len(self._first) + self.left_out + len(self._last)
+
+    def add(self, step: StepReport) -> None:
+        if len(self._first) < self._room_for_first:
+            self._first.append(step)
+            return
+        self._last.append(step)
+        if len(self._last) > self._room_for_last:
+            self.left_out += 1
+            self.left_out_written_bytes += self._last.popleft().written_bytes.total
+
+    def latest(self) -> StepReport | None:
+        """Read by the progress thread too."""
+        return self._last[-1] if self._last else self._first[-1] if self._first else None
+
+    def kept(self) -> tuple[StepReport, ...]:
+        return (*self._first, *self._last)

@@ -1,0 +1,45 @@
+"""The process in which ``ebbtide verify`` runs the script: as ``ebbtide run`` would, and watched.
+
+    python -m ebbtide.verify.child RECORD STEP (SCRIPT | -m MODULE) [ARGS]...
+
+STEP is the step after which the state is recorded, or "every". With ``EBBTIDE_DISABLE=1`` nothing of Ebbtide's native
+code is loaded, and the script runs on stock PyTorch.
+"""
+
+import os
+import sys
+import time
+import warnings
+from pathlib import Path
+
+from ebbtide.errors import EbbtideError, EbbtideWarning
+from ebbtide.launch import find_program, run_program
+from ebbtide.runtime.process import peak_resident_bytes
+from ebbtide.session import Session
+from ebbtide.verify.record import Ending, Recorder
+from ebbtide.verify.watch import Watch
+
+EVERY = "every"
+
+
+def main() -> int:
+    record, step, *command = sys.argv[1:]
+    process = os.getpid()
+    warnings.filterwarnings("ignore", message="EBBTIDE_DISABLE is set", category=EbbtideWarning)
+    recorder = Recorder(Path(record))
+    watch = Watch(recorder, None if step == EVERY else int(step))
+    watch.install_with_torch()
+    began = time.monotonic()
+    try:
+        status = run_program(find_program(command), Session(), quiet=True)
+    except EbbtideError as error:
+        print(f"ebbtide: error: {error}", file=sys.stderr)
+        return error.exit_code
+    if os.getpid() == process:  # not in a child that the script forked
+        ended = Ending(status, watch.steps, peak_resident_bytes(), time.monotonic() - began, watch.largest_bytes)
+        recorder.write(ended)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

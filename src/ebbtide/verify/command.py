@@ -1,0 +1,87 @@
+"""What ``ebbtide verify`` does: two plain runs, one within the budget, and what follows from them."""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from ebbtide.errors import EbbtideError, SettingError
+from ebbtide.policies import DEMAND, planner_named
+from ebbtide.runtime.spill import choose_spill_directory
+from ebbtide.settings import PREFIX, Settings
+from ebbtide.units import format_time
+from ebbtide.verify.compare import first_difference
+from ebbtide.verify.folders import make_folder
+from ebbtide.verify.runs import Run, bounded_environment, plain_environment, run_once
+from ebbtide.verify.verdict import Verdict, judge_bounded, judge_plain
+
+DEFAULT_FAST = "25%"
+
+
+class NothingToVerifyError(EbbtideError):
+    """The script made no optimizer step in its own process."""
+
+    def __str__(self) -> str:
+        return (
+            "no optimizer step was seen, so there is nothing to compare: the script has to train, and in the process "
+            "that is started (not in others that it starts)."
+        )
+
+
+def verify_script(
+    command: Sequence[str], options: Mapping[str, str], keep: Path | None, say: Callable[[str], None]
+) -> Verdict:
+    """``options`` are EBBTIDE_... variables without the prefix; ``keep`` is where the runs' directories stay.
+
+    Raises SettingError or SpillError for what cannot be used, RunError when the script fails in one of the runs.
+    """
+    options = {"FAST": os.environ.get(f"{PREFIX}FAST", "") or DEFAULT_FAST} | dict(options)
+    settings = Settings.from_environment({**os.environ, **{PREFIX + name: text for name, text in options.items()}})
+    _check(settings)
+    with _directory(keep) as runs:
+
+        def run(name: str, environment: dict[str, str], state_after: int | None) -> Run:
+            folder = make_folder(command, Path.cwd(), runs, name)
+            done = run_once(name, folder, runs / name, environment, state_after)
+            say(f"{name} run: {done.steps} steps, {format_time(done.ending.seconds)}")
+            return done
+
+        def run_within(name: str, state_after: int | None) -> Run:
+            return run(name, bounded_environment(options, runs / name / "report.json"), state_after)
+
+        plain = run("plain", plain_environment(), None)
+        if not plain.steps:
+            raise NothingToVerifyError
+        verdict = judge_plain(tuple(command), options["FAST"], plain, run("second-plain", plain_environment(), None))
+        if verdict.unsteady is not None:
+            return verdict
+        verdict = judge_bounded(verdict, plain, run_within("bounded", plain.steps), settings.min_storage_bytes)
+        if verdict.difference is None:
+            return verdict
+        say("the bits differ; once more, with the state recorded after every step, to find where that begins")
+        return verdict.with_trace(first_difference(plain.record, run_within("traced", None).record))
+
+
+def _check(settings: Settings) -> None:
+    """What the bounded run would refuse is refused now, not after the plain ones."""
+    if settings.policy != DEMAND:
+        planner_named(settings.policy)
+    choose_spill_directory(settings.spill)
+
+
+@contextmanager
+def _directory(keep: Path | None) -> Iterator[Path]:
+    """The one to keep, which must be new or empty, or one that is gone at the end."""
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="ebbtide-verify-", ignore_cleanup_errors=True) as name:
+            yield Path(name).resolve()
+        return
+    try:
+        keep.mkdir(parents=True, exist_ok=True)
+        unused = not any(keep.iterdir())
+    except OSError as error:
+        raise SettingError(f"the runs cannot be kept in {keep}: {error.strerror}") from error
+    if not unused:
+        raise SettingError(f"the runs cannot be kept in {keep}: it is not empty")
+    yield keep.resolve()

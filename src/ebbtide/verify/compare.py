@@ -1,0 +1,92 @@
+"""Compares what runs left behind, and says what follows. Pure functions of records and reports."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ebbtide.report.run_report import KINDS, RunReport, StepMode
+from ebbtide.verify.record import Loss, Record
+
+MOVING_KINDS = KINDS[:-1]
+"""What must be seen to move; storages of no known kind need not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first thing in which two runs differ, in the step of that number, counted from 1."""
+
+    step: int
+    what: str
+    one: str
+    other: str
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Bytes of a kind that left and came back in the steps under the budget; ``exists`` says that there were any."""
+
+    exists: bool
+    evicted_bytes: int
+    fetched_bytes: int
+
+    @property
+    def proven(self) -> bool:
+        return not self.exists or (self.evicted_bytes > 0 and self.fetched_bytes > 0)
+
+
+def first_difference(one: Record, other: Record) -> Difference | None:
+    """In the order of the run: a step's losses, then the state after it, where both runs recorded one.
+
+    Callers MUST have two records of runs that came to their end.
+    """
+    steps = [record.ending.steps for record in (one, other) if record.ending is not None]
+    for step in range(1, max(steps) + 2):  # the last one is what follows the last optimizer step
+        found = _losses(step, one, other) or _states(step, one, other)
+        if found is not None:
+            return found
+    if steps[0] != steps[1]:
+        return Difference(min(steps) + 1, "number of steps", str(steps[0]), str(steps[1]))
+    return None
+
+
+def _losses(step: int, one: Record, other: Record) -> Difference | None:
+    """A loss is recorded with the number of steps that ended before it."""
+    left, right = ([loss for loss in record.losses if loss.step == step - 1] for record in (one, other))
+    for number, (a, b) in enumerate(zip(left, right, strict=False), start=1):
+        if a.digest != b.digest:
+            return Difference(step, "loss" if len(left) == 1 else f"loss {number}", _shown(a), _shown(b))
+    if len(left) != len(right):
+        return Difference(step, "number of backward calls", str(len(left)), str(len(right)))
+    return None
+
+
+def _states(step: int, one: Record, other: Record) -> Difference | None:
+    if step not in one.states or step not in other.states:
+        return None
+    left, right = one.states[step].digests, other.states[step].digests
+    for name in [*left, *(name for name in right if name not in left)]:
+        a, b = left.get(name, "absent"), right.get(name, "absent")
+        if a != b:
+            return Difference(step, name, a, b)
+    return None
+
+
+def _shown(loss: Loss) -> str:
+    return loss.value or loss.digest
+
+
+def moved(report: RunReport, largest_bytes: Mapping[str, int], min_storage_bytes: int) -> dict[str, Moved]:
+    """By kind. Activations are taken to exist; of the others a plain run has seen whether any is large enough."""
+    bounded = [step for step in report.steps if step.mode is not StepMode.RECORDED]
+    return {
+        kind: Moved(
+            kind == "activation" or largest_bytes.get(kind, 0) >= min_storage_bytes,
+            sum(getattr(step.evicted_bytes, kind) for step in bounded),
+            sum(getattr(step.fetched_bytes, kind) for step in bounded),
+        )
+        for kind in MOVING_KINDS
+    }
+
+
+def budget_held(report: RunReport) -> bool:
+    """A budget that was never in force was not kept."""
+    return not report.budget_violated and report.fast_bytes is not None

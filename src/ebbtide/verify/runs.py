@@ -1,0 +1,80 @@
+"""Runs the script once, in a fresh process and a fresh directory, and reads what it left behind."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebbtide.errors import BudgetError, EbbtideError
+from ebbtide.report.run_report import RunReport
+from ebbtide.settings import PREFIX
+from ebbtide.verify.child import EVERY
+from ebbtide.verify.folders import Folder
+from ebbtide.verify.record import FILE_NAME, Ending, Record, read_record
+
+_LAST_LINES = 15
+
+
+class RunError(EbbtideError):
+    """A run of the script that did not come to its end; ``said`` is the last of what it wrote."""
+
+    def __init__(self, name: str, status: int, said: str) -> None:
+        super().__init__(name, status, said)
+        self.name = name
+        self.status = status
+        self.said = said
+
+    def __str__(self) -> str:
+        ended = f"was killed by signal {-self.status}" if self.status < 0 else f"ended with exit status {self.status}"
+        return f"the {self.name} run {ended}, so there is nothing to compare. It said last:\n{self.said}"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """``report`` is None for a plain run."""
+
+    record: Record
+    ending: Ending
+    report: RunReport | None
+
+    @property
+    def steps(self) -> int:
+        return self.ending.steps
+
+
+def plain_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Stock PyTorch: nothing of ours is loaded."""
+    kept = {name: value for name, value in environment.items() if not name.startswith(PREFIX)}
+    return kept | {f"{PREFIX}DISABLE": "1"}
+
+
+def bounded_environment(
+    options: Mapping[str, str], report: Path, environment: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """The user's own variables, over them the command's options (EBBTIDE_... without the prefix)."""
+    kept = {name: value for name, value in environment.items() if name != f"{PREFIX}DISABLE"}
+    ours = dict(options) | {"REPORT": str(report), "PROGRESS": "off"}
+    return kept | {PREFIX + name: value for name, value in ours.items()}
+
+
+def run_once(name: str, folder: Folder, root: Path, environment: Mapping[str, str], state_after: int | None) -> Run:
+    """Runs to the end. Raises RunError when the script fails; going over the budget is a result, and in the report.
+
+    What the script says goes to ``output.txt``, and the record and the report beside it.
+    """
+    record, report, output = root / FILE_NAME, root / "report.json", root / "output.txt"
+    step = EVERY if state_after is None else str(state_after)
+    command = [sys.executable, "-m", "ebbtide.verify.child", str(record), step, *folder.command]
+    with output.open("wb") as said:
+        status = subprocess.run(
+            command, cwd=folder.working, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+        ).returncode
+    left = read_record(record)
+    found = RunReport.from_json(report.read_text()) if report.exists() else None
+    went_over = found is not None and found.budget_violated and status == BudgetError.exit_code
+    if left.ending is None or (status != 0 and not went_over):
+        lines = output.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+        raise RunError(name, status, "\n".join(f"    {line}" for line in lines))
+    return Run(left, left.ending, found)

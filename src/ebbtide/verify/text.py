@@ -1,0 +1,95 @@
+"""A verdict as text a person reads, and as JSON."""
+
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from ebbtide.units import format_bytes, format_time
+from ebbtide.verify.compare import Difference
+from ebbtide.verify.verdict import FORMAT, VERSION, Verdict
+
+_LABEL = 19
+_STEADY = """\
+Without a budget the script already ends differently from run to run, so nothing can be compared. Usual reasons:
+  - no seed: call torch.manual_seed(0) before the model is built, and seed `random` and `numpy.random` too
+  - order: PYTHONHASHSEED=0 where a set or its hash decides; sorted() around os.listdir and glob
+  - data: DataLoader(generator=torch.Generator().manual_seed(0)), and a worker_init_fn that seeds what workers draw from
+  - algorithms: torch.use_deterministic_algorithms(True)
+  - threads: the same number in every run (OMP_NUM_THREADS), and none that update tensors without order
+  - clocks, process ids and the network in what is computed
+  - files: what the runs share, so that a later one goes on where an earlier one stopped; write to {out}"""
+
+
+def render(verdict: Verdict) -> str:
+    """Several lines, without a newline at the end."""
+    return "\n".join(_lines(verdict))
+
+
+def to_json(verdict: Verdict) -> str:
+    """Everything in the verdict, and what follows from it."""
+    derived = {name: getattr(verdict, name) for name in ("same_bits", "every_kind_moved", "proven")}
+    fields = asdict(verdict)
+    if verdict.moved is not None:
+        fields["moved"] = {kind: asdict(bytes_) | {"proven": bytes_.proven} for kind, bytes_ in verdict.moved.items()}
+    head = {"format": FORMAT, "version": VERSION, "deterministic": verdict.unsteady is None}
+    return json.dumps(head | derived | fields, indent=2, allow_nan=False)
+
+
+def _lines(verdict: Verdict) -> Iterator[str]:
+    command = shlex.join(verdict.command)
+    if verdict.unsteady is not None:
+        yield f"NOT DETERMINISTIC: {command}"
+        yield _line("plain, twice", _where(verdict.unsteady))
+        yield _STEADY
+        return
+    yield f"{'VERIFIED' if verdict.proven else 'NOT VERIFIED'}: {command}, --fast {verdict.fast}"
+    compared = f"{verdict.losses} losses of {verdict.steps} steps, {verdict.tensors} tensors and numbers after the last"
+    if verdict.difference is None:
+        yield _line("the same bits", f"yes: {compared}; two plain runs agree")
+    else:
+        yield _line("the same bits", f"NO: {_where(verdict.difference)}")
+        yield _line("", _traced(verdict))
+    yield _line("budget held", _budget(verdict))
+    if verdict.trouble:
+        yield _line("", verdict.trouble)
+    yield from _moved(verdict)
+    peaks = f"plain {format_bytes(verdict.plain_peak_bytes)}, bounded {format_bytes(verdict.process_peak_bytes)}"
+    yield _line("process peak", peaks)
+    seconds = f"plain {format_time(verdict.plain_seconds)}, bounded {format_time(verdict.bounded_seconds)}"
+    yield _line("took", f"{seconds} (with the comparison's own reading: no measure of speed)")
+
+
+def _traced(verdict: Verdict) -> str:
+    if not verdict.traced:
+        return "where it begins was not looked for"
+    if verdict.traced_difference is None:
+        return "a second run within the budget ended like plain PyTorch: it does not always happen"
+    return f"with every step looked at, it begins so: {_where(verdict.traced_difference)}"
+
+
+def _where(difference: Difference) -> str:
+    return f"in step {difference.step}, {difference.what}: {difference.one} against {difference.other}"
+
+
+def _budget(verdict: Verdict) -> str:
+    if verdict.fast_bytes is None:
+        return "NO: none was ever in force (a percentage needs three steps: two unbounded ones show the peak)"
+    answer = "yes" if verdict.budget_held else "NO"
+    return f"{answer}: {format_bytes(verdict.process_peak_bytes)} of {format_bytes(verdict.fast_bytes)}"
+
+
+def _moved(verdict: Verdict) -> Iterator[str]:
+    assert verdict.moved is not None
+    yield _line("every kind moved", "yes" if verdict.every_kind_moved else "NO: what stayed in memory proves nothing")
+    for kind, moved in verdict.moved.items():
+        text = f"out {format_bytes(moved.evicted_bytes)}, in {format_bytes(moved.fetched_bytes)}"
+        if not moved.exists:
+            text = "none is large enough to be moved"
+        elif not moved.proven:
+            text += "   <- name a smaller --fast, or let the script make more steps"
+        yield _line(f"  {kind.replace('_', ' ')}", text)
+
+
+def _line(label: str, text: str) -> str:
+    return f"  {label:<{_LABEL}}{text}"

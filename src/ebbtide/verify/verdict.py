@@ -1,0 +1,85 @@
+"""What ``ebbtide verify`` found, as data: every question is answered, or shown to be open."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ebbtide.verify.compare import Difference, Moved, budget_held, first_difference, moved
+from ebbtide.verify.runs import Run
+
+FORMAT = "ebbtide-verdict"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """All figures are measured.
+
+    ``unsteady`` is where the two plain runs differ; then nothing ran within the budget. ``difference`` is where the
+    bounded run differs from them. ``traced`` says whether that run was made again, with the state recorded after every
+    step; ``traced_difference`` is where that one begins to differ (None: it did not).
+    ``losses`` and ``tensors`` were compared; peaks are the processes' VmHWM, the bounded one since its budget was set.
+    """
+
+    command: tuple[str, ...]
+    fast: str
+    steps: int
+    losses: int
+    tensors: int
+    plain_peak_bytes: int
+    plain_seconds: float
+    unsteady: Difference | None = None
+    difference: Difference | None = None
+    traced: bool = False
+    traced_difference: Difference | None = None
+    budget_held: bool = False
+    trouble: str = ""
+    fast_bytes: int | None = None
+    process_peak_bytes: int = 0
+    bounded_seconds: float = 0.0
+    moved: Mapping[str, Moved] | None = None
+
+    @property
+    def same_bits(self) -> bool:
+        return self.unsteady is None and self.difference is None
+
+    @property
+    def every_kind_moved(self) -> bool:
+        return self.moved is not None and all(kind.proven for kind in self.moved.values())
+
+    @property
+    def proven(self) -> bool:
+        return self.same_bits and self.budget_held and self.every_kind_moved
+
+    def with_trace(self, found: Difference | None) -> "Verdict":
+        return replace(self, traced=True, traced_difference=found)
+
+
+def judge_plain(command: tuple[str, ...], fast: str, plain: Run, again: Run) -> Verdict:
+    """Of the plain runs alone: nothing is proven yet."""
+    last = plain.record.states.get(plain.steps)
+    return Verdict(
+        command=command,
+        fast=fast,
+        steps=plain.steps,
+        losses=len(plain.record.losses),
+        tensors=len(last.digests) if last is not None else 0,
+        plain_peak_bytes=plain.ending.peak_bytes,
+        plain_seconds=plain.ending.seconds,
+        unsteady=first_difference(plain.record, again.record),
+    )
+
+
+def judge_bounded(verdict: Verdict, plain: Run, bounded: Run, min_storage_bytes: int) -> Verdict:
+    """Of the plain runs, which are alike, and of the one within the budget."""
+    report = bounded.report
+    assert report is not None, "a session that ends writes its report"
+    return replace(
+        verdict,
+        difference=first_difference(plain.record, bounded.record),
+        budget_held=budget_held(report),
+        trouble=report.trouble,
+        fast_bytes=report.fast_bytes,
+        process_peak_bytes=report.process_peak_bytes,
+        bounded_seconds=bounded.ending.seconds,
+        moved=moved(report, plain.ending.largest_bytes, min_storage_bytes),
+    )

@@ -1,0 +1,254 @@
+"""Watches a training script from inside its process: the roots of its backward calls, and its state after steps.
+
+Only two doors of PyTorch are touched: ``torch.autograd.backward``, which ``Tensor.backward`` calls, and the hooks of
+optimizers. Reading a loss takes no operator, so a run that is watched makes the same operations as one that is not.
+A digest of the state reads all of it, which would move a great deal under a budget; so it is taken only after the
+steps that are asked for.
+"""
+
+import functools
+import hashlib
+import io
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ebbtide.verify.record import Loss, Recorder, State
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+    from torch import nn
+    from torch.optim import Optimizer
+    from torch.utils.hooks import RemovableHandle
+
+_DIGEST_BYTES = 16
+
+
+class Watch:
+    """Writes what happens to a recorder. ``state_after`` is the step whose state is wanted, None for every one."""
+
+    def __init__(self, recorder: Recorder, state_after: int | None) -> None:
+        self._recorder = recorder
+        self._state_after = state_after
+        self._optimizers: list[weakref.ref[Optimizer]] = []  # in the order of their first steps
+        self._after: RemovableHandle | None = None
+        self._backward = threading.local()
+        self._thread: int | None = None
+        self.steps = 0
+        self.largest_bytes: dict[str, int] = {}
+
+    def install_with_torch(self) -> None:
+        """At once if torch is there, else at the end of its import: the script may have to set something before."""
+        if "torch" in sys.modules:
+            self._install()
+        else:
+            sys.meta_path.insert(0, _AfterImport("torch", self._install))
+
+    def _install(self) -> None:
+        import torch
+        from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+        backward = torch.autograd.backward
+
+        @functools.wraps(backward)
+        def watched(tensors: Any, *args: Any, **kwargs: Any) -> None:
+            if getattr(self._backward, "inside", False):  # a backward within one, as reentrant checkpointing makes it
+                backward(tensors, *args, **kwargs)
+                return
+            for root in (tensors,) if isinstance(tensors, torch.Tensor) else tensors:
+                self._recorder.write(Loss(self.steps, digest_of(root), _value_of(root)))
+            self._backward.inside = True
+            try:
+                backward(tensors, *args, **kwargs)
+            finally:
+                self._backward.inside = False
+
+        torch.autograd.backward = watched
+        register_optimizer_step_pre_hook(self._before_step)
+
+    def _before_step(self, optimizer: "Optimizer", args: object, kwargs: object) -> None:
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        if not any(known() is optimizer for known in self._optimizers):
+            self._optimizers.append(weakref.ref(optimizer))
+            self._note_sizes(optimizer)
+        if self._after is not None:  # registered anew, to be the last: a session ends its step before
+            self._after.remove()
+        self._after = register_optimizer_step_post_hook(self._after_step)
+
+    def _after_step(self, optimizer: "Optimizer", args: object, kwargs: object) -> None:
+        from ebbtide.runtime.outermost import is_outermost
+
+        if not is_outermost(sys._getframe(1)):
+            return
+        self.steps += 1
+        if self._state_after in (None, self.steps):
+            optimizers = [living for known in self._optimizers if (living := known()) is not None]
+            self._recorder.write(State(self.steps, dict(state_digests(optimizers))))
+        self._note_sizes(optimizer)
+
+    def _note_sizes(self, optimizer: "Optimizer") -> None:
+        """Gradients are as large as their parameters."""
+        for parameter in _parameters([optimizer]):
+            self._note("parameter", parameter.nbytes)
+            if parameter.requires_grad:
+                self._note("gradient", parameter.nbytes)
+        for _, value in _leaves("", list(optimizer.state.values())):
+            self._note("optimizer_state", getattr(value, "nbytes", 0))
+
+    def _note(self, kind: str, nbytes: int) -> None:
+        self.largest_bytes[kind] = max(self.largest_bytes.get(kind, 0), nbytes)
+
+
+class _AfterImport(MetaPathFinder):
+    """Calls ``then`` once, when the module of that name has been executed; somebody may only look for it before."""
+
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self._name = name
+        self._then = then
+        self._looking = False
+
+    def find_spec(
+        self, fullname: str, path: "Sequence[str] | None", target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._name or self._looking:
+            return None
+        self._looking = True
+        try:
+            spec = find_spec(fullname)
+        finally:
+            self._looking = False
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                sys.meta_path.remove(self)
+                execute(module)
+                self._then()
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def state_digests(optimizers: "Sequence[Optimizer]") -> Iterator[tuple[str, str]]:
+    """All that is reachable from optimizers and from the modules that hold their parameters, and the random generator.
+
+    Parameters, gradients, buffers, the optimizers' state and settings; names are unique and the same in every run.
+    """
+    import torch
+
+    modules = _outermost_modules(optimizers)
+    names = _parameter_names(optimizers, modules)
+    for parameter in _parameters(optimizers):
+        yield f"parameter {names[id(parameter)]}", digest_of(parameter)
+        if parameter.grad is not None:
+            yield f"gradient {names[id(parameter)]}", digest_of(parameter.grad)
+    for number, module in enumerate(modules):
+        for name, buffer in module.named_buffers():
+            yield f"buffer {_prefix(modules, number)}{name}", digest_of(buffer)
+    for number, optimizer in enumerate(optimizers):
+        title = f"{type(optimizer).__name__} {number}" if len(optimizers) > 1 else type(optimizer).__name__
+        for at, (key, state) in enumerate(optimizer.state.items()):
+            of = names.get(id(key), f"entry {at}") if isinstance(key, torch.Tensor) else repr(key)
+            for name, value in _leaves("", state):
+                yield f"optimizer state{name} of {of} ({title})", digest_of(value)
+        for at, group in enumerate(optimizer.param_groups):
+            for name, value in _leaves("", {key: value for key, value in group.items() if key != "params"}):
+                yield f"setting{name} of group {at} ({title})", digest_of(value)
+    yield "random generator", digest_of(torch.get_rng_state())
+
+
+def digest_of(value: object) -> str:
+    """Of a tensor's type, shape and elements, or of a number's text."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return hashlib.sha256(repr(value).encode()).hexdigest()[: 2 * _DIGEST_BYTES]
+    tensor = value.detach()
+    digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+    if tensor.layout is torch.strided and not tensor.is_quantized and type(tensor) is torch.Tensor:
+        flat = tensor.cpu().resolve_conj().resolve_neg().reshape(-1)
+        digest.update(flat.view(torch.uint8).numpy().data)
+    else:
+        stored = io.BytesIO()
+        torch.save(tensor, stored)
+        digest.update(stored.getvalue())
+    return digest.hexdigest()[: 2 * _DIGEST_BYTES]
+
+
+def _value_of(root: "torch.Tensor") -> str:
+    """Through NumPy, since ``item`` is an operator; "" for what NumPy has no type for, as bfloat16."""
+    import torch
+
+    if root.numel() != 1 or root.device.type != "cpu" or root.layout is not torch.strided:
+        return ""
+    try:
+        return str(root.detach().reshape(-1).numpy()[0])
+    except TypeError:
+        return ""
+
+
+def _parameters(optimizers: "Sequence[Optimizer]") -> "Iterator[nn.Parameter]":
+    seen: set[int] = set()
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    yield parameter
+
+
+def _outermost_modules(optimizers: "Sequence[Optimizer]") -> "list[nn.Module]":
+    """Those that hold a parameter of an optimizer and lie in no other such module, by the first one they hold."""
+    import gc
+
+    from torch import nn
+
+    place = {id(parameter): at for at, parameter in enumerate(_parameters(optimizers))}
+    first: dict[int, int] = {}
+    holding: list[nn.Module] = []
+    for found in gc.get_objects():
+        if issubclass(type(found), nn.Module) and hasattr(found, "_parameters"):  # one may be half built
+            places = [place[id(parameter)] for parameter in found.parameters() if id(parameter) in place]
+            if places:
+                first[id(found)] = min(places)
+                holding.append(found)
+    inner = {id(part) for module in holding for part in module.modules() if part is not module}
+    return sorted((module for module in holding if id(module) not in inner), key=lambda module: first[id(module)])
+
+
+def _parameter_names(optimizers: "Sequence[Optimizer]", modules: "Sequence[nn.Module]") -> dict[int, str]:
+    names: dict[int, str] = {}
+    for number, module in enumerate(modules):
+        for name, parameter in module.named_parameters():
+            names.setdefault(id(parameter), f"{_prefix(modules, number)}{name}")
+    for at, parameter in enumerate(_parameters(optimizers)):
+        names.setdefault(id(parameter), f"number {at}")
+    return names
+
+
+def _prefix(modules: "Sequence[nn.Module]", number: int) -> str:
+    """Two modules may hold parameters of the same names."""
+    return "" if len(modules) == 1 else f"{type(modules[number]).__name__} {number}."
+
+
+def _leaves(name: str, value: object) -> Iterator[tuple[str, object]]:
+    """The tensors and plain values in nested state; what is neither (a closure, an object) is passed over."""
+    import torch
+
+    if isinstance(value, torch.Tensor | int | float | complex | str | None):
+        yield name, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(f"{name} {key}", item)
+    elif isinstance(value, list | tuple):
+        for at, item in enumerate(value):
+            yield from _leaves(f"{name}[{at}]", item)
