@@ -17,7 +17,7 @@ from ebbtide.units import SIZES_ACCEPTED, parse_size
 UNLIMITED = "unlimited"
 """The value that takes a bound away."""
 
-_TABLES = ("compute", "cost", "tiers", "links", "groups")
+_TABLES = ("tiers", "links", "groups", "compute", "cost")
 
 
 def changed(machine: Machine, changes: Sequence[str]) -> Machine:
