@@ -5,6 +5,8 @@ does what a memory manager would do on the spot: what is there and not in use le
 order; a fetch that has not the room it counted on waits. Such copies are between two ticks, so compute may wait.
 """
 
+from copy import copy
+
 import numpy as np
 
 from ebbtide.ir.machine import Machine
@@ -61,6 +63,13 @@ class Pressure:
                 self.level[part] += sign * room
         self.out[row], self.done[row], self.gone[row], self.back[row] = out, done, gone, back
 
+    def copy(self) -> "Pressure":
+        """Another one from here on."""
+        other = copy(self)
+        for name in ("out", "done", "gone", "back", "level"):
+            setattr(other, name, np.array(getattr(self, name)))
+        return other
+
     def relieves(self, row: int, budget_bytes: int) -> bool:
         """Whether an absence covers a tick that holds too much."""
         parts = self.parts(int(self.absences.after[row]) + 1, int(self.absences.until[row]))
@@ -76,8 +85,10 @@ class Pressure:
             here = tick + shift
             present = self.may_leave & (low <= here) & (here < high) & ~((self.gone <= here) & (here < self.back))
             rows = np.flatnonzero(present)
-            row = int(rows[np.argmin(last_to_leave[rows])])
-            self._vacate(row, int(here[row]))
+            for row in rows[np.argsort(last_to_leave[rows], kind="stable")].tolist():
+                if self.level[tick] <= budget_bytes:
+                    break
+                self._vacate(row, int(here[row]))
 
     def _vacate(self, row: int, tick: int) -> None:
         """Away at ``tick``, at which it is there and idle."""
