@@ -20,6 +20,9 @@ from ebbtide.planners.finish import require_levels
 from ebbtide.planners.slow_tiers import assign_tiers, homeless_tier
 from ebbtide.planners.timing import Clock, Move, stays_of, still_stays
 
+_STRIDES = 128
+"""A fetch that waits does so by this part of a step at a time, or by one tick in shorter steps."""
+
 
 class Pressure:
     """Which absences are taken, and when: columns over the rows of ``absences``.
@@ -78,7 +81,7 @@ class Pressure:
     def squeeze(self, budget_bytes: int, last_to_leave: Floats) -> None:
         """Keeps the budget. ``require`` MUST have passed. Of what is there, the row with the least value goes first."""
         absences, n_ticks = self.absences, len(self.live)
-        low, high = absences.after + 1, absences.until
+        low, high, stride = absences.after + 1, absences.until, max(1, n_ticks // _STRIDES)
         while np.any(over := self.level > budget_bytes):
             tick = int(over.argmax())
             shift = np.where(low <= tick, 0, n_ticks)
@@ -88,10 +91,10 @@ class Pressure:
             for row in rows[np.argsort(last_to_leave[rows], kind="stable")].tolist():
                 if self.level[tick] <= budget_bytes:
                     break
-                self._vacate(row, int(here[row]))
+                self._vacate(row, int(here[row]), stride)
 
-    def _vacate(self, row: int, tick: int) -> None:
-        """Away at ``tick``, at which it is there and idle."""
+    def _vacate(self, row: int, tick: int, stride: int) -> None:
+        """Away at ``tick``, at which it is there and idle; a fetch that came before waits for ``stride`` ticks."""
         out, done = int(self.out[row]), int(self.done[row])
         gone, back, until = int(self.gone[row]), int(self.back[row]), int(self.absences.until[row])
         if gone >= back:
@@ -99,7 +102,7 @@ class Pressure:
         elif tick < gone:
             self.set(row, min(out, tick), min(done, tick), tick, back)
         else:
-            self.set(row, out, done, gone, min(tick + 1, until))
+            self.set(row, out, done, gone, min(tick + stride, until))
 
     def parts(self, low: int, high: int) -> list[slice]:
         """Ticks [low, high) of the circle; at most once round."""
