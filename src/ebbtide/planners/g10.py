@@ -3,7 +3,8 @@
 After G10 (Zhang et al., MICRO 2023). Intervals are taken in the order of their reducible area, bytes
 times the time in which the step holds too much, the largest first. One goes to the slowest tier whose safe time
 (2 + delta)(latency + S / B) it exceeds, if that tier's channel has time for it: the eviction as early and the fetch as
-late as the channel is free. Fetches are then moved forward where the planned memory allows (eager prefetch).
+late as the channel is free. Fetches are then moved forward where the planned memory allows (eager prefetch), if that is
+faster as simulated.
 
 What no interval covers falls to LRU, as its page faults do. Left out: pages (storages move whole), two global lines in
 place of each interval's own safe time, G10's exclusive copies (a clean storage leaves without a write here), and kernel
@@ -17,10 +18,10 @@ import numpy as np
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Link, Machine
 from ebbtide.ir.occupancy import levels, occupancy
-from ebbtide.ir.plan import Plan
+from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.absences import Floats
-from ebbtide.planners.finish import finished
+from ebbtide.planners.finish import finished, outcome_of
 from ebbtide.planners.pressure import Pressure
 from ebbtide.planners.resident import resident
 from ebbtide.planners.slow_tiers import reachable_tiers
@@ -52,14 +53,22 @@ def g10(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
                 held[tier] += replica
                 tier_of[number] = tier
                 break
-    _prefetch_eagerly(pressure, budget_bytes)
-    pressure.squeeze(budget_bytes, absences.after.astype(np.float64))
+    eager = pressure.copy()
+    _prefetch_eagerly(eager, budget_bytes)
+    found = [_stays(way, tiers, tier_of, budget_bytes) for way in (pressure, eager)]
+    best = min(found, key=lambda stays: outcome_of(trace, machine, budget_bytes, stays).step_ns)
+    return finished("g10", trace, machine, budget_bytes, best, began)
+
+
+def _stays(pressure: Pressure, tiers: list[str], tier_of: dict[int, str], budget_bytes: int) -> list[Stay]:
+    """With what LRU evicts besides; if that took the room of a slow tier that was booked, tiers are assigned anew."""
+    pressure.squeeze(budget_bytes, pressure.absences.after.astype(np.float64))
     stays = pressure.stays(_tiers(pressure, tier_of))
-    level = occupancy(trace, stays, tiers, pressure.page_bytes)
-    capacities = {tier: machine.tier(tier).capacity_bytes for tier in tiers}
+    level = occupancy(pressure.trace, stays, tiers, pressure.page_bytes)
+    capacities = {tier: pressure.machine.tier(tier).capacity_bytes for tier in tiers}
     if any(capacity is not None and int(level[tier].max()) > capacity for tier, capacity in capacities.items()):
-        stays = pressure.stays()  # LRU took the room that was booked
-    return finished("g10", trace, machine, budget_bytes, stays, began)
+        return pressure.stays()
+    return stays
 
 
 def _by_area(pressure: Pressure, budget_bytes: int) -> list[int]:
@@ -107,16 +116,20 @@ def _book(pressure: Pressure, channels: "_Channels", row: int, tier: str) -> boo
 
 
 def _prefetch_eagerly(pressure: Pressure, budget_bytes: int) -> None:
-    """Fetches go as early as the planned memory allows, in their order."""
+    """Fetches go as early as the planned memory allows, and none before one that was booked to go earlier."""
     absences, n_ticks = pressure.absences, len(pressure.live)
+    last = -n_ticks
     rows = np.flatnonzero((pressure.gone < pressure.back) & absences.returns)
-    for row in rows[np.argsort(pressure.back[rows], kind="stable")].tolist():
+    for row in rows[np.argsort(pressure.back[rows] % n_ticks, kind="stable")].tolist():
         out, done, gone, back = (
             int(column[row]) for column in (pressure.out, pressure.done, pressure.gone, pressure.back)
         )
         window = np.arange(gone, back)
         full = np.flatnonzero(pressure.level[window % n_ticks] + absences.room[row] > budget_bytes)
         earliest = gone + int(full[-1]) + 1 if len(full) else gone + 1
+        steps = back // n_ticks * n_ticks
+        earliest = min(max(earliest, last + steps), back)
+        last = earliest - steps
         if earliest < back:
             pressure.set(row, out, done, gone, earliest)
 

@@ -5,6 +5,8 @@ does what a memory manager would do on the spot: what is there and not in use le
 order; a fetch that has not the room it counted on waits. Such copies are between two ticks, so compute may wait.
 """
 
+from copy import copy
+
 import numpy as np
 
 from ebbtide.ir.machine import Machine
@@ -17,6 +19,9 @@ from ebbtide.planners.bound import never_used_bytes
 from ebbtide.planners.finish import require_levels
 from ebbtide.planners.slow_tiers import assign_tiers, homeless_tier
 from ebbtide.planners.timing import Clock, Move, stays_of, still_stays
+
+_STRIDES = 128
+"""A fetch that waits does so by this part of a step at a time, or by one tick in shorter steps."""
 
 
 class Pressure:
@@ -61,6 +66,13 @@ class Pressure:
                 self.level[part] += sign * room
         self.out[row], self.done[row], self.gone[row], self.back[row] = out, done, gone, back
 
+    def copy(self) -> "Pressure":
+        """Another one from here on."""
+        other = copy(self)
+        for name in ("out", "done", "gone", "back", "level"):
+            setattr(other, name, np.array(getattr(self, name)))
+        return other
+
     def relieves(self, row: int, budget_bytes: int) -> bool:
         """Whether an absence covers a tick that holds too much."""
         parts = self.parts(int(self.absences.after[row]) + 1, int(self.absences.until[row]))
@@ -69,18 +81,20 @@ class Pressure:
     def squeeze(self, budget_bytes: int, last_to_leave: Floats) -> None:
         """Keeps the budget. ``require`` MUST have passed. Of what is there, the row with the least value goes first."""
         absences, n_ticks = self.absences, len(self.live)
-        low, high = absences.after + 1, absences.until
+        low, high, stride = absences.after + 1, absences.until, max(1, n_ticks // _STRIDES)
         while np.any(over := self.level > budget_bytes):
             tick = int(over.argmax())
             shift = np.where(low <= tick, 0, n_ticks)
             here = tick + shift
             present = self.may_leave & (low <= here) & (here < high) & ~((self.gone <= here) & (here < self.back))
             rows = np.flatnonzero(present)
-            row = int(rows[np.argmin(last_to_leave[rows])])
-            self._vacate(row, int(here[row]))
+            for row in rows[np.argsort(last_to_leave[rows], kind="stable")].tolist():
+                if self.level[tick] <= budget_bytes:
+                    break
+                self._vacate(row, int(here[row]), stride)
 
-    def _vacate(self, row: int, tick: int) -> None:
-        """Away at ``tick``, at which it is there and idle."""
+    def _vacate(self, row: int, tick: int, stride: int) -> None:
+        """Away at ``tick``, at which it is there and idle; a fetch that came before waits for ``stride`` ticks."""
         out, done = int(self.out[row]), int(self.done[row])
         gone, back, until = int(self.gone[row]), int(self.back[row]), int(self.absences.until[row])
         if gone >= back:
@@ -88,7 +102,7 @@ class Pressure:
         elif tick < gone:
             self.set(row, min(out, tick), min(done, tick), tick, back)
         else:
-            self.set(row, out, done, gone, min(tick + 1, until))
+            self.set(row, out, done, gone, min(tick + stride, until))
 
     def parts(self, low: int, high: int) -> list[slice]:
         """Ticks [low, high) of the circle; at most once round."""
