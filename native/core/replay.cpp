@@ -134,7 +134,7 @@ void Replay::end(std::int64_t stalled_ns) {
     followed_ = preferred_ = *active_;
     learn(scripts_[*active_], stalled_ns);
   } else {  // it ended early: it may be another that begins like this one
-    for (std::size_t i = 0; i < scripts_.size() && !followed_; ++i) {
+    for (std::size_t i = scripts_.size(); i-- > 0 && !followed_;) {  // of two for one step, the later
       if (whole(scripts_[i]) && scripts_[i].agrees) followed_ = preferred_ = i;
     }
   }

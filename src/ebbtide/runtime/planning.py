@@ -151,7 +151,9 @@ class Planning:
                 self._learn(captured(recording, "recorded", count_flops), budget_bytes)
         except Exception as error:
             self._gave_up = not self._plans
-            self._warn(f"no plan was found for a step, so steps like it run in demand mode: {error}")
+            found = "no plan was found for a step, so steps like it run in demand mode"
+            kept = "a step could not be planned anew from what its moves showed, so its plan stays"
+            self._warn(f"{found if self._followed is None else kept}: {error}")
 
     def _learn(self, recorded: Captured, budget_bytes: int) -> None:
         signature = recorded.trace.signature()
@@ -180,9 +182,11 @@ class Planning:
         self._machine = measured
         step = captured(recording, "recorded", count_flops)
         if step.trace.signature() == planned.trace.signature():
-            old = self._followed
-            self._plan(planned.trace, step, budget_bytes)
-            del self._plans[old]
+            is_first = next(iter(self._plans)) == self._followed
+            number = self._plan(planned.trace, step, budget_bytes)
+            del self._plans[self._followed]
+            if is_first:
+                self._keep(planned.trace, self._plans[number].plan)
 
     def _plan(self, trace: Trace, step: Captured, budget_bytes: int) -> int:
         """The number of the schedule for steps like ``step``; the times are those of ``trace``."""
