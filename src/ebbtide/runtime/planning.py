@@ -145,10 +145,10 @@ class Planning:
         if not len(recording["tick_name"]):
             return  # the step was too long to be recorded
         try:
-            if self._followed is not None:
-                self._learn_from(recording, self._plans[self._followed], budget_bytes)
-            else:
+            if self._followed is None:
                 self._learn(captured(recording, "recorded", count_flops), budget_bytes)
+            elif self._followed in self._plans:
+                self._learn_from(recording, self._plans[self._followed], budget_bytes)
         except Exception as error:
             self._gave_up = not self._plans
             found = "no plan was found for a step, so steps like it run in demand mode"
