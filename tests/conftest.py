@@ -12,8 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# The same examples everywhere, however slow the machine is.
+settings.register_profile("ebbtide", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ebbtide")
 
 ROOT = Path(__file__).resolve().parent.parent
 for folder in ("tests", "demo"):
