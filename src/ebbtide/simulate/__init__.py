@@ -26,9 +26,7 @@ def simulate(
 ) -> Outcome:
     """The steady step under ``schedule``. The budget is the first tier's capacity (``machine.with_budget``).
 
-    ``record`` asks for spans and levels. ``exclusive``: contents lie on one tier only, whatever the
-    machine says, so every eviction writes.
-    ValueError if a tick's storages do not fit the budget together.
+    ``record`` asks for spans and levels. ValueError if a tick's storages do not fit the budget together.
     """
     return _run(Plan(), schedule, trace, machine, page_bytes, n_steps, record)
 
