@@ -113,7 +113,7 @@ def test_a_recorded_step_is_planned_for_the_machine_of_a_file(own: Path, machine
 
 
 def test_a_recorded_step_without_a_machine_is_planned_for_this_one(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "_this_machine", lambda: disk(read=12345))
+    monkeypatch.setattr(inputs, "this_machine", lambda: disk(read=12345))
     assert read_inputs(own, None, (), "50%").machine == disk(read=12345)
 
 

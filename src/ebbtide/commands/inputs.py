@@ -79,7 +79,7 @@ def read_step(trace: Path, machine: Path | None, changes: Sequence[str]) -> "tup
     step, its_machine = read_trace(trace)
     if machine is not None:
         its_machine = find_machine(machine)
-    its_machine = changed(its_machine or _this_machine(), changes)
+    its_machine = changed(its_machine or this_machine(), changes)
     return recosted(step, its_machine), its_machine
 
 
@@ -122,7 +122,8 @@ def budgets_of(fast: str, trace: "Trace", machine: "Machine") -> list[int]:
     return [budget_of(text.strip(), trace, machine) for text in fast.split(",")]
 
 
-def _this_machine() -> "Machine":
+def this_machine() -> "Machine":
+    """As for ``ebbtide run``: named by a setting, or probed now or within the last week. Raises SpillError."""
     from ebbtide.machines import find_machine
     from ebbtide.probe.quick import probe_quick
     from ebbtide.runtime.spill import choose_spill_directory

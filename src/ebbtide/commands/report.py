@@ -118,7 +118,7 @@ def _subject(paths: tuple[Path, ...], machine: Path | None, tier: str | None, ba
     plan = read_plan(plans[0], trace) if plans and trace is not None else None
     there = find_machine(machine) if machine is not None else own
     if trace is not None and there is None and bandwidth is None:
-        there = _this_machine()
+        there = _machine_or_none()
     way = way_of(machine, bandwidth, tier, there)
     has_forecast = any(timeline.origin is Origin.SIMULATED for timeline in timelines)
     if trace is not None and plan is not None and there is not None and not has_forecast:
@@ -126,19 +126,12 @@ def _subject(paths: tuple[Path, ...], machine: Path | None, tier: str | None, ba
     return Subject(trace, plan, tuple(timelines), runs[0] if runs else None, *way)
 
 
-def _this_machine() -> "Machine | None":
-    """As for ``ebbtide run``: named by a setting, or probed now or within the last week."""
+def _machine_or_none() -> "Machine | None":
+    from ebbtide.commands.inputs import this_machine
     from ebbtide.errors import SpillError
-    from ebbtide.machines import find_machine
-    from ebbtide.probe.quick import probe_quick
-    from ebbtide.runtime.spill import choose_spill_directory
-    from ebbtide.settings import Settings
 
-    settings = Settings.from_environment()
-    if settings.machine is not None:
-        return find_machine(Path(settings.machine))
     try:
-        return probe_quick(choose_spill_directory(settings.spill), settings.io_threads)
+        return this_machine()
     except SpillError as error:
         click.echo(f"ebbtide: warning: this machine could not be probed, so there is no swap line: {error}", err=True)
         return None
