@@ -28,7 +28,8 @@ Arena::Arena(const Options& options)
     : options_(options),
       huge_(options.huge_region_bytes, kHugePage, options.spill_directory),
       small_(options.small_region_bytes, kSmallPage, options.spill_directory),
-      pool_(static_cast<std::uint32_t>(options.huge_region_bytes / kHugePage)),
+      huge_pages_(kHugePage, static_cast<std::uint32_t>(options.huge_region_bytes / kHugePage)),
+      small_pages_(kSmallPage, static_cast<std::uint32_t>((options.small_region_bytes + options.huge_region_bytes / 4) / kSmallPage)),
       candidate_memory_(BlockTable::kCapacity * sizeof(Candidate), kSmallPage, PROT_READ | PROT_WRITE),
       candidates_(reinterpret_cast<Candidate*>(candidate_memory_.begin()), BlockTable::kCapacity),
       chaos_rate_(options.chaos_rate),
@@ -82,7 +83,8 @@ void* Arena::allocate(std::size_t nbytes) {
       throw ArenaError("no room for " + std::to_string(nbytes) + " bytes: writing to the spill directory " +
                        options_.spill_directory + " failed (" + std::strerror(spill_error_) + "); " + kSpillCure);
     }
-    map_pages(blocks_[id]);
+    take_pages(blocks_[id]);
+    show_pages(blocks_[id], PROT_READ | PROT_WRITE);
   }
 
   Block& b = blocks_[id];
@@ -133,18 +135,6 @@ BlockId Arena::place(std::size_t nbytes, Shape shape) {
   return id;
 }
 
-// Gives a new block the pages that were claimed for it: warm ones from the pool, the rest made by the first touch.
-void Arena::map_pages(Block& b) {
-  std::uint64_t warm = std::min(b.shape.body, pool_.warm());
-  for (std::uint64_t i = 0; i < warm; ++i) {
-    Slot slot = pool_.take();
-    must_move_pages(pool_.address(slot), b.address + i * kHugePage, kHugePage);
-    pool_.give(slot, false);
-  }
-  std::uint64_t mapped = warm * kHugePage;
-  if (mapped < b.held) must_protect(b.address + mapped, b.held - mapped, PROT_READ | PROT_WRITE);
-}
-
 void Arena::release(void* address) {
   Lock lock(mutex_);
   if (in_child_) return;
@@ -186,18 +176,8 @@ void Arena::keep_or_discard(BlockId id) {
     kept_ += b.held;
     return;
   }
-  give_up_pages(b);
+  bring_pages_home(b);
   retire(id);
-}
-
-// Takes a block's pages from it: huge ones to the pool, small ones to the kernel, and all of them if a forked child
-// may still see them (recycled, they would be copied). Callers MUST have taken access away if anybody might touch it.
-void Arena::give_up_pages(Block& b) {
-  std::uint64_t pooled = b.inherited ? 0 : b.shape.body * kHugePage;
-  for (std::uint64_t at = 0; at < pooled; at += kHugePage) pool_.absorb(b.address + at);
-  if (pooled == b.held) return;
-  discard_pages(b.address + pooled, b.held - pooled);
-  account(-static_cast<std::int64_t>(b.held - pooled));
 }
 
 // A dead block without pages. Its place is given back by reap(), because that may free memory and this may not.
@@ -211,7 +191,7 @@ void Arena::reap() {
     BlockId id = retired_;
     Block& b = blocks_[id];
     retired_ = b.kept_next;
-    must_protect(b.address, b.held, PROT_NONE);
+    must_reserve(b.address, b.held);
     region(b).set_owner(b.first_page, b.pages, kNoBlock);
     region(b).ranges().give(b.first_page, b.pages);
     blocks_.destroy(id);

@@ -1,15 +1,16 @@
 // The arena owns the pages of the training storages; their addresses never change.
 //
 // [Note: invariants]  Checked by check_invariants(), after every operation of the stress tests.
-//   I1  held bytes = pages of live resident blocks + pages kept by dead blocks + warm pool pages + pages being read into
+//   I1  held bytes = pages of live resident blocks + pages kept by dead blocks + warm pages of the pools + pages being
+//       read into
 //   I2  held bytes <= the limit, unless over_budget says otherwise (or the limit was lowered and evictions are under way)
 //   I3  a block's state tells its protection and where its bytes are ([Note: what a state costs])
 //   I4  a block whose transfer is busy keeps its place in the address space, hence in the file, until that has drained
 //   I5  nobody touches a block's memory while holding the mutex: the fault handler takes it
 //   I6  whatever the fault handler can reach neither allocates nor frees
 //
-// [Note: one mutex]  All state is behind one mutex; system calls that move pages run under it (about 10 us per 2 MiB),
-// reads and writes of the spill file do not. A thread that waits carries out queued transfers itself, so waiting never
+// [Note: one mutex]  All state is behind one mutex; system calls that move pages run under it (about 10 us a
+// run of pages), reads and writes of the spill file do not. A thread that waits carries out queued transfers itself, so waiting never
 // depends on another thread being alive (a forked child has none).
 #pragma once
 
@@ -150,10 +151,13 @@ class Arena {
   bool claim(Lock& lock, Shape shape);  // false: the spill file takes no more
   void claim_over_budget(Shape shape, Outcome why);
   Outcome make_room(Lock& lock, Shape shape);
+  std::uint64_t useful_bytes(Shape shape) const;
   std::uint64_t fresh_bytes(Shape shape) const;
   void trim();
   void release_spare();
   void evict_ahead();
+  std::uint64_t warm_bytes() const { return huge_pages_.warm_bytes() + small_pages_.warm_bytes(); }
+  std::uint64_t release_warm(std::uint64_t bytes, Shape shape);
   void drop_kept(BlockId id);
   std::uint64_t start_evictions(std::uint64_t needed, Shield up_to);
   std::uint64_t age(BlockId id) const;
@@ -193,14 +197,20 @@ class Arena {
   void io_loop(unsigned index);
   void chaos();
 
+  // pages.cpp
+  template <typename F>
+  void for_each_run(const Block& b, F f);
+  void take_pages(Block& b);
+  void show_pages(const Block& b, int protection);
+  void give_back_pages(const Block& b);
+  void bring_pages_home(const Block& b);
+
   // arena.cpp
   void keep_or_discard(BlockId id);
   void retire(BlockId id);
   void reap();
-  void map_pages(Block& b);
   void flush_traffic(Block& b);
   BlockId place(std::size_t nbytes, Shape shape);
-  void give_up_pages(Block& b);
   void pin(OperatorStack& stack, BlockId id, Access access, bool born_here, std::uint64_t moved);
   void unpin(const Pin& pin);
   void remember_need(const char* name, std::uint64_t bytes);
@@ -211,7 +221,8 @@ class Arena {
   const Options options_;
   Region huge_;
   Region small_;
-  PagePool pool_;
+  PagePool huge_pages_;
+  PagePool small_pages_;
   BlockTable blocks_;
   Reservation candidate_memory_;
   std::span<Candidate> candidates_;

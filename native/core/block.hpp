@@ -31,6 +31,7 @@ struct Block {
   std::uint64_t first_page = 0;  // its place in the region, and in the spill file
   std::uint32_t pages = 0;       // of the region's size, for its place; it need not hold all of the last
   Shape shape;
+  std::uint32_t tail_home = 0;   // the slot of its first small page
 
   State state = State::Dead;
   Kind kind = Kind::Other;
@@ -60,6 +61,8 @@ struct Block {
   std::uint64_t evicted = 0;
   std::uint64_t fetched = 0;
   std::uint64_t written = 0;
+
+  char* tail() const { return address + shape.body * kHugePage; }
 
   Transfer transfer;
   std::uint32_t live_index = 0;  // place in the list of live blocks

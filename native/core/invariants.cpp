@@ -46,7 +46,7 @@ void Arena::check_invariants() {
   require(leaving == leaving_, "leaving bytes");
   require(busy == busy_transfers_, "busy transfers");
   // I1
-  require(held_ == resident + reading + kept + draining + pool_.warm() * kHugePage, "held bytes");
+  require(held_ == resident + reading + kept + draining + warm_bytes(), "held bytes");
 }
 
 }  // namespace ebbtide

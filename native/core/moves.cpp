@@ -17,8 +17,6 @@ constexpr auto kWaitAtMost = std::chrono::milliseconds(50);
 
 // What is transferred: the storage, not the rest of its last huge page.
 std::uint64_t moved_bytes(const Block& b) { return round_up(b.nbytes, kSmallPage); }
-
-char* tail_of(const Block& b) { return b.address + b.shape.body * kHugePage; }
 }  // namespace
 
 // --- beginning and ending a move (all under the mutex)
@@ -50,7 +48,7 @@ void Arena::close(BlockId id) {
   Block& b = blocks_[id];
   if (options_.hook != nullptr) options_.hook(Point::Closing, id, options_.hook_argument);
   must_protect(b.address, b.held, PROT_NONE);
-  give_up_pages(b);
+  bring_pages_home(b);
   release_spare();
   resident_ -= b.held;
   b.evicted += moved_bytes(b);
@@ -86,9 +84,7 @@ void Arena::make_dirty(BlockId id) {
 // The pages have been claimed. They are filled out of sight.
 void Arena::start_read(BlockId id, bool urgent) {
   Block& b = blocks_[id];
-  Region& r = region(b);
-  for (std::uint32_t i = 0; i < b.shape.body; ++i) r.slot(b.first_page + i) = pool_.take();
-  if (b.shape.tail > 0) must_protect(r.twin(tail_of(b)), b.shape.tail, PROT_READ | PROT_WRITE);
+  take_pages(b);
   b.read_error = 0;
   b.state = State::Reading;
   b.transfer.out = false;
@@ -97,25 +93,11 @@ void Arena::start_read(BlockId id, bool urgent) {
 
 void Arena::complete_read(BlockId id, int error) {
   Block& b = blocks_[id];
-  Region& r = region(b);
   bool appears = error == 0 && !b.released;
-  // Read-only before it can be seen, so that the first write is noticed.
-  for (std::uint32_t i = 0; i < b.shape.body; ++i) {
-    Slot slot = r.slot(b.first_page + i);
-    if (appears) {
-      must_protect(pool_.address(slot), kHugePage, PROT_READ);
-      must_move_pages(pool_.address(slot), b.address + i * kHugePage, kHugePage);
-      must_protect(pool_.address(slot), kHugePage, PROT_READ | PROT_WRITE);
-    }
-    pool_.give(slot, !appears);
-  }
-  char* tail = r.twin(tail_of(b));
-  if (b.shape.tail > 0 && appears) {
-    must_protect(tail, b.shape.tail, PROT_READ);
-    must_move_pages(tail, tail_of(b), b.shape.tail);
-  } else if (b.shape.tail > 0) {
-    discard_pages(tail, b.shape.tail);
-    account(-static_cast<std::int64_t>(b.shape.tail));
+  if (appears) {
+    show_pages(b, PROT_READ);  // so that the first write is noticed
+  } else {
+    give_back_pages(b);
   }
   if (b.released) return retire(id);
   b.read_error = error;
@@ -235,7 +217,7 @@ int Arena::transfer_chunk(const Block& b, std::uint32_t chunk, bool out) {
   } else {
     for (std::uint64_t at = begin; at < begin + bytes; at += kHugePage) {
       std::uint64_t page = at / kHugePage;
-      char* into = page < b.shape.body ? pool_.address(r.slot(b.first_page + page)) : r.twin(tail_of(b));
+      char* into = page < b.shape.body ? huge_pages_.address(r.home(b.first_page + page)) : small_pages_.address(b.tail_home);
       parts[count++] = {into, std::min<std::uint64_t>(kHugePage, begin + bytes - at)};
     }
   }

@@ -1,41 +1,46 @@
-// The huge pages that no block holds. A pool slot is a huge page's worth of hidden address space; a *warm* slot
-// holds a page, a *vacant* one does not (its first touch would make one). Pages move between blocks and slots by
-// mremap, about 10 us each, and in steady state none goes back to the kernel, so nothing is zeroed again.
+// The pages of one size that all blocks live on. Each page has a *home*, a slot of the pool's hidden address space. A slot is
+//   warm   its page is at home, readable and writable, and nobody's
+//   empty  it has no page (a first touch would make one)
+//   taken  a block's: its page shows at the block's address, or is being filled at home
+// Pages go out and come home in runs of neighbouring slots, by one mremap each, whatever happened to them meanwhile; so
+// free memory never falls to pieces, and in steady state none goes back to the kernel and nothing is zeroed again.
 // Not thread-safe: the arena's mutex guards it. Allocates nothing after construction (used by the fault handler).
 #pragma once
 
 #include <cstdint>
 
+#include "free_runs.hpp"
 #include "system.hpp"
 
 namespace ebbtide {
 
-using Slot = std::uint32_t;
-
 class PagePool {
  public:
-  explicit PagePool(std::uint32_t slots);
+  PagePool(std::size_t page, std::uint32_t slots);
 
-  std::uint32_t warm() const { return warm_; }
-  char* address(Slot slot) const;
+  std::uint64_t warm_bytes() const { return warm_.count() * page_; }
+  bool fits(std::uint32_t pages) const { return warm_.fits(pages); }  // warm ones, in one run
+  char* address(Slot slot) const { return space_.begin() + slot * page_; }
 
-  Slot take();                         // a warm slot if there is one, else a vacant one; callers count the page
-  void give(Slot slot, bool has_page);  // back to the pool
-  void absorb(char* page);             // moves the page at `page` into a vacant slot, readable and writable
-  void release(std::uint32_t pages);   // gives up to `pages` warm pages back to the kernel
+  Run take(std::uint32_t most);         // warm ones if there are any, the longest run that is useful; else empty ones
+  Run take_whole(std::uint32_t pages);  // all of them in one run: warm ones if a run fits, else empty ones
+  void give(Run run) { warm_.give(run); }  // taken slots with their pages at home
+  // The pages of a taken run appear at `to`, which MUST be reserved address space, with this protection.
+  void show(Run run, char* to, int protection);
+  // Back from where they were shown, and warm. `from` stays mapped, and empty.
+  void bring_home(char* from, Run run);
+  // The same for pages that a forked child may share: recycled, they would be copied, so they go back to the kernel.
+  void bring_home_empty(char* from, Run run);
+  std::uint64_t release(std::uint64_t bytes);  // gives about so many warm bytes back to the kernel; returns how many
 
  private:
-  Slot pop_vacant();
+  void move_home(char* from, Run run);
+  Run take_empty(std::uint32_t pages);
 
+  std::size_t page_;
   Reservation space_;
-  Reservation warm_list_;    // Slot[]: stacks, so the most recently used pages go out first
-  Reservation vacant_list_;
-  Slot* warm_slots_;
-  Slot* vacant_slots_;
-  std::uint32_t warm_ = 0;
-  std::uint32_t vacant_ = 0;
-  std::uint32_t fresh_ = 0;  // slots [fresh_, slots) were never used
-  std::uint32_t slots_;
+  FreeRuns warm_;
+  FreeRuns empty_;
 };
 
 }  // namespace ebbtide

@@ -1,8 +1,6 @@
 // A region of address space whose blocks lie on one grid, with the spill file that mirrors it: the block at page p of
 // the region lies at page p of the file. One region is for blocks with a body of huge pages, one for smaller blocks.
-//
-// A fetch must fill pages that nobody can see yet. Huge pages come from the pool, so the region remembers which slot
-// stands for which page; small pages are made by the read itself, at the block's place in a hidden twin of the region.
+// Its pages come from the pools ([Note: pages] in pages.cpp); for each huge page the region remembers its home.
 #pragma once
 
 #include <cstdint>
@@ -21,21 +19,15 @@ class Region {
   Region(std::size_t bytes, std::size_t page, const std::string& spill_directory)
       : page_(page),
         space_(bytes, page, PROT_NONE),
-        twin_(bytes, page, PROT_READ | PROT_WRITE),
         owners_(bytes / page * sizeof(BlockId), kSmallPage, PROT_READ | PROT_WRITE),
-        slots_(page == kHugePage ? bytes / page * sizeof(Slot) : kSmallPage, kSmallPage, PROT_READ | PROT_WRITE),
+        homes_(page == kHugePage ? bytes / page * sizeof(Slot) : kSmallPage, kSmallPage, PROT_READ | PROT_WRITE),
         ranges_(bytes / page),
-        spill_(spill_directory) {
-    if (page == kHugePage) madvise(space_.begin(), space_.size(), MADV_HUGEPAGE);
-    set_inherited(space_.begin(), space_.size(), false);
-    set_inherited(twin_.begin(), twin_.size(), false);
-  }
+        spill_(spill_directory) {}
 
   std::size_t page() const { return page_; }
   bool contains(const void* p) const { return space_.contains(p); }
   char* address(std::uint64_t page_index) const { return space_.begin() + page_index * page_; }
-  char* twin(const char* address) const { return twin_.begin() + (address - space_.begin()); }
-  Slot& slot(std::uint64_t page_index) const { return reinterpret_cast<Slot*>(slots_.begin())[page_index]; }
+  Slot& home(std::uint64_t page_index) const { return reinterpret_cast<Slot*>(homes_.begin())[page_index]; }
   AddressSpace& ranges() { return ranges_; }
   SpillFile& spill() { return spill_; }
   const SpillFile& spill() const { return spill_; }
@@ -54,9 +46,8 @@ class Region {
 
   std::size_t page_;
   Reservation space_;
-  Reservation twin_;
   Reservation owners_;
-  Reservation slots_;
+  Reservation homes_;
   AddressSpace ranges_;
   SpillFile spill_;
 };

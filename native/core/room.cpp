@@ -23,13 +23,17 @@ void Arena::account(std::int64_t bytes) {
   counters_.held_peak = std::max(counters_.held_peak, held_);
 }
 
-// What a shape adds to held bytes: warm pages of the pool are held already.
-std::uint64_t Arena::fresh_bytes(Shape shape) const {
-  return shape.bytes() - std::min(shape.body, pool_.warm()) * kHugePage;
+// The warm pages that a shape would take.
+std::uint64_t Arena::useful_bytes(Shape shape) const {
+  std::uint64_t body = std::min(shape.body * kHugePage, huge_pages_.warm_bytes());
+  return body + (small_pages_.fits(shape.small_pages()) ? shape.tail : 0);
 }
 
-// Grants the pages of a shape: the caller takes huge ones from the pool, small ones appear at the first touch. Pages of the dead are used before the budget is grown only if they have waited a whole step: a
-// younger one is likely to be asked for again in its own size, which costs nothing at all.
+// What a shape adds to held bytes: warm pages are held already.
+std::uint64_t Arena::fresh_bytes(Shape shape) const { return shape.bytes() - useful_bytes(shape); }
+
+// Grants the pages of a shape; the caller takes them at once. Pages of the dead are used before the budget is grown only
+// if they have waited a whole step: a younger one is likely to be asked for again in its own size, which costs nothing.
 bool Arena::try_claim(Shape shape) {
   if (process_limit_ != 0 && now_ns() - rest_measured_ns_ > kMeasureEvery) measure_rest();
   for (;;) {
@@ -45,16 +49,9 @@ bool Arena::try_claim(Shape shape) {
       if (fresh > 0) account(static_cast<std::int64_t>(fresh));
       return true;
     }
-    std::uint32_t spare = pool_.warm() - std::min(shape.body, pool_.warm());
-    if (spare > 0) {
-      auto over = static_cast<std::uint32_t>(std::min<std::uint64_t>(round_up(after - limit_, kHugePage) / kHugePage, spare));
-      pool_.release(over);
-      account(-static_cast<std::int64_t>(over * kHugePage));
-    } else if (oldest != kNoBlock) {
-      drop_kept(oldest);
-    } else {
-      return false;
-    }
+    if (release_warm(after - limit_, shape) > 0) continue;
+    if (oldest == kNoBlock) return false;
+    drop_kept(oldest);
   }
 }
 
@@ -95,7 +92,7 @@ Arena::Outcome Arena::make_room(Lock& lock, Shape shape) {
   } waiting(waiting_for_room_);
   std::uint64_t needed = shape.bytes();
   if (held_ > limit_) needed += held_ - limit_;
-  std::uint64_t coming = (limit_ > held_ ? limit_ - held_ : 0) + pool_.warm() * kHugePage + kept_ + leaving_;
+  std::uint64_t coming = (limit_ > held_ ? limit_ - held_ : 0) + warm_bytes() + kept_ + leaving_;
   std::uint64_t failures = write_failures_;
   if (coming < needed) {
     std::uint64_t started = start_evictions(needed - coming + limit_ / 64, Shield::Outer);
@@ -151,7 +148,7 @@ std::uint64_t Arena::start_evictions(std::uint64_t needed, Shield up_to) {
 void Arena::evict_ahead() {
   if (limit_ == 0 || held_ > limit_) return;
   std::uint64_t wanted = std::min(limit_.load() / kAheadShare, kAheadMost);
-  std::uint64_t coming = limit_ - held_ + pool_.warm() * kHugePage + kept_ + leaving_;
+  std::uint64_t coming = limit_ - held_ + warm_bytes() + kept_ + leaving_;
   if (coming < wanted) start_evictions(wanted - coming, Shield::None);
 }
 
@@ -159,7 +156,7 @@ void Arena::drop_kept(BlockId id) {
   Block& b = blocks_[id];
   blocks_.unkeep(id);
   kept_ -= b.held;
-  give_up_pages(b);
+  bring_pages_home(b);
   retire(id);
 }
 
@@ -173,11 +170,17 @@ void Arena::trim() {
 }
 
 void Arena::release_spare() {
-  if (limit_ == 0 || held_ <= limit_) return;
-  auto over = static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(round_up(held_ - limit_, kHugePage) / kHugePage, pool_.warm()));
-  pool_.release(over);
-  account(-static_cast<std::int64_t>(over * kHugePage));
+  if (limit_ != 0 && held_ > limit_) release_warm(held_ - limit_, {});
+}
+
+// Warm pages that a claim of this shape has no use for go back to the kernel: small ones first, they are sooner made.
+std::uint64_t Arena::release_warm(std::uint64_t bytes, Shape shape) {
+  std::uint64_t tail = small_pages_.fits(shape.small_pages()) ? shape.tail : 0;
+  std::uint64_t body = useful_bytes(shape) - tail;
+  std::uint64_t released = small_pages_.release(std::min(bytes, small_pages_.warm_bytes() - tail));
+  if (released < bytes) released += huge_pages_.release(std::min(bytes - released, huge_pages_.warm_bytes() - body));
+  account(-static_cast<std::int64_t>(released));
+  return released;
 }
 
 void Arena::set_limits(std::uint64_t arena_bytes, std::uint64_t process_bytes) {

@@ -12,8 +12,12 @@
 
 namespace ebbtide {
 
+namespace {
+constexpr int kReserve = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+}
+
 Reservation::Reservation(std::size_t bytes, std::size_t alignment, int protection) : bytes_(bytes) {
-  void* raw = mmap(nullptr, bytes + alignment, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* raw = mmap(nullptr, bytes + alignment, protection, kReserve, -1, 0);
   if (raw == MAP_FAILED) {
     throw ArenaError("cannot reserve " + std::to_string(bytes >> 30) + " GiB of address space (" +
                      std::strerror(errno) + "); lift the limit on virtual memory (ulimit -v unlimited) or set vm.overcommit_memory to 0 or 1");
@@ -26,6 +30,11 @@ bool protect(void* address, std::size_t bytes, int protection) { return mprotect
 
 void must_protect(void* address, std::size_t bytes, int protection) {
   if (!protect(address, bytes, protection)) fatal("mprotect", errno);
+}
+
+void must_reserve(void* address, std::size_t bytes) {
+  if (mmap(address, bytes, PROT_NONE, kReserve | MAP_FIXED, -1, 0) == MAP_FAILED) fatal("mmap", errno);
+  madvise(address, bytes, MADV_DONTDUMP);
 }
 
 void must_move_pages(void* from, void* to, std::size_t bytes) {

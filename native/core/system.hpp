@@ -40,6 +40,8 @@ bool protect(void* address, std::size_t bytes, int protection);
 void must_protect(void* address, std::size_t bytes, int protection);
 // Moves the pages of [from, from + bytes) to `to`, which loses its own; `from` stays mapped and empty.
 void must_move_pages(void* from, void* to, std::size_t bytes);
+// Makes it inaccessible address space without pages again, whatever it was; neighbours like it are merged with it.
+void must_reserve(void* address, std::size_t bytes);
 // Gives the pages back to the kernel; the range reads as zeros afterwards.
 void discard_pages(void* address, std::size_t bytes);
 // Whether a forked child gets these pages.

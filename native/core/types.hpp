@@ -40,6 +40,7 @@ struct Shape {
   std::uint32_t body = 0;  // huge pages
   std::uint64_t tail = 0;  // bytes, in small pages
 
+  std::uint32_t small_pages() const { return static_cast<std::uint32_t>(tail / kSmallPage); }
   std::uint64_t bytes() const { return body * kHugePage + tail; }
 };
 
