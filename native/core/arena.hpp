@@ -151,13 +151,15 @@ class Arena {
   bool claim(Lock& lock, Shape shape);  // false: the spill file takes no more
   void claim_over_budget(Shape shape, Outcome why);
   Outcome make_room(Lock& lock, Shape shape);
-  std::uint64_t useful_bytes(Shape shape) const;
+  std::uint64_t useful_body(Shape shape) const;
+  bool lacks_tail(Shape shape) const;
   std::uint64_t fresh_bytes(Shape shape) const;
   void trim();
   void release_spare();
   void evict_ahead();
   std::uint64_t warm_bytes() const { return huge_pages_.warm_bytes() + small_pages_.warm_bytes(); }
-  std::uint64_t release_warm(std::uint64_t bytes, Shape shape);
+  std::uint64_t release_huge(std::uint64_t bytes, Shape shape);
+  std::uint64_t release_small(std::uint64_t bytes);
   void drop_kept(BlockId id);
   std::uint64_t start_evictions(std::uint64_t needed, Shield up_to);
   std::uint64_t age(BlockId id) const;

@@ -3,19 +3,33 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "types.hpp"
-
 namespace ebbtide {
+
+namespace {
+constexpr std::uint32_t kStride = 2;  // windows from one to the next
+}
 
 // Only neighbours that share their first touch are merged by the kernel into one area when they are together again,
 // and mremap takes one area at a time. So one page is touched before the pool can be split (and given back).
-PagePool::PagePool(std::size_t page, std::uint32_t slots)
-    : page_(page), space_(slots * page, kHugePage, PROT_READ | PROT_WRITE), warm_(slots), empty_(slots) {
-  madvise(space_.begin(), space_.size(), page == kHugePage ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+PagePool::PagePool(std::size_t page, std::uint32_t single, std::uint32_t windows)
+    : page_(page),
+      window_(static_cast<std::uint32_t>(kHugePage / page)),
+      first_window_(static_cast<Slot>(round_up(single, window_))),
+      space_((first_window_ + std::size_t{windows} * kStride * window_) * page, kHugePage, PROT_READ | PROT_WRITE),
+      warm_(static_cast<std::uint32_t>(space_.size() / page)),
+      empty_(static_cast<std::uint32_t>(space_.size() / page)),
+      empty_windows_(windows) {
   set_inherited(space_.begin(), space_.size(), false);
-  *static_cast<volatile char*>(space_.begin()) = 0;
-  discard_pages(space_.begin(), page);
-  empty_.give({0, slots});
+  bool small = page < kHugePage;
+  madvise(space_.begin(), first_window_ * page, small ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
+  if (windows > 0) madvise(address(first_window_), space_.size() - first_window_ * page, MADV_HUGEPAGE);
+  for (Slot slot : {Slot{0}, first_window_}) {
+    if (slot == first_window_ && windows == 0) continue;
+    *static_cast<volatile char*>(address(slot)) = 0;
+    discard_pages(address(slot), kHugePage);
+  }
+  empty_.give({0, single});
+  if (windows > 0) empty_windows_.give({0, windows});
 }
 
 Run PagePool::take_empty(std::uint32_t pages) {
@@ -50,13 +64,34 @@ void PagePool::bring_home_empty(char* from, Run run) {
   empty_.give(run);
 }
 
+bool PagePool::grow() {
+  if (empty_windows_.count() == 0) return false;
+  Run window{first_window_ + empty_windows_.take(1).first * kStride * window_, window_};
+  *static_cast<volatile char*>(address(window.first)) = 0;
+  warm_.give(window);
+  return true;
+}
+
+void PagePool::discard(Run run) {
+  discard_pages(address(run.first), run.count * page_);
+  if (run.first >= first_window_ && run.count == window_) {
+    empty_windows_.give({(run.first - first_window_) / (kStride * window_), 1});
+  } else {
+    empty_.give(run);
+  }
+}
+
+std::uint64_t PagePool::release_windows(std::uint64_t bytes) {
+  std::uint64_t released = 0;
+  for (; released < bytes && warm_.fits(window_); released += kHugePage) discard(warm_.take(window_));
+  return released;
+}
+
 std::uint64_t PagePool::release(std::uint64_t bytes) {
   std::uint64_t released = 0;
   while (released < bytes && warm_.count() > 0) {
-    std::uint64_t pages = round_up(bytes - released, page_) / page_;
-    Run run = warm_.take_shortest(static_cast<std::uint32_t>(std::min<std::uint64_t>(pages, warm_.count())));
-    discard_pages(address(run.first), run.count * page_);
-    empty_.give(run);
+    Run run = warm_.take_shortest(static_cast<std::uint32_t>(round_up(bytes - released, page_) / page_));
+    discard(run);
     released += run.count * page_;
   }
   return released;

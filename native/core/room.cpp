@@ -23,35 +23,42 @@ void Arena::account(std::int64_t bytes) {
   counters_.held_peak = std::max(counters_.held_peak, held_);
 }
 
-// The warm pages that a shape would take.
-std::uint64_t Arena::useful_bytes(Shape shape) const {
-  std::uint64_t body = std::min(shape.body * kHugePage, huge_pages_.warm_bytes());
-  return body + (small_pages_.fits(shape.small_pages()) ? shape.tail : 0);
+// Of warm huge pages, those that a shape would take.
+std::uint64_t Arena::useful_body(Shape shape) const {
+  return std::min(shape.body * kHugePage, huge_pages_.warm_bytes());
 }
 
+bool Arena::lacks_tail(Shape shape) const { return shape.tail > 0 && !small_pages_.fits(shape.small_pages()); }
+
 // What a shape adds to held bytes: warm pages are held already.
-std::uint64_t Arena::fresh_bytes(Shape shape) const { return shape.bytes() - useful_bytes(shape); }
+std::uint64_t Arena::fresh_bytes(Shape shape) const {
+  return shape.body * kHugePage - useful_body(shape) + (lacks_tail(shape) ? shape.tail : 0);
+}
 
 // Grants the pages of a shape; the caller takes them at once. Pages of the dead are used before the budget is grown only
 // if they have waited a whole step: a younger one is likely to be asked for again in its own size, which costs nothing.
 bool Arena::try_claim(Shape shape) {
   if (process_limit_ != 0 && now_ns() - rest_measured_ns_ > kMeasureEvery) measure_rest();
   for (;;) {
+    std::uint64_t limit = limit_ == 0 ? ~std::uint64_t{0} : limit_.load();
     std::uint64_t fresh = fresh_bytes(shape);
     std::uint64_t after = held_ + fresh;
+    std::uint64_t window = lacks_tail(shape) ? kHugePage - shape.tail : 0;  // what a window for it takes more
     BlockId oldest = blocks_.oldest_kept();
-    bool stale = oldest != kNoBlock && blocks_[oldest].freed_in_step + 1 < step_;
-    if (fresh > 0 && stale) {
+    if (fresh > 0 && oldest != kNoBlock && blocks_[oldest].freed_in_step + 1 < step_) {
       drop_kept(oldest);
+    } else if (window > 0 && after + window <= limit && small_pages_.grow()) {
+      account(kHugePage);
+    } else if (after + window > limit && release_huge(after + window - limit, shape) > 0) {
       continue;
-    }
-    if (limit_ == 0 || after <= limit_) {
-      if (fresh > 0) account(static_cast<std::int64_t>(fresh));
+    } else if (after <= limit) {
+      account(static_cast<std::int64_t>(fresh));
       return true;
+    } else if (oldest != kNoBlock) {
+      drop_kept(oldest);
+    } else if (release_small(after - limit) == 0) {
+      return false;
     }
-    if (release_warm(after - limit_, shape) > 0) continue;
-    if (oldest == kNoBlock) return false;
-    drop_kept(oldest);
   }
 }
 
@@ -170,15 +177,21 @@ void Arena::trim() {
 }
 
 void Arena::release_spare() {
-  if (limit_ != 0 && held_ > limit_) release_warm(held_ - limit_, {});
+  if (limit_ != 0 && held_ > limit_) release_huge(held_ - limit_, {});
+  if (limit_ != 0 && held_ > limit_) release_small(held_ - limit_);
 }
 
-// Warm pages that a claim of this shape has no use for go back to the kernel: small ones first, they are sooner made.
-std::uint64_t Arena::release_warm(std::uint64_t bytes, Shape shape) {
-  std::uint64_t tail = small_pages_.fits(shape.small_pages()) ? shape.tail : 0;
-  std::uint64_t body = useful_bytes(shape) - tail;
-  std::uint64_t released = small_pages_.release(std::min(bytes, small_pages_.warm_bytes() - tail));
-  if (released < bytes) released += huge_pages_.release(std::min(bytes - released, huge_pages_.warm_bytes() - body));
+// Whole huge pages that a claim of this shape has no use for go back to the kernel; returns the bytes.
+std::uint64_t Arena::release_huge(std::uint64_t bytes, Shape shape) {
+  std::uint64_t released = huge_pages_.release(std::min(bytes, huge_pages_.warm_bytes() - useful_body(shape)));
+  if (released < bytes) released += small_pages_.release_windows(bytes - released);
+  account(-static_cast<std::int64_t>(released));
+  return released;
+}
+
+// And, when nothing else is left, warm small pages.
+std::uint64_t Arena::release_small(std::uint64_t bytes) {
+  std::uint64_t released = small_pages_.release(bytes);
   account(-static_cast<std::int64_t>(released));
   return released;
 }

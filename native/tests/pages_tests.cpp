@@ -94,7 +94,7 @@ TEST(free_runs_agree_with_a_naive_count_and_give_the_best_fit) {
 TEST(pages_come_home_as_one_memory_area_with_what_they_hold) {
   for (std::size_t page : {kSmallPage, kHugePage}) {
     constexpr std::uint32_t kPages = 60;
-    PagePool pool(page, kPages);
+    PagePool pool(page, kPages, 0);
     Reservation blocks(4 * kPages * page, kHugePage, PROT_NONE);
     Run all = pool.take(kPages);
     CHECK(all.first == 0 && all.count == kPages);
@@ -144,7 +144,7 @@ TEST(pages_come_home_as_one_memory_area_with_what_they_hold) {
 }
 
 TEST(pages_that_a_child_may_share_come_home_empty) {
-  PagePool pool(kSmallPage, 16);
+  PagePool pool(kSmallPage, 16, 0);
   Reservation block(4 * kSmallPage, kHugePage, PROT_NONE);
   Run run = pool.take_whole(4);
   pool.show(run, block.begin(), PROT_READ | PROT_WRITE);
@@ -152,4 +152,19 @@ TEST(pages_that_a_child_may_share_come_home_empty) {
   pool.bring_home_empty(block.begin(), run);
   CHECK(pool.warm_bytes() == 0 && *pool.address(run.first) == 0);
   CHECK(pool.take_whole(16).count == 16);
+}
+
+TEST(a_window_of_small_pages_is_made_at_once_and_given_back_whole) {
+  constexpr std::uint32_t kWindow = kHugePage / kSmallPage;
+  PagePool pool(kSmallPage, 16, 2);
+  CHECK(pool.grow() && pool.grow() && !pool.grow());
+  CHECK(pool.warm_bytes() == 2 * kHugePage && pool.fits(kWindow) && !pool.fits(kWindow + 1));
+  Run part = pool.take_whole(3);
+  CHECK(pool.release_windows(1) == kHugePage);      // the other one
+  CHECK(pool.release_windows(kHugePage) == 0);      // this one is in use
+  CHECK(pool.warm_bytes() == (kWindow - 3) * kSmallPage);
+  pool.give(part);
+  CHECK(pool.release(kSmallPage) == kSmallPage);    // torn: what is left is given back page by page
+  CHECK(pool.release_windows(kHugePage) == 0 && pool.release(kHugePage) == kHugePage - kSmallPage);
+  CHECK(pool.warm_bytes() == 0 && pool.grow());
 }
