@@ -28,9 +28,6 @@ Arena::Arena(const Options& options)
     : options_(options),
       huge_(options.huge_region_bytes, kHugePage, options.spill_directory),
       small_(options.small_region_bytes, kSmallPage, options.spill_directory),
-      huge_pages_(kHugePage, static_cast<std::uint32_t>(options.huge_region_bytes / kHugePage), 0),
-      small_pages_(kSmallPage, static_cast<std::uint32_t>(options.small_region_bytes / kSmallPage),
-                   static_cast<std::uint32_t>(options.small_region_bytes / kHugePage)),
       candidate_memory_(BlockTable::kCapacity * sizeof(Candidate), kSmallPage, PROT_READ | PROT_WRITE),
       candidates_(reinterpret_cast<Candidate*>(candidate_memory_.begin()), BlockTable::kCapacity),
       chaos_rate_(options.chaos_rate),
@@ -69,34 +66,28 @@ BlockId Arena::find_live(const void* p) {
 
 void* Arena::allocate(std::size_t nbytes) {
   Lock lock(mutex_);
-  reap();
   chaos();
   Shape shape = shape_of(nbytes);
-  BlockId id = blocks_.find_kept(shape.bytes());
-  if (id != kNoBlock) {
-    blocks_.unkeep(id);
-    kept_ -= blocks_[id].held;
-    if (blocks_[id].read_only) must_protect(blocks_[id].address, blocks_[id].held, PROT_READ | PROT_WRITE);
-  } else {
-    id = place(nbytes, shape);
-    if (!claim(lock, shape)) {
-      retire(id);
-      throw ArenaError("no room for " + std::to_string(nbytes) + " bytes: writing to the spill directory " +
-                       options_.spill_directory + " failed (" + std::strerror(spill_error_) + "); " + kSpillCure);
-    }
-    take_pages(blocks_[id]);
-    show_pages(blocks_[id], PROT_READ | PROT_WRITE);
+  Region& r = region(shape);
+  reserve_spill(nbytes, shape);
+  if (!claim(lock, shape)) no_room(nbytes);
+  Run place = r.take(shape.pages);
+  BlockId id = blocks_.create();
+  if (id == kNoBlock) {
+    r.give(place);
+    throw ArenaError("too many storages; manage only larger ones (EBBTIDE_MIN_STORAGE)");
   }
+  r.set_owner(place, id);
 
   Block& b = blocks_[id];
+  b.address = r.address(place.first);
   b.nbytes = nbytes;
+  b.held = shape.bytes();
+  b.shape = shape;
+  b.place = place;
   b.state = State::Dirty;
-  b.read_only = false;
   b.kind = in_step_ ? Kind::Activation : Kind::Other;
-  b.classified = false;
   b.born_in_step = in_step_;
-  b.guests = 0;
-  b.stays = b.prefetched = b.close_anyway = false;
   b.last_use = ++stamp_;
   blocks_.add_live(id);
   live_ += nbytes;
@@ -109,31 +100,21 @@ void* Arena::allocate(std::size_t nbytes) {
   return b.address;
 }
 
-// A new block's place in the region and so in the spill file, whose space is reserved before it can be needed.
-BlockId Arena::place(std::size_t nbytes, Shape shape) {
+// Space in the spill file for a new block, before it can be needed.
+void Arena::reserve_spill(std::size_t nbytes, const Shape& shape) {
   Region& r = region(shape);
-  BlockId id = blocks_.create();
-  if (id == kNoBlock) throw ArenaError("too many storages; manage only larger ones (EBBTIDE_MIN_STORAGE)");
-  Block& b = blocks_[id];
-  b.shape = shape;
-  b.held = shape.bytes();
-  b.pages = static_cast<std::uint32_t>(round_up(b.held, r.page()) / r.page());
-  b.first_page = r.ranges().take(b.pages);
-  if (b.first_page == AddressSpace::kNone) {
-    blocks_.destroy(id);
-    throw ArenaError("the arena's address space is used up");
+  if (!r.has_space(shape.pages)) throw ArenaError("the arena's address space is used up");
+  if (limit_ == 0 || live_ + nbytes <= limit_) return;
+  std::uint64_t needed = (r.high_water() + shape.pages) * r.page();
+  if (int error = r.spill().reserve(needed); error != 0) {
+    throw ArenaError("cannot reserve " + std::to_string(needed) + " bytes in the spill directory " +
+                     options_.spill_directory + ": " + std::strerror(error) + "; " + kSpillCure);
   }
-  b.address = r.address(b.first_page);
-  r.set_owner(b.first_page, b.pages, id);
-  if (limit_ != 0 && live_ + nbytes > limit_) {
-    std::uint64_t needed = r.ranges().high_water() * r.page();
-    if (int error = r.spill().reserve(needed); error != 0) {
-      retire(id);
-      throw ArenaError("cannot reserve " + std::to_string(needed) + " bytes in the spill directory " +
-                       options_.spill_directory + ": " + std::strerror(error) + "; " + kSpillCure);
-    }
-  }
-  return id;
+}
+
+void Arena::no_room(std::size_t nbytes) {
+  throw ArenaError("no room for " + std::to_string(nbytes) + " bytes: writing to the spill directory " +
+                   options_.spill_directory + " failed (" + std::strerror(spill_error_) + "); " + kSpillCure);
 }
 
 void Arena::release(void* address) {
@@ -156,47 +137,38 @@ void Arena::release(void* address) {
   bool has_pages = b.state == State::Dirty || b.state == State::Clean;
   if (has_pages) resident_ -= b.held;
   b.state = State::Dead;
-  b.freed_in_step = step_;
   if (b.transfer.busy()) {
     b.released = true;  // its place in the file is still being written or read [Note: invariants, I4]
   } else if (has_pages) {
-    keep_or_discard(id);
+    bury(id);
   } else {
     retire(id);
   }
   changed();
   start_prefetches();
-  reap();
 }
 
-// A dead block's pages wait for the next block of its size, unless a forked child may still see them.
-void Arena::keep_or_discard(BlockId id) {
+// A dead block's pages are the next one's, unless a forked child may still see them: recycled, they would be copied.
+void Arena::bury(BlockId id) {
   Block& b = blocks_[id];
-  if (!b.inherited) {
-    blocks_.keep(id);
-    kept_ += b.held;
-    return;
+  Region& r = region(b);
+  if (b.inherited) {
+    r.discard(b.place);
+    account(-static_cast<std::int64_t>(b.held));
+    return retire(id);
   }
-  bring_pages_home(b);
-  retire(id);
+  if (b.read_only) must_protect(b.address, b.held, PROT_READ | PROT_WRITE);
+  r.set_owner(b.place, kNoBlock);
+  r.give(b.place);
+  blocks_.destroy(id);
 }
 
-// A dead block without pages. Its place is given back by reap(), because that may free memory and this may not.
+// A dead block without pages.
 void Arena::retire(BlockId id) {
-  blocks_[id].kept_next = retired_;
-  retired_ = id;
-}
-
-void Arena::reap() {
-  while (retired_ != kNoBlock) {
-    BlockId id = retired_;
-    Block& b = blocks_[id];
-    retired_ = b.kept_next;
-    must_reserve(b.address, b.held);
-    region(b).set_owner(b.first_page, b.pages, kNoBlock);
-    region(b).ranges().give(b.first_page, b.pages);
-    blocks_.destroy(id);
-  }
+  Region& r = region(blocks_[id]);
+  r.set_owner(blocks_[id].place, kNoBlock);
+  r.give_place(blocks_[id].place);
+  blocks_.destroy(id);
 }
 
 void Arena::classify(const void* address, Kind kind) {

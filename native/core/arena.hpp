@@ -1,16 +1,15 @@
 // The arena owns the pages of the training storages; their addresses never change.
 //
 // [Note: invariants]  Checked by check_invariants(), after every operation of the stress tests.
-//   I1  held bytes = pages of live resident blocks + pages kept by dead blocks + warm pages of the pools + pages being
-//       read into
+//   I1  held bytes = pages of resident blocks and of dead ones that drain + warm pages + pages being read into
 //   I2  held bytes <= the limit, unless over_budget says otherwise (or the limit was lowered and evictions are under way)
 //   I3  a block's state tells its protection and where its bytes are ([Note: what a state costs])
 //   I4  a block whose transfer is busy keeps its place in the address space, hence in the file, until that has drained
 //   I5  nobody touches a block's memory while holding the mutex: the fault handler takes it
 //   I6  whatever the fault handler can reach neither allocates nor frees
 //
-// [Note: one mutex]  All state is behind one mutex; system calls that move pages run under it (about 10 us a
-// run of pages), reads and writes of the spill file do not. A thread that waits carries out queued transfers itself, so waiting never
+// [Note: one mutex]  All state is behind one mutex; system calls that move pages run under it (5 to 20 us
+// a page), reads and writes of the spill file do not. A thread that waits carries out queued transfers itself, so waiting never
 // depends on another thread being alive (a forked child has none).
 #pragma once
 
@@ -29,7 +28,6 @@
 #include "block_table.hpp"
 #include "decider.hpp"
 #include "operators.hpp"
-#include "page_pool.hpp"
 #include "recording.hpp"
 #include "region.hpp"
 #include "replay.hpp"
@@ -47,7 +45,7 @@ struct Options {
   double chaos_rate = 0.0;       // chance, at every operator and allocation, of evicting a random block
   std::uint64_t chaos_seed = 0;
   std::size_t huge_region_bytes = std::size_t{1} << 40;
-  std::size_t small_region_bytes = std::size_t{1} << 36;
+  std::size_t small_region_bytes = std::size_t{1} << 38;
   void (*hook)(Point, BlockId, void*) = nullptr;  // called without the mutex, except at Closing
   void* hook_argument = nullptr;
   void (*every_tick)() = nullptr;  // called by the governor about every 10 ms, without the mutex
@@ -141,7 +139,7 @@ class Arena {
   using Lock = std::unique_lock<std::mutex>;
   enum class Outcome { Progress, Stuck, TimedOut, SpillFailed };
 
-  Region& region(const Shape& shape) { return shape.body > 0 ? huge_ : small_; }
+  Region& region(const Shape& shape) { return shape.page == kHugePage ? huge_ : small_; }
   Region& region(const Block& b) { return region(b.shape); }
   BlockId find(const void* p);
   BlockId find_live(const void* p);
@@ -151,16 +149,11 @@ class Arena {
   bool claim(Lock& lock, Shape shape);  // false: the spill file takes no more
   void claim_over_budget(Shape shape, Outcome why);
   Outcome make_room(Lock& lock, Shape shape);
-  std::uint64_t useful_body(Shape shape) const;
-  bool lacks_tail(Shape shape) const;
-  std::uint64_t fresh_bytes(Shape shape) const;
+  std::uint64_t warm_bytes() const { return huge_.warm_bytes() + small_.warm_bytes(); }
+  std::uint64_t fresh_bytes(const Shape& shape);
+  std::uint64_t release_warm(std::uint64_t bytes, const Shape& shape);
   void trim();
-  void release_spare();
   void evict_ahead();
-  std::uint64_t warm_bytes() const { return huge_pages_.warm_bytes() + small_pages_.warm_bytes(); }
-  std::uint64_t release_huge(std::uint64_t bytes, Shape shape);
-  std::uint64_t release_small(std::uint64_t bytes);
-  void drop_kept(BlockId id);
   std::uint64_t start_evictions(std::uint64_t needed, Shield up_to);
   std::uint64_t age(BlockId id) const;
   bool may_leave(const Block& b) const;
@@ -199,20 +192,12 @@ class Arena {
   void io_loop(unsigned index);
   void chaos();
 
-  // pages.cpp
-  template <typename F>
-  void for_each_run(const Block& b, F f);
-  void take_pages(Block& b);
-  void show_pages(const Block& b, int protection);
-  void give_back_pages(const Block& b);
-  void bring_pages_home(const Block& b);
-
   // arena.cpp
-  void keep_or_discard(BlockId id);
+  void bury(BlockId id);
   void retire(BlockId id);
-  void reap();
   void flush_traffic(Block& b);
-  BlockId place(std::size_t nbytes, Shape shape);
+  void reserve_spill(std::size_t nbytes, const Shape& shape);
+  [[noreturn]] void no_room(std::size_t nbytes);
   void pin(OperatorStack& stack, BlockId id, Access access, bool born_here, std::uint64_t moved);
   void unpin(const Pin& pin);
   void remember_need(const char* name, std::uint64_t bytes);
@@ -223,8 +208,6 @@ class Arena {
   const Options options_;
   Region huge_;
   Region small_;
-  PagePool huge_pages_;
-  PagePool small_pages_;
   BlockTable blocks_;
   Reservation candidate_memory_;
   std::span<Candidate> candidates_;
@@ -242,7 +225,6 @@ class Arena {
 
   BlockId queue_head_[2] = {kNoBlock, kNoBlock};  // [0] fetches, [1] evictions
   BlockId queue_tail_[2] = {kNoBlock, kNoBlock};
-  BlockId retired_ = kNoBlock;       // dead blocks whose place can be given back by whoever may allocate
 
   std::atomic<std::uint64_t> limit_ = 0;          // the lower of the arena's own and what the process's bound leaves it
   std::uint64_t arena_limit_ = 0;
@@ -250,7 +232,7 @@ class Arena {
   std::uint64_t rest_ = 0;           // as last measured
   std::uint64_t rest_high_[2] = {0, 0};  // its peak in this step and the one before
   std::int64_t rest_measured_ns_ = 0;
-  std::uint64_t live_ = 0, resident_ = 0, held_ = 0, kept_ = 0;
+  std::uint64_t live_ = 0, resident_ = 0, held_ = 0;
   std::uint64_t leaving_ = 0;        // bytes of blocks in state Writing that go when they are written
   unsigned busy_transfers_ = 0;
   std::uint64_t changes_ = 0;

@@ -1,8 +1,9 @@
-// One managed storage, or the pages that a freed one left behind.
+// One managed storage.
 #pragma once
 
 #include <cstdint>
 
+#include "free_runs.hpp"
 #include "types.hpp"
 
 namespace ebbtide {
@@ -28,16 +29,13 @@ struct Block {
   char* address = nullptr;
   std::uint64_t nbytes = 0;      // as requested
   std::uint64_t held = 0;        // page-rounded: what it costs while resident
-  std::uint64_t first_page = 0;  // its place in the region, and in the spill file
-  std::uint32_t pages = 0;       // of the region's size, for its place; it need not hold all of the last
   Shape shape;
-  std::uint32_t tail_home = 0;   // the slot of its first small page
+  Run place;                     // in its region, and in the spill file
 
   State state = State::Dead;
   Kind kind = Kind::Other;
   bool classified = false;
   bool born_in_step = false;
-  bool keeps_pages = false;    // Dead, with all its pages, waiting for the next block of this size
   bool read_only = false;      // the protection of its pages
   bool released = false;       // freed while a transfer was under way: its place is given back when that ends
   bool close_anyway = false;   // chaos: take the pages even from under an operator
@@ -55,21 +53,14 @@ struct Block {
   std::uint64_t serial = 0;        // of the allocation, unique in the process
   std::uint32_t recorded = kNever;  // its number in the recording under way
   std::uint32_t scheduled = kNever;  // its number in the schedule it was last bound to
-  std::uint64_t freed_in_step = 0;
 
   // traffic since it was last added to its kind's counters
   std::uint64_t evicted = 0;
   std::uint64_t fetched = 0;
   std::uint64_t written = 0;
 
-  char* tail() const { return address + shape.body * kHugePage; }
-
   Transfer transfer;
   std::uint32_t live_index = 0;  // place in the list of live blocks
-  BlockId kept_next = kNoBlock;  // links of the kept list (oldest first) and of its size's bucket
-  BlockId kept_previous = kNoBlock;
-  BlockId bucket_next = kNoBlock;
-  BlockId bucket_previous = kNoBlock;
 };
 
 }  // namespace ebbtide

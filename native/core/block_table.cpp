@@ -1,6 +1,5 @@
 #include "block_table.hpp"
 
-#include <algorithm>
 #include <new>
 
 namespace ebbtide {
@@ -11,9 +10,7 @@ BlockTable::BlockTable()
       free_memory_(kCapacity * sizeof(BlockId), kSmallPage, PROT_READ | PROT_WRITE),
       blocks_(reinterpret_cast<Block*>(block_memory_.begin())),
       live_(reinterpret_cast<BlockId*>(live_memory_.begin())),
-      free_ids_(reinterpret_cast<BlockId*>(free_memory_.begin())) {
-  std::fill_n(buckets_, kBuckets, kNoBlock);
-}
+      free_ids_(reinterpret_cast<BlockId*>(free_memory_.begin())) {}
 
 BlockId BlockTable::create() {
   BlockId id;
@@ -42,35 +39,6 @@ void BlockTable::remove_live(BlockId id) {
   std::uint32_t hole = blocks_[id].live_index;
   live_[hole] = live_[--live_count_];
   blocks_[live_[hole]].live_index = hole;
-}
-
-void BlockTable::keep(BlockId id) {
-  Block& b = blocks_[id];
-  b.kept_previous = kept_tail_;
-  b.kept_next = kNoBlock;
-  (kept_tail_ == kNoBlock ? kept_head_ : blocks_[kept_tail_].kept_next) = id;
-  kept_tail_ = id;
-  BlockId& head = buckets_[bucket(b.held)];
-  b.bucket_previous = kNoBlock;
-  b.bucket_next = head;
-  if (head != kNoBlock) blocks_[head].bucket_previous = id;
-  head = id;
-  b.keeps_pages = true;
-}
-
-void BlockTable::unkeep(BlockId id) {
-  Block& b = blocks_[id];
-  (b.kept_previous == kNoBlock ? kept_head_ : blocks_[b.kept_previous].kept_next) = b.kept_next;
-  (b.kept_next == kNoBlock ? kept_tail_ : blocks_[b.kept_next].kept_previous) = b.kept_previous;
-  (b.bucket_previous == kNoBlock ? buckets_[bucket(b.held)] : blocks_[b.bucket_previous].bucket_next) = b.bucket_next;
-  if (b.bucket_next != kNoBlock) blocks_[b.bucket_next].bucket_previous = b.bucket_previous;
-  b.keeps_pages = false;
-}
-
-BlockId BlockTable::find_kept(std::uint64_t held) const {
-  BlockId id = buckets_[bucket(held)];
-  while (id != kNoBlock && blocks_[id].held != held) id = blocks_[id].bucket_next;
-  return id;
 }
 
 }  // namespace ebbtide

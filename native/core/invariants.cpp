@@ -13,13 +13,13 @@ void require(bool holds, const char* what) {
 
 void Arena::check_invariants() {
   Lock lock(mutex_);
-  std::uint64_t live = 0, resident = 0, kept = 0, draining = 0, reading = 0, leaving = 0;
+  std::uint64_t live = 0, resident = 0, draining = 0, reading = 0, leaving = 0;
   unsigned busy = 0;
   for (BlockId id : blocks_.live()) {
     const Block& b = blocks_[id];
     require(b.state != State::Dead, "a live block is dead");
     require(region(b).owner(b.address) == id && region(b).owner(b.address + b.held - 1) == id, "the map names another owner");
-    require(b.nbytes <= b.held && b.held == b.shape.bytes() && b.held <= b.pages * region(b).page(), "a block holds less than it stores");
+    require(b.nbytes <= b.held && b.held == b.shape.bytes() && b.place.count == b.shape.pages, "a block holds less than it stores");
     live += b.nbytes;
     if (b.state == State::Dirty || b.state == State::Clean || b.state == State::Writing) resident += b.held;
     if (b.state == State::Reading) reading += b.held;
@@ -33,20 +33,14 @@ void Arena::check_invariants() {
     const Block& b = blocks_[id];
     if (b.transfer.busy()) ++busy;
     if (b.state != State::Dead) continue;
-    require(!b.released || b.transfer.busy() || !b.keeps_pages, "a released block is still kept");
-    if (b.keeps_pages) {
-      kept += b.held;
-    } else if (b.released && b.transfer.busy()) {
-      draining += b.held;
-    }
+    if (b.released && b.transfer.busy()) draining += b.held;
   }
   require(live == live_, "live bytes");
   require(resident == resident_, "resident bytes");
-  require(kept == kept_, "kept bytes");
   require(leaving == leaving_, "leaving bytes");
   require(busy == busy_transfers_, "busy transfers");
   // I1
-  require(held_ == resident + reading + kept + draining + warm_bytes(), "held bytes");
+  require(held_ == resident + reading + draining + warm_bytes(), "held bytes");
 }
 
 }  // namespace ebbtide

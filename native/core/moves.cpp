@@ -12,6 +12,7 @@ namespace ebbtide {
 
 namespace {
 constexpr std::size_t kChunk = 2 * kHugePage;
+constexpr int kMostParts = 64;  // of one read, in memory
 constexpr int kReadTries = 3;
 constexpr auto kWaitAtMost = std::chrono::milliseconds(50);
 
@@ -29,7 +30,7 @@ bool Arena::start_evict(BlockId id) {
     changed();
     return true;
   }
-  if (int error = region(b).spill().reserve((b.first_page + b.pages) * region(b).page()); error != 0) {
+  if (int error = region(b).spill().reserve((b.place.first + std::uint64_t{b.place.count}) * region(b).page()); error != 0) {
     spill_error_ = error;
     ++write_failures_;
     return false;
@@ -48,8 +49,13 @@ void Arena::close(BlockId id) {
   Block& b = blocks_[id];
   if (options_.hook != nullptr) options_.hook(Point::Closing, id, options_.hook_argument);
   must_protect(b.address, b.held, PROT_NONE);
-  bring_pages_home(b);
-  release_spare();
+  if (b.inherited) {  // recycled, what a child shares would be copied
+    region(b).discard(b.place);
+    account(-static_cast<std::int64_t>(b.held));
+  } else {
+    region(b).vacate(b.place);
+  }
+  if (limit_ != 0 && held_ > limit_) release_warm(held_ - limit_, {});
   resident_ -= b.held;
   b.evicted += moved_bytes(b);
   b.state = State::Absent;
@@ -84,7 +90,7 @@ void Arena::make_dirty(BlockId id) {
 // The pages have been claimed. They are filled out of sight.
 void Arena::start_read(BlockId id, bool urgent) {
   Block& b = blocks_[id];
-  take_pages(b);
+  region(b).begin_fill(b.place);
   b.read_error = 0;
   b.state = State::Reading;
   b.transfer.out = false;
@@ -94,11 +100,7 @@ void Arena::start_read(BlockId id, bool urgent) {
 void Arena::complete_read(BlockId id, int error) {
   Block& b = blocks_[id];
   bool appears = error == 0 && !b.released;
-  if (appears) {
-    show_pages(b, PROT_READ);  // so that the first write is noticed
-  } else {
-    give_back_pages(b);
-  }
+  region(b).end_fill(b.place, appears);
   if (b.released) return retire(id);
   b.read_error = error;
   b.state = appears ? State::Clean : State::Absent;
@@ -122,7 +124,7 @@ void Arena::complete(BlockId id) {
     complete_read(id, transfer.error);
   } else if (b.released) {
     b.released = false;
-    keep_or_discard(id);
+    bury(id);
   } else if (b.state == State::Writing) {
     if (!b.stays) leaving_ -= b.held;
     if (transfer.error != 0) {
@@ -208,20 +210,27 @@ bool Arena::carry_out_chunk(Lock& lock, bool prefer_out) {
 int Arena::transfer_chunk(const Block& b, std::uint32_t chunk, bool out) {
   Region& r = region(b);
   std::uint64_t begin = chunk * kChunk;
-  std::uint64_t bytes = std::min<std::uint64_t>(kChunk, moved_bytes(b) - begin);
-  std::uint64_t offset = b.first_page * r.page() + begin;
-  iovec parts[kChunk / kHugePage];
-  int count = 0;
+  std::uint64_t end = std::min<std::uint64_t>(begin + kChunk, moved_bytes(b));
+  std::uint64_t offset = b.place.first * r.page();
   if (out) {
-    parts[count++] = {b.address + begin, bytes};
-  } else {
-    for (std::uint64_t at = begin; at < begin + bytes; at += kHugePage) {
-      std::uint64_t page = at / kHugePage;
-      char* into = page < b.shape.body ? huge_pages_.address(r.home(b.first_page + page)) : small_pages_.address(b.tail_home);
-      parts[count++] = {into, std::min<std::uint64_t>(kHugePage, begin + bytes - at)};
-    }
+    iovec part{b.address + begin, end - begin};
+    return r.spill().write(&part, 1, offset + begin);
   }
-  return out ? r.spill().write(parts, count, offset) : r.spill().read(parts, count, offset);
+  int error = 0;
+  for (std::uint64_t at = begin; at < end && error == 0;) {
+    iovec parts[kMostParts];
+    int count = 0;
+    std::uint64_t from = at;
+    for (; count < kMostParts && at < end; ++count) {
+      auto page = static_cast<std::uint32_t>(at / r.page());
+      Run run = r.filling(b.place.first + page, b.place.count - page);
+      std::uint64_t bytes = std::min<std::uint64_t>(run.count * r.page(), end - at);
+      parts[count] = {r.address(run.first), bytes};
+      at += bytes;
+    }
+    error = r.spill().read(parts, count, offset + from);
+  }
+  return error;
 }
 
 void Arena::io_loop(unsigned index) {

@@ -1,13 +1,25 @@
-// A region of address space whose blocks lie on one grid, with the spill file that mirrors it: the block at page p of
-// the region lies at page p of the file. One region is for blocks with a body of huge pages, one for smaller blocks.
-// Its pages come from the pools ([Note: pages] in pages.cpp); for each huge page the region remembers its home.
+// A region of address space on a grid of pages of one size, with the spill file that mirrors it: the block at page p of
+// the region lies at page p of the file. One region is for blocks of huge pages, one for smaller blocks.
+//
+// [Note: pages]  A place of the grid is
+//   a block's  with its page, or without (absent)
+//   warm       a page that is nobody's, readable and writable, left where its last block died or put here by an eviction
+//   vacant     inaccessible, without a page
+// Blocks are born on warm pages where those lie, if so many lie side by side: nothing moves then, and nothing is zeroed.
+// A page moves when its block leaves (to a vacant place, which becomes warm), when a block comes back (from the warm pages
+// that its bytes were read into, out of sight), and where warm pages are too scattered for a birth. Each moved page costs an
+// interruption of every CPU that trains, so the fewer the better.
+//
+// Not thread-safe: the arena's mutex guards it. Allocates nothing after construction (used by the fault handler). Held
+// bytes are the arena's to count: callers of take() and begin_fill() have accounted for the pages that are not warm.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-#include "address_space.hpp"
-#include "page_pool.hpp"
+#include "block.hpp"
+#include "free_runs.hpp"
+#include "page_source.hpp"
 #include "spill_file.hpp"
 #include "system.hpp"
 #include "types.hpp"
@@ -16,39 +28,57 @@ namespace ebbtide {
 
 class Region {
  public:
-  Region(std::size_t bytes, std::size_t page, const std::string& spill_directory)
-      : page_(page),
-        space_(bytes, page, PROT_NONE),
-        owners_(bytes / page * sizeof(BlockId), kSmallPage, PROT_READ | PROT_WRITE),
-        homes_(page == kHugePage ? bytes / page * sizeof(Slot) : kSmallPage, kSmallPage, PROT_READ | PROT_WRITE),
-        ranges_(bytes / page),
-        spill_(spill_directory) {}
+  Region(std::size_t bytes, std::size_t page, const std::string& spill_directory);
 
   std::size_t page() const { return page_; }
   bool contains(const void* p) const { return space_.contains(p); }
-  char* address(std::uint64_t page_index) const { return space_.begin() + page_index * page_; }
-  Slot& home(std::uint64_t page_index) const { return reinterpret_cast<Slot*>(homes_.begin())[page_index]; }
-  AddressSpace& ranges() { return ranges_; }
+  char* address(Slot place) const { return space_.begin() + place * page_; }
   SpillFile& spill() { return spill_; }
   const SpillFile& spill() const { return spill_; }
+  std::uint64_t warm_bytes() const { return warm_.count() * page_; }
+  bool has_space(std::uint32_t pages) const { return vacant_.fits(pages); }
+  std::uint64_t high_water() const { return high_water_; }  // one past the highest place ever taken
 
-  // Which block owns the page at `p`. Entries hold id + 1, so that untouched (zero) memory means nobody.
-  BlockId owner(const void* p) const { return table()[page_of(p)] - 1; }
-  void set_owner(std::uint64_t first, std::uint32_t pages, BlockId id) {
-    for (std::uint32_t i = 0; i < pages; ++i) table()[first + i] = id + 1;
-  }
+  // Which block owns the place at `p`, or kNoBlock. Entries hold id + 1: untouched (zero) memory means nobody.
+  BlockId owner(const void* p) const { return owner_entry(place_of(p)) - 1; }
+  void set_owner(Run run, BlockId id);
+
+  Run take(std::uint32_t pages);        // places with their pages, accessible
+  void give(Run run);                   // they become warm; callers MUST leave them accessible
+  void give_place(Run run) { vacant_.give(run); }  // they have no pages
+  void vacate(Run run);                 // their pages become warm elsewhere; callers MUST have made them inaccessible
+  void discard(Run run);                // their pages go back to the kernel; the places stay the caller's
+
+  // A fetch: pages for these places are found, filled out of sight, and appear read-only all at once, or are warm again.
+  void begin_fill(Run run);
+  Run filling(Slot place, std::uint32_t most) const;  // where the pages for these places are now, one run of them
+  void end_fill(Run run, bool appear);
+
+  bool grow(std::uint64_t bytes);               // small pages: new windows of them become warm; false: none is left
+  std::uint64_t release(std::uint64_t bytes);   // warm bytes, rounded up to pages, go back to the kernel; how many did
 
  private:
-  std::size_t page_of(const void* p) const {
+  std::size_t place_of(const void* p) const {
     return static_cast<std::size_t>(static_cast<const char*>(p) - space_.begin()) / page_;
   }
-  BlockId* table() const { return reinterpret_cast<BlockId*>(owners_.begin()); }
+  BlockId& owner_entry(std::size_t place) const { return reinterpret_cast<BlockId*>(owners_.begin())[place]; }
+  Slot& origin(Slot place) const { return reinterpret_cast<Slot*>(origins_.begin())[place]; }  // of the page there
+  Slot& source(Slot place) const { return reinterpret_cast<Slot*>(sources_.begin())[place]; }  // while it is filled
+  std::uint32_t together(Run run) const;
+  Run take_vacant(std::uint32_t pages);
+  void move(Run from, Slot to);
+  void make(Run run);
+  void put(Run origins, Slot place);
 
   std::size_t page_;
   Reservation space_;
   Reservation owners_;
-  Reservation homes_;
-  AddressSpace ranges_;
+  Reservation origins_;
+  Reservation sources_;
+  PageSource pages_;
+  FreeRuns warm_;
+  FreeRuns vacant_;
+  std::uint64_t high_water_ = 0;
   SpillFile spill_;
 };
 

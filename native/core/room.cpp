@@ -23,40 +23,28 @@ void Arena::account(std::int64_t bytes) {
   counters_.held_peak = std::max(counters_.held_peak, held_);
 }
 
-// Of warm huge pages, those that a shape would take.
-std::uint64_t Arena::useful_body(Shape shape) const {
-  return std::min(shape.body * kHugePage, huge_pages_.warm_bytes());
-}
-
-bool Arena::lacks_tail(Shape shape) const { return shape.tail > 0 && !small_pages_.fits(shape.small_pages()); }
-
 // What a shape adds to held bytes: warm pages are held already.
-std::uint64_t Arena::fresh_bytes(Shape shape) const {
-  return shape.body * kHugePage - useful_body(shape) + (lacks_tail(shape) ? shape.tail : 0);
+std::uint64_t Arena::fresh_bytes(const Shape& shape) {
+  return shape.bytes() - std::min(shape.bytes(), region(shape).warm_bytes());
 }
 
-// Grants the pages of a shape; the caller takes them at once. Pages of the dead are used before the budget is grown only
-// if they have waited a whole step: a younger one is likely to be asked for again in its own size, which costs nothing.
+// Grants the pages of a shape; the caller takes them at once.
 bool Arena::try_claim(Shape shape) {
   if (process_limit_ != 0 && now_ns() - rest_measured_ns_ > kMeasureEvery) measure_rest();
   for (;;) {
     std::uint64_t limit = limit_ == 0 ? ~std::uint64_t{0} : limit_.load();
     std::uint64_t fresh = fresh_bytes(shape);
-    std::uint64_t after = held_ + fresh;
-    std::uint64_t window = lacks_tail(shape) ? kHugePage - shape.tail : 0;  // what a window for it takes more
-    BlockId oldest = blocks_.oldest_kept();
-    if (fresh > 0 && oldest != kNoBlock && blocks_[oldest].freed_in_step + 1 < step_) {
-      drop_kept(oldest);
-    } else if (window > 0 && after + window <= limit && small_pages_.grow()) {
-      account(kHugePage);
-    } else if (after + window > limit && release_huge(after + window - limit, shape) > 0) {
+    // New small pages are had cheapest by whole windows.
+    std::uint64_t window = shape.page == kSmallPage && fresh > 0 ? round_up(shape.bytes(), kHugePage) : 0;
+    if (window > 0 && held_ + window <= limit && small_.grow(window)) {
+      account(static_cast<std::int64_t>(window));
+    } else if (held_ + std::max(fresh, window) > limit &&
+               release_warm(held_ + std::max(fresh, window) - limit, shape) > 0) {
       continue;
-    } else if (after <= limit) {
+    } else if (held_ + fresh <= limit) {
       account(static_cast<std::int64_t>(fresh));
       return true;
-    } else if (oldest != kNoBlock) {
-      drop_kept(oldest);
-    } else if (release_small(after - limit) == 0) {
+    } else {
       return false;
     }
   }
@@ -99,7 +87,7 @@ Arena::Outcome Arena::make_room(Lock& lock, Shape shape) {
   } waiting(waiting_for_room_);
   std::uint64_t needed = shape.bytes();
   if (held_ > limit_) needed += held_ - limit_;
-  std::uint64_t coming = (limit_ > held_ ? limit_ - held_ : 0) + warm_bytes() + kept_ + leaving_;
+  std::uint64_t coming = (limit_ > held_ ? limit_ - held_ : 0) + warm_bytes() + leaving_;
   std::uint64_t failures = write_failures_;
   if (coming < needed) {
     std::uint64_t started = start_evictions(needed - coming + limit_ / 64, Shield::Outer);
@@ -155,43 +143,25 @@ std::uint64_t Arena::start_evictions(std::uint64_t needed, Shield up_to) {
 void Arena::evict_ahead() {
   if (limit_ == 0 || held_ > limit_) return;
   std::uint64_t wanted = std::min(limit_.load() / kAheadShare, kAheadMost);
-  std::uint64_t coming = limit_ - held_ + warm_bytes() + kept_ + leaving_;
+  std::uint64_t coming = limit_ - held_ + warm_bytes() + leaving_;
   if (coming < wanted) start_evictions(wanted - coming, Shield::None);
-}
-
-void Arena::drop_kept(BlockId id) {
-  Block& b = blocks_[id];
-  blocks_.unkeep(id);
-  kept_ -= b.held;
-  bring_pages_home(b);
-  retire(id);
 }
 
 // Back under the limit, as far as that is possible without waiting.
 void Arena::trim() {
   if (limit_ == 0) return;
-  while (held_ > limit_ && blocks_.oldest_kept() != kNoBlock) drop_kept(blocks_.oldest_kept());
-  release_spare();
+  if (held_ > limit_) release_warm(held_ - limit_, {});
   if (held_ > limit_ + leaving_) start_evictions(held_ - limit_ - leaving_, Shield::Outer);
-  release_spare();
+  if (held_ > limit_) release_warm(held_ - limit_, {});
 }
 
-void Arena::release_spare() {
-  if (limit_ != 0 && held_ > limit_) release_huge(held_ - limit_, {});
-  if (limit_ != 0 && held_ > limit_) release_small(held_ - limit_);
-}
-
-// Whole huge pages that a claim of this shape has no use for go back to the kernel; returns the bytes.
-std::uint64_t Arena::release_huge(std::uint64_t bytes, Shape shape) {
-  std::uint64_t released = huge_pages_.release(std::min(bytes, huge_pages_.warm_bytes() - useful_body(shape)));
-  if (released < bytes) released += small_pages_.release_windows(bytes - released);
-  account(-static_cast<std::int64_t>(released));
-  return released;
-}
-
-// And, when nothing else is left, warm small pages.
-std::uint64_t Arena::release_small(std::uint64_t bytes) {
-  std::uint64_t released = small_pages_.release(bytes);
+// Warm pages that a claim of this shape has no use for go back to the kernel; returns their bytes.
+std::uint64_t Arena::release_warm(std::uint64_t bytes, const Shape& shape) {
+  std::uint64_t released = 0;
+  for (Region* r : {&huge_, &small_}) {
+    std::uint64_t useful = r == &region(shape) ? std::min(shape.bytes(), r->warm_bytes()) : 0;
+    if (released < bytes) released += r->release(std::min(bytes - released, r->warm_bytes() - useful));
+  }
   account(-static_cast<std::int64_t>(released));
   return released;
 }

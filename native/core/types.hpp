@@ -2,7 +2,7 @@
 //
 // [Note: what a state costs]
 //   state     pages held   access        file copy
-//   Dead      maybe        none          -        no storage; pages may be kept for the next block of this size
+//   Dead      maybe        none          -        no storage; a transfer may still have to drain
 //   Dirty     all          read, write   stale    leaves only after a write
 //   Clean     all          read          equal    leaves without a write; the first write faults and makes it Dirty
 //   Writing   all          read          partial  an eviction; a write faults and cancels it (Dirty)
@@ -34,21 +34,17 @@ inline constexpr std::uint32_t kNever = ~std::uint32_t{0};  // no tick, no numbe
 
 constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 
-// The pages of a storage: a body of huge ones, and a tail of small ones for the rest. Where the rest nearly fills a
-// huge page it gets one too: rounding may cost a sixteenth. (7 MiB: three huge pages and 1 MiB of small ones.)
+// The pages of a storage: huge ones where that wastes at most an eighth of its size, else small ones.
 struct Shape {
-  std::uint32_t body = 0;  // huge pages
-  std::uint64_t tail = 0;  // bytes, in small pages
+  std::size_t page = kSmallPage;
+  std::uint32_t pages = 0;
 
-  std::uint32_t small_pages() const { return static_cast<std::uint32_t>(tail / kSmallPage); }
-  std::uint64_t bytes() const { return body * kHugePage + tail; }
+  std::uint64_t bytes() const { return pages * page; }
 };
 
 constexpr Shape shape_of(std::size_t nbytes) {
-  auto body = static_cast<std::uint32_t>(nbytes / kHugePage);
-  std::size_t tail = round_up(nbytes % kHugePage, kSmallPage);
-  if (tail > 0 && kHugePage - tail <= nbytes / 16) return {body + 1, 0};
-  return {body, tail};
+  std::size_t page = round_up(nbytes, kHugePage) - nbytes <= nbytes / 8 ? kHugePage : kSmallPage;
+  return {page, static_cast<std::uint32_t>(round_up(nbytes, page) / page)};
 }
 
 }  // namespace ebbtide

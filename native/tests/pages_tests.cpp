@@ -1,12 +1,13 @@
-// Free runs against a naive count, and pages that go out and come home.
+// Free runs against a naive count, and the pages of a region against what they held.
 #include <algorithm>
 #include <fstream>
-#include <optional>
+#include <cstring>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "../core/page_pool.hpp"
+#include "../core/region.hpp"
 #include "../core/types.hpp"
 #include "check.hpp"
 
@@ -89,82 +90,123 @@ TEST(free_runs_agree_with_a_naive_count_and_give_the_best_fit) {
   }
 }
 
-// The property that page moves rest on: neighbours that are at home are one memory area to the kernel, whatever became
-// of them meanwhile.
-TEST(pages_come_home_as_one_memory_area_with_what_they_hold) {
+// The property that page moves rest on: pages that lie side by side as they did at their origin are one memory area to the
+// kernel, whatever became of them meanwhile. And every page keeps what it holds, wherever it went.
+TEST(pages_of_a_region_keep_their_bytes_and_move_as_one_memory_area) {
   for (std::size_t page : {kSmallPage, kHugePage}) {
-    constexpr std::uint32_t kPages = 60;
-    PagePool pool(page, kPages, 0);
-    Reservation blocks(4 * kPages * page, kHugePage, PROT_NONE);
-    Run all = pool.take(kPages);
-    CHECK(all.first == 0 && all.count == kPages);
-    for (std::uint32_t i = 0; i < kPages; ++i) *pool.address(i) = static_cast<char>(i + 1);
-    pool.give(all);
-    struct Shown {
+    constexpr std::uint32_t kPlaces = 2000, kMostPages = 150;
+    Region region(kPlaces * page, page, spill_directory());
+    struct Owned {
       Run run;
-      char* at;
+      bool present;
+      std::vector<char> bytes;  // the first of each page
     };
-    std::vector<Shown> shown;
-    std::vector<bool> used(4 * kPages, false);
+    std::vector<Owned> owned;
+    std::uint32_t pages = 0;  // made and not given back
     std::mt19937 random(5);
-    auto home = [&](std::size_t which) {
-      Shown back = shown[which];
-      shown.erase(shown.begin() + static_cast<std::ptrdiff_t>(which));
-      std::size_t bytes = back.run.count * page;
-      if (random() % 2 == 0) must_protect(back.at, bytes, random() % 2 == 0 ? PROT_NONE : PROT_READ);
-      pool.bring_home(back.at, back.run);
-      if (random() % 2 == 0) must_reserve(back.at, bytes);
-      std::fill_n(used.begin() + (back.at - blocks.begin()) / static_cast<std::ptrdiff_t>(page), back.run.count, false);
-      CHECK(memory_areas(pool.address(back.run.first), bytes) == 1);
+    auto warm = [&] { return static_cast<std::uint32_t>(region.warm_bytes() / page); };
+    auto check = [&](const Owned& o) {
+      for (std::uint32_t i = 0; o.present && i < o.run.count; ++i) CHECK(*region.address(o.run.first + i) == o.bytes[i]);
     };
-    for (int i = 0; i < 1500; ++i) {
-      if (shown.empty() || (random() % 2 == 0 && pool.warm_bytes() > 0)) {
-        Run run = pool.take(1 + static_cast<std::uint32_t>(random() % 9));
-        std::size_t at = random() % (used.size() - run.count);
-        if (std::any_of(used.begin() + at, used.begin() + at + run.count, [](bool u) { return u; })) {
-          pool.give(run);
-          continue;
+    auto protect_all = [&](Run run, int protection) { must_protect(region.address(run.first), run.count * page, protection); };
+    for (int step = 0; step < 3000; ++step) {
+      std::size_t which = owned.empty() ? 0 : random() % owned.size();
+      switch (random() % 6) {
+        case 0:
+        case 1: {  // a birth
+          auto count = 1 + static_cast<std::uint32_t>(random() % 20);
+          std::uint32_t fresh = count - std::min(count, warm());
+          if (pages + fresh > kMostPages || owned.size() > 25) break;
+          Owned born{region.take(count), true, {}};
+          pages += fresh;
+          for (std::uint32_t i = 0; i < count; ++i) {
+            born.bytes.push_back(static_cast<char>(random()));
+            *region.address(born.run.first + i) = born.bytes.back();
+          }
+          owned.push_back(born);
+          break;
         }
-        std::fill_n(used.begin() + at, run.count, true);
-        char* to = blocks.begin() + at * page;
-        CHECK(memory_areas(pool.address(run.first), run.count * page) == 1);
-        pool.show(run, to, random() % 2 == 0 ? PROT_READ : PROT_READ | PROT_WRITE);
-        CHECK(memory_areas(to, run.count * page) == 1);
-        for (std::uint32_t s = 0; s < run.count; ++s) CHECK(to[s * page] == static_cast<char>(run.first + s + 1));
-        shown.push_back({run, to});
-      } else {
-        home(random() % shown.size());
+        case 2:  // a death
+          if (owned.empty()) break;
+          check(owned[which]);
+          if (owned[which].present) {
+            protect_all(owned[which].run, PROT_READ | PROT_WRITE);
+            region.give(owned[which].run);
+          } else {
+            region.give_place(owned[which].run);
+          }
+          std::swap(owned[which], owned.back());
+          owned.pop_back();
+          break;
+        case 3:  // it leaves
+          if (owned.empty() || !owned[which].present) break;
+          check(owned[which]);
+          protect_all(owned[which].run, PROT_NONE);
+          region.vacate(owned[which].run);
+          owned[which].present = false;
+          break;
+        case 4: {  // it comes back, or the read fails
+          if (owned.empty() || owned[which].present) break;
+          Owned& o = owned[which];
+          std::uint32_t fresh = o.run.count - std::min(o.run.count, warm());
+          if (pages + fresh > kMostPages) break;
+          region.begin_fill(o.run);
+          pages += fresh;
+          for (std::uint32_t i = 0; i < o.run.count;) {
+            Run from = region.filling(o.run.first + i, o.run.count - i);
+            for (std::uint32_t k = 0; k < from.count; ++k) *region.address(from.first + k) = o.bytes[i + k];
+            i += from.count;
+          }
+          o.present = random() % 4 != 0;
+          region.end_fill(o.run, o.present);
+          break;
+        }
+        default:
+          if (random() % 20 == 0) pages -= static_cast<std::uint32_t>(region.release(1 + random() % (5 * page)) / page);
+          if (random() % 60 == 0 && !owned.empty() && owned[which].present) {
+            region.discard(owned[which].run);
+            pages -= owned[which].run.count;
+            owned[which].present = false;
+          }
       }
+      std::uint32_t present = 0;
+      for (const Owned& o : owned) present += o.present ? o.run.count : 0;
+      CHECK(present + warm() == pages);
     }
-    while (!shown.empty()) home(0);
-    CHECK(memory_areas(pool.address(0), kPages * page) == 1);
-    for (std::uint32_t i = 0; i < kPages; ++i) CHECK(*pool.address(i) == static_cast<char>(i + 1));
-    CHECK(pool.release(page + 1) == 2 * page && pool.warm_bytes() == (kPages - 2) * page);
+    for (const Owned& o : owned) check(o);
+    // Home again, all pages are one area.
+    for (const Owned& o : owned) {
+      if (o.present) region.discard(o.run);
+    }
+    region.release(region.warm_bytes());
+    CHECK(region.warm_bytes() == 0);
+    Run all = region.take(kMostPages);
+    CHECK(memory_areas(region.address(all.first), kMostPages * page) == 1);
   }
 }
 
-TEST(pages_that_a_child_may_share_come_home_empty) {
-  PagePool pool(kSmallPage, 16, 0);
-  Reservation block(4 * kSmallPage, kHugePage, PROT_NONE);
-  Run run = pool.take_whole(4);
-  pool.show(run, block.begin(), PROT_READ | PROT_WRITE);
-  block.begin()[0] = 1;
-  pool.bring_home_empty(block.begin(), run);
-  CHECK(pool.warm_bytes() == 0 && *pool.address(run.first) == 0);
-  CHECK(pool.take_whole(16).count == 16);
+TEST(a_region_reuses_warm_pages_where_they_lie) {
+  Region region(200 * kHugePage, kHugePage, spill_directory());
+  Run big = region.take(30);
+  *region.address(big.first) = 7;
+  region.give(big);
+  Run part = region.take(10);
+  CHECK(part.first == big.first && *region.address(part.first) == 7 && region.warm_bytes() == 20 * kHugePage);
+  Run more = region.take(25);  // twenty warm ones and five new
+  CHECK(region.warm_bytes() == 0);
+  region.give(part);
+  region.give(more);
+  CHECK(region.warm_bytes() == 35 * kHugePage);
 }
 
-TEST(a_window_of_small_pages_is_made_at_once_and_given_back_whole) {
-  constexpr std::uint32_t kWindow = kHugePage / kSmallPage;
-  PagePool pool(kSmallPage, 16, 2);
-  CHECK(pool.grow() && pool.grow() && !pool.grow());
-  CHECK(pool.warm_bytes() == 2 * kHugePage && pool.fits(kWindow) && !pool.fits(kWindow + 1));
-  Run part = pool.take_whole(3);
-  CHECK(pool.release_windows(1) == kHugePage);      // the other one
-  CHECK(pool.release_windows(kHugePage) == 0);      // this one is in use
-  CHECK(pool.warm_bytes() == (kWindow - 3) * kSmallPage);
-  pool.give(part);
-  CHECK(pool.release(kSmallPage) == kSmallPage);    // torn: what is left is given back page by page
-  CHECK(pool.release_windows(kHugePage) == 0 && pool.release(kHugePage) == kHugePage - kSmallPage);
-  CHECK(pool.warm_bytes() == 0 && pool.grow());
+TEST(small_pages_are_made_by_windows) {
+  Region region(4 * kHugePage, kSmallPage, spill_directory());
+  CHECK(region.grow(kHugePage + 1) && region.warm_bytes() == 2 * kHugePage);
+  std::size_t before = process_resident_bytes();
+  Run run = region.take(2 * kHugePage / kSmallPage);
+  std::memset(region.address(run.first), 1, 2 * kHugePage);
+  CHECK(process_resident_bytes() < before + kHugePage / 2 || before == 0);  // they were there already
+  region.give(run);
+  CHECK(region.release(2 * kHugePage) == 2 * kHugePage && region.warm_bytes() == 0);
+  CHECK(!region.grow(64 * kHugePage));
 }

@@ -56,40 +56,12 @@ TEST(the_decider_agrees_with_a_sort_and_is_a_function_of_its_input) {
   }
 }
 
-TEST(the_address_space_never_hands_out_a_page_twice_and_merges_what_returns) {
-  constexpr std::uint64_t kPages = 500;
-  AddressSpace space(kPages);
-  std::vector<bool> taken(kPages);
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
-  std::mt19937 random(3);
-  for (int i = 0; i < 20000; ++i) {
-    if (random() % 2 == 0) {
-      std::uint64_t pages = 1 + random() % 40;
-      std::uint64_t first = space.take(pages);
-      if (first == AddressSpace::kNone) continue;
-      for (std::uint64_t p = first; p < first + pages; ++p) {
-        CHECK(!taken[p]);
-        taken[p] = true;
-      }
-      ranges.emplace_back(first, pages);
-    } else if (!ranges.empty()) {
-      std::swap(ranges[random() % ranges.size()], ranges.back());
-      auto [first, pages] = ranges.back();
-      ranges.pop_back();
-      std::fill_n(taken.begin() + static_cast<long>(first), pages, false);
-      space.give(first, pages);
-    }
-  }
-  for (auto [first, pages] : ranges) space.give(first, pages);
-  CHECK(space.take(kPages) == 0);  // one range again
-}
-
-TEST(a_shape_covers_its_storage_and_wastes_at_most_a_sixteenth) {
+TEST(a_shape_covers_its_storage_and_huge_pages_waste_at_most_an_eighth) {
   for (std::size_t n : {1ul, 4096ul, 4097ul, kHugePage - 1, kHugePage, kHugePage + 1, 9ul << 20, (9ul << 20) + 5, 31ul << 20}) {
     Shape shape = shape_of(n);
-    CHECK(shape.bytes() >= n && shape.bytes() - n < std::max(kSmallPage, n / 16 + 1) && shape.tail < kHugePage);
+    CHECK(shape.bytes() >= n && shape.bytes() - n < std::max(kSmallPage, n / 8 + 1));
   }
-  CHECK(shape_of(7 << 20).body == 3 && shape_of(7 << 20).tail == 1 << 20);
+  CHECK(shape_of(8 << 20).page == kHugePage && shape_of(5 << 20).page == kSmallPage && shape_of(31 << 20).pages == 16);
 }
 
 TEST(pages_move_also_from_a_range_of_several_memory_areas) {

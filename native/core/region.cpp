@@ -1,0 +1,159 @@
+#include "region.hpp"
+
+#include <algorithm>
+#include <cerrno>
+
+namespace ebbtide {
+
+namespace {
+constexpr int kAccessible = PROT_READ | PROT_WRITE;
+}
+
+Region::Region(std::size_t bytes, std::size_t page, const std::string& spill_directory)
+    : page_(page),
+      space_(bytes, kHugePage, PROT_NONE),
+      owners_(bytes / page * sizeof(BlockId), kSmallPage, kAccessible),
+      origins_(bytes / page * sizeof(Slot), kSmallPage, kAccessible),
+      sources_(bytes / page * sizeof(Slot), kSmallPage, kAccessible),
+      pages_(page, static_cast<std::uint32_t>(bytes / page), page < kHugePage ? static_cast<std::uint32_t>(bytes / kHugePage) : 0),
+      warm_(static_cast<std::uint32_t>(bytes / page)),
+      vacant_(static_cast<std::uint32_t>(bytes / page)),
+      spill_(spill_directory) {
+  must_reserve(space_.begin(), space_.size());  // as vacant places will be later, so that they merge
+  vacant_.give({0, static_cast<std::uint32_t>(bytes / page)});
+}
+
+void Region::set_owner(Run run, BlockId id) { std::fill_n(&owner_entry(run.first), run.count, id + 1); }
+
+Run Region::take_vacant(std::uint32_t pages) {
+  if (!vacant_.fits(pages)) fatal("moving pages: the arena's address space is used up", EOVERFLOW);
+  Run run = vacant_.take(pages);
+  high_water_ = std::max<std::uint64_t>(high_water_, run.first + run.count);
+  return run;
+}
+
+// How many of these pages, from the first, lie side by side as they did at their origin: the kernel moves them as one.
+std::uint32_t Region::together(Run run) const {
+  std::uint32_t n = 1;
+  while (n < run.count && origin(run.first + n) == origin(run.first) + n) ++n;
+  return n;
+}
+
+void Region::move(Run from, Slot to) {
+  for (Run rest = from; rest.count > 0;) {
+    std::uint32_t n = together(rest);
+    must_move_pages(address(rest.first), address(to), n * page_);
+    std::copy_n(&origin(rest.first), n, &origin(to));
+    rest = {rest.first + n, rest.count - n};
+    to += n;
+  }
+  must_reserve(address(from.first), from.count * page_);
+}
+
+void Region::put(Run origins, Slot place) {
+  must_move_pages(pages_.origin(origins.first), address(place), origins.count * page_);
+  for (std::uint32_t i = 0; i < origins.count; ++i) origin(place + i) = origins.first + i;
+}
+
+// New pages for vacant places; the first touch makes them.
+void Region::make(Run run) {
+  while (run.count > 0) {
+    Run origins = pages_.take(run.count);
+    put(origins, run.first);
+    run = {run.first + origins.count, run.count - origins.count};
+  }
+}
+
+Run Region::take(std::uint32_t pages) {
+  if (warm_.fits(pages)) return warm_.take(pages);
+  Run taken = take_vacant(pages);
+  Run rest = taken;
+  while (rest.count > 0 && warm_.count() > 0) {
+    Run from = warm_.take(rest.count);
+    move(from, rest.first);
+    vacant_.give(from);
+    rest = {rest.first + from.count, rest.count - from.count};
+  }
+  make(rest);
+  return taken;
+}
+
+void Region::give(Run run) { warm_.give(run); }
+
+void Region::vacate(Run run) {
+  Run to = take_vacant(run.count);
+  move(run, to.first);
+  must_protect(address(to.first), to.count * page_, kAccessible);
+  warm_.give(to);
+}
+
+void Region::discard(Run run) {
+  discard_pages(address(run.first), run.count * page_);
+  for (Run rest = run; rest.count > 0;) {
+    Run origins{origin(rest.first), together(rest)};
+    must_move_pages(address(rest.first), pages_.origin(origins.first), origins.count * page_);
+    must_protect(pages_.origin(origins.first), origins.count * page_, kAccessible);
+    pages_.give(origins);
+    rest = {rest.first + origins.count, rest.count - origins.count};
+  }
+  must_reserve(address(run.first), run.count * page_);
+}
+
+void Region::begin_fill(Run run) {
+  for (std::uint32_t done = 0; done < run.count;) {
+    Run from = warm_.take(run.count - done);
+    if (from.count == 0) make(from = take_vacant(run.count - done));
+    for (std::uint32_t i = 0; i < from.count; ++i) source(run.first + done + i) = from.first + i;
+    done += from.count;
+  }
+}
+
+Run Region::filling(Slot place, std::uint32_t most) const {
+  Run run{source(place), 1};
+  while (run.count < most && source(place + run.count) == run.first + run.count) ++run.count;
+  return run;
+}
+
+void Region::end_fill(Run run, bool appear) {
+  while (run.count > 0) {
+    Run from = filling(run.first, run.count);
+    if (appear) {
+      must_protect(address(from.first), from.count * page_, PROT_READ);  // before it can be seen: the first write is noticed
+      move(from, run.first);
+      vacant_.give(from);
+    } else {
+      warm_.give(from);
+    }
+    run = {run.first + from.count, run.count - from.count};
+  }
+}
+
+bool Region::grow(std::uint64_t bytes) {
+  auto window = static_cast<std::uint32_t>(kHugePage / page_);
+  auto pages = static_cast<std::uint32_t>(round_up(bytes, kHugePage) / page_);
+  if (pages_.windows() < pages / window || !vacant_.fits(pages + window - 1)) return false;
+  Run around = take_vacant(pages + window - 1);
+  Run run{static_cast<Slot>(round_up(around.first, window)), pages};
+  Slot end = around.first + around.count;
+  if (around.first < run.first) vacant_.give({around.first, run.first - around.first});
+  if (run.first + pages < end) vacant_.give({run.first + pages, end - run.first - pages});
+  for (Slot at = run.first; at < run.first + pages; at += window) {
+    put(pages_.take_window(), at);
+    *static_cast<volatile char*>(address(at)) = 0;
+  }
+  warm_.give(run);
+  return true;
+}
+
+std::uint64_t Region::release(std::uint64_t bytes) {
+  std::uint64_t released = 0;
+  while (released < bytes && warm_.count() > 0) {
+    Run run = warm_.take_shortest(static_cast<std::uint32_t>(round_up(bytes - released, page_) / page_));
+    discard(run);
+    vacant_.give(run);
+    released += run.count * page_;
+  }
+  return released;
+}
+
+}  // namespace ebbtide
