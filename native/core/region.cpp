@@ -13,9 +13,8 @@ Region::Region(std::size_t bytes, std::size_t page, const std::string& spill_dir
     : page_(page),
       space_(bytes, kHugePage, PROT_NONE),
       owners_(bytes / page * sizeof(BlockId), kSmallPage, kAccessible),
-      origins_(bytes / page * sizeof(Slot), kSmallPage, kAccessible),
+      numbers_(bytes / page * sizeof(std::uint64_t), kSmallPage, kAccessible),
       sources_(bytes / page * sizeof(Slot), kSmallPage, kAccessible),
-      pages_(page, static_cast<std::uint32_t>(bytes / page), page < kHugePage ? static_cast<std::uint32_t>(bytes / kHugePage) : 0),
       warm_(static_cast<std::uint32_t>(bytes / page)),
       vacant_(static_cast<std::uint32_t>(bytes / page)),
       spill_(spill_directory) {
@@ -32,10 +31,10 @@ Run Region::take_vacant(std::uint32_t pages) {
   return run;
 }
 
-// How many of these pages, from the first, lie side by side as they did at their origin: the kernel moves them as one.
+// How many of these pages, from the first, lie side by side as they were made: the kernel moves them as one.
 std::uint32_t Region::together(Run run) const {
   std::uint32_t n = 1;
-  while (n < run.count && origin(run.first + n) == origin(run.first) + n) ++n;
+  while (n < run.count && number(run.first + n) == number(run.first) + n) ++n;
   return n;
 }
 
@@ -43,25 +42,20 @@ void Region::move(Run from, Slot to) {
   for (Run rest = from; rest.count > 0;) {
     std::uint32_t n = together(rest);
     must_move_pages(address(rest.first), address(to), n * page_);
-    std::copy_n(&origin(rest.first), n, &origin(to));
+    std::copy_n(&number(rest.first), n, &number(to));
     rest = {rest.first + n, rest.count - n};
     to += n;
   }
   must_reserve(address(from.first), from.count * page_);
 }
 
-void Region::put(Run origins, Slot place) {
-  must_move_pages(pages_.origin(origins.first), address(place), origins.count * page_);
-  for (std::uint32_t i = 0; i < origins.count; ++i) origin(place + i) = origins.first + i;
-}
-
-// New pages for vacant places; the first touch makes them.
-void Region::make(Run run) {
-  while (run.count > 0) {
-    Run origins = pages_.take(run.count);
-    put(origins, run.first);
-    run = {run.first + origins.count, run.count - origins.count};
-  }
+// New pages for vacant places. The first is touched at once: from then on the kernel knows them as one area.
+void Region::make(Run run, bool huge) {
+  if (run.count == 0) return;
+  must_map(address(run.first), run.count * page_, huge);
+  *static_cast<volatile char*>(address(run.first)) = 0;
+  for (std::uint32_t i = 0; i < run.count; ++i) number(run.first + i) = next_number_++;
+  ++next_number_;  // what is made next has another history
 }
 
 Run Region::take(std::uint32_t pages) {
@@ -74,7 +68,7 @@ Run Region::take(std::uint32_t pages) {
     vacant_.give(from);
     rest = {rest.first + from.count, rest.count - from.count};
   }
-  make(rest);
+  make(rest, page_ == kHugePage);
   return taken;
 }
 
@@ -87,22 +81,12 @@ void Region::vacate(Run run) {
   warm_.give(to);
 }
 
-void Region::discard(Run run) {
-  discard_pages(address(run.first), run.count * page_);
-  for (Run rest = run; rest.count > 0;) {
-    Run origins{origin(rest.first), together(rest)};
-    must_move_pages(address(rest.first), pages_.origin(origins.first), origins.count * page_);
-    must_protect(pages_.origin(origins.first), origins.count * page_, kAccessible);
-    pages_.give(origins);
-    rest = {rest.first + origins.count, rest.count - origins.count};
-  }
-  must_reserve(address(run.first), run.count * page_);
-}
+void Region::discard(Run run) { must_reserve(address(run.first), run.count * page_); }
 
 void Region::begin_fill(Run run) {
   for (std::uint32_t done = 0; done < run.count;) {
     Run from = warm_.take(run.count - done);
-    if (from.count == 0) make(from = take_vacant(run.count - done));
+    if (from.count == 0) make(from = take_vacant(run.count - done), page_ == kHugePage);
     for (std::uint32_t i = 0; i < from.count; ++i) source(run.first + done + i) = from.first + i;
     done += from.count;
   }
@@ -131,16 +115,14 @@ void Region::end_fill(Run run, bool appear) {
 bool Region::grow(std::uint64_t bytes) {
   auto window = static_cast<std::uint32_t>(kHugePage / page_);
   auto pages = static_cast<std::uint32_t>(round_up(bytes, kHugePage) / page_);
-  if (pages_.windows() < pages / window || !vacant_.fits(pages + window - 1)) return false;
+  if (!vacant_.fits(pages + window - 1)) return false;
   Run around = take_vacant(pages + window - 1);
   Run run{static_cast<Slot>(round_up(around.first, window)), pages};
   Slot end = around.first + around.count;
   if (around.first < run.first) vacant_.give({around.first, run.first - around.first});
   if (run.first + pages < end) vacant_.give({run.first + pages, end - run.first - pages});
-  for (Slot at = run.first; at < run.first + pages; at += window) {
-    put(pages_.take_window(), at);
-    *static_cast<volatile char*>(address(at)) = 0;
-  }
+  make(run, true);
+  for (Slot at = run.first; at < run.first + pages; at += window) *static_cast<volatile char*>(address(at)) = 0;
   warm_.give(run);
   return true;
 }

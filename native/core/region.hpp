@@ -10,6 +10,10 @@
 // that its bytes were read into, out of sight), and where warm pages are too scattered for a birth. Each moved page costs an
 // interruption of every CPU that trains, so the fewer the better.
 //
+// The kernel moves one memory area at a time. Pages that were made at once are one area whenever they lie side by side as
+// they did then, whatever became of them meanwhile: they have the same history. So pages are numbered as they are made.
+// The kernel makes a small page about as slowly as a tenth of a huge one, hence grow(): 512 of them by one page fault.
+//
 // Not thread-safe: the arena's mutex guards it. Allocates nothing after construction (used by the fault handler). Held
 // bytes are the arena's to count: callers of take() and begin_fill() have accounted for the pages that are not warm.
 #pragma once
@@ -19,7 +23,6 @@
 
 #include "block.hpp"
 #include "free_runs.hpp"
-#include "page_source.hpp"
 #include "spill_file.hpp"
 #include "system.hpp"
 #include "types.hpp"
@@ -39,6 +42,8 @@ class Region {
   bool has_space(std::uint32_t pages) const { return vacant_.fits(pages); }
   std::uint64_t high_water() const { return high_water_; }  // one past the highest place ever taken
 
+  std::uint32_t together(Run run) const;  // of these pages, how many from the first move as one
+
   // Which block owns the place at `p`, or kNoBlock. Entries hold id + 1: untouched (zero) memory means nobody.
   BlockId owner(const void* p) const { return owner_entry(place_of(p)) - 1; }
   void set_owner(Run run, BlockId id);
@@ -54,7 +59,7 @@ class Region {
   Run filling(Slot place, std::uint32_t most) const;  // where the pages for these places are now, one run of them
   void end_fill(Run run, bool appear);
 
-  bool grow(std::uint64_t bytes);               // small pages: new windows of them become warm; false: none is left
+  bool grow(std::uint64_t bytes);               // bytes of new warm pages, in whole huge pages; false: no place is left
   std::uint64_t release(std::uint64_t bytes);   // warm bytes, rounded up to pages, go back to the kernel; how many did
 
  private:
@@ -62,23 +67,21 @@ class Region {
     return static_cast<std::size_t>(static_cast<const char*>(p) - space_.begin()) / page_;
   }
   BlockId& owner_entry(std::size_t place) const { return reinterpret_cast<BlockId*>(owners_.begin())[place]; }
-  Slot& origin(Slot place) const { return reinterpret_cast<Slot*>(origins_.begin())[place]; }  // of the page there
+  std::uint64_t& number(Slot place) const { return reinterpret_cast<std::uint64_t*>(numbers_.begin())[place]; }
   Slot& source(Slot place) const { return reinterpret_cast<Slot*>(sources_.begin())[place]; }  // while it is filled
-  std::uint32_t together(Run run) const;
   Run take_vacant(std::uint32_t pages);
   void move(Run from, Slot to);
-  void make(Run run);
-  void put(Run origins, Slot place);
+  void make(Run run, bool huge);
 
   std::size_t page_;
   Reservation space_;
   Reservation owners_;
-  Reservation origins_;
+  Reservation numbers_;  // of the pages that are there
   Reservation sources_;
-  PageSource pages_;
   FreeRuns warm_;
   FreeRuns vacant_;
   std::uint64_t high_water_ = 0;
+  std::uint64_t next_number_ = 0;
   SpillFile spill_;
 };
 

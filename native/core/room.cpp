@@ -35,7 +35,7 @@ bool Arena::try_claim(Shape shape) {
     std::uint64_t limit = limit_ == 0 ? ~std::uint64_t{0} : limit_.load();
     std::uint64_t fresh = fresh_bytes(shape);
     // New small pages are had cheapest by whole windows.
-    std::uint64_t window = shape.page == kSmallPage && fresh > 0 ? round_up(shape.bytes(), kHugePage) : 0;
+    std::uint64_t window = shape.page == kSmallPage && fresh > 0 ? round_up(fresh, kHugePage) : 0;
     if (window > 0 && held_ + window <= limit && small_.grow(window)) {
       account(static_cast<std::int64_t>(window));
     } else if (held_ + std::max(fresh, window) > limit &&

@@ -34,7 +34,14 @@ void must_protect(void* address, std::size_t bytes, int protection) {
 
 void must_reserve(void* address, std::size_t bytes) {
   if (mmap(address, bytes, PROT_NONE, kReserve | MAP_FIXED, -1, 0) == MAP_FAILED) fatal("mmap", errno);
+}
+
+void must_map(void* address, std::size_t bytes, bool huge) {
+  int protection = PROT_READ | PROT_WRITE;
+  if (mmap(address, bytes, protection, kReserve | MAP_FIXED, -1, 0) == MAP_FAILED) fatal("mmap", errno);
+  madvise(address, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
   madvise(address, bytes, MADV_DONTDUMP);
+  set_inherited(address, bytes, false);
 }
 
 void must_move_pages(void* from, void* to, std::size_t bytes) {
@@ -50,8 +57,6 @@ void must_move_pages(void* from, void* to, std::size_t bytes) {
 void set_inherited(void* address, std::size_t bytes, bool inherited) {
   madvise(address, bytes, inherited ? MADV_DOFORK : MADV_DONTFORK);
 }
-
-void discard_pages(void* address, std::size_t bytes) { madvise(address, bytes, MADV_DONTNEED); }
 
 void say(const char* text) {
   char line[512];

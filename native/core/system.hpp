@@ -42,8 +42,8 @@ void must_protect(void* address, std::size_t bytes, int protection);
 void must_move_pages(void* from, void* to, std::size_t bytes);
 // Makes it inaccessible address space without pages again, whatever it was; neighbours like it are merged with it.
 void must_reserve(void* address, std::size_t bytes);
-// Gives the pages back to the kernel; the range reads as zeros afterwards.
-void discard_pages(void* address, std::size_t bytes);
+// Makes it accessible memory without pages yet, of huge pages where `huge`; a forked child does not get it.
+void must_map(void* address, std::size_t bytes, bool huge);
 // Whether a forked child gets these pages.
 void set_inherited(void* address, std::size_t bytes, bool inherited);
 [[noreturn]] void fatal(const char* what, int error);
