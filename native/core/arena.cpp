@@ -26,8 +26,8 @@ OperatorStack& this_operator_stack() { return this_thread; }
 
 Arena::Arena(const Options& options)
     : options_(options),
-      huge_(options.huge_region_bytes, kHugePage, options.spill_directory),
-      small_(options.small_region_bytes, kSmallPage, options.spill_directory),
+      huge_(options.huge_region_bytes, kHugePage, options.spill_directories),
+      small_(options.small_region_bytes, kSmallPage, options.spill_directories),
       pool_(static_cast<std::uint32_t>(options.huge_region_bytes / kHugePage)),
       candidate_memory_(BlockTable::kCapacity * sizeof(Candidate), kSmallPage, PROT_READ | PROT_WRITE),
       candidates_(reinterpret_cast<Candidate*>(candidate_memory_.begin()), BlockTable::kCapacity),
@@ -80,7 +80,7 @@ void* Arena::allocate(std::size_t nbytes) {
     if (!claim(lock, shape)) {
       retire(id);
       throw ArenaError("no room for " + std::to_string(nbytes) + " bytes: writing to the spill directory " +
-                       options_.spill_directory + " failed (" + std::strerror(spill_error_) + "); " + kSpillCure);
+                       spill_failed_->failed_directory() + " failed (" + std::strerror(spill_error_) + "); " + kSpillCure);
     }
     map_pages(blocks_[id]);
   }
@@ -127,7 +127,7 @@ BlockId Arena::place(std::size_t nbytes, Shape shape) {
     if (int error = r.spill().reserve(needed); error != 0) {
       retire(id);
       throw ArenaError("cannot reserve " + std::to_string(needed) + " bytes in the spill directory " +
-                       options_.spill_directory + ": " + std::strerror(error) + "; " + kSpillCure);
+                       r.spill().failed_directory() + ": " + std::strerror(error) + "; " + kSpillCure);
     }
   }
   return id;

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "address_space.hpp"
 #include "page_pool.hpp"
@@ -18,14 +19,14 @@ namespace ebbtide {
 
 class Region {
  public:
-  Region(std::size_t bytes, std::size_t page, const std::string& spill_directory)
+  Region(std::size_t bytes, std::size_t page, const std::vector<std::string>& spill_directories)
       : page_(page),
         space_(bytes, page, PROT_NONE),
         twin_(bytes, page, PROT_READ | PROT_WRITE),
         owners_(bytes / page * sizeof(BlockId), kSmallPage, PROT_READ | PROT_WRITE),
         slots_(page == kHugePage ? bytes / page * sizeof(Slot) : kSmallPage, kSmallPage, PROT_READ | PROT_WRITE),
         ranges_(bytes / page),
-        spill_(spill_directory) {
+        spill_(spill_directories) {
     if (page == kHugePage) madvise(space_.begin(), space_.size(), MADV_HUGEPAGE);
     set_inherited(space_.begin(), space_.size(), false);
     set_inherited(twin_.begin(), twin_.size(), false);

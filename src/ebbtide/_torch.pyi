@@ -54,7 +54,7 @@ class Counters(TypedDict):
 
 def start(
     *,
-    spill_dir: str,
+    spill_dirs: Sequence[str],
     arena_bytes: int,
     process_bytes: int,
     min_bytes: int,
