@@ -36,7 +36,7 @@ from results import Results
 from ebbtide.errors import EbbtideError
 from ebbtide.probe.measure import QUICK, measure
 from ebbtide.probe.model import DRAM, FILE, machine_of
-from ebbtide.runtime.spill import choose_spill_directory
+from ebbtide.runtime.spill import choose_spill_directories
 from ebbtide.units import parse_size
 
 FULL_STEPS = EBBTIDE_SETTLE_STEPS + STEADY_STEPS  # in a cell's first pair, so that all end with the same weights
@@ -95,7 +95,7 @@ class Benchmark:
 
     def probe(self) -> None:
         """The machine of this round: what Ebbtide plans with, and what its bound is computed from."""
-        machine = machine_of(measure(self._place.spill, QUICK))
+        machine = machine_of(measure([self._place.spill], QUICK))
         self._place.machine.write_text(machine.to_toml())
         read, write = machine.link(FILE, DRAM), machine.link(DRAM, FILE)
         assert read is not None
@@ -199,7 +199,7 @@ def main() -> None:
     try:
         cells = chosen_cells(args.only)
         results = Results.open(args.out, machine())
-        spill = choose_spill_directory(args.spill)
+        (spill,) = choose_spill_directories([args.spill] if args.spill else [])
         swap_bytes = parse_size(args.swap_file)
     except (ValueError, EbbtideError) as error:
         sys.exit(f"error: {error}")

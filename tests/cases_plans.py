@@ -2,6 +2,7 @@
 
 import random
 import warnings
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from same_bits import CASES, Snapshot, Verdict, begin, compare, train, train_plainly, verdict
 from torch import nn
-from zoo import gpt2, language_loss
+from zoo import adamw_fused, gpt2, labelled, language_loss
 
 import ebbtide
 from ebbtide import session as session_module
@@ -199,7 +200,7 @@ def a_probe_that_was_far_off() -> tuple[Verdict, list[tuple[int, ...]], int]:
     real = session_module.machine_for
     seen: list[tuple[int, ...]] = []
 
-    def machine_for(settings: Settings, spill: Path) -> Any:
+    def machine_for(settings: Settings, spill: Sequence[Path]) -> Any:
         machine = real(settings, spill)
         return replace(machine, links=tuple(replace(link, bytes_per_s=1_000_000) for link in machine.links))
 
@@ -229,3 +230,28 @@ def save_timeline(timeline_file: str, trace_file: str) -> ebbtide.RunReport:
     with ebbtide.Session(fast="50%", settings=settings) as session:
         train(begin(CASES["gpt2-adamw-fused"]), STEPS, session)
     return session.report()
+
+
+# ---- every policy -------------------------------------------------------------------------------------------------
+
+
+def _ladder() -> nn.Module:
+    return nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(512, 512), nn.GELU())))
+
+
+LADDER = replace(CASES["weight-averaging"], model=_ladder, batch=labelled((1024, 512), 512), optimizer=adamw_fused)
+"""Parameters and their state as large as its activations, in so few operations that every planner is done in seconds."""
+
+
+def compare_under_policy(
+    policy: str, fast: str, files: Mapping[str, str] | None = None
+) -> tuple[Verdict, ebbtide.RunReport, list[str]]:
+    """The ladder under a policy, with settings that name ``files``: the report too, and what was warned of."""
+    plain = train_plainly(LADDER, STEPS)
+    settings = replace(Settings.from_environment(), **(files or {}))  # type: ignore[arg-type]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with ebbtide.Session(fast=fast, policy=policy, settings=settings) as session:
+            ours = begin(LADDER)
+            train(ours, STEPS, session)
+    return verdict(plain, ours, session), session.report(), [str(warning.message) for warning in caught]
