@@ -1,8 +1,9 @@
 """What the tests of recording, planning and replay run in child processes."""
 
+import os
 import random
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -235,23 +236,55 @@ def save_timeline(timeline_file: str, trace_file: str) -> ebbtide.RunReport:
 # ---- every policy -------------------------------------------------------------------------------------------------
 
 
-def _ladder() -> nn.Module:
-    return nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(512, 512), nn.GELU())))
+class Ladder(nn.Module):
+    """Parameters and their state take as much as activations, in so few operations that planners are done in seconds.
+
+    ``kept`` is what no operation of a step uses, as the weights of an earlier epoch would be.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(512, 512), nn.GELU())))
+        self.register_buffer("kept", torch.ones(4, 512, 512))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.steps(rows)
 
 
-LADDER = replace(CASES["weight-averaging"], model=_ladder, batch=labelled((1024, 512), 512), optimizer=adamw_fused)
-"""Parameters and their state as large as its activations, in so few operations that every planner is done in seconds."""
+LADDER = replace(CASES["weight-averaging"], model=Ladder, batch=labelled((1024, 512), 512), optimizer=adamw_fused)
 
 
-def compare_under_policy(
-    policy: str, fast: str, files: Mapping[str, str] | None = None
-) -> tuple[Verdict, ebbtide.RunReport, list[str]]:
-    """The ladder under a policy, with settings that name ``files``: the report too, and what was warned of."""
+def compare_under_policy(policy: str, fast: str) -> tuple[Verdict, ebbtide.RunReport, int, list[str]]:
+    """The ladder under a policy: the report too, bytes that left the arena in all, and what was warned of."""
+    from ebbtide import _torch
+
     plain = train_plainly(LADDER, STEPS)
-    settings = replace(Settings.from_environment(), **(files or {}))  # type: ignore[arg-type]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with ebbtide.Session(fast=fast, policy=policy, settings=settings) as session:
+        with ebbtide.Session(fast=fast, policy=policy) as session:
             ours = begin(LADDER)
             train(ours, STEPS, session)
-    return verdict(plain, ours, session), session.report(), [str(warning.message) for warning in caught]
+    said = [str(warning.message) for warning in caught]
+    return verdict(plain, ours, session), session.report(), sum(_torch.counters()["evicted_bytes"]), said
+
+
+def compare_over_directories(directories: list[str]) -> tuple[Verdict, dict[str, int]]:
+    """A GPT-2 that spills to several directories: pages of each one's files that hold something."""
+    case = CASES["gpt2-adamw-fused"]
+    plain = train_plainly(case, STEPS)
+    with ebbtide.Session(fast="50%", spill=directories) as session:
+        ours = begin(case)
+        train(ours, STEPS, session)
+        full = {directory: _pages_written(directory) for directory in directories}
+    return verdict(plain, ours, session), full
+
+
+def _pages_written(directory: str) -> int:
+    """Pages that are not zeros in this process's unnamed files there."""
+    found, zeros = 0, bytes(4096)
+    for number in os.listdir("/proc/self/fd"):
+        path = f"/proc/self/fd/{number}"
+        if os.path.islink(path) and os.readlink(path).startswith(directory + "/"):
+            with open(path, "rb") as file:
+                found += sum(page != zeros for page in iter(lambda: file.read(4096), b""))
+    return found
