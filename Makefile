@@ -3,6 +3,7 @@
 #   make demo       train under a quarter of the memory, beside plain PyTorch
 #   make test       lint, types, native stress tests (plain, ASan+UBSan, TSan), Python tests
 #   make core-test  the native stress tests alone
+#   make calibrate  step times as predicted and as measured, on this machine: an hour or so, alone
 #   make bench-plan planners and simulator: the sources' findings, and the G10 traces if their folder is at $(G10)
 #   make clean      remove what was built (.venv stays; `make distclean` removes that too)
 #
@@ -20,7 +21,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 NATIVE := $(wildcard native/core/*.cpp native/core/*.h* native/torch/*.cpp native/torch/*.h*)
 
-.PHONY: bench-plan demo test lint types core-test python-test browser install clean distclean
+.PHONY: bench-plan calibrate demo test lint types core-test python-test browser install clean distclean
 
 demo: install
 	$(PY) demo/demo.py
@@ -29,6 +30,9 @@ G10 ?= ../shared/g10
 bench-plan: install
 	$(PY) bench/findings.py
 	@if [ -f $(G10)/check.py ]; then $(PY) bench/g10.py $(G10); else echo "no G10 traces at $(G10): name their folder with G10=..."; fi
+
+calibrate: install
+	$(PY) bench/calibrate.py --out calibration.json
 
 test: lint types core-test python-test
 

@@ -41,7 +41,8 @@ class CellFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where children work: ``folder`` for their files, ``spill`` a directory on a real disk, ``machine`` its probe.
+    """Where children work: ``folder`` for their files, ``spill`` a directory on a real disk, ``machine`` its probe
+    (None: Ebbtide finds out for itself, and plans once more with what its own moves showed).
 
     ``deepspeed_python`` is the interpreter that has DeepSpeed, if any. ``swap_bytes`` is how large a swap file may be
     made while a swap cell runs (0: only swap that is there already is used). ``limit_s`` bounds a child's time.
@@ -49,7 +50,7 @@ class Place:
 
     folder: Path
     spill: Path
-    machine: Path
+    machine: Path | None
     deepspeed_python: Path | None
     swap_bytes: int
     limit_s: float
@@ -100,7 +101,7 @@ def _command(cell: Cell, steps: int, place: Place, result: Path, report: Path, s
     script = [str(HERE / "train.py"), *arguments, "--technique", cell.technique]
     if cell.door is not Door.EBBTIDE:
         return [sys.executable, *script]
-    planned = ["--machine", str(place.machine)] if cell.policy != DEMAND else []
+    planned = ["--machine", str(place.machine)] if cell.policy != DEMAND and place.machine is not None else []
     ours = [sys.executable, "-m", "ebbtide", "run", "--fast", cell.fast_argument, "--policy", cell.policy, *planned]
     return [*ours, "--spill", str(place.spill), "--report", str(report), *script]
 

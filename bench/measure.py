@@ -36,7 +36,7 @@ from results import Results
 from ebbtide.errors import EbbtideError
 from ebbtide.probe.measure import QUICK, measure
 from ebbtide.probe.model import DRAM, FILE, machine_of
-from ebbtide.runtime.spill import choose_spill_directory
+from ebbtide.runtime.spill import choose_spill_directories
 from ebbtide.units import parse_size
 
 FULL_STEPS = EBBTIDE_SETTLE_STEPS + STEADY_STEPS  # in a cell's first pair, so that all end with the same weights
@@ -55,12 +55,13 @@ def blocks(cells: Sequence[Cell]) -> list[Block]:
 
 
 class Benchmark:
-    """Rounds over blocks, into results."""
+    """Rounds over blocks, into results. ``baseline`` is the way of the run that stands beside each."""
 
-    def __init__(self, results: Results, place: Place, pairs: int) -> None:
+    def __init__(self, results: Results, place: Place, pairs: int, baseline: str = "tuned") -> None:
         self._results = results
         self._place = place
         self._pairs = pairs
+        self._baseline = baseline
         self._bandwidth: dict[str, float] = {}
 
     def wanted(self, cells: Sequence[Cell]) -> list[Cell]:
@@ -95,8 +96,9 @@ class Benchmark:
 
     def probe(self) -> None:
         """The machine of this round: what Ebbtide plans with, and what its bound is computed from."""
-        machine = machine_of(measure(self._place.spill, QUICK))
-        self._place.machine.write_text(machine.to_toml())
+        machine = machine_of(measure([self._place.spill], QUICK))
+        if self._place.machine is not None:
+            self._place.machine.write_text(machine.to_toml())
         read, write = machine.link(FILE, DRAM), machine.link(DRAM, FILE)
         assert read is not None
         assert write is not None
@@ -105,19 +107,19 @@ class Benchmark:
         print("disk GB/s: " + ", ".join(f"{k} {v / 1e9:.2f}" for k, v in self._bandwidth.items()), flush=True)
 
     def run_block(self, block: Block) -> None:
-        """A tuned B, or B tuned A in odd rounds; a cell alone stands before it or after it."""
+        """A tuned B, or B tuned A in odd rounds, or another baseline between; a cell alone is before or after it."""
         pair = len(self._results.of(block[0].name))
-        tuned = cell(f"{block[0].net.name}/tuned")
+        baseline = cell(f"{block[0].net.name}/{self._baseline}")
         full = any(not self._results.of(c.name) and c.door not in _SHORT for c in block)
-        sequence = [*block[:1], tuned, *block[1:]]
+        sequence = [*block[:1], baseline, *block[1:]]
         numbers: dict[str, int] = {}
         for found in sequence if pair % 2 == 0 else reversed(sequence):
             number = self._run_cell(found, full)
             if number is not None:
                 numbers[found.name] = number
         for found in block:
-            if found.name in numbers and tuned.name in numbers:
-                self._results.runs[numbers[found.name]]["baseline"] = numbers[tuned.name]
+            if found.name in numbers and baseline.name in numbers:
+                self._results.runs[numbers[found.name]]["baseline"] = numbers[baseline.name]
         self._results.write()
 
     def _run_cell(self, found: Cell, full: bool) -> int | None:
@@ -199,7 +201,7 @@ def main() -> None:
     try:
         cells = chosen_cells(args.only)
         results = Results.open(args.out, machine())
-        spill = choose_spill_directory(args.spill)
+        (spill,) = choose_spill_directories([args.spill] if args.spill else [])
         swap_bytes = parse_size(args.swap_file)
     except (ValueError, EbbtideError) as error:
         sys.exit(f"error: {error}")

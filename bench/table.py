@@ -13,6 +13,7 @@ from cells import CELLS, Cell, cell
 from figures import LEAST_PAIRS, Paired, Row, row
 from nets import NETS
 from results import Results
+from table_text import markdown
 
 Column = tuple[str, Callable[[Row], str]]
 
@@ -90,14 +91,6 @@ def tables(results: Results, columns: list[Column]) -> list[tuple[str, str]]:
             lines.append([label, *(text(found) if found else "" for _, text in columns)])
         shown.append((net.shape.described(), markdown(lines)))
     return shown
-
-
-def markdown(lines: list[list[str]]) -> str:
-    """The first line is the header; all but the first column are aligned to the right."""
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    texts = [[line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines]
-    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    return "\n".join(f"| {' | '.join(text)} |" for text in [texts[0], rule, *texts[1:]])
 
 
 def caption(results: Results) -> str:

@@ -1,7 +1,9 @@
 """What the tests of recording, planning and replay run in child processes."""
 
+import os
 import random
 import warnings
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import torch
 from same_bits import CASES, Snapshot, Verdict, begin, compare, train, train_plainly, verdict
 from torch import nn
-from zoo import gpt2, language_loss
+from zoo import adamw_fused, gpt2, labelled, language_loss
 
 import ebbtide
 from ebbtide import session as session_module
@@ -199,7 +201,7 @@ def a_probe_that_was_far_off() -> tuple[Verdict, list[tuple[int, ...]], int]:
     real = session_module.machine_for
     seen: list[tuple[int, ...]] = []
 
-    def machine_for(settings: Settings, spill: Path) -> Any:
+    def machine_for(settings: Settings, spill: Sequence[Path]) -> Any:
         machine = real(settings, spill)
         return replace(machine, links=tuple(replace(link, bytes_per_s=1_000_000) for link in machine.links))
 
@@ -229,3 +231,60 @@ def save_timeline(timeline_file: str, trace_file: str) -> ebbtide.RunReport:
     with ebbtide.Session(fast="50%", settings=settings) as session:
         train(begin(CASES["gpt2-adamw-fused"]), STEPS, session)
     return session.report()
+
+
+# ---- every policy -------------------------------------------------------------------------------------------------
+
+
+class Ladder(nn.Module):
+    """Parameters and their state take as much as activations, in so few operations that planners are done in seconds.
+
+    ``kept`` is what no operation of a step uses, as the weights of an earlier epoch would be.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(512, 512), nn.GELU())))
+        self.register_buffer("kept", torch.ones(4, 512, 512))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.steps(rows)
+
+
+LADDER = replace(CASES["weight-averaging"], model=Ladder, batch=labelled((1024, 512), 512), optimizer=adamw_fused)
+
+
+def compare_under_policy(policy: str, fast: str) -> tuple[Verdict, ebbtide.RunReport, int, list[str]]:
+    """The ladder under a policy: the report too, bytes that left the arena in all, and what was warned of."""
+    from ebbtide import _torch
+
+    plain = train_plainly(LADDER, STEPS)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with ebbtide.Session(fast=fast, policy=policy) as session:
+            ours = begin(LADDER)
+            train(ours, STEPS, session)
+    said = [str(warning.message) for warning in caught]
+    return verdict(plain, ours, session), session.report(), sum(_torch.counters()["evicted_bytes"]), said
+
+
+def compare_over_directories(directories: list[str]) -> tuple[Verdict, dict[str, int]]:
+    """A GPT-2 that spills to several directories: pages of each one's files that hold something."""
+    case = CASES["gpt2-adamw-fused"]
+    plain = train_plainly(case, STEPS)
+    with ebbtide.Session(fast="50%", spill=directories) as session:
+        ours = begin(case)
+        train(ours, STEPS, session)
+        full = {directory: _pages_written(directory) for directory in directories}
+    return verdict(plain, ours, session), full
+
+
+def _pages_written(directory: str) -> int:
+    """Pages that are not zeros in this process's unnamed files there."""
+    found, zeros = 0, bytes(4096)
+    for number in os.listdir("/proc/self/fd"):
+        path = f"/proc/self/fd/{number}"
+        if os.path.islink(path) and os.readlink(path).startswith(directory + "/"):
+            with open(path, "rb") as file:
+                found += sum(page != zeros for page in iter(lambda: file.read(4096), b""))
+    return found

@@ -1,5 +1,6 @@
 """The benchmark's order of runs and its arithmetic, without training: what the table says follows from the records."""
 
+import json
 import math
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "bench"))  # last: the demo has a table.py too
 
+import calibrate
 import figures
 import measure
 from cells import CELLS, TECHNIQUES, Cell, Door, cell
@@ -208,3 +210,79 @@ def test_cells_and_networks_are_what_their_names_say() -> None:
     small = NETS["gpt-small"].shape
     assert isinstance(small, Gpt)
     assert sum(parameter.numel() for parameter in gpt_model(small).parameters()) == small.parameters
+
+
+def reported(
+    step_s: float, moved: int, predicted_s: float, recorded_s: float, status: str = "feasible", mode: str = "planned"
+) -> dict[str, Any]:
+    """A run of Ebbtide whose report is as given."""
+    step = {"wall_s": step_s, "stall_s": 0.1 * step_s, "mode": mode, "evicted_bytes": moved, "fetched_bytes": moved}
+    warm_up = {**step, "wall_s": 9.0, "mode": "recorded"}
+    plan = {"predicted_s": predicted_s, "step_s": recorded_s, "status": status}
+    return outcome(step_s, 5, {"steps": [warm_up, *[step] * 4], "plan": plan})
+
+
+def calibrated(
+    *runs: tuple[str, dict[str, Any], dict[str, Any]], folder: Path
+) -> tuple[Results, list[calibrate.Row | None], list[str]]:
+    results = Results(folder / "calibration.json", {"cpu": "a CPU"})
+    for name, ours, resident in runs:
+        baseline = results.add(resident | {"cell": f"{name.partition('/')[0]}/100%", "baseline": None})
+        results.add(ours | {"cell": name, "baseline": baseline})
+    found = [calibrate.row(results, cell(name)) for name in dict.fromkeys(name for name, _, _ in runs)]
+    return results, [row for row, _ in found], [why for _, why in found]
+
+
+def test_calibration_compares_ratios_so_that_the_recorded_steps_warm_up_cancels(tmp_path: Path) -> None:
+    resident = reported(1.0, 0, 1.0, 1.1)
+    _, (row, over), _ = calibrated(
+        ("resnet50/25%", reported(1.25, 7, 1.32, 1.1), resident),  # predicted 1.2 of a step 10 % too long
+        ("resnet50/25%", reported(1.2, 7, 1.32, 1.1), resident),
+        ("resnet50/tiertrain-50%", reported(2.0, 7, 1.1, 1.1, status="over_budget"), resident),
+        folder=tmp_path,
+    )
+    assert row is not None
+    assert over is not None
+    assert (row.pairs, row.resident_s, row.measured_s) == (2, 1.0, 1.225)
+    assert row.predicted == pytest.approx(1.2)
+    assert row.error == pytest.approx((1.2 / 1.25 - 1) / 2)  # the median of that and of none
+    assert row.warm_up == pytest.approx(0.1)
+    assert row.stall == pytest.approx(0.1)
+    assert over.error == pytest.approx(-0.5)
+    total = calibrate.summary([row, over])
+    assert total is not None
+    assert (total.cells, total.worst) == (1, "resnet50/25%")
+    assert total.worst_error == pytest.approx(0.02)
+
+
+def test_calibration_leaves_out_what_is_no_planned_or_no_resident_step(tmp_path: Path, capsys: Any) -> None:
+    good = reported(1.0, 0, 1.0, 1.0)
+    results, rows, whys = calibrated(
+        ("resnet50/25%", reported(1.2, 7, 1.2, 1.0, mode="demand"), good),
+        ("resnet50/35%", reported(1.2, 7, 1.2, 1.0), reported(1.0, 5, 1.0, 1.0)),
+        ("resnet50/50%", reported(1.2, 7, 1.2, 1.0), good),
+        folder=tmp_path,
+    )
+    assert rows[:2] == [None, None]
+    assert "followed no plan" in whys[0]
+    assert "something moved" in whys[1]
+    cells = [cell(f"resnet50/{fast}") for fast in ("25%", "35%", "50%")]
+    calibrate.show(results, cells, tmp_path / "rows.json")
+    said = capsys.readouterr().out
+    assert "error over 1 cells: median 0.0%, worst 0.0% (resnet50/50%)" in said
+    assert "- resnet50/25%: a steady step followed no plan" in said
+    written = json.loads((tmp_path / "rows.json").read_text())
+    assert [row["name"] for row in written["rows"]] == ["resnet50/50%"]
+    assert set(written["left_out"]) == {"resnet50/25%", "resnet50/35%"}
+
+
+def test_calibrations_baseline_is_a_run_at_all_of_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake()
+    monkeypatch.setattr(measure, "run_child", fake.run)
+    monkeypatch.setattr(measure.Benchmark, "probe", lambda self: None)
+    results = Results.open(tmp_path / "results.json", {})
+    place = Place(tmp_path, tmp_path, None, None, 0, 60)
+    measure.Benchmark(results, place, 1, calibrate.RESIDENT).run(calibrate.chosen(["resnet50/*"]), math.inf, 1)
+    ours = [run for run in results.runs if run["cell"] != "resnet50/100%"]
+    assert {run["cell"] for run in ours} == {f"resnet50/{way}" for way in calibrate.WAYS}
+    assert all(results.runs[run["baseline"]]["cell"] == "resnet50/100%" for run in ours)

@@ -52,7 +52,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def test_a_well_machine_has_nothing_to_cure(machine: Machine, tmp_path: Path) -> None:
-    findings = examine(machine.view(), "/var/tmp")
+    findings = examine(machine.view(), ["/var/tmp"])
     wrong = [finding for finding in findings if finding.level is not Level.OK]
     assert [finding.name for finding in wrong] in ([], ["free space"])  # that is the real disk's
     assert len({finding.name for finding in findings}) == len(findings) == 14
@@ -189,7 +189,7 @@ def test_a_kernel_that_cannot_move_pages_and_a_torch_that_does_not_load_are_prob
         try_userfaultfd=lambda: "Operation not permitted",
         load_torch=lambda: TorchFacts("2.12.1", 0, "pip install torch==2.13.*"),
     )
-    findings = {finding.name: finding for finding in examine(refused, "/var/tmp")}
+    findings = {finding.name: finding for finding in examine(refused, ["/var/tmp"])}
     assert findings["page moves"].level is Level.PROBLEM
     assert findings["torch"] == software(TorchFacts("2.12.1", 0, "pip install torch==2.13.*"))
     assert "2.12.1" in findings["torch"].found
@@ -215,7 +215,7 @@ def test_the_file_system_of_the_spill_directory_is_judged(
     machine: Machine, tmp_path: Path, kind: str, level: Level, word: str
 ) -> None:
     mounts = f"{WELL['proc/self/mountinfo']}30 20 0:26 / {tmp_path.resolve()} rw - {kind} there rw\n"
-    finding = storage.storage(machine.view({"proc/self/mountinfo": mounts}), str(tmp_path))[0]
+    finding = storage.storage(machine.view({"proc/self/mountinfo": mounts}), [str(tmp_path)])[0]
     assert (finding.name, finding.level) == ("spill directory", level)
     assert word in finding.found
     assert os.listdir(tmp_path) == ["machine"]
@@ -228,14 +228,25 @@ def test_a_spill_directory_in_ram_or_missing_is_a_problem(machine: Machine, tmp_
         ({}, tmp_path / "missing", "does not exist"),
         ({}, Path("/proc"), "no file can be created"),
     ):
-        (finding,) = storage.storage(machine.view(files), str(directory))
+        (finding,) = storage.storage(machine.view(files), [str(directory)])
         assert finding.level is Level.PROBLEM
         assert word in finding.found
         assert "--spill" in finding.cure
 
 
+def test_each_of_several_directories_is_judged_and_named(machine: Machine, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    directories = [str(tmp_path.resolve() / name) for name in ("one", "two")]
+    findings = storage.storage(machine.view({}), directories)
+    assert [finding.name for finding in findings] == ["spill directory", "O_DIRECT", "free space"] * 2
+    assert all(directories[row // 3] in finding.found for row, finding in enumerate(findings))
+    (finding,) = storage.storage(machine.view({}), [directories[0], "/proc"])
+    assert (finding.level, "/proc" in finding.found) == (Level.PROBLEM, True)
+
+
 def test_a_trial_writes_and_reads_back_and_leaves_nothing(tmp_path: Path) -> None:
-    trial = storage.try_spill(tmp_path)
+    trial = storage.try_spill(tmp_path, 1)
     assert trial.error == ""
     assert trial.free_bytes > 0
     assert os.listdir(tmp_path) == []
@@ -249,13 +260,13 @@ def test_a_trial_that_reads_other_bytes_or_finds_no_space_says_so(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", full)
-        assert storage.try_spill(tmp_path).error == "No space left on device"
+        assert storage.try_spill(tmp_path, 1).error == "No space left on device"
     with monkeypatch.context() as patch:
         patch.setattr(os, "preadv", lambda file, pages, offset: len(pages[0]))
-        assert "other bytes" in storage.try_spill(tmp_path).error
+        assert "other bytes" in storage.try_spill(tmp_path, 1).error
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwritev", lambda file, pages, offset: 4096)
-        assert "only 4096 of" in storage.try_spill(tmp_path).error
+        assert "only 4096 of" in storage.try_spill(tmp_path, 1).error
 
 
 def test_free_space_is_weighed_against_memory() -> None:

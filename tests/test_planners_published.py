@@ -26,6 +26,7 @@ from ebbtide.planners import BUILT_IN, plan
 from ebbtide.planners.addresses import lay_out
 from ebbtide.planners.autotm import autotm_async, autotm_static, autotm_sync
 from ebbtide.planners.ten_cache import buffers, ten_cache
+from ebbtide.planners.tensor_flow import Gadgets, Life, stays_of_life
 from ebbtide.planners.tm_training import tm_training
 from ebbtide.planners.zero_infinity import DEPTH
 from ebbtide.simulate import simulate
@@ -484,3 +485,16 @@ def test_the_planner_in_the_docs_works_and_the_table_has_all(tmp_path: Path, mon
     found = plan("coldest", trace, machine, budget_of(trace, 0.5))
     assert any(stay.tier == "file" for stay in found.stays)
     assert set(re.findall(r"^\| `([a-z0-9-]+)` \|", text, re.MULTILINE)) == set(BUILT_IN)
+
+
+def test_a_life_does_not_end_with_a_copy_that_nobody_reads() -> None:
+    """As a solver's answer rounded may have it: born at 0, used at 5, out beside 7, in again beside 9, dead at 10."""
+    gadgets = Gadgets(0, 64, PAGE, ticks=(0, 5, 7, 9), modes=(W, R, 0, 0), end=10, persistent=False)
+    life = Life(gadgets, fast=[True, True, True, True], stay=[True, True, False, False])
+    life.settle(InPlace.NOTHING)
+    assert (life.fast, life.stay) == ([True, True, True, False], [True, True, False, False])
+    stays = stays_of_life(life, "fast", "slow", 20)
+    assert [(stay.tier, stay.start, stay.valid_from, stay.stop) for stay in stays] == [
+        ("fast", 0, 0, 8),
+        ("slow", 7, 8, 10),
+    ]

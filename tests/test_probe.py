@@ -68,7 +68,7 @@ FINDINGS = Findings(
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A directory that can serve, and that is empty before and after."""
     try:
-        with SpillBench(checked_spill_directory(tmp_path), CHUNK_BYTES, 1, CHUNK_BYTES):
+        with SpillBench([checked_spill_directory(tmp_path)], CHUNK_BYTES, 1, CHUNK_BYTES):
             pass
     except SpillError as error:
         pytest.skip(str(error))
@@ -165,7 +165,7 @@ def test_what_is_left_out_is_left_out_in_all_directions() -> None:
 
 
 def test_a_tiny_probe_finds_every_figure_and_its_file_reads_back(disk: Path) -> None:
-    findings = measure(disk, TINY)
+    findings = measure([disk], TINY)
     asked = {Cell(way, block, threads) for way in Direction for block in (MIB, CHUNK_BYTES) for threads in (1, 2)}
     assert {Cell(way, CHUNK_BYTES, 2) for way in Direction} <= set(findings.moves) <= asked  # a slow disk: not all
     figures = [*findings.moves.values(), findings.memory, findings.first_write, *findings.latency_ns.values()]
@@ -180,7 +180,7 @@ def test_a_tiny_probe_finds_every_figure_and_its_file_reads_back(disk: Path) -> 
 
 @pytest.mark.parametrize("io_threads", [1, 3])
 def test_the_runtimes_cells_are_those_of_its_number_of_threads(disk: Path, io_threads: int) -> None:
-    findings = measure(disk, replace(TINY, blocks=(), threads=()), io_threads)
+    findings = measure([disk], replace(TINY, blocks=(), threads=()), io_threads)
     assert set(findings.moves) == {Cell(direction, CHUNK_BYTES, io_threads) for direction in Direction}
     assert machine_of(findings).links[0].bytes_per_s == round(findings.runtime_moves(OUT).median)
 
@@ -191,7 +191,7 @@ def test_both_directions_move_bytes_both_ways(disk: Path, monkeypatch: pytest.Mo
     write, read = os.pwritev, os.preadv
     monkeypatch.setattr(os, "pwritev", lambda *call: calls.append("out") or write(*call))
     monkeypatch.setattr(os, "preadv", lambda *call: calls.append("back") or read(*call))
-    with SpillBench(disk, 16 * MIB, 2, CHUNK_BYTES) as bench:
+    with SpillBench([disk], 16 * MIB, 2, CHUNK_BYTES) as bench:
         bench.write_first(2, 10.0)
         for threads in (1, 2):
             calls.clear()
@@ -214,15 +214,43 @@ def test_the_file_is_written_in_full_before_it_is_measured(disk: Path, monkeypat
         return write(fd, parts, place)
 
     monkeypatch.setattr(os, "pwritev", record)
-    with SpillBench(disk, 64 * MIB, 2, CHUNK_BYTES) as bench:
+    with SpillBench([disk], 64 * MIB, 2, CHUNK_BYTES) as bench:
         speeds = bench.write_first(2, 60.0)
         assert len(speeds) == 16
         assert sorted(places) == list(range(0, 64 * MIB, CHUNK_BYTES))
         assert bench.nbytes == 64 * MIB
 
 
+def test_several_directories_share_what_is_moved_in_stripes(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disks = [disk / "one", disk / "two"]
+    for each in disks:
+        each.mkdir()
+    calls: list[tuple[int, int, int]] = []
+    write = os.pwritev
+
+    def record(fd: int, parts: list[memoryview], place: int) -> int:
+        calls.append((fd, place, sum(map(len, parts))))
+        return write(fd, parts, place)
+
+    monkeypatch.setattr(os, "pwritev", record)
+    with SpillBench(disks, 64 * MIB, 2, 4 * CHUNK_BYTES) as bench:
+        bench.write_first(2, 60.0)
+        files = sorted({fd for fd, _, _ in calls})
+        expected = [(file, place, CHUNK_BYTES) for file in files for place in range(0, 32 * MIB, CHUNK_BYTES)]
+        assert len(files) == 2
+        assert sorted(calls) == expected
+        calls.clear()
+        bench.speed(Cell(OUT, 4 * CHUNK_BYTES, 1), 0.0)  # a block of four chunks goes to both
+        assert sorted(calls) == [(file, place, CHUNK_BYTES) for file in files for place in (0, CHUNK_BYTES)]
+    findings = measure(disks, TINY)
+    assert all(str(each) in findings.directory for each in disks)
+    assert cache_file(disks, 2) not in (cache_file(disks[:1], 2), cache_file(disks[::-1], 2))
+    for each in disks:
+        each.rmdir()  # they are empty again
+
+
 def test_a_slow_disk_is_measured_as_far_as_it_was_written(disk: Path) -> None:
-    with SpillBench(disk, 64 * MIB, 2, CHUNK_BYTES) as bench:
+    with SpillBench([disk], 64 * MIB, 2, CHUNK_BYTES) as bench:
         assert len(bench.write_first(2, 0.0)) == 1
         assert bench.nbytes == CHUNK_BYTES
         assert not bench.fits(Cell(OUT, CHUNK_BYTES, 1))
@@ -239,7 +267,7 @@ def test_where_o_direct_is_refused_the_page_cache_serves_and_the_notes_say_so(
         return real(path, flags, mode)
 
     monkeypatch.setattr(spill_bench.os, "open", refuse)
-    assert "page cache" in " ".join(measure(disk, TINY).notes)
+    assert "page cache" in " ".join(measure([disk], TINY).notes)
 
 
 def test_a_file_system_that_cannot_reserve_is_measured_all_the_same(
@@ -249,7 +277,7 @@ def test_a_file_system_that_cannot_reserve_is_measured_all_the_same(
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
-    assert "cannot reserve space" in " ".join(measure(disk, TINY).notes)
+    assert "cannot reserve space" in " ".join(measure([disk], TINY).notes)
 
 
 @pytest.mark.parametrize(("call", "reason"), [("posix_fallocate", "cannot be reserved"), ("pwritev", "failed")])
@@ -263,14 +291,14 @@ def test_a_disk_that_is_full_or_fails_is_a_spill_error(
 
     monkeypatch.setattr(os, call, refuse)
     with pytest.raises(SpillError, match=rf"{reason} \(No space left on device\)"):
-        measure(disk, TINY)
+        measure([disk], TINY)
     assert len(os.listdir("/proc/self/fd")) == open_before
 
 
 def test_too_little_free_space_is_told(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbtide.probe.measure.shutil.disk_usage", lambda _: type("", (), {"free": 20 * MIB}))
+    monkeypatch.setattr("ebbtide.runtime.spill.shutil.disk_usage", lambda _: type("", (), {"free": 20 * MIB}))
     with pytest.raises(SpillError, match=r"only 20\.0 MiB are free"):
-        measure(disk, TINY)
+        measure([disk], TINY)
 
 
 def test_memory_lies_at_huge_pages_and_kernels_get_something_done() -> None:
@@ -289,7 +317,7 @@ def cache(disk: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyt
     """The cache file of the disk, not there yet; and a probe that takes no time: it finds FINDINGS."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("home") / "cache"))
     monkeypatch.setattr(quick, "measure", lambda *_: FINDINGS)
-    path = cache_file(disk, 2)
+    path = cache_file([disk], 2)
     assert path is not None
     return path
 
@@ -299,85 +327,85 @@ def never(*_: object) -> Findings:
 
 
 def test_a_quick_probe_measures_once(disk: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = probe_quick(disk)
+    first = probe_quick([disk])
     assert first.links == machine_of(FINDINGS).links
     assert Machine.from_toml(cache.read_text()) == machine_of(FINDINGS)
     assert [path.name for path in cache.parent.iterdir()] == [cache.name]
     assert stat.S_IMODE(cache.parent.stat().st_mode) == 0o700
     monkeypatch.setattr(quick, "measure", never)
-    again = probe_quick(disk)
+    again = probe_quick([disk])
     assert (again.name, again.links, again.groups) == (first.name, first.links, first.groups)
 
 
 def test_capacities_are_those_of_now(disk: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    probe_quick(disk)
+    probe_quick([disk])
     limit = type("", (), {"nbytes": 3 * GIB})
     monkeypatch.setattr(quick, "memory_limit", lambda: limit)
-    assert probe_quick(disk).tiers[0].capacity_bytes == 3 * GIB
-    assert probe_quick(disk).tiers[1].capacity_bytes != FINDINGS.file_capacity_bytes
+    assert probe_quick([disk]).tiers[0].capacity_bytes == 3 * GIB
+    assert probe_quick([disk]).tiers[1].capacity_bytes != FINDINGS.file_capacity_bytes
 
 
 @pytest.mark.parametrize("kept", ["", "not = TOML = at all", "\0\xff", 'format = "ebbtide-machine"\nversion = 2\n'])
 def test_a_damaged_cache_is_measured_and_written_anew(disk: Path, cache: Path, kept: str) -> None:
     cache.parent.mkdir(parents=True)
     cache.write_bytes(kept.encode("latin-1"))
-    assert probe_quick(disk).links == machine_of(FINDINGS).links
+    assert probe_quick([disk]).links == machine_of(FINDINGS).links
     assert Machine.from_toml(cache.read_text()) == machine_of(FINDINGS)
 
 
 def test_another_kind_of_machine_in_the_cache_is_not_taken(disk: Path, cache: Path) -> None:
     cache.parent.mkdir(parents=True)
     cache.write_text(replace(machine_of(FINDINGS), links=(), groups=()).to_toml())
-    assert len(probe_quick(disk).links) == 2
+    assert len(probe_quick([disk]).links) == 2
 
 
 @pytest.mark.parametrize("age_s", [quick.MOST_AGE_S + 60, -3600])
 def test_a_cache_that_is_old_or_from_the_future_is_measured_anew(disk: Path, cache: Path, age_s: int) -> None:
     cache.parent.mkdir(parents=True)
     cache.write_text(replace(machine_of(FINDINGS), name="before").to_toml())
-    assert probe_quick(disk).name == "before"
+    assert probe_quick([disk]).name == "before"
     written = time.time() - age_s
     os.utime(cache, (written, written))
-    assert probe_quick(disk).name == machine_of(FINDINGS).name
+    assert probe_quick([disk]).name == machine_of(FINDINGS).name
 
 
 def test_what_was_measured_on_a_busy_machine_is_kept_for_an_hour(
     disk: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quick, "measure", lambda *_: replace(FINDINGS, disturbed=True))
-    probe_quick(disk)
+    probe_quick([disk])
     monkeypatch.setattr(quick, "measure", never)
-    probe_quick(disk)
+    probe_quick([disk])
     written = cache.stat().st_mtime - quick.DISTURBED_AGE_S
     os.utime(cache, (written, written))
     with pytest.raises(AssertionError, match="measured again"):
-        probe_quick(disk)
+        probe_quick([disk])
 
 
 def test_a_busy_machine_is_noted(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (500.0, 0.0, 0.0))
-    findings = measure(disk, TINY)
+    findings = measure([disk], TINY)
     assert findings.disturbed
     assert "other programs were running (load 500.0)" in findings.notes[0]
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
-    assert not measure(disk, TINY).disturbed
+    assert not measure([disk], TINY).disturbed
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(disk: Path, cache: Path) -> None:
     cache.parent.parent.mkdir()
     cache.parent.write_text("a file where the folder should be")
-    assert probe_quick(disk).links == machine_of(FINDINGS).links
+    assert probe_quick([disk]).links == machine_of(FINDINGS).links
 
 
 def test_directories_and_threads_have_caches_of_their_own(disk: Path, cache: Path, tmp_path: Path) -> None:
-    assert cache_file(tmp_path.parent, 2) != cache
-    assert cache_file(disk, 3) != cache
+    assert cache_file([tmp_path.parent], 2) != cache
+    assert cache_file([disk], 3) != cache
 
 
 def test_without_a_cache_variable_the_home_is_used(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", "/somewhere")
-    path = cache_file(disk, 2)
+    path = cache_file([disk], 2)
     assert path is not None
     assert path.parent == Path("/somewhere/.cache/ebbtide")
 
@@ -386,9 +414,9 @@ def test_a_quick_probe_of_the_real_thing(
     disk: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("home")))
-    machine = probe_quick(disk, effort=replace(TINY, blocks=(), threads=()))
+    machine = probe_quick([disk], effort=replace(TINY, blocks=(), threads=()))
     assert [link.name for link in machine.links] == ["dram->file", "file->dram"]
-    assert probe_quick(disk, effort=TINY).links == machine.links
+    assert probe_quick([disk], effort=TINY).links == machine.links
 
 
 # ---- the command ----------------------------------------------------------------------------------------------------
@@ -405,11 +433,11 @@ def test_the_command_shows_the_table_and_writes_the_machine(
 ) -> None:
     output, shown = tmp_path_factory.mktemp("out") / "machine.toml", []
     monkeypatch.setattr("ebbtide.probe.command.THOROUGH", TINY)
-    probe_and_write(str(disk), 0.1, output, shown.append)
+    probe_and_write([str(disk)], 0.1, output, shown.append)
     assert Machine.from_toml(output.read_text()).origin is Origin.MEASURED
     assert "4.00 MiB       2*" in shown[0]
     assert f"wrote {output}" in shown[1]
-    probe_and_write(str(disk), 0.1, None, shown.append)
+    probe_and_write([str(disk)], 0.1, None, shown.append)
     assert len(shown) == 3
 
 

@@ -23,7 +23,7 @@ from ebbtide.session import Session
 from ebbtide.settings import Settings
 from ebbtide.units import GIB, MIB, Budget
 
-QUIET = Settings(progress=ebbtide.settings.ProgressMode.OFF, spill="/var/tmp", policy="demand")  # type: ignore[attr-defined]
+QUIET = Settings(progress=ebbtide.settings.ProgressMode.OFF, spill=("/var/tmp",), policy="demand")  # type: ignore[attr-defined]
 OVER_NATIVE = ["ebbtide.runtime." + name for name in ("engine", "adopt", "faults", "steps")]
 
 
@@ -61,7 +61,7 @@ def test_a_size_bounds_the_process_from_the_start(native: FakeNative) -> None:
         assert native.started["arena_bytes"] == 0
         assert native.started["min_bytes"] == 65_536
         assert native.started["watchdog_ns"] == 30 * 10**9
-        assert native.started["spill_dir"] == "/var/tmp"
+        assert native.started["spill_dirs"] == ["/var/tmp"]
         with session.step():
             native.level["evicted_bytes"] = (1, 2, 3, 4, 5)
             native.level["stall_fetch_ns"] = 1_500_000_000
@@ -325,6 +325,11 @@ def test_what_cannot_be_understood_is_a_setting_error(native: FakeNative, tmp_pa
     with pytest.raises(SpillError, match="does not exist"), Session("1GiB", spill="/missing", settings=QUIET):
         pass
     assert native.calls == []
+
+
+def test_several_spill_directories_reach_native_code_in_their_order(native: FakeNative, tmp_path: Path) -> None:
+    with Session("1GiB", spill=[tmp_path, "/var/tmp"], settings=QUIET):
+        assert native.started["spill_dirs"] == [str(tmp_path.resolve()), "/var/tmp"]
 
 
 def test_the_natives_refusal_of_a_directory_is_a_spill_error(

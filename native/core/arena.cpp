@@ -26,8 +26,8 @@ OperatorStack& this_operator_stack() { return this_thread; }
 
 Arena::Arena(const Options& options)
     : options_(options),
-      huge_(options.huge_region_bytes, kHugePage, options.spill_directory),
-      small_(options.small_region_bytes, kSmallPage, options.spill_directory),
+      huge_(options.huge_region_bytes, kHugePage, options.spill_directories),
+      small_(options.small_region_bytes, kSmallPage, options.spill_directories),
       candidate_memory_(BlockTable::kCapacity * sizeof(Candidate), kSmallPage, PROT_READ | PROT_WRITE),
       candidates_(reinterpret_cast<Candidate*>(candidate_memory_.begin()), BlockTable::kCapacity),
       chaos_rate_(options.chaos_rate),
@@ -108,13 +108,13 @@ void Arena::reserve_spill(std::size_t nbytes, const Shape& shape) {
   std::uint64_t needed = (r.high_water() + shape.pages) * r.page();
   if (int error = r.spill().reserve(needed); error != 0) {
     throw ArenaError("cannot reserve " + std::to_string(needed) + " bytes in the spill directory " +
-                     options_.spill_directory + ": " + std::strerror(error) + "; " + kSpillCure);
+                     r.spill().failed_directory() + ": " + std::strerror(error) + "; " + kSpillCure);
   }
 }
 
 void Arena::no_room(std::size_t nbytes) {
   throw ArenaError("no room for " + std::to_string(nbytes) + " bytes: writing to the spill directory " +
-                   options_.spill_directory + " failed (" + std::strerror(spill_error_) + "); " + kSpillCure);
+                   spill_failed_->failed_directory() + " failed (" + std::strerror(spill_error_) + "); " + kSpillCure);
 }
 
 void Arena::release(void* address) {

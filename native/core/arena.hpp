@@ -39,7 +39,7 @@ namespace ebbtide {
 enum class Point : std::uint8_t { Queued, BeforeChunk, AfterChunk, Closing };
 
 struct Options {
-  std::string spill_directory;
+  std::vector<std::string> spill_directories;
   unsigned io_threads = 2;
   std::int64_t watchdog_ns = 30'000'000'000;
   double chaos_rate = 0.0;       // chance, at every operator and allocation, of evicting a random block
@@ -246,6 +246,7 @@ class Arena {
   std::int64_t progress_ns_ = 0;     // when a chunk was last finished
   std::uint64_t write_failures_ = 0;
   int spill_error_ = 0;
+  const SpillFile* spill_failed_ = nullptr;
   char trouble_[256] = "";            // the first time over budget, in words; a buffer, since the fault handler may write it
   double chaos_rate_;
   std::uint64_t chaos_state_;

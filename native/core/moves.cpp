@@ -32,6 +32,7 @@ bool Arena::start_evict(BlockId id) {
   }
   if (int error = region(b).spill().reserve((b.place.first + std::uint64_t{b.place.count}) * region(b).page()); error != 0) {
     spill_error_ = error;
+    spill_failed_ = &region(b).spill();
     ++write_failures_;
     return false;
   }
@@ -129,6 +130,7 @@ void Arena::complete(BlockId id) {
     if (!b.stays) leaving_ -= b.held;
     if (transfer.error != 0) {
       spill_error_ = transfer.error;
+      spill_failed_ = &region(b).spill();
       ++write_failures_;
       b.state = State::Dirty;
       b.close_anyway = b.stays = false;

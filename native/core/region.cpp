@@ -9,7 +9,7 @@ namespace {
 constexpr int kAccessible = PROT_READ | PROT_WRITE;
 }
 
-Region::Region(std::size_t bytes, std::size_t page, const std::string& spill_directory)
+Region::Region(std::size_t bytes, std::size_t page, const std::vector<std::string>& spill_directories)
     : page_(page),
       space_(bytes, kHugePage, PROT_NONE),
       owners_(bytes / page * sizeof(BlockId), kSmallPage, kAccessible),
@@ -17,7 +17,7 @@ Region::Region(std::size_t bytes, std::size_t page, const std::string& spill_dir
       sources_(bytes / page * sizeof(Slot), kSmallPage, kAccessible),
       warm_(static_cast<std::uint32_t>(bytes / page)),
       vacant_(static_cast<std::uint32_t>(bytes / page)),
-      spill_(spill_directory) {
+      spill_(spill_directories) {
   must_reserve(space_.begin(), space_.size());  // as vacant places will be later, so that they merge
   vacant_.give({0, static_cast<std::uint32_t>(bytes / page)});
 }

@@ -20,6 +20,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "block.hpp"
 #include "free_runs.hpp"
@@ -31,7 +32,7 @@ namespace ebbtide {
 
 class Region {
  public:
-  Region(std::size_t bytes, std::size_t page, const std::string& spill_directory);
+  Region(std::size_t bytes, std::size_t page, const std::vector<std::string>& spill_directories);
 
   std::size_t page() const { return page_; }
   bool contains(const void* p) const { return space_.contains(p); }

@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -31,31 +32,49 @@ constexpr SpillFile::Calls system_calls{write_parts, read_parts, ::fallocate};
 
 std::atomic<const SpillFile::Calls*> SpillFile::calls{&system_calls};
 
-SpillFile::SpillFile(const std::string& directory) {
+SpillFile::SpillFile(const std::vector<std::string>& directories) {
   constexpr int flags = O_TMPFILE | O_RDWR | O_CLOEXEC;
-  fd_ = open(directory.c_str(), flags | O_DIRECT, 0600);
-  if (fd_ < 0 && errno == EINVAL) {
-    direct_ = false;
-    fd_ = open(directory.c_str(), flags, 0600);
+  for (const std::string& directory : directories) {
+    int fd = open(directory.c_str(), flags | O_DIRECT, 0600);
+    if (fd < 0 && errno == EINVAL) {
+      fd = open(directory.c_str(), flags, 0600);
+      if (fd >= 0) say(("the spill directory " + directory + " has no O_DIRECT: moves go through the page cache and are slower").c_str());
+    }
+    if (fd < 0) {
+      int error = errno;
+      for (const File& file : files_) close(file.fd);
+      throw ArenaError("cannot make a spill file in " + directory + ": " + std::strerror(error) +
+                       "; choose a writable directory on a local disk (--spill DIR or EBBTIDE_SPILL)");
+    }
+    files_.push_back({directory, fd});
   }
-  if (fd_ < 0) {
-    throw ArenaError("cannot make a spill file in " + directory + ": " + std::strerror(errno) +
-                     "; choose a writable directory on a local disk (--spill DIR or EBBTIDE_SPILL)");
-  }
-  if (!direct_) say("the spill directory has no O_DIRECT: moves go through the page cache and are slower");
 }
 
-SpillFile::~SpillFile() { close(fd_); }
+SpillFile::~SpillFile() {
+  for (const File& file : files_) close(file.fd);
+}
+
+SpillFile::Place SpillFile::place(std::uint64_t offset) const {
+  if (files_.size() == 1) return {0, offset, ~std::uint64_t{0}};
+  std::uint64_t stripe = offset / kStripe, within = offset % kStripe;
+  return {stripe % files_.size(), stripe / files_.size() * kStripe + within, kStripe - within};
+}
+
+std::uint64_t SpillFile::bytes_in(std::size_t file, std::uint64_t bytes) const {
+  std::uint64_t row = files_.size() * kStripe, before = file * kStripe, rest = bytes % row;
+  return bytes / row * kStripe + (rest > before ? std::min(rest - before, kStripe) : 0);
+}
 
 int SpillFile::reserve(std::uint64_t bytes) {
   if (bytes <= reserved_) return 0;
-  std::uint64_t target = round_up(bytes, kReserveStep);
   int error = 0;
-  for (std::uint64_t end : {target, static_cast<std::uint64_t>(round_up(bytes, kHugePage))}) {
-    do {
-      error = calls.load()->fallocate(fd_, 0, static_cast<off_t>(reserved_), static_cast<off_t>(end - reserved_)) == 0 ? 0 : errno;
-    } while (error == EINTR);
-    if (error == EOPNOTSUPP) error = ftruncate(fd_, static_cast<off_t>(end)) == 0 ? 0 : errno;
+  for (std::uint64_t end : {round_up(bytes, kReserveStep), round_up(bytes, kHugePage)}) {
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+      error = reserve_in(files_[i], bytes_in(i, end));
+      if (error == 0) continue;
+      failed_ = i;
+      break;
+    }
     if (error == 0) {
       reserved_ = end;
       return 0;
@@ -64,15 +83,37 @@ int SpillFile::reserve(std::uint64_t bytes) {
   return error;
 }
 
+int SpillFile::reserve_in(File& file, std::uint64_t end) {
+  if (end <= file.reserved) return 0;
+  int error = 0;
+  do {
+    auto from = static_cast<off_t>(file.reserved), more = static_cast<off_t>(end - file.reserved);
+    error = calls.load()->fallocate(file.fd, 0, from, more) == 0 ? 0 : errno;
+  } while (error == EINTR);
+  if (error == EOPNOTSUPP) error = ftruncate(file.fd, static_cast<off_t>(end)) == 0 ? 0 : errno;
+  if (error == 0) file.reserved = end;
+  return error;
+}
+
 int SpillFile::transfer(iovec* parts, int count, std::uint64_t offset, bool out) const {
   while (count > 0) {
-    ssize_t n = out ? calls.load()->pwritev(fd_, parts, count, static_cast<off_t>(offset))
-                    : calls.load()->preadv(fd_, parts, count, static_cast<off_t>(offset));
-    if (n < 0) {
-      if (errno == EINTR) continue;
-      return errno;
+    Place at = place(offset);
+    // The parts that lie in this stripe, the last of them cut short for this call where the stripe ends within it.
+    int here = 0;
+    std::uint64_t bytes = 0;
+    while (here < count && bytes < at.bytes) bytes += parts[here++].iov_len;
+    std::size_t over = bytes > at.bytes ? bytes - at.bytes : 0;
+    parts[here - 1].iov_len -= over;
+    int fd = files_[at.file].fd;
+    ssize_t n = out ? calls.load()->pwritev(fd, parts, here, static_cast<off_t>(at.offset))
+                    : calls.load()->preadv(fd, parts, here, static_cast<off_t>(at.offset));
+    int error = n < 0 ? errno : EIO;
+    parts[here - 1].iov_len += over;
+    if (n < 0 && error == EINTR) continue;
+    if (n <= 0) {
+      failed_ = at.file;
+      return error;
     }
-    if (n == 0) return EIO;
     offset += static_cast<std::uint64_t>(n);
     std::size_t left = static_cast<std::size_t>(n);
     while (count > 0 && left >= parts->iov_len) {

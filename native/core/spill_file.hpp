@@ -1,6 +1,9 @@
-// One unlinked file that holds what left fast memory: O_TMPFILE, mode 0600, O_DIRECT where the filesystem has it.
-// Nothing is left behind whatever way the process ends. Space is reserved before it is needed, because a disk that
-// fills up in the middle of an eviction leaves no way out.
+// What holds that which left fast memory: an unlinked file in each spill directory (O_TMPFILE, mode 0600, O_DIRECT where
+// the filesystem has it), addressed as one. Nothing is left behind whatever way the process ends. Space is reserved
+// before it is needed, because a disk that fills up in the middle of an eviction leaves no way out.
+//
+// [Note: stripes] Stripe s (bytes [s, s + 1) * kStripe) lies in file s mod n, as its stripe s / n: so consecutive chunks
+// go to different disks, and each file is as long as the others but for one stripe.
 #pragma once
 
 #include <sys/uio.h>
@@ -9,21 +12,25 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace ebbtide {
 
 class SpillFile {
  public:
-  // Throws ArenaError that says why `directory` cannot be used.
-  explicit SpillFile(const std::string& directory);
+  static constexpr std::uint64_t kStripe = std::uint64_t{4} << 20;  // as large as what the arena moves in one call
+
+  // Throws ArenaError that says why one of `directories` (at least one) cannot be used.
+  explicit SpillFile(const std::vector<std::string>& directories);
   ~SpillFile();
   SpillFile(const SpillFile&) = delete;
   SpillFile& operator=(const SpillFile&) = delete;
 
-  // Makes sure that [0, bytes) has space. 0, or the errno of the failure. Grows in large steps.
+  // Makes sure that [0, bytes) has space. 0, or the errno of the failure. Grows in large steps. Callers MUST hold a lock.
   int reserve(std::uint64_t bytes);
   std::uint64_t reserved() const { return reserved_; }
-  bool direct() const { return direct_; }
+  // Where the last call that returned an errno failed.
+  const std::string& failed_directory() const { return files_[failed_.load()].directory; }
 
   // The whole range or an errno; a short transfer is continued, end of file is EIO. Async-signal-safe.
   int write(iovec* parts, int count, std::uint64_t offset) const { return transfer(parts, count, offset, true); }
@@ -38,11 +45,25 @@ class SpillFile {
   static std::atomic<const Calls*> calls;
 
  private:
+  struct File {
+    std::string directory;
+    int fd;
+    std::uint64_t reserved = 0;
+  };
+  // A byte's file, its place there, and how many from it on lie beside each other [Note: stripes].
+  struct Place {
+    std::size_t file;
+    std::uint64_t offset;
+    std::uint64_t bytes;
+  };
+  Place place(std::uint64_t offset) const;
+  std::uint64_t bytes_in(std::size_t file, std::uint64_t bytes) const;  // its part of [0, bytes)
+  int reserve_in(File& file, std::uint64_t end);
   int transfer(iovec* parts, int count, std::uint64_t offset, bool out) const;
 
-  int fd_ = -1;
-  bool direct_ = true;
+  std::vector<File> files_;
   std::uint64_t reserved_ = 0;
+  mutable std::atomic<std::size_t> failed_{0};
 };
 
 }  // namespace ebbtide

@@ -9,7 +9,7 @@ const char* spill_directory() {
 }
 
 ebbtide::Arena& make_arena(std::uint64_t limit, ebbtide::Options options) {
-  options.spill_directory = spill_directory();
+  if (options.spill_directories.empty()) options.spill_directories = {spill_directory()};
   options.huge_region_bytes = std::size_t{8} << 30;
   options.small_region_bytes = std::size_t{1} << 30;
   auto* arena = new ebbtide::Arena(options);

@@ -95,7 +95,7 @@ TEST(free_runs_agree_with_a_naive_count_and_give_the_best_fit) {
 TEST(pages_of_a_region_keep_their_bytes_and_move_as_one_memory_area) {
   for (std::size_t page : {kSmallPage, kHugePage}) {
     constexpr std::uint32_t kPlaces = 2000, kMostPages = 150;
-    Region region(kPlaces * page, page, spill_directory());
+    Region region(kPlaces * page, page, {spill_directory()});
     struct Owned {
       Run run;
       bool present;
@@ -183,7 +183,7 @@ TEST(pages_of_a_region_keep_their_bytes_and_move_as_one_memory_area) {
 }
 
 TEST(a_region_reuses_warm_pages_where_they_lie) {
-  Region region(200 * kHugePage, kHugePage, spill_directory());
+  Region region(200 * kHugePage, kHugePage, {spill_directory()});
   Run big = region.take(30);
   *region.address(big.first) = 7;
   region.give(big);
@@ -197,7 +197,7 @@ TEST(a_region_reuses_warm_pages_where_they_lie) {
 }
 
 TEST(small_pages_are_made_by_windows) {
-  Region region(4 * kHugePage, kSmallPage, spill_directory());
+  Region region(4 * kHugePage, kSmallPage, {spill_directory()});
   CHECK(region.grow(kHugePage + 1) && region.warm_bytes() == 2 * kHugePage);
   std::size_t before = process_resident_bytes();
   Run run = region.take(2 * kHugePage / kSmallPage);

@@ -1,4 +1,4 @@
-// The parts that need no arena: the decider, the address space, the spill file.
+// The parts that need no arena: the decider and the address space.
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -71,25 +71,4 @@ TEST(pages_move_also_from_a_range_of_several_memory_areas) {
   CHECK(protect(from.begin() + 3 * kSmallPage, kSmallPage, PROT_READ));  // three areas now
   must_move_pages(from.begin(), to.begin(), kBytes);
   for (std::size_t at = 0; at < kBytes; at += kSmallPage) CHECK(to.begin()[at] == static_cast<char>(at / kSmallPage + 1));
-}
-
-TEST(a_spill_file_has_no_name_and_the_bytes_come_back) {
-  SpillFile file(spill_directory());
-  CHECK(file.reserve(1 << 20) == 0 && file.reserved() >= 1 << 20);
-  alignas(4096) static char out[8192], in[8192];
-  std::memset(out, 42, sizeof out);
-  iovec parts[] = {{out, 4096}, {out + 4096, 4096}};
-  CHECK(file.write(parts, 2, 4096) == 0);
-  iovec back[] = {{in, sizeof in}};
-  CHECK(file.read(back, 1, 4096) == 0);
-  CHECK(std::memcmp(in, out, sizeof in) == 0);
-}
-
-TEST(a_spill_directory_that_does_not_exist_is_an_error_that_says_what_to_do) {
-  try {
-    SpillFile file("/nonexistent");
-    CHECK(false);
-  } catch (const ArenaError& error) {
-    CHECK(std::strstr(error.what(), "--spill") != nullptr);
-  }
 }

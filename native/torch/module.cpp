@@ -34,11 +34,11 @@ py::tuple as_tuple(const std::array<T, N>& values) {
   return result;
 }
 
-void start(const std::string& spill_dir, std::uint64_t arena_bytes, std::uint64_t process_bytes, std::size_t min_bytes,
+void start(const std::vector<std::string>& spill_dirs, std::uint64_t arena_bytes, std::uint64_t process_bytes, std::size_t min_bytes,
            unsigned io_threads, std::int64_t watchdog_ns, double chaos_rate, std::uint64_t chaos_seed) {
   if (the_arena() == nullptr) {
     Options options;
-    options.spill_directory = spill_dir;
+    options.spill_directories = spill_dirs;
     options.io_threads = io_threads;
     options.every_tick = [] { install_fault_handler(*the_arena()); };
     install_allocator(options);
@@ -226,7 +226,7 @@ bool is_resident(const at::Tensor& tensor) {
 
 PYBIND11_MODULE(_torch, m) {
   m.attr("KINDS") = py::make_tuple("parameter", "gradient", "optimizer_state", "activation", "other");
-  m.def("start", &start, py::kw_only(), py::arg("spill_dir"), py::arg("arena_bytes"), py::arg("process_bytes"),
+  m.def("start", &start, py::kw_only(), py::arg("spill_dirs"), py::arg("arena_bytes"), py::arg("process_bytes"),
         py::arg("min_bytes"), py::arg("io_threads"), py::arg("watchdog_ns"), py::arg("chaos_rate"), py::arg("chaos_seed"));
   m.def("stop", [] {
     arena().set_chaos(0.0, 0);

@@ -54,7 +54,7 @@ class Counters(TypedDict):
 
 def start(
     *,
-    spill_dir: str,
+    spill_dirs: Sequence[str],
     arena_bytes: int,
     process_bytes: int,
     min_bytes: int,
@@ -65,7 +65,7 @@ def start(
 ) -> None:
     """Manage CPU storages of ``min_bytes`` and more from now on (0 = no bound). A later call sets a new budget.
 
-    Raises RuntimeError when the spill directory cannot be used (the text says why and what to do).
+    Raises RuntimeError when a spill directory cannot be used (the text says why and what to do).
     """
 
 def stop() -> None:

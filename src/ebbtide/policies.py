@@ -1,6 +1,6 @@
 """What a session plans with: a planner by its name or a plan from a file, a machine from a file or from a probe."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,8 +78,8 @@ def planner_from(path: Path) -> Planner:
     return planner
 
 
-def machine_for(settings: Settings, spill: Path) -> Machine:
-    """From its file, or measured (once for each spill directory, then remembered). Raises SettingError."""
+def machine_for(settings: Settings, spill: Sequence[Path]) -> Machine:
+    """From its file, or measured (once for each set of spill directories, then remembered). Raises SettingError."""
     if settings.machine is None:
         from ebbtide.probe.quick import probe_quick
 

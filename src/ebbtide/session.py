@@ -14,7 +14,7 @@ The model and the optimizer may exist before. One session at a time, each used o
 import os
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from ebbtide.runtime import process
 from ebbtide.runtime.bounds import choose_bounds
 from ebbtide.runtime.native import require_native
 from ebbtide.runtime.progress import Progress
-from ebbtide.runtime.spill import choose_spill_directory
+from ebbtide.runtime.spill import choose_spill_directories
 from ebbtide.settings import ProgressMode, Settings
 from ebbtide.units import Budget, parse_budget
 
@@ -47,18 +47,18 @@ _told_disabled = False
 class Session:
     """Trains within ``fast``: bytes for the whole process ("8GiB"), or a share of the step's live tensors ("25%").
 
-    ``spill`` is the directory that moved storages go to, ``report`` a JSON file written at the end, ``progress``
-    "auto", "plain" or "off". ``policy`` is how to decide what moves when: a planner's name, by default "ebbtide", or
-    "demand" for no plan. ``trace`` is the file that a recorded step is written to: the one that is planned or, without
-    ``fast``, the third, while plain PyTorch allocates. What is not given comes from ``settings``, by default the
-    ``EBBTIDE_...`` variables.
+    ``spill`` is the directory that moved storages go to, or several that share them (on disks of their own),
+    ``report`` a JSON file written at the end, ``progress`` "auto", "plain" or "off". ``policy`` is how to decide what
+    moves when: a planner's name, by default "ebbtide", or "demand" for no plan. ``trace`` is the file that a recorded
+    step is written to: the one that is planned or, without ``fast``, the third, while plain PyTorch allocates. What is
+    not given comes from ``settings``, by default the ``EBBTIDE_...`` variables.
     Raises SettingError for what cannot be understood; entering raises SpillError, PlatformError, or BudgetError.
     """
 
     def __init__(
         self,
         fast: str | int | Budget | None = None,
-        spill: str | os.PathLike[str] | None = None,
+        spill: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         report: str | os.PathLike[str] | None = None,
         progress: str | None = None,
         policy: str | None = None,
@@ -74,7 +74,7 @@ class Session:
         except ValueError as error:
             raise SettingError(str(error)) from error
         if spill is not None:
-            chosen = replace(chosen, spill=os.fspath(spill))
+            chosen = replace(chosen, spill=_names(spill))
         if report is not None:
             chosen = replace(chosen, report=os.fspath(report))
         if policy is not None:
@@ -179,7 +179,7 @@ class Session:
         bounds = choose_bounds(self._settings.fast, self._settings.arena_bytes, process.memory_limit())
         if bounds.warning:
             _warn(bounds.warning)
-        spill = choose_spill_directory(self._settings.spill)
+        spill = choose_spill_directories(self._settings.spill)
         require_native()
         from ebbtide.runtime.engine import Engine
 
@@ -211,7 +211,7 @@ class Session:
             self._recorder = plain_recorder(path, *steps)
         self._recorder.start()
 
-    def _planning(self, spill: Path) -> "Planning | None":
+    def _planning(self, spill: Sequence[Path]) -> "Planning | None":
         """None in demand mode. Raises SettingError for a policy, a plan or a machine that is not there."""
         from ebbtide.runtime.planning import Planning
 
@@ -243,6 +243,10 @@ class Session:
     def _say(self, text: str) -> None:
         if self._progress is not None:
             self._progress.say(text)
+
+
+def _names(spill: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+    return (os.fspath(spill),) if isinstance(spill, str | os.PathLike) else tuple(os.fspath(name) for name in spill)
 
 
 def _forget_in_child() -> None:

@@ -32,7 +32,7 @@ class Settings:
 
     disable: bool = False  # do nothing at all
     fast: Budget | None = None  # the budget, when no argument names one
-    spill: str | None = None  # the directory moved storages go to
+    spill: tuple[str, ...] = ()  # the directories moved storages go to, in stripes; none: a default
     report: str | None = None  # the file the report is written to
     policy: str = "ebbtide"  # how to decide what moves when: a planner's name, or "demand" for none
     plan: str | None = None  # a plan's file, in place of a planner
@@ -89,6 +89,13 @@ def _switch(text: str) -> bool:
     return _SWITCHES[text.lower()]
 
 
+def _directories(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(os.pathsep))
+    if not all(names):
+        raise ValueError(text)
+    return names
+
+
 def _whole(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         return _within(int(text), low, high)
@@ -119,7 +126,7 @@ def _within(value: _Number, low: _Number, high: _Number) -> _Number:
 KNOBS: dict[str, Knob] = {
     "EBBTIDE_DISABLE": Knob("disable", _switch, "1 or 0"),
     "EBBTIDE_FAST": Knob("fast", parse_budget, f"{SIZES_ACCEPTED}, or a percentage such as 25%"),
-    "EBBTIDE_SPILL": Knob("spill", str, "a directory"),
+    "EBBTIDE_SPILL": Knob("spill", _directories, f"a directory, or several with {os.pathsep!r} between them"),
     "EBBTIDE_REPORT": Knob("report", str, "a file"),
     "EBBTIDE_POLICY": Knob("policy", str, "demand, or the name of a planner"),
     "EBBTIDE_PLAN": Knob("plan", str, "a file"),

@@ -126,10 +126,10 @@ def this_machine() -> "Machine":
     """As for ``ebbtide run``: named by a setting, or probed now or within the last week. Raises SpillError."""
     from ebbtide.machines import find_machine
     from ebbtide.probe.quick import probe_quick
-    from ebbtide.runtime.spill import choose_spill_directory
+    from ebbtide.runtime.spill import choose_spill_directories
     from ebbtide.settings import Settings
 
     settings = Settings.from_environment()
     if settings.machine is not None:
         return find_machine(settings.machine)
-    return probe_quick(choose_spill_directory(settings.spill), settings.io_threads)
+    return probe_quick(choose_spill_directories(settings.spill), settings.io_threads)

@@ -6,17 +6,17 @@ import click
 
 
 @click.command()
-@click.option("--spill", metavar="DIR", help="The directory to measure, as for `ebbtide run`.")
+@click.option("--spill", metavar="DIR", multiple=True, help="A directory to measure, as for `ebbtide run`.")
 @click.option(
     "--seconds", type=click.FloatRange(1, 3600), default=12.0, show_default=True, help="About how long to measure."
 )
 @click.option(
     "-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Write the machine as TOML, for planners."
 )
-def probe(spill: str | None, seconds: float, output: Path | None) -> None:
+def probe(spill: tuple[str, ...], seconds: float, output: Path | None) -> None:
     """Measure this machine: memory, the spill directory, and what moving costs the operations beside it.
 
-    Shows each figure's median and quartiles. Up to 1 GiB is written to an unnamed file, which leaves nothing behind.
+    Shows each figure's median and quartiles. Up to 1 GiB is written to unnamed files, which leave nothing behind.
     """
     from ebbtide.probe.command import probe_and_write
 

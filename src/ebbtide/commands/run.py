@@ -12,7 +12,13 @@ from ebbtide.commands.program import ProgramCommand, warn_in_one_line
 @click.option(
     "--fast", metavar="SIZE|P%", help="Bound the process (8GiB), or the tensors to a share of their peak (25%)."
 )
-@click.option("--spill", metavar="DIR", help="Where tensors go when they leave memory: a directory on a local disk.")
+@click.option(
+    "--spill",
+    metavar="DIR",
+    multiple=True,
+    help="Where tensors go when they leave memory: a directory on a local disk. Name one on each of several disks "
+    "(--spill DIR1 --spill DIR2) to use all at once.",
+)
 @click.option("--policy", metavar="NAME", help="What decides which tensor moves when: ebbtide (default), demand, ...")
 @click.option("--plan", metavar="FILE", help="Follow this plan in place of making one.")
 @click.option("--machine", metavar="FILE", help="Plan for this machine (`ebbtide probe` writes one).")
@@ -24,7 +30,7 @@ from ebbtide.commands.program import ProgramCommand, warn_in_one_line
 @click.argument("program", metavar="(SCRIPT | -m MODULE) [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
     fast: str | None,
-    spill: str | None,
+    spill: tuple[str, ...],
     policy: str | None,
     plan: str | None,
     machine: str | None,
@@ -55,5 +61,5 @@ def run(
         save_plan=save_plan or settings.save_plan,
         save_timeline=save_timeline or settings.save_timeline,
     )
-    session = Session(fast, spill, report, ProgressMode.OFF if quiet else None, policy, settings)
+    session = Session(fast, spill or None, report, ProgressMode.OFF if quiet else None, policy, settings)
     sys.exit(run_program(find_program(program), session, quiet))

@@ -1,5 +1,6 @@
 """``ebbtide verify``: whether a script ends with the same bits within a budget."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -10,13 +11,18 @@ from ebbtide.commands.program import ProgramCommand
 
 @click.command(cls=ProgramCommand, options_metavar="[OPTIONS]")
 @click.option("--fast", metavar="SIZE|P%", help="The budget, as for `ebbtide run`; 25% if none is named.")
-@click.option("--spill", metavar="DIR", help="Where tensors go when they leave memory.")
+@click.option("--spill", metavar="DIR", multiple=True, help="Where tensors go when they leave memory; repeatable.")
 @click.option("--policy", metavar="NAME", help="What decides which tensor moves when: ebbtide (default), demand, ...")
 @click.option("--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep the runs' directories here.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
 @click.argument("program", metavar="(SCRIPT | -m MODULE) [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
 def verify(
-    fast: str | None, spill: str | None, policy: str | None, keep: Path | None, as_json: bool, program: tuple[str, ...]
+    fast: str | None,
+    spill: tuple[str, ...],
+    policy: str | None,
+    keep: Path | None,
+    as_json: bool,
+    program: tuple[str, ...],
 ) -> None:
     """Prove that a training script ends with the same bits within a budget.
 
@@ -30,7 +36,8 @@ def verify(
     from ebbtide.verify.command import verify_script
     from ebbtide.verify.text import render, to_json
 
-    options = {name: value for name, value in (("FAST", fast), ("SPILL", spill), ("POLICY", policy)) if value}
+    named = (("FAST", fast), ("SPILL", os.pathsep.join(spill)), ("POLICY", policy))
+    options = {name: value for name, value in named if value}
     verdict = verify_script(program, options, keep, lambda text: click.echo(f"ebbtide: {text}", err=True))
     click.echo(to_json(verdict) if as_json else render(verdict))
     sys.exit(0 if verdict.proven else 1)

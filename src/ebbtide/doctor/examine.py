@@ -1,12 +1,14 @@
 """Every examination, in the order in which they are shown."""
 
+from collections.abc import Sequence
+
 from ebbtide.doctor import memory, processors, storage
 from ebbtide.doctor.finding import Finding, Level
 from ebbtide.doctor.view import TorchFacts, View
 
 
-def examine(view: View, spill: str | None) -> list[Finding]:
-    """``spill`` is the directory asked for, None for the default that a run would choose."""
+def examine(view: View, spill: Sequence[str]) -> list[Finding]:
+    """``spill`` are the directories asked for; none: the default that a run would choose."""
     torch = view.load_torch()
     return [
         software(torch),

@@ -1,11 +1,11 @@
-"""Examines the directory that tensors go to when they leave memory, by doing there what a run does."""
+"""Examines the directories that tensors go to when they leave memory, by doing there what a run does."""
 
 import errno
 import mmap
 import os
-import shutil
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ebbtide.doctor.finding import Finding, Level
@@ -13,7 +13,7 @@ from ebbtide.doctor.view import View
 from ebbtide.errors import SpillError
 from ebbtide.runtime.mounts import find_mount, read_mounts
 from ebbtide.runtime.process import memory_limit
-from ebbtide.runtime.spill import choose_spill_directory
+from ebbtide.runtime.spill import choose_spill_directories, free_bytes_of
 from ebbtide.units import GIB, MIB, format_bytes
 
 _TRIAL_BYTES = 2 * MIB
@@ -33,29 +33,32 @@ class SpillTrial:
     free_bytes: int
 
 
-def storage(view: View, asked: str | None) -> list[Finding]:
-    """One finding, a PROBLEM, where no directory can serve; otherwise several."""
+def storage(view: View, asked: Sequence[str]) -> list[Finding]:
+    """One finding, a PROBLEM, where a directory cannot serve; otherwise several for each, which name it."""
     means = "what leaves memory is written to an unnamed file there"
     cure = "name a writable directory on a local disk with --spill or EBBTIDE_SPILL"
     try:
-        directory = choose_spill_directory(asked, view.proc)
+        directories = choose_spill_directories(asked, view.proc)
     except SpillError as error:
         return [Finding("spill directory", Level.PROBLEM, f"{error.directory}: {error.reason}", means, cure)]
-    trial = try_spill(directory)
-    if trial.error:
-        found = f"{directory}: cannot be written ({trial.error})"
-        return [Finding("spill directory", Level.PROBLEM, found, means, cure)]
-    kind = find_mount(read_mounts(view.proc), directory).kind
-    return [
-        spill_kind(directory, kind),
-        direct_writes(trial),
-        free_space(trial, memory_limit(view.proc).nbytes),
+    trials = [
+        try_spill(directory, free) for directory, free in zip(directories, free_bytes_of(directories), strict=True)
     ]
+    needed_bytes = memory_limit(view.proc).nbytes // len(directories)  # stripes fill all alike
+    found: list[Finding] = []
+    for directory, trial in zip(directories, trials, strict=True):
+        if trial.error:
+            problem = f"{directory}: cannot be written ({trial.error})"
+            return [Finding("spill directory", Level.PROBLEM, problem, means, cure)]
+        about = [direct_writes(trial), free_space(trial, needed_bytes)]
+        if len(directories) > 1:
+            about = [replace(finding, found=f"{directory}: {finding.found}") for finding in about]
+        found += [spill_kind(directory, find_mount(read_mounts(view.proc), directory).kind), *about]
+    return found
 
 
-def try_spill(directory: Path) -> SpillTrial:
+def try_spill(directory: Path, free: int) -> SpillTrial:
     """Reserves, writes and reads back 2 MiB of an unnamed file, as a run does; nothing stays."""
-    free = shutil.disk_usage(directory).free
     flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
     direct = True
     try:
@@ -137,6 +140,6 @@ def free_space(trial: SpillTrial, memory_bytes: int) -> Finding:
     if trial.free_bytes < _LEAST_BYTES:
         return Finding("free space", Level.PROBLEM, found, means, "make room, or name another directory with --spill")
     if trial.free_bytes < memory_bytes or not trial.reserved:
-        cure = f"as much as the machine's memory ({format_bytes(memory_bytes)}) is enough for most runs"
+        cure = f"{format_bytes(memory_bytes)} is enough for most runs: in all, as much as the machine has memory"
         return Finding("free space", Level.HINT, found, means, cure)
     return Finding("free space", Level.OK, found, means)

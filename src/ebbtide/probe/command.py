@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,21 +11,21 @@ from ebbtide.probe.figures import Findings
 from ebbtide.probe.measure import THOROUGH, measure
 from ebbtide.probe.model import machine_of
 from ebbtide.probe.table import render_table
-from ebbtide.runtime.spill import choose_spill_directory
+from ebbtide.runtime.spill import choose_spill_directories
 from ebbtide.settings import Settings
 from ebbtide.whole_file import write_whole
 
 
 def probe_and_write(
-    spill: str | None, seconds: float, output: Path | None, show: Callable[[str], None] = print
+    spill: Sequence[str], seconds: float, output: Path | None, show: Callable[[str], None] = print
 ) -> None:
-    """Raises SpillError when the directory cannot serve, SettingError when the file cannot be written."""
+    """Raises SpillError when a directory cannot serve, SettingError when the file cannot be written."""
     if output is not None and (output.is_dir() or not os.access(output.parent, os.W_OK | os.X_OK)):
         raise SettingError(f"the machine cannot be written to {output}: name a file in a writable directory")
     settings = Settings.from_environment()
-    directory = choose_spill_directory(spill or settings.spill)
-    print(f"ebbtide: measuring {directory} for about {seconds:g} s", file=sys.stderr)
-    findings = measure(directory, replace(THOROUGH, seconds=seconds), settings.io_threads)
+    directories = choose_spill_directories(spill or settings.spill)
+    print(f"ebbtide: measuring {', '.join(map(str, directories))} for about {seconds:g} s", file=sys.stderr)
+    findings = measure(directories, replace(THOROUGH, seconds=seconds), settings.io_threads)
     show(render_table(findings))
     if output is not None:
         write_whole(output, machine_file(findings).encode())

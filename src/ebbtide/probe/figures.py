@@ -71,7 +71,7 @@ class Slowdown:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """One probe of one spill directory. Speeds in bytes/s, latencies in ns.
+    """One probe of one spill directory, or of a set that shares what is moved. Speeds in bytes/s, latencies in ns.
 
     ``moves[cell]`` counts both directions' bytes where the cell is of BOTH. ``first_write`` is the speed of writing
     space that is reserved but was never written; every other figure is for space written before.

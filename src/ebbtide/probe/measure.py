@@ -8,7 +8,6 @@ beside a busy link) is measured in pairs, one right after the other.
 import os
 import platform
 import random
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from ebbtide.probe.kernels import Copying, Kernel, Matmul
 from ebbtide.probe.spill_bench import SpillBench
 from ebbtide.runtime.mounts import find_mount, read_mounts
 from ebbtide.runtime.process import PROC, memory_limit
-from ebbtide.runtime.spill import checked_spill_directory
+from ebbtide.runtime.spill import checked_spill_directories, usable_bytes
 from ebbtide.units import GIB, KIB, MIB, format_bytes
 
 # Shares of a probe's time. What is left over is for setting up.
@@ -57,21 +56,23 @@ THOROUGH = Effort(
 QUICK = Effort(seconds=1.2, file_bytes=256 * MIB, memory_bytes=128 * MIB, blocks=(), threads=(), rounds=3)
 
 
-def measure(asked: Path, effort: Effort, io_threads: int = 2) -> Findings:
-    """Probes a spill directory and the memory; raises SpillError when the directory cannot serve."""
+def measure(asked: Sequence[Path], effort: Effort, io_threads: int = 2) -> Findings:
+    """Probes spill directories and the memory; raises SpillError when one cannot serve."""
     begin = time.monotonic()
     load = os.getloadavg()[0]
-    directory = checked_spill_directory(asked)
-    free_bytes = shutil.disk_usage(directory).free
+    directories = checked_spill_directories(asked)
+    free_bytes = usable_bytes(directories)
     file_bytes = min(effort.file_bytes, free_bytes // 2) // CHUNK_BYTES * CHUNK_BYTES
     if file_bytes < min(2 * io_threads * CHUNK_BYTES, effort.file_bytes):
-        raise SpillError(str(asked), f"only {format_bytes(free_bytes)} are free, too little to measure with")
+        raise SpillError(
+            ", ".join(map(str, asked)), f"only {format_bytes(free_bytes)} are free, too little to measure with"
+        )
     limit = memory_limit()
     runtime = {direction: Cell(direction, CHUNK_BYTES, io_threads) for direction in Direction}
     cells = _cells(effort, io_threads)
     most_threads, largest = max(cell.threads for cell in cells), max(cell.block_bytes for cell in cells)
     with (
-        SpillBench(directory, file_bytes, most_threads, largest) as bench,
+        SpillBench(directories, file_bytes, most_threads, largest) as bench,
         Copying(min(effort.memory_bytes, limit.nbytes // 8)) as copying,
     ):
         first_write = Figure.of(bench.write_first(io_threads, _FIRST_WRITE * effort.seconds))
@@ -89,7 +90,7 @@ def measure(asked: Path, effort: Effort, io_threads: int = 2) -> Findings:
         }
     return Findings(
         machine=_machine_in_words(limit.nbytes),
-        directory=_directory_in_words(directory),
+        directory=" and ".join(map(_directory_in_words, directories)),
         notes=_notes(bench, effort, file_bytes, len(cells) - len(kept), load),
         disturbed=_disturbing(load),
         took_s=time.monotonic() - begin,
@@ -200,7 +201,7 @@ def _notes(bench: SpillBench, effort: Effort, asked_bytes: int, left_out: int, l
     if _disturbing(load):
         notes.append(f"other programs were running (load {load:.1f}): measure again on a quiet machine")
     if not bench.direct:
-        notes.append("the directory has no O_DIRECT: moves went through the page cache, as a run's will")
+        notes.append("a directory has no O_DIRECT: moves went through the page cache, as a run's will")
     if not bench.reserved:
         notes.append("the file system cannot reserve space, so a full disk would be noticed late")
     if bench.nbytes < min(asked_bytes, effort.file_bytes):

@@ -2,8 +2,8 @@
 
 import hashlib
 import os
-import shutil
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from ebbtide.ir.machine import Machine
 from ebbtide.probe.measure import QUICK, Effort, measure
 from ebbtide.probe.model import DRAM, FILE, machine_of
 from ebbtide.runtime.process import memory_limit
-from ebbtide.runtime.spill import checked_spill_directory
+from ebbtide.runtime.spill import checked_spill_directories, usable_bytes
 from ebbtide.whole_file import write_whole
 
 MOST_AGE_S = 7 * 24 * 3600
@@ -21,17 +21,17 @@ DISTURBED_AGE_S = 3600
 """For how long a machine is good that was measured while other programs ran."""
 
 
-def probe_quick(spill_dir: Path, io_threads: int = 2, effort: Effort = QUICK) -> Machine:
-    """This machine with that spill directory, measured now or within the last week.
+def probe_quick(spill_dirs: Sequence[Path], io_threads: int = 2, effort: Effort = QUICK) -> Machine:
+    """This machine with these spill directories, measured now or within the last week.
 
-    Capacities are always those of this moment. Raises SpillError when the directory cannot serve. A cache that is
+    Capacities are always those of this moment. Raises SpillError when a directory cannot serve. A cache that is
     damaged, old or cannot be written costs a measurement, nothing else.
     """
-    directory = checked_spill_directory(spill_dir)
-    path = cache_file(directory, io_threads)
+    directories = checked_spill_directories(spill_dirs)
+    path = cache_file(directories, io_threads)
     machine = _read(path) if path is not None else None
     if machine is None:
-        findings = measure(directory, effort, io_threads)
+        findings = measure(directories, effort, io_threads)
         machine = machine_of(findings)
         if path is not None:
             _write(path, machine.to_toml(), DISTURBED_AGE_S if findings.disturbed else MOST_AGE_S)
@@ -40,19 +40,22 @@ def probe_quick(spill_dir: Path, io_threads: int = 2, effort: Effort = QUICK) ->
         machine,
         tiers=(
             replace(dram, capacity_bytes=memory_limit().nbytes),
-            replace(file, capacity_bytes=shutil.disk_usage(directory).free),
+            replace(file, capacity_bytes=usable_bytes(directories)),
         ),
     )
 
 
-def cache_file(directory: Path, io_threads: int) -> Path | None:
-    """Where a machine is kept: one file for each directory, device and number of threads. None: there is no home."""
+def cache_file(directories: Sequence[Path], io_threads: int) -> Path | None:
+    """Where a machine is kept: one file for each set of directories, their devices and a number of threads.
+
+    None: there is no home."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):  # unset, or what the XDG specification says to ignore
         base = os.path.expanduser("~/.cache")
     if not os.path.isabs(base):
         return None
-    key = f"{directory.resolve()}\0{directory.stat().st_dev}\0{io_threads}"
+    places = "\0".join(f"{directory.resolve()}\0{directory.stat().st_dev}" for directory in directories)
+    key = f"{places}\0{io_threads}"
     return Path(base, "ebbtide", f"machine-{hashlib.sha256(os.fsencode(key)).hexdigest()[:16]}.toml")
 
 

@@ -11,8 +11,9 @@ import errno
 import math
 import os
 import random
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from itertools import cycle
@@ -43,25 +44,29 @@ def _noise(nbytes: int) -> memoryview:
 
 
 class SpillBench:
-    """An unnamed file of ``nbytes`` in ``directory``, and up to ``threads`` threads that move chunks of it.
+    """Unnamed files of ``nbytes`` in all, one in each directory, and up to ``threads`` threads that move their chunks.
 
-    A context: its threads are gone and its space is free afterwards. Every method raises SpillError when the
-    directory cannot do what is asked. Used by one thread.
+    Several files are addressed as one, in stripes of a chunk ([Note: stripes] in ``native/core/spill_file.hpp``).
+    A context: its threads are gone and its space is free afterwards. Every method raises SpillError when a directory
+    cannot do what is asked. Used by one thread.
     """
 
-    def __init__(self, directory: Path, nbytes: int, threads: int, largest_block_bytes: int) -> None:
-        self._directory = directory
+    def __init__(self, directories: Sequence[Path], nbytes: int, threads: int, largest_block_bytes: int) -> None:
+        self._directories = tuple(directories)
         self.nbytes = nbytes
         self.direct = True
         self.reserved = True
         self._places: dict[tuple[bool, int], Iterator[int]] = {}
         self._memory = [_noise(max(largest_block_bytes, CHUNK_BYTES)) for _ in range(threads)]
         self._pool = ThreadPoolExecutor(threads)
-        self._fd = self._open()
+        self._files: list[int] = []
+        chunks = -(-nbytes // (CHUNK_BYTES * len(directories)))
         try:
-            self._reserve(nbytes)
+            for directory in directories:
+                self._files.append(self._open(directory))
+                self._reserve(self._files[-1], chunks * CHUNK_BYTES, directory)
         except BaseException:
-            os.close(self._fd)
+            self._close()
             raise
 
     def __enter__(self) -> "SpillBench":
@@ -69,7 +74,7 @@ class SpillBench:
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown()  # no transfer may outlive the descriptor
-        os.close(self._fd)
+        self._close()
 
     def write_first(self, threads: int, limit_s: float) -> list[float]:
         """Writes the whole file, or what can be written in the time and at least a sixteenth: bytes/s of each part.
@@ -114,41 +119,42 @@ class SpillBench:
         """Times of single pages at random places, one after another."""
         out = direction is Direction.OUT
         choose = random.Random(0)
-        part = self._memory[0][:PAGE_BYTES]
+        page = self._memory[0][:PAGE_BYTES]
         times: list[float] = []
         stop = time.perf_counter_ns() + seconds * 1e9
         while len(times) < at_least or time.perf_counter_ns() < stop:
             place = choose.randrange(self.nbytes // PAGE_BYTES) * PAGE_BYTES
             begin = time.perf_counter_ns()
-            try:
-                self._transfer(out, [part], place)
-            except OSError as error:
-                raise self._failed(error) from error
+            self._transfer(out, page, place)
             times.append(time.perf_counter_ns() - begin)
         return times
 
-    def _open(self) -> int:
+    def _close(self) -> None:
+        for file in self._files:
+            os.close(file)
+
+    def _open(self, directory: Path) -> int:
         flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
         try:
-            return os.open(self._directory, flags | os.O_DIRECT, 0o600)
+            return os.open(directory, flags | os.O_DIRECT, 0o600)
         except OSError as error:
             if error.errno != errno.EINVAL:
-                raise self._refused("no unnamed file can be made in it", error) from error
+                raise _refused(directory, "no unnamed file can be made in it", error) from error
         self.direct = False
         try:
-            return os.open(self._directory, flags, 0o600)
+            return os.open(directory, flags, 0o600)
         except OSError as error:
-            raise self._refused("no unnamed file can be made in it", error) from error
+            raise _refused(directory, "no unnamed file can be made in it", error) from error
 
-    def _reserve(self, nbytes: int) -> None:
+    def _reserve(self, file: int, nbytes: int, directory: Path) -> None:
         try:
-            os.posix_fallocate(self._fd, 0, nbytes)
+            os.posix_fallocate(file, 0, nbytes)
         except OSError as error:
             # EINVAL: glibc writes a byte to every page where the file system cannot reserve, and O_DIRECT refuses that.
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-                raise self._refused("its space cannot be reserved", error) from error
+                raise _refused(directory, "its space cannot be reserved", error) from error
             self.reserved = False
-            os.ftruncate(self._fd, nbytes)
+            os.ftruncate(file, nbytes)
 
     def _begin(self, cell: Cell, until: _Until) -> list[Future[float]]:
         for out in (False, True):
@@ -165,38 +171,59 @@ class SpillBench:
         out = cell.direction is Direction.OUT or (cell.direction is Direction.BOTH and index % 2 == 1)
         takes_turns = cell.direction is Direction.BOTH and cell.threads == 1
         memory = self._memory[index][: cell.block_bytes]
-        pieces = [memory[at : at + HUGE_PAGE_BYTES] for at in range(0, cell.block_bytes, HUGE_PAGE_BYTES)]
         moved = 0
         begin = now = time.perf_counter_ns()
         while moved == 0 or now < until.time_ns:
-            moved += self._transfer(out, [memory] if out else pieces, next(self._places[out, cell.block_bytes]))
+            moved += self._transfer(out, memory, next(self._places[out, cell.block_bytes]))
             now = time.perf_counter_ns()
             out ^= takes_turns
         return moved * 1e9 / (now - begin)
 
     def _write_all(self, index: int, places: Iterator[int]) -> float:
-        chunk = [self._memory[index][:CHUNK_BYTES]]
+        chunk = self._memory[index][:CHUNK_BYTES]
         for place in places:
             self._transfer(True, chunk, place)
         return 0.0
 
-    def _transfer(self, out: bool, parts: list[memoryview], place: int) -> int:
-        """The bytes of one call, which may be fewer than asked for."""
-        moved = os.pwritev(self._fd, parts, place) if out else os.preadv(self._fd, parts, place)
-        if moved <= 0:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+    def _transfer(self, out: bool, memory: memoryview, place: int) -> int:
+        """The bytes of one call for each stripe, which may be fewer than asked for."""
+        done = 0
+        while done < len(memory):
+            number, at, room = self._stripe(place + done)
+            part = memory[done : done + room]
+            moved = self._call(out, part, number, at)
+            done += moved
+            if moved < len(part):
+                break
+        return done
+
+    def _stripe(self, place: int) -> tuple[int, int, int]:
+        """The file of a byte, its place there, and how many bytes from it on lie beside each other."""
+        count = len(self._files)
+        if count == 1:
+            return 0, place, sys.maxsize
+        stripe, within = divmod(place, CHUNK_BYTES)
+        return stripe % count, stripe // count * CHUNK_BYTES + within, CHUNK_BYTES - within
+
+    def _call(self, out: bool, part: memoryview, number: int, at: int) -> int:
+        """As the runtime's: from one range of memory, into pages one by one."""
+        try:
+            if out:
+                moved = os.pwritev(self._files[number], [part], at)
+            else:
+                pages = [part[page : page + HUGE_PAGE_BYTES] for page in range(0, len(part), HUGE_PAGE_BYTES)]
+                moved = os.preadv(self._files[number], pages, at)
+            if moved <= 0:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+        except OSError as error:
+            raise _refused(self._directories[number], "moving bytes to and from it failed", error) from error
         return moved
 
     def _wait(self, moving: list[Future[float]]) -> float:
         """The sum of the threads' speeds; no thread runs any more."""
         wait(moving)
-        try:
-            return sum(future.result() for future in moving)
-        except OSError as error:
-            raise self._failed(error) from error
+        return sum(future.result() for future in moving)
 
-    def _failed(self, error: OSError) -> SpillError:
-        return self._refused("moving bytes to and from it failed", error)
 
-    def _refused(self, what: str, error: OSError) -> SpillError:
-        return SpillError(str(self._directory), f"{what} ({error.strerror})")
+def _refused(directory: Path, what: str, error: OSError) -> SpillError:
+    return SpillError(str(directory), f"{what} ({error.strerror})")

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ebbtide import _torch
@@ -38,7 +38,7 @@ class Engine:
         self,
         bounds: Bounds,
         settings: Settings,
-        spill: Path,
+        spill: Sequence[Path],
         planning: Planning | None,
         say: Callable[[str], None],
         warn: Callable[[str], None],
@@ -74,7 +74,7 @@ class Engine:
             raise RuntimeError(f"the native module counts {_torch.KINDS}, the report {KINDS}")
         try:
             _torch.start(
-                spill_dir=str(self._spill),
+                spill_dirs=[str(directory) for directory in self._spill],
                 arena_bytes=self._bounds.arena_bytes,
                 process_bytes=self._bounds.process_bytes,
                 min_bytes=self._settings.min_storage_bytes,
@@ -86,7 +86,7 @@ class Engine:
         except RuntimeError as error:
             if "address space" in str(error):  # no fault of the directory's
                 raise PlatformError(str(error)) from error
-            raise SpillError(str(self._spill), str(error)) from error
+            raise SpillError(", ".join(map(str, self._spill)), str(error)) from error
         self._started = True
         self._over_at_start = _torch.counters()["over_budget"]
         stay_on_top()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ebbtide.errors import EbbtideError, SettingError
 from ebbtide.policies import DEMAND, planner_named
-from ebbtide.runtime.spill import choose_spill_directory
+from ebbtide.runtime.spill import choose_spill_directories
 from ebbtide.settings import PREFIX, Settings
 from ebbtide.units import format_time
 from ebbtide.verify.compare import first_difference
@@ -67,7 +67,7 @@ def _check(settings: Settings) -> None:
     """What the bounded run would refuse is refused now, not after the plain ones."""
     if settings.policy != DEMAND:
         planner_named(settings.policy)
-    choose_spill_directory(settings.spill)
+    choose_spill_directories(settings.spill)
 
 
 @contextmanager

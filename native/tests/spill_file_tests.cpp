@@ -1,0 +1,230 @@
+// The spill file: one directory, and stripes over several.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "../core/system.hpp"
+#include "check.hpp"
+
+using namespace ebbtide;
+
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+const SpillFile::Calls real = *SpillFile::calls;
+
+// Where bytes went: the descriptors in the order in which space was reserved, and what lies in each by a naive count.
+struct Seen {
+  std::vector<int> fds;
+  std::vector<std::uint64_t> reserved;
+  std::vector<std::vector<int>> writes;  // of each 4 KiB page of each file
+} seen;
+int full_fd = -1;         // of this one nothing more can be reserved,
+std::size_t full_nth = 0;  // or of the nth one seen
+
+std::size_t nth(int fd) {
+  for (std::size_t i = 0; i < seen.fds.size(); ++i) {
+    if (seen.fds[i] == fd) return i;
+  }
+  seen.fds.push_back(fd);
+  seen.reserved.push_back(0);
+  seen.writes.emplace_back();
+  return seen.fds.size() - 1;
+}
+int reserve_seen(int fd, int mode, off_t offset, off_t bytes) {
+  std::size_t i = nth(fd);
+  if (full_fd == fd || full_nth == i + 1) {
+    errno = ENOSPC;
+    return -1;
+  }
+  CHECK(static_cast<std::uint64_t>(offset) == seen.reserved[i]);  // neither twice nor with a hole
+  seen.reserved[i] += static_cast<std::uint64_t>(bytes);
+  return real.fallocate(fd, mode, offset, bytes);
+}
+ssize_t write_seen(int fd, const iovec* parts, int count, off_t offset) {
+  ssize_t n = real.pwritev(fd, parts, count, offset);
+  std::size_t i = nth(fd);
+  for (off_t at = offset; at < offset + n; at += kSmallPage) {
+    std::size_t page = static_cast<std::size_t>(at) / kSmallPage;
+    if (seen.writes[i].size() <= page) seen.writes[i].resize(page + 1);
+    ++seen.writes[i][page];
+  }
+  return n;
+}
+ssize_t write_little(int fd, const iovec* parts, int, off_t offset) {
+  iovec piece = {parts->iov_base, std::min<std::size_t>(parts->iov_len, 3 * kSmallPage)};
+  return write_seen(fd, &piece, 1, offset);
+}
+ssize_t fail_on_full(int fd, const iovec* parts, int count, off_t offset) {
+  if (fd != full_fd) return real.pwritev(fd, parts, count, offset);
+  errno = EIO;
+  return -1;
+}
+
+const SpillFile::Calls watching{write_seen, real.preadv, reserve_seen};
+
+struct WithCalls {
+  const SpillFile::Calls* before = SpillFile::calls;
+  explicit WithCalls(const SpillFile::Calls& calls) {
+    SpillFile::calls = &calls;
+    seen = {};
+    full_fd = -1;
+    full_nth = 0;
+  }
+  ~WithCalls() { SpillFile::calls = before; }
+};
+
+struct Directory {
+  std::string path = std::string(spill_directory()) + "/ebbtide-test-XXXXXX";
+  Directory() { CHECK(mkdtemp(path.data()) != nullptr); }
+  ~Directory() { rmdir(path.c_str()); }
+};
+
+// Pages that say where they belong.
+struct Pages {
+  Reservation memory;
+  explicit Pages(std::size_t bytes) : memory(bytes, kHugePage, PROT_READ | PROT_WRITE) {}
+  std::uint64_t& word(std::size_t page) { return *reinterpret_cast<std::uint64_t*>(memory.begin() + page * kSmallPage); }
+  std::size_t count() const { return memory.size() / kSmallPage; }
+  // All of it, in parts of random sizes.
+  std::vector<iovec> parts(unsigned seed) {
+    std::mt19937 random(seed);
+    std::vector<iovec> made;
+    for (std::size_t at = 0; at < memory.size();) {
+      std::size_t bytes = std::min<std::size_t>((1 + random() % 1500) * kSmallPage, memory.size() - at);
+      made.push_back({memory.begin() + at, bytes});
+      at += bytes;
+    }
+    return made;
+  }
+};
+
+}  // namespace
+
+TEST(a_spill_file_has_no_name_and_the_bytes_come_back) {
+  Directory directory;
+  SpillFile file({directory.path, directory.path});
+  CHECK(file.reserve(1 << 20) == 0 && file.reserved() >= 1 << 20);
+  alignas(4096) static char out[8192], in[8192];
+  std::memset(out, 42, sizeof out);
+  iovec parts[] = {{out, 4096}, {out + 4096, 4096}};
+  CHECK(file.write(parts, 2, 4096) == 0);
+  iovec back[] = {{in, sizeof in}};
+  CHECK(file.read(back, 1, 4096) == 0);
+  CHECK(std::memcmp(in, out, sizeof in) == 0);
+  CHECK(rmdir(directory.path.c_str()) == 0);  // it is empty
+}
+
+TEST(a_spill_directory_that_does_not_exist_is_an_error_that_says_what_to_do) {
+  try {
+    SpillFile file({spill_directory(), "/nonexistent"});
+    CHECK(false);
+  } catch (const ArenaError& error) {
+    CHECK(std::strstr(error.what(), "/nonexistent") != nullptr);
+    CHECK(std::strstr(error.what(), "--spill") != nullptr);
+  }
+}
+
+TEST(every_byte_of_several_files_lies_in_its_stripe_once) {
+  for (std::size_t n : {1, 2, 3}) {
+    for (const SpillFile::Calls& calls : {watching, SpillFile::Calls{write_little, real.preadv, reserve_seen}}) {
+      WithCalls with(calls);
+      SpillFile file(std::vector<std::string>(n, spill_directory()));
+      Pages out(26 * kMiB), in(26 * kMiB);
+      constexpr std::uint64_t kOffset = 3 * kMiB;  // stripes end in the middle of parts
+      CHECK(file.reserve(kOffset + out.memory.size()) == 0);
+      for (std::size_t page = 0; page < out.count(); ++page) out.word(page) = page + 1;
+      std::vector<iovec> parts = out.parts(1), back = in.parts(2);
+      CHECK(file.write(parts.data(), static_cast<int>(parts.size()), kOffset) == 0);
+      CHECK(file.read(back.data(), static_cast<int>(back.size()), kOffset) == 0);
+      for (std::size_t page = 0; page < in.count(); ++page) CHECK(in.word(page) == page + 1);
+
+      CHECK(seen.fds.size() == n);
+      std::uint64_t written = 0;
+      for (const std::vector<int>& pages : seen.writes) {
+        for (int times : pages) {
+          CHECK(times <= 1);
+          written += times * kSmallPage;
+        }
+      }
+      CHECK(written == out.memory.size());
+      for (std::size_t page = 0; page < out.count(); ++page) {  // by a naive count: dealt out stripe by stripe
+        std::uint64_t at = kOffset + page * kSmallPage, stripe = 0, place = at;
+        if (n > 1) {
+          for (; at >= SpillFile::kStripe; at -= SpillFile::kStripe) ++stripe;
+          place = stripe / n * SpillFile::kStripe + at;
+        }
+        std::uint64_t found = 0;
+        alignas(4096) static char buffer[kSmallPage];
+        CHECK(pread(seen.fds[stripe % n], buffer, sizeof buffer, static_cast<off_t>(place)) == kSmallPage);
+        std::memcpy(&found, buffer, sizeof found);
+        CHECK(found == page + 1);
+      }
+    }
+  }
+}
+
+TEST(space_is_reserved_in_every_file_for_its_stripes) {
+  WithCalls with(watching);
+  SpillFile file(std::vector<std::string>(3, spill_directory()));
+  for (std::uint64_t asked : {kMiB, 300 * kMiB, 200 * kMiB, 700 * kMiB}) {
+    CHECK(file.reserve(asked) == 0 && file.reserved() >= asked);
+    std::uint64_t sum = 0;
+    for (std::uint64_t bytes : seen.reserved) sum += bytes;
+    CHECK(sum == file.reserved());
+    for (std::uint64_t bytes : seen.reserved) CHECK(bytes + SpillFile::kStripe >= sum / 3 && bytes <= sum / 3 + SpillFile::kStripe);
+  }
+}
+
+TEST(one_full_directory_is_named_and_may_have_room_again) {
+  Directory other;
+  WithCalls with(watching);
+  SpillFile file({spill_directory(), other.path});
+  full_nth = 2;
+  CHECK(file.reserve(kMiB) == 0);  // so little needs nothing of the second
+  CHECK(file.reserve(64 * kMiB) == ENOSPC);
+  CHECK(file.failed_directory() == other.path);
+  CHECK(file.reserved() < 64 * kMiB);
+  full_nth = 0;
+  CHECK(file.reserve(64 * kMiB) == 0);
+
+  static const SpillFile::Calls failing{fail_on_full, real.preadv, reserve_seen};
+  SpillFile::calls = &failing;
+  full_fd = seen.fds[1];
+  Pages out(8 * kMiB);
+  iovec parts[] = {{out.memory.begin(), 8 * kMiB}};
+  CHECK(file.write(parts, 1, 0) == EIO);
+  CHECK(file.failed_directory() == other.path);
+}
+
+TEST(an_arena_over_two_directories_names_the_full_one_and_moves_to_both) {
+  Directory other;
+  Options options;
+  options.spill_directories = {spill_directory(), other.path};
+  Arena& arena = make_arena(16 * kMiB, options);
+  char* a = static_cast<char*>(arena.allocate(16 * kMiB));
+  std::memset(a, 1, 16 * kMiB);
+  {
+    WithCalls with(watching);
+    full_nth = 2;
+    try {
+      arena.allocate(16 * kMiB);
+      CHECK(false);
+    } catch (const ArenaError& error) {
+      CHECK(std::strstr(error.what(), other.path.c_str()) != nullptr);
+    }
+    full_nth = 0;
+    char* b = static_cast<char*>(arena.allocate(16 * kMiB));
+    std::memset(b, 2, 16 * kMiB);
+    for (std::size_t at = 0; at < 16 * kMiB; at += kSmallPage) CHECK(a[at] == 1);
+    for (std::size_t at = 0; at < 16 * kMiB; at += kSmallPage) CHECK(b[at] == 2);
+    CHECK(arena.evict(a) + arena.evict(b) > 0);  // nothing is in flight any more that the watching calls would see
+    CHECK(seen.fds.size() == 2 && !seen.writes[0].empty() && !seen.writes[1].empty());
+  }
+  arena.check_invariants();
+}
