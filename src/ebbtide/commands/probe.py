@@ -26,16 +26,14 @@ import click
     show_default=True,
     help="About how long to call them; those that take most of the step come first.",
 )
-def probe(
-    spill: str | None, seconds: float, output: Path | None, kernels: Path | None, kernel_seconds: float
-) -> None:
+def probe(spill: str | None, seconds: float, output: Path | None, kernels: Path | None, kernel_seconds: float) -> None:
     """Measure this machine: memory, the spill directory, and what moving costs the operations beside it.
 
     Shows each figure's median and quartiles. Up to 1 GiB is written to an unnamed file, which leaves nothing behind.
 
-    With --kernels, the machine that is written lets operations use the file in place, as a mapping, and has the measured
-    time of each operator of the step by where its operands lie. It is for `plan`, `simulate`, `compare` and `sweep`;
-    `run` always moves what an operation uses into memory.
+    With --kernels, the machine that is written lets operations use the file in place, as a mapping, and has the
+    measured time of each operator of the step by where its operands lie. It is for `plan`, `simulate`, `compare` and
+    `sweep`; `run` always moves what an operation uses into memory.
     """
     from ebbtide.probe.command import probe_and_write
 

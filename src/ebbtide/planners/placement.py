@@ -60,7 +60,8 @@ def step_of(trace: Trace, machine: Machine, pair: Pair, longest: int = 0) -> Ste
         stays.append(Stay(number, 0, storage.nbytes, tier, storage.birth, storage.birth, storage.death))
         if not homeless:
             fixed.append((storage.birth, storage.death, room[number]))
-    return Step(trace, machine, pair, networks, _levels(fixed, len(trace.ticks)), stays, MeasuredInPlace(trace, machine))
+    level, measured = _levels(fixed, len(trace.ticks)), MeasuredInPlace(trace, machine)
+    return Step(trace, machine, pair, networks, level, stays, measured)
 
 
 def _levels(intervals: list[tuple[int, int, int]], n_ticks: int) -> Ints:

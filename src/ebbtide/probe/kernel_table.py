@@ -17,7 +17,7 @@ _CALL = 44
 def render_kernels(profile: Profile, trace: Trace, reading: Figure, writing: Figure) -> str:
     """The operators that take most of the step, what the table covers, and what was left out."""
     lines = [
-        f"Operators of {trace.name!r:.80}, called again with their operands in memory or in a mapped file that is not in",
+        f"Operators of {trace.name!r:.80}, called again with operands in memory or in a mapped file that is not in",
         f"memory (reading {_rate(reading)}, writing {_rate(writing)}): medians of {RUNS} runs, +- the farthest run",
         "",
         f"  {'operator':<{_CALL}} {'calls':>6} {'of step':>8} {'in memory':>18} {'all in file':>18}  placements",
