@@ -257,6 +257,7 @@ def test_one_storage_is_one_operand() -> None:
         ("aten::relu", '{"overload":"","args":[{"shape":[4],"dtype":"float32","same":3}],"kwargs":{}}'),
         ("aten::relu", '{"overload":"","args":[{"other":"Generator"}],"kwargs":{}}'),
         ("aten::relu", '{"overload":"","args":[{"shape":[4000000000,4000],"dtype":"float32"}],"kwargs":{}}'),
+        ("aten::repeat", '{"overload":"","args":[{"shape":[9],"dtype":"float32"},[300000000]],"kwargs":{}}'),
         ("aten::mm", '{"overload":"","args":[{"shape":[2000,3],"dtype":"float32"}],"kwargs":{}}'),
     ],
 )

@@ -69,6 +69,14 @@ class Call:
         """Ordinary memory for an operand."""
         return torch.empty(self.needed_bytes[operand], dtype=torch.uint8)
 
+    def result_bytes(self) -> int:
+        """Of what it returns, told without computing it; 0 where that cannot be told."""
+        shapes_only = [torch.empty(nbytes, dtype=torch.uint8, device="meta") for nbytes in self.needed_bytes]
+        try:
+            return sum(value.untyped_storage().nbytes() for value in _tensors(self.bound(shapes_only)()))
+        except Exception:  # whatever an operator has against tensors without values
+            return 0
+
     def fill(self, operand: int, buffer: torch.Tensor) -> None:
         typed = buffer.view(self.dtypes[operand])
         if typed.is_floating_point():

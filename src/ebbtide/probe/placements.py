@@ -92,10 +92,10 @@ def measure_kernel(
 ) -> Kernel:
     """``deadline`` is of ``time.monotonic``. Raises NotRepeatableError, and SpillError as ``measure_kernels``."""
     call = call_of(operator, arguments)
-    if sum(call.needed_bytes) > most_bytes:
+    if sum(call.needed_bytes) + call.result_bytes() > most_bytes:
         raise NotRepeatableError(TOO_LARGE)
     with torch.no_grad():
-        bench = _warmed(call, most_bytes)
+        bench = _warmed(call)
         free = [at for at in range(len(call.trace_bytes)) if bench.may_move(at)]
         if not free:
             raise NotRepeatableError(TOO_SMALL)
@@ -183,15 +183,13 @@ class _Bench:
         return took
 
 
-def _warmed(call: Call, most_bytes: int) -> _Bench:
+def _warmed(call: Call) -> _Bench:
     """In memory, called once, its results known."""
     try:
         fast = [call.buffer(operand) for operand in range(len(call.trace_bytes))]
         for operand, buffer in enumerate(fast):
             call.fill(operand, buffer)
         call.add_results(call.bound(fast)(), fast)
-        if sum(call.needed_bytes) > most_bytes:
-            raise NotRepeatableError(TOO_LARGE)
         if call.into is not None:
             fast += [call.buffer(operand) for operand in range(len(fast), len(call.trace_bytes))]
         bench = _Bench(call, fast)
