@@ -5,6 +5,7 @@ import struct
 import tracemalloc
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ def changed(change: Callable[[dict[str, Any]], object]) -> bytes:
         (b"", "empty"),
         (b"PK\3\4" * 100, "not a file that Ebbtide wrote"),
         (MAGIC, "truncated"),
-        (packed(b"{}", b"", version=1), "of version 1, and this Ebbtide reads version 2"),
+        (packed(b"{}", b"", version=1), "of version 1, and this Ebbtide reads versions up to 3"),
         (packed(b"{}", b"", n_header=2**31), "header is too large"),
         (packed(b"[" * 100_000, b""), "header is damaged"),
         (packed(b"\xff{}", b""), "header is damaged"),
@@ -151,6 +152,19 @@ def changed(change: Callable[[dict[str, Any]], object]) -> bytes:
 def test_what_is_not_known_is_refused(data: bytes, message: str) -> None:
     with pytest.raises(FileFormatError, match=message):
         decode(data, Trace)
+
+
+def test_a_trace_of_version_2_is_read_without_arguments() -> None:
+    old = replace(SMALL, ticks=tuple(replace(tick, arguments="") for tick in SMALL.ticks))
+    header, body = unpacked(encode(old))
+    columns = header["tables"]["ticks"]["columns"]
+    raw, n_bytes = zlib.decompress(body), 8 * len(SMALL.ticks)
+    at = columns.index("arguments") * n_bytes
+    columns.remove("arguments")
+    body = zlib.compress(raw[:at] + raw[at + n_bytes :])
+    assert decode(packed(json.dumps(header).encode(), body, version=2), Trace) == old
+    with pytest.raises(FileFormatError, match="columns of this version"):
+        decode(packed(json.dumps(header).encode(), body), Trace)
 
 
 def test_a_small_file_cannot_claim_much_memory() -> None:

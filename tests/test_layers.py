@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "capture": IR | {"torch"},
     "recorders": IR | {"capture", "runtime", "torch"},
     "runtime": IR | {"capture", "settings", "report", "torch"},
-    "probe": IR | {"settings", "runtime"},  # of runtime what it says of the machine, and no torch
+    "probe": IR | {"settings", "runtime", "torch"},  # of runtime what it says of the machine; torch calls operators
     "doctor": BASE | {"runtime", "torch"},  # torch to see whether it can be loaded
     "verify": BASE | {"settings", "report", "runtime", "launch", "policies", "session", "torch"},  # runs scripts
 }

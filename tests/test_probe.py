@@ -125,7 +125,7 @@ def test_the_machine_has_the_figures_of_the_runtimes_own_copies() -> None:
 
 
 def test_a_machine_file_reads_back_and_says_how_it_was_got() -> None:
-    text = machine_file(FINDINGS)
+    text = machine_file(FINDINGS, render_table(FINDINGS), machine_of(FINDINGS))
     assert Machine.from_toml(text) == machine_of(FINDINGS)
     assert text.startswith("# Measured by ebbtide probe in 12 s.\n")
     assert "# note: something to know" in text
@@ -173,7 +173,7 @@ def test_a_tiny_probe_finds_every_figure_and_its_file_reads_back(disk: Path) -> 
     assert all(slowdown.typical >= 0 for slowdown in findings.slowdown.values())
     assert findings.latency_ns[BACK].n >= 16
     assert findings.file_bytes == 16 * MIB
-    machine = Machine.from_toml(machine_file(findings))
+    machine = Machine.from_toml(machine_file(findings, render_table(findings), machine_of(findings)))
     assert machine == machine_of(findings)
     assert str(disk) in machine.name
 

@@ -10,9 +10,14 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cmath>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "allocator.hpp"
@@ -27,7 +32,7 @@ namespace {
 struct Treatment {
   bool passed_over = false;
   std::vector<Use> uses;  // by argument; those beyond are read and written, for all we know
-  std::size_t positional = 0;  // so many of them have no name in a call
+  const std::vector<c10::Argument>* schema = nullptr;  // lives as long as the operator's registration
   bool lends = false;          // others go on with its arguments when it has returned [lent.hpp]
   std::size_t async_op = ~std::size_t{0};  // the argument that says whether its caller waits for them
 };
@@ -62,38 +67,137 @@ Treatment treatment_of(const at::RecordFunction& function) {
   auto op = c10::Dispatcher::singleton().findSchema({function.name(), function.overload_name()});
   if (!op.has_value()) return {.passed_over = true, .uses = {}};  // a label, not an operator
   Treatment treatment{.passed_over = passes_over(function.name(), *op), .uses = {}};
+  treatment.schema = &op->schema().arguments();
   treatment.lends = starts_with_any(function.name(), {"c10d::"});
   bool overwrites = is_any(function.name(), {"aten::copy_", "aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_",
                                              "aten::random_", "aten::bernoulli_"});
   for (const c10::Argument& argument : op->schema().arguments()) {
     if (argument.name() == "async_op") treatment.async_op = treatment.uses.size();
     treatment.uses.push_back({access_of(argument), overwrites || argument.is_out()});
-    if (!argument.kwarg_only()) ++treatment.positional;
   }
   return treatment;
 }
 
-// An argument as JSON: a tensor is its shape, a number is itself, whatever else is null. For counting FLOPs.
-void describe(const c10::IValue& value, std::string& text) {
-  auto list = [&text](const auto& values) {
-    text += '[';
-    for (const auto& number : values) (text += std::to_string(static_cast<std::int64_t>(number))) += ',';
-    text.back() == ',' ? void(text.back() = ']') : void(text += ']');
-  };
-  if (value.isTensor() && value.toTensor().defined() && !value.toTensor().is_nested()) {
-    list(value.toTensor().sizes());
-  } else if (value.isInt()) {
-    text += std::to_string(value.toInt());
-  } else if (value.isBool()) {
-    text += value.toBool() ? "true" : "false";
-  } else if (value.isIntList()) {
-    list(value.toIntVector());
-  } else if (value.isBoolList()) {
-    list(value.toBoolList().vec());
-  } else {
-    text += "null";
+// A call as JSON, for counting FLOPs and for calling it again: {"overload", "args", "kwargs"}, arguments in the order of
+// the schema. A tensor is an object: "shape", "dtype"; "strides" unless contiguous; "bytes" of its storage unless it
+// fills it; "same" as which earlier tensor of the call if it shares that one's storage; "layout" or "device" where other
+// than strided or CPU. A list is a list, a floating-point number without JSON a {"float"}, what cannot be told an
+// {"other"}, none null.
+class Description {
+ public:
+  const char* of(const char* overload, const std::vector<c10::Argument>& schema, at::ArrayRef<const c10::IValue> inputs) {
+    text_ = "{\"overload\":\"";
+    (text_ += overload) += "\",\"args\":[";
+    storages_.clear();
+    bool named = false, first = true;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (!named && i < schema.size() && schema[i].kwarg_only()) {
+        text_ += "],\"kwargs\":{";
+        named = first = true;
+      }
+      if (!std::exchange(first, false)) text_ += ',';
+      if (named) ((text_ += '"') += schema[i].name()) += "\":";
+      value(inputs[i]);
+    }
+    text_ += named ? "}}" : "],\"kwargs\":{}}";
+    return text_.c_str();
   }
-}
+
+ private:
+  template <typename Values>
+  void numbers(const Values& values) {
+    char comma = '[';
+    for (const auto& number : values) {
+      (text_ += comma) += std::to_string(static_cast<std::int64_t>(number));
+      comma = ',';
+    }
+    text_ += comma == '[' ? "[]" : "]";
+  }
+
+  void value(const c10::IValue& v) {
+    if (v.isNone() || (v.isTensor() && !v.toTensor().defined())) {
+      text_ += "null";
+    } else if (v.isTensor()) {
+      tensor(v.toTensor());
+    } else if (v.isInt()) {
+      text_ += std::to_string(v.toInt());
+    } else if (v.isBool()) {
+      text_ += v.toBool() ? "true" : "false";
+    } else if (v.isDouble()) {
+      real(v.toDouble());
+    } else if (v.isString() && std::ranges::all_of(v.toStringRef(), [](unsigned char c) { return std::isalnum(c) || c == '_'; })) {
+      ((text_ += '"') += v.toStringRef()) += '"';
+    } else if (v.isIntList()) {
+      numbers(v.toIntVector());
+    } else if (v.isBoolList()) {
+      char comma = '[';
+      for (bool flag : v.toBoolList()) (text_ += std::exchange(comma, ',')) += flag ? "true" : "false";
+      text_ += comma == '[' ? "[]" : "]";
+    } else if (v.isList()) {
+      char comma = '[';
+      for (const c10::IValue& element : v.toListRef()) {
+        text_ += std::exchange(comma, ',');
+        value(element);
+      }
+      text_ += comma == '[' ? "[]" : "]";
+    } else {
+      ((text_ += "{\"other\":\"") += v.tagKind()) += "\"}";
+    }
+  }
+
+  void real(double number) {
+    std::array<char, 32> digits{};
+    auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr;
+    std::string_view shortest(digits.data(), static_cast<std::size_t>(end - digits.data()));
+    if (!std::isfinite(number)) {
+      ((text_ += "{\"float\":\"") += shortest) += "\"}";
+    } else {
+      text_ += shortest;
+      if (shortest.find_first_of(".e") == std::string_view::npos) text_ += ".0";
+    }
+  }
+
+  void tensor(const at::Tensor& t) {
+    if (t.is_nested() || t.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
+      text_ += "{\"other\":\"NestedTensor\"}";
+      return;
+    }
+    text_ += "{\"shape\":";
+    numbers(t.sizes());
+    ((text_ += ",\"dtype\":\"") += dtype_name(t.scalar_type())) += '"';
+    if (t.layout() != c10::kStrided) {
+      text_ += ",\"layout\":\"other\"}";
+      return;
+    }
+    if (!t.device().is_cpu()) text_ += ",\"device\":\"other\"";
+    if (!t.is_contiguous()) {
+      text_ += ",\"strides\":";
+      numbers(t.strides());
+    }
+    if (t.unsafeGetTensorImpl()->has_storage()) {
+      const c10::StorageImpl* storage = t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+      if (storage->nbytes() != static_cast<std::size_t>(t.numel()) * t.itemsize()) {
+        (text_ += ",\"bytes\":") += std::to_string(storage->nbytes());
+      }
+      auto known = std::ranges::find(storages_, storage);
+      if (known != storages_.end()) (text_ += ",\"same\":") += std::to_string(known - storages_.begin());
+      storages_.push_back(storage);
+    } else {
+      storages_.push_back(nullptr);
+    }
+    text_ += '}';
+  }
+
+  static const std::string& dtype_name(c10::ScalarType type) {
+    static thread_local std::unordered_map<int, std::string> names;
+    std::string& name = names[static_cast<int>(type)];
+    if (name.empty()) name = c10::getDtypeNames(type).first;
+    return name;
+  }
+
+  std::string text_;
+  std::vector<const c10::StorageImpl*> storages_;  // of the call's tensors, in order; nothing is read through them
+};
 
 // Known by the address of the name, which belongs to the operator's registration: one per overload. Labels, such as
 // autograd's, have passing addresses.
@@ -161,12 +265,8 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   watch.enter(function.name(), operands, Work::Itself);
   ++depth;
   if (watch.records()) {
-    static thread_local std::string arguments;
-    arguments = "[";
-    for (const c10::IValue& input : inputs.slice(0, std::min(inputs.size(), treatment.positional))) {
-      describe(input, arguments += arguments.size() > 1 ? "," : "");
-    }
-    watch.describe((arguments += "]").c_str(), phase_now());
+    static thread_local Description description;
+    watch.describe(description.of(function.overload_name(), *treatment.schema, inputs), phase_now());
   }
   return entered;
 }

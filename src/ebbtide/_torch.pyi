@@ -100,7 +100,7 @@ class Recording(TypedDict):
     names: list[str]
     tick_name: NDArray[np.int64]  # in names
     tick_module: NDArray[np.int64]  # in names
-    tick_arguments: NDArray[np.int64]  # in names: JSON, of tensors the shapes
+    tick_arguments: NDArray[np.int64]  # in names: the call as JSON, see docs/format.md
     tick_depth: NDArray[np.int64]  # how many operators it runs in
     tick_phase: NDArray[np.int64]  # 1 backward pass, 2 optimizer
     tick_begin_ns: NDArray[np.int64]  # since the step began

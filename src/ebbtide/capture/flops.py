@@ -15,13 +15,17 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry, mm_flop, sdpa_backward_flop_count, sdpa_flop_count
 
+from ebbtide.capture.calls import shapes_of
+
 Arguments = Sequence[Any]  # a tensor is its shape, other values are themselves
 Shape = Sequence[int]
 
 
 def count_flops(operator: str, arguments: str) -> int:
     """Of an operator such as "aten::mm"; ``arguments`` is JSON, as the recorder writes it. 0 where not known."""
-    return flops_of(operator, json.loads(arguments)) if arguments and _formula(operator) is not None else 0
+    if not arguments or _formula(operator) is None:
+        return 0
+    return flops_of(operator, shapes_of(json.loads(arguments)["args"]))
 
 
 def flops_of(operator: str, arguments: Arguments) -> int:

@@ -87,6 +87,7 @@ def captured(
         _moved_bytes(recording, n_ticks).tolist(),
         _phases(recording["tick_phase"]),
         recording["tick_depth"].tolist(),
+        [names[number] for number in recording["tick_arguments"]],
     )
     ticks = tuple(Tick(*row) for row in zip(*columns, strict=True))
     alive = recording["death"] < 0

@@ -13,11 +13,30 @@ import click
 @click.option(
     "-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Write the machine as TOML, for planners."
 )
-def probe(spill: tuple[str, ...], seconds: float, output: Path | None) -> None:
+@click.option(
+    "--kernels",
+    metavar="TRACE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Also call the operators of this step again, with operands in memory and in a file.",
+)
+@click.option(
+    "--kernel-seconds",
+    type=click.FloatRange(1, 7 * 24 * 3600),
+    default=60.0,
+    show_default=True,
+    help="About how long to call them; those that take most of the step come first.",
+)
+def probe(
+    spill: tuple[str, ...], seconds: float, output: Path | None, kernels: Path | None, kernel_seconds: float
+) -> None:
     """Measure this machine: memory, the spill directory, and what moving costs the operations beside it.
 
     Shows each figure's median and quartiles. Up to 1 GiB is written to unnamed files, which leave nothing behind.
+
+    With --kernels, the machine that is written lets operations use the file in place, as a mapping, and has the
+    measured time of each operator of the step by where its operands lie. It is for `plan`, `simulate`, `compare` and
+    `sweep`; `run` always moves what an operation uses into memory.
     """
     from ebbtide.probe.command import probe_and_write
 
-    probe_and_write(spill, seconds, output, click.echo)
+    probe_and_write(spill, seconds, output, click.echo, kernels, kernel_seconds)

@@ -1,6 +1,6 @@
 """``ebbtide sweep``: which machine to buy. Capacity and bandwidth varied, cost against step time."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,19 +10,11 @@ from ebbtide.commands.inputs import machine_options, trace_argument
 from ebbtide.errors import SettingError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ebbtide.analysis.sweep import Point
     from ebbtide.ir.machine import Machine
     from ebbtide.ir.trace import Trace
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A machine of the grid, with what it costs when each slower tier is as large as the step needs."""
-
-    fast_bytes: int
-    bandwidth: float
-    step_ns: int | None
-    memory_usd: float | None
-    step_usd: float | None
 
 
 @click.command()
@@ -38,6 +30,9 @@ class Point:
 @click.option("--bandwidth", metavar="LIST", default="1", show_default=True, help="Factors for all links.")
 @click.option("--policy", metavar="NAME", default="ebbtide", show_default=True, help="A planner or an online policy.")
 @click.option("--target", metavar="X", type=click.FloatRange(1), help="Find the cheapest within X resident steps.")
+@click.option(
+    "-o", "--output", metavar="PAGE", type=click.Path(dir_okay=False, path_type=Path), help="Draw it: one HTML page."
+)
 @click.option("--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write all figures.")
 def sweep(
     trace: Path,
@@ -47,16 +42,17 @@ def sweep(
     bandwidth: str,
     policy: str,
     target: float | None,
+    output: Path | None,
     json_file: Path | None,
 ) -> None:
     """Vary capacity and bandwidth: the frontier of cost against step time.
 
     A star marks machines than which none of the grid is both faster and cheaper, by the price of memory (m) and by the
     total cost of ownership of a step (t). The last columns say what one more GB of fast memory, or one more GB/s on all
-    links together, would save: finite differences to the next machine of the grid.
+    links together, would save: finite differences to the next machine of the grid. The page of -o draws all of this,
+    and AutoTM's question: what each ratio of fast to slow memory costs, with and without the rest of the computer.
     """
-    from dataclasses import asdict
-
+    from ebbtide.analysis import sweep as grid
     from ebbtide.commands.inputs import read_step
     from ebbtide.commands.judged import named, write_json
     from ebbtide.commands.tables import show, table_of
@@ -70,10 +66,11 @@ def sweep(
     points = [_point(step, its_machine, policy, budget, factor) for budget in budgets for factor in factors]
     names = ("fast", "links", "step", "x resident", "memory $", "$/1000 steps", "", "ms per GB", "ms per GB/s")
     table = table_of(f"{its_machine.name}, {policy}; simulated", names)
-    on_memory, on_tco = _frontier(points, "memory_usd"), _frontier(points, "step_usd")
+    on_memory, on_tco = grid.frontier(points, grid.MEMORY), grid.frontier(points, grid.OWNERSHIP)
+    links_bytes_per_s = sum(link.bytes_per_s for link in its_machine.links)
     rows = []
     for point in points:
-        gb, rate = _per_gb(point, points), _per_rate(point, points, its_machine)
+        gb, rate = grid.ns_per_gb(point, points), grid.ns_per_rate(point, points, links_bytes_per_s)
         stars = ("m" if point in on_memory else "") + ("t" if point in on_tco else "")
         rows.append({**asdict(point), "frontier": stars, "ns_per_gb": gb, "ns_per_gb_per_s": rate})
         table.add_row(
@@ -92,6 +89,36 @@ def sweep(
         show(_cheapest(points, target * step.step_ns))
     if json_file is not None:
         write_json(rows, json_file)
+    if output is not None:
+        _draw(output, points, step, its_machine, policy, target)
+
+
+def _draw(
+    output: Path, points: "Sequence[Point]", trace: "Trace", machine: "Machine", policy: str, target: float | None
+) -> None:
+    from ebbtide.ir.occupancy import live_bytes, peak
+    from ebbtide.planners.base import page_size_of
+    from ebbtide.report.sweep_page import Sweep, render_sweep
+    from ebbtide.simulate import is_modelled
+    from ebbtide.whole_file import write_whole
+
+    swept = Sweep(
+        trace.name,
+        machine.name,
+        policy,
+        is_modelled(machine),
+        trace.step_ns,
+        peak(live_bytes(trace, page_size_of(machine))),
+        sum(link.bytes_per_s for link in machine.links),
+        target,
+        tuple(points),
+    )
+    text = render_sweep(swept).encode()
+    try:
+        write_whole(output, text)
+    except OSError as error:
+        raise click.FileError(str(output), error.strerror or str(error)) from error
+    click.echo(f"wrote {output} ({len(text) / 1e6:.1f} MB)")
 
 
 def _budget(text: str, trace: "Trace", machine: "Machine") -> int:
@@ -117,7 +144,8 @@ def _factor(text: str) -> float:
     return factor
 
 
-def _point(trace: "Trace", machine: "Machine", policy: str, budget_bytes: int, factor: float) -> Point:
+def _point(trace: "Trace", machine: "Machine", policy: str, budget_bytes: int, factor: float) -> "Point":
+    from ebbtide.analysis.sweep import Point
     from ebbtide.commands.judged import judge
     from ebbtide.simulate.costs import costs_of
 
@@ -135,49 +163,15 @@ def _point(trace: "Trace", machine: "Machine", policy: str, budget_bytes: int, f
     return Point(budget_bytes, factor, row.outcome.step_ns, costs.memory_usd, costs.step_usd)
 
 
-def _frontier(points: list[Point], price: str) -> list[Point]:
-    """Those than which no other is as fast and cheaper, or as cheap and faster."""
-    known = [point for point in points if point.step_ns is not None and getattr(point, price) is not None]
-
-    def beats(one: Point, other: Point) -> bool:
-        mine, theirs = (one.step_ns or 0, getattr(one, price)), (other.step_ns or 0, getattr(other, price))
-        return mine != theirs and mine[0] <= theirs[0] and mine[1] <= theirs[1]
-
-    return [point for point in known if not any(beats(other, point) for other in known)]
-
-
-def _per_gb(point: Point, points: list[Point]) -> float | None:
-    """ns that one more GB saves, up to the next larger fast memory."""
-    larger = [row for row in points if row.bandwidth == point.bandwidth and row.fast_bytes > point.fast_bytes]
-    following = min(larger, key=lambda row: row.fast_bytes, default=None)
-    if following is None or point.step_ns is None or following.step_ns is None:
-        return None
-    return (point.step_ns - following.step_ns) / (following.fast_bytes - point.fast_bytes) * 1e9
-
-
-def _per_rate(point: Point, points: list[Point], machine: "Machine") -> float | None:
-    """ns that one more GB/s saves, up to the next faster links."""
-    faster = [row for row in points if row.fast_bytes == point.fast_bytes and row.bandwidth > point.bandwidth]
-    following = min(faster, key=lambda row: row.bandwidth, default=None)
-    rate = sum(link.bytes_per_s for link in machine.links) / 1e9
-    if following is None or point.step_ns is None or following.step_ns is None or not rate:
-        return None
-    return (point.step_ns - following.step_ns) / ((following.bandwidth - point.bandwidth) * rate)
-
-
-def _cheapest(points: list[Point], most_ns: float) -> str:
+def _cheapest(points: "Sequence[Point]", most_ns: float) -> str:
+    from ebbtide.analysis.sweep import MEMORY, OWNERSHIP, cheapest
     from ebbtide.units import format_bytes, format_time
 
     lines = []
-    for price, words in (("memory_usd", "by the price of memory"), ("step_usd", "by the total cost of a step")):
-        known = [row for row in points if row.step_ns is not None and getattr(row, price) is not None]
-        within = [row for row in known if row.step_ns is not None and row.step_ns <= most_ns]
-        if not within:
-            lines.append(f"within {format_time(most_ns / 1e9)}, {words}: none of the grid")
-            continue
-        best = min(within, key=lambda row: (getattr(row, price), row.step_ns))
-        lines.append(
-            f"within {format_time(most_ns / 1e9)}, {words}: {format_bytes(best.fast_bytes)} fast, links x "
-            f"{best.bandwidth:g}"
+    for price, words in ((MEMORY, "by the price of memory"), (OWNERSHIP, "by the total cost of a step")):
+        best = cheapest(points, price, most_ns)
+        found = (
+            "none of the grid" if best is None else f"{format_bytes(best.fast_bytes)} fast, links x {best.bandwidth:g}"
         )
+        lines.append(f"within {format_time(most_ns / 1e9)}, {words}: {found}")
     return "\n".join(lines)

@@ -26,7 +26,7 @@ from ebbtide.units import GIB, MIB
 from ebbtide.whole_file import write_whole
 
 MAGIC = b"ebbtide\n"
-VERSION = 2
+VERSION = 3
 
 _PREFIX = struct.Struct("<8sIII")  # magic, version, bytes of the header, CRC-32 of all but magic and itself
 _NAMES: dict[type[Trace] | type[Plan] | type[Timeline], str] = {Trace: "trace", Plan: "plan", Timeline: "timeline"}
@@ -36,6 +36,9 @@ MOST_ROWS = MIB  # of records, each of which becomes an object
 _MOST_ACCESSES = 16 * MIB
 
 _Stored = TypeVar("_Stored", Trace, Plan, Timeline)
+_ADDED = {2: {"ticks": {"arguments"}}}
+"""Columns that files of an older version do not have; a record's default stands for them."""
+
 _Columns: TypeAlias = dict[str, Any]  # a field's name and its declared type
 
 
@@ -89,12 +92,14 @@ def encode(value: Trace | Plan | Timeline) -> bytes:
 
 def decode(data: bytes, kind: type[_Stored]) -> _Stored:
     """The opposite of ``encode``; raises FileFormatError for all other bytes."""
-    text, body = _split(data)
+    version, text, body = _split(data)
     try:
         header = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise FileFormatError(f"the header is damaged: {error}") from error
     scalars, tables = _schema(kind)
+    for table in tables.keys() & _ADDED.get(version, {}).keys():
+        tables[table] = {name: tables[table][name] for name in tables[table] if name not in _ADDED[version][table]}
     if not isinstance(header, dict) or header.keys() != {"kind", "fields", "tables", "strings"}:
         raise FileFormatError("the header does not have the fields of this version")
     if header["kind"] != _NAMES[kind]:
@@ -121,8 +126,8 @@ def _checksum(version: int, n_header: int, rest: bytes) -> int:
     return zlib.crc32(rest, zlib.crc32(struct.pack("<II", version, n_header)))
 
 
-def _split(data: bytes) -> tuple[bytes, bytes]:
-    """Header and compressed body of a file whose prefix and checksum are right."""
+def _split(data: bytes) -> tuple[int, bytes, bytes]:
+    """Version, header and compressed body of a file whose prefix and checksum are right."""
     if len(data) > _MOST_FILE_BYTES:
         raise FileFormatError("the file is too large")
     if not data:
@@ -132,14 +137,14 @@ def _split(data: bytes) -> tuple[bytes, bytes]:
     if len(data) < _PREFIX.size:
         raise FileFormatError("the file is truncated")
     _, version, n_header, checksum = _PREFIX.unpack_from(data)
-    if version != VERSION:
-        raise FileFormatError(f"the file is of version {version}, and this Ebbtide reads version {VERSION}")
+    if version != VERSION and version not in _ADDED:
+        raise FileFormatError(f"the file is of version {version}, and this Ebbtide reads versions up to {VERSION}")
     rest = data[_PREFIX.size :]
     if checksum != _checksum(version, n_header, rest):
         raise FileFormatError("the file is damaged or truncated: its checksum is wrong")
     if n_header > min(len(rest), _MOST_HEADER_BYTES):
         raise FileFormatError("the header is too large")
-    return rest[:n_header], rest[n_header:]
+    return version, rest[:n_header], rest[n_header:]
 
 
 def _schema(kind: type) -> tuple[_Columns, dict[str, _Columns]]:

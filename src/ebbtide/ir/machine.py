@@ -12,7 +12,8 @@ An operation uses each operand where its fastest valid replica lies. It takes it
 the first tier. For each byte that it reads on another tier it takes 1/bytes_per_s of that tier less 1/bytes_per_s of
 the first longer, and likewise with ``write_bytes_per_s`` for bytes that it writes. A share ``overlap`` of the time
 that it spends on other things than its operands' bytes hides this: 0 adds all of it, 1 is the roofline max(compute,
-sum of bytes / rate of their tier). ``in_place_ns`` is the formula, for all who need it.
+sum of bytes / rate of their tier). ``in_place_ns`` is the formula, for all who need it. Where a machine has ``kernels``
+of an operation, what was measured takes its place (``ir.kernels``).
 """
 
 import json
@@ -25,6 +26,7 @@ from typing import Any
 
 from ebbtide.errors import FileFormatError
 from ebbtide.ir.base import Origin, check_range
+from ebbtide.ir.kernels import Kernel
 from ebbtide.ir.records import read_record
 
 FORMAT = "ebbtide-machine"
@@ -216,7 +218,8 @@ class Machine:
 
     ``chunk_bytes`` is how much room a copy takes and gives up at a time; None: all of it, before and after.
     ``exclusive``: contents move and lie on one tier only, so every eviction writes (unified memory of GPUs,
-    ``move_pages`` of Linux). Otherwise a clean replica may stay behind.
+    ``move_pages`` of Linux). Otherwise a clean replica may stay behind. ``kernels`` are measured times of operations in
+    place, at most one for each operation and tier.
     """
 
     name: str
@@ -228,6 +231,7 @@ class Machine:
     exclusive: bool = False
     compute: Compute = Compute()
     cost: Cost = Cost()
+    kernels: tuple[Kernel, ...] = ()
 
     def __post_init__(self) -> None:
         check_range(self, "chunk_bytes", low=1)
@@ -247,8 +251,20 @@ class Machine:
         for tier in self.tiers[1:]:
             if tier.in_place.reads and tier.bytes_per_s is None:
                 raise ValueError(f"operations may use {tier.name} in place, so it needs bytes_per_s")
+        self._check_kernels()
         if self.compute.rule is not ComputeRule.TRACE and self.tiers[0].bytes_per_s is None:
             raise ValueError(f"the rule {self.compute.rule} needs bytes_per_s of {self.tiers[0].name}")
+
+    def _check_kernels(self) -> None:
+        readable = {tier.name for tier in self.tiers[1:] if tier.in_place.reads}
+        known = set[tuple[str, str, str]]()
+        for kernel in self.kernels:
+            if kernel.tier not in readable:
+                raise ValueError(f"a kernel of {kernel.tier!r:.80}, which is no slower tier that operations may use")
+            key = (kernel.operator, kernel.arguments, kernel.tier)
+            if key in known:
+                raise ValueError(f"two kernels of {kernel.operator!r:.80} with the same arguments in {kernel.tier}")
+            known.add(key)
 
     def tier(self, name: str) -> Tier:
         """Raises KeyError."""
@@ -288,7 +304,8 @@ class Machine:
         for table, single, default in (("compute", self.compute, Compute()), ("cost", self.cost, Cost())):
             if single != default:
                 lines += ["", f"[{table}]", *_toml_pairs(asdict(single))]
-        for header, records in (("tiers", self.tiers), ("links", self.links), ("groups", self.groups)):
+        listed = (("tiers", self.tiers), ("links", self.links), ("groups", self.groups), ("kernels", self.kernels))
+        for header, records in listed:
             for record in records:
                 lines += ["", f"[[{header}]]", *_toml_pairs(asdict(record))]
         return "\n".join(lines) + "\n"

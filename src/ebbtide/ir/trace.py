@@ -49,7 +49,8 @@ class Tick:
     ``time_ns`` is its duration without stalls; ``flops`` and ``nbytes`` (read and written) are 0 where not known.
     What an operator's inner operators do counts for them, not for it; so does its time after the last of them began.
     ``depth`` is how many operators this one runs in: an operator and all that runs in it are the ticks from its own up
-    to the next of its depth or less.
+    to the next of its depth or less. ``arguments`` is the call as JSON (``capture.calls``): with the operator, what
+    makes it unique; empty where not known.
     """
 
     time_ns: int
@@ -59,6 +60,7 @@ class Tick:
     nbytes: int = 0
     phase: Phase = Phase.OTHER
     depth: int = 0
+    arguments: str = ""
 
     def __post_init__(self) -> None:
         check_range(self, "time_ns flops nbytes depth")

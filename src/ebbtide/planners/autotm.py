@@ -15,6 +15,8 @@ where not even that was solved everything away whenever it can be; the plan's st
 The profile T[k, c], operation k's time with its operands placed as c, is [Note: in place]'s formula: additive over
 operands, less what ``overlap`` hides. It needs one variable for each operation and holds for any number of operands, so
 the indicators d[k, c] of every placement (2^m, for up to six operands) are not needed.
+Of operations that the machine has measured (``ebbtide probe --kernels``) it is each operand's own measured cost, and
+the plan is then timed with the whole table.
 
 Where a storage's contents must lie at one address (``contiguous``), the fast tier is laid out after solving; if it does
 not fit, the limits near the storages that stick out are lowered and the program solved again, as in ``defrag.jl``. The

@@ -12,6 +12,7 @@ import numpy as np
 
 from ebbtide.errors import PlanError
 from ebbtide.ir.base import Ints
+from ebbtide.ir.kernels import MeasuredInPlace
 from ebbtide.ir.machine import InPlace, Machine
 from ebbtide.ir.occupancy import levels
 from ebbtide.ir.plan import Stay
@@ -38,6 +39,7 @@ class Step:
     networks: list[Gadgets]
     fixed: Ints
     stays: list[Stay]
+    measured: MeasuredInPlace
 
     @property
     def in_place(self) -> InPlace:
@@ -58,7 +60,8 @@ def step_of(trace: Trace, machine: Machine, pair: Pair, longest: int = 0) -> Ste
         stays.append(Stay(number, 0, storage.nbytes, tier, storage.birth, storage.birth, storage.death))
         if not homeless:
             fixed.append((storage.birth, storage.death, room[number]))
-    return Step(trace, machine, pair, networks, _levels(fixed, len(trace.ticks)), stays)
+    level, measured = _levels(fixed, len(trace.ticks)), MeasuredInPlace(trace, machine)
+    return Step(trace, machine, pair, networks, level, stays, measured)
 
 
 def _levels(intervals: list[tuple[int, int, int]], n_ticks: int) -> Ints:
@@ -163,7 +166,12 @@ class Flow:
             return
         read = gadgets.nbytes if mode & Access.READ else 0
         written = gadgets.nbytes if mode & Access.WRITE else 0
-        longer = self.step.machine.in_place_ns(self.step.pair.slow.name, read, written)
+        slow = self.step.machine.rank(self.step.pair.slow.name)
+        operand = self.step.measured.operand(tick, slow, gadgets.storage)
+        if operand is None:
+            longer = self.step.machine.in_place_ns(self.step.pair.slow.name, read, written)
+        else:  # alone: the program adds up what the operands of an operation cost
+            longer = self.step.measured.extra_ns(tick, slow, {operand: 1.0})
         if longer:
             self.slowed.setdefault(tick, []).append((edge, longer * _NS))
 

@@ -28,6 +28,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ebbtide.capture.calls import described
 from ebbtide.capture.flops import flops_of
 from ebbtide.capture.recording import BACKWARD, KINDS, OPTIMIZER
 from ebbtide.errors import EbbtideWarning
@@ -36,7 +37,7 @@ from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import arena_pages
 from ebbtide.ir.trace import Access, StorageKind
 from ebbtide.recorders.columns import NEVER, FakeRecording, FakeRow, FakeTick
-from ebbtide.recorders.operators import as_json, list_length, operands, over_lists, shapes, tensors, touches_nothing
+from ebbtide.recorders.operators import list_length, operands, over_lists, shapes, tensors, touches_nothing
 from ebbtide.recorders.roofline import Roofline, roofline_of
 from ebbtide.recorders.steps import StepRecorder
 from ebbtide.units import KIB, round_up
@@ -151,7 +152,7 @@ class FakeTape:
             return result
         noted = not touches_nothing(operator)
         if noted:
-            self._begin_tick(operator, as_json(args))
+            self._begin_tick(operator, described(operator, args, kwargs))
             for tensor, access, overwrites in operands(operator, args, kwargs):
                 self._use(tensor, access, overwrites)
         result = self._read(operator, args) if operator is torch.ops.aten._local_scalar_dense.default else None

@@ -1,6 +1,5 @@
 """What an operator does with each of its arguments, from its schema: the rules of ``native/torch/recorder.cpp``."""
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -65,7 +64,3 @@ def tensors(value: object) -> Iterator[torch.Tensor]:
 
 def shapes(args: Sequence[Any]) -> list[Any]:
     return [list(value.shape) if isinstance(value, torch.Tensor) else value for value in args]
-
-
-def as_json(args: Sequence[Any]) -> str:
-    return json.dumps(shapes(args), default=lambda _: None)

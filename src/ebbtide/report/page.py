@@ -4,36 +4,42 @@ Charts are plotly.js, which the package plotly brings along. It and the data are
 """
 
 import html
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from ebbtide.errors import ReportError
 from ebbtide.report.packing import pack, pack_bytes
 from ebbtide.report.page_data import page_data
 from ebbtide.report.subject import Subject
 
-_SCRIPTS = (
-    *("data", "words", "tables", "charts"),  # what the others use
-    *("memory", "selection", "painting", "storages", "intervals", "timelines", "main"),
-)
+SHARED = ("data", "words", "tables", "charts", "shell")
+"""The scripts that every page uses."""
+
+_SCRIPTS = (*SHARED, "memory", "selection", "painting", "storages", "intervals", "timelines", "main")
 
 
 def render_page(subject: Subject) -> str:
     """The page's whole text. Raises ReportError if plotly is not installed."""
-    data = page_data(subject)
+    return fill_page("page.html", _SCRIPTS, page_data(subject))
+
+
+def fill_page(name: str, scripts: Sequence[str], data: dict[str, Any]) -> str:
+    """A page of the folder ``page`` with its scripts and data in it; ``data`` has a title. Raises ReportError."""
     parts = {
         "TITLE": html.escape(data["title"]),
         "STYLE": _part("page.css"),
-        "SCRIPT": '"use strict";\n' + "\n".join(_part(f"{name}.js") for name in _SCRIPTS),
+        "SCRIPT": '"use strict";\n' + "\n".join(_part(f"{script}.js") for script in scripts),
         "LIBRARY": _library(),
         "DATA": pack(data),
     }
-    page = _part("page.html")
+    page = _part(name)
     pieces = page.split("<!--")  # a text put in is never searched for further places
     filled = [pieces[0]]
     for piece in pieces[1:]:
-        name, rest = piece.split("-->", 1)
-        filled.append(parts[name] + rest)
+        place, rest = piece.split("-->", 1)
+        filled.append(parts[place] + rest)
     return "".join(filled)
 
 

@@ -21,6 +21,7 @@ the runtime's own costs.
 
 from math import inf
 
+from ebbtide.ir.kernels import MeasuredInPlace
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import PageSize
 from ebbtide.ir.schedule import Command, Schedule, Verb
@@ -55,6 +56,7 @@ class Run(Rooms):
         pieces = pieces_of(schedule, trace, self.rank, page_bytes)
         super().__init__(trace, machine, pieces, _usable_ranks(machine, policy))
         self.policy = policy
+        self.measured = MeasuredInPlace(trace, machine)
         self.times = [float(tick.time_ns) for tick in trace.ticks]
         self._is_demanded = not (schedule.commands or schedule.begins)
         policy.begins(self)
@@ -161,7 +163,7 @@ class Run(Rooms):
     def _use(self, tick: int) -> float:
         """The operation touches what it uses; returns how long it takes."""
         extra_ns, policy, order, valid = 0.0, self.policy, self.order, self.valid
-        slow_reads = slow_writes = 0
+        slow: dict[int, dict[int, float]] = {}  # by rank, the share of each operand whose cost was measured
         for piece, mode, until in self.pieces.uses[tick]:
             is_valid = valid[piece]
             rank = 0
@@ -170,16 +172,22 @@ class Run(Rooms):
                 rank = (usable & -usable).bit_length() - 1
                 nbytes = self.pieces.nbytes[piece]
                 reads, writes = nbytes * (mode & 1), nbytes * (mode >> 1)
-                extra_ns += self.machine.in_place_ns(self.machine.tiers[rank].name, reads, writes)
+                storage = self.pieces.storage[piece]
+                operand = self.measured.operand(tick, rank, storage)
+                if operand is None:
+                    extra_ns += self.machine.in_place_ns(self.machine.tiers[rank].name, reads, writes)
+                else:
+                    shares = slow.setdefault(rank, {})
+                    shares[operand] = shares.get(operand, 0.0) + nbytes / self.trace.storages[storage].nbytes
                 self.record.use_in_place(rank, reads, writes)
-                slow_reads, slow_writes = slow_reads + reads, slow_writes + writes
             if mode & _WRITE and (is_valid != 1 << rank or piece in self.copies):
                 self._overwrite(piece, rank)
             order.touch(piece, policy.key(self, piece, until))
         time_ns = self.times[tick]
-        if extra_ns:
+        if extra_ns or slow:
             reads, writes = self.record.operand_bytes(tick)
-            longer = self.machine.tick_ns(time_ns, reads, writes, extra_ns)
+            longer = self.machine.tick_ns(time_ns, reads, writes, extra_ns) if extra_ns else time_ns
+            longer += sum(self.measured.extra_ns(tick, rank, shares) for rank, shares in slow.items())
             self.record.slower(longer - time_ns)
             return longer
         return time_ns

@@ -1,0 +1,174 @@
+"""Kernels: measured times of single operations by where their operands lie, as part of a machine. AutoTM's profile.
+
+After AutoTM (Hildebrand et al., ASPLOS 2020), section on profiling: each unique operation (operator, shapes and types
+of its operands) is run with every operand in either of two memories. ``probe`` measures them, ``MeasuredInPlace`` finds
+them for the ticks of a trace, for the simulator and for planners.
+
+An operand is told by what is done with it and by the bytes of its storage. Left out: which of two operands that are
+alike in both a storage is (the first free one in the order of the call and of the storages), and offsets of views.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ebbtide.ir.base import LARGEST, Origin
+from ebbtide.ir.trace import Trace
+
+if TYPE_CHECKING:
+    from ebbtide.ir.machine import Machine
+
+MOST_FREE = 6
+"""Of so many operands that may be placed all placements are measured, as AutoTM's are; of more each one alone."""
+
+_MOST_OPERANDS = 62  # a placement is an integer, with a bit for each operand
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One unique operation, and its operands either in the machine's first tier or in place in ``tier``.
+
+    ``operator`` and ``arguments`` are those of a tick. Operand i is a storage of ``operand_bytes[i]`` that the
+    operation accesses as ``operand_access[i]`` (Access) says; results come last. ``slow[j]`` is a placement, with bit i
+    set where operand i lies in ``tier``, and ``times_ns[j]`` the operation's time there: the median of several runs,
+    from which single runs lay up to ``spread_ns[j]``. The first placement is 0. Operands in no placement could not be
+    placed.
+
+    MEASURED: all placements of those that could, 2**n of them. MODELLED: each of them alone was measured, and what
+    they cost adds up.
+    """
+
+    operator: str
+    arguments: str
+    tier: str
+    origin: Origin
+    operand_bytes: tuple[int, ...]
+    operand_access: tuple[int, ...]
+    slow: tuple[int, ...]
+    times_ns: tuple[int, ...]
+    spread_ns: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        n = len(self.operand_bytes)
+        if not 1 <= n <= _MOST_OPERANDS or len(self.operand_access) != n:
+            raise ValueError(f"{self.operator!r:.80} must have 1 to {_MOST_OPERANDS} operands, each with an access")
+        _check(self.operand_bytes, "operand_bytes", 1, LARGEST)
+        _check(self.operand_access, "operand_access", 1, 3)
+        _check(self.slow, "slow", 0, 2**n - 1)
+        _check(self.times_ns, "times_ns", 0, LARGEST)
+        _check(self.spread_ns, "spread_ns", 0, LARGEST)
+        if not len(self.slow) == len(self.times_ns) == len(self.spread_ns):
+            raise ValueError("the columns slow, times_ns and spread_ns of a kernel differ in length")
+        if len(set(self.slow)) != len(self.slow) or self.slow[:1] != (0,):
+            raise ValueError("the placements of a kernel differ, and the first has nothing slow: 0")
+        if self.origin is Origin.MEASURED:
+            if len(self.slow) != 2 ** len(self.free) or len(self.free) > MOST_FREE:
+                raise ValueError(f"a measured kernel has all placements of at most {MOST_FREE} operands")
+        elif self.origin is not Origin.MODELLED or any(place.bit_count() != 1 for place in self.slow[1:]):
+            raise ValueError("a kernel is measured, or modelled from placements of one operand each")
+
+    @cached_property
+    def free(self) -> tuple[int, ...]:
+        """The operands that could be placed."""
+        union = 0
+        for place in self.slow:
+            union |= place
+        return tuple(at for at in range(len(self.operand_bytes)) if union >> at & 1)
+
+    @cached_property
+    def _extra(self) -> dict[int, int]:
+        return {place: max(time - self.times_ns[0], 0) for place, time in zip(self.slow, self.times_ns, strict=True)}
+
+    def extra_ns(self, shares: dict[int, float]) -> float:
+        """How much longer it takes when such a share of each operand lies in ``tier``.
+
+        Between the placements that were measured it is linear in each operand's share.
+        """
+        if self.origin is Origin.MODELLED:
+            return sum(min(share, 1.0) * self._extra[1 << at] for at, share in shares.items())
+        whole = sum(1 << at for at, share in shares.items() if share >= 1)
+        parts = [(1 << at, share) for at, share in shares.items() if 0 < share < 1]
+        weights = {whole: 1.0}
+        for bit, share in parts:
+            weights = {
+                place | here: weight * part
+                for place, weight in weights.items()
+                for here, part in ((bit, share), (0, 1 - share))
+            }
+        return sum(weight * self._extra[place] for place, weight in weights.items())
+
+
+def _check(values: Sequence[int], name: str, low: int, high: int) -> None:
+    if not all(low <= value <= high for value in values):
+        raise ValueError(f"{name} of a kernel must lie in [{low}, {high}]")
+
+
+def whole_operators(trace: Trace) -> list[range]:
+    """The ticks of each operator that runs in no other, with all that runs in it."""
+    firsts = [at for at, tick in enumerate(trace.ticks) if tick.depth == 0 or at == 0]
+    return [range(first, last) for first, last in pairwise([*firsts, len(trace.ticks)])]
+
+
+class MeasuredInPlace:
+    """The kernels of a machine at the ticks of a trace: nothing, and no work, for a machine without.
+
+    A kernel is a whole operator, with all that runs in it: what its operands cost is told at the last of its ticks,
+    where it still holds all of them, and at its other ticks they cost nothing.
+    """
+
+    def __init__(self, trace: Trace, machine: "Machine") -> None:
+        self._kernels: dict[tuple[int, int], Kernel] = {}
+        self._operands: dict[tuple[int, int, int], int] = {}
+        if not machine.kernels:
+            return
+        known: dict[tuple[str, str], list[tuple[int, Kernel]]] = {}
+        for kernel in machine.kernels:
+            rank = machine.rank(kernel.tier)
+            known.setdefault((kernel.operator, kernel.arguments), []).append((rank, kernel))
+        accessed = _by_tick(trace)
+        for ticks in whole_operators(trace):
+            row = trace.ticks[ticks[0]]
+            for rank, kernel in known.get((row.operator, row.arguments), ()):
+                self._kernels[ticks[-1], rank] = kernel
+                for storage, at in _matched(kernel, accessed[ticks[-1]], trace).items():
+                    self._operands.update(((tick, rank, storage), at) for tick in ticks)
+
+    def operand(self, tick: int, rank: int, storage: int) -> int | None:
+        """Which operand of the tick's kernel a storage on the tier of ``rank`` is; None where nothing was measured."""
+        return self._operands.get((tick, rank, storage))
+
+    def extra_ns(self, tick: int, rank: int, shares: dict[int, float]) -> float:
+        """How much longer a tick takes with such a share of each operand on the tier of ``rank``."""
+        kernel = self._kernels.get((tick, rank))
+        return 0.0 if kernel is None else kernel.extra_ns(shares)
+
+
+def _by_tick(trace: Trace) -> list[list[tuple[int, int]]]:
+    """The (storage, mode) that each tick accesses, but for scratch."""
+    rows = trace.accesses
+    scratch = np.array([row.scratch for row in trace.storages], dtype=bool)
+    keep = ~scratch[rows.storage]
+    found: list[list[tuple[int, int]]] = [[] for _ in trace.ticks]
+    columns = (rows.storage[keep], rows.tick[keep] % len(trace.ticks), rows.mode[keep])
+    for storage, tick, mode in zip(*(column.tolist() for column in columns), strict=True):
+        found[tick].append((storage, mode))
+    return found
+
+
+def _matched(kernel: Kernel, accessed: list[tuple[int, int]], trace: Trace) -> dict[int, int]:
+    """Storages as operands that were placed: of the same bytes and access, then of the same bytes."""
+    found: dict[int, int] = {}
+    for same_access in (True, False):
+        for at, (nbytes, access) in enumerate(zip(kernel.operand_bytes, kernel.operand_access, strict=True)):
+            if at in found.values():
+                continue
+            for storage, mode in accessed:
+                alike = trace.storages[storage].nbytes == nbytes and (mode == access or not same_access)
+                if alike and storage not in found:
+                    found[storage] = at
+                    break
+    return {storage: at for storage, at in found.items() if at in kernel.free}

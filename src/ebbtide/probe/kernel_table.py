@@ -1,0 +1,81 @@
+"""What calling a step's operators again has shown, as text."""
+
+import json
+from typing import Any
+
+from ebbtide.ir.base import Origin
+from ebbtide.ir.kernels import Kernel
+from ebbtide.ir.trace import Trace
+from ebbtide.probe.figures import Figure
+from ebbtide.probe.placements import RUNS, Profile, Unique
+from ebbtide.units import format_bytes, format_time
+
+_ROWS = 12
+_CALL = 44
+
+
+def render_kernels(profile: Profile, trace: Trace, reading: Figure, writing: Figure) -> str:
+    """The operators that take most of the step, what the table covers, and what was left out."""
+    lines = [
+        f"Operators of {trace.name!r:.80}, called again with operands in memory or in a mapped file that is not in",
+        f"memory (reading {_rate(reading)}, writing {_rate(writing)}): medians of {RUNS} runs, +- the farthest run",
+        "",
+        f"  {'operator':<{_CALL}} {'calls':>6} {'of step':>8} {'in memory':>18} {'all in file':>18}  placements",
+    ]
+    lines += [_row(unique, kernel, trace.step_ns) for unique, kernel in profile.kernels[:_ROWS]]
+    if (more := len(profile.kernels) - _ROWS) > 0:
+        lines.append(f"  ... and {more} more, which the file has")
+    lines.append("")
+    for origin, words in ((Origin.MEASURED, "all placements measured"), (Origin.MODELLED, "modelled, additive")):
+        rows = [row for row in profile.kernels if row[1].origin is origin]
+        covered = sum(unique.step_ns for unique, _ in rows)
+        calls = sum(unique.calls for unique, _ in rows)
+        lines.append(f"  {words:<50} {_share(covered, trace):>8}  {len(rows)} operators, {calls} calls")
+    alone = sum(unique.calls * kernel.times_ns[0] for unique, kernel in profile.kernels)
+    within = sum(unique.step_ns for unique, _ in profile.kernels)
+    lines.append(f"  These took {format_time(within / 1e9)} within the step, and {format_time(alone / 1e9)} alone.")
+    lines += [
+        f"  left out: {reason:.38} {_share(spent, trace):>{60 - len(f'left out: {reason:.38}')}}"
+        for reason, spent in sorted(profile.left_out_ns.items(), key=lambda row: -row[1])
+    ]
+    return "\n".join(lines)
+
+
+def _row(unique: Unique, kernel: Kernel, step_ns: int) -> str:
+    all_slow = max(kernel.slow) if kernel.origin is Origin.MEASURED else None
+    shares = dict.fromkeys(kernel.free, 1.0)
+    slow_ns = kernel.times_ns[0] + kernel.extra_ns(shares)
+    spread = "modelled" if all_slow is None else _spread(kernel, kernel.slow.index(all_slow))
+    return (
+        f"  {_called(unique):<{_CALL}} {unique.calls:>6} {100 * unique.step_ns / max(step_ns, 1):>6.1f} % "
+        f"{format_time(kernel.times_ns[0] / 1e9) + ' ' + _spread(kernel, 0):>18} "
+        f"{format_time(slow_ns / 1e9) + ' ' + spread:>18}  {len(kernel.slow)}"
+    )
+
+
+def _spread(kernel: Kernel, at: int) -> str:
+    return f"+- {format_time(kernel.spread_ns[at] / 1e9)}"
+
+
+def _called(unique: Unique) -> str:
+    """The operator with its tensors' shapes, cut to fit."""
+    shapes: list[str] = []
+
+    def walk(value: Any) -> None:
+        if isinstance(value, dict) and isinstance(value.get("shape"), list):
+            shapes.append("x".join(map(str, value["shape"])) or "1")
+        elif isinstance(value, list):
+            for item in value:
+                walk(item)
+
+    walk(json.loads(unique.arguments)["args"])
+    text = f"{unique.operator.removeprefix('aten::')} {' '.join(shapes)}"
+    return text if len(text) <= _CALL else text[: _CALL - 3] + "..."
+
+
+def _share(spent: int, trace: Trace) -> str:
+    return f"{100 * spent / max(trace.step_ns, 1):.1f} %"
+
+
+def _rate(figure: Figure) -> str:
+    return f"{format_bytes(figure.median)}/s"

@@ -1,0 +1,210 @@
+"""Times each unique operator of a step with its operands in memory or in a file's mapping: AutoTM's profile.
+
+After AutoTM (Hildebrand et al., ASPLOS 2020), who run each unique kernel under every placement of its operands in DRAM
+and PMM, three times. Here slow memory is a mapped file whose pages are not in memory when the operator begins
+(``mapped``), and its time ends when what it wrote there is in the file. Up to six operands get all placements; of more,
+and where there is no time for all, each operand is measured alone: an additive model. Operands smaller than a page stay
+in memory, and so do results that the operator can only put into memory of its own.
+
+Those that take the largest part of the step come first, until the time is over. Left out: the state of caches, which
+within a step are warmer; what other work costs beside; readahead other than the system's own.
+"""
+
+import random
+import time
+from dataclasses import dataclass, field
+from itertools import combinations
+from mmap import PAGESIZE
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ebbtide.errors import SpillError
+from ebbtide.ir.base import Origin
+from ebbtide.ir.kernels import MOST_FREE, Kernel, whole_operators
+from ebbtide.ir.trace import Access, Trace
+from ebbtide.probe.calls import Call, NotRepeatableError, call_of
+from ebbtide.probe.figures import Figure
+from ebbtide.probe.mapped import MappedFile
+from ebbtide.units import MIB
+
+RUNS = 3
+"""Of each placement, as AutoTM's."""
+
+_RATE_BYTES = 64 * MIB
+NO_OPERATOR, NO_TIME = "no operator: before the first one", "there was no time left to measure it"
+TOO_LARGE, TOO_SMALL = "its operands are too large for this machine", "its operands are smaller than a page"
+NOT_CALLED = "it cannot be called again from its arguments"
+
+
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """An operator with its arguments, and what it is to the step: so many calls, which took ``step_ns`` in all."""
+
+    operator: str
+    arguments: str
+    calls: int
+    step_ns: int
+
+
+@dataclass(slots=True)
+class Profile:
+    """What was measured, and why the rest was not: time of the step by reason."""
+
+    kernels: list[tuple[Unique, Kernel]] = field(default_factory=list)
+    left_out_ns: dict[str, int] = field(default_factory=dict)
+
+    def leave_out(self, unique: Unique, reason: str) -> None:
+        self.left_out_ns[reason] = self.left_out_ns.get(reason, 0) + unique.step_ns
+
+
+def unique_operators(trace: Trace) -> list[Unique]:
+    """Each operator that runs in no other, with all that runs in it; those that take longest first."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for ticks in whole_operators(trace):
+        first = trace.ticks[ticks[0]]
+        spent = sum(trace.ticks[tick].time_ns for tick in ticks)
+        found.setdefault((first.operator, first.arguments), []).append(spent)
+    uniques = [Unique(*key, len(spent), sum(spent)) for key, spent in found.items()]
+    return sorted(uniques, key=lambda row: (-row.step_ns, row.operator, row.arguments))
+
+
+def measure_kernels(trace: Trace, directory: Path, tier: str, seconds: float, most_bytes: int) -> Profile:
+    """Raises SpillError where the directory can be no slow memory. ``most_bytes``: of an operator's operands in all."""
+    profile, deadline = Profile(), time.monotonic() + seconds
+    for unique in unique_operators(trace):
+        if not unique.operator:
+            profile.leave_out(unique, NO_OPERATOR)
+        elif time.monotonic() > deadline:
+            profile.leave_out(unique, NO_TIME)
+        else:
+            try:
+                kernel = measure_kernel(unique.operator, unique.arguments, directory, tier, deadline, most_bytes)
+                profile.kernels.append((unique, kernel))
+            except NotRepeatableError as error:
+                profile.leave_out(unique, str(error))
+    return profile
+
+
+def measure_kernel(
+    operator: str, arguments: str, directory: Path, tier: str, deadline: float, most_bytes: int
+) -> Kernel:
+    """``deadline`` is of ``time.monotonic``. Raises NotRepeatableError, and SpillError as ``measure_kernels``."""
+    call = call_of(operator, arguments)
+    if sum(call.needed_bytes) + call.result_bytes() > most_bytes:
+        raise NotRepeatableError(TOO_LARGE)
+    with torch.no_grad():
+        bench = _warmed(call)
+        free = [at for at in range(len(call.trace_bytes)) if bench.may_move(at)]
+        if not free:
+            raise NotRepeatableError(TOO_SMALL)
+        for at in free:
+            bench.give_file(at, directory)
+        samples: dict[int, list[int]] = {0: [], **{1 << at: [] for at in free}}
+        began = time.monotonic()
+        _round(bench, samples, random.Random(0))
+        round_s = time.monotonic() - began
+        several = [sum(1 << at for at in some) for n in range(2, len(free) + 1) for some in combinations(free, n)]
+        all_s = RUNS * round_s * (1 + len(free) / 2 * len(several) / len(samples))  # half of them slow, on average
+        is_measured = len(free) <= MOST_FREE and (not several or time.monotonic() + all_s < deadline)
+        if is_measured:
+            samples.update({place: [] for place in several})
+        order = random.Random(1)
+        for _ in range(RUNS):
+            missing = {place: times for place, times in samples.items() if len(times) < RUNS}
+            _round(bench, missing, order)
+    places = sorted(samples)
+    figures = [Figure.of([float(value) for value in samples[place]]) for place in places]
+    return Kernel(
+        operator,
+        arguments,
+        tier,
+        Origin.MEASURED if is_measured else Origin.MODELLED,
+        tuple(call.trace_bytes),
+        tuple(call.access),
+        tuple(places),
+        tuple(round(figure.median) for figure in figures),
+        tuple(round(max(abs(value - figure.median) for value in samples[place]))
+              for place, figure in zip(places, figures, strict=True)),
+    )  # fmt: skip
+
+
+def file_rates(directory: Path) -> tuple[Figure, Figure]:
+    """Bytes a second of reading a mapping that is not in memory, and of writing one until it is in the file: for
+    operations that were not measured. Of large operands; raises SpillError."""
+    slow, fast = MappedFile(directory, _RATE_BYTES), torch.zeros(_RATE_BYTES, dtype=torch.uint8)
+    found: dict[bool, list[float]] = {False: [], True: []}
+    for is_written in (True, False) * RUNS:
+        slow.leave_memory()
+        began = time.perf_counter_ns()
+        if is_written:
+            slow.buffer.copy_(fast)
+            slow.settle()
+        else:
+            fast.copy_(slow.buffer)
+        found[is_written].append(_RATE_BYTES * 1e9 / (time.perf_counter_ns() - began))
+    return Figure.of(found[False]), Figure.of(found[True])
+
+
+class _Bench:
+    """A call, with its operands in memory and, where they may move, in files."""
+
+    def __init__(self, call: Call, fast: list[torch.Tensor]) -> None:
+        self.call, self.fast = call, fast
+        self.files: dict[int, MappedFile] = {}
+
+    def may_move(self, operand: int) -> bool:
+        """Results move only where the operator writes them where it is told."""
+        is_placed = operand < len(self.fast)
+        return is_placed and self.call.trace_bytes[operand] >= PAGESIZE
+
+    def give_file(self, operand: int, directory: Path) -> None:
+        file = self.files[operand] = MappedFile(directory, self.call.needed_bytes[operand])
+        self.call.fill(operand, file.buffer)
+
+    def run(self, place: int) -> int:
+        """ns of one run with the operands of ``place`` in files, and none of those in memory when it begins."""
+        files = {at: file for at, file in self.files.items() if place >> at & 1}
+        buffers = [files[at].buffer if at in files else buffer for at, buffer in enumerate(self.fast)]
+        bound = self.call.bound(buffers)
+        for at, file in self.files.items():
+            if at not in files and file.resident_share():
+                file.leave_memory()
+        for file in files.values():
+            file.leave_memory()
+        began = time.perf_counter_ns()
+        result: Any = bound()
+        for at, file in files.items():
+            if self.call.access[at] & Access.WRITE:
+                file.settle()
+        took = time.perf_counter_ns() - began
+        del result
+        return took
+
+
+def _warmed(call: Call) -> _Bench:
+    """In memory, called once, its results known."""
+    try:
+        fast = [call.buffer(operand) for operand in range(len(call.trace_bytes))]
+        for operand, buffer in enumerate(fast):
+            call.fill(operand, buffer)
+        call.add_results(call.bound(fast)(), fast)
+        if call.into is not None:
+            fast += [call.buffer(operand) for operand in range(len(fast), len(call.trace_bytes))]
+        bench = _Bench(call, fast)
+        for _ in range(2):
+            bench.run(0)
+    except (NotRepeatableError, SpillError):
+        raise
+    except Exception as error:  # torch has many for arguments that do not suit an operator
+        raise NotRepeatableError(NOT_CALLED) from error
+    return bench
+
+
+def _round(bench: _Bench, samples: dict[int, list[int]], order: random.Random) -> None:
+    """One run of each placement, in a new order: what drifts meanwhile is in all of them."""
+    places = list(samples)
+    order.shuffle(places)
+    for place in places:
+        samples[place].append(bench.run(place))
