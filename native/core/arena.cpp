@@ -71,13 +71,15 @@ void* Arena::allocate(std::size_t nbytes) {
   chaos();
   Shape shape = shape_of(nbytes);
   BlockId id = blocks_.find_kept(shape.bytes());
+  bool found_room = true;
   if (id != kNoBlock) {
     blocks_.unkeep(id);
     kept_ -= blocks_[id].held;
     if (blocks_[id].read_only) must_protect(blocks_[id].address, blocks_[id].held, PROT_READ | PROT_WRITE);
   } else {
     id = place(nbytes, shape);
-    if (!claim(lock, shape)) {
+    found_room = try_claim(shape);
+    if (!found_room && !claim(lock, shape)) {
       retire(id);
       throw ArenaError("no room for " + std::to_string(nbytes) + " bytes: writing to the spill directory " +
                        options_.spill_directory + " failed (" + std::strerror(spill_error_) + "); " + kSpillCure);
@@ -94,6 +96,7 @@ void* Arena::allocate(std::size_t nbytes) {
   b.born_in_step = in_step_;
   b.guests = 0;
   b.stays = b.prefetched = b.close_anyway = false;
+  b.visitor = !found_room;
   b.last_use = ++stamp_;
   blocks_.add_live(id);
   live_ += nbytes;
@@ -102,7 +105,7 @@ void* Arena::allocate(std::size_t nbytes) {
   bool in_operator = this_thread.arena == this && !this_thread.operators.empty();
   born(id, in_operator);
   if (in_operator) pin(this_thread, id, Access::Write, true, nbytes);
-  if (pressure_ && !replay_.active()) evict_ahead();
+  if ((pressure_ || policy_.ahead_of_pressure) && !replay_.active()) evict_ahead();
   return b.address;
 }
 
@@ -281,7 +284,8 @@ void Arena::pin(OperatorStack& stack, BlockId id, Access access, bool born_here,
   stack.pins.push_back({id, b.generation, b.pinned_by, b.recorded, clock_.tick, access, born_here, moved});
   ++b.pins;
   b.pinned_by = op.serial;
-  b.last_use = ++stamp_;
+  ++stamp_;
+  if (++accesses_ % policy_.sees_every == 0) b.last_use = stamp_;
   op.bytes += b.held;
   op.peak = std::max(op.peak, op.bytes);
 }
@@ -306,6 +310,7 @@ void Arena::leave() {
       stack.pins[kept++] = pin;
     } else {
       unpin(pin);
+      if (b.generation == pin.generation) depart(pin.id);
     }
   }
   stack.pins.resize(kept);
@@ -321,7 +326,7 @@ void Arena::unpin(const Pin& pin) {
   --b.pins;
   b.pinned_by = pin.pinned_by_before;
   if (pin.born_here) b.born_in_operator = false;
-  b.last_use = stamp_;
+  if (policy_.sees_every == 1) b.last_use = stamp_;
 }
 
 void Arena::remember_need(const char* name, std::uint64_t bytes) {
