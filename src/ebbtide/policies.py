@@ -8,13 +8,13 @@ from ebbtide.errors import FileFormatError, PlanError, SettingError
 from ebbtide.ir.check import require_valid
 from ebbtide.ir.files import load, save
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.occupancy import arena_pages
+from ebbtide.ir.occupancy import arena_pages, live_bytes, peak
 from ebbtide.ir.plan import Plan, PlanStatus
 from ebbtide.ir.timeline import Timeline
 from ebbtide.ir.trace import Trace
 from ebbtide.machines import find_machine
 from ebbtide.planners import PLANNERS, plan
-from ebbtide.planners.base import Planner
+from ebbtide.planners.base import Planner, page_size_of
 from ebbtide.planners.resident import resident
 from ebbtide.settings import Settings
 from ebbtide.simulate import POLICIES, simulate_policy
@@ -85,11 +85,9 @@ def without_commands(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
 
     The predicted time is that of Belady's rule in the simulator. Not a plan that keeps the budget: that is the decider's.
     """
-    everything = sum(storage.nbytes for storage in trace.storages) * 2  # with what pages add
     found = simulate_policy(NEXT_USE, trace, machine.with_budget(budget_bytes), arena_pages)
-    stays = resident(trace, machine, everything)
     return replace(
-        stays,
+        resident(trace, machine, peak(live_bytes(trace, page_size_of(machine)))),
         planner=NEXT_USE,
         status=PlanStatus.FEASIBLE,
         budget_bytes=budget_bytes,

@@ -49,9 +49,9 @@ class Session:
 
     ``spill`` is the directory that moved storages go to, ``report`` a JSON file written at the end, ``progress``
     "auto", "plain" or "off". ``policy`` is how to decide what moves when: a planner's name, by default "ebbtide", or
-    an online policy's, such as "demand" or "lru", for no plan. ``trace`` is the file that a recorded step is written to: the one that is planned or, without
-    ``fast``, the third, while plain PyTorch allocates. What is not given comes from ``settings``, by default the
-    ``EBBTIDE_...`` variables.
+    for no plan an online policy's, such as "demand" or "lru". ``trace`` is the file that a recorded step is written to:
+    the one that is planned or, without ``fast``, the third, while plain PyTorch allocates. What is not given comes from
+    ``settings``, by default the ``EBBTIDE_...`` variables.
     Raises SettingError for what cannot be understood; entering raises SpillError, PlatformError, or BudgetError.
     """
 
@@ -217,7 +217,7 @@ class Session:
         from ebbtide.runtime.planning import Planning
 
         policy, files = self._settings.policy, Files.of(self._settings)
-        if files.plan is None and not is_planned(policy):
+        if not is_planned(policy):
             files.check_unused()
             return None
         planner = planner_named(policy) if files.plan is None else planner_from(files.plan)
