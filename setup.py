@@ -29,7 +29,6 @@ def native_files(pattern: str, *parts: str) -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for part in parts for path in (ROOT / "native" / part).glob(pattern))
 
 
-
 def stop(problem: str, remedy: str) -> SystemExit:
     return SystemExit(f"\nEbbtide cannot be built here: {problem}.\nWhat to do: {remedy}.\n")
 

@@ -37,7 +37,7 @@ def _sizes() -> list[int]:
 
 
 def _step(weights: list[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Reads, writes and copies, at each moment of one storage (of two in a copy), in an order that is always the same."""
+    """Reads, writes and copies, each of one storage (of two in a copy), in an order that is always the same."""
     chance = random.Random(3)
     copies: list[torch.Tensor] = []
     for _ in range(90):
@@ -84,9 +84,7 @@ def known_step(policy: str, arena_bytes: int) -> Moved:
         same = _train(session) == plain
     recording = recordings[0]
     step = captured(recording, "known", count_flops)
-    spans = zip(
-        *(recording[f"span_{name}"].tolist() for name in ("asked_ns", "lane", "tick", "storage")), strict=True
-    )
+    spans = zip(*(recording[f"span_{name}"].tolist() for name in ("asked_ns", "lane", "tick", "storage")), strict=True)
     moves = [(lane, (tick, step.numbers[row])) for _, lane, tick, row in sorted(spans) if lane in (OUT, BACK)]
     return Moved(
         step.trace,

@@ -83,7 +83,7 @@ def planner_named(policy: str) -> Planner:
 def without_commands(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     """All storages stay, so no command moves one: what the decider then knows is when each is used next.
 
-    The predicted time is that of Belady's rule in the simulator. Not a plan that keeps the budget: that is the decider's.
+    The predicted time is that of Belady's rule in the simulator. It keeps no budget: that is left to the decider.
     """
     found = simulate_policy(NEXT_USE, trace, machine.with_budget(budget_bytes), arena_pages)
     return replace(

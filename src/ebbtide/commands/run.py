@@ -13,7 +13,7 @@ from ebbtide.commands.program import ProgramCommand, warn_in_one_line
     "--fast", metavar="SIZE|P%", help="Bound the process (8GiB), or the tensors to a share of their peak (25%)."
 )
 @click.option("--spill", metavar="DIR", help="Where tensors go when they leave memory: a directory on a local disk.")
-@click.option("--policy", metavar="NAME", help="What decides which tensor moves when: ebbtide (default), demand, lru, ...")
+@click.option("--policy", metavar="NAME", help="What decides what moves when: ebbtide (default), demand, lru, ...")
 @click.option("--plan", metavar="FILE", help="Follow this plan in place of making one.")
 @click.option("--machine", metavar="FILE", help="Plan for this machine (`ebbtide probe` writes one).")
 @click.option("--save-trace", metavar="FILE", help="Write the recorded step.")

@@ -350,6 +350,7 @@ class Run(Rooms):
 
         if self.has_room(rank, 0) and room <= began:
             return False  # it has room, so something else holds it
+
         def is_double(piece: int) -> bool:
             return is_free(piece) and bool(self.valid[piece] & ~(1 << rank))
 

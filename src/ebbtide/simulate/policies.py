@@ -1,9 +1,9 @@
 """Online policies: what a policy of the native decider leaves open, seen from one moment of a simulation.
 
 Who leaves when room is short, what counts as a use, what leaves on its own and how much is kept free: all that is
-``native/core/decider.hpp``, which the runtime asks too. Here is what only machines with several tiers have: where births
-go, and what is promoted. Policies know the past, except for ``lru-next-use``. All but those that work in place bring
-every operand to the first tier on demand, as a hardware-managed cache would.
+``native/core/decider.hpp``, which the runtime asks too. Here is what only machines with several tiers have: where
+births go, and what is promoted. Policies know the past, except for ``lru-next-use``. All but those that work in place
+bring every operand to the first tier on demand, as a hardware-managed cache would.
 """
 
 from collections.abc import Callable, Mapping
