@@ -19,7 +19,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
-NATIVE := $(wildcard native/core/*.cpp native/core/*.h* native/torch/*.cpp native/torch/*.h*)
+NATIVE := $(foreach part,core torch simulate,$(wildcard native/$(part)/*.cpp native/$(part)/*.h*))
 
 .PHONY: bench-plan calibrate demo test lint types core-test python-test browser install clean distclean
 
@@ -76,10 +76,10 @@ $(VENV)/.native: $(NATIVE) $(VENV)/.package
 	touch $@
 
 # ---- native tests ------------------------------------------------------------------------------------------------
-# native/tests is one program over native/core, built three times; exit status 0 means passed.
+# native/tests is one program over native/core and the simulator's order, built three times; exit status 0 means passed.
 
 CXX := $(if $(filter default,$(origin CXX)),g++,$(CXX))
-CORE := $(wildcard native/core/*.cpp)
+CORE := $(wildcard native/core/*.cpp) native/simulate/order.cpp
 CORE_TESTS := $(wildcard native/tests/*.cpp)
 CORE_VARIANTS := plain asan tsan
 CORE_FLAGS := -std=c++20 -g -pthread -Wall -Wextra -Inative -MMD -MP

@@ -1,4 +1,5 @@
-"""Builds ``ebbtide._torch``, the one native module, against the torch of the interpreter that is installed into.
+"""Builds the native modules: ``ebbtide._torch`` against the torch of the interpreter that is installed into, and
+``ebbtide._decider``, for the simulator, which loads no torch (it is compiled with the pybind11 that torch brings).
 
 torch is never imported and never a build requirement: under an isolated build its files are found through the target
 interpreter's own paths, so ``pip install .`` neither fetches a second torch nor links against the wrong one.
@@ -22,12 +23,10 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).resolve().parent
 TORCH_VERSION = "2.13"
 JOBS = 2
-SOURCES = sorted(
-    str(path.relative_to(ROOT)) for part in ("core", "torch") for path in (ROOT / "native" / part).glob("*.cpp")
-)
-HEADERS = sorted(
-    str(path.relative_to(ROOT)) for part in ("core", "torch") for path in (ROOT / "native" / part).glob("*.h*")
-)
+
+
+def native_files(pattern: str, *parts: str) -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for part in parts for path in (ROOT / "native" / part).glob(pattern))
 
 
 def stop(problem: str, remedy: str) -> SystemExit:
@@ -105,8 +104,9 @@ class BuildNative(build_ext):
         torch = find_torch()
         for headers in ("include", "include/torch/csrc/api/include"):
             ext.extra_compile_args += ["-isystem", str(torch / headers)]  # whose warnings are not ours
-        ext.library_dirs.append(str(torch / "lib"))
-        ext.extra_link_args.append(f"-Wl,-rpath,$ORIGIN/{self.libraries_from_module(torch)}")
+        if ext.libraries:
+            ext.library_dirs.append(str(torch / "lib"))
+            ext.extra_link_args.append(f"-Wl,-rpath,$ORIGIN/{self.libraries_from_module(torch)}")
         self.compiler.compile = self.compile_stale
         super().build_extension(ext)
 
@@ -144,19 +144,30 @@ class BuildNative(build_ext):
         return list(objects)
 
 
+def extension(name: str, sources: list[str], *parts: str, libraries: tuple[str, ...] = ()) -> Extension:
+    """All are compiled alike, since they share objects."""
+    return Extension(
+        f"ebbtide.{name}",
+        sources=sources,
+        depends=native_files("*.h*", "core", *parts),
+        include_dirs=["native"],
+        define_macros=[("TORCH_EXTENSION_NAME", "_torch"), ("_GLIBCXX_USE_CXX11_ABI", "1"), ("NDEBUG", None)],
+        libraries=list(libraries),
+        extra_compile_args=["-std=c++20", "-O2", "-g1", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"],
+        extra_link_args=["-pthread"],
+        language="c++",
+    )
+
+
 setup(
     ext_modules=[
-        Extension(
-            "ebbtide._torch",
-            sources=SOURCES,
-            depends=HEADERS,
-            include_dirs=["native"],
-            define_macros=[("TORCH_EXTENSION_NAME", "_torch"), ("_GLIBCXX_USE_CXX11_ABI", "1"), ("NDEBUG", None)],
-            libraries=["c10", "torch_cpu", "torch_python"],
-            extra_compile_args=["-std=c++20", "-O2", "-g1", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"],
-            extra_link_args=["-pthread"],
-            language="c++",
-        )
+        extension(
+            "_torch",
+            native_files("*.cpp", "core", "torch"),
+            "torch",
+            libraries=("c10", "torch_cpu", "torch_python"),
+        ),
+        extension("_decider", ["native/core/decider.cpp", *native_files("*.cpp", "simulate")], "simulate"),
     ],
     cmdclass={"build_ext": BuildNative},
 )

@@ -21,8 +21,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "whole_file": set(),
     "settings": BASE,
     "ir": BASE,
+    "_decider": set(),  # native code without torch
     "planners": IR | {"simulate"},
-    "simulate": IR,
+    "simulate": IR | {"_decider"},
     "machines": IR,
     "analysis": IR,
     "report": IR | {"analysis"},

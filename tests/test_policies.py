@@ -1,80 +1,97 @@
-"""Every policy on real training: the same bits, its schedule followed, and bytes that moved.
+"""Online policies in the runtime: the decider does there what it does in the simulator, and changes no bit."""
 
-``docs/planners.md`` says how each maps onto memory and a file.
-"""
-
-import json
-import sys
-from pathlib import Path
+from array import array
+from dataclasses import replace
 
 import child
 import pytest
-from command import EBBTIDE, TRAIN_MLP, run
+from cases_planners import disk
+from cases_policies import KIB, Moved
 
-from ebbtide.planners import BUILT_IN
-from ebbtide.policies import DEMAND
+import ebbtide
+from ebbtide._decider import POLICIES as RULES
+from ebbtide._decider import Order
+from ebbtide.errors import SettingError
+from ebbtide.ir.occupancy import arena_pages
+from ebbtide.ir.schedule import Schedule
+from ebbtide.ir.trace import Trace
+from ebbtide.policies import is_planned
+from ebbtide.settings import Settings
+from ebbtide.simulate import POLICIES
+from ebbtide.simulate.engine import Run
 
 SMALLEST = {"EBBTIDE_MIN_STORAGE": "4096"}
-FAST = dict.fromkeys((*BUILT_IN, DEMAND), "50%") | {
-    "10cache": "70%",  # leaves activations in memory
-    "autotm-static": "93%",  # leaves in memory what any operation uses
-    "resident": "100%",
-    "zero-infinity": "70%",  # leaves activations in memory
-}
-MAY_EXCEED = (
-    "ati-outliers",
-    "tiertrain",
-)  # whose sources have no rule that keeps a budget: the arena keeps it for them
 
 
-@pytest.mark.parametrize("policy", FAST)
-def test_a_policy_trains_a_model_to_the_same_bits(policy: str) -> None:
-    verdict, report, evicted_bytes, said = child.run(
-        "cases_plans:compare_under_policy", policy, FAST[policy], env=SMALLEST
-    )
-    assert verdict.differences == ()
-    assert said == []
-    assert not verdict.budget_violated
-    assert verdict.modes == ("recorded",) * 2 + ("demand" if policy == DEMAND else "planned",) * 4
-    if policy != DEMAND:
-        assert report.plan.planner == policy
-        assert report.plan.status in ("optimal", "feasible", "stopped", *(["over_budget"] * (policy in MAY_EXCEED)))
-    fetched_bytes = sum(verdict.fetched_bytes.values())
-    if policy == "resident":  # nothing moves, which is all it does
-        assert (evicted_bytes, fetched_bytes) == (0, 0)
-    elif policy == "autotm-static":  # what no operation uses leaves once and for all
-        assert (evicted_bytes, fetched_bytes) == (4 * 512 * 512 * 4, 0)
-    else:
-        assert min(evicted_bytes, fetched_bytes) > 8 * 2**20
+class Logged(Run):
+    """Notes the copies it starts: (tick, storage) out of the first tier, and into it."""
+
+    written: list[tuple[int, int]]
+    fetched: list[tuple[int, int]]
+
+    def _put(self, piece: int, source: int, target: int, due: int, demanded: bool = False) -> None:
+        (self.written if source == 0 else self.fetched).append((self.at % self.n_ticks, self.pieces.storage[piece]))
+        super()._put(piece, source, target, due, demanded)
 
 
-def test_a_plan_made_from_a_saved_trace_is_followed(tmp_path: Path) -> None:
-    policy = "g10"
-    size = ["--width", "512", "--depth", "4", "--rows", "512", "--steps", "5"]
-    trace, plan, report, *results = (tmp_path / name for name in ("step.trace", "step.plan", "report", "0", "1", "2"))
-    commands = [
-        [sys.executable, TRAIN_MLP, *size, "--result", results[0]],
-        [EBBTIDE, "run", "--fast", "50%", "--save-trace", trace, TRAIN_MLP, *size, "--result", results[1]],
-        [EBBTIDE, "plan", trace, "--fast", "45%", "--policy", policy, "-o", plan],
-        [EBBTIDE, "run", "--fast", "50%", "--plan", plan, "--report", report, TRAIN_MLP, *size, "--result", results[2]],
-    ]
-    for command in commands:
-        finished = run(*map(str, command))
-        assert finished.returncode == 0, finished.stderr
-    assert results[0].read_text() == results[1].read_text() == results[2].read_text()
-    found = json.loads(report.read_text())
-    assert found["plan"]["planner"] == policy
-    assert [step["mode"] for step in found["steps"]] == ["recorded"] * 2 + ["planned"] * 3
-    assert all(step["fetched_bytes"]["total"] > 0 for step in found["steps"][2:])
+def simulated(policy: str, trace: Trace, budget: int) -> Logged:
+    nothing = Schedule(trace.signature(), len(trace.ticks), ())
+    run = Logged(nothing, trace, disk().with_budget(budget), arena_pages, POLICIES[policy]())
+    for is_last in (False, False, True):
+        run.written, run.fetched = [], []
+        run.step(is_last)
+    return run
 
 
-def test_several_spill_directories_share_what_moves_and_change_no_bit(tmp_path: Path) -> None:
-    directories = [str(tmp_path.resolve() / name) for name in ("one", "two", "three")]
-    for directory in directories:
-        Path(directory).mkdir()
-    verdict, pages = child.run("cases_plans:compare_over_directories", directories, env=SMALLEST)
-    assert verdict.differences == ()
-    assert verdict.modes[2:] == ("planned",) * 4
-    assert sum(verdict.fetched_bytes.values()) > 0
-    assert all(count > 256 for count in pages.values()), pages
-    assert [list(Path(directory).iterdir()) for directory in directories] == [[], [], []]
+@pytest.mark.parametrize("budget", [640 * KIB, 1000 * KIB])
+@pytest.mark.parametrize("policy", ["lru", "lru-next-use"])
+def test_the_runtime_moves_what_the_simulator_says_in_that_order(policy: str, budget: int) -> None:
+    moved: Moved = child.run("cases_policies:known_step", policy, budget, env=SMALLEST)
+    assert moved.same_bits
+    found = simulated(policy, moved.trace, budget)
+    assert len(moved.fetched) > 10
+    assert len(moved.written) > 5
+    assert moved.fetched == found.fetched
+    assert moved.written == found.written
+
+
+def test_every_online_policy_trains_with_the_same_bits() -> None:
+    fetched = {}
+    for policy in POLICIES:
+        env = SMALLEST | {"EBBTIDE_POLICY": policy}
+        verdict = child.run("same_bits:compare", "gpt2-adamw-fused", "50%", 4, env=env)
+        assert verdict.differences == ()
+        assert not verdict.budget_violated, verdict.trouble
+        mode = "planned" if policy == "lru-next-use" else "demand"
+        assert verdict.modes == ("recorded",) * 2 + (mode,) * 2
+        assert sum(verdict.evicted_bytes.values()) > 0
+        fetched[policy] = sum(verdict.fetched_bytes.values())
+    assert 0 < fetched["lru-next-use"] < fetched["lru"] < fetched["evict-all"]
+
+
+def test_a_policy_that_plans_nothing_has_no_plan_to_save() -> None:
+    settings = replace(Settings(), policy="lru", save_plan="a.plan", arena_bytes=2**20)
+    with pytest.raises(SettingError, match="an online policy makes no plan"), ebbtide.Session(settings=settings):
+        pass
+
+
+def test_an_unknown_policy_is_an_error_that_names_planners_and_online_policies() -> None:
+    with pytest.raises(SettingError, match=r"there is no policy 'mru'; there are demand, lru, .*zero-infinity"):
+        is_planned("mru")
+
+
+def test_columns_that_do_not_fit_are_refused() -> None:
+    column, short, flags = array("Q", [1, 1]), array("q", [0]), array("B", [1, 1])
+    signed = array("q", [0, 0])
+    nothing = array("Q", [0, 0])
+    rest = {"valid": column, "leaving": nothing, "nbytes": column, "moves": flags, "visitor": flags}
+    with pytest.raises(ValueError, match="differ in length"):
+        Order(RULES["lru"], 1, last_use=short, next_use=signed, **rest)
+    with pytest.raises(ValueError, match="8 bytes"):
+        Order(RULES["lru"], 1, last_use=flags, next_use=signed, **rest)
+    order = Order(RULES["lru"], 1, last_use=signed, next_use=signed, **rest)
+    assert order.victims(0, 1, 0, lambda piece: piece == 1) == [1]
+    with pytest.raises(IndexError):
+        order.changed(2)
+    with pytest.raises(IndexError):
+        order.victims(1, 1, 0, lambda piece: True)

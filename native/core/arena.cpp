@@ -70,7 +70,8 @@ void* Arena::allocate(std::size_t nbytes) {
   Shape shape = shape_of(nbytes);
   Region& r = region(shape);
   reserve_spill(nbytes, shape);
-  if (!claim(lock, shape)) no_room(nbytes);
+  bool found_room = try_claim(shape);
+  if (!found_room && !claim(lock, shape)) no_room(nbytes);
   Run place = r.take(shape.pages);
   BlockId id = blocks_.create();
   if (id == kNoBlock) {
@@ -88,6 +89,7 @@ void* Arena::allocate(std::size_t nbytes) {
   b.state = State::Dirty;
   b.kind = in_step_ ? Kind::Activation : Kind::Other;
   b.born_in_step = in_step_;
+  b.visitor = !found_room;
   b.last_use = ++stamp_;
   blocks_.add_live(id);
   live_ += nbytes;
@@ -96,7 +98,7 @@ void* Arena::allocate(std::size_t nbytes) {
   bool in_operator = this_thread.arena == this && !this_thread.operators.empty();
   born(id, in_operator);
   if (in_operator) pin(this_thread, id, Access::Write, true, nbytes);
-  if (pressure_ && !replay_.active()) evict_ahead();
+  if ((pressure_ || policy_.ahead_of_pressure) && !replay_.active()) evict_ahead();
   return b.address;
 }
 
@@ -234,7 +236,8 @@ void Arena::pin(OperatorStack& stack, BlockId id, Access access, bool born_here,
   stack.pins.push_back({id, b.generation, b.pinned_by, b.recorded, clock_.tick, access, born_here, moved});
   ++b.pins;
   b.pinned_by = op.serial;
-  b.last_use = ++stamp_;
+  ++stamp_;
+  if (++accesses_ % policy_.sees_every == 0) b.last_use = stamp_;
   op.bytes += b.held;
   op.peak = std::max(op.peak, op.bytes);
 }
@@ -259,6 +262,7 @@ void Arena::leave() {
       stack.pins[kept++] = pin;
     } else {
       unpin(pin);
+      if (b.generation == pin.generation) depart(pin.id);
     }
   }
   stack.pins.resize(kept);
@@ -274,7 +278,7 @@ void Arena::unpin(const Pin& pin) {
   --b.pins;
   b.pinned_by = pin.pinned_by_before;
   if (pin.born_here) b.born_in_operator = false;
-  b.last_use = stamp_;
+  if (policy_.sees_every == 1) b.last_use = stamp_;
 }
 
 void Arena::remember_need(const char* name, std::uint64_t bytes) {

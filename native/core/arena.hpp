@@ -100,6 +100,7 @@ class Arena {
 
   // --- budget; 0 = unbounded
   void set_limits(std::uint64_t arena_bytes, std::uint64_t process_bytes);
+  void set_policy(const Policy& policy);  // who leaves where no schedule says so
   void set_chaos(double rate, std::uint64_t seed);
   void set_watchdog(std::int64_t ns);
 
@@ -154,6 +155,7 @@ class Arena {
   std::uint64_t release_warm(std::uint64_t bytes, const Shape& shape);
   void trim();
   void evict_ahead();
+  void depart(BlockId id);
   std::uint64_t start_evictions(std::uint64_t needed, Shield up_to);
   std::uint64_t age(BlockId id) const;
   bool may_leave(const Block& b) const;
@@ -236,6 +238,8 @@ class Arena {
   std::uint64_t leaving_ = 0;        // bytes of blocks in state Writing that go when they are written
   unsigned busy_transfers_ = 0;
   std::uint64_t changes_ = 0;
+  Policy policy_ = kDemand;
+  std::uint64_t accesses_ = 0;       // of operators; the policy may see only some of them
   std::uint64_t stamp_ = 0;          // the clock of recency
   std::uint64_t tick_stamp_ = 0;     // its value when the current operator began
   std::uint64_t serial_ = 0;         // of operators

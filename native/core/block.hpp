@@ -41,6 +41,7 @@ struct Block {
   bool close_anyway = false;   // chaos: take the pages even from under an operator
   bool inherited = false;      // a forked child may share its pages
   bool born_in_operator = false;  // and that operator has not ended yet
+  bool visitor = false;        // it found no room at its birth, or lost it since
   bool stays = false;          // the schedule wants it written, but not gone
   bool prefetched = false;     // its fetch, under way or waiting for room, was the schedule's idea
   int read_error = 0;          // of its last fetch

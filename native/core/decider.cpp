@@ -4,21 +4,25 @@
 
 namespace ebbtide {
 
-namespace {
-
-// Larger leaves earlier: age per unit of what its return trip costs.
-double regret_free_age(const Candidate& c, MoveCosts costs) {
-  return (static_cast<double>(c.age) + 1.0) / (costs.read + (c.clean ? 0.0 : costs.write));
+const Policy* find_policy(std::string_view name) {
+  auto found = std::ranges::find(kPolicies, name, &Policy::name);
+  return found == std::end(kPolicies) ? nullptr : found;
 }
 
-}  // namespace
-
-std::size_t choose_victims(std::span<Candidate> candidates, std::uint64_t needed, MoveCosts costs) {
+std::size_t choose_victims(std::span<Candidate> candidates, std::uint64_t needed, const Policy& policy,
+                           MoveCosts costs) {
+  // Age per unit of what the return trip costs.
+  auto rank = [&](const Candidate& c) {
+    double cost = costs.read + (c.clean ? 0.0 : costs.write);
+    return (static_cast<double>(c.age) + 1.0) / (policy.weighs_cost ? cost : 1.0);
+  };
+  bool visitors_first = policy.departs == Departs::Visitors;
   auto leaves_later = [&](const Candidate& a, const Candidate& b) {
     if (a.shield != b.shield) return a.shield > b.shield;
-    double age_a = regret_free_age(a, costs);
-    double age_b = regret_free_age(b, costs);
-    return age_a != age_b ? age_a < age_b : a.id > b.id;  // a total order: the same input, the same victims
+    if (visitors_first && a.visitor != b.visitor) return b.visitor;
+    double rank_a = rank(a);
+    double rank_b = rank(b);
+    return rank_a != rank_b ? rank_a < rank_b : a.id > b.id;  // a total order: the same input, the same victims
   };
   // A heap in place of a sort: most calls need a few victims among thousands.
   std::make_heap(candidates.begin(), candidates.end(), leaves_later);
@@ -33,6 +37,23 @@ std::size_t choose_victims(std::span<Candidate> candidates, std::uint64_t needed
   }
   std::reverse(candidates.begin(), candidates.end());
   return count;
+}
+
+bool departs(const Policy& policy, bool visitor) {
+  return policy.departs == Departs::Everything || (policy.departs == Departs::Visitors && visitor);
+}
+
+namespace {
+std::uint64_t share(double of_budget, std::uint64_t budget) {
+  return static_cast<std::uint64_t>(of_budget * static_cast<double>(budget));
+}
+}  // namespace
+
+std::uint64_t batch_bytes(const Policy& policy, std::uint64_t budget) { return share(policy.batch, budget); }
+
+std::uint64_t ahead_bytes(const Policy& policy, std::uint64_t budget, std::uint64_t free) {
+  if (free >= std::min(share(policy.low, budget), policy.most_ahead)) return 0;
+  return std::min(share(policy.high, budget), policy.most_ahead) - free;
 }
 
 }  // namespace ebbtide

@@ -1,13 +1,11 @@
-// Whom to evict: a pure function of what has been seen. It touches no memory but its arguments and makes no system
-// call, so the same code can be driven by a simulator, and by tests.
-//
-// It ranks by age over the cost of the round trip: of two storages equally long unused, the clean one leaves first,
-// because it leaves without a write. Age is the time since the last use, or, where a schedule knows, until the next.
+// Whom to evict, and when: pure functions of what has been seen. They touch no memory but their arguments and make no
+// system call. The arena asks them, and so does the simulator (ebbtide._decider), so that one code decides in both.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "types.hpp"
 
@@ -20,12 +18,49 @@ enum class Shield : std::uint8_t {
   Outer,    // an operand of an operator that is waiting for an inner one
 };
 
+// What age is: the time since the last use, or, for whoever knows it, until the next.
+enum class Age : std::uint8_t { SinceUse, UntilUse };
+
+// What leaves as soon as its operation has ended, whether or not room is short. A visitor is a storage that found no
+// room at its birth, or lost it since: it comes for its operations only.
+enum class Departs : std::uint8_t { Nothing, Visitors, Everything };
+
+// A policy is these settings. Shares are of the budget.
+struct Policy {
+  std::string_view name;
+  Age age = Age::SinceUse;
+  bool weighs_cost = false;       // of two equally old, the clean one leaves first: it leaves without a write
+  Departs departs = Departs::Nothing;
+  std::uint32_t sees_every = 1;   // one access in so many counts as a use
+  double batch = 0;               // where room is short, so much more is made
+  double low = 0, high = 0;       // when less than low is free, evictions begin ahead of need until high is
+  std::uint64_t most_ahead = ~std::uint64_t{0};  // bytes that are kept free at most
+  bool ahead_of_pressure = false;  // also before room has ever been short
+};
+
+// The one that runs without another.
+inline constexpr Policy kDemand{.name = "demand", .weighs_cost = true, .batch = 1.0 / 64, .low = 1.0 / 16,
+                                .high = 1.0 / 16, .most_ahead = std::uint64_t{256} << 20};
+
+inline constexpr Policy kPolicies[] = {
+    kDemand,
+    {.name = "lru"},                                                 // AutoTM's 2LM, by storages
+    {.name = "lru-next-use", .age = Age::UntilUse},                  // Belady, 1966
+    {.name = "first-touch", .departs = Departs::Visitors},           // AutoTM's NUMA baseline
+    {.name = "reactive", .sees_every = 4, .low = 0.02, .high = 0.05, .ahead_of_pressure = true},  // after TPP
+    {.name = "evict-all", .departs = Departs::Everything},
+};
+
+// nullptr: there is none of this name.
+const Policy* find_policy(std::string_view name);
+
 struct Candidate {
   BlockId id;
   Shield shield;
   bool clean;
   std::uint64_t bytes;
-  std::uint64_t age;  // larger leaves earlier; in one unit for all candidates
+  std::uint64_t age;  // as the policy has it; larger leaves earlier; in one unit for all candidates
+  bool visitor = false;
 };
 
 // The price of moving, in any one unit per byte.
@@ -35,7 +70,16 @@ struct MoveCosts {
 };
 
 // Reorders `candidates` so that the first n cover `needed` bytes with as little regret as is known; returns n
-// (all of them when even that is too little).
-std::size_t choose_victims(std::span<Candidate> candidates, std::uint64_t needed, MoveCosts costs);
+// (all of them when even that is too little). By shield, visitors first where the policy has any, by age (over the cost
+// of the round trip where the policy weighs it), by id.
+std::size_t choose_victims(std::span<Candidate> candidates, std::uint64_t needed, const Policy& policy,
+                           MoveCosts costs = {});
+
+// Whether it leaves when its operation has ended.
+bool departs(const Policy& policy, bool visitor);
+
+// How much to evict beyond what is needed at once, and ahead of need when `free` bytes of the budget are or will be.
+std::uint64_t batch_bytes(const Policy& policy, std::uint64_t budget);
+std::uint64_t ahead_bytes(const Policy& policy, std::uint64_t budget, std::uint64_t free);
 
 }  // namespace ebbtide

@@ -10,9 +10,6 @@ namespace ebbtide {
 namespace {
 constexpr auto kGovernorPeriod = std::chrono::milliseconds(10);
 constexpr std::int64_t kMeasureEvery = 1'000'000;  // ns
-// Writing ahead of need once room is short: enough for a few allocations, not so much that things are moved in vain.
-constexpr std::uint64_t kAheadShare = 16;
-constexpr std::uint64_t kAheadMost = std::uint64_t{256} << 20;
 }  // namespace
 
 void Arena::account(std::int64_t bytes) {
@@ -90,7 +87,7 @@ Arena::Outcome Arena::make_room(Lock& lock, Shape shape) {
   std::uint64_t coming = (limit_ > held_ ? limit_ - held_ : 0) + warm_bytes() + leaving_;
   std::uint64_t failures = write_failures_;
   if (coming < needed) {
-    std::uint64_t started = start_evictions(needed - coming + limit_ / 64, Shield::Outer);
+    std::uint64_t started = start_evictions(needed - coming + batch_bytes(policy_, limit_), Shield::Outer);
     if (write_failures_ != failures) return Outcome::SpillFailed;
     if (started > 0 && leaving_ == 0) return Outcome::Progress;  // clean ones leave at once
   }
@@ -129,22 +126,34 @@ std::uint64_t Arena::start_evictions(std::uint64_t needed, Shield up_to) {
     const Block& b = blocks_[id];
     if (!may_leave(b) || held_by_operator(b)) continue;
     Shield shield = b.pins > 0 ? Shield::Outer : b.last_use >= tick_stamp_ ? Shield::ThisTick : Shield::None;
-    if (shield <= up_to) candidates_[count++] = {id, shield, b.state == State::Clean, b.held, age(id)};
+    if (shield <= up_to) candidates_[count++] = {id, shield, b.state == State::Clean, b.held, age(id), b.visitor};
   }
   auto candidates = candidates_.first(count);
-  std::size_t victims = choose_victims(candidates, needed, MoveCosts{});
+  std::size_t victims = choose_victims(candidates, needed, policy_);
   std::uint64_t started = 0;
   for (const Candidate& victim : candidates.first(victims)) {
-    if (start_evict(victim.id)) started += victim.bytes;
+    if (!start_evict(victim.id)) continue;
+    blocks_[victim.id].visitor = true;
+    started += victim.bytes;
   }
   return started;
 }
 
 void Arena::evict_ahead() {
   if (limit_ == 0 || held_ > limit_) return;
-  std::uint64_t wanted = std::min(limit_.load() / kAheadShare, kAheadMost);
   std::uint64_t coming = limit_ - held_ + warm_bytes() + leaving_;
-  if (coming < wanted) start_evictions(wanted - coming, Shield::None);
+  if (std::uint64_t wanted = ahead_bytes(policy_, limit_, coming); wanted > 0) start_evictions(wanted, Shield::None);
+}
+
+// An operator that used it has ended.
+void Arena::depart(BlockId id) {
+  const Block& b = blocks_[id];
+  if (limit_ != 0 && b.pins == 0 && departs(policy_, b.visitor) && may_leave(b)) start_evict(id);
+}
+
+void Arena::set_policy(const Policy& policy) {
+  Lock lock(mutex_);
+  policy_ = policy;
 }
 
 // Back under the limit, as far as that is possible without waiting.

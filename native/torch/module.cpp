@@ -35,7 +35,10 @@ py::tuple as_tuple(const std::array<T, N>& values) {
 }
 
 void start(const std::vector<std::string>& spill_dirs, std::uint64_t arena_bytes, std::uint64_t process_bytes, std::size_t min_bytes,
-           unsigned io_threads, std::int64_t watchdog_ns, double chaos_rate, std::uint64_t chaos_seed) {
+           unsigned io_threads, std::int64_t watchdog_ns, double chaos_rate, std::uint64_t chaos_seed,
+           const std::string& policy) {
+  const Policy* chosen = find_policy(policy);
+  if (chosen == nullptr) throw std::invalid_argument("no such policy: " + policy);
   if (the_arena() == nullptr) {
     Options options;
     options.spill_directories = spill_dirs;
@@ -52,6 +55,7 @@ void start(const std::vector<std::string>& spill_dirs, std::uint64_t arena_bytes
   arena().reset_trouble();
   arena().set_watchdog(watchdog_ns);
   arena().set_chaos(chaos_rate, chaos_seed);
+  arena().set_policy(*chosen);
   the_allocator()->min_bytes = min_bytes;
   the_allocator()->on = true;
   py::gil_scoped_release unlocked;
@@ -227,7 +231,8 @@ bool is_resident(const at::Tensor& tensor) {
 PYBIND11_MODULE(_torch, m) {
   m.attr("KINDS") = py::make_tuple("parameter", "gradient", "optimizer_state", "activation", "other");
   m.def("start", &start, py::kw_only(), py::arg("spill_dirs"), py::arg("arena_bytes"), py::arg("process_bytes"),
-        py::arg("min_bytes"), py::arg("io_threads"), py::arg("watchdog_ns"), py::arg("chaos_rate"), py::arg("chaos_seed"));
+        py::arg("min_bytes"), py::arg("io_threads"), py::arg("watchdog_ns"), py::arg("chaos_rate"), py::arg("chaos_seed"),
+        py::arg("policy"));
   m.def("stop", [] {
     arena().set_chaos(0.0, 0);
     the_allocator()->on = false;

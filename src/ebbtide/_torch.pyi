@@ -62,9 +62,11 @@ def start(
     watchdog_ns: int,
     chaos_rate: float,
     chaos_seed: int,
+    policy: str,
 ) -> None:
     """Manage CPU storages of ``min_bytes`` and more from now on (0 = no bound). A later call sets a new budget.
 
+    ``policy`` says who is evicted where no schedule does: a name in ``_decider.POLICIES``, else ValueError.
     Raises RuntimeError when a spill directory cannot be used (the text says why and what to do).
     """
 

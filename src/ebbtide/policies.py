@@ -1,24 +1,29 @@
 """What a session plans with: a planner by its name or a plan from a file, a machine from a file or from a probe."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ebbtide.errors import FileFormatError, PlanError, SettingError
 from ebbtide.ir.check import require_valid
 from ebbtide.ir.files import load, save
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.occupancy import arena_pages
-from ebbtide.ir.plan import Plan
+from ebbtide.ir.occupancy import arena_pages, live_bytes, peak
+from ebbtide.ir.plan import Plan, PlanStatus
 from ebbtide.ir.timeline import Timeline
 from ebbtide.ir.trace import Trace
 from ebbtide.machines import find_machine
 from ebbtide.planners import PLANNERS, plan
-from ebbtide.planners.base import Planner
+from ebbtide.planners.base import Planner, page_size_of
+from ebbtide.planners.resident import resident
 from ebbtide.settings import Settings
+from ebbtide.simulate import POLICIES, simulate_policy
 
 DEMAND = "demand"
-"""The policy that plans nothing: every fetch is forced."""
+"""The policy that plans nothing and names none of the others: every fetch is forced."""
+
+NEXT_USE = "lru-next-use"
+"""The online policy that has to know the step: it is recorded, and then followed without a command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,7 @@ class Files:
         """Raises SettingError where something was asked for that demand mode does not have."""
         if any((self.plan, self.save_trace, self.save_plan, self.save_timeline)):
             raise SettingError(
-                "the policy demand makes no plan: choose another to read or save a plan, a trace or a timeline"
+                "an online policy makes no plan: choose a planner to read or save a plan, a trace or a timeline"
             )
 
     def save(self, trace: Trace, made: Plan) -> None:
@@ -55,11 +60,40 @@ class Files:
         return None if path is None else lambda timeline: save(timeline, path)
 
 
+def is_planned(policy: str) -> bool:
+    """Whether steps are recorded for it. Raises SettingError for a name of neither a planner nor an online policy."""
+    if policy not in PLANNERS and policy not in POLICIES:
+        raise SettingError(f"there is no policy {policy!r:.80}; there are {', '.join((*POLICIES, *PLANNERS))}")
+    return policy in PLANNERS or policy == NEXT_USE
+
+
+def decider_policy(policy: str) -> str:
+    """Who is evicted where no schedule says so: the native decider's name for it."""
+    return policy if policy in POLICIES else DEMAND
+
+
 def planner_named(policy: str) -> Planner:
     """Raises SettingError when there is none."""
-    if policy not in PLANNERS:
-        raise SettingError(f"there is no policy {policy!r:.80}; there are {', '.join((DEMAND, *PLANNERS))}")
+    if policy == NEXT_USE:
+        return without_commands
+    is_planned(policy)
     return lambda trace, machine, budget_bytes: plan(policy, trace, machine, budget_bytes)
+
+
+def without_commands(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
+    """All storages stay, so no command moves one: what the decider then knows is when each is used next.
+
+    The predicted time is that of Belady's rule in the simulator. It keeps no budget: that is left to the decider.
+    """
+    found = simulate_policy(NEXT_USE, trace, machine.with_budget(budget_bytes), arena_pages)
+    return replace(
+        resident(trace, machine, peak(live_bytes(trace, page_size_of(machine)))),
+        planner=NEXT_USE,
+        status=PlanStatus.FEASIBLE,
+        budget_bytes=budget_bytes,
+        predicted_ns=max(found.step_ns, trace.step_ns),
+        lower_bound_ns=trace.step_ns,
+    )
 
 
 def planner_from(path: Path) -> Planner:

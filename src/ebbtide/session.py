@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from ebbtide.errors import EbbtideWarning, SessionError, SettingError
 from ebbtide.machines import find_machine
-from ebbtide.policies import DEMAND, Files, machine_for, planner_from, planner_named
+from ebbtide.policies import Files, decider_policy, is_planned, machine_for, planner_from, planner_named
 from ebbtide.report.run_report import FORMAT, VERSION, RunReport
 from ebbtide.report.summary import render_summary
 from ebbtide.runtime import process
@@ -49,9 +49,9 @@ class Session:
 
     ``spill`` is the directory that moved storages go to, or several that share them (on disks of their own),
     ``report`` a JSON file written at the end, ``progress`` "auto", "plain" or "off". ``policy`` is how to decide what
-    moves when: a planner's name, by default "ebbtide", or "demand" for no plan. ``trace`` is the file that a recorded
-    step is written to: the one that is planned or, without ``fast``, the third, while plain PyTorch allocates. What is
-    not given comes from ``settings``, by default the ``EBBTIDE_...`` variables.
+    moves when: a planner's name, by default "ebbtide", or for no plan an online policy's, such as "demand" or "lru".
+    ``trace`` is the file that a recorded step is written to: the one that is planned or, without ``fast``, the third,
+    while plain PyTorch allocates. What is not given comes from ``settings``, by default the ``EBBTIDE_...`` variables.
     Raises SettingError for what cannot be understood; entering raises SpillError, PlatformError, or BudgetError.
     """
 
@@ -185,7 +185,8 @@ class Session:
 
         planning = self._planning(spill)
 
-        engine = Engine(bounds, self._settings, spill, planning, self._say, _warn)
+        decider = decider_policy(self._settings.policy)
+        engine = Engine(bounds, self._settings, spill, planning, decider, self._say, _warn)
         self._progress = Progress(engine.observe, self._settings.progress)
         try:
             engine.start()
@@ -212,11 +213,11 @@ class Session:
         self._recorder.start()
 
     def _planning(self, spill: Sequence[Path]) -> "Planning | None":
-        """None in demand mode. Raises SettingError for a policy, a plan or a machine that is not there."""
+        """None for an online policy. Raises SettingError for a policy, a plan or a machine that is not there."""
         from ebbtide.runtime.planning import Planning
 
         policy, files = self._settings.policy, Files.of(self._settings)
-        if policy == DEMAND:
+        if not is_planned(policy):
             files.check_unused()
             return None
         planner = planner_named(policy) if files.plan is None else planner_from(files.plan)

@@ -34,7 +34,7 @@ class Settings:
     fast: Budget | None = None  # the budget, when no argument names one
     spill: tuple[str, ...] = ()  # the directories moved storages go to, in stripes; none: a default
     report: str | None = None  # the file the report is written to
-    policy: str = "ebbtide"  # how to decide what moves when: a planner's name, or "demand" for none
+    policy: str = "ebbtide"  # how to decide what moves when: a planner's name, or an online policy's
     plan: str | None = None  # a plan's file, in place of a planner
     machine: str | None = None  # a machine's file, in place of a probe
     save_trace: str | None = None  # the file the recorded step is written to; without a budget, all that is done
@@ -128,7 +128,7 @@ KNOBS: dict[str, Knob] = {
     "EBBTIDE_FAST": Knob("fast", parse_budget, f"{SIZES_ACCEPTED}, or a percentage such as 25%"),
     "EBBTIDE_SPILL": Knob("spill", _directories, f"a directory, or several with {os.pathsep!r} between them"),
     "EBBTIDE_REPORT": Knob("report", str, "a file"),
-    "EBBTIDE_POLICY": Knob("policy", str, "demand, or the name of a planner"),
+    "EBBTIDE_POLICY": Knob("policy", str, "the name of an online policy (demand, lru, ...) or of a planner"),
     "EBBTIDE_PLAN": Knob("plan", str, "a file"),
     "EBBTIDE_MACHINE": Knob("machine", str, "a file"),
     "EBBTIDE_SAVE_TRACE": Knob("save_trace", str, "a file"),

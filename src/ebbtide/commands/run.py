@@ -19,7 +19,7 @@ from ebbtide.commands.program import ProgramCommand, warn_in_one_line
     help="Where tensors go when they leave memory: a directory on a local disk. Name one on each of several disks "
     "(--spill DIR1 --spill DIR2) to use all at once.",
 )
-@click.option("--policy", metavar="NAME", help="What decides which tensor moves when: ebbtide (default), demand, ...")
+@click.option("--policy", metavar="NAME", help="What decides what moves when: ebbtide (default), demand, lru, ...")
 @click.option("--plan", metavar="FILE", help="Follow this plan in place of making one.")
 @click.option("--machine", metavar="FILE", help="Plan for this machine (`ebbtide probe` writes one).")
 @click.option("--save-trace", metavar="FILE", help="Write the recorded step.")

@@ -40,6 +40,7 @@ class Engine:
         settings: Settings,
         spill: Sequence[Path],
         planning: Planning | None,
+        decider: str,
         say: Callable[[str], None],
         warn: Callable[[str], None],
     ) -> None:
@@ -47,6 +48,7 @@ class Engine:
         self._planning = planning
         self._settings = settings
         self._spill = spill
+        self._decider = decider
         self._say = say
         self._warn = warn
         self._hooks = OptimizerHooks(self._optimizer_built, self._optimizer_begins, self._optimizer_ended)
@@ -82,6 +84,7 @@ class Engine:
                 watchdog_ns=round(self._settings.watchdog_s * 1e9),
                 chaos_rate=self._settings.chaos_rate,
                 chaos_seed=self._settings.chaos_seed,
+                policy=self._decider,
             )
         except RuntimeError as error:
             if "address space" in str(error):  # no fault of the directory's

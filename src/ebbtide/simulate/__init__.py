@@ -3,11 +3,19 @@
 ``links`` moves bytes, ``engine`` runs the step, ``policies`` decide online, ``result`` is what comes out.
 """
 
-from ebbtide.errors import SettingError
+from ebbtide.errors import PlatformError, SettingError
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import PageSize, exact
 from ebbtide.ir.schedule import Schedule
 from ebbtide.ir.trace import Trace
+
+try:
+    import ebbtide._decider  # noqa: F401
+except ImportError as error:
+    raise PlatformError(
+        f"Ebbtide's native decider cannot be loaded ({error}): install Ebbtide again (in a clone: make install)"
+    ) from error
+
 from ebbtide.simulate.engine import Run
 from ebbtide.simulate.policies import POLICIES, Plan, Policy
 from ebbtide.simulate.recost import is_modelled, recosted

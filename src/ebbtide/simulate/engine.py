@@ -19,8 +19,11 @@ Left out: commands for storages that live for longer than a step (ValueError), p
 the runtime's own costs.
 """
 
+from array import array
+from collections.abc import Callable
 from math import inf
 
+from ebbtide._decider import Order
 from ebbtide.ir.kernels import MeasuredInPlace
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import PageSize
@@ -57,9 +60,12 @@ class Run(Rooms):
         super().__init__(trace, machine, pieces, _usable_ranks(machine, policy))
         self.policy = policy
         self.measured = MeasuredInPlace(trace, machine)
+        self._accesses = 0
+        self._was_short = False
+        """Whether room has been short in this step; ``_is_short``: or in the one before."""
+        self._is_short = False
         self.times = [float(tick.time_ns) for tick in trace.ticks]
         self._is_demanded = not (schedule.commands or schedule.begins)
-        policy.begins(self)
         self._place()
 
     # ---- the beginning -----------------------------------------------------------------------------------------------
@@ -117,7 +123,6 @@ class Run(Rooms):
                 self._die(piece)
             for command, piece in self.pieces.commands[tick]:
                 self._issue(command, piece)
-            self.policy.before(self, tick)
             self.pinned = {use[0] for use in uses[tick]}
             self.pinned.update(births[tick])
             for piece in births[tick]:
@@ -125,10 +130,13 @@ class Run(Rooms):
             self._wait(tick)
             self._compute(tick, self._use(tick))
             self.pinned = set()
+            self._depart(tick)
             self.policy.after(self, tick)
+            self._go_ahead()
             self.links.start(self.now)
             self.at += 1
         record.end(self.now, self.links)
+        self._is_short, self._was_short = self._was_short, False
 
     def _wait(self, tick: int) -> None:
         """Until the tick may begin."""
@@ -162,7 +170,8 @@ class Run(Rooms):
 
     def _use(self, tick: int) -> float:
         """The operation touches what it uses; returns how long it takes."""
-        extra_ns, policy, order, valid = 0.0, self.policy, self.order, self.valid
+        extra_ns, at, valid, last_use, next_use = 0.0, self.at, self.valid, self.last_use, self.next_use
+        every, order = self.policy.rule.sees_every, self.order
         slow: dict[int, dict[int, float]] = {}  # by rank, the share of each operand whose cost was measured
         for piece, mode, until in self.pieces.uses[tick]:
             is_valid = valid[piece]
@@ -182,7 +191,13 @@ class Run(Rooms):
                 self.record.use_in_place(rank, reads, writes)
             if mode & _WRITE and (is_valid != 1 << rank or piece in self.copies):
                 self._overwrite(piece, rank)
-            order.touch(piece, policy.key(self, piece, until))
+            next_use[piece] = at + until
+            self._accesses += 1
+            if self._accesses % every == 0:
+                self.policy.sees(self, piece)
+                last_use[piece] = at
+            if order is not None:
+                order.changed(piece)
         time_ns = self.times[tick]
         if extra_ns or slow:
             reads, writes = self.record.operand_bytes(tick)
@@ -261,17 +276,55 @@ class Run(Rooms):
             if source is not None and self._hop[source] == 0 and self.has_room(0, self.pieces.room[piece]):
                 self._put(piece, source, 0, self.at + 2 * self.n_ticks)
 
-    def make_room(self, rank: int, nbytes: float, forced: bool = True) -> None:
+    def make_room(self, nbytes: int, forced: bool = True) -> None:
         """Until so much of the first tier is free, or will be, or nothing more may leave."""
-        if self.free(rank) + self.leaving_bytes >= nbytes:
+        short = nbytes - self.free(0) - self.leaving_bytes
+        if short <= 0:
             return
-        for piece in self.order.victims(rank, self.may_leave):
+        if forced:
+            self._is_short = self._was_short = True
+            short += self.policy.rule.batch_bytes(int(self.capacity[0]))
+        for piece in self._victims(0, int(short), self.may_leave):
             if not self.evict(piece):
                 break
+            self.visitor[piece] = True
             if forced:
                 self.record.rescue()
-            if self.free(rank) + self.leaving_bytes >= nbytes:
-                break
+
+    # ---- the decider -------------------------------------------------------------------------------------------------
+
+    def _victims(self, rank: int, nbytes: int, may_leave: Callable[[int], bool]) -> list[int]:
+        if self.order is None:
+            self.order = Order(
+                self.policy.rule,
+                self.n_tiers,
+                valid=self.valid,
+                leaving=self.leaving,
+                nbytes=array("Q", self.pieces.room),
+                last_use=self.last_use,
+                next_use=self.next_use,
+                moves=array("B", self.pieces.moves),
+                visitor=self.visitor,
+            )
+        return self.order.victims(rank, nbytes, self.at, may_leave)
+
+    def _depart(self, tick: int) -> None:
+        """What leaves as soon as its operation has ended."""
+        rule = self.policy.rule
+        if not rule.some_depart:
+            return
+        for piece, _, _ in self.pieces.uses[tick]:
+            if rule.departs(bool(self.visitor[piece])) and self.may_leave(piece):
+                self.evict(piece)
+
+    def _go_ahead(self) -> None:
+        """Evicts ahead of need."""
+        rule, capacity = self.policy.rule, self.capacity[0]
+        if not rule.goes_ahead or capacity == inf or not (rule.ahead_of_pressure or self._is_short):
+            return
+        free = max(int(self.free(0)) + self.leaving_bytes, 0)
+        if ahead := rule.ahead_bytes(int(capacity), free):
+            self.make_room(free + ahead, forced=False)
 
     # ---- the safety net ----------------------------------------------------------------------------------------------
 
@@ -281,7 +334,7 @@ class Run(Rooms):
         for piece in missing:
             taken = sum(copy.taken for copy in self.copies.get(piece, ()) if copy.target == 0)
             wanted += 0 if self.valid[piece] & 1 else self.pieces.room[piece] - taken
-        self.make_room(0, wanted)
+        self.make_room(wanted)
 
     def _unstick(self, tick: int, missing: list[int]) -> None:
         """Compute waits, and nothing is under way that could help."""
@@ -305,15 +358,16 @@ class Run(Rooms):
 
         if self.has_room(rank, 0) and room <= began:
             return False  # it has room, so something else holds it
-        doubled = self.order.victims(rank, lambda piece: is_free(piece) and bool(self.valid[piece] & ~(1 << rank)))
-        for piece in doubled:
+
+        def is_double(piece: int) -> bool:
+            return is_free(piece) and bool(self.valid[piece] & ~(1 << rank))
+
+        for piece in self._victims(rank, max(int(room - began), 1), is_double):
             self._drop(piece, rank)
-            if self.free(rank) >= room:
-                return True
         if self.free(rank) > began:
             return True
         for who in (is_free, self._has_only_plans):  # the latter: two that wait for each other's room
-            for piece in self.order.victims(rank, who):
+            for piece in self._victims(rank, 1, who):
                 below = self._target(piece, rank)
                 if below is None or not self.has_room(below, self.pieces.room[piece]):
                     return False

@@ -13,7 +13,10 @@ from ebbtide.ir.schedule import Begin, Command, Schedule
 from ebbtide.ir.trace import Access, Trace
 
 NEVER = 2
-"""Steps until the next use of what is not used again."""
+"""Steps until the next use of what is not used again in its life."""
+
+NOT_AT_ALL = 2**62
+"""The tick of the first use of what is never used."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +79,7 @@ def pieces_of(schedule: Schedule, trace: Trace, ranks: dict[str, int], page_byte
     for begin in schedule.begins:
         for piece in _covered(begin, of, at, cuts):
             begins.setdefault(piece, []).append(ranks[begin.tier])
-    first_use = [NEVER * n_ticks] * len(storage)
+    first_use = [NOT_AT_ALL] * len(storage)
     uses = _uses(trace, of, first_use)
     return Pieces(storage, nbytes, room, moves, first_use, uses, births, deaths, commands, begins)
 

@@ -3,13 +3,14 @@
 ``engine`` runs a step on top of this; the rules stand there.
 """
 
+from array import array
 from collections import deque
 from math import inf
 
+from ebbtide._decider import Order
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.trace import Trace
 from ebbtide.simulate.links import Copy, Links
-from ebbtide.simulate.order import Order
 from ebbtide.simulate.pieces import Pieces
 from ebbtide.simulate.record import Record
 
@@ -24,7 +25,13 @@ class Rooms:
         self.trace, self.machine, self.pieces, self.exclusive = trace, machine, pieces, machine.exclusive
         self.n_ticks, self.n_tiers = len(trace.ticks), len(machine.tiers)
         count = len(pieces)
-        self.valid, self.held, self.leaving = [0] * count, [0] * count, [0] * count
+        self.valid, self.leaving = array("Q", bytes(8 * count)), array("Q", bytes(8 * count))
+        self.held = [0] * count
+        self.last_use = array("q", [-1] * count)
+        self.next_use = array("q", pieces.first_use)
+        """Ticks since the first step began."""
+        self.visitor = array("B", bytes(count))
+        """What found no room on the first tier at its birth, or lost it since."""
         self.copies: dict[int, list[Copy]] = {}
         self.wanted_back: set[int] = set()
         self.capacity = [inf if tier.capacity_bytes is None else tier.capacity_bytes for tier in machine.tiers]
@@ -32,7 +39,8 @@ class Rooms:
         """Room that copies in queues will take on each tier."""
         self.leaving_bytes = 0
         """Room on the first tier that copies under way will give up."""
-        self.order = Order(self.n_tiers, [0.0] * count, self._is_there)
+        self.order: Order | None = None
+        """Who leaves first, once that has been asked: most simulations of plans never do."""
         self.unborn: deque[int] = deque()
         self.pinned: set[int] = set()
         """What the tick at hand uses or gives birth to."""
@@ -115,7 +123,7 @@ class Rooms:
         self._forget(copy)
         self.valid[piece] |= 1 << copy.target
         self.held[piece] |= 1 << copy.target
-        self.order.arrive(piece, copy.target)
+        self._changed(piece)
         if self.leaving[piece] & bit:
             self._leave_if_done(piece, source, copy.freed)
         if piece in self.wanted_back:
@@ -128,11 +136,16 @@ class Rooms:
     def _is_there(self, piece: int, rank: int) -> bool:
         return bool(self.valid[piece] & ~self.leaving[piece] & 1 << rank) and self.pieces.moves[piece]
 
+    def _changed(self, piece: int) -> None:
+        """Where it is valid, or when it is used."""
+        if self.order is not None:
+            self.order.changed(piece)
+
     def _take(self, piece: int, rank: int) -> None:
         self.valid[piece] |= 1 << rank
         self.held[piece] |= 1 << rank
         self.record.change(rank, self.pieces.room[piece], self.now)
-        self.order.arrive(piece, rank)
+        self._changed(piece)
 
     def _give_up(self, rank: int, nbytes: int) -> None:
         self.record.change(rank, -nbytes, self.now)
@@ -162,7 +175,7 @@ class Rooms:
         self.leaving[piece] &= ~(1 << rank)
         if rank == 0:
             self.leaving_bytes -= self.pieces.room[piece]
-        self.order.arrive(piece, rank)
+        self._changed(piece)
 
     def _leave_if_done(self, piece: int, rank: int, freed: int = 0) -> None:
         if any(copy.source == rank for copy in self.copies.get(piece, ())):
@@ -174,6 +187,7 @@ class Rooms:
         self.valid[piece] &= ~bit
         self.held[piece] &= ~bit
         self.leaving[piece] &= ~bit
+        self._changed(piece)
         self._give_up(rank, self.pieces.room[piece] - freed)
 
     def _missing(self, tick: int) -> list[int]:

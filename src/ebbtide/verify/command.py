@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ebbtide.errors import EbbtideError, SettingError
-from ebbtide.policies import DEMAND, planner_named
+from ebbtide.policies import is_planned
 from ebbtide.runtime.spill import choose_spill_directories
 from ebbtide.settings import PREFIX, Settings
 from ebbtide.units import format_time
@@ -65,8 +65,7 @@ def verify_script(
 
 def _check(settings: Settings) -> None:
     """What the bounded run would refuse is refused now, not after the plain ones."""
-    if settings.policy != DEMAND:
-        planner_named(settings.policy)
+    is_planned(settings.policy)
     choose_spill_directories(settings.spill)
 
 
