@@ -21,7 +21,7 @@ import numpy as np
 
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
-from ebbtide.ir.schedule import Schedule, lower
+from ebbtide.ir.schedule import Schedule
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.absences import Flags, Floats
 from ebbtide.planners.bound import lower_bound_ns
@@ -29,8 +29,8 @@ from ebbtide.planners.choice import Demand, choose
 from ebbtide.planners.problem import Problem, problem_of, require_feasible
 from ebbtide.planners.resident import resident
 from ebbtide.planners.slow_tiers import assign_tiers, reachable_tiers
-from ebbtide.planners.timing import Clock, Pace, all_away, stays_of, time_moves
-from ebbtide.simulate import Outcome, simulate
+from ebbtide.planners.timing import Clock, Pace, all_away, moved_stays, time_moves, without
+from ebbtide.simulate import Outcome
 
 TIME_LIMIT_S = 30.0
 
@@ -57,9 +57,9 @@ _LEVELS_PER_DOUBLING = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Candidate:
-    """A plan that was simulated, and how it came about."""
+    """A plan that was simulated, and how it came about; ``moved`` are the stays of what moves."""
 
-    stays: list[Stay]
+    moved: list[Stay]
     outcome: Outcome
     chosen: Flags
     reserve: float
@@ -91,12 +91,12 @@ def ebbtide(trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: flo
     return Plan(
         "ebbtide",
         status,
-        trace.signature(),
+        problem.signature,
         budget_bytes,
         max(best.step_ns, bound),
         bound,
         perf_counter_ns() - began,
-        tuple(best.stays),
+        (*without(problem.still, best.moved), *best.moved),
     )
 
 
@@ -130,7 +130,7 @@ class _Search:
         for candidate in sorted(self.tried, key=lambda candidate: candidate.step_ns):
             if best is not None and candidate.step_ns >= best.step_ns:
                 break
-            outcome = simulate(candidate.schedule, problem.trace, problem.machine, problem.page_bytes)
+            outcome = problem.simulator.run(candidate.schedule)
             if best is None or outcome.step_ns < best.step_ns:
                 best = replace(candidate, outcome=outcome)
         assert best is not None
@@ -207,11 +207,10 @@ class _Search:
                 break
             chosen = chosen.copy()
             chosen[staying] = False
-        stays = stays_of(trace, absences, moves, problem.still, machine.tiers[0].name)
-        plan = Plan("ebbtide", PlanStatus.FEASIBLE, trace.signature(), budget_bytes, trace.step_ns, 0, 0, tuple(stays))
-        schedule = lower(plan, trace, machine)
-        outcome = simulate(schedule, trace, machine, problem.page_bytes, n_steps=2)
-        candidate = _Candidate(stays, outcome, chosen, reserve, pace, schedule)
+        moved = moved_stays(trace, absences, moves, machine.tiers[0].name)
+        schedule = problem.schedule_of(moved)
+        outcome = problem.simulator.run(schedule, n_steps=2)
+        candidate = _Candidate(moved, outcome, chosen, reserve, pace, schedule)
         self.tried.append(candidate)
         self.left -= 1
         if self.best is None or candidate.step_ns < self.best.step_ns:

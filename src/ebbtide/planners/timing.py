@@ -219,10 +219,22 @@ def still_stays(trace: Trace, fast: str, homeless: str) -> tuple[Stay, ...]:
 
 def stays_of(trace: Trace, absences: Absences, moves: list[Move], still: tuple[Stay, ...], fast: str) -> list[Stay]:
     """The stays of every storage: of those that have no moves, their ``still_stays``."""
+    moved = moved_stays(trace, absences, moves, fast)
+    return [*without(still, moved), *moved]
+
+
+def without(still: tuple[Stay, ...], moved: list[Stay]) -> list[Stay]:
+    """The ``still_stays`` of the storages that have no other."""
+    movers = {stay.storage for stay in moved}
+    return [stay for stay in still if stay.storage not in movers]
+
+
+def moved_stays(trace: Trace, absences: Absences, moves: list[Move], fast: str) -> list[Stay]:
+    """The stays of the storages that move."""
     of_storage: dict[int, list[Move]] = {}
     for move in moves:
         of_storage.setdefault(int(absences.storage[move.row]), []).append(move)
-    n_ticks, found = len(trace.ticks), [stay for stay in still if stay.storage not in of_storage]
+    n_ticks, found = len(trace.ticks), list[Stay]()
     for number, mine in of_storage.items():
         storage = trace.storages[number]
         mine.sort(key=lambda move: move.gone)
