@@ -26,7 +26,7 @@ import numpy as np
 
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Link, Machine, Sharing
-from ebbtide.ir.occupancy import PageSize, live_bytes, paged_bytes
+from ebbtide.ir.occupancy import PageSize, levels, live_bytes, paged_bytes
 from ebbtide.ir.trace import Access, Trace
 from ebbtide.planners.absences import Absences, Floats
 from ebbtide.planners.base import page_size_of
@@ -150,13 +150,16 @@ def _by_windows(trace: Trace, machine: Machine, budget_bytes: int) -> float:
 
 
 def _fresh(trace: Trace) -> Floats:
-    """At each tick, and at the first of the next step, the bytes that its operation gives birth to."""
-    fresh = np.zeros(len(trace.ticks) + 1)
-    for storage in trace.storages:
-        if not storage.persistent:
-            fresh[storage.birth] += storage.nbytes
-    fresh[-1] = fresh[0]
-    return fresh
+    """At each tick, and at the first of the next step, the bytes that its operation has to have in fast memory and that
+    come from nowhere: what it gives birth to, and scratch that is in use."""
+    rows = [
+        (row.birth, row.death if row.scratch else row.birth + 1, row.nbytes)
+        for row in trace.storages
+        if row.scratch or not row.persistent
+    ]
+    start, stop, nbytes = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+    fresh = levels(start, stop, nbytes, len(trace.ticks)).astype(np.float64)
+    return np.append(fresh, fresh[0])
 
 
 def _histogram(cuts: Ints, first: Ints, second: Ints, nbytes: Floats) -> Floats:

@@ -19,23 +19,33 @@ from time import perf_counter_ns
 
 import numpy as np
 
+from ebbtide.errors import PlanError
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
-from ebbtide.ir.schedule import Schedule
+from ebbtide.ir.schedule import Schedule, lower
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.absences import Flags, Floats
 from ebbtide.planners.bound import lower_bound_ns
 from ebbtide.planners.choice import Demand, choose
-from ebbtide.planners.problem import Problem, problem_of, require_feasible
+from ebbtide.planners.in_place import placed_in_slow
+from ebbtide.planners.problem import Problem, lacks_bytes, problem_of, require_feasible
 from ebbtide.planners.resident import resident
+from ebbtide.planners.rivals import rival_plans
 from ebbtide.planners.slow_tiers import assign_tiers, reachable_tiers
 from ebbtide.planners.timing import Clock, Pace, all_away, moved_stays, time_moves, without
 from ebbtide.simulate import Outcome
 
 TIME_LIMIT_S = 30.0
 
-_STARTS = ((0.0, True), (0.1, True), (0.3, True), (0.0, False), (0.5, True))
-"""Where searches start: the share of the budget that the choice leaves for copies under way, and ``clean_early``.
+_STARTS = (
+    (0.0, True, False),
+    (0.0, True, True),
+    (0.1, True, False),
+    (0.3, True, False),
+    (0.0, False, False),
+    (0.5, True, False),
+)
+"""Where searches start: the share of the budget that the choice leaves for copies under way, ``clean_early``, ``lazy``.
 
 The smaller reserves come first, since of plans that are good enough the first wins, and they move fewer bytes.
 """
@@ -80,24 +90,33 @@ def ebbtide(trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: flo
     assert capacity is not None
     if not reachable_tiers(machine):
         return resident(trace, machine, capacity)
-    problem = problem_of(trace, machine)
-    require_feasible(problem, capacity)
+    problem, deadline = problem_of(trace, machine), began + int(time_limit_s * 1e9)
     bound = lower_bound_ns(trace, machine, problem.absences, capacity)
-    search = _Search(problem, capacity, bound, began + int(time_limit_s * 1e9))
-    best = search.run()
-    status = PlanStatus.STOPPED if search.out_of_time else PlanStatus.FEASIBLE
-    if best.step_ns <= bound:
-        status = PlanStatus.OPTIMAL
-    return Plan(
-        "ebbtide",
-        status,
-        problem.signature,
-        budget_bytes,
-        max(best.step_ns, bound),
-        bound,
-        perf_counter_ns() - began,
-        (*without(problem.still, best.moved), *best.moved),
-    )
+    best: tuple[int, tuple[Stay, ...]] | None = None
+    out_of_time = False
+    for one in (problem, *placed_in_slow(problem, capacity)):
+        if lacks_bytes(one, capacity) > 0:
+            continue
+        search = _Search(one, capacity, bound, deadline)
+        found = search.run()
+        out_of_time = out_of_time or search.out_of_time
+        if best is None or found.step_ns < best[0]:
+            best = found.step_ns, (*without(one.still, found.moved), *found.moved)
+        if best[0] <= bound or out_of_time:
+            break
+    if best is None or best[0] > bound:
+        for rival in rival_plans(trace, machine, capacity, deadline):
+            step_ns = problem.simulator.run(lower(rival, trace, machine)).step_ns
+            if best is None or step_ns < best[0]:
+                best = step_ns, rival.stays
+    if best is None:
+        require_feasible(problem, capacity)
+        raise PlanError(("the slow tiers have no room for what has to leave the fast one",))
+    step_ns, stays = best
+    status = PlanStatus.STOPPED if out_of_time else PlanStatus.FEASIBLE
+    status = PlanStatus.OPTIMAL if step_ns <= bound else status
+    spent = perf_counter_ns() - began
+    return Plan("ebbtide", status, problem.signature, budget_bytes, max(step_ns, bound), bound, spent, stays)
 
 
 class _Search:
@@ -155,8 +174,8 @@ class _Search:
         floor, found = self.left - simulations, list[_Candidate]()
         problem = self.problem
         costs = (problem.fetch_cost * problem.lost[0], problem.write_cost * problem.lost[1])
-        for reserve, early in self.starts[: max(1, simulations // 4)]:
-            pace = Pace(1.0, _LEAD * self.problem.clock.step_ns, early)
+        for reserve, early, lazy in self.starts[: max(1, simulations // 4)]:
+            pace = Pace(1.0, _LEAD * self.problem.clock.step_ns, early, lazy)
             if self._done(floor) or (chosen := self._choose(budget_bytes, reserve, costs, self.problem.clock)) is None:
                 break
             found.append(self._try(budget_bytes, chosen, reserve, pace, self.problem.clock))

@@ -87,8 +87,18 @@ def _lost_share(machine: Machine, link: Link) -> float:
 
 def require_feasible(problem: Problem, budget_bytes: int) -> None:
     """Raises InfeasibleBudgetError if the step does not fit even when all that may leave is away."""
+    least = _least_levels(problem)
+    tick = int(least.argmax())
+    if int(least[tick]) > budget_bytes:
+        raise InfeasibleBudgetError(int(least[tick]), problem.trace.ticks[tick].operator, tick, budget_bytes)
+
+
+def lacks_bytes(problem: Problem, budget_bytes: int) -> int:
+    """By how much the budget is too small when all that may leave is away; 0 or less if it is not."""
+    return int(_least_levels(problem).max()) - budget_bytes
+
+
+def _least_levels(problem: Problem) -> Ints:
     everything = np.ones(len(problem.absences), dtype=bool)
-    lacking = -all_away(problem.absences, everything, problem.live, 0)
-    tick = int(lacking.argmax())
-    if int(lacking[tick]) > budget_bytes:
-        raise InfeasibleBudgetError(int(lacking[tick]), problem.trace.ticks[tick].operator, tick, budget_bytes)
+    least: Ints = -all_away(problem.absences, everything, problem.live, 0)
+    return least

@@ -61,7 +61,7 @@ def pieces_of(
     """
     n_ticks = len(trace.ticks)
     cuts, brief = _cuts(schedule, trace), _brief(trace)
-    named = {row.storage for row in (*schedule.commands, *schedule.begins)}
+    named = {row.storage for row in schedule.commands} | {row.storage for row in schedule.begins}
     if whole is None or cuts or named & brief:
         whole = _pieces(trace, page_bytes, cuts, brief - named)
     commands: list[list[tuple[Command, int]]] = [[] for _ in range(n_ticks)]
