@@ -73,6 +73,13 @@ def _rate(machine: Machine, link: Link, busy: tuple[Link, ...]) -> float:
     return link.bytes_per_s * min(1.0, limits[link.shares].bytes_per_s / together)
 
 
+def most_at_once(machine: Machine, links: list[Link]) -> float:
+    """What links that are busy together do at most in the time in which one alone would carry one byte, each counted by
+    its own speed: 1 if it is as good to let them take turns, 2 for two that do not disturb each other."""
+    busy_sets = chain.from_iterable(combinations(links, count) for count in range(1, len(links) + 1))
+    return max(sum(_rate(machine, link, busy) / link.bytes_per_s for link in busy) for busy in busy_sets)
+
+
 def lower_bound_ns(trace: Trace, machine: Machine, absences: Absences, budget_bytes: int) -> int:
     """Of the step's time under any plan that keeps the budget."""
     fast = machine.tiers[0].name
@@ -88,7 +95,7 @@ def lower_bound_ns(trace: Trace, machine: Machine, absences: Absences, budget_by
 def _by_prices(
     trace: Trace, machine: Machine, absences: Absences, budget_bytes: int, inward: list[Link], outward: list[Link]
 ) -> float:
-    """The four ways to count time, each with its own prices."""
+    """The five ways to count time, each with its own prices."""
     page_bytes = page_size_of(machine)
     never = never_used_bytes(trace, page_bytes)
     demand = Demand(absences.after + 1, absences.until, live_bytes(trace, page_bytes) - never - budget_bytes)
@@ -98,11 +105,19 @@ def _by_prices(
     write *= absences.dirty
     in_ns, out_ns, both_ns = (1.0 / total_rate(machine, links) for links in (inward, outward, [*inward, *outward]))
     lost_in, lost_out = lost_per_byte(machine, inward), lost_per_byte(machine, outward)
+    at_once = most_at_once(machine, [*inward, *outward])
+    turns = [min(1e9 / link.bytes_per_s for link in links) / at_once for links in (inward, outward)]
     bounds = [
         find_prices(absences, demand, read * read_ns, write * write_ns).bound
-        for read_ns, write_ns in ((both_ns, both_ns), (in_ns, 0.0), (0.0, out_ns), (lost_in, lost_out))
+        for read_ns, write_ns in (
+            (both_ns, both_ns),
+            (in_ns, 0.0),
+            (0.0, out_ns),
+            (turns[0], turns[1]),
+            (lost_in, lost_out),
+        )
     ]
-    return max(*bounds[:3], trace.step_ns + bounds[3])
+    return max(*bounds[:4], trace.step_ns + bounds[4])
 
 
 def never_used_bytes(trace: Trace, page_bytes: PageSize) -> int:
@@ -142,7 +157,8 @@ def _by_windows(trace: Trace, machine: Machine, budget_bytes: int) -> float:
         for wall in walls:
             over_in = np.maximum(into + fresh[at] - wall.nbytes, 0.0)
             over_out = np.maximum(out + fresh[at + 1 :] + comes_for[at, at + 2 :] - wall.nbytes, 0.0)
-            times = (over_in / wall.inward, over_out / wall.outward, (over_in + over_out) / wall.both)
+            turns = over_in * wall.turn_in + over_out * wall.turn_out
+            times = (over_in / wall.inward, over_out / wall.outward, (over_in + over_out) / wall.both, turns)
             longer = compute + over_in * wall.lost_in + over_out * wall.lost_out
             length = np.maximum.reduce([length, longer, *times])
         best[at + 1 :] = np.maximum(best[at + 1 :], best[at] + length)
@@ -172,13 +188,15 @@ def _histogram(cuts: Ints, first: Ints, second: Ints, nbytes: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _Wall:
-    """Between the first tiers, which hold ``nbytes``, and the others: bytes per ns that links move across, and the ns
-    that compute loses for each byte."""
+    """Between the first tiers, which hold ``nbytes``, and the others: bytes per ns that links move across, the ns that
+    each byte takes of the links' time in which all of them do what they can, and the ns that compute loses for it."""
 
     nbytes: int
     inward: float
     outward: float
     both: float
+    turn_in: float
+    turn_out: float
     lost_in: float
     lost_out: float
 
@@ -193,11 +211,14 @@ def _walls(machine: Machine, budget_bytes: int) -> Iterator[_Wall]:
         inward = [link for link in machine.links if link.target in inside and link.source not in inside]
         outward = [link for link in machine.links if link.source in inside and link.target not in inside]
         if nbytes is not None and inward and outward:
+            at_once = most_at_once(machine, [*inward, *outward])
             yield _Wall(
                 nbytes,
                 inward=total_rate(machine, inward),
                 outward=total_rate(machine, outward),
                 both=total_rate(machine, [*inward, *outward]),
+                turn_in=min(1e9 / link.bytes_per_s for link in inward) / at_once,
+                turn_out=min(1e9 / link.bytes_per_s for link in outward) / at_once,
                 lost_in=lost_per_byte(machine, inward),
                 lost_out=lost_per_byte(machine, outward),
             )
