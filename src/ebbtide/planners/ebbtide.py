@@ -8,9 +8,11 @@ It alternates three steps and keeps the best plan it has simulated:
 
 A plan for less room is a plan for more, so budgets below are tried as well where the bound says that they could win.
 Clean storages leave without a write; contents that are final may be written while they are still being read.
+Where operations work in place on a slow tier, the search is made for several sets of storages that stay there as well
+(``in_place``), and at last the plans of other planners are candidates (``rivals``).
 
-Left out: splitting storages, operations that work in place on a slow tier, several replicas in slow tiers, and
-storages that live for longer than a step, which stay. The search is bounded by a number of simulations that depends on
+Left out: splitting storages (``docs/planners.md`` has what it would gain), several replicas in slow tiers, and storages
+that live for longer than a step, which stay. The search is bounded by a number of simulations that depends on
 the step's size alone, so that plans are deterministic unless the time limit strikes.
 """
 

@@ -27,7 +27,7 @@ _QUICK: tuple[Planner, ...] = (ati_outliers, g10, ten_cache, tiertrain, zero_inf
 _SLOW: tuple[Planner, ...] = (sentinel, tm_training)
 _SOLVERS: tuple[Callable[..., Plan], ...] = (autotm_static, autotm_sync, autotm_async)
 
-_QUICK_WORK, _SLOW_WORK, _SOLVER_WORK = 10_000, 1_500, 200
+_QUICK_WORK, _SLOW_WORK, _SOLVER_WORK = 3_000, 1_500, 200
 """Accesses and ticks of a step up to which these are asked where nothing is used in place."""
 
 
