@@ -21,7 +21,7 @@ from ebbtide.ir.tiertrace import read_tiertrace
 from ebbtide.ir.trace import Storage, StorageKind, Trace
 from ebbtide.planners.absences import absences_of
 from ebbtide.planners.base import page_size_of
-from ebbtide.planners.bound import lost_per_byte, lower_bound_ns
+from ebbtide.planners.bound import lost_per_byte, lower_bound_ns, ns_per_byte
 from ebbtide.planners.ebbtide import ebbtide
 from ebbtide.planners.slow_tiers import assign_tiers
 from ebbtide.planners.timing import Clock
@@ -186,3 +186,42 @@ def test_no_tier_is_overfull(value: dict[str, Any]) -> None:
     found = ebbtide(trace, its_machine, budget)
     level = occupancy(trace, found.stays, ["host"], exact)["host"]
     assert peak(level) <= (its_machine.tiers[1].capacity_bytes or 0)
+
+
+def test_links_that_share_fairly_may_do_better_by_turns() -> None:
+    """Reading at 1 and writing at 3 bytes a ns, of 2 together: both at once read 0.5 and write 1.5."""
+    machine = disk(read=10**9, write=3 * 10**9, both=2 * 10**9)
+    ways = ns_per_byte(machine, [machine.links[1]], [machine.links[0]])
+    # In 1 ns for a byte in, a byte out takes what both at once leave: (1 - 0.5) / 1.5 ns. Out alone it is 2 bytes a ns.
+    assert ways == [pytest.approx(way) for way in ((1 / 2, 1 / 2), (1, 1 / 3), (1 / 2, 1 / 2))]
+    apart = disk(read=10**9, write=3 * 10**9)
+    ways = ns_per_byte(apart, [apart.links[1]], [apart.links[0]])
+    assert ways == [pytest.approx(way) for way in ((1 / 4, 1 / 4), (1, 0), (0, 1 / 3))]
+
+
+def test_scratch_that_is_in_use_takes_room_from_what_comes_in() -> None:
+    """Two weights of which both fit, but for scratch of two ticks: one has to come in after it."""
+    size, n_ticks = 10 * MIB, 6
+    trace = step(
+        [10**3] * n_ticks,
+        [parameter(size, n_ticks), parameter(size, n_ticks), Storage(size, StorageKind.OTHER, 1, 4, scratch=True)],
+        [(0, 0, R), (0, 5, R), (1, 0, R), (1, 5, R)],
+    )
+    machine = disk()
+    bound = lower_bound_ns(trace, machine, absences_of(trace), 2 * size)
+    assert bound >= size - 1
+    assert ebbtide(trace, machine, 2 * size).predicted_ns >= bound
+
+
+def test_thousands_of_scratch_in_one_tick_are_as_one() -> None:
+    """What a fused optimizer makes in one operation: the same step with its sum as one storage takes as long."""
+    trace = network(layers=4)
+    at = len(trace.ticks) - 1
+    many = [Storage(PAGE, StorageKind.OTHER, at, at + 1, scratch=True)] * 200
+    one = [Storage(200 * PAGE, StorageKind.OTHER, at, at + 1, scratch=True)]
+    times = []
+    for more in (many, one):
+        its = replace(trace, storages=(*trace.storages, *more))
+        budget = peak(needed_bytes(its, page_size_of(DISK))) * 2
+        times.append(ebbtide(its, DISK, budget).predicted_ns)
+    assert times[0] == times[1] > trace.step_ns

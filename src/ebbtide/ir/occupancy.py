@@ -40,13 +40,10 @@ def pages_of(page_bytes: int) -> PageSize:
 
 
 def arena_pages(nbytes: int) -> int:
-    """The arena's: floor(n / 2 MiB) huge pages and a tail of 4 KiB ones, or one huge page more where that wastes at
-    most n/16 (``shape_of`` in ``native/core/types.hpp``). Only then is room counted in huge pages.
-
-    7.75 MiB: 0.25 MiB of waste is less than a sixteenth, so 8 MiB. 7 MiB: three huge pages and 1 MiB of small ones.
+    """The arena's: huge pages where they waste at most an eighth of n, else small ones (``shape_of`` in
+    ``native/core/types.hpp``). 7 MiB: four huge pages waste a seventh, so 4 KiB ones.
     """
-    waste = -round_up(nbytes, _SMALL_PAGE_BYTES) % _HUGE_PAGE_BYTES
-    return _HUGE_PAGE_BYTES if waste <= nbytes // 16 else _SMALL_PAGE_BYTES
+    return _HUGE_PAGE_BYTES if -nbytes % _HUGE_PAGE_BYTES <= nbytes // 8 else _SMALL_PAGE_BYTES
 
 
 def paged_bytes(trace: Trace, storage: int, low: int, high: int, page_bytes: PageSize) -> int:

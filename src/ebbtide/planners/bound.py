@@ -2,8 +2,7 @@
 
 - the compute time, and what operations lose to the copies beside them (``lost_per_byte``): the least that any choice
   of absences costs (``choice.find_prices``);
-- *prices*: the least transfer time that any choice costs, with every byte read, or every byte written, or both
-  together, at the machine's best rate;
+- *prices*: the least transfer time that any choice costs, counted in several ways (``ns_per_byte``);
 - *windows*, after the bounds in the G10 traces' notes: during ticks [i, j), whatever is used there and was there
   before comes in, except for a budget's worth that may be there at i; whatever is written there (used, on an exclusive
   machine) and outlives j goes out, except for a budget's worth that may stay. Beside that takes room what operation i
@@ -26,7 +25,7 @@ import numpy as np
 
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Link, Machine, Sharing
-from ebbtide.ir.occupancy import PageSize, live_bytes, paged_bytes
+from ebbtide.ir.occupancy import PageSize, levels, live_bytes, paged_bytes
 from ebbtide.ir.trace import Access, Trace
 from ebbtide.planners.absences import Absences, Floats
 from ebbtide.planners.base import page_size_of
@@ -73,6 +72,27 @@ def _rate(machine: Machine, link: Link, busy: tuple[Link, ...]) -> float:
     return link.bytes_per_s * min(1.0, limits[link.shares].bytes_per_s / together)
 
 
+def ns_per_byte(machine: Machine, inward: list[Link], outward: list[Link]) -> list[tuple[float, float]]:
+    """Ways to count the links' time: (ns for a byte in, ns for a byte out), each at most the time that they are busy.
+
+    Both directions at the rate of all together; and one at its own rate, the other at what is left of the time while
+    both are busy. Where links share fairly that is most of it: by turns they may be as fast as both at once.
+    """
+    both = 1.0 / total_rate(machine, [*inward, *outward])
+    found = [(both, both)]
+    for mine, others in ((inward, outward), (outward, inward)):
+        first = 1.0 / total_rate(machine, mine)
+        second = 1.0 / total_rate(machine, others)
+        links = [*mine, *others]
+        for busy in chain.from_iterable(combinations(links, count) for count in range(1, len(links) + 1)):
+            my_rate = sum(_rate(machine, link, busy) for link in busy if link in mine) / 1e9
+            rate = sum(_rate(machine, link, busy) for link in busy if link in others) / 1e9
+            if rate:
+                second = min(second, max(1.0 - my_rate * first, 0.0) / rate)
+        found.append((first, second) if mine is inward else (second, first))
+    return found
+
+
 def lower_bound_ns(trace: Trace, machine: Machine, absences: Absences, budget_bytes: int) -> int:
     """Of the step's time under any plan that keeps the budget."""
     fast = machine.tiers[0].name
@@ -88,7 +108,7 @@ def lower_bound_ns(trace: Trace, machine: Machine, absences: Absences, budget_by
 def _by_prices(
     trace: Trace, machine: Machine, absences: Absences, budget_bytes: int, inward: list[Link], outward: list[Link]
 ) -> float:
-    """The four ways to count time, each with its own prices."""
+    """Each way to count time, each with its own prices."""
     page_bytes = page_size_of(machine)
     never = never_used_bytes(trace, page_bytes)
     demand = Demand(absences.after + 1, absences.until, live_bytes(trace, page_bytes) - never - budget_bytes)
@@ -96,13 +116,12 @@ def _by_prices(
     write = np.zeros(len(absences.dirty))
     write[absences.group] = absences.nbytes
     write *= absences.dirty
-    in_ns, out_ns, both_ns = (1.0 / total_rate(machine, links) for links in (inward, outward, [*inward, *outward]))
-    lost_in, lost_out = lost_per_byte(machine, inward), lost_per_byte(machine, outward)
-    bounds = [
+    lost = (lost_per_byte(machine, inward), lost_per_byte(machine, outward))
+    *bounds, losing = [
         find_prices(absences, demand, read * read_ns, write * write_ns).bound
-        for read_ns, write_ns in ((both_ns, both_ns), (in_ns, 0.0), (0.0, out_ns), (lost_in, lost_out))
+        for read_ns, write_ns in (*ns_per_byte(machine, inward, outward), lost)
     ]
-    return max(*bounds[:3], trace.step_ns + bounds[3])
+    return max(*bounds, trace.step_ns + losing)
 
 
 def never_used_bytes(trace: Trace, page_bytes: PageSize) -> int:
@@ -142,7 +161,7 @@ def _by_windows(trace: Trace, machine: Machine, budget_bytes: int) -> float:
         for wall in walls:
             over_in = np.maximum(into + fresh[at] - wall.nbytes, 0.0)
             over_out = np.maximum(out + fresh[at + 1 :] + comes_for[at, at + 2 :] - wall.nbytes, 0.0)
-            times = (over_in / wall.inward, over_out / wall.outward, (over_in + over_out) / wall.both)
+            times = [over_in * in_ns + over_out * out_ns for in_ns, out_ns in wall.ns_per_byte]
             longer = compute + over_in * wall.lost_in + over_out * wall.lost_out
             length = np.maximum.reduce([length, longer, *times])
         best[at + 1 :] = np.maximum(best[at + 1 :], best[at] + length)
@@ -150,13 +169,16 @@ def _by_windows(trace: Trace, machine: Machine, budget_bytes: int) -> float:
 
 
 def _fresh(trace: Trace) -> Floats:
-    """At each tick, and at the first of the next step, the bytes that its operation gives birth to."""
-    fresh = np.zeros(len(trace.ticks) + 1)
-    for storage in trace.storages:
-        if not storage.persistent:
-            fresh[storage.birth] += storage.nbytes
-    fresh[-1] = fresh[0]
-    return fresh
+    """At each tick, and at the first of the next step, the bytes that its operation has to have in fast memory and that
+    come from nowhere: what it gives birth to, and scratch that is in use."""
+    rows = [
+        (row.birth, row.death if row.scratch else row.birth + 1, row.nbytes)
+        for row in trace.storages
+        if row.scratch or not row.persistent
+    ]
+    start, stop, nbytes = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+    fresh = levels(start, stop, nbytes, len(trace.ticks)).astype(np.float64)
+    return np.append(fresh, fresh[0])
 
 
 def _histogram(cuts: Ints, first: Ints, second: Ints, nbytes: Floats) -> Floats:
@@ -169,13 +191,11 @@ def _histogram(cuts: Ints, first: Ints, second: Ints, nbytes: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _Wall:
-    """Between the first tiers, which hold ``nbytes``, and the others: bytes per ns that links move across, and the ns
-    that compute loses for each byte."""
+    """Between the first tiers, which hold ``nbytes``, and the others: the links' time for bytes in and out, counted in
+    several ways, and the ns that compute loses for each byte."""
 
     nbytes: int
-    inward: float
-    outward: float
-    both: float
+    ns_per_byte: list[tuple[float, float]]
     lost_in: float
     lost_out: float
 
@@ -192,9 +212,7 @@ def _walls(machine: Machine, budget_bytes: int) -> Iterator[_Wall]:
         if nbytes is not None and inward and outward:
             yield _Wall(
                 nbytes,
-                inward=total_rate(machine, inward),
-                outward=total_rate(machine, outward),
-                both=total_rate(machine, [*inward, *outward]),
+                ns_per_byte(machine, inward, outward),
                 lost_in=lost_per_byte(machine, inward),
                 lost_out=lost_per_byte(machine, outward),
             )

@@ -8,9 +8,11 @@ It alternates three steps and keeps the best plan it has simulated:
 
 A plan for less room is a plan for more, so budgets below are tried as well where the bound says that they could win.
 Clean storages leave without a write; contents that are final may be written while they are still being read.
+Where operations work in place on a slow tier, the search is made for several sets of storages that stay there as well
+(``in_place``), and at last the plans of other planners are candidates (``rivals``).
 
-Left out: splitting storages, operations that work in place on a slow tier, several replicas in slow tiers, and
-storages that live for longer than a step, which stay. The search is bounded by a number of simulations that depends on
+Left out: splitting storages (``docs/planners.md`` has what it would gain), several replicas in slow tiers, and storages
+that live for longer than a step, which stay. The search is bounded by a number of simulations that depends on
 the step's size alone, so that plans are deterministic unless the time limit strikes.
 """
 
@@ -19,6 +21,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
+from ebbtide.errors import PlanError
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
 from ebbtide.ir.schedule import Schedule, lower
@@ -26,16 +29,25 @@ from ebbtide.ir.trace import Trace
 from ebbtide.planners.absences import Flags, Floats
 from ebbtide.planners.bound import lower_bound_ns
 from ebbtide.planners.choice import Demand, choose
-from ebbtide.planners.problem import Problem, problem_of, require_feasible
+from ebbtide.planners.in_place import placed_in_slow
+from ebbtide.planners.problem import Problem, lacks_bytes, problem_of, require_feasible
 from ebbtide.planners.resident import resident
+from ebbtide.planners.rivals import rival_plans
 from ebbtide.planners.slow_tiers import assign_tiers, reachable_tiers
-from ebbtide.planners.timing import Clock, Pace, all_away, stays_of, time_moves
-from ebbtide.simulate import Outcome, simulate
+from ebbtide.planners.timing import Clock, Pace, all_away, moved_stays, time_moves, without
+from ebbtide.simulate import Outcome
 
 TIME_LIMIT_S = 30.0
 
-_STARTS = ((0.0, True), (0.1, True), (0.3, True), (0.0, False), (0.5, True))
-"""Where searches start: the share of the budget that the choice leaves for copies under way, and ``clean_early``.
+_STARTS = (
+    (0.0, True, False),
+    (0.0, True, True),
+    (0.1, True, False),
+    (0.3, True, False),
+    (0.0, False, False),
+    (0.5, True, False),
+)
+"""Where searches start: the share of the budget that the choice leaves for copies under way, ``clean_early``, ``lazy``.
 
 The smaller reserves come first, since of plans that are good enough the first wins, and they move fewer bytes.
 """
@@ -57,9 +69,9 @@ _LEVELS_PER_DOUBLING = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Candidate:
-    """A plan that was simulated, and how it came about."""
+    """A plan that was simulated, and how it came about; ``moved`` are the stays of what moves."""
 
-    stays: list[Stay]
+    moved: list[Stay]
     outcome: Outcome
     chosen: Flags
     reserve: float
@@ -80,24 +92,33 @@ def ebbtide(trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: flo
     assert capacity is not None
     if not reachable_tiers(machine):
         return resident(trace, machine, capacity)
-    problem = problem_of(trace, machine)
-    require_feasible(problem, capacity)
+    problem, deadline = problem_of(trace, machine), began + int(time_limit_s * 1e9)
     bound = lower_bound_ns(trace, machine, problem.absences, capacity)
-    search = _Search(problem, capacity, bound, began + int(time_limit_s * 1e9))
-    best = search.run()
-    status = PlanStatus.STOPPED if search.out_of_time else PlanStatus.FEASIBLE
-    if best.step_ns <= bound:
-        status = PlanStatus.OPTIMAL
-    return Plan(
-        "ebbtide",
-        status,
-        trace.signature(),
-        budget_bytes,
-        max(best.step_ns, bound),
-        bound,
-        perf_counter_ns() - began,
-        tuple(best.stays),
-    )
+    best: tuple[int, tuple[Stay, ...]] | None = None
+    out_of_time = False
+    for one in (problem, *placed_in_slow(problem, capacity)):
+        if lacks_bytes(one, capacity) > 0:
+            continue
+        search = _Search(one, capacity, bound, deadline)
+        found = search.run()
+        out_of_time = out_of_time or search.out_of_time
+        if best is None or found.step_ns < best[0]:
+            best = found.step_ns, (*without(one.still, found.moved), *found.moved)
+        if best[0] <= bound or out_of_time:
+            break
+    if best is None or best[0] > bound:
+        for rival in rival_plans(trace, machine, capacity, deadline):
+            step_ns = problem.simulator.run(lower(rival, trace, machine)).step_ns
+            if best is None or step_ns < best[0]:
+                best = step_ns, rival.stays
+    if best is None:
+        require_feasible(problem, capacity)
+        raise PlanError(("the slow tiers have no room for what has to leave the fast one",))
+    step_ns, stays = best
+    status = PlanStatus.STOPPED if out_of_time else PlanStatus.FEASIBLE
+    status = PlanStatus.OPTIMAL if step_ns <= bound else status
+    spent = perf_counter_ns() - began
+    return Plan("ebbtide", status, problem.signature, budget_bytes, max(step_ns, bound), bound, spent, stays)
 
 
 class _Search:
@@ -130,7 +151,7 @@ class _Search:
         for candidate in sorted(self.tried, key=lambda candidate: candidate.step_ns):
             if best is not None and candidate.step_ns >= best.step_ns:
                 break
-            outcome = simulate(candidate.schedule, problem.trace, problem.machine, problem.page_bytes)
+            outcome = problem.simulator.run(candidate.schedule)
             if best is None or outcome.step_ns < best.step_ns:
                 best = replace(candidate, outcome=outcome)
         assert best is not None
@@ -155,8 +176,8 @@ class _Search:
         floor, found = self.left - simulations, list[_Candidate]()
         problem = self.problem
         costs = (problem.fetch_cost * problem.lost[0], problem.write_cost * problem.lost[1])
-        for reserve, early in self.starts[: max(1, simulations // 4)]:
-            pace = Pace(1.0, _LEAD * self.problem.clock.step_ns, early)
+        for reserve, early, lazy in self.starts[: max(1, simulations // 4)]:
+            pace = Pace(1.0, _LEAD * self.problem.clock.step_ns, early, lazy)
             if self._done(floor) or (chosen := self._choose(budget_bytes, reserve, costs, self.problem.clock)) is None:
                 break
             found.append(self._try(budget_bytes, chosen, reserve, pace, self.problem.clock))
@@ -207,11 +228,10 @@ class _Search:
                 break
             chosen = chosen.copy()
             chosen[staying] = False
-        stays = stays_of(trace, absences, moves, problem.still, machine.tiers[0].name)
-        plan = Plan("ebbtide", PlanStatus.FEASIBLE, trace.signature(), budget_bytes, trace.step_ns, 0, 0, tuple(stays))
-        schedule = lower(plan, trace, machine)
-        outcome = simulate(schedule, trace, machine, problem.page_bytes, n_steps=2)
-        candidate = _Candidate(stays, outcome, chosen, reserve, pace, schedule)
+        moved = moved_stays(trace, absences, moves, machine.tiers[0].name)
+        schedule = problem.schedule_of(moved)
+        outcome = problem.simulator.run(schedule, n_steps=2)
+        candidate = _Candidate(moved, outcome, chosen, reserve, pace, schedule)
         self.tried.append(candidate)
         self.left -= 1
         if self.best is None or candidate.step_ns < self.best.step_ns:

@@ -8,13 +8,15 @@ from ebbtide.errors import InfeasibleBudgetError
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Link, Machine
 from ebbtide.ir.occupancy import PageSize, live_bytes, needed_bytes
-from ebbtide.ir.plan import Stay
+from ebbtide.ir.plan import Plan, PlanStatus, Stay
+from ebbtide.ir.schedule import Schedule, lower
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.absences import Absences, Floats, absences_of
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.bound import lost_per_byte, never_used_bytes
 from ebbtide.planners.slow_tiers import homeless_tier, reachable_tiers
-from ebbtide.planners.timing import Clock, all_away, copy_ns, still_stays
+from ebbtide.planners.timing import Clock, all_away, copy_ns, still_stays, without
+from ebbtide.simulate import Simulator
 
 _LOST = 0.1
 """The least share of a copy's time that counts as lost to compute."""
@@ -37,7 +39,18 @@ class Problem:
     write_cost: Floats
     lost: tuple[float, float]
     clock: Clock
+    simulator: Simulator
     still: tuple[Stay, ...]
+    signature: str
+
+    def schedule_of(self, moved: list[Stay]) -> Schedule:
+        """Of the plan in which the others are ``still``. What is always in fast memory has no commands, so it is not
+        looked at: a step has ten storages that stay for one that moves."""
+        fast = self.machine.tiers[0].name
+        elsewhere = without(tuple(stay for stay in self.still if stay.tier != fast), moved)
+        stays = (*elsewhere, *moved)
+        plan = Plan("ebbtide", PlanStatus.FEASIBLE, self.signature, 0, 0, 0, 0, stays)
+        return lower(plan, self.trace, self.machine)
 
 
 def problem_of(trace: Trace, machine: Machine) -> Problem:
@@ -61,7 +74,9 @@ def problem_of(trace: Trace, machine: Machine) -> Problem:
         np.where(absences.dirty, write_cost, 0.0),
         (_lost_share(machine, inward), _lost_share(machine, outward)),
         Clock(trace.start_ns(np.arange(len(trace.ticks) + 1))),
+        Simulator(trace, machine, page_bytes),
         still_stays(trace, fast, homeless_tier(machine)),
+        trace.signature(),
     )
 
 
@@ -72,8 +87,18 @@ def _lost_share(machine: Machine, link: Link) -> float:
 
 def require_feasible(problem: Problem, budget_bytes: int) -> None:
     """Raises InfeasibleBudgetError if the step does not fit even when all that may leave is away."""
+    least = _least_levels(problem)
+    tick = int(least.argmax())
+    if int(least[tick]) > budget_bytes:
+        raise InfeasibleBudgetError(int(least[tick]), problem.trace.ticks[tick].operator, tick, budget_bytes)
+
+
+def lacks_bytes(problem: Problem, budget_bytes: int) -> int:
+    """By how much the budget is too small when all that may leave is away; 0 or less if it is not."""
+    return int(_least_levels(problem).max()) - budget_bytes
+
+
+def _least_levels(problem: Problem) -> Ints:
     everything = np.ones(len(problem.absences), dtype=bool)
-    lacking = -all_away(problem.absences, everything, problem.live, 0)
-    tick = int(lacking.argmax())
-    if int(lacking[tick]) > budget_bytes:
-        raise InfeasibleBudgetError(int(lacking[tick]), problem.trace.ticks[tick].operator, tick, budget_bytes)
+    least: Ints = -all_away(problem.absences, everything, problem.live, 0)
+    return least

@@ -143,8 +143,9 @@ class Life:
             if self.fast[at] and touches and (following is None or self.fast[following]):
                 self.stay[at] = True
         for at, mode in enumerate(gadgets.modes):
-            if not mode and self.reads(at) and (not self.stay[at] or gadgets.following(at) is None):
-                self.fast[at] = self.stay[at] = False  # in and out beside one operation, or in and dead
+            dies = gadgets.following(at) is None and gadgets.after(at) == gadgets.ticks[at] + 1
+            if not mode and self.reads(at) and (dies or not self.stay[at]):  # in and out beside one operation
+                self.fast[at] = self.stay[at] = False
 
     def leave(self, at: int, until: int) -> None:
         """Away between the users ``at`` and ``until``, two gadgets that follow each other but for moves."""

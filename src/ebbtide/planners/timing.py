@@ -43,12 +43,14 @@ class Pace:
     """``margin`` by which a copy is assumed to take longer; ``lead_ns`` by which fetches go before they must.
 
     ``clean_early`` lets a write start as soon as the contents are final, while they are still being read, when its link
-    has nothing more urgent to do: the storage is then dropped at once after its last use.
+    has nothing more urgent to do: the storage is then dropped at once after its last use. ``lazy`` puts writes off as
+    long as nobody else wants the room, so that fetches have a link that both directions share to themselves.
     """
 
     margin: float
     lead_ns: float
     clean_early: bool = True
+    lazy: bool = False
 
 
 class Room:
@@ -155,10 +157,28 @@ def time_moves(
             if low < high:
                 begin[at] = room.earliest(low, high, int(pages[at]))
                 room.take(int(begin[at]), high, int(pages[at]))
+    if pace.lazy:
+        out, done, gone = _put_off(room, clock, begin, out, done, gone, pays, pages, out_ns)
     return [
         Move(row, slow[at], int(out[at]), int(done[at]), int(gone[at]), int(begin[at]))
         for at, row in enumerate(chosen.tolist())
     ]
+
+
+def _put_off(
+    room: Room, clock: Clock, begin: Ints, out: Ints, done: Ints, gone: Ints, pays: Flags, pages: Ints, out_ns: Floats
+) -> tuple[Ints, Ints, Ints]:
+    """Writes as late as the room that is still free allows."""
+    order = np.flatnonzero(pays)[np.argsort(gone[pays] % clock.n_ticks, kind="stable")].tolist()
+    later = gone.copy()
+    for at in order:
+        later[at] = room.latest(int(gone[at]), int(begin[at]), int(pages[at]))
+        room.take(int(gone[at]), int(later[at]), int(pages[at]))
+    rows = np.flatnonzero(pays)
+    latest = out.copy()
+    latest[rows] = _as_late_as_is_safe(clock, later[rows], out_ns[rows])
+    latest = np.minimum(np.maximum(latest, out), later)
+    return latest, np.maximum(later, latest), later
 
 
 def _as_late_as_is_safe(clock: Clock, until: Ints, needed_ns: Floats) -> Ints:
@@ -219,10 +239,22 @@ def still_stays(trace: Trace, fast: str, homeless: str) -> tuple[Stay, ...]:
 
 def stays_of(trace: Trace, absences: Absences, moves: list[Move], still: tuple[Stay, ...], fast: str) -> list[Stay]:
     """The stays of every storage: of those that have no moves, their ``still_stays``."""
+    moved = moved_stays(trace, absences, moves, fast)
+    return [*without(still, moved), *moved]
+
+
+def without(still: tuple[Stay, ...], moved: list[Stay]) -> list[Stay]:
+    """The ``still_stays`` of the storages that have no other."""
+    movers = {stay.storage for stay in moved}
+    return [stay for stay in still if stay.storage not in movers]
+
+
+def moved_stays(trace: Trace, absences: Absences, moves: list[Move], fast: str) -> list[Stay]:
+    """The stays of the storages that move."""
     of_storage: dict[int, list[Move]] = {}
     for move in moves:
         of_storage.setdefault(int(absences.storage[move.row]), []).append(move)
-    n_ticks, found = len(trace.ticks), [stay for stay in still if stay.storage not in of_storage]
+    n_ticks, found = len(trace.ticks), list[Stay]()
     for number, mine in of_storage.items():
         storage = trace.storages[number]
         mine.sort(key=lambda move: move.gone)

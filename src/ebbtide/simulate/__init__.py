@@ -17,11 +17,28 @@ except ImportError as error:
     ) from error
 
 from ebbtide.simulate.engine import Run
+from ebbtide.simulate.pieces import whole_pieces
 from ebbtide.simulate.policies import POLICIES, Plan, Policy
 from ebbtide.simulate.recost import is_modelled, recosted
 from ebbtide.simulate.result import Outcome, Use
 
-__all__ = ["POLICIES", "Outcome", "Use", "is_modelled", "recosted", "simulate", "simulate_policy"]
+__all__ = ["POLICIES", "Outcome", "Simulator", "Use", "is_modelled", "recosted", "simulate", "simulate_policy"]
+
+
+class Simulator:
+    """One step on one machine, for many schedules. The budget is the first tier's capacity (``with_budget``)."""
+
+    def __init__(self, trace: Trace, machine: Machine, page_bytes: PageSize = exact) -> None:
+        self._trace, self._machine, self._page_bytes = trace, machine, page_bytes
+        self._whole = whole_pieces(trace, page_bytes)
+
+    def run(self, schedule: Schedule, n_steps: int = 3, record: bool = False, policy: Policy | None = None) -> Outcome:
+        """The steady step, the last of ``n_steps``; ``record`` asks for its spans and levels. ValueError if a tick's
+        storages do not fit the budget together."""
+        run = Run(schedule, self._trace, self._machine, self._page_bytes, policy or Plan(), self._whole)
+        for step in range(n_steps):
+            run.step(record and step == n_steps - 1)
+        return run.record.outcome()
 
 
 def simulate(
@@ -32,11 +49,8 @@ def simulate(
     n_steps: int = 3,
     record: bool = False,
 ) -> Outcome:
-    """The steady step under ``schedule``. The budget is the first tier's capacity (``machine.with_budget``).
-
-    ``record`` asks for spans and levels. ValueError if a tick's storages do not fit the budget together.
-    """
-    return _run(Plan(), schedule, trace, machine, page_bytes, n_steps, record)
+    """The steady step under one schedule: see ``Simulator``."""
+    return Simulator(trace, machine, page_bytes).run(schedule, n_steps, record)
 
 
 def simulate_policy(
@@ -51,19 +65,4 @@ def simulate_policy(
     if name not in POLICIES:
         raise SettingError(f"there is no online policy {name!r:.80}; there are {', '.join(POLICIES)}")
     nothing = Schedule(trace.signature(), len(trace.ticks), ())
-    return _run(POLICIES[name](), nothing, trace, machine, page_bytes, n_steps, record)
-
-
-def _run(
-    policy: Policy,
-    schedule: Schedule,
-    trace: Trace,
-    machine: Machine,
-    page_bytes: PageSize,
-    n_steps: int,
-    record: bool,
-) -> Outcome:
-    run = Run(schedule, trace, machine, page_bytes, policy)
-    for step in range(n_steps):
-        run.step(record and step == n_steps - 1)
-    return run.record.outcome()
+    return Simulator(trace, machine, page_bytes).run(nothing, n_steps, record, POLICIES[name]())

@@ -31,7 +31,7 @@ from ebbtide.ir.schedule import Command, Schedule, Verb
 from ebbtide.ir.timeline import SpanKind
 from ebbtide.ir.trace import Access, Trace
 from ebbtide.simulate.links import Copy
-from ebbtide.simulate.pieces import pieces_of
+from ebbtide.simulate.pieces import Pieces, pieces_of
 from ebbtide.simulate.policies import Policy
 from ebbtide.simulate.rooms import Rooms
 
@@ -53,10 +53,16 @@ class Run(Rooms):
     """A simulation. Policies read it and call its verbs."""
 
     def __init__(
-        self, schedule: Schedule, trace: Trace, machine: Machine, page_bytes: PageSize, policy: Policy
+        self,
+        schedule: Schedule,
+        trace: Trace,
+        machine: Machine,
+        page_bytes: PageSize,
+        policy: Policy,
+        whole: Pieces | None = None,
     ) -> None:
         self.rank = {tier.name: rank for rank, tier in enumerate(machine.tiers)}
-        pieces = pieces_of(schedule, trace, self.rank, page_bytes)
+        pieces = pieces_of(schedule, trace, self.rank, page_bytes, whole)
         super().__init__(trace, machine, pieces, _usable_ranks(machine, policy))
         self.policy = policy
         self.measured = MeasuredInPlace(trace, machine)
@@ -142,8 +148,7 @@ class Run(Rooms):
         """Until the tick may begin."""
         self._give_room()
         missing = self._missing(tick)
-        born = self.pieces.births[tick]
-        self.record.uses(sum(use[0] not in born for use in self.pieces.uses[tick]), len(missing))
+        self.record.uses(self.pieces.n_used[tick], len(missing))
         while True:
             for piece in missing:
                 self._demand(piece)

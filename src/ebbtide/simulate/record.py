@@ -6,7 +6,7 @@ import numpy as np
 
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.timeline import COMPUTE_LANE, Level, Span, SpanKind
-from ebbtide.ir.trace import Access, Trace
+from ebbtide.ir.trace import Trace
 from ebbtide.simulate.pieces import Pieces
 from ebbtide.simulate.result import Outcome, Use
 
@@ -26,7 +26,7 @@ class Record:
         self._since = [0.0] * len(machine.tiers)
         self._area = [0.0] * len(machine.tiers)
         self._peak = [0] * len(machine.tiers)
-        self._reads, self._writes = operand_bytes(trace)
+        self._reads, self._writes = pieces.reads, pieces.writes
         self._is_kept = False
         self._began = 0.0
 
@@ -141,18 +141,3 @@ class Record:
         nbytes = self._pieces.nbytes[copy.piece] - copy.left
         number = self._pieces.storage[copy.piece]
         self.spans.append(Span(lane, kind, low, round(now - self._began), None, number, nbytes))
-
-
-def operand_bytes(trace: Trace) -> tuple[list[int], list[int]]:
-    """Bytes that each tick's operation reads and writes of its storages, all of each."""
-    n_ticks, rows = len(trace.ticks), trace.accesses
-    nbytes = np.array([row.nbytes for row in trace.storages], dtype=np.float64)
-    scratch = np.array([row.scratch for row in trace.storages], dtype=bool)
-    found = []
-    for mode in (Access.READ, Access.WRITE):
-        here = ((rows.mode & mode) > 0) & ~scratch[rows.storage]
-        found.append(np.bincount(rows.tick[here] % n_ticks, nbytes[rows.storage[here]], n_ticks).astype(np.int64))
-        for row in trace.storages:
-            if row.scratch:
-                np.add.at(found[-1], np.arange(row.birth, row.death) % n_ticks, row.nbytes)
-    return found[0].tolist(), found[1].tolist()

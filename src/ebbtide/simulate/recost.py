@@ -16,7 +16,7 @@ from ebbtide.errors import SettingError
 from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import ComputeRule, Machine
 from ebbtide.ir.trace import Trace
-from ebbtide.simulate.record import operand_bytes
+from ebbtide.simulate.pieces import operand_bytes
 
 
 def is_modelled(machine: Machine) -> bool:

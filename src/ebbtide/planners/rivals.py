@@ -1,0 +1,57 @@
+"""The other planners' plans as candidates: what makes ``ebbtide`` never worse than they are.
+
+Those that take seconds are asked only where the step is small, or where operations work in place in a slow tier: there
+a placement may be better than any movement, and no bound says how far a plan is from the best.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from time import perf_counter_ns
+
+from ebbtide.errors import InfeasibleBudgetError, PlanError
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.plan import Plan, PlanStatus
+from ebbtide.ir.trace import Trace
+from ebbtide.planners.ati_outliers import ati_outliers
+from ebbtide.planners.autotm import TIME_LIMIT_S, autotm_async, autotm_static, autotm_sync
+from ebbtide.planners.base import Planner
+from ebbtide.planners.finish import uses_in_place
+from ebbtide.planners.g10 import g10
+from ebbtide.planners.sentinel import sentinel
+from ebbtide.planners.ten_cache import ten_cache
+from ebbtide.planners.tiertrain import tiertrain
+from ebbtide.planners.tm_training import tm_training
+from ebbtide.planners.zero_infinity import zero_infinity
+
+_QUICK: tuple[Planner, ...] = (ati_outliers, g10, ten_cache, tiertrain, zero_infinity)
+_SLOW: tuple[Planner, ...] = (sentinel, tm_training)
+_SOLVERS: tuple[Callable[..., Plan], ...] = (autotm_static, autotm_sync, autotm_async)
+
+_QUICK_WORK, _SLOW_WORK, _SOLVER_WORK = 3_000, 1_500, 200
+"""Accesses and ticks of a step up to which these are asked where nothing is used in place."""
+
+
+def rival_plans(trace: Trace, machine: Machine, budget_bytes: int, deadline_ns: int) -> Iterator[Plan]:
+    """Their plans that keep the budget, until the time (of ``perf_counter_ns``) is over."""
+    work, in_place = len(trace.accesses) + len(trace.ticks), uses_in_place(machine)
+    planners: list[Planner] = []
+    if in_place or work <= _QUICK_WORK:
+        planners += _QUICK
+    if in_place or work <= _SLOW_WORK:
+        planners += _SLOW
+    if in_place or work <= _SOLVER_WORK:
+        planners += [partial(_solver, solver, deadline_ns) for solver in _SOLVERS]
+    for planner in planners:
+        if perf_counter_ns() > deadline_ns:
+            return
+        try:
+            plan = planner(trace, machine, budget_bytes)
+        except (InfeasibleBudgetError, PlanError):
+            continue  # it has no plan for this step: that is its own answer, not ours
+        if plan.status is not PlanStatus.OVER_BUDGET:
+            yield plan
+
+
+def _solver(solver: Callable[..., Plan], deadline_ns: int, trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
+    left_s = (deadline_ns - perf_counter_ns()) / 1e9
+    return solver(trace, machine, budget_bytes, time_limit_s=min(TIME_LIMIT_S, max(left_s / 2, 0.1)))
