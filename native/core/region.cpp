@@ -130,7 +130,9 @@ bool Region::grow(std::uint64_t bytes) {
 std::uint64_t Region::release(std::uint64_t bytes) {
   std::uint64_t released = 0;
   while (released < bytes && warm_.count() > 0) {
-    Run run = warm_.take_shortest(static_cast<std::uint32_t>(round_up(bytes - released, page_) / page_));
+    auto most = static_cast<std::uint32_t>(round_up(bytes - released, page_) / page_);
+    // Of small pages a long run, which is likeliest to be whole huge pages to the kernel; of huge ones scattered ones.
+    Run run = page_ < kHugePage ? warm_.take(most) : warm_.take_shortest(most);
     discard(run);
     vacant_.give(run);
     released += run.count * page_;

@@ -91,11 +91,15 @@ std::int64_t now_ns() {
 }
 
 std::size_t process_resident_bytes() {
-  int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
+  struct File {  // kept open; a forked child opens its own
+    pid_t pid = -1;
+    int fd = -1;
+  };
+  static File file;
+  if (file.pid != getpid()) file = {getpid(), open("/proc/self/statm", O_RDONLY | O_CLOEXEC)};
+  if (file.fd < 0) return 0;
   char text[128];
-  ssize_t n = read(fd, text, sizeof text - 1);
-  close(fd);
+  ssize_t n = pread(file.fd, text, sizeof text - 1, 0);
   if (n <= 0) return 0;
   text[n] = '\0';
   const char* p = text;

@@ -40,10 +40,10 @@ def pages_of(page_bytes: int) -> PageSize:
 
 
 def arena_pages(nbytes: int) -> int:
-    """The arena's: huge pages where they waste at most an eighth of n, else small ones (``shape_of`` in
-    ``native/core/types.hpp``). 7 MiB: four huge pages waste a seventh, so 4 KiB ones.
+    """The arena's: huge pages where they waste at most a third of n, else small ones (``shape_of`` in
+    ``native/core/types.hpp``). 7 MiB: four huge pages. 5 MiB, too, is six; 2.5 MiB would be four, and is 4 KiB pages.
     """
-    return _HUGE_PAGE_BYTES if -nbytes % _HUGE_PAGE_BYTES <= nbytes // 8 else _SMALL_PAGE_BYTES
+    return _HUGE_PAGE_BYTES if -nbytes % _HUGE_PAGE_BYTES <= nbytes // 3 else _SMALL_PAGE_BYTES
 
 
 def paged_bytes(trace: Trace, storage: int, low: int, high: int, page_bytes: PageSize) -> int:
