@@ -6,6 +6,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <mutex>
 #include <vector>
 
 #include "../core/system.hpp"
@@ -24,6 +25,7 @@ struct Seen {
   std::vector<std::uint64_t> reserved;
   std::vector<std::vector<int>> writes;  // of each 4 KiB page of each file
 } seen;
+std::mutex seen_mutex;  // several threads of an arena write
 int full_fd = -1;         // of this one nothing more can be reserved,
 std::size_t full_nth = 0;  // or of the nth one seen
 
@@ -37,6 +39,7 @@ std::size_t nth(int fd) {
   return seen.fds.size() - 1;
 }
 int reserve_seen(int fd, int mode, off_t offset, off_t bytes) {
+  std::lock_guard lock(seen_mutex);
   std::size_t i = nth(fd);
   if (full_fd == fd || full_nth == i + 1) {
     errno = ENOSPC;
@@ -48,6 +51,7 @@ int reserve_seen(int fd, int mode, off_t offset, off_t bytes) {
 }
 ssize_t write_seen(int fd, const iovec* parts, int count, off_t offset) {
   ssize_t n = real.pwritev(fd, parts, count, offset);
+  std::lock_guard lock(seen_mutex);
   std::size_t i = nth(fd);
   for (off_t at = offset; at < offset + n; at += kSmallPage) {
     std::size_t page = static_cast<std::size_t>(at) / kSmallPage;
