@@ -1,6 +1,7 @@
 #include "system.hpp"
 
 #include <fcntl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -32,13 +33,16 @@ void must_protect(void* address, std::size_t bytes, int protection) {
   if (!protect(address, bytes, protection)) fatal("mprotect", errno);
 }
 
-void must_reserve(void* address, std::size_t bytes) {
-  if (mmap(address, bytes, PROT_NONE, kReserve | MAP_FIXED, -1, 0) == MAP_FAILED) fatal("mmap", errno);
+// The system call itself: a thread sanitizer takes mmap for a write to all of the range, by a thread that its next user
+// is not synchronised with but through a fault.
+static void must_replace(void* address, std::size_t bytes, int protection) {
+  if (syscall(SYS_mmap, address, bytes, protection, kReserve | MAP_FIXED, -1, 0) == -1) fatal("mmap", errno);
 }
 
+void must_reserve(void* address, std::size_t bytes) { must_replace(address, bytes, PROT_NONE); }
+
 void must_map(void* address, std::size_t bytes, bool huge) {
-  int protection = PROT_READ | PROT_WRITE;
-  if (mmap(address, bytes, protection, kReserve | MAP_FIXED, -1, 0) == MAP_FAILED) fatal("mmap", errno);
+  must_replace(address, bytes, PROT_READ | PROT_WRITE);
   madvise(address, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
   madvise(address, bytes, MADV_DONTDUMP);
   set_inherited(address, bytes, false);
