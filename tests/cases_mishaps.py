@@ -238,16 +238,18 @@ def a_full_spill_directory() -> str:
     said = ""
     with ebbtide.Session(fast=FAST) as session:
         ours = begin(case)
-        train(ours, 2, session)
         resource.setrlimit(resource.RLIMIT_FSIZE, (16 * MIB, resource.RLIM_INFINITY))
+        train(ours, 2, session)
         for _ in range(STEPS - 2):
-            drawn, losses = ours.generator.get_state(), len(ours.losses)
+            drawn, losses = None, len(ours.losses)
             try:
+                drawn = ours.generator.get_state()  # allocates, too
                 train(ours, 1, session)
             except RuntimeError as error:
                 said = str(error)
                 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-                ours.generator.set_state(drawn)
+                if drawn is not None:
+                    ours.generator.set_state(drawn)
                 del ours.losses[losses:]
                 train(ours, 1, session)
     check_same(plain, ours, session)

@@ -16,7 +16,7 @@ from ebbtide.ir.plan import PlanStatus
 from ebbtide.ir.schedule import lower
 from ebbtide.ir.trace import Trace
 from ebbtide.machines import find_machine, names
-from ebbtide.planners import BUILT_IN, plan
+from ebbtide.planners import BUILT_IN, ebbtide, plan
 from ebbtide.planners.base import page_size_of
 from ebbtide.simulate import simulate
 
@@ -32,7 +32,11 @@ def times_ns(trace: Trace, machine: Machine, share: float) -> dict[str, int]:
     bounded = machine.with_budget(budget)
     for name in BUILT_IN:
         try:
-            made = plan(name, trace, machine, budget)
+            made = (
+                ebbtide(trace, machine, budget, may_split=True)
+                if name == "ebbtide"
+                else plan(name, trace, machine, budget)
+            )
         except (InfeasibleBudgetError, PlanError):
             continue
         if made.status is not PlanStatus.OVER_BUDGET:

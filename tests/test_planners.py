@@ -240,7 +240,7 @@ def test_a_time_limit_gives_the_first_plan_and_says_so() -> None:
 
 def test_room_is_counted_in_the_pages_of_the_arena() -> None:
     sizes = {1: PAGE, 2 * MIB: 2 * MIB, 7 * MIB: 2 * MIB, 31 * MIB + 1: 2 * MIB, 7 * MIB + 900 * 1024: 2 * MIB}
-    sizes |= {7 * MIB: PAGE, 3 * MIB: PAGE}
+    sizes |= {5 * MIB: 2 * MIB, 2**22 + 1: PAGE, 3 * MIB: PAGE}
     assert {nbytes: arena_pages(nbytes) for nbytes in sizes} == sizes
 
 

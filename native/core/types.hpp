@@ -34,7 +34,8 @@ inline constexpr std::uint32_t kNever = ~std::uint32_t{0};  // no tick, no numbe
 
 constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 
-// The pages of a storage: huge ones where that wastes at most a third of its size, else small ones.
+// The pages of a storage: huge ones where that wastes at most an eighth of its size (of 4 MiB and more, a third), else
+// small ones.
 struct Shape {
   std::size_t page = kSmallPage;
   std::uint32_t pages = 0;
@@ -43,7 +44,7 @@ struct Shape {
 };
 
 constexpr Shape shape_of(std::size_t nbytes) {
-  std::size_t page = round_up(nbytes, kHugePage) - nbytes <= nbytes / 3 ? kHugePage : kSmallPage;
+  std::size_t page = round_up(nbytes, kHugePage) - nbytes <= nbytes / (nbytes < 2 * kHugePage ? 8 : 3) ? kHugePage : kSmallPage;
   return {page, static_cast<std::uint32_t>(round_up(nbytes, page) / page)};
 }
 

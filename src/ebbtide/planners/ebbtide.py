@@ -83,9 +83,14 @@ class _Candidate:
         return self.outcome.step_ns
 
 
-def ebbtide(trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: float = TIME_LIMIT_S) -> Plan:
-    """The fastest plan found within the budget. InfeasibleBudgetError if there is none; PlanError if what has to leave
-    has no room in the slow tiers."""
+def ebbtide(
+    trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: float = TIME_LIMIT_S, may_split: bool = False
+) -> Plan:
+    """The fastest plan found within the budget. Storages move whole, as the runtime and tierplan/1 move them; with
+    ``may_split`` another planner's split is taken where it is faster.
+
+    InfeasibleBudgetError if there is no plan; PlanError if what has to leave has no room in the slow tiers.
+    """
     began = perf_counter_ns()
     machine = machine.with_budget(budget_bytes)
     capacity = machine.tiers[0].capacity_bytes
@@ -107,7 +112,7 @@ def ebbtide(trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: flo
         if best[0] <= bound or out_of_time:
             break
     if best is None or best[0] > bound:
-        for rival in rival_plans(trace, machine, capacity, deadline):
+        for rival in rival_plans(trace, machine, capacity, deadline, may_split):
             step_ns = problem.simulator.run(lower(rival, trace, machine)).step_ns
             if best is None or step_ns < best[0]:
                 best = step_ns, rival.stays
