@@ -1,4 +1,5 @@
-// All blocks by id, and the list of live ones. Ids are recycled; the table never moves. Not thread-safe (the arena's mutex guards it). Nothing here allocates after construction.
+// All blocks by id, and the list of live ones. Ids are recycled; the table never moves. Not thread-safe (the arena's mutex
+// guards it). Nothing here allocates after construction.
 #pragma once
 
 #include <cstdint>
