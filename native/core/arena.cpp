@@ -150,15 +150,19 @@ void Arena::release(void* address) {
   start_prefetches();
 }
 
-// A dead block's pages are the next one's, unless a forked child may still see them: recycled, they would be copied.
+// Pages that a forked child may still see go back to the kernel: recycled, they would be copied. False: it sees none.
+bool Arena::discard_inherited(const Block& b) {
+  if (!b.inherited) return false;
+  region(b).discard(b.place);
+  account(-static_cast<std::int64_t>(b.held));
+  return true;
+}
+
+// A dead block's pages are the next one's.
 void Arena::bury(BlockId id) {
   Block& b = blocks_[id];
   Region& r = region(b);
-  if (b.inherited) {
-    r.discard(b.place);
-    account(-static_cast<std::int64_t>(b.held));
-    return retire(id);
-  }
+  if (discard_inherited(b)) return retire(id);
   if (b.read_only) must_protect(b.address, b.held, PROT_READ | PROT_WRITE);
   r.set_owner(b.place, kNoBlock);
   r.give(b.place);

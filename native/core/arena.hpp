@@ -8,9 +8,9 @@
 //   I5  nobody touches a block's memory while holding the mutex: the fault handler takes it
 //   I6  whatever the fault handler can reach neither allocates nor frees
 //
-// [Note: one mutex]  All state is behind one mutex; system calls that move pages run under it (5 to 20 us
-// a page), reads and writes of the spill file do not. A thread that waits carries out queued transfers itself, so waiting never
-// depends on another thread being alive (a forked child has none).
+// [Note: one mutex]  All state is behind one mutex; system calls that move pages run under it (about 25 us a huge
+// page beside threads that compute), reads and writes of the spill file do not. A thread that waits carries out queued
+// transfers itself, so waiting never depends on another thread being alive (a forked child has none).
 #pragma once
 
 #include <array>
@@ -195,6 +195,7 @@ class Arena {
   void chaos();
 
   // arena.cpp
+  bool discard_inherited(const Block& b);
   void bury(BlockId id);
   void retire(BlockId id);
   void flush_traffic(Block& b);

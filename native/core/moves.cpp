@@ -50,12 +50,7 @@ void Arena::close(BlockId id) {
   Block& b = blocks_[id];
   if (options_.hook != nullptr) options_.hook(Point::Closing, id, options_.hook_argument);
   must_protect(b.address, b.held, PROT_NONE);
-  if (b.inherited) {  // recycled, what a child shares would be copied
-    region(b).discard(b.place);
-    account(-static_cast<std::int64_t>(b.held));
-  } else {
-    region(b).vacate(b.place);
-  }
+  if (!discard_inherited(b)) region(b).vacate(b.place);
   if (limit_ != 0 && held_ > limit_) release_warm(held_ - limit_, {});
   resident_ -= b.held;
   b.evicted += moved_bytes(b);

@@ -38,3 +38,19 @@ struct Register {
 // A small arena that the fault handler guards. They are leaked, as in production: the handler may still look at one.
 ebbtide::Arena& make_arena(std::uint64_t limit, ebbtide::Options options = {});
 const char* spill_directory();
+
+inline constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+// Bytes that tell their place and whose they are, and whether they still do.
+inline void fill(void* p, std::size_t n, unsigned seed) {
+  auto* words = static_cast<std::uint32_t*>(p);
+  for (std::size_t i = 0; i < n / 4; ++i) words[i] = static_cast<std::uint32_t>(i) * 2654435761u + seed;
+}
+
+inline bool filled(const void* p, std::size_t n, unsigned seed) {
+  auto* words = static_cast<const std::uint32_t*>(p);
+  for (std::size_t i = 0; i < n / 4; ++i) {
+    if (words[i] != static_cast<std::uint32_t>(i) * 2654435761u + seed) return false;
+  }
+  return true;
+}

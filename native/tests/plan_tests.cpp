@@ -9,8 +9,6 @@ using namespace ebbtide;
 
 namespace {
 
-constexpr std::size_t kMiB = 1 << 20;
-
 // An operator that reads and writes these, with `inside` in the middle.
 template <typename F>
 void run(Arena& arena, const char* name, std::vector<Operand> operands, F inside) {

@@ -16,7 +16,6 @@ using namespace ebbtide;
 
 namespace {
 
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::size_t kMostPages = std::size_t{1} << 16;
 const SpillFile::Calls real = *SpillFile::calls;
 

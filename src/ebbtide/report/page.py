@@ -22,20 +22,23 @@ _SCRIPTS = (*SHARED, "memory", "selection", "painting", "storages", "intervals",
 
 def render_page(subject: Subject) -> str:
     """The page's whole text. Raises ReportError if plotly is not installed."""
-    return fill_page("page.html", _SCRIPTS, page_data(subject))
+    return fill_page("report.html", _SCRIPTS, page_data(subject))
 
 
-def fill_page(name: str, scripts: Sequence[str], data: dict[str, Any]) -> str:
-    """A page of the folder ``page`` with its scripts and data in it; ``data`` has a title. Raises ReportError."""
+def fill_page(sections: str, scripts: Sequence[str], data: dict[str, Any]) -> str:
+    """The page of these sections, a file of the folder ``page``, with its scripts and data; ``data`` has a title.
+
+    Raises ReportError if plotly is not installed.
+    """
     parts = {
         "TITLE": html.escape(data["title"]),
         "STYLE": _part("page.css"),
+        "SECTIONS": _part(sections),
         "SCRIPT": '"use strict";\n' + "\n".join(_part(f"{script}.js") for script in scripts),
         "LIBRARY": _library(),
         "DATA": pack(data),
     }
-    page = _part(name)
-    pieces = page.split("<!--")  # a text put in is never searched for further places
+    pieces = _part("page.html").split("<!--")  # a text put in is never searched for further places
     filled = [pieces[0]]
     for piece in pieces[1:]:
         place, rest = piece.split("-->", 1)

@@ -4,6 +4,7 @@
 """
 
 from ebbtide.errors import PlatformError, SettingError
+from ebbtide.ir.kernels import MeasuredInPlace
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import PageSize, exact
 from ebbtide.ir.schedule import Schedule
@@ -30,12 +31,12 @@ class Simulator:
 
     def __init__(self, trace: Trace, machine: Machine, page_bytes: PageSize = exact) -> None:
         self._trace, self._machine, self._page_bytes = trace, machine, page_bytes
-        self._whole = whole_pieces(trace, page_bytes)
+        self._whole, self._measured = whole_pieces(trace, page_bytes), MeasuredInPlace(trace, machine)
 
     def run(self, schedule: Schedule, n_steps: int = 3, record: bool = False, policy: Policy | None = None) -> Outcome:
         """The steady step, the last of ``n_steps``; ``record`` asks for its spans and levels. ValueError if a tick's
         storages do not fit the budget together."""
-        run = Run(schedule, self._trace, self._machine, self._page_bytes, policy or Plan(), self._whole)
+        run = Run(schedule, self._trace, self._machine, self._page_bytes, policy or Plan(), self._whole, self._measured)
         for step in range(n_steps):
             run.step(record and step == n_steps - 1)
         return run.record.outcome()

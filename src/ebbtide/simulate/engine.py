@@ -60,12 +60,13 @@ class Run(Rooms):
         page_bytes: PageSize,
         policy: Policy,
         whole: Pieces | None = None,
+        measured: MeasuredInPlace | None = None,
     ) -> None:
         self.rank = {tier.name: rank for rank, tier in enumerate(machine.tiers)}
         pieces = pieces_of(schedule, trace, self.rank, page_bytes, whole)
         super().__init__(trace, machine, pieces, _usable_ranks(machine, policy))
         self.policy = policy
-        self.measured = MeasuredInPlace(trace, machine)
+        self.measured = measured or MeasuredInPlace(trace, machine)
         self._accesses = 0
         self._was_short = False
         """Whether room has been short in this step; ``_is_short``: or in the one before."""

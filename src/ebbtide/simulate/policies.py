@@ -7,6 +7,7 @@ bring every operand to the first tier on demand, as a hardware-managed cache wou
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ebbtide._decider import POLICIES as RULES
@@ -103,7 +104,6 @@ class Reactive(Policy):
 _OTHERS: Mapping[str, Callable[[Rule], Policy]] = {"first-touch": FirstTouch, "reactive": Reactive}
 
 POLICIES: Mapping[str, Callable[[], Policy]] = {
-    name: (lambda name=name: _OTHERS.get(name, Policy)(RULES[name]))  # type: ignore[misc]
-    for name in RULES
+    name: partial(_OTHERS.get(name, Policy), rule) for name, rule in RULES.items()
 }
 """By name; each simulation has one of its own."""

@@ -1,0 +1,112 @@
+// A disk that is full, fails or transfers in pieces: nothing is lost.
+#include <fcntl.h>
+
+#include <atomic>
+#include <cerrno>
+#include <memory>
+#include <vector>
+
+#include "check.hpp"
+
+using namespace ebbtide;
+
+namespace {
+std::atomic<int> errors_left{0};
+std::atomic<int> error_given{0};
+const SpillFile::Calls real = *SpillFile::calls;
+template <auto call>
+ssize_t failing(int fd, const iovec* parts, int count, off_t offset) {
+  if (errors_left.load() != 0 && errors_left.fetch_sub(1) > 0) {
+    errno = error_given;
+    return -1;
+  }
+  return (real.*call)(fd, parts, count, offset);
+}
+template <auto call>
+ssize_t in_pieces(int fd, const iovec* parts, int, off_t offset) {
+  iovec piece = {parts->iov_base, std::min<std::size_t>(parts->iov_len, 4096 * 3)};
+  return (real.*call)(fd, &piece, 1, offset);
+}
+struct WithCalls {
+  const SpillFile::Calls* before = SpillFile::calls;
+  explicit WithCalls(SpillFile::Calls calls) {
+    static std::vector<std::unique_ptr<SpillFile::Calls>> all;  // kept: a thread may still be in them
+    all.push_back(std::make_unique<SpillFile::Calls>(calls));
+    SpillFile::calls = all.back().get();
+  }
+  ~WithCalls() { SpillFile::calls = before; }
+};
+}  // namespace
+
+TEST(a_failed_write_keeps_the_block_and_fails_the_allocation_that_needed_the_room) {
+  Arena& arena = make_arena(16 * kMiB);
+  void* a = arena.allocate(8 * kMiB);
+  void* b = arena.allocate(8 * kMiB);
+  fill(a, 8 * kMiB, 1);
+  fill(b, 8 * kMiB, 2);
+  {
+    WithCalls calls({failing<&SpillFile::Calls::pwritev>, real.preadv, real.fallocate});
+    error_given = ENOSPC;
+    errors_left = 1 << 30;
+    CHECK(arena.evict(a) == 0 && arena.state(a) == State::Dirty);
+    try {
+      arena.allocate(8 * kMiB);
+      CHECK(false);
+    } catch (const ArenaError& error) {
+      CHECK(std::strstr(error.what(), "No space left") != nullptr);
+    }
+    CHECK(arena.evict(a) == 0 && arena.evict(b) == 0);  // after what the allocation began: no failure is still to come
+    errors_left = 0;
+  }
+  arena.check_invariants();
+  void* c = arena.allocate(8 * kMiB);  // the disk has room again
+  fill(c, 8 * kMiB, 3);
+  CHECK(filled(a, 8 * kMiB, 1) && filled(b, 8 * kMiB, 2) && filled(c, 8 * kMiB, 3));
+  arena.check_invariants();
+}
+
+TEST(a_full_disk_is_an_error_before_anything_is_evicted) {
+  Arena& arena = make_arena(8 * kMiB);
+  void* a = arena.allocate(8 * kMiB);
+  fill(a, 8 * kMiB, 1);
+  WithCalls calls({real.pwritev, real.preadv, [](int, int, off_t, off_t) {
+                     errno = ENOSPC;
+                     return -1;
+                   }});
+  try {
+    arena.allocate(8 * kMiB);
+    CHECK(false);
+  } catch (const ArenaError& error) {
+    CHECK(std::strstr(error.what(), "cannot reserve") != nullptr);
+  }
+  CHECK(filled(a, 8 * kMiB, 1) && arena.counters().live == 8 * kMiB);
+  arena.check_invariants();
+}
+
+TEST(a_read_error_is_retried_then_reported_and_the_file_copy_stays) {
+  Arena& arena = make_arena(0);
+  void* p = arena.allocate(2 * kMiB);
+  fill(p, 2 * kMiB, 1);
+  arena.evict(p);
+  WithCalls calls({real.pwritev, failing<&SpillFile::Calls::preadv>, real.fallocate});
+  error_given = EIO;
+  errors_left = 2;
+  CHECK(arena.fetch(p) == 0);  // the third try
+  CHECK(filled(p, 2 * kMiB, 1));
+  arena.evict(p);
+  errors_left = 1 << 30;
+  CHECK(arena.fetch(p) == EIO && arena.state(p) == State::Absent);
+  errors_left = 0;
+  CHECK(arena.fetch(p) == 0 && filled(p, 2 * kMiB, 1));
+  arena.check_invariants();
+}
+
+TEST(short_transfers_are_continued) {
+  Arena& arena = make_arena(0);
+  WithCalls calls({in_pieces<&SpillFile::Calls::pwritev>, in_pieces<&SpillFile::Calls::preadv>, real.fallocate});
+  for (std::size_t n : {64 * std::size_t{1024}, 5 * kMiB}) {
+    void* p = arena.allocate(n);
+    fill(p, n, 9);
+    CHECK(arena.evict(p) > 0 && filled(p, n, 9));
+  }
+}
