@@ -8,6 +8,7 @@ import gc
 import os
 import resource
 import signal
+import stat
 import threading
 import time
 from collections.abc import Callable
@@ -229,31 +230,47 @@ def interrupted(name: str, folder: str) -> None:
 
 
 def a_full_spill_directory() -> str:
-    """As on a full disk, the kernel does not let the spill file grow. What the step raised, in words.
+    """As on a full disk, the spill file cannot grow, and a step comes that needs more than is reserved.
 
-    Then the limit is lifted, the step made again from where it began, and the rest trained: the same bits.
+    What it raised in mid-step, in words. Then the limit is lifted, the step made again from where it began, and one
+    more after it: the same bits.
     """
     case = replace(BASE, model=mlp)
-    plain = train_plainly(case, STEPS)
-    said = ""
+    larger = replace(case, loss=loss_of_many)
+    cases = (case, case, case, larger, case)
+    plain = begin(case)
+    for plain.case in cases:
+        train(plain, 1)
+    expected = Snapshot.of(plain)
+    del plain
     with ebbtide.Session(fast=FAST) as session:
         ours = begin(case)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (16 * MIB, resource.RLIM_INFINITY))
-        train(ours, 2, session)
-        for _ in range(STEPS - 2):
-            drawn, losses = None, len(ours.losses)
-            try:
-                drawn = ours.generator.get_state()  # allocates, too
-                train(ours, 1, session)
-            except RuntimeError as error:
-                said = str(error)
-                resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-                if drawn is not None:
-                    ours.generator.set_state(drawn)
-                del ours.losses[losses:]
-                train(ours, 1, session)
-    check_same(plain, ours, session)
+        train(ours, 3, session)
+        drawn = ours.generator.get_state()
+        ours.case = larger
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_unlinked_file(), resource.RLIM_INFINITY))
+        with pytest.raises(torch.OutOfMemoryError) as raised:
+            train(ours, 1, session)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        assert "loss_of_many" in {entry.name for entry in raised.traceback}  # in mid-step, before any update
+        said = str(raised.value)
+        del raised  # it holds the frames, and they the activations
+        ours.generator.set_state(drawn)
+        for ours.case in cases[3:]:
+            train(ours, 1, session)
+    check_same(expected, ours, session)
     return said
+
+
+def loss_of_many(model: nn.Module, batch: Any) -> torch.Tensor:
+    """So many passes forward before the one backward that their activations take a third of a GiB."""
+    return torch.stack([BASE.loss(model, batch) for _ in range(44)]).sum()
+
+
+def largest_unlinked_file() -> int:
+    """Bytes of the largest file that this process has open and that has no name: what its spill file may hold."""
+    files = [os.stat(link) for link in Path("/proc/self/fd").iterdir() if link.exists()]
+    return max(file.st_size for file in files if stat.S_ISREG(file.st_mode) and file.st_nlink == 0)
 
 
 def an_address_space_that_is_limited() -> str:
