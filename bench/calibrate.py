@@ -3,11 +3,14 @@
     python bench/calibrate.py --out calibration.json                     # all cells, one pair each
     python bench/calibrate.py --out calibration.json --only 'resnet50/*' --pairs 3
     python bench/calibrate.py --out calibration.json --table             # only prints what the file holds
+    python bench/calibrate.py --out results.json --table                 # the same of what measure.py measured
 
 Every run is a fresh process, kept in the file at once (``results.py``); started again, cells that have their pairs are
 skipped. Beside each run stands one at ``--fast 100%``: the same arena with nothing moved, whose steady steps are *the
 resident step*. The recorded step that a plan is made from is no measure of that: it is the second of its process, and
-still touches pages for the first time (``warm-up`` is how much longer it took). A pair's figures:
+still touches pages for the first time (``warm-up`` is how much longer it took). In a file of ``measure.py``, where a
+tuned plain run stands beside each, the resident step is that of the round's 100 % run, brought to the moment of the
+cell's own run by the two tuned ones. A pair's figures:
 
     predicted   the plan's predicted step over the recorded step: both with the same warm-up, so that it cancels
     measured    the steady step over the resident step
@@ -33,6 +36,7 @@ from typing import Any
 
 from cells import STEADY_STEPS, Cell, cell
 from children import Place
+from figures import step_s
 from measure import Benchmark, machine
 from results import Results
 from table_text import markdown
@@ -84,20 +88,20 @@ def row(results: Results, found: Cell) -> tuple[Row | None, str]:
     """What the cell's pairs say, or why they say nothing."""
     if found.name in results.failures:
         return None, results.failures[found.name].splitlines()[0]
-    pairs = [(run, results.runs[run["baseline"]]) for run in results.of(found.name) if run["baseline"] is not None]
+    pairs = _pairs(results, found)
     if not pairs:
         return None, "no pair was measured"
-    for run, resident in pairs:
+    for run, resident, _ in pairs:
         if any(step["mode"] != "planned" for step in (*_steady(run), *_steady(resident))):
             return None, "a steady step followed no plan"
         if any(step["evicted_bytes"] or step["fetched_bytes"] for step in _steady(resident)):
             return None, f"something moved at {RESIDENT}, so that its step is not the resident one"
 
-    plans = [run["report"]["plan"] for run, _ in pairs]
-    steps = [(_step_s(run), _step_s(resident)) for run, resident in pairs]
+    plans = [run["report"]["plan"] for run, _, _ in pairs]
+    steps = [(_step_s(run), resident_s) for run, _, resident_s in pairs]
     predicted = [plan["predicted_s"] / plan["step_s"] for plan in plans]
     measured = [ours / resident for ours, resident in steps]
-    stalls = [median(step["stall_s"] for step in _steady(run)) for run, _ in pairs]
+    stalls = [median(step["stall_s"] for step in _steady(run)) for run, _, _ in pairs]
     return Row(
         name=found.name,
         pairs=len(pairs),
@@ -111,6 +115,23 @@ def row(results: Results, found: Cell) -> tuple[Row | None, str]:
         warm_up=median(plan["step_s"] / resident - 1 for plan, (_, resident) in zip(plans, steps, strict=True)),
         stall=median(stall / ours for stall, (ours, _) in zip(stalls, steps, strict=True)),
     ), ""
+
+
+def _pairs(results: Results, found: Cell) -> list[tuple[Run, Run, float]]:
+    """The cell's runs, each with the run at RESIDENT to compare it with and that one's step in seconds."""
+    name = f"{found.net.name}/{RESIDENT}"
+    of_round = {run["pair"]: run for run in results.of(name) if run["baseline"] is not None}
+    pairs = []
+    for run in results.of(found.name):
+        if run["baseline"] is None:
+            continue
+        beside = results.runs[run["baseline"]]
+        if beside["cell"] == name:
+            pairs.append((run, beside, _step_s(beside)))
+        elif resident := of_round.get(run["pair"]):
+            drift = step_s(beside) / step_s(results.runs[resident["baseline"]])
+            pairs.append((run, resident, _step_s(resident) * drift))
+    return pairs
 
 
 def _steady(run: Run) -> list[dict[str, Any]]:

@@ -276,6 +276,22 @@ def test_calibration_leaves_out_what_is_no_planned_or_no_resident_step(tmp_path:
     assert set(written["left_out"]) == {"resnet50/25%", "resnet50/35%"}
 
 
+def test_calibration_of_the_benchmarks_own_runs_takes_the_rounds_resident_run_and_its_drift(tmp_path: Path) -> None:
+    results = Results(tmp_path / "results.json", {})
+    runs: list[tuple[str, float, dict[str, Any]]] = [  # the machine is twice as slow when the cell has its turn
+        ("100%", 1.0, reported(1.0, 0, 1.0, 1.0)),
+        ("25%", 2.0, reported(2.5, 7, 1.2, 1.0)),
+    ]
+    for way, tuned_s, ours in runs:
+        tuned = results.add(outcome(tuned_s, 5) | {"cell": "resnet50/tuned", "baseline": None, "pair": 0})
+        results.add(ours | {"cell": f"resnet50/{way}", "baseline": tuned, "pair": 0})
+    row, _ = calibrate.row(results, cell("resnet50/25%"))
+    assert row is not None
+    assert (row.resident_s, row.measured) == (2.0, 1.25)
+    assert row.error == pytest.approx(1.2 / 1.25 - 1)
+    assert calibrate.row(results, cell("resnet50/50%")) == (None, "no pair was measured")
+
+
 def test_calibrations_baseline_is_a_run_at_all_of_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake()
     monkeypatch.setattr(measure, "run_child", fake.run)
