@@ -34,7 +34,10 @@ bench-plan: install
 calibrate: install
 	$(PY) bench/calibrate.py --out calibration.json
 
-test: lint types core-test python-test
+# Twice two at a time: compilers and the native tests' threads beside the Python tests would only slow those.
+test:
+	$(MAKE) --jobs=2 --output-sync=target lint types core-test
+	$(MAKE) python-test
 
 lint: install
 	$(PY) -m ruff check
@@ -42,8 +45,9 @@ lint: install
 types: install
 	$(PY) -m mypy
 
+# Two processes, each with whole files, the largest first: most of what they wait for runs on one core.
 python-test: install browser
-	$(PY) -m pytest
+	$(PY) -m pytest --numprocesses=2 --dist=loadfile
 
 # The report's page is tested in Chromium: installed where that may be done, else those tests are skipped.
 browser:
