@@ -34,10 +34,10 @@ bench-plan: install
 calibrate: install
 	$(PY) bench/calibrate.py --out calibration.json
 
-# Twice two at a time: compilers and the native tests' threads beside the Python tests would only slow those.
+# Two at a time, and the Python tests after the rest: they are two processes already.
 test:
-	$(MAKE) --jobs=2 --output-sync=target lint types core-test
-	$(MAKE) python-test
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint types core-test
+	$(MAKE) --no-print-directory python-test
 
 lint: install
 	$(PY) -m ruff check

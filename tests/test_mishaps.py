@@ -120,30 +120,31 @@ def test_a_compiled_gpt_block_trains_to_the_same_bits() -> None:
 
 
 @pytest.fixture(scope="module")
-def port() -> int:
+def plain_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What each of two ranks ends with on plain PyTorch."""
+    result = tmp_path_factory.mktemp("ranks") / "plain"
+    return train_ranks("", result)[0]
+
+
+def free_port() -> int:
+    """Asked for just before it is used: other tests take ports meanwhile."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
 
 
-@pytest.fixture(scope="module")
-def plain_ranks(tmp_path_factory: pytest.TempPathFactory, port: int) -> list[str]:
-    """What each of two ranks ends with on plain PyTorch."""
-    result = tmp_path_factory.mktemp("ranks") / "plain"
-    return train_ranks(port, "", result)[0]
-
-
-def train_ranks(port: int, fast: str, result: Path) -> tuple[list[str], list[int]]:
+def train_ranks(fast: str, result: Path) -> tuple[list[str], list[int]]:
     """Two ranks at once; what each ended with, and the bytes each moved."""
+    port = free_port()
     ranks = [child.Child("cases_mishaps:train_rank", (rank, 2, port, fast, str(result)), PLANNED) for rank in range(2)]
     with ranks[0], ranks[1]:
         moved = [rank.result() for rank in ranks]
     return [result.with_suffix(f".{rank}").read_text() for rank in range(2)], moved
 
 
-def test_all_reduce_of_what_is_away_gives_the_same_bits(plain_ranks: list[str], port: int, tmp_path: Path) -> None:
+def test_all_reduce_of_what_is_away_gives_the_same_bits(plain_ranks: list[str], tmp_path: Path) -> None:
     """Gloo's threads send from buckets and receive into them while the backward pass needs room."""
-    ours, moved = train_ranks(port, "45%", tmp_path / "ours")
+    ours, moved = train_ranks("45%", tmp_path / "ours")
     assert ours == plain_ranks
     assert min(moved) > 0
 
