@@ -15,7 +15,7 @@ def names() -> list[str]:
 def text_of(name: str) -> str:
     """The machine's file, comments and all. Raises SettingError for a name that is not in ``names``."""
     if name not in names():
-        raise SettingError(f"there is no machine {name!r:.80}; there are {', '.join(names())}, or name a file")
+        raise SettingError(f"there is no machine {name!r}; there are {', '.join(names())}, or name a file")
     return (files(__name__) / f"{name}.toml").read_text()
 
 
