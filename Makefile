@@ -45,7 +45,7 @@ lint: install
 types: install
 	$(PY) -m mypy
 
-# Two processes, each with whole files, the largest first: most of what they wait for runs on one core.
+# Two processes, each with whole files, whose fixtures are so made once: planning and starting Python take one core.
 python-test: install browser
 	$(PY) -m pytest --numprocesses=2 --dist=loadfile
 
