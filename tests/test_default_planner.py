@@ -1,6 +1,7 @@
 """``ebbtide`` the planner: more budget never hurts, exclusive machines, several slow tiers, and its bounds."""
 
 import json
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -68,6 +69,24 @@ def test_more_memory_is_never_slower_on_three_tiers() -> None:
     times = times_at(trace, machine, 6)
     assert all(later <= earlier * 1.003 for earlier, later in pairwise(times)), times
     assert times[0] > 1.3 * times[-1] == 1.3 * trace.step_ns
+
+
+@pytest.mark.parametrize(("machine", "lazy"), [(disk(), False), (disk(both=10**9), True)])
+def test_writes_are_put_off_only_where_they_are_in_fetches_way(
+    machine: Machine, lazy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the directions share nothing it changes nothing, and in a large step takes the place of another start."""
+    planner = sys.modules["ebbtide.planners.ebbtide"]
+    paces, real = set(), planner.time_moves
+
+    def noted(*arguments: Any) -> Any:
+        paces.add(arguments[-1].lazy)
+        return real(*arguments)
+
+    monkeypatch.setattr(planner, "time_moves", noted)
+    trace = network(layers=4)
+    ebbtide(trace, machine, peak(needed_bytes(trace, page_size_of(machine))) * 2)
+    assert paces == ({True, False} if lazy else {False})
 
 
 # ---- exclusive machines ----------------------------------------------------------------------------------------------

@@ -50,6 +50,25 @@ def test_an_operation_in_place_takes_longer_by_the_bytes_that_it_reads_and_write
     assert (found.tiers["dram"].read_bytes, found.tiers["dram"].peak_bytes) == (0, 0)
 
 
+def test_what_is_still_on_its_way_to_where_its_next_operation_uses_it_does_not_keep_its_room() -> None:
+    """A weight of 8 MB moves between the first two operations. The second is over before the copy; the third uses the
+    weight in place, and what it gives birth to needs the room."""
+    trace = step(
+        [MS] * 3, [parameter(8 * MB, 3), Storage(8 * MB, StorageKind.OTHER, 2, 3)], [(0, 0, W), (0, 2, R), (1, 2, W)]
+    )
+    found = follow(
+        trace,
+        machine(PMM),
+        Stay(0, 0, 8 * MB, "dram", 0, 0, 1),
+        Stay(0, 0, 8 * MB, "pmm", 1, 1, 3),
+        Stay(1, 0, 8 * MB, "dram", 2, 2, 3),
+        budget=8 * MB,
+    )
+    fetched, moved, slower = 8 * MS, 8 * MS, 8 * (1.0 - 0.1) * MS
+    assert found.step_ns == pytest.approx(fetched + MS + moved + MS + slower)
+    assert (found.rescues, found.demand_fetches) == (0, 0)
+
+
 @pytest.mark.parametrize(
     ("overlap", "time_ms"),
     # 1 ms of the 10 moves the operands' 10 MB on dram; 4 MB on pmm take 3.6 ms longer than they would there

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from warnings import warn
 
-from ebbtide.errors import FileFormatError, PlanError, SettingError
+from ebbtide.errors import EbbtideWarning, FileFormatError, PlanError, SettingError
 from ebbtide.ir.check import require_valid
 from ebbtide.ir.files import load, save
-from ebbtide.ir.machine import Machine
+from ebbtide.ir.machine import InPlace, Machine
 from ebbtide.ir.occupancy import arena_pages, live_bytes, peak
 from ebbtide.ir.plan import Plan, PlanStatus
 from ebbtide.ir.timeline import Timeline
@@ -113,9 +114,23 @@ def planner_from(path: Path) -> Planner:
 
 
 def machine_for(settings: Settings, spill: Sequence[Path]) -> Machine:
-    """From its file, or measured (once for each set of spill directories, then remembered). Raises SettingError."""
+    """From its file, or measured (once for each set of spill directories, then remembered). Raises SettingError.
+
+    Nothing is used in place on it, since no run does that: where the file says otherwise, an EbbtideWarning says so.
+    """
     if settings.machine is None:
         from ebbtide.probe.quick import probe_quick
 
         return probe_quick(spill, settings.io_threads)
-    return find_machine(settings.machine)
+    machine = find_machine(settings.machine)
+    if in_place := [tier.name for tier in machine.tiers[1:] if tier.in_place.reads]:
+        measured = ", at measured times" if machine.kernels else ""
+        warn(
+            f"the machine {settings.machine} lets operations use {', '.join(in_place)} in place{measured}. A run moves "
+            f"whatever an operation uses into {machine.tiers[0].name}, so it is planned without that; `ebbtide plan`, "
+            "`simulate` and `compare` have it",
+            EbbtideWarning,
+            stacklevel=2,
+        )
+    slower = tuple(replace(tier, in_place=InPlace.NOTHING) for tier in machine.tiers[1:])
+    return replace(machine, tiers=(machine.tiers[0], *slower), kernels=())

@@ -27,9 +27,10 @@ def compare(
 
     The gap is to a time that no plan can beat. Hits are counted as 10Cache does: what can be used at once when its
     operation is reached, however long others waited for it; exposed is the share of the step in which compute waits.
+    Where our own plan's gap is above 2 %, a line says which constraint the bound relaxes so that it is loose.
     """
     from ebbtide.commands.inputs import budgets_of, read_step
-    from ebbtide.commands.judged import as_json, judge, named, write_json
+    from ebbtide.commands.judged import as_json, judge, loosened, named, write_json
     from ebbtide.commands.tables import COLUMNS, cells, show, table_of
     from ebbtide.simulate import is_modelled
     from ebbtide.units import format_bytes
@@ -45,7 +46,12 @@ def compare(
         table = table_of(f"{its_machine.name}: {format_bytes(budget)} of {fast_tier}{compute}; simulated", COLUMNS)
         for row in rows:
             table.add_row(*cells(row, step.step_ns, fast_tier))
-        show(table, "")
-        written += [as_json(row, step, its_machine) for row in rows]
+        show(table)
+        for row in rows:
+            loose = loosened(row, step, its_machine)
+            if loose is not None:
+                show(f"{row.policy}, gap {loose.gap:.1%}: {loose.sentence()}")
+            written.append(as_json(row, step, its_machine) | {"loose": None if loose is None else loose.as_json()})
+        show("")
         if json_file is not None:
             write_json(written, json_file)

@@ -10,10 +10,11 @@ from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.schedule import lower
 from ebbtide.ir.trace import Trace
-from ebbtide.planners import PLANNERS, plan
+from ebbtide.planners import DEFAULT, PLANNERS, plan
 from ebbtide.planners.absences import absences_of
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.bound import lower_bound_ns
+from ebbtide.planners.looseness import Looseness, looseness_of
 from ebbtide.simulate import POLICIES, Outcome, is_modelled, simulate, simulate_policy
 from ebbtide.simulate.costs import Costs, costs_of
 
@@ -83,7 +84,15 @@ def bound_ns(trace: Trace, machine: Machine, budget_bytes: int) -> int:
     """A time that nobody can beat: the compute alone where operations may use a slower tier, and need no moves."""
     if any(tier.in_place.reads for tier in machine.tiers[1:]):
         return trace.step_ns
-    return max(lower_bound_ns(trace, machine, absences_of(trace), budget_bytes), trace.step_ns)
+    absences = absences_of(trace, machine.exclusive, page_size_of(machine))
+    return max(lower_bound_ns(trace, machine, absences, budget_bytes), trace.step_ns)
+
+
+def loosened(row: Judged, trace: Trace, machine: Machine) -> Looseness | None:
+    """What makes the bound loose for our own plan, where there is one and its gap is not small."""
+    if row.planned is None or row.planned.planner != DEFAULT:
+        return None
+    return looseness_of(row.planned, trace, machine)
 
 
 def as_json(row: Judged, trace: Trace, machine: Machine) -> dict[str, Any]:

@@ -32,10 +32,12 @@ def plan(
 ) -> None:
     """Plan a step that `ebbtide run --save-trace` or somebody else recorded.
 
-    Shows the time that the plan should take, a time that no plan can beat, and what lies between. `ebbtide run --plan`
-    follows the file.
+    Shows the time that the plan should take, a time that no plan can beat, and what lies between: where that is more
+    than 2 %, also which constraint the bound relaxes so that it is loose. `ebbtide run --plan` follows the file.
     """
+    from ebbtide.planners import DEFAULT
     from ebbtide.planners import plan as make
+    from ebbtide.planners.looseness import looseness_of
 
     if output is not None and not output.absolute().parent.is_dir():
         raise SettingError(f"the plan cannot be written to {output}: there is no such directory")
@@ -46,6 +48,8 @@ def plan(
     if output is not None:
         _write(made, inputs, trace, export, output)
     click.echo(describe(made, inputs))
+    if made.planner == DEFAULT and (loose := looseness_of(made, inputs.trace, inputs.machine)) is not None:
+        click.echo(f"{'of the gap':<12} {loose.sentence()}")
 
 
 def describe(made: "Plan", inputs: Inputs) -> str:

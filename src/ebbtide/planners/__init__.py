@@ -29,6 +29,9 @@ from ebbtide.planners.zero_infinity import zero_infinity
 
 GROUP = "ebbtide.planners"
 
+DEFAULT = "ebbtide"
+"""Ours. A gap of another method is its own first of all."""
+
 BUILT_IN: Mapping[str, Planner] = {
     "10cache": ten_cache,
     "ati-outliers": ati_outliers,

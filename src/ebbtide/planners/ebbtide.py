@@ -135,8 +135,9 @@ class _Search:
         self.left = max(_FEWEST, min(60, 100_000 // max(work, 1)))
         self.best: _Candidate | None = None
         self.tried: list[_Candidate] = []
-        # Where nothing stays behind, a write cannot come early.
-        self.starts = [start for start in _STARTS if start[1] or not problem.machine.exclusive]
+        exclusive, share = problem.machine.exclusive, directions_share(problem.machine)
+        # Where nothing stays behind, a write cannot come early; where it is in no fetch's way, it is not put off.
+        self.starts = [start for start in _STARTS if (start[1] or not exclusive) and (share or not start[2])]
         self.out_of_time = False
 
     def run(self) -> _Candidate:
@@ -253,6 +254,14 @@ class _Search:
         fetch = self.problem.fetch_cost * (self.problem.lost[0] + waits[absences.until % n_ticks])
         write = self.problem.write_cost * (self.problem.lost[1] + of_group)
         return (costs[0] + fetch) / 2, (costs[1] + write) / 2
+
+
+def directions_share(machine: Machine) -> bool:
+    """Whether a write can be in a fetch's way: links from the fast tier and links to it are of one group."""
+    fast = machine.tiers[0].name
+    away = {link.shares for link in machine.links if link.source == fast}
+    back = {link.shares for link in machine.links if link.target == fast}
+    return bool((away & back) - {None})
 
 
 def stall_share(outcome: Outcome, bins: int = 64) -> Floats:

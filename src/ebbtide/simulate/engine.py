@@ -351,6 +351,11 @@ class Run(Rooms):
             if copy.target == 0 and copy.taken and copy.piece not in self.pinned:
                 self._cancel(copy)
                 return
+        for piece, mode, _ in self.pieces.uses[tick]:  # kept where it was about to leave, but usable where it has gone
+            in_place = self.valid[piece] & ~self.leaving[piece] & self._usable[mode] & ~1
+            if in_place and self.valid[piece] & 1 and piece not in self.copies:
+                self._drop(piece, 0)
+                return
         operator = self.trace.ticks[tick].operator
         raise ValueError(f"tick {tick} ({operator}) does not fit the budget with what cannot leave")
 
