@@ -39,6 +39,9 @@ class FakeNative(ModuleType):
         self.started = settings
         self._limit(settings["arena_bytes"], settings["process_bytes"])
 
+    def serves_system_calls(self) -> bool:
+        return False
+
     def set_limits(self, *, arena_bytes: int, process_bytes: int) -> None:
         self.calls.append("set_limits")
         self._limit(arena_bytes, process_bytes)

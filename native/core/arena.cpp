@@ -26,8 +26,9 @@ OperatorStack& this_operator_stack() { return this_thread; }
 
 Arena::Arena(const Options& options)
     : options_(options),
-      huge_(options.huge_region_bytes, kHugePage, options.spill_directories),
-      small_(options.small_region_bytes, kSmallPage, options.spill_directories),
+      userfault_(options.userfault ? Userfault::open() : nullptr),
+      huge_(options.huge_region_bytes, kHugePage, options.spill_directories, userfault_.get()),
+      small_(options.small_region_bytes, kSmallPage, options.spill_directories, userfault_.get()),
       candidate_memory_(BlockTable::kCapacity * sizeof(Candidate), kSmallPage, PROT_READ | PROT_WRITE),
       candidates_(reinterpret_cast<Candidate*>(candidate_memory_.begin()), BlockTable::kCapacity),
       chaos_rate_(options.chaos_rate),
@@ -37,6 +38,7 @@ Arena::Arena(const Options& options)
   held_since_ns_ = peaks_reset_ns_ = progress_ns_ = now_ns();
   for (unsigned i = 0; i < options.io_threads; ++i) threads_.emplace_back([this, i] { io_loop(i); });
   threads_.emplace_back([this] { govern(); });
+  if (userfault_ != nullptr) userfault_->start(*this);
 }
 
 Arena::~Arena() {
@@ -49,6 +51,7 @@ Arena::~Arena() {
     changed();
   }
   for (std::thread& thread : threads_) thread.join();
+  if (userfault_ != nullptr) userfault_->stop();
 }
 
 // --- storages
@@ -163,7 +166,7 @@ void Arena::bury(BlockId id) {
   Block& b = blocks_[id];
   Region& r = region(b);
   if (discard_inherited(b)) return retire(id);
-  if (b.read_only) must_protect(b.address, b.held, PROT_READ | PROT_WRITE);
+  if (b.read_only) r.make_writable(b.place);
   r.set_owner(b.place, kNoBlock);
   r.give(b.place);
   blocks_.destroy(id);

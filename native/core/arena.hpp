@@ -32,6 +32,7 @@
 #include "region.hpp"
 #include "replay.hpp"
 #include "types.hpp"
+#include "userfault.hpp"
 
 namespace ebbtide {
 
@@ -46,6 +47,7 @@ struct Options {
   std::uint64_t chaos_seed = 0;
   std::size_t huge_region_bytes = std::size_t{1} << 40;
   std::size_t small_region_bytes = std::size_t{1} << 38;
+  bool userfault = false;        // serve the kernel's own accesses too, where that is permitted [Note: userfaultfd]
   void (*hook)(Point, BlockId, void*) = nullptr;  // called without the mutex, except at Closing
   void* hook_argument = nullptr;
   void (*every_tick)() = nullptr;  // called by the governor about every 10 ms, without the mutex
@@ -77,6 +79,7 @@ class Arena {
   // --- storages
   void* allocate(std::size_t nbytes);  // waits for room; throws ArenaError when the spill file cannot take more
   void release(void* address);
+  bool serves_system_calls() const { return userfault_ != nullptr; }
   bool contains(const void* p) const { return huge_.contains(p) || small_.contains(p); }
   void classify(const void* address, Kind kind);
   State state(const void* address);
@@ -209,6 +212,7 @@ class Arena {
   bool on_fault_in_child(const void* address);
 
   const Options options_;
+  std::unique_ptr<Userfault> userfault_;  // null: faults come as signals
   Region huge_;
   Region small_;
   BlockTable blocks_;

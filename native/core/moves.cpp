@@ -36,7 +36,7 @@ bool Arena::start_evict(BlockId id) {
     ++write_failures_;
     return false;
   }
-  if (!protect(b.address, b.held, PROT_READ)) return false;
+  if (!region(b).make_read_only(b.place)) return false;
   b.read_only = true;
   b.state = State::Writing;
   if (!b.stays) leaving_ += b.held;
@@ -45,11 +45,10 @@ bool Arena::start_evict(BlockId id) {
   return true;
 }
 
-// Takes the pages from a clean block. Access goes first: a page moved from under a readable address reads as zeros.
+// Takes the pages from a clean block.
 void Arena::close(BlockId id) {
   Block& b = blocks_[id];
   if (options_.hook != nullptr) options_.hook(Point::Closing, id, options_.hook_argument);
-  must_protect(b.address, b.held, PROT_NONE);
   if (!discard_inherited(b)) region(b).vacate(b.place);
   if (limit_ != 0 && held_ > limit_) release_warm(held_ - limit_, {});
   resident_ -= b.held;
@@ -78,7 +77,7 @@ void Arena::cancel(BlockId id) {
 void Arena::make_dirty(BlockId id) {
   Block& b = blocks_[id];
   if (b.state == State::Writing) cancel(id);
-  must_protect(b.address, b.held, PROT_READ | PROT_WRITE);
+  region(b).make_writable(b.place);
   b.read_only = false;
   b.state = State::Dirty;
 }

@@ -9,8 +9,9 @@ namespace {
 constexpr int kAccessible = PROT_READ | PROT_WRITE;
 }
 
-Region::Region(std::size_t bytes, std::size_t page, const std::vector<std::string>& spill_directories)
+Region::Region(std::size_t bytes, std::size_t page, const std::vector<std::string>& spill_directories, Userfault* userfault)
     : page_(page),
+      userfault_(userfault),
       space_(bytes, kHugePage, PROT_NONE),
       owners_(bytes / page * sizeof(BlockId), kSmallPage, kAccessible),
       numbers_(bytes / page * sizeof(std::uint64_t), kSmallPage, kAccessible),
@@ -46,7 +47,11 @@ void Region::move(Run from, Slot to) {
     rest = {rest.first + n, rest.count - n};
     to += n;
   }
-  must_reserve(address(from.first), from.count * page_);
+}
+
+void Region::make_vacant(Run run) {
+  must_reserve(address(run.first), run.count * page_);
+  vacant_.give(run);
 }
 
 // New pages for vacant places. The first is touched at once: from then on the kernel knows them as one area.
@@ -54,6 +59,10 @@ void Region::make(Run run, bool huge) {
   if (run.count == 0) return;
   must_map(address(run.first), run.count * page_, huge);
   *static_cast<volatile char*>(address(run.first)) = 0;
+  if (userfault_ != nullptr) {
+    must_populate(address(run.first), run.count * page_);
+    userfault_->watch(address(run.first), run.count * page_);
+  }
   for (std::uint32_t i = 0; i < run.count; ++i) number(run.first + i) = next_number_++;
   ++next_number_;  // what is made next has another history
 }
@@ -65,7 +74,7 @@ Run Region::take(std::uint32_t pages) {
   while (rest.count > 0 && warm_.count() > 0) {
     Run from = warm_.take(rest.count);
     move(from, rest.first);
-    vacant_.give(from);
+    make_vacant(from);
     rest = {rest.first + from.count, rest.count - from.count};
   }
   make(rest, page_ == kHugePage);
@@ -74,14 +83,36 @@ Run Region::take(std::uint32_t pages) {
 
 void Region::give(Run run) { warm_.give(run); }
 
+void Region::give_place(Run run) {
+  if (userfault_ != nullptr) return make_vacant(run);
+  vacant_.give(run);
+}
+
+// Access goes first: a page moved from under a readable address reads as zeros, unless missing ones are noticed.
 void Region::vacate(Run run) {
+  if (userfault_ == nullptr) must_protect(address(run.first), run.count * page_, PROT_NONE);
   Run to = take_vacant(run.count);
   move(run, to.first);
-  must_protect(address(to.first), to.count * page_, kAccessible);
+  if (userfault_ == nullptr) must_reserve(address(run.first), run.count * page_);
+  make_writable(to);
   warm_.give(to);
 }
 
-void Region::discard(Run run) { must_reserve(address(run.first), run.count * page_); }
+void Region::discard(Run run) {
+  if (userfault_ == nullptr) return must_reserve(address(run.first), run.count * page_);
+  must_drop_pages(address(run.first), run.count * page_);
+}
+
+bool Region::make_read_only(Run run) {
+  if (userfault_ == nullptr) return protect(address(run.first), run.count * page_, PROT_READ);
+  userfault_->protect(address(run.first), run.count * page_, true);
+  return true;
+}
+
+void Region::make_writable(Run run) {
+  if (userfault_ == nullptr) return must_protect(address(run.first), run.count * page_, kAccessible);
+  userfault_->protect(address(run.first), run.count * page_, false);
+}
 
 void Region::begin_fill(Run run) {
   for (std::uint32_t done = 0; done < run.count;) {
@@ -102,9 +133,9 @@ void Region::end_fill(Run run, bool appear) {
   while (run.count > 0) {
     Run from = filling(run.first, run.count);
     if (appear) {
-      must_protect(address(from.first), from.count * page_, PROT_READ);  // before it can be seen: the first write is noticed
+      if (!make_read_only(from)) fatal("mprotect", errno);  // before it can be seen: the first write is noticed
       move(from, run.first);
-      vacant_.give(from);
+      make_vacant(from);
     } else {
       warm_.give(from);
     }
@@ -133,8 +164,7 @@ std::uint64_t Region::release(std::uint64_t bytes) {
     auto most = static_cast<std::uint32_t>(round_up(bytes - released, page_) / page_);
     // Of small pages a long run, which is likeliest to be whole huge pages to the kernel; of huge ones scattered ones.
     Run run = page_ < kHugePage ? warm_.take(most) : warm_.take_shortest(most);
-    discard(run);
-    vacant_.give(run);
+    make_vacant(run);
     released += run.count * page_;
   }
   return released;

@@ -27,12 +27,14 @@
 #include "spill_file.hpp"
 #include "system.hpp"
 #include "types.hpp"
+#include "userfault.hpp"
 
 namespace ebbtide {
 
 class Region {
  public:
-  Region(std::size_t bytes, std::size_t page, const std::vector<std::string>& spill_directories);
+  // With `userfault` (which outlives it) an absent block is accessible and watched, else it is inaccessible.
+  Region(std::size_t bytes, std::size_t page, const std::vector<std::string>& spill_directories, Userfault* userfault = nullptr);
 
   std::size_t page() const { return page_; }
   bool contains(const void* p) const { return space_.contains(p); }
@@ -51,9 +53,11 @@ class Region {
 
   Run take(std::uint32_t pages);        // places with their pages, accessible
   void give(Run run);                   // they become warm; callers MUST leave them accessible
-  void give_place(Run run) { vacant_.give(run); }  // they have no pages
-  void vacate(Run run);                 // their pages become warm elsewhere; callers MUST have made them inaccessible
+  void give_place(Run run);             // they have no pages
+  void vacate(Run run);                 // their pages become warm elsewhere; callers MUST have made them read-only
   void discard(Run run);                // their pages go back to the kernel; the places stay the caller's
+  bool make_read_only(Run run);         // false: the kernel refused
+  void make_writable(Run run);
 
   // A fetch: pages for these places are found, filled out of sight, and appear read-only all at once, or are warm again.
   void begin_fill(Run run);
@@ -71,10 +75,12 @@ class Region {
   std::uint64_t& number(Slot place) const { return reinterpret_cast<std::uint64_t*>(numbers_.begin())[place]; }
   Slot& source(Slot place) const { return reinterpret_cast<Slot*>(sources_.begin())[place]; }  // while it is filled
   Run take_vacant(std::uint32_t pages);
-  void move(Run from, Slot to);
+  void move(Run from, Slot to);  // leaves places without pages
+  void make_vacant(Run run);
   void make(Run run, bool huge);
 
   std::size_t page_;
+  Userfault* userfault_;
   Reservation space_;
   Reservation owners_;
   Reservation numbers_;  // of the pages that are there

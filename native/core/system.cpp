@@ -14,6 +14,9 @@
 namespace ebbtide {
 
 namespace {
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // Linux 5.14
+#endif
 constexpr int kReserve = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 }
 
@@ -46,6 +49,18 @@ void must_map(void* address, std::size_t bytes, bool huge) {
   madvise(address, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
   madvise(address, bytes, MADV_DONTDUMP);
   set_inherited(address, bytes, false);
+}
+
+bool can_populate() { return madvise(nullptr, 0, MADV_POPULATE_WRITE) == 0; }
+
+void must_populate(void* address, std::size_t bytes) {
+  while (madvise(address, bytes, MADV_POPULATE_WRITE) != 0) {
+    if (errno != EAGAIN && errno != EINTR) fatal("madvise(MADV_POPULATE_WRITE)", errno);
+  }
+}
+
+void must_drop_pages(void* address, std::size_t bytes) {
+  if (madvise(address, bytes, MADV_DONTNEED) != 0) fatal("madvise(MADV_DONTNEED)", errno);
 }
 
 void must_move_pages(void* from, void* to, std::size_t bytes) {

@@ -44,6 +44,11 @@ void must_move_pages(void* from, void* to, std::size_t bytes);
 void must_reserve(void* address, std::size_t bytes);
 // Makes it accessible memory without pages yet, of huge pages where `huge`; a forked child does not get it.
 void must_map(void* address, std::size_t bytes, bool huge);
+// Gives it all its pages now; not every kernel can.
+bool can_populate();
+void must_populate(void* address, std::size_t bytes);
+// Its pages go back to the kernel; it stays what it was otherwise.
+void must_drop_pages(void* address, std::size_t bytes);
 // Whether a forked child gets these pages.
 void set_inherited(void* address, std::size_t bytes, bool inherited);
 [[noreturn]] void fatal(const char* what, int error);

@@ -8,6 +8,8 @@
 //   Writing   all          read          partial  an eviction; a write faults and cancels it (Dirty)
 //   Absent    none         none          equal    any access faults and fetches it
 //   Reading   all, hidden  none          equal    a fetch; the pages appear at the address all at once, Clean
+// With userfaultfd nothing is inaccessible: pages that are not there, and writes to pages that are protected, are what
+// faults [Note: userfaultfd].
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,7 @@
 // 100,000 random operations from several threads against plain twins, under a budget far below what is live, with
 // chaos: every storage must hold what its twin holds, and the invariants must hold throughout.
+#include <unistd.h>
+
 #include <atomic>
 #include <cstring>
 #include <random>
@@ -13,6 +15,15 @@ namespace {
 
 constexpr int kThreads = 3;
 constexpr std::size_t kLimit = std::size_t{12} << 20;  // one operator of each thread must fit
+
+// Holds more than one transfer.
+struct Pipe {
+  int ends[2];
+  Pipe() { CHECK(pipe(ends) == 0); }
+  ~Pipe() { close(ends[0]), close(ends[1]); }
+  void put(const char* p, std::size_t n) { CHECK(::write(ends[1], p, n) == static_cast<ssize_t>(n)); }
+  void get(char* p, std::size_t n) { CHECK(::read(ends[0], p, n) == static_cast<ssize_t>(n)); }
+};
 
 struct Twin {
   char* p;
@@ -78,13 +89,25 @@ class Worker {
     std::size_t from = random_() % t.copy.size();
     std::size_t n = std::min<std::size_t>(t.copy.size() - from, 1 + random_() % 5000);
     std::memset(t.copy.data() + from, static_cast<int>(random_() % 256), n);
-    std::memcpy(t.p + from, t.copy.data() + from, n);
+    if (arena_.serves_system_calls() && random_() % 2 == 0) {
+      pipe_.put(t.copy.data() + from, n);
+      pipe_.get(t.p + from, n);
+    } else {
+      std::memcpy(t.p + from, t.copy.data() + from, n);
+    }
   }
 
   void check_some(const Twin& t) {
     std::size_t from = random_() % t.copy.size();
     std::size_t n = std::min<std::size_t>(t.copy.size() - from, 1 + random_() % 5000);
-    CHECK(std::memcmp(t.p + from, t.copy.data() + from, n) == 0);
+    if (arena_.serves_system_calls() && random_() % 2 == 0) {
+      std::vector<char> seen(n);
+      pipe_.put(t.p + from, n);
+      pipe_.get(seen.data(), n);
+      CHECK(std::memcmp(seen.data(), t.copy.data() + from, n) == 0);
+    } else {
+      CHECK(std::memcmp(t.p + from, t.copy.data() + from, n) == 0);
+    }
   }
 
   void check_all(const Twin& t) { CHECK(std::memcmp(t.p, t.copy.data(), t.copy.size()) == 0); }
@@ -106,19 +129,23 @@ class Worker {
   }
 
   Arena& arena_;
+  Pipe pipe_;
   std::mt19937 random_;
   std::vector<Twin> twins_;
 };
 
-}  // namespace
-
-TEST(random_operations_from_several_threads_agree_with_plain_memory) {
+void agrees_with_plain_memory(bool userfault) {
   const char* asked = std::getenv("EBBTIDE_STRESS_OPERATIONS");
   int operations = asked != nullptr ? std::atoi(asked) : 100000;
   Options options;
   options.chaos_rate = 0.02;
   options.chaos_seed = 11;
+  options.userfault = userfault;
   Arena& arena = make_arena(kLimit, options);
+  if (userfault && !arena.serves_system_calls()) {
+    std::printf("  skipped: userfaultfd is not permitted here\n");
+    return;
+  }
   std::atomic<int> running{kThreads};
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
@@ -141,3 +168,10 @@ TEST(random_operations_from_several_threads_agree_with_plain_memory) {
               static_cast<unsigned long long>(c.faults), static_cast<unsigned long long>(c.cancelled));
   CHECK(c.live == 0 && c.evicted[4] > 0 && c.fetched[4] > 0 && c.faults > 0);
 }
+
+}  // namespace
+
+TEST(random_operations_from_several_threads_agree_with_plain_memory) { agrees_with_plain_memory(false); }
+
+// Part of the accesses are the kernel's own.
+TEST(random_operations_and_system_calls_agree_with_plain_memory_under_userfaultfd) { agrees_with_plain_memory(true); }

@@ -36,13 +36,14 @@ py::tuple as_tuple(const std::array<T, N>& values) {
 
 void start(const std::vector<std::string>& spill_dirs, std::uint64_t arena_bytes, std::uint64_t process_bytes, std::size_t min_bytes,
            unsigned io_threads, std::int64_t watchdog_ns, double chaos_rate, std::uint64_t chaos_seed,
-           const std::string& policy) {
+           const std::string& policy, bool userfaultfd) {
   const Policy* chosen = find_policy(policy);
   if (chosen == nullptr) throw std::invalid_argument("no such policy: " + policy);
   if (the_arena() == nullptr) {
     Options options;
     options.spill_directories = spill_dirs;
     options.io_threads = io_threads;
+    options.userfault = userfaultfd;
     options.every_tick = [] { install_fault_handler(*the_arena()); };
     install_allocator(options);
     watch_arena();
@@ -232,7 +233,8 @@ PYBIND11_MODULE(_torch, m) {
   m.attr("KINDS") = py::make_tuple("parameter", "gradient", "optimizer_state", "activation", "other");
   m.def("start", &start, py::kw_only(), py::arg("spill_dirs"), py::arg("arena_bytes"), py::arg("process_bytes"),
         py::arg("min_bytes"), py::arg("io_threads"), py::arg("watchdog_ns"), py::arg("chaos_rate"), py::arg("chaos_seed"),
-        py::arg("policy"));
+        py::arg("policy"), py::arg("userfaultfd"));
+  m.def("serves_system_calls", [] { return arena().serves_system_calls(); });
   m.def("stop", [] {
     arena().set_chaos(0.0, 0);
     the_allocator()->on = false;

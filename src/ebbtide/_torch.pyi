@@ -63,12 +63,17 @@ def start(
     chaos_rate: float,
     chaos_seed: int,
     policy: str,
+    userfaultfd: bool,
 ) -> None:
     """Manage CPU storages of ``min_bytes`` and more from now on (0 = no bound). A later call sets a new budget.
 
     ``policy`` says who is evicted where no schedule does: a name in ``_decider.POLICIES``, else ValueError.
+    ``userfaultfd`` asks that system calls wait for storages that are away; what the process's first call says holds.
     Raises RuntimeError when a spill directory cannot be used (the text says why and what to do).
     """
+
+def serves_system_calls() -> bool:
+    """Whether userfaultfd was asked for and is permitted."""
 
 def stop() -> None:
     """New storages go to the previous allocator again; those managed stay valid, under the same budget."""

@@ -48,6 +48,7 @@ class Settings:
     watchdog_s: float = 30.0  # a wait for room longer than this goes over budget, loudly
     chaos_rate: float = 0.0  # probability of a random eviction at every allocation
     chaos_seed: int = 0
+    userfaultfd: bool = False  # system calls wait for tensors that are away, where the kernel permits that
     arena_bytes: int | None = None  # the arena's budget itself, for tests and experiments
     progress: ProgressMode = ProgressMode.AUTO
 
@@ -144,6 +145,7 @@ KNOBS: dict[str, Knob] = {
     "EBBTIDE_WATCHDOG": Knob("watchdog_s", _real(0.001, 86_400), "seconds, from 0.001 to 86400"),
     "EBBTIDE_CHAOS_RATE": Knob("chaos_rate", _real(0, 1), "a probability from 0 to 1"),
     "EBBTIDE_CHAOS_SEED": Knob("chaos_seed", _whole(0, 2**63 - 1), "a whole number from 0 up"),
+    "EBBTIDE_USERFAULTFD": Knob("userfaultfd", _switch, "1 or 0"),
     "EBBTIDE_ARENA": Knob("arena_bytes", _size(PAGE_BYTES), f"{SIZES_ACCEPTED}, one page or more"),
     "EBBTIDE_PROGRESS": Knob("progress", ProgressMode, "auto, plain or off"),
 }

@@ -56,8 +56,8 @@ def page_moves(view: View) -> Finding:
 
 def userfaultfd(view: View) -> Finding:
     means = (
-        "not needed: faults are served through SIGSEGV. Where it is permitted, the kernel's own accesses to a tensor "
-        "that is away could be served too"
+        "not needed: faults are served through SIGSEGV. Where it is permitted, EBBTIDE_USERFAULTFD=1 lets a system "
+        "call on the raw address of a tensor that is away wait for it, at some cost; else such a call fails"
     )
     error = view.try_userfaultfd()
     found = f"refused: {error}" if error else "permitted"

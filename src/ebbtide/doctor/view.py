@@ -15,7 +15,6 @@ from pathlib import Path
 
 _MREMAP_FLAGS = 1 | 4  # MAYMOVE | DONTUNMAP
 _USERFAULTFD = {"x86_64": 323, "aarch64": 282}
-_USER_MODE_ONLY = 1
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -87,12 +86,14 @@ def try_page_move() -> str:
 
 
 def try_userfaultfd() -> str:
-    """Opens a userfaultfd as an ordinary user may (user faults only); why that fails, or ""."""
+    """Opens a userfaultfd that sees the kernel's faults too, as the arena would; why that fails, or ""."""
     number = _USERFAULTFD.get(platform.machine())
     if number is None:
         return "its number on this machine is not known"
     libc = ctypes.CDLL(None, use_errno=True)
-    descriptor = libc.syscall(number, os.O_CLOEXEC | _USER_MODE_ONLY)
+    descriptor = libc.syscall(number, os.O_CLOEXEC)
+    if descriptor < 0 and os.access("/dev/userfaultfd", os.R_OK | os.W_OK):
+        return ""
     if descriptor < 0:
         code = ctypes.get_errno()
         return "the kernel has none" if code == errno.ENOSYS else os.strerror(code)

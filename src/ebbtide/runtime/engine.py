@@ -29,6 +29,10 @@ from ebbtide.units import format_bytes
 _RECORDED_STEPS = 2  # the warm-up, which creates optimizer state, and the one that is measured
 _ADOPTING_STEPS = 2  # optimizer state loaded or built elsewhere appears during the first steps
 _POLL_S = 0.005
+_NO_USERFAULTFD = (
+    "EBBTIDE_USERFAULTFD: userfaultfd is not permitted here (ebbtide doctor says why), or was not asked for when this "
+    "process began its first session: a system call on the raw address of a tensor that is away fails"
+)
 
 
 class Engine:
@@ -85,12 +89,15 @@ class Engine:
                 chaos_rate=self._settings.chaos_rate,
                 chaos_seed=self._settings.chaos_seed,
                 policy=self._decider,
+                userfaultfd=self._settings.userfaultfd,
             )
         except RuntimeError as error:
             if "address space" in str(error):  # no fault of the directory's
                 raise PlatformError(str(error)) from error
             raise SpillError(", ".join(map(str, self._spill)), str(error)) from error
         self._started = True
+        if self._settings.userfaultfd and not _torch.serves_system_calls():
+            self._warn(_NO_USERFAULTFD)
         self._over_at_start = _torch.counters()["over_budget"]
         stay_on_top()
         doors.guard()

@@ -1,0 +1,139 @@
+#include "userfault.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+
+#include "arena.hpp"
+#include "system.hpp"
+#include "types.hpp"
+
+namespace ebbtide {
+
+namespace {
+
+constexpr std::uint64_t kFeatures = UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_PAGEFAULT_FLAG_WP;
+constexpr int kFlags = O_CLOEXEC | O_NONBLOCK;
+
+int open_file() {
+  int file = static_cast<int>(syscall(SYS_userfaultfd, kFlags));
+  if (file >= 0) return file;
+#ifdef USERFAULTFD_IOC_NEW
+  int device = open("/dev/userfaultfd", O_RDWR | O_CLOEXEC);
+  if (device < 0) return -1;
+  file = ioctl(device, USERFAULTFD_IOC_NEW, kFlags);
+  close(device);
+#endif
+  return file;
+}
+
+uffdio_range range(void* address, std::size_t bytes) { return {reinterpret_cast<std::uintptr_t>(address), bytes}; }
+
+void must_ioctl(int file, unsigned long request, void* argument, const char* what) {
+  while (ioctl(file, request, argument) != 0) {
+    if (errno != EAGAIN && errno != EINTR) fatal(what, errno);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Userfault> Userfault::open() {
+  if (!can_populate()) return nullptr;
+  int file = open_file();
+  if (file < 0) return nullptr;
+  uffdio_api api{UFFD_API, kFeatures, 0};
+  int stop = ioctl(file, UFFDIO_API, &api) == 0 ? eventfd(0, EFD_CLOEXEC) : -1;
+  if (stop >= 0) return std::unique_ptr<Userfault>(new Userfault(file, stop));
+  close(file);
+  return nullptr;
+}
+
+Userfault::~Userfault() {
+  close(file_);
+  close(stop_);
+}
+
+void Userfault::start(Arena& arena) {
+  arena_ = &arena;
+  reader_ = std::thread([this] { read_events(); });
+  answerer_ = std::thread([this] { answer(); });
+}
+
+void Userfault::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+    waiting_.notify_all();
+  }
+  eventfd_write(stop_, 1);
+  answerer_.join();
+  reader_.join();
+}
+
+void Userfault::watch(void* address, std::size_t bytes) const {
+  uffdio_register request{range(address, bytes), UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_WP, 0};
+  must_ioctl(file_, UFFDIO_REGISTER, &request, "registering memory with userfaultfd");
+}
+
+void Userfault::protect(void* address, std::size_t bytes, bool on) const {
+  std::uint64_t mode = on ? UFFDIO_WRITEPROTECT_MODE_WP : 0;  // off: it wakes who waits
+  uffdio_writeprotect request{range(address, bytes), mode};
+  must_ioctl(file_, UFFDIO_WRITEPROTECT, &request, "write protection by userfaultfd");
+}
+
+void Userfault::wake(void* address) const {
+  uffdio_range page = range(address, kSmallPage);
+  must_ioctl(file_, UFFDIO_WAKE, &page, "waking a thread by userfaultfd");
+}
+
+// Must not wait for anything but events: a thread that holds the arena's mutex may be waiting for it.
+void Userfault::read_events() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  for (;;) {
+    pollfd files[] = {{file_, POLLIN, 0}, {stop_, POLLIN, 0}};
+    poll(files, 2, -1);
+    if (files[1].revents != 0) return;
+    uffd_msg events[16];
+    ssize_t bytes = read(file_, events, sizeof events);
+    for (ssize_t i = 0; i < bytes / static_cast<ssize_t>(sizeof *events); ++i) {
+      if (events[i].event != UFFD_EVENT_PAGEFAULT) continue;  // of a move: that it was read is enough
+      const auto& fault = events[i].arg.pagefault;
+      auto address = reinterpret_cast<void*>(fault.address / kSmallPage * kSmallPage);
+      std::lock_guard lock(mutex_);
+      faults_.push_back({address, (fault.flags & (UFFD_PAGEFAULT_FLAG_WRITE | UFFD_PAGEFAULT_FLAG_WP)) != 0});
+      waiting_.notify_one();
+    }
+  }
+}
+
+void Userfault::answer() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    if (faults_.empty()) {
+      waiting_.wait(lock);
+      continue;
+    }
+    Fault fault = faults_.front();
+    faults_.erase(faults_.begin());
+    lock.unlock();
+    arena_->on_fault(fault.address, fault.write);  // of nobody's memory: it is inaccessible by now, and so a crash
+    wake(fault.address);
+    lock.lock();
+  }
+}
+
+}  // namespace ebbtide
