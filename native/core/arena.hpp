@@ -176,6 +176,8 @@ class Arena {
   void carry_out(const Command& command);
   void start_prefetches();
   void drop_prefetches();
+  void owe(BlockId id);
+  void fetch_what_is_owed();
   std::int64_t stalled_ns() const;
 
   // moves.cpp
@@ -270,6 +272,8 @@ class Arena {
   Recording recorded_;
   Replay replay_;
   std::vector<Bound> prefetches_;    // of this step, in the order in which they are needed
+  bool owes_ = false;                // some block is owed
+  std::uint64_t came_back_ = 0;      // bytes of all fetches, for which copy_ns[0] was needed
   std::size_t next_prefetch_ = 0;    // it and those after it wait for room
   unsigned waiting_for_room_ = 0;    // threads; prefetches stand back for them
 

@@ -44,6 +44,7 @@ struct Block {
   bool visitor = false;        // it found no room at its birth, or lost it since
   bool stays = false;          // the schedule wants it written, but not gone
   bool prefetched = false;     // its fetch, under way or waiting for room, was the schedule's idea
+  bool owed = false;           // the schedule believes it in memory, and nothing there brings it back
   int read_error = 0;          // of its last fetch
 
   std::uint32_t generation = 0;  // changes when the storage dies: tells stale pins apart

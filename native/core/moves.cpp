@@ -104,6 +104,7 @@ void Arena::complete_read(BlockId id, int error) {
   b.read_only = true;
   resident_ += b.held;
   b.fetched += moved_bytes(b);
+  came_back_ += moved_bytes(b);
 }
 
 void Arena::complete(BlockId id) {

@@ -5,6 +5,10 @@
 
 namespace ebbtide {
 
+namespace {
+constexpr double kOwedLead = 2.0;  // of the time that a thread takes to fetch it: what is under way comes first
+}
+
 bool Arena::on_step_thread() const { return step_stack_ != nullptr && step_stack_ == &this_operator_stack(); }
 
 // Time lost to stalls since the process began.
@@ -116,6 +120,7 @@ void Arena::tick(const char* name) {
   }
   replay_.tick();
   for (Command command; replay_.next(command);) carry_out(command);
+  fetch_what_is_owed();
 }
 
 std::uint32_t Arena::enter_module(const char* name) {
@@ -209,10 +214,38 @@ void Arena::drop_prefetches() {
   for (; next_prefetch_ < prefetches_.size(); ++next_prefetch_) {
     const Bound& bound = prefetches_[next_prefetch_];
     Block& b = blocks_[bound.id];
-    if (b.generation == bound.generation && b.state == State::Absent) b.prefetched = false;
+    if (b.generation != bound.generation || b.state != State::Absent || !b.prefetched) continue;
+    b.prefetched = false;
+    owe(bound.id);
   }
   prefetches_.clear();
   next_prefetch_ = 0;
+}
+
+// The decider took it, or its prefetch was given up.
+void Arena::owe(BlockId id) {
+  if (replay_.until_use(blocks_[id], id)) owes_ = blocks_[id].owed = true;
+}
+
+// What the schedule counts on comes back shortly before its use.
+void Arena::fetch_what_is_owed() {
+  if (!std::exchange(owes_, false)) return;
+  double ns_per_byte = static_cast<double>(counters_.copy_ns[0]) / static_cast<double>(std::max<std::uint64_t>(came_back_, 1));
+  for (BlockId id : blocks_.live()) {
+    Block& b = blocks_[id];
+    if (!b.owed) continue;
+    auto ns = replay_.ns_until_use(b, id);
+    bool is_away = b.state == State::Absent || b.state == State::Writing;
+    if (!ns || !is_away || b.prefetched) {
+      b.owed = false;
+    } else if (b.state == State::Writing || static_cast<double>(*ns) > kOwedLead * ns_per_byte * static_cast<double>(b.held)) {
+      owes_ = true;
+    } else {
+      b.owed = false;
+      b.prefetched = true;
+      prefetches_.push_back({id, b.generation});
+    }
+  }
 }
 
 // Begins the prefetches there is room for, in their order. Threads that stand still for room come first.

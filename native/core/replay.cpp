@@ -20,6 +20,7 @@ void check(const Schedule& s) {
   std::uint64_t storages = s.storages.size();
   check(s.n_ticks > 0 && s.tick_ns.size() == s.n_ticks + std::size_t{1}, "its ticks and their times differ in number");
   check(std::ranges::is_sorted(s.tick_ns), "time runs backwards");
+  check(s.room.size() == s.n_ticks, "its ticks and their room differ in number");
   check(std::ranges::is_sorted(s.commands, {}, &Command::tick), "commands are not in the order of their ticks");
   for (const Command& c : s.commands) {
     check(c.storage < storages && c.tick < s.n_ticks && c.earliest <= c.tick, "a command is out of range");
@@ -40,7 +41,7 @@ std::size_t Replay::load(Schedule schedule) {
   script.schedule = std::move(schedule);
   std::size_t n = script.schedule.storages.size();
   script.bound.resize(n);
-  script.late_ns.resize(n);
+  script.late.resize(n);
   std::unordered_map<std::uint64_t, std::uint32_t> by_serial;
   for (std::uint32_t i = 0; i < n; ++i) {
     if (std::uint64_t serial = script.schedule.storages[i].serial; serial != 0) by_serial.emplace(serial, i);
@@ -80,7 +81,7 @@ bool Replay::follow(std::size_t number) {
   Script& script = scripts_[number];
   if (!script.agrees) return false;
   active_ = number;
-  std::ranges::fill(script.late_ns, 0);
+  std::ranges::fill(script.late, Late{});
   for (std::uint32_t i = 0; i < script.bound.size(); ++i) {
     const Bound& bound = script.bound[i];
     if (bound.id != kNoBlock && blocks_[bound.id].generation == bound.generation) blocks_[bound.id].scheduled = i;
@@ -141,30 +142,34 @@ void Replay::end(std::int64_t stalled_ns) {
   active_.reset();
 }
 
-// What came late in this step starts earlier in the next; if that made it worse (what came earlier took room), the best
-// commands so far come back, and are tried again from there.
+// What came late in this step starts earlier in the next; if that made it worse (the disk was busy), the best commands so
+// far come back, and are tried again from there.
 void Replay::learn(Script& script, std::int64_t stalled_ns) {
   bool again = script.best == script.schedule.commands;
   if (script.best.empty() || again || stalled_ns < script.best_stalled_ns) {
     script.best = script.schedule.commands;
+    script.best_room = script.schedule.room;
     script.best_stalled_ns = stalled_ns;
     if (script.setbacks < kMostSetbacks) move_late_ones(script);
   } else {
     script.schedule.commands = script.best;
+    script.schedule.room = script.best_room;
     ++script.setbacks;
   }
 }
 
+// As far as the plan leaves room: what takes the room of a birth makes others leave for it, who are not expected to.
 void Replay::move_late_ones(Script& script) {
   Schedule& s = script.schedule;
   bool moved = false;
   for (Command& c : s.commands) {
-    std::int64_t late = script.late_ns[c.storage];
-    if (c.verb != Verb::Fetch || late == 0 || c.tick == c.earliest) continue;
-    auto wanted = s.tick_ns[c.tick] - static_cast<std::int64_t>(static_cast<double>(late) * kLateMargin);
-    auto tick = std::ranges::upper_bound(s.tick_ns, wanted) - s.tick_ns.begin();
-    c.tick = std::clamp(static_cast<std::uint32_t>(std::max<std::ptrdiff_t>(tick - 1, 0)), c.earliest, c.tick - 1);
-    moved = true;
+    Late late = script.late[c.storage];
+    if (c.verb != Verb::Fetch || late.ns == 0) continue;
+    auto wanted = s.tick_ns[c.tick] - static_cast<std::int64_t>(static_cast<double>(late.ns) * kLateMargin);
+    for (bool enough = false; !enough && c.tick > c.earliest && s.room[c.tick - 1] >= late.bytes; moved = true) {
+      s.room[--c.tick] -= late.bytes;
+      enough = s.tick_ns[c.tick] <= wanted;
+    }
   }
   if (moved) std::ranges::stable_sort(s.commands, {}, &Command::tick);
 }
@@ -201,8 +206,18 @@ std::optional<std::uint32_t> Replay::until_use(const Block& b, BlockId id) const
   return storage.uses.empty() || now >= n ? n : storage.uses.front() + n - now;  // none is left: they come round
 }
 
+std::optional<std::int64_t> Replay::ns_until_use(const Block& b, BlockId id) const {
+  auto ticks = until_use(b, id);
+  if (!ticks) return std::nullopt;
+  const auto& at = scripts_[*active_].schedule.tick_ns;
+  std::uint32_t n = scripts_[*active_].schedule.n_ticks, now = std::min(tick_, n - 1), use = now + *ticks;
+  return at[use % n] + use / n * at[n] - at[now];
+}
+
 void Replay::was_late(const Block& b, BlockId id, std::int64_t ns) {
-  if (is_bound(b, id)) scripts_[*active_].late_ns[b.scheduled] += ns;
+  if (!is_bound(b, id)) return;
+  Late& late = scripts_[*active_].late[b.scheduled];
+  late = {late.ns + ns, b.held};
 }
 
 }  // namespace ebbtide

@@ -22,7 +22,7 @@ struct Command {
   std::uint32_t tick;
   Verb verb;
   std::uint32_t storage;
-  std::uint32_t earliest = 0;  // a late fetch may be moved to here, but not before
+  std::uint32_t earliest = 0;  // a late fetch may be moved to here, but not before; and only through room
 
   bool operator==(const Command&) const = default;
 };
@@ -37,6 +37,7 @@ struct ScheduledStorage {
 struct Schedule {
   std::uint32_t n_ticks = 0;
   std::vector<std::int64_t> tick_ns;   // when each tick begins, n_ticks + 1 of them
+  std::vector<std::uint64_t> room;     // bytes of the budget that the plan leaves free at each tick
   std::vector<ScheduledStorage> storages;
   std::vector<std::uint32_t> allocations;  // storages in the order of the clock
   std::vector<Command> commands;           // by tick
@@ -69,14 +70,21 @@ class Replay {
   BlockId block(std::uint32_t storage) const;  // kNoBlock: not bound, or dead
   // Ticks until the block is used next, if the active schedule knows.
   std::optional<std::uint32_t> until_use(const Block& b, BlockId id) const;
+  std::optional<std::int64_t> ns_until_use(const Block& b, BlockId id) const;  // by the schedule's clock
   void was_late(const Block& b, BlockId id, std::int64_t ns);  // for its prefetch
 
  private:
+  struct Late {
+    std::int64_t ns = 0;
+    std::uint64_t bytes = 0;  // that the storage holds while it is here
+  };
+
   struct Script {
     Schedule schedule;
     std::vector<Bound> bound;       // by storage
-    std::vector<std::int64_t> late_ns;  // by storage, in this step
-    std::vector<Command> best;          // the commands of the step with the least stall, and that stall
+    std::vector<Late> late;             // by storage, in this step
+    std::vector<Command> best;          // the commands of the step with the least stall, their room, and that stall
+    std::vector<std::uint64_t> best_room;
     std::int64_t best_stalled_ns = 0;
     unsigned setbacks = 0;              // how often moving them made it worse
     bool agrees = false;                // with what this step has allocated so far; none does that came during it

@@ -134,6 +134,7 @@ std::uint64_t Arena::start_evictions(std::uint64_t needed, Shield up_to) {
   for (const Candidate& victim : candidates.first(victims)) {
     if (!start_evict(victim.id)) continue;
     blocks_[victim.id].visitor = true;
+    owe(victim.id);
     started += victim.bytes;
   }
   return started;

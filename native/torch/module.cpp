@@ -153,7 +153,7 @@ std::uint32_t small(std::int64_t value) {
   return value == -1 ? kNever : static_cast<std::uint32_t>(value);
 }
 
-std::size_t load_schedule(const Column& tick_ns, const Column& nbytes, const Column& serial, const Column& birth,
+std::size_t load_schedule(const Column& tick_ns, const Column& room, const Column& nbytes, const Column& serial, const Column& birth,
                           const Column& allocations, const Column& use_storage, const Column& use_tick,
                           const Column& command_tick, const Column& command_verb, const Column& command_storage,
                           const Column& command_earliest) {
@@ -166,6 +166,7 @@ std::size_t load_schedule(const Column& tick_ns, const Column& nbytes, const Col
   Schedule s;
   s.tick_ns.assign(tick_ns.data(), tick_ns.data() + tick_ns.size());
   s.n_ticks = small(tick_ns.size() - 1);
+  for (std::int64_t bytes : in_step(room)) s.room.push_back(static_cast<std::uint64_t>(std::max<std::int64_t>(bytes, 0)));
   for (py::ssize_t i = 0; i < nbytes.size(); ++i) {
     s.storages.push_back({.nbytes = static_cast<std::uint64_t>(nbytes.at(i)), .serial = static_cast<std::uint64_t>(serial.at(i)),
                           .birth = small(birth.at(i)), .uses = {}});
@@ -257,7 +258,7 @@ PYBIND11_MODULE(_torch, m) {
   m.def("back_to_module", [](std::uint32_t number) { watch().enter_module(number); });
   m.def("enter_optimizer", &enter_optimizer);
   m.def("take_recording", &take_recording);
-  m.def("load_schedule", &load_schedule, py::kw_only(), py::arg("tick_ns"), py::arg("nbytes"), py::arg("serial"),
+  m.def("load_schedule", &load_schedule, py::kw_only(), py::arg("tick_ns"), py::arg("room"), py::arg("nbytes"), py::arg("serial"),
         py::arg("birth"), py::arg("allocations"), py::arg("use_storage"), py::arg("use_tick"), py::arg("command_tick"),
         py::arg("command_verb"), py::arg("command_storage"), py::arg("command_earliest"));
   m.def("unload_schedules", [] { arena().unload_schedules(); });

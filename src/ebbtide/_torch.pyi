@@ -149,6 +149,7 @@ VERBS: tuple[str, ...]
 def load_schedule(
     *,
     tick_ns: Column,
+    room: Column,
     nbytes: Column,
     serial: Column,
     birth: Column,
@@ -162,10 +163,11 @@ def load_schedule(
 ) -> int:
     """Follow this schedule in every step that allocates like it; returns its number.
 
-    ``tick_ns`` are the beginnings of the ticks and the end of the last. By storage: its bytes, the serial of a live
+    ``tick_ns`` are the beginnings of the ticks and the end of the last, ``room`` the bytes that the plan leaves free at
+    each tick. By storage: its bytes, the serial of a live
     allocation that has its part (0: none), the tick of its birth (-1: it is not allocated in the step).
     ``allocations`` are the storages in the order of their births. Uses are sorted by tick within a storage, commands
-    by tick; a late fetch may move to ``command_earliest``. Raises ValueError for anything else.
+    by tick; a late fetch may move to ``command_earliest``, through ticks with room for it. Raises ValueError for anything else.
     """
 
 def unload_schedules() -> None: ...

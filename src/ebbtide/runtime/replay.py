@@ -13,6 +13,7 @@ import numpy as np
 from ebbtide import _torch
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Machine
+from ebbtide.ir.occupancy import arena_pages, occupancy
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.schedule import Command, Verb, lower
 from ebbtide.ir.trace import Trace
@@ -26,8 +27,10 @@ def load_plan(plan: Plan, trace: Trace, machine: Machine, serials: Sequence[int]
     clock = {number for number, storage in enumerate(trace.storages) if storage.allocation is not None}
     uses = _uses(trace)
     table = np.array(rows, dtype=np.int64).reshape(-1, 4)
+    taken = occupancy(trace, plan.stays, [machine.tiers[0].name], arena_pages)[machine.tiers[0].name]
     return _torch.load_schedule(
         tick_ns=trace.start_ns(np.arange(len(trace.ticks) + 1)),
+        room=np.maximum(plan.budget_bytes - taken, 0),
         nbytes=[storage.nbytes for storage in trace.storages],
         serial=serials,
         birth=[storage.birth if number in clock else -1 for number, storage in enumerate(trace.storages)],
