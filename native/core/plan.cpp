@@ -230,15 +230,16 @@ void Arena::owe(BlockId id) {
 // What the schedule counts on comes back shortly before its use.
 void Arena::fetch_what_is_owed() {
   if (!std::exchange(owes_, false)) return;
-  double ns_per_byte = static_cast<double>(counters_.copy_ns[0]) / static_cast<double>(std::max<std::uint64_t>(came_back_, 1));
+  double ns_per_byte = came_back_ > 0 ? static_cast<double>(counters_.copy_ns[0]) / static_cast<double>(came_back_) : 1.0;
   for (BlockId id : blocks_.live()) {
     Block& b = blocks_[id];
     if (!b.owed) continue;
-    auto ns = replay_.ns_until_use(b, id);
+    auto left = replay_.ns_left(b, id);
     bool is_away = b.state == State::Absent || b.state == State::Writing;
-    if (!ns || !is_away || b.prefetched) {
+    double takes = ns_per_byte * static_cast<double>(b.held);
+    if (!left || !is_away || b.prefetched) {
       b.owed = false;
-    } else if (b.state == State::Writing || static_cast<double>(*ns) > kOwedLead * ns_per_byte * static_cast<double>(b.held)) {
+    } else if (b.state == State::Writing || static_cast<double>(*left) > kOwedLead * takes) {
       owes_ = true;
     } else {
       b.owed = false;

@@ -206,12 +206,12 @@ std::optional<std::uint32_t> Replay::until_use(const Block& b, BlockId id) const
   return storage.uses.empty() || now >= n ? n : storage.uses.front() + n - now;  // none is left: they come round
 }
 
-std::optional<std::int64_t> Replay::ns_until_use(const Block& b, BlockId id) const {
+std::optional<std::int64_t> Replay::ns_left(const Block& b, BlockId id) const {
   auto ticks = until_use(b, id);
   if (!ticks) return std::nullopt;
   const auto& at = scripts_[*active_].schedule.tick_ns;
   std::uint32_t n = scripts_[*active_].schedule.n_ticks, now = std::min(tick_, n - 1), use = now + *ticks;
-  return at[use % n] + use / n * at[n] - at[now];
+  return std::max<std::int64_t>(at[use % n] + use / n * at[n] - at[now + 1], 0);
 }
 
 void Replay::was_late(const Block& b, BlockId id, std::int64_t ns) {

@@ -70,7 +70,8 @@ class Replay {
   BlockId block(std::uint32_t storage) const;  // kNoBlock: not bound, or dead
   // Ticks until the block is used next, if the active schedule knows.
   std::optional<std::uint32_t> until_use(const Block& b, BlockId id) const;
-  std::optional<std::int64_t> ns_until_use(const Block& b, BlockId id) const;  // by the schedule's clock
+  // How long before its next use the next tick begins, by the schedule's clock.
+  std::optional<std::int64_t> ns_left(const Block& b, BlockId id) const;
   void was_late(const Block& b, BlockId id, std::int64_t ns);  // for its prefetch
 
  private:

@@ -184,6 +184,32 @@ TEST(a_storage_wanted_back_while_it_is_being_written_stays_and_can_be_written_to
   arena.check_invariants();
 }
 
+TEST(what_the_decider_took_from_a_schedule_comes_back_before_its_use) {
+  Arena& arena = make_arena(12 * kMiB);
+  void* early = arena.allocate(4 * kMiB);
+  void* late = arena.allocate(4 * kMiB);
+  bool was_taken = false, under_way = false;
+  auto run_step = [&](std::size_t unplanned) {
+    arena.begin_step(true);
+    run(arena, "first", {{early}});
+    run(arena, "idle", {}, [&] { arena.release(arena.allocate(kMiB)); });
+    std::thread([&] { arena.release(arena.allocate(unplanned)); }).join();  // no allocation of the step's
+    was_taken = arena.state(late) == State::Absent;
+    for (int i = 3; i < 7; ++i) run(arena, "idle", {}, [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
+    under_way = arena.state(late) != State::Absent;
+    run(arena, "last", {{early}, {late}});
+    arena.end_step();
+  };
+  run_step(kMiB);
+  Schedule s = schedule_of(arena.take_recording(), 4);
+  s.commands.clear();  // all stays
+  arena.load_schedule(s);
+  run_step(12 * kMiB);
+  CHECK(was_taken && under_way && arena.followed().has_value());
+  CHECK(arena.counters().stall_ns[static_cast<std::size_t>(Stall::DemandFetch)] == 0);
+  arena.check_invariants();
+}
+
 TEST(a_schedule_that_does_not_hold_together_is_refused) {
   Arena& arena = make_arena(0);
   void* early = arena.allocate(4 * kMiB);
