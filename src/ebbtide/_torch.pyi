@@ -167,7 +167,8 @@ def load_schedule(
     each tick. By storage: its bytes, the serial of a live
     allocation that has its part (0: none), the tick of its birth (-1: it is not allocated in the step).
     ``allocations`` are the storages in the order of their births. Uses are sorted by tick within a storage, commands
-    by tick; a late fetch may move to ``command_earliest``, through ticks with room for it. Raises ValueError for anything else.
+    by tick; a late fetch may move to ``command_earliest``, through ticks with room for it. Raises ValueError for
+    anything else.
     """
 
 def unload_schedules() -> None: ...
