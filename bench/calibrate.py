@@ -219,7 +219,7 @@ def main() -> None:
     if not args.table:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a child is cleared away
         with tempfile.TemporaryDirectory(prefix="ebbtide-bench-", dir=spill) as name:
-            place = Place(Path(name), spill, None, None, 0, args.child_minutes * 60)
+            place = Place(Path(name), spill, None, 0, args.child_minutes * 60)
             Benchmark(results, place, args.pairs, RESIDENT).run(cells, args.minutes * 60, 1)
     show(results, cells, args.json)
 

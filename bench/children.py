@@ -26,8 +26,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "demo"))
 from memory_cgroup import MemoryCgroup, NotPermitted, memory_cgroup
 from runs import TUNABLES
 
-from ebbtide.policies import DEMAND
-
 HERE = Path(__file__).resolve().parent
 SAMPLE_S = 0.02
 SPARE_BYTES = 10**9  # what the machine must have left when a run is at its peak
@@ -41,8 +39,7 @@ class CellFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where children work: ``folder`` for their files, ``spill`` a directory on a real disk, ``machine`` its probe
-    (None: Ebbtide finds out for itself, and plans once more with what its own moves showed).
+    """Where children work: ``folder`` for their files, ``spill`` a directory on a real disk.
 
     ``deepspeed_python`` is the interpreter that has DeepSpeed, if any. ``swap_bytes`` is how large a swap file may be
     made while a swap cell runs (0: only swap that is there already is used). ``limit_s`` bounds a child's time.
@@ -50,7 +47,6 @@ class Place:
 
     folder: Path
     spill: Path
-    machine: Path | None
     deepspeed_python: Path | None
     swap_bytes: int
     limit_s: float
@@ -101,8 +97,7 @@ def _command(cell: Cell, steps: int, place: Place, result: Path, report: Path, s
     script = [str(HERE / "train.py"), *arguments, "--technique", cell.technique]
     if cell.door is not Door.EBBTIDE:
         return [sys.executable, *script]
-    planned = ["--machine", str(place.machine)] if cell.policy != DEMAND and place.machine is not None else []
-    ours = [sys.executable, "-m", "ebbtide", "run", "--fast", cell.fast_argument, "--policy", cell.policy, *planned]
+    ours = [sys.executable, "-m", "ebbtide", "run", "--fast", cell.fast_argument, "--policy", cell.policy]
     return [*ours, "--spill", str(place.spill), "--report", str(report), *script]
 
 

@@ -95,10 +95,8 @@ class Benchmark:
             yield block
 
     def probe(self) -> None:
-        """The machine of this round: what Ebbtide plans with, and what its bound is computed from."""
+        """The disk in this round, for the bounds. Ebbtide's runs measure it for themselves, as a user's do."""
         machine = machine_of(measure([self._place.spill], QUICK))
-        if self._place.machine is not None:
-            self._place.machine.write_text(machine.to_toml())
         read, write = machine.link(FILE, DRAM), machine.link(DRAM, FILE)
         assert read is not None
         assert write is not None
@@ -214,10 +212,7 @@ def main() -> None:
         signal.SIGTERM, lambda *_: sys.exit(143)
     )  # so that a swap file, a cgroup and a child are cleared away
     with tempfile.TemporaryDirectory(prefix="ebbtide-bench-", dir=spill) as name:
-        folder = Path(name)
-        place = Place(
-            folder, spill, folder / "machine.toml", args.deepspeed_python, swap_bytes, args.child_minutes * 60
-        )
+        place = Place(Path(name), spill, args.deepspeed_python, swap_bytes, args.child_minutes * 60)
         Benchmark(results, place, args.pairs).run(cells, args.minutes * 60, args.least_pairs)
     for found in cells:
         print(f"{found.name:28} {len(results.of(found.name)):3} pairs  {results.failures.get(found.name, '')[:80]}")

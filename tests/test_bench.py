@@ -56,7 +56,7 @@ class Fake:
 def benchmark(fake: Fake, path: Path, pairs: int, monkeypatch: pytest.MonkeyPatch) -> measure.Benchmark:
     monkeypatch.setattr(measure, "run_child", fake.run)
     monkeypatch.setattr(measure.Benchmark, "probe", lambda self: None)
-    place = Place(path, path, path / "machine.toml", None, 0, 60)
+    place = Place(path, path, None, 0, 60)
     return measure.Benchmark(Results.open(path / "results.json", {}), place, pairs)
 
 
@@ -297,7 +297,7 @@ def test_calibrations_baseline_is_a_run_at_all_of_the_memory(tmp_path: Path, mon
     monkeypatch.setattr(measure, "run_child", fake.run)
     monkeypatch.setattr(measure.Benchmark, "probe", lambda self: None)
     results = Results.open(tmp_path / "results.json", {})
-    place = Place(tmp_path, tmp_path, None, None, 0, 60)
+    place = Place(tmp_path, tmp_path, None, 0, 60)
     measure.Benchmark(results, place, 1, calibrate.RESIDENT).run(calibrate.chosen(["resnet50/*"]), math.inf, 1)
     ours = [run for run in results.runs if run["cell"] != "resnet50/100%"]
     assert {run["cell"] for run in ours} == {f"resnet50/{way}" for way in calibrate.WAYS}
