@@ -4,7 +4,8 @@
 #   make test       lint, types, native stress tests (plain, ASan+UBSan, TSan), Python tests
 #   make core-test  the native stress tests alone
 #   make calibrate  step times as predicted and as measured, on this machine: an hour or so, alone
-#   make bench-plan planners and simulator: the sources' findings, and the G10 traces if their folder is at $(G10)
+#   make bench-plan planners and simulator: the sources' findings; all policies on steps recorded here, on this machine
+#                   as it is probed; and the G10 traces if their folder is at $(G10)
 #   make clean      remove what was built (.venv stays; `make distclean` removes that too)
 #
 # Needed beforehand: Python 3.11 or newer with its headers, g++, make. Which index torch comes from is pip's
@@ -27,8 +28,15 @@ demo: install
 	$(PY) demo/demo.py
 
 G10 ?= ../shared/g10
+STEPS := gpt2-bf16 resnet50 gpt-210M
 bench-plan: install
 	$(PY) bench/findings.py
+	mkdir -p build/steps
+	$(VENV)/bin/ebbtide probe -o build/steps/machine.toml
+	for net in $(STEPS); do \
+	  $(VENV)/bin/ebbtide trace -o build/steps/$$net.trace bench/train.py $$net --steps 3 --result build/steps/$$net.json; \
+	  $(VENV)/bin/ebbtide compare build/steps/$$net.trace --machine build/steps/machine.toml; \
+	done
 	@if [ -f $(G10)/check.py ]; then $(PY) bench/g10.py $(G10); else echo "no G10 traces at $(G10): name their folder with G10=..."; fi
 
 calibrate: install
