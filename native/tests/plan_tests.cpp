@@ -37,7 +37,12 @@ void step(Arena& arena, void* early, void* late, std::size_t scratch = kMiB) {
   arena.begin_step(true);
   run(arena, "first", {{early}});
   run(arena, "idle", {}, [&] { arena.release(arena.allocate(scratch)); });
-  for (int i = 3; i < 7; ++i) run(arena, "idle", {}, [] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); });
+  auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); };
+  run(arena, "idle", {}, [&] {  // what leaves is gone by tick 4, however slow the machine
+    do pause();
+    while (arena.state(early) == State::Writing);
+  });
+  for (int i = 4; i < 7; ++i) run(arena, "idle", {}, pause);
   run(arena, "last", {{early}, {late}});
   arena.end_step();
 }
