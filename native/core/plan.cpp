@@ -222,9 +222,9 @@ void Arena::drop_prefetches() {
   next_prefetch_ = 0;
 }
 
-// The decider took it, or its prefetch was given up.
+// The decider took it, or its prefetch was given up. A policy that asks a schedule only when uses come fetches on demand.
 void Arena::owe(BlockId id) {
-  if (replay_.until_use(blocks_[id], id)) owes_ = blocks_[id].owed = true;
+  if (policy_.age == Age::SinceUse && replay_.until_use(blocks_[id], id)) owes_ = blocks_[id].owed = true;
 }
 
 // What the schedule counts on comes back shortly before its use.
