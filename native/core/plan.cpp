@@ -159,7 +159,8 @@ void Arena::born(BlockId id, bool in_operator) {
   if (recording_) {
     b.recorded = static_cast<std::uint32_t>(recording_->storages.size());
     recording_->storages.push_back({.serial = b.serial, .nbytes = b.nbytes, .birth = clock_.tick,
-                                    .allocation = clocked ? clock_.allocation : kNever, .module = recording_->module});
+                                    .allocation = clocked ? clock_.allocation : kNever, .module = recording_->module,
+                                    .thread = thread_number()});
   }
   if (!clocked) return;
   ++clock_.allocation;
@@ -175,6 +176,7 @@ void Arena::died(BlockId id) {
   storage.kind = b.kind;
   storage.death = clock_.tick + 1;
   storage.scratch = b.born_in_operator;
+  storage.freed_after = serials_;
   b.recorded = kNever;
 }
 

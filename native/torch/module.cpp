@@ -131,6 +131,8 @@ py::dict take_recording() {
   d["allocation"] = column(r.storages, [](auto& s) { return s.allocation; });
   d["death"] = column(r.storages, [](auto& s) { return s.death; });
   d["scratch"] = column(r.storages, [](auto& s) { return static_cast<int>(s.scratch); });
+  d["thread"] = column(r.storages, [](auto& s) { return s.thread; });
+  d["freed_after"] = column(r.storages, [](auto& s) { return s.freed_after; });
   d["module"] = column(r.storages, [](auto& s) { return s.module; });
   d["use_storage"] = column(r.uses, [](auto& u) { return u.storage; });
   d["use_first"] = column(r.uses, [](auto& u) { return u.first; });

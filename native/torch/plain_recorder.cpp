@@ -92,7 +92,8 @@ void PlainRecorder::begin_to_watch(const void* address, Live live, std::uint32_t
   if (recording_) {
     live.recorded = static_cast<std::uint32_t>(recording_->storages.size());
     recording_->storages.push_back({.serial = live.serial, .nbytes = live.nbytes, .birth = birth,
-                                    .allocation = allocation, .module = birth == kNever ? 0 : recording_->module});
+                                    .allocation = allocation, .module = birth == kNever ? 0 : recording_->module,
+                                    .thread = thread_number()});
     if (live.born_in_operator) {
       this_thread.uses.push_back({address, live.serial, live.recorded, clock_.tick, Access::Write, true, live.nbytes});
     }
@@ -107,6 +108,7 @@ void PlainRecorder::ended(std::unordered_map<const void*, Live>::iterator entry)
     storage.kind = live.kind;
     storage.death = clock_.tick + 1;
     storage.scratch = live.born_in_operator;
+    storage.freed_after = serials_;
   }
   live_.erase(entry);
 }

@@ -120,6 +120,8 @@ class Recording(TypedDict):
     allocation: NDArray[np.int64]  # within tick birth; -1: not by the step's thread
     death: NDArray[np.int64]  # first tick without it; -1: it outlived the step
     scratch: NDArray[np.int64]  # 1: born and gone within one operator
+    thread: NDArray[np.int64]  # that allocated it
+    freed_after: NDArray[np.int64]  # of one that died within the step: the serial given last before that
     module: NDArray[np.int64]  # in names: where it was born
     use_storage: NDArray[np.int64]  # an operator used this storage
     use_first: NDArray[np.int64]  # in ticks [use_first, use_last]

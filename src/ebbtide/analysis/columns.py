@@ -14,9 +14,11 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Row i is ``trace.storages[i]``. ``first`` and ``last`` are ticks of its first and last access, -1 for none."""
+    """Row i is ``trace.storages[i]``. ``room`` is 0 for one that lies in another's, else its bytes. ``first`` and ``last``
+    are ticks of its first and last access, -1 for none."""
 
     nbytes: Ints
+    room: Ints
     birth: Ints
     death: Ints
     persistent: Flags
@@ -38,6 +40,7 @@ def columns_of(trace: Trace) -> Columns:
     last[used[ends]] = trace.accesses.tick[ends]
     return Columns(
         np.array([row.nbytes for row in rows], dtype=np.int64),
+        np.array([row.nbytes if row.room_of is None else 0 for row in rows], dtype=np.int64),
         np.array([row.birth for row in rows], dtype=np.int64),
         np.array([row.death for row in rows], dtype=np.int64),
         np.array([row.persistent for row in rows], dtype=bool),

@@ -55,7 +55,7 @@ def memory_of(trace: Trace) -> Memory:
     rows, n_ticks = columns_of(trace), len(trace.ticks)
 
     def level(chosen: Ints, low: Ints, high: Ints) -> Ints:
-        return levels(low, high, rows.nbytes[chosen], n_ticks)
+        return levels(low, high, rows.room[chosen], n_ticks)
 
     by_kind = {}
     for kind in StorageKind:
@@ -164,6 +164,8 @@ def contents_at(trace: Trace, tick: int) -> Peak:
     residents = []
     for number in np.flatnonzero(count).tolist():
         storage = trace.storages[number]
+        if storage.room_of is not None:
+            continue
         age = None
         if not storage.persistent:
             latest = tick if tick >= storage.birth else tick + n_ticks  # in the ticks of its youngest generation

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.ir.base import Ints, Origin
+from ebbtide.ir.base import Ints, Origin, round_up
+from ebbtide.ir.occupancy import arena_pages
 from ebbtide.ir.trace import Access, Accesses, Phase, Storage, StorageKind, Tick, Trace
 
 KINDS = tuple(StorageKind)
@@ -65,6 +66,7 @@ def captured(
         raise ValueError("no step was recorded")
     lives = _lives(recording, n_ticks)
     accesses, used = _accesses(recording, lives, n_ticks)
+    rooms = _rooms(recording, lives)
     kinds, sizes, names = recording["kind"], recording["nbytes"], recording["names"]
     storages = tuple(
         Storage(
@@ -76,6 +78,7 @@ def captured(
             persistent=life.persistent,
             scratch=life.in_use or (number not in used and not life.persistent),
             allocation=life.allocation,
+            room_of=rooms[number],
         )
         for number, life in enumerate(lives)
     )
@@ -131,6 +134,41 @@ def _lives(recording: Mapping[str, Any], n_ticks: int) -> list[_Life]:
         + leftover
         + sorted(born, key=lambda life: (life.birth, life.allocation is None, life.allocation or 0))
     )
+
+
+def _rooms(recording: Mapping[str, Any], lives: list[_Life]) -> list[int | None]:
+    """By storage: in whose room scratch of one tick lies, which the same thread had freed before.
+
+    Best fit among the room that is free then; other threads' order may be another in the next step.
+    """
+    serial, thread, freed_after, scratch = (
+        recording[name].tolist() for name in ("serial", "thread", "freed_after", "scratch")
+    )
+    sizes = [int(recording["nbytes"][life.row]) for life in lives]
+    found: list[int | None] = [None] * len(lives)
+    slots: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)  # (bytes, storage, freed after)
+    for number, life in enumerate(lives):
+        row = life.row
+        if not (life.in_use and scratch[row] and life.death == life.birth + 1):
+            continue
+        mine = slots[life.birth, thread[row]]
+        paged = _paged(sizes[number])
+        free = [
+            (nbytes, storage, at)
+            for at, (nbytes, storage, after) in enumerate(mine)
+            if after < serial[row] and nbytes >= sizes[number] and _paged(nbytes) >= paged
+        ]
+        if free:
+            nbytes, storage, at = min(free)
+            found[number] = storage
+            mine[at] = (nbytes, storage, freed_after[row])
+        else:
+            mine.append((sizes[number], number, freed_after[row]))
+    return found
+
+
+def _paged(nbytes: int) -> int:
+    return round_up(nbytes, arena_pages(nbytes))
 
 
 def _accesses(recording: Mapping[str, Any], lives: list[_Life], n_ticks: int) -> tuple[Accesses, set[int]]:

@@ -48,7 +48,9 @@ def arena_pages(nbytes: int) -> int:
 
 
 def paged_bytes(trace: Trace, storage: int, low: int, high: int, page_bytes: PageSize) -> int:
-    """The bytes of all pages that bytes [low, high) of a storage touch."""
+    """The bytes of all pages that bytes [low, high) of a storage touch; none if it lies in another's room."""
+    if trace.storages[storage].room_of is not None:
+        return 0
     page = page_bytes(trace.storages[storage].nbytes)
     return round_up(high, page) - low // page * page
 

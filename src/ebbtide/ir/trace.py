@@ -72,7 +72,9 @@ class Storage:
 
     ``allocation`` is its place among the arena's allocations within tick ``birth``: with the tick, the runtime's
     clock. None if the main thread did not allocate it in this step. ``scratch`` means that nobody saw who uses it:
-    it is read and written in every tick of its life, whatever its accesses say (arena.md, rule 3).
+    it is read and written in every tick of its life, whatever its accesses say (arena.md, rule 3). ``room_of`` is for
+    scratch of one tick: the number of a storage that was freed within that tick before this one was allocated, and in
+    whose room it therefore lies. It needs none of its own.
     """
 
     nbytes: int
@@ -83,10 +85,11 @@ class Storage:
     persistent: bool = False
     scratch: bool = False
     allocation: int | None = None
+    room_of: int | None = None
 
     def __post_init__(self) -> None:
         check_range(self, "nbytes", low=1)
-        check_range(self, "birth allocation")
+        check_range(self, "birth allocation room_of")
         check_range(self, "death", low=self.birth + 1)
         if self.persistent and (self.birth != 0 or self.allocation is not None):
             raise ValueError("a persistent storage is born at tick 0 and not allocated within the step")
@@ -173,8 +176,18 @@ class Trace:
         for number, storage in enumerate(self.storages):
             if storage.birth >= len(self.ticks):
                 raise ValueError(f"storage {number} is born at tick {storage.birth} of {len(self.ticks)}")
+            if storage.room_of is not None and not self._may_lie_in(storage, number):
+                raise ValueError(f"storage {number} lies in room that is not there for it")
             if storage.persistent and storage.death != len(self.ticks):
                 raise ValueError(f"storage {number} is persistent, but its life is not the whole step")
+
+    def _may_lie_in(self, storage: Storage, number: int) -> bool:
+        assert storage.room_of is not None
+        if storage.room_of >= number:
+            return False
+        room = self.storages[storage.room_of]
+        alike = all(one.scratch and one.death == one.birth + 1 == storage.death for one in (storage, room))
+        return alike and room.room_of is None and storage.nbytes <= room.nbytes
 
     def _check_accesses(self) -> None:
         rows = self.accesses

@@ -174,7 +174,7 @@ def _fresh(trace: Trace) -> Floats:
     rows = [
         (row.birth, row.death if row.scratch else row.birth + 1, row.nbytes)
         for row in trace.storages
-        if row.scratch or not row.persistent
+        if (row.scratch or not row.persistent) and row.room_of is None
     ]
     start, stop, nbytes = np.array(rows, dtype=np.int64).reshape(-1, 3).T
     fresh = levels(start, stop, nbytes, len(trace.ticks)).astype(np.float64)

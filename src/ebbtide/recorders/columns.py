@@ -73,5 +73,7 @@ class FakeRecording:
             "tick_stalled_ns": np.zeros(n_ticks, dtype=np.int64),
             "tick_depth": np.zeros(n_ticks, dtype=np.int64),
             "scratch": np.zeros(len(self.rows), dtype=np.int64),
+            "thread": np.zeros(len(self.rows), dtype=np.int64),
+            "freed_after": np.zeros(len(self.rows), dtype=np.int64),
         }
         return ticks | storages | uses | spans | rest  # type: ignore[return-value]
