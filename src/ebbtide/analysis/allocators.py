@@ -87,7 +87,7 @@ def _size_classes(trace: Trace) -> int:
     rounded = np.array([size_class(nbytes) for nbytes in rows.nbytes.tolist()], dtype=np.int64)
     total = 0
     for size in np.unique(rounded).tolist():
-        chosen = np.flatnonzero(rounded == size)
+        chosen = np.flatnonzero((rounded == size) & (rows.room > 0))
         total += int(levels(rows.birth[chosen], rows.death[chosen], rounded[chosen], len(trace.ticks)).max())
     return total
 
@@ -134,7 +134,7 @@ def _events(trace: Trace) -> list[tuple[int, bool, int]]:
     events = []
     for number, row in enumerate(trace.storages):
         life = (row.death - row.birth) % n_ticks
-        if life and not row.persistent:
+        if life and not row.persistent and row.room_of is None:
             place = (row.allocation is None, row.allocation or 0, number)
             events.append((row.birth, True, place, 0))
             events.append(((row.birth + life) % n_ticks, False, place, (row.birth + life) // n_ticks))

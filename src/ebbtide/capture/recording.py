@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.ir.base import Ints, Origin, round_up
+from ebbtide.ir.base import Ints, Origin
 from ebbtide.ir.occupancy import arena_pages
 from ebbtide.ir.trace import Access, Accesses, Phase, Storage, StorageKind, Tick, Trace
+from ebbtide.units import round_up
 
 KINDS = tuple(StorageKind)
 BACKWARD, OPTIMIZER = 1, 2  # what native code calls phases; 0 is whatever else runs
