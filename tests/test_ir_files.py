@@ -124,7 +124,7 @@ def changed(change: Callable[[dict[str, Any]], object]) -> bytes:
         (b"", "empty"),
         (b"PK\3\4" * 100, "not a file that Ebbtide wrote"),
         (MAGIC, "truncated"),
-        (packed(b"{}", b"", version=1), "of version 1, and this Ebbtide reads versions up to 3"),
+        (packed(b"{}", b"", version=1), "of version 1, and this Ebbtide reads versions up to 4"),
         (packed(b"{}", b"", n_header=2**31), "header is too large"),
         (packed(b"[" * 100_000, b""), "header is damaged"),
         (packed(b"\xff{}", b""), "header is damaged"),
@@ -154,15 +154,26 @@ def test_what_is_not_known_is_refused(data: bytes, message: str) -> None:
         decode(data, Trace)
 
 
-def test_a_trace_of_version_2_is_read_without_arguments() -> None:
-    old = replace(SMALL, ticks=tuple(replace(tick, arguments="") for tick in SMALL.ticks))
+@pytest.mark.parametrize(
+    ("version", "missing"),
+    [(2, [("ticks", "arguments"), ("storages", "room_of")]), (3, [("storages", "room_of")])],
+)
+def test_a_trace_of_an_older_version_is_read_without_what_it_lacks(
+    version: int, missing: list[tuple[str, str]]
+) -> None:
+    old = SMALL if version > 2 else replace(SMALL, ticks=tuple(replace(tick, arguments="") for tick in SMALL.ticks))
     header, body = unpacked(encode(old))
-    columns = header["tables"]["ticks"]["columns"]
-    raw, n_bytes = zlib.decompress(body), 8 * len(SMALL.ticks)
-    at = columns.index("arguments") * n_bytes
-    columns.remove("arguments")
-    body = zlib.compress(raw[:at] + raw[at + n_bytes :])
-    assert decode(packed(json.dumps(header).encode(), body, version=2), Trace) == old
+    raw = np.frombuffer(zlib.decompress(body), dtype="<i8")
+    kept = []
+    for name, table in header["tables"].items():
+        for column in list(table["columns"]):
+            values, raw = raw[: table["rows"]], raw[table["rows"] :]
+            if (name, column) in missing:
+                table["columns"].remove(column)
+            else:
+                kept.append(values)
+    body = zlib.compress(np.concatenate(kept).tobytes())
+    assert decode(packed(json.dumps(header).encode(), body, version=version), Trace) == old
     with pytest.raises(FileFormatError, match="columns of this version"):
         decode(packed(json.dumps(header).encode(), body), Trace)
 

@@ -21,6 +21,7 @@ from ebbtide.ir.trace import Accesses, Storage, StorageKind, Tick, Trace, idle_i
 
 WEIGHT = Storage(8, StorageKind.PARAMETER, 0, 4, persistent=True)
 BLOCK = Storage(4, StorageKind.ACTIVATION, 2, 6, allocation=1)
+SCRATCH = replace(BLOCK, death=BLOCK.birth + 1, scratch=True)
 
 
 def test_idle_intervals_by_hand() -> None:
@@ -92,6 +93,12 @@ SPAN = Span("compute", SpanKind.COMPUTE, 0, 10)
         (lambda: trace_of(4, [BLOCK], [(1, 2, R)]), "not in the trace"),
         (lambda: trace_of(4, [BLOCK], [(-1, 2, R)]), "not in the trace"),
         (lambda: trace_of(4, [BLOCK, BLOCK], []), "same place of the clock"),
+        (lambda: trace_of(4, [BLOCK, replace(BLOCK, allocation=None, room_of=0)], []), "room that is not there"),
+        (lambda: trace_of(4, [SCRATCH, replace(SCRATCH, allocation=None, room_of=1)], []), "room that is not there"),
+        (
+            lambda: trace_of(4, [SCRATCH, replace(SCRATCH, allocation=None, room_of=0, nbytes=SCRATCH.nbytes + 1)], []),
+            "room that is not there",
+        ),
         (lambda: trace_of(4, [replace(BLOCK, nbytes=2**61)] + [replace(WEIGHT, nbytes=2**61)] * 2, []), "add up"),
         (lambda: Accesses([1, 0], [0, 0], [1, 1]), "sorted"),  # type: ignore[arg-type]
         (lambda: Accesses([1, 1], [0, 0], [1, 1]), "sorted"),  # type: ignore[arg-type]

@@ -42,9 +42,9 @@ struct RecordedStorage {
   std::uint32_t allocation = kNever;  // kNever: not by the step's thread within the step
   std::uint32_t death = kNever;       // first tick without it; kNever: it outlived the step
   bool scratch = false;               // born and gone within one operator
+  std::uint32_t module = 0;           // in names: where it was born
   std::uint32_t thread = 0;           // that allocated it
   std::uint64_t freed_after = 0;      // the serial given last when it died within the step
-  std::uint32_t module = 0;           // in names: where it was born
 };
 
 // Of the thread that asks; never given twice.

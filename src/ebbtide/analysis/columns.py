@@ -14,8 +14,8 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Row i is ``trace.storages[i]``. ``room`` is 0 for one that lies in another's, else its bytes. ``first`` and ``last``
-    are ticks of its first and last access, -1 for none."""
+    """Row i is ``trace.storages[i]``. ``room`` is 0 for one that lies in another's, else its bytes. ``first`` and
+    ``last`` are ticks of its first and last access, -1 for none."""
 
     nbytes: Ints
     room: Ints
