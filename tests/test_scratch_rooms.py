@@ -7,6 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ebbtide.analysis.memory import memory_of, peak_of
 from ebbtide.capture.recording import captured
 from ebbtide.ir.occupancy import arena_pages, exact, live_bytes, needed_bytes
 from ebbtide.ir.trace import Trace
@@ -94,4 +95,5 @@ def test_no_two_lie_in_one_room_at_once(events: list[Event]) -> None:
 def test_what_comes_and_goes_one_after_another_counts_once() -> None:
     trace, _ = trace_of([(True, 0, 512 * KIB), (False, 0, 0)] * 100 + [(True, 1, 256 * KIB), (False, 1, 0)] * 100)
     assert live_bytes(trace)[0] == 768 * KIB
+    assert sum(int(level[0]) for level in memory_of(trace).by_kind.values()) == peak_of(trace).nbytes == 768 * KIB
     assert sum(row.room_of is None for row in trace.storages) == 2
