@@ -1,5 +1,6 @@
 """Scratch that one operation allocates after it freed other: whose room it lies in, against a naive count."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -16,43 +17,44 @@ from ebbtide.units import KIB, round_up
 Event = tuple[bool, int, int]  # an allocation?, thread, bytes; a free takes the thread's (bytes mod n)-th live one
 
 
-def recording(events: list[Event]) -> tuple[dict[str, Any], list[list[tuple[int, int]]]]:
-    """One tick with these events on two threads; and by event, what is there after it: (thread, bytes)."""
+def recording(ticks: Sequence[list[Event]]) -> tuple[dict[str, Any], list[list[list[int]]]]:
+    """Ticks with these events on two threads; and by tick and event, what is there after it: bytes of each."""
     rows: list[dict[str, int]] = []
     live: list[dict[str, int]] = []
-    levels = []
+    levels: list[list[list[int]]] = [[] for _ in ticks]
     clock = 0
-    for is_birth, thread, nbytes in events:
+    for tick, (is_birth, thread, nbytes) in ((tick, event) for tick, events in enumerate(ticks) for event in events):
         mine = [row for row in live if row["thread"] == thread]
         if is_birth:
-            row = {"serial": len(rows) + 1, "thread": thread, "nbytes": nbytes, "allocation": -1, "freed_after": 0}
+            row = {"serial": len(rows) + 1, "thread": thread, "nbytes": nbytes, "allocation": -1, "birth": tick}
             if thread == 0:
                 row["allocation"], clock = clock, clock + 1
             rows.append(row)
             live.append(row)
         elif mine:
             gone = mine[nbytes % len(mine)]
-            gone["freed_after"] = len(rows)
+            gone |= {"freed_after": len(rows), "death": tick + 1}
             live.remove(gone)
-        levels.append([(row["thread"], row["nbytes"]) for row in live])
+        levels[tick].append([row["nbytes"] for row in live])
     for row in live:
-        row["freed_after"] = len(rows)
+        row |= {"freed_after": len(rows), "death": len(ticks)}
 
     def column(name: str) -> Any:
         return np.array([row[name] for row in rows], dtype=np.int64)
 
     n, nothing = len(rows), np.zeros(0, dtype=np.int64)
-    found: dict[str, Any] = {name: column(name) for name in ("serial", "thread", "nbytes", "allocation", "freed_after")}
-    found |= {"birth": np.zeros(n, dtype=np.int64), "death": np.ones(n, dtype=np.int64)}
+    names = ("serial", "thread", "nbytes", "allocation", "freed_after", "birth", "death")
+    found: dict[str, Any] = {name: column(name) for name in names}
     found |= {"scratch": np.ones(n, dtype=np.int64), "kind": np.full(n, 4), "module": np.zeros(n, dtype=np.int64)}
     found |= {f"use_{name}": nothing for name in ("storage", "first", "last", "access", "moved")}
-    found |= {f"tick_{name}": np.zeros(2, dtype=np.int64) for name in ("name", "module", "arguments", "depth", "phase")}
-    found |= {"tick_begin_ns": np.array([0, 5]), "tick_stalled_ns": np.zeros(2, dtype=np.int64), "names": [""]}
-    return found | {"time_ns": 10, "stalled_ns": 0}, levels
+    zeros = np.zeros(len(ticks), dtype=np.int64)
+    found |= {f"tick_{name}": zeros for name in ("name", "module", "arguments", "depth", "phase")}
+    found |= {"tick_begin_ns": 5 * np.arange(len(ticks)), "tick_stalled_ns": zeros, "names": [""]}
+    return found | {"time_ns": 5 * len(ticks), "stalled_ns": 0}, levels
 
 
-def trace_of(events: list[Event]) -> tuple[Trace, list[list[tuple[int, int]]]]:
-    columns, levels = recording(events)
+def trace_of(*ticks: list[Event]) -> tuple[Trace, list[list[list[int]]]]:
+    columns, levels = recording(ticks)
     return captured(columns, "scratch", lambda *_: 0).trace, levels
 
 
@@ -62,23 +64,28 @@ EVENTS = st.lists(
     ),
     min_size=1,
     max_size=40,
-).filter(lambda rows: any(is_birth for is_birth, _, _ in rows))
+)
+TICKS = st.lists(EVENTS, min_size=1, max_size=3).filter(
+    lambda ticks: any(is_birth for events in ticks for is_birth, _, _ in events)
+)
 
 
-@given(EVENTS)
-def test_room_is_no_less_than_what_is_there_and_no_more_than_all(events: list[Event]) -> None:
-    trace, levels = trace_of(events)
+@given(TICKS)
+def test_room_is_no_less_than_what_is_there_and_no_more_than_all(ticks: list[list[Event]]) -> None:
+    trace, levels = trace_of(*ticks)
     for pages in (exact, arena_pages):
         size = [round_up(row.nbytes, pages(row.nbytes)) for row in trace.storages]
-        most = max(sum(round_up(nbytes, pages(nbytes)) for _, nbytes in level) for level in levels)
-        counted = int(live_bytes(trace, pages)[0])
-        assert most <= counted <= sum(size)
-        assert int(needed_bytes(trace, pages)[0]) == counted
+        counted = live_bytes(trace, pages)
+        for tick, there in enumerate(levels):
+            most = max(sum(round_up(nbytes, pages(nbytes)) for nbytes in level) for level in there)
+            alive = [row.birth <= tick < row.death for row in trace.storages]
+            assert most <= counted[tick] <= sum(np.array(size)[alive])
+        np.testing.assert_array_equal(needed_bytes(trace, pages), counted)
 
 
-@given(EVENTS)
-def test_no_two_lie_in_one_room_at_once(events: list[Event]) -> None:
-    columns, _ = recording(events)
+@given(TICKS)
+def test_no_two_lie_in_one_room_at_once(ticks: list[list[Event]]) -> None:
+    columns, _ = recording(ticks)
     found = captured(columns, "scratch", lambda *_: 0)
     row_of = {number: row for row, number in found.numbers.items()}
     tenants: dict[int, list[int]] = {}
@@ -97,3 +104,11 @@ def test_what_comes_and_goes_one_after_another_counts_once() -> None:
     assert live_bytes(trace)[0] == 768 * KIB
     assert sum(int(level[0]) for level in memory_of(trace).by_kind.values()) == peak_of(trace).nbytes == 768 * KIB
     assert sum(row.room_of is None for row in trace.storages) == 2
+
+
+def test_what_comes_after_scratch_of_earlier_ticks_went_lies_in_its_room() -> None:
+    big, small = 512 * KIB, 256 * KIB
+    trace, _ = trace_of([(True, 0, big)], [(True, 0, small)], [(False, 0, 0), (True, 0, big), (True, 0, small)])
+    first, _, second, third = trace.storages
+    assert (second.room_of, third.room_of) == (trace.storages.index(first), None)
+    assert live_bytes(trace).tolist() == [big, big + small, big + small + small]

@@ -138,7 +138,8 @@ def _lives(recording: Mapping[str, Any], n_ticks: int) -> list[_Life]:
 
 
 def _rooms(recording: Mapping[str, Any], lives: list[_Life]) -> list[int | None]:
-    """By storage: in whose room scratch of one tick lies, which the same thread had freed before.
+    """By storage: in whose room scratch of one tick lies: of scratch that the same thread allocated, and that went
+    earlier in that tick.
 
     Best fit among the room that is free then; other threads' order may be another in the next step.
     """
@@ -150,9 +151,12 @@ def _rooms(recording: Mapping[str, Any], lives: list[_Life]) -> list[int | None]
     slots: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)  # (bytes, storage, freed after)
     for number, life in enumerate(lives):
         row = life.row
-        if not (life.in_use and scratch[row] and life.death == life.birth + 1):
+        if not (life.in_use and scratch[row]):
             continue
-        mine = slots[life.birth, thread[row]]
+        mine = slots[life.death - 1, thread[row]]
+        if life.death > life.birth + 1:
+            mine.append((sizes[number], number, freed_after[row]))
+            continue
         paged = _paged(sizes[number])
         free = [
             (nbytes, storage, at)

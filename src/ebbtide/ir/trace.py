@@ -73,8 +73,8 @@ class Storage:
     ``allocation`` is its place among the arena's allocations within tick ``birth``: with the tick, the runtime's
     clock. None if the main thread did not allocate it in this step. ``scratch`` means that nobody saw who uses it:
     it is read and written in every tick of its life, whatever its accesses say (arena.md, rule 3). ``room_of`` is for
-    scratch of one tick: the number of a storage that was freed within that tick before this one was allocated, and in
-    whose room it therefore lies. It needs none of its own.
+    scratch of one tick: the number of other scratch that was freed within that tick before this one was allocated, and
+    in whose room it therefore lies. It needs none of its own.
     """
 
     nbytes: int
@@ -186,8 +186,9 @@ class Trace:
         if storage.room_of >= number:
             return False
         room = self.storages[storage.room_of]
-        alike = all(one.scratch and one.death == one.birth + 1 == storage.death for one in (storage, room))
-        return alike and room.room_of is None and storage.nbytes <= room.nbytes
+        if not (storage.scratch and storage.death == storage.birth + 1):
+            return False
+        return room.scratch and room.death == storage.death and room.room_of is None and storage.nbytes <= room.nbytes
 
     def _check_accesses(self) -> None:
         rows = self.accesses
