@@ -301,9 +301,29 @@ def test_too_little_free_space_is_told(disk: Path, monkeypatch: pytest.MonkeyPat
         measure([disk], TINY)
 
 
-def test_memory_lies_at_huge_pages_and_kernels_get_something_done() -> None:
-    memory = huge_bytes(3 * MIB)
-    assert (memory.ctypes.data % HUGE_PAGE_BYTES, memory.nbytes, memory.sum()) == (0, 3 * MIB, 0)
+def huge_kib(address: int) -> int:
+    """How much of the mapping at an address lies on huge pages, in KiB."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, _, rest = line.partition(" ")
+        if not name.endswith(":"):
+            first, last = (int(end, 16) for end in name.split("-"))
+            inside = first <= address < last
+        elif inside and name in ("AnonHugePages:", "ShmemPmdMapped:"):
+            return int(rest.split()[0])
+    raise AssertionError("there is no mapping at the address")
+
+
+@pytest.mark.skipif(
+    "[never]" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text(), reason="no huge pages here"
+)
+def test_memory_lies_on_huge_pages() -> None:
+    memory = huge_bytes(64 * MIB)
+    assert (memory.ctypes.data % HUGE_PAGE_BYTES, memory.nbytes, memory.sum()) == (0, 64 * MIB, 0)
+    assert huge_kib(memory.ctypes.data + 32 * MIB) > 32 * 1024  # the kernel may be short of some
+
+
+def test_kernels_get_something_done() -> None:
     with Copying(8 * MIB) as copying:
         assert copying.speed(0.0) > 0
     assert Matmul().speed(0.0) > 0

@@ -15,7 +15,8 @@ Bytes = npt.NDArray[np.uint8]
 
 def huge_bytes(nbytes: int) -> Bytes:
     """``nbytes`` of zeros at a multiple of 2 MiB, on huge pages where the kernel has them; freed with the array."""
-    pages = mmap.mmap(-1, nbytes + HUGE_PAGE_BYTES)
+    # Private: shared memory, mmap's default, has small pages on most systems (transparent_hugepage/shmem_enabled).
+    pages = mmap.mmap(-1, nbytes + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a kernel without them
         pages.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(pages, dtype=np.uint8)

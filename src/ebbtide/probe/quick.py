@@ -19,6 +19,8 @@ from ebbtide.whole_file import write_whole
 MOST_AGE_S = 7 * 24 * 3600
 DISTURBED_AGE_S = 3600
 """For how long a machine is good that was measured while other programs ran."""
+_EDITION = 2
+"""Of what a probe measures; raised when that changes, so that no older machine is taken for one of it."""
 
 
 def probe_quick(spill_dirs: Sequence[Path], io_threads: int = 2, effort: Effort = QUICK) -> Machine:
@@ -55,7 +57,7 @@ def cache_file(directories: Sequence[Path], io_threads: int) -> Path | None:
     if not os.path.isabs(base):
         return None
     places = "\0".join(f"{directory.resolve()}\0{directory.stat().st_dev}" for directory in directories)
-    key = f"{places}\0{io_threads}"
+    key = f"{places}\0{io_threads}\0{_EDITION}"
     return Path(base, "ebbtide", f"machine-{hashlib.sha256(os.fsencode(key)).hexdigest()[:16]}.toml")
 
 
