@@ -7,7 +7,7 @@ A cell's name is ``network/way``. Ways:
 ``control``      tuned once more: how far two equal runs lie apart
 ``25%``          Ebbtide, planned
 ``state/3``      Ebbtide, the whole process in a third of what parameters, gradients and optimizer state take
-``demand-25%``   Ebbtide under another policy of `ebbtide run`: without a plan, or by another planner
+``lru-25%``      Ebbtide under another policy of `ebbtide run`: an online one, ``demand`` among them, or another planner
 ``checkpoint``, ``hooks``, ``compile-0.5``: the techniques of ``techniques.py``, with tuned glibc
 ``swap-25%``     plain, in a memory cgroup a little larger than Ebbtide's process at 25%, with the kernel's swap
 ``deepspeed``    ZeRO-3 with the optimizer on NVMe
@@ -19,7 +19,8 @@ from enum import Enum
 from nets import NETS, Net
 
 from ebbtide.planners import PLANNERS
-from ebbtide.policies import DEMAND
+from ebbtide.policies import is_planned
+from ebbtide.simulate import POLICIES
 
 TECHNIQUES = ("checkpoint", "hooks", "compile-0.5")  # of techniques.py, which imports torch
 BUDGETS = ("100%", "75%", "50%", "35%", "25%", "15%", "10%")
@@ -95,8 +96,8 @@ def cell(name: str) -> Cell:
         return Cell(net, way, Door.TUNED, technique=way, settle_steps=settle)
     if kind == "swap" and _is_budget(budget):
         return Cell(net, way, Door.SWAP, fast=budget)
-    if kind in (DEMAND, *PLANNERS) and _is_budget(budget):
-        settle = DEMAND_SETTLE_STEPS if kind == DEMAND else EBBTIDE_SETTLE_STEPS
+    if kind in (*POLICIES, *PLANNERS) and _is_budget(budget):
+        settle = EBBTIDE_SETTLE_STEPS if is_planned(kind) else DEMAND_SETTLE_STEPS
         return Cell(net, way, Door.EBBTIDE, fast=budget, policy=kind, settle_steps=settle)
     if _is_budget(way):
         return Cell(net, way, Door.EBBTIDE, fast=way, settle_steps=EBBTIDE_SETTLE_STEPS)

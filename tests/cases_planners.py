@@ -1,6 +1,7 @@
 """Machines, steps and random traces for the tests of planners and of the simulator."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -64,22 +65,28 @@ def network(layers: int = 6, width_bytes: int = 40 * PAGE, op_ns: int = 200_000)
 
 
 @st.composite
-def page_traces(draw: st.DrawFn, most_ticks: int = 10, most_storages: int = 6) -> Trace:
-    """Storages of one to four pages, whose copies take about as long as a tick or two."""
+def page_traces(draw: st.DrawFn, most_ticks: int = 10, most_storages: int = 6, tenants: bool = False) -> Trace:
+    """Storages of one to four pages, whose copies take about as long as a tick or two.
+
+    ``tenants``: some scratch lies in the room of other scratch.
+    """
     n_ticks = draw(st.integers(2, most_ticks))
     times = draw(st.lists(st.integers(0, 20_000), min_size=n_ticks, max_size=n_ticks))
     storages: list[Storage] = []
     accesses: list[tuple[int, int, int]] = []
-    for number in range(draw(st.integers(1, most_storages))):
-        nbytes = PAGE * draw(st.integers(1, 4))
+    for _ in range(draw(st.integers(1, most_storages))):
+        number, pages = len(storages), draw(st.integers(1, 4))
         if draw(st.booleans()):
-            storages.append(parameter(nbytes, n_ticks))
+            row = parameter(PAGE * pages, n_ticks)
         else:
             birth = draw(st.integers(0, n_ticks - 1))
             death = birth + draw(st.integers(1, n_ticks))
             scratch = draw(st.sampled_from([False] * 5 + [True]))
-            storages.append(Storage(nbytes, StorageKind.ACTIVATION, birth, death, scratch=scratch))
-        life = st.integers(storages[-1].birth, storages[-1].death - 1)
-        used = draw(st.dictionaries(life, st.sampled_from([R, W, R | W]), max_size=5))
+            row = Storage(PAGE * pages, StorageKind.ACTIVATION, birth, death, scratch=scratch)
+        storages.append(row)
+        used = draw(st.dictionaries(st.integers(row.birth, row.death - 1), st.sampled_from([R, W, R | W]), max_size=5))
         accesses += [(number, tick, mode) for tick, mode in used.items()]
+        if tenants and row.scratch and row.death <= n_ticks and draw(st.booleans()):
+            nbytes = PAGE * draw(st.integers(1, pages))
+            storages.append(replace(row, nbytes=nbytes, birth=row.death - 1, room_of=number))
     return step(times, storages, accesses)

@@ -51,7 +51,7 @@ def assert_none_is_faster(found: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("name", names())
 @settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(trace=page_traces(), share=st.floats(0, 1))
+@given(trace=page_traces(tenants=True), share=st.floats(0, 1))
 def test_on_random_steps(name: str, trace: Trace, share: float) -> None:
     larger = replace(trace, storages=tuple(replace(row, nbytes=row.nbytes * 32) for row in trace.storages))
     assert_none_is_faster(times_ns(larger, find_machine(name), share))

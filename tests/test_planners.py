@@ -36,7 +36,7 @@ def simulated_ns(found: Plan, trace: Trace, machine: Machine) -> int:
 
 
 @settings(max_examples=150, deadline=None)
-@given(page_traces(), st.floats(0, 1))
+@given(page_traces(tenants=True), st.floats(0, 1))
 def test_ebbtide_keeps_every_promise(trace: Trace, share: float) -> None:
     budget = budget_of(trace, share)
     found = ebbtide(trace, DISK, budget)

@@ -92,7 +92,7 @@ def least_for(name: str, trace: Trace, machine: Machine) -> int:
 @st.composite
 def labelled(draw: st.DrawFn) -> Trace:
     """Random steps with storages of all kinds and operations of two modules."""
-    trace = draw(page_traces())
+    trace = draw(page_traces(tenants=True))
     storages = tuple(replace(row, kind=draw(st.sampled_from(KINDS))) for row in trace.storages)
     ticks = tuple(replace(tick, module=draw(st.sampled_from("ab"))) for tick in trace.ticks)
     return replace(trace, storages=storages, ticks=ticks)

@@ -226,7 +226,12 @@ def machines(draw: st.DrawFn, total_bytes: int) -> Machine:
 
 
 @settings(max_examples=120, deadline=None)
-@given(page_traces(most_ticks=8, most_storages=7), st.sampled_from([*POLICIES, "no plan"]), st.floats(0, 1), st.data())
+@given(
+    page_traces(most_ticks=8, most_storages=7, tenants=True),
+    st.sampled_from([*POLICIES, "no plan"]),
+    st.floats(0, 1),
+    st.data(),
+)
 def test_no_policy_holds_more_than_there_is(trace: Trace, name: str, share: float, data: st.DataObject) -> None:
     pages = pages_of(PAGE)
     budget = max(peak(needed_bytes(trace, pages)), 1) + int(share * trace.total_bytes)
