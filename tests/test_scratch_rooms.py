@@ -18,7 +18,10 @@ Event = tuple[bool, int, int]  # an allocation?, thread, bytes; a free takes the
 
 
 def recording(ticks: Sequence[list[Event]]) -> tuple[dict[str, Any], list[list[list[int]]]]:
-    """Ticks with these events on two threads; and by tick and event, what is there after it: bytes of each."""
+    """Ticks with these events on two threads, the second outside of operators, as OpenMP's are.
+
+    And by tick and event, what is there after it: bytes of each.
+    """
     rows: list[dict[str, int]] = []
     live: list[dict[str, int]] = []
     levels: list[list[list[int]]] = [[] for _ in ticks]
@@ -45,7 +48,11 @@ def recording(ticks: Sequence[list[Event]]) -> tuple[dict[str, Any], list[list[l
     n, nothing = len(rows), np.zeros(0, dtype=np.int64)
     names = ("serial", "thread", "nbytes", "allocation", "freed_after", "birth", "death")
     found: dict[str, Any] = {name: column(name) for name in names}
-    found |= {"scratch": np.ones(n, dtype=np.int64), "kind": np.full(n, 4), "module": np.zeros(n, dtype=np.int64)}
+    found |= {
+        "scratch": (column("thread") == 0).astype(np.int64),
+        "kind": np.full(n, 4),
+        "module": np.zeros(n, dtype=np.int64),
+    }
     found |= {f"use_{name}": nothing for name in ("storage", "first", "last", "access", "moved")}
     zeros = np.zeros(len(ticks), dtype=np.int64)
     found |= {f"tick_{name}": zeros for name in ("name", "module", "arguments", "depth", "phase")}

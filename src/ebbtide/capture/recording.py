@@ -67,7 +67,8 @@ def captured(
         raise ValueError("no step was recorded")
     lives = _lives(recording, n_ticks)
     accesses, used = _accesses(recording, lives, n_ticks)
-    rooms = _rooms(recording, lives)
+    scratch = [life.in_use or (number not in used and not life.persistent) for number, life in enumerate(lives)]
+    rooms = _rooms(recording, lives, scratch)
     kinds, sizes, names = recording["kind"], recording["nbytes"], recording["names"]
     storages = tuple(
         Storage(
@@ -77,7 +78,7 @@ def captured(
             death=life.death,
             module=names[recording["module"][life.row]],
             persistent=life.persistent,
-            scratch=life.in_use or (number not in used and not life.persistent),
+            scratch=scratch[number],
             allocation=life.allocation,
             room_of=rooms[number],
         )
@@ -137,21 +138,19 @@ def _lives(recording: Mapping[str, Any], n_ticks: int) -> list[_Life]:
     )
 
 
-def _rooms(recording: Mapping[str, Any], lives: list[_Life]) -> list[int | None]:
+def _rooms(recording: Mapping[str, Any], lives: list[_Life], scratch: list[bool]) -> list[int | None]:
     """By storage: in whose room scratch of one tick lies: of scratch that the same thread allocated, and that went
     earlier in that tick.
 
     Best fit among the room that is free then; other threads' order may be another in the next step.
     """
-    serial, thread, freed_after, scratch = (
-        recording[name].tolist() for name in ("serial", "thread", "freed_after", "scratch")
-    )
+    serial, thread, freed_after = (recording[name].tolist() for name in ("serial", "thread", "freed_after"))
     sizes = [int(recording["nbytes"][life.row]) for life in lives]
     found: list[int | None] = [None] * len(lives)
     slots: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)  # (bytes, storage, freed after)
     for number, life in enumerate(lives):
         row = life.row
-        if not (life.in_use and scratch[row]):
+        if not scratch[number]:
             continue
         mine = slots[life.death - 1, thread[row]]
         if life.death > life.birth + 1:
