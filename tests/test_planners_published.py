@@ -498,3 +498,10 @@ def test_a_life_does_not_end_with_a_copy_that_nobody_reads() -> None:
         ("fast", 0, 0, 8),
         ("slow", 7, 8, 10),
     ]
+
+
+def test_scratch_keeps_its_room_where_storages_before_it_are_split() -> None:
+    scratch = Storage(PAGE, StorageKind.ACTIVATION, 1, 2, scratch=True)
+    trace = step([0, 0], [parameter(2 * PAGE, 2), scratch, replace(scratch, room_of=1)], [(0, 0, R)])
+    found = plan("tm-training", trace, disk(), 2 * PAGE)
+    assert max(stay.high - stay.low for stay in found.stays if stay.storage == 0 and stay.tier == "file") == PAGE

@@ -173,14 +173,17 @@ class _Pieces:
             cuts.setdefault(number, set()).add(_cut(nbytes, page_bytes(nbytes), float(kept[row])))
         storages, storage, lows, highs = list[Storage](), list[int](), list[int](), list[int]()
         rows: list[tuple[int, int, int]] = []
+        first: list[int] = []  # piece of each storage; scratch is never absent, so it has one alone
         for number, entire in enumerate(trace.storages):
+            first.append(len(storages))
+            room = None if entire.room_of is None else first[entire.room_of]
             borders = sorted({0, entire.nbytes} | cuts.get(number, set()))
             mine = trace.accesses.of(number)
             uses = list(zip(trace.accesses.tick[mine].tolist(), trace.accesses.mode[mine].tolist(), strict=True))
             for low, high in pairwise(borders):
                 nbytes = entire.nbytes if len(borders) == 2 else round_up(high, page_bytes(entire.nbytes)) - low
                 rows += [(len(storages), tick, mode) for tick, mode in uses]
-                storages.append(replace(entire, nbytes=nbytes, allocation=None))
+                storages.append(replace(entire, nbytes=nbytes, allocation=None, room_of=room))
                 storage.append(number)
                 lows.append(low)
                 highs.append(high)
