@@ -1,12 +1,9 @@
-"""The published planners: promises on random steps and machines, brute force, time-outs, errors, plug-ins."""
+"""The published planners: promises on random steps and machines, brute force, time-outs, errors."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from importlib.metadata import EntryPoint
 from itertools import pairwise, product
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +11,7 @@ from cases_planners import PAGE, R, W, disk, network, page_traces, parameter, st
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ebbtide import planners
-from ebbtide.errors import EbbtideWarning, InfeasibleBudgetError, PlanError, SettingError
+from ebbtide.errors import InfeasibleBudgetError, PlanError
 from ebbtide.ir.check import check_plan
 from ebbtide.ir.machine import Compute, InPlace, Link, Machine, Tier
 from ebbtide.ir.occupancy import arena_pages, live_bytes, needed_bytes, peak
@@ -363,6 +359,13 @@ def test_tm_training_splits_and_moves_fewer_bytes_than_whole_tensors() -> None:
     assert split.predicted_ns < whole.predicted_ns
 
 
+def test_scratch_keeps_its_room_where_storages_before_it_are_split() -> None:
+    scratch = Storage(PAGE, StorageKind.ACTIVATION, 1, 2, scratch=True)
+    trace = step([0, 0], [parameter(2 * PAGE, 2), scratch, replace(scratch, room_of=1)], [(0, 0, R)])
+    found = plan("tm-training", trace, disk(), 2 * PAGE)
+    assert max(stay.high - stay.low for stay in found.stays if stay.storage == 0 and stay.tier == "file") == PAGE
+
+
 def test_ati_outliers_says_when_hidden_swaps_do_not_keep_the_budget() -> None:
     trace = network()
     machine = disk(10**10, 10**10)
@@ -435,58 +438,6 @@ def test_degenerate_steps_have_plans(name: str, which: str) -> None:
         assert found.predicted_ns == trace.step_ns
 
 
-# ---- planners of other packages --------------------------------------------------------------------------------------
-
-
-def registry(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> planners.Registry:
-    found = [EntryPoint(name, value, planners.GROUP) for name, value in entries]
-    monkeypatch.setattr(planners, "entry_points", lambda group: found if group == planners.GROUP else [])
-    fresh = planners.Registry()
-    monkeypatch.setattr(planners, "PLANNERS", fresh)
-    return fresh
-
-
-def test_a_planner_of_another_package_is_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = registry(monkeypatch, ("theirs", "ebbtide.planners.resident:resident"))
-    assert "theirs" in found
-    assert sorted([*BUILT_IN, "theirs"]) == list(found)
-    assert plan("theirs", network(), DISK, 10**9).planner == "resident"
-
-
-def test_a_broken_planner_of_another_package_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = registry(monkeypatch, ("broken", "no_such_module:planner"), ("number", "ebbtide.planners:GROUP"))
-    for name in ("broken", "number"):
-        with pytest.raises(SettingError, match=f"planner '{name}' of an unknown package"):
-            found[name]
-    assert found["ebbtide"] is BUILT_IN["ebbtide"]
-    twice = registry(monkeypatch, *[("twice", "ebbtide.planners.resident:resident")] * 2)
-    with pytest.raises(SettingError, match="several packages have a planner 'twice'"):
-        twice["twice"]
-    monkeypatch.setattr(planners, "PLANNERS", {"strange": lambda *_: "a plan"})
-    with pytest.raises(PlanError, match="strange returned str"):
-        plan("strange", network(), DISK, 10**9)
-
-
-def test_another_package_cannot_replace_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = registry(monkeypatch, ("ebbtide", "no_such_module:planner"))
-    with pytest.warns(EbbtideWarning, match="ours is used"):
-        assert list(found) == sorted(BUILT_IN)
-    assert found["ebbtide"] is BUILT_IN["ebbtide"]
-
-
-def test_the_planner_in_the_docs_works_and_the_table_has_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (Path(__file__).parents[1] / "docs" / "planners.md").read_text()
-    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(program.splitlines()) <= 30
-    (tmp_path / "in_the_docs.py").write_text(program)
-    monkeypatch.syspath_prepend(tmp_path)
-    registry(monkeypatch, ("coldest", "in_the_docs:coldest"))
-    trace, machine = network(), in_place(InPlace.ALL)
-    found = plan("coldest", trace, machine, budget_of(trace, 0.5))
-    assert any(stay.tier == "file" for stay in found.stays)
-    assert set(re.findall(r"^\| `([a-z0-9-]+)` \|", text, re.MULTILINE)) == set(BUILT_IN)
-
-
 def test_a_life_does_not_end_with_a_copy_that_nobody_reads() -> None:
     """As a solver's answer rounded may have it: born at 0, used at 5, out beside 7, in again beside 9, dead at 10."""
     gadgets = Gadgets(0, 64, PAGE, ticks=(0, 5, 7, 9), modes=(W, R, 0, 0), end=10, persistent=False)
@@ -498,10 +449,3 @@ def test_a_life_does_not_end_with_a_copy_that_nobody_reads() -> None:
         ("fast", 0, 0, 8),
         ("slow", 7, 8, 10),
     ]
-
-
-def test_scratch_keeps_its_room_where_storages_before_it_are_split() -> None:
-    scratch = Storage(PAGE, StorageKind.ACTIVATION, 1, 2, scratch=True)
-    trace = step([0, 0], [parameter(2 * PAGE, 2), scratch, replace(scratch, room_of=1)], [(0, 0, R)])
-    found = plan("tm-training", trace, disk(), 2 * PAGE)
-    assert max(stay.high - stay.low for stay in found.stays if stay.storage == 0 and stay.tier == "file") == PAGE
