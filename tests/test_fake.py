@@ -98,3 +98,26 @@ def test_a_machine_must_say_how_fast_it_computes(tmp_path: Path) -> None:
     finished = run(EBBTIDE, "trace", "--machine", str(machine), "-o", str(out), TRAIN_MLP)
     assert finished.returncode == 2
     assert "--machine goes with --fake" in finished.stderr
+
+
+TWO_RESULTS = """
+import torch
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters())
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.ones(4, 64)).sum().backward()
+    torch.std_mean(torch.ones(2**18, 2), 1)
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("how", [[], ["--fake"]], ids=["cpu", "fake"])
+def test_what_is_there_at_once_lies_in_no_others_room(tmp_path: Path, how: list[str]) -> None:
+    """Two results that nobody takes."""
+    (tmp_path / "train.py").write_text(TWO_RESULTS)
+    out = tmp_path / "step.trace"
+    finished = run(EBBTIDE, "trace", *how, "-o", str(out), str(tmp_path / "train.py"))
+    assert finished.returncode == 0, finished.stderr
+    results = [row for row in load(out, Trace).storages if row.nbytes == 4 * 2**18]
+    assert [(row.scratch, row.room_of) for row in results] == [(True, None)] * 2

@@ -30,6 +30,7 @@ class FakeRow:
     allocation: int
     module: int
     death: int = NEVER
+    freed_after: int = 0
 
 
 Use = tuple[int, int, int, int]  # row, tick, access, bytes moved
@@ -59,7 +60,7 @@ class FakeRecording:
         }
         storages = {
             name: column(getattr(row, name) for row in self.rows)
-            for name in ("serial", "nbytes", "kind", "birth", "allocation", "module", "death")
+            for name in ("serial", "nbytes", "kind", "birth", "allocation", "module", "death", "freed_after")
         }
         uses = {
             f"use_{name}": column(use[place] for use in self.uses)
@@ -74,6 +75,5 @@ class FakeRecording:
             "tick_depth": np.zeros(n_ticks, dtype=np.int64),
             "scratch": np.zeros(len(self.rows), dtype=np.int64),
             "thread": np.zeros(len(self.rows), dtype=np.int64),
-            "freed_after": np.zeros(len(self.rows), dtype=np.int64),
         }
         return ticks | storages | uses | spans | rest  # type: ignore[return-value]

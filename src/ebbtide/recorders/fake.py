@@ -285,7 +285,7 @@ class FakeTape:
         live = self._live.pop(key, None)
         if live is not None and self._recorded is not None:
             row = self._recorded.rows[live.row]
-            row.death, row.kind = self._tick + 1, live.kind
+            row.death, row.kind, row.freed_after = self._tick + 1, live.kind, self._serials
 
 
 class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
