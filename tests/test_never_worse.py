@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter_ns
 
 import pytest
-from cases_planners import network, page_traces
+from cases_planners import disk, network, page_traces
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from ebbtide.ir.trace import Trace
 from ebbtide.machines import find_machine, names
 from ebbtide.planners import BUILT_IN, ebbtide, plan
 from ebbtide.planners.base import page_size_of
+from ebbtide.planners.rivals import rival_plans
 from ebbtide.simulate import simulate
 
 RECORDED = Path(__file__).with_name("data") / "mlp.trace"
@@ -69,3 +71,11 @@ def test_on_a_recorded_step(name: str) -> None:
     found = times_ns(load(RECORDED, Trace), find_machine(name), 0.3)
     assert len(found) >= 5
     assert_none_is_faster(found)
+
+
+def test_in_larger_steps_the_quickest_are_asked_and_no_solver() -> None:
+    trace, machine = network(layers=260), disk()
+    assert len(trace.accesses) + len(trace.ticks) > 4_000
+    budget = peak(live_bytes(trace, page_size_of(machine))) // 2
+    asked = rival_plans(trace, machine, budget, perf_counter_ns() + 60 * 10**9, may_split=False)
+    assert {rival.planner for rival in asked} == {"ati-outliers", "g10"}

@@ -23,11 +23,12 @@ from ebbtide.planners.tiertrain import tiertrain
 from ebbtide.planners.tm_training import tm_training
 from ebbtide.planners.zero_infinity import zero_infinity
 
-_QUICK: tuple[Planner, ...] = (ati_outliers, g10, ten_cache, tiertrain, zero_infinity)
+_QUICKEST: tuple[Planner, ...] = (ati_outliers, g10)
+_QUICK: tuple[Planner, ...] = (ten_cache, tiertrain, zero_infinity)
 _SLOW: tuple[Planner, ...] = (sentinel, tm_training)
 _SOLVERS: tuple[Callable[..., Plan], ...] = (autotm_static, autotm_sync, autotm_async)
 
-_QUICK_WORK, _SLOW_WORK, _SOLVER_WORK = 3_000, 1_500, 200
+_QUICKEST_WORK, _QUICK_WORK, _SLOW_WORK, _SOLVER_WORK = 20_000, 3_000, 1_500, 200
 """Accesses and ticks of a step up to which these are asked where nothing is used in place."""
 
 
@@ -38,6 +39,8 @@ def rival_plans(trace: Trace, machine: Machine, budget_bytes: int, deadline_ns: 
     """
     work, in_place = len(trace.accesses) + len(trace.ticks), uses_in_place(machine)
     planners: list[Planner] = []
+    if in_place or work <= _QUICKEST_WORK:
+        planners += _QUICKEST
     if in_place or work <= _QUICK_WORK:
         planners += _QUICK
     if in_place or work <= _SLOW_WORK:
