@@ -30,7 +30,7 @@ HERE = Path(__file__).resolve().parent
 SAMPLE_S = 0.02
 SPARE_BYTES = 10**9  # what the machine must have left when a run is at its peak
 SWAP_LIMIT_OVER_PEAK = 1.1  # the kernel charges page tables and the page cache too
-_LAST_LINES = 12
+_LAST_LINES = 30
 
 
 class CellFailed(Exception):
@@ -121,7 +121,7 @@ def _watch(command: list[str], environment: Mapping[str, str], limit_s: float) -
         try:
             while child.poll() is None:
                 if time.monotonic() > deadline:
-                    raise CellFailed(f"not finished after {limit_s / 60:.0f} minutes: {_last_line(log)}\n{_tail(log)}")
+                    raise CellFailed(f"not finished after {limit_s / 60:.0f} minutes: {_reason(log)}\n{_tail(log)}")
                 resident = _resident_bytes(child.pid)
                 if resident is not None:
                     samples.append((time.monotonic(), resident))
@@ -131,7 +131,7 @@ def _watch(command: list[str], environment: Mapping[str, str], limit_s: float) -
                 os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
     if child.returncode != 0:
-        raise CellFailed(f"{_how(child.returncode)}: {_last_line(log)}\n{_tail(log)}")
+        raise CellFailed(f"{_how(child.returncode)}: {_reason(log)}\n{_tail(log)}")
     return samples
 
 
@@ -139,8 +139,10 @@ def _how(code: int) -> str:
     return f"exit code {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
 
 
-def _last_line(log: Path) -> str:
-    return next((line for line in reversed(_tail(log).splitlines()) if line.strip()), "it printed nothing")
+def _reason(log: Path) -> str:
+    """Its last error, which Ebbtide's summary follows, else its last line."""
+    lines = [line for line in reversed(_tail(log).splitlines()) if line.strip()]
+    return next((line for line in lines if "error: " in line), next(iter(lines), "it printed nothing"))
 
 
 def _tail(log: Path) -> str:

@@ -61,7 +61,7 @@ class Row:
     over_stock: Paired | None
     cpu_s: float
     peak_bytes: int
-    mean_bytes: float
+    mean_bytes: float | None
     out_bytes: float | None
     in_bytes: float
     written_bytes: float
@@ -79,6 +79,7 @@ def row(results: Results, cell: Cell) -> Row | None:
         return None
     paired = [(run, results.runs[run["baseline"]]) for run in runs if run["baseline"] is not None]
     ours = [run for run in runs if run["report"]]
+    sampled = [run for run in runs if run["mean_resident_bytes"] is not None]  # else the steps that count went unseen
     plans = [run["report"]["plan"] for run in ours if run["report"]["plan"]]
     bounds = [(run, bound_s(run, tuned)) for run, tuned in paired if run["report"]]
     return Row(
@@ -88,7 +89,7 @@ def row(results: Results, cell: Cell) -> Row | None:
         over_stock=Paired.of(_over_stock(results, cell)),
         cpu_s=_typical(runs, lambda run: mean(_steady(run, "cpu"))),
         peak_bytes=max(run["peak_bytes"] for run in runs),
-        mean_bytes=_typical(runs, lambda run: run["mean_resident_bytes"]),
+        mean_bytes=_typical(sampled, lambda run: run["mean_resident_bytes"]) if sampled else None,
         out_bytes=_typical(ours, lambda run: _reported(run, "evicted_bytes")) if ours else None,
         in_bytes=_typical(runs, lambda run: mean(_steady(run, "read_bytes")) + mean(_steady(run, "swapped_in_bytes"))),
         written_bytes=_typical(

@@ -12,6 +12,7 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parent.parent / "bench"))  # last: the demo has a table.py too
 
 import calibrate
+import children
 import figures
 import measure
 from cells import CELLS, TECHNIQUES, Cell, Door, cell
@@ -178,6 +179,17 @@ def test_bits_are_compared_as_far_as_both_ran(tmp_path: Path) -> None:
     assert bits(outcome(1, 8) | {"losses": ["0x1p+0"] * 8}, outcome(1, 5)) == "NO"
 
 
+def test_runs_whose_memory_nobody_sampled_have_the_others_mean(tmp_path: Path) -> None:
+    def mean_bytes(*samples: int | None) -> float | None:
+        runs = [outcome(1, 5) | {"cell": "resnet50/stock", "mean_resident_bytes": sample} for sample in samples]
+        row = figures.row(Results(tmp_path, {}, [{"baseline": None, **run} for run in runs]), cell("resnet50/stock"))
+        assert row is not None
+        return row.mean_bytes
+
+    assert mean_bytes(10**9, None, 3 * 10**9) == 2 * 10**9
+    assert mean_bytes(None) is None
+
+
 def test_the_table_shows_rows_and_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = rounds(Fake(failing="gpt2-bf16/50%"), tmp_path, 2, monkeypatch)
     results.machine = {"cpu": "a CPU", "cores": 2, "memory_bytes": 24 * 10**9, "kernel": "6.1", "torch": "2.13"}
@@ -188,6 +200,19 @@ def test_the_table_shows_rows_and_reasons(tmp_path: Path, monkeypatch: pytest.Mo
     assert "yes" in lines["Ebbtide 25%"]
     assert "Ebbtide 50% [1]" in lines
     assert "- `gpt2-bf16/50%`: no room" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        (["step 1", "ebbtide: error: too small", "Ebbtide: 2 steps", "  stall 0 s"], "ebbtide: error: too small"),
+        (["Traceback:", "KeyError: 'x'", ""], "KeyError: 'x'"),
+        ([], "it printed nothing"),
+    ],
+)
+def test_a_failed_runs_reason_is_its_error(tmp_path: Path, printed: list[str], reason: str) -> None:
+    (tmp_path / "log").write_text("\n".join(printed))
+    assert children._reason(tmp_path / "log") == reason
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
