@@ -16,7 +16,6 @@ from torch import nn
 from zoo import adamw_fused, gpt2, labelled, language_loss
 
 import ebbtide
-from ebbtide import _torch
 from ebbtide import session as session_module
 from ebbtide.capture import rates
 from ebbtide.ir.files import load
@@ -288,16 +287,4 @@ def _pages_written(directory: str) -> int:
         if os.path.islink(path) and os.readlink(path).startswith(directory + "/"):
             with open(path, "rb") as file:
                 found += sum(page != zeros for page in iter(lambda: file.read(4096), b""))
-    return found
-
-
-def bytes_under(sizes: Sequence[int]) -> list[int]:
-    """Of the pages that the arena lays under storages of these sizes."""
-    found: list[int] = []
-    with ebbtide.Session(fast="50%"):
-        for nbytes in sizes:
-            before = _torch.counters()["resident_bytes"]
-            storage = torch.empty(nbytes, dtype=torch.uint8)
-            found.append(_torch.counters()["resident_bytes"] - before)
-            del storage
     return found

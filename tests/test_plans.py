@@ -6,11 +6,9 @@ import child
 import pytest
 
 from ebbtide.ir.files import load
-from ebbtide.ir.occupancy import arena_pages
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.timeline import SpanKind, Timeline
 from ebbtide.ir.trace import Trace
-from ebbtide.units import round_up
 
 SMALLEST = {"EBBTIDE_MIN_STORAGE": "4096"}
 GPT = "gpt2-adamw-fused"
@@ -35,24 +33,6 @@ def test_a_wrong_plan_costs_time_and_changes_no_bit(how: str) -> None:
     assert verdict.modes[2:] == ("planned",) * 4
     assert sum(verdict.evicted_bytes.values()) > 0
     assert sum(verdict.fetched_bytes.values()) > 0
-
-
-def test_planners_count_the_pages_that_the_arena_takes() -> None:
-    bounds = (
-        2 / 3,
-        1,
-        16 / 9,
-        2,
-        3,
-        4,
-        4.5,
-        6,
-        33,
-    )  # in MiB: where the size of the pages changes, and where it does not
-    sizes = [round(mib * 2**20) + more for mib in bounds for more in (-1, 0, 1)]
-    assert child.run("cases_plans:bytes_under", sizes) == [round_up(nbytes, arena_pages(nbytes)) for nbytes in sizes]
-    assert [arena_pages(mib << 20) for mib in (2, 3, 4)] == [2 << 20] * 3
-    assert arena_pages((3 << 20) - 1) == 4096
 
 
 def test_a_saved_plan_is_followed_and_one_for_another_model_is_not(tmp_path: Path) -> None:

@@ -67,16 +67,12 @@ void Region::make(Run run, bool huge) {
   ++next_number_;  // what is made next has another history
 }
 
-// Warm pages that need not lie side by side. Huge ones move one by one anyway, so scattered ones, and the long runs are left
-// for births; of small ones a long run, which moves as one and is likeliest to be whole huge pages to the kernel.
-Run Region::take_loose(std::uint32_t most) { return page_ < kHugePage ? warm_.take(most) : warm_.take_shortest(most); }
-
 Run Region::take(std::uint32_t pages) {
   if (warm_.fits(pages)) return warm_.take(pages);
   Run taken = take_vacant(pages);
   Run rest = taken;
   while (rest.count > 0 && warm_.count() > 0) {
-    Run from = take_loose(rest.count);
+    Run from = warm_.take(rest.count);
     move(from, rest.first);
     make_vacant(from);
     rest = {rest.first + from.count, rest.count - from.count};
@@ -120,7 +116,7 @@ void Region::make_writable(Run run) {
 
 void Region::begin_fill(Run run) {
   for (std::uint32_t done = 0; done < run.count;) {
-    Run from = take_loose(run.count - done);
+    Run from = warm_.take(run.count - done);
     if (from.count == 0) make(from = take_vacant(run.count - done), page_ == kHugePage);
     for (std::uint32_t i = 0; i < from.count; ++i) source(run.first + done + i) = from.first + i;
     done += from.count;
@@ -166,7 +162,8 @@ std::uint64_t Region::release(std::uint64_t bytes) {
   std::uint64_t released = 0;
   while (released < bytes && warm_.count() > 0) {
     auto most = static_cast<std::uint32_t>(round_up(bytes - released, page_) / page_);
-    Run run = take_loose(most);
+    // Of small pages a long run, which is likeliest to be whole huge pages to the kernel; of huge ones scattered ones.
+    Run run = page_ < kHugePage ? warm_.take(most) : warm_.take_shortest(most);
     make_vacant(run);
     released += run.count * page_;
   }

@@ -75,7 +75,6 @@ class Region {
   std::uint64_t& number(Slot place) const { return reinterpret_cast<std::uint64_t*>(numbers_.begin())[place]; }
   Slot& source(Slot place) const { return reinterpret_cast<Slot*>(sources_.begin())[place]; }  // while it is filled
   Run take_vacant(std::uint32_t pages);
-  Run take_loose(std::uint32_t most);
   void move(Run from, Slot to);  // leaves places without pages
   void make_vacant(Run run);
   void make(Run run, bool huge);

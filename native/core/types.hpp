@@ -36,7 +36,7 @@ inline constexpr std::uint32_t kNever = ~std::uint32_t{0};  // no tick, no numbe
 
 constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 
-// The pages of a storage: huge ones where that wastes at most an eighth of its size (of 3 MiB and more, a third), else
+// The pages of a storage: huge ones where that wastes at most an eighth of its size (of 4 MiB and more, a third), else
 // small ones.
 struct Shape {
   std::size_t page = kSmallPage;
@@ -46,7 +46,7 @@ struct Shape {
 };
 
 constexpr Shape shape_of(std::size_t nbytes) {
-  std::size_t page = round_up(nbytes, kHugePage) - nbytes <= nbytes / (nbytes < 3 * kHugePage / 2 ? 8 : 3) ? kHugePage : kSmallPage;
+  std::size_t page = round_up(nbytes, kHugePage) - nbytes <= nbytes / (nbytes < 2 * kHugePage ? 8 : 3) ? kHugePage : kSmallPage;
   return {page, static_cast<std::uint32_t>(round_up(nbytes, page) / page)};
 }
 

@@ -212,21 +212,3 @@ TEST(small_pages_are_made_by_windows) {
   CHECK(region.release(2 * kHugePage) == 2 * kHugePage && region.warm_bytes() == 0);
   CHECK(!region.grow(64 * kHugePage));
 }
-
-// Pages that come back move wherever they were read to; a birth on pages that lie side by side moves nothing.
-TEST(a_fetch_of_huge_pages_leaves_long_runs_to_births) {
-  Region region(64 * kHugePage, kHugePage, {spill_directory()});
-  Run absent = region.take(2);
-  region.discard(absent);
-  Run one = region.take(1), between = region.take(1), other = region.take(1), after = region.take(1), two = region.take(2);
-  CHECK(between.first == one.first + 1 && after.first == other.first + 1);  // so that they are runs of their own
-  *region.address(two.first) = 'x';
-  for (Run run : {two, one, other}) region.give(run);
-
-  region.begin_fill(absent);
-  region.end_fill(absent, true);
-
-  CHECK(region.warm_bytes() == 2 * kHugePage);
-  CHECK(region.take(2).first == two.first);
-  CHECK(*region.address(two.first) == 'x');
-}

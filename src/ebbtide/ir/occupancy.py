@@ -40,10 +40,10 @@ def pages_of(page_bytes: int) -> PageSize:
 
 
 def arena_pages(nbytes: int) -> int:
-    """The arena's: huge pages where they waste at most an eighth of n (of 3 MiB and more, a third), else small ones
+    """The arena's: huge pages where they waste at most an eighth of n (of 4 MiB and more, a third), else small ones
     (``shape_of`` in ``native/core/types.hpp``). 5 MiB: three huge pages waste a fifth. 2.5 MiB: 4 KiB pages.
     """
-    share = 8 if nbytes < 3 * _HUGE_PAGE_BYTES // 2 else 3
+    share = 8 if nbytes < 2 * _HUGE_PAGE_BYTES else 3
     return _HUGE_PAGE_BYTES if -nbytes % _HUGE_PAGE_BYTES <= nbytes // share else _SMALL_PAGE_BYTES
 
 
