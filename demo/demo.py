@@ -30,7 +30,7 @@ from table import show
 
 Pair = tuple[Outcome, Outcome]
 
-GPT_A = "--layers 6 --width 768 --heads 12 --seq 512 --batch 4 --dtype bf16 --steps 8"
+GPT_A = "--layers 6 --width 768 --heads 12 --seq 512 --batch 8 --dtype bf16 --steps 8"
 GPT_B = "--layers 10 --width 1024 --heads 16 --seq 128 --batch 2 --dtype fp32 --steps 6"
 POLICIES = (("demand", "demand"), ("planned", "ebbtide"))
 STATE_OVER_FAST = 3

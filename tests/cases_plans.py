@@ -16,6 +16,7 @@ from torch import nn
 from zoo import adamw_fused, gpt2, labelled, language_loss
 
 import ebbtide
+from ebbtide import _torch
 from ebbtide import session as session_module
 from ebbtide.capture import rates
 from ebbtide.ir.files import load
@@ -116,6 +117,38 @@ def known_accesses() -> dict[str, list[tuple[str, int]]]:
             assert trace.crosses_end(number) == (name != "filled")
             stories[name] = story(number)
     return stories
+
+
+def gradients_under_a_fused(optimizer_name: str, scaled: bool) -> tuple[set[int], int]:
+    """How a fused optimizer uses gradients, as traced, and the bytes that it left dirty of those fetched for it."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "step.trace"
+        settings = replace(Settings.from_environment(), save_trace=str(path))
+        with ebbtide.Session(fast="90%", settings=settings) as session:
+            model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+            optimizer = getattr(torch.optim, optimizer_name)(model.parameters(), lr=0.1, fused=True)
+            scaler = torch.amp.GradScaler("cpu", enabled=scaled)
+            for _ in range(3):
+                with session.step():
+                    optimizer.zero_grad()
+                    scaler.scale(model(torch.ones(8, 64)).square().mean()).backward()
+                    gradients = [layer.weight.grad for layer in model]
+                    assert _torch.evict(gradients) > 0
+                    scaler.step(optimizer)
+                    scaler.update()
+                    before = _torch.counters()["written_bytes"]
+                    assert _torch.evict(gradients) > 0
+                    written = sum(_torch.counters()["written_bytes"]) - sum(before)
+        trace = load(path, Trace)
+    modes = set[int]()
+    for number, storage in enumerate(trace.storages):
+        if storage.kind == "gradient":
+            rows = trace.accesses.of(number)
+            in_optimizer = [
+                trace.ticks[tick].phase == "optimizer" for tick in trace.accesses.tick[rows] % len(trace.ticks)
+            ]
+            modes.update(trace.accesses.mode[rows][in_optimizer].tolist())
+    return modes, written
 
 
 def _fetched(session: ebbtide.Session) -> list[int]:
@@ -287,4 +320,16 @@ def _pages_written(directory: str) -> int:
         if os.path.islink(path) and os.readlink(path).startswith(directory + "/"):
             with open(path, "rb") as file:
                 found += sum(page != zeros for page in iter(lambda: file.read(4096), b""))
+    return found
+
+
+def bytes_under(sizes: Sequence[int]) -> list[int]:
+    """Of the pages that the arena lays under storages of these sizes."""
+    found: list[int] = []
+    with ebbtide.Session(fast="50%"):
+        for nbytes in sizes:
+            before = _torch.counters()["resident_bytes"]
+            storage = torch.empty(nbytes, dtype=torch.uint8)
+            found.append(_torch.counters()["resident_bytes"] - before)
+            del storage
     return found

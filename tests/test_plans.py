@@ -6,9 +6,11 @@ import child
 import pytest
 
 from ebbtide.ir.files import load
+from ebbtide.ir.occupancy import arena_pages
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.timeline import SpanKind, Timeline
 from ebbtide.ir.trace import Trace
+from ebbtide.units import round_up
 
 SMALLEST = {"EBBTIDE_MIN_STORAGE": "4096"}
 GPT = "gpt2-adamw-fused"
@@ -25,6 +27,14 @@ def test_a_trace_holds_the_accesses_that_the_model_makes() -> None:
     assert stories["optimizer_state"] == [*scaled, ("aten::add_", BOTH), ("aten::add_", READ)]
 
 
+@pytest.mark.parametrize("optimizer", ["Adam", "AdamW", "SGD", "Adagrad"])
+@pytest.mark.parametrize(("scaled", "mode"), [(False, READ), (True, BOTH)])
+def test_fused_optimizers_write_to_gradients_only_to_unscale_them(optimizer: str, scaled: bool, mode: int) -> None:
+    modes, written = child.run("cases_plans:gradients_under_a_fused", optimizer, scaled, env=SMALLEST)
+    assert modes == {mode}
+    assert (written > 0) == scaled  # as the pages' protection tells
+
+
 @pytest.mark.parametrize("how", ["shifted", "reversed", "inverted", "random"])
 def test_a_wrong_plan_costs_time_and_changes_no_bit(how: str) -> None:
     verdict = child.run("cases_plans:compare_under_wrong_plan", GPT, how, env=SMALLEST)
@@ -33,6 +43,23 @@ def test_a_wrong_plan_costs_time_and_changes_no_bit(how: str) -> None:
     assert verdict.modes[2:] == ("planned",) * 4
     assert sum(verdict.evicted_bytes.values()) > 0
     assert sum(verdict.fetched_bytes.values()) > 0
+
+
+def test_planners_count_the_pages_that_the_arena_takes() -> None:
+    bounds = (
+        2 / 3,
+        1,
+        16 / 9,
+        2,
+        3,
+        4,
+        4.5,
+        6,
+        33,
+    )  # in MiB: where the size of the pages changes, and where it does not
+    sizes = [round(mib * 2**20) + more for mib in bounds for more in (-1, 0, 1)]
+    assert child.run("cases_plans:bytes_under", sizes) == [round_up(nbytes, arena_pages(nbytes)) for nbytes in sizes]
+    assert [arena_pages(mib << 20) for mib in (1, 2, 3, 4, 5)] == [4096, 2 << 20, 4096, 2 << 20, 2 << 20]
 
 
 def test_a_saved_plan_is_followed_and_one_for_another_model_is_not(tmp_path: Path) -> None:

@@ -34,12 +34,23 @@ std::size_t longest_list(at::ArrayRef<c10::IValue> arguments) {
   return longest;
 }
 
+bool is_none(const c10::FunctionSchema& schema, at::ArrayRef<c10::IValue> arguments, const char* name) {
+  std::optional<int> index = schema.argumentIndexWithName(name);
+  return index.has_value() && arguments[static_cast<std::size_t>(*index)].isNone();
+}
+
+// By their schemas fused optimizers write to the gradients, which they do where they unscale them, and nowhere else.
+Access access_in(const c10::FunctionSchema& schema, at::ArrayRef<c10::IValue> arguments, std::size_t a) {
+  if (schema.arguments()[a].name() == "grads" && is_none(schema, arguments, "grad_scale")) return Access::Read;
+  return access_of(schema.arguments()[a]);
+}
+
 // The storages that element `i` of the lists needs.
 void collect_element(const c10::FunctionSchema& schema, at::ArrayRef<c10::IValue> arguments, std::size_t i,
                      std::size_t length, std::vector<Operand>& into) {
   for (std::size_t a = 0; a < arguments.size(); ++a) {
     if (!arguments[a].isTensorList() || arguments[a].toListRef().size() != length) continue;
-    collect_operands(arguments[a].toListRef()[i], {access_of(schema.arguments()[a])}, into);
+    collect_operands(arguments[a].toListRef()[i], {access_in(schema, arguments, a)}, into);
   }
 }
 

@@ -39,6 +39,8 @@ def operands(
     for place, declared in enumerate(schema.arguments):
         value: Any = args[place] if place < len(args) else kwargs.get(declared.name)
         written = declared.alias_info is not None and declared.alias_info.is_write
+        if element is not None and declared.name == "grads" and kwargs.get("grad_scale") is None:
+            written = False  # fused optimizers write to gradients only where they unscale them
         access = int(Access.READ | Access.WRITE) if written else int(Access.READ)
         if element is not None and _is_tensor_list(value):
             value = value[element] if len(value) == length else None
