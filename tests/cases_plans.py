@@ -119,13 +119,13 @@ def known_accesses() -> dict[str, list[tuple[str, int]]]:
     return stories
 
 
-def gradients_under_a_fused(optimizer_name: str, scaled: bool) -> tuple[set[int], int]:
+def gradients_under_a_fused(optimizer_name: str, scaled: bool, layers: int) -> tuple[set[int], int]:
     """How a fused optimizer uses gradients, as traced, and the bytes that it left dirty of those fetched for it."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "step.trace"
         settings = replace(Settings.from_environment(), save_trace=str(path))
-        with ebbtide.Session(fast="90%", settings=settings) as session:
-            model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+        with ebbtide.Session(fast="100%", settings=settings) as session:  # so that nothing else moves
+            model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(layers)))
             optimizer = getattr(torch.optim, optimizer_name)(model.parameters(), lr=0.1, fused=True)
             scaler = torch.amp.GradScaler("cpu", enabled=scaled)
             for _ in range(3):
@@ -144,10 +144,8 @@ def gradients_under_a_fused(optimizer_name: str, scaled: bool) -> tuple[set[int]
     for number, storage in enumerate(trace.storages):
         if storage.kind == "gradient":
             rows = trace.accesses.of(number)
-            in_optimizer = [
-                trace.ticks[tick].phase == "optimizer" for tick in trace.accesses.tick[rows] % len(trace.ticks)
-            ]
-            modes.update(trace.accesses.mode[rows][in_optimizer].tolist())
+            ticks = trace.accesses.tick[rows] % len(trace.ticks)
+            modes.update(trace.accesses.mode[rows][[trace.ticks[tick].phase == "optimizer" for tick in ticks]].tolist())
     return modes, written
 
 

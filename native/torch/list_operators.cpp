@@ -98,7 +98,7 @@ void by_groups(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   std::size_t count = op.schema().arguments().size();
   auto arguments = torch::jit::last(*stack, count);
   std::size_t length = longest_list(arguments);
-  if (length < 2 || !the_watch()->on()) return original.callBoxed(op, keys, stack);
+  if (length == 0 || !the_watch()->on()) return original.callBoxed(op, keys, stack);
   TORCH_INTERNAL_ASSERT(op.schema().returns().empty());
   const char* name = op.schema().name().c_str();
   for (Group group = group_from(0, op.schema(), arguments, length); group.begin < length;) {
