@@ -2,7 +2,11 @@
 #
 #   make demo       train under a quarter of the memory, beside plain PyTorch
 #   make test       lint, types, native stress tests (plain, ASan+UBSan, TSan), Python tests
+#   make quick      the Python tests that start no process and are not slow, for whoever changes a line
 #   make core-test  the native stress tests alone
+#   make operators  PyTorch's whole operator database under Ebbtide; make test takes a share of it
+#   make soak       random training against plain PyTorch for SOAK_MINUTES (60), until something differs; each job has a
+#                   seed, and SOAK_SEED=17 SOAK_JOBS=1 makes that one again
 #   make calibrate  step times as predicted and as measured, on this machine: an hour or so, alone
 #   make bench-plan planners and simulator: the sources' findings; all policies on steps recorded here, on this machine
 #                   as it is probed; and the G10 traces if their folder is at $(G10)
@@ -22,33 +26,51 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 NATIVE := $(foreach part,core torch simulate,$(wildcard native/$(part)/*.cpp native/$(part)/*.h*))
 
-.PHONY: bench-plan calibrate demo test lint types core-test python-test browser install clean distclean
+.PHONY: bench-plan calibrate demo operators soak quick test lint lint-page types core-test python-test browser install clean
+.PHONY: distclean
 
 demo: install
-	$(PY) demo/demo.py
+	$(PY) -m demo.demo
 
 G10 ?= ../shared/g10
 STEPS := gpt2-bf16 resnet50 gpt-210M
 bench-plan: install
-	$(PY) bench/findings.py
+	$(PY) -m bench.papers.findings
 	mkdir -p build/steps
 	$(VENV)/bin/ebbtide probe -o build/steps/machine.toml
 	for net in $(STEPS); do \
-	  $(VENV)/bin/ebbtide trace -o build/steps/$$net.trace bench/train.py $$net --steps 3 --result build/steps/$$net.json; \
+	  $(VENV)/bin/ebbtide trace -o build/steps/$$net.trace -m bench.step.train $$net --steps 3 --result build/steps/$$net.json; \
 	  $(VENV)/bin/ebbtide compare build/steps/$$net.trace --machine build/steps/machine.toml; \
 	done
-	@if [ -f $(G10)/check.py ]; then $(PY) bench/g10.py $(G10); else echo "no G10 traces at $(G10): name their folder with G10=..."; fi
+	@if [ -f $(G10)/check.py ]; then $(PY) -m bench.papers.g10 $(G10); else echo "no G10 traces at $(G10): name their folder with G10=..."; fi
+
+operators: install
+	$(PY) tests/training/operators.py
+
+SOAK_MINUTES ?= 60
+soak: install
+	$(PY) -m bench.soak --minutes $(SOAK_MINUTES) --out build/soak $(if $(SOAK_SEED),--seed $(SOAK_SEED)) $(if $(SOAK_JOBS),--jobs $(SOAK_JOBS))
 
 calibrate: install
-	$(PY) bench/calibrate.py --out calibration.json
+	$(PY) -m bench.step.calibrate --out calibration.json
 
 # Two at a time, and the Python tests after the rest: they are two processes already.
 test:
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint types core-test
 	$(MAKE) --no-print-directory python-test
 
+quick: install
+	$(PY) -m pytest -q --numprocesses=2 --dist=worksteal -m 'not starts and not slow'
+
 lint: install
 	$(PY) -m ruff check
+	$(VENV)/bin/clang-format --dry-run --Werror native/*/*.cpp native/*/*.hpp $$(find tests -name '*.cpp')
+
+# The page's JavaScript and CSS. Biome's package is for x86-64 alone, so pyproject.toml asks for it there alone.
+lint: lint-page
+lint-page: install
+	@if [ -x $(VENV)/bin/biome ]; then $(VENV)/bin/biome check --error-on-warnings; else \
+	  echo "no Biome in $(VENV) (its package is for x86-64 alone): the scripts of the report's page are not checked"; fi
 
 types: install
 	$(PY) -m mypy

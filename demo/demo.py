@@ -24,9 +24,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from memory_cgroup import NotPermitted, memory_cgroup
-from runs import Door, Outcome, Run, RunFailed, execute
-from table import show
+from demo.comparison import show
+from demo.memory_cgroup import NotPermitted, memory_cgroup
+from demo.runs import Door, Outcome, Run, RunFailed, execute
 
 Pair = tuple[Outcome, Outcome]
 
@@ -39,7 +39,7 @@ CGROUP_OVER_FAST = 1.25
 
 def announced(run: Run, folder: Path) -> Outcome:
     """Execute a run, saying so before and what came of it after."""
-    print(f"{run.name}: {run.described()}", flush=True)
+    print(f"{run.name}: {run.describe()}", flush=True)
     started = time.monotonic()
     outcome = execute(run, folder)
     ended = "killed for memory" if outcome.killed else "trained"

@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from memory_cgroup import MemoryCgroup
+from demo.memory_cgroup import MemoryCgroup
 
 SCRIPT = Path(__file__).with_name("train_gpt.py")
 KINDS = ("parameter", "gradient", "optimizer_state", "activation", "other")
@@ -51,7 +51,7 @@ class Run:
     cgroup: MemoryCgroup | None = None
     script: Path = SCRIPT
 
-    def described(self) -> str:
+    def describe(self) -> str:
         """The run as a person would type it."""
         tunables = "GLIBC_TUNABLES=... " if self.door is Door.TUNED else ""
         policy = f" --policy {self.policy}" if self.policy != "ebbtide" else ""

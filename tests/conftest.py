@@ -1,15 +1,12 @@
-"""Makes the demo's memory cgroups importable, and the helpers beside the tests; a browser; keeps threads from spinning.
+"""Keeps PyTorch's threads from spinning, random examples the same, and processes out of ``make quick``.
 
 PyTorch's threads wait for one another by spinning, which on a busy machine with few cores makes a step ten times
 slower. Told to sleep instead, they run the same code. Set here, before anything imports torch, it holds for children.
 """
 
 import os
-import shutil
 import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,18 +17,26 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 settings.register_profile("ebbtide", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ebbtide")
 
-ROOT = Path(__file__).resolve().parent.parent
-for folder in ("tests", "demo"):
-    sys.path.insert(0, str(ROOT / folder))
+STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system", "socket.connect"}
+"""What only a test that is marked ``starts`` may do: start a process, or connect (also to a server of processes)."""
+_alone = ""
+"""The test under way, if it is not marked."""
 
 
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
-        pytest.skip("no Chromium here to show the page in: apt-get install chromium")
-    api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright: pip install playwright")
-    with api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=found)
-        yield opened
-        opened.close()
+def _watch(event: str, _: tuple[object, ...]) -> None:
+    if _alone and event in STARTS:
+        raise RuntimeError(f"{event} in {_alone}, which is not marked: pytest.mark.starts keeps it out of `make quick`")
+
+
+sys.addaudithook(_watch)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """With its fixtures: what a test asks for counts as what it does."""
+    global _alone
+    _alone = "" if item.get_closest_marker("starts") else item.nodeid
+    try:
+        return (yield)
+    finally:
+        _alone = ""

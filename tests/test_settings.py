@@ -2,16 +2,48 @@
 
 import warnings
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
 from ebbtide.errors import EbbtideWarning, SettingError
-from ebbtide.settings import KNOBS, ProgressMode, Settings
+from ebbtide.settings import KNOBS, Named, ProgressMode, Settings
 from ebbtide.units import Budget
 
 
 def test_every_field_has_exactly_one_variable() -> None:
     assert sorted(knob.field for knob in KNOBS.values()) == sorted(field.name for field in fields(Settings))
+
+
+def test_every_field_but_those_of_recording_can_be_named() -> None:
+    recording = {"trace_step", "trace_steps", "fake"}
+    assert {field.name for field in fields(Settings)} == set(Named.__annotations__) | recording | {"fast"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "taken"),
+    [
+        ("spill", Path("/nvme"), ("/nvme",)),
+        ("spill", ["/nvme1", Path("/nvme2")], ("/nvme1", "/nvme2")),
+        ("report", Path("out.json"), "out.json"),
+        ("progress", ProgressMode.OFF, ProgressMode.OFF),
+        ("progress", "off", ProgressMode.OFF),
+        ("checksum", True, True),
+        ("arena_bytes", "16MiB", 16_777_216),
+        ("arena_bytes", 16_777_216, 16_777_216),
+        ("watchdog_s", 2, 2.0),
+    ],
+)
+def test_what_is_named_goes_before_what_was(name: str, value: object, taken: object) -> None:
+    named = Settings().but(**{name: value})  # type: ignore[arg-type]
+    assert getattr(named, name) == taken
+    assert named.but(**{name: None}) == named  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "value"), [("io_threads", 0), ("progress", "loud"), ("chaos_rate", 2), ("spil", "/")])
+def test_what_is_named_wrongly_is_refused(name: str, value: object) -> None:
+    with pytest.raises(SettingError, match=name):
+        Settings().but(**{name: value})  # type: ignore[arg-type]
 
 
 def test_an_empty_environment_gives_the_defaults() -> None:
@@ -34,6 +66,7 @@ def test_an_empty_environment_gives_the_defaults() -> None:
         ("EBBTIDE_WATCHDOG", "2.5", "watchdog_s", 2.5),
         ("EBBTIDE_CHAOS_RATE", "0.1", "chaos_rate", 0.1),
         ("EBBTIDE_CHAOS_SEED", "7", "chaos_seed", 7),
+        ("EBBTIDE_CHECKSUM", "1", "checksum", True),
         ("EBBTIDE_USERFAULTFD", "1", "userfaultfd", True),
         ("EBBTIDE_ARENA", "16MiB", "arena_bytes", 16_777_216),
         ("EBBTIDE_PROGRESS", "plain", "progress", ProgressMode.PLAIN),
@@ -76,3 +109,12 @@ def test_an_unknown_variable_is_one_warning_that_names_the_nearest() -> None:
     assert [warning.category for warning in caught] == [EbbtideWarning]
     assert "EBBTIDE_SPIL is unknown" in str(caught[0].message)
     assert "EBBTIDE_SPILL" in str(caught[0].message)
+
+
+WRONG = [("spill", 5), ("spill", [1]), ("report", 5), ("plan", True), ("fake", True)]
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_what_is_named_by_a_wrong_type_is_refused(name: str, value: object) -> None:
+    with pytest.raises(SettingError, match=name):
+        Settings().but(**{name: value})  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-// Birth, death and use of storages. Moving them is in moves.cpp, finding room in room.cpp.
+// Birth, death and use of storages. Moving them is in moves.cpp, finding room in room.cpp, reading the figures in counters.cpp.
 #include "arena.hpp"
 
 #include <algorithm>
@@ -10,8 +10,6 @@
 namespace ebbtide {
 
 namespace {
-
-constexpr const char* kSpillCure = "free space there or choose another (--spill DIR or EBBTIDE_SPILL)";
 
 struct ThreadStack : OperatorStack {
   ~ThreadStack() {
@@ -27,15 +25,21 @@ OperatorStack& this_operator_stack() { return this_thread; }
 Arena::Arena(const Options& options)
     : options_(options),
       userfault_(options.userfault ? Userfault::open() : nullptr),
+      most_areas_(areas_for_arena(options.most_areas)),
       huge_(options.huge_region_bytes, kHugePage, options.spill_directories, userfault_.get()),
       small_(options.small_region_bytes, kSmallPage, options.spill_directories, userfault_.get()),
       candidate_memory_(BlockTable::kCapacity * sizeof(Candidate), kSmallPage, PROT_READ | PROT_WRITE),
       candidates_(reinterpret_cast<Candidate*>(candidate_memory_.begin()), BlockTable::kCapacity),
+      file_version_memory_(BlockTable::kCapacity * sizeof(std::uint32_t), kSmallPage, PROT_READ | PROT_WRITE,
+                           Reservation::kShared),
+      file_versions_(reinterpret_cast<std::atomic<std::uint32_t>*>(file_version_memory_.begin()), BlockTable::kCapacity),
+      refetch_memory_(BlockTable::kCapacity * sizeof(BlockId), kSmallPage, PROT_READ | PROT_WRITE),
+      refetches_(reinterpret_cast<BlockId*>(refetch_memory_.begin()), BlockTable::kCapacity),
       chaos_rate_(options.chaos_rate),
       chaos_state_(options.chaos_seed * 2 + 1),
       watchdog_ns_(options.watchdog_ns),
       replay_(blocks_) {
-  held_since_ns_ = peaks_reset_ns_ = progress_ns_ = now_ns();
+  reserved_since_ns_ = resident_since_ns_ = peaks_reset_ns_ = progress_ns_ = now_ns();
   for (unsigned i = 0; i < options.io_threads; ++i) threads_.emplace_back([this, i] { io_loop(i); });
   threads_.emplace_back([this] { govern(); });
   if (userfault_ != nullptr) userfault_->start(*this);
@@ -69,16 +73,18 @@ BlockId Arena::find_live(const void* p) {
 
 void* Arena::allocate(std::size_t nbytes) {
   Lock lock(mutex_);
+  begin_stretch();
   chaos();
+  spare_areas();
   Shape shape = shape_of(nbytes);
   Region& r = region(shape);
   reserve_spill(nbytes, shape);
   bool found_room = try_claim(shape);
-  if (!found_room && !claim(lock, shape)) no_room(nbytes);
-  Run place = r.take(shape.pages);
+  if (!found_room && !claim(lock, shape)) spill_full(nbytes);
+  Run place = r.allocate_pages(shape.pages, areas_run_short());
   BlockId id = blocks_.create();
   if (id == kNoBlock) {
-    r.give(place);
+    r.free_pages(place);
     throw ArenaError("too many storages; manage only larger ones (EBBTIDE_MIN_STORAGE)");
   }
   r.set_owner(place, id);
@@ -86,21 +92,22 @@ void* Arena::allocate(std::size_t nbytes) {
   Block& b = blocks_[id];
   b.address = r.address(place.first);
   b.nbytes = nbytes;
-  b.held = shape.bytes();
+  b.paged_bytes = shape.bytes();
   b.shape = shape;
   b.place = place;
   b.state = State::Dirty;
   b.kind = in_step_ ? Kind::Activation : Kind::Other;
   b.born_in_step = in_step_;
-  b.visitor = !found_room;
+  b.transient = !found_room;
   b.last_use = ++stamp_;
+  file_changes(id);
   blocks_.add_live(id);
   live_ += nbytes;
-  resident_ += b.held;
+  account_resident(static_cast<std::int64_t>(b.paged_bytes));
   counters_.live_peak = std::max(counters_.live_peak, live_);
   bool in_operator = this_thread.arena == this && !this_thread.operators.empty();
   born(id, in_operator);
-  if (in_operator) pin(this_thread, id, Access::Write, true, nbytes);
+  if (in_operator) pin_operand(this_thread, id, Access::Write, true, nbytes);
   if ((pressure_ || policy_.ahead_of_pressure) && !replay_.active()) evict_ahead();
   return b.address;
 }
@@ -113,70 +120,74 @@ void Arena::reserve_spill(std::size_t nbytes, const Shape& shape) {
   std::uint64_t needed = (r.high_water() + shape.pages) * r.page();
   if (int error = r.spill().reserve(needed); error != 0) {
     throw ArenaError("cannot reserve " + std::to_string(needed) + " bytes in the spill directory " +
-                     r.spill().failed_directory() + ": " + std::strerror(error) + "; " + kSpillCure);
+                     r.spill().failed_directory() + ": " + std::strerror(error) + "; " + cure_of_spill(error));
   }
 }
 
-void Arena::no_room(std::size_t nbytes) {
+void Arena::spill_full(std::size_t nbytes) {
   throw ArenaError("no room for " + std::to_string(nbytes) + " bytes: writing to the spill directory " +
-                   spill_failed_->failed_directory() + " failed (" + std::strerror(spill_error_) + "); " + kSpillCure);
+                   spill_failed_->failed_directory() + " failed (" + std::strerror(spill_error_) + "); " +
+                   cure_of_spill(spill_error_));
 }
 
 void Arena::release(void* address) {
   Lock lock(mutex_);
   if (in_child_) return;
+  spare_areas();  // pages that were read-only are writable when they are cached
   BlockId id = find_live(address);
   if (id == kNoBlock) fatal("release of an address that is no storage", EINVAL);
   Block& b = blocks_[id];
+  begin_stretch();
   flush_traffic(b);
   died(id);
+  file_changes(id);
   blocks_.remove_live(id);
   live_ -= b.nbytes;
   ++b.generation;
-  if (b.pins > 0 && this_thread.arena == this && !this_thread.operators.empty() &&
-      b.pinned_by == this_thread.innermost()) {
-    this_thread.operators.back().bytes -= b.held;
+  if (b.pins > 0 && this_thread.arena == this && !this_thread.operators.empty() && b.pinned_by == this_thread.innermost()) {
+    this_thread.operators.back().bytes -= b.paged_bytes;
   }
   b.pins = 0;
   if (b.state == State::Writing) cancel(id);
   bool has_pages = b.state == State::Dirty || b.state == State::Clean;
-  if (has_pages) resident_ -= b.held;
+  if (has_pages) account_resident(-static_cast<std::int64_t>(b.paged_bytes));
   b.state = State::Dead;
   if (b.transfer.busy()) {
     b.released = true;  // its place in the file is still being written or read [Note: invariants, I4]
   } else if (has_pages) {
-    bury(id);
+    free_pages(id);
   } else {
-    retire(id);
+    free_address(id);
   }
   changed();
   start_prefetches();
 }
 
-// Pages that a forked child may still see go back to the kernel: recycled, they would be copied. False: it sees none.
-bool Arena::discard_inherited(const Block& b) {
-  if (!b.inherited) return false;
-  region(b).discard(b.place);
-  account(-static_cast<std::int64_t>(b.held));
-  return true;
+// Its pages go back to the kernel.
+void Arena::decommit(const Block& b) {
+  region(b).decommit(b.place);
+  account(-static_cast<std::int64_t>(b.paged_bytes));
 }
 
-// A dead block's pages are the next one's.
-void Arena::bury(BlockId id) {
+// A dead block's pages are the next one's, unless a forked child may still see them: recycled, they would be copied.
+void Arena::free_pages(BlockId id) {
   Block& b = blocks_[id];
   Region& r = region(b);
-  if (discard_inherited(b)) return retire(id);
+  if (b.inherited) {
+    decommit(b);
+    return free_address(id);
+  }
   if (b.read_only) r.make_writable(b.place);
   r.set_owner(b.place, kNoBlock);
-  r.give(b.place);
+  r.free_pages(b.place);
   blocks_.destroy(id);
 }
 
 // A dead block without pages.
-void Arena::retire(BlockId id) {
+void Arena::free_address(BlockId id) {
   Region& r = region(blocks_[id]);
   r.set_owner(blocks_[id].place, kNoBlock);
-  r.give_place(blocks_[id].place);
+  r.free_address(blocks_[id].place);
   blocks_.destroy(id);
 }
 
@@ -209,6 +220,7 @@ void Arena::enter(const char* name, std::span<const Operand> operands, Work work
     stack.arena = this;
     stacks_.push_back(&stack);
   }
+  begin_stretch();
   tick(name);
   stack.operators.push_back({name, work, ++serial_, stack.pins.size()});
   tick_stamp_ = ++stamp_;
@@ -216,12 +228,12 @@ void Arena::enter(const char* name, std::span<const Operand> operands, Work work
   std::size_t first = stack.pins.size();
   for (const Operand& operand : operands) {
     BlockId id = find_live(operand.address);
-    if (id != kNoBlock && blocks_[id].pinned_by != serial_) pin(stack, id, operand.access, false, operand.moved);
+    if (id != kNoBlock && blocks_[id].pinned_by != serial_) pin_operand(stack, id, operand.access, false, operand.moved);
   }
   // Start what can start at once, then wait for each: the reads overlap.
   for (std::size_t i = first; i < stack.pins.size(); ++i) {
     BlockId id = stack.pins[i].id;
-    if (blocks_[id].state == State::Absent && try_claim(blocks_[id].shape)) start_read(id, true);
+    if (blocks_[id].state == State::Absent && claim_for_fetch(blocks_[id])) start_read(id, true);
   }
   for (std::size_t i = first; i < stack.pins.size(); ++i) {
     Block& b = blocks_[stack.pins[i].id];
@@ -237,7 +249,7 @@ void Arena::enter(const char* name, std::span<const Operand> operands, Work work
   start_prefetches();
 }
 
-void Arena::pin(OperatorStack& stack, BlockId id, Access access, bool born_here, std::uint64_t moved) {
+void Arena::pin_operand(OperatorStack& stack, BlockId id, Access access, bool born_here, std::uint64_t moved) {
   Block& b = blocks_[id];
   Operator& op = stack.operators.back();
   stack.pins.push_back({id, b.generation, b.pinned_by, b.recorded, clock_.tick, access, born_here, moved});
@@ -245,15 +257,18 @@ void Arena::pin(OperatorStack& stack, BlockId id, Access access, bool born_here,
   b.pinned_by = op.serial;
   ++stamp_;
   if (++accesses_ % policy_.sees_every == 0) b.last_use = stamp_;
-  op.bytes += b.held;
+  op.bytes += b.paged_bytes;
+  op.used += std::min<std::uint64_t>(access == Access::ReadWrite ? moved / 2 : moved, b.paged_bytes);
+  if (!born_here) op.largest = std::max(op.largest, b.paged_bytes);
   op.peak = std::max(op.peak, op.bytes);
 }
 
 // What an inner operator made belongs to the one that called it: its kernel is about to fill it.
-void Arena::leave() {
+void Arena::exit() {
   Lock lock(mutex_);
   OperatorStack& stack = this_thread;
   if (stack.arena != this || stack.operators.empty()) return;
+  begin_stretch();
   Operator op = stack.operators.back();
   stack.operators.pop_back();
   ++stamp_;
@@ -264,21 +279,21 @@ void Arena::leave() {
     Block& b = blocks_[pin.id];
     if (pin.born_here && outer != nullptr && b.generation == pin.generation) {
       b.pinned_by = outer->serial;
-      outer->bytes += b.held;
+      outer->bytes += b.paged_bytes;
       outer->peak = std::max(outer->peak, outer->bytes);
       stack.pins[kept++] = pin;
     } else {
-      unpin(pin);
-      if (b.generation == pin.generation) depart(pin.id);
+      unpin_operand(pin);
+      if (b.generation == pin.generation) evict_after_use(pin.id);
     }
   }
   stack.pins.resize(kept);
-  if (op.work == Work::Itself) remember_need(op.name, op.peak);
-  if (limit_ != 0 && held_ > limit_) trim();
+  if (op.work == Work::Itself) remember_need(op.name, op.peak, op.used, op.largest);
+  if (limit_ != 0 && reserved_ > limit_) trim();
   changed();
 }
 
-void Arena::unpin(const Pin& pin) {
+void Arena::unpin_operand(const Pin& pin) {
   note_uses(pin);
   Block& b = blocks_[pin.id];
   if (b.generation != pin.generation) return;  // it died in the operator
@@ -288,19 +303,24 @@ void Arena::unpin(const Pin& pin) {
   if (policy_.sees_every == 1) b.last_use = stamp_;
 }
 
-void Arena::remember_need(const char* name, std::uint64_t bytes) {
+void Arena::remember_need(const char* name, std::uint64_t bytes, std::uint64_t used, std::uint64_t largest) {
   if (bytes <= counters_.largest_operator_bytes) return;
   counters_.largest_operator_bytes = bytes;
+  counters_.largest_operator_used = used;
+  counters_.largest_operand = largest;
   counters_.largest_operator = name;
 }
 
 std::uint64_t Arena::note_need(const char* name, std::span<const Operand> operands) {
   Lock lock(mutex_);
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0, largest = 0;
   for (const Operand& operand : operands) {
-    if (BlockId id = find_live(operand.address); id != kNoBlock) bytes += blocks_[id].held;
+    BlockId id = find_live(operand.address);
+    if (id == kNoBlock) continue;
+    bytes += blocks_[id].paged_bytes;
+    largest = std::max(largest, blocks_[id].paged_bytes);
   }
-  remember_need(name, bytes);
+  remember_need(name, bytes, bytes, largest);
   return bytes;
 }
 
@@ -310,58 +330,7 @@ void Arena::forget(OperatorStack& stack) {
   if (step_stack_ == &stack) step_stack_ = nullptr;
 }
 
-// --- steps and figures
-
-void Arena::flush_traffic(Block& b) {
-  auto kind = static_cast<std::size_t>(b.kind);
-  counters_.evicted[kind] += b.evicted;
-  counters_.fetched[kind] += b.fetched;
-  counters_.written[kind] += b.written;
-  b.evicted = b.fetched = b.written = 0;
-}
-
-Counters Arena::counters() {
-  Lock lock(mutex_);
-  Counters c = counters_;
-  c.message = trouble_;
-  c.live = live_;
-  c.resident = resident_;
-  for (BlockId id : blocks_.live()) {
-    const Block& b = blocks_[id];
-    if (b.state == State::Clean) c.clean += b.held;
-    if (b.state == State::Dirty || b.state == State::Writing) c.dirty += b.held;
-    auto kind = static_cast<std::size_t>(b.kind);
-    c.evicted[kind] += b.evicted;
-    c.fetched[kind] += b.fetched;
-    c.written[kind] += b.written;
-  }
-  c.held = held_;
-  c.spill = huge_.spill().reserved() + small_.spill().reserved();
-  c.blocks = blocks_.live().size();
-  c.arena_limit = limit_;
-  c.process_limit = process_limit_;
-  c.rest = std::max(rest_high_[0], rest_high_[1]);
-  std::int64_t now = now_ns();
-  c.held_byte_ns += static_cast<double>(held_) * static_cast<double>(now - held_since_ns_);
-  c.held_ns = now - peaks_reset_ns_;
-  return c;
-}
-
-void Arena::reset_peaks() {
-  Lock lock(mutex_);
-  counters_.live_peak = live_;
-  counters_.held_peak = held_;
-  counters_.held_byte_ns = 0.0;
-  held_since_ns_ = peaks_reset_ns_ = now_ns();
-}
-
-void Arena::reset_trouble() {
-  Lock lock(mutex_);
-  counters_.over_budget = false;
-  counters_.largest_operator_bytes = 0;
-  counters_.largest_operator.clear();
-  trouble_[0] = '\0';
-}
+// --- settings
 
 void Arena::set_chaos(double rate, std::uint64_t seed) {
   Lock lock(mutex_);

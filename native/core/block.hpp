@@ -28,7 +28,7 @@ struct Transfer {
 struct Block {
   char* address = nullptr;
   std::uint64_t nbytes = 0;      // as requested
-  std::uint64_t held = 0;        // page-rounded: what it costs while resident
+  std::uint64_t paged_bytes = 0;  // page-rounded: what it costs while resident
   Shape shape;
   Run place;                     // in its region, and in the spill file
 
@@ -38,18 +38,22 @@ struct Block {
   bool born_in_step = false;
   bool read_only = false;      // the protection of its pages
   bool released = false;       // freed while a transfer was under way: its place is given back when that ends
-  bool close_anyway = false;   // chaos: take the pages even from under an operator
+  bool evict_anyway = false;   // chaos: take the pages even from under an operator
   bool inherited = false;      // a forked child may share its pages
+  bool given = false;          // the child that is forked right now gets its pages
   bool born_in_operator = false;  // and that operator has not ended yet
-  bool visitor = false;        // it found no room at its birth, or lost it since
-  bool stays = false;          // the schedule wants it written, but not gone
+  bool transient = false;      // it found no room at its birth, or lost it since
+  bool write_back = false;     // its transfer out makes it clean and takes no pages: the schedule wants it written only
   bool prefetched = false;     // its fetch, under way or waiting for room, was the schedule's idea
-  bool owed = false;           // the schedule believes it in memory, and nothing there brings it back
+  bool refetch_pending = false;           // the schedule believes it in memory, and nothing there brings it back
   int read_error = 0;          // of its last fetch
+  std::uint32_t file_version = 0;  // of its place in the file [Note: children]
+  std::uint32_t returns = 0;       // how often a fault had to bring it back in one stretch [Note: stretches],
+  std::uint64_t touched_in = 0;    // which was this one
 
   std::uint32_t generation = 0;  // changes when the storage dies: tells stale pins apart
-  std::uint32_t guests = 0;      // who reach its memory without a fault (the kernel, for NumPy): it stays
-  std::uint32_t pins = 0;
+  std::uint32_t external_pins = 0;  // by those who reach its memory without a fault (the kernel, for NumPy)
+  std::uint32_t pins = 0;        // by operators
   std::uint64_t pinned_by = 0;   // serial of the innermost operator that pinned it
   std::uint64_t last_use = 0;
   std::uint64_t serial = 0;        // of the allocation, unique in the process
@@ -63,6 +67,12 @@ struct Block {
 
   Transfer transfer;
   std::uint32_t live_index = 0;  // place in the list of live blocks
+
+  bool has_pages() const { return state == State::Dirty || state == State::Clean || state == State::Writing; }
 };
+
+// What is transferred: the storage, not the rest of its last huge page, in chunks.
+inline constexpr std::size_t kChunk = 2 * kHugePage;
+inline std::uint64_t moved_bytes(const Block& b) { return round_up(b.nbytes, kSmallPage); }
 
 }  // namespace ebbtide

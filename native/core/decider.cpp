@@ -9,17 +9,17 @@ const Policy* find_policy(std::string_view name) {
   return found == std::end(kPolicies) ? nullptr : found;
 }
 
-std::size_t choose_victims(std::span<Candidate> candidates, std::uint64_t needed, const Policy& policy,
-                           MoveCosts costs) {
+std::size_t choose_victims(std::span<Candidate> candidates, std::uint64_t needed, const Policy& policy, MoveCosts costs,
+                           std::size_t spare) {
   // Age per unit of what the return trip costs.
   auto rank = [&](const Candidate& c) {
     double cost = costs.read + (c.clean ? 0.0 : costs.write);
     return (static_cast<double>(c.age) + 1.0) / (policy.weighs_cost ? cost : 1.0);
   };
-  bool visitors_first = policy.departs == Departs::Visitors;
+  bool transients_first = policy.evict_after_use == EvictAfterUse::Transients;
   auto leaves_later = [&](const Candidate& a, const Candidate& b) {
     if (a.shield != b.shield) return a.shield > b.shield;
-    if (visitors_first && a.visitor != b.visitor) return b.visitor;
+    if (transients_first && a.transient != b.transient) return b.transient;
     double rank_a = rank(a);
     double rank_b = rank(b);
     return rank_a != rank_b ? rank_a < rank_b : a.id > b.id;  // a total order: the same input, the same victims
@@ -29,9 +29,13 @@ std::size_t choose_victims(std::span<Candidate> candidates, std::uint64_t needed
   auto end = candidates.end();
   std::uint64_t covered = 0;
   std::size_t count = 0;
-  while (covered < needed && end != candidates.begin()) {
+  while ((covered < needed || spare > 0) && end != candidates.begin()) {
     std::pop_heap(candidates.begin(), end, leaves_later);
     --end;
+    if (covered >= needed) {
+      --spare;
+      continue;
+    }
     covered += end->bytes;
     ++count;
   }
@@ -39,8 +43,9 @@ std::size_t choose_victims(std::span<Candidate> candidates, std::uint64_t needed
   return count;
 }
 
-bool departs(const Policy& policy, bool visitor) {
-  return policy.departs == Departs::Everything || (policy.departs == Departs::Visitors && visitor);
+bool evicts_after_use(const Policy& policy, bool transient) {
+  return policy.evict_after_use == EvictAfterUse::Everything ||
+         (policy.evict_after_use == EvictAfterUse::Transients && transient);
 }
 
 namespace {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cerrno>
 #include <mutex>
+#include <new>
 
 #include "arena.hpp"
 
@@ -17,14 +18,28 @@ namespace {
 // Written once, before the handler can run. Never freed: faults may come until the process is gone.
 std::atomic<Arena*> guarded{nullptr};
 
-// Who had the signal before us. A new entry each time somebody else took it; a reader may still be in an old one.
-constexpr int kMostChained = 64;
-struct sigaction chained_actions[kMostChained];
-std::atomic<int> chained{-1};
-std::mutex installing;
+// Who had the signal before us. Made outside the handler, never changed, never freed: a handler may still be reading it.
+// Whoever takes the signal again is found again, so there are as many as there are handlers in the process.
+struct Owner {
+  struct sigaction action;
+  const Owner* older;
+};
+std::atomic<const Owner*> before_us{nullptr};  // the one to pass on to
+const Owner* owners = nullptr;                 // all of them
+std::mutex installing;                         // guards `owners`; held across a fork
+
+// How often the same crash is handed to a handler that comes back without having ended the process or put it right (one
+// that was switched off, say) and meets it again at once. Others mend what they are shown, the same place now and then.
+constexpr int kPatience = 1000;
+constexpr std::int64_t kAtOnce = 1'000'000;  // ns
 
 // initial-exec: the handler must not run the allocator that sets up dynamic thread-local storage.
-__attribute__((tls_model("initial-exec"))) thread_local bool passed_on = false;
+struct PassedOn {
+  const void* address = nullptr;
+  int times = 0;
+  std::int64_t came_back_ns = 0;
+};
+__attribute__((tls_model("initial-exec"))) thread_local PassedOn passed_on;
 
 // Whether the faulting access was a write. The kernel tells through the saved registers.
 bool was_write(const void* context) {
@@ -52,23 +67,26 @@ void die_by_default(int signal) {
 }
 
 // A real crash: hand it to the previous owner. One that only raises the signal again (faulthandler does, after its
-// report) would come back here for ever, so the second time the default ends the process.
+// report) would come back here for ever, so the second time the default ends the process; so it does where the same
+// access faults for ever.
 void pass_on(int signal, siginfo_t* info, void* context) {
   bool raised = info->si_code <= 0;
-  int last = chained.load(std::memory_order_acquire);
-  const struct sigaction* next = last < 0 ? nullptr : &chained_actions[last];
-  bool by_default = next == nullptr || next->sa_handler == SIG_DFL || next->sa_handler == SIG_IGN;
-  if (by_default || (raised && passed_on)) {
+  const Owner* owner = before_us.load(std::memory_order_acquire);
+  bool by_default = owner == nullptr || owner->action.sa_handler == SIG_DFL || owner->action.sa_handler == SIG_IGN;
+  bool again = info->si_addr == passed_on.address && now_ns() - passed_on.came_back_ns < kAtOnce;
+  if (!raised && !again) passed_on = {info->si_addr};
+  if (by_default || passed_on.times >= (raised ? 1 : kPatience)) {
     die_by_default(signal);
     if (raised) raise(signal);  // pending until the handler returns; a real fault simply happens again
     return;
   }
-  passed_on = true;
-  if ((next->sa_flags & SA_SIGINFO) != 0) {
-    next->sa_sigaction(signal, info, context);
+  ++passed_on.times;
+  if ((owner->action.sa_flags & SA_SIGINFO) != 0) {
+    owner->action.sa_sigaction(signal, info, context);
   } else {
-    next->sa_handler(signal);
+    owner->action.sa_handler(signal);
   }
+  passed_on.came_back_ns = now_ns();
 }
 
 void on_segv(int signal, siginfo_t* info, void* context) {
@@ -80,6 +98,14 @@ void on_segv(int signal, siginfo_t* info, void* context) {
   errno = saved;
 }
 
+const Owner* owner_of(const struct sigaction& action) {
+  for (const Owner* known = owners; known != nullptr; known = known->older) {
+    // sa_handler and sa_sigaction are one pointer; the flags tell how it is called.
+    if (known->action.sa_handler == action.sa_handler && known->action.sa_flags == action.sa_flags) return known;
+  }
+  return owners = new Owner{action, owners};
+}
+
 }  // namespace
 
 bool fault_handler_on_top() {
@@ -88,17 +114,16 @@ bool fault_handler_on_top() {
 }
 
 bool install_fault_handler(Arena& arena) {
-  std::unique_lock lock(installing, std::try_to_lock);
-  if (!lock.owns_lock()) return false;  // somebody is at it (or was, when this process was forked)
+  std::lock_guard lock(installing);
   if (guarded.exchange(&arena, std::memory_order_acq_rel) == nullptr) {
-    pthread_atfork([] { guarded.load()->before_fork(); }, [] { guarded.load()->after_fork_in_parent(); },
-                   [] { guarded.load()->after_fork_in_child(); });
+    pthread_atfork([] { installing.lock(), guarded.load()->before_fork(); },
+                   [] { guarded.load()->after_fork_in_parent(), installing.unlock(); },
+                   [] { guarded.load()->after_fork_in_child(), new (&installing) std::mutex; });
   }
   if (fault_handler_on_top()) return false;
-  int next = chained.load() + 1;
-  if (next == kMostChained) return false;  // somebody keeps taking it away; the net below it still holds
-  if (sigaction(SIGSEGV, nullptr, &chained_actions[next]) != 0) return false;
-  chained.store(next, std::memory_order_release);
+  struct sigaction theirs;
+  if (sigaction(SIGSEGV, nullptr, &theirs) != 0) return false;
+  before_us.store(owner_of(theirs), std::memory_order_release);
   // On the thread's own stack: an alternate one that somebody else made may be too small for vector registers.
   struct sigaction action = {};
   action.sa_sigaction = on_segv;

@@ -1,57 +1,87 @@
 // fork: the child gets what it needs and nothing that would be copied in vain.
 //
-// Training memory is not inherited (a child that merely exists would make the parent's every write copy a page, and
-// split its huge pages). Storages that are neither parameter, gradient nor optimizer state, and not of a running step,
-// are: a data set that a worker reads must be there. They are fetched first, and training memory makes way for them
-// as long as they fit the budget. The child has no I/O threads and no budget; its new storages come from the previous
-// allocator.
+// [Note: children]  Training state (what was classified: parameters, gradients, optimizer state) is not inherited: a child
+// that merely exists would make the parent's every write copy a page, and split its huge pages. All else is, whenever it was
+// born (nothing tells a validation set from the activations beside it), and costs no more than these copies while the child
+// lives: what is in memory by sharing its pages, copied on write; what is away by reading the parent's spill file when the
+// child touches it, a chunk at a time, into pages of its own. The place in the file keeps those bytes until the parent evicts
+// the block anew or frees it. Both are announced in memory that parent and child share, by a new version, before the file
+// can change; the child compares versions after it has read. So it sees the bytes of the moment of the fork, or dies with a
+// sentence. A page of the arena that is neither has no pages in the child, and is made inaccessible before anything runs there.
+//
+// The child has no I/O threads and no budget; its new storages come from the previous allocator.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
 #include <new>
+#include <utility>
 
 #include "arena.hpp"
+#include "checksum.hpp"
 
 namespace ebbtide {
 
 namespace {
-bool is_for_children(const Block& b, bool training_began) {
-  return !b.classified && (b.kind == Kind::Other || !training_began);
-}
+constexpr const char* kNotInherited =
+    "a forked child touched training state (a parameter, a gradient, optimizer state) or freed memory of its parent, which it "
+    "does not inherit: pass it a copy (a clone, a NumPy array, a file), or start it with the spawn method";
+constexpr const char* kChanged =
+    "a forked child touched a tensor that was out of memory when it was forked and that its parent has changed or freed since: "
+    "keep it as it is while children use it, or pass them a copy (a NumPy array, a file)";
+constexpr const char* kUnreadable =
+    "a forked child cannot read a tensor from the spill directory, or other bytes come back than were written there";
+constexpr const char* kNoAreas =
+    "a forked child touched a tensor that it could not be given for want of memory areas; as root: sysctl vm.max_map_count=1000000";
+
+// Pages for what is read, given back unless they have come to their place.
+class Pages {
+ public:
+  explicit Pages(std::size_t bytes) : bytes_(bytes), at_(must_get(bytes)) {}
+  ~Pages() {
+    if (at_ != nullptr) munmap(at_, bytes_);
+  }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  void* get() const { return at_; }
+  void* release() { return std::exchange(at_, nullptr); }
+
+ private:
+  std::size_t bytes_;
+  void* at_;
+};
 }  // namespace
+
+// What its place in the file holds will be something else. MUST come before the file can change.
+void Arena::file_changes(BlockId id) {
+  if (!in_child_) blocks_[id].file_version = ++file_versions_[id];
+}
 
 void Arena::inherit(bool inherited) {
   for (BlockId id : blocks_.live()) {
     Block& b = blocks_[id];
-    if (!is_for_children(b, step_ > 1) || b.state == State::Absent || b.state == State::Reading) continue;
-    set_inherited(b.address, b.held, inherited);
+    if (b.classified || !b.has_pages()) continue;
+    b.given = set_inherited(b.address, b.paged_bytes, inherited) && inherited;
     b.inherited = true;
   }
 }
 
 void Arena::before_fork() {
   Lock lock(mutex_);
-  std::uint64_t wanted = 0;
-  for (BlockId id : blocks_.live()) wanted += is_for_children(blocks_[id], step_ > 1) ? blocks_[id].held : 0;
-  for (std::size_t i = 0; i < blocks_.live().size();) {  // by index: waiting lets the list change
-    BlockId id = blocks_.live()[i];
-    Block& b = blocks_[id];
-    bool absent = is_for_children(b, step_ > 1) && b.state == State::Absent;
-    if (absent && try_claim(b.shape)) {
-      b.last_use = ++stamp_;  // so that what makes way for the next one is training memory
-      start_read(id);
-    } else if (absent && wanted <= limit_ && make_room(lock, b.shape) == Outcome::Progress) {
-      continue;  // the same one again: there may be room now
-    }
-    ++i;
+  if (!in_child_) {
+    quiet_ = true;
+    while (chunks_in_flight_ > 0) changed_.wait(lock);
+    inherit(true);
   }
-  while (busy_transfers_ > 0) wait(lock, false);
-  quiet_ = true;
-  inherit(true);
   lock.release();  // held across the fork
 }
 
 void Arena::after_fork_in_parent() {
-  inherit(false);
-  quiet_ = false;
-  work_.notify_all();
+  if (!in_child_) {
+    inherit(false);
+    quiet_ = false;
+    work_.notify_all();
+  }
   mutex_.unlock();
 }
 
@@ -60,20 +90,58 @@ void Arena::after_fork_in_child() {
   new (&work_) std::condition_variable;
   new (&governor_) std::condition_variable;
   new (&changed_) std::condition_variable;
-  in_child_ = true;
+  if (in_child_.exchange(true)) return;  // a child's child has what the child has
+  for (Region* r : {&huge_, &small_}) r->hide();
+  for (BlockId id : blocks_.live()) {
+    if (blocks_[id].given) region(blocks_[id]).show(blocks_[id].place);
+  }
 }
 
-// The child's copy is private: make it writable and go on. What was not inherited has no pages here.
-bool Arena::on_fault_in_child(const void* address) {
-  BlockId id = find(address);
-  if (id != kNoBlock && blocks_[id].inherited && blocks_[id].read_only) {
-    Block& b = blocks_[id];
-    b.read_only = false;
-    return protect(b.address, b.held, PROT_READ | PROT_WRITE);
+// Reads the chunk at an address from the file if it is not there yet. Null, or why not, in a sentence.
+const char* Arena::bring_to_child(BlockId id, const void* address) {
+  if (id == kNoBlock || blocks_[id].state == State::Dead || blocks_[id].classified) return kNotInherited;
+  if (blocks_[id].has_pages()) return kNoAreas;
+  const Block& b = blocks_[id];
+  Region& r = region(b);
+  auto offset = static_cast<std::uint64_t>(static_cast<const char*>(address) - b.address);
+  if (offset >= moved_bytes(b)) return kNotInherited;  // beyond the storage
+  std::uint64_t begin = offset / kChunk * kChunk;
+  std::uint64_t end = std::min<std::uint64_t>(begin + kChunk, moved_bytes(b));
+  Slot first = b.place.first + static_cast<Slot>(begin / r.page());
+  if (r.has_come(first)) return nullptr;  // another thread was faster
+  Pages pages(end - begin);
+  std::uint32_t expected = checksum_ ? r.checksum(first) : 0;
+  for (int tries = 0; tries < kReadTries; ++tries) {
+    iovec part{pages.get(), end - begin};
+    int error = r.spill().read(&part, 1, b.place.first * r.page() + begin);
+    if (file_versions_[id].load() != b.file_version) return kChanged;
+    Checksum sum;
+    if (error == 0 && expected != 0) sum.add(pages.get(), end - begin);
+    if (error != 0 || (expected != 0 && sum.value() != expected)) continue;
+    r.come(first, pages.release(), end - begin);
+    return nullptr;
   }
-  say("a forked child touched training memory of its parent, which it does not inherit: pass it what it needs "
-      "(a data set in NumPy or a file, a tensor created before training), or start it with the spawn method");
-  return false;
+  return kUnreadable;
+}
+
+bool Arena::on_fault_in_child(const void* address) {
+  Lock lock(mutex_);
+  const char* trouble = bring_to_child(find(address), address);
+  if (trouble != nullptr) say(trouble);
+  return trouble == nullptr;
+}
+
+// For whoever reaches it without a fault.
+int Arena::fetch_in_child(const void* address) {
+  Lock lock(mutex_);
+  BlockId id = find_live(address);
+  if (id == kNoBlock) return ENOENT;
+  const Block& b = blocks_[id];
+  if (b.given) return 0;
+  for (std::uint64_t at = 0; at < moved_bytes(b); at += kChunk) {
+    if (const char* trouble = bring_to_child(id, b.address + at); trouble != nullptr) throw ArenaError(trouble);
+  }
+  return 0;
 }
 
 }  // namespace ebbtide

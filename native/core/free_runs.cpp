@@ -7,8 +7,7 @@
 
 namespace ebbtide {
 
-FreeRuns::FreeRuns(std::uint32_t slots)
-    : entries_(slots * sizeof(Entry), kSmallPage, PROT_READ | PROT_WRITE), slots_(slots) {
+FreeRuns::FreeRuns(std::uint32_t slots) : entries_(slots * sizeof(Entry), kSmallPage, PROT_READ | PROT_WRITE), slots_(slots) {
   head_.fill(kNone);
 }
 

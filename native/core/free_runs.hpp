@@ -25,6 +25,19 @@ class FreeRuns {
   bool fits(std::uint32_t count) const;                    // in one run
   Run take(std::uint32_t most);                            // from the run that fits best, else all of the longest
   Run take_shortest(std::uint32_t most);                   // from the shortest run
+  // Takes every run that `wanted` says so of, whole, and hands it to `taken`, which may not touch these runs.
+  template <typename Wanted, typename Taken>
+  void take_all(Wanted wanted, Taken taken) {
+    for (std::uint32_t bin = 0; bin < kBins; ++bin) {
+      for (Slot at = head_[bin]; at != kNone;) {
+        Run run{at, entry(at).count};
+        at = entry(at).next;
+        if (!wanted(run)) continue;
+        unlink(run);
+        taken(run);
+      }
+    }
+  }
   void give(Run run);  // callers MUST give back only what is not free
 
  private:

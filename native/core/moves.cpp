@@ -6,18 +6,14 @@
 #include <cerrno>
 
 #include "arena.hpp"
+#include "checksum.hpp"
 #include "stall_scope.hpp"
 
 namespace ebbtide {
 
 namespace {
-constexpr std::size_t kChunk = 2 * kHugePage;
 constexpr int kMostParts = 64;  // of one read, in memory
-constexpr int kReadTries = 3;
 constexpr auto kWaitAtMost = std::chrono::milliseconds(50);
-
-// What is transferred: the storage, not the rest of its last huge page.
-std::uint64_t moved_bytes(const Block& b) { return round_up(b.nbytes, kSmallPage); }
 }  // namespace
 
 // --- beginning and ending a move (all under the mutex)
@@ -26,7 +22,7 @@ std::uint64_t moved_bytes(const Block& b) { return round_up(b.nbytes, kSmallPage
 bool Arena::start_evict(BlockId id) {
   Block& b = blocks_[id];
   if (b.state == State::Clean) {
-    close(id);
+    evict_clean(id);
     changed();
     return true;
   }
@@ -36,25 +32,33 @@ bool Arena::start_evict(BlockId id) {
     ++write_failures_;
     return false;
   }
-  if (!region(b).make_read_only(b.place)) return false;
+  if (!region(b).make_read_only(b.place)) {
+    region(b).make_writable(b.place);  // it may have become read-only in part
+    return false;
+  }
+  file_changes(id);
   b.read_only = true;
   b.state = State::Writing;
-  if (!b.stays) leaving_ += b.held;
+  if (!b.write_back) evicting_ += b.paged_bytes;
   b.transfer.out = true;
   enqueue(id);
   return true;
 }
 
 // Takes the pages from a clean block.
-void Arena::close(BlockId id) {
+void Arena::evict_clean(BlockId id) {
   Block& b = blocks_[id];
-  if (options_.hook != nullptr) options_.hook(Point::Closing, id, options_.hook_argument);
-  if (!discard_inherited(b)) region(b).vacate(b.place);
-  if (limit_ != 0 && held_ > limit_) release_warm(held_ - limit_, {});
-  resident_ -= b.held;
+  if (options_.hook != nullptr) options_.hook(Point::Evicting, id, options_.hook_argument);
+  if (areas_run_short() || b.inherited) {
+    decommit(b);
+  } else {
+    region(b).unmap(b.place);
+  }
+  if (limit_ != 0 && reserved_ > limit_) release_cached(reserved_ - limit_, {});
+  account_resident(-static_cast<std::int64_t>(b.paged_bytes));
   b.evicted += moved_bytes(b);
   b.state = State::Absent;
-  b.close_anyway = false;
+  b.evict_anyway = false;
   b.inherited = false;
 }
 
@@ -62,9 +66,9 @@ void Arena::close(BlockId id) {
 void Arena::cancel(BlockId id) {
   Block& b = blocks_[id];
   ++counters_.cancelled;
-  if (!b.stays) leaving_ -= b.held;
+  if (!b.write_back) evicting_ -= b.paged_bytes;
   b.state = State::Dirty;
-  b.close_anyway = b.stays = false;
+  b.evict_anyway = b.write_back = false;
   if (b.transfer.queued) dequeue(id);
   b.transfer.chunks = b.transfer.handed_out;
   if (!b.transfer.busy()) {
@@ -96,13 +100,13 @@ void Arena::complete_read(BlockId id, int error) {
   Block& b = blocks_[id];
   bool appears = error == 0 && !b.released;
   region(b).end_fill(b.place, appears);
-  if (b.released) return retire(id);
+  if (b.released) return free_address(id);
   b.read_error = error;
   b.state = appears ? State::Clean : State::Absent;
   b.prefetched = false;
   if (!appears) return;
   b.read_only = true;
-  resident_ += b.held;
+  account_resident(static_cast<std::int64_t>(b.paged_bytes));
   b.fetched += moved_bytes(b);
   came_back_ += moved_bytes(b);
 }
@@ -111,8 +115,8 @@ void Arena::complete(BlockId id) {
   Block& b = blocks_[id];
   Transfer transfer = b.transfer;
   if (recording_ && b.recorded != kNever) {
-    recording_->add({b.recorded, transfer.asked_tick, transfer.out ? Lane::Out : Lane::Back, transfer.asked_ns,
-                     transfer.begun_ns, now_ns()});
+    recording_->add(
+        {b.recorded, transfer.asked_tick, transfer.out ? Lane::Out : Lane::Back, transfer.asked_ns, transfer.begun_ns, now_ns()});
   }
   b.transfer = {};
   --busy_transfers_;
@@ -120,28 +124,28 @@ void Arena::complete(BlockId id) {
     complete_read(id, transfer.error);
   } else if (b.released) {
     b.released = false;
-    bury(id);
+    free_pages(id);
   } else if (b.state == State::Writing) {
-    if (!b.stays) leaving_ -= b.held;
+    if (!b.write_back) evicting_ -= b.paged_bytes;
     if (transfer.error != 0) {
       spill_error_ = transfer.error;
       spill_failed_ = &region(b).spill();
       ++write_failures_;
       b.state = State::Dirty;
-      b.close_anyway = b.stays = false;
+      b.evict_anyway = b.write_back = false;
       make_dirty(id);
     } else {
       b.state = State::Clean;
       b.written += moved_bytes(b);
-      if ((b.pins == 0 && !b.stays) || b.close_anyway) close(id);  // else an operator took it up meanwhile, say
-      b.stays = false;
+      if ((b.pins == 0 && !b.write_back) || b.evict_anyway) evict_clean(id);  // else an operator took it up meanwhile, say
+      b.write_back = false;
     }
   }  // else it was cancelled
   changed();
   start_prefetches();
 }
 
-// Something that a waiter may be waiting for has happened. [arena rule: every change wakes the waiters]
+// Something that a waiter may be waiting for has happened: every change wakes the waiters.
 void Arena::changed() {
   ++changes_;
   changed_.notify_all();
@@ -203,31 +207,44 @@ bool Arena::carry_out_chunk(Lock& lock, bool prefer_out) {
   return true;
 }
 
-// Reads only what cannot change while a transfer is under way [Note: invariants, I4].
+// Reads only what cannot change while a transfer is under way [Note: invariants, I4]. What a checksum was taken of may be
+// written to meanwhile: that cancels the eviction, and the next one writes, and takes the checksum of, all of it.
 int Arena::transfer_chunk(const Block& b, std::uint32_t chunk, bool out) {
   Region& r = region(b);
   std::uint64_t begin = chunk * kChunk;
-  std::uint64_t end = std::min<std::uint64_t>(begin + kChunk, moved_bytes(b));
-  std::uint64_t offset = b.place.first * r.page();
-  if (out) {
-    iovec part{b.address + begin, end - begin};
-    return r.spill().write(&part, 1, offset + begin);
-  }
-  int error = 0;
-  for (std::uint64_t at = begin; at < end && error == 0;) {
-    iovec parts[kMostParts];
+  std::uint64_t bytes = std::min<std::uint64_t>(kChunk, moved_bytes(b) - begin);
+  auto page = static_cast<std::uint32_t>(begin / r.page());
+  Run places{b.place.first + page, b.place.count - page};
+  if (!out) return read_chunk(r, places, bytes);
+  Checksum sum;
+  const bool checked = checksum_;  // once: it may be switched meanwhile
+  if (checked) sum.add(b.address + begin, bytes);
+  r.checksum(places.first) = checked ? sum.value() : 0;
+  iovec part{b.address + begin, bytes};
+  return r.spill().write(&part, 1, places.first * r.page());
+}
+
+// EBADMSG: other bytes came back than were written.
+int Arena::read_chunk(Region& r, Run places, std::uint64_t bytes) {
+  std::uint32_t expected = checksum_ ? r.checksum(places.first) : 0;
+  Checksum sum;
+  for (std::uint64_t at = 0; at < bytes;) {
+    iovec parts[kMostParts], read[kMostParts];  // a read uses up the parts that it is given
     int count = 0;
-    std::uint64_t from = at;
-    for (; count < kMostParts && at < end; ++count) {
+    std::uint64_t offset = places.first * r.page() + at;
+    for (; count < kMostParts && at < bytes; ++count) {
       auto page = static_cast<std::uint32_t>(at / r.page());
-      Run run = r.filling(b.place.first + page, b.place.count - page);
-      std::uint64_t bytes = std::min<std::uint64_t>(run.count * r.page(), end - at);
-      parts[count] = {r.address(run.first), bytes};
-      at += bytes;
+      Run run = r.filling(places.first + page, places.count - page);
+      parts[count] = read[count] = {r.address(run.first), std::min<std::uint64_t>(run.count * r.page(), bytes - at)};
+      at += parts[count].iov_len;
     }
-    error = r.spill().read(parts, count, offset + from);
+    if (int error = r.spill().read(read, count, offset); error != 0) return error;
+    for (int i = 0; i < count && expected != 0; ++i) sum.add(parts[i].iov_base, parts[i].iov_len);
   }
-  return error;
+  if (expected == 0 || sum.value() == expected) return 0;
+  if (!other_bytes_.exchange(true))
+    say("other bytes came back from the spill directory than were written there; they are read again");
+  return EBADMSG;
 }
 
 void Arena::io_loop(unsigned index) {
@@ -251,6 +268,7 @@ void Arena::wait(Lock& lock, bool prefer_out) {
 int Arena::ensure_resident(Lock& lock, BlockId id) {
   Block& b = blocks_[id];
   std::uint32_t generation = b.generation;
+  std::int64_t since = now_ns();
   for (int tries = 0; b.generation == generation;) {
     if (b.state == State::Reading) {
       wait(lock, false);
@@ -258,6 +276,7 @@ int Arena::ensure_resident(Lock& lock, BlockId id) {
     }
     if (b.state != State::Absent) return 0;
     if (tries == kReadTries) return b.read_error;
+    if (wait_for_areas(lock, since)) continue;
     bool claimed = try_claim(b.shape);
     if (!claimed) {
       Outcome outcome = make_room(lock, b.shape);
@@ -273,18 +292,21 @@ int Arena::ensure_resident(Lock& lock, BlockId id) {
 
 std::uint64_t Arena::evict(const void* address) {
   Lock lock(mutex_);
+  begin_stretch();
   BlockId id = find_live(address);
   if (id == kNoBlock) return 0;
   Block& b = blocks_[id];
   std::uint32_t generation = b.generation;
   while (b.generation == generation && b.transfer.busy()) wait(lock, true);  // an earlier move is still draining
-  if (b.generation != generation || !may_leave(b) || !start_evict(id)) return 0;
+  if (b.generation != generation || !evictable(b) || !start_evict(id)) return 0;
   while (b.generation == generation && b.state == State::Writing) wait(lock, true);
-  return b.generation == generation && b.state == State::Absent ? b.held : 0;
+  return b.generation == generation && b.state == State::Absent ? b.paged_bytes : 0;
 }
 
 int Arena::fetch(const void* address) {
+  if (in_child_) return fetch_in_child(address);
   Lock lock(mutex_);
+  begin_stretch();
   BlockId id = find_live(address);
   return id == kNoBlock ? 0 : ensure_resident(lock, id);
 }
@@ -297,67 +319,15 @@ void Arena::prefetch(std::span<const Operand> operands) {
     BlockId id = find_live(operand.address);
     if (id == kNoBlock) continue;
     Block& b = blocks_[id];
-    b.last_use = ++stamp_;  // about to be used: not the next to leave
+    b.last_use = ++stamp_;  // about to be used: not the next victim
     if (b.state != State::Absent) continue;
-    if (try_claim(b.shape)) {
+    if (claim_for_fetch(b)) {
       start_read(id);
     } else {
-      missing += b.held;
+      missing += b.paged_bytes;
     }
   }
-  if (missing > leaving_) start_evictions(missing - leaving_, Shield::None);
-}
-
-bool Arena::hold(const void* address) {
-  Lock lock(mutex_);
-  BlockId id = find_live(address);
-  if (id == kNoBlock) return false;
-  Block& b = blocks_[id];
-  ++b.guests;  // first, so that nothing can begin to take it away
-  ensure_resident(lock, id);
-  if (b.state == State::Clean || b.state == State::Writing) make_dirty(id);
-  return true;
-}
-
-void Arena::let_go(const void* address) {
-  Lock lock(mutex_);
-  BlockId id = find_live(address);
-  if (id == kNoBlock || blocks_[id].guests == 0) return;
-  --blocks_[id].guests;
-  changed();
-}
-
-// Runs in the SIGSEGV handler, as if called at the faulting instruction. That instruction held no lock of ours
-// [Note: invariants, I5], and nothing on this path allocates [I6].
-bool Arena::on_fault(const void* address, bool write) {
-  if (in_child_) return on_fault_in_child(address);
-  Lock lock(mutex_);
-  BlockId id = find(address);
-  if (id == kNoBlock) return false;
-  Block& b = blocks_[id];
-  b.last_use = ++stamp_;
-  switch (b.state) {
-    case State::Dead:
-      return false;
-    case State::Dirty:  // another thread was faster
-      return true;
-    case State::Clean:
-    case State::Writing:
-      if (write) make_dirty(id);
-      return true;
-    case State::Absent:
-    case State::Reading:
-      break;
-  }
-  StallScope stall(*this);
-  stall.begin(b.prefetched ? Stall::LatePrefetch : Stall::DemandFetch, b.recorded);
-  ++counters_.faults;
-  std::uint32_t generation = b.generation;
-  if (int error = ensure_resident(lock, id); error != 0) {
-    fatal("reading a storage back from the spill directory", error);
-  }
-  if (write && b.generation == generation && b.state == State::Clean) make_dirty(id);
-  return true;
+  if (missing > evicting_) start_evictions(missing - evicting_, Shield::None);
 }
 
 // Evicts some block at some moments, also from under the operator that uses it. Off unless asked for.
@@ -372,9 +342,9 @@ void Arena::chaos() {
   if (static_cast<double>(random()) / static_cast<double>(1ull << 53) >= chaos_rate_) return;
   BlockId id = blocks_.live()[random() % blocks_.live().size()];
   Block& b = blocks_[id];
-  if (!may_leave(b)) return;
-  b.close_anyway = true;
-  if (!start_evict(id)) b.close_anyway = false;
+  if (!evictable(b)) return;
+  b.evict_anyway = true;
+  if (!start_evict(id)) b.evict_anyway = false;
 }
 
 }  // namespace ebbtide

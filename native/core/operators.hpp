@@ -1,9 +1,10 @@
 // The operators a thread is in, innermost last, with the storages each one holds.
 //
 // Only the innermost operator's storages are out of reach for evictions: an outer one touches nothing until the inner
-// one returns, so its storages leave last, but they can (and come back by demand).
+// one returns, so its storages are evicted last, but they can be (and are fetched on demand).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -13,8 +14,9 @@ namespace ebbtide {
 
 class Arena;
 
-// What an operator does with a storage; the values are those of ebbtide.ir.trace.Access.
+// What an operator does with a storage: bits, as in ebbtide.ir.trace.Access.
 enum class Access : std::uint8_t { Read = 1, Write = 2, ReadWrite = 3 };
+inline constexpr std::array<const char*, 4> kAccessNames{"", "read", "write", "read_write"};
 
 struct Operand {
   const void* address;
@@ -44,8 +46,10 @@ struct Operator {
   Work work;
   std::uint64_t serial;
   std::size_t first_pin;
-  std::uint64_t bytes = 0;  // held for it now
+  std::uint64_t bytes = 0;  // pinned for it now
   std::uint64_t peak = 0;
+  std::uint64_t largest = 0;  // of the storages that it was given
+  std::uint64_t used = 0;     // of its operands' storages, what the operands themselves take
 };
 
 struct OperatorStack {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -22,13 +23,14 @@ struct Clock {
 };
 
 enum class Phase : std::uint8_t { Other, Backward, Optimizer };
+inline constexpr std::array<const char*, 3> kPhaseNames{"other", "backward", "optimizer"};
 
 struct RecordedTick {
   std::uint32_t name;         // in names
   std::uint32_t module;       // in names
   std::int64_t begin_ns;      // since the step began
   std::int64_t stalled_ns;    // of which were stalls
-  std::uint64_t held = 0;     // bytes that the arena held then
+  std::uint64_t reserved = 0;  // bytes that the arena had reserved then
   std::uint32_t arguments = 0;  // in names: shapes and numbers, as JSON
   std::uint32_t depth = 0;      // how many operators it runs in
   Phase phase = Phase::Other;
@@ -41,7 +43,7 @@ struct RecordedStorage {
   std::uint32_t birth = kNever;       // tick; kNever: before the step
   std::uint32_t allocation = kNever;  // kNever: not by the step's thread within the step
   std::uint32_t death = kNever;       // first tick without it; kNever: it outlived the step
-  bool scratch = false;               // born and gone within one operator
+  bool scratch = false;               // in use all its life: born and gone within one operator, or pinned since before
   std::uint32_t module = 0;           // in names: where it was born
   std::uint32_t thread = 0;           // that allocated it
   std::uint64_t freed_after = 0;      // the serial given last when it died within the step
@@ -64,11 +66,14 @@ struct RecordedUse {
 };
 
 // A transfer, or a stall by its cause (overlapping ones are one). Times since the step began.
-enum class Lane : std::uint8_t { Out, Back, StallRoom, StallLate, StallDemand };
-static_assert(static_cast<int>(Lane::StallDemand) - static_cast<int>(Lane::StallRoom) == static_cast<int>(Stall::DemandFetch));
+enum class Lane : std::uint8_t { Out, Back, StallCapacity, StallLate, StallDemand };
+static_assert(static_cast<int>(Lane::StallDemand) - static_cast<int>(Lane::StallCapacity) ==
+              static_cast<int>(Stall::DemandFetch));
+inline constexpr std::array<const char*, 5> kLaneNames{"out", "back", "stall_capacity", "stall_late", "stall_demand"};
+static_assert(kLaneNames.size() == static_cast<std::size_t>(Lane::StallDemand) + 1);
 
 struct RecordedSpan {
-  std::uint32_t storage;    // kNever: a stall for room for a new one
+  std::uint32_t storage;    // kNever: a stall for capacity for a new one
   std::uint32_t tick;       // when it was asked for
   Lane lane;
   std::int64_t asked_ns;
@@ -97,7 +102,7 @@ struct Recording {
     if (spans.size() < spans.capacity()) spans.push_back(span);
   }
   void stalled(std::uint32_t storage, std::uint32_t tick, Stall cause, std::int64_t since, std::int64_t now) {
-    auto lane = static_cast<Lane>(static_cast<int>(Lane::StallRoom) + static_cast<int>(cause));
+    auto lane = static_cast<Lane>(static_cast<int>(Lane::StallCapacity) + static_cast<int>(cause));
     add({storage, tick, lane, since, since, now});
   }
 

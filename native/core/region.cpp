@@ -2,25 +2,30 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <span>
+#include <utility>
 
 namespace ebbtide {
 
 namespace {
 constexpr int kAccessible = PROT_READ | PROT_WRITE;
-}
+constexpr std::uint64_t kReadOnly = std::uint64_t{1} << 63;
+}  // namespace
 
 Region::Region(std::size_t bytes, std::size_t page, const std::vector<std::string>& spill_directories, Userfault* userfault)
     : page_(page),
       userfault_(userfault),
       space_(bytes, kHugePage, PROT_NONE),
       owners_(bytes / page * sizeof(BlockId), kSmallPage, kAccessible),
-      numbers_(bytes / page * sizeof(std::uint64_t), kSmallPage, kAccessible),
+      marks_(bytes / page * sizeof(std::uint64_t), kSmallPage, kAccessible),
       sources_(bytes / page * sizeof(Slot), kSmallPage, kAccessible),
-      warm_(static_cast<std::uint32_t>(bytes / page)),
+      checksums_(bytes / page * sizeof(std::uint32_t), kSmallPage, kAccessible),
+      cached_(static_cast<std::uint32_t>(bytes / page)),
       vacant_(static_cast<std::uint32_t>(bytes / page)),
       spill_(spill_directories) {
   must_reserve(space_.begin(), space_.size());  // as vacant places will be later, so that they merge
   vacant_.give({0, static_cast<std::uint32_t>(bytes / page)});
+  if (!set_inherited(sources_.begin(), sources_.size(), false)) fatal("madvise(MADV_WIPEONFORK)", errno);
 }
 
 void Region::set_owner(Run run, BlockId id) { std::fill_n(&owner_entry(run.first), run.count, id + 1); }
@@ -32,10 +37,65 @@ Run Region::take_vacant(std::uint32_t pages) {
   return run;
 }
 
+// --- memory areas
+
+bool Region::continues(Slot place) const {
+  std::uint64_t before = mark(place - 1);
+  return mark(place) == before + (before != 0 ? 1 : 0);
+}
+
+std::uint64_t Region::areas_beginning(Run run) const {
+  std::uint64_t count = 0;
+  Slot after = std::min<Slot>(run.first + run.count, static_cast<Slot>(space_.size() / page_));
+  for (Slot place = std::max<Slot>(run.first, 1); place < after; ++place) count += continues(place) ? 0 : 1;
+  return count;
+}
+
+std::uint64_t Region::ends(Run run) const { return areas_beginning({run.first, run.count + 1}); }
+
+std::uint64_t Region::ends_at_sides(Run run) const {
+  return areas_beginning({run.first, 1}) + areas_beginning({run.first + run.count, 1});
+}
+
+// Pages side by side as they were made, or none: nothing ends within.
+void Region::set_marks(Run run, std::uint64_t first) {
+  areas_ -= userfault_ != nullptr ? ends(run) : ends_at_sides(run);  // what is watched may have been left in parts
+  std::uint64_t* marks = &mark(run.first);
+  for (std::uint32_t i = 0; i < run.count; ++i) marks[i] = first == 0 ? 0 : first + i;
+  areas_ += ends_at_sides(run);
+}
+
+// All of them have the same protection. With userfaultfd it does not part areas.
+void Region::mark_read_only(Run run, bool read_only) {
+  if (userfault_ != nullptr) return;
+  areas_ -= ends_at_sides(run);
+  for (std::uint64_t& m : std::span(&mark(run.first), run.count)) m = read_only ? m | kReadOnly : m & ~kReadOnly;
+  areas_ += ends_at_sides(run);
+}
+
+int Region::areas_more_without(Run run) const {
+  if (userfault_ != nullptr) return 0;  // the place stays mapped
+  Slot after = run.first + run.count;
+  int sides = (run.first > 0 && mark(run.first - 1) != 0 ? 1 : 0) + (after < space_.size() / page_ && mark(after) != 0 ? 1 : 0);
+  return sides - static_cast<int>(ends(run));
+}
+
+std::uint64_t Region::merge_areas() {
+  std::uint64_t pages = 0;
+  cached_.take_all([&](Run run) { return areas_more_without(run) < 0; },
+                   [&](Run run) {
+                     make_vacant(run);
+                     pages += run.count;
+                   });
+  return pages * page_;
+}
+
+// --- pages
+
 // How many of these pages, from the first, lie side by side as they were made: the kernel moves them as one.
 std::uint32_t Region::together(Run run) const {
   std::uint32_t n = 1;
-  while (n < run.count && number(run.first + n) == number(run.first) + n) ++n;
+  while (n < run.count && continues(run.first + n)) ++n;
   return n;
 }
 
@@ -43,16 +103,29 @@ void Region::move(Run from, Slot to) {
   for (Run rest = from; rest.count > 0;) {
     std::uint32_t n = together(rest);
     must_move_pages(address(rest.first), address(to), n * page_);
-    std::copy_n(&number(rest.first), n, &number(to));
+    set_marks({to, n}, mark(rest.first));
+    set_marks({rest.first, n}, userfault_ != nullptr ? new_numbers(n) : 0);  // watched places stay mapped
     rest = {rest.first + n, rest.count - n};
     to += n;
   }
 }
 
-void Region::make_vacant(Run run) {
+// Inaccessible, and without pages.
+void Region::empty(Run run) {
   must_reserve(address(run.first), run.count * page_);
+  if (mark(run.first) == 0) return;  // their pages moved away before
+  areas_ -= ends(run);
+  std::fill_n(&mark(run.first), run.count, 0);
+  areas_ += ends_at_sides(run);
+}
+
+void Region::make_vacant(Run run) {
+  empty(run);
   vacant_.give(run);
 }
+
+// For so many pages with one history, which nobody else shares.
+std::uint64_t Region::new_numbers(std::uint32_t count) { return std::exchange(next_number_, next_number_ + count + 1); }
 
 // New pages for vacant places. The first is touched at once: from then on the kernel knows them as one area.
 void Region::make(Run run, bool huge) {
@@ -63,60 +136,64 @@ void Region::make(Run run, bool huge) {
     must_populate(address(run.first), run.count * page_);
     userfault_->watch(address(run.first), run.count * page_);
   }
-  for (std::uint32_t i = 0; i < run.count; ++i) number(run.first + i) = next_number_++;
-  ++next_number_;  // what is made next has another history
+  set_marks(run, new_numbers(run.count));
 }
 
-Run Region::take(std::uint32_t pages) {
-  if (warm_.fits(pages)) return warm_.take(pages);
+Run Region::allocate_pages(std::uint32_t pages, bool sparing) {
+  if (cached_.fits(pages)) return cached_.take(pages);
   Run taken = take_vacant(pages);
   Run rest = taken;
-  while (rest.count > 0 && warm_.count() > 0) {
-    Run from = warm_.take(rest.count);
-    move(from, rest.first);
+  for (std::uint32_t missing = pages; missing > 0 && cached_.count() > 0;) {
+    Run from = cached_.take(missing);
+    missing -= from.count;
+    if (!sparing) {
+      move(from, rest.first);
+      rest = {rest.first + from.count, missing};
+    }
     make_vacant(from);
-    rest = {rest.first + from.count, rest.count - from.count};
   }
   make(rest, page_ == kHugePage);
   return taken;
 }
 
-void Region::give(Run run) { warm_.give(run); }
+void Region::free_pages(Run run) { cached_.give(run); }
 
-void Region::give_place(Run run) {
+void Region::free_address(Run run) {
   if (userfault_ != nullptr) return make_vacant(run);
   vacant_.give(run);
 }
 
 // Access goes first: a page moved from under a readable address reads as zeros, unless missing ones are noticed.
-void Region::vacate(Run run) {
+void Region::unmap(Run run) {
   if (userfault_ == nullptr) must_protect(address(run.first), run.count * page_, PROT_NONE);
   Run to = take_vacant(run.count);
   move(run, to.first);
-  if (userfault_ == nullptr) must_reserve(address(run.first), run.count * page_);
+  if (userfault_ == nullptr) empty(run);
   make_writable(to);
-  warm_.give(to);
+  cached_.give(to);
 }
 
-void Region::discard(Run run) {
-  if (userfault_ == nullptr) return must_reserve(address(run.first), run.count * page_);
+void Region::decommit(Run run) {
+  if (userfault_ == nullptr) return empty(run);
   must_drop_pages(address(run.first), run.count * page_);
 }
 
 bool Region::make_read_only(Run run) {
-  if (userfault_ == nullptr) return protect(address(run.first), run.count * page_, PROT_READ);
-  userfault_->protect(address(run.first), run.count * page_, true);
-  return true;
+  bool done = userfault_ == nullptr ? protect(address(run.first), run.count * page_, PROT_READ) : true;
+  if (userfault_ != nullptr) userfault_->protect(address(run.first), run.count * page_, true);
+  if (done) mark_read_only(run, true);
+  return done;
 }
 
 void Region::make_writable(Run run) {
-  if (userfault_ == nullptr) return must_protect(address(run.first), run.count * page_, kAccessible);
-  userfault_->protect(address(run.first), run.count * page_, false);
+  if (userfault_ != nullptr) return userfault_->protect(address(run.first), run.count * page_, false);
+  must_protect(address(run.first), run.count * page_, kAccessible);
+  mark_read_only(run, false);
 }
 
 void Region::begin_fill(Run run) {
   for (std::uint32_t done = 0; done < run.count;) {
-    Run from = warm_.take(run.count - done);
+    Run from = cached_.take(run.count - done);
     if (from.count == 0) make(from = take_vacant(run.count - done), page_ == kHugePage);
     for (std::uint32_t i = 0; i < from.count; ++i) source(run.first + done + i) = from.first + i;
     done += from.count;
@@ -137,10 +214,22 @@ void Region::end_fill(Run run, bool appear) {
       move(from, run.first);
       make_vacant(from);
     } else {
-      warm_.give(from);
+      cached_.give(from);
     }
     run = {run.first + from.count, run.count - from.count};
   }
+}
+
+void Region::hide() {
+  must_protect(space_.begin(), high_water_ * page_, PROT_NONE);
+  set_inherited(sources_.begin(), sources_.size(), true);  // a child's child has what the child has
+}
+
+void Region::show(Run run) { must_protect(address(run.first), run.count * page_, kAccessible); }
+
+void Region::come(Slot first, void* pages, std::size_t bytes) {
+  must_place(pages, address(first), bytes);
+  source(first) = first + 1;
 }
 
 bool Region::grow(std::uint64_t bytes) {
@@ -154,16 +243,16 @@ bool Region::grow(std::uint64_t bytes) {
   if (run.first + pages < end) vacant_.give({run.first + pages, end - run.first - pages});
   make(run, true);
   for (Slot at = run.first; at < run.first + pages; at += window) *static_cast<volatile char*>(address(at)) = 0;
-  warm_.give(run);
+  cached_.give(run);
   return true;
 }
 
-std::uint64_t Region::release(std::uint64_t bytes) {
+std::uint64_t Region::release_cached(std::uint64_t bytes) {
   std::uint64_t released = 0;
-  while (released < bytes && warm_.count() > 0) {
+  while (released < bytes && cached_.count() > 0) {
     auto most = static_cast<std::uint32_t>(round_up(bytes - released, page_) / page_);
     // Of small pages a long run, which is likeliest to be whole huge pages to the kernel; of huge ones scattered ones.
-    Run run = page_ < kHugePage ? warm_.take(most) : warm_.take_shortest(most);
+    Run run = page_ < kHugePage ? cached_.take(most) : cached_.take_shortest(most);
     make_vacant(run);
     released += run.count * page_;
   }

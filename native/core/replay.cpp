@@ -20,7 +20,7 @@ void check(const Schedule& s) {
   std::uint64_t storages = s.storages.size();
   check(s.n_ticks > 0 && s.tick_ns.size() == s.n_ticks + std::size_t{1}, "its ticks and their times differ in number");
   check(std::ranges::is_sorted(s.tick_ns), "time runs backwards");
-  check(s.room.size() == s.n_ticks, "its ticks and their room differ in number");
+  check(s.headroom.size() == s.n_ticks, "its ticks and their headroom differ in number");
   check(std::ranges::is_sorted(s.commands, {}, &Command::tick), "commands are not in the order of their ticks");
   for (const Command& c : s.commands) {
     check(c.storage < storages && c.tick < s.n_ticks && c.earliest <= c.tick, "a command is out of range");
@@ -148,17 +148,17 @@ void Replay::learn(Script& script, std::int64_t stalled_ns) {
   bool again = script.best == script.schedule.commands;
   if (script.best.empty() || again || stalled_ns < script.best_stalled_ns) {
     script.best = script.schedule.commands;
-    script.best_room = script.schedule.room;
+    script.best_headroom = script.schedule.headroom;
     script.best_stalled_ns = stalled_ns;
     if (script.setbacks < kMostSetbacks) move_late_ones(script);
   } else {
     script.schedule.commands = script.best;
-    script.schedule.room = script.best_room;
+    script.schedule.headroom = script.best_headroom;
     ++script.setbacks;
   }
 }
 
-// As far as the plan leaves room: what takes the room of a birth makes others leave for it, who are not expected to.
+// As far as there is headroom: what takes that of a birth makes others go for it, who are not expected to.
 void Replay::move_late_ones(Script& script) {
   Schedule& s = script.schedule;
   bool moved = false;
@@ -166,8 +166,8 @@ void Replay::move_late_ones(Script& script) {
     Late late = script.late[c.storage];
     if (c.verb != Verb::Fetch || late.ns == 0) continue;
     auto wanted = s.tick_ns[c.tick] - static_cast<std::int64_t>(static_cast<double>(late.ns) * kLateMargin);
-    for (bool enough = false; !enough && c.tick > c.earliest && s.room[c.tick - 1] >= late.bytes; moved = true) {
-      s.room[--c.tick] -= late.bytes;
+    for (bool enough = false; !enough && c.tick > c.earliest && s.headroom[c.tick - 1] >= late.bytes; moved = true) {
+      s.headroom[--c.tick] -= late.bytes;
       enough = s.tick_ns[c.tick] <= wanted;
     }
   }
@@ -217,7 +217,7 @@ std::optional<std::int64_t> Replay::ns_left(const Block& b, BlockId id) const {
 void Replay::was_late(const Block& b, BlockId id, std::int64_t ns) {
   if (!is_bound(b, id)) return;
   Late& late = scripts_[*active_].late[b.scheduled];
-  late = {late.ns + ns, b.held};
+  late = {late.ns + ns, b.paged_bytes};
 }
 
 }  // namespace ebbtide

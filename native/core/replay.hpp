@@ -15,14 +15,16 @@
 
 namespace ebbtide {
 
-// Leave: write unless clean, then give up the pages. Write: make it clean and keep it. Fetch: bring it back.
-enum class Verb : std::uint8_t { Leave, Write, Fetch };
+// Evict: write unless clean, then give up the pages. WriteBack: make it clean and keep it. Fetch: bring it back.
+// (The planner's schedules say the first as two commands, evict and drop, and the second as evict alone.)
+enum class Verb : std::uint8_t { Evict, WriteBack, Fetch };
+inline constexpr std::array<const char*, 3> kVerbNames{"evict", "write_back", "fetch"};
 
 struct Command {
   std::uint32_t tick;
   Verb verb;
   std::uint32_t storage;
-  std::uint32_t earliest = 0;  // a late fetch may be moved to here, but not before; and only through room
+  std::uint32_t earliest = 0;  // a late fetch may be moved to here, but not before; and only through headroom
 
   bool operator==(const Command&) const = default;
 };
@@ -37,7 +39,7 @@ struct ScheduledStorage {
 struct Schedule {
   std::uint32_t n_ticks = 0;
   std::vector<std::int64_t> tick_ns;   // when each tick begins, n_ticks + 1 of them
-  std::vector<std::uint64_t> room;     // bytes of the budget that the plan leaves free at each tick
+  std::vector<std::uint64_t> headroom; // bytes of the budget that the plan leaves free at each tick
   std::vector<ScheduledStorage> storages;
   std::vector<std::uint32_t> allocations;  // storages in the order of the clock
   std::vector<Command> commands;           // by tick
@@ -84,8 +86,8 @@ class Replay {
     Schedule schedule;
     std::vector<Bound> bound;       // by storage
     std::vector<Late> late;             // by storage, in this step
-    std::vector<Command> best;          // the commands of the step with the least stall, their room, and that stall
-    std::vector<std::uint64_t> best_room;
+    std::vector<Command> best;          // the commands of the step with the least stall, their headroom, and that stall
+    std::vector<std::uint64_t> best_headroom;
     std::int64_t best_stalled_ns = 0;
     unsigned setbacks = 0;              // how often moving them made it worse
     bool agrees = false;                // with what this step has allocated so far; none does that came during it

@@ -38,7 +38,8 @@ SpillFile::SpillFile(const std::vector<std::string>& directories) {
     int fd = open(directory.c_str(), flags | O_DIRECT, 0600);
     if (fd < 0 && errno == EINVAL) {
       fd = open(directory.c_str(), flags, 0600);
-      if (fd >= 0) say(("the spill directory " + directory + " has no O_DIRECT: moves go through the page cache and are slower").c_str());
+      if (fd >= 0)
+        say(("the spill directory " + directory + " has no O_DIRECT: moves go through the page cache and are slower").c_str());
     }
     if (fd < 0) {
       int error = errno;
@@ -46,12 +47,28 @@ SpillFile::SpillFile(const std::vector<std::string>& directories) {
       throw ArenaError("cannot make a spill file in " + directory + ": " + std::strerror(error) +
                        "; choose a writable directory on a local disk (--spill DIR or EBBTIDE_SPILL)");
     }
-    files_.push_back({directory, fd});
+    struct stat it;
+    if (fstat(fd, &it) != 0) fatal("fstat", errno);
+    void* mapping = mmap(nullptr, kSmallPage, PROT_NONE, MAP_SHARED, fd, 0);
+    files_.push_back({directory, fd, it.st_dev, it.st_ino, mapping});
   }
 }
 
 SpillFile::~SpillFile() {
-  for (const File& file : files_) close(file.fd);
+  for (const File& file : files_) {
+    if (file.is_open()) close(file.fd);
+    if (file.mapping != MAP_FAILED) munmap(file.mapping, kSmallPage);
+  }
+}
+
+bool SpillFile::File::is_open() const {
+  struct stat it;
+  return fstat(fd, &it) == 0 && it.st_dev == device && it.st_ino == inode;
+}
+
+const char* cure_of_spill(int error) {
+  return error == EBADF ? "the script closed a file that it had not opened (os.closerange, say): let it close its own files alone"
+                        : "free space there or choose another (--spill DIR or EBBTIDE_SPILL)";
 }
 
 SpillFile::Place SpillFile::place(std::uint64_t offset) const {
@@ -85,6 +102,7 @@ int SpillFile::reserve(std::uint64_t bytes) {
 
 int SpillFile::reserve_in(File& file, std::uint64_t end) {
   if (end <= file.reserved) return 0;
+  if (!file.is_open()) return EBADF;
   int error = 0;
   do {
     auto from = static_cast<off_t>(file.reserved), more = static_cast<off_t>(end - file.reserved);
@@ -98,6 +116,10 @@ int SpillFile::reserve_in(File& file, std::uint64_t end) {
 int SpillFile::transfer(iovec* parts, int count, std::uint64_t offset, bool out) const {
   while (count > 0) {
     Place at = place(offset);
+    if (!files_[at.file].is_open()) {
+      failed_ = at.file;
+      return EBADF;
+    }
     // The parts that lie in this stripe, the last of them cut short for this call where the stripe ends within it.
     int here = 0;
     std::uint64_t bytes = 0;

@@ -1,11 +1,16 @@
-// What holds that which left fast memory: an unlinked file in each spill directory (O_TMPFILE, mode 0600, O_DIRECT where
+// What holds that which was evicted from fast memory: an unlinked file in each spill directory (O_TMPFILE, mode 0600, O_DIRECT where
 // the filesystem has it), addressed as one. Nothing is left behind whatever way the process ends. Space is reserved
 // before it is needed, because a disk that fills up in the middle of an eviction leaves no way out.
+//
+// The process may close descriptors that it did not open (os.closerange), and its next file then has that number: so each use
+// looks whether the descriptor is still that of this file, and is EBADF if it is not, rather than bytes of another file. A
+// mapping keeps the file's inode, whose number would else be the next file's.
 //
 // [Note: stripes] Stripe s (bytes [s, s + 1) * kStripe) lies in file s mod n, as its stripe s / n: so consecutive chunks
 // go to different disks, and each file is as long as the others but for one stripe.
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/uio.h>
 
 #include <atomic>
@@ -15,6 +20,12 @@
 #include <vector>
 
 namespace ebbtide {
+
+// So often is read what cannot be read, or comes back with another checksum, before that is an error.
+inline constexpr int kReadTries = 3;
+
+// What to do where a use of the spill file ended with this errno.
+const char* cure_of_spill(int error);
 
 class SpillFile {
  public:
@@ -48,7 +59,11 @@ class SpillFile {
   struct File {
     std::string directory;
     int fd;
+    dev_t device;
+    ino_t inode;
+    void* mapping;  // a page of it; MAP_FAILED where its filesystem has none
     std::uint64_t reserved = 0;
+    bool is_open() const;  // its descriptor is still its own
   };
   // A byte's file, its place there, and how many from it on lie beside each other [Note: stripes].
   struct Place {

@@ -18,7 +18,7 @@ class Arena::StallScope {
   StallScope(const StallScope&) = delete;
   StallScope& operator=(const StallScope&) = delete;
 
-  // For a storage, by its number in the recording; kNever: room for a new one.
+  // For a storage, by its number in the recording; kNever: capacity for a new one.
   void begin(Stall cause, std::uint32_t storage = kNever) {
     if (begun_) return;
     begun_ = true;

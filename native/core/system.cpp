@@ -1,10 +1,13 @@
 #include "system.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -18,19 +21,22 @@ namespace {
 #define MADV_POPULATE_WRITE 23  // Linux 5.14
 #endif
 constexpr int kReserve = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-}
+}  // namespace
 
-Reservation::Reservation(std::size_t bytes, std::size_t alignment, int protection) : bytes_(bytes) {
-  void* raw = mmap(nullptr, bytes + alignment, protection, kReserve, -1, 0);
+Reservation::Reservation(std::size_t bytes, std::size_t alignment, int protection, bool shared) : bytes_(bytes) {
+  int flags = shared ? MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE : kReserve;
+  void* raw = mmap(nullptr, bytes + alignment, protection, flags, -1, 0);
   if (raw == MAP_FAILED) {
-    throw ArenaError("cannot reserve " + std::to_string(bytes >> 30) + " GiB of address space (" +
-                     std::strerror(errno) + "); lift the limit on virtual memory (ulimit -v unlimited) or set vm.overcommit_memory to 0 or 1");
+    throw ArenaError("cannot reserve " + std::to_string(bytes >> 30) + " GiB of address space (" + std::strerror(errno) +
+                     "); lift the limit on virtual memory (ulimit -v unlimited) or set vm.overcommit_memory to 0 or 1");
   }
   begin_ = reinterpret_cast<char*>(round_up(reinterpret_cast<std::uintptr_t>(raw), alignment));
   madvise(begin_, bytes, MADV_DONTDUMP);
 }
 
-bool protect(void* address, std::size_t bytes, int protection) { return mprotect(address, bytes, protection) == 0; }
+std::atomic<int (*)(void*, std::size_t, int)> mprotect_call{::mprotect};
+
+bool protect(void* address, std::size_t bytes, int protection) { return mprotect_call.load()(address, bytes, protection) == 0; }
 
 void must_protect(void* address, std::size_t bytes, int protection) {
   if (!protect(address, bytes, protection)) fatal("mprotect", errno);
@@ -73,12 +79,22 @@ void must_move_pages(void* from, void* to, std::size_t bytes) {
   must_move_pages(static_cast<char*>(from) + half, static_cast<char*>(to) + half, bytes - half);
 }
 
-void set_inherited(void* address, std::size_t bytes, bool inherited) {
-  madvise(address, bytes, inherited ? MADV_DOFORK : MADV_DONTFORK);
+bool set_inherited(void* address, std::size_t bytes, bool inherited) {
+  return madvise(address, bytes, inherited ? MADV_KEEPONFORK : MADV_WIPEONFORK) == 0;
+}
+
+void* must_get(std::size_t bytes) {
+  long got = syscall(SYS_mmap, nullptr, bytes, PROT_READ | PROT_WRITE, kReserve, -1, 0);
+  if (got == -1) fatal("mmap", errno);
+  return reinterpret_cast<void*>(got);
+}
+
+void must_place(void* from, void* to, std::size_t bytes) {
+  if (mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) == MAP_FAILED) fatal("mremap", errno);
 }
 
 void say(const char* text) {
-  char line[512];
+  char line[640];
   std::size_t n = 0;
   for (const char* part : {"ebbtide: ", text, "\n"}) {
     for (; *part != '\0' && n < sizeof line; ++part) line[n++] = *part;
@@ -87,10 +103,12 @@ void say(const char* text) {
 }
 
 void fatal(const char* what, int error) {
-  char text[256];
+  char text[512];
   std::size_t n = 0;
-  const char* cure = error == ENOMEM ? " failed: out of memory areas; raise vm.max_map_count, or manage only larger storages (EBBTIDE_MIN_STORAGE)"
-                                     : " failed; the training memory cannot be kept whole";
+  const char* cure =
+      error == ENOMEM
+          ? " failed: out of memory areas; raise vm.max_map_count, or manage only larger storages (EBBTIDE_MIN_STORAGE)"
+          : " failed; the training memory cannot be kept whole";
   for (const char* part : {"fatal: ", what, cure, ", errno "}) {
     for (; *part != '\0' && n < sizeof text - 8; ++part) text[n++] = *part;
   }
@@ -109,23 +127,67 @@ std::int64_t now_ns() {
   return std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
 }
 
+std::size_t memory_areas() {
+  std::size_t lines = 0;
+  int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  char text[4096];
+  for (ssize_t n; (n = read(fd, text, sizeof text)) > 0;) lines += static_cast<std::size_t>(std::count(text, text + n, '\n'));
+  close(fd);
+  return lines;
+}
+
+std::size_t most_memory_areas() {
+  constexpr std::size_t kDefault = 65530;
+  int fd = open("/proc/sys/vm/max_map_count", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return kDefault;
+  char text[32] = {};
+  ssize_t n = read(fd, text, sizeof text - 1);
+  close(fd);
+  std::size_t most = n > 0 ? std::strtoull(text, nullptr, 10) : 0;
+  return most > 0 ? most : kDefault;
+}
+
+// The field-th number of a statm file, in bytes; 0 if it cannot be read.
+static std::size_t statm_bytes(int fd, int field) {
+  char text[128];
+  ssize_t n = pread(fd, text, sizeof text - 1, 0);
+  if (n <= 0) return 0;
+  text[n] = '\0';
+  const char* p = text;
+  for (; field > 0; --field) {
+    while (*p != '\0' && *p != ' ') ++p;
+    while (*p == ' ') ++p;
+  }
+  std::size_t pages = 0;
+  for (; *p >= '0' && *p <= '9'; ++p) pages = pages * 10 + static_cast<std::size_t>(*p - '0');
+  return pages * kSmallPage;
+}
+
 std::size_t process_resident_bytes() {
   struct File {  // kept open; a forked child opens its own
     pid_t pid = -1;
     int fd = -1;
+    ino_t inode = 0;
   };
   static File file;
-  if (file.pid != getpid()) file = {getpid(), open("/proc/self/statm", O_RDONLY | O_CLOEXEC)};
-  if (file.fd < 0) return 0;
-  char text[128];
-  ssize_t n = pread(file.fd, text, sizeof text - 1, 0);
-  if (n <= 0) return 0;
-  text[n] = '\0';
-  const char* p = text;
-  while (*p != '\0' && *p != ' ') ++p;  // total size; the resident pages follow
-  std::size_t pages = 0;
-  for (++p; *p >= '0' && *p <= '9'; ++p) pages = pages * 10 + static_cast<std::size_t>(*p - '0');
-  return pages * kSmallPage;
+  struct stat it;
+  bool is_open = file.pid == getpid() && fstat(file.fd, &it) == 0 && it.st_ino == file.inode;  // else somebody closed it
+  if (!is_open) {
+    file = {getpid(), open("/proc/self/statm", O_RDONLY | O_CLOEXEC)};
+    if (fstat(file.fd, &it) == 0) file.inode = it.st_ino;
+  }
+  return file.fd < 0 ? 0 : statm_bytes(file.fd, 1);
+}
+
+std::size_t anonymous_bytes(pid_t process) {
+  char path[32];
+  std::snprintf(path, sizeof path, "/proc/%d/statm", static_cast<int>(process));
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  std::size_t resident = statm_bytes(fd, 1), shared = statm_bytes(fd, 2);
+  close(fd);
+  return resident - std::min(resident, shared);
 }
 
 }  // namespace ebbtide

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <sys/mman.h>
+#include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -18,8 +20,10 @@ struct ArenaError : std::runtime_error {
 // Address space without memory: reserved on construction, never given back (deleters run after main).
 class Reservation {
  public:
+  static constexpr bool kShared = true;  // a forked child sees what its parent writes there
+
   // `bytes` of inaccessible address space aligned to `alignment`. Throws ArenaError.
-  Reservation(std::size_t bytes, std::size_t alignment, int protection);
+  Reservation(std::size_t bytes, std::size_t alignment, int protection, bool shared = false);
   Reservation(const Reservation&) = delete;
   Reservation& operator=(const Reservation&) = delete;
 
@@ -37,6 +41,7 @@ class Reservation {
 // All of these are async-signal-safe. The `must_` forms end the process with a message that names the cure:
 // by then a page is neither here nor there, and going on could only lose data.
 bool protect(void* address, std::size_t bytes, int protection);
+extern std::atomic<int (*)(void*, std::size_t, int)> mprotect_call;  // tests put their own here
 void must_protect(void* address, std::size_t bytes, int protection);
 // Moves the pages of [from, from + bytes) to `to`, which loses its own; `from` stays mapped and empty.
 void must_move_pages(void* from, void* to, std::size_t bytes);
@@ -49,12 +54,18 @@ bool can_populate();
 void must_populate(void* address, std::size_t bytes);
 // Its pages go back to the kernel; it stays what it was otherwise.
 void must_drop_pages(void* address, std::size_t bytes);
-// Whether a forked child gets these pages.
-void set_inherited(void* address, std::size_t bytes, bool inherited);
+// Whether a forked child gets these pages; else it has empty ones there.
+bool set_inherited(void* address, std::size_t bytes, bool inherited);
+// New pages somewhere, for must_place() to put where they belong.
+void* must_get(std::size_t bytes);
+void must_place(void* from, void* to, std::size_t bytes);
 [[noreturn]] void fatal(const char* what, int error);
 void say(const char* text);  // one line on stderr
 
 std::int64_t now_ns();                // CLOCK_MONOTONIC
+std::size_t memory_areas();       // of this process, from /proc/self/maps; 0 if it cannot be read
+std::size_t most_memory_areas();  // vm.max_map_count; the kernel's default if it cannot be read
 std::size_t process_resident_bytes();  // VmRSS, from /proc/self/statm; 0 if it cannot be read
+std::size_t anonymous_bytes(pid_t process);  // what another process has resident that is no file's; 0 if it has ended
 
 }  // namespace ebbtide

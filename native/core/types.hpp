@@ -1,17 +1,23 @@
 // Words of the core. Nothing here knows torch or Python.
 //
 // [Note: what a state costs]
-//   state     pages held   access        file copy
+//   state     pages        access        file copy
 //   Dead      maybe        none          -        no storage; a transfer may still have to drain
-//   Dirty     all          read, write   stale    leaves only after a write
-//   Clean     all          read          equal    leaves without a write; the first write faults and makes it Dirty
+//   Dirty     all          read, write   stale    evicted only after a write
+//   Clean     all          read          equal    evicted without a write; the first write faults and makes it Dirty
 //   Writing   all          read          partial  an eviction; a write faults and cancels it (Dirty)
 //   Absent    none         none          equal    any access faults and fetches it
 //   Reading   all, hidden  none          equal    a fetch; the pages appear at the address all at once, Clean
+//
+// Reserved are the pages of the arena: under live storages, draining ones, cached (nobody's) and being read into.
+// To evict is to write what is dirty and to take the pages; to write back is to write and keep them; to fetch is to read.
+// A transient storage found no room at its birth, or lost it since. Unmanaged is the process's memory outside the arena.
+//
 // With userfaultfd nothing is inaccessible: pages that are not there, and writes to pages that are protected, are what
 // faults [Note: userfaultfd].
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -25,9 +31,10 @@ enum class State : std::uint8_t { Dead, Dirty, Clean, Writing, Absent, Reading }
 // What a storage is to the training step. The order is that of every per-kind array.
 enum class Kind : std::uint8_t { Parameter, Gradient, OptimizerState, Activation, Other };
 inline constexpr std::size_t kKinds = 5;
+inline constexpr std::array<const char*, kKinds> kKindNames{"parameter", "gradient", "optimizer_state", "activation", "other"};
 
 // Why a thread stood still.
-enum class Stall : std::uint8_t { Room, LatePrefetch, DemandFetch };
+enum class Stall : std::uint8_t { Capacity, LatePrefetch, DemandFetch };
 inline constexpr std::size_t kStalls = 3;
 
 using BlockId = std::uint32_t;

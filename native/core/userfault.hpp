@@ -11,7 +11,7 @@
 // populated when they are made.
 //
 // Not covered: pages that the kernel has pinned and goes on using (O_DIRECT, registered buffers of io_uring,
-// MSG_ZEROCOPY) and that leave meanwhile.
+// MSG_ZEROCOPY) and that are evicted meanwhile.
 #pragma once
 
 #include <linux/userfaultfd.h>

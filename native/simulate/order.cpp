@@ -8,22 +8,20 @@ namespace ebbtide {
 Order::Order(const Policy& policy, const Columns& columns, unsigned n_tiers)
     : policy_(policy), columns_(columns), tiers_(n_tiers) {
   std::size_t count = columns.valid.size();
-  for (std::size_t size : {columns.leaving.size(), columns.nbytes.size(), columns.last_use.size(),
-                           columns.next_use.size(), columns.moves.size(), columns.visitor.size()}) {
+  for (std::size_t size : {columns.evicting.size(), columns.nbytes.size(), columns.last_use.size(), columns.next_use.size(),
+                           columns.moves.size(), columns.transient.size()}) {
     if (size != count) throw std::invalid_argument("the columns differ in length");
   }
 }
 
 bool Order::is_there(BlockId piece, unsigned tier) const {
-  return columns_.moves[piece] != 0 && (columns_.valid[piece] & ~columns_.leaving[piece]) >> tier & 1;
+  return columns_.moves[piece] != 0 && (columns_.valid[piece] & ~columns_.evicting[piece]) >> tier & 1;
 }
 
-bool Order::is_clean(BlockId piece, unsigned tier) const {
-  return (columns_.valid[piece] & ~(std::uint64_t{1} << tier)) != 0;
-}
+bool Order::is_clean(BlockId piece, unsigned tier) const { return (columns_.valid[piece] & ~(std::uint64_t{1} << tier)) != 0; }
 
 std::size_t Order::line_of(BlockId piece, unsigned tier) const {
-  return (columns_.visitor[piece] != 0 ? 2 : 0) + (is_clean(piece, tier) ? 1 : 0);
+  return (columns_.transient[piece] != 0 ? 2 : 0) + (is_clean(piece, tier) ? 1 : 0);
 }
 
 std::int64_t Order::key(BlockId piece) const {
@@ -32,8 +30,12 @@ std::int64_t Order::key(BlockId piece) const {
 
 Candidate Order::candidate(BlockId piece, unsigned tier, std::int64_t now) const {
   std::int64_t age = policy_.age == Age::UntilUse ? columns_.next_use[piece] - now : now - columns_.last_use[piece];
-  return {piece, Shield::None, is_clean(piece, tier), columns_.nbytes[piece],
-          static_cast<std::uint64_t>(std::max<std::int64_t>(age, 0)), columns_.visitor[piece] != 0};
+  return {piece,
+          Shield::None,
+          is_clean(piece, tier),
+          columns_.nbytes[piece],
+          static_cast<std::uint64_t>(std::max<std::int64_t>(age, 0)),
+          columns_.transient[piece] != 0};
 }
 
 void Order::changed(BlockId piece) {
@@ -58,14 +60,14 @@ void Order::fill(unsigned tier) {
   for (Line& line : tiers_[tier].lines) std::ranges::make_heap(line, std::greater{});
 }
 
-// Whether anybody in the line may leave; who that is stands at its head then. Those who may not go to `passed`.
-bool Order::has_head(unsigned tier, std::size_t number, const std::function<bool(BlockId)>& may_leave, Line& passed) {
+// Whether anybody in the line may be evicted; who that is stands at its head then. Those who may not go to `passed`.
+bool Order::has_head(unsigned tier, std::size_t number, const std::function<bool(BlockId)>& evictable, Line& passed) {
   Line& line = tiers_[tier].lines[number];
   while (!line.empty()) {
     Entry head = line.front();
     bool stale = head.key != key(head.piece) || !is_there(head.piece, tier) || line_of(head.piece, tier) != number;
     bool twice = !passed.empty() && passed.back() == head;  // equal ones follow one another
-    if (!stale && !twice && may_leave(head.piece)) return true;
+    if (!stale && !twice && evictable(head.piece)) return true;
     if (!stale && !twice) passed.push_back(head);
     std::ranges::pop_heap(line, std::greater{});
     line.pop_back();
@@ -74,15 +76,15 @@ bool Order::has_head(unsigned tier, std::size_t number, const std::function<bool
 }
 
 std::vector<BlockId> Order::victims(unsigned tier, std::uint64_t needed, std::int64_t now,
-                                    const std::function<bool(BlockId)>& may_leave) {
+                                    const std::function<bool(BlockId)>& evictable) {
   auto& lines = tiers_.at(tier).lines;
   std::size_t waiting = 0;
   for (const Line& line : lines) waiting += line.size();
   if (!tiers_[tier].asked || waiting > 4 * columns_.valid.size() + 1000) fill(tier);
   std::vector<BlockId> chosen;
-  std::array<Line, 4> passed;  // and chosen: both stay in line, until they are gone
+  std::array<Line, 4> passed;  // and chosen: both remain in line, until they are gone
   std::array<bool, 4> has_one;
-  for (std::size_t i = 0; i < lines.size(); ++i) has_one[i] = has_head(tier, i, may_leave, passed[i]);
+  for (std::size_t i = 0; i < lines.size(); ++i) has_one[i] = has_head(tier, i, evictable, passed[i]);
   for (std::uint64_t covered = 0; covered < needed;) {
     std::array<Candidate, 4> heads;
     std::size_t count = 0;
@@ -97,7 +99,7 @@ std::vector<BlockId> Order::victims(unsigned tier, std::uint64_t needed, std::in
     line.pop_back();
     chosen.push_back(heads[0].id);
     covered += heads[0].bytes;
-    has_one[from] = has_head(tier, from, may_leave, passed[from]);
+    has_one[from] = has_head(tier, from, evictable, passed[from]);
   }
   for (std::size_t i = 0; i < lines.size(); ++i) {
     for (const Entry& entry : passed[i]) {

@@ -1,6 +1,6 @@
-// Who leaves a tier of the simulator first, as the decider has it. The decider looks at all candidates at every
+// Who is evicted from a tier of the simulator first, as the decider has it. The decider looks at all candidates at every
 // question; a simulation asks tens of thousands of times, so here they wait in line: within a class (clean or not,
-// visitor or not) their order does not change as time goes by, so the best of all is the best of the heads of the lines.
+// transient or not) their order does not change as time goes by, so the best of all is the best of the heads of the lines.
 #pragma once
 
 #include <array>
@@ -16,12 +16,12 @@ namespace ebbtide {
 // By piece, and owned by the simulator, which goes on changing them. Bit r stands for the tier of rank r.
 struct Columns {
   std::span<const std::uint64_t> valid;     // contents are there
-  std::span<const std::uint64_t> leaving;   // and are about to go
+  std::span<const std::uint64_t> evicting;   // and are about to go
   std::span<const std::uint64_t> nbytes;    // the room that it takes
   std::span<const std::int64_t> last_use;   // ticks
   std::span<const std::int64_t> next_use;
   std::span<const std::uint8_t> moves;      // whether it may move at all
-  std::span<const std::uint8_t> visitor;
+  std::span<const std::uint8_t> transient;
 };
 
 class Order {
@@ -29,16 +29,16 @@ class Order {
   // Throws std::invalid_argument when the columns differ in length.
   Order(const Policy& policy, const Columns& columns, unsigned n_tiers);
 
-  // Callers MUST say so when a column changed for a piece, but for what leaves or dies.
+  // Callers MUST say so when a column changed for a piece, but for what is evicted or dies.
   void changed(BlockId piece);
 
-  // Those on the tier that cover so many bytes (all that may leave when even that is too little), in order.
+  // Those on the tier that cover so many bytes (all that are evictable when even that is too little), in order.
   std::vector<BlockId> victims(unsigned tier, std::uint64_t needed, std::int64_t now,
-                               const std::function<bool(BlockId)>& may_leave);
+                               const std::function<bool(BlockId)>& evictable);
 
  private:
   struct Entry {
-    std::int64_t key;  // smaller leaves first
+    std::int64_t key;  // smaller is evicted first
     BlockId piece;
     auto operator<=>(const Entry&) const = default;
   };
@@ -55,7 +55,7 @@ class Order {
   Candidate candidate(BlockId piece, unsigned tier, std::int64_t now) const;
   void join(BlockId piece, unsigned tier);
   void fill(unsigned tier);
-  bool has_head(unsigned tier, std::size_t line, const std::function<bool(BlockId)>& may_leave, Line& passed);
+  bool has_head(unsigned tier, std::size_t line, const std::function<bool(BlockId)>& evictable, Line& passed);
 
   const Policy policy_;
   const Columns columns_;

@@ -47,7 +47,8 @@ TEST(live_bytes_may_be_four_times_the_budget_and_held_bytes_never_exceed_it) {
     for (unsigned i = 0; i < 32; ++i) CHECK(filled(blocks[i], kBlock, i));
   }
   Counters c = arena.counters();
-  CHECK(c.live == 32 * kBlock && c.held_peak <= kLimit && !c.over_budget);
+  CHECK(c.live == 32 * kBlock && c.reserved_peak <= kLimit && !c.over_budget);
+  CHECK(kBlock <= c.resident_peak && c.resident_peak <= c.reserved_peak && c.resident_byte_ns <= c.reserved_byte_ns);
   CHECK(c.faults > 0 && c.written[4] >= 24 * kBlock);
   arena.check_invariants();
   for (void* p : blocks) arena.release(p);
@@ -59,9 +60,9 @@ TEST(pages_of_a_freed_block_serve_the_next_one_of_its_size) {
   Arena& arena = make_arena(0);
   void* p = arena.allocate(8 * kMiB);
   arena.release(p);
-  CHECK(arena.counters().held == 8 * kMiB);
+  CHECK(arena.counters().reserved == 8 * kMiB);
   CHECK(arena.allocate(8 * kMiB) == p);
-  CHECK(arena.counters().held == 8 * kMiB);
+  CHECK(arena.counters().reserved == 8 * kMiB);
 }
 
 TEST(operands_stay_resident_until_the_operator_ends) {
@@ -77,12 +78,12 @@ TEST(operands_stay_resident_until_the_operator_ends) {
   CHECK(arena.state(a) == State::Clean && arena.state(b) == State::Clean);
   void* scratch = arena.allocate(8 * kMiB);
   std::vector<void*> others;
-  for (int i = 0; i < 4; ++i) {  // more than fits: only these may leave
+  for (int i = 0; i < 4; ++i) {  // more than fits: only these may be evicted
     others.push_back(arena.allocate(4 * kMiB));
     arena.release(others.back());
   }
   CHECK(arena.state(a) != State::Absent && arena.state(b) != State::Absent && arena.state(scratch) == State::Dirty);
-  arena.leave();
+  arena.exit();
   Counters c = arena.counters();
   CHECK(c.largest_operator == "op" && c.largest_operator_bytes == 28 * kMiB && !c.over_budget);
   arena.check_invariants();
@@ -102,18 +103,19 @@ TEST(a_prefetch_brings_what_there_is_room_for_and_makes_room_for_the_rest) {
     old.push_back(arena.allocate(4 * kMiB));
     fill(old.back(), 4 * kMiB, 10 + i);
   }
-  arena.enter("current", {}, Work::Itself);  // what came before it may leave
+  arena.enter("current", {}, Work::Itself);  // what came before it may be evicted
   arena.prefetch(wanted);
   for (const Operand& w : wanted) arena.fetch(w.address);
   arena.prefetch(wanted);  // nothing is left to do
-  for (unsigned i = 0; i < 3; ++i) CHECK(arena.state(wanted[i].address) == State::Clean && filled(wanted[i].address, 4 * kMiB, i));
-  arena.leave();
+  for (unsigned i = 0; i < 3; ++i)
+    CHECK(arena.state(wanted[i].address) == State::Clean && filled(wanted[i].address, 4 * kMiB, i));
+  arena.exit();
   CHECK(arena.counters().faults == 0 && !arena.counters().over_budget);
   for (unsigned i = 0; i < 3; ++i) CHECK(filled(old[i], 4 * kMiB, 10 + i));
   arena.check_invariants();
 }
 
-TEST(an_outer_operators_operands_may_leave_while_an_inner_one_runs) {
+TEST(an_outer_operators_operands_may_be_evicted_while_an_inner_one_runs) {
   Arena& arena = make_arena(16 * kMiB);
   void* a = arena.allocate(8 * kMiB);
   fill(a, 8 * kMiB, 1);
@@ -124,10 +126,10 @@ TEST(an_outer_operators_operands_may_leave_while_an_inner_one_runs) {
   fill(b, 16 * kMiB, 2);
   CHECK(arena.state(a) == State::Absent && !arena.counters().over_budget && filled(b, 16 * kMiB, 2));
   arena.release(b);
-  arena.leave();
+  arena.exit();
   CHECK(arena.counters().largest_operator == "inner");
   CHECK(filled(a, 8 * kMiB, 1));
-  arena.leave();
+  arena.exit();
   arena.check_invariants();
 }
 
@@ -136,10 +138,10 @@ TEST(what_an_inner_operator_made_counts_for_the_outer_one_too) {
   arena.enter("outer", {}, Work::Itself);
   arena.enter("inner", {}, Work::Itself);
   void* made = arena.allocate(4 * kMiB);
-  arena.leave();
+  arena.exit();
   void* scratch = arena.allocate(4 * kMiB);
   arena.release(scratch);
-  arena.leave();
+  arena.exit();
   Counters c = arena.counters();
   CHECK(c.largest_operator == "outer" && c.largest_operator_bytes == 8 * kMiB);
   arena.release(made);
@@ -154,10 +156,44 @@ TEST(an_operator_larger_than_the_budget_goes_over_it_and_says_so) {
   void* b = arena.allocate(8 * kMiB);
   fill(a, 8 * kMiB, 1);
   fill(b, 8 * kMiB, 2);
-  arena.leave();
+  arena.exit();
   Counters c = arena.counters();
   CHECK(c.over_budget && c.largest_operator_bytes == 16 * kMiB && !c.message.empty());
   CHECK(filled(a, 8 * kMiB, 1) && filled(b, 8 * kMiB, 2));
+}
+
+TEST(where_nothing_can_be_evicted_the_bytes_that_were_reserved_are_known) {
+  Arena& arena = make_arena(8 * kMiB);
+  void* pinned = arena.allocate(4 * kMiB);
+  fill(pinned, 4 * kMiB, 1);
+  arena.pin(pinned);
+  Operand none[] = {{pinned, Access::Read, 0}};
+  arena.enter("fits alone", std::span(none).first(0), Work::Itself);
+  void* a = arena.allocate(6 * kMiB);
+  arena.exit();
+  Counters c = arena.counters();
+  CHECK(c.over_budget && c.largest_operator_bytes == 6 * kMiB && c.stuck_at_bytes == 10 * kMiB);
+  arena.unpin(pinned);
+  arena.release(a);
+  arena.reset_needs();
+  CHECK(arena.counters().stuck_at_bytes == 0 && arena.counters().largest_operator_bytes == 0);
+  arena.check_invariants();
+}
+
+TEST(what_is_set_aside_for_another_process_leaves_the_arena_and_comes_back) {
+  Arena& arena = make_arena(0);
+  void* a = arena.allocate(16 * kMiB);
+  fill(a, 16 * kMiB, 1);
+  std::uint64_t bound = process_resident_bytes() + 64 * kMiB;
+  arena.set_limits(0, bound);
+  std::uint64_t before = arena.counters().arena_limit;
+  arena.set_aside(32 * kMiB, 0);
+  CHECK(arena.counters().arena_limit + 31 * kMiB <= before);
+  arena.set_aside(0, 0);
+  CHECK(arena.counters().arena_limit + 8 * kMiB >= before);
+  CHECK(anonymous_bytes(getpid()) > 16 * kMiB);
+  arena.set_limits(0, 0);
+  CHECK(filled(a, 16 * kMiB, 1));
 }
 
 // --- a write forced at every point of an eviction
@@ -174,12 +210,12 @@ void interfere(Point point, BlockId, void* argument) {
   if (point != i.point || !i.armed.exchange(false)) return;
   i.reached.release();
   // Where the mutex is held the write has to wait for it; elsewhere it must get through before the transfer goes on.
-  if (point != Point::Queued && point != Point::Closing) i.written.acquire();
+  if (point != Point::Queued && point != Point::Evicting) i.written.acquire();
 }
 }  // namespace
 
 TEST(a_write_at_any_point_of_an_eviction_is_not_lost) {
-  for (Point point : {Point::Queued, Point::BeforeChunk, Point::AfterChunk, Point::Closing}) {
+  for (Point point : {Point::Queued, Point::BeforeChunk, Point::AfterChunk, Point::Evicting}) {
     for (std::size_t n : {64 * std::size_t{1024}, 2 * kMiB, 12 * kMiB}) {
       auto* interference = new Interference;
       interference->point = point;
@@ -288,22 +324,22 @@ TEST(several_threads_touching_one_absent_block_all_see_its_bytes) {
   arena.check_invariants();
 }
 
-TEST(a_held_block_stays_and_takes_the_kernels_writes) {
+TEST(a_pinned_block_stays_and_takes_the_kernels_writes) {
   Arena& arena = make_arena(8 * kMiB);
   auto* p = static_cast<char*>(arena.allocate(4 * kMiB));
   fill(p, 4 * kMiB, 1);
   CHECK(arena.evict(p) > 0);
   int fd = open("/dev/zero", O_RDONLY);
   CHECK(arena.serves_system_calls() || (read(fd, p, 100) < 0 && errno == EFAULT));  // what the kernel says of an absent block
-  CHECK(arena.hold(p + 50));
+  CHECK(arena.pin(p + 50) == 0);
   CHECK(read(fd, p, 100) == 100);
   close(fd);
   CHECK(arena.evict(p) == 0);
   arena.release(arena.allocate(4 * kMiB));
   CHECK(arena.state(p) == State::Dirty);
-  arena.let_go(p);
+  arena.unpin(p);
   CHECK(arena.evict(p) > 0 && p[99] == 0 && p[100] != 0);
-  CHECK(!arena.hold(&arena));
+  CHECK(arena.pin(&arena) == ENOENT);
 }
 
 // --- steps and kinds
@@ -320,6 +356,25 @@ TEST(traffic_counts_for_the_kind_a_storage_turns_out_to_be) {
   arena.end_step();
   Counters c = arena.counters();
   CHECK(c.evicted[1] == 2 * kMiB && c.evicted[3] == 2 * kMiB && c.evicted[4] == 2 * kMiB && c.evicted[0] == 0);
+}
+
+TEST(what_lies_between_two_edges_of_a_step_is_never_negative_whatever_is_classified_when) {
+  Arena& arena = make_arena(0);
+  void* gradient = arena.allocate(2 * kMiB);
+  CHECK(arena.evict(gradient) > 0);  // between steps, and of no kind yet
+  Counters before = arena.begin_step();
+  CHECK(before.evicted[4] == 2 * kMiB);
+  CHECK(arena.fetch(gradient) == 0 && arena.evict(gradient) > 0);
+  arena.classify(gradient, Kind::Gradient);
+  CHECK(arena.fetch(gradient) == 0);
+  Counters after = arena.end_step();
+  CHECK(after.evicted[4] == before.evicted[4] && after.evicted[1] == 2 * kMiB);
+  CHECK(after.fetched[4] == 0 && after.fetched[1] == 4 * kMiB);
+  arena.classify(gradient, Kind::Parameter);  // what was counted stays counted
+  CHECK(arena.evict(gradient) > 0);
+  Counters next = arena.begin_step();
+  CHECK(next.evicted[1] == after.evicted[1] && next.evicted[0] == 2 * kMiB);
+  arena.end_step();
 }
 
 // --- fork
@@ -367,7 +422,7 @@ TEST(what_a_forked_child_needs_comes_back_though_training_memory_fills_the_budge
     arena.classify(weights.back(), Kind::Parameter);
     fill(weights.back(), 8 * kMiB, 10 + i);
   }
-  CHECK(arena.counters().held > 28 * kMiB);
+  CHECK(arena.counters().reserved > 28 * kMiB);
   for (void* p : data) CHECK(arena.state(p) == State::Absent);
   pid_t child = fork();
   if (child == 0) {
@@ -378,7 +433,7 @@ TEST(what_a_forked_child_needs_comes_back_though_training_memory_fills_the_budge
   int status = 0;
   waitpid(child, &status, 0);
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  CHECK(arena.counters().held_peak <= 32 * kMiB && !arena.counters().over_budget);
+  CHECK(arena.counters().reserved_peak <= 32 * kMiB && !arena.counters().over_budget);
   for (unsigned i = 0; i < 8; ++i) CHECK(filled(weights[i], 8 * kMiB, 10 + i));
   arena.check_invariants();
 }

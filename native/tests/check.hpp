@@ -8,12 +8,12 @@
 
 #include "../core/arena.hpp"
 
-#define CHECK(condition)                                                              \
-  do {                                                                                \
-    if (!(condition)) {                                                               \
+#define CHECK(condition)                                                           \
+  do {                                                                             \
+    if (!(condition)) {                                                            \
       std::fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition); \
-      std::abort();                                                                   \
-    }                                                                                 \
+      std::abort();                                                                \
+    }                                                                              \
   } while (false)
 
 struct Test {
@@ -38,6 +38,9 @@ struct Register {
 // A small arena that the fault handler guards. They are leaked, as in production: the handler may still look at one.
 ebbtide::Arena& make_arena(std::uint64_t limit, ebbtide::Options options = {});
 const char* spill_directory();
+
+// Memory areas of this process that touch these bytes.
+std::size_t memory_areas(const char* begin, std::size_t bytes);
 
 inline constexpr std::size_t kMiB = std::size_t{1} << 20;
 

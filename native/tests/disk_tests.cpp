@@ -111,3 +111,83 @@ TEST(short_transfers_are_continued) {
     CHECK(arena.evict(p) > 0 && filled(p, n, 9));
   }
 }
+
+namespace {
+// The nth read from now on brings back another bit, in its last byte; -1: every one does.
+std::atomic<int> flip_in{0};
+ssize_t read_flipped(int fd, const iovec* parts, int count, off_t offset) {
+  ssize_t n = real.preadv(fd, parts, count, offset);
+  int left = flip_in.load();
+  if (left > 0) left = flip_in.fetch_sub(1);
+  if (left == 1 || left == -1) {
+    iovec last = parts[count - 1];
+    static_cast<char*>(last.iov_base)[last.iov_len - 1] ^= 1;
+  }
+  return n;
+}
+// Writes that go astray by a page, or nowhere, and say that they went well.
+ssize_t write_astray(int fd, const iovec* parts, int count, off_t offset) {
+  return real.pwritev(fd, parts, count, offset + static_cast<off_t>(kSmallPage));
+}
+ssize_t write_nowhere(int, const iovec* parts, int count, off_t) {
+  ssize_t n = 0;
+  for (int i = 0; i < count; ++i) n += static_cast<ssize_t>(parts[i].iov_len);
+  return n;
+}
+// Its last page does not arrive.
+ssize_t write_torn(int fd, const iovec* parts, int count, off_t offset) {
+  std::vector<iovec> most(parts, parts + count);
+  most.back().iov_len -= kSmallPage;
+  ssize_t n = real.pwritev(fd, most.data(), count, offset);
+  return n < 0 ? n : n + static_cast<ssize_t>(kSmallPage);
+}
+constexpr std::size_t kSizes[] = {std::size_t{20} << 10, 8 * kMiB,
+                                  9 * kMiB + 4096};  // of small and of huge pages, several chunks
+}  // namespace
+
+TEST(one_flipped_bit_is_read_again_and_many_are_an_error) {
+  Arena& arena = make_arena(0);
+  for (std::size_t n : kSizes) {
+    void* p = arena.allocate(n);
+    fill(p, n, 5);
+    CHECK(arena.evict(p) > 0);
+    WithCalls calls({real.pwritev, read_flipped, real.fallocate});
+    flip_in = n > kMiB ? 2 : 1;  // not the first chunk
+    CHECK(arena.fetch(p) == 0 && flip_in == 0 && filled(p, n, 5));
+    CHECK(arena.evict(p) > 0);  // clean: without a write, so under the same checksum
+    flip_in = -1;
+    CHECK(arena.fetch(p) == EBADMSG && arena.state(p) == State::Absent);
+    flip_in = 0;
+    CHECK(arena.fetch(p) == 0 && filled(p, n, 5));
+    arena.check_invariants();
+  }
+}
+
+TEST(writes_that_are_lost_or_torn_or_go_astray_are_seen) {
+  for (std::size_t n : kSizes) {
+    for (auto write : {write_astray, write_nowhere, write_torn}) {
+      Arena& arena = make_arena(0);
+      void* p = arena.allocate(n);
+      fill(p, n, 6);
+      CHECK(arena.evict(p) > 0);  // so that the file holds something
+      fill(p, n, 7);
+      {
+        WithCalls calls({write, real.preadv, real.fallocate});
+        CHECK(arena.evict(p) > 0);
+      }
+      CHECK(arena.fetch(p) == EBADMSG);
+      arena.set_checksum(false);
+      CHECK(arena.fetch(p) == 0 && !filled(p, n, 7));  // as it would have been
+    }
+  }
+}
+
+TEST(what_left_without_a_checksum_comes_back_without_one) {
+  Arena& arena = make_arena(0);
+  arena.set_checksum(false);
+  void* p = arena.allocate(8 * kMiB);
+  fill(p, 8 * kMiB, 8);
+  CHECK(arena.evict(p) > 0);
+  arena.set_checksum(true);
+  CHECK(arena.fetch(p) == 0 && filled(p, 8 * kMiB, 8));
+}

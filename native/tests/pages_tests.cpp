@@ -27,6 +27,8 @@ std::vector<std::uint32_t> runs_of(const std::vector<bool>& free) {
   return lengths;
 }
 
+}  // namespace
+
 std::size_t memory_areas(const char* begin, std::size_t bytes) {
   std::ifstream maps("/proc/self/maps");
   std::size_t count = 0;
@@ -39,8 +41,6 @@ std::size_t memory_areas(const char* begin, std::size_t bytes) {
   }
   return count;
 }
-
-}  // namespace
 
 TEST(free_runs_agree_with_a_naive_count_and_give_the_best_fit) {
   constexpr std::uint32_t kSlots = 3000;
@@ -104,20 +104,19 @@ TEST(pages_of_a_region_keep_their_bytes_and_move_as_one_memory_area) {
     std::vector<Owned> owned;
     std::uint32_t pages = 0;  // made and not given back
     std::mt19937 random(5);
-    auto warm = [&] { return static_cast<std::uint32_t>(region.warm_bytes() / page); };
+    auto cached = [&] { return static_cast<std::uint32_t>(region.cached_bytes() / page); };
     auto check = [&](const Owned& o) {
       for (std::uint32_t i = 0; o.present && i < o.run.count; ++i) CHECK(*region.address(o.run.first + i) == o.bytes[i]);
     };
-    auto protect_all = [&](Run run, int protection) { must_protect(region.address(run.first), run.count * page, protection); };
     for (int step = 0; step < 3000; ++step) {
       std::size_t which = owned.empty() ? 0 : random() % owned.size();
       switch (random() % 6) {
         case 0:
         case 1: {  // a birth
           auto count = 1 + static_cast<std::uint32_t>(random() % 20);
-          std::uint32_t fresh = count - std::min(count, warm());
+          std::uint32_t fresh = count - std::min(count, cached());
           if (pages + fresh > kMostPages || owned.size() > 25) break;
-          Owned born{region.take(count), true, {}};
+          Owned born{region.allocate_pages(count, random() % 4 == 0), true, {}};
           pages += fresh;
           for (std::uint32_t i = 0; i < count; ++i) {
             born.bytes.push_back(static_cast<char>(random()));
@@ -130,10 +129,10 @@ TEST(pages_of_a_region_keep_their_bytes_and_move_as_one_memory_area) {
           if (owned.empty()) break;
           check(owned[which]);
           if (owned[which].present) {
-            protect_all(owned[which].run, PROT_READ | PROT_WRITE);
-            region.give(owned[which].run);
+            region.make_writable(owned[which].run);
+            region.free_pages(owned[which].run);
           } else {
-            region.give_place(owned[which].run);
+            region.free_address(owned[which].run);
           }
           std::swap(owned[which], owned.back());
           owned.pop_back();
@@ -141,19 +140,19 @@ TEST(pages_of_a_region_keep_their_bytes_and_move_as_one_memory_area) {
         case 3:  // it leaves
           if (owned.empty() || !owned[which].present) break;
           check(owned[which]);
-          protect_all(owned[which].run, PROT_NONE);
+          CHECK(region.make_read_only(owned[which].run));
           for (Run rest = owned[which].run; rest.count > 0;) {  // what is said to move as one is one memory area
             std::uint32_t n = region.together(rest);
             CHECK(memory_areas(region.address(rest.first), n * page) == 1);
             rest = {rest.first + n, rest.count - n};
           }
-          region.vacate(owned[which].run);
+          region.unmap(owned[which].run);
           owned[which].present = false;
           break;
         case 4: {  // it comes back, or the read fails
           if (owned.empty() || owned[which].present) break;
           Owned& o = owned[which];
-          std::uint32_t fresh = o.run.count - std::min(o.run.count, warm());
+          std::uint32_t fresh = o.run.count - std::min(o.run.count, cached());
           if (pages + fresh > kMostPages) break;
           region.begin_fill(o.run);
           pages += fresh;
@@ -167,16 +166,28 @@ TEST(pages_of_a_region_keep_their_bytes_and_move_as_one_memory_area) {
           break;
         }
         default:
-          if (random() % 20 == 0) pages -= static_cast<std::uint32_t>(region.release(1 + random() % (5 * page)) / page);
+          if (random() % 20 == 0) pages -= static_cast<std::uint32_t>(region.release_cached(1 + random() % (5 * page)) / page);
+          if (random() % 40 == 0) {
+            std::uint64_t areas = region.areas();
+            auto merged = static_cast<std::uint32_t>(region.merge_areas() / page);
+            CHECK(merged == 0 ? region.areas() == areas : region.areas() < areas);
+            pages -= merged;
+          }
           if (random() % 60 == 0 && !owned.empty() && owned[which].present) {
-            region.discard(owned[which].run);
+            auto areas = static_cast<int>(region.areas());
+            int more = region.areas_more_without(owned[which].run);
+            region.decommit(owned[which].run);
+            CHECK(static_cast<int>(region.areas()) == areas + more);
             pages -= owned[which].run.count;
             owned[which].present = false;
           }
       }
       std::uint32_t present = 0;
       for (const Owned& o : owned) present += o.present ? o.run.count : 0;
-      CHECK(present + warm() == pages);
+      CHECK(present + cached() == pages);
+      if (step % 7 != 0) continue;
+      auto areas = memory_areas(region.address(0), kPlaces * page);  // as many as are counted, but what the kernel merged
+      CHECK(areas <= region.areas() && region.areas() <= areas + areas / 4 + 8);
     }
     for (const Owned& o : owned) check(o);
   }
@@ -184,22 +195,22 @@ TEST(pages_of_a_region_keep_their_bytes_and_move_as_one_memory_area) {
 
 TEST(a_region_reuses_warm_pages_where_they_lie) {
   Region region(200 * kHugePage, kHugePage, {spill_directory()});
-  Run big = region.take(30);
+  Run big = region.allocate_pages(30);
   *region.address(big.first) = 7;
-  region.give(big);
-  Run part = region.take(10);
-  CHECK(part.first == big.first && *region.address(part.first) == 7 && region.warm_bytes() == 20 * kHugePage);
-  Run more = region.take(25);  // twenty warm ones and five new
-  CHECK(region.warm_bytes() == 0);
-  region.give(part);
-  region.give(more);
-  CHECK(region.warm_bytes() == 35 * kHugePage);
+  region.free_pages(big);
+  Run part = region.allocate_pages(10);
+  CHECK(part.first == big.first && *region.address(part.first) == 7 && region.cached_bytes() == 20 * kHugePage);
+  Run more = region.allocate_pages(25);  // twenty cached ones and five new
+  CHECK(region.cached_bytes() == 0);
+  region.free_pages(part);
+  region.free_pages(more);
+  CHECK(region.cached_bytes() == 35 * kHugePage);
 }
 
 TEST(small_pages_are_made_by_windows) {
   Region region(4 * kHugePage, kSmallPage, {spill_directory()});
-  CHECK(region.grow(kHugePage + 1) && region.warm_bytes() == 2 * kHugePage);
-  Run run = region.take(2 * kHugePage / kSmallPage);
+  CHECK(region.grow(kHugePage + 1) && region.cached_bytes() == 2 * kHugePage);
+  Run run = region.allocate_pages(2 * kHugePage / kSmallPage);
   std::vector<unsigned char> present(run.count);
   CHECK(mincore(region.address(run.first), 2 * kHugePage, present.data()) == 0);
   std::ifstream thp("/sys/kernel/mm/transparent_hugepage/enabled");
@@ -208,7 +219,7 @@ TEST(small_pages_are_made_by_windows) {
   if (modes.find("[never]") == std::string::npos && !modes.empty()) {
     CHECK(std::ranges::count_if(present, [](unsigned char p) { return (p & 1) != 0; }) == run.count);
   }
-  region.give(run);
-  CHECK(region.release(2 * kHugePage) == 2 * kHugePage && region.warm_bytes() == 0);
+  region.free_pages(run);
+  CHECK(region.release_cached(2 * kHugePage) == 2 * kHugePage && region.cached_bytes() == 0);
   CHECK(!region.grow(64 * kHugePage));
 }

@@ -1,4 +1,4 @@
-// Online policies in the arena: what leaves as they say, and comes back whole. The decider alone is in pieces.cpp.
+// Online policies in the arena: what is evicted as they say, and comes back whole. The decider alone is in pieces.cpp.
 #include <thread>
 #include <vector>
 
@@ -14,19 +14,19 @@ TEST(under_evict_all_an_operand_leaves_when_its_outermost_operator_has_ended) {
   const Operand operands[] = {{p, Access::Read}};
   arena.enter("outer", operands, Work::Itself);
   arena.enter("inner", operands, Work::Itself);
-  arena.leave();
+  arena.exit();
   CHECK(arena.state(p) == State::Dirty);
-  arena.leave();
+  arena.exit();
   CHECK(arena.state(p) == State::Writing || arena.state(p) == State::Absent);
   CHECK(filled(p, 4 * kMiB, 1));
   while (arena.state(p) == State::Writing) std::this_thread::yield();
   arena.enter("again", operands, Work::Itself);
-  arena.leave();  // clean: gone at once
+  arena.exit();  // clean: gone at once
   CHECK(arena.state(p) == State::Absent && arena.counters().written[4] == 4 * kMiB);
   arena.check_invariants();
-  arena.set_limits(0, 0);  // without a bound nothing has to leave
+  arena.set_limits(0, 0);  // without a bound nothing has to be evicted
   arena.enter("unbounded", operands, Work::Itself);
-  arena.leave();
+  arena.exit();
   CHECK(arena.state(p) == State::Clean && filled(p, 4 * kMiB, 1));
 }
 
@@ -34,19 +34,19 @@ TEST(under_first_touch_what_found_room_stays_and_visitors_go) {
   Arena& arena = make_arena(16 * kMiB);
   arena.set_policy(*find_policy("first-touch"));
   std::vector<void*> blocks;
-  for (unsigned i = 0; i < 4; ++i) {  // the first to come is forced out by the third, which is a visitor from birth
+  for (unsigned i = 0; i < 4; ++i) {  // the first to come is forced out by the third, which is transient from birth
     blocks.push_back(arena.allocate(6 * kMiB));
     fill(blocks.back(), 6 * kMiB, i);
   }
   auto use = [&](unsigned i) {
     const Operand operands[] = {{blocks[i], Access::Read}};
     arena.enter("op", operands, Work::Itself);
-    arena.leave();
+    arena.exit();
   };
   for (int round = 0; round < 3; ++round) {
     for (unsigned i : {1, 0, 2, 3}) use(i);
   }
-  CHECK(arena.state(blocks[1]) == State::Dirty);  // older than all others, and never left
+  CHECK(arena.state(blocks[1]) == State::Dirty);  // older than all others, and never evicted
   for (unsigned i = 0; i < 4; ++i) CHECK(filled(blocks[i], 6 * kMiB, i));
   CHECK(!arena.counters().over_budget);
   arena.check_invariants();
@@ -60,7 +60,7 @@ TEST(under_reactive_three_of_four_accesses_do_not_count) {
   auto use = [&](void* p) {
     const Operand operands[] = {{p, Access::Read}};
     arena.enter("op", operands, Work::Itself);
-    arena.leave();
+    arena.exit();
   };
   for (void* p : {blocks[0], blocks[0], blocks[0], blocks[1]}) use(p);  // the fourth is seen
   void* last = arena.allocate(8 * kMiB);

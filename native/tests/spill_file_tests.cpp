@@ -180,7 +180,8 @@ TEST(space_is_reserved_in_every_file_for_its_stripes) {
     std::uint64_t sum = 0;
     for (std::uint64_t bytes : seen.reserved) sum += bytes;
     CHECK(sum == file.reserved());
-    for (std::uint64_t bytes : seen.reserved) CHECK(bytes + SpillFile::kStripe >= sum / 3 && bytes <= sum / 3 + SpillFile::kStripe);
+    for (std::uint64_t bytes : seen.reserved)
+      CHECK(bytes + SpillFile::kStripe >= sum / 3 && bytes <= sum / 3 + SpillFile::kStripe);
   }
 }
 
@@ -230,4 +231,28 @@ TEST(an_arena_over_two_directories_names_the_full_one_and_moves_to_both) {
     CHECK(seen.fds.size() == 2 && std::ranges::max(seen.writes[0]) > 0 && std::ranges::max(seen.writes[1]) > 0);
   }
   arena.check_invariants();
+}
+
+// As os.closerange does it, and as the next file that is opened then has the number.
+TEST(a_descriptor_that_somebody_closed_is_an_error_and_another_file_of_its_number_is_left_alone) {
+  std::string directory = spill_directory();
+  char* page = static_cast<char*>(aligned_alloc(kSmallPage, kSmallPage));
+  std::memset(page, 7, kSmallPage);
+  iovec part;
+  auto whole = [&] { return part = {page, kSmallPage}, &part; };
+  int fd = dup(0), other;
+  close(fd);  // the lowest that is free: the file's
+  {
+    SpillFile file({directory});
+    CHECK(file.reserve(kMiB) == 0 && file.write(whole(), 1, 0) == 0 && file.read(whole(), 1, 0) == 0);
+    close(fd);
+    CHECK(file.read(whole(), 1, 0) == EBADF && file.reserve(1024 * kMiB) == EBADF);
+    other = open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    CHECK(other == fd);
+    CHECK(file.write(whole(), 1, 0) == EBADF && file.read(whole(), 1, 0) == EBADF && file.reserve(1024 * kMiB) == EBADF);
+    CHECK(lseek(other, 0, SEEK_END) == 0);
+  }
+  CHECK(fcntl(other, F_GETFD) != -1);  // nor was it closed with the spill file
+  close(other);
+  free(page);
 }

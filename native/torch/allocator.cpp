@@ -16,7 +16,7 @@ ArenaAllocator* allocator = nullptr;
 void report(void* pointer, std::int64_t change) {
   if (!c10::memoryProfilingEnabled()) return;
   Counters c = arena->counters();
-  c10::reportMemoryUsageToProfiler(pointer, change, c.live, c.held, kCpu);
+  c10::reportMemoryUsageToProfiler(pointer, change, c.live, c.reserved, kCpu);
 }
 
 }  // namespace

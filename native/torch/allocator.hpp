@@ -42,10 +42,4 @@ ArenaAllocator* the_allocator();
 // Makes the arena and puts the allocator in place, once. Throws ArenaError.
 void install_allocator(const Options& options);
 
-// Moves a storage born elsewhere into the arena: (bytes, "") or (0, why it was left alone).
-std::pair<std::uint64_t, std::string> adopt(c10::StorageImpl& storage);
-
-// torch keeps the deleter of a sliced UntypedStorage to itself; this reads it off one.
-void learn_slice_deleter(const c10::StorageImpl& slice);
-
 }  // namespace ebbtide

@@ -12,26 +12,29 @@
 #include <span>
 
 #include "operands.hpp"
+#include "operator_rules.hpp"
 #include "recorder.hpp"
 
 namespace ebbtide {
 
 namespace {
 
-// Small elements share a group. The same for every budget: a step's ticks must not depend on it.
-constexpr std::uint64_t kGroupBytes = std::uint64_t{256} << 10;
-
 std::unordered_map<c10::OperatorName, c10::SafeKernelFunction>& originals() {
   static auto* kernels = new std::unordered_map<c10::OperatorName, c10::SafeKernelFunction>;
   return *kernels;
 }
 
-std::size_t longest_list(at::ArrayRef<c10::IValue> arguments) {
-  std::size_t longest = 0;
+// The length of all lists but those that are empty (of what this optimizer does without); 0 where they differ, which the
+// kernel refuses, or there are none.
+std::size_t common_length(at::ArrayRef<c10::IValue> arguments) {
+  std::size_t common = 0;
   for (const c10::IValue& argument : arguments) {
-    if (argument.isTensorList()) longest = std::max(longest, argument.toListRef().size());
+    std::size_t length = argument.isTensorList() ? argument.toListRef().size() : 0;
+    if (length == 0 || length == common) continue;
+    if (common != 0) return 0;
+    common = length;
   }
-  return longest;
+  return common;
 }
 
 bool is_none(const c10::FunctionSchema& schema, at::ArrayRef<c10::IValue> arguments, const char* name) {
@@ -39,18 +42,13 @@ bool is_none(const c10::FunctionSchema& schema, at::ArrayRef<c10::IValue> argume
   return index.has_value() && arguments[static_cast<std::size_t>(*index)].isNone();
 }
 
-// By their schemas fused optimizers write to the gradients, which they do where they unscale them, and nowhere else.
-Access access_in(const c10::FunctionSchema& schema, at::ArrayRef<c10::IValue> arguments, std::size_t a) {
-  if (schema.arguments()[a].name() == "grads" && is_none(schema, arguments, "grad_scale")) return Access::Read;
-  return access_of(schema.arguments()[a]);
-}
-
 // The storages that element `i` of the lists needs.
-void collect_element(const c10::FunctionSchema& schema, at::ArrayRef<c10::IValue> arguments, std::size_t i,
-                     std::size_t length, std::vector<Operand>& into) {
+void collect_element(const c10::FunctionSchema& schema, at::ArrayRef<c10::IValue> arguments, std::size_t i, std::size_t length,
+                     std::vector<Operand>& into) {
+  std::vector<Use> uses = uses_of(schema, is_none(schema, arguments, "grad_scale"));
   for (std::size_t a = 0; a < arguments.size(); ++a) {
     if (!arguments[a].isTensorList() || arguments[a].toListRef().size() != length) continue;
-    collect_operands(arguments[a].toListRef()[i], {access_in(schema, arguments, a)}, into);
+    collect_operands(arguments[a].toListRef()[i], uses[a], into);
   }
 }
 
@@ -67,7 +65,7 @@ struct InOperator {
     the_watch()->enter(name, operands, Work::InGroups);
     if (the_watch()->records()) the_watch()->describe("", phase_now());
   }
-  ~InOperator() { the_watch()->leave(); }
+  ~InOperator() { the_watch()->exit(); }
 };
 
 // Elements [begin, end) of the lists, and their storages.
@@ -97,12 +95,12 @@ void by_groups(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   const c10::SafeKernelFunction& original = originals().at(op.operator_name());
   std::size_t count = op.schema().arguments().size();
   auto arguments = torch::jit::last(*stack, count);
-  std::size_t length = longest_list(arguments);
+  std::size_t length = common_length(arguments);
   if (length == 0 || !the_watch()->on()) return original.callBoxed(op, keys, stack);
   TORCH_INTERNAL_ASSERT(op.schema().returns().empty());
   const char* name = op.schema().name().c_str();
   for (Group group = group_from(0, op.schema(), arguments, length); group.begin < length;) {
-    InOperator held(name, group.operands);
+    InOperator in_operator(name, group.operands);
     Group next = group_from(group.end, op.schema(), arguments, length);
     the_watch()->prefetch(next.operands);  // on its way while this one computes
     torch::jit::Stack pieces;

@@ -5,11 +5,17 @@
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <cerrno>
+#include <cstring>
+
 #include "../core/fault.hpp"
-#include "lent.hpp"
+#include "holders.hpp"
+#include "collective_pins.hpp"
 #include "operands.hpp"
+#include "operator_rules.hpp"
 #include "plain_recorder.hpp"
 #include "recorder.hpp"
+#include "recording_columns.hpp"
 
 namespace py = pybind11;
 
@@ -34,8 +40,8 @@ py::tuple as_tuple(const std::array<T, N>& values) {
   return result;
 }
 
-void start(const std::vector<std::string>& spill_dirs, std::uint64_t arena_bytes, std::uint64_t process_bytes, std::size_t min_bytes,
-           unsigned io_threads, std::int64_t watchdog_ns, double chaos_rate, std::uint64_t chaos_seed,
+void start(const std::vector<std::string>& spill_dirs, std::uint64_t arena_bytes, std::uint64_t process_bytes,
+           std::size_t min_bytes, unsigned io_threads, std::int64_t watchdog_ns, double chaos_rate, std::uint64_t chaos_seed,
            const std::string& policy, bool userfaultfd) {
   const Policy* chosen = find_policy(policy);
   if (chosen == nullptr) throw std::invalid_argument("no such policy: " + policy);
@@ -44,7 +50,7 @@ void start(const std::vector<std::string>& spill_dirs, std::uint64_t arena_bytes
     options.spill_directories = spill_dirs;
     options.io_threads = io_threads;
     options.userfault = userfaultfd;
-    options.every_tick = [] { install_fault_handler(*the_arena()); };
+    options.on_governor_wake = [] { install_fault_handler(*the_arena()); };
     install_allocator(options);
     watch_arena();
     install_recorder();
@@ -63,88 +69,43 @@ void start(const std::vector<std::string>& spill_dirs, std::uint64_t arena_bytes
   arena().set_limits(arena_bytes, process_bytes);
 }
 
-py::dict counters() {
-  Counters c = arena().counters();
+py::dict as_dict(const Counters& c) {
   py::dict d;
   d["live_bytes"] = c.live;
   d["resident_bytes"] = c.resident;
   d["clean_bytes"] = c.clean;
   d["dirty_bytes"] = c.dirty;
-  d["held_bytes"] = c.held;
+  d["reserved_bytes"] = c.reserved;
   d["arena_limit_bytes"] = c.arena_limit;
   d["process_limit_bytes"] = c.process_limit;
-  d["rest_bytes"] = c.rest;
+  d["unmanaged_bytes"] = c.unmanaged;
   d["spill_bytes"] = c.spill;
   d["blocks"] = c.blocks;
   d["live_peak_bytes"] = c.live_peak;
-  d["held_peak_bytes"] = c.held_peak;
-  d["held_byte_ns"] = c.held_byte_ns;
-  d["held_ns"] = c.held_ns;
+  d["reserved_peak_bytes"] = c.reserved_peak;
+  d["resident_peak_bytes"] = c.resident_peak;
+  d["reserved_byte_ns"] = c.reserved_byte_ns;
+  d["resident_byte_ns"] = c.resident_byte_ns;
+  d["measured_ns"] = c.measured_ns;
   d["evicted_bytes"] = as_tuple(c.evicted);
   d["fetched_bytes"] = as_tuple(c.fetched);
   d["written_bytes"] = as_tuple(c.written);
-  d["stall_room_ns"] = c.stall_ns[static_cast<std::size_t>(Stall::Room)];
+  d["stall_capacity_ns"] = c.stall_ns[static_cast<std::size_t>(Stall::Capacity)];
   d["stall_late_ns"] = c.stall_ns[static_cast<std::size_t>(Stall::LatePrefetch)];
   d["stall_fetch_ns"] = c.stall_ns[static_cast<std::size_t>(Stall::DemandFetch)];
   d["fetching_ns"] = c.copy_ns[0];
   d["evicting_ns"] = c.copy_ns[1];
   d["faults"] = c.faults;
   d["cancelled"] = c.cancelled;
+  d["looked_at"] = c.looked_at;
+  d["memory_areas"] = c.areas;
   d["largest_operator_bytes"] = c.largest_operator_bytes;
+  d["largest_operator_used"] = c.largest_operator_used;
+  d["largest_operand_bytes"] = c.largest_operand;
   d["largest_operator"] = c.largest_operator;
+  d["stuck_at_bytes"] = c.stuck_at_bytes;
   d["over_budget"] = c.over_budget;
   d["message"] = c.message;
-  return d;
-}
-
-// One column of a table of records; kNever becomes -1.
-template <typename Record, typename F>
-py::array_t<std::int64_t> column(const std::vector<Record>& records, F field) {
-  py::array_t<std::int64_t> values(static_cast<py::ssize_t>(records.size()));
-  auto out = values.mutable_unchecked<1>();
-  for (std::size_t i = 0; i < records.size(); ++i) {
-    auto value = field(records[i]);
-    bool never = std::is_same_v<decltype(value), std::uint32_t> && static_cast<std::uint64_t>(value) == kNever;
-    out(static_cast<py::ssize_t>(i)) = never ? -1 : static_cast<std::int64_t>(value);
-  }
-  return values;
-}
-
-py::dict take_recording() {
-  Recording r = watch().take_recording();
-  py::dict d;
-  d["time_ns"] = r.time_ns;
-  d["stalled_ns"] = r.stalled_ns;
-  d["names"] = r.names;
-  d["tick_name"] = column(r.ticks, [](auto& t) { return t.name; });
-  d["tick_module"] = column(r.ticks, [](auto& t) { return t.module; });
-  d["tick_arguments"] = column(r.ticks, [](auto& t) { return t.arguments; });
-  d["tick_depth"] = column(r.ticks, [](auto& t) { return t.depth; });
-  d["tick_phase"] = column(r.ticks, [](auto& t) { return static_cast<int>(t.phase); });
-  d["tick_begin_ns"] = column(r.ticks, [](auto& t) { return t.begin_ns; });
-  d["tick_stalled_ns"] = column(r.ticks, [](auto& t) { return t.stalled_ns; });
-  d["tick_held"] = column(r.ticks, [](auto& t) { return t.held; });
-  d["serial"] = column(r.storages, [](auto& s) { return s.serial; });
-  d["nbytes"] = column(r.storages, [](auto& s) { return s.nbytes; });
-  d["kind"] = column(r.storages, [](auto& s) { return static_cast<int>(s.kind); });
-  d["birth"] = column(r.storages, [](auto& s) { return s.birth; });
-  d["allocation"] = column(r.storages, [](auto& s) { return s.allocation; });
-  d["death"] = column(r.storages, [](auto& s) { return s.death; });
-  d["scratch"] = column(r.storages, [](auto& s) { return static_cast<int>(s.scratch); });
-  d["thread"] = column(r.storages, [](auto& s) { return s.thread; });
-  d["freed_after"] = column(r.storages, [](auto& s) { return s.freed_after; });
-  d["module"] = column(r.storages, [](auto& s) { return s.module; });
-  d["use_storage"] = column(r.uses, [](auto& u) { return u.storage; });
-  d["use_first"] = column(r.uses, [](auto& u) { return u.first; });
-  d["use_last"] = column(r.uses, [](auto& u) { return u.last; });
-  d["use_access"] = column(r.uses, [](auto& u) { return static_cast<int>(u.access); });
-  d["use_moved"] = column(r.uses, [](auto& u) { return u.moved; });
-  d["span_storage"] = column(r.spans, [](auto& s) { return s.storage; });
-  d["span_tick"] = column(r.spans, [](auto& s) { return s.tick; });
-  d["span_lane"] = column(r.spans, [](auto& s) { return static_cast<int>(s.lane); });
-  d["span_asked_ns"] = column(r.spans, [](auto& s) { return s.asked_ns; });
-  d["span_begin_ns"] = column(r.spans, [](auto& s) { return s.begin_ns; });
-  d["span_end_ns"] = column(r.spans, [](auto& s) { return s.end_ns; });
   return d;
 }
 
@@ -155,32 +116,44 @@ std::uint32_t small(std::int64_t value) {
   return value == -1 ? kNever : static_cast<std::uint32_t>(value);
 }
 
-std::size_t load_schedule(const Column& tick_ns, const Column& room, const Column& nbytes, const Column& serial, const Column& birth,
-                          const Column& allocations, const Column& use_storage, const Column& use_tick,
+std::size_t load_schedule(const Column& tick_ns, const Column& headroom, const Column& nbytes, const Column& serial,
+                          const Column& birth, const Column& allocations, const Column& use_storage, const Column& use_tick,
                           const Column& command_tick, const Column& command_verb, const Column& command_storage,
                           const Column& command_earliest) {
   auto in_step = [](const Column& c) { return std::span<const std::int64_t>(c.data(), static_cast<std::size_t>(c.size())); };
   auto same = [](const Column& a, const Column& b) {
-    if (a.ndim() != 1 || b.ndim() != 1 || a.size() != b.size()) throw std::invalid_argument("not a schedule: columns differ in length");
+    if (a.ndim() != 1 || b.ndim() != 1 || a.size() != b.size())
+      throw std::invalid_argument("not a schedule: columns differ in length");
   };
   same(nbytes, serial), same(nbytes, birth), same(use_storage, use_tick);
   same(command_tick, command_verb), same(command_tick, command_storage), same(command_tick, command_earliest);
   Schedule s;
   s.tick_ns.assign(tick_ns.data(), tick_ns.data() + tick_ns.size());
   s.n_ticks = small(tick_ns.size() - 1);
-  for (std::int64_t bytes : in_step(room)) s.room.push_back(static_cast<std::uint64_t>(std::max<std::int64_t>(bytes, 0)));
+  for (std::int64_t bytes : in_step(headroom)) s.headroom.push_back(static_cast<std::uint64_t>(std::max<std::int64_t>(bytes, 0)));
   for (py::ssize_t i = 0; i < nbytes.size(); ++i) {
-    s.storages.push_back({.nbytes = static_cast<std::uint64_t>(nbytes.at(i)), .serial = static_cast<std::uint64_t>(serial.at(i)),
-                          .birth = small(birth.at(i)), .uses = {}});
+    s.storages.push_back({.nbytes = static_cast<std::uint64_t>(nbytes.at(i)),
+                          .serial = static_cast<std::uint64_t>(serial.at(i)),
+                          .birth = small(birth.at(i)),
+                          .uses = {}});
   }
   for (std::int64_t storage : in_step(allocations)) s.allocations.push_back(small(storage));
-  for (py::ssize_t i = 0; i < use_storage.size(); ++i) s.storages.at(small(use_storage.at(i))).uses.push_back(small(use_tick.at(i)));
+  for (py::ssize_t i = 0; i < use_storage.size(); ++i)
+    s.storages.at(small(use_storage.at(i))).uses.push_back(small(use_tick.at(i)));
   for (py::ssize_t i = 0; i < command_tick.size(); ++i) {
-    if (command_verb.at(i) < 0 || command_verb.at(i) > 2) throw std::invalid_argument("not a schedule: no such verb");
+    if (command_verb.at(i) < 0 || static_cast<std::size_t>(command_verb.at(i)) >= kVerbNames.size())
+      throw std::invalid_argument("not a schedule: no such verb");
     s.commands.push_back({small(command_tick.at(i)), static_cast<Verb>(command_verb.at(i)), small(command_storage.at(i)),
                           small(command_earliest.at(i))});
   }
   return arena().load_schedule(std::move(s));
+}
+
+std::vector<std::pair<int, bool>> uses_by_argument(const std::string& name, const std::string& overload, bool leaves_gradients) {
+  std::vector<std::pair<int, bool>> uses;
+  for (const Use& use : uses_of(schema_of(name, overload), leaves_gradients))
+    uses.emplace_back(static_cast<int>(use.access), use.overwrites);
+  return uses;
 }
 
 void watch_without_arena() {
@@ -194,23 +167,26 @@ void unwatch() {
   if (the_arena() == nullptr && the_watch() != nullptr) install_plain_recorder().watch(false);
 }
 
-void begin_step(bool record) {
+py::dict begin_step(bool record) {
   forget_nodes();
   enter_optimizer(false);
   if (record) install_recorder();
-  watch().begin_step(record);
+  return as_dict(watch().begin_step(record));
 }
 
-void end_step(bool completed) {
-  take_back();
-  watch().end_step(completed);
+py::dict end_step(bool completed) {
+  unpin_last_step();
+  Counters after = watch().end_step(completed);
   if (the_arena() == nullptr) remove_recorder();
+  return as_dict(after);
 }
 
 void classify(const std::vector<at::Tensor>& tensors, std::size_t kind) {
   if (kind >= kKinds) throw std::invalid_argument("no such kind");
   for (const at::Tensor& tensor : tensors) {
-    if (const void* p = watched_storage(tensor)) watch().classify(p, static_cast<Kind>(kind));
+    for_each_part(tensor, [&](const at::Tensor& part) {
+      if (const void* p = watched_storage(part)) watch().classify(p, static_cast<Kind>(kind));
+    });
   }
 }
 
@@ -218,7 +194,9 @@ std::uint64_t evict(const std::vector<at::Tensor>& tensors) {
   py::gil_scoped_release unlocked;
   std::uint64_t bytes = 0;
   for (const at::Tensor& tensor : tensors) {
-    if (const void* p = managed_storage(tensor)) bytes += arena().evict(p);
+    for_each_part(tensor, [&](const at::Tensor& part) {
+      if (const void* p = managed_storage(part)) bytes += arena().evict(p);
+    });
   }
   return bytes;
 }
@@ -233,7 +211,13 @@ bool is_resident(const at::Tensor& tensor) {
 }  // namespace
 
 PYBIND11_MODULE(_torch, m) {
-  m.attr("KINDS") = py::make_tuple("parameter", "gradient", "optimizer_state", "activation", "other");
+  m.attr("KINDS") = as_tuple(kKindNames);
+  m.attr("PHASES") = as_tuple(kPhaseNames);
+  m.attr("LANES") = as_tuple(kLaneNames);
+  m.attr("VERBS") = as_tuple(kVerbNames);
+  m.attr("ACCESSES") = as_tuple(kAccessNames);
+  m.attr("MANAGED_BYTES") = kManagedBytes;
+  m.attr("GROUP_BYTES") = kGroupBytes;
   m.def("start", &start, py::kw_only(), py::arg("spill_dirs"), py::arg("arena_bytes"), py::arg("process_bytes"),
         py::arg("min_bytes"), py::arg("io_threads"), py::arg("watchdog_ns"), py::arg("chaos_rate"), py::arg("chaos_seed"),
         py::arg("policy"), py::arg("userfaultfd"));
@@ -242,46 +226,72 @@ PYBIND11_MODULE(_torch, m) {
     arena().set_chaos(0.0, 0);
     the_allocator()->on = false;
   });
-  m.def("set_limits",
-        [](std::uint64_t arena_bytes, std::uint64_t process_bytes) {
-          py::gil_scoped_release unlocked;
-          arena().set_limits(arena_bytes, process_bytes);
-        },
-        py::kw_only(), py::arg("arena_bytes"), py::arg("process_bytes"));
-  m.attr("VERBS") = py::make_tuple("leave", "write", "fetch");
+  m.def("set_checksum", [](bool on) { arena().set_checksum(on); }, py::arg("on"));
+  m.def(
+      "set_limits",
+      [](std::uint64_t arena_bytes, std::uint64_t process_bytes) {
+        py::gil_scoped_release unlocked;
+        arena().set_limits(arena_bytes, process_bytes);
+      },
+      py::kw_only(), py::arg("arena_bytes"), py::arg("process_bytes"));
   m.def("watch", &watch_without_arena);
   m.def("unwatch", &unwatch);
   m.def("notice", [](const std::vector<at::Tensor>& tensors) {
-    for (const at::Tensor& tensor : tensors) watched_storage(tensor);
+    for (const at::Tensor& tensor : tensors) for_each_part(tensor, [](const at::Tensor& part) { watched_storage(part); });
   });
   m.def("begin_step", &begin_step, py::kw_only(), py::arg("record") = false);
   m.def("end_step", &end_step, py::kw_only(), py::arg("completed") = true);
   m.def("enter_module", [](const std::string& name) { return watch().enter_module(name.c_str()); });
   m.def("back_to_module", [](std::uint32_t number) { watch().enter_module(number); });
   m.def("enter_optimizer", &enter_optimizer);
-  m.def("take_recording", &take_recording);
-  m.def("load_schedule", &load_schedule, py::kw_only(), py::arg("tick_ns"), py::arg("room"), py::arg("nbytes"), py::arg("serial"),
-        py::arg("birth"), py::arg("allocations"), py::arg("use_storage"), py::arg("use_tick"), py::arg("command_tick"),
-        py::arg("command_verb"), py::arg("command_storage"), py::arg("command_earliest"));
+  m.def("take_recording", [] { return as_columns(watch().take_recording()); });
+  m.def("load_schedule", &load_schedule, py::kw_only(), py::arg("tick_ns"), py::arg("headroom"), py::arg("nbytes"),
+        py::arg("serial"), py::arg("birth"), py::arg("allocations"), py::arg("use_storage"), py::arg("use_tick"),
+        py::arg("command_tick"), py::arg("command_verb"), py::arg("command_storage"), py::arg("command_earliest"));
+  m.def("touches_nothing",
+        [](const std::string& name, const std::string& overload) { return touches_nothing(schema_of(name, overload)); });
+  m.def("over_lists", &over_lists);
+  m.def("uses_of", &uses_by_argument);
   m.def("unload_schedules", [] { arena().unload_schedules(); });
   m.def("followed", [] { return arena().followed(); });
   m.def("classify", &classify, py::arg("tensors"), py::arg("kind"));
-  m.def("counters", &counters);
+  m.def("counters", [] { return as_dict(arena().counters()); });
   m.def("reset_peaks", [] { arena().reset_peaks(); });
-  m.def("remeasure_rest", [] { arena().remeasure_rest(); });
+  m.def(
+      "set_aside",
+      [](std::uint64_t bytes, int process) {
+        py::gil_scoped_release unlocked;
+        arena().set_aside(bytes, process);
+      },
+      py::arg("bytes"), py::arg("process") = 0);
+  m.def("reset_needs", [] { arena().reset_needs(); });
+  m.def("remeasure_unmanaged", [] { arena().remeasure_unmanaged(); });
   m.def("is_managed", [](const at::Tensor& tensor) { return the_arena() != nullptr && managed_storage(tensor) != nullptr; });
   m.def("is_resident", &is_resident);
   m.def("evict", &evict);
-  m.def("hold", [](std::uintptr_t address) {
+  m.def("pin", [](std::uintptr_t address) {
     auto* p = reinterpret_cast<const void*>(address);
-    if (the_arena() == nullptr || the_arena()->in_child() || !the_arena()->contains(p)) return false;
-    py::gil_scoped_release unlocked;
-    return the_arena()->hold(p);
+    if (the_arena() == nullptr || !the_arena()->contains(p)) return false;
+    if (the_arena()->in_child()) install_fault_handler(*the_arena());
+    int error = 0;
+    {
+      py::gil_scoped_release unlocked;
+      error = the_arena()->pin(p);
+    }
+    if (error != 0 && error != ENOENT) {
+      throw std::runtime_error(
+          "ebbtide: a tensor cannot be read back from the spill directory: " + std::string(std::strerror(error)) +
+          ". What it held is lost; go on from a checkpoint, with another directory (--spill DIR)");
+    }
+    return error == 0 && !the_arena()->in_child();
   });
-  m.def("let_go", [](std::uintptr_t address) {
-    if (!arena().in_child()) arena().let_go(reinterpret_cast<const void*>(address));
+  m.def("unpin", [](std::uintptr_t address) {
+    if (!arena().in_child()) arena().unpin(reinterpret_cast<const void*>(address));
   });
-  m.def("adopt", [](const at::Tensor& tensor) { return adopt(*tensor.storage().unsafeGetStorageImpl()); });
+  m.def("adopt_all", [](const py::list& objects, const py::list& owners, const py::list& locals) {
+    Adopted adopted = adopt_all(objects.ptr(), owners.ptr(), locals.ptr());
+    return std::pair(adopted.bytes, adopted.left_alone);
+  });
   m.def("install_fault_handler", [] { return install_fault_handler(arena()); });
 }
 

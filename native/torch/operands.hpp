@@ -1,6 +1,8 @@
 // The storages behind an operator's arguments.
 #pragma once
 
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseTensorImpl.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
@@ -16,7 +18,8 @@ namespace ebbtide {
 // The managed storage behind a tensor, or null. Reads the pointer, never the bytes; materializes nothing.
 inline const void* managed_storage(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) return nullptr;
-  const void* pointer = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
+  const void* pointer =
+      tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
   return pointer != nullptr && the_arena() != nullptr && the_arena()->contains(pointer) ? pointer : nullptr;
 }
 
@@ -32,12 +35,33 @@ struct Use {
   bool overwrites = false;
 };
 
+// The dense tensors that a tensor is made of: itself, or the indices and values of a sparse one, of any layout. (Nested
+// and quantized ones have a storage. One of oneDNN's layout has memory of its own, which no allocator of ours made.)
+template <typename Visit>
+void for_each_part(const at::Tensor& tensor, Visit visit) {
+  if (!tensor.defined() || tensor.unsafeGetTensorImpl()->has_storage()) {
+    visit(tensor);
+  } else if (auto* coo = dynamic_cast<const at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl())) {
+    visit(coo->indices());
+    visit(coo->values());
+  } else if (auto* compressed = dynamic_cast<const at::SparseCsrTensorImpl*>(tensor.unsafeGetTensorImpl())) {
+    visit(compressed->compressed_indices());
+    visit(compressed->plain_indices());
+    visit(compressed->values());
+  }
+}
+
 inline void collect_operands(const c10::IValue& value, Use use, std::vector<Operand>& operands) {
-  if (value.isTensor()) {
+  if (value.isTensor() && value.toTensor().defined() && !value.toTensor().unsafeGetTensorImpl()->has_storage()) {
+    for_each_part(value.toTensor(), [&](const at::Tensor& part) {
+      if (part.defined() && part.unsafeGetTensorImpl()->has_storage()) collect_operands(part, use, operands);
+    });
+  } else if (value.isTensor()) {
     const at::Tensor& tensor = value.toTensor();
     const void* pointer = watched_storage(tensor);
     if (pointer == nullptr) return;
-    std::uint64_t nbytes = std::min<std::uint64_t>(static_cast<std::uint64_t>(tensor.numel()) * tensor.itemsize(), tensor.storage().nbytes());
+    std::uint64_t nbytes =
+        std::min<std::uint64_t>(static_cast<std::uint64_t>(tensor.numel()) * tensor.itemsize(), tensor.storage().nbytes());
     Access access = use.overwrites ? Access::Write : use.access;
     std::uint64_t moved = access == Access::ReadWrite ? 2 * nbytes : nbytes;
     auto known = std::ranges::find(operands, pointer, &Operand::address);

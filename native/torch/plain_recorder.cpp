@@ -16,7 +16,6 @@ namespace {
 
 constexpr std::uint8_t kPriority = 254;  // an arena stands in front
 const c10::Device kCpu(c10::DeviceType::CPU);
-constexpr std::uint64_t kManagedBytes = std::uint64_t{64} << 10;  // what an arena manages, unless told otherwise
 
 PlainRecorder* recorder = nullptr;
 
@@ -71,7 +70,9 @@ void* PlainRecorder::allocate(std::size_t nbytes) {
   if (address == nullptr || nbytes == 0 || in_child_ || !watches_) return address;
   Lock lock(mutex_);
   bool clocked = in_step_ && on_step_thread();
-  Live live{.nbytes = nbytes, .kind = in_step_ ? Kind::Activation : Kind::Other, .born_in_step = in_step_,
+  Live live{.nbytes = nbytes,
+            .kind = in_step_ ? Kind::Activation : Kind::Other,
+            .born_in_step = in_step_,
             .born_in_operator = !this_thread.running.empty()};
   begin_to_watch(address, live, clock_.tick, clocked ? clock_.allocation : kNever);
   if (clocked) ++clock_.allocation;
@@ -91,8 +92,11 @@ void PlainRecorder::begin_to_watch(const void* address, Live live, std::uint32_t
   live.serial = ++serials_;
   if (recording_) {
     live.recorded = static_cast<std::uint32_t>(recording_->storages.size());
-    recording_->storages.push_back({.serial = live.serial, .nbytes = live.nbytes, .birth = birth,
-                                    .allocation = allocation, .module = birth == kNever ? 0 : recording_->module,
+    recording_->storages.push_back({.serial = live.serial,
+                                    .nbytes = live.nbytes,
+                                    .birth = birth,
+                                    .allocation = allocation,
+                                    .module = birth == kNever ? 0 : recording_->module,
                                     .thread = thread_number()});
     if (live.born_in_operator) {
       this_thread.uses.push_back({address, live.serial, live.recorded, clock_.tick, Access::Write, true, live.nbytes});
@@ -127,8 +131,9 @@ const void* PlainRecorder::find(c10::StorageImpl& storage) {
   if (entry != live_.end() && (entry->second.end_is_seen || entry->second.nbytes == storage.nbytes())) return data.get();
   Live live{.nbytes = storage.nbytes()};
   // The context of the default allocator's pointers is the address, so its end comes here from now on.
-  live.end_is_seen = data.get_deleter() == &release_watched ||
-                     (data.get_context() == data.get() && data.compare_exchange_deleter(previous_.raw_deleter(), &release_watched));
+  live.end_is_seen =
+      data.get_deleter() == &release_watched ||
+      (data.get_context() == data.get() && data.compare_exchange_deleter(previous_.raw_deleter(), &release_watched));
   begin_to_watch(data.get(), live, kNever, kNever);
   return data.get();
 }
@@ -150,11 +155,12 @@ void PlainRecorder::enter(const char* name, std::span<const Operand> operands, W
     auto entry = live_.find(operand.address);
     if (entry == live_.end() || entry->second.used_by == operators_) continue;
     entry->second.used_by = operators_;
-    mine.uses.push_back({operand.address, entry->second.serial, entry->second.recorded, clock_.tick, operand.access, false, operand.moved});
+    mine.uses.push_back(
+        {operand.address, entry->second.serial, entry->second.recorded, clock_.tick, operand.access, false, operand.moved});
   }
 }
 
-void PlainRecorder::leave() {
+void PlainRecorder::exit() {
   if (in_child_) return;
   Lock lock(mutex_);
   Operators& mine = this_thread;
@@ -190,7 +196,7 @@ std::uint64_t PlainRecorder::note_need(const char*, std::span<const Operand> ope
 }
 
 // Callers MUST be outside of all operators: a recording has no beginnings from before it.
-void PlainRecorder::begin_step(bool record) {
+Counters PlainRecorder::begin_step(bool record) {
   Lock lock(mutex_);
   in_step_ = true;
   step_thread_ = &this_thread;
@@ -209,9 +215,10 @@ void PlainRecorder::begin_step(bool record) {
     recording_->began_ns = now_ns();
   }
   records_ = record;
+  return {};
 }
 
-void PlainRecorder::end_step(bool) {
+Counters PlainRecorder::end_step(bool) {
   Lock lock(mutex_);
   if (recording_) recording_->time_ns = now_ns() - recording_->began_ns;
   in_step_ = false;
@@ -225,6 +232,7 @@ void PlainRecorder::end_step(bool) {
   if (recording_) recorded_ = std::move(*recording_);
   recording_.reset();
   records_ = false;
+  return {};
 }
 
 Recording PlainRecorder::take_recording() {
@@ -267,11 +275,14 @@ void PlainRecorder::classify(const void* address, Kind kind) {
 }
 
 PlainRecorder& install_plain_recorder() {
-  if (the_arena() != nullptr) throw std::runtime_error("a session with a budget has run in this process, and only such a session can record it from then on");
+  if (the_arena() != nullptr)
+    throw std::runtime_error(
+        "a session with a budget has run in this process, and only such a session can record it from then on");
   if (recorder != nullptr) return *recorder;
   c10::Allocator* previous = c10::GetCPUAllocator();
   if (previous->raw_deleter() == nullptr) {
-    throw std::runtime_error("another CPU allocator is installed that Ebbtide cannot stand in front of; start to record before it");
+    throw std::runtime_error(
+        "another CPU allocator is installed that Ebbtide cannot stand in front of; start to record before it");
   }
   recorder = new PlainRecorder(*previous);
   pthread_atfork(nullptr, nullptr, [] { recorder->child(); });

@@ -29,11 +29,11 @@ class PlainRecorder final : public Watch {
   bool records() const override { return records_.load(std::memory_order_relaxed); }
   const void* find(c10::StorageImpl& storage) override;
   void enter(const char* name, std::span<const Operand> operands, Work work) override;
-  void leave() override;
+  void exit() override;
   std::uint64_t note_need(const char* name, std::span<const Operand> operands) override;
   void prefetch(std::span<const Operand>) override {}
-  void begin_step(bool record) override;
-  void end_step(bool completed) override;
+  Counters begin_step(bool record) override;
+  Counters end_step(bool completed) override;
   Recording take_recording() override;
   void describe(const char* arguments, Phase phase) override;
   std::uint32_t enter_module(const char* name) override;

@@ -20,9 +20,11 @@
 #include <utility>
 #include <vector>
 
+#include "../core/fault.hpp"
 #include "allocator.hpp"
-#include "lent.hpp"
+#include "collective_pins.hpp"
 #include "operands.hpp"
+#include "operator_rules.hpp"
 
 namespace ebbtide {
 
@@ -33,34 +35,17 @@ struct Treatment {
   bool passed_over = false;
   std::vector<Use> uses;  // by argument; those beyond are read and written, for all we know
   const std::vector<c10::Argument>* schema = nullptr;  // lives as long as the operator's registration
-  bool lends = false;          // others go on with its arguments when it has returned [lent.hpp]
+  bool pins = false;           // others go on with its arguments when it has returned [collective_pins.hpp]
   std::size_t async_op = ~std::size_t{0};  // the argument that says whether its caller waits for them
 };
 
-bool is_any(std::string_view name, std::initializer_list<std::string_view> names) {
-  return std::ranges::find(names, name) != names.end();
-}
-
-bool starts_with_any(std::string_view name, std::initializer_list<std::string_view> prefixes) {
-  for (std::string_view prefix : prefixes) {
-    if (name.substr(0, prefix.size()) == prefix) return true;
-  }
-  return false;
-}
-
-// Operators that touch no bytes: they make views (_unsafe_view, too) or empty tensors, or are composed of operators that come here too.
+// Operators that touch no bytes, or are composed of operators that come here too (zeros_like: empty_like and zero_).
 // (One that did touch bytes would still be right: its accesses fault.)
 bool passes_over(std::string_view name, const c10::OperatorHandle& op) {
-  if (starts_with_any(name, {"aten::new_", "aten::empty", "aten::_unsafe_view"}) || name.ends_with("_like")) return true;
-  // On the CPU a _foreach_ operator calls the plain one per tensor; list_operators.cpp does the same for _fused_.
-  if (starts_with_any(name, {"aten::_foreach_", "aten::_fused_ada", "aten::_fused_sgd"})) return true;
+  if (touches_nothing(op.schema()) || over_lists(name)) return true;
+  if (starts_with_any(name, {"aten::new_"}) || name.ends_with("_like")) return true;
   bool own_kernel = op.hasKernelForDispatchKey(c10::DispatchKey::CPU);
-  if (!own_kernel && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return true;
-  if (op.schema().returns().empty()) return false;
-  for (const c10::Argument& result : op.schema().returns()) {
-    if (result.alias_info() == nullptr || result.alias_info()->isWrite()) return false;
-  }
-  return true;  // every result is a view of an argument; one that has to copy calls an operator for it
+  return !own_kernel && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
 }
 
 Treatment treatment_of(const at::RecordFunction& function) {
@@ -68,13 +53,9 @@ Treatment treatment_of(const at::RecordFunction& function) {
   if (!op.has_value()) return {.passed_over = true, .uses = {}};  // a label, not an operator
   Treatment treatment{.passed_over = passes_over(function.name(), *op), .uses = {}};
   treatment.schema = &op->schema().arguments();
-  treatment.lends = starts_with_any(function.name(), {"c10d::"});
-  bool overwrites = is_any(function.name(), {"aten::copy_", "aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_",
-                                             "aten::random_", "aten::bernoulli_"});
-  for (const c10::Argument& argument : op->schema().arguments()) {
-    if (argument.name() == "async_op") treatment.async_op = treatment.uses.size();
-    treatment.uses.push_back({access_of(argument), overwrites || argument.is_out()});
-  }
+  treatment.pins = starts_with_any(function.name(), {"c10d::"});
+  treatment.uses = uses_of(op->schema(), false);
+  if (auto async_op = op->schema().argumentIndexWithName("async_op")) treatment.async_op = static_cast<std::size_t>(*async_op);
   return treatment;
 }
 
@@ -125,7 +106,8 @@ class Description {
       text_ += v.toBool() ? "true" : "false";
     } else if (v.isDouble()) {
       real(v.toDouble());
-    } else if (v.isString() && std::ranges::all_of(v.toStringRef(), [](unsigned char c) { return std::isalnum(c) || c == '_'; })) {
+    } else if (v.isString() &&
+               std::ranges::all_of(v.toStringRef(), [](unsigned char c) { return std::isalnum(c) || c == '_'; })) {
       ((text_ += '"') += v.toStringRef()) += '"';
     } else if (v.isIntList()) {
       numbers(v.toIntVector());
@@ -237,20 +219,32 @@ std::uint32_t module_of_current_node() {
   return found == module_of_node().end() ? 0 : found->second;
 }
 
+// What a forked child was not given is brought, or refused with a sentence, by the fault handler, and workers of data
+// loaders install one of their own when they start. Nothing else runs there that could look (the parent has the governor).
+void stay_on_top_in_child() {
+  if (the_arena() != nullptr && the_arena()->in_child()) install_fault_handler(*the_arena());
+}
+
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   Watch& watch = *the_watch();
-  if (!watch.on()) return nullptr;
+  if (!watch.on()) {
+    stay_on_top_in_child();
+    return nullptr;
+  }
   const Treatment& treatment = known_treatment(function);
   if (treatment.passed_over) return nullptr;
-  if (depth == 0) take_back_waited();
+  if (depth == 0) unpin_waited_for();
   static thread_local std::vector<Operand> operands;
   operands.clear();
+  // A boxed call shows its caller's whole stack: the operator's own arguments are the last ones.
   auto inputs = function.inputs();
+  std::size_t of_the_caller = inputs.size() - std::min(inputs.size(), treatment.schema->size());
+  inputs = inputs.slice(of_the_caller);
   bool waited_for = treatment.async_op < inputs.size() && !inputs[treatment.async_op].toBool();
   std::size_t i = 0;
   for (const c10::IValue& input : inputs) {
     collect_operands(input, i < treatment.uses.size() ? treatment.uses[i] : Use{}, operands);
-    if (treatment.lends) lend(input, waited_for);
+    if (treatment.pins) pin_for_collective(input, waited_for);
     ++i;
   }
   auto entered = std::make_unique<Entered>();
@@ -274,7 +268,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
 void end(const at::RecordFunction&, at::ObserverContext* context) {
   if (context == nullptr) return;
   --depth;
-  the_watch()->leave();
+  the_watch()->exit();
   auto* entered = static_cast<Entered*>(context);
   if (entered->in_module_of_node) the_watch()->enter_module(entered->module_before);
 }

@@ -20,14 +20,16 @@ class ArenaWatch final : public Watch {
   }
 
   void enter(const char* name, std::span<const Operand> operands, Work work) override { arena_.enter(name, operands, work); }
-  void leave() override {
-    if (!arena_.in_child()) arena_.leave();
+  void exit() override {
+    if (!arena_.in_child()) arena_.exit();
   }
-  std::uint64_t note_need(const char* name, std::span<const Operand> operands) override { return arena_.note_need(name, operands); }
+  std::uint64_t note_need(const char* name, std::span<const Operand> operands) override {
+    return arena_.note_need(name, operands);
+  }
   void prefetch(std::span<const Operand> operands) override { arena_.prefetch(operands); }
 
-  void begin_step(bool record) override { arena_.begin_step(record); }
-  void end_step(bool completed) override { arena_.end_step(completed); }
+  Counters begin_step(bool record) override { return arena_.begin_step(record); }
+  Counters end_step(bool completed) override { return arena_.end_step(completed); }
   Recording take_recording() override { return arena_.take_recording(); }
   void describe(const char* arguments, Phase phase) override { arena_.describe(arguments, phase); }
   std::uint32_t enter_module(const char* name) override { return arena_.enter_module(name); }

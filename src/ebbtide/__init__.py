@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ebbtide.api import load, plan, record, run, save, simulate
     from ebbtide.errors import (
         BudgetError,
         EbbtideError,
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
         SettingError,
         SpillError,
     )
-    from ebbtide.report.run_report import RunReport, StepReport
+    from ebbtide.ir.run_report import RunReport, StepReport
     from ebbtide.session import Session
 
 __version__ = "0.1.0"
@@ -36,10 +37,17 @@ __all__ = [
     "SpillError",
     "StepReport",
     "__version__",
+    "load",
+    "plan",
+    "record",
+    "run",
+    "save",
+    "simulate",
 ]
 
-_HOMES = {"RunReport": "ebbtide.report.run_report", "StepReport": "ebbtide.report.run_report"}
+_HOMES = {"RunReport": "ebbtide.ir.run_report", "StepReport": "ebbtide.ir.run_report"}
 _HOMES |= {"Session": "ebbtide.session"}
+_HOMES |= dict.fromkeys(("load", "plan", "record", "run", "save", "simulate"), "ebbtide.api")
 
 
 def __getattr__(name: str) -> object:

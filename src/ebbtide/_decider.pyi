@@ -21,14 +21,14 @@ class Policy:
         """Also before room has ever been short."""
 
     @property
-    def some_depart(self) -> bool:
-        """Whether ``departs`` is ever true."""
+    def evicts_some_after_use(self) -> bool:
+        """Whether ``evicts_after_use`` is ever true."""
 
-    def departs(self, visitor: bool) -> bool:
-        """Whether a storage leaves when its operation has ended. A visitor found no room at its birth, or lost it."""
+    def evicts_after_use(self, transient: bool) -> bool:
+        """Whether it is evicted when its operation has ended. A transient one found no room at birth, or lost it."""
 
     def batch_bytes(self, budget: int) -> int:
-        """How much more than is needed leaves where room is short."""
+        """How much more than is needed is evicted where room is short."""
 
     def ahead_bytes(self, budget: int, free: int) -> int:
         """How much to evict ahead of need when so much is or will be free."""
@@ -36,9 +36,9 @@ class Policy:
 POLICIES: dict[str, Policy]
 
 class Order:
-    """Who leaves a tier first. The columns are by piece, shared, and may be written at any time.
+    """Who is evicted from a tier first. The columns are by piece, shared, and may be written at any time.
 
-    Bit r of ``valid`` and ``leaving`` is for the tier of rank r; uses are ticks. Raises ValueError for columns that
+    Bit r of ``valid`` and ``evicting`` is for the tier of rank r; uses are ticks. Raises ValueError for columns that
     differ in length or type.
     """
 
@@ -48,15 +48,15 @@ class Order:
         n_tiers: int,
         *,
         valid: array[int],
-        leaving: array[int],
+        evicting: array[int],
         nbytes: array[int],
         last_use: array[int],
         next_use: array[int],
         moves: array[int],
-        visitor: array[int],
+        transient: array[int],
     ) -> None: ...
     def changed(self, piece: int) -> None:
-        """Callers MUST say so when a column changed for a piece, but for what leaves or dies."""
+        """Callers MUST say so when a column changed for a piece, but for what is evicted or dies."""
 
-    def victims(self, tier: int, needed: int, now: int, may_leave: Callable[[int], bool]) -> list[int]:
-        """Those on the tier that cover ``needed`` bytes, best first; all that may leave if even that is too little."""
+    def victims(self, tier: int, needed: int, now: int, evictable: Callable[[int], bool]) -> list[int]:
+        """Those on the tier that cover ``needed`` bytes, best first; all evictable ones if that is too little."""

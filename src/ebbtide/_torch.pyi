@@ -11,8 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ebbtide.ir.recording import Recording
+
 KINDS: tuple[str, ...]
-"""("parameter", "gradient", "optimizer_state", "activation", "other"): the order of every per-kind tuple."""
+"""The order of every per-kind tuple. This and the next four are the names in ``ebbtide.ir.native.WORDS``."""
+PHASES: tuple[str, ...]
+LANES: tuple[str, ...]
+VERBS: tuple[str, ...]
+ACCESSES: tuple[str, ...]
+
+MANAGED_BYTES: int
+"""The smallest storage that an arena manages, unless ``start`` says otherwise."""
+GROUP_BYTES: int
+"""Small elements of a fused optimizer's lists are worked on together, so many bytes at most."""
 
 class Counters(TypedDict):
     """Cumulative since the process started, unless said otherwise."""
@@ -22,32 +33,39 @@ class Counters(TypedDict):
     resident_bytes: int  # page-rounded, backing live storages
     clean_bytes: int  # part of resident whose file copy is valid
     dirty_bytes: int  # part of resident whose file copy is not
-    held_bytes: int  # pages held by the arena: resident + pages kept by freed blocks and by the pool
+    reserved_bytes: int  # pages of the arena: resident + pages kept by freed blocks and by the pool
     arena_limit_bytes: int  # the arena's budget now (0 = unbounded)
     process_limit_bytes: int  # the process's bound (0 = none)
-    rest_bytes: int  # resident memory of the process outside the arena, as last measured
+    unmanaged_bytes: int  # resident memory of the process outside the arena, as last measured
     spill_bytes: int  # file space reserved
     blocks: int  # live managed storages
     # peaks, reset by reset_peaks()
     live_peak_bytes: int
-    held_peak_bytes: int
-    held_byte_ns: float  # integral of held_bytes over time since reset_peaks()
-    held_ns: int  # duration of that integral
-    # traffic by kind (page-rounded bytes)
-    evicted_bytes: tuple[int, int, int, int, int]  # left fast memory, written or dropped
+    reserved_peak_bytes: int
+    resident_peak_bytes: int
+    reserved_byte_ns: float  # integral of reserved_bytes over time since reset_peaks()
+    resident_byte_ns: float  # and of resident_bytes
+    measured_ns: int  # duration of both integrals
+    # traffic by kind (page-rounded bytes); what moved in the step under way counts for the kind that a storage has now
+    evicted_bytes: tuple[int, int, int, int, int]  # from fast memory, written or not
     fetched_bytes: tuple[int, int, int, int, int]
     written_bytes: tuple[int, int, int, int, int]  # part of evicted that had to be written
     # time at least one thread stood still, by cause
-    stall_room_ns: int
+    stall_capacity_ns: int
     stall_late_ns: int  # for a prefetch that was under way, or had been due to start
     stall_fetch_ns: int
     fetching_ns: int  # time of all threads in reads of the spill file
     evicting_ns: int  # and in writes
     faults: int  # demand fetches that a SIGSEGV forced (the rest were served before the operator ran)
     cancelled: int  # evictions cancelled by a write
+    looked_at: int  # storages, in search of victims
+    memory_areas: int  # of the arena now, at most: a level
     # what an operator needs at once
     largest_operator_bytes: int  # most page-rounded operand bytes of one operator (inputs, outputs, scratch)
+    largest_operator_used: int  # of those, what its operands themselves take: they may be slices of large storages
+    largest_operand_bytes: int  # of those, the largest storage that it was given
     largest_operator: str
+    stuck_at_bytes: int  # most bytes reserved when nothing could be evicted and room was short; 0: never
     # trouble
     over_budget: bool  # the watchdog or an impossible operator went over the arena's budget
     message: str  # first trouble in words ("" when none)
@@ -78,6 +96,9 @@ def serves_system_calls() -> bool:
 def stop() -> None:
     """New storages go to the previous allocator again; those managed stay valid, under the same budget."""
 
+def set_checksum(on: bool) -> None:
+    """Whether what is written to the spill file gets a checksum, and what is read is compared with it if it has one."""
+
 def set_limits(*, arena_bytes: int, process_bytes: int) -> None: ...
 def watch() -> None:
     """See every CPU storage of this process from now on, without an arena: steps can be recorded, nothing moves.
@@ -86,54 +107,24 @@ def watch() -> None:
     """
 
 def unwatch() -> None:
-    """Allocations without an arena are no longer noted."""
+    """From here allocations without an arena are not noted."""
 
 def notice(tensors: Sequence[Tensor]) -> None:
     """Without an arena: these storages exist, whether or not an operator of the step uses them."""
 
-def begin_step(*, record: bool = False) -> None:
-    """A step begins on this thread: storages born from now on are activations unless classified."""
+def begin_step(*, record: bool = False) -> Counters:
+    """A step begins on this thread: storages born from now on are activations unless classified.
 
-def end_step(*, completed: bool = True) -> None:
-    """A step ends: unclassified survivors become "other"; per-storage traffic is added to its kind's counters."""
+    Returns the counters as they are at that moment; without an arena, all are 0.
+    """
+
+def end_step(*, completed: bool = True) -> Counters:
+    """A step ends: unclassified survivors become "other"; per-storage traffic is added to its kind's counters.
+
+    Returns the counters as they are then, so that between two edges of steps none is less than it was.
+    """
 
 Column = Sequence[int] | NDArray[np.int64]
-
-class Recording(TypedDict):
-    """One step. Ticks count operators on the step's thread from 1, tick 0 is what lies before; -1 is "never"."""
-
-    time_ns: int  # of the whole step
-    stalled_ns: int  # of which were stalls
-    names: list[str]
-    tick_name: NDArray[np.int64]  # in names
-    tick_module: NDArray[np.int64]  # in names
-    tick_arguments: NDArray[np.int64]  # in names: the call as JSON, see docs/format.md
-    tick_depth: NDArray[np.int64]  # how many operators it runs in
-    tick_phase: NDArray[np.int64]  # 1 backward pass, 2 optimizer
-    tick_begin_ns: NDArray[np.int64]  # since the step began
-    tick_stalled_ns: NDArray[np.int64]  # stalls between the step's and the tick's beginning
-    tick_held: NDArray[np.int64]  # bytes that the arena held when the tick began
-    serial: NDArray[np.int64]  # of storages: of the allocation, unique in the process
-    nbytes: NDArray[np.int64]
-    kind: NDArray[np.int64]
-    birth: NDArray[np.int64]  # tick; -1: before the step
-    allocation: NDArray[np.int64]  # within tick birth; -1: not by the step's thread
-    death: NDArray[np.int64]  # first tick without it; -1: it outlived the step
-    scratch: NDArray[np.int64]  # 1: born and gone within one operator
-    thread: NDArray[np.int64]  # that allocated it
-    freed_after: NDArray[np.int64]  # of one that died within the step: the serial given last before that
-    module: NDArray[np.int64]  # in names: where it was born
-    use_storage: NDArray[np.int64]  # an operator used this storage
-    use_first: NDArray[np.int64]  # in ticks [use_first, use_last]
-    use_last: NDArray[np.int64]
-    use_access: NDArray[np.int64]  # 1 reads, 2 writes, 3 does both
-    use_moved: NDArray[np.int64]  # bytes
-    span_storage: NDArray[np.int64]  # a move of this storage, or a wait for it; -1: a wait for room for a new one
-    span_tick: NDArray[np.int64]  # when it was asked for
-    span_lane: NDArray[np.int64]  # 0 out, 1 back; a stall: 2 for room, 3 for a late prefetch, 4 for a demand fetch
-    span_asked_ns: NDArray[np.int64]  # since the step began, as are the others
-    span_begin_ns: NDArray[np.int64]
-    span_end_ns: NDArray[np.int64]
 
 def enter_module(name: str) -> int:
     """The module that runs from now on in the step that is recorded; returns the number of the one before."""
@@ -145,13 +136,22 @@ def enter_optimizer(enters: bool) -> None:
 def take_recording() -> Recording:
     """What the last recorded step left behind, once; no ticks when there is none."""
 
-VERBS: tuple[str, ...]
-"""("leave", "write", "fetch"): what ``command_verb`` counts."""
+def touches_nothing(name: str, overload: str) -> bool:
+    """The operator makes a view, or memory that nobody has written. ValueError for one that is not registered."""
+
+def over_lists(name: str) -> bool:
+    """The operator does the same to each element of its lists, and is seen as one operator per element or group."""
+
+def uses_of(name: str, overload: str, leaves_gradients: bool) -> list[tuple[int, bool]]:
+    """By argument, what the operator does with it: ``ir.trace.Access``, and whether it writes without reading.
+
+    ``leaves_gradients``: in this call a fused optimizer unscales no gradients, so it only reads them.
+    """
 
 def load_schedule(
     *,
     tick_ns: Column,
-    room: Column,
+    headroom: Column,
     nbytes: Column,
     serial: Column,
     birth: Column,
@@ -165,12 +165,7 @@ def load_schedule(
 ) -> int:
     """Follow this schedule in every step that allocates like it; returns its number.
 
-    ``tick_ns`` are the beginnings of the ticks and the end of the last, ``room`` the bytes that the plan leaves free at
-    each tick. By storage: its bytes, the serial of a live
-    allocation that has its part (0: none), the tick of its birth (-1: it is not allocated in the step).
-    ``allocations`` are the storages in the order of their births. Uses are sorted by tick within a storage, commands
-    by tick; a late fetch may move to ``command_earliest``, through ticks with room for it. Raises ValueError for
-    anything else.
+    ``runtime.load_schedule.ScheduleColumns`` says what each column holds. Raises ValueError for anything else.
     """
 
 def unload_schedules() -> None: ...
@@ -182,7 +177,13 @@ def classify(tensors: Sequence[Tensor], kind: int) -> None:
 
 def counters() -> Counters: ...
 def reset_peaks() -> None: ...
-def remeasure_rest() -> None:
+def reset_needs() -> None:
+    """What operators needed so far, and where room was short, is forgotten."""
+
+def set_aside(bytes: int, process: int = 0) -> None:
+    """The process's bound leaves so much to another process, or what that holds of its own where it is more."""
+
+def remeasure_unmanaged() -> None:
     """What the process holds outside the arena counts as it is now: what was passing since the step ended is over."""
 
 def is_managed(tensor: Tensor) -> bool: ...
@@ -190,18 +191,23 @@ def is_resident(tensor: Tensor) -> bool:
     """False for a managed storage whose pages are away; reading this does not fetch it."""
 
 def evict(tensors: Sequence[Tensor]) -> int:
-    """Evict these storages now and wait; returns the bytes that left (for tests and tools)."""
+    """Evict these storages now and wait; returns the bytes evicted (for tests and tools)."""
 
-def hold(address: int) -> bool:
-    """Fetch the storage this address lies in, make it writable, and keep it; False when it is not a managed one."""
+def pin(address: int) -> bool:
+    """Fetch the storage this address lies in, make it writable, and keep it there; False when it is not a managed one.
 
-def let_go(address: int) -> None:
-    """Undo one ``hold``."""
+    In a forked child it is brought and False returned. RuntimeError when it cannot be read, or is not the child's.
+    """
 
-def adopt(tensor: Tensor) -> tuple[int, str]:
-    """Move a storage born elsewhere into the arena; every view follows.
+def unpin(address: int) -> None:
+    """Undo one ``pin``."""
 
-    Returns (bytes adopted, "") or (0, why it was left alone); (0, "") when there is nothing to do.
+def adopt_all(objects: list[object], owners: list[object], locals: list[object]) -> tuple[int, list[tuple[int, str]]]:
+    """Move into the arena the storages that these objects reach and that nobody else holds; every view follows.
+
+    ``objects`` is what ``gc.get_objects()`` lists, ``owners`` are reducers and modules of ``torch.jit``, which hold
+    tensors in C++, ``locals`` is what running functions hold besides, each reference once.
+    Returns the bytes adopted, and of each storage left alone its bytes and why.
     """
 
 def install_fault_handler() -> bool:

@@ -3,7 +3,7 @@
 All of them can be pickled: their arguments are their fields, and the text is made when it is read.
 """
 
-from ebbtide.units import format_bytes
+from ebbtide.units import KIB, MIB, format_bytes
 
 
 class EbbtideWarning(UserWarning):
@@ -31,39 +31,56 @@ class ReportError(EbbtideError, ValueError):
 class BudgetError(EbbtideError):
     """The budget is below what has to be in memory at once.
 
-    ``minimum_bytes`` is the smallest budget that can work, counted as ``budget_bytes`` is (the process for a size,
-    the arena for a percentage); ``minimum_fast`` is the same as the user would write it. ``operator`` is the
+    ``minimum_bytes`` is a budget that works, planning included, counted as ``budget_bytes`` is (the process for a
+    size, the arena for a percentage); ``minimum_fast`` is the same as the user would write it. ``operator`` is the
     operation with the largest operands, of ``operator_bytes`` bytes rounded up to pages; it is "" when what the
-    process holds outside tensors leaves no room at all, before anything has run. Then ``minimum_bytes`` is only a
-    lower bound: what the operations need on top shows in the first step.
+    process holds outside tensors leaves no room at all. Where there is no more memory to run a first step in,
+    ``minimum_fast`` is "" and ``minimum_bytes`` only a lower bound: what the operations need on top shows in that
+    step. ``advice`` is "" or what makes the need itself smaller.
     """
 
     exit_code = 3
 
     def __init__(
-        self, minimum_bytes: int, operator: str, operator_bytes: int, budget_bytes: int, minimum_fast: str
+        self,
+        minimum_bytes: int,
+        operator: str,
+        operator_bytes: int,
+        budget_bytes: int,
+        minimum_fast: str,
+        advice: str = "",
     ) -> None:
-        super().__init__(minimum_bytes, operator, operator_bytes, budget_bytes, minimum_fast)
+        super().__init__(minimum_bytes, operator, operator_bytes, budget_bytes, minimum_fast, advice)
         self.minimum_bytes = minimum_bytes
         self.operator = operator
         self.operator_bytes = operator_bytes
         self.budget_bytes = budget_bytes
         self.minimum_fast = minimum_fast
+        self.advice = advice
 
     def __str__(self) -> str:
         refused = f"a budget of {format_bytes(self.budget_bytes)} is too small"
+        outside = "the process holds more outside the tensors that can be moved"
+        if not self.operator and self.minimum_fast:
+            return (
+                f"{refused}: {outside}. A budget that works is {format_bytes(self.minimum_bytes)}: use --fast "
+                f"{self.minimum_fast} or more."
+            )
         if not self.operator:
             return (
-                f"{refused}: the process holds more outside the tensors that can be moved. At least "
+                f"{refused}: {outside}. At least "
                 f"{format_bytes(self.minimum_bytes)} is needed, and what the largest operation works on besides, which "
-                f"a first step shows: use --fast {self.minimum_fast} or more (a run for which that is too small says "
-                "by how much), or a percentage such as --fast 50%, which bounds the tensors alone."
+                "a first step shows. There is no more memory here to run that step in: run it where there is (it then "
+                "names the smallest budget that works)."
             )
-        besides = "" if self.minimum_fast.endswith("%") else ", besides what the process holds outside them"
+        besides = ", besides what the process holds outside them and what planning takes"
+        smallest = "A budget that works is"
+        if self.minimum_fast.endswith("%"):
+            besides, smallest = "", "The smallest budget that can work is"
         return (
             f"{refused}: {self.operator} needs {format_bytes(self.operator_bytes)} of tensors in memory at once"
-            f"{besides}. The smallest budget that can work is {format_bytes(self.minimum_bytes)}: use --fast "
-            f"{self.minimum_fast} or more, or a smaller batch."
+            f"{besides}. {smallest} {format_bytes(self.minimum_bytes)}: use --fast "
+            f"{self.minimum_fast} or more, or a smaller batch.{f' {self.advice}' if self.advice else ''}"
         )
 
 
@@ -121,6 +138,12 @@ class PlanError(EbbtideError):
         return f"the plan cannot be carried out: {shown}{more}"
 
 
+def _fast(nbytes: int) -> str:
+    """A size that is at least so much, as a user would write it."""
+    unit, name = (MIB, "MiB") if nbytes >= MIB else (KIB, "KiB")
+    return f"{-(-nbytes // unit)}{name}"
+
+
 class InfeasibleBudgetError(EbbtideError):
     """No plan of the planner's kind keeps the budget: ``operator`` at ``tick`` needs ``minimum_bytes`` of fast memory.
 
@@ -141,5 +164,5 @@ class InfeasibleBudgetError(EbbtideError):
         return (
             f"no plan keeps a budget of {format_bytes(self.budget_bytes)}: {operation} needs "
             f"{format_bytes(self.minimum_bytes)} of tensors in fast memory at once. The smallest budget that can work "
-            f"is {self.minimum_bytes} bytes."
+            f"is {format_bytes(self.minimum_bytes)}: use --fast {_fast(self.minimum_bytes)} or more."
         )

@@ -7,17 +7,22 @@ file as the script.
 
 import io
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import find_spec, module_from_spec
 from types import CodeType, ModuleType, TracebackType
+from typing import Any
 
 from ebbtide.errors import BudgetError, SettingError
+from ebbtide.ir.run_report import RunReport
+from ebbtide.recorder import Recorder
 from ebbtide.session import Session
 
-_INTERRUPTED = 130  # what a shell reports for a process that Ctrl-C ended
+INTERRUPTED = 130  # what a shell reports for a process that Ctrl-C ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,32 +45,54 @@ def find_program(command: Sequence[str]) -> Program:
 
 
 def run_program(program: Program, session: Session, quiet: bool) -> int:
-    """The exit status: the script's own, or 3 when it succeeded and the budget was violated."""
-    process = os.getpid()
+    """The exit status: the script's own, or 3 when it succeeded and was not bounded or not planned as asked.
+
+    Raises the BudgetError that ended the script, once the report is written and the summary shown.
+    """
+    process, refusal = os.getpid(), None
     with session:
-        session.step_with_optimizer()
-        status = _execute(program)
+        try:
+            status = _execute(program)
+        except BudgetError as error:
+            status, refusal = error.exit_code, error
+        except KeyboardInterrupt:  # one more, while the first was told
+            status = INTERRUPTED
     if os.getpid() != process:
         return status  # a child that the script forked; the session is its parent's
     report = session.report()
     if not quiet:
         print(session.summary(), file=sys.stderr)
-    if report.budget_violated and status == 0:
-        print(f"ebbtide: error: the budget was exceeded: {report.trouble or 'see the report'}", file=sys.stderr)
+    if refusal is not None:
+        raise refusal
+    failed = _failed(report)
+    if failed and status == 0:
+        why = "see `trouble` above" if not quiet and not report.budget_violated else report.trouble or "see the report"
+        print(f"ebbtide: error: {failed}: {why}", file=sys.stderr)
         return BudgetError.exit_code
     return status
 
 
-def trace_program(program: Program, session: Session, stop: bool) -> int:
-    """The exit status: the script's own, or 1 when it succeeded and not every step was recorded."""
+def record_program(program: Program, recorder: Recorder, stop: bool) -> int:
+    """The exit status: the script's own, or 1 when it succeeded and not every step was recorded. ``stop`` ends it once
+    they are."""
     process = os.getpid()
-    with session:
-        session.step_with_optimizer(stop_when_recorded=stop)
+    with recorder:
+        if stop:
+            recorder.stop_when_done()
         status = _execute(program)
     if os.getpid() != process:
         return status
-    print(f"ebbtide: {session.summary()}", file=sys.stderr)
-    return status or int(not session.recorded)
+    print(f"ebbtide: {recorder.summary()}", file=sys.stderr)
+    return status or int(not recorder.done)
+
+
+def _failed(report: RunReport) -> str:
+    """What was asked for and did not come about, or ""."""
+    if report.budget_violated:
+        return "the budget was exceeded"
+    if not report.bounded_as_asked:
+        return "the run was not bounded as asked"
+    return "" if report.planned_as_asked else "the run was not planned as asked"
 
 
 def _execute(program: Program) -> int:
@@ -76,14 +103,22 @@ def _execute(program: Program) -> int:
         exec(program.code, program.module.__dict__)
     except SystemExit as error:
         return _exit_status(error.code)
-    except BudgetError as error:
-        print(f"ebbtide: error: {error}", file=sys.stderr)
-        return error.exit_code
+    except BudgetError:  # whoever runs the program tells it
+        raise
     except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            on_interrupt(signal.SIG_IGN)  # until the session has ended
         error.with_traceback(_below_launcher(error.__traceback__, program.code))
         sys.excepthook(type(error), error, error.__traceback__)
-        return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+        return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     return 0
+
+
+def on_interrupt(action: Any) -> None:
+    """What another Ctrl-C does, once one has ended the script: no traceback. A handler of the script's stays."""
+    ours = (signal.default_int_handler, signal.SIG_IGN)
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) in ours:
+        signal.signal(signal.SIGINT, action)
 
 
 def _exit_status(code: object) -> int:

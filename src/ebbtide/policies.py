@@ -3,28 +3,34 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 from warnings import warn
 
 from ebbtide.errors import EbbtideWarning, FileFormatError, PlanError, SettingError
 from ebbtide.ir.check import require_valid
-from ebbtide.ir.files import load, save
+from ebbtide.ir.files import load
 from ebbtide.ir.machine import InPlace, Machine
 from ebbtide.ir.occupancy import arena_pages, live_bytes, peak
 from ebbtide.ir.plan import Plan, PlanStatus
-from ebbtide.ir.timeline import Timeline
 from ebbtide.ir.trace import Trace
 from ebbtide.machines import find_machine
 from ebbtide.planners import PLANNERS, plan
 from ebbtide.planners.base import Planner, page_size_of
 from ebbtide.planners.resident import resident
 from ebbtide.settings import Settings
-from ebbtide.simulate import POLICIES, simulate_policy
+from ebbtide.simulator import POLICIES, simulate_policy
+from ebbtide.whole_file import write_whole
+
+if TYPE_CHECKING:
+    from ebbtide.runtime.plan_job import Work
 
 DEMAND = "demand"
 """The policy that plans nothing and names none of the others: every fetch is forced."""
 
 NEXT_USE = "lru-next-use"
 """The online policy that has to know the step: it is recorded, and then followed without a command."""
+
+_TIERS = 2  # that a run has
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +54,22 @@ class Files:
                 "an online policy makes no plan: choose a planner to read or save a plan, a trace or a timeline"
             )
 
-    def save(self, trace: Trace, made: Plan) -> None:
-        """The first trace and its plan, where they are asked for. Raises OSError."""
+    def save(self, trace: bytes, made: bytes) -> None:
+        """The first trace and its plan, each as its file's bytes, where they are asked for. Raises OSError."""
         if self.save_trace is not None:
-            save(trace, self.save_trace)
+            write_whole(self.save_trace, trace)
         if self.save_plan is not None:
-            save(made, self.save_plan)
+            write_whole(self.save_plan, made)
 
-    def timeline_saver(self) -> Callable[[Timeline], None] | None:
-        """None where no timeline is asked for; it raises OSError."""
+    def saved_with_a_plan(self) -> str:
+        """What ``save`` writes, in words; "" where it writes nothing."""
+        asked = (("trace", self.save_trace), ("plan", self.save_plan))
+        return " and no ".join(what for what, path in asked if path is not None)
+
+    def timeline_saver(self) -> Callable[[bytes], None] | None:
+        """None where no timeline is asked for; it is given the file's bytes, and raises OSError."""
         path = self.save_timeline
-        return None if path is None else lambda timeline: save(timeline, path)
+        return None if path is None else lambda timeline: write_whole(path, timeline)
 
 
 def is_planned(policy: str) -> bool:
@@ -101,8 +112,10 @@ def planner_from(path: Path) -> Planner:
     """Returns the plan in the file for the step it was made for. Raises SettingError when it cannot be read."""
     try:
         stored = load(path, Plan)
-    except (OSError, FileFormatError) as error:
-        raise SettingError(f"the plan {path} cannot be used: {error}") from error
+    except OSError as error:
+        raise SettingError(f"the plan {path} cannot be read: {error.strerror or error}") from error
+    except FileFormatError as error:  # which names the file
+        raise SettingError(f"no plan that can be used: {error}") from error
 
     def planner(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
         if stored.signature != trace.signature():
@@ -113,9 +126,19 @@ def planner_from(path: Path) -> Planner:
     return planner
 
 
-def machine_for(settings: Settings, spill: Sequence[Path]) -> Machine:
-    """From its file, or measured (once for each set of spill directories, then remembered). Raises SettingError.
+def work_in_child(policy: str, plan: Path | None) -> "Work":
+    """Jobs are carried out by processes of their own. Raises SettingError for a plan that cannot be read."""
+    from ebbtide.runtime.plan_child import answer_of_child
 
+    if plan is not None:
+        planner_from(plan)
+    return lambda job: answer_of_child(job, policy, plan)
+
+
+def machine_for(settings: Settings, spill: Sequence[Path]) -> Machine:
+    """From its file, or measured (once for each set of spill directories, then remembered).
+
+    Raises SettingError for a file that cannot be read, and for a machine with tiers that a run does not have.
     Nothing is used in place on it, since no run does that: where the file says otherwise, an EbbtideWarning says so.
     """
     if settings.machine is None:
@@ -123,6 +146,13 @@ def machine_for(settings: Settings, spill: Sequence[Path]) -> Machine:
 
         return probe_quick(spill, settings.io_threads)
     machine = find_machine(settings.machine)
+    if len(machine.tiers) != _TIERS:
+        raise SettingError(
+            f"the machine {settings.machine} has {len(machine.tiers)} tiers "
+            f"({', '.join(tier.name for tier in machine.tiers)}), and a run has {_TIERS}: memory and the spill file. "
+            "`ebbtide plan`, `simulate` and `compare` plan for all of them; name a machine of two tiers, as "
+            "`ebbtide probe` writes it, or none"
+        )
     if in_place := [tier.name for tier in machine.tiers[1:] if tier.in_place.reads]:
         measured = ", at measured times" if machine.kernels else ""
         warn(

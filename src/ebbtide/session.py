@@ -6,179 +6,123 @@
                 ...
         print(session.summary())
 
-Without a budget, a session can record a step and do nothing else: ``Session(trace="step.trace")``. Nothing moves then.
+Without a size it stays within what the machine and its containers have free. Without ``session.step()`` the session
+follows the optimizers: ``with ebbtide.Session(fast="8GiB"): trainer.train()``.
 
 The model and the optimizer may exist before. One session at a time, each used once; what it managed stays valid after.
 """
 
 import os
-import threading
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
-from ebbtide.errors import EbbtideWarning, SessionError, SettingError
-from ebbtide.machines import find_machine
-from ebbtide.policies import Files, decider_policy, is_planned, machine_for, planner_from, planner_named
-from ebbtide.report.run_report import FORMAT, VERSION, RunReport
+from ebbtide.driven import Driven, check_writable, tell_disabled, warn_user
+from ebbtide.errors import SessionError, SettingError
+from ebbtide.host import process
+from ebbtide.host.free_memory import Follower, free_memory
+from ebbtide.host.native import require_native
+from ebbtide.host.spill import choose_spill_directories
+from ebbtide.ir.run_report import FORMAT, VERSION, RunReport
+from ebbtide.policies import Files, decider_policy, is_planned, machine_for, work_in_child
 from ebbtide.report.summary import render_summary
-from ebbtide.runtime import process
-from ebbtide.runtime.bounds import choose_bounds
-from ebbtide.runtime.native import require_native
+from ebbtide.runtime.bounds import choose_bounds, usable_bytes
 from ebbtide.runtime.progress import Progress
-from ebbtide.runtime.spill import choose_spill_directories
-from ebbtide.settings import ProgressMode, Settings
-from ebbtide.units import Budget, parse_budget
+from ebbtide.settings import Named, Settings
+from ebbtide.units import Budget
 
 if TYPE_CHECKING:
-    from ebbtide.recorders.steps import StepRecorder
+    import torch
+
     from ebbtide.runtime.engine import Engine
     from ebbtide.runtime.planning import Planning
 
-_lock = threading.Lock()
-_active: "Session | None" = None
-_told_disabled = False
 
+class Session(Driven):
+    """Trains within ``fast``: bytes for the whole process ("8GiB"), or a share of the step's live tensors ("25%"). With
+    neither, within what the machine and its containers have free.
 
-class Session:
-    """Trains within ``fast``: bytes for the whole process ("8GiB"), or a share of the step's live tensors ("25%").
-
-    ``spill`` is the directory that moved storages go to, or several that share them (on disks of their own),
-    ``report`` a JSON file written at the end, ``progress`` "auto", "plain" or "off". ``policy`` is how to decide what
-    moves when: a planner's name, by default "ebbtide", or for no plan an online policy's, such as "demand" or "lru".
-    ``trace`` is the file that a recorded step is written to: the one that is planned or, without ``fast``, the third,
-    while plain PyTorch allocates. What is not given comes from ``settings``, by default the ``EBBTIDE_...`` variables.
-    Raises SettingError for what cannot be understood; entering raises SpillError, PlatformError, or BudgetError.
+    Every setting of docs/api.md can be named. Of those, ``spill`` is the directory that moved storages go to, or
+    several that share them (on disks of their own), ``report`` a JSON file written at the end, ``progress`` "auto",
+    "plain" or "off", ``policy`` how to decide what moves when: a planner's name, by default "ebbtide", or for no plan
+    an online policy's, such as "demand" or "lru". What is not named comes from ``settings``, by default the
+    ``EBBTIDE_...`` variables. Raises SettingError for what cannot be understood; entering raises SpillError,
+    PlatformError, or BudgetError.
     """
 
     def __init__(
         self,
         fast: str | int | Budget | None = None,
-        spill: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
-        report: str | os.PathLike[str] | None = None,
-        progress: str | None = None,
-        policy: str | None = None,
+        *,
         settings: Settings | None = None,
         trace: str | os.PathLike[str] | None = None,
+        **named: Unpack[Named],
     ) -> None:
-        chosen = settings or Settings.from_environment()
-        try:
-            if fast is not None:
-                chosen = replace(chosen, fast=parse_budget(fast))
-            if progress is not None:
-                chosen = replace(chosen, progress=ProgressMode(progress))
-        except ValueError as error:
-            raise SettingError(str(error)) from error
-        if spill is not None:
-            chosen = replace(chosen, spill=_names(spill))
-        if report is not None:
-            chosen = replace(chosen, report=os.fspath(report))
-        if policy is not None:
-            chosen = replace(chosen, policy=policy)
+        super().__init__()
+        chosen = (settings or Settings.from_environment()).but(fast, **named)
         if trace is not None:
-            chosen = replace(chosen, save_trace=os.fspath(trace))
+            chosen = _with_trace(chosen, trace)
         self._settings = chosen
         self._report_path = _own_path(Path(chosen.report).absolute()) if chosen.report else None
         self._engine: Engine | None = None
-        self._recorder: StepRecorder | None = None  # in the engine's place
         self._progress: Progress | None = None
-        self._used = False
-        self._stepping = False
-
-    def __enter__(self) -> "Session":
-        global _active
-        if self._used:
-            raise SessionError("a session is used once; make a new one")
-        _check_writable("report", self._report_path)
-        _check_writable("trace", Path(self._settings.save_trace) if self._settings.save_trace else None)
-        with _lock:
-            if _active is not None:
-                raise SessionError(
-                    "a session is already active, started by an enclosing `with ebbtide.Session(...)` or by "
-                    "`ebbtide run`; sessions do not nest, so leave that one first or use it"
-                )
-            self._used = True
-            _active = self
-        try:
-            if self._settings.disable:
-                _tell_disabled()
-            else:
-                self._start()
-        except BaseException:
-            self._close()
-            raise
-        return self
+        self._follower: Follower | None = None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._is_ours():
-            self._close()
+        if not self._is_ours():
+            return
+        try:
+            super().__exit__(kind, error, trace)
+        finally:
             if self._report_path is not None:
                 self.report().write(self._report_path)
 
-    @property
-    def recorded(self) -> bool:
-        """Whether a session without a budget has recorded all it was to record."""
-        return self._recorder is not None and self._recorder.done
+    def keep(self, what: "torch.nn.Module | torch.Tensor | Iterable[torch.nn.Module | torch.Tensor]") -> None:
+        """Parameters and buffers of a module, or tensors, stay in memory until the session ends.
 
-    @contextmanager
-    def step(self) -> Iterator[None]:
-        """One training step: forward, backward, ``optimizer.step()``. A body that raises ends the step cleanly.
-
-        Raises BudgetError at the end of a step that the budget cannot hold.
+        To be called in the session's block, when they exist (what replaces them later is not kept) and before the
+        first step: plans that are made from then on count them as in use all the time. Raises SessionError, and
+        SettingError for anything else.
         """
-        if not self._is_ours() or self._stepping:
-            raise SessionError("a step belongs inside its session's `with` block, and not inside another step")
-        driver = self._engine or self._recorder
-        if driver is None:
-            yield
-            return
-        self._stepping = True
-        completed = False
-        try:
-            driver.begin_step()
-            yield
-            completed = True
-        finally:
-            self._stepping = False
-            driver.end_step(completed=completed)
+        if not self._is_ours():
+            raise SessionError("what is to be kept is named inside the session's `with` block")
+        if self._engine is not None:
+            self._engine.keep(what)
 
-    def step_with_optimizer(self, *, stop_when_recorded: bool = False) -> None:
-        """For a script that knows of no session: steps end where an outermost ``optimizer.step`` ends.
+    def memory_stats(self) -> dict[str, int]:
+        """Bytes and counts of this moment, by the names of ``torch.cuda.memory_stats`` where it has one.
 
-        ``stop_when_recorded`` ends the program (SystemExit) when a session without a budget has recorded its steps.
+        ``allocated`` is what tensors asked for, wherever it is, ``reserved`` the memory held for them, ``active`` the
+        part of it under live tensors; ``evicted``, ``fetched`` and ``written`` are totals since the process began.
+        All are 0 before and after the session.
         """
-        if self._recorder is not None:
-            self._recorder.follow_optimizer(stop_when_done=stop_when_recorded)
-        elif self._engine is not None:
-            self._engine.follow_optimizer()
+        return {} if self._engine is None else self._engine.memory_stats()
 
     def report(self) -> RunReport:
         """What is known now, or at the end what there was."""
         if not self._used:
             raise SessionError("a session has nothing to report before it is entered")
-        if self._engine is None:
-            return _empty_report("disabled" if self._recorder is None else "record")
-        return self._engine.report()
+        return _empty_report() if self._engine is None else self._engine.report()
 
     def summary(self) -> str:
-        """The report as text a person reads; of a session without a budget, what it recorded."""
-        if self._recorder is not None:
-            return self._recorder.summary()
+        """The report as text a person reads."""
         return render_summary(self.report())
 
+    def _check(self) -> None:
+        check_writable("report", self._report_path)
+        check_writable("trace", Path(self._settings.save_trace) if self._settings.save_trace else None)
+
     def _start(self) -> None:
-        if self._settings.save_trace is not None and self._settings.fast is None and self._settings.arena_bytes is None:
-            self._start_recorder(Path(self._settings.save_trace).absolute())
+        if self._settings.disable:
+            tell_disabled()
             return
-        bounds = choose_bounds(self._settings.fast, self._settings.arena_bytes, process.memory_limit())
+        limit, free = process.memory_limit(), free_memory()
+        bounds = choose_bounds(self._settings.fast, self._settings.arena_bytes, limit, free)
         if bounds.warning:
-            _warn(bounds.warning)
+            warn_user(bounds.warning)
         spill = choose_spill_directories(self._settings.spill)
         require_native()
         from ebbtide.runtime.engine import Engine
@@ -186,31 +130,21 @@ class Session:
         planning = self._planning(spill)
 
         decider = decider_policy(self._settings.policy)
-        engine = Engine(bounds, self._settings, spill, planning, decider, self._say, _warn)
+        engine = Engine(bounds, self._settings, spill, planning, decider, self._say, warn_user)
         self._progress = Progress(engine.observe, self._settings.progress)
         try:
             engine.start()
         except BaseException:
             engine.stop()
             raise
-        self._engine = engine
-        if bounds.fraction is not None:
-            self._say("two steps run unbounded: the first creates optimizer state, the second shows the peak")
+        self._driver = self._engine = engine
+        if bounds.said:
+            self._say(bounds.said)
         self._progress.start()
-
-    def _start_recorder(self, path: Path) -> None:
-        require_native()
-        steps = (self._settings.trace_step, self._settings.trace_steps)
-        if self._settings.fake:
-            from ebbtide.recorders.fake import fake_recorder
-
-            machine = find_machine(self._settings.machine) if self._settings.machine else None
-            self._recorder = fake_recorder(machine, path, *steps)
-        else:
-            from ebbtide.recorders.plain import plain_recorder
-
-            self._recorder = plain_recorder(path, *steps)
-        self._recorder.start()
+        if bounds.process_bytes:
+            look = process.memory_limit if bounds.size is not None else free_memory
+            self._follower = Follower(lambda: usable_bytes(look()), engine.limit_changed, self._say)
+            self._follower.start()
 
     def _planning(self, spill: Sequence[Path]) -> "Planning | None":
         """None for an online policy. Raises SettingError for a policy, a plan or a machine that is not there."""
@@ -220,43 +154,34 @@ class Session:
         if not is_planned(policy):
             files.check_unused()
             return None
-        planner = planner_named(policy) if files.plan is None else planner_from(files.plan)
+        work = work_in_child(policy, files.plan)
         measures = self._settings.machine is None and files.plan is None
         machine = machine_for(self._settings, spill)
-        return Planning(planner, machine, files.save, _warn, measures, files.timeline_saver())
+        timeline, saved = files.timeline_saver(), files.saved_with_a_plan()
+        return Planning(work, machine, files.save, warn_user, measures, timeline, saved)
 
     def _close(self) -> None:
-        global _active
         try:
+            if self._follower is not None:
+                self._follower.close()
             if self._progress is not None:
                 self._progress.close()
-            driver = self._engine or self._recorder
-            if driver is not None:
-                driver.stop()
         finally:
-            with _lock:
-                _active = None
-
-    def _is_ours(self) -> bool:
-        """False in a forked child, where nothing of the session runs, and after the end."""
-        return _active is self
+            super()._close()
 
     def _say(self, text: str) -> None:
         if self._progress is not None:
             self._progress.say(text)
 
 
-def _names(spill: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
-    return (os.fspath(spill),) if isinstance(spill, str | os.PathLike) else tuple(os.fspath(name) for name in spill)
-
-
-def _forget_in_child() -> None:
-    global _active, _lock
-    _active = None
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget_in_child)
+def _with_trace(chosen: Settings, trace: str | os.PathLike[str]) -> Settings:
+    if chosen.fast is None and chosen.arena_bytes is None:
+        raise SettingError(
+            "a session trains within a budget; to record a step while plain PyTorch allocates: "
+            "`with ebbtide.record(path): ...`"
+        )
+    warn_user("Session(trace=...) is called save_trace; the old name goes with the next release")
+    return chosen.but(save_trace=trace)
 
 
 def _own_path(path: Path) -> Path:
@@ -266,28 +191,11 @@ def _own_path(path: Path) -> Path:
     return path.with_name(f"{path.stem}.{os.environ['RANK']}{path.suffix}")
 
 
-def _check_writable(what: str, path: Path | None) -> None:
-    """Before the run, not after hours of it."""
-    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK)):
-        raise SettingError(f"the {what} cannot be written to {path}: name a file in a writable directory")
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, EbbtideWarning, stacklevel=2)
-
-
-def _tell_disabled() -> None:
-    global _told_disabled
-    if not _told_disabled:
-        _told_disabled = True
-        _warn("EBBTIDE_DISABLE is set: nothing is managed and nothing is bounded")
-
-
-def _empty_report(policy: str) -> RunReport:
+def _empty_report() -> RunReport:
     return RunReport(
         format=FORMAT,
         version=VERSION,
-        policy=policy,
+        policy="disabled",
         fast_bytes=None,
         arena_budget_bytes=None,
         process_peak_bytes=process.peak_resident_bytes(),

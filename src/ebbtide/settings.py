@@ -6,15 +6,16 @@ that names the nearest known one.
 
 import os
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TypeVar
+from typing import TypedDict, TypeVar, Unpack
 
 from ebbtide.errors import EbbtideWarning, SettingError
 from ebbtide.units import KIB, SIZES_ACCEPTED, Budget, format_bytes, parse_budget, parse_size
 
 PREFIX = "EBBTIDE_"
+_File = str | os.PathLike[str]
 PAGE_BYTES = 4 * KIB
 
 
@@ -37,20 +38,21 @@ class Settings:
     policy: str = "ebbtide"  # how to decide what moves when: a planner's name, or an online policy's
     plan: str | None = None  # a plan's file, in place of a planner
     machine: str | None = None  # a machine's file, in place of a probe
-    save_trace: str | None = None  # the file the recorded step is written to; without a budget, all that is done
+    save_trace: str | None = None  # the file the recorded step is written to
     save_plan: str | None = None  # the file its plan is written to
     save_timeline: str | None = None  # the file what a planned step came to is written to
-    trace_step: int = 2  # without a budget: the first step to record, counted from 0
-    trace_steps: int = 1  # and how many
-    fake: bool = False  # record with fake tensors, times modelled
+    trace_step: int | None = None  # of ebbtide.record: the first step to record, counted from 0; 2, or 1 of fake ones
+    trace_steps: int = 1  # of ebbtide.record: how many steps
+    fake: bool = False  # of ebbtide.record: with fake tensors, times modelled
     min_storage_bytes: int = 64 * KIB  # the smallest storage managed
     io_threads: int = 2  # native threads that read and write
     watchdog_s: float = 30.0  # a wait for room longer than this goes over budget, loudly
     chaos_rate: float = 0.0  # probability of a random eviction at every allocation
-    chaos_seed: int = 0
+    chaos_seed: int = 0  # of these evictions
+    checksum: bool = False  # what comes back from the spill directories is compared with what was written there
     userfaultfd: bool = False  # system calls wait for tensors that are away, where the kernel permits that
     arena_bytes: int | None = None  # the arena's budget itself, for tests and experiments
-    progress: ProgressMode = ProgressMode.AUTO
+    progress: ProgressMode = ProgressMode.AUTO  # a live line on a terminal, plain lines, or nothing
 
     @staticmethod
     def from_environment(environment: Mapping[str, str] = os.environ) -> "Settings":
@@ -63,6 +65,19 @@ class Settings:
                 knob = KNOBS[variable]
                 values[knob.field] = knob.read(variable, environment[variable].strip())
         return Settings(**values)  # type: ignore[arg-type]
+
+    def but(self, fast: str | int | Budget | None = None, **named: Unpack["Named"]) -> "Settings":
+        """These, with what is named in place of theirs; None is not named. Raises SettingError, as for a variable."""
+        knobs = {knob.field: knob for knob in KNOBS.values()}
+        known = Named.__annotations__
+        if unknown := [name for name in named if name not in known]:
+            raise SettingError(f"there is no setting {unknown[0]!r:.80}; there are fast, {', '.join(known)}")
+        values = {name: _taken(name, value, knobs[name]) for name, value in named.items() if value is not None}
+        try:
+            budget = self.fast if fast is None else parse_budget(fast)
+        except ValueError as error:
+            raise SettingError(str(error)) from error
+        return replace(self, fast=budget, **values)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +93,40 @@ class Knob:
             return self.parse(text)
         except ValueError as error:
             raise SettingError(f"{variable}={text!r} is not understood; accepted: {self.accepts}") from error
+
+
+class Named(TypedDict, total=False):
+    """What ``Session`` takes by name besides ``fast``: fields of ``Settings``, sizes also as text."""
+
+    disable: bool | None
+    spill: _File | Sequence[_File] | None
+    report: _File | None
+    policy: str | None
+    plan: _File | None
+    machine: _File | None
+    save_trace: _File | None
+    save_plan: _File | None
+    save_timeline: _File | None
+    min_storage_bytes: str | int | None
+    io_threads: int | None
+    watchdog_s: float | None
+    chaos_rate: float | None
+    chaos_seed: int | None
+    checksum: bool | None
+    userfaultfd: bool | None
+    arena_bytes: str | int | None
+    progress: str | None
+
+
+def _taken(name: str, value: object, knob: Knob) -> object:
+    if name == "spill":
+        names = (value,) if not isinstance(value, Sequence) or isinstance(value, str | bytes) else tuple(value)
+        if not names or not all(isinstance(each, str | os.PathLike) for each in names):
+            raise SettingError(f"spill={value!r:.80} is not understood; accepted: a directory, or several")
+        return tuple(os.fspath(each) for each in names)
+    if knob.parse is str and not isinstance(value, str | os.PathLike):
+        raise SettingError(f"{name}={value!r:.80} is not understood; accepted: {knob.accepts}")
+    return knob.read(name, os.fspath(value) if isinstance(value, os.PathLike) else str(value))
 
 
 _SWITCHES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -145,6 +194,7 @@ KNOBS: dict[str, Knob] = {
     "EBBTIDE_WATCHDOG": Knob("watchdog_s", _real(0.001, 86_400), "seconds, from 0.001 to 86400"),
     "EBBTIDE_CHAOS_RATE": Knob("chaos_rate", _real(0, 1), "a probability from 0 to 1"),
     "EBBTIDE_CHAOS_SEED": Knob("chaos_seed", _whole(0, 2**63 - 1), "a whole number from 0 up"),
+    "EBBTIDE_CHECKSUM": Knob("checksum", _switch, "1 or 0"),
     "EBBTIDE_USERFAULTFD": Knob("userfaultfd", _switch, "1 or 0"),
     "EBBTIDE_ARENA": Knob("arena_bytes", _size(PAGE_BYTES), f"{SIZES_ACCEPTED}, one page or more"),
     "EBBTIDE_PROGRESS": Knob("progress", ProgressMode, "auto, plain or off"),

@@ -105,6 +105,11 @@ def format_bytes(nbytes: int | float) -> str:
     return f"{_three_digits(nbytes / TIB)} TiB"
 
 
+def seconds(ns: float) -> float:
+    """Nanoseconds in seconds."""
+    return ns / 1e9
+
+
 def format_time(seconds: float) -> str:
     """Three digits and a unit: ``1.23 s``; minutes and hours where seconds are hard to read."""
     if abs(seconds) >= 3600:

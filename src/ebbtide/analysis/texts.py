@@ -4,7 +4,7 @@ import numpy as np
 
 from ebbtide.analysis.columns import common_root, modules_of
 from ebbtide.ir.trace import Trace
-from ebbtide.units import format_bytes, format_time
+from ebbtide.units import format_bytes, format_time, seconds
 
 
 def printable(text: str) -> str:
@@ -23,7 +23,7 @@ def place(operator: str, module: str) -> str:
 
 
 def time_text(ns: int | float) -> str:
-    return format_time(ns / 1e9)
+    return format_time(seconds(ns))
 
 
 def rate_text(bytes_per_s: float) -> str:

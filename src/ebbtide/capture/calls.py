@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 
-def described(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+def describe_call(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """The call of an overload, which is one of ``torch.ops``."""
     storages: list[int] = []
     overload = operator._schema.overload_name

@@ -6,21 +6,21 @@ planned step are the very ones that the next plan is about. Only the first two t
 Left out: latency, and bandwidth by block size.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ebbtide.ir.machine import Machine
+from ebbtide.ir.native import Lane
+from ebbtide.ir.recording import Recording
 from ebbtide.ir.trace import Trace
 
 Floats: TypeAlias = NDArray[np.float64]
 
 _ENOUGH_NS = 50_000_000  # of copying one way, before its rate is believed
 _ENOUGH_SHARE = 0.1  # of the step's operations, both beside copies and alone, before a slowdown is
-_OUT, _BACK = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,30 +56,31 @@ class Rates:
         return replace(machine, links=tuple(links), groups=groups)
 
 
-def rates(recording: Mapping[str, Any], trace: Trace) -> Rates:
+def rates(recording: Recording, trace: Trace) -> Rates:
     """Of a step that did what ``trace`` shows, and moved storages meanwhile."""
-    lanes, begin, end = (np.asarray(recording[f"span_{name}"]) for name in ("lane", "begin_ns", "end_ns"))
-    moves = (lanes <= _BACK) & (end > begin)
-    nbytes = np.asarray(recording["nbytes"])[np.asarray(recording["span_storage"])[moves]]
+    lanes, begin, end = recording.span_lane, recording.span_begin_ns, recording.span_end_ns
+    moves = (lanes <= Lane.BACK) & (end > begin)
+    nbytes = recording.nbytes[recording.span_storage[moves]]
     lanes, begin, end = lanes[moves], begin[moves], end[moves]
     edges = np.unique(np.concatenate([begin, end]))
     if len(edges) < 2:
         return Rates(None, None, None, None)
     width = np.diff(edges).astype(float)
     busy, moved = np.zeros((2, len(width))), np.zeros((2, len(width)))
-    for lane in (_OUT, _BACK):
+    for lane in (Lane.OUT, Lane.BACK):
         own = lanes == lane
         speed = nbytes[own] / (end[own] - begin[own])
         busy[lane] = _sums(edges, begin[own], end[own], np.ones(int(own.sum())))
         moved[lane] = _sums(edges, begin[own], end[own], speed) * width
-    out, back = busy[_OUT] > 0, busy[_BACK] > 0
+    out, back = busy[Lane.OUT] > 0, busy[Lane.BACK] > 0
 
     def rate(when: "NDArray[np.bool_]", *ways: int) -> float | None:
         time_ns = float(width[when].sum())
         return sum(float(moved[way][when].sum()) for way in ways) / time_ns * 1e9 if time_ns >= _ENOUGH_NS else None
 
     slows = _slowdown(recording, trace, edges, out.astype(float) + back)
-    return Rates(rate(out & ~back, _OUT), rate(back & ~out, _BACK), rate(out & back, _OUT, _BACK), slows)
+    both = rate(out & back, Lane.OUT, Lane.BACK)
+    return Rates(rate(out & ~back, Lane.OUT), rate(back & ~out, Lane.BACK), both, slows)
 
 
 def _sums(edges: Floats, begin: Floats, end: Floats, values: Floats) -> Floats:
@@ -90,13 +91,13 @@ def _sums(edges: Floats, begin: Floats, end: Floats, values: Floats) -> Floats:
     return np.maximum(np.cumsum(change)[:-1], 0.0)
 
 
-def _slowdown(recording: Mapping[str, Any], trace: Trace, edges: Floats, links: Floats) -> float | None:
+def _slowdown(recording: Recording, trace: Trace, edges: Floats, links: Floats) -> float | None:
     """From the operations beside copies and those alone, each against its own time in the trace.
 
     Their ratio leaves out what slows both alike: another program, a lower clock.
     """
-    begins = np.append(recording["tick_begin_ns"], recording["time_ns"]).astype(float)
-    stalls = np.append(recording["tick_stalled_ns"], recording["stalled_ns"]).astype(float)
+    begins = np.append(recording.tick_begin_ns, recording.time_ns).astype(float)
+    stalls = np.append(recording.tick_stalled_ns, recording.stalled_ns).astype(float)
     took = np.maximum(np.diff(begins) - np.diff(stalls), 0.0)
     alone_ns = np.array([tick.time_ns for tick in trace.ticks], dtype=float)
     covered = np.concatenate([[0.0], np.cumsum(links * np.diff(edges))])

@@ -8,20 +8,21 @@ What is born between steps and dies within one is in use as long as it lives, si
 Left out: what other threads' operators do between two ticks of the step's thread counts for the first of the two.
 """
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from ebbtide.ir import native
 from ebbtide.ir.base import Ints, Origin
 from ebbtide.ir.occupancy import arena_pages
+from ebbtide.ir.recording import Recording
 from ebbtide.ir.trace import Access, Accesses, Phase, Storage, StorageKind, Tick, Trace
 from ebbtide.units import round_up
 
 KINDS = tuple(StorageKind)
-BACKWARD, OPTIMIZER = 1, 2  # what native code calls phases; 0 is whatever else runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +51,14 @@ class _Life:
     in_use: bool = False
 
 
-def captured(
-    recording: Mapping[str, Any],
+def capture(
+    recording: Recording,
     name: str,
     count_flops: Callable[[str, str], int],
     origin: Origin = Origin.MEASURED,
     unrecorded_ns: int | None = None,
 ) -> Captured:
-    """``recording`` is what ``_torch.take_recording`` returned; ValueError when it is empty.
+    """ValueError for a recording that is empty.
 
     ``count_flops`` is told an operator and its arguments (JSON, shapes for tensors).
     """
@@ -69,14 +70,14 @@ def captured(
     accesses, used = _accesses(recording, lives, n_ticks)
     scratch = [life.in_use or (number not in used and not life.persistent) for number, life in enumerate(lives)]
     rooms = _rooms(recording, lives, scratch)
-    kinds, sizes, names = recording["kind"], recording["nbytes"], recording["names"]
+    kinds, sizes, names = recording.kind, recording.nbytes, recording.names
     storages = tuple(
         Storage(
             nbytes=int(sizes[life.row]),
             kind=KINDS[kinds[life.row]],
             birth=life.birth,
             death=life.death,
-            module=names[recording["module"][life.row]],
+            module=names[recording.module[life.row]],
             persistent=life.persistent,
             scratch=scratch[number],
             allocation=life.allocation,
@@ -86,36 +87,67 @@ def captured(
     )
     columns = (
         times.tolist(),
-        [names[number] for number in recording["tick_name"]],
-        [names[number] for number in recording["tick_module"]],
+        [names[number] for number in recording.tick_name],
+        [names[number] for number in recording.tick_module],
         _flops(recording, count_flops),
         _moved_bytes(recording, n_ticks).tolist(),
-        _phases(recording["tick_phase"]),
-        recording["tick_depth"].tolist(),
-        [names[number] for number in recording["tick_arguments"]],
+        _phases(recording.tick_phase),
+        recording.tick_depth.tolist(),
+        [names[number] for number in recording.tick_arguments],
     )
     ticks = tuple(Tick(*row) for row in zip(*columns, strict=True))
-    alive = recording["death"] < 0
-    serials = [int(recording["serial"][life.row]) if alive[life.row] else 0 for life in lives]
+    alive = recording.death < 0
+    serials = [int(recording.serial[life.row]) if alive[life.row] else 0 for life in lives]
     trace = Trace(name, origin, ticks, storages, accesses, unrecorded_ns=unrecorded_ns)
     numbers = {life.row: number for number, life in enumerate(lives)}
     numbers |= {life.later: number for number, life in enumerate(lives) if life.later is not None}
     return Captured(trace, np.array(serials, dtype=np.int64), numbers)
 
 
-def _tick_times(recording: Mapping[str, Any]) -> Ints:
+def likeness(recording: Recording) -> str:
+    """Equal for steps whose traces have one signature, and found without making one: a digest of the ticks' number and
+    of every storage's size and clock.
+    """
+    birth, allocation, nbytes = recording.birth, recording.allocation, recording.nbytes
+    before, ends = birth < 0, recording.death >= 0
+    sizes, change = np.unique(nbytes, return_inverse=True)
+    gone = np.bincount(change[before & ends], minlength=len(sizes))  # those of the step before that ended in this one,
+    stay = np.bincount(change[~before & ~ends], minlength=len(sizes))  # and their counterparts of this step
+    kept = np.argsort(recording.serial, kind="stable")
+    kept = kept[(before & ~ends)[kept]]
+    born = np.flatnonzero(~before)
+    born = born[np.lexsort((nbytes[born], allocation[born], birth[born]))]
+    digest = hashlib.sha256(np.int64(recording.n_ticks).tobytes())
+    for column in (nbytes[kept], sizes, np.maximum(gone - stay, 0), nbytes[born], birth[born], allocation[born]):
+        digest.update(np.int64(len(column)).tobytes() + column.astype(np.int64).tobytes())
+    return digest.hexdigest()
+
+
+def flop_table(recording: Recording, count_flops: Callable[[str, str], int]) -> dict[tuple[str, str], int]:
+    """By operator and arguments, for whoever makes the trace where there is no torch to ask."""
+    pairs = np.unique(np.stack([recording.tick_name, recording.tick_arguments], axis=1), axis=0)
+    names = recording.names
+    table = {(names[operator], names[arguments]): 0 for operator, arguments in pairs.tolist()}
+    return {pair: flops for pair in table if (flops := count_flops(*pair))}
+
+
+def _tick_times(recording: Recording) -> Ints:
     """From each tick's beginning to the next one's, less the stalls between them."""
-    begins = np.append(recording["tick_begin_ns"], recording["time_ns"])
-    stalls = np.append(recording["tick_stalled_ns"], recording["stalled_ns"])
+    begins = np.append(recording.tick_begin_ns, recording.time_ns)
+    stalls = np.append(recording.tick_stalled_ns, recording.stalled_ns)
     times: Ints = np.maximum(np.diff(begins) - np.diff(stalls), 0) if len(begins) > 1 else np.zeros(0, dtype=np.int64)
     return times
 
 
-def _lives(recording: Mapping[str, Any], n_ticks: int) -> list[_Life]:
-    birth, allocation, death = (recording[name].tolist() for name in ("birth", "allocation", "death"))
-    sizes, scratch = recording["nbytes"].tolist(), recording["scratch"].tolist()
-    rows = sorted(range(len(sizes)), key=recording["serial"].tolist().__getitem__)
-    persistent = [_Life(row, 0, n_ticks, persistent=True) for row in rows if birth[row] < 0 and death[row] < 0]
+def _lives(recording: Recording, n_ticks: int) -> list[_Life]:
+    birth, allocation, death = recording.birth.tolist(), recording.allocation.tolist(), recording.death.tolist()
+    sizes, scratch = recording.nbytes.tolist(), recording.scratch.tolist()
+    rows = sorted(range(len(sizes)), key=recording.serial.tolist().__getitem__)
+    persistent = [
+        _Life(row, 0, n_ticks, persistent=True, in_use=bool(scratch[row]))
+        for row in rows
+        if birth[row] < 0 and death[row] < 0
+    ]
     ended = defaultdict(list)  # by size, those of the step before that ended in this one
     for row in rows:
         if birth[row] < 0 and death[row] >= 0:
@@ -138,14 +170,14 @@ def _lives(recording: Mapping[str, Any], n_ticks: int) -> list[_Life]:
     )
 
 
-def _rooms(recording: Mapping[str, Any], lives: list[_Life], scratch: list[bool]) -> list[int | None]:
+def _rooms(recording: Recording, lives: list[_Life], scratch: list[bool]) -> list[int | None]:
     """By storage: in whose room scratch of one tick lies: of scratch that the same thread allocated, and that went
     earlier in that tick.
 
     Best fit among the room that is free then; other threads' order may be another in the next step.
     """
-    serial, thread, freed_after = (recording[name].tolist() for name in ("serial", "thread", "freed_after"))
-    sizes = [int(recording["nbytes"][life.row]) for life in lives]
+    serial, thread, freed_after = recording.serial.tolist(), recording.thread.tolist(), recording.freed_after.tolist()
+    sizes = [int(recording.nbytes[life.row]) for life in lives]
     found: list[int | None] = [None] * len(lives)
     slots: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)  # (bytes, storage, freed after)
     for number, life in enumerate(lives):
@@ -175,13 +207,13 @@ def _paged(nbytes: int) -> int:
     return round_up(nbytes, arena_pages(nbytes))
 
 
-def _accesses(recording: Mapping[str, Any], lives: list[_Life], n_ticks: int) -> tuple[Accesses, set[int]]:
+def _accesses(recording: Recording, lives: list[_Life], n_ticks: int) -> tuple[Accesses, set[int]]:
     """Every tick of every use, within the life it belongs to."""
     numbers = {life.row: (number, 0) for number, life in enumerate(lives)}
     numbers |= {life.later: (number, n_ticks) for number, life in enumerate(lives) if life.later is not None}
     modes: dict[tuple[int, int], int] = defaultdict(int)
-    columns = (recording[name].tolist() for name in ("use_storage", "use_first", "use_last", "use_access"))
-    for row, first, last, access in zip(*columns, strict=True):
+    columns = (recording.use_storage, recording.use_first, recording.use_last, recording.use_access)
+    for row, first, last, access in zip(*(column.tolist() for column in columns), strict=True):
         if row not in numbers:
             continue
         number, shift = numbers[row]
@@ -198,17 +230,15 @@ def _accesses(recording: Mapping[str, Any], lives: list[_Life], n_ticks: int) ->
     return Accesses(table[:, 0], table[:, 1], table[:, 2]), used
 
 
-def _moved_bytes(recording: Mapping[str, Any], n_ticks: int) -> Ints:
+def _moved_bytes(recording: Recording, n_ticks: int) -> Ints:
     """Bytes that each tick reads and writes, each operand once.
 
     What an outer operator has in common with one that it calls is the inner one's: of ``clone`` and the ``copy_`` in
     it, which use the same two storages, ``copy_`` moves the bytes.
     """
-    storage, first, last, moved = (
-        np.asarray(recording[f"use_{name}"]) for name in ("storage", "first", "last", "moved")
-    )
-    order = np.lexsort((first, storage))
-    storage, first, last, moved = storage[order], first[order], last[order], moved[order]
+    order = np.lexsort((recording.use_first, recording.use_storage))
+    storage, first = recording.use_storage[order], recording.use_first[order]
+    last, moved = recording.use_last[order], recording.use_moved[order]
     inner = (storage[1:] == storage[:-1]) & (first[1:] > first[:-1]) & (first[1:] <= last[:-1])
     own = ~np.append(inner, False)[: len(storage)]
     total = np.zeros(n_ticks, dtype=np.int64)
@@ -216,12 +246,12 @@ def _moved_bytes(recording: Mapping[str, Any], n_ticks: int) -> Ints:
     return total
 
 
-def _flops(recording: Mapping[str, Any], count_flops: Callable[[str, str], int]) -> list[int]:
+def _flops(recording: Recording, count_flops: Callable[[str, str], int]) -> list[int]:
     """By tick. An operator whose inner ones are counted has none of its own: convolution calls mkldnn_convolution."""
-    names, counted = recording["names"], dict[tuple[int, int], int]()
-    pairs = zip(recording["tick_name"].tolist(), recording["tick_arguments"].tolist(), strict=True)
+    names, counted = recording.names, dict[tuple[int, int], int]()
+    pairs = zip(recording.tick_name.tolist(), recording.tick_arguments.tolist(), strict=True)
     flops, outer = [], list[tuple[int, int]]()  # (depth, tick) of the operators around a tick
-    for tick, ((operator, arguments), depth) in enumerate(zip(pairs, recording["tick_depth"].tolist(), strict=True)):
+    for tick, ((operator, arguments), depth) in enumerate(zip(pairs, recording.tick_depth.tolist(), strict=True)):
         if (operator, arguments) not in counted:
             counted[operator, arguments] = count_flops(names[operator], names[arguments])
         flops.append(counted[operator, arguments])
@@ -239,8 +269,8 @@ def _phases(marks: Ints) -> list[Phase]:
     marked = np.flatnonzero(marks)
     after = np.searchsorted(marked, np.arange(len(marks)))
     coming = np.append(marks[marked], 0)[after]
-    names = {BACKWARD: Phase.BACKWARD, OPTIMIZER: Phase.OPTIMIZER}
+    names = {native.Phase.BACKWARD: Phase.BACKWARD, native.Phase.OPTIMIZER: Phase.OPTIMIZER}
     return [
-        names[mark] if mark else Phase.FORWARD if next_mark == BACKWARD else Phase.OTHER
+        names[mark] if mark else Phase.FORWARD if next_mark == native.Phase.BACKWARD else Phase.OTHER
         for mark, next_mark in zip(marks.tolist(), coming.tolist(), strict=True)
     ]

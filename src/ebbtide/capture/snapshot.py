@@ -1,7 +1,8 @@
 """Reads a CUDA memory snapshot (``torch.cuda.memory._dump_snapshot``) as a Trace in which no accesses are known.
 
-The file is a pickle, and a pickle may name any function to be called. So it is read with nothing to name: plain
-containers, texts and numbers, or it is refused. Its structure is that which ``torch.cuda.memory._snapshot`` documents.
+The file is a pickle, and a pickle may name any function to be called. So it is read as plain data or refused
+(``plain_pickle``), and every field that is used is of the type that ``torch.cuda.memory._snapshot`` documents: what
+is another container in its place is neither printed nor compared, since that can take any time and room.
 
 Every allocation and every release of the recorded history is a tick, which takes until the next of them. A storage
 lives until its memory can be used again (``free_completed``). What was there before the history began and still is when
@@ -9,13 +10,13 @@ it ends is persistent. Left out: which allocations belong to which step, what th
 that they were cut from.
 """
 
-import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import Any, TypeVar
 
 import numpy as np
 
+from ebbtide.capture.plain_pickle import read_plain
 from ebbtide.errors import FileFormatError
 from ebbtide.ir.base import Origin
 from ebbtide.ir.files import MOST_ROWS
@@ -25,16 +26,10 @@ from ebbtide.units import GIB
 _MOST_FILE_BYTES = 2 * GIB
 _ALLOCATES, _FREES, _ASKS_TO_FREE = "alloc", "free_completed", "free_requested"
 _OURS = ("/torch/", "/site-packages/", "<frozen", "??")  # frames of libraries: no place that a user knows
+_MOST_NAMED = 64
+_MOST_PLACE = 200  # characters
 
-
-class _PlainUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> NoReturn:
-        raise FileFormatError(f"it would call {module}.{name}, and a memory snapshot holds plain data only: refused")
-
-    def persistent_load(self, _name: object) -> NoReturn:
-        raise FileFormatError(
-            "it refers to objects outside of it, and a memory snapshot holds plain data only: refused"
-        )
+_Field = TypeVar("_Field", int, str, list[Any])
 
 
 def read_snapshot(path: Path, device: int | None = None) -> Trace:
@@ -43,82 +38,90 @@ def read_snapshot(path: Path, device: int | None = None) -> Trace:
         with path.open("rb") as file:
             if path.stat().st_size > _MOST_FILE_BYTES:
                 raise FileFormatError("the file is too large")
-            snapshot = _unpickled(file)
-        segments, histories = _fields(snapshot, "segments", "device_traces")
+            snapshot = read_plain(file.read())
+        if type(snapshot) is not dict or not {"segments", "device_traces"} <= snapshot.keys():
+            raise FileFormatError("not a memory snapshot: it lacks segments or device_traces")
+        segments = _records(_field(snapshot, "segments", list))
+        histories = _field(snapshot, "device_traces", list)
         device = _chosen(segments, histories, device)
-        history = histories[device] if device < len(histories) else []
-        events = [event for event in history if event["action"] in (_ALLOCATES, _FREES, _ASKS_TO_FREE)]
-        blocks = [block for segment in segments if segment.get("device", 0) == device for block in segment["blocks"]]
+        history = _records(histories[device]) if device < len(histories) else []
+        events = [event for event in history if _field(event, "action", str) in (_ALLOCATES, _FREES, _ASKS_TO_FREE)]
+        own = [_field(segment, "blocks", list) for segment in segments if _device(segment) == device]
+        once = {id(rows): rows for rows in own}.values()  # a few bytes may name a long list many times
+        blocks = [block for rows in once for block in _records(rows)]
         return _trace(f"{path.name}, device {device}", events, blocks)
     except FileFormatError as error:
         raise FileFormatError(f"{path}: {error}") from error
-    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise FileFormatError(f"{path}: not a memory snapshot: {type(error).__name__}: {error}") from error
+    except (ValueError, OverflowError) as error:
+        raise FileFormatError(f"{path}: not a memory snapshot: {error}") from error
 
 
-def _unpickled(file: IO[bytes]) -> object:
-    try:
-        return _PlainUnpickler(file).load()
-    except FileFormatError:
-        raise
-    except Exception as error:  # a damaged pickle raises whatever its last instruction happens to
-        raise FileFormatError(f"not a pickle, or a damaged one: {type(error).__name__}: {error}") from error
+def _field(record: Mapping[str, Any], name: str, kind: type[_Field], default: _Field | None = None) -> _Field:
+    """Of exactly this type."""
+    value = record.get(name, default)
+    if type(value) is not kind:
+        found = f"a field {name} that is no {kind.__name__}" if name in record else f"no field {name}"
+        raise FileFormatError(f"not a memory snapshot: a record in it has {found}")
+    return value
 
 
-def _fields(snapshot: object, *names: str) -> tuple[list[Any], ...]:
-    if not isinstance(snapshot, dict) or not all(isinstance(snapshot.get(name), list) for name in names):
-        raise FileFormatError(f"not a memory snapshot: it lacks {' or '.join(names)}")
-    return tuple(snapshot[name] for name in names)
+def _records(rows: object) -> list[dict[str, Any]]:
+    if type(rows) is not list or not all(type(row) is dict for row in rows):
+        raise FileFormatError("not a memory snapshot: it has something else in place of a list of records")
+    return rows
 
 
-def _chosen(segments: list[Any], histories: list[Any], device: int | None) -> int:
+def _device(segment: Mapping[str, Any]) -> int:
+    return _field(segment, "device", int, 0)
+
+
+def _chosen(segments: list[dict[str, Any]], histories: list[Any], device: int | None) -> int:
     used = {number for number, history in enumerate(histories) if history}
-    used = used or {segment.get("device", 0) for segment in segments}
+    used = used or {_device(segment) for segment in segments}
     if device is None and len(used) == 1:
-        return int(used.pop())
-    if device is None or device not in used:
-        known = ", ".join(map(str, sorted(used))) or "none"
+        device = used.pop()
+        used = {device}
+    if device is None or device not in used or device < 0:
+        known = ", ".join(f"{number}" for number in sorted(used)[:_MOST_NAMED]) or "none"
         raise FileFormatError(f"choose one of the devices in it with --device: {known}")
     return device
 
 
-def _trace(name: str, events: list[Any], blocks: list[Any]) -> Trace:
+def _trace(name: str, events: list[dict[str, Any]], blocks: list[dict[str, Any]]) -> Trace:
     n_ticks = max(len(events), 1)
     if n_ticks > MOST_ROWS:
         raise FileFormatError(
             f"its history has {n_ticks} allocations and releases, and a trace holds {MOST_ROWS}: record fewer with "
             "torch.cuda.memory._record_memory_history(max_entries=...)"
         )
-    storages, alive = _lives(events)
-    before = {block["address"]: block for block in blocks if block["state"].startswith("active")}
+    place = _Places()
+    storages, alive = _lives(events, place)
+    before = {_field(row, "address", int): row for row in blocks if _field(row, "state", str).startswith("active")}
     kept = [block for address, block in before.items() if address not in alive]
     born = [
         Storage(nbytes, StorageKind.OTHER, birth, n_ticks, place, allocation=0)
         for nbytes, birth, place in alive.values()
     ]
-    lasting = [
-        Storage(_size(block), StorageKind.OTHER, 0, n_ticks, _place(block.get("frames", ())), persistent=True)
-        for block in kept
-    ]
+    lasting = [Storage(_size(block), StorageKind.OTHER, 0, n_ticks, place(block), persistent=True) for block in kept]
     nothing = np.zeros(0, dtype=np.int64)
     return Trace(
         name,
         Origin.MEASURED,
-        _ticks(events),
+        _ticks(events, place),
         (*lasting, *storages, *born),
         Accesses(nothing, nothing, nothing),
         accesses_known=False,
     )
 
 
-def _lives(events: list[Any]) -> tuple[list[Storage], dict[int, tuple[int, int, str]]]:
+def _lives(events: list[dict[str, Any]], place_of: "_Places") -> tuple[list[Storage], dict[int, tuple[int, int, str]]]:
     """Those that end in the history, and of those that do not, by address: size, tick of birth and place."""
     done: list[Storage] = []
     alive: dict[int, tuple[int, int, str]] = {}
     for tick, event in enumerate(events):
-        address = event["addr"]
+        address = _field(event, "addr", int)
         if event["action"] == _ALLOCATES:
-            alive[address] = (_size(event), tick, _place(event.get("frames", ())))
+            alive[address] = (_size(event), tick, place_of(event))
         elif event["action"] == _FREES and address in alive:
             nbytes, birth, place = alive.pop(address)
             done.append(Storage(nbytes, StorageKind.OTHER, birth, tick, place, allocation=0))
@@ -127,24 +130,39 @@ def _lives(events: list[Any]) -> tuple[list[Storage], dict[int, tuple[int, int, 
     return done, alive
 
 
-def _ticks(events: list[Any]) -> tuple[Tick, ...]:
+def _ticks(events: list[dict[str, Any]], place_of: "_Places") -> tuple[Tick, ...]:
     if not events:
         return (Tick(0, "snapshot"),)
-    begins = np.array([event.get("time_us", 0) for event in events], dtype=np.int64) * 1000
+    begins = np.array([_field(event, "time_us", int, 0) for event in events], dtype=np.int64) * 1000
     times = np.maximum(np.diff(begins, append=begins[-1]), 0).tolist()
-    return tuple(
-        Tick(time, event["action"], _place(event.get("frames", ()))) for time, event in zip(times, events, strict=True)
-    )
+    return tuple(Tick(time, event["action"], place_of(event)) for time, event in zip(times, events, strict=True))
 
 
 def _size(record: Mapping[str, Any]) -> int:
-    nbytes = record.get("requested_size", record["size"])
-    return int(nbytes) or 1
+    return _field(record, "requested_size" if "requested_size" in record else "size", int) or 1
 
 
-def _place(frames: Iterable[Mapping[str, Any]]) -> str:
-    """Where the program asked for it: the innermost frame that is no library's, such as "train.py:12 forward"."""
+class _Places:
+    """Where the program asked for it: the innermost frame that is no library's, such as "train.py:12 forward".
+
+    Events share their lists of frames, and each list is looked at once. Callers MUST keep the lists alive.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, str] = {}
+
+    def __call__(self, record: Mapping[str, Any]) -> str:
+        frames = record.get("frames", ())
+        known = self._known.get(id(frames))
+        if known is None:
+            known = self._known[id(frames)] = _place(_records(frames) if frames else [])
+        return known
+
+
+def _place(frames: list[dict[str, Any]]) -> str:
     for frame in frames:
-        if not any(part in frame["filename"] for part in _OURS) and frame["filename"].endswith(".py"):
-            return f"{Path(frame['filename']).name}:{frame['line']} {frame['name']}"
+        filename = _field(frame, "filename", str)
+        if filename.endswith(".py") and not any(part in filename for part in _OURS):
+            line, name = _field(frame, "line", int), _field(frame, "name", str)
+            return f"{filename.rpartition('/')[2]}:{line} {name}"[:_MOST_PLACE]
     return ""

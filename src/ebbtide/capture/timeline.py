@@ -5,45 +5,53 @@ began are cut off there; those that outlast the step belong to the next.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
-from ebbtide.ir.base import Origin
+from ebbtide.ir.base import Ints, Origin
 from ebbtide.ir.machine import Machine
+from ebbtide.ir.native import Lane
+from ebbtide.ir.recording import Recording
 from ebbtide.ir.timeline import COMPUTE_LANE, Level, Span, SpanKind, Timeline
 from ebbtide.ir.trace import Trace
 
-_STALLS = {2: SpanKind.STALL_ROOM, 3: SpanKind.STALL_LATE, 4: SpanKind.STALL_DEMAND}  # by native code's lanes
-_OUT, _BACK = 0, 1
+_STALLS: dict[int, SpanKind] = {
+    Lane.STALL_CAPACITY: SpanKind.STALL_ROOM,
+    Lane.STALL_LATE: SpanKind.STALL_LATE,
+    Lane.STALL_DEMAND: SpanKind.STALL_DEMAND,
+}
 
 
-def timeline(
-    recording: Mapping[str, Any], trace: Trace, numbers: Mapping[int, int], machine: Machine, policy: str
-) -> Timeline:
+def timeline(recording: Recording, trace: Trace, numbers: Mapping[int, int], machine: Machine, policy: str) -> Timeline:
     """``numbers`` says which storage of ``trace`` a row of the recording is. The arena has the first two tiers."""
     fast, slow = machine.tiers[0].name, machine.tiers[1].name
-    lanes = {_OUT: f"{fast}->{slow}", _BACK: f"{slow}->{fast}"}
-    names = ("span_lane", "span_begin_ns", "span_end_ns", "span_tick", "span_storage")
-    rows = sorted(zip(*(recording[name].tolist() for name in names), strict=True), key=lambda row: row[1])
+    lanes = {Lane.OUT: f"{fast}->{slow}", Lane.BACK: f"{slow}->{fast}"}
+    columns = (
+        recording.span_lane,
+        recording.span_begin_ns,
+        recording.span_end_ns,
+        recording.span_tick,
+        recording.span_storage,
+    )
+    rows = sorted(zip(*(column.tolist() for column in columns), strict=True), key=lambda row: row[1])
     copies, stalls = [], []
     for lane, begin, end, tick, row in rows:
         storage = numbers.get(row)
         if lane in _STALLS:
             stalls.append(Span(COMPUTE_LANE, _STALLS[lane], begin, end, tick, storage))
         else:
-            kind = SpanKind.EVICT if lane == _OUT else SpanKind.FETCH
-            copies.append(Span(lanes[lane], kind, begin, end, tick, storage, int(recording["nbytes"][row])))
+            kind = SpanKind.EVICT if lane == Lane.OUT else SpanKind.FETCH
+            copies.append(Span(lanes[lane], kind, begin, end, tick, storage, int(recording.nbytes[row])))
     compute = _compute(recording, trace, stalls)
     spans = sorted((*copies, *compute), key=lambda span: span.start_ns)
-    levels = _levels(fast, recording["tick_begin_ns"], recording["tick_held"])
-    return Timeline(policy, Origin.MEASURED, int(recording["time_ns"]), tuple(spans), levels)
+    levels = _levels(fast, recording.tick_begin_ns, recording.tick_reserved)
+    return Timeline(policy, Origin.MEASURED, int(recording.time_ns), tuple(spans), levels)
 
 
-def _compute(recording: Mapping[str, Any], trace: Trace, stalls: list[Span]) -> list[Span]:
+def _compute(recording: Recording, trace: Trace, stalls: list[Span]) -> list[Span]:
     """The compute lane: ticks, with the stalls cut out of them."""
-    begins = recording["tick_begin_ns"].tolist()
-    ends = [*begins[1:], int(recording["time_ns"])]
+    begins = recording.tick_begin_ns.tolist()
+    ends = [*begins[1:], int(recording.time_ns)]
     spans: list[Span] = []
     waiting = iter(stalls)
     stall = next(waiting, None)
@@ -60,6 +68,6 @@ def _compute(recording: Mapping[str, Any], trace: Trace, stalls: list[Span]) -> 
     return spans
 
 
-def _levels(tier: str, times: "np.ndarray[Any, Any]", held: "np.ndarray[Any, Any]") -> tuple[Level, ...]:
+def _levels(tier: str, times: Ints, held: Ints) -> tuple[Level, ...]:
     changes = np.flatnonzero(np.diff(held, prepend=-1))
     return tuple(Level(tier, int(times[at]), int(held[at])) for at in changes)

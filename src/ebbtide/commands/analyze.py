@@ -31,7 +31,8 @@ def analyze(
     from ebbtide.analysis.summary import analyze as analyze_trace
     from ebbtide.analysis.summary import to_json
     from ebbtide.analysis.terminal import page
-    from ebbtide.commands.files import read_trace, way_of
+    from ebbtide.commands.routes import way_of
+    from ebbtide.reading import read_trace
 
     first, own = read_trace(traces[0])
     others = tuple(read_trace(path)[0] for path in traces[1:])

@@ -30,16 +30,17 @@ def compare(
     Where our own plan's gap is above 2 %, a line says which constraint the bound relaxes so that it is loose.
     """
     from ebbtide.commands.inputs import budgets_of, read_step
-    from ebbtide.commands.judged import as_json, judge, loosened, named, write_json
     from ebbtide.commands.tables import COLUMNS, cells, show, table_of
-    from ebbtide.simulate import is_modelled
+    from ebbtide.commands.trial_json import as_json, write_json
+    from ebbtide.simulator import is_modelled
+    from ebbtide.trials import explain_looseness, named, try_policy
     from ebbtide.units import format_bytes
 
     chosen = named(names)
     step, its_machine = read_step(trace, machine, changes)
     written = []
     for budget in budgets_of(fast, step, its_machine):
-        rows = [judge(policy, step, its_machine, budget) for policy in chosen]
+        rows = [try_policy(policy, step, its_machine, budget) for policy in chosen]
         rows.sort(key=lambda row: (row.outcome is None, row.outcome.step_ns if row.outcome else 0))
         compute = ", operations' times modelled" if is_modelled(its_machine) else ""
         fast_tier = its_machine.tiers[0].name
@@ -48,7 +49,7 @@ def compare(
             table.add_row(*cells(row, step.step_ns, fast_tier))
         show(table)
         for row in rows:
-            loose = loosened(row, step, its_machine)
+            loose = explain_looseness(row, step, its_machine)
             if loose is not None:
                 show(f"{row.policy}, gap {loose.gap:.1%}: {loose.sentence()}")
             written.append(as_json(row, step, its_machine) | {"loose": None if loose is None else loose.as_json()})

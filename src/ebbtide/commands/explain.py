@@ -34,7 +34,8 @@ def explain(
 
     from ebbtide.analysis.explain import Explainer
     from ebbtide.analysis.texts import printable
-    from ebbtide.commands.files import read_plan, read_timeline, read_trace, way_of
+    from ebbtide.commands.routes import way_of
+    from ebbtide.reading import read_plan, read_timeline, read_trace
 
     step, own = read_trace(trace)
     route, name, _ = way_of(machine, bandwidth, tier, own)

@@ -20,7 +20,7 @@ UNLIMITED = "unlimited"
 _TABLES = ("tiers", "links", "groups", "compute", "cost")
 
 
-def changed(machine: Machine, changes: Sequence[str]) -> Machine:
+def apply_changes(machine: Machine, changes: Sequence[str]) -> Machine:
     """The machine with every ``KEY=VALUE`` carried out in order. Raises SettingError."""
     for change in changes:
         key, equals, text = change.partition("=")

@@ -37,7 +37,7 @@ def plan(
     """
     from ebbtide.planners import DEFAULT
     from ebbtide.planners import plan as make
-    from ebbtide.planners.looseness import looseness_of
+    from ebbtide.planners.search.bound_diagnosis import looseness_of
 
     if output is not None and not output.absolute().parent.is_dir():
         raise SettingError(f"the plan cannot be written to {output}: there is no such directory")
@@ -54,17 +54,17 @@ def plan(
 
 def describe(made: "Plan", inputs: Inputs) -> str:
     """The plan's figures, a line each."""
-    from ebbtide.units import format_bytes, format_time
+    from ebbtide.units import format_bytes, format_time, seconds
 
     resident_ns = inputs.trace.step_ns
     share = resident_ns / max(made.predicted_ns, 1)
     rows = {
         "step": f"{len(inputs.trace.ticks)} operations, {len(inputs.trace.storages)} storages",
         "budget": f"{format_bytes(made.budget_bytes)} of {inputs.machine.tiers[0].name}",
-        "predicted": f"{format_time(made.predicted_ns / 1e9)}, {share:.2%} of the speed with everything resident",
-        "lower bound": f"{format_time(made.lower_bound_ns / 1e9)}: no plan is faster",
+        "predicted": f"{format_time(seconds(made.predicted_ns))}, {share:.2%} of the speed with everything resident",
+        "lower bound": f"{format_time(seconds(made.lower_bound_ns))}: no plan is faster",
         "gap": f"{made.gap:.2%} ({made.status})",
-        "planned in": f"{format_time(made.plan_ns / 1e9)} by {made.planner}",
+        "planned in": f"{format_time(seconds(made.plan_ns))} by {made.planner}",
     }
     return "\n".join(f"{name:<12} {text}" for name, text in rows.items())
 

@@ -1,6 +1,7 @@
 """What the commands share that run a training script: their command line, and how they warn."""
 
 import warnings
+from collections.abc import Sequence
 
 import click
 
@@ -23,6 +24,18 @@ class ProgramCommand(click.Command):
 
 def _names_module(argument: str) -> bool:
     return argument.startswith("-m")
+
+
+def refuse_misplaced_budget(program: Sequence[str]) -> None:
+    """Where no budget was named: raises UsageError for a ``--fast`` that stands among the script's own arguments."""
+    for at, argument in enumerate(program[1:], 1):
+        if argument == "--fast" or argument.startswith("--fast="):
+            option = argument if "=" in argument else " ".join(program[at : at + 2])
+            raise click.UsageError(
+                f"no budget: {option} stands after {program[0]} and so went to it. Options of ebbtide come before the "
+                f"program: ebbtide run {option} {program[0]} ... (If {program[0]} has a --fast of its own, name the "
+                "budget before it, or with EBBTIDE_FAST.)"
+            )
 
 
 def warn_in_one_line() -> None:

@@ -8,9 +8,9 @@ import click
 if TYPE_CHECKING:
     from ebbtide.ir.machine import Machine
     from ebbtide.ir.plan import Plan
+    from ebbtide.ir.run_report import RunReport
     from ebbtide.ir.timeline import Timeline
     from ebbtide.ir.trace import Trace
-    from ebbtide.report.run_report import RunReport
     from ebbtide.report.subject import Subject
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -64,7 +64,7 @@ def report(
 
 def _print_runs(paths: tuple[Path, ...]) -> None:
     from ebbtide.ir.files import kind_of
-    from ebbtide.report.run_report import RunReport
+    from ebbtide.ir.run_report import RunReport
     from ebbtide.report.summary import render_summary
 
     for path in paths:
@@ -86,7 +86,7 @@ def _text(path: Path) -> str:
 
 
 def _subject(paths: tuple[Path, ...], machine: Path | None, tier: str | None, bandwidth: str | None) -> "Subject":
-    from ebbtide.commands.files import read_plan, read_timeline, read_trace, way_of
+    from ebbtide.commands.routes import way_of
     from ebbtide.errors import ReportError
     from ebbtide.ir.base import Origin
     from ebbtide.ir.files import kind_of
@@ -94,6 +94,7 @@ def _subject(paths: tuple[Path, ...], machine: Path | None, tier: str | None, ba
     from ebbtide.ir.timeline import Timeline
     from ebbtide.ir.trace import Trace
     from ebbtide.machines import find_machine
+    from ebbtide.reading import read_plan, read_timeline, read_trace
     from ebbtide.report.subject import Subject
 
     traces, plans, timelines, runs = [], [], [], []
@@ -127,8 +128,8 @@ def _subject(paths: tuple[Path, ...], machine: Path | None, tier: str | None, ba
 
 
 def _machine_or_none() -> "Machine | None":
-    from ebbtide.commands.inputs import this_machine
     from ebbtide.errors import SpillError
+    from ebbtide.reading import this_machine
 
     try:
         return this_machine()
@@ -141,7 +142,7 @@ def _run_of(path: Path) -> "RunReport | None":
     """None for a file that does not say that it is one."""
     import json
 
-    from ebbtide.report.run_report import FORMAT, RunReport
+    from ebbtide.ir.run_report import FORMAT, RunReport
 
     try:
         value = json.loads(text := _text(path))
@@ -157,7 +158,7 @@ def _forecast(trace: "Trace", plan: "Plan", machine: "Machine") -> list["Timelin
     from ebbtide.ir.check import require_valid
     from ebbtide.ir.schedule import lower
     from ebbtide.planners.base import PAGES
-    from ebbtide.simulate import simulate
+    from ebbtide.simulator import simulate
 
     kept = machine.with_budget(plan.budget_bytes)
     try:

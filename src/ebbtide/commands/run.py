@@ -1,16 +1,19 @@
 """``ebbtide run``: a training script within a budget."""
 
+import signal
 import sys
-from dataclasses import replace
 
 import click
 
-from ebbtide.commands.program import ProgramCommand, warn_in_one_line
+from ebbtide.commands.program import ProgramCommand, refuse_misplaced_budget, warn_in_one_line
 
 
 @click.command(cls=ProgramCommand, options_metavar="[OPTIONS]")
 @click.option(
-    "--fast", metavar="SIZE|P%", help="Bound the process (8GiB), or the tensors to a share of their peak (25%)."
+    "--fast",
+    metavar="SIZE|P%",
+    help="Bound the process (8GiB; it may peak 2 % above that), or the tensors alone to a share of what they peak at "
+    "(25%; two steps find that, within what there is). Default: what the machine or its container has free.",
 )
 @click.option(
     "--spill",
@@ -45,21 +48,30 @@ def run(
 
     The script runs as it would under python, with all that follows its name as its arguments. Every option has an
     EBBTIDE_... variable too; EBBTIDE_DISABLE=1 runs the script alone. The exit status is the script's own, or 3 when
-    the budget cannot work or was exceeded.
+    the budget cannot work, was exceeded or never came into force, or when a plan was named and not used.
     """
-    from ebbtide.launch import find_program, run_program
-    from ebbtide.session import Session
-    from ebbtide.settings import ProgressMode, Settings
+    from ebbtide.api import run
+    from ebbtide.launch import INTERRUPTED, on_interrupt
+    from ebbtide.settings import Settings
 
     warn_in_one_line()
     settings = Settings.from_environment()
-    settings = replace(
-        settings,
-        plan=plan or settings.plan,
-        machine=machine or settings.machine,
-        save_trace=save_trace or settings.save_trace,
-        save_plan=save_plan or settings.save_plan,
-        save_timeline=save_timeline or settings.save_timeline,
+    if fast is None and settings.fast is None and settings.arena_bytes is None and not settings.disable:
+        refuse_misplaced_budget(program)
+    status = run(
+        program,
+        quiet=quiet,
+        settings=settings,
+        fast=fast,
+        spill=spill or None,
+        policy=policy,
+        plan=plan,
+        machine=machine,
+        save_trace=save_trace,
+        save_plan=save_plan,
+        save_timeline=save_timeline,
+        report=report,
     )
-    session = Session(fast, spill or None, report, ProgressMode.OFF if quiet else None, policy, settings)
-    sys.exit(run_program(find_program(program), session, quiet))
+    if status == INTERRUPTED:
+        on_interrupt(signal.SIG_DFL)
+    sys.exit(status)

@@ -32,15 +32,14 @@ def simulate(
 
     The steady step's time, what it waits for, what moves, and what it costs in energy, money and wear.
     """
-    from time import perf_counter
-
-    from ebbtide.commands.judged import as_json, bound_ns, judge, judge_plan, named, write_json
     from ebbtide.commands.tables import COLUMNS, cells, show, table_of
+    from ebbtide.commands.trial_json import as_json, write_json
     from ebbtide.ir.check import require_valid
     from ebbtide.ir.files import load, save
     from ebbtide.ir.plan import Plan, PlanStatus
     from ebbtide.planners.base import page_size_of
-    from ebbtide.simulate import is_modelled
+    from ebbtide.simulator import is_modelled
+    from ebbtide.trials import named, try_plan, try_policy
     from ebbtide.units import format_bytes
 
     if plan is not None and policy is not None:
@@ -53,17 +52,17 @@ def simulate(
         try:
             made = load(plan, Plan)
         except OSError as error:
-            raise SettingError(f"the plan {plan} cannot be read: {error}") from error
+            raise SettingError(f"the plan {plan} cannot be read: {error.strerror or error}") from error
         if made.status is not PlanStatus.OVER_BUDGET:
             require_valid(
                 made, step, its_machine.with_budget(max(budget, made.budget_bytes)), page_size_of(its_machine)
             )
         try:
-            row = judge_plan(made, step, its_machine, budget, bound_ns(step, its_machine, budget), perf_counter(), True)
+            row = try_plan(made, step, its_machine, budget, record=True)
         except ValueError as error:
             raise SettingError(f"--fast: {error}") from error
     else:
-        row = judge(chosen[0], step, its_machine, budget, record=True)
+        row = try_policy(chosen[0], step, its_machine, budget, record=True)
     if row.outcome is None:
         raise SettingError(row.why_not)
     compute = ", operations' times modelled" if is_modelled(its_machine) else ""

@@ -54,9 +54,10 @@ def sweep(
     """
     from ebbtide.analysis import sweep as grid
     from ebbtide.commands.inputs import read_step
-    from ebbtide.commands.judged import named, write_json
     from ebbtide.commands.tables import show, table_of
-    from ebbtide.units import format_bytes, format_time
+    from ebbtide.commands.trial_json import write_json
+    from ebbtide.trials import named
+    from ebbtide.units import format_bytes, format_time, seconds
 
     if len(named(policy)) != 1:
         raise SettingError("--policy takes one name here")
@@ -76,7 +77,7 @@ def sweep(
         table.add_row(
             format_bytes(point.fast_bytes),
             f"x {point.bandwidth:g}",
-            "infeasible" if point.step_ns is None else format_time(point.step_ns / 1e9),
+            "infeasible" if point.step_ns is None else format_time(seconds(point.step_ns)),
             "" if point.step_ns is None else f"{point.step_ns / max(step.step_ns, 1):.3f}",
             "-" if point.memory_usd is None else f"{point.memory_usd:.0f}",
             "-" if point.step_usd is None else f"{1000 * point.step_usd:.4g}",
@@ -99,7 +100,7 @@ def _draw(
     from ebbtide.ir.occupancy import live_bytes, peak
     from ebbtide.planners.base import page_size_of
     from ebbtide.report.sweep_page import Sweep, render_sweep
-    from ebbtide.simulate import is_modelled
+    from ebbtide.simulator import is_modelled
     from ebbtide.whole_file import write_whole
 
     swept = Sweep(
@@ -122,7 +123,7 @@ def _draw(
 
 
 def _budget(text: str, trace: "Trace", machine: "Machine") -> int:
-    from ebbtide.commands.inputs import budget_of
+    from ebbtide.planners.base import budget_of
 
     fast, colon, slow = text.partition(":")
     if not colon:
@@ -146,15 +147,15 @@ def _factor(text: str) -> float:
 
 def _point(trace: "Trace", machine: "Machine", policy: str, budget_bytes: int, factor: float) -> "Point":
     from ebbtide.analysis.sweep import Point
-    from ebbtide.commands.judged import judge
-    from ebbtide.simulate.costs import costs_of
+    from ebbtide.simulator.costs import costs_of
+    from ebbtide.trials import try_policy
 
     faster = replace(
         machine,
         links=tuple(replace(row, bytes_per_s=max(round(row.bytes_per_s * factor), 1)) for row in machine.links),
         groups=tuple(replace(row, bytes_per_s=max(round(row.bytes_per_s * factor), 1)) for row in machine.groups),
     )
-    row = judge(policy, trace, faster, budget_bytes)
+    row = try_policy(policy, trace, faster, budget_bytes)
     if row.outcome is None:
         return Point(budget_bytes, factor, None, None, None)
     fast, *slower = faster.with_budget(budget_bytes).tiers
@@ -165,7 +166,7 @@ def _point(trace: "Trace", machine: "Machine", policy: str, budget_bytes: int, f
 
 def _cheapest(points: "Sequence[Point]", most_ns: float) -> str:
     from ebbtide.analysis.sweep import MEMORY, OWNERSHIP, cheapest
-    from ebbtide.units import format_bytes, format_time
+    from ebbtide.units import format_bytes, format_time, seconds
 
     lines = []
     for price, words in ((MEMORY, "by the price of memory"), (OWNERSHIP, "by the total cost of a step")):
@@ -173,5 +174,5 @@ def _cheapest(points: "Sequence[Point]", most_ns: float) -> str:
         found = (
             "none of the grid" if best is None else f"{format_bytes(best.fast_bytes)} fast, links x {best.bandwidth:g}"
         )
-        lines.append(f"within {format_time(most_ns / 1e9)}, {words}: {found}")
+        lines.append(f"within {format_time(seconds(most_ns))}, {words}: {found}")
     return "\n".join(lines)

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from ebbtide.units import format_bytes, format_time
+from ebbtide.units import format_bytes, format_time, seconds
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ebbtide.commands.judged import Judged
+    from ebbtide.trials import Trial
 
 _WIDTH = 170
 COLUMNS = (
@@ -36,7 +36,7 @@ def table_of(title: str, names: tuple[str, ...]) -> "Table":
     return table
 
 
-def cells(row: "Judged", resident_ns: int, fast: str) -> list[str]:
+def cells(row: "Trial", resident_ns: int, fast: str) -> list[str]:
     """Of one policy, for ``COLUMNS``."""
     if row.outcome is None or row.costs is None:
         return [row.policy, "infeasible", *[""] * (len(COLUMNS) - 2)]
@@ -47,7 +47,7 @@ def cells(row: "Judged", resident_ns: int, fast: str) -> list[str]:
     years = min(costs.years.values(), default=None)
     return [
         row.policy,
-        format_time(outcome.step_ns / 1e9),
+        format_time(seconds(outcome.step_ns)),
         f"{outcome.step_ns / max(resident_ns, 1):.3f}",
         _percent(row.gap),
         _percent(outcome.exposed_ns / max(outcome.step_ns, 1)),

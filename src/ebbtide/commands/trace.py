@@ -21,8 +21,8 @@ from ebbtide.commands.program import ProgramCommand, warn_in_one_line
 @click.option(
     "--step",
     type=click.IntRange(0),
-    help="The first step to record, counted from 0: by default 2, or 1 with --fake. A step ends where an optimizer's "
-    "step ends.",
+    help="The first step to record, counted from 0: by default 2, or 1 with --fake. A step ends when every "
+    "optimizer in use has stepped.",
 )
 @click.option("--steps", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many steps to record.")
 @click.option("--keep-running", is_flag=True, help="Let the script run to its end; else it is ended once recorded.")
@@ -51,22 +51,13 @@ def trace(
 
     With --fake even a model that fits no memory can be recorded. Numbers that the script reads out of tensors are 1.
     """
-    from ebbtide.launch import find_program, trace_program
-    from ebbtide.session import Session
+    from ebbtide.launch import find_program, record_program
+    from ebbtide.recorder import Recorder
     from ebbtide.settings import Settings
 
     if machine is not None and not fake:
         raise click.UsageError("--machine goes with --fake: without it, times are measured here")
     warn_in_one_line()
-    settings = replace(
-        Settings.from_environment(),
-        fast=None,
-        arena_bytes=None,
-        disable=False,
-        save_trace=str(output),
-        trace_step=(1 if fake else 2) if step is None else step,
-        trace_steps=steps,
-        fake=fake,
-        machine=machine,
-    )
-    sys.exit(trace_program(find_program(program), Session(settings=settings), not keep_running))
+    settings = replace(Settings.from_environment(), disable=False, trace_step=None, machine=machine)
+    recorder = Recorder(output, first=step, count=steps, fake=fake, settings=settings)
+    sys.exit(record_program(find_program(program), recorder, not keep_running))

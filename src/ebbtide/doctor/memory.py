@@ -2,7 +2,7 @@
 
 from ebbtide.doctor.finding import Finding, Level
 from ebbtide.doctor.view import View
-from ebbtide.runtime.process import memory_limit
+from ebbtide.host.process import memory_limit
 from ebbtide.units import KIB, MIB, format_bytes
 
 _HUGE = "sys/kernel/mm/transparent_hugepage"
@@ -79,7 +79,10 @@ def memory_areas(view: View) -> Finding:
     """An estimate: what a process that fills this machine's memory with huge pages that moved would need."""
     limit = view.number("proc/sys/vm/max_map_count")
     needed = _OWN_AREAS + _AREAS_A_PAGE * (memory_limit(view.proc).nbytes // _HUGE_PAGE_BYTES)
-    means = "each huge page that moved is a memory area of its own; with too many the run would be aborted"
+    means = (
+        "each huge page that moved is a memory area of its own, as are scattered small storages; where they run short "
+        "the smallest stay in memory, or whole stretches of them leave"
+    )
     if limit is None:
         return Finding("memory areas", Level.OK, "the limit is unknown", means)
     found = f"vm.max_map_count is {limit}, and {needed} may be needed to use all the memory there is"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ebbtide.doctor.finding import Finding, Level
 from ebbtide.doctor.view import TorchFacts, View
-from ebbtide.runtime.process import cgroup_files
+from ebbtide.host.process import cgroup_files
 
 
 def threads(view: View, torch: TorchFacts) -> Finding:

@@ -11,9 +11,9 @@ from pathlib import Path
 from ebbtide.doctor.finding import Finding, Level
 from ebbtide.doctor.view import View
 from ebbtide.errors import SpillError
-from ebbtide.runtime.mounts import find_mount, read_mounts
-from ebbtide.runtime.process import memory_limit
-from ebbtide.runtime.spill import choose_spill_directories, free_bytes_of
+from ebbtide.host.mounts import find_mount, read_mounts
+from ebbtide.host.process import memory_limit
+from ebbtide.host.spill import choose_spill_directories, free_bytes_of
 from ebbtide.units import GIB, MIB, format_bytes
 
 _TRIAL_BYTES = 2 * MIB

@@ -106,7 +106,7 @@ def load_torch() -> TorchFacts:
     from importlib.metadata import PackageNotFoundError, version
 
     from ebbtide.errors import PlatformError
-    from ebbtide.runtime.native import require_native
+    from ebbtide.host.native import require_native
 
     try:
         installed = version("torch")

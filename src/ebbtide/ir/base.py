@@ -35,8 +35,9 @@ def check_range(record: object, names: str, low: int = 0, high: int = LARGEST) -
 def frozen_ints(values: npt.ArrayLike, name: str) -> Ints:
     """A read-only column of its own; ValueError for anything but one dimension of integers."""
     column = np.array(values, dtype=None if np.size(values) else np.int64)
-    if column.ndim != 1 or column.dtype.kind not in "iu" or (column.size and int(column.max()) > LARGEST):
-        raise ValueError(f"{name} must be one row of integers of at most {LARGEST}")
+    integers = column.ndim == 1 and column.dtype.kind in "iu"
+    if not integers or (column.size and not -LARGEST <= int(column.min()) <= int(column.max()) <= LARGEST):
+        raise ValueError(f"{name} must be one row of integers from -{LARGEST} to {LARGEST}")
     column = column.astype(np.int64)
     column.flags.writeable = False
     return column

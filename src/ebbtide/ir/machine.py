@@ -165,7 +165,7 @@ class ComputeRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """What carries operations out: ``simulate.recosted`` applies the rule. ``overlap`` is that of [Note: in place].
+    """What carries operations out: ``simulator.recost`` applies the rule. ``overlap`` is that of [Note: in place].
 
     ROOFLINE needs ``flops_per_s`` and the first tier's ``bytes_per_s``; SYSTOLIC, instead of the former, the side of
     the ``array`` (multiply-adds a cycle: its square), ``clock_hz``, and the ``buffer_bytes`` from which a stationary

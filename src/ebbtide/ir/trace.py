@@ -72,7 +72,7 @@ class Storage:
 
     ``allocation`` is its place among the arena's allocations within tick ``birth``: with the tick, the runtime's
     clock. None if the main thread did not allocate it in this step. ``scratch`` means that nobody saw who uses it:
-    it is read and written in every tick of its life, whatever its accesses say (arena.md, rule 3). ``room_of`` is for
+    it is read and written in every tick of its life, whatever its accesses say. ``room_of`` is for
     scratch of one tick: the number of other scratch that was freed within that tick before this one was allocated, and
     in whose room it therefore lies. It needs none of its own.
     """
@@ -111,8 +111,8 @@ class Accesses:
             object.__setattr__(self, name, frozen_ints(getattr(self, name), name))
         if not len(self.storage) == len(self.tick) == len(self.mode):
             raise ValueError("the columns of the accesses differ in length")
-        next_storage, same_storage = np.diff(self.storage) > 0, np.diff(self.storage) == 0
-        if not np.all(next_storage | (same_storage & (self.tick[1:] > self.tick[:-1]))):
+        before, after = self.storage[:-1], self.storage[1:]
+        if not np.all((after > before) | ((after == before) & (self.tick[1:] > self.tick[:-1]))):
             raise ValueError("accesses must be sorted by storage, then tick, without duplicates")
         if len(self.mode) and not 1 <= int(self.mode.min()) <= int(self.mode.max()) <= 3:
             raise ValueError("an access reads (1), writes (2) or does both (3)")

@@ -15,17 +15,17 @@ from ebbtide.ir.check import require_valid
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan, PlanStatus
 from ebbtide.ir.trace import Trace
-from ebbtide.planners.ati_outliers import ati_outliers
-from ebbtide.planners.autotm import autotm_async, autotm_static, autotm_sync
 from ebbtide.planners.base import Planner, page_size_of
 from ebbtide.planners.ebbtide import ebbtide
-from ebbtide.planners.g10 import g10
+from ebbtide.planners.published.ati_outliers import ati_outliers
+from ebbtide.planners.published.autotm import autotm_async, autotm_static, autotm_sync
+from ebbtide.planners.published.g10 import g10
+from ebbtide.planners.published.sentinel import sentinel
+from ebbtide.planners.published.ten_cache import ten_cache
+from ebbtide.planners.published.tiertrain import tiertrain
+from ebbtide.planners.published.tm_training import tm_training
+from ebbtide.planners.published.zero_infinity import zero_infinity
 from ebbtide.planners.resident import resident
-from ebbtide.planners.sentinel import sentinel
-from ebbtide.planners.ten_cache import ten_cache
-from ebbtide.planners.tiertrain import tiertrain
-from ebbtide.planners.tm_training import tm_training
-from ebbtide.planners.zero_infinity import zero_infinity
 
 GROUP = "ebbtide.planners"
 

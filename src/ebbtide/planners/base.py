@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
-from ebbtide.errors import InfeasibleBudgetError
+from ebbtide.errors import InfeasibleBudgetError, SettingError
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.occupancy import PageSize, arena_pages, needed_bytes, pages_of
+from ebbtide.ir.occupancy import PageSize, arena_pages, live_bytes, needed_bytes, pages_of, peak
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.trace import Trace
+from ebbtide.units import Budget, parse_budget
 
 Planner: TypeAlias = Callable[[Trace, Machine, int], Plan]
 """(step, machine, bytes of the fastest tier that may be used) -> plan. Pure: the same plan for the same arguments."""
@@ -20,6 +21,20 @@ def page_size_of(machine: Machine) -> PageSize:
     """How room is counted in the machine's fastest tier, and so everywhere. At most what PAGES counts."""
     page_bytes = machine.tiers[0].page_bytes
     return PAGES if page_bytes is None else pages_of(page_bytes)
+
+
+def budget_of(fast: str | int | Budget | None, trace: Trace, machine: Machine) -> int:
+    """Bytes of the fastest tier that ``fast`` names: a size, a share of the step's peak, or None for all there is."""
+    capacity = machine.tiers[0].capacity_bytes
+    most = peak(live_bytes(trace, page_size_of(machine)))
+    if fast is None:
+        return most if capacity is None else capacity
+    try:
+        asked = parse_budget(fast)
+    except ValueError as error:
+        raise SettingError(f"--fast: {error}") from error
+    wanted = asked.nbytes if asked.nbytes is not None else round((asked.fraction or 0) * most)
+    return wanted if capacity is None else min(wanted, capacity)
 
 
 def require_budget(trace: Trace, budget_bytes: int, page_bytes: PageSize = PAGES) -> None:

@@ -2,7 +2,7 @@
 
 It alternates three steps and keeps the best plan it has simulated:
 
-1. *Choose* which absences to take (``choice``), at the least transfer time, leaving a reserve for copies under way.
+1. *Choose* which idle intervals to take (``choice``), at the least transfer time, with a reserve for copies under way.
 2. *Time* their copies (``timing``) by the ticks of the last simulation.
 3. *Simulate* the schedule. Where it stalls, transfers are dear: their costs rise, and the choice is made anew.
 
@@ -11,9 +11,9 @@ Clean storages leave without a write; contents that are final may be written whi
 Where operations work in place on a slow tier, the search is made for several sets of storages that stay there as well
 (``in_place``), and at last the plans of other planners are candidates (``rivals``).
 
-Left out: splitting storages (``docs/planners.md`` has what it would gain), several replicas in slow tiers, and storages
-that live for longer than a step, which stay. The search is bounded by a number of simulations that depends on
-the step's size alone, so that plans are deterministic unless the time limit strikes.
+Left out: splitting storages (``docs/planner-ebbtide.md``), several replicas in slow tiers, and what
+lives for longer than a step once its successor is born. The search is bounded by a number of simulations that
+depends on the step's size alone, so that plans are deterministic unless the time limit strikes.
 """
 
 from dataclasses import dataclass, replace
@@ -26,16 +26,16 @@ from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
 from ebbtide.ir.schedule import Schedule, lower
 from ebbtide.ir.trace import Trace
-from ebbtide.planners.absences import Flags, Floats
-from ebbtide.planners.bound import lower_bound_ns
-from ebbtide.planners.choice import Demand, choose
-from ebbtide.planners.in_place import placed_in_slow
-from ebbtide.planners.problem import Problem, lacks_bytes, problem_of, require_feasible
 from ebbtide.planners.resident import resident
 from ebbtide.planners.rivals import rival_plans
-from ebbtide.planners.slow_tiers import assign_tiers, reachable_tiers
-from ebbtide.planners.timing import Clock, Pace, all_away, moved_stays, time_moves, without
-from ebbtide.simulate import Outcome
+from ebbtide.planners.search.bound import lower_bound_ns
+from ebbtide.planners.search.choice import Demand, choose
+from ebbtide.planners.search.idle_table import Flags, Floats
+from ebbtide.planners.search.in_place import placed_in_slow
+from ebbtide.planners.search.problem import Problem, lacks_bytes, problem_of, require_feasible
+from ebbtide.planners.search.slow_tiers import assign_tiers, reachable_tiers
+from ebbtide.planners.search.timing import Clock, Pace, all_away, moved_stays, time_moves, without
+from ebbtide.simulator import Outcome
 
 TIME_LIMIT_S = 30.0
 
@@ -58,7 +58,7 @@ _PATIENCE = 3
 _BETTER = 0.999
 """Worth another try of the same kind."""
 _SLACK = 2.0
-"""A chosen absence counts on relief only after this many times its copies' duration."""
+"""A chosen interval counts on relief only after this many times its copies' duration."""
 _LEAD = 0.1
 """Fetches go ahead of need by up to this share of a step, where there is room."""
 _GOOD_ENOUGH = 1.003
@@ -98,7 +98,7 @@ def ebbtide(
     if not reachable_tiers(machine):
         return resident(trace, machine, capacity)
     problem, deadline = problem_of(trace, machine), began + int(time_limit_s * 1e9)
-    bound = lower_bound_ns(trace, machine, problem.absences, capacity)
+    bound = lower_bound_ns(trace, machine, problem.idle, capacity)
     best: tuple[int, tuple[Stay, ...]] | None = None
     out_of_time = False
     for one in (problem, *placed_in_slow(problem, capacity)):
@@ -131,7 +131,7 @@ class _Search:
 
     def __init__(self, problem: Problem, budget_bytes: int, bound_ns: int, deadline_ns: int) -> None:
         self.problem, self.budget_bytes, self.bound_ns, self.deadline_ns = problem, budget_bytes, bound_ns, deadline_ns
-        work = len(problem.trace.ticks) + 2 * len(problem.absences) + len(problem.trace.storages) // 4
+        work = len(problem.trace.ticks) + 2 * len(problem.idle) + len(problem.trace.storages) // 4
         self.left = max(_FEWEST, min(60, 100_000 // max(work, 1)))
         self.best: _Candidate | None = None
         self.tried: list[_Candidate] = []
@@ -145,7 +145,7 @@ class _Search:
         for smaller in self._levels():
             if self._done(0):
                 break
-            bound = lower_bound_ns(self.problem.trace, self.problem.machine, self.problem.absences, smaller)
+            bound = lower_bound_ns(self.problem.trace, self.problem.machine, self.problem.idle, smaller)
             if self.best is not None and bound * _GOOD_ENOUGH >= self.best.step_ns:
                 break
             self._at(smaller, max(self.left // 2, 4))
@@ -204,37 +204,37 @@ class _Search:
             stale = 0 if min(candidate.step_ns for candidate in found[-2:]) < best.step_ns else stale + 1
 
     def _again(self, budget_bytes: int, candidate: _Candidate) -> _Candidate:
-        """The same absences, timed by the ticks as they were simulated."""
+        """The same intervals, timed by the ticks as they were simulated."""
         clock = Clock(candidate.outcome.start_ns)
         return self._try(budget_bytes, candidate.chosen, candidate.reserve, candidate.pace, clock)
 
     def _choose(self, budget_bytes: int, reserve: float, costs: tuple[Floats, Floats], clock: Clock) -> Flags | None:
-        problem, absences = self.problem, self.problem.absences
-        out_ns = problem.write_cost[absences.group]
-        low = clock.at_or_after(clock.of(absences.after + 1) + _SLACK * out_ns)
-        high = clock.at_or_before(clock.of(absences.until) - _SLACK * problem.fetch_cost)
-        high = np.where(absences.returns, high, absences.until)
-        low = np.minimum(low, absences.until)
-        room = np.maximum(budget_bytes - int(reserve * budget_bytes), problem.needed)
-        must = Demand(absences.after + 1, absences.until, problem.live - budget_bytes)
-        wish = Demand(low, np.maximum(low, high), problem.live - room)
-        return choose(absences, must, wish, *costs)
+        problem, idle = self.problem, self.problem.idle
+        out_ns = problem.write_cost[idle.group]
+        low = clock.at_or_after(clock.of(idle.after + 1) + _SLACK * out_ns)
+        high = clock.at_or_before(clock.of(idle.until) - _SLACK * problem.fetch_cost)
+        high = np.where(idle.returns, high, idle.until)
+        low = np.minimum(low, idle.until)
+        allowed = np.maximum(budget_bytes - int(reserve * budget_bytes), problem.needed)
+        must = Demand(idle.after + 1, idle.until, problem.live - budget_bytes)
+        wish = Demand(low, np.maximum(low, high), problem.live - allowed)
+        return choose(idle, must, wish, *costs)
 
     def _try(self, budget_bytes: int, chosen: Flags, reserve: float, pace: Pace, clock: Clock) -> _Candidate:
         """Times and simulates a choice; what is not away for any tick stays."""
-        problem, absences = self.problem, self.problem.absences
+        problem, idle = self.problem, self.problem.idle
         trace, machine = problem.trace, problem.machine
         while True:
             rows = np.flatnonzero(chosen)
-            slow = assign_tiers(trace, machine, absences, rows, clock)
-            free = all_away(absences, chosen, problem.live, budget_bytes)
-            moves = time_moves(absences, rows, slow, free, machine, clock, pace)
+            slow = assign_tiers(trace, machine, idle, rows, clock)
+            free = all_away(idle, chosen, problem.live, budget_bytes)
+            moves = time_moves(idle, rows, slow, free, machine, clock, pace)
             staying = [move.row for move in moves if move.gone >= move.back]
             if not staying:
                 break
             chosen = chosen.copy()
             chosen[staying] = False
-        moved = moved_stays(trace, absences, moves, machine.tiers[0].name)
+        moved = moved_stays(trace, idle, moves, machine.tiers[0].name)
         schedule = problem.schedule_of(moved)
         outcome = problem.simulator.run(schedule, n_steps=2)
         candidate = _Candidate(moved, outcome, chosen, reserve, pace, schedule)
@@ -247,11 +247,11 @@ class _Search:
     def _dearer(self, costs: tuple[Floats, Floats], outcome: Outcome) -> tuple[Floats, Floats]:
         """Costs half way to those of a step that stalls as simulated: a copy costs its time by the share of time that
         compute waits thereabouts, and what compute loses to it anywhere."""
-        absences, n_ticks = self.problem.absences, len(self.problem.trace.ticks)
+        idle, n_ticks = self.problem.idle, len(self.problem.trace.ticks)
         waits = stall_share(outcome)
-        of_group = np.zeros(len(absences.dirty))
-        np.maximum.at(of_group, absences.group, waits[absences.after % n_ticks])
-        fetch = self.problem.fetch_cost * (self.problem.lost[0] + waits[absences.until % n_ticks])
+        of_group = np.zeros(len(idle.dirty))
+        np.maximum.at(of_group, idle.group, waits[idle.after % n_ticks])
+        fetch = self.problem.fetch_cost * (self.problem.lost[0] + waits[idle.until % n_ticks])
         write = self.problem.write_cost * (self.problem.lost[1] + of_group)
         return (costs[0] + fetch) / 2, (costs[1] + write) / 2
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ebbtide.errors import SettingError
+from ebbtide.host.spill import choose_spill_directories
 from ebbtide.ir.files import load
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.trace import Trace
@@ -14,7 +15,6 @@ from ebbtide.probe.figures import Findings
 from ebbtide.probe.measure import THOROUGH, measure
 from ebbtide.probe.model import FILE, machine_of, with_kernels
 from ebbtide.probe.table import render_table
-from ebbtide.runtime.spill import choose_spill_directories
 from ebbtide.settings import Settings
 from ebbtide.whole_file import write_whole
 

@@ -8,7 +8,7 @@ from ebbtide.ir.kernels import Kernel
 from ebbtide.ir.trace import Trace
 from ebbtide.probe.figures import Figure
 from ebbtide.probe.placements import RUNS, Profile, Unique
-from ebbtide.units import format_bytes, format_time
+from ebbtide.units import format_bytes, format_time, seconds
 
 _ROWS = 12
 _CALL = 44
@@ -33,7 +33,8 @@ def render_kernels(profile: Profile, trace: Trace, reading: Figure, writing: Fig
         lines.append(f"  {words:<50} {_share(covered, trace):>8}  {len(rows)} operators, {calls} calls")
     alone = sum(unique.calls * kernel.times_ns[0] for unique, kernel in profile.kernels)
     within = sum(unique.step_ns for unique, _ in profile.kernels)
-    lines.append(f"  These took {format_time(within / 1e9)} within the step, and {format_time(alone / 1e9)} alone.")
+    spent = f"{format_time(seconds(within))} within the step, and {format_time(seconds(alone))} alone"
+    lines.append(f"  These took {spent}.")
     lines += [
         f"  left out: {reason:.38} {_share(spent, trace):>{60 - len(f'left out: {reason:.38}')}}"
         for reason, spent in sorted(profile.left_out_ns.items(), key=lambda row: -row[1])
@@ -48,13 +49,13 @@ def _row(unique: Unique, kernel: Kernel, step_ns: int) -> str:
     spread = "modelled" if all_slow is None else _spread(kernel, kernel.slow.index(all_slow))
     return (
         f"  {_called(unique):<{_CALL}} {unique.calls:>6} {100 * unique.step_ns / max(step_ns, 1):>6.1f} % "
-        f"{format_time(kernel.times_ns[0] / 1e9) + ' ' + _spread(kernel, 0):>18} "
-        f"{format_time(slow_ns / 1e9) + ' ' + spread:>18}  {len(kernel.slow)}"
+        f"{format_time(seconds(kernel.times_ns[0])) + ' ' + _spread(kernel, 0):>18} "
+        f"{format_time(seconds(slow_ns)) + ' ' + spread:>18}  {len(kernel.slow)}"
     )
 
 
 def _spread(kernel: Kernel, at: int) -> str:
-    return f"+- {format_time(kernel.spread_ns[at] / 1e9)}"
+    return f"+- {format_time(seconds(kernel.spread_ns[at]))}"
 
 
 def _called(unique: Unique) -> str:

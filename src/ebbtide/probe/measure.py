@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ebbtide.errors import SpillError
+from ebbtide.host.mounts import find_mount, read_mounts
+from ebbtide.host.process import PROC, memory_limit
+from ebbtide.host.spill import checked_spill_directories, usable_bytes
 from ebbtide.probe.figures import CHUNK_BYTES, Cell, Direction, Figure, Findings, Slowdown
 from ebbtide.probe.kernels import Copying, Kernel, Matmul
 from ebbtide.probe.spill_bench import SpillBench
-from ebbtide.runtime.mounts import find_mount, read_mounts
-from ebbtide.runtime.process import PROC, memory_limit
-from ebbtide.runtime.spill import checked_spill_directories, usable_bytes
 from ebbtide.units import GIB, KIB, MIB, format_bytes
 
 # Shares of a probe's time. What is left over is for setting up.

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from ebbtide.errors import FileFormatError
+from ebbtide.host.process import memory_limit
+from ebbtide.host.spill import checked_spill_directories, usable_bytes
 from ebbtide.ir.machine import Machine
 from ebbtide.probe.measure import QUICK, Effort, measure
 from ebbtide.probe.model import DRAM, FILE, machine_of
-from ebbtide.runtime.process import memory_limit
-from ebbtide.runtime.spill import checked_spill_directories, usable_bytes
 from ebbtide.whole_file import write_whole
 
 MOST_AGE_S = 7 * 24 * 3600

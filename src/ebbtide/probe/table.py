@@ -1,7 +1,7 @@
 """Findings as text: a table of medians with the quartiles around them, for people and for a machine file's comments."""
 
 from ebbtide.probe.figures import CHUNK_BYTES, Cell, Direction, Figure, Findings
-from ebbtide.units import format_bytes, format_time
+from ebbtide.units import format_bytes, format_time, seconds
 
 _TITLES = {Direction.OUT: "out (write)", Direction.BACK: "back (read)", Direction.BOTH: "both at once"}
 _WIDTH = 20
@@ -44,8 +44,8 @@ def _speed(figure: Figure) -> str:
 
 
 def _time(figure: Figure) -> str:
-    low, high = (format_time(nanoseconds / 1e9) for nanoseconds in (figure.low, figure.high))
-    return f"{format_time(figure.median / 1e9)} [{low}-{high}]"
+    low, high = (format_time(seconds(nanoseconds)) for nanoseconds in (figure.low, figure.high))
+    return f"{format_time(seconds(figure.median))} [{low}-{high}]"
 
 
 def _percent(figure: Figure) -> str:

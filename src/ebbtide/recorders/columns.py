@@ -1,15 +1,13 @@
-"""What a step on fake tensors leaves behind, in the columns that native code makes of a real one (``_torch.pyi``)."""
+"""What a step on fake tensors leaves behind, in the columns that native code makes of a real one (``ir.recording``)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from ebbtide._torch import Recording
-
-NEVER = -1
+from ebbtide.ir.base import Ints
+from ebbtide.ir.native import NEVER
+from ebbtide.ir.recording import Recording
 
 
 @dataclass(slots=True)
@@ -49,11 +47,12 @@ class FakeRecording:
     def name(self, text: str) -> int:
         return self.names.setdefault(text, len(self.names))
 
-    def columns(self) -> "Recording":
-        def column(values: Iterator[int]) -> Any:
+    def columns(self) -> Recording:
+        def column(values: Iterator[int]) -> Ints:
             return np.array(list(values), dtype=np.int64)
 
-        n_ticks, nothing = len(self.ticks), np.zeros(0, dtype=np.int64)
+        n_ticks, n_storages = len(self.ticks), len(self.rows)
+        tick_zeros, storage_zeros, no_spans = (np.zeros(n, dtype=np.int64) for n in (n_ticks, n_storages, 0))
         ticks = {
             f"tick_{name}": column(getattr(tick, name) for tick in self.ticks)
             for name in ("name", "module", "begin_ns", "arguments", "phase")
@@ -66,14 +65,18 @@ class FakeRecording:
             f"use_{name}": column(use[place] for use in self.uses)
             for name, place in (("storage", 0), ("first", 1), ("last", 1), ("access", 2), ("moved", 3))
         }
-        spans = {f"span_{name}": nothing for name in ("storage", "tick", "lane", "asked_ns", "begin_ns", "end_ns")}
-        rest = {
-            "time_ns": self.now_ns,
-            "stalled_ns": 0,
-            "names": list(self.names),
-            "tick_stalled_ns": np.zeros(n_ticks, dtype=np.int64),
-            "tick_depth": np.zeros(n_ticks, dtype=np.int64),
-            "scratch": np.zeros(len(self.rows), dtype=np.int64),
-            "thread": np.zeros(len(self.rows), dtype=np.int64),
-        }
-        return ticks | storages | uses | spans | rest  # type: ignore[return-value]
+        spans = {f"span_{name}": no_spans for name in ("storage", "tick", "lane", "asked_ns", "begin_ns", "end_ns")}
+        return Recording(
+            time_ns=self.now_ns,
+            stalled_ns=0,
+            names=list(self.names),
+            tick_stalled_ns=tick_zeros,
+            tick_depth=tick_zeros,
+            tick_reserved=tick_zeros,
+            scratch=storage_zeros,
+            thread=storage_zeros,
+            **ticks,
+            **storages,
+            **uses,
+            **spans,
+        )

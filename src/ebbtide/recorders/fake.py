@@ -17,37 +17,36 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
+    FakeTensorConverter,
     FakeTensorMode,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ebbtide.capture.calls import described
+import ebbtide._torch as _torch
+from ebbtide.capture.calls import describe_call
 from ebbtide.capture.flops import flops_of
-from ebbtide.capture.recording import BACKWARD, KINDS, OPTIMIZER
+from ebbtide.capture.recording import KINDS
 from ebbtide.errors import EbbtideWarning
 from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import Machine
+from ebbtide.ir.native import NEVER, Phase
 from ebbtide.ir.occupancy import arena_pages
+from ebbtide.ir.recording import Recording
 from ebbtide.ir.trace import Access, StorageKind
-from ebbtide.recorders.columns import NEVER, FakeRecording, FakeRow, FakeTick
+from ebbtide.recorders.columns import FakeRecording, FakeRow, FakeTick
 from ebbtide.recorders.operators import list_length, operands, over_lists, shapes, tensors, touches_nothing
 from ebbtide.recorders.roofline import Roofline, roofline_of
-from ebbtide.recorders.steps import StepRecorder
-from ebbtide.units import KIB, round_up
-
-if TYPE_CHECKING:
-    from ebbtide._torch import Recording
+from ebbtide.recorders.step_recorder import StepRecorder
+from ebbtide.units import round_up
 
 _ACTIVATION, _OTHER = KINDS.index(StorageKind.ACTIVATION), KINDS.index(StorageKind.OTHER)
-_GROUP_BYTES = 256 * KIB  # as in native/torch/list_operators.cpp
-_MANAGED_BYTES = 64 * KIB  # what an arena manages, unless told otherwise: groups are cut as there
 _NO_OPERATORS = ("prim", "profiler")
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
@@ -71,7 +70,7 @@ class _Live:
 
 
 class FakeTape:
-    """Stands in for the native module (``recorders.steps.Tape``). Used by one thread."""
+    """Stands in for the native module (``step_recorder.Tape``). Used by one thread."""
 
     def __init__(self, roofline: Roofline) -> None:
         self._roofline = roofline
@@ -89,7 +88,9 @@ class FakeTape:
         self._told = False
 
     def watch(self) -> None:
-        self._modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        mode.fake_tensor_converter = _Converter()
+        self._modes.enter_context(mode)
         self._modes.enter_context(_Seen(self))
 
     def unwatch(self) -> None:
@@ -120,7 +121,7 @@ class FakeTape:
                 self._recorded.rows[live.row].kind = live.kind
         self._taken, self._recorded = self._recorded, None
 
-    def take_recording(self) -> "Recording":
+    def take_recording(self) -> Recording:
         taken, self._taken = self._taken or FakeRecording(), None
         return taken.columns()
 
@@ -152,7 +153,7 @@ class FakeTape:
             return result
         noted = not touches_nothing(operator)
         if noted:
-            self._begin_tick(operator, described(operator, args, kwargs))
+            self._begin_tick(operator, describe_call(operator, args, kwargs))
             for tensor, access, overwrites in operands(operator, args, kwargs):
                 self._use(tensor, access, overwrites)
         result = self._read(operator, args) if operator is torch.ops.aten._local_scalar_dense.default else None
@@ -167,15 +168,15 @@ class FakeTape:
     def _note_groups(
         self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, length: int
     ) -> None:
-        """A foreach operator is the plain one on each element; a fused one runs on pieces of at most 256 KiB."""
+        """A foreach operator is the plain one on each element; a fused one runs on groups of its elements."""
         fused = operator._schema.name.startswith("aten::_fused_")
         groups: list[list[int]] = []
         nbytes = 0
         for element in range(length):
             sizes = (t.untyped_storage().nbytes() for t, _, _ in operands(operator, args, kwargs, element))
-            size = sum(round_up(n, arena_pages(n)) for n in sizes if n >= _MANAGED_BYTES)
+            size = sum(round_up(n, arena_pages(n)) for n in sizes if n >= _torch.MANAGED_BYTES)
             nbytes = nbytes + size if groups else size
-            if groups and fused and nbytes <= _GROUP_BYTES:
+            if groups and fused and nbytes <= _torch.GROUP_BYTES:
                 groups[-1].append(element)
             else:
                 groups.append([element])
@@ -211,7 +212,7 @@ class FakeTape:
         if self._recorded is None:
             return
         backward = torch._C._current_graph_task_id() != -1
-        phase = BACKWARD if backward else OPTIMIZER if self._in_optimizer else 0
+        phase = Phase.BACKWARD if backward else Phase.OPTIMIZER if self._in_optimizer else Phase.OTHER
         name = operator._schema.name.replace("::_foreach_", "::")
         record = self._recorded
         tick = FakeTick(record.name(name), self._module_now(backward), record.now_ns, record.name(arguments), phase)
@@ -286,6 +287,18 @@ class FakeTape:
         if live is not None and self._recorded is not None:
             row = self._recorded.rows[live.row]
             row.death, row.kind, row.freed_after = self._tick + 1, live.kind, self._serials
+
+
+class _Converter(FakeTensorConverter):
+    """Keeps no weak reference to what an operator made.
+
+    PyTorch's own keeps one for as long as the tensor lives, and ``Module.to(dtype)`` exchanges a fake parameter in its
+    place (``swap_tensors``), which is refused where there is one. What it is for, that a tensor is made fake once, is
+    for real tensors, which it goes on doing: an operator's result is new.
+    """
+
+    def set_tensor_memo(self, t: torch.Tensor, v: FakeTensor) -> None:
+        pass
 
 
 class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]

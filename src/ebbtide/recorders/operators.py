@@ -1,24 +1,24 @@
-"""What an operator does with each of its arguments, from its schema: the rules of ``native/torch/recorder.cpp``."""
+"""What an operator does with each of its arguments: by native code's rules (``native/torch/operator_rules.hpp``)."""
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 
-from ebbtide.ir.trace import Access
+import ebbtide._torch as _torch
+
+_touches_nothing = cache(_torch.touches_nothing)
+_uses_of = cache(_torch.uses_of)
 
 
 def touches_nothing(operator: Any) -> bool:
     """It makes a view, or memory that nobody has written."""
-    schema = operator._schema
-    if schema.name.startswith(("aten::empty", "aten::new_empty", "aten::_unsafe_view")):
-        return True
-    aliases = [result.alias_info for result in schema.returns]
-    return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
+    return _touches_nothing(operator._schema.name, operator._schema.overload_name)
 
 
 def over_lists(operator: Any) -> bool:
-    return str(operator._schema.name).startswith(("aten::_foreach_", "aten::_fused_ada", "aten::_fused_sgd"))
+    return _torch.over_lists(operator._schema.name)
 
 
 def list_length(operator: Any, args: tuple[Any, ...]) -> int:
@@ -35,24 +35,16 @@ def operands(
     """Tensor, access and whether it is written without being read. Of lists only one element, if that is given."""
     schema = operator._schema
     length = list_length(operator, args) if element is not None else 0
-    overwrites = schema.name in _OVERWRITE
-    for place, declared in enumerate(schema.arguments):
+    leaves_gradients = element is not None and kwargs.get("grad_scale") is None
+    uses = _uses_of(schema.name, schema.overload_name, leaves_gradients)
+    for place, (declared, (access, overwrites)) in enumerate(zip(schema.arguments, uses, strict=True)):
         value: Any = args[place] if place < len(args) else kwargs.get(declared.name)
-        written = declared.alias_info is not None and declared.alias_info.is_write
-        if element is not None and declared.name == "grads" and kwargs.get("grad_scale") is None:
-            written = False  # fused optimizers write to gradients only where they unscale them
-        access = int(Access.READ | Access.WRITE) if written else int(Access.READ)
         if element is not None and _is_tensor_list(value):
             value = value[element] if len(value) == length else None
         elif element is not None:
             continue
         for tensor in tensors(value):
-            yield tensor, access, overwrites or declared.is_out
-
-
-_OVERWRITE = frozenset(
-    f"aten::{name}_" for name in ("copy", "fill", "zero", "normal", "uniform", "random", "bernoulli")
-)
+            yield tensor, access, overwrites
 
 
 def tensors(value: object) -> Iterator[torch.Tensor]:

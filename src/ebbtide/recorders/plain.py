@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from ebbtide import _torch
+import ebbtide._torch as _torch
 from ebbtide.ir.base import Origin
-from ebbtide.recorders.steps import StepRecorder
+from ebbtide.recorders.step_recorder import StepRecorder
 
 
 def plain_recorder(path: Path, first: int, count: int) -> StepRecorder:

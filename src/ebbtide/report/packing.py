@@ -1,4 +1,4 @@
-"""Plain values with numpy columns in them as text that stands safely in an HTML page; ``page/data.js`` reads it.
+"""Plain values with numpy columns in them as text that stands safely in an HTML page; ``page/shared/data.js`` reads it.
 
 zlib, then base64, whose letters are never markup. Inside: the lengths of the directory and of the JSON (32 bits each),
 the directory (type and length of each column), the JSON, and the columns, each padded with zeros to 8 bytes. In the

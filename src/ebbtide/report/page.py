@@ -1,40 +1,39 @@
 """A report as one HTML page that needs nothing else: styles, scripts and data stand in it, and it asks no network.
 
-Charts are plotly.js, which the package plotly brings along. It and the data are compressed in the page.
+A section of a page is a script in a folder of ``page`` (``report``, ``sweep``), which adds itself; the scripts that
+sections import are in ``page/shared``. Charts are plotly.js, which the package plotly brings along. It and the data are
+compressed in the page.
 """
 
 import html
-from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from ebbtide.errors import ReportError
+from ebbtide.report.bundle import bundle
 from ebbtide.report.packing import pack, pack_bytes
 from ebbtide.report.page_data import page_data
 from ebbtide.report.subject import Subject
 
-SHARED = ("data", "words", "tables", "charts", "shell")
-"""The scripts that every page uses."""
-
-_SCRIPTS = (*SHARED, "memory", "selection", "painting", "storages", "intervals", "timelines", "main")
+_FOLDER = files("ebbtide.report") / "page"
 
 
 def render_page(subject: Subject) -> str:
     """The page's whole text. Raises ReportError if plotly is not installed."""
-    return fill_page("report.html", _SCRIPTS, page_data(subject))
+    return fill_page("report", page_data(subject))
 
 
-def fill_page(sections: str, scripts: Sequence[str], data: dict[str, Any]) -> str:
-    """The page of these sections, a file of the folder ``page``, with its scripts and data; ``data`` has a title.
+def fill_page(folder: str, data: dict[str, Any]) -> str:
+    """The page whose sections are the scripts of this folder, with its data, which has a title.
 
     Raises ReportError if plotly is not installed.
     """
+    sections = sorted(f"{folder}/{part.name}" for part in (_FOLDER / folder).iterdir() if part.name.endswith(".js"))
     parts = {
         "TITLE": html.escape(data["title"]),
         "STYLE": _part("page.css"),
-        "SECTIONS": _part(sections),
-        "SCRIPT": '"use strict";\n' + "\n".join(_part(f"{script}.js") for script in scripts),
+        "SCRIPT": bundle(sections, _part),
         "LIBRARY": _library(),
         "DATA": pack(data),
     }
@@ -46,8 +45,8 @@ def fill_page(sections: str, scripts: Sequence[str], data: dict[str, Any]) -> st
     return "".join(filled)
 
 
-def _part(name: str) -> str:
-    return (files("ebbtide.report") / "page" / name).read_text(encoding="utf-8")
+def _part(path: str) -> str:
+    return _FOLDER.joinpath(path).read_text(encoding="utf-8")
 
 
 @cache

@@ -1,5 +1,10 @@
-"""What the page shows, as plain values and columns. Figures come from ``analysis``; here they are only put in order."""
+"""What the page shows, as plain values and columns. Figures come from ``analysis``; here they are only put in order.
 
+``_PARTS`` has a row for each part of the data: the name by which a section of the page needs it, and the function that
+makes it of the subject, or None where the subject has not what it takes.
+"""
+
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,23 +16,15 @@ from ebbtide.ir.base import Ints, Origin
 from ebbtide.ir.trace import StorageKind, Trace, idle_intervals
 from ebbtide.report.subject import Subject
 from ebbtide.report.timeline_data import timelines_data
-from ebbtide.units import format_bytes, format_time
+from ebbtide.units import format_bytes, format_time, seconds
 
 _POINTS = 200
 _MODULES = 12
 
 
 def page_data(subject: Subject) -> dict[str, Any]:
-    """The fields are those that ``page/main.js`` and its neighbours read."""
-    data: dict[str, Any] = {
-        "title": title_of(subject),
-        "source": _source(subject),
-        "facts": _facts(subject),
-        "trace": None,
-        "budget_bytes": _budget(subject),
-        "timelines": timelines_data(subject),
-    }
-    return data | (_step(subject, subject.trace) if subject.trace is not None else {})
+    """The fields are those that the scripts in ``page/report`` read."""
+    return {name: part(subject) for name, part in _PARTS.items()}
 
 
 def title_of(subject: Subject) -> str:
@@ -49,17 +46,17 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
     trace, plan, run = subject.trace, subject.plan, subject.run
     if trace is not None:
         facts += [
-            ("step without stalls", format_time(trace.step_ns / 1e9)),
+            ("step without stalls", format_time(seconds(trace.step_ns))),
             ("operations", f"{len(trace.ticks):,}"),
             ("storages", f"{len(trace.storages):,}"),
-            ("accesses", f"{len(trace.accesses):,}"),
+            ("accesses", f"{len(trace.accesses):,}" if trace.accesses_known else "not recorded"),
         ]
     if plan is not None:
         facts += [
             ("plan", f"{plan.planner} ({plan.status})"),
             ("plan's budget", format_bytes(plan.budget_bytes)),
-            ("step predicted", format_time(plan.predicted_ns / 1e9)),
-            ("no plan is below", format_time(plan.lower_bound_ns / 1e9)),
+            ("step predicted", format_time(seconds(plan.predicted_ns))),
+            ("no plan is below", format_time(seconds(plan.lower_bound_ns))),
         ]
     if run is not None:
         steps = sorted(step.wall_s for step in run.steps)
@@ -75,24 +72,21 @@ def _budget(subject: Subject) -> int | None:
     return subject.run.arena_budget_bytes if subject.run is not None else None
 
 
-def _step(subject: Subject, trace: Trace) -> dict[str, Any]:
+def _of_trace(part: Callable[[Trace], Any]) -> Callable[[Subject], Any]:
+    """A part of what the trace alone says, None where there is no trace."""
+    return lambda subject: None if subject.trace is None else part(subject.trace)
+
+
+def _memory(trace: Trace) -> dict[str, Any]:
     memory = memory_of(trace)
     return {
-        "trace": _trace(trace, memory.start_ns),
-        "memory": {
-            "start_ns": memory.start_ns,
-            "live": memory.live,
-            "used": memory.used,
-            "by_kind": {str(kind): level for kind, level in memory.by_kind.items()},
-        },
-        "peak": _peak(trace),
-        "intervals": _intervals(subject, trace),
-        "route": _route(subject, trace),
-        **_distribution(trace),
+        "live": memory.live,
+        "used": memory.used if trace.accesses_known else None,
+        "by_kind": {str(kind): level for kind, level in memory.by_kind.items()},
     }
 
 
-def _trace(trace: Trace, start_ns: Ints) -> dict[str, Any]:
+def _trace(trace: Trace) -> dict[str, Any]:
     kinds = {kind: number for number, kind in enumerate(StorageKind)}
     strings: dict[str, int] = {}
 
@@ -103,7 +97,8 @@ def _trace(trace: Trace, start_ns: Ints) -> dict[str, Any]:
     return {
         "origin": str(trace.origin),
         "step_ns": trace.step_ns,
-        "start_ns": start_ns,
+        "accesses_known": trace.accesses_known,
+        "start_ns": trace.start_ns(np.arange(len(trace.ticks) + 1)),
         "kinds": [str(kind) for kind in kinds],
         "storages": {
             "nbytes": np.array([row.nbytes for row in rows], dtype=np.int64),
@@ -145,8 +140,11 @@ def _peak(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _intervals(subject: Subject, trace: Trace) -> dict[str, Any]:
-    """Idle intervals, and whether they are long enough to move, if it is known over what."""
+def _intervals(subject: Subject) -> dict[str, Any] | None:
+    """Idle intervals, and whether they are long enough to move, if it is known over what. None if there are none."""
+    trace = subject.trace
+    if trace is None or not len(idle_intervals(trace).storage):
+        return None
     if subject.route is not None:
         names = ("storage", "after", "until", "idle_ns", "byte_seconds", "alone", "queued", "outlier")
         candidates = candidates_of(trace, subject.route)
@@ -162,9 +160,9 @@ def _intervals(subject: Subject, trace: Trace) -> dict[str, Any]:
     }
 
 
-def _route(subject: Subject, trace: Trace) -> dict[str, Any] | None:
-    route = subject.route
-    if route is None:
+def _route(subject: Subject) -> dict[str, Any] | None:
+    route, trace = subject.route, subject.trace
+    if route is None or trace is None:
         return None
     longest = max(int(idle_intervals(trace).idle_ns.max(initial=0)), 10_000)
     line = [(ns, route.most_bytes(ns)) for ns in np.geomspace(1000, longest, _POINTS).round().tolist()]
@@ -180,23 +178,40 @@ def _route(subject: Subject, trace: Trace) -> dict[str, Any] | None:
     }
 
 
-def _distribution(trace: Trace) -> dict[str, Any]:
-    histogram, found = histogram_of(trace), distributions_of(trace)
-    rows = (found.overall, *found.by_kind, *found.by_module[:_MODULES])
+def _histogram(trace: Trace) -> dict[str, Any]:
+    histogram = histogram_of(trace)
+    return {"edges_ns": histogram.edges_ns, "count": histogram.count, "nbytes": histogram.nbytes}
+
+
+def _distributions(trace: Trace) -> dict[str, Any]:
+    found = distributions_of(trace)
     return {
-        "histogram": {"edges_ns": histogram.edges_ns, "count": histogram.count, "nbytes": histogram.nbytes},
-        "distributions": {
-            "quantiles": list(QUANTILES),
-            "rows": [
-                {
-                    "label": row.label or "(no module)",
-                    "count": row.count,
-                    "quantiles_ns": list(row.quantiles_ns),
-                    "longest_ns": row.longest_ns,
-                    "byte_seconds": row.byte_seconds,
-                    "top_share": row.top_share,
-                }
-                for row in rows
-            ],
-        },
+        "quantiles": list(QUANTILES),
+        "rows": [
+            {
+                "label": row.label or "(no module)",
+                "count": row.count,
+                "quantiles_ns": list(row.quantiles_ns),
+                "longest_ns": row.longest_ns,
+                "byte_seconds": row.byte_seconds,
+                "top_share": row.top_share,
+            }
+            for row in (found.overall, *found.by_kind, *found.by_module[:_MODULES])
+        ],
     }
+
+
+_PARTS: dict[str, Callable[[Subject], Any]] = {
+    "title": title_of,
+    "source": _source,
+    "facts": _facts,
+    "budget_bytes": _budget,
+    "trace": _of_trace(_trace),
+    "memory": _of_trace(_memory),
+    "peak": _of_trace(_peak),
+    "histogram": _of_trace(_histogram),
+    "distributions": _of_trace(_distributions),
+    "intervals": _intervals,
+    "route": _route,
+    "timelines": timelines_data,
+}

@@ -6,9 +6,9 @@ from ebbtide.analysis.swapping import Route
 from ebbtide.errors import ReportError
 from ebbtide.ir.base import Origin
 from ebbtide.ir.plan import Plan
+from ebbtide.ir.run_report import RunReport
 from ebbtide.ir.timeline import Timeline
 from ebbtide.ir.trace import Trace
-from ebbtide.report.run_report import RunReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from statistics import mean, median
 
-from ebbtide.report.run_report import KINDS, PlanReport, RunReport, StepMode, StepReport, Traffic
+from ebbtide.ir.run_report import KINDS, PlanReport, RunReport, StepMode, StepReport, Traffic
 from ebbtide.units import format_bytes, format_time
 
 _LABEL = 19
@@ -17,16 +17,24 @@ def render_summary(report: RunReport) -> str:
     lines = [_headline(report, steps)]
     if report.trouble:
         lines.append(_line("trouble", report.trouble))
-    lines.append(_line("process peak", _against(report.process_peak_bytes, report.fast_bytes)))
+    lines.append(_line("process peak", _process(report)))
     lines.append(_line("arena peak", _arena(report)))
+    if report.resident_peak_bytes is not None and report.resident_mean_bytes is not None:
+        peak, mean_bytes = format_bytes(report.resident_peak_bytes), format_bytes(report.resident_mean_bytes)
+        lines.append(_line("live in memory", f"peak {peak}, mean {mean_bytes}"))
     if report.unbounded_peak_bytes:
         lines.append(_line("live tensors", f"{format_bytes(report.unbounded_peak_bytes)} at a step's peak"))
+    if not steps and report.arena_budget_bytes is not None:
+        kept = not report.budget_violated and report.bounded_as_asked
+        own = "; this process stayed within its budget, and those that it starts are not bounded" if kept else ""
+        lines.append(_line("steps", f"none was seen, so nothing was planned{own}"))
     if report.plan is not None:
         lines.append(_line("plan", _plan(report.plan)))
     if steps:
         lines += _moved(steps)
         lines.append(_line("stall", _stall(steps)))
-        written = sum(step.written_bytes.total for step in report.steps) + report.left_out_written_bytes
+        in_steps = sum(step.written_bytes.total for step in report.steps) + report.left_out_written_bytes
+        written = in_steps if report.written_bytes is None else report.written_bytes
         lines.append(_line("written in all", f"{format_bytes(written)} to the spill file"))
     if report.adopted_bytes:
         lines.append(_line("adopted", f"{format_bytes(report.adopted_bytes)} of storages born elsewhere"))
@@ -38,8 +46,12 @@ def render_summary(report: RunReport) -> str:
 
 
 def _headline(report: RunReport, steps: list[StepReport]) -> str:
-    verdict = "OVER BUDGET" if report.budget_violated else "within budget"
-    if report.fast_bytes is None and report.arena_budget_bytes is None:
+    verdict = "within budget"
+    if report.budget_violated:
+        verdict = "OVER BUDGET"
+    elif not report.bounded_as_asked:
+        verdict = "NOT BOUNDED as asked"
+    elif report.fast_bytes is None and report.arena_budget_bytes is None:
         verdict = "NO BUDGET was set"
     modes = [(sum(step.mode is mode for step in report.steps), mode) for mode in (StepMode.RECORDED, StepMode.PLANNED)]
     known = ", ".join(f"{number} {mode}" for number, mode in [*modes, (report.left_out_steps, "not listed")] if number)
@@ -55,6 +67,15 @@ def _line(label: str, text: str) -> str:
 
 def _against(used: int, allowed: int | None) -> str:
     return format_bytes(used) + (f" of {format_bytes(allowed)}" if allowed is not None else ", no bound")
+
+
+def _process(report: RunReport) -> str:
+    """No limit stands beside a figure that it does not bound."""
+    peak = format_bytes(report.process_peak_bytes)
+    if report.fast_bytes is None:
+        return f"{peak}, of which only the tensors are bounded" if report.arena_budget_bytes else peak
+    within = report.fast_bytes < report.process_peak_bytes and not report.budget_violated
+    return _against(report.process_peak_bytes, report.fast_bytes) + (", within the 2 % tolerated" if within else "")
 
 
 def _arena(report: RunReport) -> str:

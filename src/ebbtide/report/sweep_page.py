@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ebbtide.analysis.sweep import MEMORY, OWNERSHIP, Point, cheapest, frontier, ns_per_gb, ns_per_rate, priced
-from ebbtide.report.page import SHARED, fill_page
-from ebbtide.units import format_bytes, format_time
+from ebbtide.report.page import fill_page
+from ebbtide.units import format_bytes, format_time, seconds
 
 _NAMES = {MEMORY: "the price of memory", OWNERSHIP: "the total cost of a step"}
 
@@ -33,12 +33,14 @@ class Sweep:
 
 def render_sweep(sweep: Sweep) -> str:
     """Raises ReportError if plotly is not installed."""
-    return fill_page("sweep.html", (*SHARED, "sweep"), sweep_data(sweep))
+    return fill_page("sweep", sweep_data(sweep))
 
 
 def sweep_data(sweep: Sweep) -> dict[str, Any]:
-    """The fields are those that ``page/sweep.js`` reads."""
+    """The fields are those that the scripts in ``page/sweep`` read."""
     points = sweep.points
+    per_gb = [ns_per_gb(point, points) for point in points]
+    per_rate = [ns_per_rate(point, points, sweep.links_bytes_per_s) for point in points]
     on = {price: {at for at, point in enumerate(points) if point in frontier(points, price)} for price in _NAMES}
     times = "operations' times modelled" if sweep.is_modelled else "operations' times from the trace"
     return {
@@ -52,11 +54,14 @@ def sweep_data(sweep: Sweep) -> dict[str, Any]:
                 **asdict(point),
                 "ratio": _ratio(point.fast_bytes, sweep.peak_bytes),
                 "frontier": {price: at in on[price] for price in _NAMES},
-                "ns_per_gb": ns_per_gb(point, points),
-                "ns_per_gb_per_s": ns_per_rate(point, points, sweep.links_bytes_per_s),
+                "ns_per_gb": per_gb[at],
+                "ns_per_gb_per_s": per_rate[at],
             }
             for at, point in enumerate(points)
         ],
+        "priced": [price for price in _NAMES if priced(points, price)],
+        "gb_saves": [at for at, saved in enumerate(per_gb) if saved is not None],
+        "rate_saves": [at for at, saved in enumerate(per_rate) if saved is not None],
         "stairs": {price: _stairs(sweep, price) for price in _NAMES},
         "ratios": _ratios(sweep),
     }
@@ -64,7 +69,7 @@ def sweep_data(sweep: Sweep) -> dict[str, Any]:
 
 def _facts(sweep: Sweep) -> list[tuple[str, str]]:
     facts = [
-        ("step without stalls", format_time(sweep.resident_ns / 1e9)),
+        ("step without stalls", format_time(seconds(sweep.resident_ns))),
         ("its peak", format_bytes(sweep.peak_bytes)),
         ("machines", f"{len(sweep.points)}"),
     ]

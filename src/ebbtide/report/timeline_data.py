@@ -11,7 +11,7 @@ from ebbtide.report.subject import Subject
 
 
 def timelines_data(subject: Subject) -> list[dict[str, Any]]:
-    """One for each timeline; the fields are those that ``page/timelines.js`` reads."""
+    """One for each timeline; the fields are those that ``page/report/timelines.js`` reads."""
     found: list[dict[str, Any]] = []
     for timeline in subject.timelines:
         name = f"{timeline.policy}, {timeline.origin}"

@@ -1,115 +1,65 @@
 """Adoption: storages born elsewhere (a model built before the session, a mapped checkpoint) move into the arena.
 
 Callers MUST be at a step boundary: no operator runs, because a storage's data pointer changes under its tensors.
-Tensors are found through the garbage collector, one per storage. A storage that a NumPy array shares is left alone:
-the array would go on pointing at the old memory. Arrays are not tracked by the collector, so they are looked for in
-what the tracked objects and the running frames refer to; one held by foreign code only is not seen.
+A storage is taken only if it is proven to own its memory alone: every reference to it, to the tensors in it and to
+their Python objects is explained (``native/torch/holders.hpp`` says by what). An alias that a NumPy array, DLPack, a
+slice of a storage or a library made holds one that is not. What is left alone keeps its address and is reported. It is
+looked at again at the next boundary, because a reference may have been a passing one: what a C function was called
+with, for example. Left out: an address that is kept without any reference (ctypes), which nothing can prove.
 """
 
 import gc
 import inspect
 import sys
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
 import torch
 
-from ebbtide import _torch
-from ebbtide.runtime.process import give_back_freed_memory
+import ebbtide._torch as _torch
+from ebbtide.host.process import give_back_freed_memory
 
-_CHUNK = 4096
+_LISTED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # the collector sees their variables
 _OWN_REFERENCES = 3  # to a frame's snapshot: the frame's, the variable's, and getrefcount's own
-_NUMPY_REASON = "a NumPy array shares its memory"
 
 
-def adopt_all(min_bytes: int) -> tuple[int, list[tuple[int, str]]]:
-    """Of the storages of ``min_bytes`` and more: the bytes adopted, and of each left alone its bytes and why."""
-    storages = _unmanaged_storages(min_bytes)
-    shared = _shared_with_numpy(storages)
-    adopted = 0
-    left_alone: list[tuple[int, str]] = []
-    for pointer in list(storages):
-        tensor = storages.pop(pointer)
-        nbytes = tensor.untyped_storage().nbytes()
-        if pointer in shared:
-            left_alone.append((nbytes, _NUMPY_REASON))
-            continue
-        moved, reason = _torch.adopt(tensor)
-        adopted += moved
-        if reason:
-            left_alone.append((nbytes, reason))
+def adopt_all() -> tuple[int, list[tuple[int, str]]]:
+    """The bytes adopted, and of each storage left alone its bytes and why."""
+    held_by_functions = _running_locals()  # first: what this finds is an object that the collector lists
+    objects = gc.get_objects()
+    adopted, left_alone = _torch.adopt_all(objects, _owners_in_cpp(objects), held_by_functions)
     if adopted:
         give_back_freed_memory()  # the originals
     return adopted, left_alone
 
 
-def _unmanaged_storages(min_bytes: int) -> dict[int, torch.Tensor]:
-    """One tensor for every storage on the CPU that the arena does not manage, by data pointer."""
-    found: dict[int, torch.Tensor] = {}
-    for value in gc.get_objects():
-        if not issubclass(type(value), torch.Tensor):
-            continue
-        if value.device.type != "cpu" or value.layout is not torch.strided:
-            continue
-        try:
-            storage = value.untyped_storage()
-            pointer = storage.data_ptr() if storage.nbytes() >= min_bytes else 0
-        except (RuntimeError, NotImplementedError):  # a wrapper or fake tensor has no memory of its own
-            continue
-        if pointer and not _torch.is_managed(value):
-            found.setdefault(pointer, value)
-    return found
-
-
-def _shared_with_numpy(storages: dict[int, torch.Tensor]) -> set[int]:
-    """The data pointers of the storages that a NumPy array's data lies in."""
-    numpy = sys.modules.get("numpy")
-    if numpy is None or not storages:
-        return set()
-    starts = sorted(storages)
-    ends = {start: start + storages[start].untyped_storage().nbytes() for start in starts}
-    shared: set[int] = set()
-    for array in _referents(numpy.ndarray):
-        address = array.__array_interface__["data"][0]
-        index = bisect_right(starts, address) - 1
-        if index >= 0 and address < ends[starts[index]]:
-            shared.add(starts[index])
-    return shared
-
-
-def _referents(wanted: type) -> Iterator[Any]:
-    """Objects of an untracked type, wherever a tracked object or a running function refers to one."""
-    objects = gc.get_objects()
-    for start in range(0, len(objects), _CHUNK):
-        yield from _expand(gc.get_referents(*objects[start : start + _CHUNK]), wanted)
-    yield from _expand(_running_locals(), wanted)
-
-
-def _expand(values: Iterable[Any], wanted: type) -> Iterator[Any]:
-    """The collector does not track a dict or tuple of untracked values either, so those are opened."""
-    for value in values:
-        kind = type(value)
-        if issubclass(kind, wanted):
-            yield value
-        elif (kind is dict or kind is tuple) and not gc.is_tracked(value):
-            yield from _expand(gc.get_referents(value), wanted)
+def _owners_in_cpp(objects: list[Any]) -> list[Any]:
+    """The C++ halves of objects that hold tensors there. Comprehensions leave no variable holding the last tensor."""
+    parallel, scripted = torch.nn.parallel.DistributedDataParallel, torch.jit.ScriptModule
+    owners = [getattr(value, "reducer", None) for value in objects if issubclass(type(value), parallel)]
+    owners += [getattr(value, "_c", None) for value in objects if issubclass(type(value), scripted)]
+    return [owner for owner in owners if owner is not None]
 
 
 def _running_locals() -> list[Any]:
-    """The values of the local variables of every running function; a module's are found through its dictionary.
+    """The values of the local variables of every running function, which the collector does not list.
 
-    Up to Python 3.12, asking a frame for its locals leaves a snapshot in it, which would keep tensors alive as long
-    as the function runs. So it is emptied, unless someone else holds it too: then it is the result of ``locals()``.
+    Those of a generator or a coroutine it may list, so they are left out: what only they name is left alone for now.
+
+    Variables that an inner function shares lie in cells, which it lists. Up to Python 3.12, asking a frame for its
+    locals leaves a snapshot in it, which would keep tensors alive as long as the function runs. So it is emptied,
+    unless someone else holds it too: then it is the result of ``locals()``.
     """
     found: list[Any] = []
     frame: FrameType | None
     for frame in sys._current_frames().values():
         while frame is not None:
-            if frame.f_code.co_flags & inspect.CO_OPTIMIZED and frame.f_globals is not globals():
+            code = frame.f_code
+            function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_flags & _LISTED
+            if function and frame.f_globals is not globals():
                 snapshot = frame.f_locals
-                found += snapshot.values()
+                cells = code.co_cellvars
+                found += [snapshot[name] for name in code.co_varnames if name in snapshot and name not in cells]
                 if type(snapshot) is dict and sys.getrefcount(snapshot) <= _OWN_REFERENCES:
                     snapshot.clear()
             frame = frame.f_back  # None at the end, so that no frame is left holding itself

@@ -4,19 +4,39 @@ Pure functions. Example: ``--fast 8GiB`` in a container of 6 GiB gives a process
 and a warning; ``--fast 25%`` gives no arena budget until a recorded step has shown a peak of, say, 4 GiB: then 1 GiB.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ebbtide.errors import BudgetError, SettingError
-from ebbtide.runtime.process import MemoryLimit
+from ebbtide.host.process import MemoryLimit
 from ebbtide.units import MIB, Budget, format_bytes, round_up
 
 TOLERANCE_PERCENT = 2
-"""How far above its bound a process may peak before the budget counts as violated."""
+"""How far above its bound a process may peak before the budget counts as violated: what PyTorch, Python and the script
+allocate outside the arena is seen when it is there, and the arena gives way to it within about 10 ms."""
 
 _HEADROOM_PERCENT = 2
 _HEADROOM_BYTES = 32 * MIB
 _REST_VARIES_BYTES = 16 * MIB
 """What a process holds outside the arena differs a little between two runs of one script."""
+_MARGIN_BYTES = 4 * MIB
+_MARGIN_PART = 128
+"""Of the process's bound, native code leaves this part and those bytes free (``Arena::measure_rest``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What has to be in the arena at once: ``nbytes``, for ``operator``, whose operands are ``operand_bytes`` of it.
+
+    ``used_bytes`` of these is what the operands take of their storages; ``largest_bytes`` is the largest of those.
+    """
+
+    operator: str
+    operand_bytes: int
+    used_bytes: int
+    largest_bytes: int
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,36 +44,66 @@ class Bounds:
     """What the session starts with; 0 means no bound.
 
     ``fraction`` is the arena's share of the recorded peak, None when nothing has to be recorded. ``process_asked``
-    says that the user bounds the process: otherwise ``process_bytes`` only keeps the kernel from killing it.
-    ``warning`` is "" or what the user must know.
+    says that the process is what is bounded: otherwise ``process_bytes`` only keeps the kernel from killing it.
+    ``size`` is the one that was asked for, also where there is less; None where what there is was taken.
+    ``there_bytes`` is what the process can have in all. ``warning`` and ``said`` are "" or what the user must, and
+    should, know.
     """
 
     process_bytes: int
     arena_bytes: int
     fraction: float | None
     process_asked: bool
-    warning: str
+    size: int | None = None
+    there_bytes: int = 0
+    warning: str = ""
+    said: str = ""
 
 
-def choose_bounds(budget: Budget | None, arena_bytes: int | None, limit: MemoryLimit) -> Bounds:
-    """Raises SettingError when nothing is bounded, or the same thing twice."""
-    usable = usable_bytes(limit)
+def need_of(counters: Mapping[str, Any]) -> Need:
+    """From native counters: of the operation that needed most; where room was short, with what could not leave."""
+    largest = counters.get("largest_operator_bytes", 0)
+    return Need(
+        counters.get("largest_operator", ""),
+        largest,
+        counters.get("largest_operator_used", 0),
+        counters.get("largest_operand_bytes", 0),
+        max(largest, counters.get("stuck_at_bytes", 0)),
+    )
+
+
+def choose_bounds(budget: Budget | None, arena_bytes: int | None, limit: MemoryLimit, free: MemoryLimit) -> Bounds:
+    """``limit`` is the most that there may be for this process, ``free`` what there is of that now.
+
+    Without a budget it takes what is free. Raises SettingError when the same thing is bounded twice.
+    """
+    there = usable_bytes(free)
+    if budget is None and arena_bytes is not None:
+        return Bounds(0, arena_bytes, None, process_asked=False)
     if budget is None:
-        if arena_bytes is None:
-            raise SettingError("no budget: name one with --fast (fast= in Python) or EBBTIDE_FAST, such as 8GiB or 25%")
-        return Bounds(0, arena_bytes, None, process_asked=False, warning="")
+        said = (
+            f"no size was named, so this process takes {format_bytes(there)}, which is what {free.source} has for it "
+            f"({format_bytes(free.nbytes)}) less a margin; --fast SIZE takes less"
+        )
+        return Bounds(there, 0, None, process_asked=True, there_bytes=there, said=said)
     if budget.fraction is not None:
         if arena_bytes is not None:
             raise SettingError(f"EBBTIDE_ARENA and a budget of {budget} both set the arena's budget: use one of them")
-        return Bounds(usable, 0, budget.fraction, process_asked=False, warning="")
+        said = (
+            f"{budget} of what a step's tensors peak at, which two steps have to show first: these run within the "
+            f"{format_bytes(there)} that {free.source} has for this process. A size (--fast 8GiB) binds from the start"
+        )
+        return Bounds(there, 0, budget.fraction, process_asked=False, there_bytes=there, said=said)
     asked = budget.nbytes or 0
+    usable = usable_bytes(limit)
     warning = ""
-    if asked > usable:
+    if asked > limit.nbytes:
         warning = (
             f"the budget of {format_bytes(asked)} exceeds what {limit.source} allows ({format_bytes(limit.nbytes)}), "
             f"so {format_bytes(usable)} is used; the rest is headroom for what the kernel charges beyond"
         )
-    return Bounds(min(asked, usable), arena_bytes or 0, None, process_asked=True, warning=warning)
+    process_bytes = usable if asked > limit.nbytes else asked
+    return Bounds(process_bytes, arena_bytes or 0, None, True, asked, there, warning)
 
 
 def usable_bytes(limit: MemoryLimit) -> int:
@@ -61,20 +111,41 @@ def usable_bytes(limit: MemoryLimit) -> int:
     return max(limit.nbytes - limit.nbytes * _HEADROOM_PERCENT // 100 - _HEADROOM_BYTES, MIB)
 
 
-def process_too_small(process_bytes: int, rest_bytes: int, operator: str, operator_bytes: int) -> BudgetError:
-    """The smallest process bound: the largest operation's operands, what lies outside the arena, 2 % and a margin.
+def process_too_small(process_bytes: int, rest_bytes: int, need: Need | None, planning_bytes: int = 0) -> BudgetError:
+    """The smallest process bound: what lies outside the arena, what must be in it at once, and margins.
 
-    With no operator it is a lower bound: what lies outside the arena must fit in any case.
+    While a step is planned the arena is empty, and ``planning_bytes`` lie in its place. With no need, since
+    no step has shown it, this is a lower bound: what lies outside the arena must fit in any case.
     """
-    needed = operator_bytes + rest_bytes
-    minimum = round_up(needed + needed * TOLERANCE_PERCENT // 100 + _REST_VARIES_BYTES, MIB)
-    return BudgetError(minimum, operator, operator_bytes, process_bytes, f"{minimum // MIB}MiB")
+    known = need or need_of({})
+    needed = max(known.nbytes, planning_bytes) + rest_bytes + _MARGIN_BYTES + _REST_VARIES_BYTES
+    minimum = round_up(needed * _MARGIN_PART // (_MARGIN_PART - 1), MIB)
+    return _too_small(minimum, known, process_bytes, f"{minimum // MIB}MiB" if need is not None else "")
 
 
-def arena_too_small(arena_bytes: int, peak_bytes: int, operator: str, operator_bytes: int) -> BudgetError:
-    """The smallest arena: the operands of the largest operation; as whole percent of the recorded peak, if any."""
-    minimum = round_up(operator_bytes, MIB)
+def arena_too_small(arena_bytes: int, peak_bytes: int, need: Need) -> BudgetError:
+    """The smallest arena: what must be in it at once; as whole percent of the recorded peak, if any."""
+    minimum = round_up(need.nbytes, MIB)
     if peak_bytes:
         percent = min(-(-100 * minimum // peak_bytes), 100)
-        return BudgetError(minimum, operator, operator_bytes, arena_bytes, f"{percent}%")
-    return BudgetError(minimum, operator, operator_bytes, arena_bytes, f"{minimum // MIB}MiB")
+        return _too_small(minimum, need, arena_bytes, f"{percent}%")
+    return _too_small(minimum, need, arena_bytes, f"{minimum // MIB}MiB")
+
+
+def _too_small(minimum: int, need: Need, budget_bytes: int, fast: str) -> BudgetError:
+    return BudgetError(minimum, need.operator, need.operand_bytes, budget_bytes, fast, _advice(need))
+
+
+def _advice(need: Need) -> str:
+    """What else helps where little of an operation's storages is used, or one of them is most of what it needs."""
+    if need.used_bytes < need.operand_bytes // 2:
+        return (
+            f"Of that, {format_bytes(need.used_bytes)} is used: an operation on a slice needs the whole tensor in "
+            "memory. Keep a data set or a replay buffer in NumPy or a file, and make flat buffers smaller."
+        )
+    if need.largest_bytes > need.operand_bytes * 3 // 4:
+        return (
+            f"One tensor of {format_bytes(need.largest_bytes)} is most of it: if the operation gathers a few rows of "
+            "that, keep it in NumPy or a file."
+        )
+    return ""

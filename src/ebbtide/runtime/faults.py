@@ -7,7 +7,7 @@ that are not its own. The wrapper stays until the process ends, because managed 
 import faulthandler
 import functools
 
-from ebbtide import _torch
+import ebbtide._torch as _torch
 
 _wrapped = False
 

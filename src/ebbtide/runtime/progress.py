@@ -13,29 +13,35 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TextIO
 
-from ebbtide.report.run_report import StepReport
+from ebbtide.ir.run_report import StepReport
 from ebbtide.settings import ProgressMode
 from ebbtide.units import format_bytes, format_time
 
 _LIVE_INTERVAL_S = 0.25
-_PLAIN_INTERVAL_S = 5.0
+_PLAIN_INTERVAL_S = 5.0  # doubled with every line, so that the log of a long run stays short
+_PLAIN_MOST_S = 300.0
 _FEWEST_ROWS = 4
 _ESC = "\x1b"
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """``steps`` are finished, ``last`` is the latest of them; ``budget_bytes`` 0 means unbounded."""
+    """``steps`` are finished, ``last`` is the latest of them. ``what`` is bounded, the process or the tensors in
+    memory: it holds ``held_bytes``; ``budget_bytes`` 0 means no bound yet."""
 
     steps: int
     last: StepReport | None
     running_s: float
-    resident_bytes: int
+    what: str
+    held_bytes: int
     budget_bytes: int
+    planning_s: float | None = None  # for so long the last step has been planned
 
     def line(self) -> str:
-        budget = format_bytes(self.budget_bytes) if self.budget_bytes else "unbounded"
-        parts = [f"step {self.steps}", f"resident {format_bytes(self.resident_bytes)} of {budget}"]
+        if self.planning_s is not None:
+            return f"planning step {self.steps}, {format_time(self.planning_s)} so far"
+        budget = f" of {format_bytes(self.budget_bytes)}" if self.budget_bytes else ", no budget yet"
+        parts = [f"step {self.steps}", f"{self.what} {format_bytes(self.held_bytes)}{budget}"]
         if self.last is None:
             parts.insert(1, f"{format_time(self.running_s)} so far")
         else:
@@ -75,12 +81,25 @@ class Progress:
             self._thread = None
 
     def _print_plain(self) -> None:
-        printed, due = 0, time.monotonic() + _PLAIN_INTERVAL_S
+        printed, said = 0, ""
+        planned: int | None = None  # the step that is being planned
+        interval_s = _PLAIN_INTERVAL_S
+        due = time.monotonic() + interval_s
         while not self._stopping.wait(_LIVE_INTERVAL_S):
-            if time.monotonic() >= due:
-                seen = self._observe()
-                self.say(seen.line())
-                printed, due = seen.steps, time.monotonic() + _PLAIN_INTERVAL_S
+            seen = self._observe()
+            if planned is None and seen.planning_s is not None:
+                planned = seen.steps
+                self.say(f"planning step {planned}")
+            elif planned is not None and seen.planning_s is None:
+                self.say(f"planning of step {planned} has ended")
+                planned = None
+            if planned is not None or time.monotonic() < due:
+                continue
+            if seen.line() != said:
+                said, printed = seen.line(), seen.steps
+                self.say(said)
+            interval_s = min(2 * interval_s, _PLAIN_MOST_S)
+            due = time.monotonic() + interval_s
         seen = self._observe()
         if seen.steps > printed:
             self.say(seen.line())

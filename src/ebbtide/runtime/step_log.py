@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from ebbtide.report.run_report import StepReport
+from ebbtide.ir.run_report import StepReport
 
 FIRST = 1_000
 LAST = 9_000

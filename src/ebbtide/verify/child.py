@@ -3,7 +3,8 @@
     python -m ebbtide.verify.child RECORD STEP (SCRIPT | -m MODULE) [ARGS]...
 
 STEP is the step after which the state is recorded, or "every". With ``EBBTIDE_DISABLE=1`` nothing of Ebbtide's native
-code is loaded, and the script runs on stock PyTorch.
+code is loaded, and the script runs on stock PyTorch. The ending is recorded only of a script that ran to its end: a
+refused budget that left the script is no end.
 """
 
 import os
@@ -13,8 +14,8 @@ import warnings
 from pathlib import Path
 
 from ebbtide.errors import EbbtideError, EbbtideWarning
+from ebbtide.host.process import peak_resident_bytes
 from ebbtide.launch import find_program, run_program
-from ebbtide.runtime.process import peak_resident_bytes
 from ebbtide.session import Session
 from ebbtide.verify.record import Ending, Recorder
 from ebbtide.verify.watch import Watch

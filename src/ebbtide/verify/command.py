@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ebbtide.errors import EbbtideError, SettingError
+from ebbtide.host.spill import choose_spill_directories
 from ebbtide.policies import is_planned
-from ebbtide.runtime.spill import choose_spill_directories
 from ebbtide.settings import PREFIX, Settings
 from ebbtide.units import format_time
 from ebbtide.verify.compare import first_difference

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ebbtide.report.run_report import KINDS, RunReport, StepMode
+from ebbtide.ir.run_report import KINDS, RunReport, StepMode
 from ebbtide.verify.record import Loss, Record
 
 MOVING_KINDS = KINDS[:-1]
@@ -88,5 +88,5 @@ def moved(report: RunReport, largest_bytes: Mapping[str, int], min_storage_bytes
 
 
 def budget_held(report: RunReport) -> bool:
-    """A budget that was never in force was not kept."""
-    return not report.budget_violated and report.fast_bytes is not None
+    """A budget that was never in force, or does not bound what trained, was not kept."""
+    return report.bounded_as_asked and not report.budget_violated and report.arena_budget_bytes is not None

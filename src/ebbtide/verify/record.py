@@ -1,7 +1,7 @@
 """What one run of a script leaves for the comparison: its losses step by step, and its state as digests.
 
-Lines of JSON, written as the run goes, so that a run that is killed leaves what it had. Steps count the ends of
-outermost ``optimizer.step`` calls: step 0 is what lies before the first of them.
+Lines of JSON, written as the run goes, so that a run that is killed leaves what it had. Steps are those of a session
+that follows the optimizers, and are counted as they end: what lies before the end of the first is step 0.
 """
 
 import json

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebbtide.errors import BudgetError, EbbtideError
-from ebbtide.report.run_report import RunReport
+from ebbtide.ir.run_report import RunReport
 from ebbtide.settings import PREFIX
 from ebbtide.verify.child import EVERY
 from ebbtide.verify.folders import Folder
@@ -53,10 +53,10 @@ def plain_environment(environment: Mapping[str, str] = os.environ) -> dict[str, 
 def bounded_environment(
     options: Mapping[str, str], report: Path, environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """The user's own variables, over them the command's options (EBBTIDE_... without the prefix)."""
+    """The user's own variables, over them the command's options (EBBTIDE_... without the prefix); with checksums."""
     kept = {name: value for name, value in environment.items() if name != f"{PREFIX}DISABLE"}
     ours = dict(options) | {"REPORT": str(report), "PROGRESS": "off"}
-    return kept | {PREFIX + name: value for name, value in ours.items()}
+    return {f"{PREFIX}CHECKSUM": "1"} | kept | {PREFIX + name: value for name, value in ours.items()}
 
 
 def run_once(name: str, folder: Folder, root: Path, environment: Mapping[str, str], state_after: int | None) -> Run:
@@ -73,8 +73,8 @@ def run_once(name: str, folder: Folder, root: Path, environment: Mapping[str, st
         ).returncode
     left = read_record(record)
     found = RunReport.from_json(report.read_text()) if report.exists() else None
-    went_over = found is not None and found.budget_violated and status == BudgetError.exit_code
-    if left.ending is None or (status != 0 and not went_over):
+    judged = found is not None and (found.budget_violated or not found.bounded_as_asked or not found.planned_as_asked)
+    if left.ending is None or (status != 0 and not (judged and status == BudgetError.exit_code)):
         lines = output.read_text(errors="replace").splitlines()[-_LAST_LINES:]
         raise RunError(name, status, "\n".join(f"    {line}" for line in lines))
     return Run(left, left.ending, found)

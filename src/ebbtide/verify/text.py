@@ -73,10 +73,14 @@ def _where(difference: Difference) -> str:
 
 
 def _budget(verdict: Verdict) -> str:
-    if verdict.fast_bytes is None:
-        return "NO: none was ever in force (a percentage needs three steps: two unbounded ones show the peak)"
+    if verdict.arena_budget_bytes is None:
+        return "NO: none was ever in force"
     answer = "yes" if verdict.budget_held else "NO"
-    return f"{answer}: {format_bytes(verdict.process_peak_bytes)} of {format_bytes(verdict.fast_bytes)}"
+    if verdict.fast_bytes is None:
+        tensors = f"{format_bytes(verdict.arena_peak_bytes)} of {format_bytes(verdict.arena_budget_bytes)}"
+        return f"{answer}: tensors {tensors}, which is all that a percentage bounds"
+    process = f"process {format_bytes(verdict.process_peak_bytes)} of {format_bytes(verdict.fast_bytes)}"
+    return f"{answer}: {process} (2 % more is tolerated)"
 
 
 def _moved(verdict: Verdict) -> Iterator[str]:

@@ -34,6 +34,8 @@ class Verdict:
     budget_held: bool = False
     trouble: str = ""
     fast_bytes: int | None = None
+    arena_budget_bytes: int | None = None
+    arena_peak_bytes: int = 0
     process_peak_bytes: int = 0
     bounded_seconds: float = 0.0
     moved: Mapping[str, Moved] | None = None
@@ -79,6 +81,8 @@ def judge_bounded(verdict: Verdict, plain: Run, bounded: Run, min_storage_bytes:
         budget_held=budget_held(report),
         trouble=report.trouble,
         fast_bytes=report.fast_bytes,
+        arena_budget_bytes=report.arena_budget_bytes,
+        arena_peak_bytes=report.arena_peak_bytes,
         process_peak_bytes=report.process_peak_bytes,
         bounded_seconds=bounded.ending.seconds,
         moved=moved(report, plain.ending.largest_bytes, min_storage_bytes),

@@ -1,9 +1,9 @@
 """Watches a training script from inside its process: the roots of its backward calls, and its state after steps.
 
-Only two doors of PyTorch are touched: ``torch.autograd.backward``, which ``Tensor.backward`` calls, and the hooks of
-optimizers. Reading a loss takes no operator, so a run that is watched makes the same operations as one that is not.
-A digest of the state reads all of it, which would move a great deal under a budget; so it is taken only after the
-steps that are asked for.
+Only these doors of PyTorch are touched: ``torch.autograd.backward``, which ``Tensor.backward`` calls, and where
+optimizers take parameters and step. Reading a loss takes no operator, so a run that is watched makes the same
+operations as one that is not. A digest of the state reads all of it, which would move a great deal under a budget; so
+it is taken only in the steps that are asked for.
 """
 
 import functools
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.utils.hooks import RemovableHandle
 
+    from ebbtide.capture.iterations import Iterations
+
 _DIGEST_BYTES = 16
 
 
@@ -40,8 +42,8 @@ class Watch:
         self._state_after = state_after
         self._optimizers: list[weakref.ref[Optimizer]] = []  # in the order of their first steps
         self._after: RemovableHandle | None = None
+        self._iterations: Iterations | None = None
         self._backward = threading.local()
-        self._thread: int | None = None
         self.steps = 0
         self.largest_bytes: dict[str, int] = {}
 
@@ -55,6 +57,8 @@ class Watch:
     def _install(self) -> None:
         import torch
         from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+        from ebbtide.capture.iterations import Building, Iterations, uncompiled
 
         backward = torch.autograd.backward
 
@@ -72,27 +76,35 @@ class Watch:
                 self._backward.inside = False
 
         torch.autograd.backward = watched
-        register_optimizer_step_pre_hook(self._before_step)
+        self._iterations = Iterations()
+        Building(self._iterations.built)
+        register_optimizer_step_pre_hook(uncompiled(self._before_step))
 
     def _before_step(self, optimizer: "Optimizer", args: object, kwargs: object) -> None:
         from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        from ebbtide.capture.iterations import uncompiled
 
         if not any(known() is optimizer for known in self._optimizers):
             self._optimizers.append(weakref.ref(optimizer))
             self._note_sizes(optimizer)
         if self._after is not None:  # registered anew, to be the last: a session ends its step before
             self._after.remove()
-        self._after = register_optimizer_step_post_hook(self._after_step)
+        self._after = register_optimizer_step_post_hook(uncompiled(self._after_step))
 
     def _after_step(self, optimizer: "Optimizer", args: object, kwargs: object) -> None:
-        from ebbtide.runtime.outermost import is_outermost
+        """Of several optimizers each tells its state; of a program's step the last that is told is kept."""
+        from ebbtide.capture.iterations import is_outermost
 
-        if not is_outermost(sys._getframe(1)):
+        assert self._iterations is not None
+        ends = self._iterations.stepped(optimizer)
+        self.steps += ends
+        if not is_outermost():
             return
-        self.steps += 1
-        if self._state_after in (None, self.steps):
+        number = self.steps if ends else self.steps + 1
+        if self._state_after is None or number >= self._state_after:
             optimizers = [living for known in self._optimizers if (living := known()) is not None]
-            self._recorder.write(State(self.steps, dict(state_digests(optimizers))))
+            self._recorder.write(State(number, dict(state_digests(optimizers))))
         self._note_sizes(optimizer)
 
     def _note_sizes(self, optimizer: "Optimizer") -> None:

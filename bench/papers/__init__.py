@@ -1,0 +1,1 @@
+"""The findings of the sources, in the simulator."""

@@ -1,0 +1,1 @@
+"""Hunts that take hours: random training, what grows, and sizes that errors name."""

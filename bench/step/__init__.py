@@ -1,0 +1,1 @@
+"""Steps of networks, measured: in Ebbtide, in plain PyTorch and by other techniques."""

@@ -1,0 +1,1 @@
+"""``make demo``: training under a quarter of the memory, beside plain PyTorch."""

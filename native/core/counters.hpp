@@ -1,0 +1,32 @@
+// What the arena counts, as one reading.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "types.hpp"
+
+namespace ebbtide {
+
+// See _torch.pyi for what each counter means.
+struct Counters {
+  std::uint64_t live = 0, resident = 0, clean = 0, dirty = 0, reserved = 0, spill = 0, blocks = 0;
+  std::uint64_t arena_limit = 0, process_limit = 0, unmanaged = 0;
+  std::uint64_t live_peak = 0, reserved_peak = 0, resident_peak = 0;
+  double reserved_byte_ns = 0.0, resident_byte_ns = 0.0;
+  std::int64_t measured_ns = 0;
+  std::array<std::uint64_t, kKinds> evicted{}, fetched{}, written{};
+  std::array<std::int64_t, kStalls> stall_ns{};
+  std::uint64_t faults = 0, cancelled = 0;
+  std::uint64_t looked_at = 0;      // storages, in search of victims
+  std::uint64_t areas = 0;          // memory areas of the regions, at most
+  std::array<std::int64_t, 2> copy_ns{};  // threads' time in fetches, in evictions
+  std::uint64_t largest_operator_bytes = 0;
+  std::uint64_t largest_operator_used = 0, largest_operand = 0;
+  std::uint64_t stuck_at_bytes = 0;
+  std::string largest_operator, message;
+  bool over_budget = false;
+};
+
+}  // namespace ebbtide

@@ -1,0 +1,261 @@
+// The step's clock: what a recording holds, and what a schedule does to a step that is like it, and to one that is not.
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "check.hpp"
+
+using namespace ebbtide;
+
+namespace {
+
+// An operator that reads and writes these, with `inside` in the middle.
+template <typename F>
+void run(Arena& arena, const char* name, std::vector<Operand> operands, F inside) {
+  arena.enter(name, operands, Work::Itself);
+  inside();
+  arena.exit();
+}
+
+void run(Arena& arena, const char* name, std::vector<Operand> operands) {
+  run(arena, name, std::move(operands), [] {});
+}
+
+const RecordedStorage* storage_of(const Recording& r, std::uint64_t nbytes) {
+  auto found = std::ranges::find(r.storages, nbytes, &RecordedStorage::nbytes);
+  return found == r.storages.end() ? nullptr : &*found;
+}
+
+bool used(const Recording& r, std::uint64_t nbytes, std::uint32_t first, std::uint32_t last, Access access) {
+  return std::ranges::any_of(r.uses, [&](const RecordedUse& u) {
+    return r.storages[u.storage].nbytes == nbytes && u.first == first && u.last == last && u.access == access;
+  });
+}
+
+// A step of eight ticks on two weights of 4 MiB: tick 1 uses `early`, 2 to 6 neither, 7 both. An allocation at 2.
+void step(Arena& arena, void* early, void* late, std::size_t scratch = kMiB) {
+  arena.begin_step(true);
+  run(arena, "first", {{early}});
+  run(arena, "idle", {}, [&] { arena.release(arena.allocate(scratch)); });
+  auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); };
+  run(arena, "idle", {}, [&] {  // what is evicted is gone by tick 4, however slow the machine
+    do pause();
+    while (arena.state(early) == State::Writing);
+  });
+  for (int i = 4; i < 7; ++i) run(arena, "idle", {}, pause);
+  run(arena, "last", {{early}, {late}});
+  arena.end_step();
+}
+
+// As a planner would: `early` is away from tick 2, and comes back at tick `back`.
+Schedule schedule_of(const Recording& r, std::uint32_t back) {
+  Schedule s;
+  s.n_ticks = static_cast<std::uint32_t>(r.ticks.size());
+  for (const RecordedTick& tick : r.ticks) s.tick_ns.push_back(tick.begin_ns);
+  s.tick_ns.push_back(r.time_ns);
+  s.headroom.assign(s.n_ticks, 64 * kMiB);
+  for (std::uint32_t i = 0; i < r.storages.size(); ++i) {
+    const RecordedStorage& storage = r.storages[i];
+    s.storages.push_back({.nbytes = storage.nbytes, .serial = storage.serial, .birth = storage.birth, .uses = {}});
+    if (storage.allocation != kNever) s.allocations.push_back(i);
+  }
+  for (const RecordedUse& use : r.uses) s.storages[use.storage].uses.push_back(use.first);
+  std::uint32_t early = 0;  // the first weight
+  s.commands = {{2, Verb::Evict, early, 0}, {back, Verb::Fetch, early, 4}};
+  return s;
+}
+
+}  // namespace
+
+TEST(a_recording_holds_every_life_and_every_use) {
+  Arena& arena = make_arena(0);
+  void* weight = arena.allocate(4 * kMiB);
+  void* before = arena.allocate(3 * kMiB);
+  void* result = nullptr;
+  arena.begin_step(true);
+  run(arena, "outer", {{weight, Access::Read}}, [&] {
+    run(arena, "inner", {}, [&] { result = arena.allocate(2 * kMiB); });  // what it makes, the outer one fills
+    arena.release(arena.allocate(kMiB));
+  });
+  run(arena, "update", {{weight}, {result, Access::Read}});
+  arena.release(before);
+  arena.end_step();
+  Recording r = arena.take_recording();
+  CHECK(r.ticks.size() == 4 && r.names[r.ticks[1].name] == "outer" && r.names[r.ticks[2].name] == "inner");
+  CHECK(storage_of(r, 4 * kMiB)->birth == kNever && storage_of(r, 4 * kMiB)->death == kNever);
+  CHECK(storage_of(r, 3 * kMiB)->birth == kNever && storage_of(r, 3 * kMiB)->death == 4);
+  CHECK(storage_of(r, 2 * kMiB)->birth == 2 && storage_of(r, 2 * kMiB)->allocation == 0);
+  CHECK(storage_of(r, kMiB)->scratch && storage_of(r, kMiB)->birth == 2 && storage_of(r, kMiB)->death == 3);
+  CHECK(!storage_of(r, 2 * kMiB)->scratch);
+  CHECK(used(r, 4 * kMiB, 1, 2, Access::Read) && used(r, 4 * kMiB, 3, 3, Access::ReadWrite));
+  CHECK(used(r, 2 * kMiB, 2, 2, Access::Write) && used(r, 2 * kMiB, 3, 3, Access::Read));
+  CHECK(arena.take_recording().ticks.empty());
+  arena.release(weight);
+  arena.release(result);
+  arena.check_invariants();
+}
+
+TEST(a_step_like_the_recorded_one_follows_its_schedule) {
+  Arena& arena = make_arena(0);
+  void* early = arena.allocate(4 * kMiB);
+  void* late = arena.allocate(4 * kMiB);
+  step(arena, early, late);
+  CHECK(arena.load_schedule(schedule_of(arena.take_recording(), 4)) == 0);
+  for (int i = 0; i < 3; ++i) {
+    step(arena, early, late);
+    CHECK(arena.followed() == 0u);
+  }
+  Counters c = arena.counters();
+  CHECK(c.evicted[4] == 3 * 4 * kMiB && c.fetched[4] == 3 * 4 * kMiB && c.faults == 0);
+  CHECK(c.stall_ns[static_cast<std::size_t>(Stall::DemandFetch)] == 0);
+  arena.check_invariants();
+}
+
+namespace {
+// Whether a fetch that came late is under way a tick earlier in the next step, where the plan leaves so much room there.
+bool starts_earlier(std::uint64_t room) {
+  Arena& arena = make_arena(0);
+  void* early = arena.allocate(16 * kMiB);
+  void* late = arena.allocate(4 * kMiB);
+  bool under_way = false;
+  auto run_step = [&] {
+    arena.begin_step(true);
+    run(arena, "first", {{early}});
+    run(arena, "idle", {}, [&] { arena.release(arena.allocate(kMiB)); });
+    run(arena, "idle", {}, [&] { arena.evict(early); });  // surely gone at tick 4, the earliest for the fetch
+    for (int i = 4; i < 7; ++i) run(arena, "idle", {}, [] { std::this_thread::sleep_for(std::chrono::milliseconds(2)); });
+    under_way = arena.state(early) != State::Absent;
+    run(arena, "last", {{early}, {late}});
+    arena.end_step();
+  };
+  run_step();
+  Schedule s = schedule_of(arena.take_recording(), 7);  // with the operator that needs it
+  s.headroom.assign(s.n_ticks, 64 * kMiB);
+  s.headroom[6] = room;
+  arena.load_schedule(s);
+  run_step();
+  CHECK(!under_way && arena.counters().stall_ns[static_cast<std::size_t>(Stall::LatePrefetch)] > 0);
+  run_step();
+  arena.check_invariants();
+  return under_way;
+}
+}  // namespace
+
+TEST(a_fetch_that_came_late_starts_earlier_next_time_where_the_plan_leaves_room) {
+  CHECK(starts_earlier(16 * kMiB));
+  CHECK(!starts_earlier(15 * kMiB));
+}
+
+TEST(a_step_that_allocates_otherwise_goes_on_in_demand_mode_or_by_another_schedule) {
+  Arena& arena = make_arena(0);
+  void* early = arena.allocate(4 * kMiB);
+  void* late = arena.allocate(4 * kMiB);
+  step(arena, early, late, kMiB);
+  arena.load_schedule(schedule_of(arena.take_recording(), 4));
+  step(arena, early, late, 2 * kMiB);
+  CHECK(!arena.followed().has_value());
+  CHECK(arena.load_schedule(schedule_of(arena.take_recording(), 4)) == 1);
+  step(arena, early, late, kMiB);
+  CHECK(arena.followed() == 0u);
+  step(arena, early, late, 2 * kMiB);
+  CHECK(arena.followed() == 1u);
+  arena.begin_step();
+  arena.end_step();
+  CHECK(!arena.followed().has_value());  // it ended too soon
+  arena.unload_schedules();
+  step(arena, early, late);
+  CHECK(!arena.followed().has_value());
+  arena.check_invariants();
+}
+
+TEST(a_storage_wanted_back_while_it_is_being_written_stays_and_can_be_written_to) {
+  Arena& arena = make_arena(0);
+  auto* early = static_cast<char*>(arena.allocate(64 * kMiB));
+  void* late = arena.allocate(4 * kMiB);
+  step(arena, early, late);
+  Schedule s = schedule_of(arena.take_recording(), 4);
+  s.commands[0].tick = s.commands[1].tick = 4;
+  arena.load_schedule(s);
+  for (int i = 0; i < 3; ++i) {
+    arena.begin_step();
+    run(arena, "first", {{early}}, [&] { early[5] = static_cast<char>(i); });
+    run(arena, "idle", {}, [&] { arena.release(arena.allocate(kMiB)); });
+    for (int tick = 3; tick < 7; ++tick) run(arena, "idle", {});
+    run(arena, "last", {{early}, {late}}, [&] { early[7] = static_cast<char>(early[5] + 1); });
+    arena.end_step();
+    CHECK(early[5] == i && early[7] == i + 1);
+  }
+  CHECK(arena.counters().cancelled > 0);
+  arena.check_invariants();
+}
+
+TEST(what_the_decider_took_from_a_schedule_comes_back_before_its_use) {
+  Arena& arena = make_arena(12 * kMiB);
+  void* early = arena.allocate(4 * kMiB);
+  void* late = arena.allocate(4 * kMiB);
+  bool was_taken = false, under_way = false;
+  auto run_step = [&](std::size_t unplanned) {
+    arena.begin_step(true);
+    run(arena, "first", {{early}});
+    run(arena, "idle", {}, [&] { arena.release(arena.allocate(kMiB)); });
+    std::thread([&] { arena.release(arena.allocate(unplanned)); }).join();  // no allocation of the step's
+    was_taken = arena.state(late) == State::Absent;
+    for (int i = 3; i < 7; ++i) run(arena, "idle", {}, [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
+    under_way = arena.state(late) != State::Absent;
+    run(arena, "last", {{early}, {late}});
+    arena.end_step();
+  };
+  run_step(kMiB);
+  Schedule s = schedule_of(arena.take_recording(), 4);
+  s.commands.clear();  // nothing moves
+  arena.load_schedule(s);
+  run_step(12 * kMiB);
+  CHECK(was_taken && under_way && arena.followed().has_value());
+  CHECK(arena.counters().stall_ns[static_cast<std::size_t>(Stall::DemandFetch)] == 0);
+  arena.check_invariants();
+}
+
+TEST(a_schedule_that_does_not_hold_together_is_refused) {
+  Arena& arena = make_arena(0);
+  void* early = arena.allocate(4 * kMiB);
+  void* late = arena.allocate(4 * kMiB);
+  step(arena, early, late);
+  Schedule good = schedule_of(arena.take_recording(), 4);
+  auto refused = [&](auto spoil) {
+    Schedule bad = good;
+    spoil(bad);
+    try {
+      arena.load_schedule(bad);
+    } catch (const std::invalid_argument&) {
+      return true;
+    }
+    return false;
+  };
+  CHECK(refused([](Schedule& s) { s.commands[0].storage = 99; }));
+  CHECK(refused([](Schedule& s) { s.commands[1].tick = 99; }));
+  CHECK(refused([](Schedule& s) { std::swap(s.commands[0], s.commands[1]); }));
+  CHECK(refused([](Schedule& s) { s.tick_ns.pop_back(); }));
+  CHECK(refused([](Schedule& s) { s.headroom.pop_back(); }));
+  CHECK(refused([](Schedule& s) { s.allocations.push_back(99); }));
+  CHECK(!refused([](Schedule&) {}));
+}
+
+TEST(prefetches_stand_back_for_who_waits_for_room) {
+  Arena& arena = make_arena(12 * kMiB);
+  void* early = arena.allocate(4 * kMiB);
+  void* late = arena.allocate(4 * kMiB);
+  step(arena, early, late);
+  arena.load_schedule(schedule_of(arena.take_recording(), 4));
+  for (int i = 0; i < 20; ++i) {
+    arena.begin_step();
+    run(arena, "first", {{early}});
+    run(arena, "idle", {}, [&] { arena.release(arena.allocate(kMiB)); });
+    for (int tick = 3; tick < 7; ++tick) {
+      run(arena, "greedy", {}, [&] { arena.release(arena.allocate(8 * kMiB)); });
+    }
+    run(arena, "last", {{early}, {late}});
+    arena.end_step();
+  }
+  CHECK(!arena.counters().over_budget && arena.counters().reserved_peak <= 12 * kMiB);
+  arena.check_invariants();
+}

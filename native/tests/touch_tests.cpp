@@ -1,0 +1,194 @@
+// Accesses that no operator announced: nothing thrashes for ever, and protection that went half way is put right.
+#include <cerrno>
+#include <csignal>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "../core/fault.hpp"
+#include "../core/system.hpp"
+#include "check.hpp"
+
+using namespace ebbtide;
+
+namespace {
+
+std::vector<char*> blocks_of_2_mib(Arena& arena, unsigned count) {
+  std::vector<char*> all;
+  for (unsigned i = 0; i < count; ++i) {
+    all.push_back(static_cast<char*>(arena.allocate(2 * kMiB)));
+    fill(all.back(), 2 * kMiB, i);
+  }
+  return all;
+}
+
+// As a fused kernel does: a few elements of each, round after round.
+void go_round(const std::vector<char*>& blocks) {
+  for (std::size_t at = 0; at < 2 * kMiB; at += kSmallPage) {
+    for (char* p : blocks) p[at] ^= 1;
+  }
+}
+
+void go_round_twice(const std::vector<char*>& blocks) {
+  go_round(blocks);
+  go_round(blocks);
+  for (unsigned i = 0; i < blocks.size(); ++i) CHECK(filled(blocks[i], 2 * kMiB, i));
+}
+
+}  // namespace
+
+namespace {
+void end_of_a_kernel_over_more_than_the_budget(bool in_operator, bool userfault) {
+  Options options;
+  options.userfault = userfault;
+  Arena& arena = make_arena(16 * kMiB, options);
+  auto blocks = blocks_of_2_mib(arena, 12);
+  CHECK(!arena.counters().over_budget);
+  if (in_operator) arena.enter("aten::hidden", {}, Work::Itself);
+  go_round_twice(blocks);
+  Counters c = arena.counters();
+  CHECK(c.over_budget && c.message.find("goes round") != std::string::npos);
+  CHECK(c.faults < 12 * 6 && c.reserved <= 26 * kMiB);
+  if (in_operator) arena.exit();
+  arena.enter("next", {}, Work::Itself);
+  arena.exit();
+  c = arena.counters();
+  CHECK(c.largest_operator_bytes == 24 * kMiB);
+  CHECK(c.largest_operator.find(in_operator ? "aten::hidden" : "compiled kernel") != std::string::npos);
+  while (arena.counters().reserved > 16 * kMiB) std::this_thread::yield();  // the budget holds again
+  arena.check_invariants();
+  for (unsigned i = 0; i < blocks.size(); ++i) CHECK(filled(blocks[i], 2 * kMiB, i));
+}
+}  // namespace
+
+TEST(a_kernel_over_more_storages_than_the_budget_ends_and_its_need_is_named) {
+  for (bool in_operator : {false, true}) {
+    for (bool userfault : {false, true}) {  // each by a thread of its own, which is known to no other arena
+      std::thread(end_of_a_kernel_over_more_than_the_budget, in_operator, userfault).join();
+    }
+  }
+}
+
+TEST(what_a_loop_goes_round_stays_within_the_budget_where_it_fits) {
+  Arena& arena = make_arena(16 * kMiB);
+  auto blocks = blocks_of_2_mib(arena, 12);
+  std::vector<char*> some(blocks.begin(), blocks.begin() + 7);
+  go_round(some);
+  go_round(some);
+  CHECK(!arena.counters().over_budget && arena.counters().reserved_peak <= 16 * kMiB);
+  for (unsigned i = 0; i < blocks.size(); ++i) CHECK(filled(blocks[i], 2 * kMiB, i));
+}
+
+TEST(passes_with_operators_between_them_keep_the_budget) {
+  Arena& arena = make_arena(16 * kMiB);
+  auto blocks = blocks_of_2_mib(arena, 12);
+  for (int pass = 0; pass < 12; ++pass) {
+    for (unsigned i = 0; i < blocks.size(); ++i) CHECK(filled(blocks[i], 2 * kMiB, i));
+    arena.enter("op", {}, Work::Itself);
+    arena.exit();
+  }
+  CHECK(!arena.counters().over_budget && arena.counters().reserved_peak <= 16 * kMiB);
+}
+
+// --- protection that the kernel changes half way
+
+namespace {
+std::atomic<int> half_failures{0};
+int half_way(void* address, std::size_t bytes, int protection) {
+  if (protection != PROT_READ || half_failures.load() == 0 || half_failures.fetch_sub(1) <= 0)
+    return mprotect(address, bytes, protection);
+  CHECK(mprotect(address, bytes / 2 / kSmallPage * kSmallPage, protection) == 0);
+  errno = ENOMEM;
+  return -1;
+}
+// Fails half way, and then so does putting it right.
+std::atomic<bool> repair_is_lost{false};
+int half_way_and_lost(void* address, std::size_t bytes, int protection) {
+  if (protection == (PROT_READ | PROT_WRITE) && repair_is_lost.exchange(false)) return 0;
+  bool fails = protection == PROT_READ && half_failures.load() > 0;
+  int result = half_way(address, bytes, protection);
+  if (fails) repair_is_lost = true;
+  return result;
+}
+}  // namespace
+
+TEST(protection_that_fails_half_way_is_put_right) {
+  for (auto call : {half_way, half_way_and_lost}) {
+    Arena& arena = make_arena(0);
+    auto* p = static_cast<char*>(arena.allocate(400 * 1000));
+    fill(p, 400 * 1000, 1);
+    mprotect_call = call;
+    half_failures = 1;
+    CHECK(arena.evict(p) == 0 && arena.state(p) == State::Dirty);
+    fill(p, 400 * 1000, 2);  // in the part that is read-only too
+    mprotect_call = ::mprotect;
+    CHECK(arena.state(p) == State::Dirty && filled(p, 400 * 1000, 2));
+    CHECK(arena.evict(p) > 0 && filled(p, 400 * 1000, 2));
+    arena.check_invariants();
+  }
+}
+
+// --- who has the signal
+
+namespace {
+volatile std::uintptr_t nowhere = 16;
+void someone_elses(int) { _exit(7); }
+void switched_off(int) {}
+void take(void (*handler)(int), int flags) {
+  struct sigaction action = {};
+  action.sa_handler = handler;
+  action.sa_flags = flags;
+  CHECK(sigaction(SIGSEGV, &action, nullptr) == 0);
+}
+
+int status_of(void (*run)(Arena&), Arena& arena) {
+  pid_t child = fork();
+  if (child == 0) {
+    run(arena);
+    _exit(0);
+  }
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child);
+  return status;
+}
+}  // namespace
+
+TEST(the_net_stays_however_often_others_take_the_signal) {
+  Arena& arena = make_arena(0);
+  char* p = static_cast<char*>(arena.allocate(4 * kMiB));
+  fill(p, 4 * kMiB, 1);
+  auto cycles = [](Arena& a) {
+    for (int i = 0; i < 1000; ++i) {
+      take(i % 3 == 1 ? switched_off : someone_elses, i % 2 == 0 ? SA_NODEFER : 0);
+      CHECK(install_fault_handler(a) && fault_handler_on_top());
+    }
+  };
+  int status = status_of(
+      [](Arena& a) {
+        for (int i = 0; i < 1000; ++i) {
+          take(i % 3 == 1 ? switched_off : someone_elses, i % 2 == 0 ? SA_NODEFER : 0);
+          if (!install_fault_handler(a)) _exit(2);
+        }
+        *reinterpret_cast<volatile char*>(nowhere) = 1;  // a real crash reaches the newest
+      },
+      arena);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+  cycles(arena);
+  for (int i = 0; i < 3; ++i) CHECK(arena.evict(p) > 0 && filled(p, 4 * kMiB, 1));
+}
+
+TEST(a_crash_that_a_handler_does_not_end_ends_by_default) {
+  Arena& arena = make_arena(0);
+  int status = status_of(
+      [](Arena& a) {
+        take(switched_off, 0);
+        install_fault_handler(a);
+        *reinterpret_cast<volatile char*>(nowhere) = 1;
+      },
+      arena);
+  CHECK(WIFSIGNALED(status) || WEXITSTATUS(status) != 0);  // a sanitizer may stand in for the default
+}

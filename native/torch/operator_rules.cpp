@@ -1,0 +1,56 @@
+#include "operator_rules.hpp"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace ebbtide {
+
+namespace {
+
+constexpr std::string_view kForeach = "aten::_foreach_";
+
+bool overwrites(const std::string& name) {
+  std::string plain = name.starts_with(kForeach) ? "aten::" + name.substr(kForeach.size()) : name;
+  for (std::string_view known :
+       {"aten::copy_", "aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_", "aten::random_", "aten::bernoulli_"}) {
+    if (plain == known) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+const c10::FunctionSchema& schema_of(const std::string& name, const std::string& overload) {
+  auto op = c10::Dispatcher::singleton().findSchema({name, overload});
+  if (!op.has_value()) throw std::invalid_argument("no such operator: " + name + "." + overload);
+  return op->schema();  // lives as long as the operator's registration
+}
+
+bool starts_with_any(std::string_view name, std::initializer_list<std::string_view> prefixes) {
+  return std::ranges::any_of(prefixes, [&](std::string_view prefix) { return name.starts_with(prefix); });
+}
+
+bool touches_nothing(const c10::FunctionSchema& schema) {
+  if (starts_with_any(schema.name(), {"aten::empty", "aten::new_empty", "aten::_unsafe_view"})) return true;
+  if (schema.returns().empty()) return false;
+  return std::ranges::all_of(schema.returns(), [](const c10::Argument& result) {
+    return result.alias_info() != nullptr && !result.alias_info()->isWrite();
+  });  // every result is a view of an argument; one that has to copy calls an operator for it
+}
+
+bool over_lists(std::string_view name) { return starts_with_any(name, {kForeach, "aten::_fused_ada", "aten::_fused_sgd"}); }
+
+std::vector<Use> uses_of(const c10::FunctionSchema& schema, bool leaves_gradients) {
+  std::vector<Use> uses;
+  bool all = overwrites(schema.name());
+  for (const c10::Argument& argument : schema.arguments()) {
+    bool only_reads = leaves_gradients && argument.name() == "grads";
+    uses.push_back({only_reads ? Access::Read : access_of(argument), all || argument.is_out()});
+  }
+  return uses;
+}
+
+}  // namespace ebbtide

@@ -1,0 +1,130 @@
+"""Where a step ends in a program that names none: when every optimizer in use has stepped.
+
+With one optimizer that is the end of each of its steps. With several it is once in an iteration: after the last of
+them, however often one steps for each step of another (the discriminator of a GAN), up to ``MOST`` times. So a hook
+per parameter, each with an optimizer of its own, makes one step of an iteration too.
+
+An optimizer is in use from the moment it takes parameters, or from its first step if it was built before anybody
+looked. It is in use no more when it is gone, when it steps within another's step or on another thread, and when another
+has made more than ``MOST`` steps in one step without it: the next phase of a training, or one that steps rarely. The
+first optimizer that makes so many becomes the one that is followed, with those that stepped meanwhile.
+
+Left out: an optimizer that steps more rarely than that, whose work belongs to whatever step it falls into; and one that
+steps several times in an iteration by itself (ZeRO-3, for each of its groups of parameters), each of which is a step.
+This module knows nothing of native code, so that whoever only looks (``ebbtide verify``) follows the same rule.
+"""
+
+import functools
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from torch._compile import _disable_dynamo
+from torch.optim import Optimizer
+
+MOST = 16
+"""Steps of one optimizer for each step of another, in an iteration."""
+
+# Every optimizer's step runs inside this wrapper, so its frames mark the optimizer steps on a stack.
+_STEP_CODE = Optimizer.profile_hook_step(lambda: None).__code__
+
+
+class Iterations:
+    """Counts what optimizers do. Those of the first thread that steps one end steps; others do once it has ended."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._known: dict[int, weakref.ref[Optimizer]] = {}
+        self._in_use: set[int] = set()
+        self._awaited: set[int] = set()  # in use, and not stepped since the program's step began
+        self._made: dict[int, int] = {}  # outermost steps since then
+
+    def built(self, optimizer: Optimizer) -> None:
+        """It took parameters; to say so again changes nothing."""
+        key = id(optimizer)
+        if key not in self._known:
+            self._known[key] = weakref.ref(optimizer, lambda _: self._forget(key))
+            self._in_use.add(key)
+            self._awaited.add(key)
+
+    def stepped(self, optimizer: Optimizer) -> bool:
+        """Its step ended, and its hooks are running: whether the program's step ends with it."""
+        self.built(optimizer)
+        key = id(optimizer)
+        if not is_outermost() or not self._is_ours():
+            self._in_use.discard(key)
+            self._awaited.discard(key)
+            return False
+        self._made[key] = self._made.get(key, 0) + 1
+        self._awaited.discard(key)
+        if self._made[key] > MOST:
+            self._in_use = set(self._made)
+            self._awaited.clear()
+        if self._awaited or key not in self._in_use:
+            return False
+        self._made.clear()
+        self._awaited = set(self._in_use)
+        return True
+
+    def _is_ours(self) -> bool:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.current_thread()
+        return self._thread is threading.current_thread()
+
+    def _forget(self, key: int) -> None:
+        del self._known[key]
+        self._in_use.discard(key)
+        self._awaited.discard(key)
+        self._made.pop(key, None)
+
+
+def is_outermost() -> bool:
+    """Whether the optimizer's step whose hook is running lies in no other's, read from the call stack.
+
+    Not counted, because a step that raised would leave a count behind; and every thread has its own stack. Of a
+    compiled step the frames may not be there.
+    """
+    frame: FrameType | None = sys._getframe()
+    steps = 0
+    while frame is not None:
+        steps += frame.f_code is _STEP_CODE
+        frame = frame.f_back
+    return steps <= 1
+
+
+def uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
+    """The hook for a compiled ``optimizer.step`` too: Dynamo calls it, and does not trace into it.
+
+    Dynamo is not imported before an optimizer exists, whose own methods are wrapped like this too.
+    """
+
+    def function(*args: Any) -> None:  # a method takes no attributes, and the wrapper keeps one
+        hook(*args)
+
+    return _disable_dynamo(function)
+
+
+class Building:
+    """Calls ``then`` with every optimizer that has just taken parameters, until it is removed."""
+
+    def __init__(self, then: Callable[[Optimizer], None]) -> None:
+        self._then: Callable[[Optimizer], None] | None = then
+        self._original = original = Optimizer.add_param_group
+
+        @functools.wraps(original)
+        def add_param_group(optimizer: Optimizer, param_group: dict[str, Any]) -> None:
+            original(optimizer, param_group)
+            if self._then is not None:
+                self._then(optimizer)
+
+        self._wrapper = add_param_group
+        Optimizer.add_param_group = add_param_group  # type: ignore[method-assign,assignment]
+
+    def remove(self) -> None:
+        """A wrapper that someone else wrapped stays where it is, and does nothing any more."""
+        self._then = None
+        if Optimizer.add_param_group is self._wrapper:
+            Optimizer.add_param_group = self._original  # type: ignore[method-assign]

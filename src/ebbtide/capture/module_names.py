@@ -1,0 +1,51 @@
+"""Tells native code which module runs, while a step is recorded that may be planned.
+
+A module's path starts at the outermost module that was called: "GPT2LMHeadModel.transformer.h.3.mlp". The hooks are
+global and take part in no graph, so a step with them makes the same allocations as one without.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+import ebbtide._torch as _torch
+
+
+class ModuleNames:
+    """Forward hooks that come and go; used by one thread. ``native`` is told, or what stands in for it."""
+
+    def __init__(self, native: Any = _torch) -> None:
+        self._native = native
+        self._handles: list[RemovableHandle] = []
+        self._paths: dict[int, str] = {}
+        self._before: list[int] = []
+
+    def install(self) -> None:
+        if not self._handles:
+            self._handles = [
+                register_module_forward_pre_hook(self._enter),
+                register_module_forward_hook(self._leave, always_call=True),
+            ]
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._paths.clear()
+        self._before.clear()
+
+    def _enter(self, module: nn.Module, _inputs: object) -> None:
+        if torch.compiler.is_compiling():
+            return
+        if not self._before:
+            root = type(module).__name__
+            self._paths = {id(part): f"{root}.{path}" if path else root for path, part in module.named_modules()}
+        name = self._paths.get(id(module), type(module).__name__)
+        self._before.append(self._native.enter_module(name))
+
+    def _leave(self, _module: nn.Module, _inputs: object, _output: Any) -> None:
+        if not torch.compiler.is_compiling() and self._before:
+            self._native.back_to_module(self._before.pop())

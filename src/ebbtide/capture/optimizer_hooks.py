@@ -1,0 +1,110 @@
+"""The optimizer's hooks: where steps end, and which storages are parameters, gradients and optimizer state.
+
+Hooks are global (``torch.optim.optimizer``), so every optimizer is seen, also one built before the session. Where a
+program's step ends: ``iterations``.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils.hooks import RemovableHandle
+
+import ebbtide._torch as _torch
+from ebbtide.capture.iterations import Building, Iterations, is_outermost, uncompiled
+from ebbtide.ir.run_report import KINDS
+
+_PARAMETER = KINDS.index("parameter")
+_GRADIENT = KINDS.index("gradient")
+_OPTIMIZER_STATE = KINDS.index("optimizer_state")
+
+
+class OptimizerHooks:
+    """Tells a session about optimizers and classifies what they hold.
+
+    ``on_built`` is called when an optimizer took parameters, before they are classified, ``on_begin`` after that and
+    when an optimizer starts to step, ``on_end`` when the program's step ended. All run on the optimizer's thread.
+    ``native`` is told of kinds and of where optimizers run, or what stands in for it.
+    """
+
+    def __init__(
+        self,
+        on_built: Callable[[], None],
+        on_begin: Callable[[], None],
+        on_end: Callable[[], None],
+        native: Any = _torch,
+    ) -> None:
+        self._native = native
+        self._on_built = on_built
+        self._on_begin = on_begin
+        self._on_end = on_end
+        self._iterations = Iterations()
+        self._handles: list[RemovableHandle | Building] = []
+
+    def install(self) -> None:
+        self._handles = [
+            register_optimizer_step_pre_hook(uncompiled(self._before_step)),
+            register_optimizer_step_post_hook(uncompiled(self._after_step)),
+            Building(self._built),
+        ]
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _built(self, optimizer: Optimizer) -> None:
+        self._on_built()
+        self._iterations.built(optimizer)
+        self._classify(_parameters(optimizer), _PARAMETER)
+        self._on_begin()  # last, so that what parameters moved before is not taken for this step's
+
+    def _before_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        self._on_begin()
+        parameters = list(_parameters(optimizer))
+        self._classify(parameters, _PARAMETER)
+        self._classify((parameter.grad for parameter in parameters if parameter.grad is not None), _GRADIENT)
+        self._native.enter_optimizer(True)
+
+    def _after_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        self._classify(_tensors_in(optimizer.state), _OPTIMIZER_STATE)
+        if is_outermost():
+            self._native.enter_optimizer(False)
+        if self._iterations.stepped(optimizer):
+            self._on_end()
+
+    def _classify(self, tensors: Iterable[torch.Tensor], kind: int) -> None:
+        """Looks at hundreds of tensors in microseconds, so nothing is remembered that could grow stale."""
+        parts = (part for tensor in tensors for part in _parts(tensor))
+        self._native.classify([tensor for tensor in parts if tensor.layout is torch.strided], kind)
+
+
+def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def _tensors_in(value: object) -> Iterator[torch.Tensor]:
+    """The tensors in an optimizer's state; its keys are parameters, and no part of it."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors_in(item)
+
+
+def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """What has a storage: of a DTensor its local tensor (and no mesh), of a quantized state its values and scales."""
+    wrapper: Any = tensor
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) and is_traceable_wrapper_subclass(wrapper):
+        for name in wrapper.__tensor_flatten__()[0]:
+            if isinstance(part := getattr(tensor, name), torch.Tensor):
+                yield from _parts(part)
+    else:
+        yield tensor

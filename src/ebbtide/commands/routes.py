@@ -1,0 +1,42 @@
+"""The way to a slow tier, as options of several commands name it."""
+
+from pathlib import Path
+
+from ebbtide.analysis.swapping import Route, assumed_route, route_of
+from ebbtide.errors import SettingError
+from ebbtide.ir.base import Origin
+from ebbtide.ir.machine import Machine
+from ebbtide.machines import find_machine
+from ebbtide.units import parse_size
+
+
+def way_of(
+    machine: Path | None, bandwidth: str | None, tier: str | None, own: Machine | None
+) -> tuple[Route | None, str, Origin]:
+    """The way to a slow tier, what it is of, and how its figures were obtained: from a machine file, from given
+    bandwidths, or from the machine that came with the trace. Raises SettingError."""
+    if bandwidth is not None:
+        if machine is not None or tier is not None:
+            raise SettingError("give a machine (and its tier) or a bandwidth, not both")
+        return assumed_route(*_bandwidths(bandwidth)), f"a link of {bandwidth} a second", Origin.ASSUMED
+    chosen = find_machine(machine) if machine is not None else own
+    if chosen is None:
+        if tier is not None:
+            raise SettingError("--tier names a tier of a machine: give one with --machine FILE")
+        return None, "", Origin.ASSUMED
+    route = route_of(chosen, tier)
+    if route is None:
+        wanted = "a slow tier" if tier is None else f"a slow tier {tier!r:.80}"
+        names = ", ".join(row.name for row in chosen.tiers)
+        raise SettingError(f"{chosen.name} has no {wanted.removeprefix('a ')} with links both ways; its tiers: {names}")
+    return route, f"{chosen.name}, tier {route.tier}", chosen.origin
+
+
+def _bandwidths(text: str) -> list[int]:
+    try:
+        found = [parse_size(part) for part in text.split(",")]
+    except ValueError as error:
+        raise SettingError(f"--bandwidth: {error}") from error
+    if len(found) > 2 or not all(found):
+        raise SettingError(f"--bandwidth takes one size a second, or one out and one back, above 0; not {text!r:.80}")
+    return found

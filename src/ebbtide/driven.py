@@ -1,0 +1,192 @@
+"""What a session and a recorder share: a ``with`` block, one at a time, whose steps a driver is told of."""
+
+import os
+import sys
+import threading
+import warnings
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from ebbtide.errors import EbbtideWarning, SessionError, SettingError
+
+if TYPE_CHECKING:
+    from ebbtide.capture.following import Following
+
+_lock = threading.Lock()
+_active: "Driven | None" = None
+_told_disabled = False
+_Self = TypeVar("_Self", bound="Driven")
+
+
+class Driver(Protocol):
+    """What runs between the beginning and the end, on one thread: the engine, or what records."""
+
+    following: "Following"
+
+    def begin_step(self) -> None: ...
+    def end_step(self, *, completed: bool) -> None: ...
+    def stop(self) -> None: ...
+
+
+class Driven:
+    """A ``with`` block whose steps end where the optimizers do, or where ``step`` says."""
+
+    def __init__(self) -> None:
+        self._driver: Driver | None = None
+        """None before the beginning, and where nothing is to be done."""
+        self._used = False
+        self._in_block = False  # of a step
+        self._between_calls = False  # the step at hand began with a call of ``step`` that was no block's
+        self._paused = False
+
+    def __enter__(self: _Self) -> _Self:
+        global _active
+        if self._used:
+            raise SessionError("a session is used once; make a new one")
+        self._check()
+        with _lock:
+            if _active is not None:
+                raise SessionError(
+                    "a session is already active, started by an enclosing `with ebbtide.Session(...)` or by "
+                    "`ebbtide run`; sessions do not nest, so leave that one first or use it"
+                )
+            self._used = True
+            _active = self
+        try:
+            self._start()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_ours():
+            self._close()
+
+    def step(self) -> "Step":
+        """One training step: forward, backward, ``optimizer.step()``. Either the body of a block, or up to a call:
+
+            with session.step():                 for batch in loader:
+                train(batch)                         train(batch)
+                                                     session.step()
+
+        The first one ends what a session does otherwise: follow the optimizers, of which each steps once in a step.
+        A block that raises ends its step cleanly. Raises BudgetError at the end of a step that the budget cannot hold.
+        """
+        if not self._is_ours() or self._in_block or self._paused:
+            raise SessionError("a step belongs inside its session's `with` block, and not inside another step")
+        if self._driver is not None:
+            self._driver.following.stop()
+            if self._between_calls:
+                self._between_calls = False
+                self._driver.end_step(completed=True)
+            self._driver.begin_step()
+            self._between_calls = True
+        return Step(self)
+
+    def evaluating(self) -> "Evaluation":
+        """What runs in this block is no part of a training step: validation, say, or writing a checkpoint.
+
+        Memory stays bounded; what the block uses is fetched when it is used. A step that has trained ends here. Where
+        steps are blocks of ``step()``, what lies between them is no part of a step anyway. Raises SessionError inside a
+        step's block.
+        """
+        if not self._is_ours() or self._in_block or self._paused:
+            raise SessionError("evaluation belongs inside its session's `with` block, and not inside a step")
+        return Evaluation(self)
+
+    def _check(self) -> None:
+        """Before anything begins. Raises SettingError."""
+
+    def _start(self) -> None:
+        """Sets the driver, once it runs."""
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        global _active
+        try:
+            if self._driver is not None:
+                self._driver.stop()
+        finally:
+            with _lock:
+                _active = None
+
+    def _is_ours(self) -> bool:
+        """False in a forked child, where nothing of the session runs, and after the end."""
+        return _active is self
+
+
+class Step:
+    """What ``step()`` returns: used in ``with``, the step ends with the block."""
+
+    def __init__(self, driven: Driven) -> None:
+        self._driven = driven
+
+    def __enter__(self) -> None:
+        if not self._driven._between_calls and self._driven._driver is not None:
+            raise SessionError("a step is one block: call step() for each")
+        self._driven._in_block = True
+        self._driven._between_calls = False
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        driven = self._driven
+        driven._in_block = False
+        if driven._is_ours() and driven._driver is not None:  # a child that was forked within the step leaves it, too
+            driven._driver.end_step(completed=error is None)
+
+
+class Evaluation:
+    """What ``evaluating()`` returns, for ``with``."""
+
+    def __init__(self, driven: Driven) -> None:
+        self._driven = driven
+
+    def __enter__(self) -> None:
+        self._driven._paused = True
+        if self._driven._driver is not None:
+            following = self._driven._driver.following
+            following.pause()
+            self._driven._between_calls &= following.resumes
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._driven._paused = False
+        if self._driven._is_ours() and self._driven._driver is not None:
+            self._driven._driver.following.resume()
+
+
+def check_writable(what: str, path: Path | None) -> None:
+    """Before the run, not after hours of it. Raises SettingError."""
+    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK)):
+        raise SettingError(f"the {what} cannot be written to {path}: name a file in a writable directory")
+
+
+def warn_user(text: str) -> None:
+    """Where warnings are made errors (``-W error``), ours is printed, and the training goes on."""
+    try:
+        warnings.warn(text, EbbtideWarning, stacklevel=2)
+    except EbbtideWarning:
+        print(f"ebbtide: warning: {text}", file=sys.stderr)
+
+
+def tell_disabled() -> None:
+    """Once in a process."""
+    global _told_disabled
+    if not _told_disabled:
+        _told_disabled = True
+        warn_user("EBBTIDE_DISABLE is set: nothing is managed and nothing is bounded")
+
+
+def _forget_in_child() -> None:
+    global _active, _lock
+    _active = None
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

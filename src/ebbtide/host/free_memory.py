@@ -1,0 +1,94 @@
+"""What memory there is for this process: what the machine and its containers have free, and what it holds itself.
+
+The page cache of files counts as free, since the kernel lets go of it. A thread follows what changes meanwhile.
+Linux only, as ``process``.
+"""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from ebbtide.host.process import (
+    PROC,
+    MemoryLimit,
+    anonymous_bytes,
+    cgroup_limits,
+    machine_bytes,
+    resident_bytes,
+)
+
+_EVERY_S = 1.0
+_NEWS_PART = 64
+"""What there is changes all the time; less than this part of it is nothing new."""
+
+
+def free_memory(proc: Path = PROC) -> MemoryLimit:
+    """The least of what the machine and each container has left for this process, with what it holds already."""
+    own = anonymous_bytes(proc)
+    found = [MemoryLimit(machine_bytes(proc, "MemAvailable") + resident_bytes(proc), "this machine")]
+    for path, limit in cgroup_limits(proc):
+        others = max(_used_bytes(path.parent) - own, 0)
+        found.append(MemoryLimit(max(limit - others, 0), "this container"))
+    return min(found, key=lambda limit: limit.nbytes)
+
+
+def _used_bytes(group: Path) -> int:
+    """What a cgroup is charged with, less the page cache; 0 where it does not say."""
+    for name in ("memory.usage_in_bytes", "memory.current"):
+        try:
+            used = int((group / name).read_text())
+            lines = (group / "memory.stat").read_text().splitlines()
+        except (OSError, ValueError):
+            continue
+        fields = {key: int(number) for key, _, number in (line.partition(" ") for line in lines)}
+        prefix = "total_" if "total_inactive_file" in fields else ""  # v1 counts the groups below only there
+        return used - fields.get(f"{prefix}inactive_file", 0) - fields.get(f"{prefix}active_file", 0)
+    return 0
+
+
+class Follower:
+    """Calls ``changed`` with what ``look`` says each time that differs from before, until it is closed.
+
+    Where the kernel's files cannot be read or understood, it says so once, and looks again.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[], int],
+        changed: Callable[[int], None],
+        say: Callable[[str], None],
+        every_s: float = _EVERY_S,
+    ) -> None:
+        self._look = look
+        self._changed = changed
+        self._say = say
+        self._every_s = every_s
+        self._said = False
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="ebbtide-limits", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _follow(self) -> None:
+        known = self._seen(0)
+        while not self._closing.wait(self._every_s):
+            now = self._seen(known)
+            if abs(now - known) > known // _NEWS_PART:
+                known = now
+                self._changed(now)
+
+    def _seen(self, before: int) -> int:
+        """What there is, or what there was ``before`` where nothing can be seen."""
+        try:
+            return self._look()
+        except (OSError, ValueError) as error:
+            if not self._said:
+                self._said = True
+                self._say(f"what memory there is cannot be read ({error}), so the bound stays as it is until it can")
+            return before

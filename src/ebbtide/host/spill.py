@@ -1,0 +1,81 @@
+"""Chooses the directories that moved storages go to, and refuses one that cannot serve.
+
+A directory in RAM would take from one pocket what it puts into the other, so tmpfs and its kin are refused, also as a
+default. What this cannot see is an overlay whose upper layer lies in RAM. Free space is reserved by native code, which
+deals storages out over several directories in stripes of 4 MiB ([Note: stripes] in ``native/core/spill_file.hpp``).
+"""
+
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from ebbtide.errors import SpillError
+from ebbtide.host.mounts import find_mount, read_mounts
+from ebbtide.host.process import PROC
+
+_RAM_KINDS = ("tmpfs", "ramfs", "devtmpfs", "hugetlbfs")
+_RAM_DEVICES = ("/dev/zram", "/dev/ram")
+
+
+def choose_spill_directories(asked: Sequence[str], proc: Path = PROC) -> tuple[Path, ...]:
+    """Those asked for, or the first default that can serve; raises SpillError when there is none."""
+    if asked:
+        return checked_spill_directories([Path(name).expanduser() for name in asked], proc)
+    candidates = [Path(os.environ["TMPDIR"])] if os.environ.get("TMPDIR") else []
+    candidates.append(Path("/var/tmp"))
+    problems: list[str] = []
+    try:
+        candidates.append(Path.cwd())
+    except FileNotFoundError:
+        problems.append("the current directory: it was deleted")
+    for candidate in candidates:
+        try:
+            return (checked_spill_directory(candidate, proc),)
+        except SpillError as error:
+            problems.append(f"{candidate}: {error.reason}")
+    raise SpillError("any of the default directories", "; ".join(problems))
+
+
+def checked_spill_directories(directories: Sequence[Path], proc: Path = PROC) -> tuple[Path, ...]:
+    """The same without symbolic links; raises SpillError for one that cannot serve, or is named twice."""
+    checked: list[Path] = []
+    for directory in directories:
+        real = checked_spill_directory(directory, proc)
+        if real in checked:
+            raise SpillError(str(directory), "it is named twice, and one disk is no faster for that")
+        checked.append(real)
+    return tuple(checked)
+
+
+def free_bytes_of(directories: Sequence[Path]) -> tuple[int, ...]:
+    """What each may take: its free space, shared evenly with the others on the same file system. Raises OSError."""
+    devices = [directory.stat().st_dev for directory in directories]
+    sharers = Counter(devices)
+    free = (shutil.disk_usage(directory).free for directory in directories)
+    return tuple(nbytes // sharers[device] for nbytes, device in zip(free, devices, strict=True))
+
+
+def usable_bytes(directories: Sequence[Path]) -> int:
+    """What stripes can fill: every directory as much as the fullest one. Raises OSError."""
+    return min(free_bytes_of(directories)) * len(directories)
+
+
+def checked_spill_directory(directory: Path, proc: Path = PROC) -> Path:
+    """The same directory without symbolic links; raises SpillError when it is missing, in RAM or not writable."""
+    if not directory.exists():
+        raise SpillError(str(directory), "it does not exist")
+    if not directory.is_dir():
+        raise SpillError(str(directory), "it is not a directory")
+    real = directory.resolve()
+    mount = find_mount(read_mounts(proc), real)
+    if mount.kind in _RAM_KINDS or mount.source.startswith(_RAM_DEVICES):
+        raise SpillError(str(directory), f"it lies in RAM ({mount.kind} on {mount.point}), which would free nothing")
+    try:
+        with tempfile.TemporaryFile(dir=real):
+            pass
+    except OSError as error:
+        raise SpillError(str(directory), f"no file can be created in it ({error.strerror})") from error
+    return real

@@ -1,0 +1,116 @@
+"""Recording: one step as native code noted it, in columns, before it is a Trace. Imports no torch.
+
+Who writes it: the native module, and ``recorders`` for steps on fake tensors. Who reads it: ``capture``. It goes to the
+process that plans through a pipe. Columns that begin alike are one table, and those without a beginning are the
+storages'. Ticks count operators on the step's thread from 1; tick 0 is what lies before. -1 is "never".
+
+Left out of the checks: whether values agree with each other across rows, such as the order of times.
+"""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from ebbtide.ir.base import Ints
+from ebbtide.ir.native import NEVER, Lane, Phase
+from ebbtide.ir.trace import StorageKind
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Recording:
+    """Raises ValueError for columns of one table that differ in length, other types, and numbers out of range."""
+
+    time_ns: int  # of the whole step
+    stalled_ns: int  # of which were stalls
+    names: list[str]  # of operators, modules and arguments: what columns of names hold the places of
+    tick_name: Ints  # in names
+    tick_module: Ints  # in names
+    tick_arguments: Ints  # in names: the call as JSON, see docs/format.md
+    tick_depth: Ints  # how many operators it runs in
+    tick_phase: Ints  # native.Phase
+    tick_begin_ns: Ints  # since the step began
+    tick_stalled_ns: Ints  # stalls between the step's and the tick's beginning
+    tick_reserved: Ints  # bytes that the arena had reserved when the tick began
+    serial: Ints  # of the allocation, unique in the process
+    nbytes: Ints
+    kind: Ints  # place in StorageKind
+    birth: Ints  # tick; -1: before the step
+    allocation: Ints  # within tick birth; -1: not by the step's thread
+    death: Ints  # first tick without it; -1: it outlived the step
+    scratch: Ints  # 1: born and gone within one operator, or pinned when the step began
+    thread: Ints  # that allocated it
+    freed_after: Ints  # of one that died within the step: the serial given last before that
+    module: Ints  # in names: where it was born
+    use_storage: Ints  # an operator used this storage
+    use_first: Ints  # in ticks [use_first, use_last]
+    use_last: Ints
+    use_access: Ints  # Access
+    use_moved: Ints  # bytes
+    span_storage: Ints  # a move of this storage, or a wait for it; -1: a wait for room for a new one
+    span_tick: Ints  # when it was asked for
+    span_lane: Ints  # native.Lane
+    span_asked_ns: Ints  # since the step began, as are the others
+    span_begin_ns: Ints
+    span_end_ns: Ints
+
+    def __post_init__(self) -> None:
+        lengths: dict[str, int] = {}
+        for field in fields(self):
+            if field.name in ("time_ns", "stalled_ns", "names"):
+                continue
+            column = getattr(self, field.name)
+            if not isinstance(column, np.ndarray) or column.dtype != np.int64 or column.ndim != 1:
+                raise ValueError(f"not a recording: {field.name} must be one row of 64-bit integers")
+            table = _table(field.name)
+            if lengths.setdefault(table, len(column)) != len(column):
+                rows = f"{lengths[table]} {table}s, and {len(column)} rows in {field.name}"
+                raise ValueError(f"not a recording: there are {rows}")
+            kept = column.view()
+            kept.flags.writeable = False
+            object.__setattr__(self, field.name, kept)
+        n_names, n_ticks, n_storages = len(self.names), self.n_ticks, self.n_storages
+        for name, low, end in (
+            ("tick_name", 0, n_names),
+            ("tick_module", 0, n_names),
+            ("tick_arguments", 0, n_names),
+            ("tick_phase", 0, len(Phase)),
+            ("nbytes", 1, None),
+            ("kind", 0, len(StorageKind)),
+            ("birth", NEVER, n_ticks),
+            ("allocation", NEVER, None),
+            ("death", NEVER, n_ticks + 1),
+            ("module", 0, n_names),
+            ("use_storage", 0, n_storages),
+            ("use_first", 0, n_ticks),
+            ("use_last", 0, n_ticks),
+            ("use_access", 1, 4),
+            ("span_storage", NEVER, n_storages),
+            ("span_lane", 0, len(Lane)),
+        ):
+            self._check_range(name, low, end)
+        copies = self.span_lane <= Lane.BACK
+        if np.any(self.span_storage[copies] == NEVER):
+            raise ValueError("not a recording: a copy of no storage in span_storage")
+
+    def _check_range(self, name: str, low: int, end: int | None) -> None:
+        column: Ints = getattr(self, name)
+        if not len(column):
+            return
+        least, most = int(column.min()), int(column.max())
+        if least < low or (end is not None and most >= end):
+            most_allowed = "" if end is None else f" to {end - 1}"
+            raise ValueError(f"not a recording: {name} holds {least} to {most}, and {low}{most_allowed} is its range")
+
+    @property
+    def n_ticks(self) -> int:
+        """0 where no step was recorded, or one too long."""
+        return len(self.tick_name)
+
+    @property
+    def n_storages(self) -> int:
+        return len(self.nbytes)
+
+
+def _table(column: str) -> str:
+    beginning = column.partition("_")[0]
+    return beginning if beginning in ("tick", "use", "span") else "storage"

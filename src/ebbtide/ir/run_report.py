@@ -1,0 +1,226 @@
+"""The report of a run: what was allowed, what was used, and what every step moved and waited for.
+
+Sizes are bytes, times are seconds. Every figure is measured, on the machine of the run. The JSON file has exactly
+these fields; ``format`` and ``version`` say what it is, and a reader refuses any other.
+"""
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from ebbtide.errors import FileFormatError, ReportError
+from ebbtide.ir.records import read_record
+from ebbtide.whole_file import write_whole
+
+FORMAT = "ebbtide-run"
+VERSION = 3
+
+KINDS = ("parameter", "gradient", "optimizer_state", "activation", "other")
+
+
+class StepMode(StrEnum):
+    """How a step decided what to move.
+
+    DEMAND evicts when room is needed and fetches when an access forces it. RECORDED is a step run to learn what the
+    later ones need: it may use as much memory as it likes. PLANNED carries out a plan.
+    """
+
+    DEMAND = "demand"
+    RECORDED = "recorded"
+    PLANNED = "planned"
+
+
+def _check_counts(record: object, *names: str) -> None:
+    for name in names:
+        value = getattr(record, name)
+        if value is not None and (value < 0 or not math.isfinite(value)):
+            raise ValueError(f"{name} must be a finite number of at least 0, not {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes moved in one direction, rounded up to pages, by the kind of the storage."""
+
+    total: int
+    parameter: int
+    gradient: int
+    optimizer_state: int
+    activation: int
+    other: int
+
+    def __post_init__(self) -> None:
+        _check_counts(self, *KINDS)
+        if self.total != sum(self.by_kind()):
+            raise ValueError(f"total is {self.total} but the kinds add up to {sum(self.by_kind())}")
+
+    @staticmethod
+    def of(by_kind: Sequence[int]) -> "Traffic":
+        """From bytes in the order of KINDS."""
+        return Traffic(sum(by_kind), *by_kind)
+
+    def by_kind(self) -> tuple[int, ...]:
+        return tuple(getattr(self, kind) for kind in KINDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """Time at least one thread stood still: for room, for a prefetch under way, for a fetch that an access forced."""
+
+    room: float
+    late_prefetch: float
+    demand_fetch: float
+
+    def __post_init__(self) -> None:
+        _check_counts(self, "room", "late_prefetch", "demand_fetch")
+
+    @property
+    def total(self) -> float:
+        return self.room + self.late_prefetch + self.demand_fetch
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One step. ``cpu_s`` is of all threads; ``evicted_bytes`` left memory, of which ``written_bytes`` were written.
+
+    ``inconsistent`` says which counters ran backwards, in words; a figure that depends on one is 0. "" is the rule.
+    """
+
+    wall_s: float
+    cpu_s: float
+    stall_s: Stall
+    evicted_bytes: Traffic
+    fetched_bytes: Traffic
+    written_bytes: Traffic
+    minor_faults: int
+    mode: StepMode
+    inconsistent: str = ""
+
+    def __post_init__(self) -> None:
+        _check_counts(self, "wall_s", "cpu_s", "minor_faults")
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideStorage:
+    """Storages that stay where they are, and why: ``nbytes`` in all, ``count`` of them for the same reason."""
+
+    reason: str
+    count: int
+    nbytes: int
+
+    def __post_init__(self) -> None:
+        _check_counts(self, "count", "nbytes")
+
+
+def by_reason(left_alone: list[tuple[int, str]]) -> tuple[OutsideStorage, ...]:
+    """From (bytes, reason) of each."""
+    count = Counter(reason for _, reason in left_alone)
+    nbytes: defaultdict[str, int] = defaultdict(int)
+    for size, reason in left_alone:
+        nbytes[reason] += size
+    return tuple(OutsideStorage(reason, count[reason], nbytes[reason]) for reason in sorted(count))
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReport:
+    """The plan of the step that was planned last, and how many plans there are (one for each shape of step).
+
+    ``step_s`` is the recorded step without its stalls (measured), ``predicted_s`` the planner's forecast under its
+    budget, ``lower_bound_s`` what no plan can beat by the planner's own model, ``plan_s`` how long planning took
+    (measured).
+    """
+
+    planner: str
+    status: str
+    budget_bytes: int
+    step_s: float
+    predicted_s: float
+    lower_bound_s: float
+    plan_s: float
+    plans: int
+
+    def __post_init__(self) -> None:
+        _check_counts(self, "budget_bytes", "step_s", "predicted_s", "lower_bound_s", "plan_s", "plans")
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """A whole run.
+
+    ``fast_bytes`` bounds the process: what was asked for (or the machine's own limit, where that is lower), or what
+    was taken where no size was named, at its highest; null for a budget in percent, which bounds the arena alone,
+    and for a size that never came into force. The process may peak 2 % above it before ``budget_violated`` says so.
+    ``process_peak_bytes`` is VmHWM since the budget took effect. ``unbounded_peak_bytes`` is a step's peak of live
+    tensor bytes in managed storages, in memory or not. ``arena_peak_bytes`` and ``arena_mean_bytes`` (over time)
+    are the pages that the arena held since the budget took effect, those that freed storages left behind included;
+    ``resident_peak_bytes`` and ``resident_mean_bytes`` are the part under live storages, null in reports of an
+    Ebbtide that did not count it. ``trouble`` is the first thing that went wrong, in words. ``plan`` is null where
+    nothing was planned. ``steps`` of a very long run are its first and its last ones: ``left_out_steps`` between
+    them are not listed, and wrote ``left_out_written_bytes`` in all. ``written_bytes`` is what the run wrote to the
+    spill file, in steps and between them; null in reports of an Ebbtide that did not count it.
+
+    ``bounded_as_asked`` is false where a budget was asked for and was not in force at the end, or where no step was
+    seen and a process that the script started peaked above it. ``planned_as_asked`` is false where a plan was named
+    and no step followed it to its end. ``trouble`` says why.
+    """
+
+    format: str
+    version: int
+    policy: str
+    fast_bytes: int | None
+    arena_budget_bytes: int | None
+    process_peak_bytes: int
+    unbounded_peak_bytes: int
+    arena_peak_bytes: int
+    arena_mean_bytes: int
+    budget_violated: bool
+    trouble: str
+    adopted_bytes: int
+    outside_bytes: int
+    outside: tuple[OutsideStorage, ...]
+    plan: PlanReport | None
+    steps: tuple[StepReport, ...]
+    left_out_steps: int = 0
+    left_out_written_bytes: int = 0
+    bounded_as_asked: bool = True
+    planned_as_asked: bool = True
+    resident_peak_bytes: int | None = None
+    resident_mean_bytes: int | None = None
+    written_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.format, self.version) != (FORMAT, VERSION):
+            raise ValueError(f"this is {self.format!r} version {self.version}; read is {FORMAT!r} version {VERSION}")
+        _check_counts(self, "fast_bytes", "arena_budget_bytes", "process_peak_bytes", "unbounded_peak_bytes")
+        _check_counts(self, "arena_peak_bytes", "arena_mean_bytes", "adopted_bytes", "outside_bytes")
+        _check_counts(self, "left_out_steps", "left_out_written_bytes", "resident_peak_bytes", "resident_mean_bytes")
+        _check_counts(self, "written_bytes")
+        if self.outside_bytes != sum(entry.nbytes for entry in self.outside):
+            raise ValueError("outside_bytes is not the sum over outside")
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2, allow_nan=False) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> "RunReport":
+        """Raises ReportError for anything but a report of this version."""
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ReportError(f"not JSON: {error}") from error
+        if isinstance(value, dict) and (value.get("format"), value.get("version")) != (FORMAT, VERSION):
+            raise ReportError(
+                f"not a report that this Ebbtide reads: it wants format {FORMAT!r} version {VERSION} and found format "
+                f"{value.get('format')!r} version {value.get('version')!r}"
+            )
+        try:
+            return read_record(RunReport, value, "report")
+        except FileFormatError as error:
+            raise ReportError(str(error)) from error
+
+    def write(self, path: Path) -> None:
+        """Writes the file whole or not at all."""
+        write_whole(path, self.to_json().encode())

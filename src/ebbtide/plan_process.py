@@ -1,0 +1,33 @@
+"""The process that plans: reads one job from standard input, answers on standard output, and ends.
+
+It imports no torch. Started by ``ebbtide.runtime.plan_child``; whoever started it kills it where it is in the way, and
+it does not outlive the thread that started it. It lies in a process group of its own, so Ctrl-C does not reach it.
+"""
+
+import ctypes
+import os
+import pickle
+import signal
+import sys
+
+from ebbtide.errors import EbbtideError
+from ebbtide.policies import planner_from, planner_named
+from ebbtide.runtime.plan_job import MARK, carry_out
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    answers = os.dup(1)
+    os.dup2(2, 1)  # whatever prints, prints no answer
+    job, policy, plan = pickle.load(sys.stdin.buffer)
+    try:
+        answer = carry_out(job, planner_named(policy) if plan is None else planner_from(plan))
+        said = pickle.dumps(answer, protocol=5)
+    except EbbtideError as error:
+        said = pickle.dumps(error)
+    except Exception as error:
+        said = pickle.dumps(EbbtideError(f"{type(error).__name__}: {error}"))
+    with os.fdopen(answers, "wb") as file:
+        file.write(MARK + said)

@@ -1,0 +1,115 @@
+"""``autotm-static``, ``autotm-sync`` and ``autotm-async``: placement as an integer program, between two tiers.
+
+After AutoTM (Hildebrand et al., ASPLOS 2020) as its published source has it. Every storage
+takes a path through its network (``tensor_flow``) and every operation's time depends on where its operands lie:
+
+- *static*: a storage lies in one tier for its whole life;
+- *sync*: it may move before or after an operation that uses it; compute waits for the move;
+- *async*: besides, a move may go on beside another operation up to 15 positions from a user: that operation then lasts
+  as long as the longer of the two.
+
+The objective is the sum of operations and moves, the constraint the fast tier's room at every operation. HiGHS takes
+the place of Gurobi. At the time limit the best answer known is taken, which is at least the relaxation rounded, or
+where not even that was solved everything away whenever it can be; the plan's status is then ``stopped``.
+
+The profile T[k, c], operation k's time with its operands placed as c, is [Note: in place]'s formula: additive over
+operands, less what ``overlap`` hides. It needs one variable for each operation and holds for any number of operands, so
+the indicators d[k, c] of every placement (2^m, for up to six operands) are not needed.
+Of operations that the machine has measured (``ebbtide probe --kernels``) it is each operand's own measured cost, and
+the plan is then timed with the whole table.
+
+Where a storage's contents must lie at one address (``contiguous``), the fast tier is laid out after solving; if it does
+not fit, the limits near the storages that stick out are lowered and the program solved again, as in ``defrag.jl``. The
+arena's pages make that unnecessary, so it is off by default.
+
+Left out: cuDNN algorithms and workspaces as choices (scratch is fixed), sizes in MB (pages here), the interference of
+moves with operations, which is why its own authors' asynchronous moves lost on a CPU, and tiers beyond two.
+"""
+
+from time import perf_counter, perf_counter_ns
+
+import numpy as np
+
+from ebbtide.errors import PlanError
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.occupancy import live_bytes, peak
+from ebbtide.ir.plan import Plan, Stay
+from ebbtide.ir.trace import Trace
+from ebbtide.planners.base import page_size_of
+from ebbtide.planners.published.autotm_addresses import lower_limits
+from ebbtide.planners.published.autotm_flow import Life, stays_of_life
+from ebbtide.planners.published.autotm_placement import REACH, Flow, Step, least_of, step_of
+from ebbtide.planners.resident import resident
+from ebbtide.planners.search.make_plan import make_plan, pair_of, require_levels
+
+TIME_LIMIT_S = 20.0
+
+_MOST_MOVES = 20_000
+"""Of moves beside operations that the asynchronous program may have; in larger steps only the longest operations near
+a user are offered."""
+_REFINEMENTS = 20
+"""How often limits are lowered for a layout before the last one is taken."""
+
+
+def autotm_static(trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: float = TIME_LIMIT_S) -> Plan:
+    """No moves: of use where operations work in the slow tier. InfeasibleBudgetError names the least budget that is
+    enough for what may not lie there."""
+    return _plan("autotm-static", trace, machine, budget_bytes, time_limit_s)
+
+
+def autotm_sync(
+    trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: float = TIME_LIMIT_S, contiguous: bool = False
+) -> Plan:
+    """Moves for which compute waits. Raises InfeasibleBudgetError and PlanError as ``ebbtide`` does."""
+    return _plan("autotm-sync", trace, machine, budget_bytes, time_limit_s, contiguous=contiguous)
+
+
+def autotm_async(
+    trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: float = TIME_LIMIT_S, contiguous: bool = False
+) -> Plan:
+    """Moves beside operations as well. Raises InfeasibleBudgetError and PlanError as ``ebbtide`` does."""
+    return _plan("autotm-async", trace, machine, budget_bytes, time_limit_s, contiguous=contiguous)
+
+
+def _plan(
+    name: str,
+    trace: Trace,
+    machine: Machine,
+    budget_bytes: int,
+    time_limit_s: float,
+    contiguous: bool = False,
+) -> Plan:
+    began = perf_counter_ns()
+    pair = pair_of(machine, peak(live_bytes(trace, page_size_of(machine))))
+    if pair is None:
+        return resident(trace, machine, budget_bytes)
+    step, static = step_of(trace, machine, pair), name == "autotm-static"
+    require_levels(least_of(step, static), trace, budget_bytes)
+    limit = np.full(len(trace.ticks), budget_bytes, dtype=np.int64)
+    deadline = perf_counter() + time_limit_s
+    stopped = False
+    for _ in range(_REFINEMENTS):
+        lives, in_time = Flow(step, limit, static).solve(deadline - perf_counter())
+        if name == "autotm-async":
+            several = step_of(trace, machine, pair, _longest(trace, step))
+            known = [life.along(gadgets) for life, gadgets in zip(lives, several.networks, strict=True)]
+            lives, in_time = Flow(several, limit, static).solve(deadline - perf_counter(), known)
+        stopped = stopped or not in_time
+        stays = [*step.stays, *(stay for life in lives for stay in _stays(life, step))]
+        lower = lower_limits(trace, stays, machine, budget_bytes, limit) if contiguous else None
+        if lower is None:
+            break
+        limit = np.maximum(lower, least_of(step, static))
+    else:
+        raise PlanError((f"no layout of the fast tier fits {budget_bytes} bytes after {_REFINEMENTS} refinements",))
+    return make_plan(name, trace, machine, budget_bytes, stays, began, out_of_time=stopped)
+
+
+def _stays(life: Life, step: Step) -> list[Stay]:
+    return stays_of_life(life, step.pair.fast.name, step.pair.slow.name, len(step.trace.ticks))
+
+
+def _longest(trace: Trace, step: Step) -> int:
+    """How many operations on each side of a user may hide a move."""
+    sides = 2 * sum(len(gadgets) for gadgets in step.networks)
+    return max(1, min(REACH, _MOST_MOVES // max(sides, 1)))

@@ -1,0 +1,262 @@
+"""AutoTM's tensor flow network: where a storage may lie from one operation to the next, between two tiers.
+
+After AutoTM (ASPLOS 2020): *gadgets* are the operations at which a storage may change its tier. At
+each it is in the fast tier with contents that are nowhere else (dirty), or fast with a replica in the slow tier
+(clean), or slow; a path through these is its life. READ goes from slow to fast before the operation, WRITE from dirty
+to slow after it; a clean storage is dropped for free, and a slow one may be used in place where the machine allows it.
+
+What is ours: storages are written more than once here, so a write in the fast tier makes a clean storage dirty; and
+the network of a persistent storage is a circle that starts at a write, where AutoTM keeps parameters in DRAM. A storage
+may also leave after its last use, and its slow room ends with the last read of it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ebbtide.ir.machine import InPlace
+from ebbtide.ir.plan import Stay
+from ebbtide.ir.trace import Access, Trace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gadgets:
+    """Of one storage of ``nbytes`` in ``paged_bytes`` of pages: operations ``ticks``, sorted, and what each does.
+
+    ``modes`` are Access, 0 for an operation that does not use it, beside which it may be moved (asynchronously). The
+    birth counts as a write. ``end`` is the death; of a persistent one the first tick of the next round. On an
+    ``exclusive`` machine no replica stays behind, so nothing is ever clean.
+    """
+
+    storage: int
+    nbytes: int
+    paged_bytes: int
+    ticks: tuple[int, ...]
+    modes: tuple[int, ...]
+    end: int
+    persistent: bool
+    exclusive: bool = False
+
+    def __len__(self) -> int:
+        return len(self.ticks)
+
+    @property
+    def never_written(self) -> bool:
+        return self.persistent and not self.exclusive and not any(mode & Access.WRITE for mode in self.modes)
+
+    def after(self, at: int) -> int:
+        """The tick of the gadget after ``at``, or the end."""
+        return self.ticks[at + 1] if at + 1 < len(self) else self.end
+
+    def following(self, at: int) -> int | None:
+        """The gadget after ``at``: round the circle for a persistent storage, None at the end of a life."""
+        return at + 1 if at + 1 < len(self) else 0 if self.persistent else None
+
+    def may_be_slow(self, at: int, in_place: InPlace) -> bool:
+        """Whether the operation can do with the storage in the slow tier."""
+        mode = self.modes[at]
+        return in_place.writes if mode & Access.WRITE else in_place.reads or not mode
+
+    def users(self) -> list[int]:
+        """The gadgets that use it."""
+        return [at for at, mode in enumerate(self.modes) if mode]
+
+
+def pinned(trace: Trace, number: int) -> bool:
+    """Whether a storage stays in the fast tier whatever a planner says: scratch, and what outlives a whole step."""
+    storage = trace.storages[number]
+    return storage.scratch or storage.death - storage.birth > len(trace.ticks)
+
+
+def gadgets_of(
+    trace: Trace, number: int, paged_bytes: int, exclusive: bool = False, reach: int = 0, longest: int = 0
+) -> Gadgets | None:
+    """None for a storage that is ``pinned``, and for a persistent one that no tick uses.
+
+    ``longest`` > 0 adds operations up to ``reach`` positions after a user and before the next: on each side so many of
+    those that last longest.
+    """
+    storage, n_ticks = trace.storages[number], len(trace.ticks)
+    if pinned(trace, number):
+        return None
+    rows = trace.accesses.of(number)
+    uses = dict(zip(trace.accesses.tick[rows].tolist(), trace.accesses.mode[rows].tolist(), strict=True))
+    end = storage.death
+    if storage.persistent:
+        if not uses:
+            return None
+        first = min((tick for tick, mode in uses.items() if mode & Access.WRITE), default=min(uses))
+        uses = {tick if tick >= first else tick + n_ticks: mode for tick, mode in uses.items()}
+        end = first + n_ticks
+    else:
+        uses[storage.birth] = uses.get(storage.birth, 0) | Access.WRITE
+    users = sorted(uses)
+    moves = _beside(trace, users, [*users[1:], end], reach, longest) if longest else set()
+    ticks = sorted(moves | uses.keys())
+    modes = tuple(int(uses.get(tick, 0)) for tick in ticks)
+    return Gadgets(number, storage.nbytes, paged_bytes, tuple(ticks), modes, end, storage.persistent, exclusive)
+
+
+def _beside(trace: Trace, users: list[int], following: list[int], reach: int, longest: int) -> set[int]:
+    """Ticks beside whose operations a move could go on, between each user and the one after it."""
+    n_ticks, found = len(trace.ticks), set[int]()
+    for user, until in zip(users, following, strict=True):
+        after, before = range(user + 1, min(user + reach + 1, until)), range(max(until - reach, user + 1), until)
+        for side in (after, before):
+            found |= set(sorted(side, key=lambda tick: (-trace.ticks[tick % n_ticks].time_ns, tick))[:longest])
+    return {tick for tick in found if trace.ticks[tick % n_ticks].time_ns > 0}
+
+
+@dataclass(slots=True, eq=False)
+class Life:
+    """A path: at gadget g the storage is fast (``fast[g]``), and afterwards stays so up to the next (``stay[g]``)."""
+
+    gadgets: Gadgets
+    fast: list[bool]
+    stay: list[bool]
+
+    @staticmethod
+    def always(gadgets: Gadgets, fast: bool) -> "Life":
+        """In one tier for ever."""
+        return Life(gadgets, [fast] * len(gadgets), [fast] * len(gadgets))
+
+    def along(self, gadgets: Gadgets) -> "Life":
+        """The same life over ``gadgets`` of the same storage, which have the same users and moves besides."""
+        users = dict(zip(self.gadgets.ticks, range(len(self.gadgets)), strict=True))
+        fast, stay, at = list[bool](), list[bool](), 0
+        for tick in gadgets.ticks:
+            at = users.get(tick, at)
+            fast.append(self.fast[at] if tick in users else self.stay[at])
+            stay.append(self.stay[at])
+        return Life(gadgets, fast, stay)
+
+    def settle(self, in_place: InPlace) -> None:
+        """Makes it a path: fast where an operation needs it and on both ends of a stay, and no idle round trips."""
+        gadgets = self.gadgets
+        for at in range(len(gadgets)):
+            self.fast[at] = self.fast[at] or self.stay[at] or not gadgets.may_be_slow(at, in_place)
+            following = gadgets.following(at)
+            if self.stay[at] and following is not None:
+                self.fast[following] = True
+        for at in range(len(gadgets)):
+            following = gadgets.following(at)
+            touches = gadgets.after(at) == gadgets.ticks[at] + 1
+            if self.fast[at] and touches and (following is None or self.fast[following]):
+                self.stay[at] = True
+        for at, mode in enumerate(gadgets.modes):
+            dies = gadgets.following(at) is None and gadgets.after(at) == gadgets.ticks[at] + 1
+            if not mode and self.reads(at) and (dies or not self.stay[at]):  # in and out beside one operation
+                self.fast[at] = self.stay[at] = False
+
+    def leave(self, at: int, until: int) -> None:
+        """Away between the users ``at`` and ``until``, two gadgets that follow each other but for moves."""
+        size = len(self.gadgets)
+        here = at
+        while True:
+            self.stay[here] = False
+            here = (here + 1) % size
+            if here == until % size:
+                break
+            self.fast[here] = False
+
+    def levels(self) -> Iterator[tuple[int, int]]:
+        """Intervals of ticks in which it has room in the fast tier."""
+        for at, tick in enumerate(self.gadgets.ticks):
+            if self.fast[at]:
+                yield tick, self.gadgets.after(at) if self.stay[at] else tick + 1
+
+    def reads(self, at: int) -> bool:
+        """Whether it comes in for gadget ``at``; a birth comes from nowhere."""
+        before = self.stay[at - 1] if at or self.gadgets.persistent else True
+        return self.fast[at] and not before
+
+    def edges(self) -> Iterator[tuple[int, str]]:
+        """(gadget, edge) along the path: stay_dirty, stay_clean, write, drop, slow and read; see ``autotm``."""
+        clean = self.gadgets.never_written
+        for at, mode in enumerate(self.gadgets.modes):
+            if self.reads(at):
+                yield at, "read"
+                clean = True
+            if mode & Access.WRITE or self.gadgets.exclusive:
+                clean = False
+            if not self.fast[at]:
+                yield at, "slow"
+            elif self.stay[at]:
+                yield at, "stay_clean" if clean else "stay_dirty"
+            else:
+                yield at, "drop" if clean else "write"
+                clean = True
+
+
+def stays_of_life(life: Life, fast: str, slow: str, n_ticks: int) -> list[Stay]:
+    """The plan's stays for a path. Moves at a user are between two ticks, others last for their operation."""
+    gadgets = life.gadgets
+    if all(life.fast) and all(life.stay):
+        start, stop = (0, n_ticks) if gadgets.persistent else (gadgets.ticks[0], gadgets.end)
+        return [Stay(gadgets.storage, 0, gadgets.nbytes, fast, start, start, stop)]
+    rows = [(fast, *row) for row in _fast_rows(life)] + [(slow, *row) for row in _slow_rows(life, n_ticks)]
+    found = []
+    for tier, start, valid_from, stop in rows:
+        shift = start // n_ticks * n_ticks if gadgets.persistent else 0
+        found.append(Stay(gadgets.storage, 0, gadgets.nbytes, tier, start - shift, valid_from - shift, stop - shift))
+    return found
+
+
+def _fast_rows(life: Life) -> Iterator[tuple[int, int, int]]:
+    """(start, valid_from, stop) of each time in the fast tier."""
+    gadgets, size = life.gadgets, len(life.gadgets)
+    for at in range(size):
+        if not life.fast[at] or not (life.reads(at) or (at == 0 and not gadgets.persistent)):
+            continue
+        start = gadgets.ticks[at]
+        valid_from = start if gadgets.modes[at] else start + 1
+        last, turns = at, 0
+        while life.stay[last]:
+            following = gadgets.following(last)
+            if following is None:
+                break
+            turns += following <= last
+            last = following
+        stop = gadgets.after(last) if life.stay[last] else gadgets.ticks[last] + 1
+        yield start, valid_from, stop + turns * (gadgets.end - gadgets.ticks[0])
+
+
+def _slow_rows(life: Life, n_ticks: int) -> Iterator[tuple[int, int, int]]:
+    """From each write-out, birth or write in place to the last tick that needs this replica."""
+    gadgets = life.gadgets
+    if gadgets.never_written or (gadgets.persistent and not any(life.fast)):
+        yield 0, 0, n_ticks
+        return
+    start: tuple[int, int] | None = None
+    stop = 0
+    for at, edge in life.edges():
+        tick, beside = gadgets.ticks[at], not gadgets.modes[at]
+        if edge == "read":
+            stop = tick + 1 if beside else tick
+            if (gadgets.modes[at] & Access.WRITE or gadgets.exclusive) and start is not None:
+                yield *start, stop
+                start = None
+        elif edge == "write":
+            if start is not None:
+                yield *start, stop
+            start = (tick, tick + 1) if beside else (tick + 1, tick + 1)
+            stop = gadgets.after(at)
+        elif edge == "slow":
+            if start is None:
+                start = (tick, tick)
+            stop = gadgets.after(at)
+        elif edge == "drop":
+            stop = gadgets.after(at)
+        elif gadgets.modes[at] & Access.WRITE and start is not None:  # clean becomes dirty
+            yield *start, stop
+            start = None
+    if start is not None:
+        yield *start, stop
+
+
+def gaps(gadgets: Gadgets) -> Iterator[tuple[int, int]]:
+    """Pairs of users (gadgets) that follow each other with ticks between; the end of a life is ``len(gadgets)``."""
+    users = gadgets.users()
+    for at, until in zip(users, [*users[1:], len(gadgets)], strict=True):
+        stop = gadgets.ticks[until] if until < len(gadgets) else gadgets.end
+        if stop > gadgets.ticks[at] + 1:
+            yield at, until

@@ -1,0 +1,177 @@
+"""``g10``: idle intervals by the memory they free over time, on channels that are booked operation by operation.
+
+After G10 (Zhang et al., MICRO 2023). Intervals are taken in the order of their reducible area, bytes
+times the time in which the step holds too much, the largest first. One goes to the slowest tier whose safe time
+(2 + delta)(latency + S / B) it exceeds, if that tier's channel has time for it: the eviction as early and the fetch as
+late as the channel is free. Fetches are then moved forward where the planned memory allows (eager prefetch), if that is
+faster as simulated.
+
+What no interval covers falls to LRU, as its page faults do. Left out: pages (storages move whole), two global lines in
+place of each interval's own safe time, G10's exclusive copies (a clean storage leaves without a write here), and kernel
+slots of equal length.
+"""
+
+from time import perf_counter_ns
+
+import numpy as np
+
+from ebbtide.ir.base import Ints
+from ebbtide.ir.machine import Link, Machine
+from ebbtide.ir.occupancy import levels, occupancy
+from ebbtide.ir.plan import Plan, Stay
+from ebbtide.ir.trace import Trace
+from ebbtide.planners.published.pressure import Pressure
+from ebbtide.planners.resident import resident
+from ebbtide.planners.search.idle_table import Floats
+from ebbtide.planners.search.make_plan import make_plan, outcome_of
+from ebbtide.planners.search.slow_tiers import reachable_tiers
+
+DELTA = 0.5
+
+
+def g10(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
+    """InfeasibleBudgetError for a budget that no plan can keep; PlanError if the slow tiers have no room."""
+    began = perf_counter_ns()
+    tiers = reachable_tiers(machine)
+    if not tiers:
+        return resident(trace, machine, budget_bytes)
+    pressure = Pressure(trace, machine)
+    pressure.require(budget_bytes)
+    idle, channels = pressure.idle, _Channels(trace, machine)
+    tier_of: dict[int, str] = {}  # storage -> tier of its contents while it is away
+    held = {tier: np.zeros(len(trace.ticks), dtype=np.int64) for tier in tiers}
+    for row in _by_area(pressure, budget_bytes):
+        number = int(idle.storage[row])
+        if not pressure.relieves(row, budget_bytes):
+            continue
+        for tier in [tier_of[number]] if number in tier_of else tiers[::-1]:
+            replica = _replica(pressure, row)
+            capacity = machine.tier(tier).capacity_bytes
+            if capacity is not None and int((held[tier] + replica).max()) > capacity:
+                continue
+            if _book(pressure, channels, row, tier):
+                held[tier] += replica
+                tier_of[number] = tier
+                break
+    eager = pressure.copy()
+    _prefetch_eagerly(eager, budget_bytes)
+    found = [_stays(way, tiers, tier_of, budget_bytes) for way in (pressure, eager)]
+    best = min(found, key=lambda stays: outcome_of(trace, machine, budget_bytes, stays).step_ns)
+    return make_plan("g10", trace, machine, budget_bytes, best, began)
+
+
+def _stays(pressure: Pressure, tiers: list[str], tier_of: dict[int, str], budget_bytes: int) -> list[Stay]:
+    """With what LRU evicts besides; if that took the room of a slow tier that was booked, tiers are assigned anew."""
+    pressure.squeeze(budget_bytes, pressure.idle.after.astype(np.float64))
+    stays = pressure.stays(_tiers(pressure, tier_of))
+    level = occupancy(pressure.trace, stays, tiers, pressure.page_bytes)
+    capacities = {tier: pressure.machine.tier(tier).capacity_bytes for tier in tiers}
+    if any(capacity is not None and int(level[tier].max()) > capacity for tier, capacity in capacities.items()):
+        return pressure.stays()
+    return stays
+
+
+def _by_area(pressure: Pressure, budget_bytes: int) -> list[int]:
+    """Rows that are idle while the step holds too much, by bytes times that time."""
+    trace, idle = pressure.trace, pressure.idle
+    times = np.array([tick.time_ns for tick in trace.ticks], dtype=np.float64)
+    over = np.concatenate(([0.0], np.cumsum(np.tile(np.where(pressure.live > budget_bytes, times, 0.0), 2))))
+    low = (idle.after + 1) % len(times)
+    area = idle.nbytes * (over[low + idle.until - idle.after - 1] - over[low])
+    return [row for row in np.argsort(-area, kind="stable").tolist() if area[row] > 0]
+
+
+def _replica(pressure: Pressure, row: int) -> Ints:
+    """Room of an interval's contents in a slow tier; of what is never written, for ever."""
+    idle, n_ticks = pressure.idle, len(pressure.live)
+    low, high, paged = (int(column[row]) for column in (idle.after + 1, idle.until, idle.paged_bytes))
+    if not idle.dirty[idle.group[row]]:
+        low, high = 0, n_ticks
+    return levels(np.array([low]), np.array([high]), np.array([paged]), n_ticks)
+
+
+def _book(pressure: Pressure, channels: "_Channels", row: int, tier: str) -> bool:
+    """Whether the interval is safe for the tier and its channels have time; if so it is taken."""
+    idle, machine = pressure.idle, pressure.machine
+    fast, nbytes = machine.tiers[0].name, int(idle.nbytes[row])
+    low, high = int(idle.after[row]) + 1, int(idle.until[row])
+    inward, outward = machine.link(tier, fast), machine.link(fast, tier)
+    assert inward is not None
+    assert outward is not None
+    slowest = max(link.latency_ns + nbytes * 1e9 / link.bytes_per_s for link in (inward, outward))
+    if float(pressure.idle_ns[row]) <= (2 + DELTA) * slowest:
+        return False
+    writes = bool(idle.dirty[idle.group[row]])
+    window = np.arange(low, high)
+    out = channels.take(outward, window, nbytes) if writes else 0
+    if out is None:
+        return False
+    come = channels.take(inward, window[out:][::-1], nbytes) if idle.returns[row] else 0
+    if come is None:
+        channels.give_back()
+        return False
+    channels.keep()
+    pressure.set(row, low, low + out, low + out, high - come)
+    return True
+
+
+def _prefetch_eagerly(pressure: Pressure, budget_bytes: int) -> None:
+    """Fetches go as early as the planned memory allows, and none before one that was booked to go earlier."""
+    idle, n_ticks = pressure.idle, len(pressure.live)
+    last = -n_ticks
+    rows = np.flatnonzero((pressure.gone < pressure.back) & idle.returns)
+    for row in rows[np.argsort(pressure.back[rows] % n_ticks, kind="stable")].tolist():
+        out, done, gone, back = (
+            int(column[row]) for column in (pressure.out, pressure.done, pressure.gone, pressure.back)
+        )
+        window = np.arange(gone, back)
+        full = np.flatnonzero(pressure.level[window % n_ticks] + idle.paged_bytes[row] > budget_bytes)
+        earliest = gone + int(full[-1]) + 1 if len(full) else gone + 1
+        steps = back // n_ticks * n_ticks
+        earliest = min(max(earliest, last + steps), back)
+        last = earliest - steps
+        if earliest < back:
+            pressure.set(row, out, done, gone, earliest)
+
+
+def _tiers(pressure: Pressure, tier_of: dict[int, str]) -> list[str]:
+    """Of each row; what LRU evicts goes to the slowest."""
+    last = reachable_tiers(pressure.machine)[-1]
+    return [tier_of.get(number, last) for number in pressure.idle.storage.tolist()]
+
+
+class _Channels:
+    """Bytes that each link, and each group of links, can still move beside each operation."""
+
+    def __init__(self, trace: Trace, machine: Machine) -> None:
+        seconds = np.array([tick.time_ns for tick in trace.ticks], dtype=np.float64) / 1e9
+        self.free = {link.name: seconds * link.bytes_per_s for link in machine.links}
+        self.shared = {group.name: seconds * group.bytes_per_s for group in machine.groups}
+        self.taken: list[tuple[Floats, Ints, Floats]] = []
+
+    def take(self, link: Link, window: Ints, nbytes: int) -> int | None:
+        """How many operations of the window, in its order, a copy takes; None if it is not done by the end of it."""
+        ticks = window % len(self.free[link.name])
+        free = self.free[link.name][ticks]
+        if link.shares is not None:
+            free = np.minimum(free, self.shared[link.shares][ticks])
+        need = nbytes + link.latency_ns * link.bytes_per_s / 1e9
+        summed = np.cumsum(free)
+        last = int(np.searchsorted(summed, need))
+        if last >= len(ticks):
+            return None
+        used = free[: last + 1].copy()
+        used[last] -= summed[last] - need
+        for pool in [self.free[link.name], *([] if link.shares is None else [self.shared[link.shares]])]:
+            pool[ticks[: last + 1]] -= used
+            self.taken.append((pool, ticks[: last + 1], used))
+        return last + 1
+
+    def give_back(self) -> None:
+        """Undoes what was taken since the last ``keep``."""
+        for pool, ticks, used in self.taken:
+            pool[ticks] += used
+        self.taken.clear()
+
+    def keep(self) -> None:
+        self.taken.clear()

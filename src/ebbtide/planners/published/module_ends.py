@@ -1,0 +1,29 @@
+"""Visits: the executions of a module for which an offloading engine holds a storage, ticks that belong together."""
+
+import numpy as np
+
+from ebbtide.ir.base import Ints
+from ebbtide.ir.trace import Trace
+from ebbtide.planners.search.idle_table import Flags, IdleTable
+
+
+def leaves_module(trace: Trace, idle: IdleTable) -> Flags:
+    """Intervals in which another module runs: engines that work module by module release nothing before."""
+    names = {name: place for place, name in enumerate(sorted({tick.module for tick in trace.ticks}))}
+    module = np.array([names[tick.module] for tick in trace.ticks], dtype=np.int64)
+    n_ticks = len(module)
+    if len(names) == 1:
+        return np.ones(len(idle), dtype=bool)
+    changes = np.concatenate(([0], np.cumsum(np.tile(module != np.roll(module, 1), 2))))
+    low = (idle.after + 1) % n_ticks
+    high = low + idle.until - idle.after - 1
+    result: Flags = changes[high] > changes[low]
+    return result
+
+
+def ahead(needs: Ints, until: int, depth: int, n_ticks: int) -> int:
+    """The tick of the need that is ``depth`` before the one at ``until``, on the circle of a step."""
+    steps, tick = divmod(until, n_ticks)
+    place = int(np.searchsorted(needs, tick)) - depth
+    turns, place = divmod(place, len(needs))
+    return int(needs[place]) + (steps + turns) * n_ticks

@@ -1,0 +1,126 @@
+"""Idle intervals under construction, for methods without a rule that always keeps the budget, and a last resort.
+
+A method says which intervals it wants and when their copies go. Where ticks still hold more than the budget, *pressure*
+does what a memory manager would do on the spot: what is there and not in use leaves, the first by the method's own
+order; a fetch that has not the room it counted on waits. Such copies are between two ticks, so compute may wait.
+"""
+
+from copy import copy
+
+import numpy as np
+
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.occupancy import levels, live_bytes
+from ebbtide.ir.plan import Stay
+from ebbtide.ir.trace import Trace
+from ebbtide.planners.base import page_size_of
+from ebbtide.planners.search.bound import never_used_bytes
+from ebbtide.planners.search.idle_table import Flags, Floats, IdleTable, idle_table
+from ebbtide.planners.search.make_plan import require_levels
+from ebbtide.planners.search.slow_tiers import assign_tiers, homeless_tier
+from ebbtide.planners.search.timing import Clock, Move, stays_of, still_stays
+
+_STRIDES = 128
+"""A fetch that waits does so by this part of a step at a time, or by one tick in shorter steps."""
+
+
+class Pressure:
+    """Which intervals are taken, and when: columns over the rows of ``idle``.
+
+    Away in ticks [gone, back), written during [out, done). ``evictable`` are those that the method moves at all;
+    persistent storages that no tick uses lie in the slowest tier. ``rows`` of one storage have one slow tier.
+    """
+
+    def __init__(self, trace: Trace, machine: Machine, evictable: Flags | None = None) -> None:
+        self.trace, self.machine, self.page_bytes = trace, machine, page_size_of(machine)
+        self.idle: IdleTable = idle_table(trace, machine.exclusive, self.page_bytes)
+        self.clock = Clock(trace.start_ns(np.arange(len(trace.ticks) + 1)))
+        everything = np.ones(len(self.idle), dtype=bool)
+        self.evictable = everything if evictable is None else evictable
+        self.out, self.done = self.idle.after + 1, self.idle.after + 1
+        self.gone, self.back = self.idle.after + 1, self.idle.after + 1
+        self.live = live_bytes(trace, self.page_bytes)
+        if homeless_tier(machine) != machine.tiers[0].name:
+            self.live = self.live - never_used_bytes(trace, self.page_bytes)
+        self.level = np.array(self.live)
+
+    @property
+    def idle_ns(self) -> Floats:
+        """How long each interval could last."""
+        return self.clock.of(self.idle.until) - self.clock.of(self.idle.after + 1)
+
+    def require(self, budget_bytes: int) -> None:
+        """Raises InfeasibleBudgetError if the budget is too small even with all away that may leave."""
+        rows = np.flatnonzero(self.evictable)
+        idle, n_ticks = self.idle, len(self.live)
+        away = levels(idle.after[rows] + 1, idle.until[rows], idle.paged_bytes[rows], n_ticks)
+        require_levels(self.live - away, self.trace, budget_bytes)
+
+    def set(self, row: int, out: int, done: int, gone: int, back: int) -> None:
+        """Takes an interval, or gives it other times; none at all if it would not be away for a tick."""
+        if gone >= back:
+            gone = back = done = out = int(self.idle.after[row]) + 1
+        paged = int(self.idle.paged_bytes[row])
+        for low, high, sign in ((int(self.gone[row]), int(self.back[row]), 1), (gone, back, -1)):
+            for part in self.parts(low, high):
+                self.level[part] += sign * paged
+        self.out[row], self.done[row], self.gone[row], self.back[row] = out, done, gone, back
+
+    def copy(self) -> "Pressure":
+        """Another one from here on."""
+        other = copy(self)
+        for name in ("out", "done", "gone", "back", "level"):
+            setattr(other, name, np.array(getattr(self, name)))
+        return other
+
+    def relieves(self, row: int, budget_bytes: int) -> bool:
+        """Whether an interval covers a tick that holds too much."""
+        parts = self.parts(int(self.idle.after[row]) + 1, int(self.idle.until[row]))
+        return any(bool(np.any(self.level[part] > budget_bytes)) for part in parts)
+
+    def squeeze(self, budget_bytes: int, last_to_leave: Floats) -> None:
+        """Keeps the budget. ``require`` MUST have passed. Of what is there, the row with the least value goes first."""
+        idle, n_ticks = self.idle, len(self.live)
+        low, high, stride = idle.after + 1, idle.until, max(1, n_ticks // _STRIDES)
+        while np.any(over := self.level > budget_bytes):
+            tick = int(over.argmax())
+            shift = np.where(low <= tick, 0, n_ticks)
+            here = tick + shift
+            present = self.evictable & (low <= here) & (here < high) & ~((self.gone <= here) & (here < self.back))
+            rows = np.flatnonzero(present)
+            for row in rows[np.argsort(last_to_leave[rows], kind="stable")].tolist():
+                if self.level[tick] <= budget_bytes:
+                    break
+                self._vacate(row, int(here[row]), stride)
+
+    def _vacate(self, row: int, tick: int, stride: int) -> None:
+        """Away at ``tick``, at which it is there and idle; a fetch that came before waits for ``stride`` ticks."""
+        out, done = int(self.out[row]), int(self.done[row])
+        gone, back, until = int(self.gone[row]), int(self.back[row]), int(self.idle.until[row])
+        if gone >= back:
+            self.set(row, tick, tick, tick, until)
+        elif tick < gone:
+            self.set(row, min(out, tick), min(done, tick), tick, back)
+        else:
+            self.set(row, out, done, gone, min(tick + stride, until))
+
+    def parts(self, low: int, high: int) -> list[slice]:
+        """Ticks [low, high) of the circle; at most once round."""
+        n_ticks = len(self.live)
+        low, high = low % n_ticks, low % n_ticks + high - low
+        return [slice(low, min(high, n_ticks)), slice(0, max(high - n_ticks, 0))]
+
+    def moves(self, slow: list[str] | None = None) -> list[Move]:
+        """Of the taken intervals; ``slow`` has the tier of each row, or the fastest that has room."""
+        rows = np.flatnonzero(self.gone < self.back)
+        tiers = assign_tiers(self.trace, self.machine, self.idle, rows, self.clock)
+        if slow is not None:
+            tiers = [slow[row] for row in rows.tolist()]
+        times = zip(*(column[rows].tolist() for column in (self.out, self.done, self.gone, self.back)), strict=True)
+        return [Move(row, tier, *time) for row, tier, time in zip(rows.tolist(), tiers, times, strict=True)]
+
+    def stays(self, slow: list[str] | None = None) -> list[Stay]:
+        """Of the plan."""
+        fast = self.machine.tiers[0].name
+        still = still_stays(self.trace, fast, homeless_tier(self.machine))
+        return stays_of(self.trace, self.idle, self.moves(slow), still, fast)

@@ -1,0 +1,250 @@
+"""``10cache``: parameters and optimizer state over GPU, pinned memory and NVMe, by a table made in one warm-up step.
+
+After 10Cache (SoCC 2025, arXiv 2511.14124) as its published code has it. Its four algorithms:
+
+1. *Prefetch table* (``_Table``): the visits of modules to parameters in the order in which they run, with their sizes.
+2. *Buffers by size distribution* (``buffers``): each size s with c_s tensors gets s c_s / sum(u c_u) of M.
+3. *Memory-aware placement* (``_placed``): in the order of the forward pass, parameters have their final place in the
+   fast tier, then in pinned memory, then in NVMe, as long as there are buffers; so has optimizer state in its order.
+4. *Prefetch-eviction scheduler* (``_schedule``): when a parameter is released, the next row of the table that is not in
+   the window comes in as soon as a buffer of its size is free; what is needed again within the window stays.
+
+A machine's fastest slow tier is the pinned memory and its slowest the NVMe. With one slow tier that is the pinned
+memory of its GPU + CPU setting. Parameters are copied to pinned memory clean or not and their room there is given up
+when they return (the cache is exclusive); those whose final place is NVMe are dropped. The fast tier's cache is the
+free part of the budget / 2.5, pinned memory's 0.67 of it for optimizer state and half of the rest for parameters.
+
+Left out: the raising of rare sizes at the cost of the most numerous one, two-stage swap-ins (gathered a step later),
+displacement among pinned buffers, and the optimizer's step on the CPU: here it is an operation in the fast tier, for
+which state and gradients come through ``STAGING`` buffers. Activations are left alone, as there.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+import numpy as np
+
+from ebbtide.ir.base import Ints
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.occupancy import levels, occupancy
+from ebbtide.ir.plan import Plan, Stay
+from ebbtide.ir.trace import StorageKind, Trace
+from ebbtide.planners.published.module_ends import ahead, leaves_module
+from ebbtide.planners.published.pressure import Pressure
+from ebbtide.planners.resident import resident
+from ebbtide.planners.search.make_plan import make_plan, paged_sizes
+from ebbtide.planners.search.slow_tiers import reachable_tiers
+
+CACHE_SHARE = 1 / 2.5
+OPTIMIZER_SHARE = 0.67
+PINNED_SHARE = 0.5
+SPARE_BUFFERS = 30
+STAGING = 6
+STATES = (StorageKind.OPTIMIZER_STATE, StorageKind.GRADIENT)
+
+
+def ten_cache(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
+    """InfeasibleBudgetError names the least budget with all parameters, gradients and optimizer state away; PlanError
+    if the slow tiers have no room for them."""
+    began = perf_counter_ns()
+    tiers = reachable_tiers(machine)
+    if not tiers:
+        return resident(trace, machine, budget_bytes)
+    pressure = Pressure(trace, machine)
+    idle = pressure.idle
+    kinds = np.array([storage.kind for storage in trace.storages], dtype=object)[idle.storage]
+    is_parameter, is_state = kinds == StorageKind.PARAMETER, np.isin(kinds, STATES)
+    pressure.evictable = is_parameter | is_state
+    pressure.require(budget_bytes)
+    apart = leaves_module(trace, idle)
+    _stage_states(pressure, np.flatnonzero(is_state & apart))
+    table = _Table.of(pressure, np.flatnonzero(is_parameter & apart))
+    cached = buffers(table.sizes, CACHE_SHARE * _free_bytes(pressure, budget_bytes), table.least)
+    _schedule(pressure, table, cached)
+    pressure.squeeze(budget_bytes, idle.after.astype(np.float64))
+    homes = _placed(pressure, table, cached, tiers, [machine.tier(tier).capacity_bytes for tier in tiers])
+    pinned_only = [homes.get(number, tiers[-1]) for number in idle.storage.tolist()]
+    exclusive = {number for number in table.parameters if homes[number] == tiers[0]}
+    stays = _exclusive(pressure.stays(pinned_only), pressure, pinned_only, exclusive)
+    if _too_full(pressure, stays, tiers):
+        stays = pressure.stays()
+    return make_plan("10cache", trace, machine, budget_bytes, stays, began)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Table:
+    """Rows are intervals of parameters between two visits: ``releases`` in the order in which they begin, ``needs`` in
+    that of the visits after them. ``sizes`` counts parameters by size, ``least`` those that are in use at once."""
+
+    releases: list[int]
+    needs: list[int]
+    parameters: list[int]
+    sizes: Counter[int]
+    least: Counter[int]
+
+    @staticmethod
+    def of(pressure: Pressure, rows: Ints) -> "_Table":
+        idle, n_ticks = pressure.idle, len(pressure.live)
+        releases = rows[np.argsort(idle.after[rows] % n_ticks, kind="stable")]
+        needs = rows[np.argsort(idle.until[rows] % n_ticks, kind="stable")]
+        parameters = list(dict.fromkeys(idle.storage[needs].tolist()))
+        size = {number: pressure.trace.storages[number].nbytes for number in parameters}
+        least: Counter[int] = Counter()
+        for nbytes in set(size.values()):
+            mine = [row for row in rows.tolist() if size[int(idle.storage[row])] == nbytes]
+            low, high = idle.after[mine] + 1, idle.until[mine]
+            away = levels(low, high, np.ones(len(mine), dtype=np.int64), n_ticks)
+            least[nbytes] = list(size.values()).count(nbytes) - int(away.min())
+        return _Table(releases.tolist(), needs.tolist(), parameters, Counter(size.values()), least)
+
+
+def buffers(sizes: Counter[int], cache_bytes: float, least: Counter[int] | None = None) -> Counter[int]:
+    """Buffers of each size: all if there are at most two such tensors, else its share of the cache, and never less than
+    what is in use at once."""
+    total = sum(nbytes * count for nbytes, count in sizes.items())
+    found: Counter[int] = Counter()
+    for nbytes, count in sizes.items():
+        share = nbytes * count / total * max(cache_bytes, 0.0)
+        found[nbytes] = count if count <= 2 else min(round(share / nbytes), count)
+        if least is not None:
+            found[nbytes] = max(found[nbytes], least[nbytes])
+    return found
+
+
+def _free_bytes(pressure: Pressure, budget_bytes: int) -> int:
+    """What the step leaves of the budget beside parameters, with gradients and state away when they are idle."""
+    trace, idle = pressure.trace, pressure.idle
+    kinds = np.array([storage.kind in STATES for storage in trace.storages], dtype=bool)[idle.storage]
+    rows, paged = np.flatnonzero(kinds), paged_sizes(trace, pressure.page_bytes)
+    n_ticks = len(pressure.live)
+    away = levels(idle.after[rows] + 1, idle.until[rows], idle.paged_bytes[rows], n_ticks)
+    used = set(trace.accesses.storage.tolist())
+    mine = sum(
+        paged[number]
+        for number, storage in enumerate(trace.storages)
+        if storage.kind is StorageKind.PARAMETER and storage.persistent and number in used
+    )
+    return budget_bytes - int((pressure.live - away).max()) + mine
+
+
+def _stage_states(pressure: Pressure, rows: Ints) -> None:
+    """Gradients and optimizer state are away but for their use; they come ``STAGING`` uses ahead."""
+    idle, n_ticks = pressure.idle, len(pressure.live)
+    needs = np.sort(idle.until[rows[idle.returns[rows]]] % n_ticks)
+    for row in rows.tolist():
+        gone, until = int(idle.after[row]) + 1, int(idle.until[row])
+        back = max(ahead(needs, until, STAGING, n_ticks), gone) if idle.returns[row] else until
+        pressure.set(row, gone, gone, gone, back)
+
+
+def _schedule(pressure: Pressure, table: _Table, cached: Counter[int]) -> None:
+    """Follows the sliding window round the circle until it is steady, and takes the intervals that it leaves."""
+    if not table.needs:
+        return
+    idle, n_ticks = pressure.idle, len(pressure.live)
+    window = _Window(pressure, table, Counter(cached))
+    count, place = len(table.needs), {row: at for at, row in enumerate(table.needs)}
+    gone: set[int] = set()
+    for turn in range(4):
+        for row in table.releases:
+            tick = int(idle.after[row]) % n_ticks
+            wraps = int(idle.until[row]) % n_ticks <= tick
+            last = place[row] + (turn + 1) * count + 1
+            window.advance(tick + turn * n_ticks, last)
+            if window.end > place[row] + (turn + wraps) * count:
+                gone.discard(row)
+                continue
+            gone.add(row)
+            window.release(int(idle.storage[row]))
+            window.advance(tick + turn * n_ticks, last)
+    for row in sorted(gone):
+        low, high = int(idle.after[row]) + 1, int(idle.until[row])
+        pressure.set(row, low, low, low, min(max(high - window.ahead.get(row, 0), low), high))
+
+
+class _Window:
+    """The rows of the table up to ``end``, counted on through the steps, whose parameters hold buffers.
+
+    ``ahead`` has how many ticks before its need the parameter of a row came in, when it last did.
+    """
+
+    def __init__(self, pressure: Pressure, table: _Table, free: Counter[int]) -> None:
+        self._pressure, self._table, self._free = pressure, table, free
+        self._resident: set[int] = set()
+        self.end = 0
+        self.ahead: dict[int, int] = {}
+
+    def release(self, number: int) -> None:
+        """Gives up a parameter's buffer; those that were there at the beginning have none."""
+        self._free[self._size(number)] += number in self._resident
+        self._resident.discard(number)
+
+    def advance(self, tick: int, last: int) -> None:
+        """Goes on to ``last`` while there are buffers, and regardless for what the next operation needs."""
+        idle, n_ticks = self._pressure.idle, len(self._pressure.live)
+        while self.end < last:
+            steps, at = divmod(self.end, len(self._table.needs))
+            row = self._table.needs[at]
+            number = int(idle.storage[row])
+            if number not in self._resident:
+                due = int(idle.until[row]) % n_ticks + steps * n_ticks
+                if self._free[self._size(number)] <= 0 and due > tick + 1:
+                    return
+                self._free[self._size(number)] -= 1
+                self._resident.add(number)
+                self.ahead[row] = due - (tick + 1)
+            self.end += 1
+
+    def _size(self, number: int) -> int:
+        return self._pressure.trace.storages[number].nbytes
+
+
+def _placed(
+    pressure: Pressure, table: _Table, cached: Counter[int], tiers: list[str], capacity: list[int | None]
+) -> dict[int, str]:
+    """The tier of each storage's contents while it is away: pinned memory if it is final there or in the fast tier."""
+    storages = pressure.trace.storages
+    states = list(dict.fromkeys(pressure.idle.storage[pressure.evictable].tolist()))
+    states = [number for number in states if storages[number].kind in STATES]
+    if len(tiers) == 1 or capacity[0] is None:
+        return dict.fromkeys([*table.parameters, *states], tiers[0])
+    homes: dict[int, str] = {}
+    left = OPTIMIZER_SHARE * capacity[0]
+    for number in states:
+        homes[number] = tiers[0] if storages[number].nbytes <= left else tiers[-1]
+        left -= storages[number].nbytes if homes[number] == tiers[0] else 0
+    pinned = buffers(table.sizes, PINNED_SHARE * (1 - OPTIMIZER_SHARE) * capacity[0])
+    fast_rows = max(cached.total() - min(SPARE_BUFFERS, cached.total() // 2), 0)
+    free = Counter(cached)
+    for at, number in enumerate(table.parameters):
+        nbytes = storages[number].nbytes
+        if at < fast_rows and free[nbytes] > 0:
+            free[nbytes] -= 1
+            homes[number] = tiers[0]
+            continue
+        fast_rows = 0  # the first size without a free buffer ends the walk
+        homes[number] = tiers[0] if pinned[nbytes] > 0 else tiers[-1]
+        pinned[nbytes] -= 1
+    return homes
+
+
+def _exclusive(stays: list[Stay], pressure: Pressure, slow: list[str], exclusive: set[int]) -> list[Stay]:
+    """Of these storages, the slow contents of each interval: written whether clean or not, gone when they are back."""
+    fast, n_ticks = pressure.machine.tiers[0].name, len(pressure.live)
+    moved = [move for move in pressure.moves(slow) if int(pressure.idle.storage[move.row]) in exclusive]
+    found = [stay for stay in stays if stay.storage not in exclusive or stay.tier == fast]
+    kept = {int(pressure.idle.storage[move.row]) for move in moved}
+    found += [stay for stay in stays if stay.storage in exclusive - kept and stay.tier != fast]
+    for move in moved:
+        number = int(pressure.idle.storage[move.row])
+        storage, until = pressure.trace.storages[number], int(pressure.idle.until[move.row])
+        shift = move.gone // n_ticks * n_ticks if storage.persistent else 0
+        found.append(Stay(number, 0, storage.nbytes, move.slow, *(at - shift for at in (move.gone, move.gone, until))))
+    return found
+
+
+def _too_full(pressure: Pressure, stays: list[Stay], tiers: list[str]) -> bool:
+    level = occupancy(pressure.trace, stays, tiers, pressure.page_bytes)
+    capacity = {tier: pressure.machine.tier(tier).capacity_bytes for tier in tiers}
+    return any(most is not None and int(level[tier].max()) > most for tier, most in capacity.items())

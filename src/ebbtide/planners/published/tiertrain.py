@@ -1,0 +1,137 @@
+"""``tiertrain``: activations leave after their last use in the forward pass and come back just in time.
+
+After TierTrain (ISMM 2025, "Proactive Memory Tiering for CPU-Based DNN Training"). Its queueing model is not in the
+public code; this is the reconstruction for known arrival and service times: a FIFO server per direction with Lindley's
+recursion W[n+1] = max(0, W[n] + X[n] - A[n]), and a storage moves if and only if its idle window is at least
+W_out + X_out + W_in + X_in. The copy in starts at t_need - (W_in + X_in).
+
+What is of the paper: activations alone, one window each (here the longest idle interval, which for a saved tensor lies
+between its last use forward and its first use backward), no rule that keeps a budget, no clean replicas. What is ours:
+windows of operations rather than of layers, exact times in place of averages, the smallest that pays (64 KiB; the
+paper's hooks take tensors of 0.0001 GB and more). Left out: the paper's measurement of free bandwidth, epochs, and
+that parameters saved for backward move with the activations.
+"""
+
+from dataclasses import replace
+from time import perf_counter_ns
+
+import numpy as np
+
+from ebbtide.ir.base import Ints
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.occupancy import levels, occupancy, peak
+from ebbtide.ir.plan import Plan, PlanStatus
+from ebbtide.ir.schedule import lower
+from ebbtide.ir.trace import StorageKind, Trace
+from ebbtide.planners.base import PAGES, require_budget
+from ebbtide.planners.resident import resident
+from ebbtide.planners.search.bound import lower_bound_ns
+from ebbtide.planners.search.idle_table import Flags, Floats, IdleTable, idle_table
+from ebbtide.planners.search.slow_tiers import reachable_tiers
+from ebbtide.planners.search.timing import Clock, Move, copy_ns, stays_of, still_stays
+from ebbtide.simulator import simulate
+from ebbtide.units import KIB
+
+_SMALLEST = 64 * KIB
+
+
+def tiertrain(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
+    """The plan is OVER_BUDGET if moving all that can be hidden does not keep the budget.
+
+    InfeasibleBudgetError for a budget that no plan can keep. The slow tier is the fastest that can be reached.
+    """
+    began = perf_counter_ns()
+    require_budget(trace, budget_bytes)
+    tiers = reachable_tiers(machine)
+    if not tiers:
+        return resident(trace, machine, budget_bytes)
+    fast, slow = machine.tiers[0].name, tiers[0]
+    idle = idle_table(trace)
+    rows = _longest_of_activations(trace, idle)
+    outward, inward = machine.link(fast, slow), machine.link(slow, fast)
+    assert outward is not None
+    assert inward is not None
+    out_ns, in_ns = (copy_ns(link, idle.nbytes[rows], 1.0) for link in (outward, inward))
+    clock = Clock(trace.start_ns(np.arange(len(trace.ticks) + 1)))
+    moves = _hidden(idle, rows, out_ns, in_ns, clock, slow)
+    moves = _that_fit(trace, idle, moves, machine.tier(slow).capacity_bytes)
+    stays = tuple(stays_of(trace, idle, moves, still_stays(trace, fast, fast), fast))
+    level = peak(occupancy(trace, stays, [fast], PAGES)[fast])
+    status = PlanStatus.FEASIBLE if level <= budget_bytes else PlanStatus.OVER_BUDGET
+    plan = Plan("tiertrain", status, trace.signature(), budget_bytes, trace.step_ns, 0, 0, stays)
+    fastest = replace(machine.tiers[0], capacity_bytes=max(level, budget_bytes))
+    roomy = replace(machine, tiers=(fastest, *machine.tiers[1:]))
+    outcome = simulate(lower(plan, trace, machine), trace, roomy, PAGES)
+    bound = lower_bound_ns(trace, machine, idle, max(level, budget_bytes))
+    predicted, spent = max(outcome.step_ns, bound), perf_counter_ns() - began
+    return Plan("tiertrain", status, trace.signature(), budget_bytes, predicted, bound, spent, stays)
+
+
+def _longest_of_activations(trace: Trace, idle: IdleTable) -> Ints:
+    """For each activation its longest interval that ends in a use, in the order in which they begin."""
+    idle_ns = trace.start_ns(idle.until) - trace.start_ns(idle.after + 1)
+    longest: dict[int, tuple[int, int]] = {}
+    for row, number in enumerate(idle.storage.tolist()):
+        storage = trace.storages[number]
+        if storage.kind is not StorageKind.ACTIVATION or storage.persistent or storage.nbytes < _SMALLEST:
+            continue
+        if idle.returns[row]:
+            longest[number] = max(longest.get(number, (-1, 0)), (int(idle_ns[row]), -row))
+    rows = np.array([-row for _, row in longest.values()], dtype=np.int64)
+    ordered: Ints = rows[np.argsort(idle.after[rows], kind="stable")]
+    return ordered
+
+
+def _hidden(idle: IdleTable, rows: Ints, out_ns: Floats, in_ns: Floats, clock: Clock, slow: str) -> list[Move]:
+    """The intervals whose copies fit their windows, queues and all, timed. In the paper's terms:
+
+    A is the time between two arrivals, X a service time, W a wait. Those that do not fit are not queued. The queue
+    inwards runs backwards in time: a copy in must end when that of the next need begins, or at its own need.
+    """
+    ready, need = clock.of(idle.after[rows] + 1), clock.of(idle.until[rows])
+    kept = np.ones(len(rows), dtype=bool)
+    while True:
+        wait_out = _waits(ready, out_ns, kept)
+        wait_in = _waits(-need, in_ns, kept)
+        fits = need - ready >= wait_out + out_ns + wait_in + in_ns
+        if np.all(fits[kept]):
+            break
+        worst = np.flatnonzero(kept & ~fits)
+        lacks = (wait_out + out_ns + wait_in + in_ns - (need - ready))[worst]
+        kept[worst[lacks >= np.median(lacks)]] = False
+    done = clock.at_or_after(ready + wait_out + out_ns)
+    begin = clock.at_or_before(need - wait_in - in_ns)
+    moves = []
+    for at in np.flatnonzero(kept).tolist():
+        row = int(rows[at])
+        out, until = int(idle.after[row]) + 1, int(idle.until[row])
+        gone = min(max(int(done[at]), out), until)
+        back = min(max(int(begin[at]), gone), until)
+        if gone < back:
+            moves.append(Move(row, slow, out, gone, gone, back))
+    return moves
+
+
+def _that_fit(trace: Trace, idle: IdleTable, moves: list[Move], capacity_bytes: int | None) -> list[Move]:
+    """The moves less those that the slow tier has no headroom for when their turn comes: these stay."""
+    if capacity_bytes is None:
+        return moves
+    held, found = np.zeros(len(trace.ticks), dtype=np.int64), []
+    for move in moves:
+        low, high, paged = move.out, int(idle.until[move.row]), int(idle.paged_bytes[move.row])
+        mine = levels(np.array([low]), np.array([high]), np.array([paged]), len(held))
+        if int((held + mine).max()) <= capacity_bytes:
+            held += mine
+            found.append(move)
+    return found
+
+
+def _waits(arrival: Floats, service: Floats, kept: Flags) -> Floats:
+    """Lindley's recursion over the arrivals in their order; those that are not kept wait, but nobody waits for them."""
+    waits = np.zeros(len(arrival))
+    free_from = -np.inf
+    for at in np.argsort(arrival, kind="stable").tolist():
+        waits[at] = max(0.0, free_from - arrival[at])
+        if kept[at]:
+            free_from = arrival[at] + waits[at] + service[at]
+    return waits

@@ -1,0 +1,247 @@
+"""``tm-training``: a static placement of pages that splits data between the tiers, with energy in the objective.
+
+After TM-Training (ACM TOS 21(4), 2025): training repeats itself, so the best place of every page at every time is found
+before it runs, and data items are split so that a part stays in the upper tier. Its rule for the split and its energies
+are not available; this is a reconstruction, a linear program. Of item i (here an idle interval: bytes
+that are idle from one use to the next) a share x_i stays in fast memory and the rest is away:
+
+    minimise   sum_i  watts * stall_i + (1 - x_i) S_i * (joules per byte in, and once for each write: out)
+    stall_i >= (1 - x_i) S_i (1/B_r + 1/B_w) - idle_i;    total stall >= all copies in (or out) - the step's time
+    at each tick: what is in use, what stays of the idle, and copies in flight, within the budget
+
+Watts are those of the machine while it waits, so the objective is the energy of a step: least energy for a step is most
+throughput for a watt. A basic solution has few fractions; those become cuts at page borders, the tail leaves. The
+pieces are then timed: out at once, in as late as the queue of the link allows; pressure keeps the budget.
+
+Left out: the online adjustment of ratios by a timing monitor, address translation, operations that read the lower tier
+in place, and more than one lower tier. Energies that a machine does not state are 1 pJ/bit, as in the published
+configuration template, and its power is 1 W.
+"""
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from time import perf_counter_ns
+
+import numpy as np
+
+from ebbtide.ir.base import Ints
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.occupancy import live_bytes, peak
+from ebbtide.ir.plan import Plan, Stay
+from ebbtide.ir.trace import Accesses, Storage, Trace
+from ebbtide.planners.base import page_size_of
+from ebbtide.planners.published.pressure import Pressure
+from ebbtide.planners.published.solver import Outcome, Program, level_rows
+from ebbtide.planners.resident import resident
+from ebbtide.planners.search.idle_table import Floats
+from ebbtide.planners.search.make_plan import Pair, make_plan, outcome_of, pair_of
+from ebbtide.planners.search.timing import copy_ns
+from ebbtide.units import round_up
+
+TIME_LIMIT_S = 20.0
+
+_PJ = 8e-12
+"""Joules per byte of one pJ/bit."""
+_FLIGHT = (1.0, 0.5, 0.0)
+"""How much of a copy's time counts as room in flight. All are tried, and the plan with the least energy is taken."""
+
+
+def tm_training(trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: float = TIME_LIMIT_S) -> Plan:
+    """InfeasibleBudgetError for a budget that no plan can keep; PlanError if the slow tiers have no room."""
+    began = perf_counter_ns()
+    pair = pair_of(machine, peak(live_bytes(trace, page_size_of(machine))))
+    if pair is None:
+        return resident(trace, machine, budget_bytes)
+    pressure = Pressure(trace, machine)
+    pressure.require(budget_bytes)
+    found: list[tuple[float, list[Stay]]] = []
+    for flight in _FLIGHT:
+        answer = _program(pressure, pair, budget_bytes, flight).solve(time_limit_s / len(_FLIGHT), whole=False)
+        if answer.outcome is Outcome.SOLVED:
+            kept = np.clip(answer.values[: len(pressure.idle)], 0.0, 1.0)
+            stays = _timed(_Pieces.of(pressure, kept), pressure, kept, machine, pair, budget_bytes)
+            found.append((_joules(trace, machine, budget_bytes, stays, pair), stays))
+    in_time = bool(found)
+    if not found:
+        kept = np.zeros(len(pressure.idle))
+        found.append((0.0, _timed(_Pieces.of(pressure, kept), pressure, kept, machine, pair, budget_bytes)))
+    stays = min(found, key=lambda pair: pair[0])[1]
+    return make_plan("tm-training", trace, machine, budget_bytes, stays, began, out_of_time=not in_time)
+
+
+def _joules(trace: Trace, machine: Machine, budget_bytes: int, stays: list[Stay], pair: Pair) -> float:
+    """Of a step as simulated: what moves, and the machine's power at rest."""
+    outcome = outcome_of(trace, machine, budget_bytes, stays)
+    read_j, write_j = _joules_per_byte(pair)
+    moved = (outcome.moved_bytes.get(link.name, 0) for link in (pair.inward, pair.outward))
+    return sum(n * j for n, j in zip(moved, (read_j, write_j), strict=True)) + _watts(machine) * outcome.step_ns / 1e9
+
+
+# ---- the program -----------------------------------------------------------------------------------------------------
+
+
+def _program(pressure: Pressure, pair: Pair, budget_bytes: int, flight: float) -> Program:
+    idle, program = pressure.idle, Program()
+    watts = _watts(pressure.machine)
+    read_j, write_j = _joules_per_byte(pair)
+    in_ns = np.where(idle.returns, copy_ns(pair.inward, idle.nbytes, 1.0), 0.0)
+    out_ns = np.where(idle.dirty[idle.group], copy_ns(pair.outward, idle.nbytes, 1.0), 0.0)
+    low = pressure.clock.at_or_after(pressure.clock.of(idle.after + 1) + flight * out_ns)
+    high = pressure.clock.at_or_before(pressure.clock.of(idle.until) - flight * in_ns)
+    low, high = np.minimum(low, idle.until), np.minimum(high, idle.until)
+    high = np.where(idle.returns, np.maximum(high, low), idle.until)
+    idle_ns = pressure.idle_ns
+    # The objective is in mJ. (1 - x) costs: minus the cost on x, and a constant.
+    millijoules = np.where(idle.returns, idle.nbytes * read_j, 0.0) * 1e3
+    occupancy = []
+    limit = budget_bytes - pressure.live
+    for row in range(len(idle)):
+        program.column(-float(millijoules[row]), integer=False)
+        size = int(idle.paged_bytes[row])
+        if high[row] > low[row]:
+            occupancy.append((row, int(low[row]), int(high[row]), size))
+            for part in pressure.parts(int(low[row]), int(high[row])):
+                limit[part] += size
+    program.offset = float(millijoules.sum())
+    to_mj = watts * 1e-6
+    for row in np.flatnonzero(in_ns + out_ns > idle_ns).tolist():  # stall >= (1 - x) copies - idle
+        stall = program.column(to_mj, float("inf"), integer=False)
+        copies = float(in_ns[row] + out_ns[row])
+        program.row([(stall, 1.0), (row, copies)], copies - float(idle_ns[row]))
+    written = [program.column(0.0, integer=False) for _ in range(len(idle.dirty))]
+    inward, outward = [], []
+    for row, group in enumerate(idle.group.tolist()):
+        if idle.dirty[group]:  # written once for all idle intervals of the group
+            program.row([(written[group], 1.0), (row, 1.0)], 1.0)
+        inward.append((row, float(in_ns[row])))
+    of_group = np.zeros(len(idle.dirty))
+    of_group[idle.group] = idle.nbytes
+    for group, column in enumerate(written):
+        program.cost[column] = float(of_group[group]) * write_j * 1e3
+        outward.append((column, -pair.write_ns(float(of_group[group]))))
+    total = program.column(to_mj, float("inf"), integer=False)
+    step_ns = pressure.clock.step_ns
+    program.row([(total, 1.0), *inward], float(in_ns.sum()) - step_ns)  # the links' queues
+    program.row([(total, 1.0), *outward], -step_ns)
+    level_rows(program, occupancy, limit)
+    return program
+
+
+def _watts(machine: Machine) -> float:
+    """What the machine draws while it waits."""
+    static = sum((tier.static_mw_per_gb or 0.0) * 1e-3 * (tier.capacity_bytes or 0) / 1e9 for tier in machine.tiers)
+    return machine.compute.idle_w + static or 1.0
+
+
+def _joules_per_byte(pair: Pair) -> tuple[float, float]:
+    """Of a copy in and of one out: reading one tier, writing the other, and the way between."""
+    values = [
+        1.0 if value is None else value
+        for value in (
+            pair.slow.read_pj_per_bit,
+            pair.fast.write_pj_per_bit,
+            pair.fast.read_pj_per_bit,
+            pair.slow.write_pj_per_bit,
+        )
+    ]
+    read = values[0] + values[1] + pair.inward.pj_per_bit
+    return read * _PJ, (values[2] + values[3] + pair.outward.pj_per_bit) * _PJ
+
+
+# ---- pieces ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pieces:
+    """A trace of pieces: piece p is bytes [low[p], high[p]) of storage ``storage[p]``, a storage of its own here.
+
+    Its size is that of its pages, so that room is counted as for the whole storage.
+    """
+
+    trace: Trace
+    storage: list[int]
+    low: list[int]
+    high: list[int]
+
+    @staticmethod
+    def of(whole: Pressure, kept: Floats) -> "_Pieces":
+        """Cut where an interval's share ends, at the page border below: the tail leaves."""
+        cuts: dict[int, set[int]] = {}
+        trace, page_bytes = whole.trace, whole.page_bytes
+        for row, number in enumerate(whole.idle.storage.tolist()):
+            nbytes = trace.storages[number].nbytes
+            cuts.setdefault(number, set()).add(_cut(nbytes, page_bytes(nbytes), float(kept[row])))
+        storages, storage, lows, highs = list[Storage](), list[int](), list[int](), list[int]()
+        rows: list[tuple[int, int, int]] = []
+        first: list[int] = []  # piece of each storage; scratch is never absent, so it has one alone
+        for number, entire in enumerate(trace.storages):
+            first.append(len(storages))
+            home = None if entire.room_of is None else first[entire.room_of]
+            borders = sorted({0, entire.nbytes} | cuts.get(number, set()))
+            mine = trace.accesses.of(number)
+            uses = list(zip(trace.accesses.tick[mine].tolist(), trace.accesses.mode[mine].tolist(), strict=True))
+            for low, high in pairwise(borders):
+                nbytes = entire.nbytes if len(borders) == 2 else round_up(high, page_bytes(entire.nbytes)) - low
+                rows += [(len(storages), tick, mode) for tick, mode in uses]
+                storages.append(replace(entire, nbytes=nbytes, allocation=None, room_of=home))
+                storage.append(number)
+                lows.append(low)
+                highs.append(high)
+        columns = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+        pieces = replace(trace, storages=tuple(storages), accesses=Accesses(*columns))
+        return _Pieces(pieces, storage, lows, highs)
+
+
+def _cut(nbytes: int, page_bytes: int, kept: float) -> int:
+    """How many bytes of a storage stay: a multiple of its page, or all of it."""
+    return nbytes if kept > 1 - 1e-6 else int(kept * nbytes + 1e-6 * page_bytes) // page_bytes * page_bytes
+
+
+def _timed(
+    pieces: _Pieces, whole: Pressure, kept: Floats, machine: Machine, pair: Pair, budget_bytes: int
+) -> list[Stay]:
+    """The stays of all pieces, in bytes of their storages."""
+    columns = (whole.idle.storage, whole.idle.after, whole.idle.nbytes, kept)
+    share = {
+        (number, after): _cut(nbytes, whole.page_bytes(nbytes), part)
+        for number, after, nbytes, part in zip(*(column.tolist() for column in columns), strict=True)
+    }
+    pressure = Pressure(pieces.trace, machine)
+    idle = pressure.idle
+    away = np.array(
+        [
+            pieces.low[piece] >= share[pieces.storage[piece], after]
+            for piece, after in zip(idle.storage.tolist(), idle.after.tolist(), strict=True)
+        ],
+        dtype=bool,
+    )
+    rows = np.flatnonzero(away)
+    back = _as_late_as_the_queue_allows(pressure, rows, pair)
+    for row in rows.tolist():
+        gone, until = int(idle.after[row]) + 1, int(idle.until[row])
+        pressure.set(row, gone, gone, gone, max(int(back[row]), gone) if idle.returns[row] else until)
+    pressure.squeeze(budget_bytes, idle.after.astype(np.float64))
+    found = []
+    for stay in pressure.stays([pair.slow.name] * len(idle) if _roomy(pressure, pair) else None):
+        low, high = pieces.low[stay.storage], pieces.high[stay.storage]
+        found.append(replace(stay, storage=pieces.storage[stay.storage], low=low, high=high))
+    return found
+
+
+def _roomy(pressure: Pressure, pair: Pair) -> bool:
+    """Whether the slow tier of the pair has room for all."""
+    capacity = pair.slow.capacity_bytes
+    return capacity is None or capacity >= peak(live_bytes(pressure.trace, pressure.page_bytes))
+
+
+def _as_late_as_the_queue_allows(pressure: Pressure, rows: Ints, pair: Pair) -> Ints:
+    """Ticks at which fetches start so that the last is done at its need, and each other by the next one's start."""
+    idle, clock = pressure.idle, pressure.clock
+    back = np.array(idle.until)
+    need = clock.of(idle.until)
+    free_from = np.inf
+    for row in rows[np.argsort(-need[rows], kind="stable")].tolist():
+        if idle.returns[row]:
+            free_from = min(float(need[row]), free_from) - pair.read_ns(float(idle.nbytes[row]))
+            back[row] = int(clock.at_or_before(np.array([max(free_from, -clock.step_ns)]))[0])
+    return back

@@ -1,0 +1,50 @@
+"""``zero-infinity``: parameters, gradients and optimizer state come on demand, a fixed number of uses ahead.
+
+After ZeRO-Infinity (Rajbhandari et al., SC 2021) as DeepSpeed runs it on one device with offload: what belongs to the
+optimizer and the parameters lies in the slow tier, is gathered for the module that needs it and released after it. The
+prefetch looks ``DEPTH`` uses ahead, whatever the bandwidth; there is no cache between a release and the next use.
+
+Left out: partitioning over devices, buckets (``stage3_prefetch_bucket_size`` counts elements, here uses), the reuse
+distance below which DeepSpeed keeps a parameter, activation checkpoints on the host (activations stay), and the
+optimizer's step on the host: it is an operation like the others. Storages move whole, clean ones without a write.
+"""
+
+from time import perf_counter_ns
+
+import numpy as np
+
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.plan import Plan
+from ebbtide.ir.trace import StorageKind, Trace
+from ebbtide.planners.published.module_ends import ahead, leaves_module
+from ebbtide.planners.published.pressure import Pressure
+from ebbtide.planners.resident import resident
+from ebbtide.planners.search.make_plan import make_plan
+from ebbtide.planners.search.slow_tiers import reachable_tiers
+
+DEPTH = 2
+OFFLOADED = (StorageKind.PARAMETER, StorageKind.GRADIENT, StorageKind.OPTIMIZER_STATE)
+
+
+def zero_infinity(trace: Trace, machine: Machine, budget_bytes: int, depth: int = DEPTH) -> Plan:
+    """InfeasibleBudgetError names the least budget with all parameters, gradients and optimizer state away; PlanError
+    if the slow tiers have no room for them."""
+    began = perf_counter_ns()
+    if not reachable_tiers(machine):
+        return resident(trace, machine, budget_bytes)
+    kinds = np.array([storage.kind in OFFLOADED for storage in trace.storages], dtype=bool)
+    pressure = Pressure(trace, machine)
+    idle = pressure.idle
+    pressure.evictable = kinds[idle.storage]
+    pressure.require(budget_bytes)
+    released = pressure.evictable & leaves_module(trace, idle)
+    rows = np.flatnonzero(released)
+    n_ticks = len(trace.ticks)
+    order = rows[np.argsort(idle.until[rows] % n_ticks, kind="stable")]
+    needs = np.sort(idle.until[rows[idle.returns[rows]]] % n_ticks)
+    for row in order.tolist():
+        gone, until = int(idle.after[row]) + 1, int(idle.until[row])
+        back = max(ahead(needs, until, depth, n_ticks), gone) if idle.returns[row] else until
+        pressure.set(row, gone, gone, gone, back)
+    pressure.squeeze(budget_bytes, idle.after.astype(np.float64))
+    return make_plan("zero-infinity", trace, machine, budget_bytes, pressure.stays(), began)

@@ -1,0 +1,267 @@
+"""A time that no plan can beat. The largest of three:
+
+- the compute time, and what operations lose to the copies beside them (``lost_per_byte``): the least that any choice
+  of intervals costs (``choice.find_prices``);
+- *prices*: the least transfer time that any choice costs, counted in several ways (``ns_per_byte``);
+- *windows*, after the bounds in the G10 traces' notes: during ticks [i, j), whatever is used there and was there
+  before comes in, except for a budget's worth that may be there at i; whatever is written there (used, on an exclusive
+  machine) and outlives j goes out, except for a budget's worth that may stay. Beside that takes room what operation i
+  gives birth to, and what operation j does or needs from elsewhere. So from the beginning of operation i to that of j
+  it takes at least the time of these copies, and of the compute between. The same holds for the first two tiers
+  together and what lies beyond them, and so on. A step is a row of windows; the best row is found by dynamic
+  programming over a grid of ticks.
+
+Where operations may use a slower tier in place, nothing has to move, and only the compute time is left.
+
+Left out: latencies, the granularity of storages and the order of copies, all of
+which only add time; and windows that lie across the step's end.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain, combinations
+
+import numpy as np
+
+from ebbtide.ir.base import Ints
+from ebbtide.ir.machine import Link, Machine, Sharing
+from ebbtide.ir.occupancy import PageSize, levels, live_bytes, paged_bytes
+from ebbtide.ir.trace import Access, Trace
+from ebbtide.planners.base import page_size_of
+from ebbtide.planners.search.choice import Demand, find_prices
+from ebbtide.planners.search.idle_table import Floats, IdleTable
+
+_GRID = 1536
+"""Windows begin and end at this many places of a step, at most: at all of its ticks if it has no more."""
+
+
+def total_rate(machine: Machine, links: list[Link]) -> float:
+    """Bytes per ns that links could move together."""
+    alone = sum(link.bytes_per_s for link in links if link.shares is None)
+    for group in machine.groups:
+        members = sum(link.bytes_per_s for link in links if link.shares == group.name)
+        alone += min(members, group.bytes_per_s)
+    return alone / 1e9
+
+
+def lost_per_byte(machine: Machine, links: list[Link]) -> float:
+    """The least time that compute loses to the copy of a byte over one of ``links``, in ns.
+
+    A busy link that makes operations longer by s takes s / (1 + s) of the time from compute, if compute does not wait
+    anyway. Several that are busy at once take less in sum than each alone, but also move less if they share a group:
+    the least of what all sets of links take, relative to each alone, is the factor.
+    """
+    slowing = [link for link in machine.links if link.slows_compute > 0]
+    factor = 1.0
+    for busy in chain.from_iterable(combinations(slowing, count) for count in range(2, len(slowing) + 1)):
+        alone = sum(_rate(machine, link, busy) / link.bytes_per_s * _lost(link.slows_compute) for link in busy)
+        factor = min(factor, _lost(sum(link.slows_compute for link in busy)) / alone)
+    return factor * min(_lost(link.slows_compute) * 1e9 / link.bytes_per_s for link in links)
+
+
+def _lost(slows: float) -> float:
+    return slows / (1.0 + slows)
+
+
+def _rate(machine: Machine, link: Link, busy: tuple[Link, ...]) -> float:
+    """The most that a link moves while all of ``busy`` are, in bytes per s."""
+    limits = {group.name: group for group in machine.groups}
+    if link.shares is None or limits[link.shares].sharing is Sharing.IN_ORDER:
+        return link.bytes_per_s
+    together = sum(other.bytes_per_s for other in busy if other.shares == link.shares)
+    return link.bytes_per_s * min(1.0, limits[link.shares].bytes_per_s / together)
+
+
+def ns_per_byte(machine: Machine, inward: list[Link], outward: list[Link]) -> list[tuple[float, float]]:
+    """Ways to count the links' time: (ns for a byte in, ns for a byte out), each at most the time that they are busy.
+
+    Both directions at the rate of all together; and one at its own rate, the other at what is left of the time while
+    both are busy. Where links share fairly that is most of it: by turns they may be as fast as both at once.
+    """
+    both = 1.0 / total_rate(machine, [*inward, *outward])
+    found = [(both, both)]
+    for mine, others in ((inward, outward), (outward, inward)):
+        first = 1.0 / total_rate(machine, mine)
+        second = 1.0 / total_rate(machine, others)
+        links = [*mine, *others]
+        for busy in chain.from_iterable(combinations(links, count) for count in range(1, len(links) + 1)):
+            my_rate = sum(_rate(machine, link, busy) for link in busy if link in mine) / 1e9
+            rate = sum(_rate(machine, link, busy) for link in busy if link in others) / 1e9
+            if rate:
+                second = min(second, max(1.0 - my_rate * first, 0.0) / rate)
+        found.append((first, second) if mine is inward else (second, first))
+    return found
+
+
+def lower_bound_ns(trace: Trace, machine: Machine, idle: IdleTable, budget_bytes: int) -> int:
+    """Of the step's time under any plan that keeps the budget."""
+    fast = machine.tiers[0].name
+    inward = [link for link in machine.links if link.target == fast]
+    outward = [link for link in machine.links if link.source == fast]
+    if not inward or not outward or any(tier.in_place.reads for tier in machine.tiers[1:]):
+        return trace.step_ns
+    priced = _by_prices(trace, machine, idle, budget_bytes, inward, outward)
+    windowed = _by_windows(trace, machine, budget_bytes)
+    return max(trace.step_ns, int(priced * (1 - 1e-9)), int(windowed * (1 - 1e-9)))
+
+
+def _by_prices(
+    trace: Trace, machine: Machine, idle: IdleTable, budget_bytes: int, inward: list[Link], outward: list[Link]
+) -> float:
+    """Each way to count time, each with its own prices."""
+    page_bytes = page_size_of(machine)
+    never = never_used_bytes(trace, page_bytes)
+    demand = Demand(idle.after + 1, idle.until, live_bytes(trace, page_bytes) - never - budget_bytes)
+    read = np.where(idle.returns, idle.nbytes, 0).astype(np.float64)
+    write = np.zeros(len(idle.dirty))
+    write[idle.group] = idle.nbytes
+    write *= idle.dirty
+    lost = (lost_per_byte(machine, inward), lost_per_byte(machine, outward))
+    *bounds, losing = [
+        find_prices(idle, demand, read * read_ns, write * write_ns).bound
+        for read_ns, write_ns in (*ns_per_byte(machine, inward, outward), lost)
+    ]
+    return max(*bounds, trace.step_ns + losing)
+
+
+def never_used_bytes(trace: Trace, page_bytes: PageSize) -> int:
+    """Of persistent storages that no tick uses: they need not be in fast memory at all."""
+    used = set(trace.accesses.storage.tolist())
+    return sum(
+        paged_bytes(trace, number, 0, storage.nbytes, page_bytes)
+        for number, storage in enumerate(trace.storages)
+        if storage.persistent and number not in used and not storage.scratch
+    )
+
+
+def _by_windows(trace: Trace, machine: Machine, budget_bytes: int) -> float:
+    n_ticks = len(trace.ticks)
+    starts = trace.start_ns(np.arange(n_ticks + 1)).astype(np.float64)
+    cuts = np.arange(n_ticks + 1)
+    if n_ticks >= _GRID:
+        even = np.searchsorted(starts, np.linspace(0, starts[-1], _GRID // 2))
+        cuts = np.unique(np.concatenate((even, np.linspace(0, n_ticks, _GRID // 2).astype(np.int64))))
+    walls = list(_walls(machine, budget_bytes))
+    before, used, used_bytes = _uses(trace)
+    done, until, kept_bytes = _rests(trace, machine.exclusive)
+    # Place p of ``cuts`` holds what happens in ticks [cuts[p - 1], cuts[p]). Row p of ``come`` counts by use what was
+    # used before cuts[p]; row p of ``gone`` by end what began at or after cuts[p - 1].
+    come = np.cumsum(_histogram(cuts, before, used, used_bytes), axis=0)
+    gone = np.cumsum(_histogram(cuts, done, until - 1, kept_bytes)[::-1], axis=0)[::-1]
+    born = np.bincount(np.searchsorted(cuts, done, "right"), kept_bytes, len(cuts) + 1)
+    exactly = np.isin(used, cuts)
+    comes_for = np.cumsum(_histogram(cuts, before[exactly], used[exactly], used_bytes[exactly]), axis=0)
+    fresh = _fresh(trace)[cuts]
+    best = np.zeros(len(cuts))
+    for at in range(len(cuts) - 1):
+        into = np.cumsum(come[at, at + 1 : len(cuts)])
+        out = np.cumsum(born[at + 1 : len(cuts)] - gone[at + 1, at + 1 : len(cuts)])
+        compute = starts[cuts[at + 1 :]] - starts[cuts[at]]
+        length = compute
+        for wall in walls:
+            over_in = np.maximum(into + fresh[at] - wall.nbytes, 0.0)
+            over_out = np.maximum(out + fresh[at + 1 :] + comes_for[at, at + 2 :] - wall.nbytes, 0.0)
+            times = [over_in * in_ns + over_out * out_ns for in_ns, out_ns in wall.ns_per_byte]
+            longer = compute + over_in * wall.lost_in + over_out * wall.lost_out
+            length = np.maximum.reduce([length, longer, *times])
+        best[at + 1 :] = np.maximum(best[at + 1 :], best[at] + length)
+    return float(best[-1])
+
+
+def _fresh(trace: Trace) -> Floats:
+    """At each tick, and at the first of the next step, the bytes that its operation has to have in fast memory and that
+    come from nowhere: what it gives birth to, and scratch that is in use."""
+    rows = [
+        (row.birth, row.death if row.scratch else row.birth + 1, row.nbytes)
+        for row in trace.storages
+        if (row.scratch or not row.persistent) and row.room_of is None
+    ]
+    start, stop, nbytes = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+    fresh = levels(start, stop, nbytes, len(trace.ticks)).astype(np.float64)
+    return np.append(fresh, fresh[0])
+
+
+def _histogram(cuts: Ints, first: Ints, second: Ints, nbytes: Floats) -> Floats:
+    """Bytes by the places of two ticks among the cuts: 0 before all, ``len(cuts)`` after."""
+    size = len(cuts) + 1
+    place = np.searchsorted(cuts, first, "right") * size + np.searchsorted(cuts, second, "right")
+    result: Floats = np.bincount(place, nbytes, size * size).astype(np.float64).reshape(size, size)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Wall:
+    """Between the first tiers, which hold ``nbytes``, and the others: the links' time for bytes in and out, counted in
+    several ways, and the ns that compute loses for each byte."""
+
+    nbytes: int
+    ns_per_byte: list[tuple[float, float]]
+    lost_in: float
+    lost_out: float
+
+
+def _walls(machine: Machine, budget_bytes: int) -> Iterator[_Wall]:
+    nbytes: int | None = budget_bytes
+    for n_inside in range(1, len(machine.tiers)):
+        if n_inside > 1:
+            capacity = machine.tiers[n_inside - 1].capacity_bytes
+            nbytes = None if capacity is None or nbytes is None else nbytes + capacity
+        inside = {tier.name for tier in machine.tiers[:n_inside]}
+        inward = [link for link in machine.links if link.target in inside and link.source not in inside]
+        outward = [link for link in machine.links if link.source in inside and link.target not in inside]
+        if nbytes is not None and inward and outward:
+            yield _Wall(
+                nbytes,
+                ns_per_byte(machine, inward, outward),
+                lost_in=lost_per_byte(machine, inward),
+                lost_out=lost_per_byte(machine, outward),
+            )
+
+
+def _uses(trace: Trace) -> tuple[Ints, Ints, Floats]:
+    """(tick of the use before, tick of the use, bytes) of all uses in the step of what was there before its use.
+
+    What is born in the step comes from nowhere, and its birth counts as a use.
+    """
+    n_ticks, rows = len(trace.ticks), trace.accesses
+    found: list[tuple[int, int, int]] = []
+    for number, storage in enumerate(trace.storages):
+        if storage.scratch:
+            continue
+        ticks = rows.tick[rows.of(number)].tolist()
+        if storage.persistent:
+            before = [ticks[-1] - n_ticks, *ticks[:-1]] if ticks else []
+        else:
+            ticks = ticks if not ticks or ticks[0] != storage.birth else ticks[1:]
+            before = [storage.birth, *ticks[:-1]] if ticks else []
+        for earlier, tick in zip(before, ticks, strict=True):
+            shift = tick // n_ticks * n_ticks
+            found.append((earlier - shift, tick - shift, storage.nbytes))
+    before_, tick_, nbytes = np.array(found, dtype=np.int64).reshape(-1, 3).T
+    return before_, tick_, nbytes.astype(np.float64)
+
+
+def _rests(trace: Trace, exclusive: bool) -> tuple[Ints, Ints, Floats]:
+    """(tick, tick from which its contents are of no use, bytes) of all contents that must be somewhere meanwhile.
+
+    They begin with a write or birth, and are of use up to the next write, that included, or to death. On an
+    exclusive machine every use begins them anew: if they are away before the next, they have left since.
+    """
+    n_ticks, rows = len(trace.ticks), trace.accesses
+    begins = rows.mode & Access.WRITE != 0 if not exclusive else np.ones(len(rows), dtype=bool)
+    found: list[tuple[int, int, int]] = []
+    for number, storage in enumerate(trace.storages):
+        if storage.scratch:
+            continue
+        mine = rows.of(number)
+        ticks = rows.tick[mine][begins[mine]].tolist()
+        if storage.persistent:
+            ends = [*(tick + 1 for tick in ticks[1:]), ticks[0] + n_ticks + 1] if ticks else []
+        else:
+            ticks = ticks if ticks and ticks[0] == storage.birth else [storage.birth, *ticks]
+            ends = [*(tick + 1 for tick in ticks[1:]), storage.death]
+        for tick, end in zip(ticks, ends, strict=True):
+            shift = tick // n_ticks * n_ticks
+            found.append((tick - shift, end - shift, storage.nbytes))
+    tick_, end_, nbytes = np.array(found, dtype=np.int64).reshape(-1, 3).T
+    return tick_, end_, nbytes.astype(np.float64)

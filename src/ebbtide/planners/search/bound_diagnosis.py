@@ -1,0 +1,163 @@
+"""Which of the things that the lower bound leaves out makes it loose: what a plan's gap comes to without each.
+
+Each ``Constraint`` is one that the simulator has and ``bound`` has not, or not in full. For each there is a relaxed
+machine without it. The plan's schedule is simulated there, and the bound is computed anew: what the gap loses is the
+constraint's share. Shares need not add up to one, since constraints act together; ``together`` is the share of all of
+them taken away at once, and what it leaves is the search's, or due to what no relaxation here takes away (how copies
+are ordered, windows that lie across the step's end).
+
+The plan is not made anew, so a relaxed machine may have a better one: a share is rather too small. It takes a few
+simulations and bounds, far less than planning.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.occupancy import exact, occupancy, peak
+from ebbtide.ir.plan import Plan, PlanStatus
+from ebbtide.ir.schedule import lower
+from ebbtide.ir.trace import Trace
+from ebbtide.planners.base import page_size_of
+from ebbtide.planners.search.bound import lower_bound_ns
+from ebbtide.planners.search.idle_table import idle_table
+from ebbtide.simulator import simulate
+
+TIGHT = 0.02
+"""A gap up to this is small, and not looked into."""
+_FASTEST = 10**18
+"""Bytes per s that take no time, where the first tier's speed is unknown."""
+_WORTH_NAMING = 0.1
+"""The least share of the gap that a constraint is named for."""
+
+
+class Constraint(StrEnum):
+    """What the bound leaves out, or does not count in full."""
+
+    SLOWDOWN = "slowdown"
+    SHARING = "sharing"
+    LATENCY = "latency"
+    PAGES = "pages"
+    IN_PLACE = "in_place"
+
+    @property
+    def what(self) -> str:
+        """The thing itself."""
+        return _WORDS[self][0]
+
+    @property
+    def why(self) -> str:
+        """What the bound does about it."""
+        return _WORDS[self][1]
+
+
+_WORDS = {
+    Constraint.SLOWDOWN: (
+        "the slowdown of operations by copies",
+        "in each stretch of the step it counts that, or the copies' own time, not both",
+    ),
+    Constraint.SHARING: ("bandwidth that links share", "its links take turns as suits best"),
+    Constraint.LATENCY: ("the copies' latency", "it counts bytes alone"),
+    Constraint.PAGES: ("pages that are used in part", "it counts bytes within each stretch of the step"),
+    Constraint.IN_PLACE: ("slow operands in place", "it counts the operations' time in fast memory alone"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Looseness:
+    """Shares of a plan's gap to the bound, at most 1: of each constraint that the machine has, the largest first, and
+    of all of them ``together``. One below 0 hides some of the gap."""
+
+    gap: float
+    shares: tuple[tuple[Constraint, float], ...]
+    together: float
+
+    @property
+    def named(self) -> Constraint | None:
+        """The constraint that loosens the bound most; None where none explains a tenth of the gap."""
+        return self.shares[0][0] if self.shares and self.shares[0][1] >= _WORTH_NAMING else None
+
+    def as_json(self) -> dict[str, object]:
+        """Plain figures, each a share of the gap."""
+        shares = {str(constraint): share for constraint, share in self.shares}
+        return {"named": self.named, "shares": shares, "together": self.together, "unexplained": 1 - self.together}
+
+    def sentence(self) -> str:
+        """For people, after the gap."""
+        if self.named is None:
+            return "no constraint that the bound relaxes explains it: it is the search's, or that of the copies' order"
+        others = [f"{share:.0%} without {each.what}" for each, share in self.shares[1:] if share >= _WORTH_NAMING]
+        rest = [f"{self.together:.0%} without any of these constraints"] if len(self.shares) > 1 else []
+        first = f"{self.shares[0][1]:.0%} of it goes without {self.named.what} (of the bound: {self.named.why})"
+        return "; ".join((first, *others, *rest))
+
+
+def looseness_of(plan: Plan, trace: Trace, machine: Machine) -> Looseness | None:
+    """None where the plan's gap is ``TIGHT``, or it keeps no budget."""
+    if plan.status is PlanStatus.OVER_BUDGET or plan.gap <= TIGHT:
+        return None
+    machine = machine.with_budget(plan.budget_bytes)
+    gap = _gap(plan, trace, machine)
+    if gap <= 0:
+        return None  # the planner's own model is not the simulator
+    shares, everything = [], machine
+    for constraint, relax in _RELAX.items():
+        if (relaxed := relax(machine, plan, trace)) is not None:
+            shares.append((constraint, 1 - _gap(plan, trace, relaxed) / gap))
+            everything = relax(everything, plan, trace) or everything
+    shares.sort(key=lambda pair: -pair[1])
+    return Looseness(gap, tuple(shares), 1 - _gap(plan, trace, everything) / gap if shares else 0.0)
+
+
+def _gap(plan: Plan, trace: Trace, machine: Machine) -> float:
+    page_bytes, budget = page_size_of(machine), machine.tiers[0].capacity_bytes
+    assert budget is not None
+    step_ns = simulate(lower(plan, trace, machine), trace, machine, page_bytes).step_ns
+    bound = lower_bound_ns(trace, machine, idle_table(trace, machine.exclusive, page_bytes), budget)
+    return step_ns / max(bound, 1) - 1
+
+
+def _no_slowdown(machine: Machine, _plan: Plan, _trace: Trace) -> Machine | None:
+    if not any(link.slows_compute for link in machine.links):
+        return None
+    return replace(machine, links=tuple(replace(link, slows_compute=0.0) for link in machine.links))
+
+
+def _no_sharing(machine: Machine, _plan: Plan, _trace: Trace) -> Machine | None:
+    if all(link.shares is None for link in machine.links):
+        return None
+    return replace(machine, links=tuple(replace(link, shares=None) for link in machine.links))
+
+
+def _no_latency(machine: Machine, _plan: Plan, _trace: Trace) -> Machine | None:
+    if not any(link.latency_ns for link in machine.links):
+        return None
+    return replace(machine, links=tuple(replace(link, latency_ns=0) for link in machine.links))
+
+
+def _no_pages(machine: Machine, plan: Plan, trace: Trace) -> Machine | None:
+    """With as many bytes as the plan has in use, so that what it loses to pages is no room for a better one."""
+    fast, *slower = machine.tiers
+    if fast.page_bytes == 1:
+        return None
+    used = peak(occupancy(trace, plan.stays, [fast.name], exact)[fast.name])
+    return replace(machine, tiers=(replace(fast, page_bytes=1, capacity_bytes=used), *slower))
+
+
+def _no_cost_in_place(machine: Machine, _plan: Plan, _trace: Trace) -> Machine | None:
+    fast, *slower = machine.tiers
+    if not any(tier.in_place.reads for tier in slower):
+        return None
+    rate = _FASTEST if fast.bytes_per_s is None else fast.bytes_per_s
+    alike = (replace(tier, bytes_per_s=rate, write_bytes_per_s=fast.write_bytes_per_s) for tier in slower)
+    return replace(machine, tiers=(fast, *alike), kernels=())
+
+
+_RELAX = {
+    Constraint.SLOWDOWN: _no_slowdown,
+    Constraint.SHARING: _no_sharing,
+    Constraint.LATENCY: _no_latency,
+    Constraint.PAGES: _no_pages,
+    Constraint.IN_PLACE: _no_cost_in_place,
+}
+"""What makes a machine without it; None if the machine has none of it."""

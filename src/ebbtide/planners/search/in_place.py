@@ -1,0 +1,145 @@
+"""Where operations may use a slow tier in place: which storages lie there for their whole life, and need not move.
+
+A storage's life in the slow tier costs what its uses take longer ([Note: in place]) and gives its room to every tick of
+it. That is a covering problem like the choice of intervals (``choice``), so both are put into one: the intervals at the
+time that their copies take from compute, times a factor, for several factors, since only a simulation shows how much of
+the copies compute waits for. What comes out as a whole life stays in the slow tier; for the rest a plan is searched as
+if the others were not there. Left out: a storage that is used in place in one part of its life only.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ebbtide.ir.base import Ints
+from ebbtide.ir.machine import Tier
+from ebbtide.ir.occupancy import levels
+from ebbtide.ir.trace import Access
+from ebbtide.planners.search.choice import Demand, choose
+from ebbtide.planners.search.idle_table import Flags, Floats, IdleTable
+from ebbtide.planners.search.make_plan import paged_sizes
+from ebbtide.planners.search.problem import Problem
+
+_FACTORS = (1.0, 3.0, 10.0, np.inf)
+"""Of the intervals' cost; the last forbids them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Lives:
+    """Columns: a storage that may lie in ``tier`` during [birth, death), and the ns that its uses then take longer."""
+
+    tier: Tier
+    storage: Ints
+    birth: Ints
+    death: Ints
+    paged_bytes: Ints
+    cost: Floats
+
+    def levels(self, rows: Ints, n_ticks: int) -> Ints:
+        """Bytes at each tick."""
+        return levels(self.birth[rows], self.death[rows], self.paged_bytes[rows], n_ticks)
+
+
+def placed_in_slow(problem: Problem, budget_bytes: int) -> Iterator[Problem]:
+    """The problem with some storages in a slow tier for good, in several ways; nothing on a machine without one."""
+    for tier in problem.machine.tiers[1:]:
+        if not tier.in_place.reads:
+            continue
+        lives, tried = _lives_of(problem, tier), set[bytes]()
+        for factor in _FACTORS:
+            rows = _choice(problem, lives, budget_bytes, factor)
+            if rows is None or not len(rows) or rows.tobytes() in tried:
+                continue
+            tried.add(rows.tobytes())
+            held = lives.levels(rows, len(problem.live))
+            if tier.capacity_bytes is None or int(held.max()) <= tier.capacity_bytes:
+                yield _without(problem, lives, rows)
+
+
+def _lives_of(problem: Problem, tier: Tier) -> _Lives:
+    trace, machine = problem.trace, problem.machine
+    slower = [machine.in_place_ns(tier.name, 10**6, 0) / 1e6, machine.in_place_ns(tier.name, 0, 10**6) / 1e6]
+    rows, nbytes = trace.accesses, np.array([row.nbytes for row in trace.storages], dtype=np.float64)
+    reads, writes = rows.mode & Access.READ != 0, rows.mode & Access.WRITE != 0
+    longer = nbytes[rows.storage] * (reads * slower[0] + writes * slower[1])
+    count = len(trace.storages)
+    cost: Floats = np.bincount(rows.storage, longer, count).astype(np.float64)
+    written = np.bincount(rows.storage, writes, count) > 0
+    found = [
+        number
+        for number, row in enumerate(trace.storages)
+        if not row.scratch
+        and row.death - row.birth <= len(trace.ticks)
+        and problem.still[number].tier == machine.tiers[0].name
+        and (tier.in_place.writes or (row.persistent and not written[number]))
+    ]
+    paged = paged_sizes(trace, problem.page_bytes)
+    return _Lives(
+        tier,
+        np.array(found, dtype=np.int64),
+        np.array([trace.storages[number].birth for number in found], dtype=np.int64),
+        np.array([trace.storages[number].death for number in found], dtype=np.int64),
+        np.array([paged[number] for number in found], dtype=np.int64),
+        cost[found],
+    )
+
+
+def _choice(problem: Problem, lives: _Lives, budget_bytes: int, factor: float) -> Ints | None:
+    """Rows of ``lives`` to place in the slow tier; None if they and the intervals cannot make the room."""
+    idle, n_lives = problem.idle, len(lives.storage)
+    moves = np.isfinite(factor)
+    old = len(idle) if moves else 0
+    n_groups = len(idle.dirty)
+    both = IdleTable(
+        np.concatenate((idle.storage[:old], lives.storage)),
+        np.concatenate((idle.after[:old], lives.birth - 1)),
+        np.concatenate((idle.until[:old], lives.death)),
+        np.concatenate((idle.returns[:old], np.zeros(n_lives, dtype=bool))),
+        np.concatenate((idle.nbytes[:old], lives.paged_bytes)),
+        np.concatenate((idle.paged_bytes[:old], lives.paged_bytes)),
+        np.concatenate((idle.group[:old], n_groups + np.arange(n_lives))),
+        np.concatenate((idle.written, np.zeros(n_lives, dtype=np.int64))),
+        np.concatenate((idle.dirty, np.zeros(n_lives, dtype=bool))),
+    )
+    weight = factor if moves else 0.0
+    cost = np.concatenate((problem.fetch_cost[:old] * (problem.lost[0] * weight), lives.cost))
+    write_cost = np.concatenate((problem.write_cost * (problem.lost[1] * weight), np.zeros(n_lives)))
+    demand = Demand(both.after + 1, both.until, problem.live - budget_bytes)
+    chosen = choose(both, demand, demand, cost, write_cost)
+    return None if chosen is None else np.flatnonzero(chosen[old:])
+
+
+def _without(problem: Problem, lives: _Lives, rows: Ints) -> Problem:
+    """The same problem, of whose storages these lie in the slow tier for good."""
+    placed, idle = set(lives.storage[rows].tolist()), problem.idle
+    keep = ~np.isin(idle.storage, lives.storage[rows])
+    still = tuple(
+        replace(stay, tier=lives.tier.name) if number in placed else stay for number, stay in enumerate(problem.still)
+    )
+    return replace(
+        problem,
+        idle=_kept(idle, keep),
+        live=problem.live - lives.levels(rows, len(problem.live)),
+        needed=_needed(problem, placed),
+        fetch_cost=problem.fetch_cost[keep],
+        still=still,
+    )
+
+
+def _kept(idle: IdleTable, keep: Flags) -> IdleTable:
+    """Some rows; groups keep their numbers."""
+    names = ("storage", "after", "until", "returns", "nbytes", "paged_bytes", "group")
+    return replace(idle, **{name: getattr(idle, name)[keep] for name in names})
+
+
+def _needed(problem: Problem, placed: set[int]) -> Ints:
+    """What each tick's operation has to have in fast memory when those ``placed`` are used where they lie."""
+    trace, paged = problem.trace, paged_sizes(problem.trace, problem.page_bytes)
+    rows = trace.accesses
+    uses = set(zip(rows.storage.tolist(), rows.tick.tolist(), strict=True))
+    uses |= {(number, row.birth) for number, row in enumerate(trace.storages) if not row.persistent}
+    here = [(number, tick) for number, tick in uses if number in placed]
+    number, tick = np.array(here, dtype=np.int64).reshape(-1, 2).T
+    size = np.array(paged, dtype=np.int64)[number]
+    return problem.needed - levels(tick, tick + 1, size, len(problem.live))

@@ -1,0 +1,105 @@
+"""Makes a plan of stays: its time, its bound and its status; and what else the published planners share."""
+
+from dataclasses import dataclass, replace
+from time import perf_counter_ns
+
+from ebbtide.errors import InfeasibleBudgetError
+from ebbtide.ir.base import Ints
+from ebbtide.ir.machine import Link, Machine, Tier
+from ebbtide.ir.occupancy import PageSize, occupancy, paged_bytes, peak
+from ebbtide.ir.plan import Plan, PlanStatus, Stay
+from ebbtide.ir.schedule import lower
+from ebbtide.ir.trace import Trace
+from ebbtide.planners.base import page_size_of
+from ebbtide.planners.search.bound import lower_bound_ns
+from ebbtide.planners.search.idle_table import idle_table
+from ebbtide.planners.search.slow_tiers import reachable_tiers
+from ebbtide.simulator import Outcome, simulate
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The fast tier and the slow one that a method for two tiers uses, with the links between them."""
+
+    fast: Tier
+    slow: Tier
+    inward: Link
+    outward: Link
+
+    def read_ns(self, nbytes: float) -> float:
+        """Of a copy in, alone on its link."""
+        return self.inward.latency_ns + nbytes * 1e9 / self.inward.bytes_per_s
+
+    def write_ns(self, nbytes: float) -> float:
+        """Of a copy out, alone on its link."""
+        return self.outward.latency_ns + nbytes * 1e9 / self.outward.bytes_per_s
+
+
+def pair_of(machine: Machine, live_bytes: int) -> Pair | None:
+    """The fastest slow tier that can be reached and has room for everything, or else the largest; None without one."""
+    tiers = [machine.tier(name) for name in reachable_tiers(machine)]
+    if not tiers:
+        return None
+    roomy = [tier for tier in tiers if tier.capacity_bytes is None or tier.capacity_bytes >= live_bytes]
+    slow = roomy[0] if roomy else max(tiers, key=lambda tier: tier.capacity_bytes or 0)
+    fast = machine.tiers[0]
+    inward, outward = machine.link(slow.name, fast.name), machine.link(fast.name, slow.name)
+    assert inward is not None
+    assert outward is not None
+    return Pair(fast, slow, inward, outward)
+
+
+def paged_sizes(trace: Trace, page_bytes: PageSize) -> list[int]:
+    """Bytes of the pages under each storage."""
+    return [paged_bytes(trace, number, 0, row.nbytes, page_bytes) for number, row in enumerate(trace.storages)]
+
+
+def require_levels(level: Ints, trace: Trace, budget_bytes: int) -> None:
+    """Raises InfeasibleBudgetError if the least that a method can hold at each tick is above the budget."""
+    tick = int(level.argmax())
+    if int(level[tick]) > budget_bytes:
+        raise InfeasibleBudgetError(int(level[tick]), trace.ticks[tick].operator, tick, budget_bytes)
+
+
+def uses_in_place(machine: Machine) -> bool:
+    """Whether operations may use a slow tier where it is."""
+    return any(tier.in_place.reads for tier in machine.tiers[1:])
+
+
+def outcome_of(trace: Trace, machine: Machine, budget_bytes: int, stays: list[Stay]) -> Outcome:
+    """The step as simulated, with as much fast memory as the stays need if that is more than the budget."""
+    fast, page_bytes = machine.tiers[0], page_size_of(machine)
+    held = max(_peak(trace, machine, stays), budget_bytes)
+    roomy = replace(machine, tiers=(replace(fast, capacity_bytes=held), *machine.tiers[1:]))
+    plan = Plan("", PlanStatus.FEASIBLE, trace.signature(), held, 0, 0, 0, tuple(stays))
+    return simulate(lower(plan, trace, roomy), trace, roomy, page_bytes)
+
+
+def make_plan(
+    name: str,
+    trace: Trace,
+    machine: Machine,
+    budget_bytes: int,
+    stays: list[Stay],
+    began_ns: int,
+    out_of_time: bool = False,
+) -> Plan:
+    """The plan of these stays: its time as simulated, a bound, and whether it keeps the budget."""
+    level = _peak(trace, machine, stays)
+    status = PlanStatus.STOPPED if out_of_time else PlanStatus.FEASIBLE
+    if level > budget_bytes:
+        status = PlanStatus.OVER_BUDGET
+    step_ns = outcome_of(trace, machine, budget_bytes, stays).step_ns
+    bound = trace.step_ns
+    if not uses_in_place(machine):
+        idle = idle_table(trace, machine.exclusive, page_size_of(machine))
+        bound = lower_bound_ns(trace, machine, idle, max(level, budget_bytes))
+    if step_ns <= bound and status is not PlanStatus.OVER_BUDGET:
+        status = PlanStatus.OPTIMAL
+    predicted, spent = max(step_ns, bound), perf_counter_ns() - began_ns
+    return Plan(name, status, trace.signature(), budget_bytes, predicted, bound, spent, tuple(stays))
+
+
+def _peak(trace: Trace, machine: Machine, stays: list[Stay]) -> int:
+    fast = machine.tiers[0].name
+    return peak(occupancy(trace, stays, [fast], page_size_of(machine))[fast]) if stays else 0

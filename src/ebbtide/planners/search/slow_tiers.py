@@ -1,0 +1,196 @@
+"""Which slow tier the contents of an idle interval go to, where there are several.
+
+The fastest of them takes all, if it has room. Otherwise the next takes what its links can carry without queues: each
+interval, the longest first, asks for time on both links of the slower tier, for its write from when it leaves on and
+for its fetch up to when it is needed, and goes there if neither has to wait for longer than a patience. The least
+patience is used that makes the rest fit, one for writes and one for fetches. So the links work side by side, each as
+much as it can, in every part of the step. What the faster tier still has room for goes back to it, the shortest first.
+Left out: moving contents from one slow tier to another, and one interval of a storage to another tier than the next.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ebbtide.errors import PlanError
+from ebbtide.ir.base import Ints
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.occupancy import levels
+from ebbtide.ir.trace import Trace
+from ebbtide.planners.base import page_size_of
+from ebbtide.planners.search.bound import never_used_bytes
+from ebbtide.planners.search.idle_table import Flags, IdleTable
+from ebbtide.planners.search.timing import Clock, Headroom, copy_ns
+
+_BINS = 1000
+"""A link's time is booked in this many parts of a step."""
+_MOST = 20
+"""Patience p is 2 ** (p / 2) of them; the most is a step."""
+
+
+def reachable_tiers(machine: Machine) -> list[str]:
+    """Slow tiers with links from and to the fastest, in the machine's order."""
+    fast = machine.tiers[0].name
+    names = [tier.name for tier in machine.tiers[1:]]
+    return [name for name in names if machine.link(fast, name) and machine.link(name, fast)]
+
+
+def homeless_tier(machine: Machine) -> str:
+    """Where what is never used lies: the slowest tier with a way back, or the fastest if there is no other."""
+    return [machine.tiers[0].name, *reachable_tiers(machine)][-1]
+
+
+def assign_tiers(trace: Trace, machine: Machine, idle: IdleTable, chosen: Ints, clock: Clock) -> list[str]:
+    """A tier for each of the ``chosen`` intervals, the same for all of a group. PlanError if they have no room."""
+    tiers = reachable_tiers(machine)
+    if len(tiers) == 1 and machine.tier(tiers[0]).capacity_bytes is None:
+        return [tiers[0]] * len(chosen)
+    stored = _stored(idle, chosen, len(trace.ticks))
+    held = dict.fromkeys(tiers, 0)
+    held[homeless_tier(machine)] = never_used_bytes(trace, page_size_of(machine))
+    home = np.zeros(len(stored.group), dtype=np.int64)  # the place of a tier in ``tiers``
+    left = np.ones(len(stored.group), dtype=bool)
+    for place, tier in enumerate(tiers):
+        capacity = machine.tier(tier).capacity_bytes
+        if capacity is None or stored.peak(left) + held[tier] <= capacity:
+            break
+        if place + 1 == len(tiers):
+            raise PlanError(("the slow tiers have no room for what has to leave the fast one",))
+        books = _Books(machine, tiers[place + 1], idle, chosen, stored, clock)
+        left = books.take(left, capacity - held[tier])
+        home[left] = place + 1
+    of_group = dict(zip(stored.group.tolist(), home.tolist(), strict=True))
+    return [tiers[of_group[group]] for group in idle.group[chosen].tolist()]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stored:
+    """Columns: a group of intervals needs ``paged_bytes`` of a slow tier in ticks [low, high) of a step of ``n_ticks``.
+
+    Its chosen intervals are ``chosen[first:last]``.
+    """
+
+    group: Ints
+    first: Ints
+    last: Ints
+    low: Ints
+    high: Ints
+    paged_bytes: Ints
+    n_ticks: int
+
+    def peak(self, rows: Flags) -> int:
+        """The most bytes that these need at one tick."""
+        return int(levels(self.low[rows], self.high[rows], self.paged_bytes[rows], self.n_ticks).max())
+
+
+def _stored(idle: IdleTable, chosen: Ints, n_ticks: int) -> _Stored:
+    """From the write of each group, which may be early, to the last use of its replica; for ever if never written."""
+    group = idle.group[chosen]
+    first = np.flatnonzero(np.diff(group, prepend=-1))
+    last = np.append(first[1:], len(group)) if len(first) else first
+    dirty = idle.dirty[group[first]]
+    low = np.where(dirty, idle.written[group[first]] + 1, 0)
+    high = np.where(dirty, idle.until[chosen[last - 1]], n_ticks)
+    return _Stored(group[first], first, last, low, high, idle.paged_bytes[chosen[first]], n_ticks)
+
+
+class _Books:
+    """The time of the two links of a tier, in bins of a step, as jobs book it."""
+
+    def __init__(
+        self, machine: Machine, tier: str, idle: IdleTable, chosen: Ints, stored: _Stored, clock: Clock
+    ) -> None:
+        fast = machine.tiers[0].name
+        inward, outward = machine.link(tier, fast), machine.link(fast, tier)
+        assert inward is not None
+        assert outward is not None
+        self.stored, self.bin_ns = stored, clock.step_ns / _BINS
+        pays, returns = idle.payers(chosen), idle.returns[chosen]
+        self.out_ns = np.where(pays, copy_ns(outward, idle.nbytes[chosen], 1.0), 0.0).tolist()
+        self.in_ns = np.where(returns, copy_ns(inward, idle.nbytes[chosen], 1.0), 0.0).tolist()
+        self.leaves = (clock.of(idle.after[chosen] + 1) / self.bin_ns).tolist()
+        self.needed = (clock.of(idle.until[chosen]) / self.bin_ns).tolist()
+        lengths = clock.of(stored.high) - clock.of(stored.low)
+        self.order = np.argsort(-lengths, kind="stable")
+
+    def take(self, left: Flags, most_bytes: int) -> Flags:
+        """Of ``left``, what goes to this tier, so that the rest needs at most ``most_bytes``."""
+
+        def fits(write: int, fetch: int) -> bool:
+            return self.stored.peak(left & ~self._within(left, write, fetch)) <= most_bytes
+
+        taken = left
+        if fits(_MOST, _MOST):
+            both = _least(lambda patience: fits(patience, patience))
+            write = _least(lambda patience: fits(patience, both), both)
+            fetch = _least(lambda patience: fits(write, patience), both)
+            taken = self._within(left, write, fetch)
+        return self._give_back(left, taken, most_bytes)
+
+    def _give_back(self, left: Flags, taken: Flags, most_bytes: int) -> Flags:
+        stored, taken = self.stored, taken.copy()
+        rest = left & ~taken
+        free = most_bytes - levels(stored.low[rest], stored.high[rest], stored.paged_bytes[rest], stored.n_ticks)
+        headroom = Headroom(free)
+        for at in self.order[taken[self.order]][::-1].tolist():
+            low, high = int(stored.low[at]), int(stored.high[at])
+            if headroom.earliest(low, high, int(stored.paged_bytes[at])) == low:
+                headroom.take(low, high, int(stored.paged_bytes[at]))
+                taken[at] = False
+        return taken
+
+    def _within(self, left: Flags, write: int, fetch: int) -> Flags:
+        """What no link would have to carry later than these patiences after it could."""
+        write_bins, fetch_bins = 2.0 ** (write / 2), 2.0 ** (fetch / 2)
+        out, back = [self.bin_ns] * _BINS, [self.bin_ns] * _BINS
+        taken = np.zeros(len(left), dtype=bool)
+        for at in self.order[left[self.order]].tolist():
+            booked: list[tuple[list[float], int, float]] = []
+            for job in range(int(self.stored.first[at]), int(self.stored.last[at])):
+                goes = _book(
+                    out, self.leaves[job], 1, self.out_ns[job], write_bins + self.out_ns[job] / self.bin_ns, booked
+                )
+                if not (
+                    goes
+                    and _book(
+                        back, self.needed[job], -1, self.in_ns[job], fetch_bins + self.in_ns[job] / self.bin_ns, booked
+                    )
+                ):
+                    for link, place, spent in booked:
+                        link[place] += spent
+                    break
+            else:
+                taken[at] = True
+        return taken
+
+
+def _least(fits: Callable[[int], bool], known: int = _MOST) -> int:
+    """The least patience that fits; ``known`` does."""
+    low = -1
+    while known - low > 1:
+        middle = (low + known) // 2
+        low, known = (low, middle) if fits(middle) else (middle, known)
+    return known
+
+
+def _book(
+    link: list[float],
+    place: float,
+    way: int,
+    needed_ns: float,
+    bins: float,
+    booked: list[tuple[list[float], int, float]],
+) -> bool:
+    """Takes time of a link within ``bins`` of ``place``, on or back, and notes it; False if it is too little."""
+    at = int(place) if way > 0 else int(place) - 1
+    for step in range(min(int(bins) + 1, len(link))):
+        if needed_ns <= 0:
+            break
+        bin_ = (at + way * step) % len(link)
+        if link[bin_] > 0:
+            spent = min(link[bin_], needed_ns)
+            link[bin_] -= spent
+            needed_ns -= spent
+            booked.append((link, bin_, spent))
+    return needed_ns <= 0

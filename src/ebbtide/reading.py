@@ -1,0 +1,145 @@
+"""Files that are read, and what goes wrong with them, said once; and a step with the machine that it is planned for."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from ebbtide.analysis.texts import printable
+from ebbtide.errors import FileFormatError, SettingError
+from ebbtide.ir.files import MAGIC, kind_of, load
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.plan import Plan
+from ebbtide.ir.run_report import FORMAT, RunReport
+from ebbtide.ir.tiertrace import load_tiertrace
+from ebbtide.ir.timeline import Timeline
+from ebbtide.ir.trace import Trace
+from ebbtide.machines import find_machine
+from ebbtide.settings import Settings
+from ebbtide.simulator import recost
+from ebbtide.units import MIB
+
+AnyPath: TypeAlias = "str | os.PathLike[str]"
+
+_MOST = 2.0**60
+"""More bytes at once, or more ns, than anything has. Below it, no sum of the analysis leaves 64 bits."""
+
+
+def read_trace(path: Path) -> tuple[Trace, Machine | None]:
+    """A step, and the machine if the file has one. Raises FileFormatError, or SettingError: no such file."""
+    try:
+        with path.open("rb") as file:
+            begin = file.read(64)
+        if begin.startswith(MAGIC):
+            return _printable(_countable(load(path, Trace), path)), None
+        if begin.lstrip().startswith(b"{") and f'"{FORMAT}"'.encode() not in begin:
+            trace, machine = load_tiertrace(path)
+            return _printable(_countable(trace, path)), machine
+    except OSError as error:
+        raise SettingError(f"the trace {path} cannot be read: {error.strerror or error}") from error
+    if f'"{FORMAT}"'.encode() in begin:
+        raise FileFormatError(
+            f"{path} is the report of a run, not a trace: `ebbtide report {path}` prints it, and `ebbtide run "
+            "--save-trace` writes the step that the run recorded"
+        )
+    raise FileFormatError(
+        f"{path} is not a trace: neither one that `ebbtide run --save-trace` wrote nor a JSON file of tiertrace/1"
+    )
+
+
+def _countable(trace: Trace, path: Path) -> Trace:
+    generations = np.array(
+        [-(-(row.death - row.birth) // len(trace.ticks)) for row in trace.storages], dtype=np.float64
+    )
+    nbytes = np.array([row.nbytes + 2 * MIB for row in trace.storages], dtype=np.float64)  # what pages may add
+    if float(generations @ nbytes) > _MOST or float(generations.max(initial=1.0)) * max(trace.step_ns, 1) > _MOST:
+        raise FileFormatError(f"{path}: its storages hold more bytes, or live for longer, than can be added up")
+    return trace
+
+
+def _printable(trace: Trace) -> Trace:
+    """With names that can be shown; nearly always the same trace."""
+    names = [trace.name, *(row.module for row in trace.storages)]
+    names += [name for tick in trace.ticks for name in (tick.operator, tick.module)]
+    if all(map(str.isprintable, set(names))):
+        return trace
+    return replace(
+        trace,
+        name=printable(trace.name),
+        ticks=tuple(
+            replace(row, operator=printable(row.operator), module=printable(row.module)) for row in trace.ticks
+        ),
+        storages=tuple(replace(row, module=printable(row.module)) for row in trace.storages),
+    )
+
+
+def read(path: Path) -> Trace | Plan | Timeline | Machine | RunReport:
+    """What the file says that it holds. Raises FileFormatError, or SettingError for one that cannot be read."""
+    try:
+        kind = kind_of(path)
+        if kind is Plan:
+            return load(path, Plan)
+        if kind is Timeline:
+            return load(path, Timeline)
+        if kind is None and path.suffix == ".toml":
+            return find_machine(path)
+        with path.open("rb") as file:
+            is_report = f'"{FORMAT}"'.encode() in file.read(64)
+        return RunReport.from_json(path.read_text()) if is_report else read_trace(path)[0]
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def step_on(
+    trace: "Trace | AnyPath",
+    machine: "Machine | AnyPath | None",
+    change: Callable[[Machine], Machine] = lambda machine: machine,
+) -> tuple[Trace, Machine]:
+    """The step, with the machine's times if it has a rule for them, and the machine: the one that is named, or the
+    trace's own, or this computer, and what ``change`` makes of it. Raises FileFormatError for a trace that does not
+    know what uses what."""
+    step, its_machine = (trace, None) if isinstance(trace, Trace) else read_trace(Path(trace))
+    if not step.accesses_known:
+        name = step.name if isinstance(trace, Trace) else trace
+        raise FileFormatError(
+            f"{name} holds allocations only, as a CUDA memory snapshot does: "
+            "which operations use a storage is not known, so no plan can be made and nothing simulated. `ebbtide "
+            "analyze`, `explain` and `report` show what it holds; `ebbtide trace` records a step with its uses"
+        )
+    if machine is not None:
+        its_machine = machine if isinstance(machine, Machine) else find_machine(os.fspath(machine))
+    on = change(its_machine or this_machine())
+    return recost(step, on), on
+
+
+def this_machine() -> Machine:
+    """As for ``ebbtide run``: named by a setting, or probed now or within the last week. Raises SpillError."""
+    from ebbtide.host.spill import choose_spill_directories
+    from ebbtide.probe.quick import probe_quick
+
+    settings = Settings.from_environment()
+    if settings.machine is not None:
+        return find_machine(settings.machine)
+    return probe_quick(choose_spill_directories(settings.spill), settings.io_threads)
+
+
+def read_plan(path: Path, trace: Trace) -> Plan:
+    """Raises SettingError unless it is a plan for the trace."""
+    try:
+        plan = load(path, Plan)
+    except OSError as error:
+        raise SettingError(f"the plan {path} cannot be read: {error.strerror or error}") from error
+    if plan.signature != trace.signature():
+        raise SettingError(f"the plan {path} was made for another step: it and the trace must be of the same run")
+    return plan
+
+
+def read_timeline(path: Path) -> Timeline:
+    """Raises SettingError if there is no such file."""
+    try:
+        return load(path, Timeline)
+    except OSError as error:
+        raise SettingError(f"the timeline {path} cannot be read: {error.strerror or error}") from error

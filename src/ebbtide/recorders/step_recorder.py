@@ -1,0 +1,180 @@
+"""Records steps of a program in which nothing moves and nothing is bounded: chooses them, and writes what a tape holds.
+
+The tape is native code that sees what plain PyTorch allocates (every CPU storage, however small, and scratch inside
+operators), or one that sees fake tensors. Before and after the steps that are recorded only allocations are noted, so
+the step before the first of them shows what recording costs.
+"""
+
+import gc
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from ebbtide.capture.flops import count_flops
+from ebbtide.capture.following import Following
+from ebbtide.capture.module_names import ModuleNames
+from ebbtide.capture.optimizer_hooks import OptimizerHooks
+from ebbtide.capture.recording import capture
+from ebbtide.errors import RecordingError
+from ebbtide.ir.base import Origin
+from ebbtide.ir.files import save
+from ebbtide.ir.occupancy import live_bytes, peak
+from ebbtide.ir.recording import Recording
+from ebbtide.ir.trace import Trace
+from ebbtide.units import format_bytes
+
+
+class RecordingDone(SystemExit):
+    """Ends the program once its steps are recorded; not caught by ``except Exception``."""
+
+
+class Tape(Protocol):
+    """What sees a step. The native module is one: ``_torch.pyi`` says what each of these does."""
+
+    def watch(self) -> None: ...
+    def unwatch(self) -> None: ...
+    def notice(self, tensors: Sequence[torch.Tensor]) -> None: ...
+    def begin_step(self, *, record: bool = False) -> object: ...
+    def end_step(self, *, completed: bool = True) -> object: ...
+    def take_recording(self) -> Recording: ...
+    def enter_module(self, name: str) -> int: ...
+    def back_to_module(self, number: int) -> None: ...
+    def enter_optimizer(self, enters: bool) -> None: ...
+    def classify(self, tensors: Sequence[torch.Tensor], kind: int) -> None: ...
+
+
+class StepRecorder:
+    """Records steps ``first`` to ``first + count - 1`` (counted from 0) into ``path``; used by one thread.
+
+    The first step usually creates optimizer state and the second is the first steady one, so the third, which has a
+    steady one before it to compare with, is what a user most often wants.
+    """
+
+    def __init__(self, tape: Tape, origin: Origin, path: Path, first: int, count: int) -> None:
+        self._tape = tape
+        self._origin = origin
+        self._path = path
+        self._steps = range(first, first + count)
+        self._modules = ModuleNames(tape)
+        self._hooks = OptimizerHooks(lambda: None, self._optimizer_begins, self._optimizer_ended, tape)
+        self.following = Following(self)
+        self._stop_when_done = False
+        self._step = 0
+        self._began_ns: int | None = None  # set while a step is open
+        self._unrecorded_ns: int | None = None
+        self._lines: list[str] = []
+
+    def start(self) -> None:
+        try:
+            self._tape.watch()
+        except RuntimeError as error:
+            raise RecordingError(str(error)) from error
+        self._hooks.install()
+
+    def stop_when_done(self) -> None:
+        """Ends the program (RecordingDone) after the last step that is recorded."""
+        self._stop_when_done = True
+
+    @property
+    def done(self) -> bool:
+        return self._step >= self._steps.stop
+
+    @property
+    def step_is_open(self) -> bool:
+        return self._began_ns is not None
+
+    def begin_step(self) -> None:
+        self.following.trained = False
+        records = self._step in self._steps
+        if records:
+            self._tape.notice(_tensors())
+            self._modules.install()
+        self._began_ns = time.perf_counter_ns()
+        self._tape.begin_step(record=records)
+
+    def end_step(self, *, completed: bool) -> None:
+        """A step that raised is not counted. Raises RecordingError, and OSError where the file cannot be written."""
+        if self._began_ns is None:
+            return
+        self._tape.end_step(completed=completed)
+        took_ns, self._began_ns = time.perf_counter_ns() - self._began_ns, None
+        self._modules.remove()
+        if not completed:
+            return
+        if self._step in self._steps:
+            self._write()
+        else:
+            self._unrecorded_ns = took_ns
+        self._step += 1
+
+    def stop(self) -> None:
+        self._hooks.remove()
+        self.end_step(completed=False)
+        self._tape.unwatch()
+
+    def summary(self) -> str:
+        """What was recorded and what that cost, or why nothing was."""
+        if not self._lines:
+            return (
+                f"nothing was recorded: the program made {self._step} steps, and step {self._steps.start} was asked "
+                "for, counted from 0 (a step ends when every optimizer in use has stepped)"
+            )
+        return "\n".join(self._lines)
+
+    def _write(self) -> None:
+        recording = self._tape.take_recording()
+        if not recording.n_ticks:
+            raise RecordingError(
+                f"step {self._step} has more operators than a trace holds: a step ends when every optimizer in use has "
+                "stepped, so the program may do more than train in between; record a later step"
+            )
+        program = Path(sys.argv[0]).name or "python"
+        name = f"{program}, step {self._step}"
+        measured = self._origin is Origin.MEASURED
+        unrecorded_ns = self._unrecorded_ns if measured else None
+        trace = capture(recording, name, count_flops, self._origin, unrecorded_ns).trace
+        path = self._path
+        if len(self._steps) > 1:
+            path = path.with_name(f"{path.stem}-{self._step}{path.suffix}")
+        save(trace, path)
+        self._lines.append(f"{path}: {_described(trace)}")
+
+    def _optimizer_begins(self) -> None:
+        if self.following.active and not self.done and self._began_ns is None:
+            self.begin_step()
+
+    def _optimizer_ended(self) -> None:
+        self.following.trained = True
+        if self.following.active and not self.done:
+            self.end_step(completed=True)
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if not self.done:
+            self.begin_step()
+        elif self._stop_when_done:
+            raise RecordingDone(0)
+
+
+def _tensors() -> list[torch.Tensor]:
+    """What exists before the step, used in it or not."""
+    found = (value for value in gc.get_objects() if issubclass(type(value), torch.Tensor))
+    return [tensor for tensor in found if tensor.layout is torch.strided]
+
+
+def _described(trace: Trace) -> str:
+    flops = sum(tick.flops for tick in trace.ticks)
+    recorded_s = trace.step_ns / 1e9
+    modelled = " (modelled)" if trace.origin is Origin.MODELLED else ""
+    text = (
+        f"{trace.name}: {len(trace.ticks):,} operators, {len(trace.storages):,} storages, peak "
+        f"{format_bytes(peak(live_bytes(trace)))}, {flops / 1e9:,.1f} GFLOP, {recorded_s:.3g} s{modelled}"
+    )
+    if not trace.unrecorded_ns:
+        return text
+    times = recorded_s * 1e9 / trace.unrecorded_ns
+    return f"{text}, {times:.2f} times as long as the step before it ({trace.unrecorded_ns / 1e9:.3g} s, not recorded)"

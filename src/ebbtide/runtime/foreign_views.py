@@ -1,0 +1,117 @@
+"""Keeps a storage in fast memory while somebody hands its address to the kernel.
+
+Whoever holds a NumPy or DLPack view may pass it to a system call (``tofile``, ``os.write``, ``readinto``, ``send``),
+and the kernel does not fault like a program: it fails with EFAULT. So the storage is fetched, made writable and not
+evicted while the array lives; one that cannot be brought (a disk that cannot be read, training state in a forked
+child) raises RuntimeError. What DLPack exported stays for good, because nobody tells when its consumer is done.
+Whoever asks for a raw address (``data_ptr``) finds the storage in memory and writable at that moment, and the last to
+leave. PyTorch's own reads and writes of files hold the storage for as long as they take; so do safetensors' writes
+(``safetensors_files``). Dynamo does not trace into the wrappers, which stay until the process ends, because managed
+storages do. Left out: ``UntypedStorage._new_with_file`` (PyTorch's tar files of 2016), which makes the storage itself.
+"""
+
+import contextlib
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import torch
+
+import ebbtide._torch as _torch
+from ebbtide.runtime import safetensors_files
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_guarded = False
+_this_thread = threading.local()
+
+
+def guard() -> None:
+    """Wraps what gives a storage's address away, once."""
+    global _guarded
+    if _guarded:
+        return
+    _guarded = True
+    _guard_exports()
+    for reader_or_writer in "_write_file", "_set_from_file":
+        original = getattr(torch.UntypedStorage, reader_or_writer)
+        setattr(torch.UntypedStorage, reader_or_writer, _holding(original, storage_at=0))
+    writer = torch.PyTorchFileWriter  # of torch.save: it reads a storage once for its checksum, or not at all
+    writer.write_record = _holding(writer.write_record, storage_at=2)  # type: ignore[method-assign]
+    safetensors_files.guard(addresses_only, untraced)
+
+
+@contextlib.contextmanager
+def addresses_only() -> Iterator[None]:
+    """Whoever asks for an address on this thread compares it, and does not look there."""
+    before = getattr(_this_thread, "addresses_only", False)
+    _this_thread.addresses_only = True
+    try:
+        yield
+    finally:
+        _this_thread.addresses_only = before
+
+
+def untraced(function: _Function) -> _Function:
+    """Dynamo runs this function as it is. It is told without being imported, which takes a second."""
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    dynamo: Any = torch._C._dynamo.eval_frame
+    skip = dynamo._FrameAction.SKIP
+    dynamo.set_code_exec_strategy(function.__code__, dynamo._FrameExecStrategy(skip, skip))
+    return function
+
+
+def _guard_exports() -> None:
+    numpy, dlpack, data_ptr = torch.Tensor.numpy, torch.Tensor.__dlpack__, torch.Tensor.data_ptr
+
+    @untraced
+    @functools.wraps(numpy)
+    def numpy_held(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        array = numpy(self, *args, **kwargs)
+        address = array.__array_interface__["data"][0]
+        if _torch.pin(address):
+            weakref.finalize(array, _torch.unpin, address).atexit = False
+        return array
+
+    @untraced
+    @functools.wraps(dlpack)
+    def dlpack_held(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if self.device.type == "cpu":
+            _torch.pin(data_ptr(self))
+        return dlpack(self, *args, **kwargs)
+
+    @untraced
+    @functools.wraps(data_ptr)
+    def data_ptr_fetched(self: torch.Tensor) -> int:
+        address = data_ptr(self)
+        if getattr(_this_thread, "addresses_only", False) or self.device.type != "cpu":
+            return address
+        with contextlib.suppress(RuntimeError):  # what cannot be brought says so when it is touched
+            if _torch.pin(address):
+                _torch.unpin(address)
+        return address
+
+    torch.Tensor.data_ptr = data_ptr_fetched  # type: ignore[method-assign, assignment]
+    torch.Tensor.numpy = numpy_held  # type: ignore[method-assign, assignment]
+    torch.Tensor.__dlpack__ = dlpack_held  # type: ignore[method-assign]
+
+
+def _holding(function: Callable[..., Any], storage_at: int) -> Callable[..., Any]:
+    """The function with the storage that is its argument of that number held while it runs."""
+
+    @untraced
+    @functools.wraps(function)
+    def holding(*args: Any, **kwargs: Any) -> Any:
+        storage = args[storage_at] if len(args) > storage_at else None
+        on_cpu = isinstance(storage, torch.UntypedStorage) and storage.device.type == "cpu"
+        address = storage.data_ptr() if on_cpu else 0  # type: ignore[union-attr]
+        held = address != 0 and _torch.pin(address)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            if held:
+                _torch.unpin(address)
+
+    return holding

@@ -1,0 +1,54 @@
+"""Storages that the user wants in memory all the time: pinned until the session ends. What is not managed stays anyway.
+
+Left out: tensors that take the place of the kept ones later, and their gradients and optimizer state.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+import ebbtide._torch as _torch
+from ebbtide.errors import SettingError
+
+
+class Kept:
+    """Each storage is pinned once, however often it is named, and lives no longer for it."""
+
+    def __init__(self) -> None:
+        self._by_address: dict[int, StorageWeakRef] = {}
+
+    def keep(self, what: object) -> None:
+        """Fetches what is away. Raises SettingError for what holds no tensors, RuntimeError if one cannot be read."""
+        for tensor in list(_tensors(what)):
+            storage = tensor.untyped_storage()
+            address = storage.data_ptr()
+            known = self._by_address.get(address)
+            if (known is None or _is_gone(known)) and _torch.pin(address):
+                self._by_address[address] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+
+    def release(self) -> None:
+        for address, storage in self._by_address.items():
+            if not _is_gone(storage):
+                _torch.unpin(address)
+        self._by_address = {}
+
+
+def _is_gone(storage: StorageWeakRef) -> bool:
+    return bool(storage.expired())  # type: ignore[no-untyped-call]
+
+
+def _tensors(what: object) -> Iterator[torch.Tensor]:
+    if isinstance(what, torch.Tensor):
+        if what.layout is torch.strided and what.device.type == "cpu":
+            yield what
+    elif isinstance(what, torch.nn.Module):
+        yield from what.parameters()
+        yield from what.buffers()
+    elif isinstance(what, Mapping):
+        yield from _tensors(list(what.values()))
+    elif isinstance(what, Iterable) and not isinstance(what, str | bytes):
+        for part in what:
+            yield from _tensors(part)
+    else:
+        raise SettingError(f"what is to be kept is a module, a tensor, or several of them, not {what!r:.80}")

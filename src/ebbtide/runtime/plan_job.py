@@ -1,0 +1,148 @@
+"""What is asked of a planner and what it answers, as plain data that a pipe carries. Imports no torch.
+
+``carry_out`` does all that takes memory: the trace, the search, the schedule. The training process holds the
+recording's columns before it and the schedule's after it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from ebbtide.capture.rates import rates
+from ebbtide.capture.recording import Captured, capture
+from ebbtide.capture.timeline import timeline
+from ebbtide.errors import EbbtideError, InfeasibleBudgetError
+from ebbtide.ir.files import decode, encode
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.occupancy import arena_pages, live_bytes, peak
+from ebbtide.ir.plan import Plan
+from ebbtide.ir.recording import Recording
+from ebbtide.ir.run_report import PlanReport
+from ebbtide.ir.trace import Trace
+from ebbtide.runtime.load_schedule import ScheduleColumns, schedule_columns
+from ebbtide.units import KIB, MIB, format_bytes
+
+Planner: TypeAlias = Callable[[Trace, Machine, int], Plan]
+
+MARK = b"\0the answer of ebbtide's planning process\0"
+"""Precedes the answer on the planning process's standard output; what a ``sitecustomize`` prints lies before it."""
+
+_SPARE = 48  # of the arena's budget, this part is left to what no trace shows: pages on their way, late evictions
+_SHORT = 8  # a plan that needs so large a part more than there is still beats none: the decider finds the rest
+_NEWS = 0.1  # a bandwidth this much off the probe's (as a share), or a slowdown, is worth another plan
+
+_BASE_BYTES = 44 * MIB
+"""What a planning process takes however small the step is: Python, NumPy and the planners are 20 MiB, HiGHS is 10."""
+_PER_ROW_BYTES = 4 * KIB
+"""And on top for each tick and storage: measured were 3.9 KiB for a step of 12,006 ticks and 7,502 storages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A recorded step to be planned.
+
+    ``flops`` are those of its operators (``flop_table``). ``followed`` is the trace whose plan the step followed, as a
+    file's bytes: then it is planned anew, with that trace's times, if what its moves showed is news. ``shown`` asks for
+    the step as a timeline in place of a plan, with this planner's name.
+    """
+
+    recording: Recording
+    flops: Mapping[tuple[str, str], int]
+    machine: Machine
+    budget_bytes: int
+    followed: bytes | None = None
+    shown: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``schedule`` is what native code follows, None where nothing new was planned.
+
+    ``machine`` is what was planned for; ``trace``, ``plan`` and ``timeline`` are files' bytes, empty where not made.
+    ``report`` counts one plan.
+    """
+
+    schedule: ScheduleColumns | None
+    machine: Machine
+    report: PlanReport | None = None
+    trace: bytes = b""
+    plan: bytes = b""
+    timeline: bytes = b""
+
+
+Work: TypeAlias = Callable[[Job], Answer]
+"""Carries out a job, here or in another process. Raises what the planner raises."""
+
+
+class PlanningKilledError(EbbtideError):
+    """A signal ended the process that planned, which says nothing of the step: planning it again may work."""
+
+
+def planning_bytes(recording: Recording) -> int:
+    """About what a process takes to plan a recorded step."""
+    return _BASE_BYTES + (recording.n_ticks + recording.n_storages) * _PER_ROW_BYTES
+
+
+def carry_out(job: Job, planner: Planner) -> Answer:
+    """Raises whatever the planner raises, and ValueError for a recording that is none."""
+    step = capture(
+        job.recording, "measured" if job.shown else "recorded", lambda *operator: job.flops.get(operator, 0)
+    )
+    if job.shown is not None:
+        shown = timeline(job.recording, step.trace, step.numbers, job.machine, job.shown)
+        return Answer(None, job.machine, timeline=encode(shown))
+    if job.followed is None:
+        return _planned(step.trace, step, job.machine, job.budget_bytes, planner)
+    trace = decode(job.followed, Trace)
+    if step.trace.signature() != trace.signature():
+        return Answer(None, job.machine)
+    measured = rates(job.recording, trace).applied_to(job.machine)
+    if not _is_news(job.machine, measured):
+        return Answer(None, job.machine)
+    return _planned(trace, step, measured, job.budget_bytes, planner)
+
+
+def _planned(trace: Trace, step: Captured, machine: Machine, budget_bytes: int, planner: Planner) -> Answer:
+    """Of the schedule for steps like ``step``; the times are those of ``trace``."""
+    plan = _made_for(trace, machine, budget_bytes, planner)
+    report = PlanReport(
+        planner=plan.planner,
+        status=str(plan.status),
+        budget_bytes=plan.budget_bytes,
+        step_s=trace.step_ns / 1e9,
+        predicted_s=plan.predicted_ns / 1e9,
+        lower_bound_s=plan.lower_bound_ns / 1e9,
+        plan_s=plan.plan_ns / 1e9,
+        plans=1,
+    )
+    schedule = schedule_columns(plan, trace, machine, step.serials, budget_bytes)
+    return Answer(schedule, machine, report, encode(trace), encode(plan))
+
+
+def _made_for(trace: Trace, machine: Machine, budget_bytes: int, planner: Planner) -> Plan:
+    """With a reserve where something has to move; without it, or for a little more than there is, where no plan is."""
+    fits = peak(live_bytes(trace, arena_pages)) <= budget_bytes
+    try:
+        return planner(trace, machine, budget_bytes if fits else budget_bytes - budget_bytes // _SPARE)
+    except InfeasibleBudgetError as error:
+        if error.minimum_bytes > budget_bytes + budget_bytes // _SHORT:
+            where = f"{error.operator or 'an operation'} (tick {error.tick})"
+            raise EbbtideError(
+                f"a plan counts {format_bytes(error.minimum_bytes)} of tensors at once at {where}, and there are "
+                f"{format_bytes(budget_bytes)}; without a plan less is enough"
+            ) from error
+        return planner(trace, machine, max(budget_bytes, error.minimum_bytes))
+
+
+def _is_news(before: Machine, after: Machine) -> bool:
+    """Whether what was measured differs enough to change a plan."""
+    speeds = [(link.bytes_per_s, now.bytes_per_s) for link, now in zip(before.links, after.links, strict=True)]
+    speeds += [(group.bytes_per_s, now.bytes_per_s) for group, now in zip(before.groups, after.groups, strict=True)]
+    slower = [abs(link.slows_compute - now.slows_compute) for link, now in zip(before.links, after.links, strict=True)]
+    return any(abs(now / was - 1) > _NEWS for was, now in speeds) or any(change > _NEWS / 2 for change in slower)
+
+
+def with_seconds(answer: Answer, seconds: float) -> Answer:
+    """The same, where planning took so long in all."""
+    report = None if answer.report is None else replace(answer.report, plan_s=seconds)
+    return replace(answer, report=report)

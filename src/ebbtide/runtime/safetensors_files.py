@@ -1,0 +1,144 @@
+"""Writes safetensors files tensor by tensor, so that a model larger than fast memory can be saved.
+
+safetensors asks for every address first and then hands tensor after tensor to the kernel, which does not fault like a
+program. Its ``serialize_file`` is replaced for ``safetensors.torch``: the header is what safetensors makes of the same
+names and dtypes with one element each, with the true shapes and offsets put in; then each tensor is held, written and
+let go. The file is made as safetensors makes it: beside its target, and renamed over it when it is whole.
+
+Left out: safetensors before 0.8, which copies the whole model before it writes. That works as without Ebbtide, and
+needs the memory for the copy outside the arena. ``save``, which returns bytes, copies like a program and needs nothing.
+"""
+
+import contextlib
+import ctypes
+import functools
+import importlib
+import importlib.util
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import ebbtide._torch as _torch
+
+_LENGTH_BYTES = 8
+_ALIGNMENT = 8
+
+
+def guard(addresses_only: Callable[[], contextlib.AbstractContextManager[None]], untraced: Callable[..., Any]) -> None:
+    """Replaces what ``safetensors.torch`` writes files with, where it is installed; called once.
+
+    It is imported for that, because a script may import it for its last line. Within ``addresses_only`` nothing is
+    fetched for whoever asks for an address: safetensors compares them, and asks for all before it writes the first.
+    """
+    if importlib.util.find_spec("safetensors") is None:
+        return
+    try:
+        library: Any = importlib.import_module("safetensors.torch")
+    except Exception:  # a broken installation is whoever's uses it
+        return
+    if not hasattr(library, "TensorSpec"):
+        return
+    original = library.serialize_file
+
+    @untraced
+    @functools.wraps(original)
+    def serialize_file(tensor_dict: Mapping[str, Any], filename: Any, metadata: dict[str, str] | None = None) -> None:
+        layout = _layout(library, tensor_dict, metadata)
+        if layout is None:
+            original(tensor_dict, filename, metadata=metadata)
+            return
+        try:
+            _write(filename, *layout)
+        except OSError as error:
+            reason = f"{error.strerror} (os error {error.errno})"
+            raise _error_class()(f"Error while serializing: I/O error: {reason}") from error
+
+    library.serialize_file = serialize_file
+    for name in ("_flatten_as_ptr", "_remove_duplicate_names"):
+        if hasattr(library, name):
+            setattr(library, name, untraced(_within(addresses_only, getattr(library, name))))
+
+
+def _within(context: Callable[[], contextlib.AbstractContextManager[None]], function: Callable[..., Any]) -> Any:
+    @functools.wraps(function)
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        with context():
+            return function(*args, **kwargs)
+
+    return inner
+
+
+_ONE_ELEMENT = ctypes.create_string_buffer(16)  # of the widest dtype
+
+
+def _layout(library: Any, specs: Mapping[str, Any], metadata: dict[str, str] | None) -> tuple[bytes, list[Any]] | None:
+    """The header with its length, and the tensors in the order of their data. None: there is something unknown here."""
+    template: dict[str, Any] = {}
+    for name, spec in specs.items():
+        dtype = library._TYPES.get(spec.dtype)
+        if dtype is None:
+            return None
+        elements = 1 if spec.data_len else 0
+        template[name] = library.TensorSpec(
+            dtype=str(dtype).split(".")[-1],
+            shape=[elements],
+            data_ptr=ctypes.addressof(_ONE_ELEMENT),
+            data_len=elements * dtype.itemsize,
+        )
+    made = bytes(library.serialize(template, metadata=metadata))
+    text = made[_LENGTH_BYTES : _LENGTH_BYTES + int.from_bytes(made[:_LENGTH_BYTES], "little")]
+    entries = json.loads(text)
+    if _as_text(entries) != text:
+        return None
+    order = [name for name in entries if name in specs]  # the entry __metadata__ is no tensor
+    offset = 0
+    for name in order:
+        end = offset + specs[name].data_len
+        entries[name] |= {"shape": list(specs[name].shape), "data_offsets": [offset, end]}
+        offset = end
+    text = _as_text(entries)
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text, [specs[name] for name in order]
+
+
+def _as_text(entries: dict[str, Any]) -> bytes:
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    return text + b" " * (-len(text) % _ALIGNMENT)
+
+
+def _write(filename: Any, header: bytes, specs: list[Any]) -> None:
+    target = os.fsdecode(filename)
+    file, unfinished = tempfile.mkstemp(prefix=".tmp", dir=os.path.dirname(target) or ".")
+    try:
+        with os.fdopen(file, "wb", buffering=0):
+            os.truncate(file, len(header) + sum(spec.data_len for spec in specs))
+            _write_all(file, memoryview(header))
+            for spec in specs:
+                with _held(spec.data_ptr):
+                    data = (ctypes.c_ubyte * spec.data_len).from_address(spec.data_ptr)
+                    _write_all(file, memoryview(data))
+        os.replace(unfinished, target)
+    except BaseException:
+        with contextlib.suppress(OSError):  # what went wrong before it is what is told
+            os.unlink(unfinished)
+        raise
+
+
+def _write_all(file: int, data: memoryview) -> None:
+    while data:
+        data = data[os.write(file, data) :]
+
+
+@contextlib.contextmanager
+def _held(address: int) -> Iterator[None]:
+    held = _torch.pin(address)
+    try:
+        yield
+    finally:
+        if held:
+            _torch.unpin(address)
+
+
+def _error_class() -> Any:
+    return importlib.import_module("safetensors").SafetensorError

@@ -1,0 +1,55 @@
+"""Why a run was not bounded or not planned as it was asked to be, and what to do. Pure functions of what was seen."""
+
+from ebbtide.units import format_bytes
+
+_INSIDE = (
+    "If the script trains in processes that it starts, put Ebbtide inside its launcher: `accelerate launch --no_python "
+    "ebbtide run ...`, `torchrun --no-python ... ebbtide run ...`"
+)
+_STEP = "a step ends where the steps of torch.optim's optimizers end, or is what `session.step()` encloses"
+
+REFUSED = "the budget was refused, so it was never in force: the process was bounded by what there is"
+BELOW_THE_REST = (
+    "the budget is less than the process holds without its tensors, and no step ended that would show which one works, "
+    "so it was never in force: the process was bounded by what there is. PyTorch alone takes some 200 MiB"
+)
+NOTHING_MANAGED = (
+    "no storage was large enough to be managed, so the percentage bounded nothing; EBBTIDE_MIN_STORAGE names the "
+    "smallest that is"
+)
+
+
+def no_peak(share: float, steps: int, needed: int) -> str:
+    """A percentage is of a peak that too few steps have shown."""
+    text = (
+        f"{steps} steps were seen and {needed} are needed to find the peak that the budget of {100 * share:g} % is a "
+        "share of, so the process was bounded by what there is, and not by the percentage"
+    )
+    if steps:
+        return f"{text}: train for longer, or give the budget in bytes, such as --fast 8GiB"
+    return f"{text}; {_STEP}. {_INSIDE}. If it has no such optimizer, give the budget in bytes, such as --fast 8GiB"
+
+
+def others_unbounded(peak_bytes: int) -> str:
+    """No step was seen here, and a process that the script started took more than this one; "" where none did."""
+    if not peak_bytes:
+        return ""
+    return (
+        f"no step was seen, and a process that the script started peaked at {format_bytes(peak_bytes)}, which nothing "
+        f"bounded: a budget is this process's alone; {_STEP}. {_INSIDE}"
+    )
+
+
+def limit_fell(process_bytes: int, rest_bytes: int, operator: str, need_bytes: int) -> str:
+    """The machine or a container lowered what there is for this process below what an operation needs."""
+    return (
+        f"the budget was exceeded: this process can have {format_bytes(process_bytes)}, since a limit fell or others "
+        f"take more; {format_bytes(rest_bytes)} of it lie outside the tensors, and {operator or 'an operation'} needs "
+        f"{format_bytes(need_bytes)}. Training goes on, and the kernel may end it: raise the limit, or stop what else "
+        "takes memory"
+    )
+
+
+def no_plan(path: str, refusal: str, steps: int) -> str:
+    """A plan was named, and nothing followed it."""
+    return f"no step followed the plan {path}: {refusal or f'only {steps} steps were made'}"

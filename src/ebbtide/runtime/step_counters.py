@@ -1,0 +1,65 @@
+"""A step's report as the difference of two readings of the native counters.
+
+Native code reads them at the step's edge, so they add up whatever moves meanwhile. Figures that do not would be a
+fault of ours; they never end a training: such a figure is reported as 0, and the step says so.
+"""
+
+import resource
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ebbtide.ir.run_report import KINDS, Stall, StepMode, StepReport, Traffic
+from ebbtide.units import seconds
+
+if TYPE_CHECKING:
+    from ebbtide._torch import Counters
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The clocks of the process and the counters, at one moment."""
+
+    wall_ns: int
+    cpu_ns: int
+    minor_faults: int
+    counters: "Counters"
+
+
+def read_now(counters: "Counters") -> Reading:
+    """The clocks beside counters that were just read."""
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    return Reading(time.perf_counter_ns(), time.process_time_ns(), faults, counters)
+
+
+def step_between(before: Reading, after: Reading, mode: StepMode) -> StepReport:
+    """What happened between two readings."""
+    old, new = before.counters, after.counters
+    odd: list[str] = []
+
+    def since(name: str, was: int, now: int) -> int:
+        if now >= was:
+            return now - was
+        odd.append(f"{name} went from {was} to {now}")
+        return 0
+
+    def moved(name: str, was: Sequence[int], now: Sequence[int]) -> Traffic:
+        rows = zip(KINDS, was, now, strict=True)
+        return Traffic.of([since(f"{name} of kind {kind}", one, other) for kind, one, other in rows])
+
+    return StepReport(
+        wall_s=seconds(since("wall_s in ns", before.wall_ns, after.wall_ns)),
+        cpu_s=seconds(since("cpu_s in ns", before.cpu_ns, after.cpu_ns)),
+        stall_s=Stall(
+            room=seconds(since("stall_capacity_ns", old["stall_capacity_ns"], new["stall_capacity_ns"])),
+            late_prefetch=seconds(since("stall_late_ns", old["stall_late_ns"], new["stall_late_ns"])),
+            demand_fetch=seconds(since("stall_fetch_ns", old["stall_fetch_ns"], new["stall_fetch_ns"])),
+        ),
+        evicted_bytes=moved("evicted_bytes", old["evicted_bytes"], new["evicted_bytes"]),
+        fetched_bytes=moved("fetched_bytes", old["fetched_bytes"], new["fetched_bytes"]),
+        written_bytes=moved("written_bytes", old["written_bytes"], new["written_bytes"]),
+        minor_faults=since("minor_faults", before.minor_faults, after.minor_faults),
+        mode=mode,
+        inconsistent="; ".join(odd),
+    )

@@ -1,0 +1,69 @@
+"""The virtual clock: what a schedule or a policy would do on a machine. Planners predict time with it; no torch here.
+
+``links`` moves bytes, ``engine`` runs the step, ``policies`` decide online, ``result`` is what comes out.
+"""
+
+from ebbtide.errors import PlatformError, SettingError
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.occupancy import PageSize, exact
+from ebbtide.ir.schedule import Schedule
+from ebbtide.ir.trace import Trace
+from ebbtide.simulator.measured_in_place import MeasuredInPlace
+
+try:
+    import ebbtide._decider  # noqa: F401
+except ImportError as error:
+    raise PlatformError(
+        f"Ebbtide's native decider cannot be loaded ({error}): install Ebbtide again (in a clone: make install)"
+    ) from error
+
+from ebbtide.simulator.engine import Run
+from ebbtide.simulator.modelled_times import is_modelled, recost
+from ebbtide.simulator.pieces import whole_pieces
+from ebbtide.simulator.policies import POLICIES, Plan, Policy
+from ebbtide.simulator.result import Outcome, Use
+
+__all__ = ["POLICIES", "Outcome", "Simulator", "Use", "is_modelled", "recost", "simulate", "simulate_policy"]
+
+
+class Simulator:
+    """One step on one machine, for many schedules. The budget is the first tier's capacity (``with_budget``)."""
+
+    def __init__(self, trace: Trace, machine: Machine, page_bytes: PageSize = exact) -> None:
+        self._trace, self._machine, self._page_bytes = trace, machine, page_bytes
+        self._whole, self._measured = whole_pieces(trace, page_bytes), MeasuredInPlace(trace, machine)
+
+    def run(self, schedule: Schedule, n_steps: int = 3, record: bool = False, policy: Policy | None = None) -> Outcome:
+        """The steady step, the last of ``n_steps``; ``record`` asks for its spans and levels. ValueError if a tick's
+        storages do not fit the budget together."""
+        run = Run(schedule, self._trace, self._machine, self._page_bytes, policy or Plan(), self._whole, self._measured)
+        for step in range(n_steps):
+            run.step(record and step == n_steps - 1)
+        return run.record.outcome()
+
+
+def simulate(
+    schedule: Schedule,
+    trace: Trace,
+    machine: Machine,
+    page_bytes: PageSize = exact,
+    n_steps: int = 3,
+    record: bool = False,
+) -> Outcome:
+    """The steady step under one schedule: see ``Simulator``."""
+    return Simulator(trace, machine, page_bytes).run(schedule, n_steps, record)
+
+
+def simulate_policy(
+    name: str,
+    trace: Trace,
+    machine: Machine,
+    page_bytes: PageSize = exact,
+    n_steps: int = 3,
+    record: bool = False,
+) -> Outcome:
+    """The same under the online policy ``name``. SettingError for a name that is not in ``POLICIES``."""
+    if name not in POLICIES:
+        raise SettingError(f"there is no online policy {name!r:.80}; there are {', '.join(POLICIES)}")
+    nothing = Schedule(trace.signature(), len(trace.ticks), ())
+    return Simulator(trace, machine, page_bytes).run(nothing, n_steps, record, POLICIES[name]())

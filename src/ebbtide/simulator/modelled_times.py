@@ -1,0 +1,59 @@
+"""A step's times on another machine, by a model: the ``compute`` rule of the machine. Results are then *modelled*.
+
+ROOFLINE: max(FLOPs / flops_per_s, bytes / bytes_per_s of the first tier).
+
+SYSTOLIC, after the rule in TM-Training's public simulator (methods: the active buffer lasts T_b = c' + r cycles, for r
+rows and c' columns that are streamed): a tile of array x array weights stays while c' columns, as many as half of the
+buffer holds, pass in c' + array cycles, so n multiply-adds take n/array^2 * (1 + array/c') cycles; or the bytes' time,
+whichever is longer. A reconstruction: shapes of operands, and tiles that do not fill the array, are left out.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from ebbtide.errors import SettingError
+from ebbtide.ir.base import Origin
+from ebbtide.ir.machine import ComputeRule, Machine
+from ebbtide.ir.trace import Trace
+from ebbtide.simulator.pieces import operand_bytes
+
+
+def is_modelled(machine: Machine) -> bool:
+    """Whether operations' times come from a model, and not from the trace."""
+    return machine.compute.rule is not ComputeRule.TRACE
+
+
+def recost(trace: Trace, machine: Machine) -> Trace:
+    """The same step with the machine's times; the trace itself under the rule TRACE. The signature stays.
+
+    Raises SettingError for a trace whose operations have no FLOPs.
+    """
+    compute = machine.compute
+    if compute.rule is ComputeRule.TRACE:
+        return trace
+    flops = np.array([tick.flops for tick in trace.ticks], dtype=np.float64)
+    if not flops.any():
+        raise SettingError(
+            f"the machine {machine.name} has operations' times from their FLOPs, and this trace has none: record it "
+            "with this version of Ebbtide, or leave the machine's [compute] rule out"
+        )
+    reads, writes = operand_bytes(trace)
+    counted = np.array([tick.nbytes for tick in trace.ticks], dtype=np.float64)
+    nbytes = np.where(counted > 0, counted, np.array(reads, dtype=np.float64) + np.array(writes, dtype=np.float64))
+    rate = machine.tiers[0].bytes_per_s
+    assert rate is not None
+    if compute.rule is ComputeRule.ROOFLINE:
+        assert compute.flops_per_s is not None
+        busy = flops / compute.flops_per_s
+    else:
+        assert compute.array is not None
+        assert compute.clock_hz is not None
+        assert compute.buffer_bytes is not None
+        columns = flops / 2 / compute.array**2
+        held = max(compute.buffer_bytes // 2 // (compute.array * compute.element_bytes), 1)
+        passes = columns / np.clip(columns, 1.0, held)
+        busy = (columns + passes * compute.array) / compute.clock_hz * (flops > 0)
+    times = np.rint(np.maximum(busy, nbytes / rate) * 1e9).astype(np.int64).tolist()
+    ticks = tuple(replace(tick, time_ns=time) for tick, time in zip(trace.ticks, times, strict=True))
+    return replace(trace, origin=Origin.SIMULATED, ticks=ticks)

@@ -1,0 +1,107 @@
+"""One policy or plan on one machine, simulated: what ``simulate``, ``compare`` and ``sweep`` try."""
+
+from dataclasses import dataclass
+from time import perf_counter
+
+from ebbtide.errors import InfeasibleBudgetError, PlanError, SettingError
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.plan import Plan
+from ebbtide.ir.schedule import lower
+from ebbtide.ir.trace import Trace
+from ebbtide.planners import DEFAULT, PLANNERS, plan
+from ebbtide.planners.base import page_size_of
+from ebbtide.planners.search.bound import lower_bound_ns
+from ebbtide.planners.search.bound_diagnosis import Looseness, looseness_of
+from ebbtide.planners.search.idle_table import idle_table
+from ebbtide.simulator import POLICIES, Outcome, simulate, simulate_policy
+from ebbtide.simulator.costs import Costs, costs_of
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """``outcome`` and ``costs`` are None where the budget cannot be kept; ``why_not`` then says why.
+
+    ``planned`` is the plan that was simulated, None for an online policy.
+    """
+
+    policy: str
+    budget_bytes: int
+    bound_ns: int
+    outcome: Outcome | None
+    costs: Costs | None
+    planned: Plan | None
+    took_s: float
+    why_not: str = ""
+
+    @property
+    def gap(self) -> float | None:
+        """By how much a faster plan could beat it at most: 0.05 is 5 % of the bound."""
+        return None if self.outcome is None else self.outcome.step_ns / max(self.bound_ns, 1) - 1
+
+
+def policies() -> list[str]:
+    """Online policies and planners."""
+    return [*POLICIES, *PLANNERS]
+
+
+def named(names: str | None) -> list[str]:
+    """``lru,ebbtide`` as a list; all without it. Raises SettingError."""
+    chosen = policies() if names is None else [name.strip() for name in names.split(",")]
+    if unknown := [name for name in chosen if name not in policies()]:
+        raise SettingError(f"there is no policy {unknown[0]!r:.80}; there are {', '.join(policies())}")
+    return chosen
+
+
+def simulate_plan(plan: Plan, trace: Trace, machine: Machine, budget_bytes: int, record: bool = False) -> Outcome:
+    """Within a budget, whatever the plan was made for. ValueError for one that does not fit, whatever leaves."""
+    if missing := {stay.tier for stay in plan.stays} - {tier.name for tier in machine.tiers}:
+        raise SettingError(f"the plan is for a machine with a tier {min(missing)!r:.80}, which {machine.name} has not")
+    within = machine.with_budget(budget_bytes)
+    return simulate(lower(plan, trace, machine), trace, within, page_size_of(machine), record=record)
+
+
+def simulate_named(
+    policy: str, trace: Trace, machine: Machine, budget_bytes: int, record: bool = False
+) -> tuple[Outcome, Plan | None]:
+    """Under an online policy, or under a planner's plan, which is made first. Raises what planning raises."""
+    if policy in POLICIES:
+        within = machine.with_budget(budget_bytes)
+        return simulate_policy(policy, trace, within, page_size_of(machine), record=record), None
+    made = plan(policy, trace, machine, budget_bytes)
+    return simulate_plan(made, trace, machine, budget_bytes, record), made
+
+
+def try_policy(policy: str, trace: Trace, machine: Machine, budget_bytes: int, record: bool = False) -> Trial:
+    """Plans if it has to, and simulates. An infeasible budget is a result, not an error."""
+    bound = bound_ns(trace, machine, budget_bytes)
+    began = perf_counter()
+    try:
+        outcome, made = simulate_named(policy, trace, machine, budget_bytes, record)
+    except (InfeasibleBudgetError, PlanError, ValueError) as error:
+        return Trial(policy, budget_bytes, bound, None, None, None, perf_counter() - began, str(error))
+    costs = costs_of(outcome, machine.with_budget(budget_bytes))
+    return Trial(policy, budget_bytes, bound, outcome, costs, made, perf_counter() - began)
+
+
+def try_plan(made: Plan, trace: Trace, machine: Machine, budget_bytes: int, record: bool = False) -> Trial:
+    """Simulates a plan within a budget. ValueError for one that does not fit, whatever leaves."""
+    bound = bound_ns(trace, machine, budget_bytes)
+    began = perf_counter()
+    outcome = simulate_plan(made, trace, machine, budget_bytes, record)
+    costs = costs_of(outcome, machine.with_budget(budget_bytes))
+    return Trial(made.planner, budget_bytes, bound, outcome, costs, made, perf_counter() - began)
+
+
+def bound_ns(trace: Trace, machine: Machine, budget_bytes: int) -> int:
+    """A time that nobody can beat: the compute alone where operations may use a slower tier, and need no moves."""
+    if any(tier.in_place.reads for tier in machine.tiers[1:]):
+        return trace.step_ns
+    idle = idle_table(trace, machine.exclusive, page_size_of(machine))
+    return max(lower_bound_ns(trace, machine, idle, budget_bytes), trace.step_ns)
+
+
+def explain_looseness(row: Trial, trace: Trace, machine: Machine) -> Looseness | None:
+    """What makes the bound loose for our own plan, where there is one and its gap is not small."""
+    if row.planned is None or row.planned.planner != DEFAULT:
+        return None
+    return looseness_of(row.planned, trace, machine)

@@ -1,0 +1,86 @@
+"""What a step's moves tell of the machine, against steps made by known rates."""
+
+import numpy as np
+import pytest
+
+from ebbtide.capture.rates import Rates, rates
+from ebbtide.ir.base import Origin
+from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Tier
+from ebbtide.ir.native import Lane
+from ebbtide.ir.recording import Recording
+from ebbtide.ir.trace import Accesses, Tick, Trace
+from tests.helpers.make_recording import recording
+
+OUT, BACK, STALL = Lane.OUT, Lane.BACK, Lane.STALL_LATE
+MS = 1_000_000
+NOTHING = np.zeros(0, dtype=np.int64)
+MACHINE = Machine(
+    "probed",
+    Origin.MEASURED,
+    (Tier("dram", InPlace.ALL), Tier("file", InPlace.NOTHING)),
+    (
+        Link("dram", "file", 7, 5, shares="disk", slows_compute=0.5, bytes_per_s_spread=3),
+        Link("file", "dram", 9, 5, shares="disk", slows_compute=0.5),
+    ),
+    (LinkGroup("disk", 11),),
+)
+
+
+def step(
+    ticks: list[tuple[int, int]], spans: list[tuple[int, int, int, int]], stalled: tuple[int, ...] = ()
+) -> tuple[Recording, Trace]:
+    """``ticks``: ms in the trace and now; ``spans``: lane, bytes, begin and end in ms; stalls by tick in ms."""
+    now = np.array([took for _, took in ticks]) * MS
+    stalls = np.array([*stalled, *[0] * (len(ticks) - len(stalled))]) * MS
+    seen = recording(
+        time_ns=int(now.sum()),
+        stalled_ns=int(stalls.sum()),
+        tick_begin_ns=np.concatenate([[0], np.cumsum(now)[:-1]]),
+        tick_stalled_ns=np.concatenate([[0], np.cumsum(stalls)[:-1]]),
+        nbytes=[max(nbytes, 1) for _, nbytes, _, _ in spans],  # a stall has none
+        span_storage=np.arange(len(spans)),
+        span_lane=[lane for lane, _, _, _ in spans],
+        span_begin_ns=[begin * MS for _, _, begin, _ in spans],
+        span_end_ns=[end * MS for _, _, _, end in spans],
+    )
+    accesses = Accesses(NOTHING, NOTHING, NOTHING)
+    trace = Trace("t", Origin.MEASURED, tuple(Tick(alone * MS, "op") for alone, _ in ticks), (), accesses)
+    return seen, trace
+
+
+def test_rates_out_back_and_both_ways_at_once() -> None:
+    spans = [(OUT, 3000, 0, 300), (BACK, 1000, 200, 300), (BACK, 800, 300, 400), (STALL, 0, 0, 400)]
+    found = rates(*step([(400, 400)], spans))
+    assert found.out == pytest.approx(2000 / 0.2)  # while it was alone
+    assert found.back == pytest.approx(800 / 0.1)
+    assert found.both == pytest.approx((1000 + 1000) / 0.1)
+    assert found.slows_compute is None  # no operation ran alone
+
+
+def test_two_at_once_the_same_way_are_one_link() -> None:
+    found = rates(*step([(100, 100)], [(OUT, 500, 0, 100), (OUT, 500, 0, 100)]))
+    assert found.out == pytest.approx(1000 / 0.1)
+
+
+def test_what_copies_cost_the_operations_beside_them() -> None:
+    # Everything takes twice as long today; beside one link another 20 %, beside two another 40 %. A stall is no cost.
+    ticks = [(100, 200), (100, 240), (100, 280 + 70)]
+    spans = [(OUT, 1, 200, 790), (BACK, 1, 440, 790)]
+    found = rates(*step(ticks, spans, stalled=(0, 0, 70)))
+    assert found.slows_compute == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("spans", [[], [(OUT, 1000, 0, 1)], [(STALL, 0, 0, 100)]])
+def test_too_little_tells_nothing_and_changes_nothing(spans: list[tuple[int, int, int, int]]) -> None:
+    found = rates(*step([(100, 100), (100, 100)], spans))
+    assert found == Rates(None, None, None, None)
+    assert found.applied_to(MACHINE) == MACHINE
+
+
+def test_a_machine_takes_what_was_measured_and_keeps_the_rest() -> None:
+    machine = Rates(100.0, None, 120.0, 0.25).applied_to(MACHINE)
+    out, back = machine.links
+    assert (out.bytes_per_s, out.bytes_per_s_spread, out.latency_ns, out.slows_compute) == (100, 0, 5, 0.25)
+    assert (back.bytes_per_s, back.slows_compute) == (9, 0.25)
+    assert machine.groups == (LinkGroup("disk", 120),)
+    assert machine.tiers == MACHINE.tiers

@@ -1,0 +1,1 @@
+"""Tests of ``ebbtide.commands``: what is typed, and what it answers."""

@@ -1,0 +1,346 @@
+"""``ebbtide analyze`` and ``ebbtide explain`` as they are typed, with good files and with all kinds of bad ones."""
+
+import json
+import struct
+import subprocess
+import sys
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from ebbtide.cli import cli
+from ebbtide.errors import EbbtideError, FileFormatError
+from ebbtide.ir.base import Origin
+from ebbtide.ir.files import encode, save
+from ebbtide.ir.plan import Plan, PlanStatus, Stay
+from ebbtide.ir.timeline import Span, SpanKind, Timeline
+from ebbtide.ir.trace import Accesses, Storage, StorageKind, Tick, Trace
+from tests.helpers.make_analysis import GRADIENT, MOMENTUM, OUT_A, OUT_B, SCRATCH, WEIGHT_A, by_hand
+
+MACHINE = """
+format = "ebbtide-machine"
+version = 1
+name = "made up"
+origin = "assumed"
+tiers = [{name = "fast", in_place = "all"}, {name = "slow", in_place = "nothing"}]
+links = [
+    {source = "fast", target = "slow", bytes_per_s = 2_000_000_000, latency_ns = 10},
+    {source = "slow", target = "fast", bytes_per_s = 4_000_000_000, latency_ns = 5},
+]
+"""
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def said(*arguments: object) -> str:
+    result = call(*arguments)
+    assert result.exception is None, result.output
+    return result.output
+
+
+def refused(*arguments: object) -> EbbtideError:
+    """The error, of which nothing was printed before it."""
+    result = call(*arguments)
+    assert isinstance(result.exception, EbbtideError), (result.exception, result.output)
+    assert result.output == ""
+    return result.exception
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    save(by_hand(), tmp_path / "step.trace")
+    (tmp_path / "machine.toml").write_text(MACHINE)
+    return tmp_path
+
+
+def test_the_page_says_what_was_computed_by_hand(files: Path) -> None:
+    page = said("analyze", files / "step.trace", "--machine", files / "machine.toml")
+    order = ["Peak: 2.06 KiB", "Idle: 35 % of the bytes", "What moving would buy on made up", "Best candidates"]
+    places = [page.index(text) for text in order]
+    assert places == sorted(places)
+    assert "300 ns into the step (tick 2, loss)" in page
+    assert "between uses 360 B, after last use 134 B" in page
+    assert "Of 10 intervals 4 are long enough alone (242 B away on average), 4" in page
+    assert "The 1 outliers hold 34 %" in page
+    assert "the peak falls to 91 %" in page.replace("\n", " ")
+    best = [line.split() for line in page[places[3] :].splitlines()[3:7]]
+    assert [(row[0], row[-1]) for row in best] == [("b", "queued"), ("a", "queued"), ("a", "queued"), ("b", "queued")]
+    assert "size classes +6.1 %" in page
+
+
+def test_json_is_one_object_with_every_figure(files: Path) -> None:
+    found = json.loads(said("analyze", files / "step.trace", "--machine", files / "machine.toml", "--json"))
+    assert (found["format"], found["version"], found["peak"]["nbytes"]) == ("ebbtide-analysis", 1, 2112)
+    assert (found["swapping"]["machine"], found["swapping"]["origin"]) == ("made up, tier slow", "assumed")
+    assert found["swapping"]["curve"][-1]["peak_bytes"] == 1920
+    given = json.loads(said("analyze", files / "step.trace", "--bandwidth", "2GB,4GB", "--json"))["swapping"]
+    assert (given["route"]["out"]["bytes_per_s"], given["route"]["back"]["bytes_per_s"]) == (2 * 10**9, 4 * 10**9)
+    alone = json.loads(said("analyze", files / "step.trace", "--json"))
+    assert alone["swapping"] is None
+    assert len(alone["waiting"]["bandwidths"]) == 9
+
+
+def test_without_a_machine_the_bandwidths_are_shown(files: Path) -> None:
+    page = said("analyze", files / "step.trace")
+    assert "by the bandwidth each way" in page
+    assert "100 MB/s" in page
+    assert "1 TB/s" in page
+    assert "Best candidates" not in page
+
+
+def test_several_steps_are_compared(files: Path) -> None:
+    step = by_hand()
+    save(replace(step, storages=(*step.storages[:-1], replace(step.storages[-1], nbytes=2048))), files / "other.trace")
+    page = said("analyze", files / "step.trace", files / "step.trace", files / "other.trace")
+    assert "Step 2 against the first: the same storages at the same times, 1.00 times as long" in page
+    assert "Step 3 against the first: not the same" in page
+    assert "1 more: other, 2.00 KiB each" in page
+
+
+def test_a_trace_without_accesses_says_what_is_not_available(files: Path) -> None:
+    step = replace(by_hand(), accesses=Accesses(*np.zeros((3, 0), dtype=np.int64)))
+    save(step, files / "allocations.trace")
+    page = said("analyze", files / "allocations.trace", "--machine", files / "machine.toml")
+    assert "Peak: 2.06 KiB" in page
+    assert page.count("not available") == 2
+    found = json.loads(said("analyze", files / "allocations.trace", "--json"))
+    assert (found["waiting"], found["swapping"], found["peak"]["nbytes"]) == (None, None, 2112)
+    assert (found["memory"]["used"], found["memory"]["idle"]) == (None, None)
+    text = said("explain", files / "allocations.trace", "--storage", OUT_A)
+    assert "its uses were not recorded" in text
+    assert "there at the step's peak" in text
+    assert "idle" not in text + said("explain", files / "allocations.trace", "--at-peak")
+
+
+def test_a_published_trace_brings_its_machine(tmp_path: Path) -> None:
+    kernels = [
+        {
+            "index": at,
+            "name": name,
+            "layer": "a",
+            "duration_ns": 1000,
+            "reads": reads,
+            "writes": [],
+            "workspace_bytes": 0,
+        }
+        for at, (name, reads) in enumerate((("first", [0, 1]), ("second", []), ("third", [0, 1])))
+    ]
+    tensors = [{"id": 0, "nbytes": 100, "kind": "global"}, {"id": 1, "nbytes": 300, "kind": "local"}]
+    links = [{"name": way, "src": way[0], "dst": way[1], "bytes_per_s": 10**9, "latency_ns": 0} for way in ("gs", "sg")]
+    tiers = [{"name": "g", "capacity_bytes": 500}, {"name": "s", "capacity_bytes": None}]
+    value = {"format": "tiertrace/1", "tensors": tensors, "kernels": kernels, "workload": "published"}
+    path = tmp_path / "published.json"
+    path.write_text(json.dumps(value | {"machine": {"tiers": tiers, "links": links}}))
+    page = said("analyze", path)
+    assert "published: 3 ticks" in page
+    assert "What moving would buy on G10, published, tier s (assumed)" in page
+    assert "moving takes 300 ns + 300 ns" in said("explain", path, "--storage", 1)
+
+
+def test_explaining_a_storage(files: Path) -> None:
+    text = said("explain", files / "step.trace", "--storage", OUT_A, "--machine", files / "machine.toml")
+    assert text.splitlines() == [
+        "storage 3: activation of a, 256 B",
+        "  allocated at tick 0 (embed in a), 0 s into the step; gone by tick 4 (embed_backward in a); used at 3 ticks",
+        "  idle at the step's peak (tick 2)",
+        "  idle 400 ns between tick 1 (mm in b) and tick 3 (mm_backward in b); moving takes 138 ns + 69 ns on made up, "
+        "tier slow: fits, also when all that fit share the links",
+    ]
+    gradient = said("explain", files / "step.trace", "--storage", GRADIENT, "--machine", files / "machine.toml")
+    assert "not there at the step's peak" in gradient
+    assert (
+        "moving takes 74 ns + 37 ns on made up, tier slow: too long; it would fit from 3.01 GB/s each way" in gradient
+    )
+    assert "idle 300 ns after its last use, until it is freed by tick 2 (loss, next step)" in gradient
+    assert "cannot move" in said("explain", files / "step.trace", "--storage", SCRATCH)
+    text = said("explain", files / "step.trace", "--storage", MOMENTUM, "--bandwidth", "1GB")
+    assert "idle 1.00 us between tick 5 (sgd) and tick 5 (sgd, next step)" in text
+    text = said("explain", files / "step.trace", "--storage", OUT_B)
+    assert "idle 200 ns after its last use" in text
+    assert "never idle between two uses" in text
+
+
+def test_explaining_a_module_and_the_peak(files: Path) -> None:
+    machine = ("--machine", files / "machine.toml")
+    lines = said("explain", files / "step.trace", "--module", "b", *machine).splitlines()
+    assert lines[0] == "b: 4 storages, 896 B in all; of the step's peak 768 B of 2.06 KiB"
+    assert [line.split(":")[0].strip() for line in lines[1:5]] == [f"storage {at}" for at in (4, 1, 2, 5)]
+    assert "idle 1.00 us from tick 6 to 11: fits" in lines[3]
+    assert "idle 100 ns from tick 4 to 5: too short" in lines[4]
+    assert said("explain", files / "step.trace", "--module", "net.*", *machine).startswith("net.*: 6 storages")
+    lines = said("explain", files / "step.trace", "--at-peak", *machine).splitlines()
+    assert lines[0] == "the step's peak: 2.06 KiB of live tensors at tick 2 (loss), 300 ns into the step"
+    assert lines[2] == "  in use at that tick: 1.50 KiB; idle: 576 B"
+    # Momentum and weight A are away in tick 2; A and weight B could only come and go within it.
+    assert "192 B could be away then" in lines[3]
+
+
+def plan_for(trace: Trace, budget_bytes: int) -> Plan:
+    """Weight A leaves after tick 0, written in tick 1, and starts back in tick 3; the momentum stays."""
+    stays = [Stay(at, 0, row.nbytes, "fast", row.birth, row.birth, row.death) for at, row in enumerate(trace.storages)]
+    stays[WEIGHT_A : WEIGHT_A + 1] = [
+        Stay(WEIGHT_A, 0, 64, "fast", 3, 5, 8),
+        Stay(WEIGHT_A, 0, 64, "slow", 1, 2, 5),
+    ]
+    return Plan("by hand", PlanStatus.FEASIBLE, trace.signature(), budget_bytes, 1050, 1050, 0, tuple(stays))
+
+
+def test_explaining_a_plan_and_a_timeline(files: Path) -> None:
+    trace = by_hand()
+    save(plan_for(trace, 24_576), files / "step.plan")
+    spans = (
+        Span("fast->slow", SpanKind.EVICT, 100, 142, 1, WEIGHT_A, 64),
+        Span("compute", SpanKind.STALL_LATE, 1000, 1007, 5),
+        Span("slow->fast", SpanKind.FETCH, 1005, 1026, 3, WEIGHT_A, 64),
+    )
+    save(Timeline("by hand", Origin.SIMULATED, 1100, spans, ()), files / "step.timeline")
+    options = ("--plan", files / "step.plan", "--timeline", files / "step.timeline")
+    lines = said("explain", files / "step.trace", "--storage", WEIGHT_A, *options).splitlines()
+    plan = "plan (by hand, feasible, budget 24.0 KiB)"
+    comes = "starts back at tick 3 and is there from tick 5"
+    assert lines[-5:] == [
+        f"  {plan}: leaves by tick 2, written to slow from tick 1 to 2; {comes}",
+        # A page of 4 KiB each: in tick 2 weight B, the momentum, A, B and scratch, and weight A besides, are 24 KiB.
+        "  it could stay within the budget, with all else as planned",
+        "  timeline (by hand, simulated): 64 B over fast->slow in 42 ns, from 100 ns into the step on",
+        "  timeline (by hand, simulated): 64 B over slow->fast in 21 ns, from 1.00 us into the step on",
+        "  timeline (by hand, simulated): compute waits 7 ns for a prefetch under way at tick 5, which uses it",
+    ]
+    momentum = said("explain", files / "step.trace", "--storage", MOMENTUM, *options)
+    assert f"{plan}: on fast throughout" in momentum
+    assert "while it is idle, live tensors reach 24.0 KiB, which the budget holds: nothing has to leave" in momentum
+    assert "it does not move" in momentum
+    save(plan_for(trace, 20_480), files / "tight.plan")
+    tight = said("explain", files / "step.trace", "--storage", WEIGHT_A, "--plan", files / "tight.plan")
+    assert "it would need 4.00 KiB more fast memory: a budget of 24.0 KiB" in tight
+    momentum = said("explain", files / "step.trace", "--storage", MOMENTUM, "--plan", files / "tight.plan")
+    assert "live tensors reach 24.0 KiB: the plan makes room by moving others" in momentum
+    assert "planned away from tick 2 to 3" in said(
+        "explain", files / "step.trace", "--module", "a", "--plan", files / "tight.plan"
+    )
+
+
+def with_header(data: bytes, change: dict[str, object]) -> bytes:
+    """A file whose header claims something else, with the right checksum."""
+    _, version, length, _ = struct.unpack_from("<8sIII", data)
+    header = json.loads(data[20 : 20 + length]) | change
+    text = json.dumps(header).encode()
+    rest = text + data[20 + length :]
+    checksum = zlib.crc32(rest, zlib.crc32(struct.pack("<II", version, len(text))))
+    return struct.pack("<8sIII", b"ebbtide\n", version, len(text), checksum) + rest
+
+
+def bad_files() -> dict[str, bytes]:
+    trace, good = by_hand(), encode(by_hand())
+    columns = {"rows": 2**40, "columns": ["storage", "tick", "mode"]}
+    header = json.loads(good[20 : 20 + struct.unpack_from("<I", good, 12)[0]])
+    forever = (*trace.storages[:-1], replace(trace.storages[-1], death=2**60))
+    hoard = (*trace.storages[:-1], replace(trace.storages[-1], nbytes=2**61))
+    old, nothing = Storage(1, StorageKind.OTHER, 0, 2**20), Accesses(*np.zeros((3, 0), dtype=np.int64))
+    late = Trace("late", Origin.ASSUMED, (Tick(2**50),), (old,), nothing)
+    return {
+        "empty": b"",
+        "text": b"import torch\n",
+        "truncated": good[:-7],
+        "only its prefix": good[:20],
+        "damaged": good[:60] + bytes([good[60] ^ 1]) + good[61:],
+        "JSON of another kind": b'{"format": "something"}',
+        "JSON that does not end": b'{"format": "tiertrace/1", "tensors": [',
+        "nested": b'{"format":' + b"[" * 100_000,
+        "a plan": encode(plan_for(trace, 1)),
+        "claims more rows than there could be": with_header(good, {"tables": header["tables"] | {"accesses": columns}}),
+        "claims text that is not there": with_header(good, {"strings": []}),
+        "lives for ever": encode(replace(trace, storages=forever)),
+        "more bytes than there are": encode(replace(trace, storages=hoard)),
+        "longer than time": encode(late),
+    }
+
+
+@pytest.mark.parametrize("name", list(bad_files()))
+def test_bad_traces_are_refused(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.trace"
+    path.write_bytes(bad_files()[name])
+    for command in (("analyze", path), ("analyze", path, "--json"), ("explain", path, "--at-peak")):
+        error = refused(*command)
+        assert isinstance(error, FileFormatError)
+        assert error.exit_code == 2
+        assert str(path) in str(error)
+        assert len(str(error)) < 500
+
+
+def test_what_cannot_be_meant_is_refused(files: Path) -> None:
+    trace, other = files / "step.trace", files / "other.plan"
+    save(replace(plan_for(by_hand(), 1), signature="another step"), other)
+    (files / "broken.toml").write_text("tiers = [")
+    explain = ("explain", trace, "--storage", 0)
+    for arguments, words in {
+        ("analyze", files / "none.trace"): "cannot be read",
+        ("analyze", trace, files / "none.trace"): "none.trace",
+        ("analyze", trace, "--machine", files / "broken.toml"): "not TOML",
+        ("analyze", trace, "--machine", files / "none.toml"): "none.toml",
+        ("analyze", trace, "--machine", files / "machine.toml", "--tier", "tape"): "its tiers: fast, slow",
+        ("analyze", trace, "--tier", "tape"): "--machine FILE",
+        ("analyze", trace, "--bandwidth", "fast"): "not a size",
+        ("analyze", trace, "--bandwidth", "0"): "above 0",
+        ("analyze", trace, "--bandwidth", "1GB", "--tier", "slow"): "not both",
+        (*explain[:3], 7): "the trace has 7",
+        (*explain[:3], -1): "no storage -1",
+        ("explain", trace, "--module", "aa"): "there are a",
+        ("explain", trace, "--module", ""): "no storage belongs",
+        (*explain, "--plan", other): "another step",
+        (*explain, "--plan", trace): "not a plan",
+        (*explain, "--plan", files / "none.plan"): "none.plan",
+        (*explain, "--timeline", files / "none.timeline"): "none.timeline",
+    }.items():
+        assert words in str(refused(*arguments)), arguments
+    for arguments in (
+        ("explain", trace),
+        ("explain", trace, "--at-peak", "--storage", 0),
+        ("analyze",),
+        ("analyze", files),
+    ):
+        assert call(*arguments).exit_code == 2
+
+
+def test_hostile_names_are_shown_as_text(files: Path) -> None:
+    hostile = "net.\x1b[31m[bold]\r\n<b>"
+    trace = by_hand()
+    ticks = tuple(replace(row, module=hostile, operator=hostile) for row in trace.ticks)
+    storages = tuple(replace(row, module=hostile) for row in trace.storages)
+    save(replace(trace, name=hostile, ticks=ticks, storages=storages), files / "hostile.trace")
+    shown = [
+        said("analyze", files / "hostile.trace", "--machine", files / "machine.toml"),
+        said("explain", files / "hostile.trace", "--at-peak"),
+    ]
+    for text in shown:
+        assert "[bold]" in text
+        assert "<b>" in text
+        assert not {"\x1b", "\r"} & set(text)
+
+
+@pytest.mark.starts
+def test_help_loads_nothing_slow() -> None:
+    program = (
+        "import sys; from ebbtide.cli import cli\n"
+        "for name in ('analyze', 'explain'):\n    cli([name, '--help'], standalone_mode=False)\n"
+        "assert not {'torch', 'numpy', 'rich'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+
+
+@pytest.mark.starts
+def test_the_commands_start_without_torch_and_exit_with_the_errors_status(files: Path) -> None:
+    program = (
+        "import sys; from ebbtide.cli import main\ntry:\n    main()\nfinally:\n    assert 'torch' not in sys.modules"
+    )
+    for arguments, status in ((("--at-peak",), 0), (("--storage", "99"), 2)):
+        command = [sys.executable, "-c", program, "explain", str(files / "step.trace"), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, "Traceback" in done.stderr) == (status, False)
+        assert done.stderr.startswith("ebbtide: error: there is no storage 99") == bool(status)

@@ -1,0 +1,236 @@
+"""The command where it needs no native code, and how it runs a script: faithfully, in this process."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from click.testing import CliRunner
+
+import ebbtide
+from ebbtide.cli import cli
+from ebbtide.errors import InfeasibleBudgetError, SettingError
+from ebbtide.policies import planner_from
+from tests.ir.test_report_format import REPORT
+
+pytestmark = pytest.mark.starts
+
+DISABLED = {"EBBTIDE_DISABLE": "1"}
+
+
+def run(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    import os
+
+    inherited = {name: text for name, text in os.environ.items() if not name.startswith("EBBTIDE_")}
+    command = [sys.executable, "-m", "ebbtide", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=inherited | environment, check=False)
+
+
+def script(folder: Path, text: str, name: str = "train.py") -> str:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(dedent(text))
+    return str(path)
+
+
+def test_the_version_is_the_packages() -> None:
+    done = run("--version")
+    assert (done.returncode, done.stdout) == (0, f"ebbtide {ebbtide.__version__}\n")
+
+
+def test_help_names_every_option() -> None:
+    assert run("--help").returncode == 0
+    text = run("run", "--help").stdout
+    for option in ("--fast", "--spill", "--report", "--quiet", "-m MODULE"):
+        assert option in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "complaint"),
+    [
+        (["run", "--fast", "lots", "x.py"], {}, "'lots' is not a budget"),
+        (["run", "--fast", "1GiB", "missing.py"], {}, "cannot open missing.py: No such file"),
+        (["run", "--fast", "1GiB", "-m", "missing_module"], {}, "no module named missing_module"),
+        (["run", "--fast", "1GiB", "-m", "missing_package.inner"], {}, "no module named missing_package"),
+        (["run", "--fast", "1GiB", "-m"], {}, "-m needs the name of a module"),
+        (["run", "--fast", "1GiB", "-m", "json"], {}, "a package without __main__"),
+        (["run", "--fast", "1GiB"], {}, "Missing argument"),
+        (["run", "--speed", "1", "x.py"], {}, "No such option"),
+        (["run", "x.py"], {"EBBTIDE_IO_THREADS": "many"}, "EBBTIDE_IO_THREADS='many' is not understood"),
+    ],
+)
+def test_what_cannot_be_done_is_one_clear_error(
+    arguments: list[str], environment: dict[str, str], complaint: str, tmp_path: Path
+) -> None:
+    done = run(*arguments, cwd=tmp_path, **environment)
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_run_without_a_size_says_what_it_took(tmp_path: Path) -> None:
+    done = run("run", script(tmp_path, "print('ran')"))
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert "no size was named, so this process takes" in done.stderr
+
+
+def test_a_report_that_cannot_be_written_is_told_before_the_run(tmp_path: Path) -> None:
+    train = script(tmp_path, "print('ran')")
+    done = run("run", "--fast", "8GiB", "--report", str(tmp_path / "missing/out.json"), train, **DISABLED)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "report cannot be written" in done.stderr
+
+
+def test_a_spill_directory_in_ram_is_told_before_torch_is_loaded(tmp_path: Path) -> None:
+    if not Path("/dev/shm").is_mount():
+        pytest.skip("no /dev/shm here")
+    done = run("run", "--fast", "8GiB", "--spill", "/dev/shm", script(tmp_path, "print('ran')"))
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "lies in RAM" in done.stderr
+
+
+SEEN = """
+    import json, os, sys
+    import beside
+    print(json.dumps({
+        "argv": sys.argv, "name": __name__, "file": __file__, "spec": getattr(__spec__, "name", None),
+        "path": sys.path[0], "main": sys.modules["__main__"].__dict__ is globals(), "package": __package__,
+        "beside": beside.__file__, "doc": __doc__, "keys": sorted(k for k in globals() if k.startswith("__")),
+    }))
+"""
+
+
+@pytest.mark.parametrize("arguments", [["--lr", "1", "-m", "x", "--fast", "2"], ["--", "--help", "-h"], []])
+def test_a_script_sees_what_python_would_show_it(tmp_path: Path, arguments: list[str]) -> None:
+    path = script(tmp_path / "project", SEEN)
+    script(tmp_path / "project", "", "beside.py")
+    (tmp_path / "linked.py").symlink_to(path)
+    for name in (path, "project/train.py", "linked.py"):
+        ours = run("run", "--fast", "1GiB", "--quiet", name, *arguments, cwd=tmp_path, **DISABLED)
+        plain = subprocess.run(
+            [sys.executable, name, *arguments], capture_output=True, text=True, cwd=tmp_path, check=True
+        )
+        assert ours.returncode == 0, ours.stderr
+        seen, expected = json.loads(ours.stdout), json.loads(plain.stdout)
+        assert seen == expected
+
+
+@pytest.mark.parametrize("module", ["project.train", "project"])
+@pytest.mark.parametrize("spelling", [["-m"], []])
+def test_a_module_sees_what_python_would_show_it(tmp_path: Path, module: str, spelling: list[str]) -> None:
+    script(tmp_path / "project", SEEN)
+    script(tmp_path / "project", SEEN, "__main__.py")
+    script(tmp_path / "project", "", "__init__.py")
+    script(tmp_path, "", "beside.py")
+    command = [*spelling, module] if spelling else [f"-m{module}"]
+    ours = run("run", "--fast", "1GiB", *command, "--steps", "3", cwd=tmp_path, **DISABLED)
+    plain = subprocess.run(
+        [sys.executable, *command, "--steps", "3"], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert ours.returncode == 0, ours.stderr
+    assert json.loads(ours.stdout) == json.loads(plain.stdout)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ("pass", 0, ""),
+        ("import sys; sys.exit()", 0, ""),
+        ("import sys; sys.exit(7)", 7, ""),
+        ("import sys; sys.exit('no data')", 1, "no data"),
+        ("raise SystemExit(True)", 1, ""),
+        ("raise KeyError('x')", 1, "KeyError: 'x'"),
+        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
+        ("def broken(:", 1, "SyntaxError"),
+    ],
+)
+def test_the_exit_status_is_the_scripts(tmp_path: Path, body: str, status: int, message: str) -> None:
+    done = run("run", "--fast", "1GiB", "--quiet", script(tmp_path, body), **DISABLED)
+    assert done.returncode == status
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize("body", ["def f():\n    return 1 / 0\n\nf()\n", "x = (\n", "import missing_here\n"])
+def test_a_traceback_is_what_python_would_print(tmp_path: Path, body: str) -> None:
+    path = script(tmp_path, body)
+    ours = run("run", "--fast", "1GiB", "--quiet", path, **DISABLED)
+    plain = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
+    shown = [line for line in ours.stderr.splitlines() if not line.startswith("ebbtide: ")]
+    assert shown == plain.stderr.splitlines()
+
+
+def test_the_scripts_own_excepthook_is_asked(tmp_path: Path) -> None:
+    body = "import sys\nsys.excepthook = lambda kind, error, trace: print('hooked', kind.__name__)\nraise ValueError\n"
+    done = run("run", "--fast", "1GiB", script(tmp_path, body), **DISABLED)
+    assert (done.returncode, done.stdout) == (1, "hooked ValueError\n")
+
+
+def test_multiprocessing_spawn_finds_the_scripts_functions(tmp_path: Path) -> None:
+    body = """
+        import multiprocessing
+
+        def double(x):
+            return 2 * x
+
+        if __name__ == "__main__":
+            with multiprocessing.get_context("spawn").Pool(2) as pool:
+                print(pool.map(double, [1, 2, 3]))
+    """
+    path = script(tmp_path, body)
+    for command in ([path], ["-m", "train"]):
+        done = run("run", "--fast", "1GiB", *command, cwd=tmp_path, **DISABLED)
+        assert (done.returncode, done.stdout) == (0, "[2, 4, 6]\n"), done.stderr
+
+
+def test_switched_off_it_says_so_once_and_reports_nothing_measured(tmp_path: Path) -> None:
+    path, out = script(tmp_path, "import sys; print('torch' in sys.modules)"), tmp_path / "out.json"
+    done = run("run", "--fast", "25%", "--report", str(out), path, **DISABLED)
+    assert (done.returncode, done.stdout) == (0, "False\n")
+    assert done.stderr.count("EBBTIDE_DISABLE") == 1
+    assert json.loads(out.read_text())["policy"] == "disabled"
+    assert json.loads(out.read_text())["steps"] == []
+
+
+def test_a_forked_child_that_leaves_through_the_script_writes_nothing(tmp_path: Path) -> None:
+    body = "import os, sys\nif os.fork() == 0:\n    sys.exit(5)\nprint(os.waitstatus_to_exitcode(os.wait()[1]))\n"
+    done = run("run", "--fast", "25%", script(tmp_path, body), **DISABLED)
+    assert (done.returncode, done.stdout) == (0, "5\n")
+    assert done.stderr.count("Ebbtide was disabled") == 1
+
+
+def test_a_report_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    REPORT.write(path)
+    assert "within budget, 2 steps" in run("report", str(path)).stdout
+    path.write_text("{}")
+    done = run("report", str(path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "not a report that this Ebbtide reads" in done.stderr
+
+
+def test_a_budget_after_the_script_says_where_it_went(tmp_path: Path) -> None:
+    train = script(tmp_path, "raise SystemExit('it ran')")
+    for options in (["--fast", "50%"], ["--lr", "1", "--fast=50%"]):
+        done = CliRunner(env={"EBBTIDE_FAST": None, "EBBTIDE_DISABLE": None}).invoke(cli, ["run", train, *options])
+        assert done.exit_code == 2
+        assert f"stands after {train} and so went to it" in done.output
+        assert "it ran" not in done.output
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no plan"])
+def test_a_plan_that_cannot_be_used_is_named_once(content: bytes | None, tmp_path: Path) -> None:
+    plan = tmp_path / "step.plan"
+    if content is not None:
+        plan.write_bytes(content)
+    with pytest.raises(SettingError) as caught:
+        planner_from(plan)
+    assert str(caught.value).count(str(plan)) == 1
+    assert "Errno" not in str(caught.value)
+
+
+def test_the_smallest_budget_is_a_size_that_can_be_typed() -> None:
+    text = str(InfeasibleBudgetError(75_497_473, "aten::mm", 3, 1000))
+    assert "The smallest budget that can work is 72.0 MiB: use --fast 73MiB or more." in text
+    assert "use --fast 12KiB" in str(InfeasibleBudgetError(12_288, "aten::mm", 3, 1000))

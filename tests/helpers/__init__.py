@@ -1,0 +1,1 @@
+"""What tests share: running children and commands, a zoo of models, and builders of data (``make_*``)."""

@@ -1,0 +1,73 @@
+"""Run ``ebbtide`` and plain Python as a user would, in child processes, and watch their memory from outside."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.helpers.paths import SCRIPTS
+
+EBBTIDE = str(Path(sys.executable).with_name("ebbtide"))
+TRAIN_MLP = str(SCRIPTS / "train_mlp.py")
+HUNG_AFTER_S = 240
+POLL_S = 0.005
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment, with no ``EBBTIDE_...`` variables but ``extra``."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("EBBTIDE_")} | dict(extra or {})
+
+
+def run(
+    *command: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run to the end, whatever the exit code; both streams are captured as text."""
+    return subprocess.run(
+        command, env=environment(env), cwd=cwd, capture_output=True, text=True, timeout=HUNG_AFTER_S, check=False
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A finished command. ``peak_bytes`` is the largest VmHWM that any of its processes was seen with."""
+
+    exit_code: int
+    output: str
+    peak_bytes: int
+
+
+def _high_water_bytes(pid: int) -> int:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024 if "VmHWM:" in status else 0
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def watch(command: Sequence[str], env: Mapping[str, str] | None = None) -> Watched:
+    """Run to the end, reading the high-water mark of the process and its children from /proc all the while.
+
+    The mark only grows, so what lies between two readings is not lost; only what comes after the last one is.
+    """
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(command, env=environment(env), stdout=output, stderr=subprocess.STDOUT)
+        peak_bytes = 0
+        while True:
+            peak_bytes = max(peak_bytes, *(_high_water_bytes(pid) for pid in (process.pid, *_children(process.pid))))
+            try:
+                exit_code = process.wait(POLL_S)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        output.seek(0)
+        return Watched(exit_code, output.read(), peak_bytes)

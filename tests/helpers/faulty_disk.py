@@ -1,0 +1,22 @@
+"""Compiles ``faulty_disk.cpp``, and names what a process's environment must hold for its disk to fail as it is told."""
+
+import os
+import subprocess
+from pathlib import Path
+
+SOURCE = Path(__file__).with_suffix(".cpp")
+
+
+def build(folder: Path) -> Path:
+    """The library, compiled into ``folder`` unless it is there."""
+    library = folder / "faulty_disk.so"
+    if not library.exists():
+        compiler = os.environ.get("CXX", "g++").split()
+        options = ("-std=c++20", "-O2", "-shared", "-fPIC", "-o", str(library))
+        subprocess.run([*compiler, str(SOURCE), *options], check=True)
+    return library
+
+
+def environment(library: Path, *rules: str) -> dict[str, str]:
+    """For rules "call:after:count:fault", as the source explains them."""
+    return {"LD_PRELOAD": str(library), "FAULTY_DISK": " ".join(rules), "EBBTIDE_CHECKSUM": "1"}

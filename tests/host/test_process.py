@@ -1,0 +1,87 @@
+"""What the kernel says about this process and its container, the latter on files laid out as the kernel does."""
+
+from pathlib import Path
+
+import pytest
+
+from ebbtide.host import process
+
+GIB = 1 << 30
+MIB = 1 << 20
+
+
+def test_this_process_holds_something_and_peaked_no_lower() -> None:
+    block = bytearray(64 * MIB)
+    block[::4096] = b"x" * len(block[::4096])
+    held = process.resident_bytes()
+    assert held >= 64 * MIB
+    assert process.peak_resident_bytes() >= held
+    del block
+
+
+def test_the_peak_can_start_again() -> None:
+    block = bytearray(256 * MIB)
+    block[::4096] = b"x" * len(block[::4096])
+    before = process.peak_resident_bytes()
+    del block
+    if not process.reset_peak():
+        pytest.skip("this kernel does not let VmHWM be reset")
+    assert process.peak_resident_bytes() < before - 128 * MIB
+
+
+def layout(root: Path, cgroup: str, mounts: list[str], limits: dict[str, str], memory_kib: int = 16 * MIB) -> Path:
+    proc = root / "proc"
+    (proc / "self").mkdir(parents=True)
+    (proc / "meminfo").write_text(f"MemTotal:       {memory_kib} kB\nMemFree:  1 kB\n")
+    (proc / "self/cgroup").write_text(cgroup)
+    (proc / "self/mountinfo").write_text("".join(f"{line}\n" for line in mounts))
+    for name, text in limits.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return proc
+
+
+def test_without_a_cgroup_limit_the_machine_is_the_limit(tmp_path: Path) -> None:
+    mount = f"30 1 0:26 / {tmp_path}/cg rw - cgroup2 cgroup rw"
+    proc = layout(tmp_path, "0::/job\n", [mount], {"cg/job/memory.max": "max\n"})
+    assert process.memory_limit(proc) == process.MemoryLimit(16 * GIB, "this machine")
+
+
+@pytest.mark.parametrize("limited", ["cg/memory.max", "cg/a/memory.max", "cg/a/b/memory.max", "cg/a/memory.high"])
+def test_the_lowest_limit_of_all_groups_above_counts(tmp_path: Path, limited: str) -> None:
+    mount = f"30 1 0:26 / {tmp_path}/cg rw,nosuid shared:4 - cgroup2 cgroup rw"
+    limits = {"cg/a/b/memory.max": f"{9 * GIB}\n", limited: f"{6 * GIB}\n"}
+    proc = layout(tmp_path, "0::/a/b\n", [mount], limits)
+    assert process.memory_limit(proc) == process.MemoryLimit(6 * GIB, "this container")
+
+
+def test_a_v1_memory_controller_is_read_and_its_unlimited_is_none(tmp_path: Path) -> None:
+    mounts = [
+        f"31 1 0:27 / {tmp_path}/cpu rw - cgroup cgroup rw,cpu",
+        f"32 1 0:28 / {tmp_path}/memory rw - cgroup cgroup rw,memory",
+        f"33 1 0:29 / {tmp_path}/unified rw - cgroup2 cgroup2 rw",
+    ]
+    limits = {
+        "memory/memory.limit_in_bytes": "9223372036854771712\n",
+        "memory/job/memory.limit_in_bytes": f"{3 * GIB}\n",
+        "cpu/job/memory.limit_in_bytes": "1\n",
+    }
+    proc = layout(tmp_path, "8:cpu:/job\n4:memory:/job\n0::/\n", mounts, limits)
+    assert process.memory_limit(proc) == process.MemoryLimit(3 * GIB, "this container")
+
+
+def test_a_mount_that_shows_only_the_containers_own_group_is_understood(tmp_path: Path) -> None:
+    mount = f"30 1 0:26 /docker/abc {tmp_path}/cg ro - cgroup2 cgroup rw"
+    proc = layout(tmp_path, "0::/docker/abc\n", [mount], {"cg/memory.max": f"{2 * GIB}\n"})
+    assert process.memory_limit(proc).nbytes == 2 * GIB
+
+
+def test_a_group_outside_the_namespace_leads_nowhere_else(tmp_path: Path) -> None:
+    mount = f"30 1 0:26 / {tmp_path}/cg rw - cgroup2 cgroup rw"
+    limits = {"cg/memory.max": f"{4 * GIB}\n", "other/memory.max": "1\n"}
+    proc = layout(tmp_path, "0::/../other\n", [mount], limits)
+    assert process.memory_limit(proc).nbytes == 4 * GIB
+
+
+def test_the_real_files_are_understood() -> None:
+    assert process.memory_limit().nbytes > 64 * MIB

@@ -1,0 +1,224 @@
+"""The report's JSON: exactly the documented fields, the same after a round trip, and refused when it is not one."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ebbtide.errors import ReportError
+from ebbtide.ir.run_report import (
+    FORMAT,
+    KINDS,
+    VERSION,
+    OutsideStorage,
+    PlanReport,
+    RunReport,
+    Stall,
+    StepMode,
+    StepReport,
+    Traffic,
+)
+from ebbtide.report.summary import render_summary
+from tests.helpers.paths import ROOT
+
+STEP = StepReport(
+    wall_s=2.0,
+    cpu_s=3.5,
+    stall_s=Stall(room=0.1, late_prefetch=0.0, demand_fetch=0.3),
+    evicted_bytes=Traffic.of((10 << 20, 20 << 20, 30 << 20, 40 << 20, 0)),
+    fetched_bytes=Traffic.of((1 << 20, 0, 0, 0, 0)),
+    written_bytes=Traffic.of((0, 20 << 20, 0, 0, 0)),
+    minor_faults=17,
+    mode=StepMode.DEMAND,
+)
+REPORT = RunReport(
+    format=FORMAT,
+    version=VERSION,
+    policy="demand",
+    fast_bytes=1 << 30,
+    arena_budget_bytes=700 << 20,
+    process_peak_bytes=1000 << 20,
+    unbounded_peak_bytes=4 << 30,
+    arena_peak_bytes=690 << 20,
+    arena_mean_bytes=600 << 20,
+    budget_violated=False,
+    trouble="",
+    adopted_bytes=300 << 20,
+    outside_bytes=5 << 20,
+    outside=(OutsideStorage("a NumPy array shares its memory", 2, 5 << 20),),
+    plan=None,
+    steps=(replace(STEP, mode=StepMode.RECORDED), STEP),
+)
+
+
+PLAN = PlanReport("ebbtide", "feasible", 690 << 20, 1.6, 1.8, 1.7, 2.5, 2)
+
+
+def test_a_plan_comes_back_whole_and_its_forecasts_are_called_forecasts() -> None:
+    planned = replace(REPORT, policy="ebbtide", plan=PLAN, steps=(STEP, replace(STEP, mode=StepMode.PLANNED)))
+    assert RunReport.from_json(planned.to_json()) == planned
+    text = render_summary(planned)
+    assert "ebbtide (feasible, one of 2): predicted 1.80 s, bound 1.70 s, unlimited 1.60 s; made in 2.50 s" in text
+    assert "2 steps (1 planned)" in text
+    assert "measured, but for the plan's forecasts" in text
+    assert "all figures measured" in render_summary(REPORT)
+
+
+def test_the_fields_are_those_that_are_documented() -> None:
+    value = json.loads(REPORT.to_json())
+    assert list(value) == [
+        "format",
+        "version",
+        "policy",
+        "fast_bytes",
+        "arena_budget_bytes",
+        "process_peak_bytes",
+        "unbounded_peak_bytes",
+        "arena_peak_bytes",
+        "arena_mean_bytes",
+        "budget_violated",
+        "trouble",
+        "adopted_bytes",
+        "outside_bytes",
+        "outside",
+        "plan",
+        "steps",
+        "left_out_steps",
+        "left_out_written_bytes",
+        "bounded_as_asked",
+        "planned_as_asked",
+        "resident_peak_bytes",
+        "resident_mean_bytes",
+        "written_bytes",
+    ]
+    step = value["steps"][1]
+    assert list(step) == [
+        "wall_s",
+        "cpu_s",
+        "stall_s",
+        "evicted_bytes",
+        "fetched_bytes",
+        "written_bytes",
+        "minor_faults",
+        "mode",
+        "inconsistent",
+    ]
+    assert list(step["stall_s"]) == ["room", "late_prefetch", "demand_fetch"]
+    assert list(step["evicted_bytes"]) == ["total", *KINDS]
+    assert step["evicted_bytes"]["total"] == 100 << 20
+    assert step["mode"] == "demand"
+
+
+def test_a_report_is_the_same_after_a_round_trip() -> None:
+    assert RunReport.from_json(REPORT.to_json()) == REPORT
+    unbounded = replace(REPORT, fast_bytes=None, arena_budget_bytes=None, steps=(), outside=(), outside_bytes=0)
+    assert RunReport.from_json(unbounded.to_json()) == unbounded
+
+
+def _set(path: str, new: object) -> Callable[[dict[str, Any]], object]:
+    def change(value: dict[str, Any]) -> None:
+        *parents, last = path.split(".")
+        holder: Any = value
+        for parent in parents:
+            holder = holder[int(parent) if parent.isdigit() else parent]
+        holder[last] = new
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (_set("version", 1), "version 1"),
+        (_set("format", "other"), "'other'"),
+        (_set("extra", 1), "does not know: 'extra'"),
+        (lambda value: value.pop("policy"), "lacks policy"),
+        (_set("steps.0.mode", "guessed"), r"report.steps\[0\].mode must be one of"),
+        (_set("steps.0.minor_faults", 1.5), "minor_faults must be a int"),
+        (_set("steps.0.wall_s", 1e301), "wall_s is out of range"),
+        (_set("steps", [3]), r"report.steps\[0\] must be a table of fields, not int"),
+        (_set("steps.0.wall_s", "2"), "wall_s must be a float"),
+        (_set("steps.0.wall_s", -1), "wall_s must be a finite number"),
+        (_set("steps.0.evicted_bytes.total", 1), "the kinds add up to"),
+        (_set("steps", {}), "steps must be a list"),
+        (_set("budget_violated", 0), "budget_violated must be a bool"),
+        (_set("arena_peak_bytes", None), "arena_peak_bytes must be a int"),
+        (_set("outside_bytes", 1), "outside_bytes is not the sum"),
+    ],
+)
+def test_what_is_not_a_report_is_refused(change: Callable[[dict[str, Any]], object], complaint: str) -> None:
+    value = json.loads(REPORT.to_json())
+    change(value)
+    with pytest.raises(ReportError, match=complaint):
+        RunReport.from_json(json.dumps(value))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", "{}"])
+def test_other_text_is_refused(text: str) -> None:
+    with pytest.raises(ReportError):
+        RunReport.from_json(text)
+
+
+def test_a_file_is_written_whole(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    path.write_text("old")
+    REPORT.write(path)
+    assert RunReport.from_json(path.read_text()) == REPORT
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_summary_says_what_a_person_wants_to_know() -> None:
+    text = render_summary(REPORT)
+    assert "within budget, 2 steps (1 recorded), median 2.00 s a step" in text
+    assert "0.98 GiB of 1.00 GiB" in text
+    assert "690 MiB of 700 MiB, mean 600 MiB" in text
+    assert "out  100 MiB (written 20.0 MiB)   in 1.00 MiB" in text
+    assert "400 ms a step (20.0 % of its time): room 100 ms, late prefetch 0 s, demand fetch 300 ms" in text
+    assert "40.0 MiB to the spill file" in text
+    assert "2 of 5.00 MiB: a NumPy array shares its memory" in text
+
+
+def test_no_limit_stands_beside_a_figure_that_it_does_not_bound() -> None:
+    text = render_summary(replace(REPORT, fast_bytes=None))
+    assert "process peak       0.98 GiB, of which only the tensors are bounded" in text
+    above = replace(REPORT, process_peak_bytes=(1 << 30) + (10 << 20))
+    assert "1.01 GiB of 1.00 GiB, within the 2 % tolerated" in render_summary(above)
+    assert "tolerated" not in render_summary(replace(above, budget_violated=True))
+
+
+def test_the_summary_puts_trouble_first() -> None:
+    text = render_summary(replace(REPORT, budget_violated=True, trouble="the watchdog went over budget"))
+    assert "OVER BUDGET" in text.splitlines()[0]
+    assert "the watchdog went over budget" in text.splitlines()[1]
+    none = replace(REPORT, fast_bytes=None, arena_budget_bytes=None)
+    assert "NO BUDGET" in render_summary(none)
+    assert "NOT BOUNDED as asked" in render_summary(replace(none, bounded_as_asked=False))
+
+
+def test_where_no_step_was_seen_a_budget_is_said_to_be_kept_only_where_it_was() -> None:
+    kept = replace(REPORT, steps=())
+    assert "those that it starts are not bounded" in render_summary(kept)
+    for other in (replace(kept, budget_violated=True), replace(kept, bounded_as_asked=False)):
+        assert "none was seen, so nothing was planned\n" in render_summary(other) + "\n"
+
+
+def test_a_report_without_what_lay_under_live_storages_is_read() -> None:
+    value = json.loads(replace(REPORT, resident_peak_bytes=3 << 20, resident_mean_bytes=2 << 20).to_json())
+    assert "live in memory     peak 3.00 MiB, mean 2.00 MiB" in render_summary(RunReport.from_json(json.dumps(value)))
+    del value["resident_peak_bytes"], value["resident_mean_bytes"]
+    old = RunReport.from_json(json.dumps(value))
+    assert (old.resident_peak_bytes, old.resident_mean_bytes) == (None, None)
+    assert "live in memory" not in render_summary(old)
+
+
+def test_every_field_is_in_the_documentation() -> None:
+    text = (ROOT / "docs" / "format.md").read_text()
+    section = text[text.index(f"## Reports of runs, version {VERSION}") :]
+    documented = [set(re.findall("`([a-z_]+)`", row)) for row in section.splitlines() if row.startswith("| ")]
+    of_run, of_step = documented[1:]
+    assert of_run == {field.name for field in fields(RunReport)}
+    assert of_step - {"steps"} == {field.name for field in fields(StepReport)}

@@ -1,0 +1,209 @@
+"""The documented machines say where each figure is from; hostile files are refused; the commands on simulations."""
+
+import json
+import re
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ebbtide.cli import cli
+from ebbtide.errors import FileFormatError, SettingError
+from ebbtide.ir.files import load, save
+from ebbtide.ir.machine import InPlace, Machine
+from ebbtide.ir.timeline import Timeline
+from ebbtide.machines import find_machine, names, text_of
+from tests.helpers.make_steps import network
+
+FIGURE = re.compile(r"^(\w+) = ([\d._]+|true|false)(.*)$")
+NO_SOURCE = {"version", "array", "page_bytes"}
+
+
+def test_the_machines_are_these() -> None:
+    assert names() == ["dram-cxl", "dram-optane", "g10", "h200", "npu-flash"]
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_documented_machine_reads_back_and_prices_everything(name: str) -> None:
+    machine = find_machine(name)
+    assert Machine.from_toml(machine.to_toml()) == machine
+    assert machine.cost.rest_usd is not None
+    for tier in machine.tiers:
+        assert None not in (tier.usd_per_gb, tier.static_mw_per_gb, tier.read_pj_per_bit, tier.write_pj_per_bit)
+        assert tier.capacity_bytes is not None
+    fast = machine.tiers[0].name
+    assert all(machine.link(fast, tier.name) and machine.link(tier.name, fast) for tier in machine.tiers[1:])
+    assert any(tier.in_place is InPlace.ALL for tier in machine.tiers[1:]) == name.startswith("dram")
+
+
+@pytest.mark.parametrize("name", names())
+def test_each_figure_has_its_source_or_is_assumed_with_a_range(name: str) -> None:
+    for line in text_of(name).splitlines():
+        figure = FIGURE.match(line)
+        if figure is None or figure[1] in NO_SOURCE:
+            continue
+        comment = figure[3].partition("#")[2].strip()
+        assert comment, line
+        if "assumed" in comment:
+            assert re.search(r"\d.* to .*\d", comment), line
+
+
+def test_a_machine_is_found_by_name_or_by_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(text_of("g10").replace("128 GiB", "still 128"))
+    assert find_machine(file) == find_machine("g10")
+    for unknown in ("g11", tmp_path / "nowhere.toml"):
+        with pytest.raises(SettingError, match="there are dram-cxl"):
+            find_machine(unknown)
+    for unreadable in (tmp_path, file):
+        file.write_bytes(b"\xff\xfe")
+        with pytest.raises(SettingError, match="cannot be used"):
+            find_machine(unreadable)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"compute": {"rule": "roofline"}}, "needs flops_per_s"),
+        ({"compute": {"rule": "roofline", "flops_per_s": 1}}, "bytes_per_s of dram"),
+        ({"compute": {"rule": "systolic", "array": 4}}, "needs clock_hz, buffer_bytes"),
+        ({"compute": {"rule": "guess"}}, "must be one of trace, roofline, systolic"),
+        ({"compute": {"overlap": 1.5}}, "at most 1"),
+        ({"compute": {"overlap": float("nan")}}, "finite"),
+        ({"compute": {"watts": 3}}, "does not know: 'watts'"),
+        ({"compute": 7}, "must be a table"),
+        ({"cost": {"years": 0}}, "above 0"),
+        ({"cost": {"rest_usd": float("inf")}}, "out of range|finite"),
+        ({"chunk_bytes": 0}, "chunk_bytes"),
+        ({"exclusive": 1}, "must be a bool"),
+        ({"tiers": [{"name": "dram", "in_place": "all", "usd_per_gb": -1}]}, "usd_per_gb"),
+        ({"tiers": [{"name": "dram", "in_place": "all", "read_pj_per_bit": "20"}]}, "must be a float"),
+        ({"tiers": [{"name": "dram", "in_place": "all", "write_bytes_per_s": 0}]}, "write_bytes_per_s"),
+        (
+            {"tiers": [{"name": "dram", "in_place": "all"}, {"name": "pmm", "in_place": "reads"}]},
+            "it needs bytes_per_s",
+        ),
+        ({"groups": [{"name": "bus", "bytes_per_s": 1, "sharing": "never"}]}, "fair, in_order"),
+    ],
+)
+def test_hostile_machines_are_refused(change: dict[str, Any], message: str) -> None:
+    base = {
+        "format": "ebbtide-machine",
+        "version": 1,
+        "name": "m",
+        "origin": "assumed",
+        "tiers": [{"name": "dram", "in_place": "all"}],
+    }
+    with pytest.raises(FileFormatError, match=message):
+        Machine.from_toml(_toml({**base, **change}))
+
+
+def _toml(value: dict[str, Any]) -> str:
+    def text(item: object) -> str:
+        return f"{item}" if isinstance(item, float) else json.dumps(item)
+
+    lines = [f"{key} = {text(item)}" for key, item in value.items() if not isinstance(item, dict | list)]
+    for key, item in value.items():
+        for header, table in [(f"[{key}]", item)] if isinstance(item, dict) else []:
+            lines += [header, *(f"{name} = {text(entry)}" for name, entry in table.items())]
+        for table in item if isinstance(item, list) else []:
+            lines += [f"[[{key}]]", *(f"{name} = {text(entry)}" for name, entry in table.items())]
+    tomllib.loads("\n".join(lines))
+    return "\n".join(lines)
+
+
+# ---- the commands ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trace_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    trace = network(6, 2**20, 1_000_000)
+    trace = replace(trace, ticks=tuple(replace(tick, flops=10**9) for tick in trace.ticks))
+    path = tmp_path_factory.mktemp("traces") / "step.trace"
+    save(trace, path)
+    return path
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(cli, [str(word) for word in words])
+
+
+def test_machines_lists_and_shows() -> None:
+    assert [line.split()[0] for line in run("machines").output.splitlines()] == names()
+    assert run("machines", "h200").output == text_of("h200")
+    assert isinstance(run("machines", "h300").exception, SettingError)
+
+
+def test_simulate_writes_figures_and_a_timeline(trace_file: Path, tmp_path: Path) -> None:
+    figures, line = tmp_path / "out.json", tmp_path / "out.timeline"
+    files = ("--json", figures, "--timeline", line)
+    done = run("simulate", trace_file, "--machine", "dram-optane", "--fast", "40%", "--policy", "lru", *files)
+    assert done.exit_code == 0, done.output
+    found = json.loads(figures.read_text())
+    assert (found["policy"], found["origin"], found["compute"]) == ("lru", "simulated", "assumed")
+    assert found["step_ns"] > found["resident_ns"]
+    assert sum(found["stalls_ns"].values()) == pytest.approx(found["exposed_share"] * found["step_ns"])
+    assert found["energy_j"]["all"] == pytest.approx(
+        sum(part for key, part in found["energy_j"].items() if key != "all")
+    )
+    timeline = load(line, Timeline)
+    assert timeline.step_ns == found["step_ns"]
+    assert timeline.moved_bytes() == {name: row["moved_bytes"] for name, row in found["links"].items()}
+
+
+def test_simulate_follows_a_plan(trace_file: Path, tmp_path: Path) -> None:
+    plan, figures = tmp_path / "p.plan", tmp_path / "out.json"
+    where = ("--machine", "h200", "--fast", "50%")
+    assert run("plan", trace_file, *where, "--policy", "tiertrain", "-o", plan).exit_code == 0
+    done = run("simulate", trace_file, *where, "--plan", plan, "--json", figures)
+    assert done.exit_code == 0, done.output
+    found = json.loads(figures.read_text())
+    assert found["policy"] == "tiertrain"
+    assert found["step_ns"] >= found["lower_bound_ns"]
+    both = run("simulate", trace_file, *where, "--plan", plan, "--policy", "lru")
+    assert isinstance(both.exception, SettingError)
+
+
+def test_times_of_another_kind_of_machine_are_marked_modelled(trace_file: Path, tmp_path: Path) -> None:
+    figures = tmp_path / "out.json"
+    done = run("simulate", trace_file, "--machine", "npu-flash", "--policy", "lru", "--json", figures)
+    assert "modelled" in done.output
+    assert json.loads(figures.read_text())["compute"] == "modelled"
+
+
+def test_compare_ranks_the_policies_and_says_which_cannot(trace_file: Path, tmp_path: Path) -> None:
+    figures = tmp_path / "out.json"
+    some = ("--policies", "lru,evict-all,tiertrain,resident")
+    done = run("compare", trace_file, "--machine", "h200", "--fast", "30%,100%", *some, "--json", figures)
+    assert done.exit_code == 0, done.output
+    rows = json.loads(figures.read_text())
+    assert len(rows) == 8
+    tight, roomy = rows[:4], rows[4:]
+    assert [row["policy"] for row in tight if not row["feasible"]] == ["resident"]
+    assert "infeasible" in done.output
+    assert "no plan keeps" in next(row["why_not"] for row in tight if not row["feasible"])
+    times = [row["step_ns"] for row in tight if row["feasible"]]
+    assert times == sorted(times)
+    assert all(row["step_ns"] >= row["lower_bound_ns"] for row in rows if row["feasible"])
+    assert next(row for row in roomy if row["policy"] == "resident")["gap"] == 0
+    assert isinstance(run("compare", trace_file, "--policies", "lru,mru").exception, SettingError)
+
+
+def test_sweep_finds_the_frontier_and_the_cheapest(trace_file: Path, tmp_path: Path) -> None:
+    figures = tmp_path / "out.json"
+    grid = ("--fast", "1:1,1:0", "--bandwidth", "1,2", "--policy", "lru-next-use")
+    done = run("sweep", trace_file, "--machine", "dram-optane", *grid, "--target", 1.0, "--json", figures)
+    assert done.exit_code == 0, done.output
+    half, half_faster, whole, _ = json.loads(figures.read_text())
+    assert half["step_ns"] > half_faster["step_ns"] > whole["step_ns"]
+    assert half["memory_usd"] < whole["memory_usd"]
+    difference = half["step_ns"] - whole["step_ns"]
+    assert half["ns_per_gb"] == pytest.approx(difference / (whole["fast_bytes"] - half["fast_bytes"]) * 1e9)
+    assert half["ns_per_gb_per_s"] == pytest.approx((half["step_ns"] - half_faster["step_ns"]) / 41)
+    assert (half["frontier"], half_faster["frontier"], whole["frontier"]) == ("", "m", "mt")
+    assert done.output.count("links x 1") == 2  # the cheapest at the resident step's time, by both prices
+    for wrong in (("--fast", "1:x"), ("--bandwidth", "0"), ("--policy", "lru,resident")):
+        assert isinstance(run("sweep", trace_file, "--machine", "h200", *wrong).exception, SettingError)

@@ -1,0 +1,69 @@
+"""Planners of other packages: found by an entry point's name, named when they are broken; and the one in the docs."""
+
+import re
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from ebbtide import planners
+from ebbtide.errors import EbbtideWarning, PlanError, SettingError
+from ebbtide.ir.machine import InPlace
+from ebbtide.ir.occupancy import arena_pages, live_bytes, needed_bytes, peak
+from ebbtide.planners import BUILT_IN, plan
+from tests.helpers.make_steps import disk, network
+from tests.helpers.paths import ROOT
+
+DISK = disk()
+IN_PLACE = replace(DISK, tiers=(DISK.tiers[0], replace(DISK.tiers[1], in_place=InPlace.ALL, bytes_per_s=10**9)))
+
+
+def registry(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> planners.Registry:
+    found = [EntryPoint(name, value, planners.GROUP) for name, value in entries]
+    monkeypatch.setattr(planners, "entry_points", lambda group: found if group == planners.GROUP else [])
+    fresh = planners.Registry()
+    monkeypatch.setattr(planners, "PLANNERS", fresh)
+    return fresh
+
+
+def test_a_planner_of_another_package_is_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = registry(monkeypatch, ("theirs", "ebbtide.planners.resident:resident"))
+    assert "theirs" in found
+    assert sorted([*BUILT_IN, "theirs"]) == list(found)
+    assert plan("theirs", network(), DISK, 10**9).planner == "resident"
+
+
+def test_a_broken_planner_of_another_package_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = registry(monkeypatch, ("broken", "no_such_module:planner"), ("number", "ebbtide.planners:GROUP"))
+    for name in ("broken", "number"):
+        with pytest.raises(SettingError, match=f"planner '{name}' of an unknown package"):
+            found[name]
+    assert found["ebbtide"] is BUILT_IN["ebbtide"]
+    twice = registry(monkeypatch, *[("twice", "ebbtide.planners.resident:resident")] * 2)
+    with pytest.raises(SettingError, match="several packages have a planner 'twice'"):
+        twice["twice"]
+    monkeypatch.setattr(planners, "PLANNERS", {"strange": lambda *_: "a plan"})
+    with pytest.raises(PlanError, match="strange returned str"):
+        plan("strange", network(), DISK, 10**9)
+
+
+def test_another_package_cannot_replace_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = registry(monkeypatch, ("ebbtide", "no_such_module:planner"))
+    with pytest.warns(EbbtideWarning, match="ours is used"):
+        assert list(found) == sorted(BUILT_IN)
+    assert found["ebbtide"] is BUILT_IN["ebbtide"]
+
+
+def test_the_planner_in_the_docs_works_and_the_table_has_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs" / "planners.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(program.splitlines()) <= 30
+    (tmp_path / "in_the_docs.py").write_text(program)
+    monkeypatch.syspath_prepend(tmp_path)
+    registry(monkeypatch, ("coldest", "in_the_docs:coldest"))
+    trace = network()
+    needed, live = peak(needed_bytes(trace, arena_pages)), peak(live_bytes(trace, arena_pages))
+    found = plan("coldest", trace, IN_PLACE, (needed + live) // 2)
+    assert any(stay.tier == "file" for stay in found.stays)
+    assert set(re.findall(r"^\| `([a-z0-9-]+)` \|", text, re.MULTILINE)) == set(BUILT_IN)

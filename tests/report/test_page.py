@@ -1,0 +1,219 @@
+"""The page without a browser: what is packed comes out again, what stalls waited for, and what the command refuses."""
+
+import base64
+import json
+import re
+import struct
+import zlib
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ebbtide.cli import cli
+from ebbtide.errors import EbbtideError, ReportError
+from ebbtide.ir.files import save
+from ebbtide.ir.timeline import SpanKind, Timeline
+from ebbtide.report.packing import pack
+from ebbtide.report.page import render_page
+from ebbtide.report.page_data import page_data
+from ebbtide.report.stalls import STALLS, Awaited, stalls_of
+from ebbtide.report.subject import Subject
+from ebbtide.units import MIB
+from tests.helpers.make_ir import MACHINE, timelines
+from tests.helpers.make_page import IMAGE, LINK, MS, SCRIPT, plan, snapshot, step, subject, timeline
+from tests.ir.test_report_format import REPORT
+
+
+def unpack(text: str) -> Any:
+    """What ``page/shared/data.js`` does."""
+    data = zlib.decompress(base64.b64decode(text))
+    n_directory, n_text = struct.unpack_from("<II", data)
+    at = 8 + n_directory + -n_directory % 8
+    document, at = data[at : at + n_text], at + n_text + -n_text % 8
+    columns = []
+    for kind, length in json.loads(data[8 : 8 + n_directory]):
+        column = np.frombuffer(data, dtype=f"<{kind}", count=length, offset=at)
+        at += column.nbytes + -column.nbytes % 8
+        columns.append(column.tolist())
+    assert at == len(data)
+
+    def revive(value: dict[str, Any]) -> Any:
+        return columns[value["$column"]] if "$column" in value else value
+
+    return json.loads(document, object_hook=revive)
+
+
+@given(
+    st.lists(st.lists(st.integers(-(2**53), 2**53))),
+    st.lists(st.lists(st.booleans())),
+    st.lists(st.floats(allow_nan=False, allow_infinity=False)),
+    st.text(),
+)
+def test_what_is_packed_comes_out_again(
+    ints: list[list[int]], flags: list[list[bool]], floats: list[float], text: str
+) -> None:
+    columns = [np.array(row, dtype=np.int64) for row in ints] + [np.array(row, dtype=bool) for row in flags]
+    value = {"text": text, "columns": columns, "floats": np.array(floats, dtype=np.float64)}
+    packed = pack(value)
+    assert unpack(packed) == {"text": text, "columns": [*ints, *flags], "floats": floats}
+    assert re.fullmatch(r"[A-Za-z0-9+/=]*", packed)
+
+
+def test_the_page_names_nothing_that_it_would_have_to_load() -> None:
+    page = render_page(subject())
+    assert len(page) < 2_500_000
+    outside_scripts = re.sub(r"<script[^>]*>.*?</script>", "", page, flags=re.DOTALL)
+    assert re.findall(r"(?:src|href)\s*=\s*(\S*)", outside_scripts) == ['"data:,">']
+    assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|https?://", page)
+    assert page.count("<script") == 3
+    for name in (SCRIPT, IMAGE, LINK):
+        assert name not in page
+
+
+def test_the_page_has_the_step_as_it_is() -> None:
+    data = unpack(pack(page_data(subject())))
+    assert data["trace"]["storages"]["nbytes"] == [4 * MIB, 8 * MIB, 2 * MIB, 16 * MIB]
+    assert [data["trace"]["strings"][name] for name in data["trace"]["storages"]["module"]][:2] == [SCRIPT, IMAGE]
+    assert data["memory"]["live"] == [mib * MIB for mib in (6, 12, 12, 28, 12, 12, 12, 12, 6, 6)]
+    assert (data["peak"]["nbytes"], data["peak"]["time_ns"]) == (28 * MIB, 3 * MS)
+    assert data["peak"]["residents"]["storage"] == [3, 1, 0]
+    # The activation waits from the end of tick 2 to tick 7: 4 ms of 8 MiB. The parameter's longest wait is as long.
+    rows = zip(*(data["intervals"][name] for name in ("storage", "after", "until", "idle_ns")), strict=True)
+    assert sorted(rows) == [
+        (0, 1, 6, 4 * MS),
+        (0, 6, 9, 2 * MS),
+        (0, 9, 11, MS),
+        (1, 1, 2, 0),
+        (1, 2, 7, 4 * MS),
+        (2, 8, 9, 0),
+    ]
+    assert data["intervals"]["storage"][0] == 1
+    assert data["budget_bytes"] == 29 * MIB
+    assert dict(data["facts"])["storages"] == "4"
+
+
+def test_a_page_of_allocations_alone_does_not_tell_what_is_used() -> None:
+    data = page_data(Subject(snapshot()))
+    assert (data["trace"]["accesses_known"], data["memory"]["used"]) == (False, None)
+    assert ("accesses", "not recorded") in data["facts"]
+    shown = page_data(Subject(step()))
+    assert (shown["trace"]["accesses_known"], len(shown["memory"]["used"])) == (True, 10)
+    scripts = (files("ebbtide.report") / "page" / "report").iterdir()
+    bodies = [re.findall(r"body: `(.*?)`", script.read_text(), re.DOTALL) for script in scripts]
+    sections = "".join(body for found in bodies for body in found)
+    assert "lies idle" in sections
+    for part in re.findall(r'<span class="uses">.*?</span>(?=\.)', sections, re.DOTALL):  # which that page takes out
+        sections = sections.replace(part, "")
+    assert "lies idle" not in sections
+
+
+def test_stalls_wait_for_the_copies_that_their_operation_needs() -> None:
+    late, room = stalls_of(timeline(), step())
+    assert (late.kind, late.start_ns, late.stop_ns, late.tick) == (SpanKind.STALL_LATE, 7 * MS, 8 * MS, 7)
+    assert late.awaited == (Awaited(1, "file->dram", 8 * MIB),)  # the parameter comes too, but tick 7 does not use it
+    assert room.awaited == (Awaited(0, "dram->file", 4 * MIB),)
+    without_trace, _ = stalls_of(timeline())
+    assert {row.storage for row in without_trace.awaited} == {0, 1}
+    spans = tuple(replace(span, storage=0) if span.kind in STALLS else span for span in timeline().spans)
+    named = replace(timeline(), spans=spans)
+    assert [row.storage for stall in stalls_of(named, step()) for row in stall.awaited] == [0, 0]
+
+
+@given(timelines())
+def test_stalls_of_any_timeline_are_as_long_as_its_stalls(found: Timeline) -> None:
+    stalls = stalls_of(found)
+    assert sum(stall.stop_ns - stall.start_ns for stall in stalls) == found.time_ns(*STALLS)
+    for stall in stalls:
+        kind = SpanKind.EVICT if stall.kind is SpanKind.STALL_ROOM else SpanKind.FETCH
+        copies = [span for span in found.spans if span.kind is kind]
+        meanwhile = [span for span in copies if span.start_ns < stall.stop_ns and span.stop_ns > stall.start_ns]
+        assert len(stall.awaited) == len(meanwhile)
+
+
+def test_parts_of_different_steps_are_refused() -> None:
+    with pytest.raises(ReportError, match="nothing to draw"):
+        Subject()
+    with pytest.raises(ReportError, match="another step"):
+        Subject(step(), replace(plan(), signature="x"))
+    spans = tuple(replace(span, storage=7) if span.storage else span for span in timeline().spans)
+    far = replace(timeline(), spans=spans)
+    with pytest.raises(ReportError, match="another step"):
+        Subject(step(), None, (far,))
+
+
+# ---- the command -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save(step(), tmp_path / "step.trace")
+    save(plan(), tmp_path / "step.plan")
+    save(timeline(), tmp_path / "step.timeline")
+    REPORT.write(tmp_path / "run.json")
+    (tmp_path / "machine.toml").write_text(MACHINE.to_toml())
+    return tmp_path
+
+
+def report(folder: Path, *arguments: str) -> Result:
+    named = ["report", *(str(folder / name) if "." in name else name for name in arguments)]
+    return CliRunner(env={"EBBTIDE_MACHINE": str(folder / "machine.toml")}).invoke(cli, named)
+
+
+def test_a_run_alone_is_printed_as_text(folder: Path) -> None:
+    done = report(folder, "run.json")
+    assert done.exit_code == 0
+    assert "process peak" in done.output
+
+
+def test_a_page_is_written_of_all_files_together(folder: Path) -> None:
+    names = ("run.json", "step.timeline", "step.plan", "step.trace")
+    done = report(folder, *names, "-o", "page.html", "--perfetto", "out.json")
+    assert done.exit_code == 0, done.output
+    page = (folder / "page.html").read_text()
+    data = unpack(re.findall(r'id="data">([^<]*)<', page)[0])
+    assert [row["origin"] for row in data["timelines"]] == ["simulated", "measured"]
+    assert data["route"]["tier"] == "cxl"
+    assert dict(data["facts"])["run"].startswith("1 steps" if len(REPORT.steps) == 1 else f"{len(REPORT.steps)} steps")
+    assert json.loads((folder / "out.json").read_text())["traceEvents"]
+
+
+def test_a_timeline_alone_has_a_page(folder: Path) -> None:
+    assert report(folder, "step.timeline", "-o", "page.html").exit_code == 0
+    assert (folder / "page.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("step.trace",), "say with -o"),
+        (("step.plan", "-o", "page.html"), "name the trace's file too"),
+        (("step.trace", "step.trace", "-o", "page.html"), "a page for each"),
+        (("run.json", "-o", "page.html"), "nothing to draw"),
+        (("step.trace", "-o", "no.where/page.html"), "No such file"),
+        (("missing.trace", "-o", "page.html"), "does not exist"),
+        (("garbage.bin", "-o", "page.html"), "garbage.bin"),
+        (("cut.trace", "-o", "page.html"), "cut.trace"),
+        (("empty.trace", "-o", "page.html"), "empty.trace"),
+        (("step.trace", "-o", "page.html", "--tier", "tape"), "tape"),
+        (("step.trace", "-o", "page.html", "--bandwidth", "1GB", "--machine", "machine.toml"), "not both"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_and_leaves_nothing(
+    folder: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    (folder / "garbage.bin").write_bytes(bytes(range(256)))
+    (folder / "cut.trace").write_bytes((folder / "step.trace").read_bytes()[:-5])
+    (folder / "empty.trace").write_bytes(b"")
+    done = report(folder, *arguments)
+    assert done.exit_code != 0
+    text = str(done.exception) if isinstance(done.exception, EbbtideError) else done.output
+    assert isinstance(done.exception, EbbtideError | SystemExit)
+    assert says in text
+    assert not list(folder.glob("*page.html*"))

@@ -1,0 +1,381 @@
+"""The page in headless Chromium: what a person sees, clicks and types. Skipped where there is no browser to drive.
+
+Chromium comes from the system (Debian: ``apt-get install chromium``), playwright from PyPI.
+"""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ebbtide.analysis.memory import peak_of
+from ebbtide.analysis.swapping import candidates_of
+from ebbtide.ir.base import Origin
+from ebbtide.ir.trace import Accesses, Storage, StorageKind, Tick, Trace
+from ebbtide.report import page as page_module
+from ebbtide.report import page_data
+from ebbtide.report.page import render_page
+from ebbtide.report.subject import Subject
+from ebbtide.units import MIB
+from tests.helpers.make_page import IMAGE, LINK, SCRIPT, snapshot, step, subject
+
+PATIENCE_MS = 60_000
+
+Show = Callable[..., Any]
+
+
+def trace_of(n_storages: int) -> Trace:
+    """Random lives, sizes, kinds and accesses; the modules are h.0 to h.9."""
+    rng = np.random.default_rng(7)
+    n_ticks = 2000
+    times = rng.integers(10**4, 10**6, n_ticks).tolist()
+    ticks = tuple(Tick(time, f"op{at % 5}", f"h.{at * 10 // n_ticks}") for at, time in enumerate(times))
+    storages, uses = [], []
+    for number in range(n_storages):
+        birth = int(rng.integers(0, n_ticks))
+        death = birth + int(rng.integers(1, n_ticks // 10))
+        kind = list(StorageKind)[1 + number % 4]
+        storages.append(Storage(int(rng.integers(1, 8 * MIB)), kind, birth, death, ticks[birth].module))
+        uses += [(number, tick, 1 + tick % 3) for tick in np.unique(rng.integers(birth, death, 5)).tolist()]
+    return Trace(f"{n_storages} storages", Origin.ASSUMED, ticks, tuple(storages), Accesses(*np.array(uses).T))
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    route = subject().route
+    subjects = {
+        "small": subject(),
+        "random": Subject(trace_of(150), route=route, machine="made up"),
+        "large": Subject(trace_of(20_000), route=None),
+        "no accesses": Subject(snapshot()),
+    }
+    for name, what in subjects.items():
+        (folder / f"{name}.html").write_text(render_page(what))
+    return {name: folder / f"{name}.html" for name in subjects}
+
+
+@pytest.fixture
+def show(browser: Any, pages: dict[str, Path]) -> Iterator[Show]:
+    """Opens a page and waits until it is drawn; at the end, nothing may have gone wrong in it."""
+    problems: list[str] = []
+    opened = []
+
+    def open_page(name: str, width: int = 1400, **options: Any) -> Any:
+        page = browser.new_page(viewport={"width": width, "height": 900}, **options)
+        opened.append(page)
+        address = pages[name].as_uri()
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: None if request.url in (address, "data:,") else problems.append(request.url))
+        page.goto(address)
+        page.wait_for_selector("html[data-ready]", timeout=PATIENCE_MS)
+        return page
+
+    yield open_page
+    for page in opened:
+        page.close()
+    assert problems == []
+
+
+def drawn(page: Any) -> dict[str, Any]:
+    """What the Gantt chart has: how many bars (one for each piece of a life) and marks, and its view."""
+    found: dict[str, Any] = page.evaluate(
+        """() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => {
+            const { layout } = document.querySelector("#storages .chart");
+            const { bars, marks } = document.querySelector("#storages canvas").dataset;
+            done({ bars: Number(bars), marks: Number(marks), x: layout.xaxis.range, y: layout.yaxis.range });
+        })))"""
+    )
+    return found
+
+
+def painted(page: Any, points: list[tuple[float, float]]) -> list[list[int]]:
+    """Red, green, blue and opacity of the chart's bars at (part of the step's time, row)."""
+    found: list[list[int]] = page.evaluate(
+        """(points) => {
+            const canvas = document.querySelector("#storages canvas");
+            const [bottom, top] = document.querySelector("#storages .chart").layout.yaxis.range;
+            const picture = canvas.getContext("2d");
+            return points.map(([part, row]) => {
+                const y = Math.floor(((row - top) / (bottom - top)) * canvas.height);
+                return Array.from(picture.getImageData(Math.floor(part * canvas.width), y, 1, 1).data);
+            });
+        }""",
+        points,
+    )
+    return found
+
+
+def column(page: Any, table: str, place: int) -> list[str]:
+    texts: list[str] = page.locator(f"{table} tbody tr td:nth-child({place})").all_inner_texts()
+    return texts
+
+
+def pieces(storages: Sequence[Storage], n_ticks: int = 2000) -> int:
+    """Bars: a life that runs past the step's end has two, unless it is as long as the step."""
+    return sum(1 + (n_ticks < row.death and row.death - row.birth < n_ticks) for row in storages)
+
+
+def test_a_large_step_is_drawn_whole(show: Show) -> None:
+    trace = trace_of(20_000)
+    page = show("large")
+    chart = drawn(page)
+    assert chart["bars"] == pieces(trace.storages)
+    assert chart["marks"] == len(trace.accesses)
+    assert page.locator("output").inner_text().startswith("20,000 of 20,000 storages")
+
+
+def test_the_chart_has_the_storages_of_the_trace(show: Show) -> None:
+    trace = trace_of(150)
+    page = show("random")
+    chart = drawn(page)
+    assert chart["bars"] == pieces(trace.storages)
+    assert chart["marks"] == len(trace.accesses)
+    order = sorted(range(150), key=lambda number: (trace.storages[number].birth, number))
+    starts = trace.start_ns(np.arange(len(trace.ticks) + 1)) / trace.step_ns
+    whole = [(row, trace.storages[number]) for row, number in enumerate(order) if trace.storages[number].death < 2000]
+    inside = painted(page, [((starts[life.birth] + starts[life.death]) / 2, row) for row, life in whole])
+    outside = painted(page, [(starts[life.birth] - 0.005, row) for row, life in whole[20:]])
+    assert all(opacity for *_, opacity in inside)
+    assert not any(opacity for *_, opacity in outside)
+    assert page.locator("output").inner_text().startswith("150 of 150 storages")
+    assert "No machine is known" not in page.locator("#swap-text").inner_text()
+
+
+def test_zoom_works_by_button_key_and_mouse(show: Show) -> None:
+    page = show("random")
+    chart = page.locator("#storages .chart")
+    whole = drawn(page)
+    page.locator("#storages").get_by_role("button", name="Zoom in").click()
+    closer = drawn(page)
+    assert closer["x"][1] - closer["x"][0] == pytest.approx((whole["x"][1] - whole["x"][0]) / 2)
+    assert closer["bars"] < whole["bars"]
+    chart.focus()
+    page.keyboard.press("ArrowRight")
+    assert drawn(page)["x"][0] > closer["x"][0]
+    page.keyboard.press("ArrowUp")
+    assert drawn(page)["y"][1] < closer["y"][1]
+    page.keyboard.press("-")
+    page.keyboard.press("-")
+    assert drawn(page) == whole
+    page.keyboard.press("+")
+    assert drawn(page) == closer
+    page.keyboard.press("0")
+    assert drawn(page) == whole
+    box = chart.bounding_box()
+    page.mouse.move(box["x"] + 400, box["y"] + 150)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 600, box["y"] + 300, steps=3)
+    page.mouse.up()
+    page.wait_for_timeout(100)
+    dragged = drawn(page)
+    assert whole["x"][0] < dragged["x"][0] < dragged["x"][1] < whole["x"][1]
+    assert dragged["bars"] < whole["bars"]
+
+
+def test_filters_by_module_kind_and_size_by_typing_and_by_key(show: Show) -> None:
+    trace = trace_of(150)
+    page = show("random")
+    page.get_by_label("Module contains").fill("H.3")
+    ours = [row for row in trace.storages if row.module == "h.3"]
+    assert page.locator("output").inner_text().startswith(f"{len(ours)} of 150")
+    assert drawn(page)["bars"] == pieces(ours)
+    page.get_by_label("At least").fill("2.5")
+    ours = [row for row in ours if row.nbytes >= 2.5 * MIB]
+    assert page.locator("output").inner_text().startswith(f"{len(ours)} of 150")
+    page.get_by_label("activation").focus()
+    page.keyboard.press("Space")
+    ours = [row for row in ours if row.kind is not StorageKind.ACTIVATION]
+    assert drawn(page)["bars"] == pieces(ours)
+    intervals = candidates_of(trace, subject().route)  # type: ignore[arg-type]
+    chosen = {id(row) for row in ours}
+    n_rows = sum(id(trace.storages[storage]) in chosen for storage in intervals.storage.tolist())
+    assert page.locator("#candidates-text").inner_text().startswith(f"{n_rows} intervals")
+    page.get_by_label("Module contains").fill("nothing has this name")
+    assert page.locator("output").inner_text().startswith("0 of 150")
+    assert drawn(page)["bars"] == 0
+
+
+def test_candidates_sort_by_click_and_by_key(show: Show) -> None:
+    trace = trace_of(150)
+    found = candidates_of(trace, subject().route)  # type: ignore[arg-type]
+    page = show("random")
+    best = [f"#{number}" for number in found.storage.tolist()[:100]]
+    assert column(page, "#candidate-table", 1) == best
+    head = page.locator("#candidate-table th").filter(has_text="Idle").first
+    head.get_by_role("button").click()
+    assert head.get_attribute("aria-sort") == "descending"
+    longest = sorted(found.idle_ns.tolist(), reverse=True)[:100]
+    units = {"s": 1e9, "ms": 1e6, "\u00b5s": 1e3}
+    texts = [text.split() for text in column(page, "#candidate-table", 3)]
+    shown = [float(number) * units[unit] for number, unit in texts]
+    assert shown == pytest.approx(longest, rel=0.01)
+    page.keyboard.press("Enter")
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert column(page, "#candidate-table", 3)[0] == "0 ns"
+    page.locator("#candidates").get_by_role("button", name="Show more rows").press("Enter")
+    assert len(column(page, "#candidate-table", 1)) == 400
+
+
+def test_the_peak_is_one_click_away_and_leads_to_its_storages(show: Show) -> None:
+    page = show("small")
+    assert not page.locator("#peak-storages").is_visible()
+    mark = page.locator("#memory .scatterlayer .points path").bounding_box()
+    page.mouse.click(mark["x"] + mark["width"] / 2, mark["y"] + mark["height"] / 2)
+    assert page.locator("#peak-storages").is_visible()
+    page.locator("#peak summary").click()
+    assert not page.locator("#peak-storages").is_visible()
+    page.locator("#peak summary").press("Enter")
+    assert "28.0 MiB at 3.00 ms" in page.locator("#peak summary").inner_text()
+    assert column(page, "#peak-modules", 1) == [LINK, IMAGE, SCRIPT]
+    residents = peak_of(step()).residents
+    assert column(page, "#peak-storages", 1) == [f"#{row.storage}" for row in residents] == ["#3", "#1", "#0"]
+    assert column(page, "#peak-storages", 7) == ["in use", "4.00 ms", "4.00 ms"]
+    page.locator("#peak").get_by_role("button", name="Show storage 1 in the chart").click()
+    assert page.locator("#storage strong").inner_text() == "#1: 8.00 MiB, activation"
+    page.keyboard.press("k")
+    assert page.locator("#storage strong").inner_text() == "#0: 4.00 MiB, parameter"
+
+
+def test_names_are_text_whatever_they_say(show: Show) -> None:
+    page = show("small")
+    assert page.locator("h1").inner_text() == f"step {SCRIPT}: memory of a training step"
+    page.locator("#peak summary").click()
+    assert column(page, "#peak-storages", 4) == [LINK, IMAGE, SCRIPT]
+    page.locator("#storages .chart").focus()
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    assert IMAGE in page.locator("#storage").inner_text()
+    labels = page.locator("#storages .ytick text").all_text_contents()
+    assert any(".harm = 1</script>" in label for label in labels)
+    assert any(LINK[-15:] in label for label in labels)
+    assert any(LINK in label for label in page.locator("#timelines .ytick text").all_text_contents())
+    assert page.evaluate("window.harm") is None
+    assert page.locator("img").count() == 0
+    assert page.locator("a:not(nav a)").count() == 0
+
+
+def test_each_stall_says_what_it_waited_for(show: Show) -> None:
+    page = show("small")
+    rows = page.locator("#comparison tbody tr").all_inner_texts()
+    assert [row.split("\t")[1:] for row in rows] == [
+        ["10.0 ms", "1.00 ms", "10 ns", "0 ns", "12.0 MiB", "12.0 MiB", "13.0 MiB"],
+        ["11.0 ms", "1.00 ms", "1.00 ms", "0 ns", "12.0 MiB", "12.0 MiB", "13.0 MiB"],
+    ]
+    causes = column(page, "#stalls", 4)
+    awaited = column(page, "#stalls", 6)
+    measured = [row for row, name in enumerate(column(page, "#stalls", 1)) if "measured" in name]
+    assert {causes[row]: awaited[row] for row in measured} == {
+        "late": "#1 (8.00 MiB on file->dram)",
+        "room": "#0 (4.00 MiB on dram->file)",
+    }
+    assert "budget 29.0 MiB" in page.locator("#timelines .annotation-text").all_text_contents()
+
+
+def test_what_was_not_recorded_is_not_shown_as_nothing(show: Show) -> None:
+    page = show("no accesses")
+    assert "not available" in page.locator("#distribution").inner_text()
+    assert not page.locator("#swap").is_visible()
+    assert not page.locator("#timelines").is_visible()
+    assert "when it lies idle, is not known" in page.locator("#memory > p").inner_text()
+    for claim in ("Without marks it lies idle", "What the line does not reach", "in use"):
+        assert claim not in page.locator("main").inner_text()
+    assert drawn(page)["bars"] == 5
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_page_fits_a_narrow_window_in_both_themes_and_prints(show: Show, theme: str) -> None:
+    page = show("small", width=420, color_scheme=theme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert ground == ("rgb(255, 255, 255)" if theme == "light" else "rgb(20, 23, 26)")
+    assert page.pdf().startswith(b"%PDF")
+    assert drawn(page)["bars"] == 5
+
+
+def test_on_paper_charts_are_as_wide_as_the_paper(show: Show) -> None:
+    page = show("small")
+
+    def widths() -> set[str]:
+        drawings = page.locator("main .chart .main-svg").all()
+        return {drawing.get_attribute("width") for drawing in drawings}
+
+    on_screen = widths()
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert widths() == {"700"}
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert widths() == on_screen != {"700"}
+
+
+def test_no_name_of_the_scripts_is_global(show: Show) -> None:
+    scripts = (Path(page_module.__file__).parent / "page").glob("*/*.js")
+    declared = r"^(?:export )?(?:async )?(?:function|class|const|let) (\w+)"
+    names = {name for script in scripts for name in re.findall(declared, script.read_text(), re.MULTILINE)}
+    assert {"addSection", "Chart", "SERIES", "main"} < names
+    kinds = """(names) => {
+        const empty = document.body.appendChild(document.createElement("iframe")).contentWindow;
+        return names.filter((name) => (0, eval)(`typeof ${name}`) !== empty.eval(`typeof ${name}`));
+    }"""
+    assert show("small").evaluate(kinds, sorted(names)) == []
+
+
+SECTION = """
+import { addSection } from "../shared/sections.js";
+import { count } from "../shared/words.js";
+
+addSection({
+  id: "ID",
+  title: "A new section",
+  place: PLACE,
+  needs: ["NEEDED"],
+  origins: ({ trace }) => [trace.origin],
+  body: "<p></p>",
+  draw({ NEEDED }, section) {
+    section.querySelector("p").textContent = count(NEEDED.figure);
+  },
+});
+"""
+
+
+def section(name: str, place: int, needed: str) -> str:
+    return SECTION.replace("ID", name).replace("PLACE", str(place)).replace("NEEDED", needed)
+
+
+def test_a_file_and_a_row_are_a_section_of_the_page(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(Path(page_module.__file__).parent / "page", tmp_path / "page")
+    monkeypatch.setattr(page_module, "_FOLDER", folder)
+    monkeypatch.setitem(page_data._PARTS, "fresh", lambda subject: {"figure": 1234})
+    monkeypatch.setitem(page_data._PARTS, "absent", lambda subject: None)
+    (folder / "report" / "fresh.js").write_text(section("fresh", 15, "fresh"))
+    (folder / "report" / "absent.js").write_text(section("absent", 25, "absent"))
+    (tmp_path / "page.html").write_text(render_page(subject()))
+    page = browser.new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    page.wait_for_selector("html[data-ready]", timeout=PATIENCE_MS)
+    assert page.locator("#fresh p").inner_text() == "1,234"
+    assert page.locator("#fresh h2").inner_text() == "A new sectionassumed"
+    shown = [part.get_attribute("id") for part in page.locator("main section").all()]
+    assert shown == ["memory", "fresh", "storages", "distribution", "swap", "candidates", "timelines"]
+    assert page.locator("nav a").all_inner_texts()[1] == "A new section"
+    (folder / "report" / "absent.js").write_text(section("absent", 25, "misspelt"))
+    (tmp_path / "page.html").write_text(render_page(subject()))
+    page.goto((tmp_path / "page.html").as_uri())
+    page.get_by_text('a section needs "misspelt"').wait_for(timeout=PATIENCE_MS)
+    page.close()
+
+
+def test_a_page_that_was_cut_says_so(browser: Any, pages: dict[str, Path], tmp_path: Path) -> None:
+    text = pages["small"].read_text()
+    start = text.index('id="data">') + 10
+    (tmp_path / "cut.html").write_text(text[: start + 400] + text[text.index("</script>", start) :])
+    page = browser.new_page()
+    page.goto((tmp_path / "cut.html").as_uri())
+    page.get_by_text("This page is damaged").wait_for(timeout=PATIENCE_MS)
+    page.close()

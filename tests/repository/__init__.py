@@ -1,0 +1,1 @@
+"""Tests of the repository itself: its pages, its layers and its rooms."""

@@ -1,0 +1,43 @@
+"""Folders hold what their names say, a file's name finds it, and none changes where Python looks for modules."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import ebbtide
+from tests.helpers.paths import ROOT
+
+PACKAGES = {path.parent.name for path in Path(ebbtide.__file__).parent.glob("*/__init__.py")}
+OTHERS = {"bench", "data", "helpers", "repository", "scripts", "training"}
+SOURCES = [path for folder in ("tests", "bench", "demo") for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def test_folders_of_tests_are_packages_of_ebbtide_or_in_this_list() -> None:
+    folders = {path.name for path in (ROOT / "tests").iterdir() if (path / "__init__.py").exists()}
+    assert folders <= PACKAGES | OTHERS
+
+
+def test_tests_beside_the_folders_are_of_modules_beside_the_packages() -> None:
+    for path in (ROOT / "tests").glob("test_*.py"):
+        assert (Path(ebbtide.__file__).parent / path.name.removeprefix("test_")).exists(), path
+
+
+def test_a_tests_file_name_says_which_one_it_is() -> None:
+    """Pages cite tests by their files' names alone."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_pages_cite_tests_that_are_there() -> None:
+    there = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    for page in (ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+        assert set(re.findall(r"test_[a-z_]+\.py", page.read_text())) <= there, page
+        for path in re.findall(r"`((?:tests|bench)/[a-z_/0-9]+\.(?:py|cpp|hpp))`", page.read_text()):
+            assert (ROOT / path).exists(), f"{page}: {path}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_edits_where_modules_are_looked_for(path: Path) -> None:
+    assert not re.search(r"sys\.path\.(insert|append|extend)|sys\.path\s*(\+?=)[^=]", path.read_text())

@@ -1,0 +1,134 @@
+"""Progress on a terminal is one line outside the scrolling region; elsewhere it is plain lines, or nothing."""
+
+import contextlib
+import fcntl
+import io
+import itertools
+import os
+import pty
+import re
+import struct
+import termios
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from ebbtide.runtime import progress
+from ebbtide.runtime.progress import Observation, Progress
+from ebbtide.settings import ProgressMode
+from tests.ir.test_report_format import STEP
+
+RUNNING = Observation(0, None, 1.5, "tensors", 3 << 20, 0)
+FINISHED = Observation(4, STEP, 0.5, "process", 3 << 20, 4 << 20)
+
+
+def test_a_line_says_step_time_memory_traffic_and_stall() -> None:
+    assert RUNNING.line() == "step 0, 1.50 s so far, tensors 3.00 MiB, no budget yet"
+    assert FINISHED.line() == ("step 4, 2.00 s, process 3.00 MiB of 4.00 MiB, out 100 MiB, in 1.00 MiB, stall 400 ms")
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    patience = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < patience
+        time.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_LIVE_INTERVAL_S", 0.01)
+    monkeypatch.setattr(progress, "_PLAIN_INTERVAL_S", 0.02)
+
+
+def test_without_a_terminal_lines_are_plain() -> None:
+    stream = io.StringIO()
+    shown = Progress(lambda: FINISHED, ProgressMode.AUTO, stream)
+    shown.start()
+    shown.say("a note")
+    wait_for(lambda: stream.getvalue().count("step 4") >= 1)
+    shown.close()
+    assert "ebbtide: a note\n" in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_a_plain_log_repeats_no_line_and_grows_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_PLAIN_MOST_S", 0.08)
+    looks = itertools.count()
+    stream = io.StringIO()
+
+    def observe() -> Observation:
+        steps = 4 if next(looks) < 40 else 5
+        return replace(FINISHED, steps=steps)
+
+    shown = Progress(observe, ProgressMode.PLAIN, stream)
+    shown.start()
+    wait_for(lambda: next(looks) > 80 and "step 5" in stream.getvalue())
+    shown.close()
+    lines = [line for line in stream.getvalue().splitlines() if "step" in line]
+    assert len(lines) == len(set(lines)) == 2
+
+
+def test_planning_is_said_when_it_begins_and_ends() -> None:
+    stages = [FINISHED, replace(FINISHED, planning_s=2.0), replace(FINISHED, steps=6)]  # two more before it is seen
+    assert stages[1].line() == "planning step 4, 2.00 s so far"
+    at = [0]
+    stream = io.StringIO()
+    shown = Progress(lambda: stages[at[0]], ProgressMode.PLAIN, stream)
+    shown.start()
+    at[0] = 1
+    wait_for(lambda: "ebbtide: planning step 4\n" in stream.getvalue())
+    at[0] = 2
+    wait_for(lambda: "ebbtide: planning of step 4 has ended\n" in stream.getvalue())
+    shown.close()
+    assert stream.getvalue().count("plann") == 2
+
+
+def test_the_last_step_is_shown_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_PLAIN_INTERVAL_S", 1000.0)
+    stream = io.StringIO()
+    shown = Progress(lambda: FINISHED, ProgressMode.PLAIN, stream)
+    shown.start()
+    shown.close()
+    assert stream.getvalue() == f"ebbtide: {FINISHED.line()}\n"
+
+
+def test_switched_off_nothing_is_shown_and_no_thread_runs() -> None:
+    stream = io.StringIO()
+    shown = Progress(lambda: FINISHED, ProgressMode.OFF, stream)
+    shown.start()
+    shown.say("a note")
+    assert all(thread.name != "ebbtide-progress" for thread in threading.enumerate())
+    shown.close()
+    assert stream.getvalue() == ""
+
+
+def test_on_a_terminal_the_last_row_is_taken_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    ours, theirs = pty.openpty()
+    os.set_blocking(ours, False)
+    screen = bytearray()
+
+    def drawn() -> bytes:
+        with contextlib.suppress(BlockingIOError):
+            screen.extend(os.read(ours, 65_536))
+        return bytes(screen)
+
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    with os.fdopen(theirs, "w") as stream:
+        shown = Progress(lambda: FINISHED, ProgressMode.AUTO, stream)
+        shown.start()
+        wait_for(lambda: drawn().count(b"\x1b[24;1H") >= 2)
+        shown.close()
+        wait_for(lambda: b"\x1b[r" in drawn())
+    os.close(ours)
+    assert screen.count(b"\x1b[1;23r") == 1  # the region is set once
+    assert screen.endswith(b"\x1b7\x1b[r\x1b[24;1H\x1b[2K\x1b8")  # and undone
+    line = re.search(rb"\x1b\[24;1H\x1b\[2K(.*?)\x1b8", bytes(screen))
+    assert line is not None
+    text = re.sub(rb"\x1b\[[0-9;]*m", b"", line[1]).decode()
+    assert text.startswith("ebbtide step 4, 2.00 s, process 3.00 MiB")
+    assert len(text) <= 60
+    assert "\n" not in text

@@ -1,0 +1,1 @@
+"""Scripts that tests run, by their paths."""

@@ -1,0 +1,1 @@
+"""Tests that start processes which train; ``cases_*`` is what those processes run."""

@@ -1,0 +1,352 @@
+"""What the tests of adoption run in child processes: storages that PyTorch's allocator never handed out."""
+
+import ctypes
+import gc
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import GPT2LMHeadModel
+
+import ebbtide
+from ebbtide import _torch
+from tests.training.same_bits import CASES, Verdict, begin, train, train_plainly, verdict
+
+STEPS = 5
+FAST = "50%"
+
+
+def _fine_tune(model: Any, *, before: bool) -> Verdict:
+    """Fine-tune what ``model()`` loads, plainly and under a session; loaded ``before`` the session or inside it."""
+    case = replace(CASES["gpt2-adamw-fused"], model=model)
+    plain = train_plainly(case, STEPS)
+    ours = begin(case) if before else None
+    with ebbtide.Session(fast="35%") as session:
+        ours = ours or begin(case)
+        train(ours, STEPS, session)
+    return verdict(plain, ours, session)
+
+
+def from_pretrained(folder: str, before: bool) -> tuple[Verdict, int]:
+    """A checkpoint saved as safetensors, then opened by ``from_pretrained`` (a private mapping of the file)."""
+    torch.manual_seed(7)
+    model = CASES["gpt2-adamw-fused"].model()
+    model.save_pretrained(folder)
+    nbytes = sum(parameter.nbytes for parameter in model.parameters())
+    del model
+    return _fine_tune(lambda: GPT2LMHeadModel.from_pretrained(folder), before=before), nbytes
+
+
+def load_mmap(folder: str) -> tuple[Verdict, int]:
+    """A checkpoint saved by ``torch.save``, then mapped by ``torch.load(mmap=True)`` and assigned to the model."""
+    path = Path(folder) / "model.pt"
+    torch.manual_seed(7)
+    torch.save(CASES["gpt2-adamw-fused"].model().state_dict(), path)
+
+    def load() -> nn.Module:
+        with torch.device("meta"):
+            model = CASES["gpt2-adamw-fused"].model()
+        model.load_state_dict(torch.load(path, mmap=True, weights_only=True), assign=True)
+        model.tie_weights()
+        return model
+
+    return _fine_tune(load, before=True), path.stat().st_size
+
+
+def views_follow() -> None:
+    """Views taken before the session still alias the parameter after its storage was adopted."""
+    run = begin(CASES["weight-averaging"])
+    weight = run.model.network[0].weight
+    row, flat = weight.detach()[1], weight.detach().view(-1)
+    with ebbtide.Session(fast=FAST) as session:
+        train(run, 3, session)
+    assert _torch.is_managed(weight)
+    assert flat.data_ptr() == weight.data_ptr()
+    assert torch.equal(flat.view_as(weight), weight)
+    assert torch.equal(row, weight[1])
+
+
+def _from_numpy(weight: torch.Tensor) -> tuple[torch.Tensor, np.ndarray]:
+    array = weight.numpy().copy()
+    return torch.from_numpy(array), array
+
+
+def _from_dlpack(weight: torch.Tensor) -> tuple[torch.Tensor, np.ndarray]:
+    array = weight.numpy().copy()
+    return torch.from_dlpack(array), array
+
+
+def _shared_memory(weight: torch.Tensor) -> tuple[torch.Tensor, np.ndarray]:
+    shared = weight.clone().share_memory_()
+    return shared, shared.numpy()
+
+
+def _numpy_view(weight: torch.Tensor) -> tuple[torch.Tensor, np.ndarray]:
+    return weight, weight.numpy()
+
+
+HOLDERS = {
+    "from-numpy": _from_numpy,
+    "from-dlpack": _from_dlpack,
+    "shared-memory": _shared_memory,
+    "numpy-view": _numpy_view,
+}
+
+
+def outside_holder(holder: str) -> str:
+    """A parameter whose memory someone else holds stays where it is, and both sides go on seeing the same bytes."""
+    plain = train_plainly(CASES["weight-averaging"], 4)
+    ours = begin(CASES["weight-averaging"])
+    weight = ours.model.network[0].weight
+    weight.data, array = HOLDERS[holder](weight.detach())
+    with ebbtide.Session(fast=FAST) as session:
+        train(ours, 4, session)
+        summary = session.summary()
+    assert plain.differences(ours) == ()
+    assert weight.data_ptr() == array.ctypes.data
+    assert not _torch.is_managed(weight)
+    assert np.array_equal(array, weight.detach().numpy())
+    return summary
+
+
+N = 1 << 20
+
+
+def _slice_of(tensor: torch.Tensor, begin: int, end: int) -> torch.Tensor:
+    return torch.empty(0).set_(tensor.untyped_storage()[4 * begin : 4 * end])
+
+
+def _object_array(tensor: torch.Tensor) -> np.ndarray:
+    holder = np.empty(2, dtype=object)
+    holder[0] = tensor.numpy()[7:]
+    return holder
+
+
+ALIASES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "dlpack": torch.from_dlpack,
+    "dlpack-capsule": lambda t: torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(t)),
+    "dlpack-unused": torch.utils.dlpack.to_dlpack,
+    "dlpack-numpy": np.from_dlpack,
+    "dlpack-of-a-view": lambda t: torch.from_dlpack(t[1:].view(1, -1))[0],
+    "from-numpy": lambda t: torch.from_numpy(t.numpy()),
+    "from-numpy-offset": lambda t: torch.from_numpy(t.numpy()[1024:]),
+    "frombuffer": lambda t: torch.frombuffer(t.numpy(), dtype=torch.float32),
+    "frombuffer-offset": lambda t: torch.frombuffer(t.numpy(), dtype=torch.float32, offset=4096),
+    "asarray": lambda t: torch.asarray(t.numpy()[16:]),
+    "storage-slice": lambda t: _slice_of(t, 0, N),
+    "storage-slice-half": lambda t: _slice_of(t, N // 2, N),
+    "slice-of-a-slice": lambda t: _slice_of(_slice_of(t, 0, N), N // 2, N),
+    "object-array": _object_array,
+    "memoryview": lambda t: memoryview(t.numpy()),
+    "ctypes": lambda t: (ctypes.c_float * N).from_buffer(t.numpy()),
+    "nested": lambda t: {"x": [(t.detach()[3:].numpy(),)]},
+    "grad-of-a-leaf": lambda t: torch.from_dlpack(_as_gradient(t)),
+}
+
+
+def _as_gradient(tensor: torch.Tensor) -> torch.Tensor:
+    leaf = torch.zeros(N, requires_grad=True)
+    leaf.grad = tensor
+    return tensor
+
+
+def _first_value(alias: Any) -> float:
+    if isinstance(alias, dict):
+        alias = alias["x"][0][0]
+    if isinstance(alias, np.ndarray) and alias.dtype == object:
+        alias = alias[0]
+    if type(alias).__name__ == "PyCapsule":
+        alias = torch.from_dlpack(_Capsule(alias))
+    return float(alias[len(alias) - 1])
+
+
+class _Capsule:
+    def __init__(self, capsule: Any) -> None:
+        self.capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self.capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+def _use_both(tensor: torch.Tensor, alias: Any) -> tuple[float, ...]:
+    tensor.fill_(3.0)
+    seen = _first_value(alias)
+    if isinstance(alias, torch.Tensor):
+        alias.fill_(5.0)
+    return seen, float(tensor[-1]), float(tensor[0]), float(tensor.sum())
+
+
+def alias_from_before(name: str) -> tuple[bool, list[str]]:
+    """A tensor and an alias of its memory, made before the session: do they stay one? And why they were left alone."""
+    expected = torch.arange(N, dtype=torch.float32)
+    plain = _use_both(expected, ALIASES[name](expected))
+    tensor = torch.arange(N, dtype=torch.float32)
+    alias = ALIASES[name](tensor)
+    with ebbtide.Session(fast="60%") as session:
+        filler = [torch.full((N // 2,), 9.0) for _ in range(8)]
+        for _ in range(3):
+            with session.step():
+                filler[0] + 1
+        assert sum(step.evicted_bytes.total for step in session.report().steps) > 0
+        ours = _use_both(tensor, alias)
+        reasons = [entry.reason for entry in session.report().outside]
+        managed = _torch.is_managed(tensor)
+    assert ours == plain
+    return managed, reasons
+
+
+def freed_aliases() -> None:
+    """Aliases that are gone by the time the session begins leave no trace: the tensors are adopted."""
+    tensors = [torch.arange(N, dtype=torch.float32) for _ in ALIASES]
+    for tensor, make in zip(tensors, ALIASES.values(), strict=True):
+        make(tensor)
+    del tensor
+    gc.collect()
+    with ebbtide.Session(fast="60%") as session:
+        assert session.report().outside == ()
+        assert all(_torch.is_managed(tensor) for tensor in tensors)
+
+
+def passing_reference() -> None:
+    """What somebody holds at one boundary and not at the next is adopted then."""
+    tensor = torch.zeros(N)
+    holder = [torch.from_dlpack(tensor)]
+    with ebbtide.Session(fast="60%") as session:
+        assert not _torch.is_managed(tensor)
+        holder.clear()
+        with session.step():
+            tensor + 1
+        assert _torch.is_managed(tensor)
+        assert session.report().outside == ()
+
+
+def _conv() -> tuple[nn.Module, torch.Tensor]:
+    layers = [nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 128, 3), nn.AdaptiveAvgPool2d(1)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128, 1000)), torch.ones(2, 3, 12, 12)
+
+
+def _linear() -> tuple[nn.Module, torch.Tensor]:
+    return nn.Sequential(*[nn.Linear(256, 256) for _ in range(4)]), torch.ones(4, 256)
+
+
+def _tied() -> tuple[nn.Module, torch.Tensor]:
+    model, batch = _linear()
+    model[1].weight = model[0].weight
+    return model, batch
+
+
+def _normed() -> tuple[nn.Module, torch.Tensor]:
+    normed = torch.nn.utils.parametrizations.weight_norm
+    return nn.Sequential(*[normed(nn.Linear(256, 256)) for _ in range(3)]), torch.ones(4, 256)
+
+
+def _compiled() -> tuple[Any, torch.Tensor]:
+    model, batch = _linear()
+    return torch.compile(model, backend="aot_eager"), batch
+
+
+def _scripted() -> tuple[Any, torch.Tensor]:
+    model, batch = _linear()
+    return torch.jit.script(model), batch
+
+
+def _parallel() -> tuple[nn.Module, torch.Tensor]:
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    model, batch = _linear()
+    return nn.parallel.DistributedDataParallel(model), batch
+
+
+def _recurrent() -> tuple[nn.Module, torch.Tensor]:
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(128, 256, 2)
+
+        def forward(self, batch: torch.Tensor) -> torch.Tensor:
+            return self.lstm(batch)[0]
+
+    return Last(), torch.ones(3, 4, 128)
+
+
+def _attending() -> tuple[nn.Module, torch.Tensor]:
+    layer = nn.TransformerEncoderLayer(128, 4, 512, dropout=0.0, batch_first=True)
+    return nn.TransformerEncoder(layer, 2), torch.ones(2, 8, 128)
+
+
+ORDINARY = {
+    "conv": _conv,
+    "linear": _linear,
+    "tied": _tied,
+    "weight-norm": _normed,
+    "compiled": _compiled,
+    "scripted": _scripted,
+    "distributed-data-parallel": _parallel,
+    "lstm": _recurrent,
+    "attention": _attending,
+}
+
+
+def ordinary(name: str) -> None:
+    """A model with gradients and AdamW's state from before the session is adopted whole, graphs and losses about."""
+    model, batch = ORDINARY[name]()
+    optimizer = torch.optim.AdamW(model.parameters())
+    losses = []
+    for _ in range(2):
+        optimizer.zero_grad()
+        losses.append(model(batch).square().mean())
+        losses[-1].backward()
+        optimizer.step()
+    with ebbtide.Session(fast="80%") as session:
+        report = session.report()
+        assert report.outside == ()
+        parameters = [p for p in model.parameters() if p.nbytes >= 4096]
+        assert all(_torch.is_managed(p) and _torch.is_managed(p.grad) for p in parameters)
+        assert report.adopted_bytes >= 4 * sum(p.nbytes for p in parameters)
+
+
+def alias_of_a_parallel_model() -> None:
+    """One parameter of a ``DistributedDataParallel`` is shared by DLPack: it is left alone, all others are adopted."""
+    model, batch = _parallel()
+    for _ in range(2):
+        model(batch).square().mean().backward()
+    first, *others = (p for p in model.parameters() if p.nbytes >= 4096)
+    alias = torch.from_dlpack(first.detach())
+    with ebbtide.Session(fast="80%"):
+        assert not _torch.is_managed(first)
+        assert all(_torch.is_managed(other) for other in others)
+    first.detach().fill_(2.0)
+    assert float(alias[0, 0]) == 2.0
+
+
+def many() -> int:
+    """Storages by the ten thousand are looked at in one pass; returns how many were adopted."""
+    tensors = [torch.zeros(1024) for _ in range(50_000)]
+    with ebbtide.Session(fast="80%"):
+        return sum(_torch.is_managed(tensor) for tensor in tensors)
+
+
+def held_within_a_generator() -> None:
+    """A generator's variables are counted once, so that a reference which only an array holds stays unexplained."""
+    kept: list[Any] = []
+
+    def lines() -> Any:
+        weight = torch.full((1 << 18,), 2.0)
+        array = weight.numpy()
+        base = array.base
+        del weight
+        kept.append(array)
+        with ebbtide.Session(fast="80%", progress="off"):
+            kept.append(_torch.is_managed(base))
+            base.add_(1)
+            kept.append(float(array[-1]))
+        yield
+
+    next(lines())
+    assert kept[1:] == [False, 3.0]

@@ -1,0 +1,183 @@
+"""What test_faults.py runs in child processes: accesses that nobody announced, and crashes that are not ours."""
+
+import contextlib
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import threading
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+import ebbtide
+from ebbtide import _torch
+
+N = 3 << 20
+
+
+@contextlib.contextmanager
+def managed_tensor():
+    """A tensor whose pages are away, its bytes, and a session around both."""
+    with ebbtide.Session(fast="50%"):
+        tensor = torch.arange(N, dtype=torch.int32)
+        content = bytes(tensor.numpy())
+        assert _torch.evict([tensor]) > 0
+        assert not _torch.is_resident(tensor)
+        yield tensor, content
+
+
+def raw_bytes(tensor: torch.Tensor) -> bytes:
+    """Read past torch, so that only the fault handler can help."""
+    return ctypes.string_at(tensor.untyped_storage().data_ptr(), tensor.nbytes)
+
+
+def reads_past_torch() -> None:
+    with managed_tensor() as (tensor, content):
+        before = _torch.counters()["faults"]
+        assert raw_bytes(tensor) == content
+        assert _torch.counters()["faults"] > before
+
+
+def writes_past_torch() -> None:
+    with managed_tensor() as (tensor, _):
+        ctypes.memset(tensor.untyped_storage().data_ptr(), 1, tensor.nbytes)
+        assert _torch.evict([tensor]) > 0
+        assert torch.all(tensor == 0x01010101)
+
+
+def another_thread_touches() -> None:
+    with managed_tensor() as (tensor, content):
+        found: list[bytes] = []
+        threads = [threading.Thread(target=lambda: found.append(raw_bytes(tensor))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [content] * 4
+
+
+def faulthandler_first() -> None:
+    faulthandler.enable(file=sys.stderr)
+    with managed_tensor() as (tensor, content):
+        assert raw_bytes(tensor) == content
+
+
+def faulthandler_last() -> None:
+    faulthandler.disable()
+    with managed_tensor() as (tensor, content):
+        faulthandler.enable(file=sys.stderr)
+        assert raw_bytes(tensor) == content
+        faulthandler.disable()
+        assert _torch.evict([tensor]) > 0
+        assert raw_bytes(tensor) == content
+
+
+def faulthandler_many_times() -> None:
+    """As test runners and notebooks do: whoever takes the signal is found, and the net goes back on top."""
+    faulthandler.disable()
+    with managed_tensor() as (tensor, content):
+        for _ in range(200):
+            faulthandler.enable(file=sys.stderr)
+            faulthandler.disable()
+        for _ in range(3):
+            _torch.evict([tensor])
+            assert raw_bytes(tensor) == content
+            faulthandler.enable(file=sys.stderr)
+
+
+def a_real_crash(order: str) -> None:
+    """Dies by SIGSEGV, after faulthandler has written where."""
+    faulthandler.disable()
+    if order == "faulthandler first":
+        faulthandler.enable(file=sys.stderr)
+    with managed_tensor():
+        if order == "faulthandler last":
+            faulthandler.enable(file=sys.stderr)
+        if order == "faulthandler gone":
+            faulthandler.enable(file=sys.stderr)
+            faulthandler.disable()
+        ctypes.string_at(16)
+
+
+def a_forked_child_touches_training_memory() -> None:
+    """The child dies by SIGSEGV and the parent goes on."""
+    faulthandler.disable()
+    model = torch.nn.Linear(1024, 1024)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with ebbtide.Session(fast="100%") as session:
+        for _ in range(3):
+            with session.step():
+                model(torch.randn(8, 1024)).sum().backward()
+                optimizer.step()
+        before = raw_bytes(model.weight)
+        pid = os.fork()
+        if pid == 0:
+            ctypes.string_at(model.weight.data_ptr(), 16)
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        assert os.WIFSIGNALED(status)
+        assert os.WTERMSIG(status) == signal.SIGSEGV
+        assert raw_bytes(model.weight) == before
+
+
+def a_step_that_raises() -> None:
+    """Its activations live on in the traceback; the session goes on, and so do the bits."""
+    model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(6)])
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def train(session: ebbtide.Session | None) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.05)
+        optimizer.state.clear()
+        kept = None
+        for number in range(5):
+            with session.step() if session else contextlib.nullcontext():
+                optimizer.zero_grad()
+                loss = model(torch.randn(512, 256)).square().mean()
+                try:
+                    if number == 3:
+                        raise RuntimeError("in mid-step")
+                    loss.backward()
+                except RuntimeError as error:
+                    kept = error
+                optimizer.step()
+        assert kept is not None
+        return [parameter.detach().clone() for parameter in model.parameters()]
+
+    plain = train(None)
+    with ebbtide.Session(fast="40%") as session:
+        ours = train(session)
+        assert all(torch.equal(a, b) for a, b in zip(plain, ours, strict=True))
+        bounded = session.report().steps[2:]
+    assert sum(step.evicted_bytes.total for step in bounded) > 0
+
+
+def the_profiler_sees_managed_storages() -> None:
+    with ebbtide.Session(fast="50%"), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        torch.ones(N).add(1)
+    assert max(event.self_cpu_memory_usage for event in profiled.key_averages()) >= 4 * N
+
+
+def a_lazy_clone_is_a_copy() -> None:
+    """Copy on write goes through the allocator's copy_data, from a storage that is away."""
+    with managed_tensor() as (tensor, content):
+        clone = torch._lazy_clone(tensor)
+        assert _torch.evict([tensor]) >= 0
+        clone.add_(1)
+        assert raw_bytes(tensor) == content
+        assert torch.equal(clone, tensor + 1)
+
+
+def a_held_array_keeps_its_storage() -> None:
+    with managed_tensor() as (tensor, content):
+        array = tensor.numpy()
+        part = array[5:10]
+        del array
+        assert _torch.evict([tensor]) == 0
+        assert bytes(part) == content[20:40]
+        del part
+        assert _torch.evict([tensor]) > 0
+        assert raw_bytes(tensor) == content

@@ -1,0 +1,193 @@
+"""What the tests of files, forks and kills run in child processes."""
+
+import ctypes
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch.utils.data import DataLoader, Dataset
+
+import ebbtide
+from ebbtide import _torch
+from tests.helpers.zoo_features import mlp
+from tests.training.same_bits import CASES, Run, Snapshot, begin, train, train_plainly
+
+FAST = "50%"
+NAME = "weight-averaging"
+NAMED = ("weight", "buffer")
+
+
+def _trained_and_evicted() -> tuple[Snapshot, Run]:
+    """What a plain run ends with, and the same trained under a session, all of whose tensors were then evicted."""
+    plain = train_plainly(CASES[NAME], 3)
+    with ebbtide.Session(fast=FAST) as session:
+        ours = begin(CASES[NAME])
+        train(ours, 3, session)
+    evict(ours)
+    return plain, ours
+
+
+def evict(run: Run) -> None:
+    managed = [tensor for _, tensor in run.tensors() if _torch.is_managed(tensor)]
+    _torch.evict(managed)
+    away = [tensor for tensor in managed if not _torch.is_resident(tensor)]
+    assert len(away) > 0.9 * len(managed)
+    assert len(away) >= 6
+
+
+def _same_weights(plain: Snapshot, loaded: Mapping[str, torch.Tensor]) -> bool:
+    """The loaded tensors (weights and buffers) hold what the plain run ended with."""
+    expected = {name.split()[1]: value for name, value in plain.tensors.items() if name.split()[0] in NAMED}
+    return expected.keys() == loaded.keys() and all(
+        bytes(loaded[name].reshape(-1).view(torch.uint8).numpy()) == content
+        for name, (_, _, content) in expected.items()
+    )
+
+
+def torch_save_and_load(folder: str) -> None:
+    plain, ours = _trained_and_evicted()
+    path = Path(folder) / "checkpoint.pt"
+    torch.save({"model": ours.model.state_dict(), "optimizer": ours.optimizer.state_dict()}, path)
+    loaded = torch.load(path, weights_only=True)
+    assert _same_weights(plain, loaded["model"])
+    evict(ours)
+    ours.model.load_state_dict(loaded["model"])
+    ours.optimizer.load_state_dict(loaded["optimizer"])
+    assert plain.differences(ours) == ()
+
+
+def safetensors_save_and_load(folder: str) -> None:
+    plain, ours = _trained_and_evicted()
+    path = Path(folder) / "model.safetensors"
+    save_file(ours.model.state_dict(), path)
+    assert _same_weights(plain, load_file(path))
+
+
+def kernel_reads_from(folder: str) -> None:
+    """``write()`` straight from an evicted tensor, and NumPy's door to the same."""
+    _, ours = _trained_and_evicted()
+    weight = ours.model.network[2].weight.detach()
+    content = weight.clone().numpy().tobytes()
+    path = Path(folder) / "bytes"
+    _torch.evict([weight])
+    with path.open("wb", buffering=0) as file:
+        assert file.write(memoryview(weight.numpy()).cast("B")) == weight.nbytes
+    assert path.read_bytes() == content
+    _torch.evict([weight])
+    weight.numpy().tofile(path)
+    assert path.read_bytes() == content
+
+
+def kernel_writes_into(folder: str) -> None:
+    """``read()`` into an evicted tensor; what the kernel wrote must then count as written, or eviction loses it."""
+    _, ours = _trained_and_evicted()
+    weight = ours.model.network[2].weight.detach()
+    other = weight + 1.0
+    path = Path(folder) / "bytes"
+    path.write_bytes(other.numpy().tobytes())
+    _torch.evict([weight])
+    with path.open("rb", buffering=0) as file:
+        assert file.readinto(memoryview(weight.numpy()).cast("B")) == weight.nbytes
+    assert torch.equal(weight, other)
+    _torch.evict([weight])
+    assert torch.equal(weight, other)
+
+
+def _move_bytes(call: str, file: int, tensor: torch.Tensor, address: int) -> int:
+    """The system call itself, on an address that was asked for long ago."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), call)
+    function.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long]
+    function.restype = ctypes.c_ssize_t
+    return int(function(file, address, tensor.nbytes, 0))
+
+
+def system_calls_on_raw_addresses(folder: str) -> bool:
+    """Addresses kept, and given to the kernel when the tensor is away. False: userfaultfd is not permitted here."""
+    warnings.simplefilter("ignore", ebbtide.EbbtideWarning)  # which says so
+    path = Path(folder) / "bytes"
+    plain = train_plainly(CASES[NAME], 3)
+    with ebbtide.Session(fast=FAST) as session:
+        if not _torch.serves_system_calls():
+            return False
+        ours = begin(CASES[NAME])
+        train(ours, 2, session)
+        weight = ours.model.network[2].weight.detach()
+        address, content = weight.data_ptr(), weight.clone()
+        other = content + 1.0
+        file = os.open(path, os.O_RDWR | os.O_CREAT)
+        evict(ours)
+        assert _move_bytes("pwrite", file, weight, address) == weight.nbytes
+        assert path.read_bytes() == content.numpy().tobytes()
+        evict(ours)
+        for state, written in ("away", other), ("clean", content):
+            path.write_bytes(written.numpy().tobytes())
+            assert _torch.is_resident(weight) == (state == "clean")
+            assert _move_bytes("pread", file, weight, address) == weight.nbytes
+            evict(ours)
+            assert torch.equal(weight, written)  # and so it is back, clean
+        os.close(file)
+        train(ours, 1, session)
+    assert plain.differences(ours) == ()
+    return True
+
+
+WIDE = 4096
+"""17M weights: with gradients and two moments 286 MB, half of it resident; doubled in a worker it could not hide."""
+
+
+class Noise(Dataset):
+    """Rows that are a function of their index alone, made in the worker."""
+
+    def __len__(self) -> int:
+        return 64 * 5
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.randn(256, generator=torch.Generator().manual_seed(index)), index % 64
+
+
+def data_loader_workers() -> tuple[int, int]:
+    """Two forked workers feed the session. Returns the most private bytes of a worker, and the arena's budget."""
+    loader_batch: list[torch.Tensor] = []
+    case = replace(CASES["accumulation-and-clipping"], micro_batches=1)
+    case = replace(case, model=lambda: mlp(width=WIDE), batch=lambda _: tuple(loader_batch))
+    private_bytes = []
+    plain_run = begin(case)
+    for loader_batch[:] in DataLoader(Noise(), batch_size=64):
+        train(plain_run, 1)
+    plain = Snapshot.of(plain_run)
+    del plain_run
+    with ebbtide.Session(fast="65%") as session:
+        ours = begin(case)
+        for loader_batch[:] in DataLoader(Noise(), batch_size=64, num_workers=2, multiprocessing_context="fork"):
+            train(ours, 1, session)
+            private_bytes += [_private_bytes(pid) for pid in _child_pids()]
+    assert plain.differences(ours) == ()
+    report = session.report()
+    assert sum(step.fetched_bytes.total for step in report.steps) > 0
+    return max(private_bytes), report.arena_budget_bytes
+
+
+def _child_pids() -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+
+
+def _private_bytes(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:  # the worker has just ended
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
+
+
+def train_for_ever(spill: str, moving: str) -> None:
+    """Evict and fetch until killed; the file ``moving`` appears once bytes were written to the spill directory."""
+    with ebbtide.Session(fast=FAST, spill=spill) as session:
+        run = begin(CASES[NAME])
+        while True:
+            train(run, 1, session)
+            if session.report().steps[-1].written_bytes.total > 0:
+                Path(moving).touch()

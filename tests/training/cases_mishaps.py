@@ -1,0 +1,418 @@
+"""What test_mishaps.py runs in child processes: what goes wrong around a session, and unusual ways to train in one.
+
+Each compares the bits with the same training without a session, and shows that bytes really moved.
+"""
+
+import contextlib
+import gc
+import os
+import resource
+import signal
+import stat
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import ebbtide
+from ebbtide import _torch
+from ebbtide.errors import PlatformError, SessionError
+from ebbtide.units import GIB, MIB
+from tests.helpers.zoo_features import mlp
+from tests.training.same_bits import CASES, Run, Snapshot, begin, step, train, train_plainly
+
+BASE = CASES["weight-averaging"]
+FAST = "45%"
+STEPS = 5
+
+
+def moved_bytes(session: ebbtide.Session) -> int:
+    """In and out, of the steps under the budget."""
+    bounded = [step for step in session.report().steps if step.mode != "recorded"]
+    evicted, fetched = (sum(getattr(s, name).total for s in bounded) for name in ("evicted_bytes", "fetched_bytes"))
+    assert evicted > 0
+    assert fetched > 0
+    return evicted + fetched
+
+
+def check_same(plain: Snapshot, ours: Run, session: ebbtide.Session) -> None:
+    assert plain.differences(ours) == ()
+    assert moved_bytes(session) > 0
+
+
+# ---- threads, forks, signals -------------------------------------------------------------------------------------
+
+
+def in_thread(function: Callable[[], None]) -> None:
+    failures: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            function()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+
+
+def a_session_in_a_thread() -> None:
+    """Begun, used and ended by a thread, while the main thread waits; then one that only its steps are made by."""
+    plain = train_plainly(BASE, STEPS)
+
+    def whole() -> None:
+        with ebbtide.Session(fast=FAST) as session:
+            ours = begin(BASE)
+            train(ours, STEPS, session)
+        check_same(plain, ours, session)
+
+    in_thread(whole)
+    gc.collect()
+    with ebbtide.Session(fast=FAST) as session:
+        ours = begin(BASE)
+        in_thread(lambda: train(ours, STEPS, session))
+    check_same(plain, ours, session)
+
+
+def nested_sessions() -> None:
+    """The inner one is refused, by a clear error, at every stage of a step; the outer one goes on."""
+    plain = train_plainly(BASE, STEPS)
+
+    def refused() -> None:
+        with pytest.raises(SessionError, match="already active"), ebbtide.Session(fast="50%"):
+            pass
+
+    with ebbtide.Session(fast=FAST) as session:
+        ours = begin(BASE)
+        for _ in range(STEPS):
+            refused()
+            with session.step():
+                refused()
+                step(ours)
+    check_same(plain, ours, session)
+
+
+def a_second_session() -> None:
+    """What was born between two sessions, when the arena is there and manages nothing, is taken by the second one."""
+    plain = train_plainly(BASE, STEPS)
+    with ebbtide.Session(fast=FAST) as first:
+        ours = begin(BASE)
+        train(ours, STEPS, first)
+    check_same(plain, ours, first)
+    ours = begin(BASE)
+    nbytes = sum(parameter.nbytes for parameter in ours.model.parameters())
+    with ebbtide.Session(fast=FAST) as second:
+        train(ours, STEPS, second)
+    check_same(plain, ours, second)
+    assert second.report().adopted_bytes > 0.9 * nbytes
+    assert second.report().steps[-1].evicted_bytes.parameter > 0
+
+
+def forks_with_work_in_flight() -> int:
+    """Children are forked in the middle of steps, from another thread, and compute; how many there were."""
+    plain = train_plainly(BASE, STEPS)
+    stopping = threading.Event()
+    statuses: list[int] = []
+
+    def fork_often() -> None:
+        while not stopping.is_set():
+            pid = os.fork()
+            if pid == 0:
+                fresh = torch.ones(16_000) + 1  # managed in the parent; too small for OpenMP, which a fork breaks
+                os._exit(0 if not _torch.is_managed(fresh) and float(fresh[-1]) == 2.0 else 1)
+            statuses.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+            time.sleep(0.002)
+
+    with ebbtide.Session(fast=FAST) as session:
+        ours = begin(BASE)
+        thread = threading.Thread(target=fork_often)
+        thread.start()
+        try:
+            train(ours, STEPS, session)
+        finally:
+            stopping.set()
+            thread.join()
+    assert set(statuses) == {0}
+    check_same(plain, ours, session)
+    return len(statuses)
+
+
+def a_data_set_for_workers_of_every_epoch() -> None:
+    """A data set of tensors is away, and training state fills the budget, when the next epoch's worker is forked."""
+    rows, labels = torch.randn(4096, 256), torch.randint(64, (4096,))
+    batch: list[torch.Tensor] = []
+    case = replace(BASE, batch=lambda _: tuple(batch))
+
+    def train_epochs(run: Run, session: Any) -> None:
+        for _ in range(STEPS):
+            if session:
+                _torch.evict([rows, labels])
+                assert not _torch.is_resident(rows)
+            loader = DataLoader(TensorDataset(rows, labels), 32, num_workers=1, multiprocessing_context="fork")
+            for batch[:] in islice(loader, 2):
+                train(run, 1, session)
+
+    plain_run = begin(case)
+    train_epochs(plain_run, None)
+    plain = Snapshot.of(plain_run)
+    del plain_run
+    with ebbtide.Session(fast="40%") as session:
+        ours = begin(case)
+        train_epochs(ours, session)
+    check_same(plain, ours, session)
+
+
+class Interrupting(nn.Module):
+    """A model that is interrupted in the middle of one of its forward passes."""
+
+    def __init__(self, network: nn.Module, at: int, number: int) -> None:
+        super().__init__()
+        self.network = network
+        self.calls, self.at, self.number = 0, at, number
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        hidden = self.network.network[:3](rows)
+        if self.calls == self.at:
+            signal.raise_signal(self.number)
+        return self.network(rows) + 0.0 * hidden.sum()
+
+
+def _train_until_interrupted(number: int, session: Any, path: Path) -> Run:
+    """As a script with a handler that saves: what was interrupted is dropped, a checkpoint written, and it goes on."""
+    case = replace(BASE, model=lambda: Interrupting(BASE.model(), at=4, number=number))
+    run = begin(case)
+    caught = 0
+    for _ in range(STEPS):
+        try:
+            with session.step() if session else contextlib.nullcontext():
+                step(run)
+        except KeyboardInterrupt:
+            caught += 1
+            if session:
+                _torch.evict([tensor for _, tensor in run.tensors()])
+            torch.save({"model": run.model.state_dict(), "optimizer": run.optimizer.state_dict()}, path)
+    assert caught == 1
+    return run
+
+
+def interrupted(name: str, folder: str) -> None:
+    """By SIGINT as Python handles it, or SIGTERM with a handler that raises: the checkpoint holds the same bits."""
+    number = getattr(signal, name)
+
+    def handler(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(number, handler)
+    paths = [Path(folder, who) for who in ("plain", "ours")]
+    plain = Snapshot.of(_train_until_interrupted(number, None, paths[0]))
+    with ebbtide.Session(fast=FAST) as session:
+        ours = _train_until_interrupted(number, session, paths[1])
+    check_same(plain, ours, session)
+    saved = [torch.load(path, weights_only=True) for path in paths]
+    assert saved[0]["model"].keys() == saved[1]["model"].keys()
+    for key, value in saved[0]["model"].items():
+        assert torch.equal(value, saved[1]["model"][key]), key
+
+
+# ---- the spill directory and the budget --------------------------------------------------------------------------
+
+
+def a_full_spill_directory() -> str:
+    """As on a full disk, the spill file cannot grow, and a step comes that needs more than is reserved.
+
+    What it raised in mid-step, in words. Then the limit is lifted, the step made again from where it began, and one
+    more after it: the same bits.
+    """
+    case = replace(BASE, model=mlp)
+    larger = replace(case, loss=loss_of_many)
+    cases = (case, case, case, larger, case)
+    plain = begin(case)
+    for plain.case in cases:
+        train(plain, 1)
+    expected = Snapshot.of(plain)
+    del plain
+    with ebbtide.Session(fast=FAST) as session:
+        ours = begin(case)
+        train(ours, 3, session)
+        drawn = ours.generator.get_state()
+        ours.case = larger
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_unlinked_file(), resource.RLIM_INFINITY))
+        with pytest.raises(torch.OutOfMemoryError) as raised:
+            train(ours, 1, session)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        assert "loss_of_many" in {entry.name for entry in raised.traceback}  # in mid-step, before any update
+        said = str(raised.value)
+        del raised  # it holds the frames, and they the activations
+        ours.generator.set_state(drawn)
+        for ours.case in cases[3:]:
+            train(ours, 1, session)
+    check_same(expected, ours, session)
+    return said
+
+
+def loss_of_many(model: nn.Module, batch: Any) -> torch.Tensor:
+    """So many passes forward before the one backward that their activations take a third of a GiB."""
+    return torch.stack([BASE.loss(model, batch) for _ in range(44)]).sum()
+
+
+def largest_unlinked_file() -> int:
+    """Bytes of the largest file that this process has open and that has no name: what its spill file may hold."""
+    files = [os.stat(link) for link in Path("/proc/self/fd").iterdir() if link.exists()]
+    return max(file.st_size for file in files if stat.S_ISREG(file.st_mode) and file.st_nlink == 0)
+
+
+def an_address_space_that_is_limited() -> str:
+    """What a session says under ``ulimit -v``."""
+    resource.setrlimit(resource.RLIMIT_AS, (64 * GIB, resource.RLIM_INFINITY))
+    with pytest.raises(PlatformError) as refused, ebbtide.Session(fast="50%"):
+        pass
+    return str(refused.value)
+
+
+class Large(nn.Module):
+    """Thirty square layers of 1 MiB: 30 MiB of parameters, and as much of gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(512, 512, bias=False) for _ in range(30))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            rows = torch.tanh(layer(rows))
+        return rows[:, :64]
+
+
+def a_model_built_larger_than_the_budget() -> None:
+    """EBBTIDE_ARENA bounds the arena to 12 MiB from the start; the parameters alone are 30."""
+    case = replace(CASES["accumulation-and-clipping"], model=Large, batch=lambda g: _small_rows(g), micro_batches=1)
+    case = replace(case, clip=None)
+    plain = train_plainly(case, STEPS)
+    with ebbtide.Session() as session:
+        ours = begin(case)
+        assert sum(parameter.nbytes for parameter in ours.model.parameters()) == 30 * MIB
+        train(ours, STEPS, session)
+    check_same(plain, ours, session)
+    report = session.report()
+    assert report.arena_budget_bytes == 12 * MIB
+    assert report.arena_peak_bytes <= 12 * MIB
+    assert not report.budget_violated
+
+
+def _small_rows(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(64, 512, generator=generator), torch.randint(64, (64,), generator=generator)
+
+
+# ---- unusual training --------------------------------------------------------------------------------------------
+
+
+def lbfgs() -> None:
+    """Its state is lists of flat tensors as large as the model, and its step calls the model many times."""
+    case = CASES["accumulation-and-clipping"]
+
+    def train_by_closure(session: Any) -> Run:
+        run = begin(case)
+        run.optimizer = torch.optim.LBFGS(run.model.parameters(), lr=0.1, max_iter=3, history_size=3)
+        batch = case.batch(run.generator)
+
+        def closure() -> torch.Tensor:
+            run.optimizer.zero_grad()
+            loss = case.loss(run.model, batch)
+            loss.backward()
+            run.losses.append(loss.detach())
+            return loss
+
+        for _ in range(4):
+            with session.step() if session else contextlib.nullcontext():
+                run.optimizer.step(closure)
+        return run
+
+    plain_run = train_by_closure(None)
+    plain = Snapshot.of(_without_state(plain_run))
+    history = [bytes(t.numpy()) for t in plain_run.optimizer.state[next(iter(plain_run.optimizer.state))]["old_dirs"]]
+    del plain_run
+    with ebbtide.Session(fast="70%") as session:
+        ours = train_by_closure(session)
+    state = ours.optimizer.state[next(iter(ours.optimizer.state))]
+    assert [bytes(t.numpy()) for t in state["old_dirs"]] == history
+    check_same(plain, _without_state(ours), session)
+    assert sum(s.evicted_bytes.optimizer_state for s in session.report().steps) > 0
+
+
+def _without_state(run: Run) -> Run:
+    """LBFGS's state is no dictionary of tensors, so it is compared by itself."""
+    return replace(run, optimizer=torch.optim.SGD(run.model.parameters(), lr=1.0))
+
+
+def shared_memory() -> None:
+    """``share_memory_`` of a model that is mostly away: others see it, and training goes on."""
+    plain_run = begin(BASE)
+    train(plain_run, 3)
+    plain_run.model.share_memory()
+    train(plain_run, 2)
+    plain = Snapshot.of(plain_run)
+    del plain_run
+    with ebbtide.Session(fast=FAST) as session:
+        ours = begin(BASE)
+        train(ours, 3, session)
+        weights = [parameter.detach() for parameter in ours.model.parameters()]
+        large = [weight for weight in weights if _torch.is_managed(weight)]
+        _torch.evict(large)
+        assert sum(not _torch.is_resident(weight) for weight in large) >= 3
+        ours.model.share_memory()
+        assert not any(_torch.is_managed(weight) for weight in weights)
+        content = [bytes(weight.numpy()) for weight in weights]
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if [bytes(weight.numpy()) for weight in weights] == content else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        train(ours, 2, session)
+    check_same(plain, ours, session)
+
+
+def train_rank(rank: int, world: int, port: int, fast: str, result: str) -> int:
+    """One rank of data-parallel training over gloo, in a session or (``fast`` is "") not; the bytes moved."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    from tests.scripts.train_ranks import train_here
+
+    if not fast:
+        train_here(STEPS, Path(result))
+        return 0
+    with ebbtide.Session(fast=fast) as session:
+        train_here(STEPS, Path(result), session)
+    return moved_bytes(session)
+
+
+def a_compiled_gpt_block(backend: str, fast: str) -> dict[str, int]:
+    """GPT-2 whose blocks are compiled, against the same compiled without a session; bytes of one step, by kind."""
+    original = CASES["gpt2-adamw-fused"]
+
+    def compiled() -> nn.Module:
+        model = original.model()
+        for block in model.transformer.h:
+            block.compile(backend=backend)
+        return model
+
+    case = replace(original, model=compiled)
+    plain = train_plainly(case, STEPS)
+    with ebbtide.Session(fast=fast) as session:
+        ours = begin(case)
+        train(ours, STEPS, session)
+    check_same(plain, ours, session)
+    report = session.report()
+    last = report.steps[-1]
+    return {kind: getattr(last.evicted_bytes, kind) for kind in ("parameter", "optimizer_state", "activation")} | {
+        "unbounded peak": report.unbounded_peak_bytes,
+        "arena peak": report.arena_peak_bytes,
+    }

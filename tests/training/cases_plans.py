@@ -1,0 +1,339 @@
+"""What the tests of recording, planning and replay run in child processes."""
+
+import os
+import random
+import warnings
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import nn
+
+import ebbtide
+from ebbtide import _torch
+from ebbtide import session as session_module
+from ebbtide.capture import rates
+from ebbtide.ir.files import load
+from ebbtide.ir.native import Verb
+from ebbtide.ir.trace import Trace
+from ebbtide.policies import planner_named
+from ebbtide.runtime import load_schedule
+from ebbtide.runtime.plan_job import carry_out
+from ebbtide.settings import Settings
+from tests.helpers.zoo import adamw_fused, gpt2, labelled, language_loss
+from tests.training.same_bits import CASES, Snapshot, Verdict, begin, compare, train, train_plainly, verdict
+
+Row = tuple[int, int, int, int]  # tick, verb, storage, earliest
+
+STEPS = 6
+
+
+def _distorted(how: str, rows: list[Row], n_ticks: int, n_storages: int) -> list[Row]:
+    chance = random.Random(5)
+    if how == "shifted":
+        return sorted(((tick + n_ticks // 3) % n_ticks, verb, storage, 0) for tick, verb, storage, _ in rows)
+    if how == "reversed":
+        return sorted((n_ticks - 1 - tick, verb, storage, 0) for tick, verb, storage, _ in rows)
+    if how == "inverted":  # what should leave is fetched, what should come back leaves
+        return [(tick, Verb.FETCH - verb, storage, 0) for tick, verb, storage, _ in rows]
+    commands = range(3 * n_storages)
+    return sorted((chance.randrange(n_ticks), chance.randrange(3), chance.randrange(n_storages), 0) for _ in commands)
+
+
+def _plan_here(planner: Any) -> None:
+    """Sessions of this process plan in it, so that what is replaced here is seen."""
+    session_module.work_in_child = lambda _policy, _plan: lambda job: carry_out(job, planner)
+
+
+def compare_under_wrong_plan(name: str, how: str) -> Verdict:
+    """The case under a schedule that is wrong on purpose."""
+    right = load_schedule.native_commands
+
+    def wrong(commands: Any, trace: Trace, fast: str) -> list[Row]:
+        return _distorted(how, right(commands, trace, fast), len(trace.ticks), len(trace.storages))
+
+    load_schedule.native_commands = wrong
+    _plan_here(planner_named("ebbtide"))
+    return compare(name, "50%", STEPS)
+
+
+def save_plan(name: str, plan_file: str, trace_file: str) -> None:
+    settings = replace(Settings.from_environment(), save_plan=plan_file, save_trace=trace_file)
+    with ebbtide.Session(fast="50%", settings=settings) as session:
+        train(begin(CASES[name]), 3, session)
+
+
+def compare_under_plan_in(name: str, plan_file: str) -> tuple[Verdict, int]:
+    """The case with a plan from a file, and how often a warning said that it was made for another step."""
+    case = CASES[name]
+    plain = train_plainly(case, STEPS)
+    settings = replace(Settings.from_environment(), plan=plan_file)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with ebbtide.Session(fast="50%", settings=settings) as session:
+            ours = begin(case)
+            train(ours, STEPS, session)
+    said = sum("other storages" in str(warning.message) for warning in caught)
+    return verdict(plain, ours, session), said
+
+
+class Known(nn.Module):
+    """Storages of sizes that occur once, used in an order that can be read here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(64, 128))
+        self.register_buffer("one", torch.ones(128))
+
+    def forward(self) -> torch.Tensor:
+        filled = torch.empty(80, 128)
+        filled.fill_(1)
+        part = filled.narrow(0, 0, 64) + self.one  # reads it through a view
+        return (self.weight * part).sum()
+
+
+def known_accesses() -> dict[str, list[tuple[str, int]]]:
+    """The operators and modes of the accesses to ``filled``, the weight, its gradient and its momentum, as traced."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "step.trace"
+        settings = replace(Settings.from_environment(), save_trace=str(path))
+        with ebbtide.Session(fast="90%", settings=settings) as session:
+            model = Known()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
+            for _ in range(3):
+                with session.step():
+                    optimizer.zero_grad()
+                    model().backward()
+                    optimizer.step()
+        trace = load(path, Trace)
+
+    def story(storage: int) -> list[tuple[str, int]]:
+        rows = trace.accesses.of(storage)
+        ticks = trace.accesses.tick[rows] % len(trace.ticks)
+        operators = [trace.ticks[tick].operator for tick in ticks]
+        return list(zip(operators, trace.accesses.mode[rows].tolist(), strict=True))
+
+    stories = {}
+    for number, storage in enumerate(trace.storages):
+        name = "filled" if storage.nbytes == 80 * 128 * 4 else str(storage.kind)
+        if name in ("filled", "parameter", "gradient", "optimizer_state"):
+            assert name not in stories
+            assert storage.persistent == (name in ("parameter", "optimizer_state"))
+            assert trace.crosses_end(number) == (name != "filled")
+            stories[name] = story(number)
+    return stories
+
+
+def gradients_under_a_fused(optimizer_name: str, scaled: bool, layers: int) -> tuple[set[int], int]:
+    """How a fused optimizer uses gradients, as traced, and the bytes that it left dirty of those fetched for it."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "step.trace"
+        settings = replace(Settings.from_environment(), save_trace=str(path))
+        with ebbtide.Session(fast="100%", settings=settings) as session:  # so that nothing else moves
+            model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(layers)))
+            optimizer = getattr(torch.optim, optimizer_name)(model.parameters(), lr=0.1, fused=True)
+            scaler = torch.amp.GradScaler("cpu", enabled=scaled)
+            for _ in range(3):
+                with session.step():
+                    optimizer.zero_grad()
+                    scaler.scale(model(torch.ones(8, 64)).square().mean()).backward()
+                    gradients = [layer.weight.grad for layer in model]
+                    assert _torch.evict(gradients) > 0
+                    scaler.step(optimizer)
+                    scaler.update()
+                    before = _torch.counters()["written_bytes"]
+                    assert _torch.evict(gradients) > 0
+                    written = sum(_torch.counters()["written_bytes"]) - sum(before)
+        trace = load(path, Trace)
+    modes = set[int]()
+    for number, storage in enumerate(trace.storages):
+        if storage.kind == "gradient":
+            rows = trace.accesses.of(number)
+            ticks = trace.accesses.tick[rows] % len(trace.ticks)
+            modes.update(trace.accesses.mode[rows][[trace.ticks[tick].phase == "optimizer" for tick in ticks]].tolist())
+    return modes, written
+
+
+def _fetched(session: ebbtide.Session) -> list[int]:
+    """Bytes that each bounded step brought back."""
+    return [step.fetched_bytes.total for step in session.report().steps if step.mode != "recorded"]
+
+
+def lengths_vary(lengths: list[int]) -> tuple[tuple[str, ...], bool, list[int]]:
+    """Another sequence length in every step: the steps' modes, whether the bits are a plain run's, what moved."""
+
+    def run(session: Any) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = gpt2().train()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        generator = torch.Generator().manual_seed(1)
+        losses = []
+        for length in lengths:
+            tokens = torch.randint(1536, (8, length), generator=generator)
+            with session.step() if session is not None else nullcontext():
+                optimizer.zero_grad()
+                loss = language_loss(model, (tokens,))
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.detach())
+        return losses + [parameter.detach() for parameter in model.parameters()]
+
+    plain = [tensor.numpy().copy() for tensor in run(None)]
+    with ebbtide.Session(fast="50%") as session:
+        ours = run(session)
+    same = all(torch.equal(torch.from_numpy(a), b) for a, b in zip(plain, ours, strict=True))
+    return tuple(str(step.mode) for step in session.report().steps), same, _fetched(session)
+
+
+def evaluation_between_steps() -> tuple[tuple[str, ...], tuple[str, ...], list[int]]:
+    """A forward pass without gradients between every two steps: what differs, the steps' modes, what moved."""
+    case = CASES["gpt2-adamw-fused"]
+
+    def run(session: Any) -> Any:
+        ours = begin(case)
+        for _ in range(STEPS):
+            train(ours, 1, session)
+            with torch.no_grad():
+                ours.losses.append(case.loss(ours.model.eval(), case.batch(ours.generator)))
+            ours.model.train()
+        return ours
+
+    plain = Snapshot.of(run(None))
+    with ebbtide.Session(fast="50%") as session:
+        ours = run(session)
+    return plain.differences(ours), tuple(str(step.mode) for step in session.report().steps), _fetched(session)
+
+
+def compiled_whole() -> tuple[str, ...]:
+    """A module compiled as one graph goes on working in the steps that are recorded and planned; the steps' modes."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with ebbtide.Session(fast="80%") as session:
+        for length in (8, 8, 16, 8, 16, 16):
+            with session.step():
+                optimizer.zero_grad()
+                compiled(torch.ones(length, 64)).sum().backward()
+                optimizer.step()
+    return tuple(str(step.mode) for step in session.report().steps)
+
+
+def a_planner_that_fails() -> tuple[Verdict, int]:
+    """The case with a planner that raises what nobody expects, and how often that was said."""
+
+    def planner(_trace: Trace, _machine: Any, _budget_bytes: int) -> Any:
+        raise ZeroDivisionError("on purpose")
+
+    _plan_here(planner)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = compare("gpt2-adamw-fused", "50%", STEPS)
+    return found, sum("on purpose" in str(warning.message) for warning in caught)
+
+
+def a_probe_that_was_far_off() -> tuple[Verdict, list[tuple[int, ...]], int]:
+    """The case with a machine that is not this one: links' speeds that each planning was given, plans reported."""
+    real = session_module.machine_for
+    seen: list[tuple[int, ...]] = []
+
+    def machine_for(settings: Settings, spill: Sequence[Path]) -> Any:
+        machine = real(settings, spill)
+        return replace(machine, links=tuple(replace(link, bytes_per_s=1_000_000) for link in machine.links))
+
+    planner = planner_named("ebbtide")
+
+    def planner_that_tells(trace: Trace, machine: Any, budget_bytes: int) -> Any:
+        seen.append(tuple(link.bytes_per_s for link in machine.links))
+        return planner(trace, machine, budget_bytes)
+
+    _plan_here(planner_that_tells)
+    session_module.machine_for = machine_for
+    rates._ENOUGH_NS = 1  # the case is small
+    case = CASES["gpt2-adamw-fused"]
+    plain = train_plainly(case, STEPS)
+    with ebbtide.Session(fast="50%") as session:
+        ours = begin(case)
+        train(ours, STEPS, session)
+    plan = session.report().plan
+    return verdict(plain, ours, session), seen, plan.plans if plan is not None else 0
+
+
+def save_timeline(timeline_file: str, trace_file: str) -> ebbtide.RunReport:
+    settings = replace(Settings.from_environment(), save_timeline=timeline_file, save_trace=trace_file)
+    with ebbtide.Session(fast="50%", settings=settings) as session:
+        train(begin(CASES["gpt2-adamw-fused"]), STEPS, session)
+    return session.report()
+
+
+# ---- every policy -------------------------------------------------------------------------------------------------
+
+
+class Ladder(nn.Module):
+    """Parameters and their state take as much as activations, in so few operations that planners are done in seconds.
+
+    ``kept`` is what no operation of a step uses, as the weights of an earlier epoch would be.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(512, 512), nn.GELU())))
+        self.register_buffer("kept", torch.ones(4, 512, 512))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.steps(rows)
+
+
+LADDER = replace(CASES["weight-averaging"], model=Ladder, batch=labelled((1024, 512), 512), optimizer=adamw_fused)
+
+
+def compare_under_policy(policy: str, fast: str) -> tuple[Verdict, ebbtide.RunReport, int, list[str]]:
+    """The ladder under a policy: the report too, bytes that left the arena in all, and what was warned of."""
+    from ebbtide import _torch
+
+    plain = train_plainly(LADDER, STEPS)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with ebbtide.Session(fast=fast, policy=policy) as session:
+            ours = begin(LADDER)
+            train(ours, STEPS, session)
+    said = [str(warning.message) for warning in caught]
+    return verdict(plain, ours, session), session.report(), sum(_torch.counters()["evicted_bytes"]), said
+
+
+def compare_over_directories(directories: list[str]) -> tuple[Verdict, dict[str, int]]:
+    """A GPT-2 that spills to several directories: pages of each one's files that hold something."""
+    case = CASES["gpt2-adamw-fused"]
+    plain = train_plainly(case, STEPS)
+    with ebbtide.Session(fast="50%", spill=directories) as session:
+        ours = begin(case)
+        train(ours, STEPS, session)
+        full = {directory: _pages_written(directory) for directory in directories}
+    return verdict(plain, ours, session), full
+
+
+def _pages_written(directory: str) -> int:
+    """Pages that are not zeros in this process's unnamed files there."""
+    found, zeros = 0, bytes(4096)
+    for number in os.listdir("/proc/self/fd"):
+        path = f"/proc/self/fd/{number}"
+        if os.path.islink(path) and os.readlink(path).startswith(directory + "/"):
+            with open(path, "rb") as file:
+                found += sum(page != zeros for page in iter(lambda: file.read(4096), b""))
+    return found
+
+
+def bytes_under(sizes: Sequence[int]) -> list[int]:
+    """Of the pages that the arena lays under storages of these sizes."""
+    found: list[int] = []
+    with ebbtide.Session(fast="50%"):
+        for nbytes in sizes:
+            before = _torch.counters()["resident_bytes"]
+            storage = torch.empty(nbytes, dtype=torch.uint8)
+            found.append(_torch.counters()["resident_bytes"] - before)
+            del storage
+    return found

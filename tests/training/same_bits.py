@@ -1,0 +1,173 @@
+"""Train a case plainly, then under a session, and say exactly what differs and what moved.
+
+Both runs happen in one process, so they share threads, libraries and caches; only the session lies between them.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tests.helpers.zoo import FAMILIES, Case
+from tests.helpers.zoo_features import FEATURES
+
+CASES = {case.name: case for case in FAMILIES + FEATURES}
+MOVING_KINDS = ("parameter", "gradient", "optimizer_state", "activation")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one comparison found; plain data, so that it can come from a child process. Traffic is that of bounded
+    steps only. ``unbounded_peak_bytes`` is the step's peak of live tensor bytes."""
+
+    compared: int
+    differences: tuple[str, ...]
+    evicted_bytes: Mapping[str, int]
+    fetched_bytes: Mapping[str, int]
+    modes: tuple[str, ...]
+    budget_violated: bool
+    trouble: str
+    arena_budget_bytes: int
+    unbounded_peak_bytes: int
+    adopted_bytes: int
+
+
+@dataclass(slots=True)
+class Run:
+    """A model in training, and its losses so far (tensors, to be compared to the last bit)."""
+
+    case: Case
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    generator: torch.Generator
+    losses: list[Tensor] = field(default_factory=list)
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Everything that training leaves behind: losses, weights, gradients, buffers, optimizer state."""
+        for step, loss in enumerate(self.losses):
+            yield f"loss {step}", loss
+        for name, parameter in self.model.named_parameters():
+            yield f"weight {name}", parameter.detach()
+            if parameter.grad is not None:
+                yield f"gradient {name}", parameter.grad
+        for name, buffer in self.model.named_buffers():
+            yield f"buffer {name}", buffer
+        for index, state in self.optimizer.state_dict()["state"].items():
+            for name, value in state.items():
+                yield f"state {index} {name}", torch.as_tensor(value)
+
+
+def begin(case: Case, seed: int = 0) -> Run:
+    """A model and its optimizer, the same for the same seed."""
+    torch.manual_seed(seed)
+    model = case.model().train()
+    return Run(case, model, case.optimizer(model.parameters()), torch.Generator().manual_seed(seed + 1))
+
+
+def step(run: Run) -> None:
+    """One training step, as a script would write it."""
+    case = run.case
+    run.optimizer.zero_grad(set_to_none=not case.keep_gradients)
+    for _ in range(case.micro_batches):
+        batch = case.batch(run.generator)
+        with torch.autocast("cpu", torch.bfloat16, enabled=case.autocast):
+            loss = case.loss(run.model, batch) / case.micro_batches
+        loss.backward()
+        run.losses.append(loss.detach())
+    if case.clip is not None:
+        nn.utils.clip_grad_norm_(run.model.parameters(), case.clip)
+    run.optimizer.step()
+
+
+def train(run: Run, steps: int, session: Any = None) -> None:
+    for _ in range(steps):
+        with session.step() if session else nullcontext():
+            step(run)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A finished run's tensors as plain bytes: a session adopts every tensor it finds, and must not see these."""
+
+    tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...], bytearray]]
+
+    @staticmethod
+    def of(run: Run) -> "Snapshot":
+        return Snapshot(
+            {
+                name: (tensor.dtype, tuple(tensor.shape), bytearray(tensor.reshape(-1).view(torch.uint8).numpy()))
+                for name, tensor in run.tensors()
+            }
+        )
+
+    def differences(self, run: Run) -> tuple[str, ...]:
+        """Names of what only one side has, or is not the same to the last bit; losses first, step by step."""
+        actual = dict(run.tensors())
+        one_sided = [f"only one run has: {name}" for name in self.tensors.keys() ^ actual.keys()]
+        unequal = [name for name in self.tensors if name in actual and not self._equal(name, actual[name])]
+        return tuple(one_sided + unequal)
+
+    def _equal(self, name: str, actual: Tensor) -> bool:
+        dtype, shape, content = self.tensors[name]
+        expected = torch.frombuffer(content, dtype=torch.uint8).view(dtype).reshape(shape)
+        return actual.dtype == dtype and torch.equal(expected, actual)
+
+
+def train_plainly(case: Case, steps: int) -> Snapshot:
+    """What a run without a session ends with; its tensors are gone when this returns."""
+    run = begin(case)
+    train(run, steps)
+    return Snapshot.of(run)
+
+
+def compare(name: str, fast: str, steps: int) -> Verdict:
+    """Run a case plainly, then from its birth under a session with budget ``fast``."""
+    import ebbtide
+
+    case = CASES[name]
+    plain = train_plainly(case, steps)
+    with ebbtide.Session(fast=fast) as session:
+        ours = begin(case)
+        train(ours, steps, session)
+    return verdict(plain, ours, session)
+
+
+def compare_adopted(name: str, fast: str, steps: int) -> Verdict:
+    """The same, but model and optimizer are built, and take one step, before the session begins."""
+    import ebbtide
+
+    case = CASES[name]
+    plain = train_plainly(case, 1 + steps)
+    ours = begin(case)
+    train(ours, 1)
+    with ebbtide.Session(fast=fast) as session:
+        train(ours, steps, session)
+    return verdict(plain, ours, session)
+
+
+def verdict(plain: Snapshot, ours: Run, session: Any) -> Verdict:
+    report = session.report()
+    bounded = [step for step in report.steps if step.mode != "recorded"]
+    return Verdict(
+        compared=len(plain.tensors),
+        differences=plain.differences(ours),
+        evicted_bytes={kind: sum(getattr(step.evicted_bytes, kind) for step in bounded) for kind in MOVING_KINDS},
+        fetched_bytes={kind: sum(getattr(step.fetched_bytes, kind) for step in bounded) for kind in MOVING_KINDS},
+        modes=tuple(str(step.mode) for step in report.steps),
+        budget_violated=report.budget_violated,
+        trouble=report.trouble,
+        arena_budget_bytes=report.arena_budget_bytes,
+        unbounded_peak_bytes=report.unbounded_peak_bytes,
+        adopted_bytes=report.adopted_bytes,
+    )
+
+
+def compare_plain(name: str, steps: int) -> tuple[str, ...]:
+    """Two plain runs: what differs here would differ under any session, so it must be nothing."""
+    first = train_plainly(CASES[name], steps)
+    second = begin(CASES[name])
+    train(second, steps)
+    return first.differences(second)

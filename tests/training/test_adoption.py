@@ -1,0 +1,68 @@
+"""Storages born elsewhere are adopted at a step's end, every view with them, or left alone and reported."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import child
+from tests.training import cases_adoption
+from tests.training.same_bits import Verdict
+
+PAGES = {"EBBTIDE_MIN_STORAGE": "4096"}
+
+
+def check(verdict: Verdict, nbytes: int) -> None:
+    assert verdict.differences == ()
+    assert verdict.adopted_bytes >= 0.99 * nbytes  # all but storages under one page
+    assert all(verdict.evicted_bytes[kind] > 0 for kind in verdict.evicted_bytes)
+    assert all(verdict.fetched_bytes[kind] > 0 for kind in verdict.fetched_bytes)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before-the-session", "inside-the-session"])
+def test_a_from_pretrained_fine_tune_gives_the_same_bits(before: bool, tmp_path: Path) -> None:
+    check(*child.run("cases_adoption:from_pretrained", str(tmp_path), before, env=PAGES))
+
+
+def test_weights_that_torch_load_mapped_give_the_same_bits(tmp_path: Path) -> None:
+    check(*child.run("cases_adoption:load_mmap", str(tmp_path), env=PAGES))
+
+
+def test_views_from_before_the_session_follow_their_storage() -> None:
+    child.run("cases_adoption:views_follow", env=PAGES)
+
+
+@pytest.mark.parametrize("holder", ["from-numpy", "from-dlpack", "shared-memory", "numpy-view"])
+def test_a_parameter_that_others_hold_is_left_alone_and_reported(holder: str) -> None:
+    assert "left alone" in child.run("cases_adoption:outside_holder", holder, env=PAGES)
+
+
+@pytest.mark.parametrize("name", cases_adoption.ALIASES)
+def test_an_alias_from_before_the_session_is_never_parted(name: str) -> None:
+    managed, reasons = child.run("cases_adoption:alias_from_before", name)
+    assert not managed
+    assert reasons
+
+
+def test_an_alias_that_is_gone_is_nobody() -> None:
+    child.run("cases_adoption:freed_aliases")
+
+
+def test_a_reference_that_passes_is_looked_at_again() -> None:
+    child.run("cases_adoption:passing_reference")
+
+
+@pytest.mark.parametrize("name", cases_adoption.ORDINARY)
+def test_of_an_ordinary_model_nothing_is_left_alone(name: str) -> None:
+    child.run("cases_adoption:ordinary", name, env=PAGES)
+
+
+def test_an_alias_of_one_parameter_leaves_the_others_of_a_parallel_model() -> None:
+    child.run("cases_adoption:alias_of_a_parallel_model", env=PAGES)
+
+
+def test_many_storages_are_adopted_at_once() -> None:
+    assert child.run("cases_adoption:many", env={"EBBTIDE_MIN_STORAGE": "4096"}) == 50_000
+
+
+def test_what_a_generator_names_explains_no_other_reference() -> None:
+    child.run("cases_adoption:held_within_a_generator", env=PAGES)

@@ -1,0 +1,208 @@
+"""``ebbtide run`` ends with status 3 where it was not bounded or not planned as asked, and says what to do."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from ebbtide.host import process
+from ebbtide.runtime.children import Children
+from tests.helpers.command import EBBTIDE, TRAIN_MLP, run
+from tests.helpers.paths import SCRIPTS
+
+SMALL = ["--width", "512", "--depth", "3", "--rows", "256"]
+LARGE = ["--width", "4096", "--depth", "2", "--rows", "64", "--steps", "2"]  # 512 MiB of parameters and state
+BY_HAND = """
+import torch
+weights = [torch.randn(1024, 1024, requires_grad=True) for _ in range(3)]
+for _ in range(4):
+    hidden = torch.ones(64, 1024)
+    for weight in weights:
+        hidden = (hidden @ weight).tanh()
+    hidden.sum().backward()
+    with torch.no_grad():
+        for weight in weights:
+            weight -= 0.1 * weight.grad
+            weight.grad = None
+print("trained")
+"""
+TINY = """
+import torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(4):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""
+LAUNCHER = "import subprocess, sys\nsys.exit(subprocess.run([sys.executable, *sys.argv[1:]]).returncode)\n"
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    return tmp_path / "script.py"
+
+
+def test_a_percentage_without_an_optimizer_is_never_a_budget(script: Path, tmp_path: Path) -> None:
+    script.write_text(BY_HAND)
+    out = tmp_path / "out.json"
+    done = run(EBBTIDE, "run", "--fast", "25%", "--report", str(out), str(script))
+    assert done.returncode == 3, done.stderr
+    assert "trained" in done.stdout
+    assert "0 steps were seen and 2 are needed" in done.stderr
+    assert "accelerate launch --no_python ebbtide run" in done.stderr
+    assert "torchrun --no-python" in done.stderr
+    assert "such as --fast 8GiB" in done.stderr
+    assert "error: the run was not bounded as asked" in done.stderr
+    report = json.loads(out.read_text())
+    assert (report["bounded_as_asked"], report["planned_as_asked"], report["fast_bytes"]) == (False, True, None)
+
+
+def test_a_size_without_an_optimizer_is_kept_and_the_summary_says_that_no_step_was_seen(script: Path) -> None:
+    script.write_text(BY_HAND)
+    done = run(EBBTIDE, "run", "--fast", "2GiB", str(script))
+    assert done.returncode == 0, done.stderr
+    assert "within budget, 0 steps" in done.stderr
+    said = (
+        "none was seen, so nothing was planned; this process stayed within its budget, and those that it starts are not"
+    )
+    assert said in done.stderr
+    assert "a process that the script started" not in done.stderr
+
+
+def test_a_percentage_of_too_few_steps_is_never_a_budget() -> None:
+    done = run(EBBTIDE, "run", "--fast", "50%", TRAIN_MLP, *SMALL, "--steps", "1")
+    assert done.returncode == 3, done.stderr
+    assert "1 steps were seen and 2 are needed" in done.stderr
+    assert "train for longer" in done.stderr
+
+
+def test_where_nothing_is_large_enough_nothing_is_bounded(script: Path) -> None:
+    script.write_text(TINY)
+    done = run(EBBTIDE, "run", "--fast", "50%", str(script))
+    assert done.returncode == 3, done.stderr
+    assert "no storage was large enough to be managed" in done.stderr
+
+
+@pytest.mark.parametrize("fast", ["50%", "500MiB"])
+def test_training_in_a_process_that_the_script_starts_is_not_bounded(script: Path, fast: str) -> None:
+    script.write_text(LAUNCHER)
+    done = run(EBBTIDE, "run", "--fast", fast, str(script), TRAIN_MLP, *LARGE)
+    assert done.returncode == 3, done.stderr
+    assert "Ebbtide: NOT BOUNDED as asked, 0 steps" in done.stderr
+    assert "stayed within" not in done.stderr
+    assert "accelerate launch --no_python ebbtide run" in done.stderr
+    if fast != "50%":
+        assert "a process that the script started peaked at" in done.stderr
+
+
+@pytest.mark.parametrize("option", [[], ["--fast", "4GiB"]])
+def test_training_in_a_process_that_stays_below_the_size_is_told(option: list[str], script: Path) -> None:
+    script.write_text(LAUNCHER)
+    done = run(EBBTIDE, "run", *option, str(script), TRAIN_MLP, *LARGE)
+    assert done.returncode == 0, done.stderr
+    assert "warning: no step was seen, and a process that the script started peaked at" in done.stderr
+    assert "which nothing bounded" in done.stderr
+    assert "accelerate launch --no_python ebbtide run" in done.stderr
+    assert "those that it starts are not bounded" in done.stderr
+
+
+CHILD_BEFORE = """
+import subprocess
+import ebbtide
+held = bytearray(600 * 2**20)
+subprocess.run(["true"])  # the kernel counts what its parent held as this child's
+del held
+with ebbtide.Session("500MiB", policy="demand", progress="off") as session:
+    subprocess.run(["true"])
+assert session.report().bounded_as_asked, session.report().trouble
+assert not session.report().trouble
+"""
+
+
+def test_what_this_process_held_itself_is_not_taken_for_a_childs(script: Path) -> None:
+    script.write_text(CHILD_BEFORE)
+    done = run(sys.executable, "-W", "error", str(script))
+    assert done.returncode == 0, done.stderr
+
+
+def test_only_what_lies_above_this_processs_own_peak_is_a_childs(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, others = iter([600, 200, 200, 200]), iter([700, 700, 620, 800])
+    monkeypatch.setattr(process, "peak_resident_bytes", lambda: next(own))
+    monkeypatch.setattr(process, "peak_of_children_bytes", lambda: next(others))
+    children = Children()
+    assert [children.peak_bytes() for _ in range(3)] == [0, 0, 800]
+
+
+def test_a_plan_of_another_model_is_not_used_and_the_run_says_so_at_its_end(tmp_path: Path) -> None:
+    plan, out = tmp_path / "mlp.plan", tmp_path / "out.json"
+    made = run(EBBTIDE, "run", "--fast", "50%", "--save-plan", str(plan), TRAIN_MLP, *SMALL, "--steps", "4")
+    assert made.returncode == 0, made.stderr
+    ours = [EBBTIDE, "run", "--fast", "50%", "--plan", str(plan), "--report", str(out), TRAIN_MLP, "--steps", "4"]
+    own = run(*ours, *SMALL)
+    assert own.returncode == 0, own.stderr
+    assert json.loads(out.read_text())["steps"][-1]["mode"] == "planned"
+    other = run(*ours, "--width", "640", "--depth", "3", "--rows", "256")
+    assert other.returncode == 3, other.stderr
+    assert "error: the run was not planned as asked" in other.stderr
+    assert f"no step followed the plan {plan}" in other.stderr
+    assert "made for a step with other storages" in other.stderr
+    report = json.loads(out.read_text())
+    assert (report["bounded_as_asked"], report["planned_as_asked"]) == (True, False)
+    assert sum(step["fetched_bytes"]["total"] for step in report["steps"]) > 0
+
+
+def test_a_machine_with_more_tiers_than_a_run_has_is_refused_before_anything_runs(script: Path) -> None:
+    script.write_text("raise AssertionError('it ran')")
+    done = run(EBBTIDE, "run", "--fast", "50%", "--machine", "g10", str(script))
+    assert done.returncode == 2, done.stderr
+    assert "it ran" not in done.stderr
+    assert "has 3 tiers (gpu, host, ssd)" in done.stderr
+    assert "ebbtide plan" in done.stderr
+
+
+def test_the_scripts_own_status_comes_first(script: Path) -> None:
+    script.write_text(f"{BY_HAND}\nimport sys\nsys.exit(7)\n")
+    assert run(EBBTIDE, "run", "--fast", "25%", str(script)).returncode == 7
+    assert run(sys.executable, str(script)).returncode == 7
+
+
+def test_a_size_that_is_refused_is_not_called_exceeded(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    done = run(EBBTIDE, "run", "--fast", "60MiB", "--report", str(out), TRAIN_MLP, *SMALL, "--steps", "2")
+    assert done.returncode == 3, done.stderr
+    assert "Ebbtide: NOT BOUNDED as asked" in done.stderr
+    assert "OVER BUDGET" not in done.stderr
+    assert "MiB of 60.0 MiB" not in done.stderr
+    report = json.loads(out.read_text())
+    assert (report["bounded_as_asked"], report["budget_violated"], report["fast_bytes"]) == (False, False, None)
+
+
+def test_training_goes_on_with_the_same_bits_under_a_limit_that_fell_too_low() -> None:
+    falling = str(SCRIPTS / "falling_limit.py")
+    plain = run(sys.executable, falling, "plain")
+    done = run(sys.executable, falling, "bounded", env={"EBBTIDE_WATCHDOG": "0.2"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == plain.stdout
+    assert done.stdout.count("\n") == 5
+    assert "EbbtideWarning: the budget was exceeded: this process can have" in done.stderr
+
+
+def test_a_trace_to_save_leaves_a_run_without_a_size_bounded(tmp_path: Path) -> None:
+    trace, plan, out = (tmp_path / name for name in ("step.trace", "step.plan", "out.json"))
+    options = ["--save-trace", str(trace), "--save-plan", str(plan), "--report", str(out)]
+    done = run(EBBTIDE, "run", *options, TRAIN_MLP, *SMALL, "--steps", "4")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(out.read_text())
+    assert (report["policy"], report["fast_bytes"] is None) == ("ebbtide", False)
+    assert [step["mode"] for step in report["steps"]][-1] == "planned"
+    assert trace.exists()
+    assert plan.exists()
+
+
+def test_a_plan_to_save_that_was_not_made_is_told(tmp_path: Path) -> None:
+    plan = tmp_path / "step.plan"
+    done = run(EBBTIDE, "run", "--fast", "2GiB", "--save-plan", str(plan), TRAIN_MLP, *SMALL, "--steps", "1")
+    assert done.returncode == 0, done.stderr
+    assert "warning: no step was planned, so there is no plan to save: 1 steps were made" in done.stderr
+    assert not plan.exists()

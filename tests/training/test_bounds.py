@@ -1,0 +1,57 @@
+"""``--fast SIZE`` bounds the whole process: watched from outside, and under the kernel's own limit."""
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from demo.memory_cgroup import NotPermitted, memory_cgroup
+from tests.helpers.command import EBBTIDE, TRAIN_MLP, watch
+
+# 8 layers of 2048 x 2048 floats: 16 MiB each, held four times over (weight, gradient, two moments) = 512 MiB of state;
+# a batch of 1024 rows makes 8 MiB an activation, two a layer = 128 MiB; and Python with PyTorch some 220 MiB.
+MODEL = ["--width", "2048", "--depth", "8", "--rows", "1024", "--steps", "4"]
+FAST_BYTES = 480 * 2**20
+TOLERANCE = 1.02
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, object], int]:
+    """The plain run's result and peak, which must be well above the bound or the tests below prove nothing."""
+    result = tmp_path_factory.mktemp("plain") / "result.json"
+    watched = watch([sys.executable, TRAIN_MLP, *MODEL, "--result", str(result)])
+    assert watched.exit_code == 0, watched.output
+    assert watched.peak_bytes > 1.5 * FAST_BYTES
+    return json.loads(result.read_text()), watched.peak_bytes
+
+
+def test_the_process_stays_within_its_bound(plain: tuple[dict, int], tmp_path: Path) -> None:
+    result, out = tmp_path / "result.json", tmp_path / "report.json"
+    options = ["--fast", str(FAST_BYTES), "--report", str(out)]
+    watched = watch([EBBTIDE, "run", *options, TRAIN_MLP, *MODEL, "--result", str(result)])
+    assert watched.exit_code == 0, watched.output
+    assert watched.peak_bytes <= TOLERANCE * FAST_BYTES
+    report = json.loads(out.read_text())
+    assert report["fast_bytes"] == FAST_BYTES
+    assert report["process_peak_bytes"] <= watched.peak_bytes
+    assert not report["budget_violated"]
+    assert json.loads(result.read_text()) == plain[0]
+
+
+def test_it_trains_under_a_memory_limit_that_kills_plain_pytorch(plain: tuple[dict, int], tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    script = [TRAIN_MLP, *MODEL, "--result", str(result)]
+    limit_bytes = int(1.25 * FAST_BYTES)  # the kernel charges page tables, page cache and buffers too
+    try:
+        with memory_cgroup(limit_bytes) as cgroup:
+            killed = watch(cgroup.wrap([sys.executable, *script]))
+            assert killed.exit_code == -signal.SIGKILL
+            assert cgroup.oom_kills() == 1
+            ours = watch(cgroup.wrap([EBBTIDE, "run", "--fast", str(FAST_BYTES), *script]))
+            assert ours.exit_code == 0, ours.output
+            assert cgroup.oom_kills() == 1
+    except NotPermitted as why:
+        pytest.skip(str(why))
+    assert json.loads(result.read_text()) == plain[0]

@@ -1,0 +1,152 @@
+"""Steps on fake tensors: the storages and accesses that a CPU has, no memory, and times that are modelled."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from ebbtide.ir.base import Origin
+from ebbtide.ir.files import load
+from ebbtide.ir.occupancy import live_bytes, peak
+from ebbtide.ir.trace import Phase, StorageKind, Trace
+from ebbtide.units import GIB
+from tests.helpers import child
+from tests.helpers.command import EBBTIDE, TRAIN_MLP, run, watch
+from tests.helpers.paths import SCRIPTS
+
+LARGE = 4096
+TRAIN_CAST = str(SCRIPTS / "train_cast.py")
+
+
+def test_the_same_storages_uses_and_flops_as_on_the_cpu() -> None:
+    cpu, cpu_flops, cpu_peak = child.run("cases_recording:seen", "custom-functions", False, LARGE)
+    fake, fake_flops, fake_peak = child.run("cases_recording:seen", "custom-functions", True, LARGE)
+    assert len(fake) > 25
+    assert fake == cpu
+    assert fake_flops == cpu_flops > 0
+    assert fake_peak == pytest.approx(cpu_peak, rel=0.001)  # small scratch
+
+
+@pytest.mark.parametrize(
+    ("name", "peak_within"),
+    [
+        ("views", 0.05),
+        ("resnet-sgd-momentum", 0.05),
+        ("in-place", 0.2),  # the CPU's convolutions have scratch
+        ("lstm-sgd-momentum", 0.5),  # and its LSTM keeps four times as much for the backward pass
+    ],
+)
+def test_what_lasts_and_what_is_computed_are_those_of_the_cpu(name: str, peak_within: float) -> None:
+    """Activations differ: autograd adds gradients up in new storages if they are fake, and kernels have scratch."""
+    cpu, cpu_flops, cpu_peak = child.run("cases_recording:seen", name, False, LARGE)
+    fake, fake_flops, fake_peak = child.run("cases_recording:seen", name, True, LARGE)
+    assert fake_flops == cpu_flops > 0
+    lasting = [Counter(tuple(row[:4]) for row in rows if row[1] not in ("activation", "other")) for rows in (fake, cpu)]
+    assert lasting[0] == lasting[1]
+    assert fake_peak == pytest.approx(cpu_peak, rel=peak_within)
+
+
+def test_a_model_larger_than_any_memory_here(tmp_path: Path) -> None:
+    """Three layers of 131072 x 131072: 64 GiB each, and AdamW's four times that; a plain Python holds 0.3 GiB."""
+    out = tmp_path / "step.trace"
+    sizes = ["--width", "131072", "--depth", "3", "--rows", "64", "--steps", "4"]
+    finished = watch([EBBTIDE, "trace", "--fake", "-o", str(out), TRAIN_MLP, *sizes])
+    assert finished.exit_code == 0, finished.output
+    assert finished.peak_bytes < GIB
+    assert "(modelled)" in finished.output
+    assert finished.output.count("reads a number out of a tensor") == 1
+    trace = load(out, Trace)
+    assert trace.origin is Origin.MODELLED
+    layer = 4 * 131072**2
+    sizes_of = {
+        kind: sorted(storage.nbytes for storage in trace.storages if storage.kind is kind and storage.nbytes >= layer)
+        for kind in StorageKind
+    }
+    assert sizes_of[StorageKind.PARAMETER] == sizes_of[StorageKind.GRADIENT] == [layer] * 3
+    assert sizes_of[StorageKind.OPTIMIZER_STATE] == [layer] * 6
+    assert 12 * layer < peak(live_bytes(trace)) < 12.1 * layer
+    product = 2 * 64 * 131072**2
+    flops = {phase: sum(t.flops for t in trace.ticks if t.phase is phase and t.flops >= product) for phase in Phase}
+    assert flops[Phase.FORWARD] == 3 * product
+    assert flops[Phase.BACKWARD] == 5 * product  # nobody asks for the gradient of the batch
+
+
+def test_times_are_those_of_the_roofline(tmp_path: Path) -> None:
+    out = tmp_path / "step.trace"
+    finished = run(EBBTIDE, "trace", "--fake", "-o", str(out), TRAIN_MLP, "--width", "4096", "--depth", "1")
+    assert finished.returncode == 0, finished.stderr
+    for tick in load(out, Trace).ticks:
+        assert tick.time_ns == max(tick.flops * 10**9 // 312 // 10**12, tick.nbytes * 10**9 // 2039 // 10**9)
+
+
+def test_what_fake_tensors_cannot_do_is_said(tmp_path: Path) -> None:
+    script, out = tmp_path / "train.py", tmp_path / "step.trace"
+    script.write_text("import torch\nx = torch.randn(10)\nprint(x[x > 0])\n")
+    finished = run(EBBTIDE, "trace", "--fake", "-o", str(out), str(script))
+    assert finished.returncode == 1
+    assert "a result whose shape depends on data, and fake tensors have no data" in finished.stderr
+    assert "nothing was recorded" in finished.stderr
+
+
+def test_a_machine_must_say_how_fast_it_computes(tmp_path: Path) -> None:
+    machine, out = tmp_path / "machine.toml", tmp_path / "step.trace"
+    machine.write_text(
+        'format = "ebbtide-machine"\nversion = 1\nname = "slow"\norigin = "assumed"\n'
+        '[[tiers]]\nname = "dram"\nin_place = "all"\n'
+    )
+    finished = run(EBBTIDE, "trace", "--fake", "--machine", str(machine), "-o", str(out), TRAIN_MLP)
+    assert finished.returncode == 2
+    assert "does not say how fast it computes" in finished.stderr
+    finished = run(EBBTIDE, "trace", "--machine", str(machine), "-o", str(out), TRAIN_MLP)
+    assert finished.returncode == 2
+    assert "--machine goes with --fake" in finished.stderr
+
+
+TWO_RESULTS = """
+import torch
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters())
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.ones(4, 64)).sum().backward()
+    torch.std_mean(torch.ones(2**18, 2), 1)
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("how", [[], ["--fake"]], ids=["cpu", "fake"])
+def test_what_is_there_at_once_lies_in_no_others_room(tmp_path: Path, how: list[str]) -> None:
+    """Two results that nobody takes."""
+    (tmp_path / "train.py").write_text(TWO_RESULTS)
+    out = tmp_path / "step.trace"
+    finished = run(EBBTIDE, "trace", *how, "-o", str(out), str(tmp_path / "train.py"))
+    assert finished.returncode == 0, finished.stderr
+    results = [row for row in load(out, Trace).storages if row.nbytes == 4 * 2**18]
+    assert [(row.scratch, row.room_of) for row in results] == [(True, None)] * 2
+
+
+@pytest.mark.parametrize(
+    ("order", "how", "itemsize"),
+    [
+        ("before", "to", 2),
+        ("after", "half", 2),
+        ("before", "double", 8),
+        ("after", "cpu", 2),
+        ("before", "assign", 4),
+        ("after", "assign", 8),
+    ],
+)
+def test_parameters_may_change_their_type(order: str, how: str, itemsize: int, tmp_path: Path) -> None:
+    """Fake parameters are exchanged in place then, which PyTorch refuses where anything refers to them weakly."""
+    out = tmp_path / "step.trace"
+    finished = run(EBBTIDE, "trace", "--fake", "-o", str(out), TRAIN_CAST, order, how)
+    assert finished.returncode == 0, finished.stderr
+    trace = load(out, Trace)
+    found = Counter(storage.nbytes for storage in trace.storages if storage.kind is StorageKind.PARAMETER)
+    width = 256
+    # As in plain PyTorch: what is assigned is no longer tied, and an optimizer goes on with what the model had before.
+    words = 2 if (order, how) == ("after", "assign") else 1
+    matrices = {1000 * width: words, 64 * width: 1, 3 * width * width: 2, 4 * width * width: 4}
+    assert {size: count for size, count in found.items() if size >= itemsize * 64 * width} == {
+        itemsize * size: count for size, count in matrices.items()
+    }

@@ -1,0 +1,83 @@
+"""A disk that errs, for a while or for good: the bits of plain PyTorch, or an end that says why; never other bits."""
+
+import errno
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import command, faulty_disk
+
+SCRIPT = (command.TRAIN_MLP, "--width=768", "--depth=6", "--steps=5")
+FAST = ("run", "--policy=demand", "--fast=35%")
+REFUSED_BY_CHECKSUM = "other bytes came back from the spill directory than were written there"
+
+SURVIVED = {
+    "EIO for ten writes": (f"pwritev:20:10:{errno.EIO}",),
+    "ENOSPC for ten writes": (f"pwritev:20:10:{errno.ENOSPC}",),
+    "one EIO on reading": (f"preadv:10:1:{errno.EIO}",),
+    "one flipped bit on its way in": ("preadv:10:1:flip",),
+    "slow calls": ("preadv:0:-1:slow5", "pwritev:0:-1:slow5"),
+    "short transfers": ("preadv:0:-1:short", "pwritev:0:-1:short"),
+}
+"""What a run gets over without a word, or with one."""
+
+ENDED = {
+    "EIO on writing for ever": (f"pwritev:20:-1:{errno.EIO}", "writing to the spill directory"),
+    "EIO on reading for ever": (f"preadv:10:-1:{errno.EIO}", "reading a storage back from the spill directory"),
+    "flipped bits": ("preadv:10:-1:flip", REFUSED_BY_CHECKSUM),
+    "writes that are lost": ("pwritev:10:-1:lost", REFUSED_BY_CHECKSUM),
+    "writes that are torn": ("pwritev:10:-1:torn", REFUSED_BY_CHECKSUM),
+    "writes that go astray": ("pwritev:10:-1:astray", REFUSED_BY_CHECKSUM),
+}
+"""What ends it, and what it says."""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return faulty_disk.build(tmp_path_factory.mktemp("faulty_disk"))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    result = tmp_path_factory.mktemp("plain") / "result.json"
+    assert command.run(sys.executable, *SCRIPT, f"--result={result}").returncode == 0
+    return json.loads(result.read_text())
+
+
+@pytest.mark.parametrize("case", SURVIVED)
+def test_a_disk_that_errs_for_a_while_changes_no_bit(case: str, library: Path, plain: object, tmp_path: Path) -> None:
+    result, report = tmp_path / "result.json", tmp_path / "report.json"
+    run = command.run(
+        *(command.EBBTIDE, *FAST, f"--report={report}", *SCRIPT, f"--result={result}"),
+        env=faulty_disk.environment(library, *SURVIVED[case]),
+    )
+    assert run.returncode == 0, run.stderr
+    assert json.loads(result.read_text()) == plain
+    steps = json.loads(report.read_text())["steps"]
+    assert sum(sum(step["fetched_bytes"].values()) for step in steps) > 0
+    assert (REFUSED_BY_CHECKSUM in run.stderr) == ("flipped" in case)
+
+
+@pytest.mark.parametrize("case", ENDED)
+def test_a_disk_that_errs_for_good_ends_the_run_with_the_cause(case: str, library: Path, tmp_path: Path) -> None:
+    rule, said = ENDED[case]
+    result = tmp_path / "result.json"
+    run = command.run(
+        *(command.EBBTIDE, *FAST, *SCRIPT, f"--result={result}"), env=faulty_disk.environment(library, rule)
+    )
+    assert run.returncode != 0
+    assert said in run.stderr
+    assert not result.exists()
+
+
+def test_without_checksums_a_flipped_bit_is_another_result(library: Path, plain: object, tmp_path: Path) -> None:
+    """So the faults above do reach what training computes with."""
+    result = tmp_path / "result.json"
+    run = command.run(
+        *(command.EBBTIDE, *FAST, *SCRIPT, f"--result={result}"),
+        env=faulty_disk.environment(library, "preadv:10:-1:flip") | {"EBBTIDE_CHECKSUM": "0"},
+    )
+    assert run.returncode == 0, run.stderr
+    assert json.loads(result.read_text()) != plain

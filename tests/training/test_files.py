@@ -1,0 +1,46 @@
+"""Files, forks and kills: what the kernel and other processes see of storages whose pages are away."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import child
+
+PAGES = {"EBBTIDE_MIN_STORAGE": "4096"}
+
+
+CASES = ["torch_save_and_load", "safetensors_save_and_load", "kernel_reads_from", "kernel_writes_into"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_evicted_model_goes_to_a_file_and_comes_back(case: str, tmp_path: Path) -> None:
+    child.run(f"cases_files:{case}", str(tmp_path), env=PAGES)
+
+
+def test_system_calls_wait_for_tensors_that_are_away_under_userfaultfd(tmp_path: Path) -> None:
+    env = PAGES | {"EBBTIDE_USERFAULTFD": "1"}
+    if not child.run("cases_files:system_calls_on_raw_addresses", str(tmp_path), env=env):
+        pytest.skip("userfaultfd is not permitted here")
+
+
+def test_data_loader_workers_give_the_same_bits_and_do_not_double_memory() -> None:
+    worker_bytes, arena_bytes = child.run("cases_files:data_loader_workers")
+    assert arena_bytes > 100 * 2**20
+    assert worker_bytes < arena_bytes / 2
+
+
+def test_nothing_is_left_behind_after_kill_9(tmp_path: Path) -> None:
+    """The spill file never has a name, so the kernel frees it with its last descriptor."""
+    moving = tmp_path / "moving"
+    with (
+        tempfile.TemporaryDirectory(dir="/var/tmp") as spill,
+        child.Child("cases_files:train_for_ever", (spill, str(moving)), PAGES) as trainer,
+    ):
+        trainer.wait_for(moving.exists)
+        links = [os.readlink(link) for link in Path(f"/proc/{trainer.pid}/fd").iterdir()]
+        assert any(link.startswith(spill) for link in links)
+        assert os.listdir(spill) == []
+        trainer.kill()
+        assert os.listdir(spill) == []
