@@ -1,4 +1,4 @@
-"""Keeps PyTorch's threads from spinning, random examples the same, and processes out of ``make quick``.
+"""Keeps PyTorch's threads from spinning, random examples from changing, and processes out of ``make quick``.
 
 PyTorch's threads wait for one another by spinning, which on a busy machine with few cores makes a step ten times
 slower. Told to sleep instead, they run the same code. Set here, before anything imports torch, it holds for children.
@@ -13,7 +13,9 @@ from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-# The same examples everywhere, however slow the machine is.
+# No new examples at each run, and no limit for slow machines. The constants of the modules that are loaded take part in
+# what Hypothesis draws, so a file alone and all files together may see others: what is said of a share of random cases
+# draws them from a seed by itself.
 settings.register_profile("ebbtide", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ebbtide")
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from random import Random
 from types import ModuleType
 from typing import Any
 
@@ -48,39 +49,37 @@ def machine(gpu_bytes: int, host_bytes: int, host_rate: int = 10**10, ssd_rate: 
     }
 
 
-@st.composite
-def tiertraces(draw: st.DrawFn, most_kernels: int = 12, most_tensors: int = 8) -> dict[str, Any]:
+def random_tiertrace(random: Random, most_kernels: int = 12, most_tensors: int = 8) -> dict[str, Any]:
     """Tensors of 1 to 48 MiB, whose copies take about as long as a kernel; the GPU holds some of them."""
-    n_kernels, n_tensors = draw(st.integers(2, most_kernels)), draw(st.integers(1, most_tensors))
+    n_kernels, n_tensors = random.randint(2, most_kernels), random.randint(1, most_tensors)
     tensors = [
-        {
-            "id": 10 + at,
-            "nbytes": draw(st.integers(1, 48)) * MIB,
-            "kind": draw(st.sampled_from(["local", "global"])),
-        }
+        {"id": 10 + at, "nbytes": random.randint(1, 48) * MIB, "kind": random.choice(["local", "global"])}
         for at in range(n_tensors)
     ]
     kernels: list[dict[str, Any]] = [
-        {"index": at, "name": f"k{at}", "layer": "", "duration_ns": draw(st.integers(10**4, 8 * 10**6))}
-        | {"reads": [], "writes": [], "workspace_bytes": draw(st.sampled_from([0, 0, 3 * MIB]))}
+        {"index": at, "name": f"k{at}", "layer": "", "duration_ns": random.randint(10**4, 8 * 10**6)}
+        | {"reads": [], "writes": [], "workspace_bytes": random.choice([0, 0, 3 * MIB])}
         for at in range(n_kernels)
     ]
     for tensor in tensors:
-        uses = sorted(draw(st.sets(st.integers(0, n_kernels - 1), min_size=1, max_size=4)))
+        uses = sorted(random.sample(range(n_kernels), random.randint(1, min(4, n_kernels))))
         for place, at in enumerate(uses):
             first_of_local = tensor["kind"] == "local" and place == 0
-            kernels[at]["writes" if first_of_local or draw(st.booleans()) else "reads"].append(tensor["id"])
+            kernels[at]["writes" if first_of_local or random.random() < 0.5 else "reads"].append(tensor["id"])
     size = {tensor["id"]: tensor["nbytes"] for tensor in tensors}
     least = max(
         sum(size[used] for used in {*kernel["reads"], *kernel["writes"]}) + kernel["workspace_bytes"]
         for kernel in kernels
     )
-    gpu_bytes = least + draw(st.integers(0, 3)) * sum(size.values()) // 4
+    gpu_bytes = least + random.randint(0, 3) * sum(size.values()) // 4
     return {
         "format": "tiertrace/1",
         "workload": "random",
         "initial": {"global": "ssd", "local": "absent"},
-        "machine": machine(max(gpu_bytes, MIB), draw(st.sampled_from([1000, 40])) * MIB),
+        "machine": machine(max(gpu_bytes, MIB), random.choice([1000, 40]) * MIB),
         "tensors": tensors,
         "kernels": kernels,
     }
+
+
+tiertraces = st.randoms().map(random_tiertrace)

@@ -2,12 +2,12 @@
 
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
 
 from ebbtide.cli import cli
 from ebbtide.errors import FileFormatError, PlanError, SettingError
@@ -21,7 +21,7 @@ from ebbtide.ir.trace import Storage, StorageKind, Trace
 from ebbtide.planners import plan
 from ebbtide.simulator import simulate_policy
 from ebbtide.units import MIB
-from tests.helpers.make_g10 import FOLDER, judge, machine, needs_g10, tiertraces
+from tests.helpers.make_g10 import FOLDER, judge, machine, needs_g10, random_tiertrace
 from tests.helpers.make_steps import R, W, disk, network, parameter, step
 
 GPU = 1000 * MIB
@@ -103,37 +103,29 @@ def test_what_the_format_cannot_say_is_an_error(storage: Storage, stays: list[St
 # ---- against the judge -----------------------------------------------------------------------------------------------
 
 
-DIFFERENCES: list[tuple[float, float]] = []
-"""Of each random trace: by how much our simulator and the judge differ on our plan, and on LRU."""
-
-
 @needs_g10
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(tiertraces())
 @pytest.mark.slow
-def test_the_judge_carries_plans_out_without_help_and_not_faster_than_the_bound(value: dict[str, Any]) -> None:
-    trace, its_machine = read_tiertrace(json.dumps(value).encode())
-    assert its_machine is not None
-    budget_bytes = its_machine.tiers[0].capacity_bytes
-    assert budget_bytes is not None
-    found = plan("ebbtide", trace, its_machine, budget_bytes)
-    ids = [tensor["id"] for tensor in value["tensors"]]
-    tierplan = json.loads(to_tierplan(found, trace, its_machine, ids))
-    planned, lru = (
-        [simulation.iteration() for _ in range(3)][-1]
-        for simulation in (judge().Sim(value, each, chunk=16 * MIB) for each in (tierplan, None))
-    )
-    assert planned["demand_fetches"] == planned["demand_evictions"] == 0
-    assert found.lower_bound_ns <= min(planned["total_ns"], lru["total_ns"]) + 3
-    lru_here = simulate_policy("lru", trace, its_machine, exact)
-    DIFFERENCES.append((abs(found.predicted_ns / planned["total_ns"] - 1), abs(lru_here.step_ns / lru["total_ns"] - 1)))
-
-
-@needs_g10
-def test_our_simulator_agrees_with_the_judge() -> None:
-    if not DIFFERENCES:
-        pytest.skip("follows the test above")
-    assert np.all(np.mean(np.array(DIFFERENCES) <= 0.005, axis=0) >= 0.95), sorted(DIFFERENCES)[-10:]
+def test_the_judge_carries_plans_out_as_predicted_without_help_and_not_faster_than_the_bound() -> None:
+    differences = []
+    for seed in range(60):
+        value = random_tiertrace(Random(seed))
+        trace, its_machine = read_tiertrace(json.dumps(value).encode())
+        assert its_machine is not None
+        budget_bytes = its_machine.tiers[0].capacity_bytes
+        assert budget_bytes is not None
+        found = plan("ebbtide", trace, its_machine, budget_bytes)
+        ids = [tensor["id"] for tensor in value["tensors"]]
+        tierplan = json.loads(to_tierplan(found, trace, its_machine, ids))
+        planned, lru = (
+            [simulation.iteration() for _ in range(3)][-1]
+            for simulation in (judge().Sim(value, each, chunk=16 * MIB) for each in (tierplan, None))
+        )
+        assert planned["demand_fetches"] == planned["demand_evictions"] == 0, seed
+        assert found.lower_bound_ns <= min(planned["total_ns"], lru["total_ns"]) + 3, seed
+        ours = found.predicted_ns, simulate_policy("lru", trace, its_machine, exact).step_ns
+        differences.append([abs(ns / its["total_ns"] - 1) for ns, its in zip(ours, (planned, lru), strict=True)])
+    # The two break some ties in another order, so a few of the traces differ.
+    assert np.all(np.mean(np.array(differences) <= 0.005, axis=0) >= 0.95), sorted(differences)[-10:]
 
 
 @needs_g10

@@ -111,7 +111,7 @@ def test_without_replicas_every_eviction_writes() -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(tiertraces(), st.booleans())
+@given(tiertraces, st.booleans())
 @pytest.mark.slow
 def test_no_online_policy_and_no_plan_beats_the_bound(value: dict[str, Any], exclusive: bool) -> None:
     trace, its_machine = read(value)
@@ -200,7 +200,7 @@ def test_the_slower_tier_takes_what_its_links_can_carry_at_the_right_time() -> N
 
 
 @settings(max_examples=25, deadline=None)
-@given(tiertraces())
+@given(tiertraces)
 def test_no_tier_is_overfull(value: dict[str, Any]) -> None:
     trace, its_machine = read(value)
     budget = its_machine.tiers[0].capacity_bytes
