@@ -96,8 +96,8 @@ void* Arena::allocate(std::size_t nbytes) {
   b.shape = shape;
   b.place = place;
   b.state = State::Dirty;
-  b.kind = in_step_ ? Kind::Activation : Kind::Other;
-  b.born_in_step = in_step_;
+  b.kind = tape_.in_step() ? Kind::Activation : Kind::Other;
+  b.born_in_step = tape_.in_step();
   b.transient = !found_room;
   b.last_use = ++stamp_;
   file_changes(id);
@@ -221,7 +221,7 @@ void Arena::enter(const char* name, std::span<const Operand> operands, Work work
     stacks_.push_back(&stack);
   }
   begin_stretch();
-  tick(name);
+  tick(name, stack.operators.size());
   stack.operators.push_back({name, work, ++serial_, stack.pins.size()});
   tick_stamp_ = ++stamp_;
   chaos();
@@ -252,7 +252,7 @@ void Arena::enter(const char* name, std::span<const Operand> operands, Work work
 void Arena::pin_operand(OperatorStack& stack, BlockId id, Access access, bool born_here, std::uint64_t moved) {
   Block& b = blocks_[id];
   Operator& op = stack.operators.back();
-  stack.pins.push_back({id, b.generation, b.pinned_by, b.recorded, clock_.tick, access, born_here, moved});
+  stack.pins.push_back({id, b.generation, b.pinned_by, b.recorded, tape_.clock().tick, access, born_here, moved});
   ++b.pins;
   b.pinned_by = op.serial;
   ++stamp_;
@@ -294,7 +294,7 @@ void Arena::exit() {
 }
 
 void Arena::unpin_operand(const Pin& pin) {
-  note_uses(pin);
+  tape_.used(pin.recorded, pin.from_tick, pin.access, pin.moved);
   Block& b = blocks_[pin.id];
   if (b.generation != pin.generation) return;  // it died in the operator
   --b.pins;
@@ -327,7 +327,6 @@ std::uint64_t Arena::note_need(const char* name, std::span<const Operand> operan
 void Arena::forget(OperatorStack& stack) {
   Lock lock(mutex_);
   std::erase(stacks_, &stack);
-  if (step_stack_ == &stack) step_stack_ = nullptr;
 }
 
 // --- settings

@@ -36,6 +36,7 @@
 #include "recording.hpp"
 #include "region.hpp"
 #include "replay.hpp"
+#include "tape.hpp"
 #include "types.hpp"
 #include "userfault.hpp"
 
@@ -106,15 +107,7 @@ class Arena {
   // difference between two edges is what was evicted and fetched between them, by the kinds that the storages then had.
   Counters begin_step(bool record = false);
   Counters end_step(bool completed = true);  // false: it broke off, and shows nothing
-  Recording take_recording();  // of the last step that was recorded; empty if there is none
-  bool records() const { return records_.load(std::memory_order_relaxed); }
-  // The module that runs on the step's thread, by name or by its number in the recording; returns the number of the
-  // one before.
-  std::uint32_t enter_module(const char* name);
-  std::uint32_t enter_module(std::uint32_t number);
-  std::uint32_t module();
-  // What the recorder knows of the operator that this thread entered last.
-  void describe(const char* arguments, Phase phase);
+  Tape& tape() { return tape_; }
   // Follow this schedule in every step that allocates like it. Returns its number.
   std::size_t load_schedule(Schedule schedule);
   void unload_schedules();
@@ -185,12 +178,11 @@ class Arena {
   void clear_stretch(Region& r);
   bool wait_for_areas(Lock& lock, std::int64_t since);
 
-  // step.cpp: the step's clock, its recording, and the schedule it follows
-  bool on_step_thread() const;
-  void tick(const char* name);
+  // step.cpp: what a step leaves on the tape, and the schedule it follows
+  void tick(const char* name, std::size_t depth);
+  void list_storages();
   void born(BlockId id, bool in_operator);
   void died(BlockId id);
-  void note_uses(const Pin& pin);
   void carry_out(const Command& command);
   void start_prefetches();
   void drop_prefetches();
@@ -292,7 +284,6 @@ class Arena {
   std::uint64_t stamp_ = 0;          // the clock of recency
   std::uint64_t tick_stamp_ = 0;     // its value when the current operator began
   std::uint64_t serial_ = 0;         // of operators
-  bool in_step_ = false;
   bool pressure_ = false;            // an allocation or fetch had to wait for room lately
   bool room_waited_in_step_ = false;
   std::int64_t progress_ns_ = 0;     // when a chunk was last finished
@@ -310,13 +301,9 @@ class Arena {
   std::atomic<bool> checksum_ = true;  // of what is written, compared with what is read
   std::atomic<bool> other_bytes_ = false;  // they differed once, and that was said
 
-  const OperatorStack* step_stack_ = nullptr;  // of the thread that began the step
-  Clock clock_;
+  Tape tape_{mutex_};
   std::int64_t stalled_before_step_ns_ = 0;
   std::uint64_t serials_ = 0;        // allocations so far
-  std::optional<Recording> recording_;  // of this step
-  std::atomic<bool> records_ = false;
-  Recording recorded_;
   Replay replay_;
   std::vector<Bound> prefetches_;    // of this step, in the order in which they are needed
   std::uint64_t came_back_ = 0;      // bytes of all fetches, for which copy_ns[0] was needed

@@ -114,10 +114,8 @@ void Arena::complete_read(BlockId id, int error) {
 void Arena::complete(BlockId id) {
   Block& b = blocks_[id];
   Transfer transfer = b.transfer;
-  if (recording_ && b.recorded != kNever) {
-    recording_->add(
-        {b.recorded, transfer.asked_tick, transfer.out ? Lane::Out : Lane::Back, transfer.asked_ns, transfer.begun_ns, now_ns()});
-  }
+  tape_.moved(
+      {b.recorded, transfer.asked_tick, transfer.out ? Lane::Out : Lane::Back, transfer.asked_ns, transfer.begun_ns, now_ns()});
   b.transfer = {};
   --busy_transfers_;
   if (!transfer.out) {
@@ -159,7 +157,7 @@ void Arena::enqueue(BlockId id, bool urgent) {
   Transfer& t = b.transfer;
   t.queued = true;
   t.asked_ns = now_ns();
-  t.asked_tick = clock_.tick;
+  t.asked_tick = tape_.clock().tick;
   t.chunks = static_cast<std::uint32_t>((moved_bytes(b) + kChunk - 1) / kChunk);
   (urgent ? t.next : t.previous) = urgent ? queue_head_[t.out] : queue_tail_[t.out];
   (t.previous == kNoBlock ? queue_head_[t.out] : blocks_[t.previous].transfer.next) = id;

@@ -1,5 +1,5 @@
 // One step as it happened: ticks, lives of storages, and who used them when. ebbtide.capture makes a Trace of it.
-// The arena writes it under its mutex, never from the fault handler (it allocates).
+// A tape writes it; from the fault handler it takes spans alone, for which there is room.
 #pragma once
 
 #include <algorithm>
@@ -86,7 +86,6 @@ inline constexpr std::size_t kMostSpans = std::size_t{1} << 16;  // room is made
 
 struct Recording {
   std::int64_t began_ns = 0;
-  std::int64_t stalled_before_ns = 0;
   std::int64_t time_ns = 0;  // of the whole step, once it has ended
   std::int64_t stalled_ns = 0;
   std::vector<std::string> names{""};  // of operators and of modules

@@ -13,7 +13,7 @@ class Arena::StallScope {
     if (!begun_ || --clock_.waiting > 0) return;
     std::int64_t now = now_ns();
     arena_.counters_.stall_ns[static_cast<std::size_t>(clock_.cause)] += now - clock_.since;
-    if (arena_.recording_) arena_.recording_->stalled(clock_.storage, arena_.clock_.tick, clock_.cause, clock_.since, now);
+    arena_.tape_.stalled(clock_.storage, clock_.cause, clock_.since, now);
   }
   StallScope(const StallScope&) = delete;
   StallScope& operator=(const StallScope&) = delete;

@@ -1,15 +1,11 @@
-// The step's clock; what a recorded step leaves behind; what a scheduled step is told to do.
+// A step's beginning and end; what it leaves on the tape; what a scheduled step is told to do.
 #include "arena.hpp"
-
-#include <utility>
 
 namespace ebbtide {
 
 namespace {
 constexpr double kRefetchLead = 2.0;  // of the time that a thread takes to fetch it: what is under way comes first
 }
-
-bool Arena::on_step_thread() const { return step_stack_ != nullptr && step_stack_ == &this_operator_stack(); }
 
 // Time lost to stalls since the process began.
 std::int64_t Arena::stalled_ns() const {
@@ -22,35 +18,12 @@ Counters Arena::begin_step(bool record) {
   if (in_child_) return {};
   Lock lock(mutex_);
   begin_stretch();
-  in_step_ = true;
-  step_stack_ = &this_operator_stack();
-  clock_ = {};
   for (BlockId id : blocks_.live()) flush_traffic(blocks_[id]);  // what happened between steps stays what it was then
   Counters before = reading();
-  recording_.reset();
-  recorded_ = {};  // of a step that nobody asked about
-  records_ = record;
-  if (record) {
-    recording_.emplace();
-    recording_->spans.reserve(kMostSpans);
-    recording_->began_ns = now_ns();
-    recording_->stalled_before_ns = stalled_ns();
-    recording_->ticks.push_back({0, 0, 0, 0, reserved_});
-    for (BlockId id : blocks_.live()) {
-      Block& b = blocks_[id];
-      b.recorded = static_cast<std::uint32_t>(recording_->storages.size());
-      b.transfer.asked_tick = 0;
-      recording_->storages.push_back({.serial = b.serial, .nbytes = b.nbytes, .scratch = b.external_pins > 0});
-    }
-    for (OperatorStack* stack : stacks_) {  // other threads' operators that are under way
-      for (Pin& pin : stack->pins) {
-        pin.recorded = blocks_[pin.id].generation == pin.generation ? blocks_[pin.id].recorded : kNever;
-        pin.from_tick = 0;
-      }
-    }
-  }
-  stall_clock_.storage = kNever;
+  tape_.begin(record, reserved_);
   stalled_before_step_ns_ = stalled_ns();
+  if (record) list_storages();
+  stall_clock_.storage = kNever;
   drop_prefetches();
   replay_.begin();
   for (Command command; replay_.next(command);) carry_out(command);
@@ -68,33 +41,20 @@ Counters Arena::end_step(bool completed) {
     replay_.abandon();
   }
   drop_prefetches();
-  in_step_ = false;
-  step_stack_ = nullptr;
   for (BlockId id : blocks_.live()) {
     Block& b = blocks_[id];
     if (!b.classified && b.born_in_step) b.kind = Kind::Other;
     b.born_in_step = false;
     flush_traffic(b);
-    if (recording_ && b.recorded != kNever) recording_->storages[b.recorded].kind = b.kind;
+    tape_.is(b.recorded, b.kind);
     b.recorded = kNever;
   }
-  if (recording_) {
-    recording_->time_ns = now_ns() - recording_->began_ns;
-    recording_->stalled_ns = stalled_ns() - recording_->stalled_before_ns;
-    recorded_ = std::move(*recording_);
-    recording_.reset();
-    records_ = false;
-  }
+  tape_.end(stalled_ns() - stalled_before_step_ns_, now_ns());
   pressure_ = room_waited_in_step_;
   room_waited_in_step_ = false;
   unmanaged_high_[1] = unmanaged_high_[0];
   unmanaged_high_[0] = unmanaged_;
   return reading();
-}
-
-Recording Arena::take_recording() {
-  Lock lock(mutex_);
-  return std::exchange(recorded_, {});
 }
 
 std::size_t Arena::load_schedule(Schedule schedule) {
@@ -112,67 +72,37 @@ std::optional<std::size_t> Arena::followed() {
   return replay_.followed();
 }
 
-// An operator begins on this thread.
-void Arena::tick(const char* name) {
-  if (!in_step_ || !on_step_thread()) return;
-  clock_ = {clock_.tick + 1, 0};
-  if (recording_ && recording_->ticks.size() == kMostTicks) {  // no step to plan: an evaluation between two, say
-    recording_.reset();
-    records_ = false;
+// What is there before tick 0 goes on the tape.
+void Arena::list_storages() {
+  for (BlockId id : blocks_.live()) {
+    Block& b = blocks_[id];
+    b.recorded = tape_.was_there(b.serial, b.nbytes, b.external_pins > 0);
+    b.transfer.asked_tick = 0;
   }
-  if (recording_) {
-    recording_->ticks.push_back({recording_->name(name), recording_->module, now_ns() - recording_->began_ns,
-                                 stalled_ns() - recording_->stalled_before_ns, reserved_});
+  for (OperatorStack* stack : stacks_) {  // other threads' operators that are under way
+    for (Pin& pin : stack->pins) {
+      pin.recorded = blocks_[pin.id].generation == pin.generation ? blocks_[pin.id].recorded : kNever;
+      pin.from_tick = 0;
+    }
   }
+}
+
+// An operator begins on this thread, within so many others.
+void Arena::tick(const char* name, std::size_t depth) {
+  if (!tape_.on_step_thread()) return;
+  tape_.tick(name, static_cast<std::uint32_t>(depth), stalled_ns() - stalled_before_step_ns_, reserved_);
   replay_.tick();
   for (Command command; replay_.next(command);) carry_out(command);
   queue_refetches();
-}
-
-std::uint32_t Arena::enter_module(const char* name) {
-  Lock lock(mutex_);
-  if (!recording_ || !on_step_thread()) return 0;
-  return std::exchange(recording_->module, recording_->name(name));
-}
-
-std::uint32_t Arena::enter_module(std::uint32_t number) {
-  Lock lock(mutex_);
-  if (!recording_ || !on_step_thread() || number >= recording_->names.size()) return 0;
-  return std::exchange(recording_->module, number);
-}
-
-std::uint32_t Arena::module() {
-  Lock lock(mutex_);
-  return recording_ && on_step_thread() ? recording_->module : 0;
-}
-
-void Arena::describe(const char* arguments, Phase phase) {
-  Lock lock(mutex_);
-  if (!recording_ || !on_step_thread()) return;
-  RecordedTick& tick = recording_->ticks.back();
-  tick.arguments = recording_->name(arguments);
-  tick.depth = static_cast<std::uint32_t>(this_operator_stack().operators.size()) - 1;
-  tick.phase = phase;
 }
 
 void Arena::born(BlockId id, bool in_operator) {
   Block& b = blocks_[id];
   b.serial = ++serials_;
   b.born_in_operator = in_operator;
-  b.recorded = b.scheduled = kNever;
-  if (!in_step_) return;
-  bool clocked = on_step_thread();
-  if (recording_) {
-    b.recorded = static_cast<std::uint32_t>(recording_->storages.size());
-    recording_->storages.push_back({.serial = b.serial,
-                                    .nbytes = b.nbytes,
-                                    .birth = clock_.tick,
-                                    .allocation = clocked ? clock_.allocation : kNever,
-                                    .module = recording_->module,
-                                    .thread = thread_number()});
-  }
-  if (!clocked) return;
-  ++clock_.allocation;
+  b.scheduled = kNever;
+  b.recorded = tape_.born(b.serial, b.nbytes);
+  if (!tape_.on_step_thread()) return;
   bool followed = replay_.active();
   replay_.on_allocate(id, b.nbytes);
   if (followed && !replay_.active()) drop_prefetches();  // they were another step's
@@ -180,18 +110,8 @@ void Arena::born(BlockId id, bool in_operator) {
 
 void Arena::died(BlockId id) {
   Block& b = blocks_[id];
-  if (!recording_ || b.recorded == kNever) return;
-  RecordedStorage& storage = recording_->storages[b.recorded];
-  storage.kind = b.kind;
-  storage.death = clock_.tick + 1;
-  storage.scratch = b.born_in_operator;
-  storage.freed_after = serials_;
+  tape_.died(b.recorded, b.kind, b.born_in_operator, serials_);
   b.recorded = kNever;
-}
-
-void Arena::note_uses(const Pin& pin) {
-  if (!recording_ || pin.recorded == kNever) return;
-  recording_->uses.push_back({pin.recorded, pin.from_tick, clock_.tick, pin.access, pin.moved});
 }
 
 void Arena::carry_out(const Command& command) {

@@ -20,7 +20,7 @@ constexpr const char* kUnannounced = "a compiled kernel or other code outside Py
 
 // The one before has ended.
 void Arena::begin_stretch() {
-  if (in_step_ && !on_step_thread()) return;  // what other threads do meanwhile ends nothing
+  if (tape_.in_step() && !tape_.on_step_thread()) return;  // what other threads do meanwhile ends nothing
   if (stretch_.thrashes) {
     const OperatorStack& mine = this_operator_stack();
     const Operator* op = mine.arena == this && !mine.operators.empty() ? &mine.operators.back() : nullptr;

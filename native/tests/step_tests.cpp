@@ -80,7 +80,7 @@ TEST(a_recording_holds_every_life_and_every_use) {
   run(arena, "update", {{weight}, {result, Access::Read}});
   arena.release(before);
   arena.end_step();
-  Recording r = arena.take_recording();
+  Recording r = arena.tape().take();
   CHECK(r.ticks.size() == 4 && r.names[r.ticks[1].name] == "outer" && r.names[r.ticks[2].name] == "inner");
   CHECK(storage_of(r, 4 * kMiB)->birth == kNever && storage_of(r, 4 * kMiB)->death == kNever);
   CHECK(storage_of(r, 3 * kMiB)->birth == kNever && storage_of(r, 3 * kMiB)->death == 4);
@@ -89,7 +89,7 @@ TEST(a_recording_holds_every_life_and_every_use) {
   CHECK(!storage_of(r, 2 * kMiB)->scratch);
   CHECK(used(r, 4 * kMiB, 1, 2, Access::Read) && used(r, 4 * kMiB, 3, 3, Access::ReadWrite));
   CHECK(used(r, 2 * kMiB, 2, 2, Access::Write) && used(r, 2 * kMiB, 3, 3, Access::Read));
-  CHECK(arena.take_recording().ticks.empty());
+  CHECK(arena.tape().take().ticks.empty());
   arena.release(weight);
   arena.release(result);
   arena.check_invariants();
@@ -100,7 +100,7 @@ TEST(a_step_like_the_recorded_one_follows_its_schedule) {
   void* early = arena.allocate(4 * kMiB);
   void* late = arena.allocate(4 * kMiB);
   step(arena, early, late);
-  CHECK(arena.load_schedule(schedule_of(arena.take_recording(), 4)) == 0);
+  CHECK(arena.load_schedule(schedule_of(arena.tape().take(), 4)) == 0);
   for (int i = 0; i < 3; ++i) {
     step(arena, early, late);
     CHECK(arena.followed() == 0u);
@@ -129,7 +129,7 @@ bool starts_earlier(std::uint64_t room) {
     arena.end_step();
   };
   run_step();
-  Schedule s = schedule_of(arena.take_recording(), 7);  // with the operator that needs it
+  Schedule s = schedule_of(arena.tape().take(), 7);  // with the operator that needs it
   s.headroom.assign(s.n_ticks, 64 * kMiB);
   s.headroom[6] = room;
   arena.load_schedule(s);
@@ -151,10 +151,10 @@ TEST(a_step_that_allocates_otherwise_goes_on_in_demand_mode_or_by_another_schedu
   void* early = arena.allocate(4 * kMiB);
   void* late = arena.allocate(4 * kMiB);
   step(arena, early, late, kMiB);
-  arena.load_schedule(schedule_of(arena.take_recording(), 4));
+  arena.load_schedule(schedule_of(arena.tape().take(), 4));
   step(arena, early, late, 2 * kMiB);
   CHECK(!arena.followed().has_value());
-  CHECK(arena.load_schedule(schedule_of(arena.take_recording(), 4)) == 1);
+  CHECK(arena.load_schedule(schedule_of(arena.tape().take(), 4)) == 1);
   step(arena, early, late, kMiB);
   CHECK(arena.followed() == 0u);
   step(arena, early, late, 2 * kMiB);
@@ -173,7 +173,7 @@ TEST(a_storage_wanted_back_while_it_is_being_written_stays_and_can_be_written_to
   auto* early = static_cast<char*>(arena.allocate(64 * kMiB));
   void* late = arena.allocate(4 * kMiB);
   step(arena, early, late);
-  Schedule s = schedule_of(arena.take_recording(), 4);
+  Schedule s = schedule_of(arena.tape().take(), 4);
   s.commands[0].tick = s.commands[1].tick = 4;
   arena.load_schedule(s);
   for (int i = 0; i < 3; ++i) {
@@ -206,7 +206,7 @@ TEST(what_the_decider_took_from_a_schedule_comes_back_before_its_use) {
     arena.end_step();
   };
   run_step(kMiB);
-  Schedule s = schedule_of(arena.take_recording(), 4);
+  Schedule s = schedule_of(arena.tape().take(), 4);
   s.commands.clear();  // nothing moves
   arena.load_schedule(s);
   run_step(12 * kMiB);
@@ -220,7 +220,7 @@ TEST(a_schedule_that_does_not_hold_together_is_refused) {
   void* early = arena.allocate(4 * kMiB);
   void* late = arena.allocate(4 * kMiB);
   step(arena, early, late);
-  Schedule good = schedule_of(arena.take_recording(), 4);
+  Schedule good = schedule_of(arena.tape().take(), 4);
   auto refused = [&](auto spoil) {
     Schedule bad = good;
     spoil(bad);
@@ -245,7 +245,7 @@ TEST(prefetches_stand_back_for_who_waits_for_room) {
   void* early = arena.allocate(4 * kMiB);
   void* late = arena.allocate(4 * kMiB);
   step(arena, early, late);
-  arena.load_schedule(schedule_of(arena.take_recording(), 4));
+  arena.load_schedule(schedule_of(arena.tape().take(), 4));
   for (int i = 0; i < 20; ++i) {
     arena.begin_step();
     run(arena, "first", {{early}});

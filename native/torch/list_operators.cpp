@@ -63,7 +63,7 @@ c10::IValue piece(const c10::IValue& argument, std::size_t begin, std::size_t en
 struct InOperator {
   InOperator(const char* name, const std::vector<Operand>& operands) {
     the_watch()->enter(name, operands, Work::InGroups);
-    if (the_watch()->records()) the_watch()->describe("", phase_now());
+    if (the_watch()->tape().records()) the_watch()->tape().describe("", phase_now());
   }
   ~InOperator() { the_watch()->exit(); }
 };
@@ -82,7 +82,7 @@ Group group_from(std::size_t begin, const c10::FunctionSchema& schema, at::Array
     std::size_t before = group.operands.size();
     collect_element(schema, arguments, group.end, length, group.operands);
     bytes += the_watch()->note_need(schema.name().c_str(), std::span(group.operands).subspan(before));
-    if (bytes > kGroupBytes && group.end > begin) {
+    if (group_is_full(group.end - begin, bytes)) {
       group.operands.resize(before);
       break;
     }

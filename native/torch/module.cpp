@@ -217,7 +217,6 @@ PYBIND11_MODULE(_torch, m) {
   m.attr("VERBS") = as_tuple(kVerbNames);
   m.attr("ACCESSES") = as_tuple(kAccessNames);
   m.attr("MANAGED_BYTES") = kManagedBytes;
-  m.attr("GROUP_BYTES") = kGroupBytes;
   m.def("start", &start, py::kw_only(), py::arg("spill_dirs"), py::arg("arena_bytes"), py::arg("process_bytes"),
         py::arg("min_bytes"), py::arg("io_threads"), py::arg("watchdog_ns"), py::arg("chaos_rate"), py::arg("chaos_seed"),
         py::arg("policy"), py::arg("userfaultfd"));
@@ -241,16 +240,17 @@ PYBIND11_MODULE(_torch, m) {
   });
   m.def("begin_step", &begin_step, py::kw_only(), py::arg("record") = false);
   m.def("end_step", &end_step, py::kw_only(), py::arg("completed") = true);
-  m.def("enter_module", [](const std::string& name) { return watch().enter_module(name.c_str()); });
-  m.def("back_to_module", [](std::uint32_t number) { watch().enter_module(number); });
+  m.def("enter_module", [](const std::string& name) { return watch().tape().enter_module(name.c_str()); });
+  m.def("back_to_module", [](std::uint32_t number) { watch().tape().enter_module(number); });
   m.def("enter_optimizer", &enter_optimizer);
-  m.def("take_recording", [] { return as_columns(watch().take_recording()); });
+  m.def("take_recording", [] { return as_columns(watch().tape().take()); });
   m.def("load_schedule", &load_schedule, py::kw_only(), py::arg("tick_ns"), py::arg("headroom"), py::arg("nbytes"),
         py::arg("serial"), py::arg("birth"), py::arg("allocations"), py::arg("use_storage"), py::arg("use_tick"),
         py::arg("command_tick"), py::arg("command_verb"), py::arg("command_storage"), py::arg("command_earliest"));
   m.def("touches_nothing",
         [](const std::string& name, const std::string& overload) { return touches_nothing(schema_of(name, overload)); });
   m.def("over_lists", &over_lists);
+  m.def("cut_groups", &cut_groups);
   m.def("uses_of", &uses_by_argument);
   m.def("unload_schedules", [] { arena().unload_schedules(); });
   m.def("followed", [] { return arena().followed(); });

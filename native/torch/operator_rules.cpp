@@ -53,4 +53,24 @@ std::vector<Use> uses_of(const c10::FunctionSchema& schema, bool leaves_gradient
   return uses;
 }
 
+std::uint64_t counted_bytes(std::uint64_t nbytes) { return nbytes >= kManagedBytes ? shape_of(nbytes).bytes() : 0; }
+
+bool group_is_full(std::size_t elements, std::uint64_t bytes_with_next) { return elements > 0 && bytes_with_next > kGroupBytes; }
+
+std::vector<std::size_t> cut_groups(const std::vector<std::vector<std::uint64_t>>& elements) {
+  std::vector<std::size_t> groups;
+  std::uint64_t bytes = 0;
+  for (const std::vector<std::uint64_t>& storages : elements) {
+    std::uint64_t own = 0;
+    for (std::uint64_t nbytes : storages) own += counted_bytes(nbytes);
+    bytes += own;
+    if (groups.empty() || group_is_full(groups.back(), bytes)) {
+      groups.push_back(0);
+      bytes = own;
+    }
+    ++groups.back();
+  }
+  return groups;
+}
+
 }  // namespace ebbtide

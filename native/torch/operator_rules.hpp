@@ -27,4 +27,18 @@ bool over_lists(std::string_view name);
 // `leaves_gradients` says that this call does not. A _foreach_ operator overwrites what the plain one overwrites.
 std::vector<Use> uses_of(const c10::FunctionSchema& schema, bool leaves_gradients);
 
+// [Note: groups]  Small elements of a fused optimizer's lists share a group of so many bytes at most, whatever the budget
+// and also without an arena: a step's ticks must not depend on it. So a storage counts with its pages if an arena would
+// manage it, and else not at all.
+inline constexpr std::uint64_t kGroupBytes = std::uint64_t{256} << 10;
+inline constexpr std::uint64_t kManagedBytes = std::uint64_t{64} << 10;  // the least, unless an arena is told otherwise
+
+std::uint64_t counted_bytes(std::uint64_t nbytes);
+
+// Whether a group of so many elements ends before one with which it would have so many bytes.
+bool group_is_full(std::size_t elements, std::uint64_t bytes_with_next);
+
+// Of elements, each with the sizes of its storages: how many make each group.
+std::vector<std::size_t> cut_groups(const std::vector<std::vector<std::uint64_t>>& elements);
+
 }  // namespace ebbtide

@@ -9,6 +9,7 @@
 
 #include "../core/system.hpp"
 #include "allocator.hpp"
+#include "operator_rules.hpp"
 
 namespace ebbtide {
 
@@ -63,19 +64,15 @@ class WatchedAllocator final : public c10::Allocator {
 
 }  // namespace
 
-bool PlainRecorder::on_step_thread() const { return step_thread_ == &this_thread; }
-
 void* PlainRecorder::allocate(std::size_t nbytes) {
   void* address = previous_.raw_allocate(nbytes);
   if (address == nullptr || nbytes == 0 || in_child_ || !watches_) return address;
   Lock lock(mutex_);
-  bool clocked = in_step_ && on_step_thread();
   Live live{.nbytes = nbytes,
-            .kind = in_step_ ? Kind::Activation : Kind::Other,
-            .born_in_step = in_step_,
+            .kind = tape_.in_step() ? Kind::Activation : Kind::Other,
+            .born_in_step = tape_.in_step(),
             .born_in_operator = !this_thread.running.empty()};
-  begin_to_watch(address, live, clock_.tick, clocked ? clock_.allocation : kNever);
-  if (clocked) ++clock_.allocation;
+  begin_to_watch(address, live, true);
   return address;
 }
 
@@ -87,33 +84,19 @@ void PlainRecorder::release(void* address) {
   previous_.raw_deleter()(address);  // last: from here on the address may be another thread's
 }
 
-void PlainRecorder::begin_to_watch(const void* address, Live live, std::uint32_t birth, std::uint32_t allocation) {
+void PlainRecorder::begin_to_watch(const void* address, Live live, bool is_born) {
   if (auto stale = live_.find(address); stale != live_.end()) ended(stale);  // whose end was not seen
   live.serial = ++serials_;
-  if (recording_) {
-    live.recorded = static_cast<std::uint32_t>(recording_->storages.size());
-    recording_->storages.push_back({.serial = live.serial,
-                                    .nbytes = live.nbytes,
-                                    .birth = birth,
-                                    .allocation = allocation,
-                                    .module = birth == kNever ? 0 : recording_->module,
-                                    .thread = thread_number()});
-    if (live.born_in_operator) {
-      this_thread.uses.push_back({address, live.serial, live.recorded, clock_.tick, Access::Write, true, live.nbytes});
-    }
+  live.recorded = is_born ? tape_.born(live.serial, live.nbytes) : tape_.was_there(live.serial, live.nbytes);
+  if (live.recorded != kNever && live.born_in_operator) {
+    this_thread.uses.push_back({address, live.serial, live.recorded, tape_.clock().tick, Access::Write, true, live.nbytes});
   }
   live_.emplace(address, live);
 }
 
 void PlainRecorder::ended(std::unordered_map<const void*, Live>::iterator entry) {
   const Live& live = entry->second;
-  if (recording_ && live.recorded != kNever) {
-    RecordedStorage& storage = recording_->storages[live.recorded];
-    storage.kind = live.kind;
-    storage.death = clock_.tick + 1;
-    storage.scratch = live.born_in_operator;
-    storage.freed_after = serials_;
-  }
+  tape_.died(live.recorded, live.kind, live.born_in_operator, serials_);
   live_.erase(entry);
 }
 
@@ -134,29 +117,21 @@ const void* PlainRecorder::find(c10::StorageImpl& storage) {
   live.end_is_seen =
       data.get_deleter() == &release_watched ||
       (data.get_context() == data.get() && data.compare_exchange_deleter(previous_.raw_deleter(), &release_watched));
-  begin_to_watch(data.get(), live, kNever, kNever);
+  begin_to_watch(data.get(), live, false);
   return data.get();
 }
 
 void PlainRecorder::enter(const char* name, std::span<const Operand> operands, Work) {
   Lock lock(mutex_);
-  if (recording_ && on_step_thread()) {
-    clock_ = {clock_.tick + 1, 0};
-    if (recording_->ticks.size() == kMostTicks) {
-      recording_.reset();
-      records_ = false;
-    } else {
-      recording_->ticks.push_back({recording_->name(name), recording_->module, now_ns() - recording_->began_ns, 0});
-    }
-  }
   Operators& mine = this_thread;
+  tape_.tick(name, static_cast<std::uint32_t>(mine.running.size()), 0, 0);
   mine.running.push_back({++operators_, mine.uses.size()});
   for (const Operand& operand : operands) {
     auto entry = live_.find(operand.address);
     if (entry == live_.end() || entry->second.used_by == operators_) continue;
     entry->second.used_by = operators_;
-    mine.uses.push_back(
-        {operand.address, entry->second.serial, entry->second.recorded, clock_.tick, operand.access, false, operand.moved});
+    mine.uses.push_back({operand.address, entry->second.serial, entry->second.recorded, tape_.clock().tick, operand.access, false,
+                         operand.moved});
   }
 }
 
@@ -177,20 +152,18 @@ void PlainRecorder::exit() {
       continue;
     }
     if (lives) entry->second.born_in_operator = false;
-    if (recording_ && use.recorded < recording_->storages.size() && recording_->storages[use.recorded].serial == use.serial) {
-      recording_->uses.push_back({use.recorded, use.first, clock_.tick, use.access, use.moved});
-    }
+    if (tape_.serial_of(use.recorded) == use.serial) tape_.used(use.recorded, use.first, use.access, use.moved);
   }
   mine.uses.resize(kept);
 }
 
-// As the arena counts it, so that a fused optimizer is cut into the same groups with an arena and without.
+// As the arena counts it [Note: groups].
 std::uint64_t PlainRecorder::note_need(const char*, std::span<const Operand> operands) {
   Lock lock(mutex_);
   std::uint64_t bytes = 0;
   for (const Operand& operand : operands) {
     auto entry = live_.find(operand.address);
-    if (entry != live_.end() && entry->second.nbytes >= kManagedBytes) bytes += shape_of(entry->second.nbytes).bytes();
+    if (entry != live_.end()) bytes += counted_bytes(entry->second.nbytes);
   }
   return bytes;
 }
@@ -198,72 +171,23 @@ std::uint64_t PlainRecorder::note_need(const char*, std::span<const Operand> ope
 // Callers MUST be outside of all operators: a recording has no beginnings from before it.
 Counters PlainRecorder::begin_step(bool record) {
   Lock lock(mutex_);
-  in_step_ = true;
-  step_thread_ = &this_thread;
   this_thread = {};
-  clock_ = {};
-  recording_.reset();
-  recorded_ = {};
-  for (auto& [address, live] : live_) live.recorded = kNever;
-  if (record) {
-    recording_.emplace();
-    recording_->ticks.push_back({0, 0, 0, 0});
-    for (auto& [address, live] : live_) {
-      live.recorded = static_cast<std::uint32_t>(recording_->storages.size());
-      recording_->storages.push_back({.serial = live.serial, .nbytes = live.nbytes});
-    }
-    recording_->began_ns = now_ns();
-  }
-  records_ = record;
+  tape_.begin(record);
+  for (auto& [address, live] : live_) live.recorded = tape_.was_there(live.serial, live.nbytes);
   return {};
 }
 
 Counters PlainRecorder::end_step(bool) {
   Lock lock(mutex_);
-  if (recording_) recording_->time_ns = now_ns() - recording_->began_ns;
-  in_step_ = false;
-  step_thread_ = nullptr;
+  std::int64_t now = now_ns();
   for (auto& [address, live] : live_) {
     if (!live.classified && live.born_in_step) live.kind = Kind::Other;
     live.born_in_step = false;
-    if (recording_ && live.recorded != kNever) recording_->storages[live.recorded].kind = live.kind;
+    tape_.is(live.recorded, live.kind);
     live.recorded = kNever;
   }
-  if (recording_) recorded_ = std::move(*recording_);
-  recording_.reset();
-  records_ = false;
+  tape_.end(0, now);
   return {};
-}
-
-Recording PlainRecorder::take_recording() {
-  Lock lock(mutex_);
-  return std::exchange(recorded_, {});
-}
-
-void PlainRecorder::describe(const char* arguments, Phase phase) {
-  Lock lock(mutex_);
-  if (!recording_ || !on_step_thread()) return;
-  RecordedTick& tick = recording_->ticks.back();
-  tick.arguments = recording_->name(arguments);
-  tick.depth = static_cast<std::uint32_t>(this_thread.running.size()) - 1;
-  tick.phase = phase;
-}
-
-std::uint32_t PlainRecorder::enter_module(const char* name) {
-  Lock lock(mutex_);
-  if (!recording_ || !on_step_thread()) return 0;
-  return std::exchange(recording_->module, recording_->name(name));
-}
-
-std::uint32_t PlainRecorder::enter_module(std::uint32_t number) {
-  Lock lock(mutex_);
-  if (!recording_ || !on_step_thread() || number >= recording_->names.size()) return 0;
-  return std::exchange(recording_->module, number);
-}
-
-std::uint32_t PlainRecorder::module() {
-  Lock lock(mutex_);
-  return recording_ && on_step_thread() ? recording_->module : 0;
 }
 
 void PlainRecorder::classify(const void* address, Kind kind) {

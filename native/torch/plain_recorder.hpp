@@ -9,7 +9,6 @@
 
 #include <atomic>
 #include <mutex>
-#include <optional>
 #include <unordered_map>
 
 #include "watch.hpp"
@@ -25,8 +24,7 @@ class PlainRecorder final : public Watch {
   void watch(bool watches);  // what is there is forgotten, and met again at its next use
   void child() { in_child_ = true; }
 
-  bool on() const override { return records() && !in_child_; }
-  bool records() const override { return records_.load(std::memory_order_relaxed); }
+  bool on() const override { return tape_.records() && !in_child_; }
   const void* find(c10::StorageImpl& storage) override;
   void enter(const char* name, std::span<const Operand> operands, Work work) override;
   void exit() override;
@@ -34,12 +32,8 @@ class PlainRecorder final : public Watch {
   void prefetch(std::span<const Operand>) override {}
   Counters begin_step(bool record) override;
   Counters end_step(bool completed) override;
-  Recording take_recording() override;
-  void describe(const char* arguments, Phase phase) override;
-  std::uint32_t enter_module(const char* name) override;
-  std::uint32_t enter_module(std::uint32_t number) override;
-  std::uint32_t module() override;
   void classify(const void* address, Kind kind) override;
+  Tape& tape() override { return tape_; }
 
  private:
   using Lock = std::lock_guard<std::mutex>;
@@ -56,21 +50,15 @@ class PlainRecorder final : public Watch {
     std::uint64_t used_by = 0;        // serial of the operator that used it last
   };
 
-  bool on_step_thread() const;
-  void begin_to_watch(const void* address, Live live, std::uint32_t birth, std::uint32_t allocation);
+  void begin_to_watch(const void* address, Live live, bool is_born);
   void ended(std::unordered_map<const void*, Live>::iterator entry);
 
   c10::Allocator& previous_;
   std::mutex mutex_;  // guards all below
   std::unordered_map<const void*, Live> live_;
-  std::optional<Recording> recording_;
-  Recording recorded_;
-  std::atomic<bool> records_ = false;
+  Tape tape_{mutex_};
   std::atomic<bool> in_child_ = false;
   std::atomic<bool> watches_ = false;
-  bool in_step_ = false;
-  const void* step_thread_ = nullptr;
-  Clock clock_;
   std::uint64_t serials_ = 0;
   std::uint64_t operators_ = 0;
 };

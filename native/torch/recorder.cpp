@@ -248,19 +248,20 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     ++i;
   }
   auto entered = std::make_unique<Entered>();
-  if (watch.records()) {
-    std::uint32_t module = watch.module();
+  Tape& tape = watch.tape();
+  if (tape.records()) {
+    std::uint32_t module = tape.module();
     if (module != 0 && function.seqNr() >= 0) module_of_node()[function.seqNr()] = module;
     if (std::uint32_t of_node = module == 0 ? module_of_current_node() : 0; of_node != 0) {
-      entered->module_before = watch.enter_module(of_node);
+      entered->module_before = tape.enter_module(of_node);
       entered->in_module_of_node = true;
     }
   }
   watch.enter(function.name(), operands, Work::Itself);
   ++depth;
-  if (watch.records()) {
+  if (tape.records()) {
     static thread_local Description description;
-    watch.describe(description.of(function.overload_name(), *treatment.schema, inputs), phase_now());
+    tape.describe(description.of(function.overload_name(), *treatment.schema, inputs), phase_now());
   }
   return entered;
 }
@@ -270,7 +271,7 @@ void end(const at::RecordFunction&, at::ObserverContext* context) {
   --depth;
   the_watch()->exit();
   auto* entered = static_cast<Entered*>(context);
-  if (entered->in_module_of_node) the_watch()->enter_module(entered->module_before);
+  if (entered->in_module_of_node) the_watch()->tape().enter_module(entered->module_before);
 }
 
 }  // namespace

@@ -13,7 +13,6 @@ class ArenaWatch final : public Watch {
   explicit ArenaWatch(Arena& arena) : arena_(arena) {}
 
   bool on() const override { return !arena_.in_child(); }
-  bool records() const override { return arena_.records(); }
   const void* find(c10::StorageImpl& storage) override {
     const void* address = storage._mutable_data_ptr_no_checks().get();
     return address != nullptr && arena_.contains(address) ? address : nullptr;
@@ -30,12 +29,8 @@ class ArenaWatch final : public Watch {
 
   Counters begin_step(bool record) override { return arena_.begin_step(record); }
   Counters end_step(bool completed) override { return arena_.end_step(completed); }
-  Recording take_recording() override { return arena_.take_recording(); }
-  void describe(const char* arguments, Phase phase) override { arena_.describe(arguments, phase); }
-  std::uint32_t enter_module(const char* name) override { return arena_.enter_module(name); }
-  std::uint32_t enter_module(std::uint32_t number) override { return arena_.enter_module(number); }
-  std::uint32_t module() override { return arena_.module(); }
   void classify(const void* address, Kind kind) override { arena_.classify(address, kind); }
+  Tape& tape() override { return arena_.tape(); }
 
  private:
   Arena& arena_;

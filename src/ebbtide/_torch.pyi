@@ -22,8 +22,6 @@ ACCESSES: tuple[str, ...]
 
 MANAGED_BYTES: int
 """The smallest storage that an arena manages, unless ``start`` says otherwise."""
-GROUP_BYTES: int
-"""Small elements of a fused optimizer's lists are worked on together, so many bytes at most."""
 
 class Counters(TypedDict):
     """Cumulative since the process started, unless said otherwise."""
@@ -141,6 +139,9 @@ def touches_nothing(name: str, overload: str) -> bool:
 
 def over_lists(name: str) -> bool:
     """The operator does the same to each element of its lists, and is seen as one operator per element or group."""
+
+def cut_groups(elements: list[list[int]]) -> list[int]:
+    """How many elements of a fused optimizer's lists make each group; of each element the sizes of its storages."""
 
 def uses_of(name: str, overload: str, leaves_gradients: bool) -> list[tuple[int, bool]]:
     """By argument, what the operator does with it: ``ir.trace.Access``, and whether it writes without reading.

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +38,12 @@ from ebbtide.errors import EbbtideWarning
 from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.native import NEVER, Phase
-from ebbtide.ir.occupancy import arena_pages
 from ebbtide.ir.recording import Recording
 from ebbtide.ir.trace import Access, StorageKind
 from ebbtide.recorders.columns import FakeRecording, FakeRow, FakeTick
 from ebbtide.recorders.operators import list_length, operands, over_lists, shapes, tensors, touches_nothing
 from ebbtide.recorders.roofline import Roofline, roofline_of
 from ebbtide.recorders.step_recorder import StepRecorder
-from ebbtide.units import round_up
 
 _ACTIVATION, _OTHER = KINDS.index(StorageKind.ACTIVATION), KINDS.index(StorageKind.OTHER)
 _NO_OPERATORS = ("prim", "profiler")
@@ -169,19 +168,14 @@ class FakeTape:
         self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, length: int
     ) -> None:
         """A foreach operator is the plain one on each element; a fused one runs on groups of its elements."""
-        fused = operator._schema.name.startswith("aten::_fused_")
-        groups: list[list[int]] = []
-        nbytes = 0
-        for element in range(length):
-            sizes = (t.untyped_storage().nbytes() for t, _, _ in operands(operator, args, kwargs, element))
-            size = sum(round_up(n, arena_pages(n)) for n in sizes if n >= _torch.MANAGED_BYTES)
-            nbytes = nbytes + size if groups else size
-            if groups and fused and nbytes <= _torch.GROUP_BYTES:
-                groups[-1].append(element)
-            else:
-                groups.append([element])
-                nbytes = size
-        for group in groups:
+        sizes = [
+            [t.untyped_storage().nbytes() for t, _, _ in operands(operator, args, kwargs, element)]
+            for element in range(length)
+        ]
+        is_fused = operator._schema.name.startswith("aten::_fused_")
+        lengths = _torch.cut_groups(sizes) if is_fused else [1] * length
+        for end, count in zip(accumulate(lengths), lengths, strict=True):
+            group = range(end - count, end)
             self._begin_tick(operator, "")
             for element in group:
                 for tensor, access, overwrites in operands(operator, args, kwargs, element):

@@ -1,0 +1,127 @@
+#include "tape.hpp"
+
+#include <utility>
+
+#include "system.hpp"
+
+namespace ebbtide {
+
+Recording Tape::take() {
+  Lock lock(mutex_);
+  return std::exchange(recorded_, {});
+}
+
+std::uint32_t Tape::enter_module(const char* name) {
+  Lock lock(mutex_);
+  if (!recording_ || !on_step_thread()) return 0;
+  return std::exchange(recording_->module, recording_->name(name));
+}
+
+std::uint32_t Tape::enter_module(std::uint32_t number) {
+  Lock lock(mutex_);
+  if (!recording_ || !on_step_thread() || number >= recording_->names.size()) return 0;
+  return std::exchange(recording_->module, number);
+}
+
+std::uint32_t Tape::module() {
+  Lock lock(mutex_);
+  return recording_ && on_step_thread() ? recording_->module : 0;
+}
+
+void Tape::describe(const char* arguments, Phase phase) {
+  Lock lock(mutex_);
+  if (!recording_ || !on_step_thread()) return;
+  RecordedTick& tick = recording_->ticks.back();
+  tick.arguments = recording_->name(arguments);
+  tick.phase = phase;
+}
+
+void Tape::begin(bool record, std::uint64_t reserved) {
+  in_step_ = true;
+  thread_ = thread_number();
+  clock_ = {};
+  recording_.reset();
+  recorded_ = {};  // of a step that nobody asked about
+  records_ = record;
+  if (!record) return;
+  recording_.emplace();
+  recording_->spans.reserve(kMostSpans);
+  recording_->ticks.push_back({.name = 0, .module = 0, .begin_ns = 0, .stalled_ns = 0, .reserved = reserved});
+  recording_->began_ns = now_ns();
+}
+
+void Tape::end(std::int64_t stalled_ns, std::int64_t now) {
+  in_step_ = false;
+  records_ = false;
+  if (!recording_) return;
+  recording_->time_ns = now - recording_->began_ns;
+  recording_->stalled_ns = stalled_ns;
+  recorded_ = std::move(*recording_);
+  recording_.reset();
+}
+
+void Tape::tick(const char* name, std::uint32_t depth, std::int64_t stalled_ns, std::uint64_t reserved) {
+  if (!on_step_thread()) return;
+  clock_ = {clock_.tick + 1, 0};
+  if (recording_ && recording_->ticks.size() == kMostTicks) {  // no step to plan: an evaluation between two, say
+    recording_.reset();
+    records_ = false;
+  }
+  if (!recording_) return;
+  recording_->ticks.push_back({.name = recording_->name(name),
+                               .module = recording_->module,
+                               .begin_ns = now_ns() - recording_->began_ns,
+                               .stalled_ns = stalled_ns,
+                               .reserved = reserved,
+                               .depth = depth});
+}
+
+std::uint32_t Tape::was_there(std::uint64_t serial, std::uint64_t nbytes, bool scratch) {
+  if (!recording_) return kNever;
+  recording_->storages.push_back({.serial = serial, .nbytes = nbytes, .scratch = scratch});
+  return static_cast<std::uint32_t>(recording_->storages.size() - 1);
+}
+
+std::uint32_t Tape::born(std::uint64_t serial, std::uint64_t nbytes) {
+  if (!in_step_) return kNever;
+  std::uint32_t allocation = on_step_thread() ? clock_.allocation++ : kNever;
+  if (!recording_) return kNever;
+  recording_->storages.push_back({.serial = serial,
+                                  .nbytes = nbytes,
+                                  .birth = clock_.tick,
+                                  .allocation = allocation,
+                                  .module = recording_->module,
+                                  .thread = thread_number()});
+  return static_cast<std::uint32_t>(recording_->storages.size() - 1);
+}
+
+void Tape::died(std::uint32_t storage, Kind kind, bool scratch, std::uint64_t serials) {
+  if (!recording_ || storage == kNever) return;
+  RecordedStorage& row = recording_->storages[storage];
+  row.kind = kind;
+  row.death = clock_.tick + 1;
+  row.scratch = scratch;
+  row.freed_after = serials;
+}
+
+void Tape::is(std::uint32_t storage, Kind kind) {
+  if (recording_ && storage != kNever) recording_->storages[storage].kind = kind;
+}
+
+std::uint64_t Tape::serial_of(std::uint32_t storage) const {
+  return recording_ && storage < recording_->storages.size() ? recording_->storages[storage].serial : 0;
+}
+
+void Tape::used(std::uint32_t storage, std::uint32_t first, Access access, std::uint64_t moved) {
+  if (recording_ && storage != kNever) recording_->uses.push_back({storage, first, clock_.tick, access, moved});
+}
+
+void Tape::moved(const RecordedSpan& span) {
+  if (recording_ && span.storage != kNever) recording_->add(span);
+}
+
+void Tape::stalled(std::uint32_t storage, Stall cause, std::int64_t since, std::int64_t now) {
+  if (recording_) recording_->stalled(storage, clock_.tick, cause, since, now);
+}
+
+}  // namespace ebbtide
