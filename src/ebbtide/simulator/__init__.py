@@ -33,7 +33,7 @@ class Simulator:
 
     def __init__(self, trace: Trace, machine: Machine, page_bytes: PageSize = exact) -> None:
         self._trace, self._machine, self._page_bytes = trace, machine, page_bytes
-        self._whole = whole_pieces(trace, page_bytes)
+        self._whole, self._measured = whole_pieces(trace, page_bytes), MeasuredInPlace(trace, machine)
         self._native = NativeEngine(trace, machine, page_bytes, self._whole) if is_native(trace, machine) else None
 
     def run(self, schedule: Schedule, n_steps: int = 3, record: bool = False, policy: Policy | None = None) -> Outcome:
@@ -41,8 +41,7 @@ class Simulator:
         storages do not fit the budget together."""
         if self._native is not None and policy is None and not record:
             return self._native.figures(schedule, n_steps).outcome(self._machine)
-        measured = MeasuredInPlace(self._trace, self._machine)
-        run = Run(schedule, self._trace, self._machine, self._page_bytes, policy or Plan(), self._whole, measured)
+        run = Run(schedule, self._trace, self._machine, self._page_bytes, policy or Plan(), self._whole, self._measured)
         for step in range(n_steps):
             run.step(record and step == n_steps - 1)
         return run.record.outcome()
