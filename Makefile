@@ -110,13 +110,13 @@ $(VENV)/.native: $(NATIVE) $(VENV)/.package
 	touch $@
 
 # ---- native tests ------------------------------------------------------------------------------------------------
-# native/tests is one program over native/core and the simulator's order, built three times; exit status 0 means passed.
+# native/tests is one program over native/core and native/simulate, built three times; exit status 0 means passed.
 
 CXX := $(if $(filter default,$(origin CXX)),g++,$(CXX))
-CORE := $(wildcard native/core/*.cpp) native/simulate/order.cpp
+CORE := $(wildcard native/core/*.cpp) $(filter-out %module.cpp,$(wildcard native/simulate/*.cpp))
 CORE_TESTS := $(wildcard native/tests/*.cpp)
 CORE_VARIANTS := plain asan tsan
-CORE_FLAGS := -std=c++20 -g -pthread -Wall -Wextra -Inative -MMD -MP
+CORE_FLAGS := -std=c++20 -g -pthread -Wall -Wextra -ffp-contract=off -Inative -MMD -MP
 FLAGS_plain := -O2
 FLAGS_asan := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 FLAGS_tsan := -O1 -fno-omit-frame-pointer -fsanitize=thread

@@ -1,5 +1,6 @@
 """Builds the native modules: ``ebbtide._torch`` against the torch of the interpreter that is installed into, and
-``ebbtide._decider``, for the simulator, which loads no torch (it is compiled with the pybind11 that torch brings).
+``ebbtide._decider``, for the simulator (whom to evict, and its engine), which loads no torch (it is compiled with the
+pybind11 that torch brings).
 
 torch is never imported and never a build requirement: under an isolated build its files are found through the target
 interpreter's own paths, so ``pip install .`` neither fetches a second torch nor links against the wrong one.
@@ -23,6 +24,7 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).resolve().parent
 TORCH_VERSION = "2.13"
 JOBS = 2
+COMMON = ("-fvisibility=hidden", "-pthread", "-Wall", "-Wextra")
 
 
 def native_files(pattern: str, *parts: str) -> list[str]:
@@ -145,7 +147,10 @@ class BuildNative(build_ext):
 
 
 def extension(name: str, sources: list[str], *parts: str, libraries: tuple[str, ...] = ()) -> Extension:
-    """All are compiled alike, since they share objects."""
+    """All are compiled alike, since they share objects.
+
+    Without contraction of a product and a sum, the simulator's times are those of Python's floats on every processor.
+    """
     return Extension(
         f"ebbtide.{name}",
         sources=sources,
@@ -153,7 +158,7 @@ def extension(name: str, sources: list[str], *parts: str, libraries: tuple[str, 
         include_dirs=["native"],
         define_macros=[("TORCH_EXTENSION_NAME", "_torch"), ("_GLIBCXX_USE_CXX11_ABI", "1"), ("NDEBUG", None)],
         libraries=list(libraries),
-        extra_compile_args=["-std=c++20", "-O2", "-g1", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"],
+        extra_compile_args=["-std=c++20", "-O2", "-g1", "-ffp-contract=off", *COMMON],
         extra_link_args=["-pthread"],
         language="c++",
     )

@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "module.hpp"
 #include "order.hpp"
 
 namespace py = pybind11;
@@ -80,6 +81,8 @@ PYBIND11_MODULE(_decider, m) {
           [](SharedOrder& self, unsigned tier, std::uint64_t needed, std::int64_t now,
              const std::function<bool(BlockId)>& evictable) { return self.order.victims(tier, needed, now, evictable); },
           py::arg("tier"), py::arg("needed"), py::arg("now"), py::arg("evictable"));
+
+  simulate::bind_engine(m);
 }
 
 }  // namespace ebbtide

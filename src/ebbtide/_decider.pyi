@@ -1,7 +1,8 @@
-"""Typed face of ``native/core/decider.hpp``, which the runtime's arena asks too; loads no torch. Sizes are bytes."""
+"""Typed face of ``native/core/decider.hpp``, which the runtime's arena asks too, and of ``native/simulate``, the
+simulator's engine; loads no torch. Sizes are bytes."""
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 class Policy:
     """The settings of a policy; comments in the header say what each means."""
@@ -60,3 +61,74 @@ class Order:
 
     def victims(self, tier: int, needed: int, now: int, evictable: Callable[[int], bool]) -> list[int]:
         """Those on the tier that cover ``needed`` bytes, best first; all evictable ones if that is too little."""
+
+class Pieces:
+    """What ``simulator.pieces.Pieces`` has, by piece and by tick, as native columns. Raises ValueError for columns that
+    do not belong together."""
+
+    def __init__(
+        self,
+        *,
+        nbytes: Sequence[int],
+        paged_bytes: Sequence[int],
+        first_use: Sequence[int],
+        moves: Sequence[bool],
+        persistent: Sequence[bool],
+        scratch: Sequence[bool],
+        birth: Sequence[int],
+        generations: Sequence[int],
+        uses: Sequence[Sequence[tuple[int, int, int]]],
+        births: Sequence[Sequence[int]],
+        deaths: Sequence[Sequence[int]],
+        n_used: Sequence[int],
+        reads: Sequence[int],
+        writes: Sequence[int],
+        times: Sequence[float],
+    ) -> None:
+        """The last three by piece are its storage's; ``generations``: how many of it live when a step begins."""
+
+class Machine:
+    """Tiers by rank, and what ``native/simulate/machine.hpp`` says of them, of links and of groups."""
+
+    def __init__(
+        self,
+        *,
+        tiers: Sequence[tuple[int | None, bool, bool, float, float]],
+        links: Sequence[tuple[int, int, float, float, int, float]],
+        groups: Sequence[tuple[float, bool]],
+        chunk_bytes: int | None,
+        exclusive: bool,
+        overlap: float,
+        fast_read_ns: float,
+        fast_write_ns: float,
+    ) -> None: ...
+
+class Record:
+    """Of the last step; see ``simulator.result.Figures``."""
+
+    starts: list[float]
+    stalls: list[float]
+    by_cause: list[float]
+    moved_bytes: list[int]
+    rescues: int
+    demand_fetches: int
+    demand_bytes: int
+    n_uses: int
+    hits: int
+    slower_ns: float
+    slow_reads: list[int]
+    slow_writes: list[int]
+    area: list[float]
+    peak: list[int]
+
+def simulate(
+    pieces: Pieces,
+    machine: Machine,
+    commands: Sequence[Sequence[tuple[int, int, int, int, int]]],
+    begins: Sequence[Sequence[int]],
+    n_steps: int,
+) -> Record | int:
+    """Runs steps under commands, without the GIL. By tick, a command is the piece, what it does (0 evict, 1 drop, 2
+    fetch), the ranks of its source and of its target, and how many ticks later it is due. ``begins`` has by piece the
+    ranks of the tiers where it begins, if that is not the first alone. A number is the tick that does not fit.
+    """

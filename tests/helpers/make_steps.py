@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ebbtide.ir.base import Origin
-from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Tier
+from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Sharing, Tier
 from ebbtide.ir.trace import Access, Accesses, Storage, StorageKind, Tick, Trace
 
 PAGE = 4096
@@ -90,3 +90,24 @@ def page_traces(draw: st.DrawFn, most_ticks: int = 10, most_storages: int = 6, t
             nbytes = PAGE * draw(st.integers(1, pages))
             storages.append(replace(row, nbytes=nbytes, birth=row.death - 1, room_of=number))
     return step(times, storages, accesses)
+
+
+@st.composite
+def machines(draw: st.DrawFn, total_bytes: int) -> Machine:
+    """Three tiers, the second perhaps bounded and used in place, with or without a way around it."""
+    second = draw(st.sampled_from([None, total_bytes, total_bytes // 2]))
+    tiers = (
+        Tier("dram", InPlace.ALL, bytes_per_s=10**10),
+        Tier("cxl", draw(st.sampled_from(InPlace)), second, 5 * 10**9, write_bytes_per_s=2 * 10**9),
+        Tier("file", InPlace.NOTHING),
+    )
+    pairs = [("dram", "cxl"), ("cxl", "dram"), ("cxl", "file"), ("file", "cxl")]
+    pairs += [("dram", "file"), ("file", "dram")] if draw(st.booleans()) else []
+    rate, latency = st.sampled_from([10**9, 3 * 10**8, 2 * 10**9]), st.sampled_from([0, 1000])
+    links = tuple(
+        Link(*pair, draw(rate), draw(latency), draw(st.sampled_from([None, "bus"])), draw(st.sampled_from([0.0, 0.2])))
+        for pair in pairs
+    )
+    group = LinkGroup("bus", 15 * 10**8, sharing=draw(st.sampled_from(Sharing)))
+    chunk, exclusive = draw(st.sampled_from([None, PAGE, 5000])), draw(st.booleans())
+    return Machine("made up", Origin.ASSUMED, tiers, links, (group,), chunk, exclusive)

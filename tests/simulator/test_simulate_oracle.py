@@ -16,7 +16,7 @@ from ebbtide.simulator import POLICIES, simulate
 from ebbtide.simulator.engine import Run
 from ebbtide.simulator.policies import Plan as FollowPlan
 from tests.helpers.make_ir import MACHINE, planned
-from tests.helpers.make_steps import PAGE, R, W, page_traces, parameter, step
+from tests.helpers.make_steps import PAGE, R, W, machines, page_traces, parameter, step
 
 # ---- time ------------------------------------------------------------------------------------------------------------
 
@@ -202,27 +202,6 @@ class Audited(Run):
         assert all(self.valid[piece] & self._usable[mode] for piece, mode, _ in self.pieces.uses[tick])
         super()._compute(tick, work)
         self.audit()
-
-
-@st.composite
-def machines(draw: st.DrawFn, total_bytes: int) -> Machine:
-    """Three tiers, the second perhaps bounded and used in place, with or without a way around it."""
-    second = draw(st.sampled_from([None, total_bytes, total_bytes // 2]))
-    tiers = (
-        Tier("dram", InPlace.ALL, bytes_per_s=10**10),
-        Tier("cxl", draw(st.sampled_from(InPlace)), second, 5 * 10**9, write_bytes_per_s=2 * 10**9),
-        Tier("file", InPlace.NOTHING),
-    )
-    pairs = [("dram", "cxl"), ("cxl", "dram"), ("cxl", "file"), ("file", "cxl")]
-    pairs += [("dram", "file"), ("file", "dram")] if draw(st.booleans()) else []
-    rate, latency = st.sampled_from([10**9, 3 * 10**8, 2 * 10**9]), st.sampled_from([0, 1000])
-    links = tuple(
-        Link(*pair, draw(rate), draw(latency), draw(st.sampled_from([None, "bus"])), draw(st.sampled_from([0.0, 0.2])))
-        for pair in pairs
-    )
-    group = LinkGroup("bus", 15 * 10**8, sharing=draw(st.sampled_from(Sharing)))
-    chunk, exclusive = draw(st.sampled_from([None, PAGE, 5000])), draw(st.booleans())
-    return Machine("made up", Origin.ASSUMED, tiers, links, (group,), chunk, exclusive)
 
 
 @settings(max_examples=120, deadline=None)

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from itertools import pairwise
 
 from ebbtide.ir.base import LARGEST, check_range
@@ -30,6 +31,9 @@ class Verb(StrEnum):
 
 _ORDER = {verb: place for place, verb in enumerate(Verb)}
 
+_Ways = dict[str, tuple[str, ...]]
+"""By target, the tiers with a link to it, the fastest first."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Clock:
@@ -40,6 +44,10 @@ class Clock:
 
     def __post_init__(self) -> None:
         check_range(self, "tick allocation")
+
+
+_clock = lru_cache(maxsize=2**16)(Clock)
+"""Between ticks. A schedule's commands share them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +97,7 @@ class Schedule:
     begins: tuple[Begin, ...] = ()
 
     def __post_init__(self) -> None:
-        clocks = [command.at for command in self.commands]
+        clocks = [(command.at.tick, command.at.allocation) for command in self.commands]
         if clocks != sorted(clocks):
             raise ValueError("commands must be sorted by their clocks")
         if any(max(command.at.tick, command.due.tick) >= self.n_ticks for command in self.commands):
@@ -101,6 +109,7 @@ def lower(plan: Plan, trace: Trace, machine: Machine) -> Schedule:
     by_storage: dict[int, list[Stay]] = defaultdict(list)
     for stay in plan.stays:
         by_storage[stay.storage].append(stay)
+    rank, ways = {tier.name: at for at, tier in enumerate(machine.tiers)}, _ways(machine)
     commands: list[Command] = []
     begins: list[Begin] = []
     for number, stays in by_storage.items():
@@ -112,8 +121,8 @@ def lower(plan: Plan, trace: Trace, machine: Machine) -> Schedule:
         cuts = sorted({cut for stay in stays for cut in (stay.low, stay.high)})
         for low, high in pairwise(cuts):
             cover = [stay for stay in stays if stay.low <= low and high <= stay.high]
-            pieces += _commands(low, high, cover, trace, machine)
-        commands += _joined(pieces)
+            pieces += _commands(low, high, cover, trace, rank, ways)
+        commands += pieces if len(cuts) == 2 else _joined(pieces)
     return Schedule(plan.signature, len(trace.ticks), tuple(_ordered(commands, len(trace.ticks))), tuple(begins))
 
 
@@ -128,21 +137,29 @@ def _begins(number: int, stays: list[Stay], trace: Trace, fast: str) -> list[Beg
 
 
 def _ordered(commands: list[Command], n_ticks: int) -> list[Command]:
-    """At one clock: evictions, drops, which make room for fetches, and last the drops of what fetches read.
+    """At one tick: evictions, drops, which make room for fetches, and last the drops of what fetches read.
 
     Of several copies the one that is due first goes first, since a link carries them in this order.
     """
-    fetched = {(row.at, row.storage, row.source) for row in commands if row.verb is Verb.FETCH}
+    fetched = {(row.at.tick, row.storage, row.source) for row in commands if row.verb is Verb.FETCH}
 
-    def key(row: Command) -> tuple[Clock, bool, int, int, int, int]:
-        is_last = row.verb is Verb.DROP and (row.at, row.storage, row.source) in fetched
-        due = (row.due.tick - row.at.tick) % n_ticks
-        return row.at, is_last, _ORDER[row.verb], due, row.storage, row.low
+    def key(row: Command) -> tuple[int, bool, int, int, int, int]:
+        tick = row.at.tick
+        is_last = row.verb is Verb.DROP and (tick, row.storage, row.source) in fetched
+        return tick, is_last, _ORDER[row.verb], (row.due.tick - tick) % n_ticks, row.storage, row.low
 
     return sorted(commands, key=key)
 
 
-def _commands(low: int, high: int, stays: list[Stay], trace: Trace, machine: Machine) -> Iterator[Command]:
+def _ways(machine: Machine) -> _Ways:
+    pairs = {(link.source, link.target) for link in machine.links}
+    names = [tier.name for tier in machine.tiers]
+    return {target: tuple(source for source in names if (source, target) in pairs) for target in names}
+
+
+def _commands(
+    low: int, high: int, stays: list[Stay], trace: Trace, rank: dict[str, int], ways: _Ways
+) -> Iterator[Command]:
     """Of one piece of a storage, which all of ``stays`` cover."""
     if not stays:
         return
@@ -152,27 +169,26 @@ def _commands(low: int, high: int, stays: list[Stay], trace: Trace, machine: Mac
     stops = {(stay.tier, stay.stop % period) for stay in stays}
     valid = _valid(stays, period if storage.persistent else 0)
     for stay in stays:
-        start, due, stop = (Clock(tick % n_ticks) for tick in (stay.start, stay.valid_from, stay.stop))
+        start, due, stop = (_clock(tick % n_ticks) for tick in (stay.start, stay.valid_from, stay.stop))
         between_ticks = stay.valid_from == stay.start
         born = between_ticks and stay.start == storage.birth and not storage.persistent
         goes_on = between_ticks and (stay.tier, stay.start % period) in stops
-        source = None if born or goes_on else _source(stay, valid, machine)
+        source = None if born or goes_on else _source(stay, valid, ways)
         if source is not None:
-            slower = machine.rank(stay.tier) > machine.rank(source)
-            verb = Verb.EVICT if slower else Verb.FETCH
+            verb = Verb.EVICT if rank[stay.tier] > rank[source] else Verb.FETCH
             yield Command(verb, stay.storage, low, high, source, stay.tier, start, due)
         dies = not storage.persistent and stay.stop == storage.death
         if not dies and (stay.tier, stay.stop % period) not in starts:
             yield Command(Verb.DROP, stay.storage, low, high, stay.tier, None, stop, stop)
 
 
-def _source(stay: Stay, valid: dict[str, list[tuple[int, int]]], machine: Machine) -> str | None:
+def _source(stay: Stay, valid: dict[str, list[tuple[int, int]]], ways: _Ways) -> str | None:
     """The fastest tier with a link to the stay's that is valid throughout the copy, or before it between two ticks."""
     first = stay.start - 1 if stay.valid_from == stay.start else stay.start
-    for tier in machine.tiers:
-        is_valid = any(low <= first and stay.valid_from <= high for low, high in valid.get(tier.name, ()))
-        if is_valid and machine.link(tier.name, stay.tier):
-            return tier.name
+    for tier in ways.get(stay.tier, ()):
+        for low, high in valid.get(tier, ()):
+            if low <= first and stay.valid_from <= high:
+                return tier
     return None
 
 

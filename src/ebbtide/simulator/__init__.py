@@ -1,6 +1,7 @@
 """The virtual clock: what a schedule or a policy would do on a machine. Planners predict time with it; no torch here.
 
-``links`` moves bytes, ``engine`` runs the step, ``policies`` decide online, ``result`` is what comes out.
+``links`` moves bytes, ``engine`` runs the step, ``policies`` decide online, ``result`` is what comes out. What planners
+ask, schedules without spans, ``native_engine`` runs, to the same figures.
 """
 
 from ebbtide.errors import PlatformError, SettingError
@@ -19,6 +20,7 @@ except ImportError as error:
 
 from ebbtide.simulator.engine import Run
 from ebbtide.simulator.modelled_times import is_modelled, recost
+from ebbtide.simulator.native_engine import NativeEngine, is_native
 from ebbtide.simulator.pieces import whole_pieces
 from ebbtide.simulator.policies import POLICIES, Plan, Policy
 from ebbtide.simulator.result import Outcome, Use
@@ -32,10 +34,13 @@ class Simulator:
     def __init__(self, trace: Trace, machine: Machine, page_bytes: PageSize = exact) -> None:
         self._trace, self._machine, self._page_bytes = trace, machine, page_bytes
         self._whole, self._measured = whole_pieces(trace, page_bytes), MeasuredInPlace(trace, machine)
+        self._native = NativeEngine(trace, machine, page_bytes, self._whole) if is_native(trace, machine) else None
 
     def run(self, schedule: Schedule, n_steps: int = 3, record: bool = False, policy: Policy | None = None) -> Outcome:
         """The steady step, the last of ``n_steps``; ``record`` asks for its spans and levels. ValueError if a tick's
         storages do not fit the budget together."""
+        if self._native is not None and policy is None and not record:
+            return self._native.figures(schedule, n_steps).outcome(self._machine)
         run = Run(schedule, self._trace, self._machine, self._page_bytes, policy or Plan(), self._whole, self._measured)
         for step in range(n_steps):
             run.step(record and step == n_steps - 1)

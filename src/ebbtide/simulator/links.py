@@ -223,7 +223,9 @@ class Links:
             if lane.group is not None and lane.latency_left <= _SOON_NS:
                 flowing[lane.group].append(lane)
         for group, lanes in enumerate(flowing):
-            limit, wanted = self._limits[group], sum(lane.speed for lane in lanes)
+            limit, wanted = self._limits[group], 0.0
+            for lane in lanes:  # sum() would round otherwise, from Python 3.12 on
+                wanted += lane.speed
             if wanted <= limit:
                 continue
             if not self._in_order[group]:

@@ -59,7 +59,8 @@ def whole_pieces(trace: Trace, page_bytes: PageSize) -> Pieces:
 def pieces_of(
     schedule: Schedule, trace: Trace, ranks: dict[str, int], page_bytes: PageSize, whole: Pieces | None = None
 ) -> Pieces:
-    """The pieces of a schedule; ``whole`` is that of ``whole_pieces``, if somebody has it."""
+    """The pieces of a schedule; ``whole`` is that of ``whole_pieces``, if somebody has it. Where the schedule splits
+    nothing, its lists are the result's, but for ``commands`` and ``begins``."""
     n_ticks = len(trace.ticks)
     cuts, brief = _cuts(schedule, trace), _brief(trace)
     named = {row.storage for row in schedule.commands} | {row.storage for row in schedule.begins}

@@ -2,20 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ebbtide.errors import SettingError
-from ebbtide.ir.base import LARGEST
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.timeline import COMPUTE_LANE, Level, Span, SpanKind
 from ebbtide.ir.trace import Trace
 from ebbtide.simulator.pieces import Pieces
-from ebbtide.simulator.result import Outcome, Use
+from ebbtide.simulator.result import STALLS, Figures, Outcome
 
 if TYPE_CHECKING:
     from ebbtide.simulator.links import Copy, Links
-
-_STALLS = (SpanKind.STALL_ROOM, SpanKind.STALL_LATE, SpanKind.STALL_DEMAND)
 
 
 class Record:
@@ -38,7 +32,7 @@ class Record:
         self._began, self._is_kept = now, is_kept
         self.starts = [0.0] * (len(self._trace.ticks) + 1)
         self.stalls = [0.0] * len(self._trace.ticks)
-        self.by_cause = dict.fromkeys(_STALLS, 0.0)
+        self.by_cause = dict.fromkeys(STALLS, 0.0)
         self.rescues = self.demand_fetches = self.demand_bytes = self.n_uses = self.hits = 0
         self.slower_ns = 0.0
         self.slow_reads, self.slow_writes = [0] * n_tiers, [0] * n_tiers
@@ -106,32 +100,28 @@ class Record:
     def compute(self, tick: int, began: float, now: float) -> None:
         self._span(SpanKind.COMPUTE, began, now, tick)
 
-    def outcome(self) -> Outcome:
-        """Raises SettingError for a machine on which the step takes longer than can be counted."""
-        if not sum((self.starts[-1], *self.by_cause.values(), self.slower_ns)) <= LARGEST:  # nan is not either
-            raise SettingError("on this machine the step takes more than 2**62 ns: a figure of it cannot be right")
-        step_ns = max(self.starts[-1], 1e-9)
-        reads, writes = list(self.slow_reads), list(self.slow_writes)
-        reads[0] = sum(self._reads) - sum(self.slow_reads)
-        writes[0] = sum(self._writes) - sum(self.slow_writes)
-        return Outcome(
-            np.rint(self.starts).astype(np.int64),
-            np.rint(self.stalls).astype(np.int64),
-            {kind: round(spent) for kind, spent in self.by_cause.items()},
-            self.moved,
+    def figures(self) -> Figures:
+        return Figures(
+            self.starts,
+            self.stalls,
+            [self.by_cause[cause] for cause in STALLS],
+            [self.moved.get(link.name, 0) for link in self._machine.links],
             self.rescues,
-            tuple(sorted(self.spans, key=lambda span: (span.start_ns, span.stop_ns))),
-            tuple(self.levels),
-            {
-                name: Use(round(self._area[rank] / step_ns), self._peak[rank], reads[rank], writes[rank])
-                for rank, name in enumerate(self._names)
-            },
+            self._area,
+            self._peak,
+            [sum(self._reads), *self.slow_reads[1:]],
+            [sum(self._writes), *self.slow_writes[1:]],
             self.n_uses,
             self.hits,
             self.demand_fetches,
             self.demand_bytes,
-            round(self.slower_ns),
+            self.slower_ns,
         )
+
+    def outcome(self) -> Outcome:
+        """Raises SettingError for a machine on which the step takes longer than can be counted."""
+        spans = tuple(sorted(self.spans, key=lambda span: (span.start_ns, span.stop_ns)))
+        return self.figures().outcome(self._machine, spans, tuple(self.levels))
 
     def _span(self, kind: SpanKind, start: float, stop: float, tick: int) -> None:
         if self._is_kept:

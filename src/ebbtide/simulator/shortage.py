@@ -13,6 +13,7 @@ from ebbtide.ir.machine import Machine
 from ebbtide.ir.trace import Trace
 from ebbtide.simulator.links import Copy
 from ebbtide.simulator.pieces import Pieces
+from ebbtide.simulator.result import does_not_fit
 from ebbtide.simulator.tier_state import TierState
 
 
@@ -103,8 +104,7 @@ class Shortage(TierState):
                 return
         if self._move_an_elder():
             return
-        operator = self.trace.ticks[tick].operator
-        raise ValueError(f"tick {tick} ({operator}) does not fit the budget with what cannot leave")
+        raise ValueError(does_not_fit(self.trace, tick))
 
     def _move_an_elder(self) -> bool:
         """The safety net knows no plan, so it takes what a plan cannot name, too; how long that takes is left out."""

@@ -23,7 +23,7 @@ from ebbtide.ir.trace import Trace
 from ebbtide.planners.published.pressure import Pressure
 from ebbtide.planners.resident import resident
 from ebbtide.planners.search.idle_table import Floats
-from ebbtide.planners.search.make_plan import make_plan, outcome_of
+from ebbtide.planners.search.make_plan import fastest_of, make_plan
 from ebbtide.planners.search.slow_tiers import reachable_tiers
 
 DELTA = 0.5
@@ -56,8 +56,8 @@ def g10(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     eager = pressure.copy()
     _prefetch_eagerly(eager, budget_bytes)
     found = [_stays(way, tiers, tier_of, budget_bytes) for way in (pressure, eager)]
-    best = min(found, key=lambda stays: outcome_of(trace, machine, budget_bytes, stays).step_ns)
-    return make_plan("g10", trace, machine, budget_bytes, best, began)
+    step_ns, best = fastest_of(trace, machine, budget_bytes, found)
+    return make_plan("g10", trace, machine, budget_bytes, best, began, step_ns=step_ns)
 
 
 def _stays(pressure: Pressure, tiers: list[str], tier_of: dict[int, str], budget_bytes: int) -> list[Stay]:

@@ -61,9 +61,9 @@ class Pressure:
         if gone >= back:
             gone = back = done = out = int(self.idle.after[row]) + 1
         paged = int(self.idle.paged_bytes[row])
-        for low, high, sign in ((int(self.gone[row]), int(self.back[row]), 1), (gone, back, -1)):
+        for low, high, change in ((int(self.gone[row]), int(self.back[row]), paged), (gone, back, -paged)):
             for part in self.parts(low, high):
-                self.level[part] += sign * paged
+                self.level[part] += change
         self.out[row], self.done[row], self.gone[row], self.back[row] = out, done, gone, back
 
     def copy(self) -> "Pressure":
@@ -106,9 +106,11 @@ class Pressure:
 
     def parts(self, low: int, high: int) -> list[slice]:
         """Ticks [low, high) of the circle; at most once round."""
+        if low >= high:
+            return []
         n_ticks = len(self.live)
         low, high = low % n_ticks, low % n_ticks + high - low
-        return [slice(low, min(high, n_ticks)), slice(0, max(high - n_ticks, 0))]
+        return [slice(low, high)] if high <= n_ticks else [slice(low, n_ticks), slice(0, high - n_ticks)]
 
     def moves(self, slow: list[str] | None = None) -> list[Move]:
         """Of the taken intervals; ``slow`` has the tier of each row, or the fastest that has room."""

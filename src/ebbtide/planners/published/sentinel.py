@@ -21,7 +21,7 @@ from ebbtide.ir.trace import Trace
 from ebbtide.planners.published.pressure import Pressure
 from ebbtide.planners.resident import resident
 from ebbtide.planners.search.idle_table import Floats
-from ebbtide.planners.search.make_plan import make_plan, outcome_of
+from ebbtide.planners.search.make_plan import fastest_of, make_plan
 from ebbtide.planners.search.slow_tiers import reachable_tiers
 
 INTERVALS = (4, 8, 16, 32, 64)
@@ -35,8 +35,8 @@ def sentinel(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     pressure = Pressure(trace, machine)
     pressure.require(budget_bytes)
     tried = [_with(count, trace, machine, budget_bytes) for count in INTERVALS]
-    best = min(tried, key=lambda stays: outcome_of(trace, machine, budget_bytes, stays).step_ns)
-    return make_plan("sentinel", trace, machine, budget_bytes, best, began)
+    step_ns, best = fastest_of(trace, machine, budget_bytes, tried)
+    return make_plan("sentinel", trace, machine, budget_bytes, best, began, step_ns=step_ns)
 
 
 def _with(count: int, trace: Trace, machine: Machine, budget_bytes: int) -> list[Stay]:

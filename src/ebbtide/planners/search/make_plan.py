@@ -75,6 +75,14 @@ def outcome_of(trace: Trace, machine: Machine, budget_bytes: int, stays: list[St
     return simulate(lower(plan, trace, roomy), trace, roomy, page_bytes)
 
 
+def fastest_of(
+    trace: Trace, machine: Machine, budget_bytes: int, tried: list[list[Stay]]
+) -> tuple[int, list[Stay]]:
+    """Of several ways, the first of those with the shortest step as simulated, and that step's time."""
+    timed = [(outcome_of(trace, machine, budget_bytes, stays).step_ns, stays) for stays in tried]
+    return min(timed, key=lambda way: way[0])
+
+
 def make_plan(
     name: str,
     trace: Trace,
@@ -83,13 +91,16 @@ def make_plan(
     stays: list[Stay],
     began_ns: int,
     out_of_time: bool = False,
+    step_ns: int | None = None,
 ) -> Plan:
-    """The plan of these stays: its time as simulated, a bound, and whether it keeps the budget."""
+    """The plan of these stays: its time as simulated, a bound, and whether it keeps the budget. ``step_ns`` is that of
+    ``outcome_of``, if somebody has it."""
     level = _peak(trace, machine, stays)
     status = PlanStatus.STOPPED if out_of_time else PlanStatus.FEASIBLE
     if level > budget_bytes:
         status = PlanStatus.OVER_BUDGET
-    step_ns = outcome_of(trace, machine, budget_bytes, stays).step_ns
+    if step_ns is None:
+        step_ns = outcome_of(trace, machine, budget_bytes, stays).step_ns
     bound = trace.step_ns
     if not uses_in_place(machine):
         idle = idle_table(trace, machine.exclusive, page_size_of(machine))

@@ -1,0 +1,234 @@
+#include "engine.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <unordered_map>
+
+namespace ebbtide::simulate {
+
+Run::Run(const Pieces& pieces, const Commands& commands, const Machine& machine)
+    : Shortage(pieces, machine), commands_(commands) {
+  place();
+}
+
+// ---- the beginning -------------------------------------------------------------------------------------------------
+
+// Puts what is there before the first tick where the schedule has it.
+void Run::place() {
+  std::vector<const Command*> first(pieces_.size(), nullptr);
+  std::unordered_map<Piece, unsigned> replica, gone;  // where what was born in the step before lies at its end
+  for (std::size_t tick = 0; tick < n_ticks_; ++tick) {
+    for (const Command& command : commands_.at[tick]) {
+      Piece piece = command.piece;
+      bool drops = command.verb == Verb::Drop, from_fast = command.source == 0, to_fast = !drops && command.target == 0;
+      if ((from_fast || to_fast) && first[piece] == nullptr) first[piece] = &command;
+      if (static_cast<std::int64_t>(tick) <= pieces_.birth[piece]) continue;
+      if (from_fast && !drops) {
+        replica[piece] = command.target;
+      } else if (from_fast && replica.contains(piece)) {
+        gone[piece] = replica[piece];
+      } else if (to_fast) {
+        gone.erase(piece);
+      }
+    }
+  }
+  for (Piece piece = 0; piece < pieces_.size(); ++piece) {
+    if (pieces_.persistent[piece] != 0) {
+      for (unsigned rank : first_ranks(piece, first[piece])) take(piece, rank);
+      continue;
+    }
+    if (pieces_.generations[piece] == 0) continue;
+    auto found = gone.find(piece);
+    unsigned rank = found != gone.end() ? found->second : birth_rank(piece);
+    take(piece, rank);
+    for (std::int64_t more = pieces_.generations[piece] - 1; more > 0; --more) {
+      grow_old(piece);
+      take(piece, rank);
+    }
+  }
+}
+
+std::span<const unsigned> Run::begins(Piece piece) const { return commands_.begins[piece]; }
+
+std::vector<unsigned> Run::first_ranks(Piece piece, const Command* begin) const {
+  if (auto ranks = begins(piece); !ranks.empty()) {
+    if (machine_.exclusive) return {*std::ranges::min_element(ranks)};
+    return {ranks.begin(), ranks.end()};
+  }
+  if (begin != nullptr && begin->verb == Verb::Fetch) return {begin->source};
+  std::vector<unsigned> reachable;
+  for (unsigned rank = 1; rank < n_tiers_; ++rank) {
+    if (hop_[rank] >= 0) reachable.push_back(rank);
+  }
+  if (begin != nullptr && begin->verb == Verb::Drop && !reachable.empty() && !machine_.exclusive) return {0, reachable[0]};
+  bool is_used = pieces_.first_use[piece] < static_cast<std::int64_t>(n_ticks_);
+  if (commands_.empty() && !is_used && pieces_.scratch[piece] == 0 && machine_.tiers[0].capacity < kUnlimited) {
+    std::erase_if(reachable, [&](unsigned rank) { return !fits(rank, pieces_.paged_bytes[piece]); });
+    if (!reachable.empty()) return {reachable.back()};
+  }
+  return {0};
+}
+
+unsigned Run::birth_rank(Piece piece) const {
+  auto ranks = begins(piece);
+  return !ranks.empty() && fits(ranks[0], pieces_.paged_bytes[piece]) ? ranks[0] : 0;
+}
+
+// ---- one step ------------------------------------------------------------------------------------------------------
+
+void Run::step() {
+  record_.begin(n_ticks_, links_.moved_bytes(), now_);
+  for (std::size_t tick = 0; tick < n_ticks_; ++tick) {
+    record_.starts[tick] = now_ - record_.began;
+    for (Piece piece : pieces_.deaths[tick]) die(piece);
+    for (const Command& command : commands_.at[tick]) issue(command);
+    for (const Use& use : pieces_.uses[tick]) pinned_[use.piece] = 1;
+    for (Piece piece : pieces_.births[tick]) pinned_[piece] = 1;
+    for (Piece piece : pieces_.births[tick]) bear(piece);
+    wait(tick);
+    compute(use(tick));
+    for (const Use& use : pieces_.uses[tick]) pinned_[use.piece] = 0;
+    for (Piece piece : pieces_.births[tick]) pinned_[piece] = 0;
+    links_.start(now_);
+    ++at_;
+  }
+  record_.end(links_.moved_bytes(), now_);
+}
+
+// Until the tick may begin.
+void Run::wait(std::size_t tick) {
+  place_unborn();
+  std::vector<Piece> lacking = missing(tick);
+  record_.uses(pieces_.n_used[tick], static_cast<std::int64_t>(lacking.size()));
+  while (true) {
+    for (Piece piece : lacking) demand(piece);
+    links_.start(now_);
+    if (!lacking.empty()) lacking = missing(tick);
+    if (lacking.empty() && unborn_.empty() && free(0) >= 0) return;
+    evict_for(lacking);
+    Stall cause = lacking.empty() ? Stall::Room : Stall::Late;
+    for (Piece piece : lacking) {
+      if (std::ranges::any_of(copies_[piece], &Copy::demanded)) cause = Stall::Demand;
+    }
+    double began = now_;
+    links_.start(now_);
+    if (links_.idle()) {
+      place_unborn();
+      lacking = missing(tick);
+      if (!lacking.empty() || !unborn_.empty() || free(0) < 0) unstick(tick);
+      continue;
+    }
+    go_on();
+    record_.stall(tick, cause, began, now_);
+    lacking = missing(tick);
+  }
+}
+
+double Run::use(std::size_t tick) {
+  double extra_ns = 0;
+  for (const Use& use : pieces_.uses[tick]) {
+    Piece piece = use.piece;
+    Ranks valid = valid_[piece];
+    unsigned rank = 0;
+    if ((valid & 1) == 0) {
+      rank = static_cast<unsigned>(std::countr_zero(valid & usable_[use.mode]));
+      std::int64_t reads = (use.mode & kRead) != 0 ? pieces_.nbytes[piece] : 0;
+      std::int64_t writes = (use.mode & kWrite) != 0 ? pieces_.nbytes[piece] : 0;
+      const Tier& tier = machine_.tiers.at(rank);
+      double reading = static_cast<double>(reads) * tier.read_ns;
+      extra_ns += std::max(reading + static_cast<double>(writes) * tier.write_ns, 0.0);
+      record_.slow_reads[rank] += reads;
+      record_.slow_writes[rank] += writes;
+    }
+    if ((use.mode & kWrite) != 0 && (valid != bit(rank) || !copies_[piece].empty())) overwrite(piece, rank);
+    next_use_[piece] = at_ + use.until;
+    last_use_[piece] = at_;
+    note_change(piece);
+  }
+  double time_ns = pieces_.times[tick];
+  if (extra_ns == 0) return time_ns;
+  double moving = static_cast<double>(pieces_.reads[tick]) * machine_.fast_read_ns +
+                  static_cast<double>(pieces_.writes[tick]) * machine_.fast_write_ns;
+  double longer = time_ns + std::max(extra_ns - machine_.overlap * std::max(time_ns - moving, 0.0), 0.0);
+  record_.slower_ns += longer - time_ns;
+  return longer;
+}
+
+void Run::compute(double work) {
+  while (true) {
+    double end = now_ + work * links_.slowdown();
+    if (end < links_.next_end()) {
+      now_ = end;
+      return;
+    }
+    work -= (links_.next_end() - now_) / links_.slowdown();
+    go_on();
+    if (work <= 0) return;
+  }
+}
+
+void Run::go_on() {
+  now_ = std::max(now_, links_.next_end());
+  links_.advance(now_);
+  place_unborn();
+}
+
+void Run::bear(Piece piece) {
+  if (valid_[piece] != 0) {
+    await_eviction(piece);
+    grow_old(piece);
+  }
+  if (unsigned rank = birth_rank(piece); rank != 0) {
+    take(piece, rank);
+  } else {
+    unborn_.push_back(piece);
+  }
+}
+
+// Until it has left the first tier, if it is on its way: after that it is an elder.
+void Run::await_eviction(Piece piece) {
+  double began = now_;
+  links_.start(now_);
+  while ((evicting_[piece] & 1) != 0 && !links_.idle()) {
+    go_on();
+    links_.start(now_);
+  }
+  if (now_ > began) record_.stall(static_cast<std::size_t>(at_) % n_ticks_, Stall::Room, began, now_);
+}
+
+void Run::issue(const Command& command) {
+  Piece piece = command.piece;
+  unsigned source = command.source, target = command.target;
+  if (command.verb == Verb::Drop) {
+    drop(piece, source);
+    return;
+  }
+  for (Copy* copy : copies_[piece]) {
+    if (copy->target == target) {
+      copy->due = std::min(copy->due, at_ + command.due);
+      return;
+    }
+  }
+  if ((valid_[piece] & bit(target)) != 0) {
+    if ((evicting_[piece] & bit(target)) == 0) return;
+    if (target == 0) {  // it has not left yet
+      keep(piece);
+    } else {
+      cancel_eviction(piece, target);
+    }
+    return;
+  }
+  if ((valid_[piece] & bit(source)) == 0) {
+    auto other = source_of(piece);
+    if (command.verb == Verb::Fetch && !other && target == 0) wanted_back_[piece] = 1;  // on its way out, chunk by chunk
+    if (command.verb == Verb::Evict || !other || !links_.between(*other, target)) return;
+    source = *other;
+  }
+  if (command.verb == Verb::Evict && !fits(target, pieces_.paged_bytes[piece])) {
+    target = target_of(piece, source).value_or(target);
+    if ((valid_[piece] & bit(target)) != 0) return;
+  }
+  put(piece, source, target, at_ + command.due);
+}
+
+}  // namespace ebbtide::simulate

@@ -1,0 +1,185 @@
+#include "links.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace ebbtide::simulate {
+
+namespace {
+constexpr double kSoonNs = 1e-3;  // what rounding may leave of a chunk that has ended, as time at its rate
+}  // namespace
+
+Links::Links(const Machine& machine, Receiver& receiver)
+    : groups_(machine.groups),
+      chunk_bytes_(machine.chunk_bytes),
+      n_tiers_(machine.tiers.size()),
+      receiver_(receiver),
+      lane_at_(n_tiers_ * n_tiers_, -1) {
+  for (const Link& link : machine.links) {
+    lane_at_.at(link.source * n_tiers_ + link.target) = static_cast<int>(lanes_.size());
+    lanes_.push_back(Lane{link, {}});
+  }
+}
+
+std::vector<std::int64_t> Links::moved_bytes() const {
+  std::vector<std::int64_t> moved;
+  for (const Lane& lane : lanes_) moved.push_back(lane.moved);
+  return moved;
+}
+
+std::vector<Copy*> Links::heads() const {
+  std::vector<Copy*> found;
+  for (const Lane& lane : lanes_) {
+    if (!lane.queue.empty() && !lane.busy) found.push_back(lane.queue.front());
+  }
+  return found;
+}
+
+std::vector<Copy*> Links::queued() const {
+  std::vector<Copy*> found;
+  for (const Lane& lane : lanes_) found.insert(found.end(), lane.queue.begin(), lane.queue.end());
+  return found;
+}
+
+Links::Lane& Links::lane(const Copy& copy) {
+  int at = lane_at_[copy.source * n_tiers_ + copy.target];
+  if (at < 0) throw std::out_of_range("there is no such link");
+  return lanes_[static_cast<std::size_t>(at)];
+}
+
+Copy& Links::put(const Copy& copy) {
+  lane(copy);
+  copies_.push_back(copy);
+  queue(copies_.back());
+  return copies_.back();
+}
+
+void Links::queue(Copy& copy) {
+  auto& waiting = lane(copy).queue;
+  ++n_queued_;
+  auto place = waiting.end();
+  if (copy.urgent) place = std::ranges::find_if(waiting, [](const Copy* other) { return other->chunk == 0 && !other->urgent; });
+  waiting.insert(place, &copy);
+}
+
+void Links::hurry(Copy& copy) {
+  if (copy.urgent) return;
+  copy.urgent = true;
+  if (copy.chunk == 0) {
+    take_out(copy);
+    queue(copy);
+  }
+}
+
+void Links::cancel(Copy& copy) {
+  copy.dead = true;
+  if (copy.chunk == 0) take_out(copy);
+}
+
+void Links::take_out(Copy& copy) {
+  auto& waiting = lane(copy).queue;
+  auto place = std::ranges::find(waiting, &copy);
+  if (place == waiting.end()) throw std::invalid_argument("a copy that has ended is not on its link");
+  waiting.erase(place);
+  --n_queued_;
+}
+
+void Links::start(double now) {
+  if (n_queued_ == busy_.size()) return;
+  bool changed = false;
+  for (Lane& lane : lanes_) {
+    if (lane.busy || lane.queue.empty()) continue;
+    Copy& copy = *lane.queue.front();
+    std::int64_t nbytes = std::min(copy.left, chunk_bytes_);
+    if (!receiver_.admits(copy, nbytes)) continue;
+    if (!changed) {
+      progress(now);
+      changed = true;
+    }
+    lane.latency_left = copy.has_begun ? 0.0 : lane.link.latency_ns;
+    lane.bytes_left = static_cast<double>(nbytes);
+    lane.busy = true;
+    copy.chunk = nbytes;
+    copy.has_begun = true;
+    busy_.push_back(&lane);
+  }
+  if (changed) share();
+}
+
+void Links::advance(double now) {
+  progress(now);
+  std::vector<Lane*> ended;
+  for (Lane* lane : busy_) {
+    if (lane->latency_left <= kSoonNs && lane->bytes_left <= lane->rate * kSoonNs) ended.push_back(lane);
+  }
+  std::vector<std::pair<Copy*, std::int64_t>> told;
+  for (Lane* lane : ended) {
+    Copy& copy = *lane->queue.front();
+    std::int64_t nbytes = copy.chunk;
+    copy.chunk = 0;
+    copy.left -= nbytes;
+    lane->moved += nbytes;
+    lane->busy = false;
+    std::erase(busy_, lane);
+    if (copy.left == 0 || copy.dead) {
+      lane->queue.pop_front();
+      --n_queued_;
+    }
+    told.push_back({&copy, nbytes});
+  }
+  share();
+  for (auto [copy, nbytes] : told) receiver_.arrived(*copy, nbytes);
+  start(now);
+}
+
+void Links::progress(double now) {
+  double passed = now - since_;
+  since_ = now;
+  if (passed <= 0) return;
+  for (Lane* lane : busy_) {
+    if (lane->latency_left > kSoonNs) {
+      lane->latency_left = std::max(lane->latency_left - passed, 0.0);
+    } else {
+      lane->bytes_left -= passed * lane->rate;
+    }
+  }
+}
+
+// New rates, and when the first of the busy links changes under them.
+void Links::share() {
+  set_rates();
+  next_end_ = kNever;
+  double slows = 0;
+  for (const Lane* lane : busy_) {
+    slows += lane->link.slows_compute;
+    if (lane->latency_left > kSoonNs) {
+      next_end_ = std::min(next_end_, since_ + lane->latency_left);
+    } else if (lane->rate > 0) {
+      next_end_ = std::min(next_end_, since_ + std::max(lane->bytes_left, 0.0) / lane->rate);
+    }
+  }
+  slowdown_ = 1.0 + slows;
+}
+
+void Links::set_rates() {
+  for (Lane* lane : busy_) lane->rate = lane->link.bytes_per_ns;
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    auto flows = [&](const Lane& lane) {
+      return lane.busy && lane.link.group == static_cast<int>(group) && lane.latency_left <= kSoonNs;
+    };
+    double limit = groups_[group].bytes_per_ns, wanted = 0;
+    for (const Lane* lane : busy_) wanted += flows(*lane) ? lane->link.bytes_per_ns : 0.0;
+    if (wanted <= limit) continue;
+    for (Lane& lane : lanes_) {
+      if (!flows(lane)) continue;
+      if (groups_[group].in_order) {
+        lane.rate = std::min(lane.link.bytes_per_ns, limit);
+        limit -= lane.rate;
+      } else {
+        lane.rate *= limit / wanted;
+      }
+    }
+  }
+}
+
+}  // namespace ebbtide::simulate

@@ -1,0 +1,10 @@
+// The parts of ebbtide._decider.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace ebbtide::simulate {
+
+void bind_engine(pybind11::module_& m);
+
+}  // namespace ebbtide::simulate

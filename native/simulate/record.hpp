@@ -1,0 +1,77 @@
+// What a simulation notes while it runs: simulator/record.py without spans. All but `used` is of the step at hand.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace ebbtide::simulate {
+
+enum class Stall : std::uint8_t { Room, Late, Demand };
+
+struct Record {
+  std::vector<std::int64_t> used;  // the room taken on each tier, now
+
+  double began = 0;
+  std::vector<double> starts, stalls;  // when compute reached each tick, and the end; how long each tick waited
+  std::array<double, 3> by_cause{};
+  std::int64_t rescues = 0, demand_fetches = 0, demand_bytes = 0, n_uses = 0, hits = 0;
+  double slower_ns = 0;
+  std::vector<std::int64_t> slow_reads, slow_writes;  // by tier
+  std::vector<double> area;                           // of room taken, in byte ns
+  std::vector<std::int64_t> peak;
+  std::vector<std::int64_t> moved_bytes;  // by link; before the step's end, what moved in steps before
+
+  explicit Record(std::size_t n_tiers) : used(n_tiers), area(n_tiers), peak(n_tiers), since_(n_tiers) {}
+
+  void begin(std::size_t n_ticks, std::vector<std::int64_t>&& moved, double now) {
+    began = now;
+    starts.assign(n_ticks + 1, 0.0);
+    stalls.assign(n_ticks, 0.0);
+    by_cause.fill(0.0);
+    rescues = demand_fetches = demand_bytes = n_uses = hits = 0;
+    slower_ns = 0;
+    slow_reads.assign(used.size(), 0);
+    slow_writes.assign(used.size(), 0);
+    moved_bytes = std::move(moved);
+    since_.assign(used.size(), now);
+    area.assign(used.size(), 0.0);
+    peak = used;
+  }
+
+  void end(const std::vector<std::int64_t>& moved, double now) {
+    starts.back() = now - began;
+    for (unsigned rank = 0; rank < used.size(); ++rank) change(rank, 0, now);
+    for (std::size_t link = 0; link < moved.size(); ++link) moved_bytes[link] = moved[link] - moved_bytes[link];
+  }
+
+  // The room taken on a tier.
+  void change(unsigned rank, std::int64_t nbytes, double now) {
+    area[rank] += static_cast<double>(used[rank]) * (now - since_[rank]);
+    since_[rank] = now;
+    used[rank] += nbytes;
+    if (used[rank] > peak[rank]) peak[rank] = used[rank];
+  }
+
+  // Of what was there before its tick: how many were asked for, and how many of them could not be used yet.
+  void uses(std::int64_t n, std::int64_t n_missing) {
+    n_uses += n;
+    hits += n - n_missing;
+  }
+
+  void demand_fetch(std::int64_t nbytes) {
+    ++rescues;
+    ++demand_fetches;
+    demand_bytes += nbytes;
+  }
+
+  void stall(std::size_t tick, Stall cause, double from, double now) {
+    by_cause[static_cast<std::size_t>(cause)] += now - from;
+    stalls[tick] += now - from;
+  }
+
+ private:
+  std::vector<double> since_;
+};
+
+}  // namespace ebbtide::simulate

@@ -1,0 +1,114 @@
+#include "shortage.hpp"
+
+#include <algorithm>
+
+namespace ebbtide::simulate {
+
+namespace {
+const Policy& rule() {
+  static const Policy& found = *find_policy("lru-next-use");
+  return found;
+}
+}  // namespace
+
+// Until so much of the first tier is free, or will be, or nothing more may leave.
+void Shortage::make_room(std::int64_t nbytes) {
+  std::int64_t lacking = nbytes - free(0) - evicting_bytes_;
+  if (lacking <= 0) return;
+  lacking += static_cast<std::int64_t>(batch_bytes(rule(), static_cast<std::uint64_t>(machine_.tiers[0].capacity)));
+  for (Piece piece : victims(0, lacking, [this](Piece other) { return evictable(other); })) {
+    if (!evict(piece)) break;
+    transient_[piece] = 1;
+    ++record_.rescues;
+  }
+}
+
+template <typename Evictable>
+std::vector<Piece> Shortage::victims(unsigned rank, std::int64_t nbytes, const Evictable& evictable) {
+  if (!order_) {
+    room_.assign(pieces_.paged_bytes.begin(), pieces_.paged_bytes.end());
+    order_.emplace(rule(), Columns{valid_, evicting_, room_, last_use_, next_use_, pieces_.moves, transient_}, n_tiers_);
+  }
+  return order_->victims(rank, static_cast<std::uint64_t>(nbytes), at_, evictable);
+}
+
+void Shortage::evict_for(const std::vector<Piece>& missing) {
+  std::int64_t wanted = 0;
+  for (Piece piece : unborn_) wanted += pieces_.paged_bytes[piece];
+  for (Piece piece : missing) {
+    if ((valid_[piece] & 1) != 0) continue;
+    wanted += pieces_.paged_bytes[piece];
+    for (const Copy* copy : copies_[piece]) wanted -= copy->target == 0 ? copy->taken : 0;
+  }
+  make_room(wanted);
+}
+
+// Compute waits, and nothing is under way that could help.
+void Shortage::unstick(std::size_t tick) {
+  for (const Copy* copy : links_.heads()) {
+    if (copy->target != 0 && make_slow_room(*copy)) return;
+  }
+  for (Copy* copy : links_.queued()) {
+    if (copy->target == 0 && copy->taken != 0 && pinned_[copy->piece] == 0) {
+      cancel(*copy);
+      return;
+    }
+  }
+  for (const Use& use : pieces_.uses[tick]) {  // kept where it was about to leave, but usable where it has gone
+    Ranks in_place = valid_[use.piece] & ~evicting_[use.piece] & usable_[use.mode] & ~Ranks{1};
+    if (in_place != 0 && (valid_[use.piece] & 1) != 0 && copies_[use.piece].empty()) {
+      drop(use.piece, 0);
+      return;
+    }
+  }
+  if (!move_an_elder()) throw DoesNotFit{tick};
+}
+
+// The safety net knows no plan, so it takes what a plan cannot name, too; how long that takes is left out.
+bool Shortage::move_an_elder() {
+  for (Piece piece : with_elders_) {
+    std::int64_t paged = pieces_.paged_bytes[piece];
+    for (Ranks& reserved : elders_[piece]) {
+      if ((reserved & 1) == 0 || pieces_.moves[piece] == 0) continue;
+      unsigned target = 1;
+      while (target < n_tiers_ && (reserved & bit(target)) == 0 && !fits(target, paged)) ++target;
+      if (target == n_tiers_) continue;
+      if ((reserved & bit(target)) == 0) record_.change(target, paged, now_);
+      record_.change(0, -paged, now_);
+      reserved = (reserved & ~Ranks{1}) | bit(target);
+      ++record_.rescues;
+      place_unborn();
+      return true;
+    }
+  }
+  return false;
+}
+
+// For a copy that waits at the head of its link: where a replica can go, or contents can move on.
+bool Shortage::make_slow_room(const Copy& copy) {
+  unsigned rank = copy.target;
+  std::int64_t needed = pieces_.paged_bytes[copy.piece] - copy.taken;
+  std::int64_t began = free(rank);
+  if (fits(rank, 0) && needed <= began) return false;  // it has room, so something else holds it
+  auto is_free = [this](Piece piece) { return copies_[piece].empty() && pinned_[piece] == 0; };
+  auto is_double = [&](Piece piece) { return is_free(piece) && (valid_[piece] & ~bit(rank)) != 0; };
+  auto has_only_plans = [this](Piece piece) {
+    return std::ranges::none_of(copies_[piece], [](const Copy* other) { return other->has_begun; });
+  };
+  for (Piece piece : victims(rank, std::max<std::int64_t>(needed - began, 1), is_double)) drop(piece, rank);
+  if (free(rank) > began) return true;
+  for (bool may_plan : {false, true}) {  // the latter: two that wait for each other's room
+    auto who = [&](Piece piece) { return may_plan ? has_only_plans(piece) : is_free(piece); };
+    for (Piece piece : victims(rank, 1, who)) {
+      auto below = target_of(piece, rank);
+      if (!below || !fits(*below, pieces_.paged_bytes[piece])) return false;
+      for (Copy* planned : std::vector(copies_[piece])) cancel(*planned);
+      put(piece, rank, *below, at_);
+      drop(piece, rank);
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace ebbtide::simulate

@@ -1,0 +1,343 @@
+#include "tier_state.hpp"
+
+#include <algorithm>
+
+namespace ebbtide::simulate {
+
+TierState::TierState(const Pieces& pieces, const Machine& machine)
+    : pieces_(pieces),
+      machine_(machine),
+      n_ticks_(pieces.n_ticks()),
+      n_tiers_(static_cast<unsigned>(machine.tiers.size())),
+      usable_{0, 1, 1, 1},
+      valid_(pieces.size()),
+      reserved_(pieces.size()),
+      evicting_(pieces.size()),
+      last_use_(pieces.size(), -1),
+      next_use_(pieces.first_use),
+      transient_(pieces.size()),
+      elders_(pieces.size()),
+      had_elders_(pieces.size()),
+      copies_(pieces.size()),
+      wanted_back_(pieces.size()),
+      promised_(n_tiers_),
+      pinned_(pieces.size()),
+      record_(n_tiers_),
+      links_(machine, *this),
+      hop_(n_tiers_, -1) {
+  for (unsigned rank = 0; rank < n_tiers_; ++rank) {
+    for (unsigned mode : {kRead, kWrite, kRead | kWrite}) {
+      const Tier& tier = machine.tiers[rank];
+      if ((mode & kWrite) != 0 ? tier.writes : tier.reads) usable_[mode] |= bit(rank);
+    }
+  }
+  find_hops();
+}
+
+void TierState::find_hops() {
+  hop_[0] = 0;
+  std::vector<unsigned> ends{0};
+  for (std::size_t at = 0; at < ends.size(); ++at) {
+    for (unsigned rank = 0; rank < n_tiers_; ++rank) {
+      if (hop_[rank] >= 0 || !links_.between(rank, ends[at])) continue;
+      hop_[rank] = static_cast<int>(ends[at]);
+      ends.push_back(rank);
+    }
+  }
+}
+
+// ---- tiers ---------------------------------------------------------------------------------------------------------
+
+bool TierState::fits(unsigned rank, std::int64_t nbytes) const { return free(rank) - promised_[rank] >= nbytes; }
+
+bool TierState::is_there(Piece piece, unsigned rank) const {
+  return (valid_[piece] & ~evicting_[piece] & bit(rank)) != 0 && pieces_.moves[piece] != 0;
+}
+
+bool TierState::evictable(Piece piece) const { return pinned_[piece] == 0 && is_there(piece, 0); }
+
+bool TierState::reads(Piece piece, unsigned rank) const {
+  return std::ranges::any_of(copies_[piece], [&](const Copy* copy) { return copy->source == rank; });
+}
+
+bool TierState::evict(Piece piece) {
+  if ((valid_[piece] & ~Ranks{1}) == 0 && !reads(piece, 0)) {
+    auto target = target_of(piece, 0);
+    if (!target) return false;
+    put(piece, 0, *target, at_);
+  }
+  drop(piece, 0);
+  return true;
+}
+
+bool TierState::admits(Copy& copy, std::int64_t nbytes) {
+  if (!copy.has_begun) nbytes += pieces_.paged_bytes[copy.piece] - pieces_.nbytes[copy.piece];
+  if (copy.target == 0 && !unborn_.empty()) {
+    if (machine_.exclusive) {
+      place_unborn();
+    } else if (pinned_[copy.piece] == 0) {
+      return false;
+    }
+  }
+  if (nbytes > free(copy.target)) return false;
+  copy.taken += nbytes;
+  promised_[copy.target] -= nbytes;
+  record_.change(copy.target, nbytes, now_);
+  return true;
+}
+
+void TierState::arrived(Copy& copy, std::int64_t nbytes) {
+  Piece piece = copy.piece;
+  unsigned source = copy.source;
+  if (copy.dead) {
+    record_.change(copy.target, -copy.taken, now_);
+    return;
+  }
+  if (machine_.exclusive && (evicting_[piece] & bit(source)) == 0) mark_evicting(piece, source);
+  bool is_alone = std::ranges::count_if(copies_[piece], [&](const Copy* other) { return other->source == source; }) == 1;
+  if (copy.left != 0 && is_alone && (evicting_[piece] & bit(source)) != 0) {
+    valid_[piece] &= ~bit(source);
+    copy.freed += nbytes;
+    release(source, nbytes);
+  }
+  if (copy.left != 0) return;
+  forget(copy);
+  valid_[piece] |= bit(copy.target);
+  reserved_[piece] |= bit(copy.target);
+  note_change(piece);
+  if ((evicting_[piece] & bit(source)) != 0) free_if_done(piece, source, copy.freed);
+  if (wanted_back_[piece] != 0) {
+    wanted_back_[piece] = 0;
+    if (pinned_[piece] != 0) {
+      demand(piece);
+    } else if (hop_[copy.target] == 0) {
+      put(piece, copy.target, 0, at_ + static_cast<std::int64_t>(n_ticks_));
+    }
+  }
+}
+
+void TierState::note_change(Piece piece) {
+  if (order_) order_->changed(piece);
+}
+
+void TierState::take(Piece piece, unsigned rank) {
+  valid_[piece] |= bit(rank);
+  reserved_[piece] |= bit(rank);
+  record_.change(rank, pieces_.paged_bytes[piece], now_);
+  note_change(piece);
+}
+
+void TierState::release(unsigned rank, std::int64_t nbytes) {
+  record_.change(rank, -nbytes, now_);
+  if (rank == 0) evicting_bytes_ -= nbytes;
+}
+
+// Frees the bytes once the copies from there are done.
+void TierState::drop(Piece piece, unsigned rank) {
+  if ((evicting_[piece] & bit(rank)) != 0 || (reserved_[piece] & bit(rank)) == 0) return;
+  if (!reads(piece, rank) && (valid_[piece] & ~evicting_[piece] & ~bit(rank)) == 0) {
+    if (machine_.exclusive && rank == 0) evict(piece);
+    return;
+  }
+  mark_evicting(piece, rank);
+  free_if_done(piece, rank);
+}
+
+void TierState::mark_evicting(Piece piece, unsigned rank) {
+  evicting_[piece] |= bit(rank);
+  if (rank == 0) evicting_bytes_ += pieces_.paged_bytes[piece];
+}
+
+// Takes back an eviction or a drop.
+void TierState::cancel_eviction(Piece piece, unsigned rank) {
+  evicting_[piece] &= ~bit(rank);
+  if (rank == 0) evicting_bytes_ -= pieces_.paged_bytes[piece];
+  note_change(piece);
+}
+
+void TierState::free_if_done(Piece piece, unsigned rank, std::int64_t freed) {
+  if (reads(piece, rank)) return;
+  if ((valid_[piece] & ~bit(rank)) == 0) {
+    cancel_eviction(piece, rank);
+    return;
+  }
+  valid_[piece] &= ~bit(rank);
+  reserved_[piece] &= ~bit(rank);
+  evicting_[piece] &= ~bit(rank);
+  note_change(piece);
+  release(rank, pieces_.paged_bytes[piece] - freed);
+}
+
+// What the tick uses and cannot use yet.
+std::vector<Piece> TierState::missing(std::size_t tick) const {
+  std::vector<Piece> found;
+  for (const Use& use : pieces_.uses[tick]) {
+    Ranks valid = valid_[use.piece], evicting = evicting_[use.piece];
+    if ((valid & ~evicting & 1) != 0) continue;
+    if (valid == 0 && std::ranges::find(unborn_, use.piece) != unborn_.end()) continue;
+    bool is_here = (valid & ~evicting & usable_[use.mode]) != 0;
+    auto is_due = [&](const Copy* copy) { return copy->target == 0 && copy->due <= at_; };
+    if (is_here && std::ranges::none_of(copies_[use.piece], is_due)) continue;
+    found.push_back(use.piece);
+  }
+  return found;
+}
+
+// To what is born, in order. On an exclusive machine it comes last and all at once: see the oracle.
+void TierState::place_unborn() {
+  if (machine_.exclusive) {
+    if (unborn_.empty()) return;
+    std::int64_t wanted = 0;
+    for (Piece piece : unborn_) wanted += pieces_.paged_bytes[piece];
+    if (wanted > free(0) || !missing(static_cast<std::size_t>(at_) % n_ticks_).empty()) return;
+  }
+  while (!unborn_.empty() && (machine_.exclusive || pieces_.paged_bytes[unborn_.front()] <= free(0))) {
+    Piece piece = unborn_.front();
+    unborn_.pop_front();
+    take(piece, 0);
+  }
+}
+
+void TierState::cancel_all(Piece piece) {
+  for (Copy* copy : std::vector(copies_[piece])) cancel(*copy);
+}
+
+void TierState::cancel_evictions(Piece piece) {
+  for (unsigned rank = 0; rank < n_tiers_; ++rank) {
+    if ((evicting_[piece] & bit(rank)) != 0) cancel_eviction(piece, rank);
+  }
+}
+
+// A storage's contents are gone, and the copies of them end unheard.
+void TierState::die(Piece piece) {
+  std::int64_t paged = pieces_.paged_bytes[piece];
+  if (auto& elders = elders_[piece]; !elders.empty()) {
+    Ranks reserved = elders.front();
+    elders.erase(elders.begin());
+    for (unsigned rank = 0; rank < n_tiers_; ++rank) {
+      if ((reserved & bit(rank)) != 0) record_.change(rank, -paged, now_);
+    }
+    return;
+  }
+  std::vector<std::int64_t> freed(n_tiers_);
+  for (Copy* copy : std::vector(copies_[piece])) {
+    freed[copy->source] += copy->freed;
+    copy->freed = 0;
+    cancel(*copy);
+  }
+  for (unsigned rank = 0; rank < n_tiers_; ++rank) {
+    if ((evicting_[piece] & bit(rank)) != 0) {
+      cancel_eviction(piece, rank);
+      evicting_bytes_ += rank == 0 ? freed[rank] : 0;
+    }
+    if ((reserved_[piece] & bit(rank)) != 0) record_.change(rank, freed[rank] - paged, now_);
+  }
+  valid_[piece] = reserved_[piece] = evicting_[piece] = 0;
+  wanted_back_[piece] = 0;
+}
+
+// Its successor is about to be born: it stays where it is, and what it was about to do is not done.
+void TierState::grow_old(Piece piece) {
+  cancel_all(piece);
+  cancel_evictions(piece);
+  if (had_elders_[piece] == 0) with_elders_.push_back(piece);
+  had_elders_[piece] = 1;
+  elders_[piece].push_back(reserved_[piece]);
+  valid_[piece] = reserved_[piece] = 0;
+  wanted_back_[piece] = 0;
+  note_change(piece);
+}
+
+// All but the replica that is written are gone.
+void TierState::overwrite(Piece piece, unsigned rank) {
+  cancel_all(piece);
+  for (unsigned other = 0; other < n_tiers_; ++other) {
+    if ((evicting_[piece] & bit(other)) != 0) cancel_eviction(piece, other);
+    if (other != rank && (reserved_[piece] & bit(other)) != 0) record_.change(other, -pieces_.paged_bytes[piece], now_);
+  }
+  valid_[piece] = reserved_[piece] = bit(rank);
+}
+
+// ---- copies --------------------------------------------------------------------------------------------------------
+
+void TierState::put(Piece piece, unsigned source, unsigned target, std::int64_t due, bool demanded) {
+  Copy copy{.piece = piece, .source = source, .target = target, .left = pieces_.nbytes[piece], .due = due};
+  copy.demanded = copy.urgent = demanded;
+  copies_[piece].push_back(&links_.put(copy));
+  promised_[target] += pieces_.paged_bytes[piece];
+}
+
+void TierState::forget(Copy& copy) { std::erase(copies_[copy.piece], &copy); }
+
+// What the copy gave up on its source comes back.
+void TierState::cancel(Copy& copy) {
+  forget(copy);
+  promised_[copy.target] -= pieces_.paged_bytes[copy.piece] - copy.taken;
+  if (copy.chunk == 0) record_.change(copy.target, -copy.taken, now_);
+  if (copy.freed != 0) {
+    record_.change(copy.source, copy.freed, now_);
+    valid_[copy.piece] |= bit(copy.source);
+    if (copy.source == 0) evicting_bytes_ += copy.freed;
+  }
+  links_.cancel(copy);
+}
+
+// The fastest tier with valid contents and a way to the first.
+std::optional<unsigned> TierState::source_of(Piece piece) const {
+  for (unsigned rank = 1; rank < n_tiers_; ++rank) {
+    if ((valid_[piece] & bit(rank)) != 0 && hop_[rank] >= 0) return rank;
+  }
+  return std::nullopt;
+}
+
+// The fastest tier below with a link and room; without any room the fastest, where room can be made.
+std::optional<unsigned> TierState::target_of(Piece piece, unsigned source) const {
+  std::int64_t paged = pieces_.paged_bytes[piece];
+  std::optional<unsigned> large_enough;
+  for (unsigned rank = source + 1; rank < n_tiers_; ++rank) {
+    if (!links_.between(source, rank)) continue;
+    if (fits(rank, paged)) return rank;
+    if (!large_enough && machine_.tiers[rank].capacity >= paged) large_enough = rank;
+  }
+  return large_enough;
+}
+
+// The tick needs the piece in the first tier.
+void TierState::demand(Piece piece) {
+  for (Copy* copy : copies_[piece]) {
+    if (copy->target == 0) {
+      links_.hurry(*copy);
+      return;
+    }
+  }
+  if ((valid_[piece] & evicting_[piece] & 1) != 0) {
+    keep(piece);
+    return;
+  }
+  if ((valid_[piece] & 1) != 0) return;
+  auto source = source_of(piece);
+  if (!source || (evicting_[piece] & bit(*source)) != 0) {
+    wanted_back_[piece] = 1;
+    return;
+  }
+  auto hop = static_cast<unsigned>(hop_[*source]);
+  if (std::ranges::any_of(copies_[piece], [&](const Copy* copy) { return copy->target == hop; })) return;
+  record_.demand_fetch(pieces_.nbytes[piece]);
+  put(piece, *source, hop, at_, true);
+}
+
+// What is about to leave the first tier stays. A copy of it that has not begun is of no use if it is a move.
+void TierState::keep(Piece piece) {
+  cancel_eviction(piece, 0);
+  if (!machine_.exclusive) return;
+  for (Copy* copy : std::vector(copies_[piece])) {
+    if (!copy->has_begun) {
+      cancel(*copy);
+    } else {
+      mark_evicting(piece, 0);
+      wanted_back_[piece] = 1;
+    }
+  }
+}
+
+}  // namespace ebbtide::simulate

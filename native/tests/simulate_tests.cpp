@@ -1,0 +1,192 @@
+// The simulator's engine: times worked out by hand, and random steps that keep to the budget. Whether it does what the oracle
+// does is tested in Python (tests/simulator/test_native_engine.py).
+#include <algorithm>
+#include <random>
+
+#include "../simulate/engine.hpp"
+#include "check.hpp"
+
+namespace {
+
+using namespace ebbtide::simulate;
+
+template <typename Row>
+ByTick<Row> by_tick(const std::vector<std::vector<Row>>& ticks) {
+  ByTick<Row> made;
+  made.starts.push_back(0);
+  for (const auto& rows : ticks) {
+    made.rows.insert(made.rows.end(), rows.begin(), rows.end());
+    made.starts.push_back(made.rows.size());
+  }
+  return made;
+}
+
+// Storages of one piece each, that are there in all steps or live from one tick to a later one.
+struct Step {
+  std::vector<std::vector<Use>> uses;
+  std::vector<std::vector<Piece>> births, deaths;
+  std::vector<std::vector<Command>> commands;
+  std::vector<std::vector<unsigned>> begins;
+  Pieces pieces;
+
+  explicit Step(const std::vector<double>& times)
+      : uses(times.size()), births(times.size()), deaths(times.size()), commands(times.size()) {
+    pieces.times = times;
+  }
+
+  Piece add(std::int64_t nbytes, const std::vector<std::pair<std::size_t, unsigned>>& used) {
+    auto piece = static_cast<Piece>(pieces.size());
+    auto n_ticks = static_cast<std::int64_t>(uses.size());
+    pieces.nbytes.push_back(nbytes);
+    pieces.paged_bytes.push_back(nbytes);
+    pieces.first_use.push_back(static_cast<std::int64_t>(used.front().first));
+    pieces.moves.push_back(1);
+    pieces.persistent.push_back(1);
+    pieces.scratch.push_back(0);
+    pieces.birth.push_back(0);
+    pieces.generations.push_back(0);
+    begins.emplace_back();
+    for (std::size_t at = 0; at < used.size(); ++at) {
+      auto next = static_cast<std::int64_t>(at + 1 < used.size() ? used[at + 1].first : used.front().first + uses.size());
+      uses[used[at].first].push_back(
+          {piece, used[at].second, std::min(next - static_cast<std::int64_t>(used[at].first), n_ticks)});
+    }
+    return piece;
+  }
+
+  void live(Piece piece, std::size_t birth, std::size_t death) {
+    pieces.persistent[piece] = 0;
+    pieces.birth[piece] = static_cast<std::int64_t>(birth);
+    pieces.generations[piece] = static_cast<std::int64_t>(death / uses.size());
+    births[birth].push_back(piece);
+    deaths[death % uses.size()].push_back(piece);
+  }
+
+  Commands made() {
+    pieces.uses = by_tick(uses);
+    pieces.births = by_tick(births);
+    pieces.deaths = by_tick(deaths);
+    for (const auto& used : uses) pieces.n_used.push_back(static_cast<std::int64_t>(used.size()));
+    pieces.reads = pieces.writes = std::vector<std::int64_t>(uses.size());
+    return {by_tick(commands), by_tick(begins)};
+  }
+};
+
+// Memory and a file, a byte a ns each way.
+Machine disk(std::int64_t budget) {
+  Machine machine;
+  machine.tiers = {{.capacity = budget, .reads = true, .writes = true}, {}};
+  machine.links = {{.source = 0, .target = 1, .bytes_per_ns = 1}, {.source = 1, .target = 0, .bytes_per_ns = 1}};
+  return machine;
+}
+
+}  // namespace
+
+TEST(a_simulated_fetch_takes_an_eviction_back_that_is_under_way) {
+  Step step({10, 10, 10, 10});
+  Piece piece = step.add(15, {{0, kRead | kWrite}, {3, kRead}});
+  step.commands[1] = {{piece, Verb::Evict, 0, 1, 1}, {piece, Verb::Drop, 0, 0, 0}};
+  step.commands[2] = {{piece, Verb::Fetch, 1, 0, 1}};  // at 20, while it leaves: it would be gone at 25, and stays
+  step.commands[3] = {{piece, Verb::Drop, 1, 0, 0}};
+  Commands commands = step.made();
+  Run run(step.pieces, commands, disk(15));
+  for (int i = 0; i < 3; ++i) run.step();
+  const Record& record = run.record();
+  CHECK((record.starts == std::vector<double>{0, 10, 20, 30, 40}));
+  CHECK(record.moved_bytes[0] == 15 && record.moved_bytes[1] == 0 && record.rescues == 0);
+}
+
+TEST(a_simulated_fetch_that_is_late_stalls_its_tick) {
+  Step step({10, 20, 10, 10});
+  Piece piece = step.add(15, {{0, kRead | kWrite}, {3, kRead}});
+  step.commands[1] = {{piece, Verb::Evict, 0, 1, 1}, {piece, Verb::Drop, 0, 0, 0}};  // from 10 to 25
+  step.commands[2] = {{piece, Verb::Fetch, 1, 0, 1}};                                // from 30 to 45
+  step.commands[3] = {{piece, Verb::Drop, 1, 0, 0}};
+  Commands commands = step.made();
+  Run run(step.pieces, commands, disk(15));
+  for (int i = 0; i < 3; ++i) run.step();
+  const Record& record = run.record();
+  CHECK((record.starts == std::vector<double>{0, 10, 30, 40, 55}));
+  CHECK((record.stalls == std::vector<double>{0, 0, 0, 5}));
+  CHECK(record.moved_bytes[0] == 15 && record.moved_bytes[1] == 15 && record.rescues == 0);
+}
+
+TEST(what_a_simulated_tick_lacks_is_fetched_on_demand) {
+  Step step({10, 10});
+  Piece first = step.add(8, {{0, kRead}});
+  step.add(8, {{1, kRead | kWrite}});
+  step.commands[1] = {{first, Verb::Drop, 0, 0, 0}};
+  Commands commands = step.made();
+  Run run(step.pieces, commands, disk(12));
+  for (int i = 0; i < 3; ++i) run.step();
+  // Each step: the second leaves dirty (8 ns) for the first, which is clean on the disk, and comes back.
+  CHECK(run.record().demand_fetches == 2 && run.record().starts.back() == 10 + 10 + 8 + 8 + 8);
+  CHECK(run.record().peak[0] <= 12);
+}
+
+TEST(a_simulated_tick_that_does_not_fit_is_named) {
+  Step step({1, 1});
+  step.add(8, {{0, kRead}, {1, kRead}});
+  step.add(8, {{1, kRead}});
+  Commands commands = step.made();
+  bool is_named = false;
+  try {
+    Run run(step.pieces, commands, disk(12));
+    run.step();
+  } catch (const DoesNotFit& error) {
+    is_named = error.tick == 1;
+  }
+  CHECK(is_named);
+}
+
+TEST(random_simulated_steps_keep_to_the_budget) {
+  std::mt19937 random(7);
+  auto draw = [&](int low, int high) { return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1)); };
+  int n_done = 0;
+  for (int round = 0; round < 3000; ++round) {
+    auto n_ticks = static_cast<std::size_t>(draw(2, 9));
+    std::vector<double> times(n_ticks);
+    for (double& time : times) time = draw(0, 20);
+    Step step(times);
+    for (int more = draw(1, 7); more > 0; --more) {
+      std::vector<std::pair<std::size_t, unsigned>> used;
+      for (std::size_t tick = 0; tick < n_ticks; ++tick) {
+        if (draw(0, 2) == 0) used.push_back({tick, static_cast<unsigned>(draw(1, 3))});
+      }
+      if (used.empty()) used.push_back({0, kRead});
+      Piece piece = step.add(draw(1, 12), used);
+      if (draw(0, 1) == 0) step.live(piece, used.front().first, used.back().first + 1 + (draw(0, 3) == 0 ? n_ticks : 0));
+      auto at = static_cast<std::size_t>(draw(0, static_cast<int>(n_ticks) - 1));
+      auto back = static_cast<std::size_t>(draw(0, static_cast<int>(n_ticks) - 1));
+      auto slow = static_cast<unsigned>(draw(1, 2));
+      step.commands[at].push_back({piece, Verb::Evict, 0, slow, draw(0, 3)});
+      step.commands[at].push_back({piece, Verb::Drop, 0, 0, 0});
+      step.commands[back].push_back({piece, Verb::Fetch, slow, 0, draw(0, 3)});
+    }
+    Machine machine = disk(draw(12, 40));
+    machine.tiers[1] = {.capacity = draw(10, 60), .reads = draw(0, 1) == 0, .read_ns = 0.5, .write_ns = 0.5};
+    machine.tiers.emplace_back();
+    for (auto [source, target] : {std::pair(1u, 2u), {2u, 1u}, {0u, 2u}, {2u, 0u}}) {
+      machine.links.push_back(
+          {.source = source, .target = target, .bytes_per_ns = 0.7, .latency_ns = 3, .group = 0, .slows_compute = 0.1});
+    }
+    machine.groups = {{.bytes_per_ns = 1, .in_order = draw(0, 1) == 0}};
+    if (draw(0, 1) == 0) machine.chunk_bytes = draw(1, 5);
+    machine.exclusive = draw(0, 1) == 0;
+    Commands commands = step.made();
+    std::vector<double> before;
+    try {
+      for (int again = 0; again < 2; ++again) {
+        Run run(step.pieces, commands, machine);
+        for (int i = 0; i < 3; ++i) run.step();
+        CHECK(run.record().peak[0] <= machine.tiers[0].capacity);
+        CHECK(again == 0 || run.record().starts == before);
+        before = run.record().starts;
+      }
+      ++n_done;
+    } catch (const DoesNotFit& error) {
+      CHECK(error.tick < n_ticks);
+    }
+  }
+  CHECK(n_done > 1000);
+}

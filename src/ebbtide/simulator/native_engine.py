@@ -1,0 +1,130 @@
+"""The engine of ``native/simulate``, for schedules: what ``engine`` does, in C++ and with the GIL free.
+
+Its figures are those of ``engine`` to the last bit; that one is the oracle, and does what this one leaves out: online
+policies, spans and levels, and measured operands (``measured_in_place``).
+"""
+
+from ebbtide._decider import Machine as NativeMachine
+from ebbtide._decider import Pieces as NativePieces
+from ebbtide._decider import simulate
+from ebbtide.ir.machine import Machine, Sharing
+from ebbtide.ir.occupancy import PageSize
+from ebbtide.ir.schedule import Schedule, Verb
+from ebbtide.ir.trace import Trace
+from ebbtide.simulator.pieces import Pieces, pieces_of
+from ebbtide.simulator.result import Figures, does_not_fit
+
+_MOST = 2**59
+"""Sums of bytes stay within 64 bits if all bytes of a step, once for each of its ticks, are no more."""
+_VERBS = {verb: place for place, verb in enumerate(Verb)}
+
+
+def is_native(trace: Trace, machine: Machine) -> bool:
+    """Whether this engine can run schedules of the trace on the machine."""
+    n_ticks = len(trace.ticks)
+    most = sum(row.nbytes * (2 + row.death // n_ticks) for row in trace.storages) * n_ticks
+    return not machine.kernels and len(machine.tiers) <= 64 and most <= _MOST
+
+
+class NativeEngine:
+    """For one trace on one machine, which ``is_native`` accepts."""
+
+    def __init__(self, trace: Trace, machine: Machine, page_bytes: PageSize, whole: Pieces) -> None:
+        self._trace, self._machine, self._page_bytes, self._whole = trace, machine, page_bytes, whole
+        self._rank = {tier.name: rank for rank, tier in enumerate(machine.tiers)}
+        self._native_whole, self._native_machine = native_pieces(whole, trace), native_machine(machine)
+
+    def figures(self, schedule: Schedule, n_steps: int) -> Figures:
+        """Of the last step. ValueError if a tick's storages do not fit the budget together."""
+        trace, rank = self._trace, self._rank
+        pieces = pieces_of(schedule, trace, rank, self._page_bytes, self._whole)
+        n_ticks = len(trace.ticks)
+        commands = [
+            [
+                (
+                    piece,
+                    _VERBS[command.verb],
+                    rank[command.source],
+                    0 if command.target is None else rank[command.target],
+                    (command.due.tick - tick) % n_ticks,
+                )
+                for command, piece in row
+            ]
+            for tick, row in enumerate(pieces.commands)
+        ]
+        begins = [pieces.begins.get(piece, []) for piece in range(len(pieces))]
+        native = self._native_whole if pieces.uses is self._whole.uses else native_pieces(pieces, trace)
+        found = simulate(native, self._native_machine, commands, begins, n_steps)
+        if isinstance(found, int):
+            raise ValueError(does_not_fit(trace, found))
+        return Figures(
+            found.starts,
+            found.stalls,
+            found.by_cause,
+            found.moved_bytes,
+            found.rescues,
+            found.area,
+            found.peak,
+            [sum(pieces.reads), *found.slow_reads[1:]],
+            [sum(pieces.writes), *found.slow_writes[1:]],
+            found.n_uses,
+            found.hits,
+            found.demand_fetches,
+            found.demand_bytes,
+            found.slower_ns,
+        )
+
+
+def native_pieces(pieces: Pieces, trace: Trace) -> NativePieces:
+    rows = [trace.storages[number] for number in pieces.storage]
+    n_ticks = len(trace.ticks)
+    return NativePieces(
+        nbytes=pieces.nbytes,
+        paged_bytes=pieces.paged_bytes,
+        first_use=pieces.first_use,
+        moves=pieces.moves,
+        persistent=[row.persistent for row in rows],
+        scratch=[row.scratch for row in rows],
+        birth=[row.birth for row in rows],
+        generations=[0 if row.persistent else row.death // n_ticks for row in rows],
+        uses=pieces.uses,
+        births=pieces.births,
+        deaths=pieces.deaths,
+        n_used=pieces.n_used,
+        reads=pieces.reads,
+        writes=pieces.writes,
+        times=[float(tick.time_ns) for tick in trace.ticks],
+    )
+
+
+def native_machine(machine: Machine) -> NativeMachine:
+    fast, groups = machine.tiers[0], [group.name for group in machine.groups]
+    return NativeMachine(
+        tiers=[
+            (
+                tier.capacity_bytes,
+                tier.in_place.reads,
+                tier.in_place.writes,
+                tier.ns_per_byte(False) - fast.ns_per_byte(False),
+                tier.ns_per_byte(True) - fast.ns_per_byte(True),
+            )
+            for tier in machine.tiers
+        ],
+        links=[
+            (
+                machine.rank(link.source),
+                machine.rank(link.target),
+                link.bytes_per_s / 1e9,
+                float(link.latency_ns),
+                -1 if link.shares is None else groups.index(link.shares),
+                link.slows_compute,
+            )
+            for link in machine.links
+        ],
+        groups=[(group.bytes_per_s / 1e9, group.sharing is Sharing.IN_ORDER) for group in machine.groups],
+        chunk_bytes=machine.chunk_bytes,
+        exclusive=machine.exclusive,
+        overlap=machine.compute.overlap,
+        fast_read_ns=fast.ns_per_byte(False),
+        fast_write_ns=fast.ns_per_byte(True),
+    )

@@ -1,0 +1,170 @@
+"""The native engine against the one in Python, its oracle: figures are the same to the last bit, and so are plans."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from ebbtide import simulator
+from ebbtide.commands.inputs import read_inputs
+from ebbtide.errors import InfeasibleBudgetError, PlanError
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.occupancy import PageSize, arena_pages, exact, live_bytes, needed_bytes, pages_of, peak
+from ebbtide.ir.plan import Plan
+from ebbtide.ir.schedule import Begin, Clock, Command, Schedule, Verb, lower
+from ebbtide.ir.trace import Trace
+from ebbtide.planners import PLANNERS
+from ebbtide.planners.ebbtide import ebbtide
+from ebbtide.simulator.engine import Run
+from ebbtide.simulator.native_engine import NativeEngine, is_native
+from ebbtide.simulator.pieces import whole_pieces
+from ebbtide.simulator.policies import Plan as FollowPlan
+from ebbtide.simulator.result import Figures
+from tests.helpers.make_g10 import random_tiertrace
+from tests.helpers.make_ir import MACHINE, planned, traces
+from tests.helpers.make_steps import PAGE, disk, machines, network, page_traces
+
+Found = list[object] | str
+
+
+def by_oracle(schedule: Schedule, trace: Trace, machine: Machine, page_bytes: PageSize, n_steps: int) -> Found:
+    """All figures, unrounded, or what it says when a tick does not fit."""
+    try:
+        run = Run(schedule, trace, machine, page_bytes, FollowPlan())
+        for _ in range(n_steps):
+            run.step(False)
+    except ValueError as error:
+        return str(error)
+    return listed(run.record.figures())
+
+
+def natively(schedule: Schedule, trace: Trace, machine: Machine, page_bytes: PageSize, n_steps: int) -> Found:
+    assert is_native(trace, machine)
+    engine = NativeEngine(trace, machine, page_bytes, whole_pieces(trace, page_bytes))
+    try:
+        return listed(engine.figures(schedule, n_steps))
+    except ValueError as error:
+        return str(error)
+
+
+def listed(figures: Figures) -> list[object]:
+    values = [getattr(figures, field.name) for field in fields(figures)]
+    return [list(value) if isinstance(value, Sequence) or hasattr(value, "tolist") else value for value in values]
+
+
+def assert_same(schedule: Schedule, trace: Trace, machine: Machine, page_bytes: PageSize = exact) -> None:
+    for n_steps in (2, 3):
+        assert natively(schedule, trace, machine, page_bytes, n_steps) == by_oracle(
+            schedule, trace, machine, page_bytes, n_steps
+        )
+
+
+@st.composite
+def schedules(draw: st.DrawFn, trace: Trace, machine: Machine) -> Schedule:
+    """Any commands along the machine's links, of wholes and of parts, and any beginnings: no plan is behind them."""
+    n_ticks, fast = len(trace.ticks), machine.tiers[0].name
+    movable = [number for number, row in enumerate(trace.storages) if not row.scratch]
+    if not movable:
+        return Schedule(trace.signature(), n_ticks, ())
+    rank, tick = {tier.name: at for at, tier in enumerate(machine.tiers)}, st.integers(0, n_ticks - 1)
+    commands, begins = [], []
+    for number in draw(st.lists(st.sampled_from(movable), max_size=12)):
+        whole = trace.storages[number].nbytes
+        cut = draw(st.sampled_from([0, 0, 0, whole // 2]))
+        low, high = draw(st.sampled_from([(0, cut), (cut, whole)])) if cut else (0, whole)
+        at, due = Clock(draw(tick)), Clock(draw(tick))
+        link = draw(st.sampled_from(machine.links))
+        if draw(st.sampled_from([False, False, False, True])):
+            begins.append(Begin(number, low, high, draw(st.sampled_from(machine.tiers)).name))
+        elif draw(st.booleans()):
+            verb = Verb.EVICT if rank[link.target] > rank[link.source] else Verb.FETCH
+            commands.append(Command(verb, number, low, high, link.source, link.target, at, due))
+            if verb is Verb.EVICT and draw(st.booleans()):
+                commands.append(Command(Verb.DROP, number, low, high, fast, None, due, due))
+        else:
+            source = draw(st.sampled_from(machine.tiers)).name
+            commands.append(Command(Verb.DROP, number, low, high, source, None, at, at))
+    commands.sort(key=lambda command: command.at)
+    return Schedule(trace.signature(), n_ticks, tuple(commands), tuple(begins))
+
+
+@settings(max_examples=400)
+@given(page_traces(most_ticks=8, most_storages=7, tenants=True), st.floats(0, 1), st.data())
+def test_any_commands_take_as_long_as_in_the_oracle(trace: Trace, share: float, data: st.DataObject) -> None:
+    """Chunks, shared ports, exclusive machines, links that slow compute, operations in place, rescues, elders, slow
+    tiers without room; also budgets that a tick does not fit."""
+    budget = max(peak(needed_bytes(trace, pages_of(PAGE))), 1) + int((share - 0.1) * trace.total_bytes)
+    room = data.draw(st.sampled_from([3 * trace.total_bytes + 8 * PAGE, trace.total_bytes, 10 * PAGE]))
+    machine = data.draw(machines(room)).with_budget(max(budget, 1))
+    assert_same(data.draw(schedules(trace, machine)), trace, machine, pages_of(PAGE))
+
+
+@settings(max_examples=150)
+@given(traces(longest_life=4), st.integers(1, 30), st.data())
+def test_what_lives_for_several_steps_does_too(trace: Trace, budget: int, data: st.DataObject) -> None:
+    machine = replace(MACHINE, exclusive=data.draw(st.booleans())).with_budget(budget)
+    assert_same(data.draw(schedules(trace, machine)), trace, machine)
+
+
+@settings(max_examples=150)
+@given(planned(), st.data())
+def test_plans_of_splits_and_replicas_do_too(case: tuple[Trace, Plan], data: st.DataObject) -> None:
+    trace, plan = case
+    rate, latency = st.sampled_from([10**9, 10**8]), st.sampled_from([0, 7])
+    machine = replace(
+        MACHINE,
+        chunk_bytes=data.draw(st.sampled_from([None, 1, 2])),
+        exclusive=data.draw(st.booleans()),
+        links=tuple(replace(row, bytes_per_s=data.draw(rate), latency_ns=data.draw(latency)) for row in MACHINE.links),
+    ).with_budget(data.draw(st.integers(1, 20)))
+    assert_same(lower(plan, trace, machine), trace, machine)
+
+
+@settings(max_examples=60)
+@given(page_traces(tenants=True), st.sampled_from(sorted(PLANNERS)), st.floats(0, 1))
+def test_planners_plans_do_too(trace: Trace, name: str, share: float) -> None:
+    least, most = (peak(count(trace, arena_pages)) for count in (needed_bytes, live_bytes))
+    machine = disk(2 * 10**9, 10**9, 2 * 10**9, latency_ns=300)
+    budget = max(least + int(share * (most - least)), 1)
+    try:
+        plan = PLANNERS[name](trace, machine, budget)
+    except (InfeasibleBudgetError, PlanError):
+        assume(False)
+    machine = machine.with_budget(budget)
+    assert_same(lower(plan, trace, machine), trace, machine, arena_pages)
+
+
+# ---- the same plans ------------------------------------------------------------------------------------------------
+
+
+def plan_both_ways(trace: Trace, machine: Machine, budget: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Plan, Plan]:
+    """Natively, and by the oracle. There is no time limit that could strike."""
+    found = ebbtide(trace, machine, budget, time_limit_s=1000)
+    with monkeypatch.context() as patch:
+        patch.setattr(simulator, "is_native", lambda trace, machine: False)
+        return replace(found, plan_ns=0), replace(ebbtide(trace, machine, budget, time_limit_s=1000), plan_ns=0)
+
+
+@pytest.mark.parametrize("share", [0.15, 0.4])
+def test_a_network_gets_the_same_plan(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = network(layers=12)
+    budget = int(share * peak(live_bytes(trace, arena_pages)))
+    native, oracle = plan_both_ways(trace, disk(2 * 10**9, 10**9, 2 * 10**9), budget, monkeypatch)
+    assert native == oracle
+
+
+@settings(max_examples=15)
+@given(st.randoms())
+def test_steps_on_three_tiers_get_the_same_plan(random: Random) -> None:
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
+        path = Path(folder) / "random.json"
+        path.write_text(json.dumps(random_tiertrace(random)))
+        trace, machine, budget = read_inputs(path, None, [], None)
+        native, oracle = plan_both_ways(trace, machine, budget, monkeypatch)
+    assert native == oracle
