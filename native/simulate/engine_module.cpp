@@ -87,6 +87,8 @@ std::variant<Record, std::size_t> run(const Pieces& pieces, const Commands& comm
     return run.record();
   } catch (const DoesNotFit& error) {
     return error.tick;
+  } catch (const std::out_of_range& error) {
+    throw py::key_error(error.what());
   }
 }
 

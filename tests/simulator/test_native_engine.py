@@ -28,7 +28,7 @@ from ebbtide.simulator.policies import Plan as FollowPlan
 from ebbtide.simulator.result import Figures
 from tests.helpers.make_g10 import random_tiertrace
 from tests.helpers.make_ir import MACHINE, planned, traces
-from tests.helpers.make_steps import PAGE, disk, machines, network, page_traces
+from tests.helpers.make_steps import PAGE, R, disk, machines, network, page_traces, parameter, step
 
 Found = list[object] | str
 
@@ -94,7 +94,7 @@ def schedules(draw: st.DrawFn, trace: Trace, machine: Machine) -> Schedule:
     return Schedule(trace.signature(), n_ticks, tuple(commands), tuple(begins))
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(page_traces(most_ticks=8, most_storages=7, tenants=True), st.floats(0, 1), st.data())
 def test_any_commands_take_as_long_as_in_the_oracle(trace: Trace, share: float, data: st.DataObject) -> None:
     """Chunks, shared ports, exclusive machines, links that slow compute, operations in place, rescues, elders, slow
@@ -105,14 +105,14 @@ def test_any_commands_take_as_long_as_in_the_oracle(trace: Trace, share: float, 
     assert_same(data.draw(schedules(trace, machine)), trace, machine, pages_of(PAGE))
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(traces(longest_life=4), st.integers(1, 30), st.data())
 def test_what_lives_for_several_steps_does_too(trace: Trace, budget: int, data: st.DataObject) -> None:
     machine = replace(MACHINE, exclusive=data.draw(st.booleans())).with_budget(budget)
     assert_same(data.draw(schedules(trace, machine)), trace, machine)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(planned(), st.data())
 def test_plans_of_splits_and_replicas_do_too(case: tuple[Trace, Plan], data: st.DataObject) -> None:
     trace, plan = case
@@ -126,7 +126,7 @@ def test_plans_of_splits_and_replicas_do_too(case: tuple[Trace, Plan], data: st.
     assert_same(lower(plan, trace, machine), trace, machine)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(page_traces(tenants=True), st.sampled_from(sorted(PLANNERS)), st.floats(0, 1))
 def test_planners_plans_do_too(trace: Trace, name: str, share: float) -> None:
     least, most = (peak(count(trace, arena_pages)) for count in (needed_bytes, live_bytes))
@@ -138,6 +138,35 @@ def test_planners_plans_do_too(trace: Trace, name: str, share: float) -> None:
         assume(False)
     machine = machine.with_budget(budget)
     assert_same(lower(plan, trace, machine), trace, machine, arena_pages)
+
+
+def test_a_command_along_no_link_is_an_error_of_the_same_kind() -> None:
+    machine = replace(disk(), links=())
+    away = Command(Verb.EVICT, 0, 0, PAGE, "dram", "file", Clock(1), Clock(1))
+    trace = step([1, 1], [parameter(PAGE, 2)], [(0, 0, R)])
+    for engine in (by_oracle, natively):
+        with pytest.raises(KeyError):
+            engine(Schedule(trace.signature(), 2, (away,)), trace, machine, exact, 2)
+
+
+def test_what_planners_ask_runs_natively_and_the_rest_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = step([1, 1], [parameter(PAGE, 2)], [(0, 0, R), (0, 1, R)])
+    nothing = Schedule(trace.signature(), 2, ())
+    asked = []
+
+    def oracle(*arguments: object) -> Run:
+        asked.append(arguments)
+        return Run(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(simulator, "Run", oracle)
+    found = simulator.simulate(nothing, trace, disk().with_budget(PAGE))
+    assert not asked
+    assert simulator.simulate(nothing, trace, disk().with_budget(PAGE), record=True).step_ns == found.step_ns
+    assert simulator.simulate_policy("lru", trace, disk().with_budget(PAGE)).step_ns == found.step_ns
+    assert len(asked) == 2
+    large = step([1], [parameter(2**60, 1)], [(0, 0, R)])  # its bytes could not be added up in 64 bits
+    simulator.simulate(Schedule(large.signature(), 1, ()), large, disk())
+    assert len(asked) == 3
 
 
 # ---- the same plans ------------------------------------------------------------------------------------------------
@@ -159,7 +188,7 @@ def test_a_network_gets_the_same_plan(share: float, monkeypatch: pytest.MonkeyPa
     assert native == oracle
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(st.randoms())
 def test_steps_on_three_tiers_get_the_same_plan(random: Random) -> None:
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
