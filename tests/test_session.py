@@ -27,7 +27,7 @@ from tests.helpers.fake_native import FakeNative
 QUIET = Settings(progress=ebbtide.settings.ProgressMode.OFF, spill=("/var/tmp",), policy="demand")  # type: ignore[attr-defined]
 OVER_NATIVE = [
     "ebbtide.capture.optimizer_hooks",
-    *(f"ebbtide.runtime.{name}" for name in ("adopt", "engine", "faults", "limits")),
+    *(f"ebbtide.runtime.{name}" for name in ("adopt", "budget_in_force", "engine", "faults", "limits")),
 ]
 
 
