@@ -72,6 +72,19 @@ def test_what_cannot_be_understood_is_a_setting_error(native: FakeNative, tmp_pa
     assert native.calls == []
 
 
+@pytest.mark.parametrize("name", ["report", "save_trace", "save_plan", "save_timeline"])
+def test_a_file_that_cannot_be_written_at_the_end_is_told_at_the_start(
+    name: str, native: FakeNative, tmp_path: Path
+) -> None:
+    with (
+        pytest.raises(SettingError, match=rf"the {name.removeprefix('save_')} cannot be written to .*No such file"),
+        Session("1GiB", settings=QUIET, **{name: tmp_path / "missing" / "out"}),  # type: ignore[arg-type]
+    ):
+        pytest.fail("the session began")
+    assert native.calls == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_several_spill_directories_reach_native_code_in_their_order(native: FakeNative, tmp_path: Path) -> None:
     with Session("1GiB", spill=[tmp_path, "/var/tmp"], settings=QUIET):
         assert native.started["spill_dirs"] == [str(tmp_path.resolve()), "/var/tmp"]

@@ -33,6 +33,7 @@ class BudgetInForce:
         limits: Limits,
         watchdog_s: float,
         planning_bytes: Callable[[], int],
+        kept_bytes: Callable[[], int],
         say: Callable[[str], None],
         warn: Callable[[str], None],
     ) -> None:
@@ -40,6 +41,7 @@ class BudgetInForce:
         self._limits = limits
         self._watchdog_s = watchdog_s
         self._planning_bytes = planning_bytes
+        self._kept_bytes = kept_bytes
         self._say = say
         self._warn = warn
         self.recording = bounds.fraction is not None
@@ -98,8 +100,8 @@ class BudgetInForce:
             self.nothing_managed = True
             self._warn(shortfalls.NOTHING_MANAGED)
             return
-        if (need := need_of(counters)).nbytes > arena:
-            raise self._limits.refusal(arena_too_small(arena, peak, need))
+        if (need := self._need(counters)).nbytes > arena:
+            raise self._limits.refusal(self._arena_too_small(arena, counters["unmanaged_bytes"], need))
         self._limits.take_share(arena)
         self.is_set = True
         self._say(
@@ -115,7 +117,7 @@ class BudgetInForce:
         So is a process that holds more outside the arena than its whole budget, whatever the arena does. Where the
         machine lowered what there is, and what the user named has room, it is a warning too.
         """
-        need, rest = need_of(counters), counters["unmanaged_bytes"]
+        need, rest = self._need(counters), counters["unmanaged_bytes"]
         process_asked = self._bounds.process_asked
         if self._limits.exploring or (process_asked and rest > self._limits.tolerated_bytes()):
             raise self._limits.refusal(self._process_too_small(rest, need))
@@ -130,10 +132,17 @@ class BudgetInForce:
         elif process_asked or self.recording:
             raise self._limits.refusal(self._process_too_small(rest, need))
         else:
-            raise self._limits.refusal(arena_too_small(self._limits.arena_bytes, self._unbounded_peak_bytes, need))
+            raise self._limits.refusal(self._arena_too_small(self._limits.arena_bytes, rest, need))
 
     def _process_too_small(self, rest: int, need: Need) -> BudgetError:
         return self._limits.too_small_error(rest, need, self._planning_bytes())
+
+    def _arena_too_small(self, arena: int, rest: int, need: Need) -> BudgetError:
+        planning_bytes, limit = self._planning_bytes(), self._bounds.limit
+        return arena_too_small(arena, self._unbounded_peak_bytes, need, rest, planning_bytes, limit)
+
+    def _need(self, counters: "_torch.Counters") -> Need:
+        return need_of(counters, self._kept_bytes())
 
     def _wait(self) -> None:
         """Until what the arena holds fits its limit, or the watchdog's time is over (then the report will show it)."""

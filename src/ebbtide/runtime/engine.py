@@ -62,11 +62,13 @@ class Engine:
         self._step_before: Reading | None = None  # set while a step is open
         self._optimizer_seen = False
         self._limits = Limits(bounds, say)
-        self._budget = BudgetInForce(bounds, self._limits, settings.watchdog_s, self._planning_bytes, say, warn)
         self._written_before = 0
         self._children = Children()
         self._kept = Kept()
         self.keep = self._kept.keep
+        self._budget = BudgetInForce(
+            bounds, self._limits, settings.watchdog_s, self._planning_bytes, self._kept.nbytes, say, warn
+        )
         self._adopted_bytes = 0
         self._left_alone: list[tuple[int, str]] = []
         self._steps = StepLog()
