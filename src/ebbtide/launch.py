@@ -18,7 +18,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 from ebbtide.errors import BudgetError, SettingError
-from ebbtide.ir.run_report import RunReport, StepMode
+from ebbtide.ir.run_report import RunReport
 from ebbtide.recorder import Recorder
 from ebbtide.session import Session
 
@@ -60,8 +60,8 @@ def run_program(program: Program, session: Session, quiet: bool) -> int:
     if os.getpid() != process:
         return status  # a child that the script forked; the session is its parent's
     report = session.report()
-    ran = any(step.mode is not StepMode.RECORDED for step in report.steps)
-    if not quiet and (refusal is None or ran):  # the refusal says all that is known
+    worked = report.bounded_as_asked and len(report.steps) > 1  # else a refusal says all that is known
+    if not quiet and (refusal is None or worked):
         print(session.summary(), file=sys.stderr)
     if refusal is not None:
         raise refusal
