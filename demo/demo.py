@@ -137,7 +137,7 @@ def runs(dtype: str, console: Console) -> list[Pair]:
     say(console, f"matrix products in bf16 run at {ratio:.2g} times the rate of fp32 here: GPT A trains in {chosen}")
     net_a = GPT_A[chosen]
     forecast = Forecast(expected_s(net_a, speed))
-    say(console, f"all runs take {roughly(forecast.left_s())} on this machine, if nothing else runs on it")
+    say(console, f"all runs take {roughly(forecast.left_s())} at the pace that this machine has at this moment")
     with tempfile.TemporaryDirectory(prefix="ebbtide-demo-") as folder:
         stage = Stage(Path(folder), console, forecast)
         return [*gpt_a(net_a, stage), *gpt_b(GPT_B, stage)]
