@@ -13,7 +13,7 @@
 #   make clean      remove what was built (.venv stays; `make distclean` removes that too)
 #
 # Needed beforehand: Python 3.11 or newer with its headers, g++, make. Which index torch comes from is pip's
-# configuration; PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu takes PyTorch's CPU build.
+# configuration; https://download.pytorch.org/whl/cpu, added to PIP_EXTRA_INDEX_URL, has PyTorch's CPU build.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c

@@ -2,7 +2,8 @@
 
 Every run is a fresh child process of the same unmodified script, ``train_gpt.py``:
 
-1. GPT A, mostly activations, plain: stock, and with glibc tuned to fault in no fresh pages (both are needed for an
+1. GPT A, mostly activations, in the type that this CPU multiplies faster (bf16 or fp32: a moment's measurement says
+   which), plain: stock, and with glibc tuned to fault in no fresh pages (both are needed for an
    honest comparison: much of an arena's gain over stock PyTorch is page faults avoided);
 2. the same in a quarter of its tensor memory, ``ebbtide run --fast 25%``: in demand mode, where every fetch is forced,
    and planned;
@@ -11,7 +12,8 @@ Every run is a fresh child process of the same unmodified script, ``train_gpt.py
 4. where memory cgroups are permitted, that run stands in one, limited to a quarter more than ``--fast`` (the kernel
    charges page tables, page cache and I/O buffers too), and plain PyTorch is shown being killed by the same limit.
 
-Exits 1 if a run fails, moves nothing, goes over its budget, or ends with other bits than plain PyTorch.
+Before the first run it says about how long all take, and while one goes on which step it is at. Exits 1 if a run fails,
+moves nothing, goes over its budget, or ends with other bits than plain PyTorch.
 """
 
 import argparse
@@ -19,58 +21,92 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rich.console import Console
+
+from demo.calibrate import NotMeasured, Speed, measured_speed
 from demo.comparison import show
+from demo.display import say, shown
+from demo.forecast import Forecast, Net, roughly, run_s
 from demo.memory_cgroup import NotPermitted, memory_cgroup
 from demo.runs import Door, Outcome, Run, RunFailed, execute
 
 Pair = tuple[Outcome, Outcome]
 
-GPT_A = "--layers 6 --width 768 --heads 12 --seq 512 --batch 8 --dtype bf16 --steps 8"
-GPT_B = "--layers 10 --width 1024 --heads 16 --seq 128 --batch 2 --dtype fp32 --steps 6"
+# Mostly activations in either type. In fp32, which CPUs without bf16 units take, a step has a quarter of the FLOPs.
+GPT_A = {
+    "bf16": Net("--layers 6 --width 768 --heads 12 --seq 512 --batch 8 --dtype bf16 --steps 8", 3_200_000_000),
+    "fp32": Net("--layers 6 --width 384 --heads 6 --seq 512 --batch 4 --dtype fp32 --steps 6", 2_000_000_000),
+}
+GPT_B = Net("--layers 10 --width 1024 --heads 16 --seq 128 --batch 2 --dtype fp32 --steps 6", 5_200_000_000)
 POLICIES = (("demand", "demand"), ("planned", "ebbtide"))
 STATE_OVER_FAST = 3
 CGROUP_OVER_FAST = 1.25
+A_PLAIN, A_TUNED, B_PLAIN, B_LIMITED = "A plain", "A plain, tuned glibc", "B plain", "B plain, limited"
 
 
-def announced(run: Run, folder: Path) -> Outcome:
-    """Execute a run, saying so before and what came of it after."""
-    print(f"{run.name}: {run.describe()}", flush=True)
-    started = time.monotonic()
-    outcome = execute(run, folder)
-    ended = "killed for memory" if outcome.killed else "trained"
-    print(f"    {ended} after {time.monotonic() - started:.0f} s", flush=True)
-    return outcome
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where the runs happen: their files, what is shown of them, and how long they are thought to take."""
+
+    folder: Path
+    console: Console
+    forecast: Forecast
+
+    def execute(self, run: Run, net: Net) -> Outcome:
+        """Execute a run, saying so before, how far it is meanwhile, and what came of it after."""
+        say(self.console, f"{run.name}: {run.describe()}")
+        started = time.monotonic()
+        with shown(self.console, net.steps) as ended:
+            outcome = execute(run, self.folder, ended)
+        took_s = time.monotonic() - started
+        self.forecast.ended(run.name, took_s)
+        came = "killed for memory" if outcome.killed else "trained"
+        left_s = self.forecast.left_s()
+        say(self.console, f"    {came} after {took_s:.0f} s" + (f"; {roughly(left_s)} left" if left_s else ""))
+        return outcome
 
 
-def gpt_a(folder: Path) -> Iterator[Pair]:
-    plain = announced(Run("A plain", Door.STOCK, GPT_A), folder)
+def expected_s(net_a: Net, speed: Speed) -> dict[str, float]:
+    """Seconds of each run, by its name."""
+    plain = {A_PLAIN: net_a, A_TUNED: net_a, B_PLAIN: GPT_B}
+    ours = {f"{letter} {name}": net for letter, net in (("A", net_a), ("B", GPT_B)) for name, _ in POLICIES}
+    return (
+        {name: run_s(net, speed, moves=False) for name, net in plain.items()}
+        | {name: run_s(net, speed, moves=True) for name, net in ours.items()}
+        | {B_LIMITED: speed.start_s}
+    )
+
+
+def gpt_a(net: Net, stage: Stage) -> Iterator[Pair]:
+    plain = stage.execute(Run(A_PLAIN, Door.STOCK, net.arguments), net)
     yield plain, plain
-    yield announced(Run("A plain, tuned glibc", Door.TUNED, GPT_A), folder), plain
+    yield stage.execute(Run(A_TUNED, Door.TUNED, net.arguments), net), plain
     for name, policy in POLICIES:
-        yield announced(Run(f"A {name}", Door.EBBTIDE, GPT_A, fast="25%", policy=policy), folder), plain
+        yield stage.execute(Run(f"A {name}", Door.EBBTIDE, net.arguments, fast="25%", policy=policy), net), plain
 
 
-def gpt_b(folder: Path) -> Iterator[Pair]:
-    plain = announced(Run("B plain", Door.STOCK, GPT_B), folder)
+def gpt_b(net: Net, stage: Stage) -> Iterator[Pair]:
+    plain = stage.execute(Run(B_PLAIN, Door.STOCK, net.arguments), net)
     yield plain, plain
     assert plain.result is not None
-    fast_bytes = plain.result["state_bytes"] // STATE_OVER_FAST
-    ours = [Run(f"B {name}", Door.EBBTIDE, GPT_B, fast=str(fast_bytes), policy=policy) for name, policy in POLICIES]
+    fast = plain.result["state_bytes"] // STATE_OVER_FAST
+    ours = [Run(f"B {name}", Door.EBBTIDE, net.arguments, fast=str(fast), policy=policy) for name, policy in POLICIES]
     with ExitStack() as stack:
         try:
-            cgroup = stack.enter_context(memory_cgroup(int(fast_bytes * CGROUP_OVER_FAST)))
+            cgroup = stack.enter_context(memory_cgroup(int(fast * CGROUP_OVER_FAST)))
         except NotPermitted as why:
-            print(f"not shown, plain killed at a memory limit: {why}", flush=True)
+            stage.forecast.left_out(B_LIMITED)
+            say(stage.console, f"not shown, plain killed at a memory limit: {why}")
         else:
-            yield announced(Run("B plain, limited", Door.STOCK, GPT_B, cgroup=cgroup), folder), plain
+            yield stage.execute(Run(B_LIMITED, Door.STOCK, net.arguments, cgroup=cgroup), net), plain
             ours = [replace(run, cgroup=cgroup) for run in ours]
         for run in ours:
-            yield announced(run, folder), plain
+            yield stage.execute(run, net), plain
 
 
 def problems(pairs: list[Pair]) -> Iterator[str]:
@@ -92,19 +128,34 @@ def problems(pairs: list[Pair]) -> Iterator[str]:
             yield f"{name}: moved nothing, so it proves nothing"
 
 
-def main() -> int:
+def runs(dtype: str, console: Console) -> list[Pair]:
+    """All of them. Raises RunFailed, NotMeasured."""
+    say(console, "measuring this machine for a moment")
+    speed = measured_speed()
+    chosen = speed.faster_dtype if dtype == "auto" else dtype
+    ratio = speed.bf16_one_thread / speed.fp32_one_thread
+    say(console, f"matrix products in bf16 run at {ratio:.2g} times the rate of fp32 here: GPT A trains in {chosen}")
+    net_a = GPT_A[chosen]
+    forecast = Forecast(expected_s(net_a, speed))
+    say(console, f"all runs take {roughly(forecast.left_s())} at the pace that this machine has at this moment")
+    with tempfile.TemporaryDirectory(prefix="ebbtide-demo-") as folder:
+        stage = Stage(Path(folder), console, forecast)
+        return [*gpt_a(net_a, stage), *gpt_b(GPT_B, stage)]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Train a GPT in far less memory than it needs, with the same bits.")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all results and reports to this file")
-    args = parser.parse_args()
+    parser.add_argument("--dtype", choices=["auto", *GPT_A], default="auto", help="GPT A's; auto is the faster one")
+    args = parser.parse_args(arguments)
     started = time.monotonic()
-    pairs: list[Pair] = []
     try:
-        with tempfile.TemporaryDirectory(prefix="ebbtide-demo-") as folder:
-            for scenario in (gpt_a, gpt_b):
-                pairs.extend(scenario(Path(folder)))
-    except RunFailed as failure:
+        pairs = runs(args.dtype, Console())
+    except (RunFailed, NotMeasured) as failure:
         print(failure, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     show(pairs)
     print(f"All runs took {time.monotonic() - started:.0f} s.")
     if args.json:

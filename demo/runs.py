@@ -2,9 +2,12 @@
 
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -13,6 +16,8 @@ from typing import Any
 from demo.memory_cgroup import MemoryCgroup
 
 SCRIPT = Path(__file__).with_name("train_gpt.py")
+_STEP = re.compile(r"step (\d+)  loss ")  # what the script prints at a step's end, counted from 0
+_LAST_WORDS = 15  # lines
 KINDS = ("parameter", "gradient", "optimizer_state", "activation", "other")
 
 # Values in bytes: glibc reads no suffixes. Blocks under 1 GiB come from the heap, which keeps 16 GiB of freed memory,
@@ -105,22 +110,34 @@ def _command(run: Run, result: Path, report: Path) -> list[str]:
     return run.cgroup.wrap(command) if run.cgroup else command
 
 
-def execute(run: Run, folder: Path) -> Outcome:
-    """Run the child to its end. Killed for memory in its cgroup is an outcome; any other failure raises RunFailed."""
+def execute(run: Run, folder: Path, ended: Callable[[int], None]) -> Outcome:
+    """Run the child to its end; ``ended`` is told after each step how many have ended.
+
+    Killed for memory in its cgroup is an outcome; any other failure raises RunFailed.
+    """
     result, report = folder / "result.json", folder / "report.json"
     for path in (result, report):
         path.unlink(missing_ok=True)
     environment = {key: value for key, value in os.environ.items() if key != "GLIBC_TUNABLES"}
     if run.door is Door.TUNED:
         environment["GLIBC_TUNABLES"] = ":".join(f"{key}={value}" for key, value in TUNABLES.items())
-    child = subprocess.run(
+    last_words: deque[str] = deque(maxlen=_LAST_WORDS)
+    with subprocess.Popen(
         _command(run, result, report), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    ) as child:
+        assert child.stdout is not None
+        try:
+            for line in child.stdout:
+                last_words.append(line.rstrip())
+                if step := _STEP.match(line):
+                    ended(int(step[1]) + 1)
+        except BaseException:
+            child.kill()
+            raise
     if child.returncode != 0:
         if run.cgroup and run.cgroup.oom_kills():
             return Outcome(run, killed=True)
-        last_words = "\n".join(child.stdout.splitlines()[-15:])
-        raise RunFailed(f"{run.name} ended with exit code {child.returncode}:\n{last_words}")
+        raise RunFailed("\n".join((f"{run.name} ended with exit code {child.returncode}:", *last_words)))
     return Outcome(
         run,
         killed=False,

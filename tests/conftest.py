@@ -7,9 +7,13 @@ slower. Told to sleep instead, they run the same code. Set here, before anything
 import os
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.helpers.fake_native import FakeNative
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
@@ -42,3 +46,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         _alone = ""
+
+
+@pytest.fixture
+def native(monkeypatch: pytest.MonkeyPatch) -> "Iterator[FakeNative]":
+    """A native module that only records, under a session; imported here, since it loads torch."""
+    from tests.helpers.fake_native import put_in_place
+
+    yield from put_in_place(monkeypatch)

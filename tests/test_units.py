@@ -4,7 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.units import Budget, format_bytes, format_time, parse_budget, parse_fraction, parse_size, round_up
+from ebbtide import units
+from ebbtide.units import (
+    Budget,
+    format_bytes,
+    format_time,
+    option,
+    parse_budget,
+    parse_fraction,
+    parse_size,
+    round_up,
+)
 
 
 @pytest.mark.parametrize(
@@ -109,3 +119,10 @@ def test_rounding_up_is_the_next_multiple(nbytes: int, unit: int) -> None:
 )
 def test_times_are_printed_in_a_unit_that_fits(seconds: float, text: str) -> None:
     assert format_time(seconds) == text
+
+
+def test_an_option_is_named_as_whoever_started_this_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(units, "_by_command", False)
+    assert (option("fast", "8GiB"), option("spill")) == ('fast="8GiB"', "spill=")
+    units.name_options_as_the_command()
+    assert (option("fast", "8GiB"), option("spill")) == ("--fast 8GiB", "--spill")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.whole_file import write_whole
+from ebbtide.whole_file import try_writing, write_whole
 
 
 def test_a_file_is_replaced_and_nothing_lies_beside_it(tmp_path: Path) -> None:
@@ -39,3 +39,35 @@ def test_what_cannot_be_finished_leaves_the_old_file(tmp_path: Path, monkeypatch
         write_whole(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_trying_leaves_no_file_and_an_old_one_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    try_writing(path)
+    assert list(tmp_path.iterdir()) == []
+    write_whole(path, b"old")
+    before = path.stat()
+    try_writing(path)
+    assert (path.read_bytes(), path.stat()) == (b"old", before)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_trying_finds_what_writing_would_find(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "missing" / "out", tmp_path / "file" / "out", tmp_path / ("x" * 255)):
+        for use in (try_writing, lambda path: write_whole(path, b"")):
+            with pytest.raises(OSError):  # noqa: PT011 (each of another kind)
+                use(path)
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        try_writing(pipe)
+        write_whole(pipe, b"text")
+        assert os.read(reader, 10) == b"text"
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)

@@ -20,7 +20,7 @@ import matplotlib.pyplot as plt
 from demo.demo import GPT_B
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = [str(ROOT / "demo/train_gpt.py"), *shlex.split(GPT_B)]
+SCRIPT = [str(ROOT / "demo/train_gpt.py"), *shlex.split(GPT_B.arguments)]
 FAST = 674_000_000
 PERIOD_S = 0.02
 

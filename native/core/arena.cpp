@@ -119,13 +119,13 @@ void Arena::reserve_spill(std::size_t nbytes, const Shape& shape) {
   if (limit_ == 0 || live_ + nbytes <= limit_) return;
   std::uint64_t needed = (r.high_water() + shape.pages) * r.page();
   if (int error = r.spill().reserve(needed); error != 0) {
-    throw ArenaError("cannot reserve " + std::to_string(needed) + " bytes in the spill directory " +
+    throw ArenaError(std::string("cannot reserve ") + BytesText(needed).text + " in the spill directory " +
                      r.spill().failed_directory() + ": " + std::strerror(error) + "; " + cure_of_spill(error));
   }
 }
 
 void Arena::spill_full(std::size_t nbytes) {
-  throw ArenaError("no room for " + std::to_string(nbytes) + " bytes: writing to the spill directory " +
+  throw ArenaError(std::string("no room for ") + BytesText(nbytes).text + ": writing to the spill directory " +
                    spill_failed_->failed_directory() + " failed (" + std::strerror(spill_error_) + "); " +
                    cure_of_spill(spill_error_));
 }

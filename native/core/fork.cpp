@@ -31,6 +31,9 @@ constexpr const char* kChanged =
     "keep it as it is while children use it, or pass them a copy (a NumPy array, a file)";
 constexpr const char* kUnreadable =
     "a forked child cannot read a tensor from the spill directory, or other bytes come back than were written there";
+constexpr const char* kClosed =
+    "a forked child touched a tensor that was out of memory when it was forked, and it has closed the spill file, which it had "
+    "not opened (os.closerange, say): let it close its own files alone, or pass it a copy (a NumPy array, a file)";
 constexpr const char* kNoAreas =
     "a forked child touched a tensor that it could not be given for want of memory areas; as root: sysctl vm.max_map_count=1000000";
 
@@ -111,9 +114,10 @@ const char* Arena::bring_to_child(BlockId id, const void* address) {
   if (r.has_come(first)) return nullptr;  // another thread was faster
   Pages pages(end - begin);
   std::uint32_t expected = checksum_ ? r.checksum(first) : 0;
+  int error = 0;
   for (int tries = 0; tries < kReadTries; ++tries) {
     iovec part{pages.get(), end - begin};
-    int error = r.spill().read(&part, 1, b.place.first * r.page() + begin);
+    error = r.spill().read(&part, 1, b.place.first * r.page() + begin);
     if (file_versions_[id].load() != b.file_version) return kChanged;
     Checksum sum;
     if (error == 0 && expected != 0) sum.add(pages.get(), end - begin);
@@ -121,7 +125,7 @@ const char* Arena::bring_to_child(BlockId id, const void* address) {
     r.come(first, pages.release(), end - begin);
     return nullptr;
   }
-  return kUnreadable;
+  return error == EBADF ? kClosed : kUnreadable;
 }
 
 bool Arena::on_fault_in_child(const void* address) {

@@ -88,8 +88,8 @@ void Arena::claim_over_budget(Shape shape, Outcome why) {
                        : stuck                    ? "an operator needs more at once than the budget holds"
                        : why == Outcome::TimedOut ? "the spill file did not answer for as long as the watchdog waits"
                                                   : "the spill file takes no more, and a storage must come back";
-  std::snprintf(trouble_, sizeof trouble_, "over budget: %s (budget %llu bytes, held now %llu)", reason,
-                static_cast<unsigned long long>(limit_.load()), static_cast<unsigned long long>(reserved_));
+  std::snprintf(trouble_, sizeof trouble_, "over budget: %s (budget %s, held now %s)", reason, BytesText(limit_).text,
+                BytesText(reserved_).text);
   say(trouble_);
 }
 

@@ -67,8 +67,7 @@ bool SpillFile::File::is_open() const {
 }
 
 const char* cure_of_spill(int error) {
-  return error == EBADF ? "the script closed a file that it had not opened (os.closerange, say): let it close its own files alone"
-                        : "free space there or choose another (--spill DIR or EBBTIDE_SPILL)";
+  return error == EBADF ? kClosedByScript : "free space there or choose another (--spill DIR or EBBTIDE_SPILL)";
 }
 
 SpillFile::Place SpillFile::place(std::uint64_t offset) const {
@@ -108,6 +107,7 @@ int SpillFile::reserve_in(File& file, std::uint64_t end) {
     auto from = static_cast<off_t>(file.reserved), more = static_cast<off_t>(end - file.reserved);
     error = calls.load()->fallocate(file.fd, 0, from, more) == 0 ? 0 : errno;
   } while (error == EINTR);
+  if (!file.is_open()) return EBADF;
   if (error == EOPNOTSUPP) error = ftruncate(file.fd, static_cast<off_t>(end)) == 0 ? 0 : errno;
   if (error == 0) file.reserved = end;
   return error;
@@ -127,10 +127,12 @@ int SpillFile::transfer(iovec* parts, int count, std::uint64_t offset, bool out)
     std::size_t over = bytes > at.bytes ? bytes - at.bytes : 0;
     parts[here - 1].iov_len -= over;
     int fd = files_[at.file].fd;
+    // Looked at again afterwards: once its number is another file's it stays so, so what was read is this file's.
     ssize_t n = out ? calls.load()->pwritev(fd, parts, here, static_cast<off_t>(at.offset))
                     : calls.load()->preadv(fd, parts, here, static_cast<off_t>(at.offset));
     int error = n < 0 ? errno : EIO;
     parts[here - 1].iov_len += over;
+    if (!files_[at.file].is_open()) n = -1, error = EBADF;
     if (n < 0 && error == EINTR) continue;
     if (n <= 0) {
       failed_ = at.file;

@@ -3,8 +3,8 @@
 // before it is needed, because a disk that fills up in the middle of an eviction leaves no way out.
 //
 // The process may close descriptors that it did not open (os.closerange), and its next file then has that number: so each use
-// looks whether the descriptor is still that of this file, and is EBADF if it is not, rather than bytes of another file. A
-// mapping keeps the file's inode, whose number would else be the next file's.
+// looks before and after whether the descriptor is still that of this file, and is EBADF if it is not, rather than bytes of
+// another file. A write can still reach a file that another thread opens in between. A mapping keeps the file's inode, whose number would else be the next file's.
 //
 // [Note: stripes] Stripe s (bytes [s, s + 1) * kStripe) lies in file s mod n, as its stripe s / n: so consecutive chunks
 // go to different disks, and each file is as long as the others but for one stripe.

@@ -102,6 +102,16 @@ void say(const char* text) {
   [[maybe_unused]] ssize_t ignored = write(STDERR_FILENO, line, n);
 }
 
+BytesText::BytesText(std::uint64_t bytes) {
+  auto value = static_cast<double>(bytes);
+  const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  int unit = bytes < 1000 ? 0 : 1;
+  if (unit == 1) value /= 1024;
+  for (; unit > 0 && unit < 4 && value >= 999.5; ++unit) value /= 1024;
+  int digits = unit == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
+  std::snprintf(text, sizeof text, "%.*f %s", digits, value, units[unit]);
+}
+
 void fatal(const char* what, int error) {
   char text[512];
   std::size_t n = 0;

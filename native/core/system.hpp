@@ -60,7 +60,16 @@ bool set_inherited(void* address, std::size_t bytes, bool inherited);
 void* must_get(std::size_t bytes);
 void must_place(void* from, void* to, std::size_t bytes);
 [[noreturn]] void fatal(const char* what, int error);
+// What to say where a descriptor of ours is another file's, or nobody's.
+inline constexpr const char* kClosedByScript =
+    "the script closed a file that it had not opened (os.closerange, say): let it close its own files alone";
 void say(const char* text);  // one line on stderr
+
+// Three digits and a binary unit, as format_bytes in src/ebbtide/units.py writes it.
+struct BytesText {
+  explicit BytesText(std::uint64_t bytes);
+  char text[16];
+};
 
 std::int64_t now_ns();                // CLOCK_MONOTONIC
 std::size_t memory_areas();       // of this process, from /proc/self/maps; 0 if it cannot be read

@@ -6,12 +6,14 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <cstdio>
 
 #include "arena.hpp"
 #include "system.hpp"
@@ -38,8 +40,15 @@ int open_file() {
 
 uffdio_range range(void* address, std::size_t bytes) { return {reinterpret_cast<std::uintptr_t>(address), bytes}; }
 
+[[noreturn]] void closed() {
+  char what[256];
+  std::snprintf(what, sizeof what, "using userfaultfd (%s)", kClosedByScript);
+  fatal(what, EBADF);
+}
+
 void must_ioctl(int file, unsigned long request, void* argument, const char* what) {
   while (ioctl(file, request, argument) != 0) {
+    if (errno == EBADF || errno == ENOTTY) closed();
     if (errno != EAGAIN && errno != EINTR) fatal(what, errno);
   }
 }
@@ -57,15 +66,27 @@ std::unique_ptr<Userfault> Userfault::open() {
   return nullptr;
 }
 
+Userfault::Userfault(int file, int stop) : file_(file), stop_(stop) {
+  struct stat it;
+  if (fstat(file, &it) != 0) fatal("fstat", errno);
+  device_ = it.st_dev, inode_ = it.st_ino;
+}
+
 Userfault::~Userfault() {
   close(file_);
   close(stop_);
+}
+
+bool Userfault::is_open() const {
+  struct stat it;
+  return fstat(file_, &it) == 0 && it.st_dev == device_ && it.st_ino == inode_;
 }
 
 void Userfault::start(Arena& arena) {
   arena_ = &arena;
   reader_ = std::thread([this] { read_events(); });
   answerer_ = std::thread([this] { answer(); });
+  keeper_ = std::thread([this] { keep_open(); });
 }
 
 void Userfault::stop() {
@@ -77,6 +98,7 @@ void Userfault::stop() {
   eventfd_write(stop_, 1);
   answerer_.join();
   reader_.join();
+  keeper_.join();
 }
 
 void Userfault::watch(void* address, std::size_t bytes) const {
@@ -95,6 +117,18 @@ void Userfault::wake(void* address) const {
   must_ioctl(file_, UFFDIO_WAKE, &page, "waking a thread by userfaultfd");
 }
 
+// Whoever waits in poll holds the file, whatever becomes of its descriptor: once nobody does, the kernel fills what is absent
+// with zeros. So who meets that sleeps until read_events() has found the descriptor closed and ended the process.
+void Userfault::keep_open() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  pollfd files[] = {{file_, 0, 0}, {stop_, POLLIN, 0}};
+  poll(files, 2, -1);
+  std::lock_guard lock(mutex_);
+  if (!stopping_) closed();
+}
+
 // Must not wait for anything but events: a thread that holds the arena's mutex may be waiting for it.
 void Userfault::read_events() {
   sigset_t all;
@@ -103,9 +137,15 @@ void Userfault::read_events() {
   for (;;) {
     pollfd files[] = {{file_, POLLIN, 0}, {stop_, POLLIN, 0}};
     poll(files, 2, -1);
-    if (files[1].revents != 0) return;
+    if (files[1].revents != 0) {
+      std::lock_guard lock(mutex_);
+      if (!stopping_) closed();
+      return;
+    }
+    if (!is_open()) closed();
     uffd_msg events[16];
     ssize_t bytes = read(file_, events, sizeof events);
+    if (bytes < 0 && errno != EAGAIN && errno != EINTR) closed();
     for (ssize_t i = 0; i < bytes / static_cast<ssize_t>(sizeof *events); ++i) {
       if (events[i].event != UFFD_EVENT_PAGEFAULT) continue;  // of a move: that it was read is enough
       const auto& fault = events[i].arg.pagefault;

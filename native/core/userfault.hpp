@@ -6,15 +6,16 @@
 // one without pages, a clean one has its pages write-protected. Whoever meets either, in the kernel or not, sleeps until
 // woken. Bytes and protection appear at once because mremap takes the protection along (EVENT_REMAP); for that it waits
 // until somebody has read the event. Hence two threads: the reader waits for no one, the answerer does what the signal handler
-// does, under the arena's mutex. What sleeps in a fault holds no lock of the address space, so mremap is not in its way.
-// No page of a resident block may be missing (an I/O thread must not fault on what the answerer waits for), so pages are
-// populated when they are made.
+// does, under the arena's mutex. (A third holds the file open.) What sleeps in a fault holds no lock of the address space, so
+// mremap is not in its way. No page of a resident block may be missing (an I/O thread must not fault on what the answerer
+// waits for), so pages are populated when they are made.
 //
 // Not covered: pages that the kernel has pinned and goes on using (O_DIRECT, registered buffers of io_uring,
 // MSG_ZEROCOPY) and that are evicted meanwhile.
 #pragma once
 
 #include <linux/userfaultfd.h>
+#include <sys/types.h>
 
 #include <condition_variable>
 #include <cstddef>
@@ -42,9 +43,11 @@ class Userfault {
   void protect(void* address, std::size_t bytes, bool on) const;
 
  private:
-  Userfault(int file, int stop) : file_(file), stop_(stop) {}
+  Userfault(int file, int stop);
+  bool is_open() const;  // its descriptor is still its own
   void read_events();
   void answer();
+  void keep_open();
   void wake(void* address) const;
 
   struct Fault {
@@ -54,12 +57,14 @@ class Userfault {
 
   int file_;
   int stop_;  // an eventfd
+  dev_t device_;
+  ino_t inode_;
   Arena* arena_ = nullptr;
   std::mutex mutex_;
   std::condition_variable waiting_;
   std::vector<Fault> faults_;
   bool stopping_ = false;
-  std::thread reader_, answerer_;
+  std::thread reader_, answerer_, keeper_;
 };
 
 }  // namespace ebbtide

@@ -113,6 +113,21 @@ TEST(a_forked_child_reads_what_is_larger_than_the_budget_by_parts_and_the_parent
   arena.check_invariants();
 }
 
+TEST(a_forked_child_that_closes_the_spill_file_is_told_so) {
+  Arena& arena = make_arena(0);
+  auto* data = static_cast<char*>(arena.allocate(5 * kMiB));
+  fill(data, 5 * kMiB, 1);
+  CHECK(arena.evict(data) > 0);
+  Child child([&] {
+    for (int fd = 3; fd < 1000; ++fd) close(fd);
+    return filled(data, 5 * kMiB, 1);
+  });
+  Ended ended = child.end();
+  CHECK(!ended.well() && ended.said.find("it has closed the spill file") != std::string::npos);
+  CHECK(filled(data, 5 * kMiB, 1));
+  arena.check_invariants();
+}
+
 TEST(what_a_parent_changes_or_frees_after_the_fork_is_refused_to_the_child_and_nothing_wrong_is_read) {
   for (bool freed : {false, true}) {
     for (std::size_t n : kSizes) {

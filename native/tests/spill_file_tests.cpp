@@ -233,6 +233,44 @@ TEST(an_arena_over_two_directories_names_the_full_one_and_moves_to_both) {
   arena.check_invariants();
 }
 
+namespace {
+int stolen = -1;  // what stands in the place of the spill file's descriptor while the call runs
+ssize_t write_elsewhere(int fd, const iovec* parts, int count, off_t offset) {
+  CHECK(dup2(stolen, fd) == fd);
+  return pwritev(fd, parts, count, offset);
+}
+ssize_t read_elsewhere(int fd, const iovec* parts, int count, off_t offset) {
+  CHECK(dup2(stolen, fd) == fd);
+  return preadv(fd, parts, count, offset);
+}
+int reserve_elsewhere(int fd, int mode, off_t from, off_t more) {
+  CHECK(dup2(stolen, fd) == fd);
+  return fallocate(fd, mode, from, more);
+}
+constexpr SpillFile::Calls elsewhere{write_elsewhere, read_elsewhere, reserve_elsewhere};
+}  // namespace
+
+TEST(a_descriptor_that_becomes_another_files_while_it_is_used_is_an_error) {
+  std::string directory = spill_directory();
+  char* page = static_cast<char*>(aligned_alloc(kSmallPage, kSmallPage));
+  std::memset(page, 7, kSmallPage);
+  for (int use = 0; use < 3; ++use) {
+    stolen = open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    CHECK(stolen >= 0 && pwrite(stolen, "other", 5, 0) == 5 && ftruncate(stolen, kMiB) == 0);
+    int taken = dup(0);
+    close(taken);
+    SpillFile file({directory});
+    CHECK(file.reserve(kMiB) == 0);
+    iovec part{page, kSmallPage};
+    const SpillFile::Calls* before = SpillFile::calls.exchange(&elsewhere);
+    int error = use == 0 ? file.read(&part, 1, 0) : use == 1 ? file.write(&part, 1, 0) : file.reserve(1024 * kMiB);
+    SpillFile::calls = before;
+    CHECK(error == EBADF);
+    close(stolen), close(taken);
+  }
+  free(page);
+}
+
 // As os.closerange does it, and as the next file that is opened then has the number.
 TEST(a_descriptor_that_somebody_closed_is_an_error_and_another_file_of_its_number_is_left_alone) {
   std::string directory = spill_directory();

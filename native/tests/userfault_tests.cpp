@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -71,6 +72,32 @@ TEST(system_calls_read_from_and_write_into_absent_storages) {
     arena->release(p);  // absent
     arena->check_invariants();
   }
+}
+
+// In a forked process of its own, which ends: native code cannot go on without its file.
+TEST(a_process_whose_file_of_userfaultfd_is_closed_ends_and_says_why) {
+  int said[2];
+  CHECK(pipe(said) == 0);
+  pid_t pid = fork();
+  if (pid == 0) {
+    dup2(said[1], STDERR_FILENO);
+    Arena* arena = serving_arena(0);
+    if (arena == nullptr) _exit(77);
+    void* p = arena->allocate(9 * kMiB);
+    fill(p, 9 * kMiB, 1);
+    if (arena->evict(p) == 0) _exit(1);
+    for (int fd = 3; fd < 1000; ++fd) close(fd);
+    _exit(filled(p, 9 * kMiB, 1) ? 2 : 3);
+  }
+  close(said[1]);
+  std::string text;
+  char part[512];
+  for (ssize_t n; (n = read(said[0], part, sizeof part)) > 0;) text.append(part, static_cast<std::size_t>(n));
+  int status = 0;
+  CHECK(waitpid(pid, &status, 0) == pid);
+  close(said[0]);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) return;
+  CHECK(WIFSIGNALED(status) && text.find("the script closed a file that it had not opened") != std::string::npos);
 }
 
 // A system call writes into a storage while it is being written out: that cancels the eviction.

@@ -20,6 +20,7 @@ from ebbtide.commands.sweep import sweep
 from ebbtide.commands.trace import trace
 from ebbtide.commands.verify import verify
 from ebbtide.errors import EbbtideError
+from ebbtide.units import name_options_as_the_command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -48,6 +49,7 @@ for command in (
 
 
 def main() -> None:
+    name_options_as_the_command()
     try:
         cli(prog_name="ebbtide")
     except EbbtideError as error:

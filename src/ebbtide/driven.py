@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ebbtide.errors import EbbtideWarning, SessionError, SettingError
+from ebbtide.whole_file import try_writing
 
 if TYPE_CHECKING:
     from ebbtide.capture.following import Following
@@ -163,8 +164,15 @@ class Evaluation:
 
 def check_writable(what: str, path: Path | None) -> None:
     """Before the run, not after hours of it. Raises SettingError."""
-    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK)):
-        raise SettingError(f"the {what} cannot be written to {path}: name a file in a writable directory")
+    if path is None:
+        return
+    try:
+        try_writing(path)
+    except OSError as error:
+        why = error.strerror or error
+        raise SettingError(
+            f"the {what} cannot be written to {path} ({why}): name a file in a writable directory"
+        ) from error
 
 
 def warn_user(text: str) -> None:

@@ -3,7 +3,7 @@
 All of them can be pickled: their arguments are their fields, and the text is made when it is read.
 """
 
-from ebbtide.units import KIB, MIB, format_bytes
+from ebbtide.units import KIB, MIB, format_bytes, option
 
 
 class EbbtideWarning(UserWarning):
@@ -32,7 +32,8 @@ class BudgetError(EbbtideError):
     """The budget is below what has to be in memory at once.
 
     ``minimum_bytes`` is a budget that works, planning included, counted as ``budget_bytes`` is (the process for a
-    size, the arena for a percentage); ``minimum_fast`` is the same as the user would write it. ``operator`` is the
+    size, the arena for a percentage; where no percentage is enough, the process); ``minimum_fast`` is the same as
+    the user would write it. ``operator`` is the
     operation with the largest operands, of ``operator_bytes`` bytes rounded up to pages; it is "" when what the
     process holds outside tensors leaves no room at all. Where there is no more memory to run a first step in,
     ``minimum_fast`` is "" and ``minimum_bytes`` only a lower bound: what the operations need on top shows in that
@@ -61,17 +62,17 @@ class BudgetError(EbbtideError):
     def __str__(self) -> str:
         refused = f"a budget of {format_bytes(self.budget_bytes)} is too small"
         outside = "the process holds more outside the tensors that can be moved"
+        use = f"use {option('fast', self.minimum_fast)}" + (" or more" if self.minimum_fast != "100%" else "")
+        advice = f" {self.advice}" if self.advice else ""
         if not self.operator and self.minimum_fast:
-            return (
-                f"{refused}: {outside}. A budget that works is {format_bytes(self.minimum_bytes)}: use --fast "
-                f"{self.minimum_fast} or more."
-            )
+            works = f"A budget that works is {format_bytes(self.minimum_bytes)}: {use}."
+            return f"{refused}: {outside}. {works}{advice}"
         if not self.operator:
             return (
                 f"{refused}: {outside}. At least "
                 f"{format_bytes(self.minimum_bytes)} is needed, and what the largest operation works on besides, which "
                 "a first step shows. There is no more memory here to run that step in: run it where there is (it then "
-                "names the smallest budget that works)."
+                f"names the smallest budget that works).{advice}"
             )
         besides = ", besides what the process holds outside them and what planning takes"
         smallest = "A budget that works is"
@@ -79,8 +80,7 @@ class BudgetError(EbbtideError):
             besides, smallest = "", "The smallest budget that can work is"
         return (
             f"{refused}: {self.operator} needs {format_bytes(self.operator_bytes)} of tensors in memory at once"
-            f"{besides}. {smallest} {format_bytes(self.minimum_bytes)}: use --fast "
-            f"{self.minimum_fast} or more, or a smaller batch.{f' {self.advice}' if self.advice else ''}"
+            f"{besides}. {smallest} {format_bytes(self.minimum_bytes)}: {use}, or a smaller batch.{advice}"
         )
 
 
@@ -97,7 +97,7 @@ class SpillError(EbbtideError):
     def __str__(self) -> str:
         return (
             f"cannot spill to {self.directory}: {self.reason}. Name a writable directory on a local disk, best an NVMe "
-            "drive, with --spill or EBBTIDE_SPILL."
+            f"drive, with {option('spill')} or EBBTIDE_SPILL."
         )
 
 
@@ -164,5 +164,6 @@ class InfeasibleBudgetError(EbbtideError):
         return (
             f"no plan keeps a budget of {format_bytes(self.budget_bytes)}: {operation} needs "
             f"{format_bytes(self.minimum_bytes)} of tensors in fast memory at once. The smallest budget that can work "
-            f"is {format_bytes(self.minimum_bytes)}: use --fast {_fast(self.minimum_bytes)} or more."
+            f"is {format_bytes(self.minimum_bytes)}: use "
+            f"{option('fast', _fast(self.minimum_bytes))} or more."
         )

@@ -60,7 +60,8 @@ def run_program(program: Program, session: Session, quiet: bool) -> int:
     if os.getpid() != process:
         return status  # a child that the script forked; the session is its parent's
     report = session.report()
-    if not quiet:
+    worked = report.bounded_as_asked and len(report.steps) > 1  # else a refusal says all that is known
+    if not quiet and (refusal is None or worked):
         print(session.summary(), file=sys.stderr)
     if refusal is not None:
         raise refusal

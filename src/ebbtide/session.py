@@ -113,7 +113,9 @@ class Session(Driven):
 
     def _check(self) -> None:
         check_writable("report", self._report_path)
-        check_writable("trace", Path(self._settings.save_trace) if self._settings.save_trace else None)
+        files = Files.of(self._settings)
+        for what, path in (("trace", files.save_trace), ("plan", files.save_plan), ("timeline", files.save_timeline)):
+            check_writable(what, path)
 
     def _start(self) -> None:
         if self._settings.disable:

@@ -1,5 +1,7 @@
 """Sizes and times at the door: the one module that knows 2**30. Inside, everything is an integer number of bytes.
 
+It knows the door itself, too: whether options are named as the command's (``--fast 8GiB``) or Python's (``fast=``).
+
 ``GB`` is 10**9 and ``GiB`` is 2**30; a bare letter is binary, as in Docker, systemd and Slurm: ``1.5G`` is 1.5 GiB.
 Unreadable input raises ValueError, whose text says what is accepted.
 """
@@ -24,6 +26,7 @@ _PERCENT = re.compile(rf"\s*{_NUMBER}\s*%\s*", re.ASCII)
 SIZES_ACCEPTED = "a size such as 8GiB, 1.5G (binary), 800MB (decimal) or a number of bytes"
 FRACTIONS_ACCEPTED = "a percentage above 0 and at most 100, such as 25%"
 _LARGEST = 2**63 - 1
+_by_command = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,19 @@ def parse_budget(text: "str | int | Budget") -> Budget:
     if nbytes < MIB:
         raise ValueError(f"a budget of {nbytes} bytes holds nothing; a bare number means bytes, so write {nbytes}GiB?")
     return Budget(nbytes=nbytes)
+
+
+def name_options_as_the_command() -> None:
+    """From here on, in this process."""
+    global _by_command
+    _by_command = True
+
+
+def option(name: str, value: str = "") -> str:
+    """As whoever started this writes it: ``--fast 8GiB`` on a command line, else ``fast="8GiB"``."""
+    if _by_command:
+        return f"--{name} {value}".rstrip()
+    return f'{name}="{value}"' if value else f"{name}="
 
 
 def round_up(nbytes: int, unit: int) -> int:

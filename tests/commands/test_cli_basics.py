@@ -232,5 +232,5 @@ def test_a_plan_that_cannot_be_used_is_named_once(content: bytes | None, tmp_pat
 
 def test_the_smallest_budget_is_a_size_that_can_be_typed() -> None:
     text = str(InfeasibleBudgetError(75_497_473, "aten::mm", 3, 1000))
-    assert "The smallest budget that can work is 72.0 MiB: use --fast 73MiB or more." in text
-    assert "use --fast 12KiB" in str(InfeasibleBudgetError(12_288, "aten::mm", 3, 1000))
+    assert "The smallest budget that can work is 72.0 MiB: use fast=\"73MiB\" or more." in text
+    assert 'use fast="12KiB"' in str(InfeasibleBudgetError(12_288, "aten::mm", 3, 1000))

@@ -104,7 +104,7 @@ def test_budgets_are_sizes_or_shares_of_the_peak_and_no_more_than_there_is(tiert
     trace, machine, _ = read_inputs(tiertrace, None, (), None)
     most = 3 * GIB // 2
     assert budgets_of("50%, 700MiB,100%,8GiB", trace, machine) == [most // 2, 700 * MIB, most, 3 * GIB]
-    with pytest.raises(SettingError, match=r"--fast: '12 parsecs' is not a budget"):
+    with pytest.raises(SettingError, match=r"fast=: '12 parsecs' is not a budget"):
         budgets_of("25%,12 parsecs", trace, machine)
     trace = network(width_bytes=7 * MIB + 900 * 1024)  # the arena takes 8 MiB for it
     assert budgets_of("50%", trace, disk()) == [round(peak(live_bytes(trace, arena_pages)) / 2)]

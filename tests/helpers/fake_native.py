@@ -1,11 +1,25 @@
 """A stand-in for the native module that moves nothing: it records what it is told and counts what a test says."""
 
-from collections.abc import Callable, Sequence
+import importlib
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
-from ebbtide.ir.native import WORDS
+import pytest
+from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+import ebbtide
+from ebbtide.ir.native import WORDS
+from ebbtide.settings import ProgressMode, Settings
+
+QUIET = Settings(progress=ProgressMode.OFF, spill=("/var/tmp",), policy="demand")
+OVER_NATIVE = [
+    "ebbtide.capture.optimizer_hooks",
+    *(f"ebbtide.runtime.{name}" for name in ("adopt", "budget_in_force", "engine", "faults", "limits")),
+]
 NOTHING = (0, 0, 0, 0, 0)
 
 
@@ -110,3 +124,19 @@ class FakeNative(ModuleType):
 
     def install_fault_handler(self) -> bool:
         return False
+
+
+def put_in_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNative]:
+    """The fake in the place of the real one, for the modules that are above it; and what must be gone afterwards."""
+    fake = FakeNative()
+    monkeypatch.setitem(sys.modules, "ebbtide._torch", fake)
+    monkeypatch.setattr(ebbtide, "_torch", fake, raising=False)
+    monkeypatch.setattr("faulthandler.enable", importlib.import_module("faulthandler").enable)
+    for name in OVER_NATIVE:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    before = (Optimizer.add_param_group, dict(_global_optimizer_pre_hooks), dict(_global_optimizer_post_hooks))
+    yield fake
+    assert (Optimizer.add_param_group, _global_optimizer_pre_hooks, _global_optimizer_post_hooks) == before
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("ebbtide")] == []
+    for name in OVER_NATIVE:
+        sys.modules.pop(name, None)

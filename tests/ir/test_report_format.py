@@ -175,7 +175,7 @@ def test_the_summary_says_what_a_person_wants_to_know() -> None:
     text = render_summary(REPORT)
     assert "within budget, 2 steps (1 recorded), median 2.00 s a step" in text
     assert "0.98 GiB of 1.00 GiB" in text
-    assert "690 MiB of 700 MiB, mean 600 MiB" in text
+    assert "690 MiB, mean 600 MiB; 700 MiB were left to it at the end" in text
     assert "out  100 MiB (written 20.0 MiB)   in 1.00 MiB" in text
     assert "400 ms a step (20.0 % of its time): room 100 ms, late prefetch 0 s, demand fetch 300 ms" in text
     assert "40.0 MiB to the spill file" in text
@@ -185,6 +185,10 @@ def test_the_summary_says_what_a_person_wants_to_know() -> None:
 def test_no_limit_stands_beside_a_figure_that_it_does_not_bound() -> None:
     text = render_summary(replace(REPORT, fast_bytes=None))
     assert "process peak       0.98 GiB, of which only the tensors are bounded" in text
+    assert "690 MiB of 700 MiB, mean 600 MiB\n" in text
+    fell = replace(REPORT, fast_bytes=None, arena_budget_bytes=500 << 20)
+    assert "690 MiB, mean 600 MiB; 500 MiB were left to it at the end" in render_summary(fell)
+    assert "690 MiB of 500 MiB, mean" in render_summary(replace(fell, budget_violated=True))
     above = replace(REPORT, process_peak_bytes=(1 << 30) + (10 << 20))
     assert "1.01 GiB of 1.00 GiB, within the 2 % tolerated" in render_summary(above)
     assert "tolerated" not in render_summary(replace(above, budget_violated=True))

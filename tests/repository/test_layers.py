@@ -22,7 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": {"units"},
     "whole_file": set(),
     "settings": BASE,
-    "driven": {"errors"},
+    "driven": {"errors", "whole_file"},
     "ir": BASE,
     "_decider": set(),  # native code without torch
     "host": {"errors", "units", "torch"},  # torch to see whether it can be loaded

@@ -8,7 +8,7 @@ from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import PageSize, arena_pages, live_bytes, needed_bytes, pages_of, peak
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.trace import Trace
-from ebbtide.units import Budget, parse_budget
+from ebbtide.units import Budget, option, parse_budget
 
 Planner: TypeAlias = Callable[[Trace, Machine, int], Plan]
 """(step, machine, bytes of the fastest tier that may be used) -> plan. Pure: the same plan for the same arguments."""
@@ -32,7 +32,7 @@ def budget_of(fast: str | int | Budget | None, trace: Trace, machine: Machine) -
     try:
         asked = parse_budget(fast)
     except ValueError as error:
-        raise SettingError(f"--fast: {error}") from error
+        raise SettingError(f"{option('fast')}: {error}") from error
     wanted = asked.nbytes if asked.nbytes is not None else round((asked.fraction or 0) * most)
     return wanted if capacity is None else min(wanted, capacity)
 

@@ -79,9 +79,12 @@ def _process(report: RunReport) -> str:
 
 
 def _arena(report: RunReport) -> str:
-    return (
-        f"{_against(report.arena_peak_bytes, report.arena_budget_bytes)}, mean {format_bytes(report.arena_mean_bytes)}"
-    )
+    """Its bound moves where the process is what is bounded, and where a limit is followed: the last one is known."""
+    peak, bound = report.arena_peak_bytes, report.arena_budget_bytes
+    moved = bound is not None and (report.fast_bytes is not None or (peak > bound and not report.budget_violated))
+    against = format_bytes(peak) if moved else _against(peak, bound)
+    last = f"; {format_bytes(bound)} were left to it at the end" if moved and bound is not None else ""
+    return f"{against}, mean {format_bytes(report.arena_mean_bytes)}{last}"
 
 
 def _plan(plan: PlanReport) -> str:

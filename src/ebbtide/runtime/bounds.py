@@ -10,7 +10,7 @@ from typing import Any
 
 from ebbtide.errors import BudgetError, SettingError
 from ebbtide.host.process import MemoryLimit
-from ebbtide.units import MIB, Budget, format_bytes, round_up
+from ebbtide.units import MIB, Budget, format_bytes, option, round_up
 
 TOLERANCE_PERCENT = 2
 """How far above its bound a process may peak before the budget counts as violated: what PyTorch, Python and the script
@@ -30,6 +30,7 @@ class Need:
     """What has to be in the arena at once: ``nbytes``, for ``operator``, whose operands are ``operand_bytes`` of it.
 
     ``used_bytes`` of these is what the operands take of their storages; ``largest_bytes`` is the largest of those.
+    ``kept_bytes`` is what the session's ``keep`` holds in memory besides.
     """
 
     operator: str
@@ -37,6 +38,7 @@ class Need:
     used_bytes: int
     largest_bytes: int
     nbytes: int
+    kept_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,8 @@ class Bounds:
     ``fraction`` is the arena's share of the recorded peak, None when nothing has to be recorded. ``process_asked``
     says that the process is what is bounded: otherwise ``process_bytes`` only keeps the kernel from killing it.
     ``size`` is the one that was asked for, also where there is less; None where what there is was taken.
-    ``there_bytes`` is what the process can have in all. ``warning`` and ``said`` are "" or what the user must, and
-    should, know.
+    ``there_bytes`` is what the process can have in all, ``limit`` the most that it could have. ``warning`` and ``said``
+    are "" or what the user must, and should, know.
     """
 
     process_bytes: int
@@ -56,11 +58,12 @@ class Bounds:
     process_asked: bool
     size: int | None = None
     there_bytes: int = 0
+    limit: MemoryLimit | None = None
     warning: str = ""
     said: str = ""
 
 
-def need_of(counters: Mapping[str, Any]) -> Need:
+def need_of(counters: Mapping[str, Any], kept_bytes: int = 0) -> Need:
     """From native counters: of the operation that needed most; where room was short, with what could not leave."""
     largest = counters.get("largest_operator_bytes", 0)
     return Need(
@@ -69,6 +72,7 @@ def need_of(counters: Mapping[str, Any]) -> Need:
         counters.get("largest_operator_used", 0),
         counters.get("largest_operand_bytes", 0),
         max(largest, counters.get("stuck_at_bytes", 0)),
+        kept_bytes,
     )
 
 
@@ -83,17 +87,18 @@ def choose_bounds(budget: Budget | None, arena_bytes: int | None, limit: MemoryL
     if budget is None:
         said = (
             f"no size was named, so this process takes {format_bytes(there)}, which is what {free.source} has for it "
-            f"({format_bytes(free.nbytes)}) less a margin; --fast SIZE takes less"
+            f"({format_bytes(free.nbytes)}) less a margin; {option('fast', 'SIZE')} takes less"
         )
-        return Bounds(there, 0, None, process_asked=True, there_bytes=there, said=said)
+        return Bounds(there, 0, None, process_asked=True, there_bytes=there, limit=limit, said=said)
     if budget.fraction is not None:
         if arena_bytes is not None:
             raise SettingError(f"EBBTIDE_ARENA and a budget of {budget} both set the arena's budget: use one of them")
         said = (
             f"{budget} of what a step's tensors peak at, which two steps have to show first: these run within the "
-            f"{format_bytes(there)} that {free.source} has for this process. A size (--fast 8GiB) binds from the start"
+            f"{format_bytes(there)} that {free.source} has for this process. A size ({option('fast', '8GiB')}) binds "
+            "from the start"
         )
-        return Bounds(there, 0, budget.fraction, process_asked=False, there_bytes=there, said=said)
+        return Bounds(there, 0, budget.fraction, process_asked=False, there_bytes=there, limit=limit, said=said)
     asked = budget.nbytes or 0
     usable = usable_bytes(limit)
     warning = ""
@@ -103,7 +108,7 @@ def choose_bounds(budget: Budget | None, arena_bytes: int | None, limit: MemoryL
             f"so {format_bytes(usable)} is used; the rest is headroom for what the kernel charges beyond"
         )
     process_bytes = usable if asked > limit.nbytes else asked
-    return Bounds(process_bytes, arena_bytes or 0, None, True, asked, there, warning)
+    return Bounds(process_bytes, arena_bytes or 0, None, True, asked, there, limit, warning)
 
 
 def usable_bytes(limit: MemoryLimit) -> int:
@@ -111,33 +116,67 @@ def usable_bytes(limit: MemoryLimit) -> int:
     return max(limit.nbytes - limit.nbytes * _HEADROOM_PERCENT // 100 - _HEADROOM_BYTES, MIB)
 
 
-def process_too_small(process_bytes: int, rest_bytes: int, need: Need | None, planning_bytes: int = 0) -> BudgetError:
+def process_too_small(
+    process_bytes: int, rest_bytes: int, need: Need | None, planning_bytes: int = 0, limit: MemoryLimit | None = None
+) -> BudgetError:
     """The smallest process bound: what lies outside the arena, what must be in it at once, and margins.
 
     While a step is planned the arena is empty, and ``planning_bytes`` lie in its place. With no need, since
     no step has shown it, this is a lower bound: what lies outside the arena must fit in any case.
     """
     known = need or need_of({})
-    needed = max(known.nbytes, planning_bytes) + rest_bytes + _MARGIN_BYTES + _REST_VARIES_BYTES
-    minimum = round_up(needed * _MARGIN_PART // (_MARGIN_PART - 1), MIB)
-    return _too_small(minimum, known, process_bytes, f"{minimum // MIB}MiB" if need is not None else "")
+    minimum = _smallest_process(rest_bytes, known, planning_bytes)
+    advice = _join(_advice(known), _limit_advice(minimum, limit))
+    return _too_small(minimum, known, process_bytes, f"{minimum // MIB}MiB" if need is not None else "", advice)
 
 
-def arena_too_small(arena_bytes: int, peak_bytes: int, need: Need) -> BudgetError:
-    """The smallest arena: what must be in it at once; as whole percent of the recorded peak, if any."""
+def arena_too_small(
+    arena_bytes: int,
+    peak_bytes: int,
+    need: Need,
+    rest_bytes: int = 0,
+    planning_bytes: int = 0,
+    limit: MemoryLimit | None = None,
+) -> BudgetError:
+    """The smallest arena: what must be in it at once, as whole percent of the recorded peak.
+
+    Where there is no such peak, or an operation outside the steps (an evaluation's, say) needs more than it, no
+    percentage is enough: then it is the smallest process bound, as of ``process_too_small``.
+    """
     minimum = round_up(need.nbytes, MIB)
-    if peak_bytes:
-        percent = min(-(-100 * minimum // peak_bytes), 100)
-        return _too_small(minimum, need, arena_bytes, f"{percent}%")
-    return _too_small(minimum, need, arena_bytes, f"{minimum // MIB}MiB")
+    if minimum <= peak_bytes:
+        return _too_small(minimum, need, arena_bytes, f"{-(-100 * minimum // peak_bytes)}%", _advice(need))
+    minimum = _smallest_process(rest_bytes, need, planning_bytes)
+    above = f"A step's tensors peak at {format_bytes(peak_bytes)}, so no percentage is enough." if peak_bytes else ""
+    advice = _join(above, _advice(need), _limit_advice(minimum, limit))
+    return _too_small(minimum, need, arena_bytes, f"{minimum // MIB}MiB", advice)
 
 
-def _too_small(minimum: int, need: Need, budget_bytes: int, fast: str) -> BudgetError:
-    return BudgetError(minimum, need.operator, need.operand_bytes, budget_bytes, fast, _advice(need))
+def _smallest_process(rest_bytes: int, need: Need, planning_bytes: int) -> int:
+    needed = max(need.nbytes, planning_bytes) + rest_bytes + _MARGIN_BYTES + _REST_VARIES_BYTES
+    return round_up(needed * _MARGIN_PART // (_MARGIN_PART - 1), MIB)
+
+
+def _too_small(minimum: int, need: Need, budget_bytes: int, fast: str, advice: str) -> BudgetError:
+    return BudgetError(minimum, need.operator, need.operand_bytes, budget_bytes, fast, advice)
+
+
+def _join(*sentences: str) -> str:
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _limit_advice(minimum: int, limit: MemoryLimit | None) -> str:
+    """Where no budget helps by itself."""
+    if limit is None or minimum <= usable_bytes(limit):
+        return ""
+    return f"But {limit.source} allows {format_bytes(limit.nbytes)} in all: that limit must be raised first."
 
 
 def _advice(need: Need) -> str:
-    """What else helps where little of an operation's storages is used, or one of them is most of what it needs."""
+    """What else helps where ``keep`` holds most of what there must be, little of an operation's storages is used, or
+    one of them is most of what it needs."""
+    if need.kept_bytes > need.nbytes // 2:
+        return f"{format_bytes(need.kept_bytes)} are kept in memory by session.keep(): keep less."
     if need.used_bytes < need.operand_bytes // 2:
         return (
             f"Of that, {format_bytes(need.used_bytes)} is used: an operation on a slice needs the whole tensor in "

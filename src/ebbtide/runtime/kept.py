@@ -16,7 +16,7 @@ class Kept:
     """Each storage is pinned once, however often it is named, and lives no longer for it."""
 
     def __init__(self) -> None:
-        self._by_address: dict[int, StorageWeakRef] = {}
+        self._by_address: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def keep(self, what: object) -> None:
         """Fetches what is away. Raises SettingError for what holds no tensors, RuntimeError if one cannot be read."""
@@ -24,11 +24,15 @@ class Kept:
             storage = tensor.untyped_storage()
             address = storage.data_ptr()
             known = self._by_address.get(address)
-            if (known is None or _is_gone(known)) and _torch.pin(address):
-                self._by_address[address] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+            if (known is None or _is_gone(known[0])) and _torch.pin(address):
+                self._by_address[address] = (StorageWeakRef(storage), storage.nbytes())  # type: ignore[no-untyped-call]
+
+    def nbytes(self) -> int:
+        """Of what is pinned and alive."""
+        return sum(nbytes for storage, nbytes in self._by_address.values() if not _is_gone(storage))
 
     def release(self) -> None:
-        for address, storage in self._by_address.items():
+        for address, (storage, _) in self._by_address.items():
             if not _is_gone(storage):
                 _torch.unpin(address)
         self._by_address = {}

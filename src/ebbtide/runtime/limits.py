@@ -44,7 +44,7 @@ class Limits:
         if not bounds.process_asked or rest_bytes < bounds.process_bytes:
             return
         if bounds.there_bytes <= rest_bytes:
-            raise self.refusal(process_too_small(bounds.process_bytes, rest_bytes, None))
+            raise self.refusal(process_too_small(bounds.process_bytes, rest_bytes, None, 0, bounds.limit))
         with self._lock:
             self.exploring = True
             self.process_bytes = bounds.there_bytes
@@ -100,7 +100,7 @@ class Limits:
     def too_small_error(self, rest_bytes: int, need: Need, planning_bytes: int) -> BudgetError:
         """For the size that was asked for, or what was taken in its place; names one that works."""
         tried = self._bounds.process_bytes if self.exploring else self.process_bytes
-        return process_too_small(tried, rest_bytes, need, planning_bytes)
+        return process_too_small(tried, rest_bytes, need, planning_bytes, self._bounds.limit)
 
     def refusal(self, error: BudgetError) -> BudgetError:
         """The same, to be raised: it tells all there is to tell."""

@@ -1,6 +1,6 @@
 """Why a run was not bounded or not planned as it was asked to be, and what to do. Pure functions of what was seen."""
 
-from ebbtide.units import format_bytes
+from ebbtide.units import format_bytes, option
 
 _INSIDE = (
     "If the script trains in processes that it starts, put Ebbtide inside its launcher: `accelerate launch --no_python "
@@ -26,8 +26,9 @@ def no_peak(share: float, steps: int, needed: int) -> str:
         "share of, so the process was bounded by what there is, and not by the percentage"
     )
     if steps:
-        return f"{text}: train for longer, or give the budget in bytes, such as --fast 8GiB"
-    return f"{text}; {_STEP}. {_INSIDE}. If it has no such optimizer, give the budget in bytes, such as --fast 8GiB"
+        return f"{text}: train for longer, or give the budget in bytes, such as {option('fast', '8GiB')}"
+    in_bytes = f"give the budget in bytes, such as {option('fast', '8GiB')}"
+    return f"{text}; {_STEP}. {_INSIDE}. If it has no such optimizer, {in_bytes}"
 
 
 def others_unbounded(peak_bytes: int) -> str:

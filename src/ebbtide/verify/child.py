@@ -17,6 +17,7 @@ from ebbtide.errors import EbbtideError, EbbtideWarning
 from ebbtide.host.process import peak_resident_bytes
 from ebbtide.launch import find_program, run_program
 from ebbtide.session import Session
+from ebbtide.units import name_options_as_the_command
 from ebbtide.verify.record import Ending, Recorder
 from ebbtide.verify.watch import Watch
 
@@ -25,6 +26,7 @@ EVERY = "every"
 
 def main() -> int:
     record, step, *command = sys.argv[1:]
+    name_options_as_the_command()  # which started this
     process = os.getpid()
     warnings.filterwarnings("ignore", message="EBBTIDE_DISABLE is set", category=EbbtideWarning)
     recorder = Recorder(Path(record))
