@@ -20,6 +20,7 @@ from ebbtide.runtime import planning
 from ebbtide.runtime.load_schedule import ScheduleColumns
 from ebbtide.runtime.plan_job import Answer, Job, PlanningKilledError, _made_for
 from ebbtide.runtime.planning import Planning
+from tests.helpers.ask_here import ask_here
 from tests.helpers.make_recording import recording
 from tests.helpers.make_steps import disk, network
 
@@ -68,7 +69,7 @@ def planned(job: Job) -> Answer:
 
 def after_steps(steps: int, work: Callable[[Job], Answer], **more: Any) -> tuple[Planning, list[str]]:
     said: list[str] = []
-    made = Planning(work, None, lambda trace, plan: None, said.append, **more)  # type: ignore[arg-type]
+    made = Planning(ask_here(work), None, lambda trace, plan: None, said.append, **more)  # type: ignore[arg-type]
     for _ in range(steps):
         made.ended()
         made.learn(100)
@@ -117,7 +118,7 @@ def test_a_recording_that_cannot_be_taken_costs_the_plan_and_not_the_run(
     monkeypatch.setattr(native, "take_recording", no_memory)
     made, said = after_steps(2, planned)
     assert (len(said), "on purpose" in said[0]) == (1, True)
-    assert made.busy_since_ns is None
+    assert made.activity() is None
 
 
 def refused(job: Job) -> Answer:

@@ -201,7 +201,9 @@ def ask(command: Sequence[str], room: Room, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(plan_child, "_torch", room)
     monkeypatch.setattr(plan_child, "_START", command[-1])
     job = plan_child.Job(recording(3), {}, None, 0)  # type: ignore[arg-type]
-    plan_child.answer_of_child(job, "ebbtide", None)
+    asked = plan_child.PlanningProcess(job, "ebbtide", None)
+    assert asked.wait(None)
+    asked.answer()
 
 
 @pytest.mark.parametrize(
