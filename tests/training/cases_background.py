@@ -65,9 +65,13 @@ class Beside:
     said: tuple[str, ...]
 
 
-def _trained(steps: int, within: Callable[[Run, ebbtide.Session], None], fast: str = "50%") -> Beside:
-    """So many steps in all, those of ``within`` among them, which begins where the first plan is being made."""
+def _trained(steps: int, within: Callable[[Run, ebbtide.Session], None], above_bytes: int = 0) -> Beside:
+    """So many steps in all, those of ``within`` among them, which begins where the first plan is being made.
+
+    In half of the peak, or within so much above what the process holds.
+    """
     plain = train_plainly(CASE, steps)
+    fast: str | int = process.resident_bytes() + above_bytes if above_bytes else "50%"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with ebbtide.Session(fast=fast) as session:
@@ -137,8 +141,7 @@ def a_step_without_room_beside_the_planner(gate: Path) -> tuple[Verdict, bool, b
         gate.touch()
         train(ours, 4, session)
 
-    size = process.resident_bytes() + 160 * MIB
-    beside = _trained(7, within, f"{size // MIB}MiB")
+    beside = _trained(7, within, above_bytes=160 * MIB)
     return beside.verdict, found[0], found[1], beside.said
 
 
@@ -229,7 +232,9 @@ def ctrl_c_while_training_waits(gate: Path) -> tuple[Verdict, tuple[str, ...]]:
         if not pids:
             assert self._child is not None
             pids.append(self._child.pid)
-            threading.Timer(0.05, signal.raise_signal, (signal.SIGINT,)).start()
+            main = threading.main_thread().ident
+            assert main is not None
+            threading.Timer(0.05, signal.pthread_kill, (main, signal.SIGINT)).start()
         return real(self, most_s)
 
     plan_child.PlanningProcess.wait = interrupted  # type: ignore[method-assign]
