@@ -34,8 +34,9 @@ def named(output: str) -> str:
     return found[1] if found else ""
 
 
-def try_named(net: str, steps: int, refused: str, wait: tuple[str, ...]) -> str:
+def try_named(net: str, steps: int, refused: str, *, beside: bool = False) -> str:
     """What came of it, in words; it begins with "ok" if the size that was named works."""
+    wait = [] if beside else ["--wait-for-plan"]
     script = [str(SCRIPT), net, "--steps", str(steps)]
     first = run([EBBTIDE, "run", "--fast", refused, *script])
     size = named(first.stderr)
@@ -64,8 +65,8 @@ def main() -> None:
         for net in args.nets:
             began = time.monotonic()
             try:
-                refused, wait = args.refused[number % len(args.refused)], () if args.beside else ("--wait-for-plan",)
-                found = try_named(net, args.steps, refused, wait)
+                refused = args.refused[number % len(args.refused)]
+                found = try_named(net, args.steps, refused, beside=args.beside)
             except NotPermitted as why:
                 print(f"no memory cgroup can be made: {why}", file=sys.stderr)
                 sys.exit(2)

@@ -1,12 +1,15 @@
 """A plan is made beside the steps: they go on without it, the same bits, and follow it when it is there. Whatever comes
 between leaves no process behind."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from demo.memory_cgroup import NotPermitted, memory_cgroup
 from ebbtide.ir.files import load
 from ebbtide.ir.plan import Plan
+from ebbtide.units import MIB
 from tests.helpers import child
 from tests.helpers.command import EBBTIDE, run
 
@@ -77,6 +80,49 @@ def test_ctrl_c_while_training_waits_for_a_plan_ends_that_alone(tmp_path: Path) 
     verdict, modes = child.run("cases_background:ctrl_c_while_training_waits", tmp_path / "gate", env=WAITS)
     assert verdict.differences == ()
     assert modes == ("recorded", "recorded", "demand", "planned", "planned", "planned")
+
+
+IN_CGROUP = r"""
+import os, sys, torch
+from ebbtide import driven
+from ebbtide.runtime import plan_child
+
+gate = sys.argv[1]
+held = f"import os, time\nwhile not os.path.exists({gate!r}): time.sleep(0.01)\n"
+plan_child._START = held + plan_child._START
+model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(16)])
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+for step in range(400):
+    optimizer.zero_grad()
+    model(torch.ones(256, 1024)).square().mean().backward()
+    optimizer.step()
+    planning = driven._active._engine._planning
+    if step == 4:
+        assert planning._pending is not None  # it is held up, and steps go on
+        open(gate, "w").close()
+    if planning.ever_followed:
+        break
+"""
+
+
+def test_a_named_size_holds_while_a_plan_is_made_beside_steps(tmp_path: Path) -> None:
+    """In a memory cgroup of that size, with the planning process in it."""
+    script, out, size = tmp_path / "script.py", tmp_path / "out.json", 512 * MIB
+    script.write_text(IN_CGROUP)
+    command = [EBBTIDE, "run", "--fast", str(size), "--report", str(out), str(script), str(tmp_path / "gate")]
+    try:
+        with memory_cgroup(size) as cgroup:
+            done = run(*cgroup.wrap(command), env=BESIDE)
+            assert cgroup.oom_kills() == 0
+    except NotPermitted as why:
+        pytest.skip(str(why))
+    assert done.returncode == 0, done.stderr
+    report = json.loads(out.read_text())
+    modes = [step["mode"] for step in report["steps"]]
+    assert modes[:5] == ["demand"] * 5
+    assert modes[-1] == "planned"
+    assert all(step["evicted_bytes"]["total"] > 0 for step in report["steps"][2:])
+    assert (report["budget_violated"], report["plan"]["taken_up_after"] > 5) == (False, True)
 
 
 SCRIPT = """
