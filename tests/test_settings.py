@@ -66,6 +66,7 @@ def test_an_empty_environment_gives_the_defaults() -> None:
         ("EBBTIDE_WATCHDOG", "2.5", "watchdog_s", 2.5),
         ("EBBTIDE_CHAOS_RATE", "0.1", "chaos_rate", 0.1),
         ("EBBTIDE_CHAOS_SEED", "7", "chaos_seed", 7),
+        ("EBBTIDE_WAIT_FOR_PLAN", "1", "wait_for_plan", True),
         ("EBBTIDE_CHECKSUM", "1", "checksum", True),
         ("EBBTIDE_USERFAULTFD", "1", "userfaultfd", True),
         ("EBBTIDE_ARENA", "16MiB", "arena_bytes", 16_777_216),

@@ -105,7 +105,7 @@ def train(minutes: float, steps: int, fast: str, result: Path) -> None:
         import ebbtide
         from ebbtide import _torch
 
-        session = ebbtide.Session(fast=fast, progress="off")
+        session = ebbtide.Session(fast=fast, progress="off", wait_for_plan=True)
     samples: list[Sample] = []
     began, sampled = time.monotonic(), 0.0
     with session or nullcontext():

@@ -4,7 +4,8 @@
 
 Each network is run within a budget that cannot work, in a fresh process. The size that the error names is what the next
 run gets, in a memory cgroup of that size. It must train to its end with exit status 0, within the budget, and with
-steps that followed a plan. Exits 1 if a run does not, and 2 where no cgroup can be made (that takes root).
+steps that followed a plan; training waits for it, or with ``--beside`` (and more steps) goes on meanwhile. Exits 1 if a
+run does not, and 2 where no cgroup can be made (that takes root).
 """
 
 import argparse
@@ -33,15 +34,16 @@ def named(output: str) -> str:
     return found[1] if found else ""
 
 
-def try_named(net: str, steps: int, refused: str) -> str:
+def try_named(net: str, steps: int, refused: str, *, beside: bool = False) -> str:
     """What came of it, in words; it begins with "ok" if the size that was named works."""
+    wait = [] if beside else ["--wait-for-plan"]
     script = [str(SCRIPT), net, "--steps", str(steps)]
     first = run([EBBTIDE, "run", "--fast", refused, *script])
     size = named(first.stderr)
     if not size:
         return f"no size was named (exit status {first.returncode}): {first.stderr[-300:]}"
     with memory_cgroup(int(size.removesuffix("MiB")) * MIB) as group:
-        done = run(group.wrap([EBBTIDE, "run", "--fast", size, *script]))
+        done = run(group.wrap([EBBTIDE, "run", "--fast", size, *wait, *script]))
     peak = re.search(r"process peak\s+(.*)", done.stderr)
     plan = re.search(r"Ebbtide: (.*steps.*?),? median", done.stderr)
     said = f"{refused} refused, {size} named: {peak[1] if peak else ''}; {plan[1] if plan else ''}"
@@ -55,6 +57,7 @@ def main() -> None:
     parser.add_argument("nets", nargs="*", default=NETS)
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--beside", action="store_true", help="steps go on while a plan is made")
     parser.add_argument("--refused", nargs="+", default=["64MiB", "280MiB"], help="budgets that cannot work, in turn")
     args = parser.parse_args()
     held = tried = 0
@@ -62,7 +65,8 @@ def main() -> None:
         for net in args.nets:
             began = time.monotonic()
             try:
-                found = try_named(net, args.steps, args.refused[number % len(args.refused)])
+                refused = args.refused[number % len(args.refused)]
+                found = try_named(net, args.steps, refused, beside=args.beside)
             except NotPermitted as why:
                 print(f"no memory cgroup can be made: {why}", file=sys.stderr)
                 sys.exit(2)

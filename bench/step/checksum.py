@@ -65,7 +65,7 @@ def main() -> None:
     sizes = {"n_layer": args.layers, "n_embd": args.width, "n_head": args.width // 64, "n_positions": args.length}
     counter = Instructions()
     measured: dict[bool, list[dict[str, float]]] = {True: [], False: []}
-    with ebbtide.Session(fast=args.fast, policy=args.policy, progress="off") as session:
+    with ebbtide.Session(fast=args.fast, policy=args.policy, progress="off", wait_for_plan=True) as session:
         model = GPT2LMHeadModel(GPT2Config(**sizes, vocab_size=args.vocabulary, use_cache=False))
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
         tokens = torch.randint(args.vocabulary, (args.batch, args.length))

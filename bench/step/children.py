@@ -100,6 +100,7 @@ def _command(cell: Cell, steps: int, place: Place, result: Path, report: Path, s
 
 def _environment(cell: Cell, place: Place) -> Mapping[str, str]:
     environment = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES" and not k.startswith("EBBTIDE_")}
+    environment["EBBTIDE_WAIT_FOR_PLAN"] = "1"  # so that steps are counted from the one that is planned
     environment["TORCHINDUCTOR_CACHE_DIR"] = str(place.folder / "inductor")  # one compilation for all pairs
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH"))))
     if cell.door is Door.TUNED:

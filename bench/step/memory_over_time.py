@@ -49,7 +49,7 @@ def watch(command: list[str]) -> tuple[list[float], list[float]]:
 
 def main() -> None:
     plain = watch([sys.executable, *SCRIPT])
-    ours = watch([sys.executable, "-m", "ebbtide", "run", "--fast", str(FAST), *SCRIPT])
+    ours = watch([sys.executable, "-m", "ebbtide", "run", "--fast", str(FAST), "--wait-for-plan", *SCRIPT])
     figure, axes = plt.subplots(figsize=(8, 3.2), layout="constrained")
     axes.plot(*plain, color="#b0413e", label="python train_gpt.py")
     axes.plot(*ours, color="#1f6f8b", label=f"ebbtide run --fast {FAST / 1e6:.0f}MB train_gpt.py")

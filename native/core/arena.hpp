@@ -117,7 +117,8 @@ class Arena {
   void reset_peaks();
   // Forgets what the process had outside the arena since the step ended: something passing did, and is over.
   void remeasure_unmanaged();
-  // The process's bound keeps so much for another process of ours (0: none yet), or what that holds where it is more.
+  // The process's bound keeps so much for a child of ours (0: none yet), or what that holds where it is more. Rather than
+  // go over the budget, the arena kills the child.
   void set_aside(std::uint64_t bytes, int process);
   void reset_needs();    // what operators needed so far was another phase's
   void reset_trouble();  // a new session starts with a clean record
@@ -145,6 +146,7 @@ class Arena {
   bool try_claim(Shape shape);
   bool claim(Lock& lock, Shape shape);  // false: the spill file takes no more
   void claim_over_budget(Shape shape, Outcome why);
+  bool end_aside();
   Outcome make_room(Lock& lock, Shape shape);
   std::uint64_t cached_bytes() const { return huge_.cached_bytes() + small_.cached_bytes(); }
   std::uint64_t fresh_bytes(const Shape& shape);

@@ -93,6 +93,15 @@ void Arena::claim_over_budget(Shape shape, Outcome why) {
   say(trouble_);
 }
 
+// A process of ours that room is set aside for goes before the budget does. Whether there was one.
+bool Arena::end_aside() {
+  if (aside_process_ == 0 || !kill_child(aside_process_)) return false;
+  aside_process_ = 0;
+  aside_bytes_ = set_aside_ = 0;
+  measure_unmanaged();
+  return true;
+}
+
 // Starts evictions that will make room for a shape, and waits for one change. The caller tries its claim again.
 Arena::Outcome Arena::make_room(Lock& lock, Shape shape) {
   pressure_ = room_waited_in_step_ = true;
@@ -111,13 +120,17 @@ Arena::Outcome Arena::make_room(Lock& lock, Shape shape) {
     if (started > 0 && evicting_ == 0) return Outcome::Progress;  // clean ones are evicted at once
   }
   bool others_at_work = std::ranges::count_if(stacks_, [](auto* s) { return !s->operators.empty(); }) > 1;
-  if (busy_transfers_ == 0 && !quiet_ && (!others_at_work || stretch_.thrashes)) return Outcome::Stuck;
+  if (busy_transfers_ == 0 && !quiet_ && (!others_at_work || stretch_.thrashes)) {
+    return end_aside() ? Outcome::Progress : Outcome::Stuck;
+  }
   std::int64_t since = now_ns();
   std::uint64_t changes = changes_;
   do {
     wait(lock, true);
     if (write_failures_ != failures) return Outcome::SpillFailed;
-    if (now_ns() - std::max(since, progress_ns_) > watchdog_ns_) return Outcome::TimedOut;
+    if (now_ns() - std::max(since, progress_ns_) > watchdog_ns_) {
+      return end_aside() ? Outcome::Progress : Outcome::TimedOut;
+    }
   } while (changes == changes_);
   return Outcome::Progress;
 }

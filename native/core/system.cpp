@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -198,6 +200,12 @@ std::size_t anonymous_bytes(pid_t process) {
   std::size_t resident = statm_bytes(fd, 1), shared = statm_bytes(fd, 2);
   close(fd);
   return resident - std::min(resident, shared);
+}
+
+bool kill_child(pid_t process) {
+  siginfo_t ended;
+  bool is_ours = waitid(P_PID, static_cast<id_t>(process), &ended, WEXITED | WNOHANG | WNOWAIT) == 0;
+  return is_ours && kill(process, SIGKILL) == 0;
 }
 
 }  // namespace ebbtide

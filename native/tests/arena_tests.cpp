@@ -196,6 +196,28 @@ TEST(what_is_set_aside_for_another_process_leaves_the_arena_and_comes_back) {
   CHECK(filled(a, 16 * kMiB, 1));
 }
 
+TEST(a_child_that_room_is_set_aside_for_goes_before_the_budget_does) {
+  Arena& arena = make_arena(0);
+  arena.set_watchdog(std::int64_t{1} << 62);
+  std::uint64_t bound = process_resident_bytes() + 96 * kMiB;
+  pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  arena.set_limits(0, bound);
+  arena.set_aside(64 * kMiB, child);
+  CHECK(arena.counters().arena_limit < 40 * kMiB);
+  void* a = arena.allocate(48 * kMiB);
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  CHECK(!arena.counters().over_budget && arena.counters().arena_limit >= 48 * kMiB);
+  CHECK(!kill_child(child) && !kill_child(getppid()));
+  arena.release(a);
+  arena.set_limits(0, 0);
+  arena.check_invariants();
+}
+
 // --- a write forced at every point of an eviction
 
 namespace {

@@ -53,10 +53,13 @@ def run_program(program: Program, session: Session, quiet: bool) -> int:
     with session:
         try:
             status = _execute(program)
+            if status == INTERRUPTED:
+                session._hurry()
         except BudgetError as error:
             status, refusal = error.exit_code, error
         except KeyboardInterrupt:  # one more, while the first was told
             status = INTERRUPTED
+            session._hurry()
     if os.getpid() != process:
         return status  # a child that the script forked; the session is its parent's
     report = session.report()

@@ -22,7 +22,7 @@ from ebbtide.simulator import POLICIES, simulate_policy
 from ebbtide.whole_file import write_whole
 
 if TYPE_CHECKING:
-    from ebbtide.runtime.plan_job import Work
+    from ebbtide.runtime.plan_job import Ask
 
 DEMAND = "demand"
 """The policy that plans nothing and names none of the others: every fetch is forced."""
@@ -126,13 +126,13 @@ def planner_from(path: Path) -> Planner:
     return planner
 
 
-def work_in_child(policy: str, plan: Path | None) -> "Work":
+def asks_child(policy: str, plan: Path | None) -> "Ask":
     """Jobs are carried out by processes of their own. Raises SettingError for a plan that cannot be read."""
-    from ebbtide.runtime.plan_child import answer_of_child
+    from ebbtide.runtime.plan_child import PlanningProcess
 
     if plan is not None:
         planner_from(plan)
-    return lambda job: answer_of_child(job, policy, plan)
+    return lambda job: PlanningProcess(job, policy, plan)
 
 
 def machine_for(settings: Settings, spill: Sequence[Path]) -> Machine:

@@ -25,7 +25,7 @@ from ebbtide.host.free_memory import Follower, free_memory
 from ebbtide.host.native import require_native
 from ebbtide.host.spill import choose_spill_directories
 from ebbtide.ir.run_report import FORMAT, VERSION, RunReport
-from ebbtide.policies import Files, decider_policy, is_planned, machine_for, work_in_child
+from ebbtide.policies import Files, asks_child, decider_policy, is_planned, machine_for
 from ebbtide.report.summary import render_summary
 from ebbtide.runtime.bounds import choose_bounds, usable_bytes
 from ebbtide.runtime.progress import Progress
@@ -74,6 +74,8 @@ class Session(Driven):
     ) -> None:
         if not self._is_ours():
             return
+        if error is not None:
+            self._hurry()
         try:
             super().__exit__(kind, error, trace)
         finally:
@@ -110,6 +112,11 @@ class Session(Driven):
     def summary(self) -> str:
         """The report as text a person reads."""
         return render_summary(self.report())
+
+    def _hurry(self) -> None:
+        """The end, when it comes, waits for no plan that is being made, also where that was to be saved."""
+        if self._engine is not None:
+            self._engine.hurries = True
 
     def _check(self) -> None:
         check_writable("report", self._report_path)
@@ -156,11 +163,12 @@ class Session(Driven):
         if not is_planned(policy):
             files.check_unused()
             return None
-        work = work_in_child(policy, files.plan)
+        ask = asks_child(policy, files.plan)
         measures = self._settings.machine is None and files.plan is None
         machine = machine_for(self._settings, spill)
         timeline, saved = files.timeline_saver(), files.saved_with_a_plan()
-        return Planning(work, machine, files.save, warn_user, measures, timeline, saved)
+        waits = self._settings.wait_for_plan or files.plan is not None  # a plan that was named is to be followed
+        return Planning(ask, machine, files.save, warn_user, measures, timeline, saved, waits, self._say)
 
     def _close(self) -> None:
         try:

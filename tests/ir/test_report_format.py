@@ -219,10 +219,20 @@ def test_a_report_without_what_lay_under_live_storages_is_read() -> None:
     assert "live in memory" not in render_summary(old)
 
 
+def test_a_report_that_does_not_say_when_its_plan_was_taken_up_is_read() -> None:
+    value = json.loads(replace(REPORT, plan=replace(PLAN, taken_up_after=14)).to_json())
+    assert "made in 2.50 s, taken up after step 14" in render_summary(RunReport.from_json(json.dumps(value)))
+    del value["plan"]["taken_up_after"]
+    old = RunReport.from_json(json.dumps(value))
+    assert old.plan == PLAN
+    assert "taken up" not in render_summary(old)
+
+
 def test_every_field_is_in_the_documentation() -> None:
     text = (ROOT / "docs" / "format.md").read_text()
     section = text[text.index(f"## Reports of runs, version {VERSION}") :]
     documented = [set(re.findall("`([a-z_]+)`", row)) for row in section.splitlines() if row.startswith("| ")]
-    of_run, of_step = documented[1:]
+    of_run, of_step, of_plan = documented[1:]
     assert of_run == {field.name for field in fields(RunReport)}
+    assert of_plan == {field.name for field in fields(PlanReport)}
     assert of_step - {"steps"} == {field.name for field in fields(StepReport)}

@@ -20,6 +20,7 @@ from ebbtide.runtime import planning
 from ebbtide.runtime.load_schedule import ScheduleColumns
 from ebbtide.runtime.plan_job import Answer, Job, PlanningKilledError, _made_for
 from ebbtide.runtime.planning import Planning
+from tests.helpers.ask_here import ask_here
 from tests.helpers.make_recording import recording
 from tests.helpers.make_steps import disk, network
 
@@ -68,7 +69,7 @@ def planned(job: Job) -> Answer:
 
 def after_steps(steps: int, work: Callable[[Job], Answer], **more: Any) -> tuple[Planning, list[str]]:
     said: list[str] = []
-    made = Planning(work, None, lambda trace, plan: None, said.append, **more)  # type: ignore[arg-type]
+    made = Planning(ask_here(work), None, lambda trace, plan: None, said.append, **more)  # type: ignore[arg-type]
     for _ in range(steps):
         made.ended()
         made.learn(100)
@@ -117,7 +118,7 @@ def test_a_recording_that_cannot_be_taken_costs_the_plan_and_not_the_run(
     monkeypatch.setattr(native, "take_recording", no_memory)
     made, said = after_steps(2, planned)
     assert (len(said), "on purpose" in said[0]) == (1, True)
-    assert made.busy_since_ns is None
+    assert made.activity() is None
 
 
 def refused(job: Job) -> Answer:
@@ -152,3 +153,140 @@ def test_a_plan_that_needs_more_than_there_is_names_no_budget_to_ask_for() -> No
     with pytest.raises(EbbtideError, match="without a plan less is enough") as caught:
         _made_for(trace, disk(), least // 2, planner_named("ebbtide"))
     assert "--fast" not in str(caught.value)
+
+
+# ---- beside the steps ---------------------------------------------------------------------------------------------
+
+
+class Beside:
+    """Stands for a planning process: ends when it is told to."""
+
+    def __init__(self, room: bool = True) -> None:
+        self.jobs: list[Job] = []
+        self.waited: list[float | None] = []
+        self.ended = self.stopped = False
+        self.room = room
+        self.found: Answer | Exception | None = None
+
+    def __call__(self, job: Job) -> "Beside":
+        self.jobs.append(job)
+        return self
+
+    def wait(self, most_s: float | None) -> bool:
+        self.waited.append(most_s)
+        return self.ended or most_s is None
+
+    def steps_go_on(self) -> bool:
+        return self.room
+
+    def answer(self) -> Answer:
+        return self.found(self.jobs[-1]) if callable(self.found) else planned(self.jobs[-1])
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def beside(room: bool = True, **more: Any) -> tuple[Planning, Beside, list[str], list[str]]:
+    process, warned, said = Beside(room), list[str](), list[str]()
+    made = Planning(process, None, lambda trace, plan: None, warned.append, say=said.append, **more)  # type: ignore[arg-type]
+    return made, process, warned, said
+
+
+def steps(made: Planning, number: int) -> None:
+    for _ in range(number):
+        made.ended()
+        made.learn(100)
+
+
+def test_training_waits_for_a_plan_as_long_as_the_step_took_and_then_goes_on_unrecorded(native: Native) -> None:
+    made, process, warned, _ = beside()
+    steps(made, 2)
+    recorded_s = recording().time_ns / 1e9
+    assert process.waited == [recorded_s]
+    assert not made.wants_recordings
+    activity = made.activity()
+    assert activity is not None
+    assert activity.beside
+    handed = len(native.handed)
+    steps(made, 5)
+    assert (len(process.jobs), len(native.handed), made.report()) == (1, handed, None)
+    assert process.waited == [recorded_s] + [0] * 5
+    process.ended = True
+    steps(made, 1)
+    report = made.report()
+    assert report is not None
+    assert (report.taken_up_after, report.plans, warned) == (8, 1, [])
+    assert made.wants_recordings
+    assert made.activity() is None
+
+
+def test_what_the_recording_took_is_given_back_when_the_plan_comes_later(native: Native) -> None:
+    made, process, _, _ = beside()
+    steps(made, 2)
+    process.jobs.clear()
+    assert [found() for found in native.handed] == [None]
+
+
+def test_where_there_is_no_room_for_both_training_waits_and_says_so(native: Native) -> None:
+    made, process, warned, said = beside(room=False)
+    steps(made, 2)
+    assert process.waited[-1] is None
+    assert made.report() is not None
+    assert (warned, len(said)) == ([], 1)
+    assert "no room beside each other" in said[0]
+
+
+@pytest.mark.parametrize("more", [{"waits": True}, {"save_timeline": lambda timeline: None}])
+def test_training_waits_where_that_is_asked_for(more: dict[str, Any], native: Native) -> None:
+    made, process, _, said = beside(**more)
+    steps(made, 2)
+    assert (process.waited, said) == ([None], [])
+    assert made.report() is not None
+
+
+def test_a_planner_that_is_killed_beside_steps_is_waited_for_the_next_time(native: Native) -> None:
+    made, process, warned, _ = beside()
+    steps(made, 2)
+    process.ended, process.found = True, killed  # type: ignore[assignment]
+    steps(made, 1)
+    assert len(warned) == 1
+    assert made.wants_recordings
+    process.ended, process.found = False, None
+    steps(made, 1)
+    assert (len(process.jobs), process.waited[-1]) == (2, None)
+    assert made.report() is not None
+
+
+def test_the_end_stops_a_planner_and_says_so(native: Native) -> None:
+    made, process, warned, said = beside()
+    steps(made, 3)
+    made.finish()
+    assert (process.stopped, warned, len(said)) == (True, [], 1)
+    assert "EBBTIDE_WAIT_FOR_PLAN=1" in said[0]
+
+
+@pytest.mark.parametrize("hurries", [False, True])
+def test_the_end_waits_for_what_is_to_be_saved_unless_the_script_was_interrupted(hurries: bool, native: Native) -> None:
+    made, process, warned, _ = beside(saved="plan")
+    steps(made, 3)
+    made.finish(hurries)
+    assert process.stopped == hurries == bool(warned)
+    assert (made.report() is None) == hurries
+    assert (process.waited[-1] is None) != hurries
+
+
+def test_ctrl_c_while_training_waits_stops_the_planner_and_the_step_is_tried_again(
+    native: Native, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: Beside, most_s: float | None) -> bool:
+        raise KeyboardInterrupt
+
+    made, process, _, _ = beside(waits=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(Beside, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            steps(made, 2)
+    assert process.stopped
+    assert made.activity() is None
+    steps(made, 1)
+    assert made.report() is not None

@@ -17,7 +17,7 @@ from dataclasses import replace
 import pytest
 
 from ebbtide.runtime import progress
-from ebbtide.runtime.progress import Observation, Progress
+from ebbtide.runtime.progress import Activity, Observation, Progress
 from ebbtide.settings import ProgressMode
 from tests.ir.test_report_format import STEP
 
@@ -72,8 +72,11 @@ def test_a_plain_log_repeats_no_line_and_grows_slowly(monkeypatch: pytest.Monkey
 
 
 def test_planning_is_said_when_it_begins_and_ends() -> None:
-    stages = [FINISHED, replace(FINISHED, planning_s=2.0), replace(FINISHED, steps=6)]  # two more before it is seen
+    waits, goes_on = Activity(2.0, beside=False), Activity(3.0, beside=True)
+    stages = [FINISHED, replace(FINISHED, planning=waits), replace(FINISHED, steps=6, planning=goes_on), FINISHED]
     assert stages[1].line() == "planning step 4, 2.00 s so far"
+    assert stages[2].line().startswith("step 6, 2.00 s, process 3.00 MiB")
+    assert stages[2].line().endswith("planning in the background, 3.00 s so far")
     at = [0]
     stream = io.StringIO()
     shown = Progress(lambda: stages[at[0]], ProgressMode.PLAIN, stream)
@@ -81,9 +84,11 @@ def test_planning_is_said_when_it_begins_and_ends() -> None:
     at[0] = 1
     wait_for(lambda: "ebbtide: planning step 4\n" in stream.getvalue())
     at[0] = 2
-    wait_for(lambda: "ebbtide: planning of step 4 has ended\n" in stream.getvalue())
+    wait_for(lambda: "ebbtide: planning in the background\n" in stream.getvalue())
+    at[0] = 3
+    wait_for(lambda: "ebbtide: planning has ended\n" in stream.getvalue())
     shown.close()
-    assert stream.getvalue().count("plann") == 2
+    assert len([line for line in stream.getvalue().splitlines() if line.startswith("ebbtide: planning")]) == 3
 
 
 def test_the_last_step_is_shown_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from ebbtide.policies import planner_named
 from ebbtide.runtime import load_schedule
 from ebbtide.runtime.plan_job import carry_out
 from ebbtide.settings import Settings
+from tests.helpers.ask_here import ask_here
 from tests.helpers.zoo import adamw_fused, gpt2, labelled, language_loss
 from tests.training.same_bits import CASES, Snapshot, Verdict, begin, compare, train, train_plainly, verdict
 
@@ -46,7 +47,7 @@ def _distorted(how: str, rows: list[Row], n_ticks: int, n_storages: int) -> list
 
 def _plan_here(planner: Any) -> None:
     """Sessions of this process plan in it, so that what is replaced here is seen."""
-    session_module.work_in_child = lambda _policy, _plan: lambda job: carry_out(job, planner)
+    session_module.asks_child = lambda _policy, _plan: ask_here(lambda job: carry_out(job, planner))
 
 
 def compare_under_wrong_plan(name: str, how: str) -> Verdict:

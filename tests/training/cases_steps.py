@@ -25,6 +25,7 @@ from ebbtide.ir.trace import Trace
 from ebbtide.policies import planner_named
 from ebbtide.runtime import engine
 from ebbtide.runtime.plan_job import carry_out
+from tests.helpers.ask_here import ask_here
 from tests.training.same_bits import CASES, begin, step, train_plainly, verdict
 
 ITERATIONS = 7
@@ -394,7 +395,7 @@ def a_followed_step_that_does_more(extra_in: Sequence[int]) -> tuple[Any, int, l
         return planner(*args)
 
     session_module.machine_for = machine_for
-    session_module.work_in_child = lambda _policy, _plan: lambda job: carry_out(job, counting)  # it is seen here
+    session_module.asks_child = lambda _policy, _plan: ask_here(lambda job: carry_out(job, counting))  # seen here
     rates._ENOUGH_NS = 1  # the case is small
     case = CASES["gpt2-adamw-fused"]
     plain = train_plainly(case, 6)

@@ -201,7 +201,9 @@ def ask(command: Sequence[str], room: Room, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(plan_child, "_torch", room)
     monkeypatch.setattr(plan_child, "_START", command[-1])
     job = plan_child.Job(recording(3), {}, None, 0)  # type: ignore[arg-type]
-    plan_child.answer_of_child(job, "ebbtide", None)
+    asked = plan_child.PlanningProcess(job, "ebbtide", None)
+    assert asked.wait(None)
+    asked.answer()
 
 
 @pytest.mark.parametrize(
@@ -268,6 +270,28 @@ def test_a_planning_process_that_a_signal_ended_is_told_apart(monkeypatch: pytes
     with pytest.raises(EbbtideError) as caught:
         ask(["raise SystemExit(1)"], Room(held=0), monkeypatch)
     assert not isinstance(caught.value, plan_child.PlanningKilledError)
+
+
+def test_steps_go_on_beside_it_where_the_rest_holds_their_largest_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(held=0)
+    monkeypatch.setattr(plan_child, "_torch", room)
+    monkeypatch.setattr(plan_child, "_START", "import time; time.sleep(1000)")
+    asked = plan_child.PlanningProcess(plan_child.Job(recording(3), {}, None, 0), "ebbtide", None)  # type: ignore[arg-type]
+    assert asked._child is not None
+    pid = asked._child.pid
+    try:
+        room.level |= {"largest_operator_bytes": 11}
+        assert not asked.steps_go_on()
+        assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, 0)
+        room.level |= {"largest_operator_bytes": 10}
+        assert asked.steps_go_on()
+        assert os.getpriority(os.PRIO_PROCESS, pid) > os.getpriority(os.PRIO_PROCESS, 0)
+    finally:
+        asked.stop()
+    assert not Path(f"/proc/{pid}").exists()
+    assert room.asides[-1] == (0,)
+    with pytest.raises(plan_child.PlanningKilledError):
+        asked.answer()
 
 
 @pytest.mark.parametrize(("attribute", "value"), [("executable", ""), ("executable", None), ("frozen", True)])

@@ -28,6 +28,12 @@ from ebbtide.commands.program import ProgramCommand, refuse_misplaced_budget, wa
 @click.option("--save-trace", metavar="FILE", help="Write the recorded step.")
 @click.option("--save-plan", metavar="FILE", help="Write its plan.")
 @click.option("--save-timeline", metavar="FILE", help="Write what the last planned step came to.")
+@click.option(
+    "--wait-for-plan",
+    is_flag=True,
+    default=None,
+    help="Stand still while a step is planned. Default: steps go on, and follow the plan when it is there.",
+)
 @click.option("--report", metavar="FILE", help="Write the run's figures as JSON.")
 @click.option("--quiet", is_flag=True, help="Show no progress and no summary.")
 @click.argument("program", metavar="(SCRIPT | -m MODULE) [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -40,6 +46,7 @@ def run(
     save_trace: str | None,
     save_plan: str | None,
     save_timeline: str | None,
+    wait_for_plan: bool | None,
     report: str | None,
     quiet: bool,
     program: tuple[str, ...],
@@ -70,6 +77,7 @@ def run(
         save_trace=save_trace,
         save_plan=save_plan,
         save_timeline=save_timeline,
+        wait_for_plan=wait_for_plan,
         report=report,
     )
     if status == INTERRUPTED:

@@ -130,7 +130,8 @@ class PlanReport:
 
     ``step_s`` is the recorded step without its stalls (measured), ``predicted_s`` the planner's forecast under its
     budget, ``lower_bound_s`` what no plan can beat by the planner's own model, ``plan_s`` how long planning took
-    (measured).
+    (measured). ``taken_up_after`` is how many steps had ended when steps began to follow it; null in reports of an
+    Ebbtide that did not say.
     """
 
     planner: str
@@ -141,9 +142,11 @@ class PlanReport:
     lower_bound_s: float
     plan_s: float
     plans: int
+    taken_up_after: int | None = None
 
     def __post_init__(self) -> None:
         _check_counts(self, "budget_bytes", "step_s", "predicted_s", "lower_bound_s", "plan_s", "plans")
+        _check_counts(self, "taken_up_after")
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,7 @@ class Engine:
         self._left_alone: list[tuple[int, str]] = []
         self._steps = StepLog()
         self._final: RunReport | None = None
+        self.hurries = False  # at its end it waits for no plan
 
     def start(self) -> None:
         """Raises BudgetError when what the process already holds leaves no room at all."""
@@ -149,12 +150,14 @@ class Engine:
             return
         self._hooks.remove()
         self.end_step(completed=False)
-        if self._planning is not None:
-            self._planning.finish()
-        self._final = self.report()
-        _torch.unload_schedules()
-        self._kept.release()
-        _torch.stop()
+        try:
+            if self._planning is not None:
+                self._planning.finish(self.hurries)
+        finally:  # Ctrl-C, while it waits for a plan
+            self._final = self.report()
+            _torch.unload_schedules()
+            self._kept.release()
+            _torch.stop()
         told = self._limits.refused or self._budget.nothing_managed
         as_asked = self._final.bounded_as_asked and self._final.planned_as_asked
         if not told and (not as_asked or self._peak_of_others()):
@@ -211,9 +214,8 @@ class Engine:
             what, held, budget = "process", process.resident_bytes(), self._limits.process_bytes
         running = self._step_before
         running_s = seconds(time.perf_counter_ns() - running.wall_ns) if running is not None else 0.0
-        since = self._planning.busy_since_ns if self._planning is not None else None
-        planning_s = None if since is None else seconds(time.perf_counter_ns() - since)
-        return Observation(steps, self._steps.latest(), running_s, what, held, budget, planning_s)
+        planning = self._planning.activity() if self._planning is not None else None
+        return Observation(steps, self._steps.latest(), running_s, what, held, budget, planning)
 
     def limit_changed(self, there_bytes: int) -> None:
         """The process can have so much in all from now on; called by the thread that follows that."""

@@ -1,8 +1,9 @@
 """Planning in a process of its own, which ends: whatever memory the search took is given back with it.
 
 The child is a fresh Python without torch, started as ``ebbtide.plan_process``; it gets the recorded step over a pipe
-and answers over another. While it runs the training process stands still between two steps, where activations are
-dead. What the child needs is kept free of the arena meanwhile, so that both together stay within the process's bound.
+and answers over another. A thread of the training process starts it, hands the step over, and waits for the answer, so
+that steps can go on. What the child needs is kept free of the arena meanwhile, so that both together stay within the
+process's bound. Where a step has no room beside it after all, the arena kills it (``Arena::end_aside``).
 
 Left out: what the kernel charges a container for starting a process (a few hundred KiB of page tables).
 """
@@ -11,18 +12,22 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 import ebbtide._torch as _torch
 from ebbtide.errors import EbbtideError
-from ebbtide.runtime.plan_job import MARK, Answer, Job, PlanningKilledError, planning_bytes
-from ebbtide.units import MIB
+from ebbtide.runtime.bounds import need_of
+from ebbtide.runtime.plan_job import MARK, Answer, Job, PlanningKilledError, planning_bytes, with_seconds
+from ebbtide.units import MIB, seconds
 
 _POLL_S = 0.005
 _PATIENCE_S = 2.0  # for evictions that make room; they take a fraction of it where room can be made
+_NICE = 10  # beside steps, whose threads come first where processors are short
 
 _START = "import sys; sys.path[:] = {paths!r}; from ebbtide.plan_process import main; main()"
 
@@ -31,16 +36,100 @@ class NoRoomToPlan(EbbtideError):
     """The arena cannot give up what the planning process needs; says how much that is."""
 
 
-def answer_of_child(job: Job, policy: str, plan: Path | None) -> Answer:
-    """Raises what the planner raised, NoRoomToPlan, or OSError where no process can be started."""
-    needed = planning_bytes(job.recording)
-    question = pickle.dumps((job, policy, plan), protocol=5)
-    try:
-        _torch.set_aside(needed)
-        _wait_for_room(needed)
-        return _asked(question, needed)
-    finally:
-        _torch.set_aside(0)
+class PlanningProcess:
+    """A job on its way, as ``plan_job.Asked`` says. Made between two steps: room is easiest to have there.
+
+    Raises NoRoomToPlan; where no process can be started, ``answer`` raises why.
+    """
+
+    def __init__(self, job: Job, policy: str, plan: Path | None) -> None:
+        needed = planning_bytes(job.recording)
+        question = pickle.dumps((job, policy, plan), protocol=5)
+        self._child: subprocess.Popen[bytes] | None = None
+        self._started, self._ended = threading.Event(), threading.Event()
+        self._stopped = False
+        self._outcome: Answer | Exception | None = None
+        self._thread = threading.Thread(
+            target=self._carry_out, args=(question, needed), name="ebbtide-planning", daemon=True
+        )
+        try:
+            _torch.set_aside(needed)
+            _wait_for_room(needed)
+            self._thread.start()
+        except BaseException:
+            _torch.set_aside(0)
+            raise
+        try:
+            # Were the script to fork in the middle of starting a process, its child would keep that one's pipes open.
+            self._started.wait()
+        except BaseException:
+            self.stop()
+            raise
+
+    def wait(self, most_s: float | None) -> bool:
+        return self._ended.wait(most_s)
+
+    def steps_go_on(self) -> bool:
+        counters = _torch.counters()
+        if counters["arena_limit_bytes"] < need_of(counters).nbytes:
+            return False
+        if self._child is not None:
+            with suppress(OSError):  # it has ended, or nothing may be changed here
+                os.setpriority(os.PRIO_PGRP, self._child.pid, _NICE)
+        return True
+
+    def answer(self) -> Answer:
+        assert self._outcome is not None
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        return self._outcome
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._child is not None:
+            self._child.kill()
+        self._thread.join()
+
+    def _carry_out(self, question: bytes, needed: int) -> None:
+        began = time.perf_counter_ns()
+        try:
+            answer = self._asked(question, needed)
+            self._outcome = with_seconds(answer, seconds(time.perf_counter_ns() - began))
+        except Exception as error:
+            self._outcome = error
+        finally:
+            _torch.set_aside(0)
+            self._started.set()
+            self._ended.set()
+
+    def _asked(self, question: bytes, needed: int) -> Answer:
+        if not sys.executable or getattr(sys, "frozen", False):
+            raise EbbtideError(
+                "there is no Python to plan with: sys.executable names none. Run the script with python, or choose a "
+                "policy that plans nothing (--policy demand)"
+            )
+        command = [sys.executable, "-P", "-c", _START.format(paths=_import_path())]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, process_group=0) as child:
+            try:
+                _torch.set_aside(needed, child.pid)
+                self._child = child
+                self._started.set()
+                if self._stopped:
+                    child.kill()
+                said, trouble = child.communicate(question)
+            except BaseException:
+                child.kill()
+                raise
+        answer = _read(said.partition(MARK)[2])
+        if child.returncode or answer is None:
+            last = trouble.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+            kind = PlanningKilledError if child.returncode < 0 else EbbtideError
+            raise kind(f"the planning process ended with exit status {child.returncode}: {last[0]}")
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
 
 def _wait_for_room(needed: int) -> None:
@@ -49,32 +138,6 @@ def _wait_for_room(needed: int) -> None:
         if time.monotonic() > deadline:
             raise NoRoomToPlan(f"planning takes about {needed // MIB} MiB, which the budget does not leave")
         time.sleep(_POLL_S)
-
-
-def _asked(question: bytes, needed: int) -> Answer:
-    if not sys.executable or getattr(sys, "frozen", False):
-        raise EbbtideError(
-            "there is no Python to plan with: sys.executable names none. Run the script with python, or choose a "
-            "policy that plans nothing (--policy demand)"
-        )
-    command = [sys.executable, "-P", "-c", _START.format(paths=_import_path())]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, process_group=0) as child:
-        try:
-            _torch.set_aside(needed, child.pid)
-            said, trouble = child.communicate(question)
-        except BaseException:
-            child.kill()
-            raise
-    answer = _read(said.partition(MARK)[2])
-    if child.returncode or answer is None:
-        last = trouble.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-        kind = PlanningKilledError if child.returncode < 0 else EbbtideError
-        raise kind(f"the planning process ended with exit status {child.returncode}: {last[0]}")
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
 
 
 def _read(said: bytes) -> Answer | EbbtideError | None:

@@ -6,7 +6,7 @@ recording's columns before it and the schedule's after it.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from ebbtide.capture.rates import rates
 from ebbtide.capture.recording import Captured, capture
@@ -70,8 +70,24 @@ class Answer:
     timeline: bytes = b""
 
 
-Work: TypeAlias = Callable[[Job], Answer]
-"""Carries out a job, here or in another process. Raises what the planner raises."""
+class Asked(Protocol):
+    """A job that is being carried out."""
+
+    def wait(self, most_s: float | None) -> bool:
+        """Until it has ended, or for so long (None: however long it takes). Whether it has ended."""
+
+    def steps_go_on(self) -> bool:
+        """Steps are to be made meanwhile. False where there is no room for both: then it MUST be waited for."""
+
+    def answer(self) -> Answer:
+        """Of a job that has ended. Raises what the planner raised."""
+
+    def stop(self) -> None:
+        """Ends it without an answer, if it has not ended."""
+
+
+Ask: TypeAlias = Callable[[Job], Asked]
+"""Has a job carried out. Raises EbbtideError where that cannot even begin."""
 
 
 class PlanningKilledError(EbbtideError):

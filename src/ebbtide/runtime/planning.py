@@ -4,6 +4,9 @@ Every step is recorded as long as another may be planned. A step that follows no
 first ones, or another sequence length, another branch) shows what it is like; seen a second time, it is planned.
 The first step after the warm-up is taken to be steady, and planned at once. Where the machine came from a probe, the
 second step that follows a schedule shows what its moves really cost; if that is news, the step is planned once more.
+
+Plans are made one at a time, while steps go on as they did, unrecorded (``pending_plan``). A plan is taken up at the
+end of the step in which it came.
 """
 
 import time
@@ -20,7 +23,9 @@ from ebbtide.host.process import give_back_freed_memory
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.recording import Recording
 from ebbtide.ir.run_report import PlanReport
-from ebbtide.runtime.plan_job import Answer, Job, PlanningKilledError, Work, planning_bytes, with_seconds
+from ebbtide.runtime.pending_plan import PendingPlan, answer_to
+from ebbtide.runtime.plan_job import Answer, Ask, Job, PlanningKilledError, planning_bytes
+from ebbtide.runtime.progress import Activity
 from ebbtide.units import seconds
 
 _WARM_UP_STEPS = 1  # optimizer state is born in the first step
@@ -44,26 +49,32 @@ class Planning:
 
     ``save`` is given the files of the first plan: the trace's and its own. ``measures``: the machine is a probe's, so
     what the steps themselves show goes before it. ``save_timeline`` is given the last step that followed a schedule,
-    once, at the end. ``saved`` names what ``save`` writes ("plan"), for a warning where there was no plan.
+    once, at the end. ``saved`` names what ``save`` writes ("plan"), for a warning where there was no plan. ``waits``:
+    training stands still while a plan is made. ``say`` tells what is no trouble.
     """
 
     def __init__(
         self,
-        work: Work,
+        ask: Ask,
         machine: Machine,
         save: Callable[[bytes, bytes], None],
         warn: Callable[[str], None],
         measures: bool = False,
         save_timeline: Callable[[bytes], None] | None = None,
         saved: str = "",
+        waits: bool = False,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._work = work
+        self._ask = ask
         self._machine = machine
         self._save = save
         self._warn = warn
         self._measures = measures
         self._save_timeline = save_timeline
         self._saved = saved
+        self._waits = waits or save_timeline is not None  # the timeline is of a step that followed a plan
+        self._say = say
+        self._pending: PendingPlan | None = None
         self._kills = 0
         self._last: tuple[Recording, str] | None = None  # and the planner's name
         self._times_followed: Counter[int] = Counter()
@@ -76,21 +87,28 @@ class Planning:
         self.ever_followed = False
         self.refusal = ""  # why a plan was not made, or not used, last
         self._modules = ModuleNames()
-        self.busy_since_ns: int | None = None
-        """For the progress thread: while a step is being planned, when that began."""
+        self._waits_since_ns: int | None = None  # while training stands still for a plan
 
     def begins(self) -> None:
         """Before a step. Module names are looked up only where the step before followed no schedule."""
-        if self._steps >= _WARM_UP_STEPS and self._followed is None and not self._gave_up:
+        if self._steps >= _WARM_UP_STEPS and self._followed is None and self.wants_recordings:
             self._modules.install()
 
     def close(self) -> None:
         """Before the end, and after a step that raised."""
         self._modules.remove()
 
-    def finish(self) -> None:
-        """At the end: saves the timeline, where one is asked for. What cannot be saved is a warning."""
+    def finish(self, hurries: bool = False) -> None:
+        """At the end: saves what is asked for. What cannot be saved is a warning. Waits for a plan that is to be saved,
+        unless it ``hurries``, since the script was interrupted, say."""
         self.close()
+        try:
+            if self._pending is not None and self._saved and not self._plans and not hurries:
+                self._say(f"the run has ended; it waits for the {self._saved} that is to be saved")
+                self._waits = True
+                self.learn(0)
+        finally:
+            self._end_pending()
         if self._saved and not self._plans:
             few = f"{self._steps} steps were made, and {_WARM_UP_STEPS + 1} are needed"
             why = few if self._steps <= _WARM_UP_STEPS else "no step under a budget could be recorded"
@@ -102,9 +120,17 @@ class Planning:
             return
         recording, planner = self._last
         try:
-            self._save_timeline(self._work(self._job(recording, 0, shown=planner)).timeline)
+            self._save_timeline(answer_to(self._ask(self._job(recording, 0, shown=planner))).timeline)
         except (OSError, ValueError, EbbtideError) as error:
             self._warn(f"the timeline could not be saved: {error}")
+
+    def _end_pending(self) -> None:
+        if self._pending is None:
+            return
+        pending, self._pending = self._pending, None
+        self.refusal = pending.stop()
+        if not self._plans and not self._saved:
+            self._say(self.refusal)
 
     def report(self) -> PlanReport | None:
         """Of the plan that was made last."""
@@ -124,33 +150,36 @@ class Planning:
     def wants_recordings(self) -> bool:
         """Whether another step may still be planned, or is to be shown."""
         more = not self._gave_up and len(self._plans) < _MOST_PLANS and len(self._seen) < _MOST_SHAPES
-        return more or self._save_timeline is not None
+        return self._pending is None and (more or self._save_timeline is not None)
+
+    def activity(self) -> Activity | None:
+        """For the progress thread."""
+        pending, since_ns = self._pending, self._waits_since_ns
+        if since_ns is not None:
+            return Activity(seconds(time.perf_counter_ns() - since_ns), beside=False)
+        return None if pending is None else Activity(seconds(time.perf_counter_ns() - pending.since_ns), beside=True)
 
     def takes_bytes(self) -> int:
-        """About what planning the step that just ended would take, of memory outside the arena."""
+        """About what planning the step that just ended takes or would take, of memory outside the arena."""
+        if self._pending is not None:
+            return self._pending.needed_bytes
         recording = _torch.take_recording()
         return planning_bytes(recording) if recording.n_ticks else 0
 
     def learn(self, budget_bytes: int) -> None:
-        """Plans the step that just ended, if it is worth it; ``budget_bytes`` is the arena's, 0 for none.
+        """Takes up the plan that was being made, if it is there. Else has the step that just ended planned, if it is
+        worth it; ``budget_bytes`` is the arena's, 0 for none.
 
         Whatever goes wrong here is a warning: the run goes on, as it would without a plan.
         """
-        if not self.wants_recordings or self._steps <= _WARM_UP_STEPS or not budget_bytes:
-            return
-        if self._followed is not None and not self._measures and self._save_timeline is None:
-            return
-        planned = False
-        self.busy_since_ns = time.perf_counter_ns()
+        took = False
+        anew = self._pending.replaces is not None if self._pending is not None else self._followed is not None
         try:
-            recording = _torch.take_recording()
-            if not recording.n_ticks:
-                return  # the step was too long to be recorded
-            if self._followed is None:
-                planned = self._learn(recording, budget_bytes)
-            elif self._followed in self._plans:
-                planned = self._learn_from(recording, self._plans[self._followed], budget_bytes)
-            del recording
+            if self._pending is not None:
+                took = self._take_up(waits=self._waits)
+            elif self._is_worth_it(budget_bytes):
+                self._waits_since_ns = time.perf_counter_ns()
+                took = self._begin(budget_bytes)
         except Exception as error:
             again = self._tries_again(error)
             self._gave_up = not self._plans and not again
@@ -159,48 +188,82 @@ class Planning:
             kept = "a step could not be planned anew from what its moves showed, so its plan stays"
             if again:
                 found = "a step was not planned; the next one like it will be"
-            self._warn(f"{found if self._followed is None else kept}: {error}")
+            self._warn(f"{kept if anew else found}: {error}")
         finally:
-            self.busy_since_ns = None
-        if planned:
+            self._waits_since_ns = None
+        if took:
             give_back_freed_memory()
             _torch.remeasure_unmanaged()  # planning took memory, and is over
+
+    def _is_worth_it(self, budget_bytes: int) -> bool:
+        if not self.wants_recordings or self._steps <= _WARM_UP_STEPS or not budget_bytes:
+            return False
+        return self._followed is None or self._measures or self._save_timeline is not None
+
+    def _begin(self, budget_bytes: int) -> bool:
+        """Whether there is a new plan already."""
+        recording = _torch.take_recording()
+        if not recording.n_ticks:
+            return False  # the step was too long to be recorded
+        if self._followed is None:
+            self._learn(recording, budget_bytes)
+        elif self._followed in self._plans:
+            self._learn_from(recording, self._plans[self._followed], budget_bytes)
+        if self._pending is None:
+            return False
+        del recording  # the memory that it takes is given back, once all that had it have let go of it
+        return self._take_up(waits=True)
+
+    def _take_up(self, waits: bool) -> bool:
+        """Whether there is a new plan, which steps like the one recorded then follow."""
+        pending = self._pending
+        assert pending is not None
+        try:
+            if not (pending.wait(self._waits, self._say) if waits else pending.is_there()):
+                return False
+        except BaseException:  # Ctrl-C
+            self._pending = None
+            self._tried.discard(pending.like)
+            pending.asked.stop()
+            raise
+        self._pending = None
+        try:
+            answer = pending.asked.answer()
+        except PlanningKilledError as error:
+            self._kills += 1
+            self._waits = True  # between steps there is more room
+            if self._tries_again(error):
+                self._tried.discard(pending.like)
+            raise
+        return self._follow(answer, pending)
 
     def _tries_again(self, error: BaseException) -> bool:
         return isinstance(error, PlanningKilledError) and self._kills < _MOST_KILLS
 
-    def _learn(self, recording: Recording, budget_bytes: int) -> bool:
-        """Whether there is a new plan."""
+    def _learn(self, recording: Recording, budget_bytes: int) -> None:
         like = likeness(recording)
         recurs = like in self._seen or not self._plans
         self._seen.add(like)
         if not recurs or like in self._tried:
-            return False
+            return
         self._tried.add(like)
-        try:
-            return self._follow(self._job(recording, budget_bytes), like, keep=not self._plans)
-        except PlanningKilledError as error:
-            self._kills += 1
-            if self._tries_again(error):
-                self._tried.discard(like)
-            raise
+        asked = self._ask(self._job(recording, budget_bytes))
+        self._pending = PendingPlan.of(recording, asked, like, self._steps, keep=not self._plans)
 
-    def _learn_from(self, recording: Recording, planned: Planned, budget_bytes: int) -> bool:
-        """A step that followed a schedule shows what its moves cost. Whether there is a new plan."""
+    def _learn_from(self, recording: Recording, planned: Planned, budget_bytes: int) -> None:
+        """A step that followed a schedule shows what its moves cost."""
         assert self._followed is not None
         if self._save_timeline is not None:
             self._last = (recording, planned.report.planner)
         if not self._measures or likeness(recording) != planned.like:  # it did more than was planned; the next may not
-            return False
+            return
         self._times_followed[self._followed] += 1
         if self._times_followed[self._followed] != _SETTLED:
-            return False
+            return
         self._measures = False
         is_first = next(iter(self._plans)) == self._followed
-        if not self._follow(self._job(recording, budget_bytes, followed=planned.trace), planned.like, keep=is_first):
-            return False
-        del self._plans[self._followed]
-        return True
+        asked = self._ask(self._job(recording, budget_bytes, followed=planned.trace))
+        self._pending = PendingPlan.of(recording, asked, planned.like, self._steps, is_first, replaces=self._followed)
 
     def _job(
         self,
@@ -211,17 +274,18 @@ class Planning:
     ) -> Job:
         return Job(recording, flop_table(recording, count_flops), self._machine, budget_bytes, followed, shown)
 
-    def _follow(self, job: Job, like: str, keep: bool) -> bool:
+    def _follow(self, answer: Answer, pending: PendingPlan) -> bool:
         """Whether there is a new plan, which steps like the one recorded then follow."""
-        began = time.perf_counter_ns()
-        answer = with_seconds(self._work(job), seconds(time.perf_counter_ns() - began))
         self._machine = answer.machine
         if answer.schedule is None or answer.report is None:
             return False
         number = _torch.load_schedule(**vars(answer.schedule))
-        self._plans[number] = Planned(answer.report, like, answer.trace if self._measures else b"")
-        if keep:
+        report = replace(answer.report, taken_up_after=self._steps)
+        self._plans[number] = Planned(report, pending.like, answer.trace if self._measures else b"")
+        if pending.keep:
             self._keep(answer)
+        if pending.replaces is not None:
+            del self._plans[pending.replaces]
         return True
 
     def _keep(self, answer: Answer) -> None:

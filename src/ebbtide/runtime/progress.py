@@ -25,6 +25,14 @@ _ESC = "\x1b"
 
 
 @dataclass(frozen=True, slots=True)
+class Activity:
+    """A plan is being made, for ``seconds`` so far: beside the steps, or while training stands still."""
+
+    seconds: float
+    beside: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """``steps`` are finished, ``last`` is the latest of them. ``what`` is bounded, the process or the tensors in
     memory: it holds ``held_bytes``; ``budget_bytes`` 0 means no bound yet."""
@@ -35,11 +43,11 @@ class Observation:
     what: str
     held_bytes: int
     budget_bytes: int
-    planning_s: float | None = None  # for so long the last step has been planned
+    planning: Activity | None = None
 
     def line(self) -> str:
-        if self.planning_s is not None:
-            return f"planning step {self.steps}, {format_time(self.planning_s)} so far"
+        if self.planning is not None and not self.planning.beside:
+            return f"planning step {self.steps}, {format_time(self.planning.seconds)} so far"
         budget = f" of {format_bytes(self.budget_bytes)}" if self.budget_bytes else ", no budget yet"
         parts = [f"step {self.steps}", f"{self.what} {format_bytes(self.held_bytes)}{budget}"]
         if self.last is None:
@@ -49,7 +57,15 @@ class Observation:
             parts.append(f"out {format_bytes(self.last.evicted_bytes.total)}")
             parts.append(f"in {format_bytes(self.last.fetched_bytes.total)}")
             parts.append(f"stall {format_time(self.last.stall_s.total)}")
+        if self.planning is not None:
+            parts.append(f"planning in the background, {format_time(self.planning.seconds)} so far")
         return ", ".join(parts)
+
+    def doing(self) -> str:
+        """What is done besides training, or in its place; "" for nothing."""
+        if self.planning is None:
+            return ""
+        return "planning in the background" if self.planning.beside else f"planning step {self.steps}"
 
 
 class Progress:
@@ -82,18 +98,15 @@ class Progress:
 
     def _print_plain(self) -> None:
         printed, said = 0, ""
-        planned: int | None = None  # the step that is being planned
+        doing = ""
         interval_s = _PLAIN_INTERVAL_S
         due = time.monotonic() + interval_s
         while not self._stopping.wait(_LIVE_INTERVAL_S):
             seen = self._observe()
-            if planned is None and seen.planning_s is not None:
-                planned = seen.steps
-                self.say(f"planning step {planned}")
-            elif planned is not None and seen.planning_s is None:
-                self.say(f"planning of step {planned} has ended")
-                planned = None
-            if planned is not None or time.monotonic() < due:
+            if seen.doing() != doing:
+                self.say(seen.doing() or "planning has ended")
+                doing = seen.doing()
+            if (seen.planning is not None and not seen.planning.beside) or time.monotonic() < due:
                 continue
             if seen.line() != said:
                 said, printed = seen.line(), seen.steps

@@ -53,10 +53,12 @@ def plain_environment(environment: Mapping[str, str] = os.environ) -> dict[str, 
 def bounded_environment(
     options: Mapping[str, str], report: Path, environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """The user's own variables, over them the command's options (EBBTIDE_... without the prefix); with checksums."""
+    """The user's own variables, over them the command's options (EBBTIDE_... without the prefix); with checksums, and
+    with as many steps that follow a plan as there can be."""
     kept = {name: value for name, value in environment.items() if name != f"{PREFIX}DISABLE"}
     ours = dict(options) | {"REPORT": str(report), "PROGRESS": "off"}
-    return {f"{PREFIX}CHECKSUM": "1"} | kept | {PREFIX + name: value for name, value in ours.items()}
+    by_default = {f"{PREFIX}CHECKSUM": "1", f"{PREFIX}WAIT_FOR_PLAN": "1"}
+    return by_default | kept | {PREFIX + name: value for name, value in ours.items()}
 
 
 def run_once(name: str, folder: Folder, root: Path, environment: Mapping[str, str], state_after: int | None) -> Run:
