@@ -136,7 +136,7 @@ void TierState::release(unsigned rank, std::int64_t nbytes) {
 void TierState::drop(Piece piece, unsigned rank) {
   if ((evicting_[piece] & bit(rank)) != 0 || (reserved_[piece] & bit(rank)) == 0) return;
   if (!reads(piece, rank) && (valid_[piece] & ~evicting_[piece] & ~bit(rank)) == 0) {
-    if (machine_.exclusive && rank == 0) evict(piece);
+    if (machine_.exclusive && rank == 0 && (valid_[piece] & ~Ranks{1}) == 0) evict(piece);  // else another goes, too
     return;
   }
   mark_evicting(piece, rank);

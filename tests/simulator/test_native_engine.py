@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from ebbtide import simulator
 from ebbtide.commands.inputs import read_inputs
 from ebbtide.errors import InfeasibleBudgetError, PlanError
-from ebbtide.ir.machine import Machine
+from ebbtide.ir.base import Origin
+from ebbtide.ir.machine import InPlace, Link, Machine, Tier
 from ebbtide.ir.occupancy import PageSize, arena_pages, exact, live_bytes, needed_bytes, pages_of, peak
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.schedule import Begin, Clock, Command, Schedule, Verb, lower
@@ -138,6 +139,23 @@ def test_planners_plans_do_too(trace: Trace, name: str, share: float) -> None:
         assume(False)
     machine = machine.with_budget(budget)
     assert_same(lower(plan, trace, machine), trace, machine, arena_pages)
+
+
+def test_a_drop_of_what_leaves_its_other_tier_too_ends() -> None:
+    """On an exclusive machine a storage comes from a tier while a second copy from there is under way: until that one
+    is done, it is on both tiers."""
+    tiers = [Tier("dram", InPlace.ALL), Tier("cxl", InPlace.NOTHING), Tier("file", InPlace.NOTHING)]
+    links = (Link("cxl", "dram", 10**9), Link("cxl", "file", 10**8), Link("dram", "cxl", 10**9))
+    machine = Machine("made up", Origin.ASSUMED, tuple(tiers), links, exclusive=True)
+    trace = step([20 * PAGE, 1], [parameter(PAGE, 2)], [(0, 1, R)])
+    commands = (
+        Command(Verb.FETCH, 0, 0, PAGE, "cxl", "dram", Clock(0), Clock(1)),
+        Command(Verb.EVICT, 0, 0, PAGE, "cxl", "file", Clock(0), Clock(1)),
+        Command(Verb.DROP, 0, 0, PAGE, "dram", None, Clock(1), Clock(1)),
+    )
+    for time_ns in (2 * PAGE, 20 * PAGE):
+        short = replace(trace, ticks=(replace(trace.ticks[0], time_ns=time_ns), trace.ticks[1]))
+        assert_same(Schedule(trace.signature(), 2, commands, (Begin(0, 0, PAGE, "cxl"),)), short, machine)
 
 
 def test_a_command_along_no_link_is_an_error_of_the_same_kind() -> None:

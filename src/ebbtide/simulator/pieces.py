@@ -4,6 +4,7 @@ A *piece* is a range of a storage's bytes that a schedule moves as one: all of i
 scratch that lives in one tick alone is one piece, since a fused optimizer may make thousands.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -68,7 +69,9 @@ def pieces_of(
         whole = _pieces(trace, page_bytes, cuts, brief - named)
     commands: list[list[tuple[Command, int]]] = [[] for _ in range(n_ticks)]
     for command in schedule.commands:
-        commands[command.at.tick].extend((command, piece) for piece in _covered(command, whole.of, cuts))
+        row = commands[command.at.tick]
+        for piece in _covered(command, whole.of, cuts):
+            row.append((command, piece))
     begins: dict[int, list[int]] = {}
     for begin in schedule.begins:
         for piece in _covered(begin, whole.of, cuts):
@@ -120,19 +123,17 @@ def _brief(trace: Trace) -> set[int]:
 def _cuts(schedule: Schedule, trace: Trace) -> dict[int, list[int]]:
     """Where storages are split: the bounds of their pieces, for those alone that have more than one."""
     found: dict[int, set[int]] = {}
-    for number, low, high in [
-        *((row.storage, row.low, row.high) for row in schedule.commands),
-        *((row.storage, row.low, row.high) for row in schedule.begins),
-    ]:
-        whole = trace.storages[number].nbytes
-        if (low, high) != (0, whole):
-            found.setdefault(number, {0, whole}).update((low, high))
+    for rows in (schedule.commands, schedule.begins):
+        for row in rows:
+            whole = trace.storages[row.storage].nbytes
+            if row.low or row.high != whole:
+                found.setdefault(row.storage, {0, whole}).update((row.low, row.high))
     return {number: sorted(bounds) for number, bounds in found.items()}
 
 
-def _covered(row: Command | Begin, of: list[range], cuts: dict[int, list[int]]) -> list[int]:
+def _covered(row: Command | Begin, of: list[range], cuts: dict[int, list[int]]) -> Sequence[int]:
     if row.storage not in cuts:
-        return list(of[row.storage])
+        return of[row.storage]
     places = zip(of[row.storage], cuts[row.storage][:-1], strict=True)
     return [piece for piece, low in places if row.low <= low < row.high]
 

@@ -162,7 +162,7 @@ class TierState:
             return
         reading = any(copy.source == rank for copy in self.copies.get(piece, ()))
         if not reading and not self.valid[piece] & ~self.evicting[piece] & ~bit:
-            if self.exclusive and rank == 0:
+            if self.exclusive and rank == 0 and not self.valid[piece] & ~1:  # else another replica is about to go, too
                 self.evict(piece)
             return
         self._mark_evicting(piece, rank)
