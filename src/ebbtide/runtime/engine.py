@@ -21,6 +21,7 @@ from ebbtide.runtime.adopt import adopt_all
 from ebbtide.runtime.bounds import Bounds, Need, arena_too_small, need_of
 from ebbtide.runtime.children import Children
 from ebbtide.runtime.faults import stay_on_top
+from ebbtide.runtime.in_backward import InBackward
 from ebbtide.runtime.kept import Kept
 from ebbtide.runtime.limits import Limits
 from ebbtide.runtime.memory_stats import memory_stats
@@ -28,7 +29,7 @@ from ebbtide.runtime.planning import Planning
 from ebbtide.runtime.progress import Observation
 from ebbtide.runtime.step_counters import Reading, read_now, step_between
 from ebbtide.runtime.step_log import StepLog
-from ebbtide.settings import Settings
+from ebbtide.settings import Settings, UpdateOrder
 from ebbtide.units import format_bytes, seconds
 
 _RECORDED_STEPS = 2  # the warm-up, which creates optimizer state, and the one that is measured
@@ -61,6 +62,8 @@ class Engine:
         self._say = say
         self._warn = warn
         self._hooks = OptimizerHooks(self._optimizer_built, self._optimizer_begins, self._optimizer_ended)
+        early = settings.optimizer is UpdateOrder.IN_BACKWARD
+        self._in_backward = InBackward(say, warn) if early else None
         self._process = os.getpid()
         self._started = False
         self.following = Following(self)
@@ -113,6 +116,8 @@ class Engine:
         self._over_at_start, self._written_before = counters["over_budget"], sum(counters["written_bytes"])
         stay_on_top()
         foreign_views.guard()
+        if self._in_backward is not None:
+            self._in_backward.install()  # before the hooks, which see its steps as they are carried out
         self._hooks.install()
         self._adopt()
         self._limits.explore(process.resident_bytes() - _torch.counters()["reserved_bytes"])
@@ -166,6 +171,8 @@ class Engine:
         if self._final is not None or not self._started:
             return
         self._hooks.remove()
+        if self._in_backward is not None:
+            self._in_backward.remove()
         self.end_step(completed=False)
         if self._planning is not None:
             self._planning.finish()
@@ -214,6 +221,7 @@ class Engine:
             planned_as_asked=not unplanned,
             resident_peak_bytes=counters["resident_peak_bytes"],
             resident_mean_bytes=round(counters["resident_byte_ns"] / max(counters["measured_ns"], 1)),
+            updates=tuple(self._in_backward.told) if self._in_backward is not None else (),
         )
 
     def memory_stats(self) -> dict[str, int]:
