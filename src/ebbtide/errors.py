@@ -139,8 +139,8 @@ class OrderError(EbbtideError):
 
     def __str__(self) -> str:
         return (
-            f"{self.what}. Parameters are updated in the backward pass here, and their gradients freed: run with "
-            "--optimizer as-written (EBBTIDE_OPTIMIZER, or Session(optimizer=\"as-written\")), and go on from a checkpoint."
+            f"{self.what}. Parameters are updated in the backward pass here, and their gradients freed. Run with "
+            "--optimizer as-written (EBBTIDE_OPTIMIZER=as-written, Session(optimizer='as-written')), from a checkpoint."
         )
 
 

@@ -16,15 +16,16 @@ import torch
 
 from ebbtide.errors import OrderError
 
-METADATA = frozenset(
-    "__hash__ __len__ __repr__ _backward_hooks _has_compatible_shallow_copy_type _is_view _version device dim "
-    "dtype element_size grad_fn is_complex is_contiguous is_cpu is_cuda is_floating_point is_leaf is_meta is_quantized "
-    "is_sparse is_sparse_csr itemsize layout names nbytes ndim ndimension nelement numel register_hook "
-    "register_post_accumulate_grad_hook requires_grad requires_grad= requires_grad_ retains_grad shape size stride".split()
-)
+_NAMES = """
+__hash__ __len__ __repr__ _backward_hooks _has_compatible_shallow_copy_type _is_view _version device dim dtype
+element_size grad_fn is_complex is_contiguous is_cpu is_cuda is_floating_point is_leaf is_meta is_quantized is_sparse
+is_sparse_csr itemsize layout names nbytes ndim ndimension nelement numel register_hook
+register_post_accumulate_grad_hook requires_grad requires_grad= requires_grad_ retains_grad shape size stride
+"""
+METADATA = frozenset(_NAMES.split())
 """Calls and attributes of a tensor that look at no element."""
 
-_CASTS = frozenset("bfloat16 cpu detach double float half to type".split())
+_CASTS = ("bfloat16", "cpu", "detach", "double", "float", "half", "to", "type")
 _OURS = tuple(f"{Path(module.__file__).parent}/" for module in (torch, sys.modules["ebbtide"]) if module.__file__)
 
 
@@ -55,7 +56,7 @@ class GoneGradient(torch.Tensor):
         raise _used(name)
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         raise _used(str(func))

@@ -100,6 +100,17 @@ def steps_on_stack() -> int:
     return steps
 
 
+def is_compiled() -> bool:
+    """Whether Dynamo compiles what this thread is running, read from the call stack: the caller itself, or what calls
+    the optimizer's step whose hook is running."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "compile_wrapper" and frame.f_code.co_filename.endswith("_dynamo/eval_frame.py"):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
     """The hook for a compiled ``optimizer.step`` too: Dynamo calls it, and does not trace into it.
 

@@ -72,7 +72,8 @@ class EarlyUpdates:
         """``hook`` is called when a gradient is complete. Parameters may be added and thawed at any time."""
         for parameter in self.parameters():
             if parameter.requires_grad and id(parameter) not in self._handles:
-                self._handles[id(parameter)] = parameter.register_post_accumulate_grad_hook(hook(self))
+                register: Any = parameter.register_post_accumulate_grad_hook
+                self._handles[id(parameter)] = register(hook(self))
 
     def detach(self) -> None:
         for handle in self._handles.values():
@@ -143,7 +144,7 @@ class EarlyUpdates:
         return ""
 
     def changed_gradient(self) -> bool:
-        """While it is watched: whether a gradient is not what it was when it was complete, or has come from elsewhere."""
+        """While it is watched: whether a gradient is not as it was when it was complete, or came from elsewhere."""
         for parameter in self.parameters():
             noted = self._completed.get(id(parameter))
             if (noted is None) != (parameter.grad is None):
@@ -158,6 +159,8 @@ class EarlyUpdates:
         """Whether the tensor is one of those that are not what the script's order would have, or may not change."""
         if id(tensor) in self.due:
             return True
+        if isinstance(tensor, GoneGradient):  # which speaks for itself
+            return False
         return bool(self._storages) and _storage(tensor) in self._storages
 
     def watch(self, parameter: torch.Tensor) -> None:
@@ -186,9 +189,8 @@ class EarlyUpdates:
 
     def stale(self) -> bool:
         """Whether the script's step would find gradients that an update has used already, as if they were new."""
-        return bool(self._returning) or any(
-            isinstance(parameter.grad, GoneGradient) and id(parameter) not in self.due for parameter in self.parameters()
-        )
+        waiting = (parameter for parameter in self.parameters() if id(parameter) not in self.due)
+        return bool(self._returning) or any(isinstance(parameter.grad, GoneGradient) for parameter in waiting)
 
     def stepping(self) -> None:
         """The script's step begins: it finds the gradients of those parameters alone that have not been updated."""
@@ -258,7 +260,7 @@ def _identity(gradient: torch.Tensor) -> tuple[int, int]:
 def _storage(tensor: torch.Tensor) -> int:
     """0 for what has none."""
     try:
-        return tensor.untyped_storage()._cdata
+        return int(tensor.untyped_storage()._cdata)
     except (RuntimeError, NotImplementedError):
         return 0
 

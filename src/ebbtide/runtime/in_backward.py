@@ -10,6 +10,7 @@ Left out: what C++ alone sees (a backward formula that kept an alias made with `
 """
 
 import gc
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,10 +21,13 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.hooks import RemovableHandle
 
 from ebbtide.capture.gone_gradient import script_line
-from ebbtide.capture.iterations import Building, steps_on_stack, uncompiled
+from ebbtide.capture.iterations import Building, is_compiled, steps_on_stack, uncompiled
 from ebbtide.errors import OrderError
 from ebbtide.runtime.early_updates import EarlyUpdates
 from ebbtide.runtime.step_window import StepWindow
+
+_autograd: Any = torch.autograd
+_MODIFIED = "has been modified by an inplace operation"  # autograd's words for a saved tensor
 
 
 class InBackward:
@@ -38,6 +42,7 @@ class InBackward:
         self._broken = ""  # an error that left parameters updated for a step that was not made
         self._handles: list[RemovableHandle | Building] = []
         self._run_backward: Any = None
+        self._process = os.getpid()
 
     def install(self) -> None:
         """Before other hooks of optimizers, which then see a step without what this leaves in it."""
@@ -49,31 +54,34 @@ class InBackward:
             register_optimizer_step_post_hook(uncompiled(self._after_step)),
             Building(self._built),
         ]
-        self._run_backward = run_backward = torch.autograd._engine_run_backward
+        self._run_backward = run_backward = _autograd._engine_run_backward
 
         def engine_run_backward(*args: Any, **kwargs: Any) -> Any:
-            if self._run_backward is None or not kwargs.get("accumulate_grad") or _within_backward():
+            ours = self._run_backward is not None and os.getpid() == self._process
+            if not ours or not kwargs.get("accumulate_grad") or _within_backward():
                 return run_backward(*args, **kwargs)
             self._begin()
             try:
                 return run_backward(*args, **kwargs)
             except BaseException as error:
                 self._broke(error)
+                if _MODIFIED in str(error) and self._broken:
+                    raise OrderError(self._broken) from error
                 raise
             finally:
                 self._end()
 
-        torch.autograd._engine_run_backward = engine_run_backward
+        _autograd._engine_run_backward = engine_run_backward
 
     def remove(self) -> None:
         """A step that was updated and not made stays guarded."""
-        torch.autograd._engine_run_backward, self._run_backward = self._run_backward, None
+        _autograd._engine_run_backward, self._run_backward = self._run_backward, None
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        for order in self._known.values():
+        for order in self._orders():
             order.detach()
-        if not any(order.early and order.due for order in self._known.values()):
+        if not any(order.early and order.due for order in self._orders()):
             self._window.close()
 
     # ---- optimizers and backward passes ---------------------------------------------------------------------------
@@ -83,6 +91,10 @@ class InBackward:
         if key not in self._known:
             self._known[key] = EarlyUpdates(optimizer, lambda: self._forget(key))
 
+    def _orders(self) -> list[EarlyUpdates]:
+        """As they are now: an optimizer may go at any moment."""
+        return list(self._known.values())
+
     def _forget(self, key: int) -> None:
         self._known.pop(key).detach()
 
@@ -90,14 +102,15 @@ class InBackward:
         """A backward pass begins, and no parameter has been updated in it."""
         if self._broken:
             raise OrderError(self._broken)
+        compiled = "the backward pass is compiled" if is_compiled() else ""
         with self._window.quiet():
-            owners = Counter(id(parameter) for order in self._known.values() for parameter in order.parameters())
-            for order in self._known.values():
+            owners = Counter(id(parameter) for order in self._orders() for parameter in order.parameters())
+            for order in self._orders():
                 if order.left:
                     continue
                 order.begin()
                 shared = any(owners[id(parameter)] > 1 for parameter in order.parameters())
-                reason = "another optimizer has the same parameters" if shared else order.forbidden()
+                reason = "another optimizer has the same parameters" if shared else order.forbidden() or compiled
                 if reason and order.early:
                     raise OrderError(f"{order.name} cannot be updated in the backward pass any more: {reason}")
                 if reason:
@@ -105,22 +118,25 @@ class InBackward:
                     continue
                 if not order.early and order.may_begin:
                     order.early = True
-                    self._tell(f"{order.name}: each parameter is updated as soon as its gradient is complete", self._say)
+                    begins = f"{order.name}: each parameter is updated as soon as its gradient is complete"
+                    self._tell(begins, self._say)
                 order.attach(self._hook)
-        if any(not order.left for order in self._known.values()):
+        if any(not order.left for order in self._orders()):
             self._window.open()
 
     def _end(self) -> None:
-        for order in self._known.values():
+        for order in self._orders():
             if order.left:
                 order.detach()  # not while its hooks are called
         self._close_window()
 
     def _broke(self, error: BaseException) -> None:
         """Parameters that were updated stay guarded: the script's order would not have updated them."""
-        updated = sum(len(order.due) for order in self._known.values() if order.early)
+        updated = sum(len(order.due) for order in self._orders() if order.early)
         if updated and not self._broken:
             raised = error.what if isinstance(error, OrderError) else f"the backward pass raised {type(error).__name__}"
+            if _MODIFIED in str(error):
+                raised = f"{script_line()} needs parameters as they were before their updates"
             self._broken = f"{raised}, when {updated} parameters had been updated"
 
     def _hook(self, order: EarlyUpdates) -> Callable[[torch.Tensor], None]:
@@ -145,7 +161,7 @@ class InBackward:
 
     def _look(self, name: str, tensor: torch.Tensor) -> None:
         """A call of the script's, before it is made."""
-        for order in self._known.values():
+        for order in self._orders():
             if order.left or not order.due or not order.holds(tensor):
                 continue
             if not order.early:
@@ -177,7 +193,7 @@ class InBackward:
         """Why this step is not one whose updates can be early, or could have been."""
         if any(argument is not None for argument in (*args[1:], kwargs.get("closure"))):
             return "step is called with a closure"
-        if steps_on_stack() != 1:
+        if steps_on_stack() != 1 or is_compiled():
             return "its step is compiled, or lies within another's"
         if torch.is_autocast_enabled("cpu"):
             return "step is called under autocast"
@@ -192,10 +208,11 @@ class InBackward:
     def _after_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         order = self._known.get(id(optimizer))
         if order is not None:
-            order.stepped()
+            with self._window.quiet():
+                order.stepped()
 
     def _close_window(self) -> None:
-        if self._window.is_open and not any(order.due and not order.left for order in self._known.values()):
+        if self._window.is_open and not any(order.due and not order.left for order in self._orders()):
             self._window.close()
 
     def _leave(self, order: EarlyUpdates, reason: str) -> None:

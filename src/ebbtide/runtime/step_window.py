@@ -1,8 +1,8 @@
 """Looks at what a script calls between a backward pass and ``optimizer.step()``, where parameters are updated early.
 
 A torch function mode: every call of PyTorch from Python comes by, on the thread that called ``backward``, with its
-tensors, before it is made. Calls from C++ (autograd's own formulas) do not. It costs a microsecond for each call, in the
-backward pass and up to ``step`` alone, where a script makes few.
+tensors, before it is made. Calls from C++ (autograd's own formulas) do not. It is open from the backward pass up to
+``step`` alone, where a script makes few calls.
 """
 
 import threading
@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._C import _len_torch_function_stack
-from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+from torch._C import _len_torch_function_stack, _pop_torch_function_stack, _push_on_torch_function_stack
+from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
 from ebbtide.capture.gone_gradient import METADATA, called
@@ -41,17 +41,17 @@ class StepWindow(TorchFunctionMode):
         which must be the lowest."""
         stack = self._others()
         if stack and isinstance(stack[-1], DeviceContext):
-            _push_mode(stack.pop())
-        _push_mode(self)
+            _push_on_torch_function_stack(stack.pop())
+        _push_on_torch_function_stack(self)
         for mode in reversed(stack):
-            _push_mode(mode)
+            _push_on_torch_function_stack(mode)
         self._thread = threading.get_ident()
 
     def close(self) -> None:
         """On another thread than the one that opened it: nothing is looked at any more, and the mode stays there."""
         if self.is_ours:
             for mode in reversed(self._others()):
-                _push_mode(mode)
+                _push_on_torch_function_stack(mode)
         self._thread = None
 
     @contextmanager
@@ -65,7 +65,7 @@ class StepWindow(TorchFunctionMode):
 
     def _others(self) -> list[TorchFunctionMode]:
         """All modes but this one, taken off the stack, the uppermost first."""
-        modes = [_pop_mode() for _ in range(_len_torch_function_stack())]
+        modes = [_pop_torch_function_stack() for _ in range(_len_torch_function_stack())]
         return [mode for mode in modes if mode is not self]
 
     def __torch_function__(
