@@ -103,6 +103,10 @@ class StepReport:
         _check_counts(self, "wall_s", "cpu_s", "minor_faults")
 
 
+LEFT = "is left as the script has it"
+"""In ``RunReport.updates``, of an optimizer whose parameters are not updated in the backward pass."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutsideStorage:
     """Storages that stay where they are, and why: ``nbytes`` in all, ``count`` of them for the same reason."""

@@ -23,6 +23,7 @@ from torch.utils.hooks import RemovableHandle
 from ebbtide.capture.gone_gradient import script_line
 from ebbtide.capture.iterations import Building, is_compiled, steps_on_stack, uncompiled
 from ebbtide.errors import OrderError
+from ebbtide.ir.run_report import LEFT
 from ebbtide.runtime.early_updates import EarlyUpdates
 from ebbtide.runtime.step_window import StepWindow
 
@@ -178,7 +179,7 @@ class InBackward:
         if self._broken:
             raise OrderError(self._broken)
         with self._window.quiet():
-            reason = self._refusal(order, args, kwargs)
+            reason = order.forbidden() or self._refusal(order, args, kwargs)
             if reason and order.early:
                 self._broken = f"{script_line()}: {reason}"
                 raise OrderError(self._broken)
@@ -218,7 +219,7 @@ class InBackward:
     def _leave(self, order: EarlyUpdates, reason: str) -> None:
         order.left = True
         order.due.clear()
-        self._tell(f"{order.name} is left as the script has it: {reason}", self._warn)
+        self._tell(f"{order.name} {LEFT}: {reason}", self._warn)
 
     def _tell(self, text: str, how: Callable[[str], None]) -> None:
         self.told.append(text)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ebbtide.ir.run_report import KINDS, RunReport, StepMode
+from ebbtide.ir.run_report import KINDS, LEFT, RunReport, StepMode
 from ebbtide.verify.record import GONE, Loss, Record
 
 MOVING_KINDS = KINDS[:-1]
@@ -80,7 +80,8 @@ def moved(report: RunReport, largest_bytes: Mapping[str, int], min_storage_bytes
     Gradients that were freed in the backward pass had no reason to move.
     """
     bounded = [step for step in report.steps if step.mode is not StepMode.RECORDED]
-    kinds = [kind for kind in MOVING_KINDS if kind != "gradient" or not report.updates]
+    freed = any(LEFT not in told for told in report.updates)
+    kinds = [kind for kind in MOVING_KINDS if kind != "gradient" or not freed]
     return {
         kind: Moved(
             kind == "activation" or largest_bytes.get(kind, 0) >= min_storage_bytes,
