@@ -491,7 +491,10 @@ def with_sparse_gradients(net: Any) -> optim.Optimizer:
 
 def embeds(net: Any, optimizer: Any, number: int) -> None:
     optimizer.zero_grad()
-    F.cross_entropy(net.layers[0](net.embedding(tokens(number))), tokens(number + 100)).backward()
+    x = net.embedding(tokens(number))
+    for layer in net.layers:
+        x = F.gelu(layer(x))
+    F.cross_entropy(x, tokens(number + 100)).backward()
     optimizer.step()
 
 
