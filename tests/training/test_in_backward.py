@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import child
+from tests.helpers.command import EBBTIDE, run
 from tests.training import cases_in_backward as cases
 
 QUIET = {"EBBTIDE_PROGRESS": "off"}
@@ -116,3 +117,24 @@ def test_what_an_early_update_does_not_allow_is_an_error_where_the_script_does_i
     assert ERROR_SAYS.get(name, "uses a parameter or state (") in said
     assert "--optimizer as-written" in said
     assert made == (2 if name in GOES_ON else 0)
+
+
+SCRIPT = """
+import torch
+torch.manual_seed(0)
+net = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(6)])
+optimizer = torch.optim.AdamW(net.parameters())
+for _ in range(6):
+    optimizer.zero_grad()
+    net(torch.randn(256, 512)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_verify_compares_all_but_the_gradients_that_are_gone(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = run(EBBTIDE, "verify", "--fast", "40%", "--optimizer", "in-backward", "script.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "VERIFIED" in done.stdout
+    assert "optimizer state" in done.stdout
+    assert "gradient" not in done.stdout
