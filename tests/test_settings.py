@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.errors import EbbtideWarning, SettingError
-from ebbtide.settings import KNOBS, Named, ProgressMode, Settings
+from ebbtide.settings import KNOBS, Named, ProgressMode, Settings, UpdateOrder
 from ebbtide.units import Budget
 
 
@@ -28,6 +28,7 @@ def test_every_field_but_those_of_recording_can_be_named() -> None:
         ("report", Path("out.json"), "out.json"),
         ("progress", ProgressMode.OFF, ProgressMode.OFF),
         ("progress", "off", ProgressMode.OFF),
+        ("optimizer", "in-backward", UpdateOrder.IN_BACKWARD),
         ("checksum", True, True),
         ("arena_bytes", "16MiB", 16_777_216),
         ("arena_bytes", 16_777_216, 16_777_216),
@@ -40,7 +41,10 @@ def test_what_is_named_goes_before_what_was(name: str, value: object, taken: obj
     assert named.but(**{name: None}) == named  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("name", "value"), [("io_threads", 0), ("progress", "loud"), ("chaos_rate", 2), ("spil", "/")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("io_threads", 0), ("progress", "loud"), ("optimizer", "early"), ("chaos_rate", 2), ("spil", "/")],
+)
 def test_what_is_named_wrongly_is_refused(name: str, value: object) -> None:
     with pytest.raises(SettingError, match=name):
         Settings().but(**{name: value})  # type: ignore[arg-type]

@@ -199,6 +199,7 @@ struct Entered : at::ObserverContext {
 
 at::CallbackHandle callback = at::INVALID_CALLBACK_HANDLE;
 thread_local bool in_optimizer = false;
+thread_local int optimizer_task = -1;  // the backward pass that the optimizer was entered in: an update made there, or none
 
 // How many operators the calling thread is in.
 thread_local int depth = 0;
@@ -278,10 +279,15 @@ void end(const at::RecordFunction&, at::ObserverContext* context) {
 
 void forget_nodes() { module_of_node().clear(); }
 
-void enter_optimizer(bool enters) { in_optimizer = enters; }
+void enter_optimizer(bool enters) {
+  in_optimizer = enters;
+  optimizer_task = torch::autograd::get_current_graph_task_id();
+}
 
 Phase phase_now() {
-  if (torch::autograd::get_current_graph_task_id() != -1) return Phase::Backward;
+  int task = torch::autograd::get_current_graph_task_id();
+  if (in_optimizer && task == optimizer_task) return Phase::Optimizer;
+  if (task != -1) return Phase::Backward;  // within an optimizer's step it is its closure's
   return in_optimizer ? Phase::Optimizer : Phase::Other;
 }
 

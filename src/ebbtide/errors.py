@@ -125,6 +125,25 @@ class RecordingError(EbbtideError):
     exit_code = 1
 
 
+class OrderError(EbbtideError):
+    """The script did what updates in the backward pass do not allow; ``what`` says what, before a number came of it.
+
+    Parameters may have been updated for a step that the script did not make, so training cannot go on after it.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what}. Parameters are updated in the backward pass here, and their gradients freed. Run with "
+            "--optimizer as-written (EBBTIDE_OPTIMIZER=as-written, Session(optimizer='as-written')), from a checkpoint."
+        )
+
+
 class PlanError(EbbtideError):
     """A plan that breaks its promises for a trace and a machine; ``violations`` says how, in words."""
 

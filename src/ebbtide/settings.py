@@ -27,6 +27,13 @@ class ProgressMode(StrEnum):
     OFF = "off"
 
 
+class UpdateOrder(StrEnum):
+    """When parameters are updated: in ``optimizer.step()``, or each in the backward pass."""
+
+    AS_WRITTEN = "as-written"
+    IN_BACKWARD = "in-backward"
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The knobs of a session. An argument of ``Session`` or of the command goes before its variable."""
@@ -38,6 +45,7 @@ class Settings:
     policy: str = "ebbtide"  # how to decide what moves when: a planner's name, or an online policy's
     plan: str | None = None  # a plan's file, in place of a planner
     machine: str | None = None  # a machine's file, in place of a probe
+    optimizer: UpdateOrder = UpdateOrder.AS_WRITTEN  # when parameters are updated: as written, or each in backward
     save_trace: str | None = None  # the file the recorded step is written to
     save_plan: str | None = None  # the file its plan is written to
     save_timeline: str | None = None  # the file what a planned step came to is written to
@@ -105,6 +113,7 @@ class Named(TypedDict, total=False):
     policy: str | None
     plan: _File | None
     machine: _File | None
+    optimizer: str | None
     save_trace: _File | None
     save_plan: _File | None
     save_timeline: _File | None
@@ -183,6 +192,7 @@ KNOBS: dict[str, Knob] = {
     "EBBTIDE_POLICY": Knob("policy", str, "the name of an online policy (demand, lru, ...) or of a planner"),
     "EBBTIDE_PLAN": Knob("plan", str, "a file"),
     "EBBTIDE_MACHINE": Knob("machine", str, "a file"),
+    "EBBTIDE_OPTIMIZER": Knob("optimizer", UpdateOrder, "as-written or in-backward"),
     "EBBTIDE_SAVE_TRACE": Knob("save_trace", str, "a file"),
     "EBBTIDE_SAVE_PLAN": Knob("save_plan", str, "a file"),
     "EBBTIDE_SAVE_TIMELINE": Knob("save_timeline", str, "a file"),

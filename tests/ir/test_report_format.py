@@ -94,6 +94,7 @@ def test_the_fields_are_those_that_are_documented() -> None:
         "resident_peak_bytes",
         "resident_mean_bytes",
         "written_bytes",
+        "updates",
     ]
     step = value["steps"][1]
     assert list(step) == [

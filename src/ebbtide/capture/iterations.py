@@ -82,7 +82,12 @@ class Iterations:
 
 
 def is_outermost() -> bool:
-    """Whether the optimizer's step whose hook is running lies in no other's, read from the call stack.
+    """Whether the optimizer's step whose hook is running lies in no other's."""
+    return steps_on_stack() <= 1
+
+
+def steps_on_stack() -> int:
+    """How many steps of optimizers are running on this thread, one within another, read from the call stack.
 
     Not counted, because a step that raised would leave a count behind; and every thread has its own stack. Of a
     compiled step the frames may not be there.
@@ -92,7 +97,18 @@ def is_outermost() -> bool:
     while frame is not None:
         steps += frame.f_code is _STEP_CODE
         frame = frame.f_back
-    return steps <= 1
+    return steps
+
+
+def is_compiled() -> bool:
+    """Whether Dynamo compiles what this thread is running, read from the call stack: the caller itself, or what calls
+    the optimizer's step whose hook is running."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "compile_wrapper" and frame.f_code.co_filename.endswith("_dynamo/eval_frame.py"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def uncompiled(hook: Callable[..., None]) -> Callable[..., None]:

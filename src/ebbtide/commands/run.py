@@ -25,6 +25,11 @@ from ebbtide.commands.program import ProgramCommand, refuse_misplaced_budget, wa
 @click.option("--policy", metavar="NAME", help="What decides what moves when: ebbtide (default), demand, lru, ...")
 @click.option("--plan", metavar="FILE", help="Follow this plan in place of making one.")
 @click.option("--machine", metavar="FILE", help="Plan for this machine (`ebbtide probe` writes one).")
+@click.option(
+    "--optimizer",
+    metavar="ORDER",
+    help="When parameters are updated: as-written (default), or in-backward: each as soon as its gradient is complete.",
+)
 @click.option("--save-trace", metavar="FILE", help="Write the recorded step.")
 @click.option("--save-plan", metavar="FILE", help="Write its plan.")
 @click.option("--save-timeline", metavar="FILE", help="Write what the last planned step came to.")
@@ -43,6 +48,7 @@ def run(
     policy: str | None,
     plan: str | None,
     machine: str | None,
+    optimizer: str | None,
     save_trace: str | None,
     save_plan: str | None,
     save_timeline: str | None,
@@ -74,6 +80,7 @@ def run(
         policy=policy,
         plan=plan,
         machine=machine,
+        optimizer=optimizer,
         save_trace=save_trace,
         save_plan=save_plan,
         save_timeline=save_timeline,

@@ -103,6 +103,10 @@ class StepReport:
         _check_counts(self, "wall_s", "cpu_s", "minor_faults")
 
 
+LEFT = "is left as the script has it"
+"""In ``RunReport.updates``, of an optimizer whose parameters are not updated in the backward pass."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutsideStorage:
     """Storages that stay where they are, and why: ``nbytes`` in all, ``count`` of them for the same reason."""
@@ -163,7 +167,8 @@ class RunReport:
     Ebbtide that did not count it. ``trouble`` is the first thing that went wrong, in words. ``plan`` is null where
     nothing was planned. ``steps`` of a very long run are its first and its last ones: ``left_out_steps`` between
     them are not listed, and wrote ``left_out_written_bytes`` in all. ``written_bytes`` is what the run wrote to the
-    spill file, in steps and between them; null in reports of an Ebbtide that did not count it.
+    spill file, in steps and between them; null in reports of an Ebbtide that did not count it. ``updates`` is, where
+    updates in the backward pass were asked for, what became of each optimizer, in words.
 
     ``bounded_as_asked`` is false where a budget was asked for and was not in force at the end, or where no step was
     seen and a process that the script started peaked above it. ``planned_as_asked`` is false where a plan was named
@@ -193,6 +198,7 @@ class RunReport:
     resident_peak_bytes: int | None = None
     resident_mean_bytes: int | None = None
     written_bytes: int | None = None
+    updates: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.format, self.version) != (FORMAT, VERSION):

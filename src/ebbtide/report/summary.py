@@ -36,6 +36,7 @@ def render_summary(report: RunReport) -> str:
         in_steps = sum(step.written_bytes.total for step in report.steps) + report.left_out_written_bytes
         written = in_steps if report.written_bytes is None else report.written_bytes
         lines.append(_line("written in all", f"{format_bytes(written)} to the spill file"))
+    lines += [_line("updates", text) for text in report.updates]
     if report.adopted_bytes:
         lines.append(_line("adopted", f"{format_bytes(report.adopted_bytes)} of storages born elsewhere"))
     lines += [

@@ -18,6 +18,7 @@ from ebbtide.runtime.bounds import Bounds
 from ebbtide.runtime.budget_in_force import RECORDED_STEPS, BudgetInForce
 from ebbtide.runtime.children import Children
 from ebbtide.runtime.faults import stay_on_top
+from ebbtide.runtime.in_backward import InBackward
 from ebbtide.runtime.kept import Kept
 from ebbtide.runtime.limits import Limits
 from ebbtide.runtime.memory_stats import memory_stats
@@ -25,7 +26,7 @@ from ebbtide.runtime.planning import Planning
 from ebbtide.runtime.progress import Observation
 from ebbtide.runtime.step_counters import Reading, read_now, step_between
 from ebbtide.runtime.step_log import StepLog
-from ebbtide.settings import Settings
+from ebbtide.settings import Settings, UpdateOrder
 from ebbtide.units import format_bytes, seconds
 
 _ADOPTING_STEPS = 2  # optimizer state loaded or built elsewhere appears during the first steps
@@ -56,6 +57,8 @@ class Engine:
         self._say = say
         self._warn = warn
         self._hooks = OptimizerHooks(self._optimizer_built, self._optimizer_begins, self._optimizer_ended)
+        early = settings.optimizer is UpdateOrder.IN_BACKWARD
+        self._in_backward = InBackward(say, warn) if early else None
         self._process = os.getpid()
         self._started = False
         self.following = Following(self)
@@ -104,6 +107,8 @@ class Engine:
         self._written_before = sum(counters["written_bytes"])
         stay_on_top()
         foreign_views.guard()
+        if self._in_backward is not None:
+            self._in_backward.install()  # before the hooks, which see its steps as they are carried out
         self._hooks.install()
         self._adopt()
         self._budget.start(counters["over_budget"])
@@ -149,6 +154,8 @@ class Engine:
         if self._final is not None or not self._started:
             return
         self._hooks.remove()
+        if self._in_backward is not None:
+            self._in_backward.remove()
         self.end_step(completed=False)
         try:
             if self._planning is not None:
@@ -199,6 +206,7 @@ class Engine:
             planned_as_asked=not unplanned,
             resident_peak_bytes=counters["resident_peak_bytes"],
             resident_mean_bytes=round(counters["resident_byte_ns"] / max(counters["measured_ns"], 1)),
+            updates=tuple(self._in_backward.told) if self._in_backward is not None else (),
         )
 
     def memory_stats(self) -> dict[str, int]:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ebbtide.ir.run_report import KINDS, RunReport, StepMode
-from ebbtide.verify.record import Loss, Record
+from ebbtide.ir.run_report import KINDS, LEFT, RunReport, StepMode
+from ebbtide.verify.record import GONE, Loss, Record
 
 MOVING_KINDS = KINDS[:-1]
 """What must be seen to move; storages of no known kind need not exist."""
@@ -65,7 +65,7 @@ def _states(step: int, one: Record, other: Record) -> Difference | None:
     left, right = one.states[step].digests, other.states[step].digests
     for name in [*left, *(name for name in right if name not in left)]:
         a, b = left.get(name, "absent"), right.get(name, "absent")
-        if a != b:
+        if a != b and GONE not in (a, b):
             return Difference(step, name, a, b)
     return None
 
@@ -75,15 +75,20 @@ def _shown(loss: Loss) -> str:
 
 
 def moved(report: RunReport, largest_bytes: Mapping[str, int], min_storage_bytes: int) -> dict[str, Moved]:
-    """By kind. Activations are taken to exist; of the others a plain run has seen whether any is large enough."""
+    """By kind. Activations are taken to exist; of the others a plain run has seen whether any is large enough.
+
+    Gradients that were freed in the backward pass had no reason to move.
+    """
     bounded = [step for step in report.steps if step.mode is not StepMode.RECORDED]
+    freed = any(LEFT not in told for told in report.updates)
+    kinds = [kind for kind in MOVING_KINDS if kind != "gradient" or not freed]
     return {
         kind: Moved(
             kind == "activation" or largest_bytes.get(kind, 0) >= min_storage_bytes,
             sum(getattr(step.evicted_bytes, kind) for step in bounded),
             sum(getattr(step.fetched_bytes, kind) for step in bounded),
         )
-        for kind in MOVING_KINDS
+        for kind in kinds
     }
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from ebbtide.errors import FileFormatError
 
 FILE_NAME = "record.jsonl"
+GONE = "freed in the backward pass"
+"""The digest of a gradient that is not there to be compared: its parameter was updated in the backward pass."""
 
 
 @dataclass(frozen=True, slots=True)

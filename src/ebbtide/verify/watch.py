@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ebbtide.verify.record import Loss, Recorder, State
+from ebbtide.verify.record import GONE, Loss, Recorder, State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -157,12 +157,15 @@ def state_digests(optimizers: "Sequence[Optimizer]") -> Iterator[tuple[str, str]
     """
     import torch
 
+    from ebbtide.capture.gone_gradient import GoneGradient
+
     modules = _outermost_modules(optimizers)
     names = _parameter_names(optimizers, modules)
     for parameter in _parameters(optimizers):
         yield f"parameter {names[id(parameter)]}", digest_of(parameter)
         if parameter.grad is not None:
-            yield f"gradient {names[id(parameter)]}", digest_of(parameter.grad)
+            gone = isinstance(parameter.grad, GoneGradient)
+            yield f"gradient {names[id(parameter)]}", GONE if gone else digest_of(parameter.grad)
     for number, module in enumerate(modules):
         for name, buffer in module.named_buffers():
             yield f"buffer {_prefix(modules, number)}{name}", digest_of(buffer)

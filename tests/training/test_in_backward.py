@@ -1,0 +1,140 @@
+"""Updates in the backward pass: the bits of the script's own order, gradients that never move, and clear refusals."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import child
+from tests.helpers.command import EBBTIDE, run
+from tests.training import cases_in_backward as cases
+
+QUIET = {"EBBTIDE_PROGRESS": "off"}
+CASE = "cases_in_backward:{}".format
+
+
+@pytest.mark.parametrize("name", cases.OPTIMIZERS)
+def test_every_optimizer_whose_parameters_are_independent_ends_with_the_same_bits(name: str) -> None:
+    """With two groups of parameters, a scheduler, a tied weight, a layer used twice, frozen and unused parameters."""
+    assert child.run(CASE("every_optimizer"), name, env=QUIET)
+
+
+def test_all_of_torch_optim_is_tried_or_left() -> None:
+    from torch import optim
+
+    from ebbtide.runtime.early_updates import INDEPENDENT
+
+    there = {kind for kind in vars(optim).values() if isinstance(kind, type) and issubclass(kind, optim.Optimizer)}
+    assert there - {optim.Optimizer, optim.LBFGS, optim.SparseAdam} == set(INDEPENDENT)
+    assert {kind for kind, _ in cases.OPTIMIZERS.values()} == set(INDEPENDENT)
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_a_forward_pass_that_is_made_again_in_the_backward_pass(use_reentrant: bool) -> None:
+    child.run(CASE("checkpointed"), use_reentrant, env=QUIET)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "autocast_around_all_but_step",
+        "gradients_of_inputs",
+        "a_batch_that_is_skipped",
+        "moved_to_where_it_is",
+        "two_optimizers",
+    ],
+)
+def test_other_ways_to_train_end_with_the_same_bits(name: str) -> None:
+    child.run(CASE(name), env=QUIET)
+
+
+def test_of_a_gan_the_optimizer_whose_gradients_others_add_to_is_left_as_it_is() -> None:
+    left, early = child.run(CASE("a_gan"), env=QUIET)
+    assert "left as the script has it" in left
+    assert "as soon as its gradient is complete" in early
+
+
+def test_steps_are_planned_in_the_new_order_and_gradients_never_move(tmp_path: Path) -> None:
+    child.run(CASE("built_before_the_session"), str(tmp_path), env=QUIET)
+
+
+SAYS = {
+    "accumulates": "uses what its step works on",
+    "clips": "clip_grad_norm_",
+    "reads_gradients": "uses what its step works on",
+    "reads_parameters": "uses what its step works on",
+    "scales": "scaler.step",
+    "schedules_before_step": "lr changed",
+    "loads_before_step": "its state changed",
+    "keeps_gradients": "or kept",
+    "gives_a_closure": "closure",
+    "steps_under_autocast": "autocast",
+    "differentiates_gradients": "create_graph",
+    "steps_compiled": "compiled",
+    "checkpoints_tied_layers": "uses what its step works on",
+    "steps_twice": "a gradient is changed",
+    "with_a_hook_of_step": "a hook of its step",
+    "with_a_hook_of_a_gradient": "waits for its gradients",
+    "with_sparse_gradients": "sparse",
+    "of_its_own": "only optimizers of torch.optim",
+    "lbfgs": "only optimizers of torch.optim",
+    "two_of_the_same": "the same parameters",
+}
+
+
+@pytest.mark.parametrize("name", cases.REFUSALS)
+def test_a_script_that_it_would_change_is_left_as_written_and_the_report_says_why(name: str) -> None:
+    updates = child.run(CASE("refused"), name, env=QUIET)
+    assert updates
+    assert all("is left as the script has it" in told for told in updates)
+    assert SAYS[name] in updates[0]
+
+
+GOES_ON = {"keeps_gradients", "differentiates_gradients", "reads_the_norm_after_step", "never_zeroes"}
+"""Errors before which no parameter was updated for a step that is not made."""
+ERROR_SAYS = {
+    "accumulates": "uses a parameter or state (embedding) before step",
+    "clips": "clip_grad_norm_(net.parameters(), 0.1)) uses a gradient",
+    "scales": "uses a gradient",
+    "schedules_before_step": "lr changed between the backward pass and step",
+    "keeps_gradients": "uses a gradient (zero_)",
+    "gives_a_closure": "closure",
+    "steps_under_autocast": "autocast",
+    "differentiates_gradients": "create_graph",
+    "steps_twice": "step is called again",
+    "skips_after_backward": "(grad=) before step",
+    "reads_the_norm_after_step": "uses a gradient (norm)",
+    "sums_two_losses": "needs parameters as they were before their updates",
+    "never_zeroes": "adds to gradients of which the update has been made",
+    "hooks_late": "waits for its gradients",
+    "raises_in_backward": "raised Stop, when 4 parameters had been updated",
+}
+
+
+@pytest.mark.parametrize("name", cases.ERRORS)
+def test_what_an_early_update_does_not_allow_is_an_error_where_the_script_does_it(name: str) -> None:
+    """And training does not go on from parameters that were updated for a step that was not made."""
+    said, made = child.run(CASE("error"), name, env=QUIET)
+    assert ERROR_SAYS.get(name, "uses a parameter or state (") in said
+    assert "--optimizer as-written" in said
+    assert made == (2 if name in GOES_ON else 0)
+
+
+SCRIPT = """
+import torch
+torch.manual_seed(0)
+net = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(6)])
+optimizer = torch.optim.AdamW(net.parameters())
+for _ in range(6):
+    optimizer.zero_grad()
+    net(torch.randn(256, 512)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_verify_compares_all_but_the_gradients_that_are_gone(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = run(EBBTIDE, "verify", "--fast", "40%", "--optimizer", "in-backward", "script.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "VERIFIED" in done.stdout
+    assert "optimizer state" in done.stdout
+    assert "gradient" not in done.stdout
