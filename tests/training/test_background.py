@@ -88,7 +88,7 @@ from ebbtide import driven
 from ebbtide.runtime import plan_child
 
 gate = sys.argv[1]
-held = f"import os, time\nwhile not os.path.exists({gate!r}): time.sleep(0.01)\n"
+held = f"import ctypes, os, time\nctypes.CDLL(None).prctl(1, 9)\nwhile not os.path.exists({gate!r}): time.sleep(0.01)\n"
 plan_child._START = held + plan_child._START
 model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(16)])
 optimizer = torch.optim.AdamW(model.parameters(), fused=True)
@@ -128,7 +128,7 @@ def test_a_named_size_holds_while_a_plan_is_made_beside_steps(tmp_path: Path) ->
 SCRIPT = """
 import signal, torch
 from ebbtide.runtime import plan_child
-plan_child._START = "while True: pass"
+plan_child._START = "import ctypes, time; ctypes.CDLL(None).prctl(1, 9); time.sleep(1000)"
 model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(8)])
 optimizer = torch.optim.AdamW(model.parameters())
 for step in range(6):
