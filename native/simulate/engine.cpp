@@ -7,8 +7,16 @@
 namespace ebbtide::simulate {
 
 Run::Run(const Pieces& pieces, const Commands& commands, const Machine& machine)
-    : Shortage(pieces, machine), commands_(commands) {
+    : Shortage(pieces, machine), commands_(commands), most_rounds_(most_rounds()) {
   place();
+}
+
+// Every piece through every tier, chunk by chunk, and as often again. Copies that make room for one another for ever would
+// go on after that.
+std::int64_t Run::most_rounds() const {
+  std::int64_t chunks = 0;
+  for (std::int64_t nbytes : pieces_.nbytes) chunks += nbytes / machine_.chunk_bytes + 1;
+  return 100 + 16 * static_cast<std::int64_t>(n_tiers_) * chunks;
 }
 
 // ---- the beginning -------------------------------------------------------------------------------------------------
@@ -100,7 +108,8 @@ void Run::wait(std::size_t tick) {
   place_unborn();
   std::vector<Piece> lacking = missing(tick);
   record_.uses(pieces_.n_used[tick], static_cast<std::int64_t>(lacking.size()));
-  while (true) {
+  for (std::int64_t round = 0;; ++round) {
+    if (round == most_rounds_) throw DoesNotFit{tick};
     for (Piece piece : lacking) demand(piece);
     links_.start(now_);
     if (!lacking.empty()) lacking = missing(tick);

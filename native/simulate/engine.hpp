@@ -15,6 +15,7 @@ class Run : public Shortage {
 
  private:
   void place();
+  std::int64_t most_rounds() const;
   std::vector<unsigned> first_ranks(Piece piece, const Command* begin) const;
   unsigned birth_rank(Piece piece) const;
   std::span<const unsigned> begins(Piece piece) const;
@@ -28,6 +29,7 @@ class Run : public Shortage {
   void issue(const Command& command);
 
   const Commands& commands_;
+  const std::int64_t most_rounds_;  // of waiting for one tick
 };
 
 }  // namespace ebbtide::simulate

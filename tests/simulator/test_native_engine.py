@@ -15,21 +15,21 @@ from ebbtide import simulator
 from ebbtide.commands.inputs import read_inputs
 from ebbtide.errors import InfeasibleBudgetError, PlanError
 from ebbtide.ir.base import Origin
-from ebbtide.ir.machine import InPlace, Link, Machine, Tier
+from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Sharing, Tier
 from ebbtide.ir.occupancy import PageSize, arena_pages, exact, live_bytes, needed_bytes, pages_of, peak
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.schedule import Begin, Clock, Command, Schedule, Verb, lower
-from ebbtide.ir.trace import Trace
+from ebbtide.ir.trace import Storage, StorageKind, Trace
 from ebbtide.planners import PLANNERS
 from ebbtide.planners.ebbtide import ebbtide
 from ebbtide.simulator.engine import Run
 from ebbtide.simulator.native_engine import NativeEngine, is_native
 from ebbtide.simulator.pieces import whole_pieces
 from ebbtide.simulator.policies import Plan as FollowPlan
-from ebbtide.simulator.result import Figures
+from ebbtide.simulator.result import Figures, does_not_fit
 from tests.helpers.make_g10 import random_tiertrace
 from tests.helpers.make_ir import MACHINE, planned, traces
-from tests.helpers.make_steps import PAGE, R, disk, machines, network, page_traces, parameter, step
+from tests.helpers.make_steps import PAGE, R, W, disk, machines, network, page_traces, parameter, step
 
 Found = list[object] | str
 
@@ -185,6 +185,38 @@ def test_what_planners_ask_runs_natively_and_the_rest_in_python(monkeypatch: pyt
     large = step([1], [parameter(2**60, 1)], [(0, 0, R)])  # its bytes could not be added up in 64 bits
     simulator.simulate(Schedule(large.signature(), 1, ()), large, disk())
     assert len(asked) == 3
+
+
+def test_copies_that_make_room_for_one_another_for_ever_are_an_error() -> None:
+    """Two storages for whose ends the middle tier has no room: each that leaves it brings the other one back."""
+    storages = [Storage(4 * PAGE, StorageKind.ACTIVATION, 0, 3), parameter(2 * PAGE, 4)]
+    trace = step([1819, 89, 8791, 131], storages, [(0, 0, W), (0, 1, R), (1, 1, R), (1, 2, R)])
+    commands = (
+        Command(Verb.DROP, 1, 0, 2 * PAGE, "file", None, Clock(0), Clock(0)),
+        Command(Verb.EVICT, 1, 0, 2 * PAGE, "cxl", "file", Clock(0), Clock(1)),
+        Command(Verb.DROP, 1, 0, 2 * PAGE, "cxl", None, Clock(0), Clock(0)),
+        Command(Verb.DROP, 1, 0, 2 * PAGE, "file", None, Clock(1), Clock(1)),
+        Command(Verb.DROP, 0, 0, 4 * PAGE, "cxl", None, Clock(1), Clock(1)),
+        Command(Verb.FETCH, 1, 0, PAGE, "file", "cxl", Clock(2), Clock(1)),
+        Command(Verb.DROP, 1, 0, 2 * PAGE, "dram", None, Clock(2), Clock(2)),
+    )
+    begins = (Begin(0, 0, 4 * PAGE, "file"), Begin(1, 0, 2 * PAGE, "file"), Begin(0, 2 * PAGE, 4 * PAGE, "cxl"))
+    tiers = (
+        Tier("dram", InPlace.ALL, 38069, 10**10),
+        Tier("cxl", InPlace.ALL, 3 * PAGE, 5 * 10**9, write_bytes_per_s=2 * 10**9),
+        Tier("file", InPlace.NOTHING),
+    )
+    links = (
+        Link("dram", "cxl", 10**9, slows_compute=0.2),
+        Link("cxl", "dram", 3 * 10**8, 1000, "bus", 0.2),
+        Link("cxl", "file", 3 * 10**8, 0, "bus"),
+        Link("file", "cxl", 10**9, slows_compute=0.2),
+    )
+    bus = LinkGroup("bus", 15 * 10**8, sharing=Sharing.IN_ORDER)
+    machine = Machine("made up", Origin.ASSUMED, tiers, links, (bus,))
+    schedule = Schedule(trace.signature(), 4, commands, begins)
+    assert_same(schedule, trace, machine, pages_of(PAGE))
+    assert natively(schedule, trace, machine, pages_of(PAGE), 2) == does_not_fit(trace, 0)
 
 
 # ---- the same plans ------------------------------------------------------------------------------------------------

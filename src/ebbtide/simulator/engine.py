@@ -21,6 +21,7 @@ it is, unless room cannot be had otherwise.
 Left out: what elders are used for, places on the clock within a tick, and the runtime's own costs.
 """
 
+from itertools import count
 from math import inf
 
 from ebbtide.ir.machine import Machine
@@ -31,6 +32,7 @@ from ebbtide.ir.trace import Access, Trace
 from ebbtide.simulator.measured_in_place import MeasuredInPlace
 from ebbtide.simulator.pieces import Pieces, pieces_of
 from ebbtide.simulator.policies import Policy
+from ebbtide.simulator.result import does_not_fit
 from ebbtide.simulator.shortage import Shortage
 
 _WRITE = int(Access.WRITE)
@@ -45,6 +47,16 @@ def _usable_ranks(machine: Machine, policy: Policy) -> list[int]:
                 if tier.in_place.writes if mode & _WRITE else tier.in_place.reads:
                     usable[mode] |= 1 << rank
     return usable
+
+
+def _most_rounds(machine: Machine, pieces: Pieces) -> int:
+    """Of waiting for one tick: every piece through every tier, chunk by chunk, and as often again.
+
+    Copies that make room for one another for ever would go on after that.
+    """
+    chunk = machine.chunk_bytes
+    chunks = sum(nbytes // chunk + 1 for nbytes in pieces.nbytes) if chunk else len(pieces)
+    return 100 + 16 * len(machine.tiers) * chunks
 
 
 class Run(Shortage):
@@ -66,6 +78,7 @@ class Run(Shortage):
         self.policy = policy
         self.measured = measured or MeasuredInPlace(trace, machine)
         self._accesses = 0
+        self._most_rounds = _most_rounds(machine, pieces)
         self.times = [float(tick.time_ns) for tick in trace.ticks]
         self._is_demanded = not (schedule.commands or schedule.begins)
         self._place()
@@ -155,7 +168,9 @@ class Run(Shortage):
         self._place_unborn()
         missing = self._missing(tick)
         self.record.uses(self.pieces.n_used[tick], len(missing))
-        while True:
+        for waited in count():
+            if waited == self._most_rounds:
+                raise ValueError(does_not_fit(self.trace, tick))
             for piece in missing:
                 self._demand(piece)
             self.links.start(self.now)
