@@ -95,6 +95,7 @@ def _command(cell: Cell, steps: int, place: Place, result: Path, report: Path, s
     if cell.door is not Door.EBBTIDE:
         return [sys.executable, *script]
     ours = [sys.executable, "-m", "ebbtide", "run", "--fast", cell.fast_argument, "--policy", cell.policy]
+    ours += ["--optimizer", cell.order]
     return [*ours, "--spill", str(place.spill), "--report", str(report), *script]
 
 
