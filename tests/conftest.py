@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from ebbtide import units
+
 if TYPE_CHECKING:
     from tests.helpers.fake_native import FakeNative
 
@@ -46,6 +48,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         _alone = ""
+
+
+@pytest.fixture(autouse=True)
+def _named_as_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that calls the command in this process leaves options named as the command's to none that comes after."""
+    monkeypatch.setattr(units, "_by_command", False)
 
 
 @pytest.fixture

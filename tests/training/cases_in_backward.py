@@ -6,7 +6,7 @@ does not allow is one from its first step on (it is left as written), or from ``
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -522,6 +522,18 @@ def both_step(net: Any, both: Both, number: int) -> None:
         optimizer.step()
 
 
+def sharing_memory(net: Any) -> optim.Optimizer:
+    net.layers[2].weight.data = net.layers[0].weight.data
+    return adamw(net)
+
+
+def steps_in_inference_mode(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(net, number).backward()
+    with torch.inference_mode():
+        optimizer.step()
+
+
 REFUSALS: dict[str, tuple[Callable[..., None], Callable[[nn.Module], Any]]] = {
     "accumulates": (accumulates, adamw),
     "clips": (clips, adamw),
@@ -543,6 +555,8 @@ REFUSALS: dict[str, tuple[Callable[..., None], Callable[[nn.Module], Any]]] = {
     "of_its_own": (plain_step, of_its_own),
     "lbfgs": (gives_a_closure, lbfgs),
     "two_of_the_same": (both_step, two_of_the_same),
+    "sharing_memory": (plain_step, sharing_memory),
+    "steps_in_inference_mode": (steps_in_inference_mode, adamw),
 }
 
 
@@ -623,6 +637,28 @@ def reads_through_a_view(net: Any, optimizer: Any, number: int) -> None:
     optimizer.step()
 
 
+def replaces_state(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(net, number).backward()
+    optimizer.state.clear()
+    optimizer.step()
+
+
+def replaces_state_of_one(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(net, number).backward()
+    optimizer.state[net.norm.weight]["exp_avg"] = torch.zeros(WIDTH)
+    optimizer.step()
+
+
+def swallows_what_clipping_says(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(net, number).backward()
+    with suppress(Exception):
+        nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+    optimizer.step()
+
+
 class Stop(Exception):
     """The script's own."""
 
@@ -668,6 +704,9 @@ ERRORS: dict[str, Callable[..., None]] = {
     "changes_data": changes_data,
     "reads_through_a_view": reads_through_a_view,
     "raises_in_backward": raises_in_backward,
+    "replaces_state": replaces_state,
+    "replaces_state_of_one": replaces_state_of_one,
+    "swallows_what_clipping_says": swallows_what_clipping_says,
 }
 
 

@@ -78,6 +78,8 @@ SAYS = {
     "of_its_own": "only optimizers of torch.optim",
     "lbfgs": "only optimizers of torch.optim",
     "two_of_the_same": "the same parameters",
+    "sharing_memory": "share memory",
+    "steps_in_inference_mode": "inference mode",
 }
 
 
@@ -106,6 +108,9 @@ ERROR_SAYS = {
     "sums_two_losses": "needs parameters as they were before their updates",
     "never_zeroes": "adds to gradients of which the update has been made",
     "hooks_late": "waits for its gradients",
+    "replaces_state": "its state changed between the backward pass and step",
+    "replaces_state_of_one": "its state changed between the backward pass and step",
+    "swallows_what_clipping_says": "uses a gradient",
     "raises_in_backward": "raised Stop, when 4 parameters had been updated",
 }
 

@@ -61,7 +61,7 @@ def test_the_smallest_budget_that_is_named_works(name: str) -> None:
     """Convolutions and recurrent layers take scratch, in operators that they call: it counts as theirs."""
     with pytest.raises(child.ChildError, match="The smallest budget that can work") as caught:
         child.run("same_bits:compare", name, "2%", STEPS, env=PAGES)
-    smallest = re.findall(r"use --fast (\S+) or more", str(caught.value))[-1]
+    smallest = re.findall(r'use fast="(\S+)" or more', str(caught.value))[-1]
     verdict = child.run("same_bits:compare", name, smallest, STEPS, env=PAGES)
     assert not verdict.budget_violated, verdict.trouble
     assert sum(verdict.fetched_bytes.values()) > 0

@@ -7,7 +7,7 @@ Python through ``__torch_function__``, C++ (a second backward pass that accumula
 
 import linecache
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,7 +19,7 @@ from ebbtide.errors import OrderError
 _NAMES = """
 __hash__ __len__ __repr__ _backward_hooks _has_compatible_shallow_copy_type _is_view _version device dim dtype
 element_size grad_fn is_complex is_contiguous is_cpu is_cuda is_floating_point is_leaf is_meta is_quantized is_sparse
-is_sparse_csr itemsize layout names nbytes ndim ndimension nelement numel register_hook
+is_sparse_csr is_mkldnn is_nested itemsize layout names nbytes ndim ndimension nelement numel register_hook
 register_post_accumulate_grad_hook requires_grad requires_grad= requires_grad_ retains_grad shape size stride
 """
 METADATA = frozenset(_NAMES.split())
@@ -27,6 +27,10 @@ METADATA = frozenset(_NAMES.split())
 
 _CASTS = ("bfloat16", "cpu", "detach", "double", "float", "half", "to", "type")
 _OURS = tuple(f"{Path(module.__file__).parent}/" for module in (torch, sys.modules["ebbtide"]) if module.__file__)
+
+
+listeners: list[Callable[[str], None]] = []
+"""Are told of every use, in words, before the error is raised: a script may catch it."""
 
 
 class GoneGradient(torch.Tensor):
@@ -83,9 +87,12 @@ def script_line() -> str:
 
 
 def _used(name: str) -> OrderError:
+    what = f"{script_line()} uses a gradient ({name}) after its parameter's update"
     if name.startswith("aten.add"):
-        return OrderError(f"{script_line()} adds to gradients of which the update has been made")
-    return OrderError(f"{script_line()} uses a gradient ({name}) after its parameter's update")
+        what = f"{script_line()} adds to gradients of which the update has been made"
+    for listener in listeners:
+        listener(what)
+    return OrderError(what)
 
 
 def _changes_nothing(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

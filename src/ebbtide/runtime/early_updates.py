@@ -6,7 +6,7 @@ optimizers of ``INDEPENDENT`` (``test_in_backward.py`` tries each, for-loop, for
 """
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -57,6 +57,7 @@ class EarlyUpdates:
         self._groups: dict[int, dict[str, Any]] = {}  # by parameter
         self._handles: dict[int, RemovableHandle] = {}
         self._settings: list[Mapping[str, object]] = []
+        self._states: dict[int, object] = {}  # by parameter: its state after the update, or before step where it waits
         self._returning: list[torch.Tensor] = []
 
     @property
@@ -141,7 +142,7 @@ class EarlyUpdates:
             for name in before.keys() | after.keys():
                 if before.get(name) is not after.get(name) and before.get(name) != after.get(name):
                     return {"params": "the parameters of a group", "": "its state"}.get(name, name)
-        return ""
+        return "its state" if any(self._states[key] != self._state_of(self.due[key]) for key in self.due) else ""
 
     def changed_gradient(self) -> bool:
         """While it is watched: whether a gradient is not as it was when it was complete, or came from elsewhere."""
@@ -199,6 +200,7 @@ class EarlyUpdates:
             for parameter in self._returning:
                 parameter.grad = None
         self.due.clear()
+        self._states.clear()
         self._storages.clear()
         self._completed.clear()
 
@@ -209,8 +211,13 @@ class EarlyUpdates:
                 parameter.grad = GoneGradient.of(parameter)
         self._returning = []
 
+    def _state_of(self, parameter: torch.Tensor) -> object:
+        state = self.optimizer.state.get(parameter) if self.optimizer is not None else None
+        return state and (id(state), {name: _constant(value) for name, value in state.items()})
+
     def _note(self, parameter: torch.Tensor) -> None:
         self.due[id(parameter)] = parameter
+        self._states[id(parameter)] = self._state_of(parameter)
         self._storages.add(_storage(parameter))
         state = self.optimizer.state.get(parameter, {}) if self.optimizer is not None else {}
         self._storages.update(_storage(value) for value in state.values() if isinstance(value, torch.Tensor))
@@ -241,7 +248,7 @@ def _outside_autocast() -> Iterator[None]:
 def _settings(optimizer: Optimizer) -> list[Mapping[str, object]]:
     """By group, and last what holds the state: compared, not read."""
     groups: list[Mapping[str, object]] = [
-        {name: [*map(id, value)] if name == "params" else _constant(value) for name, value in group.items()}
+        {name: [*map(id, value)] if name == "params" else _setting(value) for name, value in group.items()}
         for group in optimizer.param_groups
     ]
     return [*groups, {"": id(optimizer.state)}]
@@ -251,6 +258,37 @@ def _constant(value: object) -> object:
     if isinstance(value, torch.Tensor):
         return id(value), value._version
     return [*map(_constant, value)] if isinstance(value, list | tuple) else value
+
+
+def _setting(value: object) -> object:
+    """With the number in it: ``lr.data`` can be changed unseen."""
+    number = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else None
+    return _constant(value), number
+
+
+def overlap(parameters: Iterable[torch.Tensor]) -> set[int]:
+    """Those, by id, of which elements lie where another one has elements too (as ``.data`` can make it)."""
+    found = set()
+    places = sorted(
+        (_storage(parameter), *_extent(parameter), key)
+        for key, parameter in {id(parameter): parameter for parameter in parameters}.items()
+        if parameter.numel()
+    )
+    end = (0, 0)  # storage, and one past the last element so far
+    last = 0
+    for storage, begin, stop, key in places:
+        if storage and storage == end[0] and begin < end[1]:
+            found |= {key, last}
+        if (storage, stop) > end:
+            end, last = (storage, stop), key
+    return found
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """In its storage, its first element and one past its last."""
+    begin = int(tensor.storage_offset())
+    steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return begin, begin + steps + 1
 
 
 def _identity(gradient: torch.Tensor) -> tuple[int, int]:

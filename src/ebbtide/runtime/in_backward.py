@@ -20,11 +20,11 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from ebbtide.capture.gone_gradient import script_line
+from ebbtide.capture.gone_gradient import listeners, script_line
 from ebbtide.capture.iterations import Building, is_compiled, steps_on_stack, uncompiled
 from ebbtide.errors import OrderError
 from ebbtide.ir.run_report import LEFT
-from ebbtide.runtime.early_updates import EarlyUpdates
+from ebbtide.runtime.early_updates import EarlyUpdates, overlap
 from ebbtide.runtime.step_window import StepWindow
 
 _autograd: Any = torch.autograd
@@ -55,6 +55,7 @@ class InBackward:
             register_optimizer_step_post_hook(uncompiled(self._after_step)),
             Building(self._built),
         ]
+        listeners.append(self._used)
         self._run_backward = run_backward = _autograd._engine_run_backward
 
         def engine_run_backward(*args: Any, **kwargs: Any) -> Any:
@@ -80,6 +81,7 @@ class InBackward:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        listeners.remove(self._used)
         for order in self._orders():
             order.detach()
         if not any(order.early and order.due for order in self._orders()):
@@ -105,13 +107,16 @@ class InBackward:
             raise OrderError(self._broken)
         compiled = "the backward pass is compiled" if is_compiled() else ""
         with self._window.quiet():
-            owners = Counter(id(parameter) for order in self._orders() for parameter in order.parameters())
+            parameters = [parameter for order in self._orders() for parameter in order.parameters()]
+            owners, overlapping = Counter(map(id, parameters)), overlap(parameters)
             for order in self._orders():
                 if order.left:
                     continue
                 order.begin()
                 shared = any(owners[id(parameter)] > 1 for parameter in order.parameters())
                 reason = "another optimizer has the same parameters" if shared else order.forbidden() or compiled
+                if any(id(parameter) in overlapping for parameter in order.parameters()):
+                    reason = "parameters share memory"
                 if reason and order.early:
                     raise OrderError(f"{order.name} cannot be updated in the backward pass any more: {reason}")
                 if reason:
@@ -134,11 +139,22 @@ class InBackward:
     def _broke(self, error: BaseException) -> None:
         """Parameters that were updated stay guarded: the script's order would not have updated them."""
         updated = sum(len(order.due) for order in self._orders() if order.early)
-        if updated and not self._broken:
+        if updated:
             raised = error.what if isinstance(error, OrderError) else f"the backward pass raised {type(error).__name__}"
             if _MODIFIED in str(error):
                 raised = f"{script_line()} needs parameters as they were before their updates"
-            self._broken = f"{raised}, when {updated} parameters had been updated"
+            self._break(f"{raised}, when {updated} parameters had been updated")
+
+    def _used(self, what: str) -> None:
+        """A gone gradient was. Where that is before step, what the script would have done to it is in no update."""
+        if any(order.early and order.due for order in self._orders()):
+            self._break(what)
+
+    def _break(self, what: str) -> None:
+        """Training cannot go on, also where the script catches the error: the next backward pass or step raises it."""
+        if not self._broken:
+            self._broken = what
+            self._tell(f"an error, and training cannot go on: {what}", self._warn)
 
     def _hook(self, order: EarlyUpdates) -> Callable[[torch.Tensor], None]:
         def gradient_is_complete(parameter: torch.Tensor) -> None:
@@ -168,9 +184,8 @@ class InBackward:
             if not order.early:
                 self._leave(order, f"{script_line()} uses what its step works on, between the backward pass and step")
             elif name != "grad":  # what is there speaks for itself
-                what = self._broken or f"{script_line()} uses a parameter or state ({name}) before step"
-                self._broken = self._broken or what
-                raise OrderError(what)
+                self._break(f"{script_line()} uses a parameter or state ({name}) before step")
+                raise OrderError(self._broken)
 
     def _before_step(self, optimizer: Optimizer, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         order = self._known.get(id(optimizer))
@@ -181,7 +196,7 @@ class InBackward:
         with self._window.quiet():
             reason = order.forbidden() or self._refusal(order, args, kwargs)
             if reason and order.early:
-                self._broken = f"{script_line()}: {reason}"
+                self._break(f"{script_line()}: {reason}")
                 raise OrderError(self._broken)
             if reason:
                 self._leave(order, reason)
@@ -198,6 +213,8 @@ class InBackward:
             return "its step is compiled, or lies within another's"
         if torch.is_autocast_enabled("cpu"):
             return "step is called under autocast"
+        if torch.is_inference_mode_enabled():
+            return "step is called in inference mode"
         if order.due and not self._window.is_ours:
             return "the backward pass and step are on different threads"
         if order.due and (changed := order.changed_settings()):

@@ -125,7 +125,9 @@ class PlanningProcess:
         answer = _read(said.partition(MARK)[2])
         if child.returncode or answer is None:
             last = trouble.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-            kind = PlanningKilledError if child.returncode < 0 else EbbtideError
+            # Its status may be somebody else's: a script that ignores SIGCHLD, or waits for any child.
+            was_killed = child.returncode < 0 or (child.returncode == 0 and MARK not in said)
+            kind = PlanningKilledError if was_killed else EbbtideError
             raise kind(f"the planning process ended with exit status {child.returncode}: {last[0]}")
         if isinstance(answer, Exception):
             raise answer
