@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch  # noqa: F401 (loads the libraries that native code needs)
 
+from ebbtide.capture.recording import likeness
 from ebbtide.errors import EbbtideError
 from ebbtide.ir.occupancy import arena_pages, needed_bytes
 from ebbtide.ir.recording import Recording
@@ -119,6 +120,49 @@ def test_a_recording_that_cannot_be_taken_costs_the_plan_and_not_the_run(
     made, said = after_steps(2, planned)
     assert (len(said), "on purpose" in said[0]) == (1, True)
     assert made.activity() is None
+
+
+def test_a_step_that_ends_what_it_does_not_leave_is_not_taken_to_be_steady(
+    native: Native, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gradients that the last step of another order left, say: the step after it shows what steps are like."""
+    once = recording(nbytes=[4 << 20, 8 << 20], birth=[-1, -1], death=[0, -1])
+    steady = recording(nbytes=[8 << 20], birth=[-1], death=[-1])
+    steps = iter([once, steady, steady])
+    monkeypatch.setattr(native, "take_recording", lambda: next(steps))
+    monkeypatch.setattr(planning, "likeness", likeness)
+    asked: list[Job] = []
+
+    def noted(job: Job) -> Answer:
+        asked.append(job)
+        return planned(job)
+
+    after_steps(3, noted)
+    assert [job.recording for job in asked] == [steady]
+
+
+def test_after_a_refusal_another_step_is_planned_when_it_recurs(
+    native: Native, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alike = iter("aabbb")
+    monkeypatch.setattr(planning, "likeness", lambda recording: next(alike))
+    asked: list[Job] = []
+
+    def once_refused(job: Job) -> Answer:
+        asked.append(job)
+        return refused(job) if len(asked) == 1 else planned(job)
+
+    made, said = after_steps(5, once_refused)
+    assert (len(asked), len(said)) == (2, 1)
+    assert made.report() is not None
+
+
+def test_planning_that_is_always_refused_is_given_up(native: Native, monkeypatch: pytest.MonkeyPatch) -> None:
+    alike = iter("abbccdd")
+    monkeypatch.setattr(planning, "likeness", lambda recording: next(alike))
+    made, said = after_steps(7, refused)
+    assert len(said) == 3
+    assert not made.wants_recordings
 
 
 def refused(job: Job) -> Answer:

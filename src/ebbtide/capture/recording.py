@@ -24,6 +24,8 @@ from ebbtide.units import round_up
 
 KINDS = tuple(StorageKind)
 
+_NOTABLE = 16  # this part of a step's bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Captured:
@@ -110,17 +112,32 @@ def likeness(recording: Recording) -> str:
     """
     birth, allocation, nbytes = recording.birth, recording.allocation, recording.nbytes
     before, ends = birth < 0, recording.death >= 0
-    sizes, change = np.unique(nbytes, return_inverse=True)
-    gone = np.bincount(change[before & ends], minlength=len(sizes))  # those of the step before that ended in this one,
-    stay = np.bincount(change[~before & ~ends], minlength=len(sizes))  # and their counterparts of this step
+    sizes, without = _without_counterpart(recording)
     kept = np.argsort(recording.serial, kind="stable")
     kept = kept[(before & ~ends)[kept]]
     born = np.flatnonzero(~before)
     born = born[np.lexsort((nbytes[born], allocation[born], birth[born]))]
     digest = hashlib.sha256(np.int64(recording.n_ticks).tobytes())
-    for column in (nbytes[kept], sizes, np.maximum(gone - stay, 0), nbytes[born], birth[born], allocation[born]):
+    for column in (nbytes[kept], sizes, without, nbytes[born], birth[born], allocation[born]):
         digest.update(np.int64(len(column)).tobytes() + column.astype(np.int64).tobytes())
     return digest.hexdigest()
+
+
+def ends_unlike_it_begins(recording: Recording) -> bool:
+    """Whether much of what the step before left, and this one ended, has no counterpart that it leaves: such a step
+    comes once. Much, in bytes, is a sixteenth of all its storages: a batch that is made between steps is less.
+    """
+    sizes, without = _without_counterpart(recording)
+    return bool(_NOTABLE * int((sizes * without).sum()) > int(recording.nbytes.sum()))
+
+
+def _without_counterpart(recording: Recording) -> tuple[Ints, Ints]:
+    """All sizes of storages, and by size how many more of the step before ended in this one than it leaves to end."""
+    before, ends = recording.birth < 0, recording.death >= 0
+    sizes, change = np.unique(recording.nbytes, return_inverse=True)
+    gone = np.bincount(change[before & ends], minlength=len(sizes))
+    stay = np.bincount(change[~before & ~ends], minlength=len(sizes))
+    return sizes, np.maximum(gone - stay, 0)
 
 
 def flop_table(recording: Recording, count_flops: Callable[[str, str], int]) -> dict[tuple[str, str], int]:

@@ -2,7 +2,8 @@
 
 Every step is recorded as long as another may be planned. A step that follows no schedule (the
 first ones, or another sequence length, another branch) shows what it is like; seen a second time, it is planned.
-The first step after the warm-up is taken to be steady, and planned at once. Where the machine came from a probe, the
+The first step after the warm-up is taken to be steady, and planned at once, unless it ends what the step before left
+and leaves nothing like it. Where the machine came from a probe, the
 second step that follows a schedule shows what its moves really cost; if that is news, the step is planned once more.
 
 Plans are made one at a time, while steps go on as they did, unrecorded (``pending_plan``). A plan is taken up at the
@@ -17,7 +18,7 @@ from dataclasses import dataclass, replace
 import ebbtide._torch as _torch
 from ebbtide.capture.flops import count_flops
 from ebbtide.capture.module_names import ModuleNames
-from ebbtide.capture.recording import flop_table, likeness
+from ebbtide.capture.recording import ends_unlike_it_begins, flop_table, likeness
 from ebbtide.errors import EbbtideError
 from ebbtide.host.process import give_back_freed_memory
 from ebbtide.ir.machine import Machine
@@ -30,6 +31,7 @@ from ebbtide.units import seconds
 
 _WARM_UP_STEPS = 1  # optimizer state is born in the first step
 _MOST_PLANS = 16
+_MOST_REFUSALS = 3  # of planners, where there is no plan yet: each step that is planned costs time
 _MOST_KILLS = 3  # of planning processes: from the last one on, a step whose planning was killed is not planned again
 _MOST_SHAPES = 64  # steps whose shapes never settle stay in demand mode
 _SETTLED = 2  # steps after which one that follows a schedule shows what it will go on to do
@@ -75,7 +77,7 @@ class Planning:
         self._waits = waits or save_timeline is not None  # the timeline is of a step that followed a plan
         self._say = say
         self._pending: PendingPlan | None = None
-        self._kills = 0
+        self._kills = self._refusals = 0
         self._last: tuple[Recording, str] | None = None  # and the planner's name
         self._times_followed: Counter[int] = Counter()
         self._seen: set[str] = set()
@@ -182,7 +184,9 @@ class Planning:
                 took = self._begin(budget_bytes)
         except Exception as error:
             again = self._tries_again(error)
-            self._gave_up = not self._plans and not again
+            self._refusals += not again
+            too_often = self._kills >= _MOST_KILLS or self._refusals >= _MOST_REFUSALS
+            self._gave_up = not self._plans and too_often
             self.refusal = str(error)
             found = "no plan was found for a step, so steps like it run in demand mode"
             kept = "a step could not be planned anew from what its moves showed, so its plan stays"
@@ -242,7 +246,7 @@ class Planning:
 
     def _learn(self, recording: Recording, budget_bytes: int) -> None:
         like = likeness(recording)
-        recurs = like in self._seen or not self._plans
+        recurs = like in self._seen or not (self._plans or self._refusals or ends_unlike_it_begins(recording))
         self._seen.add(like)
         if not recurs or like in self._tried:
             return
