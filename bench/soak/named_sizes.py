@@ -1,4 +1,4 @@
-"""Whether the size that an error names works: five networks, each refused a budget and then run with the named one.
+"""Whether the size that an error names works: six networks, each refused a budget and then run with the named one.
 
     python -m bench.soak.named_sizes --repeat 10
 
@@ -18,8 +18,8 @@ from pathlib import Path
 
 from demo.memory_cgroup import NotPermitted, memory_cgroup
 
-SCRIPT = Path(__file__).resolve().parents[2] / "tests" / "scripts" / "train_five.py"
-NETS = ("mlp", "conv", "gpt", "lstm", "embedding")
+SCRIPT = Path(__file__).resolve().parents[2] / "tests" / "scripts" / "train_small.py"
+NETS = ("mlp", "numpy", "conv", "gpt", "lstm", "embedding")
 EBBTIDE = str(Path(sys.executable).with_name("ebbtide"))
 MIB = 2**20
 

@@ -38,6 +38,7 @@
 #include "replay.hpp"
 #include "tape.hpp"
 #include "types.hpp"
+#include "unmanaged.hpp"
 #include "userfault.hpp"
 
 namespace ebbtide {
@@ -157,7 +158,7 @@ class Arena {
   bool in_use(const Block& b) const;
   void account(std::int64_t bytes);  // reserved bytes change
   void account_resident(std::int64_t bytes);  // so do those of them under live storages
-  void measure_unmanaged();
+  bool measure_unmanaged();
   void measure_aside();
   void govern();
 
@@ -271,8 +272,7 @@ class Arena {
   std::atomic<std::uint64_t> limit_ = 0;          // the lower of the arena's own and what the process's bound leaves it
   std::uint64_t arena_limit_ = 0;
   std::uint64_t process_limit_ = 0;
-  std::uint64_t unmanaged_ = 0;           // as last measured
-  std::uint64_t unmanaged_high_[2] = {0, 0};  // its peak in this step and the one before
+  Unmanaged unmanaged_;
   std::int64_t unmanaged_measured_ns_ = 0;
   std::uint64_t set_aside_ = 0;      // for another process: what was asked for, or what it holds
   std::uint64_t aside_bytes_ = 0;

@@ -38,7 +38,7 @@ Counters Arena::reading() const {
   c.blocks = blocks_.live().size();
   c.arena_limit = limit_;
   c.process_limit = process_limit_;
-  c.unmanaged = std::max(unmanaged_high_[0], unmanaged_high_[1]);
+  c.unmanaged = unmanaged_.bytes();
   std::int64_t now = now_ns();
   c.reserved_byte_ns += static_cast<double>(reserved_) * static_cast<double>(now - reserved_since_ns_);
   c.resident_byte_ns += static_cast<double>(resident_) * static_cast<double>(now - resident_since_ns_);

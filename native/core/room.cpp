@@ -9,6 +9,7 @@ namespace ebbtide {
 
 namespace {
 constexpr auto kGovernorPeriod = std::chrono::milliseconds(10);
+constexpr auto kLookAgain = std::chrono::milliseconds(1);
 constexpr std::int64_t kMeasureEvery = 1'000'000;  // ns
 constexpr int kWriteTries = 16;  // rounds of evictions, each with a write that fails, before no room is had
 }  // namespace
@@ -19,6 +20,7 @@ void Arena::account(std::int64_t bytes) {
   reserved_since_ns_ = now;
   reserved_ += static_cast<std::uint64_t>(bytes);
   counters_.reserved_peak = std::max(counters_.reserved_peak, reserved_);
+  unmanaged_.reserved(reserved_);
 }
 
 // The part of reserved bytes that lies under live storages.
@@ -186,23 +188,21 @@ void Arena::set_limits(std::uint64_t arena_bytes, std::uint64_t process_bytes) {
   changed();
 }
 
-// What the process holds outside the arena, and what that leaves to the arena. Pages that are reserved but not yet
-// touched make the rest look smaller than it is, so its peak over this step and the last is what counts.
-void Arena::measure_unmanaged() {
+// What the process holds outside the arena leaves the rest of its bound to the arena. Whether it has just grown.
+bool Arena::measure_unmanaged() {
   unmanaged_measured_ns_ = now_ns();
-  std::uint64_t resident = process_resident_bytes();
-  unmanaged_ = resident > reserved_ ? resident - reserved_ : 0;
-  unmanaged_high_[0] = std::max(unmanaged_high_[0], unmanaged_);
-  if (process_limit_ == 0) return;
+  bool grew = unmanaged_.look(process_resident_bytes(), reserved_);
+  if (process_limit_ == 0) return grew;
   std::uint64_t margin = process_limit_ / 128 + (std::uint64_t{4} << 20);
-  std::uint64_t taken = std::max(unmanaged_high_[0], unmanaged_high_[1]) + margin + set_aside_;
+  std::uint64_t taken = unmanaged_.bytes() + margin + set_aside_;
   limit_ = process_limit_ > taken + kHugePage ? process_limit_ - taken : kHugePage;
   if (arena_limit_ != 0) limit_ = std::min(limit_.load(), arena_limit_);
+  return grew;
 }
 
 void Arena::remeasure_unmanaged() {
   Lock lock(mutex_);
-  unmanaged_high_[0] = 0;
+  unmanaged_.forget_step();
   measure_unmanaged();
 }
 
@@ -222,11 +222,12 @@ void Arena::measure_aside() {
 
 void Arena::govern() {
   Lock lock(mutex_);
+  bool grew = false;
   while (!stopping_) {
-    governor_.wait_for(lock, kGovernorPeriod);
+    governor_.wait_for(lock, grew ? kLookAgain : kGovernorPeriod);
     if (process_limit_ != 0) {
       measure_aside();
-      measure_unmanaged();
+      grew = measure_unmanaged();
     }
     if (limit_ != 0 && reserved_ > limit_ && !quiet_) trim();
     if (options_.on_governor_wake == nullptr) continue;

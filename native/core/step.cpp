@@ -19,6 +19,8 @@ Counters Arena::begin_step(bool record) {
   Lock lock(mutex_);
   begin_stretch();
   for (BlockId id : blocks_.live()) flush_traffic(blocks_[id]);  // what happened between steps stays what it was then
+  unmanaged_.begin_step(process_resident_bytes(), reserved_);
+  measure_unmanaged();
   Counters before = reading();
   tape_.begin(record, reserved_);
   stalled_before_step_ns_ = stalled_ns();
@@ -52,8 +54,7 @@ Counters Arena::end_step(bool completed) {
   tape_.end(stalled_ns() - stalled_before_step_ns_, now_ns());
   pressure_ = room_waited_in_step_;
   room_waited_in_step_ = false;
-  unmanaged_high_[1] = unmanaged_high_[0];
-  unmanaged_high_[0] = unmanaged_;
+  unmanaged_.end_step(process_peak_bytes(), reserved_);
   return reading();
 }
 

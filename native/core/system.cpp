@@ -192,6 +192,17 @@ std::size_t process_resident_bytes() {
   return file.fd < 0 ? 0 : statm_bytes(file.fd, 1);
 }
 
+std::size_t process_peak_bytes() {
+  int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  char text[4096];
+  ssize_t n = read(fd, text, sizeof text - 1);
+  close(fd);
+  text[std::max<ssize_t>(n, 0)] = '\0';
+  const char* field = std::strstr(text, "VmHWM:");
+  return field == nullptr ? 0 : std::strtoull(field + std::strlen("VmHWM:"), nullptr, 10) * 1024;
+}
+
 std::size_t anonymous_bytes(pid_t process) {
   char path[32];
   std::snprintf(path, sizeof path, "/proc/%d/statm", static_cast<int>(process));

@@ -1,0 +1,69 @@
+// What lies outside the arena, as looks and the process's own peak show it.
+#include "../core/system.hpp"
+#include "../core/unmanaged.hpp"
+#include "check.hpp"
+
+using namespace ebbtide;
+
+TEST(what_lies_outside_is_the_peak_of_two_steps) {
+  Unmanaged outside;
+  CHECK(!outside.look(300, 200) && !outside.look(250, 200));
+  CHECK(Unmanaged().look(2 * kMiB, 0));
+  CHECK(outside.bytes() == 100);
+  outside.look(100, 200);  // pages that are reserved and not yet touched
+  CHECK(outside.bytes() == 100);
+  outside.look(300, 200);
+  outside.end_step(0, 200);
+  outside.look(230, 200);
+  outside.end_step(0, 200);
+  CHECK(outside.bytes() == 100);
+  outside.end_step(0, 200);
+  CHECK(outside.bytes() == 30);
+}
+
+TEST(what_comes_and_goes_in_a_step_is_expected_on_top_of_what_came_to_stay) {
+  Unmanaged outside;
+  outside.begin_step(100, 0);
+  outside.look(150, 0);
+  outside.look(120, 0);  // 20 have come to stay
+  outside.end_step(0, 0);
+  CHECK(outside.bytes() == 150);  // 120 and 30
+  outside.begin_step(170, 0);     // between steps, 50 more
+  CHECK(outside.bytes() == 200);
+  for (int step = 0; step < 2; ++step) {
+    outside.look(170, 0);
+    outside.end_step(0, 0);
+  }
+  CHECK(outside.bytes() == 170);
+}
+
+TEST(what_no_look_saw_shows_in_the_peak_of_the_process) {
+  Unmanaged outside;
+  outside.reserved(200);
+  outside.look(300, 200);
+  outside.end_step(5000, 200);  // from before: nothing is known of it
+  CHECK(outside.bytes() == 100);
+  outside.look(300, 200);
+  outside.reserved(260);
+  outside.end_step(5400, 200);
+  CHECK(outside.bytes() == 5400 - 260);
+  outside.look(300, 200);
+  outside.reserved(260);
+  outside.end_step(5400, 200);  // it did not rise again
+  CHECK(outside.bytes() > 5000 && outside.bytes() < 5400 - 260);  // and is forgotten slowly
+  for (int step = 0; step < 2000; ++step) {
+    outside.look(300, 200);
+    outside.end_step(5400, 200);
+  }
+  CHECK(outside.bytes() < 200);
+}
+
+TEST(the_peak_of_the_process_is_what_it_touched) {
+  std::size_t before = process_peak_bytes(), resident = process_resident_bytes();
+  CHECK(before > 0 && resident > 0);
+  Arena& arena = make_arena(64 * kMiB);
+  void* p = arena.allocate(32 * kMiB);
+  fill(p, 32 * kMiB, 1);
+  CHECK(process_peak_bytes() >= resident + 32 * kMiB);
+  arena.release(p);
+}
