@@ -140,7 +140,8 @@ class Engine:
             if self._planning is not None:
                 self._planning.close()
             return
-        followed = self._planning is not None and self._planning.ended()
+        wall_s = seconds(after.wall_ns - before.wall_ns)
+        followed = self._planning is not None and self._planning.ended(wall_s)
         mode = StepMode.RECORDED if self._budget.recording else StepMode.PLANNED if followed else StepMode.DEMAND
         self._steps.add(step_between(before, after, mode))
         if len(self._steps) <= _ADOPTING_STEPS:
