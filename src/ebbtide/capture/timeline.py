@@ -16,7 +16,7 @@ from ebbtide.ir.timeline import COMPUTE_LANE, Level, Span, SpanKind, Timeline
 from ebbtide.ir.trace import Trace
 
 _STALLS: dict[int, SpanKind] = {
-    Lane.STALL_CAPACITY: SpanKind.STALL_ROOM,
+    Lane.STALL_ROOM: SpanKind.STALL_ROOM,
     Lane.STALL_LATE: SpanKind.STALL_LATE,
     Lane.STALL_DEMAND: SpanKind.STALL_DEMAND,
 }
