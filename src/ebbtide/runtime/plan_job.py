@@ -1,4 +1,4 @@
-"""What is asked of a planner and what it answers, as plain data that goes from one process to another. Imports no torch.
+"""What is asked of a planner and what it answers, as plain data that goes between processes. Imports no torch.
 
 ``carry_out`` does all that takes memory: the trace, the search, the schedule. The training process holds the
 recording's columns before it and the schedule's after it.
