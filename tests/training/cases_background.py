@@ -16,7 +16,7 @@ from ebbtide import _torch
 from ebbtide.errors import EbbtideWarning
 from ebbtide.host import process
 from ebbtide.ir.run_report import RunReport
-from ebbtide.runtime import plan_child
+from ebbtide.runtime import followed_steps, plan_child
 from ebbtide.runtime.planning import Planning
 from ebbtide.units import MIB
 from tests.training.same_bits import CASES, Run, Verdict, begin, step, train, train_plainly, verdict
@@ -275,3 +275,15 @@ def descriptors_closed_meanwhile(gate: Path) -> tuple[Beside, list[int]]:
         train(ours, 4, session)
 
     return _trained(7, within), [os.fstat(number).st_size for number in closed]
+
+
+def planned_anew_at_every_look(steps: int) -> tuple[Verdict, RunReport, int]:
+    """Whatever they take is news, and each plan is waited for. How many plans were made."""
+    followed_steps._NEWS = -1.0
+    plain = train_plainly(CASE, steps)
+    with ebbtide.Session(fast="50%") as session:
+        ours = begin(CASE)
+        train(ours, steps, session)
+        made = planning_of(session)._made
+        session.report()
+    return verdict(plain, ours, session), session.report(), made

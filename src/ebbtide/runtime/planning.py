@@ -175,7 +175,6 @@ class Planning:
             if self._pending is not None:
                 took = self._take_up(waits=self._waits)
             elif self._is_worth_it(budget_bytes):
-                self._waits_since_ns = time.perf_counter_ns()
                 took = self._begin(budget_bytes)
         except Exception as error:
             again = self._tries_again(error)
@@ -251,6 +250,7 @@ class Planning:
             return
         self._tried.add(like)
         steps = FollowedSteps(recording, looks=not self._fixed)
+        self._waits_since_ns = time.perf_counter_ns()
         asked = self._ask(self._job(recording, budget_bytes))
         self._pending = PendingPlan.of(recording, asked, like, steps, self._steps, keep=not self._plans)
 
@@ -269,6 +269,7 @@ class Planning:
             return
         followed = self._followed
         is_first = next(iter(self._plans)) == followed
+        self._waits_since_ns = time.perf_counter_ns()
         asked = self._ask(self._job(recording, budget_bytes, Followed(steps.trace, steps.times(), measures, anew)))
         self._pending = PendingPlan.of(recording, asked, planned.like, steps, self._steps, is_first, followed)
 
