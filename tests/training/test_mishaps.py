@@ -183,7 +183,8 @@ from torch import nn
 from ebbtide.runtime import plan_child
 
 if sys.argv[2] == "while planning":
-    plan_child._START = "import time; time.sleep(1000)\\n" + plan_child._START
+    held = "import ctypes, time; ctypes.CDLL(None).prctl(1, 9); time.sleep(1000)"  # it does not outlive this process
+    plan_child._START = held + "\\n" + plan_child._START
 
 model = nn.Sequential(*[nn.Linear(512, 512) for _ in range(8)])
 optimizer = torch.optim.AdamW(model.parameters())
