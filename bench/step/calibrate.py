@@ -7,17 +7,17 @@
 
 Every run is a fresh process, kept in the file at once (``results.py``); started again, cells that have their pairs are
 skipped. Beside each run stands one at ``--fast 100%``: the same arena with nothing moved, whose steady steps are *the
-resident step*. The recorded step that a plan is made from is no measure of that: it is the second of its process, and
-still touches pages for the first time (``warm-up`` is how much longer it took). In a file of ``measure.py``, where a
-tuned plain run stands beside each, the resident step is that of the round's 100 % run, brought to the moment of the
-cell's own run by the two tuned ones. A pair's figures:
+resident step*. What a plan is made from is no measure of that: the recorded step touches pages for the first time, and
+steps that followed a plan have page moves beside them (``own`` is how much longer their operations took). In a file of
+``measure.py``, where a tuned plain run stands beside each, the resident step is that of the round's 100 % run, brought
+to the moment of the cell's own run by the two tuned ones. A pair's figures:
 
-    predicted   the plan's predicted step over the recorded step: both with the same warm-up, so that it cancels
+    predicted   the plan's predicted step over the time of its operations that it was made from
     measured    the steady step over the resident step
     error       predicted over measured, less 1
-    in seconds  the predicted step over the steady step, less 1: what warm-up and drift add
+    in seconds  the predicted step over the steady step, less 1: what a user sees of the forecast
 
-Ebbtide measures the machine itself here, and plans once more with what its own moves showed, as it does for a user. A
+Ebbtide measures the machine itself here, and plans anew with what its own steps showed, as it does for a user. A
 plan that does not keep its budget (``over_budget``) predicts another run than the one that the arena then makes, so
 its row is shown and not counted.
 """
@@ -45,7 +45,12 @@ from ebbtide.host.spill import choose_spill_directories
 
 NETWORKS = ("gpt2-bf16", "resnet50", "gpt-210M")  # the last: state takes most of it
 WAYS = ("50%", "25%", "35%", "15%", "tiertrain-50%")
-CELLS = tuple(cell(f"{net}/{way}") for way in WAYS for net in NETWORKS)
+SMALL_NETWORKS = ("resnet50-96px", "gpt-small", "resnet-small")  # steps of a second or less; the first has much state
+SMALL_WAYS = ("25%", "50%", "35%")
+CELLS = (
+    *(cell(f"{net}/{way}") for way in SMALL_WAYS for net in SMALL_NETWORKS),
+    *(cell(f"{net}/{way}") for way in WAYS for net in NETWORKS),
+)
 RESIDENT = "100%"
 OVER_BUDGET = "over_budget"
 
@@ -65,7 +70,7 @@ class Row:
     measured: float
     error: float
     error_in_seconds: float
-    warm_up: float
+    own: float
     stall: float
 
     @property
@@ -75,12 +80,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Of the rows that count: sizes of errors, as shares."""
+    """Of the rows that count: sizes of errors, as shares, of the ratios and in seconds."""
 
     cells: int
     median_error: float
     worst_error: float
     worst: str
+    median_in_seconds: float
+    worst_in_seconds: float
+    worst_by_seconds: str
 
 
 def row(results: Results, found: Cell) -> tuple[Row | None, str]:
@@ -111,7 +119,7 @@ def row(results: Results, found: Cell) -> tuple[Row | None, str]:
         measured=median(measured),
         error=median(p / m - 1 for p, m in zip(predicted, measured, strict=True)),
         error_in_seconds=median(plan["predicted_s"] / ours - 1 for plan, (ours, _) in zip(plans, steps, strict=True)),
-        warm_up=median(plan["step_s"] / resident - 1 for plan, (_, resident) in zip(plans, steps, strict=True)),
+        own=median(plan["step_s"] / resident - 1 for plan, (_, resident) in zip(plans, steps, strict=True)),
         stall=median(stall / ours for stall, (ours, _) in zip(stalls, steps, strict=True)),
     ), ""
 
@@ -144,16 +152,25 @@ def _step_s(run: Run) -> float:
 
 def summary(rows: Sequence[Row]) -> Summary | None:
     """None where no row counts."""
-    sizes = [(abs(found.error), found.name) for found in rows if found.counts]
-    if not sizes:
+    counted = [found for found in rows if found.counts]
+    if not counted:
         return None
-    worst_error, worst = max(sizes)
-    return Summary(len(sizes), median(size for size, _ in sizes), worst_error, worst)
+    worst = max(counted, key=lambda found: abs(found.error))
+    worst_by_seconds = max(counted, key=lambda found: abs(found.error_in_seconds))
+    return Summary(
+        cells=len(counted),
+        median_error=median(abs(found.error) for found in counted),
+        worst_error=abs(worst.error),
+        worst=worst.name,
+        median_in_seconds=median(abs(found.error_in_seconds) for found in counted),
+        worst_in_seconds=abs(worst_by_seconds.error_in_seconds),
+        worst_by_seconds=worst_by_seconds.name,
+    )
 
 
 def table(rows: Sequence[Row]) -> str:
     titles = ["", "pairs", "plan", "resident s", "measured s", "predicted", "measured", "error"]
-    lines = [[*titles, "in seconds", "warm-up", "stall"]]
+    lines = [[*titles, "in seconds", "own", "stall"]]
     for found in rows:
         times = [
             f"{found.resident_s:.3f}",
@@ -164,7 +181,7 @@ def table(rows: Sequence[Row]) -> str:
         shares = [
             f"{found.error:+.1%}",
             f"{found.error_in_seconds:+.1%}",
-            f"{found.warm_up:+.1%}",
+            f"{found.own:+.1%}",
             f"{found.stall:.1%}",
         ]
         lines.append([found.name, str(found.pairs), found.status, *times, *shares])
@@ -179,7 +196,8 @@ def show(results: Results, cells: Sequence[Cell], json_file: Path | None) -> Non
     if total is not None:
         print(
             f"\nerror over {total.cells} cells: median {total.median_error:.1%}, "
-            f"worst {total.worst_error:.1%} ({total.worst})"
+            f"worst {total.worst_error:.1%} ({total.worst}); in seconds: median {total.median_in_seconds:.1%}, worst "
+            f"{total.worst_in_seconds:.1%} ({total.worst_by_seconds})"
         )
     for name, each, why in found:
         if each is None:

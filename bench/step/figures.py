@@ -51,9 +51,10 @@ class Row:
 
     ``peak_bytes`` is the highest VmHWM of any run (for Ebbtide in percent: since the budget took effect).
     ``in_bytes`` and ``written_bytes`` are the kernel's counts; ``out_bytes`` is what Ebbtide evicted, also unwritten.
-    ``predicted`` is the plan's step over the recorded one without stalls. ``bound_s`` is max(the tuned run's step,
-    bytes moved over the bandwidth probed in that round), and ``over_bound`` the paired ratio to it. ``same_bits``
-    compares losses with the tuned run's, and the hashes of weights and moments where both ran as many steps.
+    ``predicted`` is the plan's step over the time of the operations that it was made from. ``bound_s`` is max(the tuned
+    run's step, bytes moved over the bandwidth probed in that round), and ``over_bound`` the paired ratio to it; None
+    where runs beat it (the ratio's interval begins below 1), so that it is no bound. ``same_bits`` compares losses
+    with the tuned run's, and the hashes of weights and moments where both ran as many steps.
     """
 
     name: str
@@ -83,6 +84,9 @@ def row(results: Results, cell: Cell) -> Row | None:
     sampled = [run for run in runs if run["mean_resident_bytes"] is not None]  # else the steps that count went unseen
     plans = [run["report"]["plan"] for run in ours if run["report"]["plan"]]
     bounds = [(run, bound_s(run, tuned)) for run, tuned in paired if run["report"]]
+    over_bound = Paired.of([step_s(run) / bound for run, bound in bounds])
+    if over_bound is not None and over_bound.low < 1:
+        bounds, over_bound = [], None
     return Row(
         name=cell.name,
         step_s=median(map(step_s, runs)),
@@ -99,7 +103,7 @@ def row(results: Results, cell: Cell) -> Row | None:
         stall_s=_typical(ours, lambda run: _reported(run, "stall_s")) if ours else None,
         predicted=median(plan["predicted_s"] / plan["step_s"] for plan in plans) if plans else None,
         bound_s=median(bound for _, bound in bounds) if bounds else None,
-        over_bound=Paired.of([step_s(run) / bound for run, bound in bounds]),
+        over_bound=over_bound,
         same_bits=_same_bits(paired),
     )
 

@@ -12,7 +12,10 @@ import sys
 import time
 from pathlib import Path
 
-import matplotlib
+try:
+    import matplotlib
+except ImportError as error:
+    sys.exit(f"error: {error}; the `bench` extra has it: .venv/bin/pip install -e '.[bench]'")
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt

@@ -102,7 +102,7 @@ def caption(results: Results) -> str:
         f"{machine['kernel']}, torch {machine['torch']}. Ratios are medians over pairs of fresh processes, with their "
         f"95 % bootstrap interval (their range for fewer than {LEAST_PAIRS} pairs). Traffic, stall and CPU seconds are "
         "for one step. Peaks are the process's own (VmHWM), for a budget in percent since it took effect. The bound is "
-        "max(the tuned run's step, bytes moved over the bandwidth probed in that round)."
+        "max(the tuned run's step, bytes moved over the bandwidth probed in that round); none where runs were faster."
     )
 
 

@@ -315,7 +315,7 @@ class Arena {
   struct StallClock {
     unsigned waiting = 0;
     std::int64_t since = 0;
-    Stall cause = Stall::Capacity;
+    Stall cause = Stall::Room;
     std::uint32_t storage = kNever;  // in the recording
   } stall_clock_;
   class StallScope;

@@ -66,10 +66,9 @@ struct RecordedUse {
 };
 
 // A transfer, or a stall by its cause (overlapping ones are one). Times since the step began.
-enum class Lane : std::uint8_t { Out, Back, StallCapacity, StallLate, StallDemand };
-static_assert(static_cast<int>(Lane::StallDemand) - static_cast<int>(Lane::StallCapacity) ==
-              static_cast<int>(Stall::DemandFetch));
-inline constexpr std::array<const char*, 5> kLaneNames{"out", "back", "stall_capacity", "stall_late", "stall_demand"};
+enum class Lane : std::uint8_t { Out, Back, StallRoom, StallLate, StallDemand };
+static_assert(static_cast<int>(Lane::StallDemand) - static_cast<int>(Lane::StallRoom) == static_cast<int>(Stall::DemandFetch));
+inline constexpr std::array<const char*, 5> kLaneNames{"out", "back", "stall_room", "stall_late", "stall_demand"};
 static_assert(kLaneNames.size() == static_cast<std::size_t>(Lane::StallDemand) + 1);
 
 struct RecordedSpan {
@@ -101,7 +100,7 @@ struct Recording {
     if (spans.size() < spans.capacity()) spans.push_back(span);
   }
   void stalled(std::uint32_t storage, std::uint32_t tick, Stall cause, std::int64_t since, std::int64_t now) {
-    auto lane = static_cast<Lane>(static_cast<int>(Lane::StallCapacity) + static_cast<int>(cause));
+    auto lane = static_cast<Lane>(static_cast<int>(Lane::StallRoom) + static_cast<int>(cause));
     add({storage, tick, lane, since, since, now});
   }
 

@@ -62,7 +62,7 @@ bool Arena::try_claim(Shape shape) {
 bool Arena::claim(Lock& lock, Shape shape) {
   StallScope stall(*this);
   for (int failed = 0; !try_claim(shape);) {
-    stall.begin(Stall::Capacity);
+    stall.begin(Stall::Room);
     Outcome outcome = make_room(lock, shape);
     if (outcome == Outcome::SpillFailed) {
       if (++failed == kWriteTries) return false;

@@ -34,7 +34,7 @@ inline constexpr std::size_t kKinds = 5;
 inline constexpr std::array<const char*, kKinds> kKindNames{"parameter", "gradient", "optimizer_state", "activation", "other"};
 
 // Why a thread stood still.
-enum class Stall : std::uint8_t { Capacity, LatePrefetch, DemandFetch };
+enum class Stall : std::uint8_t { Room, LatePrefetch, DemandFetch };
 inline constexpr std::size_t kStalls = 3;
 
 using BlockId = std::uint32_t;

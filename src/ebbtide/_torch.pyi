@@ -49,7 +49,7 @@ class Counters(TypedDict):
     fetched_bytes: tuple[int, int, int, int, int]
     written_bytes: tuple[int, int, int, int, int]  # part of evicted that had to be written
     # time at least one thread stood still, by cause
-    stall_capacity_ns: int
+    stall_room_ns: int
     stall_late_ns: int  # for a prefetch that was under way, or had been due to start
     stall_fetch_ns: int
     fetching_ns: int  # time of all threads in reads of the spill file

@@ -22,6 +22,7 @@ def main() -> None:
     answers = os.dup(1)
     os.dup2(2, 1)  # whatever prints, prints no answer
     job, policy, plan = pickle.load(sys.stdin.buffer)
+    sys.stdin.close()  # a file in memory, which goes with it
     try:
         answer = carry_out(job, planner_named(policy) if plan is None else planner_from(plan))
         said = pickle.dumps(answer, protocol=5)

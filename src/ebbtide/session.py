@@ -168,7 +168,8 @@ class Session(Driven):
         machine = machine_for(self._settings, spill)
         timeline, saved = files.timeline_saver(), files.saved_with_a_plan()
         waits = self._settings.wait_for_plan or files.plan is not None  # a plan that was named is to be followed
-        return Planning(ask, machine, files.save, warn_user, measures, timeline, saved, waits, self._say)
+        fixed = files.plan is not None
+        return Planning(ask, machine, files.save, warn_user, measures, fixed, timeline, saved, waits, self._say)
 
     def _close(self) -> None:
         try:

@@ -159,6 +159,20 @@ def test_the_bound_is_computing_or_moving(tmp_path: Path) -> None:
     assert figures.bound_s(ours, outcome(1.5, 4)) == 3.0  # 6 GB on one shared link
 
 
+@pytest.mark.parametrize(("step_s", "shown"), [(2.1, 2.0), (1.9, None)])
+def test_a_bound_that_a_run_has_beaten_is_not_shown(step_s: float, shown: float | None, tmp_path: Path) -> None:
+    still = {"steps": [{"stall_s": 0.0, "fetched_bytes": 0, "written_bytes": 0, "evicted_bytes": 0}] * 4, "plan": None}
+    bandwidth = {"bandwidth": {"read": 1e9, "write": 1e9, "both": 1e9}}
+    results = Results(tmp_path / "results.json", {})
+    for pair, ours_s in enumerate((2.2, step_s)):
+        tuned = results.add(outcome(2.0, 4) | {"cell": "resnet50/tuned", "baseline": None, "pair": pair})
+        results.add(outcome(ours_s, 4, still) | bandwidth | {"cell": "resnet50/25%", "baseline": tuned, "pair": pair})
+    row = figures.row(results, cell("resnet50/25%"))
+    assert row is not None
+    assert row.bound_s == shown
+    assert (row.over_bound is None) == (shown is None)
+
+
 def test_bits_are_compared_as_far_as_both_ran(tmp_path: Path) -> None:
     def bits(run: dict[str, Any], tuned: dict[str, Any]) -> str:
         records = [run | {"cell": "resnet50/25%", "pair": 0, "baseline": 1}, tuned | {"cell": "resnet50/tuned"}]
@@ -288,13 +302,15 @@ def test_calibration_compares_ratios_so_that_the_recorded_steps_warm_up_cancels(
     assert (row.pairs, row.resident_s, row.measured_s) == (2, 1.0, 1.225)
     assert row.predicted == pytest.approx(1.2)
     assert row.error == pytest.approx((1.2 / 1.25 - 1) / 2)  # the median of that and of none
-    assert row.warm_up == pytest.approx(0.1)
+    assert row.own == pytest.approx(0.1)
     assert row.stall == pytest.approx(0.1)
     assert over.error == pytest.approx(-0.5)
     total = calibrate.summary([row, over])
     assert total is not None
     assert (total.cells, total.worst) == (1, "resnet50/25%")
     assert total.worst_error == pytest.approx(0.02)
+    assert total.worst_by_seconds == "resnet50/25%"
+    assert total.worst_in_seconds == pytest.approx((1.32 / 1.25 + 1.1) / 2 - 1)
 
 
 def test_calibration_leaves_out_what_is_no_planned_or_no_resident_step(tmp_path: Path, capsys: Any) -> None:
@@ -311,7 +327,7 @@ def test_calibration_leaves_out_what_is_no_planned_or_no_resident_step(tmp_path:
     cells = [cell(f"resnet50/{fast}") for fast in ("25%", "35%", "50%")]
     calibrate.show(results, cells, tmp_path / "rows.json")
     said = capsys.readouterr().out
-    assert "error over 1 cells: median 0.0%, worst 0.0% (resnet50/50%)" in said
+    assert "error over 1 cells: median 0.0%, worst 0.0% (resnet50/50%); in seconds: median 0.0%" in said
     assert "- resnet50/25%: a steady step followed no plan" in said
     written = json.loads((tmp_path / "rows.json").read_text())
     assert [row["name"] for row in written["rows"]] == ["resnet50/50%"]
@@ -332,6 +348,14 @@ def test_calibration_of_the_benchmarks_own_runs_takes_the_rounds_resident_run_an
     assert (row.resident_s, row.measured) == (2.0, 1.25)
     assert row.error == pytest.approx(1.2 / 1.25 - 1)
     assert calibrate.row(results, cell("resnet50/50%")) == (None, "no pair was measured")
+
+
+def test_calibration_has_small_and_state_heavy_networks_among_at_least_twelve_cells() -> None:
+    assert len(calibrate.CELLS) >= 12
+    heavy = NETS["resnet50-96px"]
+    assert (heavy.shape.batch, f"{heavy.name}/25%") == (12, calibrate.CELLS[0].name)
+    assert 0.6 < heavy.shape.state_bytes / (440 << 20) < 0.7
+    assert {"gpt-small", "resnet-small"} < {found.net.name for found in calibrate.CELLS}
 
 
 def test_calibrations_baseline_is_a_run_at_all_of_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,12 @@ def test_a_plan_comes_back_whole_and_its_forecasts_are_called_forecasts() -> Non
     assert "all figures measured" in render_summary(REPORT)
 
 
+def test_a_bound_that_a_step_has_beaten_is_null_and_not_shown() -> None:
+    planned = replace(REPORT, plan=replace(PLAN, lower_bound_s=None))
+    assert RunReport.from_json(planned.to_json()) == planned
+    assert "predicted 1.80 s, no bound (a step was faster), unlimited 1.60 s" in render_summary(planned)
+
+
 def test_the_fields_are_those_that_are_documented() -> None:
     value = json.loads(REPORT.to_json())
     assert list(value) == [

@@ -18,14 +18,16 @@ from hypothesis import strategies as st
 
 from ebbtide.cli import cli
 from ebbtide.errors import EbbtideError, ReportError
+from ebbtide.ir.base import Origin
 from ebbtide.ir.files import save
-from ebbtide.ir.timeline import SpanKind, Timeline
+from ebbtide.ir.run_report import PlanReport, RunReport, StepMode
+from ebbtide.ir.timeline import Level, SpanKind, Timeline
 from ebbtide.report.packing import pack
 from ebbtide.report.page import render_page
 from ebbtide.report.page_data import page_data
 from ebbtide.report.stalls import STALLS, Awaited, stalls_of
 from ebbtide.report.subject import Subject
-from ebbtide.units import MIB
+from ebbtide.units import MIB, format_time
 from tests.helpers.make_ir import MACHINE, timelines
 from tests.helpers.make_page import IMAGE, LINK, MS, SCRIPT, plan, snapshot, step, subject, timeline
 from tests.ir.test_report_format import REPORT
@@ -182,6 +184,36 @@ def test_a_page_is_written_of_all_files_together(folder: Path) -> None:
     assert data["route"]["tier"] == "cxl"
     assert dict(data["facts"])["run"].startswith("1 steps" if len(REPORT.steps) == 1 else f"{len(REPORT.steps)} steps")
     assert json.loads((folder / "out.json").read_text())["traceEvents"]
+
+
+def bound_shown(measured: Timeline | None = None, run: RunReport | None = None, bound_ns: int = 10 * MS) -> str:
+    timelines = () if measured is None else (measured,)
+    shown = Subject(step(), replace(plan(), lower_bound_ns=bound_ns), timelines, run)
+    return dict(page_data(shown)["facts"])["no plan is below"]
+
+
+def test_a_bound_that_a_measured_step_has_beaten_is_not_shown_as_one() -> None:
+    found = timeline()
+    beaten = {"bound_ns": found.step_ns + 1}
+    assert bound_shown(found, bound_ns=found.step_ns) == format_time(found.step_ns / 1e9)
+    assert bound_shown(found, **beaten).startswith("unknown: a measured step was faster")
+    assert bound_shown(timeline(Origin.SIMULATED), **beaten) == format_time(beaten["bound_ns"] / 1e9)
+    with_more_memory = replace(found, levels=(Level("dram", 0, plan().budget_bytes + 1),))
+    assert bound_shown(with_more_memory, **beaten) == format_time(beaten["bound_ns"] / 1e9)
+
+
+def test_nor_one_that_a_step_of_the_run_has_beaten() -> None:
+    made = PlanReport("ebbtide", "feasible", plan().budget_bytes, 0.01, 0.012, None, 0.0, 1)
+    fast = replace(REPORT.steps[-1], mode=StepMode.PLANNED, wall_s=0.009)
+    run = replace(REPORT, plan=made, steps=(fast,))
+    assert bound_shown(run=run).startswith("unknown")
+    for other in (
+        replace(run, steps=(replace(fast, mode=StepMode.DEMAND),)),  # followed no plan
+        replace(run, plan=replace(made, plans=2)),  # perhaps of another shape
+        replace(run, plan=replace(made, budget_bytes=plan().budget_bytes + 1)),
+        replace(run, plan=None),
+    ):
+        assert bound_shown(run=other) == format_time(0.01)
 
 
 def test_a_timeline_alone_has_a_page(folder: Path) -> None:

@@ -20,6 +20,7 @@ ROWS = [match.groups() for match in ROW.finditer(GLOSSARY.read_text())]
 
 NATIVE = {  # identifiers of native/core and native/torch that were given up, and what stands in their place
     "held_": "reserved_",
+    "StallCapacity": "StallRoom",
     "held_by_operator": "pinned",
     "held_byte_ns": "reserved_byte_ns",
     "held_peak": "reserved_peak",

@@ -112,6 +112,24 @@ def test_an_impossible_operation_ends_the_step_with_the_smallest_budget(native: 
     assert session.report().budget_violated
 
 
+@pytest.mark.parametrize(
+    ("fast", "peak", "names"), [("50%", 1000, "90%"), ("50%", 800, "1230MiB"), ("1GiB", 0, "1230MiB")]
+)
+def test_what_runs_after_the_last_step_and_has_no_room_is_told_a_budget_that_works(
+    fast: str, peak: int, names: str, native: FakeNative
+) -> None:
+    with Session(fast, settings=QUIET) as session:
+        for _ in range(3):
+            with session.step():
+                native.level |= {"live_peak_bytes": peak * MIB, "unmanaged_bytes": 300 * MIB}
+        misfit(native, 500 * MIB, 900 * MIB)  # an evaluation
+        native.level["message"] = "an operator needs more at once than the budget holds"
+    report = session.report()
+    assert report.budget_violated
+    assert "aten::mm needs 900 MiB of tensors in memory at once" in report.trouble
+    assert f'use fast="{names}" or more' in report.trouble
+
+
 def test_a_process_that_outgrows_its_budget_outside_the_arena_is_told_the_smallest(native: FakeNative) -> None:
     session = Session("1GiB", settings=QUIET)
 

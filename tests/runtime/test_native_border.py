@@ -10,6 +10,7 @@ from ebbtide.ir import native
 from ebbtide.ir.run_report import KINDS
 from ebbtide.ir.trace import Access, StorageKind
 from ebbtide.settings import Settings
+from ebbtide.simulator.result import STALLS
 
 
 def test_native_code_has_the_same_words() -> None:
@@ -28,6 +29,10 @@ def test_kinds_and_accesses_are_those_of_the_trace() -> None:
     assert tuple(kind.value for kind in StorageKind) == KINDS == _torch.KINDS
     for value, name in enumerate(_torch.ACCESSES):
         assert "_".join(str(bit.name).lower() for bit in Access(value)) == name
+
+
+def test_stalls_are_called_as_a_timeline_calls_them() -> None:
+    assert [name for name in _torch.LANES if name.startswith("stall")] == [str(kind) for kind in STALLS]
 
 
 def test_what_is_managed_by_default_is_what_groups_are_cut_for() -> None:

@@ -72,7 +72,7 @@ def after_steps(steps: int, work: Callable[[Job], Answer], **more: Any) -> tuple
     said: list[str] = []
     made = Planning(ask_here(work), None, lambda trace, plan: None, said.append, **more)  # type: ignore[arg-type]
     for _ in range(steps):
-        made.ended()
+        made.ended(1.0)
         made.learn(100)
     return made, said
 
@@ -238,7 +238,7 @@ def beside(room: bool = True, **more: Any) -> tuple[Planning, Beside, list[str],
 
 def steps(made: Planning, number: int) -> None:
     for _ in range(number):
-        made.ended()
+        made.ended(1.0)
         made.learn(100)
 
 

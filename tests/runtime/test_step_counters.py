@@ -13,7 +13,7 @@ from ebbtide.runtime.step_counters import Reading, step_between
 
 NUMBER = st.integers(0, 2**64 - 1)
 TRAFFIC = ("evicted_bytes", "fetched_bytes", "written_bytes")
-STALLS = ("stall_capacity_ns", "stall_late_ns", "stall_fetch_ns")
+STALLS = ("stall_room_ns", "stall_late_ns", "stall_fetch_ns")
 
 
 @st.composite

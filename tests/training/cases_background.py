@@ -5,6 +5,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from ebbtide import _torch
 from ebbtide.errors import EbbtideWarning
 from ebbtide.host import process
 from ebbtide.ir.run_report import RunReport
-from ebbtide.runtime import plan_child
+from ebbtide.runtime import followed_steps, plan_child
 from ebbtide.runtime.planning import Planning
 from ebbtide.units import MIB
 from tests.training.same_bits import CASES, Run, Verdict, begin, step, train, train_plainly, verdict
@@ -248,3 +249,41 @@ def ctrl_c_while_training_waits(gate: Path) -> tuple[Verdict, tuple[str, ...]]:
         gate.touch()
         train(ours, 4, session)
     return verdict(plain, ours, session), tuple(str(found.mode) for found in session.report().steps)
+
+
+def descriptors_closed_meanwhile(gate: Path) -> tuple[Beside, list[int]]:
+    """Those of the planner; what the script opens then has their numbers. The sizes of its files at the end."""
+    hold_up(gate)
+    closed = list[int]()
+
+    def within(ours: Run, session: ebbtide.Session) -> None:
+        train(ours, 1, session)
+        planner = planner_of(session)
+        for name in os.listdir("/proc/self/fd"):
+            with suppress(OSError):
+                if "memfd:ebbtide" in os.readlink(f"/proc/self/fd/{name}"):
+                    os.close(int(name))
+                    closed.append(int(name))
+        assert len(closed) == 2
+        for number in closed:
+            own = os.open(gate.with_name(f"own{number}"), os.O_CREAT | os.O_RDWR)
+            if own != number:
+                os.dup2(own, number)
+                os.close(own)
+        gate.touch()
+        assert planner.wait(200)
+        train(ours, 4, session)
+
+    return _trained(7, within), [os.fstat(number).st_size for number in closed]
+
+
+def planned_anew_at_every_look(steps: int) -> tuple[Verdict, RunReport, int]:
+    """Whatever they take is news, and each plan is waited for. How many plans were made."""
+    followed_steps._NEWS = -1.0
+    plain = train_plainly(CASE, steps)
+    with ebbtide.Session(fast="50%") as session:
+        ours = begin(CASE)
+        train(ours, steps, session)
+        made = planning_of(session)._made
+        session.report()
+    return verdict(plain, ours, session), session.report(), made

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import ebbtide
 from ebbtide import _torch
+from ebbtide.errors import SessionError
 
 ROWS, WIDTH = 96, 4096  # 1.5 MiB
 BATCH = 32
@@ -170,3 +171,37 @@ def a_child_leaves_the_step_that_it_was_forked_in() -> None:
     if child == 0:
         os._exit(int(_torch.is_managed(kept[0]) or float(kept[0][-1]) != 3.0))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def a_child_begins_a_session(moment: str) -> tuple[str, int]:
+    """What the child is told, and the bytes that the parent's session moved; both train on."""
+    trained, read, write = Trained(), *os.pipe()
+
+    def child() -> None:
+        if os.fork():
+            os.wait()
+            return
+        try:
+            ebbtide.Session(fast="50%").__enter__()
+        except SessionError as error:
+            weight = torch.ones(64, 64, requires_grad=True)
+            (weight * 2).sum().backward()  # without a session it trains
+            os.write(write, str(error).encode() if weight.grad is not None else b"")
+        finally:
+            os._exit(0)
+
+    with ebbtide.Session(fast="50%") as session:
+        for number in range(5):
+            with session.step():
+                trained.begin()
+                if number == 3 and moment == "in its step":
+                    child()
+                trained.optimizer.step()
+            if number == 3 and moment == "between its steps":
+                child()
+        moved = sum(step.evicted_bytes.total for step in session.report().steps)
+    if moment == "after it":
+        child()
+    os.close(write)
+    with os.fdopen(read) as told:
+        return told.read(), moved

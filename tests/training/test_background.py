@@ -35,6 +35,23 @@ def test_a_planner_that_is_killed_meanwhile_is_followed_by_one_that_is_waited_fo
     assert all(moved > 0 for moved in beside.moved[2:])
 
 
+def test_a_step_that_is_planned_anew_at_every_look_has_the_same_bits() -> None:
+    verdict, report, made = child.run("cases_background:planned_anew_at_every_look", 12, env=WAITS)
+    assert verdict.differences == ()
+    assert (made, report.plan.plans) == (3, 1)
+    assert verdict.modes == ("recorded",) * 2 + ("planned",) * 10
+    assert all(step.fetched_bytes.total > 0 for step in report.steps[2:])
+
+
+def test_a_script_that_closes_the_planner_s_files_loses_a_plan_and_not_its_own_files(tmp_path: Path) -> None:
+    beside, sizes = child.run("cases_background:descriptors_closed_meanwhile", tmp_path / "gate", env=BESIDE)
+    assert beside.verdict.differences == ()
+    assert (len(beside.said), sizes) == (1, [0, 0])
+    assert "the next one like it will be: the answer of the planning process is lost" in beside.said[0]
+    assert beside.verdict.modes == ("recorded",) * 2 + ("demand",) * 3 + ("planned",) * 2
+    assert all(moved > 0 for moved in beside.moved[2:])
+
+
 def test_where_a_step_needs_the_planner_s_room_the_planner_goes_and_the_budget_stays(tmp_path: Path) -> None:
     found = child.run("cases_background:a_step_without_room_beside_the_planner", tmp_path / "gate", env=BESIDE)
     verdict, killed, given_back, said = found

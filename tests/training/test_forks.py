@@ -32,6 +32,13 @@ def test_a_child_that_asks_for_an_array_of_training_state_is_refused() -> None:
     child.run("cases_forks:a_child_asks_for_an_array_of_training_state", env=PAGES)
 
 
+@pytest.mark.parametrize("moment", ["in its step", "between its steps", "after it"])
+def test_a_child_of_a_process_with_a_session_is_refused_one_of_its_own(moment: str) -> None:
+    said, moved = child.run("cases_forks:a_child_begins_a_session", moment, env=PAGES)
+    assert "start it with the spawn method" in said
+    assert moved > 0
+
+
 VALIDATES_EVERY_EPOCH = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset

@@ -177,14 +177,21 @@ def test_more_ctrl_c_while_the_first_is_told_shows_nothing_of_ours(tmp_path: Pat
 
 
 CLOSES = """
-import os, sys
+import os, sys, threading
 import torch
 from torch import nn
+from ebbtide.runtime import plan_child
+
+if sys.argv[2] == "while planning":
+    held = "import ctypes, time; ctypes.CDLL(None).prctl(1, 9); time.sleep(1000)"  # it does not outlive this process
+    plan_child._START = held + "\\n" + plan_child._START
 
 model = nn.Sequential(*[nn.Linear(512, 512) for _ in range(8)])
 optimizer = torch.optim.AdamW(model.parameters())
 for step in range(8):
     if step == 5:
+        if sys.argv[2] == "while planning":
+            assert "ebbtide-planning" in [thread.name for thread in threading.enumerate()]
         os.closerange(3, 1000)
         mine = [open(f"{sys.argv[1]}/{number}", "w+b", buffering=0) for number in range(64)]
     optimizer.zero_grad()
@@ -193,10 +200,14 @@ for step in range(8):
 """
 
 
-def test_a_script_that_closes_the_spill_file_is_told_and_its_own_files_are_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("moment", ["after planning", "while planning"])
+def test_a_script_that_closes_the_spill_file_is_told_and_its_own_files_are_left_alone(
+    moment: str, tmp_path: Path
+) -> None:
     script = tmp_path / "script.py"
     script.write_text(CLOSES)
-    done = run(EBBTIDE, "run", "--fast", "40%", str(script), str(tmp_path))
+    wait = "1" if moment == "after planning" else "0"
+    done = run(EBBTIDE, "run", "--fast", "40%", str(script), str(tmp_path), moment, env={"EBBTIDE_WAIT_FOR_PLAN": wait})
     assert done.returncode != 0
     assert "the script closed a file that it had not opened" in done.stderr
     assert {(tmp_path / str(number)).stat().st_size for number in range(64)} == {0}

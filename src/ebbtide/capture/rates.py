@@ -12,6 +12,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ebbtide.capture.tick_times import own_ns
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.native import Lane
 from ebbtide.ir.recording import Recording
@@ -97,8 +98,7 @@ def _slowdown(recording: Recording, trace: Trace, edges: Floats, links: Floats) 
     Their ratio leaves out what slows both alike: another program, a lower clock.
     """
     begins = np.append(recording.tick_begin_ns, recording.time_ns).astype(float)
-    stalls = np.append(recording.tick_stalled_ns, recording.stalled_ns).astype(float)
-    took = np.maximum(np.diff(begins) - np.diff(stalls), 0.0)
+    took = own_ns(recording)
     alone_ns = np.array([tick.time_ns for tick in trace.ticks], dtype=float)
     covered = np.concatenate([[0.0], np.cumsum(links * np.diff(edges))])
     beside = np.diff(np.interp(begins, edges, covered)) / np.maximum(np.diff(begins), 1.0)  # links busy on average

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ebbtide.capture.tick_times import own_ns
 from ebbtide.ir import native
 from ebbtide.ir.base import Ints, Origin
 from ebbtide.ir.occupancy import arena_pages
@@ -64,7 +65,7 @@ def capture(
 
     ``count_flops`` is told an operator and its arguments (JSON, shapes for tensors).
     """
-    times = _tick_times(recording)
+    times = own_ns(recording)
     n_ticks = len(times)
     if not n_ticks:
         raise ValueError("no step was recorded")
@@ -146,14 +147,6 @@ def flop_table(recording: Recording, count_flops: Callable[[str, str], int]) -> 
     names = recording.names
     table = {(names[operator], names[arguments]): 0 for operator, arguments in pairs.tolist()}
     return {pair: flops for pair in table if (flops := count_flops(*pair))}
-
-
-def _tick_times(recording: Recording) -> Ints:
-    """From each tick's beginning to the next one's, less the stalls between them."""
-    begins = np.append(recording.tick_begin_ns, recording.time_ns)
-    stalls = np.append(recording.tick_stalled_ns, recording.stalled_ns)
-    times: Ints = np.maximum(np.diff(begins) - np.diff(stalls), 0) if len(begins) > 1 else np.zeros(0, dtype=np.int64)
-    return times
 
 
 def _lives(recording: Recording, n_ticks: int) -> list[_Life]:

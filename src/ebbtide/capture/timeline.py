@@ -15,11 +15,7 @@ from ebbtide.ir.recording import Recording
 from ebbtide.ir.timeline import COMPUTE_LANE, Level, Span, SpanKind, Timeline
 from ebbtide.ir.trace import Trace
 
-_STALLS: dict[int, SpanKind] = {
-    Lane.STALL_CAPACITY: SpanKind.STALL_ROOM,
-    Lane.STALL_LATE: SpanKind.STALL_LATE,
-    Lane.STALL_DEMAND: SpanKind.STALL_DEMAND,
-}
+_STALLS: dict[int, SpanKind] = {lane: SpanKind(lane.name.lower()) for lane in Lane if lane > Lane.BACK}
 
 
 def timeline(recording: Recording, trace: Trace, numbers: Mapping[int, int], machine: Machine, policy: str) -> Timeline:

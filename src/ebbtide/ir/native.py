@@ -25,7 +25,7 @@ class Lane(IntEnum):
 
     OUT = 0
     BACK = 1
-    STALL_CAPACITY = 2
+    STALL_ROOM = 2
     STALL_LATE = 3
     STALL_DEMAND = 4
 

@@ -1,7 +1,7 @@
 """Recording: one step as native code noted it, in columns, before it is a Trace. Imports no torch.
 
 Who writes it: the native module, and ``recorders`` for steps on fake tensors. Who reads it: ``capture``. It goes to the
-process that plans through a pipe. Columns that begin alike are one table, and those without a beginning are the
+process that plans as a file. Columns that begin alike are one table, and those without a beginning are the
 storages'. Ticks count operators on the step's thread from 1; tick 0 is what lies before. -1 is "never".
 
 Left out of the checks: whether values agree with each other across rows, such as the order of times.

@@ -132,10 +132,11 @@ def by_reason(left_alone: list[tuple[int, str]]) -> tuple[OutsideStorage, ...]:
 class PlanReport:
     """The plan of the step that was planned last, and how many plans there are (one for each shape of step).
 
-    ``step_s`` is the recorded step without its stalls (measured), ``predicted_s`` the planner's forecast under its
-    budget, ``lower_bound_s`` what no plan can beat by the planner's own model, ``plan_s`` how long planning took
-    (measured). ``taken_up_after`` is how many steps had ended when steps began to follow it; null in reports of an
-    Ebbtide that did not say.
+    ``step_s`` is the step without stalls and copies: the recorded one, or what several that followed a plan typically
+    took. ``predicted_s`` is the planner's forecast under its budget, ``lower_bound_s`` what no plan can beat by the
+    planner's own model; null where a step that followed a plan was faster, so that its model does not hold. ``plan_s``
+    is how long planning took (measured). ``taken_up_after`` is how many steps had ended when steps began to follow it;
+    null in reports of an Ebbtide that did not say.
     """
 
     planner: str
@@ -143,7 +144,7 @@ class PlanReport:
     budget_bytes: int
     step_s: float
     predicted_s: float
-    lower_bound_s: float
+    lower_bound_s: float | None
     plan_s: float
     plans: int
     taken_up_after: int | None = None

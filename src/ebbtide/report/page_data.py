@@ -52,11 +52,12 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
             ("accesses", f"{len(trace.accesses):,}" if trace.accesses_known else "not recorded"),
         ]
     if plan is not None:
+        beaten, bound = subject.bound_is_beaten, format_time(seconds(plan.lower_bound_ns))
         facts += [
             ("plan", f"{plan.planner} ({plan.status})"),
             ("plan's budget", format_bytes(plan.budget_bytes)),
             ("step predicted", format_time(seconds(plan.predicted_ns))),
-            ("no plan is below", format_time(seconds(plan.lower_bound_ns))),
+            ("no plan is below", "unknown: a measured step was faster than the model says" if beaten else bound),
         ]
     if run is not None:
         steps = sorted(step.wall_s for step in run.steps)

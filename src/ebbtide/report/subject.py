@@ -1,14 +1,16 @@
 """What a report is about: a step's trace and plan, timelines of it, a run's figures, and the way to a slow tier."""
 
 from dataclasses import dataclass
+from math import inf
 
 from ebbtide.analysis.swapping import Route
 from ebbtide.errors import ReportError
 from ebbtide.ir.base import Origin
 from ebbtide.ir.plan import Plan
-from ebbtide.ir.run_report import RunReport
+from ebbtide.ir.run_report import RunReport, StepMode
 from ebbtide.ir.timeline import Timeline
 from ebbtide.ir.trace import Trace
+from ebbtide.units import seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +38,21 @@ class Subject:
             storages = [span.storage for span in timeline.spans if span.storage is not None]
             if max(ticks, default=0) >= len(self.trace.ticks) or max(storages, default=-1) >= len(self.trace.storages):
                 raise ReportError(f"the timeline of {timeline.policy!r:.80} is of another step than the trace's")
+
+    @property
+    def bound_is_beaten(self) -> bool:
+        """Whether a step was measured, within the plan's budget, that took less than no plan should."""
+        plan, run = self.plan, self.run
+        if plan is None:
+            return False
+        took_s = [
+            seconds(timeline.step_ns)
+            for timeline in self.timelines
+            if timeline.origin is Origin.MEASURED
+            and max((level.nbytes for level in timeline.levels), default=0) <= plan.budget_bytes
+        ]
+        followed = None if run is None else run.plan
+        if run is not None and followed is not None and followed.plans == 1:  # with several, steps have several shapes
+            within = followed.budget_bytes <= plan.budget_bytes
+            took_s += [step.wall_s for step in run.steps if within and step.mode is StepMode.PLANNED]
+        return min(took_s, default=inf) < seconds(plan.lower_bound_ns)

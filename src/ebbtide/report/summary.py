@@ -91,10 +91,12 @@ def _arena(report: RunReport) -> str:
 def _plan(plan: PlanReport) -> str:
     count = f", one of {plan.plans}" if plan.plans > 1 else ""
     after = "" if plan.taken_up_after is None else f", taken up after step {plan.taken_up_after}"
+    bound = "no bound (a step was faster)"
+    if plan.lower_bound_s is not None:
+        bound = f"bound {format_time(plan.lower_bound_s)}"
     return (
-        f"{plan.planner} ({plan.status}{count}): predicted {format_time(plan.predicted_s)}, bound "
-        f"{format_time(plan.lower_bound_s)}, unlimited {format_time(plan.step_s)}; made in {format_time(plan.plan_s)}"
-        f"{after}"
+        f"{plan.planner} ({plan.status}{count}): predicted {format_time(plan.predicted_s)}, {bound}, unlimited "
+        f"{format_time(plan.step_s)}; made in {format_time(plan.plan_s)}{after}"
     )
 
 

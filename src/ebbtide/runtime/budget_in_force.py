@@ -74,6 +74,17 @@ class BudgetInForce:
     def is_exceeded(self, counters: "_torch.Counters") -> bool:
         return counters["over_budget"] and not self._over_at_start and not self._limits.exploring
 
+    def too_small(self, counters: "_torch.Counters") -> str:
+        """Where what ran after the last step (an evaluation, say) needed more at once than there was: a budget that
+        works, in words; else ""."""
+        need, rest = self._need(counters), counters["unmanaged_bytes"]
+        told = self._over_budget_told or self._limits.refused
+        if told or not self.is_set or not self.is_exceeded(counters):
+            return ""
+        if need.nbytes <= counters["arena_limit_bytes"] or self._limits.are_the_machines(rest, need):
+            return ""
+        return str(self._refusal(rest, need))
+
     def unbounded_peak_bytes(self, counters: "_torch.Counters") -> int:
         """What a step's tensors peak at without a budget, as far as it is known."""
         return self._unbounded_peak_bytes or max(self._live_peak, counters["live_peak_bytes"])
@@ -129,10 +140,13 @@ class BudgetInForce:
         elif self._limits.are_the_machines(rest, need):
             self.limit_fell = shortfalls.limit_fell(self._limits.process_bytes, rest, need.operator, need.nbytes)
             self._warn(self.limit_fell)
-        elif process_asked or self.recording:
-            raise self._limits.refusal(self._process_too_small(rest, need))
         else:
-            raise self._limits.refusal(self._arena_too_small(self._limits.arena_bytes, rest, need))
+            raise self._limits.refusal(self._refusal(rest, need))
+
+    def _refusal(self, rest: int, need: Need) -> BudgetError:
+        if self._bounds.process_asked or self.recording:
+            return self._process_too_small(rest, need)
+        return self._arena_too_small(self._limits.arena_bytes, rest, need)
 
     def _process_too_small(self, rest: int, need: Need) -> BudgetError:
         return self._limits.too_small_error(rest, need, self._planning_bytes())

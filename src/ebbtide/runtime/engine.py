@@ -8,7 +8,7 @@ from pathlib import Path
 import ebbtide._torch as _torch
 from ebbtide.capture.following import Following
 from ebbtide.capture.optimizer_hooks import OptimizerHooks
-from ebbtide.errors import PlatformError, SpillError
+from ebbtide.errors import PlatformError, SessionError, SpillError
 from ebbtide.host import process
 from ebbtide.ir import native
 from ebbtide.ir.run_report import FORMAT, VERSION, RunReport, StepMode, by_reason
@@ -34,6 +34,12 @@ _NO_USERFAULTFD = (
     "EBBTIDE_USERFAULTFD: userfaultfd is not permitted here (ebbtide doctor says why), or was not asked for when this "
     "process began its first session: a system call on the raw address of a tensor that is away fails"
 )
+
+_OF_A_PARENT = (
+    "this process was forked from one that had a session, and has what is left of that one's arena, so it can have no "
+    "session of its own: start it with the spawn method, or fork before the parent's first session"
+)
+_first_process: int | None = None  # that had a session
 
 
 class Engine:
@@ -79,7 +85,12 @@ class Engine:
         self.hurries = False  # at its end it waits for no plan
 
     def start(self) -> None:
-        """Raises BudgetError when what the process already holds leaves no room at all."""
+        """Raises BudgetError when what the process already holds leaves no room at all, SessionError in a forked child
+        of a process that had a session."""
+        global _first_process
+        if _first_process not in (None, os.getpid()):
+            raise SessionError(_OF_A_PARENT)
+        _first_process = os.getpid()
         if trouble := native.disagreement(_torch):
             raise RuntimeError(trouble)
         try:
@@ -140,7 +151,8 @@ class Engine:
             if self._planning is not None:
                 self._planning.close()
             return
-        followed = self._planning is not None and self._planning.ended()
+        wall_s = seconds(after.wall_ns - before.wall_ns)
+        followed = self._planning is not None and self._planning.ended(wall_s)
         mode = StepMode.RECORDED if self._budget.recording else StepMode.PLANNED if followed else StepMode.DEMAND
         self._steps.add(step_between(before, after, mode))
         if len(self._steps) <= _ADOPTING_STEPS:
@@ -178,7 +190,8 @@ class Engine:
         process_peak = process.peak_resident_bytes()
         arena_budget = counters["arena_limit_bytes"] if self._budget.is_set else 0
         over, excess = self._budget.is_exceeded(counters), self._limits.exceeded_by(process_peak)
-        trouble = self._budget.limit_fell or ("" if self._limits.exploring else counters["message"])
+        trouble = self._budget.limit_fell or self._budget.too_small(counters)
+        trouble = trouble or ("" if self._limits.exploring else counters["message"])
         if excess and not trouble:
             trouble = f"the process peaked {format_bytes(excess)} above its budget"
         unbounded, unplanned = self._budget.shortfall(len(self._steps), self._peak_of_others()), self._unplanned()

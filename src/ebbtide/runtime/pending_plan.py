@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ebbtide.ir.recording import Recording
+from ebbtide.runtime.followed_steps import FollowedSteps
 from ebbtide.runtime.plan_job import Answer, Asked, planning_bytes
 from ebbtide.units import MIB, format_time, seconds
 
@@ -18,11 +19,13 @@ from ebbtide.units import MIB, format_time, seconds
 class PendingPlan:
     """Of steps that are ``like`` the one that was recorded, the run's ``step``-th.
 
-    ``keep``: it is the first plan, which is what is saved. ``replaces`` is the schedule whose moves showed their cost.
+    ``steps`` are those that will follow it. ``keep``: it is the first plan, which is what is saved. ``replaces`` is the
+    schedule that steps follow meanwhile.
     """
 
     asked: Asked
     like: str
+    steps: FollowedSteps
     step: int
     step_s: float
     needed_bytes: int
@@ -32,10 +35,16 @@ class PendingPlan:
 
     @staticmethod
     def of(
-        recording: Recording, asked: Asked, like: str, step: int, keep: bool, replaces: int | None = None
+        recording: Recording,
+        asked: Asked,
+        like: str,
+        steps: FollowedSteps,
+        step: int,
+        keep: bool,
+        replaces: int | None = None,
     ) -> "PendingPlan":
         step_s, needed = seconds(recording.time_ns), planning_bytes(recording)
-        return PendingPlan(asked, like, step, step_s, needed, keep, replaces)
+        return PendingPlan(asked, like, steps, step, step_s, needed, keep, replaces)
 
     def is_there(self) -> bool:
         """Without waiting."""

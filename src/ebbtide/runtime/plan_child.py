@@ -1,9 +1,10 @@
 """Planning in a process of its own, which ends: whatever memory the search took is given back with it.
 
-The child is a fresh Python without torch, started as ``ebbtide.plan_process``; it gets the recorded step over a pipe
-and answers over another. A thread of the training process starts it, hands the step over, and waits for the answer, so
-that steps can go on. What the child needs is kept free of the arena meanwhile, so that both together stay within the
-process's bound. Where a step has no room beside it after all, the arena kills it (``Arena::end_aside``).
+The child is a fresh Python without torch, started as ``ebbtide.plan_process``. It has the recorded step as its standard
+input and its answer as its standard output: files in memory, since a pipe would be at the mercy of a script that closes
+descriptors. A thread of the training process starts it and waits for its end, so that steps can go on. What the child
+needs is kept free of the arena meanwhile, so that both together stay within the process's bound. Where a step has no
+room beside it after all, the arena kills it (``Arena::end_aside``).
 
 Left out: what the kernel charges a container for starting a process (a few hundred KiB of page tables).
 """
@@ -14,13 +15,14 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
 
 import ebbtide._torch as _torch
 from ebbtide.errors import EbbtideError
+from ebbtide.runtime.anonymous_file import AnonymousFile
 from ebbtide.runtime.bounds import need_of
 from ebbtide.runtime.plan_job import MARK, Answer, Job, PlanningKilledError, planning_bytes, with_seconds
 from ebbtide.units import MIB, seconds
@@ -29,6 +31,10 @@ _POLL_S = 0.005
 _PATIENCE_S = 2.0  # for evictions that make room; they take a fraction of it where room can be made
 _NICE = 10  # beside steps, whose threads come first where processors are short
 
+_CLOSED = (
+    "the answer of the planning process is lost, since the script closed a file that it had not opened (os.closerange, "
+    "say): let it close its own files alone"
+)
 _START = "import sys; sys.path[:] = {paths!r}; from ebbtide.plan_process import main; main()"
 
 
@@ -44,11 +50,11 @@ class PlanningProcess:
 
     def __init__(self, job: Job, policy: str, plan: Path | None) -> None:
         needed = planning_bytes(job.recording)
-        question = pickle.dumps((job, policy, plan), protocol=5)
         self._child: subprocess.Popen[bytes] | None = None
         self._started, self._ended = threading.Event(), threading.Event()
         self._stopped = False
         self._outcome: Answer | Exception | None = None
+        question = AnonymousFile(pickle.dumps((job, policy, plan), protocol=5))
         self._thread = threading.Thread(
             target=self._carry_out, args=(question, needed), name="ebbtide-planning", daemon=True
         )
@@ -57,10 +63,11 @@ class PlanningProcess:
             _wait_for_room(needed)
             self._thread.start()
         except BaseException:
+            question.close()
             _torch.set_aside(0)
             raise
         try:
-            # Were the script to fork in the middle of starting a process, its child would keep that one's pipes open.
+            # Were the script to fork, or to close files, in the middle of starting a process, that would go wrong.
             self._started.wait()
         except BaseException:
             self.stop()
@@ -90,7 +97,7 @@ class PlanningProcess:
             self._child.kill()
         self._thread.join()
 
-    def _carry_out(self, question: bytes, needed: int) -> None:
+    def _carry_out(self, question: AnonymousFile, needed: int) -> None:
         began = time.perf_counter_ns()
         try:
             answer = self._asked(question, needed)
@@ -98,11 +105,12 @@ class PlanningProcess:
         except Exception as error:
             self._outcome = error
         finally:
+            question.close()
             _torch.set_aside(0)
             self._started.set()
             self._ended.set()
 
-    def _asked(self, question: bytes, needed: int) -> Answer:
+    def _asked(self, question: AnonymousFile, needed: int) -> Answer:
         if not sys.executable or getattr(sys, "frozen", False):
             raise EbbtideError(
                 "there is no Python to plan with: sys.executable names none. Run the script with python, or choose a "
@@ -110,18 +118,23 @@ class PlanningProcess:
             )
         command = [sys.executable, "-P", "-c", _START.format(paths=_import_path())]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
-        pipe = subprocess.PIPE
-        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, process_group=0) as child:
-            try:
-                _torch.set_aside(needed, child.pid)
-                self._child = child
-                self._started.set()
-                if self._stopped:
+        with closing(AnonymousFile()) as answers, closing(AnonymousFile()) as troubles:
+            files = (question.fd, answers.fd, troubles.fd)
+            with subprocess.Popen(command, -1, None, *files, env=environment, process_group=0) as child:
+                try:
+                    question.close()
+                    _torch.set_aside(needed, child.pid)
+                    self._child = child
+                    self._started.set()
+                    if self._stopped:
+                        child.kill()
+                    child.wait()
+                except BaseException:
                     child.kill()
-                said, trouble = child.communicate(question)
-            except BaseException:
-                child.kill()
-                raise
+                    raise
+            said, trouble = answers.read(), troubles.read()
+        if said is None or trouble is None:
+            raise PlanningKilledError(_CLOSED)
         answer = _read(said.partition(MARK)[2])
         if child.returncode or answer is None:
             last = trouble.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]

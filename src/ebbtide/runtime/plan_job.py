@@ -1,4 +1,4 @@
-"""What is asked of a planner and what it answers, as plain data that a pipe carries. Imports no torch.
+"""What is asked of a planner and what it answers, as plain data that goes between processes. Imports no torch.
 
 ``carry_out`` does all that takes memory: the trace, the search, the schedule. The training process holds the
 recording's columns before it and the schedule's after it.
@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 
 from ebbtide.capture.rates import rates
 from ebbtide.capture.recording import Captured, capture
+from ebbtide.capture.tick_times import TickTimes, typical_ns, with_times
 from ebbtide.capture.timeline import timeline
 from ebbtide.errors import EbbtideError, InfeasibleBudgetError
 from ebbtide.ir.files import decode, encode
@@ -38,19 +39,32 @@ _PER_ROW_BYTES = 4 * KIB
 
 
 @dataclass(frozen=True, slots=True)
+class Followed:
+    """What is planned anew, and why: ``trace`` is what the plan was made from that steps follow, as a file's bytes, and
+    ``times`` are those of such steps. ``measures``: moves show what the machine does, and if that is news, so is the
+    plan. ``anew``: it is to be made in any case.
+    """
+
+    trace: bytes
+    times: tuple[TickTimes, ...]
+    measures: bool
+    anew: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A recorded step to be planned.
 
-    ``flops`` are those of its operators (``flop_table``). ``followed`` is the trace whose plan the step followed, as a
-    file's bytes: then it is planned anew, with that trace's times, if what its moves showed is news. ``shown`` asks for
-    the step as a timeline in place of a plan, with this planner's name.
+    ``flops`` are those of its operators (``flop_table``). ``followed``: the step followed a plan, and is planned anew
+    with what steps like it typically take. ``shown`` asks for the step as a timeline in place of a plan, with this
+    planner's name.
     """
 
     recording: Recording
     flops: Mapping[tuple[str, str], int]
     machine: Machine
     budget_bytes: int
-    followed: bytes | None = None
+    followed: Followed | None = None
     shown: str | None = None
 
 
@@ -109,13 +123,16 @@ def carry_out(job: Job, planner: Planner) -> Answer:
         return Answer(None, job.machine, timeline=encode(shown))
     if job.followed is None:
         return _planned(step.trace, step, job.machine, job.budget_bytes, planner)
-    trace = decode(job.followed, Trace)
+    followed, machine = job.followed, job.machine
+    trace = decode(followed.trace, Trace)
     if step.trace.signature() != trace.signature():
+        return Answer(None, machine)
+    if followed.measures:
+        machine = rates(job.recording, trace).applied_to(machine)
+    if not followed.anew and not _is_news(job.machine, machine):
         return Answer(None, job.machine)
-    measured = rates(job.recording, trace).applied_to(job.machine)
-    if not _is_news(job.machine, measured):
-        return Answer(None, job.machine)
-    return _planned(trace, step, measured, job.budget_bytes, planner)
+    typical = with_times(trace, typical_ns(followed.times, machine))
+    return _planned(typical, step, machine, job.budget_bytes, planner)
 
 
 def _planned(trace: Trace, step: Captured, machine: Machine, budget_bytes: int, planner: Planner) -> Answer:

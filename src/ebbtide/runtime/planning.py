@@ -3,17 +3,16 @@
 Every step is recorded as long as another may be planned. A step that follows no schedule (the
 first ones, or another sequence length, another branch) shows what it is like; seen a second time, it is planned.
 The first step after the warm-up is taken to be steady, and planned at once, unless it ends what the step before left
-and leaves nothing like it. Where the machine came from a probe, the
-second step that follows a schedule shows what its moves really cost; if that is news, the step is planned once more.
+and leaves nothing like it. Steps that follow a schedule show what they typically take (``followed_steps``) and, where
+the machine came from a probe, what their moves really cost. If that is news, the step is planned anew.
 
 Plans are made one at a time, while steps go on as they did, unrecorded (``pending_plan``). A plan is taken up at the
 end of the step in which it came.
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import ebbtide._torch as _torch
 from ebbtide.capture.flops import count_flops
@@ -24,8 +23,9 @@ from ebbtide.host.process import give_back_freed_memory
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.recording import Recording
 from ebbtide.ir.run_report import PlanReport
+from ebbtide.runtime.followed_steps import FollowedSteps, Planned
 from ebbtide.runtime.pending_plan import PendingPlan, answer_to
-from ebbtide.runtime.plan_job import Answer, Ask, Job, PlanningKilledError, planning_bytes
+from ebbtide.runtime.plan_job import Answer, Ask, Followed, Job, PlanningKilledError, planning_bytes
 from ebbtide.runtime.progress import Activity
 from ebbtide.units import seconds
 
@@ -34,25 +34,16 @@ _MOST_PLANS = 16
 _MOST_REFUSALS = 3  # of planners, where there is no plan yet: each step that is planned costs time
 _MOST_KILLS = 3  # of planning processes: from the last one on, a step whose planning was killed is not planned again
 _MOST_SHAPES = 64  # steps whose shapes never settle stay in demand mode
-_SETTLED = 2  # steps after which one that follows a schedule shows what it will go on to do
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """What is known of a plan that is followed: what steps it is for, and the trace it was made from, as a file's."""
-
-    report: PlanReport
-    like: str
-    trace: bytes
 
 
 class Planning:
     """One session's plans. Callers MUST call ``ended`` after every step that ran to its end.
 
     ``save`` is given the files of the first plan: the trace's and its own. ``measures``: the machine is a probe's, so
-    what the steps themselves show goes before it. ``save_timeline`` is given the last step that followed a schedule,
-    once, at the end. ``saved`` names what ``save`` writes ("plan"), for a warning where there was no plan. ``waits``:
-    training stands still while a plan is made. ``say`` tells what is no trouble.
+    what the steps themselves show goes before it. ``fixed``: the plan was named, and no other is made.
+    ``save_timeline`` is given the last step that followed a schedule, once, at the end. ``saved`` names what ``save``
+    writes ("plan"), for a warning where there was no plan. ``waits``: training stands still while a plan is made.
+    ``say`` tells what is no trouble.
     """
 
     def __init__(
@@ -62,6 +53,7 @@ class Planning:
         save: Callable[[bytes, bytes], None],
         warn: Callable[[str], None],
         measures: bool = False,
+        fixed: bool = False,
         save_timeline: Callable[[bytes], None] | None = None,
         saved: str = "",
         waits: bool = False,
@@ -72,6 +64,7 @@ class Planning:
         self._save = save
         self._warn = warn
         self._measures = measures
+        self._fixed = fixed
         self._save_timeline = save_timeline
         self._saved = saved
         self._waits = waits or save_timeline is not None  # the timeline is of a step that followed a plan
@@ -79,7 +72,7 @@ class Planning:
         self._pending: PendingPlan | None = None
         self._kills = self._refusals = 0
         self._last: tuple[Recording, str] | None = None  # and the planner's name
-        self._times_followed: Counter[int] = Counter()
+        self._made = 0
         self._seen: set[str] = set()
         self._tried: set[str] = set()
         self._plans: dict[int, Planned] = {}
@@ -122,7 +115,7 @@ class Planning:
             return
         recording, planner = self._last
         try:
-            self._save_timeline(answer_to(self._ask(self._job(recording, 0, shown=planner))).timeline)
+            self._save_timeline(answer_to(self._ask(replace(self._job(recording, 0), shown=planner))).timeline)
         except (OSError, ValueError, EbbtideError) as error:
             self._warn(f"the timeline could not be saved: {error}")
 
@@ -138,14 +131,17 @@ class Planning:
         """Of the plan that was made last."""
         if not self._plans:
             return None
-        return replace(next(reversed(self._plans.values())).report, plans=len(self._plans))
+        last = next(reversed(self._plans.values()))
+        return replace(last.report, plans=len(self._plans), lower_bound_s=last.steps.bound_s(last.report))
 
-    def ended(self) -> bool:
-        """Whether the step that just ended followed a schedule."""
+    def ended(self, wall_s: float) -> bool:
+        """Whether the step that just ended, and took so long, followed a schedule."""
         self._steps += 1
         self._modules.remove()
         self._followed = _torch.followed()
         self.ever_followed |= self._followed is not None
+        if (planned := self._planned()) is not None:
+            planned.steps.ended(wall_s)
         return self._followed is not None
 
     @property
@@ -180,13 +176,12 @@ class Planning:
             if self._pending is not None:
                 took = self._take_up(waits=self._waits)
             elif self._is_worth_it(budget_bytes):
-                self._waits_since_ns = time.perf_counter_ns()
                 took = self._begin(budget_bytes)
         except Exception as error:
             again = self._tries_again(error)
             self._refusals += not again
-            too_often = self._kills >= _MOST_KILLS or self._refusals >= _MOST_REFUSALS
-            self._gave_up = not self._plans and too_often
+            too_many = self._kills >= _MOST_KILLS or self._refusals >= _MOST_REFUSALS
+            self._gave_up = too_many and not self._plans
             self.refusal = str(error)
             found = "no plan was found for a step, so steps like it run in demand mode"
             kept = "a step could not be planned anew from what its moves showed, so its plan stays"
@@ -202,7 +197,13 @@ class Planning:
     def _is_worth_it(self, budget_bytes: int) -> bool:
         if not self.wants_recordings or self._steps <= _WARM_UP_STEPS or not budget_bytes:
             return False
-        return self._followed is None or self._measures or self._save_timeline is not None
+        planned = self._planned()
+        looked_at = planned is not None and planned.steps.looked_at
+        return self._followed is None or looked_at or self._save_timeline is not None
+
+    def _planned(self) -> Planned | None:
+        """The plan that the step followed which just ended."""
+        return None if self._followed is None else self._plans.get(self._followed)
 
     def _begin(self, budget_bytes: int) -> bool:
         """Whether there is a new plan already."""
@@ -211,8 +212,8 @@ class Planning:
             return False  # the step was too long to be recorded
         if self._followed is None:
             self._learn(recording, budget_bytes)
-        elif self._followed in self._plans:
-            self._learn_from(recording, self._plans[self._followed], budget_bytes)
+        elif (planned := self._planned()) is not None:
+            self._learn_from(recording, planned, budget_bytes)
         if self._pending is None:
             return False
         del recording  # the memory that it takes is given back, once all that had it have let go of it
@@ -251,32 +252,32 @@ class Planning:
         if not recurs or like in self._tried:
             return
         self._tried.add(like)
+        steps = FollowedSteps(recording, looks=not self._fixed)
+        self._waits_since_ns = time.perf_counter_ns()
         asked = self._ask(self._job(recording, budget_bytes))
-        self._pending = PendingPlan.of(recording, asked, like, self._steps, keep=not self._plans)
+        self._pending = PendingPlan.of(recording, asked, like, steps, self._steps, keep=not self._plans)
 
     def _learn_from(self, recording: Recording, planned: Planned, budget_bytes: int) -> None:
-        """A step that followed a schedule shows what its moves cost."""
-        assert self._followed is not None
+        """A step that followed a schedule shows what its operations take, and what its moves cost."""
         if self._save_timeline is not None:
             self._last = (recording, planned.report.planner)
-        if not self._measures or likeness(recording) != planned.like:  # it did more than was planned; the next may not
+        steps = planned.steps
+        if not steps.looked_at or likeness(recording) != planned.like:  # it did more than was planned; the next may not
             return
-        self._times_followed[self._followed] += 1
-        if self._times_followed[self._followed] != _SETTLED:
-            return
+        if not steps.note(recording) or self._made >= _MOST_PLANS:
+            return  # too few are known yet
+        anew, measures = steps.are_news(planned.report, self._machine), self._measures
         self._measures = False
-        is_first = next(iter(self._plans)) == self._followed
-        asked = self._ask(self._job(recording, budget_bytes, followed=planned.trace))
-        self._pending = PendingPlan.of(recording, asked, planned.like, self._steps, is_first, replaces=self._followed)
+        if not anew and not measures:
+            return
+        followed = self._followed
+        is_first = next(iter(self._plans)) == followed
+        self._waits_since_ns = time.perf_counter_ns()
+        asked = self._ask(self._job(recording, budget_bytes, Followed(steps.trace, steps.times(), measures, anew)))
+        self._pending = PendingPlan.of(recording, asked, planned.like, steps, self._steps, is_first, followed)
 
-    def _job(
-        self,
-        recording: Recording,
-        budget_bytes: int,
-        followed: bytes | None = None,
-        shown: str | None = None,
-    ) -> Job:
-        return Job(recording, flop_table(recording, count_flops), self._machine, budget_bytes, followed, shown)
+    def _job(self, recording: Recording, budget_bytes: int, followed: Followed | None = None) -> Job:
+        return Job(recording, flop_table(recording, count_flops), self._machine, budget_bytes, followed)
 
     def _follow(self, answer: Answer, pending: PendingPlan) -> bool:
         """Whether there is a new plan, which steps like the one recorded then follow."""
@@ -285,7 +286,9 @@ class Planning:
             return False
         number = _torch.load_schedule(**vars(answer.schedule))
         report = replace(answer.report, taken_up_after=self._steps)
-        self._plans[number] = Planned(report, pending.like, answer.trace if self._measures else b"")
+        self._made += 1
+        pending.steps.follow(answer.trace)
+        self._plans[number] = Planned(report, pending.like, pending.steps)
         if pending.keep:
             self._keep(answer)
         if pending.replaces is not None:

@@ -52,7 +52,7 @@ def step_between(before: Reading, after: Reading, mode: StepMode) -> StepReport:
         wall_s=seconds(since("wall_s in ns", before.wall_ns, after.wall_ns)),
         cpu_s=seconds(since("cpu_s in ns", before.cpu_ns, after.cpu_ns)),
         stall_s=Stall(
-            room=seconds(since("stall_capacity_ns", old["stall_capacity_ns"], new["stall_capacity_ns"])),
+            room=seconds(since("stall_room_ns", old["stall_room_ns"], new["stall_room_ns"])),
             late_prefetch=seconds(since("stall_late_ns", old["stall_late_ns"], new["stall_late_ns"])),
             demand_fetch=seconds(since("stall_fetch_ns", old["stall_fetch_ns"], new["stall_fetch_ns"])),
         ),

@@ -1,0 +1,85 @@
+"""What each tick takes by itself, from several recorded steps that are alike.
+
+One step does not tell. The first after the warm-up touches memory for the first time, a later one has copies beside it,
+any has other programs beside it. So copies are taken off by what the machine says that they cost, and the lower median
+of a tick's times counts: of three steps one may be slow throughout. Only the first two tiers, as the runtime has them.
+
+Left out: where within a tick its stall lay; copies count as beside all of it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ebbtide.ir.base import Ints
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.native import Lane
+from ebbtide.ir.recording import Recording
+from ebbtide.ir.trace import Trace
+
+Column: TypeAlias = NDArray[np.float32]
+Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TickTimes:
+    """Of one step, by tick: ns without stalls, and the share of the tick in which a copy out, or back, was under way.
+
+    Twelve bytes a tick, since a training process keeps them of several steps.
+    """
+
+    took_ns: Column
+    beside_out: Column
+    beside_back: Column
+
+    @staticmethod
+    def of(recording: Recording) -> "TickTimes":
+        beside = (busy_shares(recording, lane).astype(np.float32) for lane in (Lane.OUT, Lane.BACK))
+        return TickTimes(own_ns(recording).astype(np.float32), *beside)
+
+    def alone_ns(self, machine: Machine) -> Floats:
+        """Without what copies cost, as the simulator adds it: each busy link makes an operation longer by a share."""
+        fast, slow = (tier.name for tier in machine.tiers[:2])
+        out, back = machine.link(fast, slow), machine.link(slow, fast)
+        slower = np.ones(len(self.took_ns))
+        for link, beside in ((out, self.beside_out), (back, self.beside_back)):
+            slower += beside * (0.0 if link is None else link.slows_compute)
+        return self.took_ns / slower
+
+
+def typical_ns(steps: Sequence[TickTimes], machine: Machine) -> Ints:
+    """Each tick's time alone: the lower median over ``steps``, which MUST have the same ticks."""
+    rows = np.sort([step.alone_ns(machine) for step in steps], axis=0)
+    typical: Ints = rows[(len(rows) - 1) // 2].round().astype(np.int64)
+    return typical
+
+
+def with_times(trace: Trace, times_ns: Ints) -> Trace:
+    """The same step, whose ticks take so long."""
+    ticks = (replace(tick, time_ns=took) for tick, took in zip(trace.ticks, times_ns.tolist(), strict=True))
+    return replace(trace, ticks=tuple(ticks))
+
+
+def own_ns(recording: Recording) -> Ints:
+    """From each tick's beginning to the next one's, less the stalls between them."""
+    begins = np.append(recording.tick_begin_ns, recording.time_ns)
+    stalls = np.append(recording.tick_stalled_ns, recording.stalled_ns)
+    times: Ints = np.maximum(np.diff(begins) - np.diff(stalls), 0) if len(begins) > 1 else np.zeros(0, dtype=np.int64)
+    return times
+
+
+def busy_shares(recording: Recording, lane: Lane) -> Floats:
+    """Of each tick: the share of it, stalls included, in which at least one copy of the lane was under way."""
+    own = recording.span_lane == lane
+    begin, end = recording.span_begin_ns[own], recording.span_end_ns[own]
+    edges = np.unique(np.concatenate([[0], begin, end]))
+    opened = np.zeros(len(edges), dtype=np.int64)
+    np.add.at(opened, np.searchsorted(edges, begin), 1)
+    np.subtract.at(opened, np.searchsorted(edges, end), 1)
+    busy_until = np.append(0, np.cumsum(np.diff(edges) * (np.cumsum(opened)[:-1] > 0)))
+    begins = np.append(recording.tick_begin_ns, recording.time_ns)
+    shares: Floats = np.diff(np.interp(begins, edges, busy_until)) / np.maximum(np.diff(begins), 1)
+    return shares

@@ -1,0 +1,82 @@
+"""What the steps that follow one plan show of their times, and when those are worth another plan.
+
+The recorded step alone says too little: it touches memory for the first time. Of the steps that follow its plan two are
+looked at, and five each twice later on. Kept are columns of a few steps, not recordings, since what a training process
+keeps counts against its budget.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from math import inf
+
+from ebbtide.capture.tick_times import TickTimes, typical_ns
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.recording import Recording
+from ebbtide.ir.run_report import PlanReport
+from ebbtide.units import seconds
+
+_KEPT = 5
+_LOOKS = ((0, 2), (3, 5), (27, 5))  # once so many steps have followed, the times of so many more, and a look at them
+_NEWS = 0.1  # a step that takes so much more or less (as a share) is worth another plan
+
+
+class FollowedSteps:
+    """Steps of one shape; plans that are made anew for it share this. ``looks``: they may be planned anew.
+
+    ``trace`` is that of the plan they follow, as a file's bytes, while it may be needed. ``fastest_s`` is what the
+    fastest step took that followed a plan.
+    """
+
+    def __init__(self, recorded: Recording, looks: bool) -> None:
+        self.trace = b""
+        self.fastest_s = inf
+        self._times = deque([TickTimes.of(recorded)] if looks else [], maxlen=_KEPT)
+        self._followed = self._noted = 0
+        self._looks = list(_LOOKS) if looks else []
+
+    @property
+    def looked_at(self) -> bool:
+        """Whether what the step that just ended took is wanted."""
+        return bool(self._looks) and self._followed > self._looks[0][0]
+
+    def ended(self, wall_s: float) -> None:
+        self._followed += 1
+        self.fastest_s = min(self.fastest_s, wall_s)
+
+    def note(self, recording: Recording) -> bool:
+        """Whether enough of them are known. Callers MUST have found that the step is alike."""
+        self._times.append(TickTimes.of(recording))
+        self._noted += 1
+        if self._noted < self._looks[0][1]:
+            return False
+        self._noted = 0
+        del self._looks[0]
+        return True
+
+    def are_news(self, planned: PlanReport, machine: Machine) -> bool:
+        """Whether they differ from what their plan was made for, or one was faster than it takes for possible."""
+        typical_s = seconds(int(typical_ns(self._times, machine).sum()))
+        return self.bound_s(planned) is None or abs(typical_s / max(planned.step_s, 1e-9) - 1) > _NEWS
+
+    def times(self) -> tuple[TickTimes, ...]:
+        return tuple(self._times)
+
+    def follow(self, trace: bytes) -> None:
+        """A plan made from ``trace`` from now on."""
+        self.trace = trace if self._looks else b""
+        if not self._looks:
+            self._times.clear()
+
+    def bound_s(self, planned: PlanReport) -> float | None:
+        """None where a step was faster."""
+        bound_s = planned.lower_bound_s
+        return None if bound_s is None or self.fastest_s < bound_s else bound_s
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What is known of a plan that is followed: what steps it is for, and what they showed."""
+
+    report: PlanReport
+    like: str
+    steps: FollowedSteps

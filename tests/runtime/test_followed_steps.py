@@ -1,0 +1,188 @@
+"""Forecasts that hold: times come from steps that follow a plan too, and no bound is told that such a step has beaten.
+
+Native code is stood in for; planning is real, and is done at once. A made step has four ticks and one parameter.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch  # noqa: F401 (loads the libraries that native code needs)
+
+from ebbtide.ir.files import decode
+from ebbtide.ir.native import Lane
+from ebbtide.ir.recording import Recording
+from ebbtide.ir.run_report import PlanReport
+from ebbtide.ir.trace import Trace
+from ebbtide.policies import planner_named
+from ebbtide.runtime import planning
+from ebbtide.runtime.plan_job import Answer, Job, carry_out
+from ebbtide.runtime.planning import Planning
+from ebbtide.units import MIB
+from tests.helpers.ask_here import ask_here
+from tests.helpers.make_recording import recording
+from tests.helpers.make_steps import disk
+
+MS = 1_000_000
+N_TICKS = 4
+COLD, WARM = 100, 60  # ms a tick
+
+
+def made_step(tick_ms: int, spans: Sequence[tuple[Lane, int, int]] = ()) -> Recording:
+    begins = [tick * tick_ms * MS for tick in range(N_TICKS)]
+    return recording(
+        time_ns=N_TICKS * tick_ms * MS,
+        tick_begin_ns=begins,
+        nbytes=[MIB],
+        birth=[-1],
+        death=[-1],
+        serial=[1],
+        use_storage=[0],
+        use_first=[1],
+        use_last=[2],
+        span_storage=[0] * len(spans),
+        span_lane=[lane for lane, _, _ in spans],
+        span_begin_ns=[begin * MS for _, begin, _ in spans],
+        span_end_ns=[end * MS for _, _, end in spans],
+    )
+
+
+class Native:
+    """Stands for native code: each step follows the schedule that was loaded last, if there is one."""
+
+    def __init__(self) -> None:
+        self.step = made_step(COLD)
+        self.schedules = self.taken = 0
+
+    def followed(self) -> int | None:
+        return self.schedules - 1 if self.schedules else None
+
+    def take_recording(self) -> Recording:
+        self.taken += 1
+        return self.step
+
+    def load_schedule(self, **columns: object) -> int:
+        self.schedules += 1
+        return self.schedules - 1
+
+    def remeasure_unmanaged(self) -> None:
+        pass
+
+
+@pytest.fixture
+def native(monkeypatch: pytest.MonkeyPatch) -> Native:
+    found = Native()
+    monkeypatch.setattr(planning, "_torch", found)
+    return found
+
+
+class Run:
+    """A run of made steps."""
+
+    def __init__(self, native: Native, work: Callable[[Job], Answer] | None = None, **more: Any) -> None:
+        self.native = native
+        self.jobs: list[Job] = []
+        self.saved: list[Trace] = []
+        self.warned: list[str] = []
+        self._work = work or (lambda job: carry_out(job, planner_named("ebbtide")))
+        save = lambda trace, plan: self.saved.append(decode(trace, Trace))  # noqa: E731
+        self.planning = Planning(ask_here(self._carry_out), disk(), save, self.warned.append, **more)
+
+    def _carry_out(self, job: Job) -> Answer:
+        self.jobs.append(job)
+        return self._work(job)
+
+    def steps(self, number: int, step: Recording) -> None:
+        self.native.step = step
+        for _ in range(number):
+            self.planning.ended(step.time_ns / 1e9)
+            self.planning.learn(100 * MIB)
+
+    @property
+    def plan(self) -> PlanReport:
+        report = self.planning.report()
+        assert report is not None
+        return report
+
+
+def test_a_first_step_that_was_slower_than_the_later_ones_is_planned_anew_with_their_times(native: Native) -> None:
+    run = Run(native)
+    run.steps(2, made_step(COLD))
+    assert (run.plan.step_s, run.plan.lower_bound_s, run.plan.predicted_s) == (0.4, 0.4, 0.4)
+    run.steps(1, made_step(WARM))
+    assert run.plan.lower_bound_s is None  # the step took 0.24 s
+    run.steps(1, made_step(WARM))
+    assert (run.plan.step_s, run.plan.lower_bound_s, run.plan.predicted_s) == (0.24, 0.24, 0.24)
+    assert [trace.step_ns for trace in run.saved] == [400 * MS, 240 * MS]  # what is saved is what is reported
+    assert (native.schedules, run.plan.plans, run.warned) == (2, 1, [])
+
+
+def test_a_bound_that_a_later_step_beats_is_no_bound(native: Native) -> None:
+    run = Run(native)
+    run.steps(6, made_step(WARM))
+    assert run.plan.lower_bound_s == 0.24
+    run.planning.ended(0.23)
+    assert run.plan.lower_bound_s is None
+    assert run.plan.predicted_s == 0.24
+
+
+def test_times_that_are_no_news_cost_no_plan_and_soon_no_recordings(native: Native) -> None:
+    run = Run(native)
+    run.steps(50, made_step(WARM))
+    assert (len(run.jobs), native.schedules, run.plan.plans) == (1, 1, 1)
+    taken = native.taken
+    run.steps(50, made_step(WARM))
+    assert native.taken == taken
+
+
+def test_a_machine_that_grows_faster_later_is_noticed(native: Native) -> None:
+    run = Run(native)
+    run.steps(4, made_step(COLD))
+    run.steps(6, made_step(WARM))
+    assert (native.schedules, run.plan.step_s, run.plan.lower_bound_s) == (2, 0.24, 0.24)
+
+
+def test_what_copies_cost_beside_them_is_no_part_of_the_operations_times(native: Native) -> None:
+    machine = disk()
+    slowing = replace(machine, links=tuple(replace(link, slows_compute=0.5) for link in machine.links))
+    run = Run(native)
+    run.planning._machine = slowing
+    run.steps(2, made_step(COLD))
+    run.steps(2, made_step(90, [(Lane.OUT, 0, 360)]))
+    assert run.plan.step_s == pytest.approx(0.24)
+
+
+def test_a_plan_that_was_named_stays(native: Native) -> None:
+    run = Run(native, fixed=True)
+    run.steps(2, made_step(COLD))
+    run.steps(50, made_step(WARM))
+    assert (len(run.jobs), native.schedules) == (1, 1)
+    assert run.plan.lower_bound_s is None
+
+
+def test_a_step_that_did_more_than_was_planned_shows_nothing(native: Native) -> None:
+    run = Run(native)
+    run.steps(2, made_step(COLD))
+    longer = replace(made_step(WARM), nbytes=made_step(WARM).nbytes + 1)
+    run.steps(50, longer)
+    assert len(run.jobs) == 1
+
+
+def test_a_training_process_keeps_columns_of_a_few_steps(native: Native) -> None:
+    run = Run(native)
+    run.steps(2, made_step(COLD))
+    (planned,) = run.planning._plans.values()
+    assert [len(kept.took_ns) for kept in planned.steps.times()] == [N_TICKS]
+    run.steps(8, made_step(WARM))
+    (planned,) = run.planning._plans.values()
+    assert len(planned.steps.times()) == 5
+    assert planned.steps.times()[0].took_ns.itemsize == 4
+
+
+def test_plans_of_one_run_are_bounded(native: Native, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "_MOST_PLANS", 1)
+    run = Run(native)
+    run.steps(2, made_step(COLD))
+    run.steps(50, made_step(WARM))
+    assert native.schedules == 1
