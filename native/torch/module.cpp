@@ -11,6 +11,7 @@
 #include "../core/fault.hpp"
 #include "holders.hpp"
 #include "collective_pins.hpp"
+#include "deferred.hpp"
 #include "operands.hpp"
 #include "operator_rules.hpp"
 #include "plain_recorder.hpp"
@@ -243,6 +244,26 @@ PYBIND11_MODULE(_torch, m) {
   m.def("enter_module", [](const std::string& name) { return watch().tape().enter_module(name.c_str()); });
   m.def("back_to_module", [](std::uint32_t number) { watch().tape().enter_module(number); });
   m.def("enter_optimizer", &enter_optimizer);
+  m.def("defer", &defer, py::arg("number"), py::arg("own"), py::arg("gradient"));
+  m.def("carried_out", &carried_out);
+  m.def("is_unshared", &is_unshared);
+  m.def("set_updater", &set_updater);
+  m.def("memory_of", &places_of);
+  m.def("look_at", [](const std::vector<at::Tensor>& tensors) {
+    if (!anything_deferred()) return;
+    for (const at::Tensor& tensor : tensors) look_at(tensor);
+  });
+  m.def("look_at_memory", [](std::uintptr_t address, std::size_t nbytes) {
+    if (anything_deferred()) look_at(reinterpret_cast<const void*>(address), nbytes);
+  });
+  m.def("carry_out", [](const std::vector<UpdateNumber>& numbers) {
+    if (anything_deferred()) carry_out(numbers);
+  });
+  m.def("carry_out_all", [] {
+    if (anything_deferred()) carry_out_all();
+  });
+  m.def("abandon_deferred", &abandon_deferred);
+  m.def("deferred_count", [] { return deferred_updates.load(); });
   m.def("take_recording", [] { return as_columns(watch().tape().take()); });
   m.def("load_schedule", &load_schedule, py::kw_only(), py::arg("tick_ns"), py::arg("headroom"), py::arg("nbytes"),
         py::arg("serial"), py::arg("birth"), py::arg("allocations"), py::arg("use_storage"), py::arg("use_tick"),
