@@ -116,11 +116,13 @@ std::shared_ptr<const at::ThreadLocalState> modes_of(UpdateNumber number) {
   return update == updates.end() ? nullptr : update->second.modes;
 }
 
-// The updater holds a lock: another thread that makes this update already is waited for there. Ctrl-C that comes before
-// it begins, or while it runs, is the script's when the update has been made.
-void carry_out_one(UpdateNumber number) {
-  bool interrupted = false;
-  while (auto modes = make_update == nullptr ? nullptr : modes_of(number)) {
+void raise_on_this_thread(PyObject* type) { PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), type); }
+
+// Whether it could be. The updater holds a lock: another thread that makes this update already is waited for there.
+// Ctrl-C that comes before it begins, or while it runs, is the script's when the update has been made.
+bool carry_out_one(UpdateNumber number) {
+  bool interrupted = false, made = true;
+  while (auto modes = made && make_update != nullptr ? modes_of(number) : nullptr) {
     try {
       py::object raised;
       {
@@ -130,17 +132,19 @@ void carry_out_one(UpdateNumber number) {
       if (raised.is(py::handle(PyExc_KeyboardInterrupt))) {
         interrupted = true;
       } else if (!raised.is_none()) {
-        PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), raised.ptr());
+        raise_on_this_thread(raised.ptr());
+        made = false;
       }
     } catch (py::error_already_set& error) {
       interrupted |= error.matches(PyExc_KeyboardInterrupt);
-      if (!error.matches(PyExc_KeyboardInterrupt)) {
-        error.discard_as_unraisable("ebbtide's deferred update");
-        break;
+      if (!error.matches(PyExc_KeyboardInterrupt)) {  // raised on this thread before, and not the updater's
+        raise_on_this_thread(error.type().ptr());
+        made = false;
       }
     }
   }
   if (interrupted) PyErr_SetInterrupt();
+  return made;
 }
 
 template <typename Find>
@@ -219,7 +223,9 @@ void look_at(const void* address, std::size_t nbytes) {
 void carry_out(const std::vector<UpdateNumber>& numbers) {
   if (updating || !Py_IsInitialized()) return;
   py::gil_scoped_acquire gil;
-  for (UpdateNumber number : numbers) carry_out_one(number);
+  for (UpdateNumber number : numbers) {
+    if (!carry_out_one(number)) return;
+  }
 }
 
 void carry_out_all() {

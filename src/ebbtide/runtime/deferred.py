@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 import ebbtide._torch as _torch
@@ -78,7 +77,6 @@ class Deferred:
             _torch.carry_out_all()
         finally:
             _torch.set_updater(None)
-        self._check()
 
     # ---- the script's step ----------------------------------------------------------------------------------------
 
@@ -93,7 +91,8 @@ class Deferred:
         last = self._last.pop(id(optimizer), {})
         _torch.carry_out(list(last.values()))
         reason = self._refusal(optimizer, args, kwargs)
-        deferred, rest = {}, optimizer
+        deferred: dict[int, int] = {}
+        rest = optimizer
         if not reason:
             deferred, rest, reason = self._defer(optimizer)
         if deferred:
@@ -119,7 +118,7 @@ class Deferred:
             return "its step is compiled, or lies within another's"
         if doors.compiled_calls() != self._compiled_before:
             return "compiled code reads parameters, and does not say when"
-        if any(not isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack()) or _is_traced():
+        if _is_in_a_mode():
             return "step is called within a mode of PyTorch's (a dispatch or function mode, torch.func, tracing)"
         return ""
 
@@ -151,7 +150,7 @@ class Deferred:
 
     def _note(self, update: NotedUpdate, parameter: torch.Tensor) -> int:
         """Its number, or -1."""
-        torch._C._increment_version((parameter,))  # type: ignore[attr-defined]
+        torch._C._increment_version((parameter,))
         number = next(self._numbers)
         self._noted[number] = update
         if update.defer(number):
@@ -207,12 +206,15 @@ class Deferred:
 _GIVEN = ("param_groups", "state")
 
 
-def _is_traced() -> bool:
-    modes: Any = torch._C
+def _is_in_a_mode() -> bool:
+    """Where a mode is on that sees or changes what is called; a default device's creates tensors, and changes none."""
+    c: Any = torch._C
+    functions = (c._get_function_stack_at(place) for place in range(c._len_torch_function_stack()))
     return bool(
-        modes._len_torch_dispatch_stack()
-        or modes._functorch.peek_interpreter_stack() is not None
-        or torch._C._is_tracing()
+        c._len_torch_dispatch_stack()
+        or c._functorch.peek_interpreter_stack() is not None
+        or c._is_tracing()
+        or any(not isinstance(mode, DeviceContext) for mode in functions)
     )
 
 

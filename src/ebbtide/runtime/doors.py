@@ -18,10 +18,21 @@ import ebbtide._torch as _torch
 from ebbtide.runtime.foreign_views import untraced
 
 _OF_TENSORS = ("numpy", "__dlpack__", "data_ptr", "untyped_storage")
-_OF_STORAGES = (
-    "__getitem__ __setitem__ data_ptr copy_ fill_ resize_ _byteswap _write_file _set_from_file _share_fd_cpu_ "
-    "_share_filename_cpu_ _swap_data_ptr_ _resize_with_addr_"
-).split()
+_OF_STORAGES = [
+    "__getitem__",
+    "__setitem__",
+    "data_ptr",
+    "copy_",
+    "fill_",
+    "resize_",
+    "_byteswap",
+    "_write_file",
+    "_set_from_file",
+    "_share_fd_cpu_",
+    "_share_filename_cpu_",
+    "_swap_data_ptr_",
+    "_resize_with_addr_",
+]
 _OF_SCRIPTED = ("save", "save_to_buffer", "_save_for_lite_interpreter", "_save_to_buffer_for_lite_interpreter")
 
 _guarded: set[str] = set()
@@ -53,10 +64,9 @@ def _guard_torch() -> None:
         setattr(torch.UntypedStorage, name, untraced(_looking_at_storage(original)))
     for module in (torch, torch.utils.dlpack):
         module.to_dlpack = untraced(_looking_first(module.to_dlpack))  # type: ignore[attr-defined]
+    jit: Any = torch.jit
     for name in _OF_SCRIPTED:
-        original = getattr(torch.jit.RecursiveScriptModule, name)
-        setattr(torch.jit.RecursiveScriptModule, name, _all_first(original))
-    torch._C._swap_tensor_impl = _all_first(torch._C._swap_tensor_impl)  # type: ignore[attr-defined]
+        setattr(jit.RecursiveScriptModule, name, _all_first(getattr(jit.RecursiveScriptModule, name)))
     os.register_at_fork(before=_torch.carry_out_all, after_in_child=_torch.abandon_deferred)
 
 

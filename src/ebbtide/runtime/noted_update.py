@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 import ebbtide._torch as _torch
 from ebbtide.errors import OrderError
 
-
 NO_STATE_YET = "its state is born in this step"
 
 
@@ -102,4 +101,5 @@ class NotedUpdate:
 
     def _as_it_is(self) -> object:
         tensors = [*self._counted, *self._tensors_of_state()]
-        return _torch.memory_of(tensors), [tensor._version for tensor in tensors]
+        versions = [0 if tensor.is_inference() else tensor._version for tensor in tensors]
+        return _torch.memory_of(tensors), versions
