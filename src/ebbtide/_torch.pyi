@@ -132,8 +132,8 @@ def enter_optimizer(enters: bool) -> None:
     """What runs on this thread is an optimizer's, until it is told otherwise or a step begins."""
 
 def defer(number: int, own: Sequence[Tensor], gradient: Tensor) -> bool:
-    """Update ``number`` uses these tensors and ``gradient``; before anybody else does, the updater makes it, in the modes
-    that this thread is in now. False, and nothing is deferred: another deferred update has some of that memory.
+    """Update ``number`` uses these tensors and ``gradient``; before anybody else does, the updater makes it, in the
+    modes that this thread is in now. False, and nothing is deferred: another deferred update has some of that memory.
     """
 
 def carried_out(number: int) -> None:
@@ -146,7 +146,7 @@ def memory_of(tensors: Sequence[Tensor]) -> list[tuple[int, int]]:
     """Of the storages, address and bytes; nobody looks there."""
 
 def is_unshared(tensor: Tensor) -> bool:
-    """No array, library or process shares its memory with PyTorch, as far as is known, or it is too small to be managed."""
+    """No array or library shares its memory with PyTorch, as far as is known, or it is too small to be managed."""
 
 def look_at(tensors: Sequence[Tensor]) -> None:
     """Somebody is about to use these: updates of them that are deferred are made."""

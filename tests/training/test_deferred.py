@@ -63,9 +63,10 @@ def test_what_is_not_deferred_is_left_as_written_and_the_report_says_why(name: s
 
 @pytest.mark.parametrize("when", ["forward", "backward"])
 def test_an_update_that_fails_is_an_error_where_it_is_looked_at_and_ends_training(when: str) -> None:
-    said = child.run(CASE("an_update_that_fails"), when, env=QUIET)
+    said, again = child.run(CASE("an_update_that_fails"), when, env=QUIET)
     assert "without PyTorch's knowledge" in said
     assert "--optimizer as-written" in said
+    assert said == again
 
 
 def test_ctrl_c_does_not_leave_an_update_half_made() -> None:

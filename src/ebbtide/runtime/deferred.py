@@ -1,11 +1,11 @@
 """Deferred updates: ``optimizer.step()`` takes note, and each parameter is updated before anybody looks at it.
 
-Parameters, gradients and optimizer state are then used just before the parameter's next use, mostly in the next forward
-pass, and their traffic overlaps with computing. ``step`` itself updates what is too small to be moved. Native code looks
-at every operator's arguments (``native/torch/deferred.cpp``), ``doors`` at whatever needs no operator; whoever is about
-to see a parameter, its gradient or its state has it carried out first, so nothing can be seen that the script's own
-order would not show. All that is left goes at the beginning of a backward pass, at the optimizer's next step, before a
-fork, and at the session's end.
+Parameters, gradients and optimizer state are then used just before the parameter's next use, mostly in the next
+forward pass, and their traffic overlaps with computing. ``step`` itself updates what is too small to be moved. Native
+code looks at every operator's arguments (``native/torch/deferred.cpp``), ``doors`` at whatever needs no operator;
+whoever is about to use a parameter, its gradient or its state has the update carried out first, so nothing can be seen
+that the script's own order would not show. All that is left goes at the beginning of a backward pass, at the
+optimizer's next step, before a fork, and at the session's end.
 
 Left out: what ``doors`` leaves out, and a parameter's version counter, which grows by one in ``step``.
 """
