@@ -393,6 +393,64 @@ def a_batch_that_raises() -> None:
     deferred(step)
 
 
+def steps_in_the_backward_pass() -> None:
+    """An optimizer for each parameter, which steps as soon as the gradient is complete."""
+
+    def make(net: Any) -> Both:
+        both = Both(*(optim.AdamW([parameter], lr=1e-2) for parameter in net.layers.parameters()))
+        for parameter, own in zip(net.layers.parameters(), both.all_of, strict=True):
+
+            def complete(parameter: Tensor, own: Any = own) -> None:
+                own.step()
+                own.zero_grad()
+
+            parameter.register_post_accumulate_grad_hook(complete)
+        return both
+
+    def step(net: Any, both: Both, number: int) -> None:
+        x = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(number))
+        for layer in net.layers:
+            x = F.gelu(layer(x))
+        x.square().mean().backward()
+
+    assert any("before its next use" in told for told in compare(step, make).updates)
+
+
+def in_parallel() -> None:
+    """DistributedDataParallel, one process of one: its reducer copies gradients, or makes them views of its buckets."""
+    from torch import distributed
+    from torch.nn.parallel import DistributedDataParallel
+
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    for views in (False, True):
+        wrapped: dict[int, Any] = {}
+
+        def step(net: Any, optimizer: Any, number: int, wrapped: dict[int, Any] = wrapped, views: bool = views) -> None:
+            if number == 0:
+                net.unused.requires_grad_(False)
+                wrapped[id(optimizer)] = DistributedDataParallel(net, gradient_as_bucket_view=views)
+            optimizer.zero_grad()
+            loss_of(wrapped[id(optimizer)], number).backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+            optimizer.step()
+
+        compare(step) if views else deferred(step)
+    distributed.destroy_process_group()
+
+
+def loads_data_in_workers() -> None:
+    """Which are forked when updates have been put off."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        loader = torch.utils.data.DataLoader([tokens(number)] * 4, batch_size=1, num_workers=2)  # type: ignore[arg-type]
+        for (batch,) in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(net(batch), batch).backward()
+            optimizer.step()
+
+    deferred(step, steps=3)
+
+
 def saves_and_loads() -> None:
     """A checkpoint in the middle of training, from which it goes on, in files and with new objects."""
 
@@ -475,6 +533,9 @@ WAYS: dict[str, Callable[[], None]] = {
         torch_func,
         scripted,
         a_batch_that_raises,
+        steps_in_the_backward_pass,
+        in_parallel,
+        loads_data_in_workers,
         saves_and_loads,
         retains_a_graph_from_before_the_step,
         two_threads,
@@ -831,8 +892,16 @@ def planned(folder: str) -> None:
     assert all(step.fetched_bytes.gradient > 0 for step in steady), [step.fetched_bytes for step in report.steps]
     assert all(step.written_bytes.gradient > 0 for step in steady)
     trace = ebbtide.load(f"{folder}/step.trace")
-    crossing = [s for s in trace.storages if s.kind == "gradient" and s.death > len(trace.ticks)]
+    crossing = [
+        number
+        for number, storage in enumerate(trace.storages)
+        if storage.kind == "gradient" and storage.death > len(trace.ticks)
+    ]
     assert len(crossing) >= 10
+    plan = ebbtide.load(f"{folder}/plan")
+    fast = plan.stays[0].tier
+    returning = [number for number in crossing if sum(s.tier == fast for s in plan.stays if s.storage == number) == 2]
+    assert returning
     phases = [tick.phase for tick in trace.ticks]
     first_backward = phases.index("backward")
     assert phases[:first_backward].count("optimizer") >= 10

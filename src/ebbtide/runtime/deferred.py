@@ -44,7 +44,6 @@ class Deferred:
         self._warn = warn
         self._unlike = unlike
         self.told: list[str] = []
-        self._numbers = itertools.count()
         self._noted: dict[int, NotedUpdate] = {}  # by number
         self._last: dict[int, dict[int, int]] = {}  # by optimizer: of its last step, numbers by parameter
         self._one_at_a_time = threading.Lock()
@@ -77,6 +76,8 @@ class Deferred:
             _torch.carry_out_all()
         finally:
             _torch.set_updater(None)
+            for number in self._noted:  # an error has come between
+                _torch.carried_out(number)
 
     # ---- the script's step ----------------------------------------------------------------------------------------
 
@@ -127,6 +128,7 @@ class Deferred:
         attributes = {name: kept(value) for name, value in vars(optimizer).items() if name not in _GIVEN}
         deferred: dict[int, int] = {}
         reasons: list[str] = []
+        gradients: set[int] = set()
         groups = []
         for group in optimizer.param_groups:
             settings = {name: kept(value) for name, value in group.items() if name != "params"}
@@ -135,6 +137,9 @@ class Deferred:
                 if parameter.grad is None:
                     continue
                 reason = reason_to_stay(optimizer, group, parameter)
+                if id(parameter.grad) in gradients:
+                    reason = "parameters have the same gradient"
+                gradients.add(id(parameter.grad))
                 if not reason:
                     _torch.look_at([parameter, parameter.grad])  # they may be another optimizer's too
                     number = self._note(NotedUpdate(optimizer, attributes, settings, parameter), parameter)
@@ -151,7 +156,7 @@ class Deferred:
     def _note(self, update: NotedUpdate, parameter: torch.Tensor) -> int:
         """Its number, or -1."""
         torch._C._increment_version((parameter,))
-        number = next(self._numbers)
+        number = next(_numbers)
         self._noted[number] = update
         if update.defer(number):
             return number
@@ -204,6 +209,7 @@ class Deferred:
 
 
 _GIVEN = ("param_groups", "state")
+_numbers = itertools.count()  # of updates, in the process
 
 
 def _is_in_a_mode() -> bool:
