@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import child
+from tests.helpers.command import EBBTIDE, run
 from tests.training import cases_deferred as cases
 from tests.training.cases_in_backward import OPTIMIZERS
 
@@ -75,3 +76,24 @@ def test_ctrl_c_does_not_leave_an_update_half_made() -> None:
 
 def test_gradients_leave_in_one_planned_step_and_return_in_the_next(tmp_path: Path) -> None:
     child.run(CASE("planned"), str(tmp_path), env=QUIET)
+
+
+SCRIPT = """
+import torch
+torch.manual_seed(0)
+net = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(6)])
+optimizer = torch.optim.AdamW(net.parameters())
+for _ in range(6):
+    optimizer.zero_grad()
+    net(torch.randn(256, 512)).square().mean().backward()
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+    optimizer.step()
+"""
+
+
+def test_verify_compares_every_bit(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = run(EBBTIDE, "verify", "--fast", "40%", "--optimizer", "deferred", "script.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "VERIFIED" in done.stdout
+    assert "optimizer state" in done.stdout
