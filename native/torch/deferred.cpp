@@ -3,6 +3,8 @@
 #include <ATen/ThreadLocalState.h>
 #include <ATen/record_function.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
 #include <map>
@@ -240,5 +242,28 @@ void set_updater(py::object updater) {
 }
 
 void abandon_deferred() { deferred_updates = 0; }
+
+void bind_deferred(py::module_& m) {
+  m.def("defer", &defer, py::arg("number"), py::arg("own"), py::arg("gradient"));
+  m.def("carried_out", &carried_out);
+  m.def("is_unshared", &is_unshared);
+  m.def("set_updater", &set_updater);
+  m.def("memory_of", &places_of);
+  m.def("look_at", [](const std::vector<at::Tensor>& tensors) {
+    if (!anything_deferred()) return;
+    for (const at::Tensor& tensor : tensors) look_at(tensor);
+  });
+  m.def("look_at_memory", [](std::uintptr_t address, std::size_t nbytes) {
+    if (anything_deferred()) look_at(reinterpret_cast<const void*>(address), nbytes);
+  });
+  m.def("carry_out", [](const std::vector<UpdateNumber>& numbers) {
+    if (anything_deferred()) carry_out(numbers);
+  });
+  m.def("carry_out_all", [] {
+    if (anything_deferred()) carry_out_all();
+  });
+  m.def("abandon_deferred", &abandon_deferred);
+  m.def("deferred_count", [] { return deferred_updates.load(); });
+}
 
 }  // namespace ebbtide

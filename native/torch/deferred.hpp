@@ -52,4 +52,7 @@ void set_updater(pybind11::object updater);
 // In a forked child: nothing is looked at.
 void abandon_deferred();
 
+// What Python calls of this.
+void bind_deferred(pybind11::module_& m);
+
 }  // namespace ebbtide

@@ -212,6 +212,7 @@ bool is_resident(const at::Tensor& tensor) {
 }  // namespace
 
 PYBIND11_MODULE(_torch, m) {
+  bind_deferred(m);
   m.attr("KINDS") = as_tuple(kKindNames);
   m.attr("PHASES") = as_tuple(kPhaseNames);
   m.attr("LANES") = as_tuple(kLaneNames);
@@ -244,26 +245,6 @@ PYBIND11_MODULE(_torch, m) {
   m.def("enter_module", [](const std::string& name) { return watch().tape().enter_module(name.c_str()); });
   m.def("back_to_module", [](std::uint32_t number) { watch().tape().enter_module(number); });
   m.def("enter_optimizer", &enter_optimizer);
-  m.def("defer", &defer, py::arg("number"), py::arg("own"), py::arg("gradient"));
-  m.def("carried_out", &carried_out);
-  m.def("is_unshared", &is_unshared);
-  m.def("set_updater", &set_updater);
-  m.def("memory_of", &places_of);
-  m.def("look_at", [](const std::vector<at::Tensor>& tensors) {
-    if (!anything_deferred()) return;
-    for (const at::Tensor& tensor : tensors) look_at(tensor);
-  });
-  m.def("look_at_memory", [](std::uintptr_t address, std::size_t nbytes) {
-    if (anything_deferred()) look_at(reinterpret_cast<const void*>(address), nbytes);
-  });
-  m.def("carry_out", [](const std::vector<UpdateNumber>& numbers) {
-    if (anything_deferred()) carry_out(numbers);
-  });
-  m.def("carry_out_all", [] {
-    if (anything_deferred()) carry_out_all();
-  });
-  m.def("abandon_deferred", &abandon_deferred);
-  m.def("deferred_count", [] { return deferred_updates.load(); });
   m.def("take_recording", [] { return as_columns(watch().tape().take()); });
   m.def("load_schedule", &load_schedule, py::kw_only(), py::arg("tick_ns"), py::arg("headroom"), py::arg("nbytes"),
         py::arg("serial"), py::arg("birth"), py::arg("allocations"), py::arg("use_storage"), py::arg("use_tick"),

@@ -156,7 +156,9 @@ def carry_out(numbers: Sequence[int]) -> None:
     """Makes these updates, as far as they are deferred still."""
 
 def carry_out_all() -> None: ...
-def deferred_count() -> int: ...
+def deferred_count() -> int:
+    """Updates that have not been made yet."""
+
 def abandon_deferred() -> None:
     """In a forked child: nobody looks any more."""
 

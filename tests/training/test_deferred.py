@@ -7,10 +7,12 @@ import pytest
 from tests.helpers import child
 from tests.helpers.command import EBBTIDE, run
 from tests.training import cases_deferred as cases
+from tests.training import cases_looks
 from tests.training.cases_in_backward import OPTIMIZERS
 
 QUIET = {"EBBTIDE_PROGRESS": "off"}
 CASE = "cases_deferred:{}".format
+LOOK = "cases_looks:{}".format
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -34,15 +36,20 @@ def test_a_forward_pass_that_is_made_again_in_the_backward_pass(use_reentrant: b
     child.run(CASE("checkpointed"), use_reentrant, env=QUIET)
 
 
-@pytest.mark.parametrize("name", cases.LOOKS)
+@pytest.mark.parametrize("name", cases_looks.LOOKS)
 @pytest.mark.parametrize("what", ["parameter", "state", "gradient"])
 def test_whoever_looks_after_a_step_sees_what_it_changed(what: str, name: str) -> None:
-    child.run(CASE("looked"), what, name, env=QUIET)
+    child.run(LOOK("looked"), what, name, env=QUIET)
 
 
 @pytest.mark.parametrize("name", ["storage", "alias", "view", "fork", "swapped", "array"])
 def test_what_was_there_before_the_step_shows_what_it_changed(name: str) -> None:
-    child.run(CASE("looked_from_before"), name, env=QUIET)
+    child.run(LOOK("looked_from_before"), name, env=QUIET)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_comes_between_steps_finds_what_it_would(seed: int) -> None:
+    child.run(LOOK("at_random"), seed, env=QUIET)
 
 
 LEFT_SAYS = {
@@ -64,14 +71,14 @@ def test_what_is_not_deferred_is_left_as_written_and_the_report_says_why(name: s
 
 @pytest.mark.parametrize("when", ["forward", "backward"])
 def test_an_update_that_fails_is_an_error_where_it_is_looked_at_and_ends_training(when: str) -> None:
-    said, again = child.run(CASE("an_update_that_fails"), when, env=QUIET)
+    said, again = child.run(LOOK("an_update_that_fails"), when, env=QUIET)
     assert "without PyTorch's knowledge" in said
     assert "--optimizer as-written" in said
     assert said == again
 
 
 def test_ctrl_c_does_not_leave_an_update_half_made() -> None:
-    child.run(CASE("interrupted"), env=QUIET)
+    child.run(LOOK("interrupted"), env=QUIET)
 
 
 def test_gradients_leave_in_one_planned_step_and_return_in_the_next(tmp_path: Path) -> None:

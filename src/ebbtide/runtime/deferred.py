@@ -37,7 +37,7 @@ _autograd: Any = torch.autograd
 
 class Deferred:
     """Of one session. ``say`` and ``warn`` are told what becomes of each optimizer; ``told`` keeps it. ``unlike`` is
-    called in a step after which others are deferred than before it: it is not like those that follow."""
+    called in a step that begins or ends with deferred updates, and not both: it is not like those that follow."""
 
     def __init__(self, say: Callable[[str], None], warn: Callable[[str], None], unlike: Callable[[], None]) -> None:
         self._say = say
@@ -101,7 +101,7 @@ class Deferred:
             self._last[id(optimizer)] = deferred
         elif reason not in ("", NO_STATE_YET):
             self._tell(f"{type(optimizer).__name__} {LEFT}: {reason}", self._warn)
-        if deferred.keys() != last.keys():
+        if bool(deferred) != bool(last):
             self._unlike()
         return ((rest, *args[1:]), kwargs) if deferred else None
 
@@ -189,6 +189,8 @@ class Deferred:
         if not self._broken:
             self._broken = f"{script_line()}: {what}"
             self._tell(f"an error, and training cannot go on: {self._broken}", self._warn)
+        if not isinstance(error, Exception):  # SystemExit, say, from a signal's handler
+            return type(error)
         broken = self._broken
 
         class Broken(OrderError):

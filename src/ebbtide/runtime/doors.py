@@ -6,6 +6,7 @@ put off. Left out: kernels that C++ calls without PyTorch's dispatcher, on a ten
 that somebody has from before.
 """
 
+import contextlib
 import functools
 import os
 import sys
@@ -84,8 +85,9 @@ def _looking_at_storage(function: Callable[..., Any]) -> Any:
 
     @functools.wraps(function)
     def looking_first(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
-        if self.device.type == "cpu":
-            _torch.look_at_memory(address_of(self), self.nbytes())
+        if _torch.deferred_count() and self.device.type == "cpu":
+            with contextlib.suppress(RuntimeError):  # a storage without memory
+                _torch.look_at_memory(address_of(self), self.nbytes())
         return function(self, *args, **kwargs)
 
     return looking_first
