@@ -29,6 +29,7 @@ def test_every_field_but_those_of_recording_can_be_named() -> None:
         ("progress", ProgressMode.OFF, ProgressMode.OFF),
         ("progress", "off", ProgressMode.OFF),
         ("optimizer", "in-backward", UpdateOrder.IN_BACKWARD),
+        ("optimizer", "deferred", UpdateOrder.DEFERRED),
         ("checksum", True, True),
         ("arena_bytes", "16MiB", 16_777_216),
         ("arena_bytes", 16_777_216, 16_777_216),

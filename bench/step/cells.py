@@ -8,6 +8,7 @@ A cell's name is ``network/way``. Ways:
 ``25%``          Ebbtide, planned
 ``state/3``      Ebbtide, the whole process in a third of what parameters, gradients and optimizer state take
 ``in-backward-state/3``  the same, each parameter updated in the backward pass
+``deferred-state/3``  the same, each parameter updated before its next use
 ``lru-25%``      Ebbtide under another policy of `ebbtide run`: an online one, ``demand`` among them, or another planner
 ``checkpoint``, ``hooks``, ``compile-0.5``: the techniques of ``techniques.py``, with tuned glibc
 ``swap-25%``     plain, in a memory cgroup a little larger than Ebbtide's process at 25%, with the kernel's swap
@@ -22,7 +23,7 @@ from ebbtide.planners import PLANNERS
 from ebbtide.policies import is_planned
 from ebbtide.simulator import POLICIES
 
-IN_BACKWARD = "in-backward"
+ORDERS = ("in-backward", "deferred")
 TECHNIQUES = ("checkpoint", "hooks", "compile-0.5")  # of techniques.py, which imports torch
 BUDGETS = ("100%", "75%", "50%", "35%", "25%", "15%", "10%")
 STEADY_STEPS = 4
@@ -98,7 +99,7 @@ def cell(name: str) -> Cell:
         return Cell(net, way, Door.TUNED, technique=way, settle_steps=settle)
     if kind == "swap" and _is_budget(budget):
         return Cell(net, way, Door.SWAP, fast=budget)
-    if kind == IN_BACKWARD and _is_budget(budget):
+    if kind in ORDERS and _is_budget(budget):
         return Cell(net, way, Door.EBBTIDE, fast=budget, order=kind, settle_steps=EBBTIDE_SETTLE_STEPS)
     if kind in (*POLICIES, *PLANNERS) and _is_budget(budget):
         settle = EBBTIDE_SETTLE_STEPS if is_planned(kind) else DEMAND_SETTLE_STEPS
@@ -117,7 +118,8 @@ def _names() -> list[str]:
     headline, state = ("gpt2-bf16", "resnet50"), ("gpt-210M", "gpt-400M")
     peers = ("checkpoint", "hooks", "compile-0.5", "swap-25%")
     names = [f"{net}/{way}" for net in headline for way in ("25%", "50%", "100%", "stock")]
-    names += [f"{net}/{way}" for net in state for way in ("state/3", f"{IN_BACKWARD}-state/3", "stock")]
+    orders = [f"{order}-state/3" for order in ORDERS]
+    names += [f"{net}/{way}" for net in state for way in ("state/3", *orders, "stock")]
     names += [f"{net}/{way}" for net in headline for way in (*peers, "demand-25%", "control")]
     names += [f"gpt-210M/{way}" for way in ("checkpoint", "hooks", "compile-0.5", "swap-state/3", "deepspeed")]
     names += ["gpt-210M/demand-state/3", "gpt-1B/state/3", "gpt-1B/stock"]

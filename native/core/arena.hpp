@@ -94,6 +94,7 @@ class Arena {
   // forked child resident at most.
   int pin(const void* address);
   void unpin(const void* address);
+  bool is_pinned_from_outside(const void* address);
   bool on_fault(const void* address, bool write);  // the SIGSEGV handler; false: not a fault of ours
 
   // --- budget; 0 = unbounded

@@ -66,6 +66,12 @@ void Arena::unpin(const void* address) {
   changed();
 }
 
+bool Arena::is_pinned_from_outside(const void* address) {
+  Lock lock(mutex_);
+  BlockId id = find_live(address);
+  return id != kNoBlock && blocks_[id].external_pins > 0;
+}
+
 // There is nobody to tell but the user: an instruction waits for bytes that cannot be had.
 void Arena::unreadable(const Block& b, int error) {
   char what[512];

@@ -11,6 +11,7 @@
 #include "../core/fault.hpp"
 #include "holders.hpp"
 #include "collective_pins.hpp"
+#include "deferred.hpp"
 #include "operands.hpp"
 #include "operator_rules.hpp"
 #include "plain_recorder.hpp"
@@ -211,6 +212,7 @@ bool is_resident(const at::Tensor& tensor) {
 }  // namespace
 
 PYBIND11_MODULE(_torch, m) {
+  bind_deferred(m);
   m.attr("KINDS") = as_tuple(kKindNames);
   m.attr("PHASES") = as_tuple(kPhaseNames);
   m.attr("LANES") = as_tuple(kLaneNames);

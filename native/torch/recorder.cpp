@@ -23,6 +23,7 @@
 #include "../core/fault.hpp"
 #include "allocator.hpp"
 #include "collective_pins.hpp"
+#include "deferred.hpp"
 #include "operands.hpp"
 #include "operator_rules.hpp"
 
@@ -232,6 +233,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     stay_on_top_in_child();
     return nullptr;
   }
+  if (anything_deferred()) look_at(function.inputs());  // before operands are collected: an update has its own
   const Treatment& treatment = known_treatment(function);
   if (treatment.passed_over) return nullptr;
   if (depth == 0) unpin_waited_for();
@@ -282,6 +284,13 @@ void forget_nodes() { module_of_node().clear(); }
 void enter_optimizer(bool enters) {
   in_optimizer = enters;
   optimizer_task = torch::autograd::get_current_graph_task_id();
+}
+
+InOptimizer::InOptimizer() : before_(in_optimizer), task_before_(optimizer_task) { enter_optimizer(true); }
+
+InOptimizer::~InOptimizer() {
+  in_optimizer = before_;
+  optimizer_task = task_before_;
 }
 
 Phase phase_now() {

@@ -18,4 +18,17 @@ void forget_nodes();
 void enter_optimizer(bool enters);
 Phase phase_now();
 
+// What the calling thread runs as long as this lives is an optimizer's.
+class InOptimizer {
+ public:
+  InOptimizer();
+  ~InOptimizer();
+  InOptimizer(const InOptimizer&) = delete;
+  InOptimizer& operator=(const InOptimizer&) = delete;
+
+ private:
+  bool before_;
+  int task_before_;
+};
+
 }  // namespace ebbtide

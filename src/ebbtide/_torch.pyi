@@ -4,7 +4,7 @@ Sizes are bytes, times are nanoseconds. The arena lives until the process ends.
 Every call is made with the GIL held; none of the native threads takes it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypedDict
 
 import numpy as np
@@ -130,6 +130,37 @@ def enter_module(name: str) -> int:
 def back_to_module(number: int) -> None: ...
 def enter_optimizer(enters: bool) -> None:
     """What runs on this thread is an optimizer's, until it is told otherwise or a step begins."""
+
+def defer(number: int, own: Sequence[Tensor], gradient: Tensor) -> bool:
+    """Update ``number`` uses these tensors and ``gradient``; before anybody else does, the updater makes it, in the
+    modes that this thread is in now. False, and nothing is deferred: another deferred update has some of that memory.
+    """
+
+def carried_out(number: int) -> None:
+    """The update has been made."""
+
+def set_updater(updater: Callable[[int], type[BaseException] | None] | None) -> None:
+    """Who makes updates, by their numbers, on the thread that looks. A type that it returns is raised there."""
+
+def memory_of(tensors: Sequence[Tensor]) -> list[tuple[int, int]]:
+    """Of the storages, address and bytes; nobody looks there."""
+
+def is_unshared(tensor: Tensor) -> bool:
+    """No array or library shares its memory with PyTorch, as far as is known, or it is too small to be managed."""
+
+def look_at(tensors: Sequence[Tensor]) -> None:
+    """Somebody is about to use these: updates of them that are deferred are made."""
+
+def look_at_memory(address: int, nbytes: int) -> None: ...
+def carry_out(numbers: Sequence[int]) -> None:
+    """Makes these updates, as far as they are deferred still."""
+
+def carry_out_all() -> None: ...
+def deferred_count() -> int:
+    """Updates that have not been made yet."""
+
+def abandon_deferred() -> None:
+    """In a forked child: nobody looks any more."""
 
 def take_recording() -> Recording:
     """What the last recorded step left behind, once; no ticks when there is none."""

@@ -126,20 +126,25 @@ class RecordingError(EbbtideError):
 
 
 class OrderError(EbbtideError):
-    """The script did what updates in the backward pass do not allow; ``what`` says what, before a number came of it.
+    """The script did what another order of updates than its own does not allow; ``what`` says what, before a number
+    came of it. Of ``deferred`` updates one failed, else they are made in the backward pass.
 
-    Parameters may have been updated for a step that the script did not make, so training cannot go on after it.
+    Not all parameters may be as the script's steps would have left them, so training cannot go on after it.
     """
 
     exit_code = 1
 
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
+    def __init__(self, what: str, deferred: bool = False) -> None:
+        super().__init__(what, deferred)
         self.what = what
+        self.deferred = deferred
 
     def __str__(self) -> str:
+        order = "Parameters are updated in the backward pass here, and their gradients freed"
+        if self.deferred:
+            order = "Parameters are updated after optimizer.step() here, before their next use"
         return (
-            f"{self.what}. Parameters are updated in the backward pass here, and their gradients freed. Run with "
+            f"{self.what}. {order}. Run with "
             "--optimizer as-written (EBBTIDE_OPTIMIZER=as-written, Session(optimizer='as-written')), from a checkpoint."
         )
 

@@ -28,10 +28,11 @@ class ProgressMode(StrEnum):
 
 
 class UpdateOrder(StrEnum):
-    """When parameters are updated: in ``optimizer.step()``, or each in the backward pass."""
+    """When parameters are updated: in ``optimizer.step()``, each in the backward pass, or each before its next use."""
 
     AS_WRITTEN = "as-written"
     IN_BACKWARD = "in-backward"
+    DEFERRED = "deferred"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Settings:
     policy: str = "ebbtide"  # how to decide what moves when: a planner's name, or an online policy's
     plan: str | None = None  # a plan's file, in place of a planner
     machine: str | None = None  # a machine's file, in place of a probe
-    optimizer: UpdateOrder = UpdateOrder.AS_WRITTEN  # when parameters are updated: as written, or each in backward
+    optimizer: UpdateOrder = UpdateOrder.AS_WRITTEN  # when each parameter is updated
     save_trace: str | None = None  # the file the recorded step is written to
     save_plan: str | None = None  # the file its plan is written to
     save_timeline: str | None = None  # the file what a planned step came to is written to
@@ -192,7 +193,7 @@ KNOBS: dict[str, Knob] = {
     "EBBTIDE_POLICY": Knob("policy", str, "the name of an online policy (demand, lru, ...) or of a planner"),
     "EBBTIDE_PLAN": Knob("plan", str, "a file"),
     "EBBTIDE_MACHINE": Knob("machine", str, "a file"),
-    "EBBTIDE_OPTIMIZER": Knob("optimizer", UpdateOrder, "as-written or in-backward"),
+    "EBBTIDE_OPTIMIZER": Knob("optimizer", UpdateOrder, "as-written, in-backward or deferred"),
     "EBBTIDE_SAVE_TRACE": Knob("save_trace", str, "a file"),
     "EBBTIDE_SAVE_PLAN": Knob("save_plan", str, "a file"),
     "EBBTIDE_SAVE_TIMELINE": Knob("save_timeline", str, "a file"),

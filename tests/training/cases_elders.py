@@ -10,6 +10,7 @@ from torch.func import functional_call, grad, vmap
 import ebbtide
 
 STEPS = 6
+WIDTH = 256
 
 
 class Trained(NamedTuple):
@@ -68,3 +69,42 @@ def gradients_of_samples(budget: str) -> Trained:
         sum(step.evicted_bytes.total for step in planned),
         sum(step.fetched_bytes.total for step in planned),
     )
+
+
+class Recurrent(nn.Module):
+    """Its state goes from step to step: late in one it is born, late in the next it is used for the last time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*[nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(8)])
+
+    def forward(self, x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.layers(x) + state)
+
+
+def carried_state(folder: str) -> tuple[int, int]:
+    """Bytes of the state that left and that returned in the last step, which followed a plan."""
+
+    def train(steps: int) -> bytes:
+        torch.manual_seed(3)
+        net, state = Recurrent(), torch.zeros(1000, WIDTH)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for number in range(steps):
+            x = torch.randn(1000, WIDTH, generator=torch.Generator().manual_seed(number))
+            optimizer.zero_grad()
+            out = net(x, state.detach())
+            out.square().mean().backward()
+            state = out.detach()
+            optimizer.step()
+        return b"".join(tensor.detach().numpy().tobytes() for tensor in [*net.parameters(), state])
+
+    plain = train(STEPS + 4)
+    files = {f"save_{name}": f"{folder}/{name}" for name in ("trace", "plan", "timeline")}
+    with ebbtide.Session(fast="30%", **files) as session:  # type: ignore[arg-type]
+        assert train(STEPS + 4) == plain
+    assert [step.mode for step in session.report().steps].count("planned") >= 4
+    trace, timeline = ebbtide.load(f"{folder}/trace"), ebbtide.load(f"{folder}/timeline")
+    states = [n for n, storage in enumerate(trace.storages) if storage.death > len(trace.ticks)]
+    spans = [span for span in timeline.spans if span.storage in states]
+    left = sum(span.nbytes for span in spans if span.kind == "evict")
+    return left, sum(span.nbytes for span in spans if span.kind == "fetch")

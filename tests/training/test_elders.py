@@ -1,5 +1,7 @@
 """What lives until its successor is there ([Note: elders] in ``search.idle_table``) leaves under a plan, too."""
 
+from pathlib import Path
+
 import pytest
 
 from ebbtide.errors import InfeasibleBudgetError
@@ -20,6 +22,12 @@ def test_gradients_of_samples_that_live_into_the_next_step_are_planned(budget: s
     assert trained.within_budget
     assert trained.evicted_bytes > 4 * 16 << 20  # both large ones leave in every step
     assert trained.fetched_bytes > 0
+
+
+def test_a_state_that_is_carried_from_step_to_step_leaves_in_one_and_returns_in_the_next(tmp_path: Path) -> None:
+    left, returned = child.run("cases_elders:carried_state", str(tmp_path))
+    assert left > 0
+    assert returned > 0
 
 
 def test_what_lives_into_the_next_step_leaves_and_is_not_named_once_its_successor_is_born() -> None:

@@ -111,14 +111,14 @@ def is_compiled() -> bool:
     return False
 
 
-def uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
+def uncompiled(hook: Callable[..., Any]) -> Callable[..., Any]:
     """The hook for a compiled ``optimizer.step`` too: Dynamo calls it, and does not trace into it.
 
     Dynamo is not imported before an optimizer exists, whose own methods are wrapped like this too.
     """
 
-    def function(*args: Any) -> None:  # a method takes no attributes, and the wrapper keeps one
-        hook(*args)
+    def function(*args: Any) -> Any:  # a method takes no attributes, and the wrapper keeps one
+        return hook(*args)
 
     return _disable_dynamo(function)
 

@@ -28,7 +28,8 @@ from ebbtide.commands.program import ProgramCommand, refuse_misplaced_budget, wa
 @click.option(
     "--optimizer",
     metavar="ORDER",
-    help="When parameters are updated: as-written (default), or in-backward: each as soon as its gradient is complete.",
+    help="When each parameter is updated: as-written (default), in-backward (as soon as its gradient is complete), or "
+    "deferred (before its next use).",
 )
 @click.option("--save-trace", metavar="FILE", help="Write the recorded step.")
 @click.option("--save-plan", metavar="FILE", help="Write its plan.")

@@ -13,7 +13,7 @@ from ebbtide.commands.program import ProgramCommand
 @click.option("--fast", metavar="SIZE|P%", help="The budget, as for `ebbtide run`; 25% if none is named.")
 @click.option("--spill", metavar="DIR", multiple=True, help="Where tensors go when they leave memory; repeatable.")
 @click.option("--policy", metavar="NAME", help="What decides which tensor moves when: ebbtide (default), demand, ...")
-@click.option("--optimizer", metavar="ORDER", help="as-written (default) or in-backward, as for `ebbtide run`.")
+@click.option("--optimizer", metavar="ORDER", help="as-written (default), in-backward, deferred: as for `ebbtide run`.")
 @click.option("--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep the runs' directories here.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
 @click.argument("program", metavar="(SCRIPT | -m MODULE) [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)

@@ -104,7 +104,7 @@ class StepReport:
 
 
 LEFT = "is left as the script has it"
-"""In ``RunReport.updates``, of an optimizer whose parameters are not updated in the backward pass."""
+"""In ``RunReport.updates``, of an optimizer whose parameters are not updated in the order that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class RunReport:
     nothing was planned. ``steps`` of a very long run are its first and its last ones: ``left_out_steps`` between
     them are not listed, and wrote ``left_out_written_bytes`` in all. ``written_bytes`` is what the run wrote to the
     spill file, in steps and between them; null in reports of an Ebbtide that did not count it. ``updates`` is, where
-    updates in the backward pass were asked for, what became of each optimizer, in words.
+    another order of updates was asked for, what became of each optimizer, in words.
 
     ``bounded_as_asked`` is false where a budget was asked for and was not in force at the end, or where no step was
     seen and a process that the script started peaked above it. ``planned_as_asked`` is false where a plan was named

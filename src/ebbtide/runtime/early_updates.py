@@ -6,35 +6,20 @@ optimizers of ``INDEPENDENT`` (``test_in_backward.py`` tries each, for-loop, for
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import distributed, optim
+from torch import distributed
 from torch.optim import Optimizer
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils.hooks import RemovableHandle
 
 import ebbtide._torch as _torch
 from ebbtide.capture.gone_gradient import GoneGradient
 from ebbtide.ir.run_report import KINDS
+from ebbtide.runtime.independent import INDEPENDENT, hooks_of_others, storage_of
 
-INDEPENDENT = (
-    optim.ASGD,
-    optim.Adadelta,
-    optim.Adafactor,
-    optim.Adagrad,
-    optim.Adam,
-    optim.AdamW,
-    optim.Adamax,
-    optim.Muon,
-    optim.NAdam,
-    optim.RAdam,
-    optim.RMSprop,
-    optim.Rprop,
-    optim.SGD,
-)
 _GRADIENT = KINDS.index("gradient")
 _Hook = Callable[[torch.Tensor], None]
 
@@ -107,7 +92,7 @@ class EarlyUpdates:
             return "only optimizers of torch.optim that treat each parameter on its own can"
         if distributed.is_available() and distributed.is_initialized():
             return "processes exchange gradients after they are complete"
-        if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or _hooks_of_others():
+        if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or hooks_of_others():
             return "a hook of its step may look at gradients"
         if any(group.get("differentiable") for group in optimizer.param_groups):
             return "its step is differentiable"
@@ -162,14 +147,14 @@ class EarlyUpdates:
             return True
         if isinstance(tensor, GoneGradient):  # which speaks for itself
             return False
-        return bool(self._storages) and _storage(tensor) in self._storages
+        return bool(self._storages) and storage_of(tensor) in self._storages
 
     def watch(self, parameter: torch.Tensor) -> None:
         """Notes a complete gradient, which stays for ``step``."""
         assert parameter.grad is not None
         self._completed[id(parameter)] = _identity(parameter.grad)
         self._note(parameter)
-        self._storages.add(_storage(parameter.grad))
+        self._storages.add(storage_of(parameter.grad))
 
     def update(self, parameter: torch.Tensor) -> None:
         """The optimizer's step of one parameter, whose gradient is gone after it."""
@@ -218,9 +203,9 @@ class EarlyUpdates:
     def _note(self, parameter: torch.Tensor) -> None:
         self.due[id(parameter)] = parameter
         self._states[id(parameter)] = self._state_of(parameter)
-        self._storages.add(_storage(parameter))
+        self._storages.add(storage_of(parameter))
         state = self.optimizer.state.get(parameter, {}) if self.optimizer is not None else {}
-        self._storages.update(_storage(value) for value in state.values() if isinstance(value, torch.Tensor))
+        self._storages.update(storage_of(value) for value in state.values() if isinstance(value, torch.Tensor))
         self._storages.discard(0)
 
 
@@ -266,44 +251,5 @@ def _setting(value: object) -> object:
     return _constant(value), number
 
 
-def overlap(parameters: Iterable[torch.Tensor]) -> set[int]:
-    """Those, by id, of which elements lie where another one has elements too (as ``.data`` can make it)."""
-    found = set()
-    places = sorted(
-        (_storage(parameter), *_extent(parameter), key)
-        for key, parameter in {id(parameter): parameter for parameter in parameters}.items()
-        if parameter.numel()
-    )
-    end = (0, 0)  # storage, and one past the last element so far
-    last = 0
-    for storage, begin, stop, key in places:
-        if storage and storage == end[0] and begin < end[1]:
-            found |= {key, last}
-        if (storage, stop) > end:
-            end, last = (storage, stop), key
-    return found
-
-
-def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """In its storage, its first element and one past its last."""
-    begin = int(tensor.storage_offset())
-    steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return begin, begin + steps + 1
-
-
 def _identity(gradient: torch.Tensor) -> tuple[int, int]:
-    return _storage(gradient), gradient._version
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    """0 for what has none."""
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except (RuntimeError, NotImplementedError):
-        return 0
-
-
-def _hooks_of_others() -> bool:
-    """Whether hooks of every optimizer's step are there that are not Ebbtide's."""
-    hooks = (*_global_optimizer_pre_hooks.values(), *_global_optimizer_post_hooks.values())
-    return any(not str(getattr(hook, "__module__", "")).startswith("ebbtide.") for hook in hooks)
+    return storage_of(gradient), gradient._version

@@ -17,6 +17,7 @@ from ebbtide.runtime.adopt import adopt_all
 from ebbtide.runtime.bounds import Bounds
 from ebbtide.runtime.budget_in_force import RECORDED_STEPS, BudgetInForce
 from ebbtide.runtime.children import Children
+from ebbtide.runtime.deferred import Deferred
 from ebbtide.runtime.faults import stay_on_top
 from ebbtide.runtime.in_backward import InBackward
 from ebbtide.runtime.kept import Kept
@@ -63,8 +64,12 @@ class Engine:
         self._say = say
         self._warn = warn
         self._hooks = OptimizerHooks(self._optimizer_built, self._optimizer_begins, self._optimizer_ended)
-        early = settings.optimizer is UpdateOrder.IN_BACKWARD
-        self._in_backward = InBackward(say, warn) if early else None
+        self._updates: InBackward | Deferred | None = None  # in another order than the script's
+        if settings.optimizer is UpdateOrder.IN_BACKWARD:
+            self._updates = InBackward(say, warn)
+        elif settings.optimizer is UpdateOrder.DEFERRED:
+            self._updates = Deferred(say, warn, self._step_is_unlike)
+        self._unlike = False  # the step under way is not like those that follow: it is not planned
         self._process = os.getpid()
         self._started = False
         self.following = Following(self)
@@ -118,8 +123,8 @@ class Engine:
         self._written_before = sum(counters["written_bytes"])
         stay_on_top()
         foreign_views.guard()
-        if self._in_backward is not None:
-            self._in_backward.install()  # before the hooks, which see its steps as they are carried out
+        if self._updates is not None:
+            self._updates.install()  # before the hooks, which see its steps as they are carried out
         self._hooks.install()
         self._adopt()
         self._budget.start(counters["over_budget"])
@@ -158,7 +163,8 @@ class Engine:
         if len(self._steps) <= _ADOPTING_STEPS:
             self._adopt()
         self._budget.note_step(after.counters, len(self._steps))
-        if self._planning is not None and self._budget.is_set:
+        unlike, self._unlike = self._unlike, False
+        if self._planning is not None and self._budget.is_set and not unlike:
             self._planning.learn(_torch.counters()["arena_limit_bytes"])
 
     def stop(self) -> None:
@@ -166,8 +172,13 @@ class Engine:
         if self._final is not None or not self._started:
             return
         self._hooks.remove()
-        if self._in_backward is not None:
-            self._in_backward.remove()
+        try:
+            if self._updates is not None:
+                self._updates.remove()
+        finally:
+            self._finish()
+
+    def _finish(self) -> None:
         self.end_step(completed=False)
         try:
             if self._planning is not None:
@@ -219,7 +230,7 @@ class Engine:
             planned_as_asked=not unplanned,
             resident_peak_bytes=counters["resident_peak_bytes"],
             resident_mean_bytes=round(counters["resident_byte_ns"] / max(counters["measured_ns"], 1)),
-            updates=tuple(self._in_backward.told) if self._in_backward is not None else (),
+            updates=tuple(self._updates.told) if self._updates is not None else (),
         )
 
     def memory_stats(self) -> dict[str, int]:
@@ -264,6 +275,9 @@ class Engine:
             self.end_step(completed=True)
         finally:
             self.begin_step()
+
+    def _step_is_unlike(self) -> None:
+        self._unlike = True
 
     # ---- report ---------------------------------------------------------------------------------------------------
 

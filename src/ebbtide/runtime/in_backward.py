@@ -24,7 +24,8 @@ from ebbtide.capture.gone_gradient import listeners, script_line
 from ebbtide.capture.iterations import Building, is_compiled, steps_on_stack, uncompiled
 from ebbtide.errors import OrderError
 from ebbtide.ir.run_report import LEFT
-from ebbtide.runtime.early_updates import EarlyUpdates, overlap
+from ebbtide.runtime.early_updates import EarlyUpdates
+from ebbtide.runtime.independent import overlap
 from ebbtide.runtime.step_window import StepWindow
 
 _autograd: Any = torch.autograd

@@ -115,9 +115,7 @@ def planning_bytes(recording: Recording) -> int:
 
 def carry_out(job: Job, planner: Planner) -> Answer:
     """Raises whatever the planner raises, and ValueError for a recording that is none."""
-    step = capture(
-        job.recording, "measured" if job.shown else "recorded", lambda *operator: job.flops.get(operator, 0)
-    )
+    step = capture(job.recording, "measured" if job.shown else "recorded", lambda *operator: job.flops.get(operator, 0))
     if job.shown is not None:
         shown = timeline(job.recording, step.trace, step.numbers, job.machine, job.shown)
         return Answer(None, job.machine, timeline=encode(shown))

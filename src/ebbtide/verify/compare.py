@@ -77,11 +77,12 @@ def _shown(loss: Loss) -> str:
 def moved(report: RunReport, largest_bytes: Mapping[str, int], min_storage_bytes: int) -> dict[str, Moved]:
     """By kind. Activations are taken to exist; of the others a plain run has seen whether any is large enough.
 
-    Gradients that were freed in the backward pass had no reason to move.
+    Gradients that were freed in the backward pass had no reason to move, and those that wait for deferred updates may
+    have had none.
     """
     bounded = [step for step in report.steps if step.mode is not StepMode.RECORDED]
-    freed = any(LEFT not in told for told in report.updates)
-    kinds = [kind for kind in MOVING_KINDS if kind != "gradient" or not freed]
+    reordered = any(LEFT not in told for told in report.updates)
+    kinds = [kind for kind in MOVING_KINDS if kind != "gradient" or not reordered]
     return {
         kind: Moved(
             kind == "activation" or largest_bytes.get(kind, 0) >= min_storage_bytes,

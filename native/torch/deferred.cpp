@@ -1,0 +1,269 @@
+#include "deferred.hpp"
+
+#include <ATen/ThreadLocalState.h>
+#include <ATen/record_function.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "operands.hpp"
+#include "recorder.hpp"
+
+namespace py = pybind11;
+
+namespace ebbtide {
+
+namespace {
+
+struct Memory {
+  std::uintptr_t begin = 0;
+  std::uintptr_t end = 0;
+};
+
+// A storage that deferred updates use: ranges do not overlap.
+struct Range {
+  std::uintptr_t end;
+  bool shared;  // a gradient's: parts of it may be other updates'
+  std::vector<UpdateNumber> numbers;
+};
+
+struct Deferred {
+  std::shared_ptr<const at::ThreadLocalState> modes;
+  std::vector<std::uintptr_t> ranges;
+};
+
+// Nobody asks for the GIL while he holds it.
+std::mutex mutex;
+std::map<std::uintptr_t, Range> ranges;
+std::map<UpdateNumber, Deferred> updates;
+PyObject* make_update = nullptr;
+
+thread_local bool updating = false;  // what this thread runs is an update itself
+
+Memory memory_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) return {};
+  c10::StorageImpl* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  auto begin = reinterpret_cast<std::uintptr_t>(storage->_mutable_data_ptr_no_checks().get());
+  if (begin == 0 || storage->device_type() != c10::DeviceType::CPU) return {};
+  std::size_t nbytes = storage->sym_nbytes().is_heap_allocated() ? 1 : storage->nbytes();
+  return {begin, begin + nbytes};
+}
+
+void find(Memory memory, std::vector<UpdateNumber>& found) {
+  if (memory.begin == memory.end) return;
+  for (auto range = ranges.lower_bound(memory.end); range != ranges.begin();) {
+    --range;
+    if (range->second.end <= memory.begin) return;
+    for (UpdateNumber number : range->second.numbers) {
+      if (std::ranges::find(found, number) == found.end()) found.push_back(number);
+    }
+  }
+}
+
+void find(const c10::IValue& value, std::vector<UpdateNumber>& found) {
+  if (value.isTensor()) {
+    for_each_part(value.toTensor(), [&](const at::Tensor& part) { find(memory_of(part), found); });
+  } else if (value.isTensorList() || value.isOptionalTensorList() || value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) find(element, found);
+  }
+}
+
+bool is_free_for(Memory memory, bool shared) {
+  for (auto range = ranges.lower_bound(memory.end); range != ranges.begin();) {
+    --range;
+    if (range->second.end <= memory.begin) return true;
+    if (!shared || !range->second.shared || range->first != memory.begin || range->second.end != memory.end) return false;
+  }
+  return true;
+}
+
+void add(UpdateNumber number, Deferred& update, Memory memory, bool shared) {
+  if (memory.begin == memory.end) return;
+  auto [range, is_new] = ranges.try_emplace(memory.begin, Range{memory.end, shared, {}});
+  if (!is_new && std::ranges::find(range->second.numbers, number) != range->second.numbers.end()) return;
+  range->second.numbers.push_back(number);
+  update.ranges.push_back(memory.begin);
+}
+
+// An update on this thread, whatever the thread is in: as the optimizer's step would have run. Who profiles or debugs now
+// does so on.
+class Updating {
+ public:
+  explicit Updating(const at::ThreadLocalState& modes)
+      : callbacks_(at::get_record_function_tls_()), debug_(c10::ThreadLocalDebugInfo::current()), guard_(modes) {
+    at::set_record_function_tls_(callbacks_);
+    c10::ThreadLocalDebugInfo::_forceCurrentDebugInfo(debug_);
+    updating = true;
+  }
+  ~Updating() { updating = false; }
+  Updating(const Updating&) = delete;
+  Updating& operator=(const Updating&) = delete;
+
+ private:
+  at::RecordFunctionTLS callbacks_;
+  std::shared_ptr<c10::ThreadLocalDebugInfo> debug_;
+  at::ThreadLocalStateGuard guard_;
+  InOptimizer in_optimizer_;
+};
+
+std::shared_ptr<const at::ThreadLocalState> modes_of(UpdateNumber number) {
+  std::lock_guard lock(mutex);
+  auto update = updates.find(number);
+  return update == updates.end() ? nullptr : update->second.modes;
+}
+
+void raise_on_this_thread(PyObject* type) { PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), type); }
+
+// Whether it could be. The updater holds a lock: another thread that makes this update already is waited for there.
+// Ctrl-C that comes before it begins, or while it runs, is the script's when the update has been made.
+bool carry_out_one(UpdateNumber number) {
+  bool interrupted = false, made = true;
+  while (auto modes = made && make_update != nullptr ? modes_of(number) : nullptr) {
+    try {
+      py::object raised;
+      {
+        Updating scope(*modes);
+        raised = py::handle(make_update)(number);
+      }
+      if (raised.is(py::handle(PyExc_KeyboardInterrupt))) {
+        interrupted = true;
+      } else if (!raised.is_none()) {
+        raise_on_this_thread(raised.ptr());
+        made = false;
+      }
+    } catch (py::error_already_set& error) {
+      interrupted |= error.matches(PyExc_KeyboardInterrupt);
+      if (!error.matches(PyExc_KeyboardInterrupt)) {  // raised on this thread before, and not the updater's
+        raise_on_this_thread(error.type().ptr());
+        made = false;
+      }
+    }
+  }
+  if (interrupted) PyErr_SetInterrupt();
+  return made;
+}
+
+template <typename Find>
+void carry_out_found(Find find_them) {
+  if (updating) return;
+  std::vector<UpdateNumber> found;
+  {
+    std::lock_guard lock(mutex);
+    find_them(found);
+  }
+  if (!found.empty()) carry_out(found);
+}
+
+}  // namespace
+
+bool defer(UpdateNumber number, const std::vector<at::Tensor>& own, const at::Tensor& gradient) {
+  auto modes = std::make_shared<const at::ThreadLocalState>();
+  std::lock_guard lock(mutex);
+  if (!is_free_for(memory_of(gradient), true)) return false;
+  for (const at::Tensor& tensor : own) {
+    if (!is_free_for(memory_of(tensor), false)) return false;
+  }
+  Deferred& update = updates[number];
+  update.modes = std::move(modes);
+  add(number, update, memory_of(gradient), true);
+  for (const at::Tensor& tensor : own) add(number, update, memory_of(tensor), false);
+  deferred_updates = updates.size();
+  return true;
+}
+
+void carried_out(UpdateNumber number) {
+  std::shared_ptr<const at::ThreadLocalState> modes;  // gone when the mutex is free: it may hold Python objects
+  std::lock_guard lock(mutex);
+  auto update = updates.find(number);
+  if (update == updates.end()) return;
+  for (std::uintptr_t begin : update->second.ranges) {
+    auto range = ranges.find(begin);
+    std::erase(range->second.numbers, number);
+    if (range->second.numbers.empty()) ranges.erase(range);
+  }
+  modes = std::move(update->second.modes);
+  updates.erase(update);
+  deferred_updates = updates.size();
+}
+
+std::vector<std::pair<std::uintptr_t, std::size_t>> places_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::pair<std::uintptr_t, std::size_t>> places;
+  for (const at::Tensor& tensor : tensors) {
+    Memory memory = memory_of(tensor);
+    places.emplace_back(memory.begin, memory.end - memory.begin);
+  }
+  return places;
+}
+
+bool is_unshared(const at::Tensor& tensor) {
+  if (const void* address = managed_storage(tensor)) return !the_arena()->is_pinned_from_outside(address);
+  Memory memory = memory_of(tensor);
+  return memory.end - memory.begin < the_allocator()->min_bytes;
+}
+
+void look_at(at::ArrayRef<const c10::IValue> arguments) {
+  carry_out_found([&](auto& found) {
+    for (const c10::IValue& argument : arguments) find(argument, found);
+  });
+}
+
+void look_at(const at::Tensor& tensor) {
+  carry_out_found([&](auto& found) { find(c10::IValue(tensor), found); });
+}
+
+void look_at(const void* address, std::size_t nbytes) {
+  auto begin = reinterpret_cast<std::uintptr_t>(address);
+  carry_out_found([&](auto& found) { find({begin, begin + nbytes}, found); });
+}
+
+void carry_out(const std::vector<UpdateNumber>& numbers) {
+  if (updating || !Py_IsInitialized()) return;
+  py::gil_scoped_acquire gil;
+  for (UpdateNumber number : numbers) {
+    if (!carry_out_one(number)) return;
+  }
+}
+
+void carry_out_all() {
+  carry_out_found([](auto& found) {
+    for (const auto& [number, update] : updates) found.push_back(number);
+  });
+}
+
+void set_updater(py::object updater) {
+  PyObject* before = std::exchange(make_update, updater.is_none() ? nullptr : updater.release().ptr());
+  Py_XDECREF(before);
+}
+
+void abandon_deferred() { deferred_updates = 0; }
+
+void bind_deferred(py::module_& m) {
+  m.def("defer", &defer, py::arg("number"), py::arg("own"), py::arg("gradient"));
+  m.def("carried_out", &carried_out);
+  m.def("is_unshared", &is_unshared);
+  m.def("set_updater", &set_updater);
+  m.def("memory_of", &places_of);
+  m.def("look_at", [](const std::vector<at::Tensor>& tensors) {
+    if (!anything_deferred()) return;
+    for (const at::Tensor& tensor : tensors) look_at(tensor);
+  });
+  m.def("look_at_memory", [](std::uintptr_t address, std::size_t nbytes) {
+    if (anything_deferred()) look_at(reinterpret_cast<const void*>(address), nbytes);
+  });
+  m.def("carry_out", [](const std::vector<UpdateNumber>& numbers) {
+    if (anything_deferred()) carry_out(numbers);
+  });
+  m.def("carry_out_all", [] {
+    if (anything_deferred()) carry_out_all();
+  });
+  m.def("abandon_deferred", &abandon_deferred);
+  m.def("deferred_count", [] { return deferred_updates.load(); });
+}
+
+}  // namespace ebbtide

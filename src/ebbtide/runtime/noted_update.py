@@ -1,0 +1,105 @@
+"""One parameter's update, as ``optimizer.step()`` found it: carried out later, it gives the same bits.
+
+The optimizer's own ``step`` makes it, called on a stand-in whose groups hold this parameter alone, so its mathematics
+are not copied. What it works on are aliases of the parameter and of its gradient that were made when it was noted: a
+gradient that was taken away, a parameter that was given other memory or another optimizer's state change nothing. The
+aliases have version counters of their own, so that autograd finds no change where the script made none.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import optim
+from torch.optim import Optimizer
+
+import ebbtide._torch as _torch
+from ebbtide.errors import OrderError
+
+NO_STATE_YET = "its state is born in this step"
+
+
+def stand_in(kind: type[Optimizer], attributes: Mapping[str, Any], groups: Sequence[Any], state: Any) -> Optimizer:
+    """An optimizer with these attributes, groups and state: its ``step`` sees no others."""
+    optimizer = object.__new__(kind)
+    vars(optimizer).update(attributes, param_groups=groups, state=state)
+    return optimizer
+
+
+def kept(value: Any) -> Any:
+    """A setting as it is now: a tensor can be changed in place."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    return type(value)(map(kept, value)) if type(value) in (list, tuple) else value
+
+
+def reason_to_stay(optimizer: Optimizer, group: Mapping[str, Any], parameter: torch.Tensor) -> str:
+    """Why this parameter's update is made in ``step`` itself, or ""."""
+    gradient = parameter.grad
+    assert gradient is not None
+    if type(parameter) not in (torch.Tensor, torch.nn.Parameter) or parameter.layout is not torch.strided:
+        return f"parameters are a {type(parameter).__name__} of layout {parameter.layout}"
+    if type(gradient) is not torch.Tensor or gradient.layout is not torch.strided or gradient.requires_grad:
+        return "gradients are sparse, no plain tensors, or have gradients (create_graph)"
+    if parameter.is_inference() or gradient.is_inference() or gradient.dtype != parameter.dtype:
+        return "gradients have another type than their parameters, or are inference tensors"
+    state = optimizer.state.get(parameter) or {}
+    if not state and not (type(optimizer) is optim.SGD and not group["momentum"]):
+        return NO_STATE_YET
+    known = [value for value in state.values() if isinstance(value, torch.Tensor) and value.layout is torch.strided]
+    if len(known) < len(state):
+        return "its state is not all plain tensors"
+    if not _torch.is_managed(parameter):
+        return "parameters are too small to be moved"
+    if not all(_torch.is_unshared(tensor) for tensor in (parameter, gradient, *known)):
+        return "NumPy, DLPack or other processes share parameters, gradients or state"
+    return ""
+
+
+class NotedUpdate:
+    """What ``step`` would have read, as it was. ``attributes`` and ``settings`` are the optimizer's and the group's."""
+
+    def __init__(
+        self, optimizer: Optimizer, attributes: Mapping[str, Any], settings: Mapping[str, Any], parameter: torch.Tensor
+    ) -> None:
+        assert parameter.grad is not None
+        self._kind = type(optimizer)
+        self._attributes = attributes
+        self._settings = settings
+        self._parameter = parameter.data
+        self._parameter.grad = parameter.grad.data
+        self._of_script: dict[str, Any] = optimizer.state.get(parameter) or {}
+        self._before = dict(self._of_script)
+        self._counted = [parameter.detach(), parameter.grad.detach()]  # they count versions with what the script has
+        self._noted: object = None
+
+    @property
+    def name(self) -> str:
+        return f"{self._kind.__name__}'s update of a parameter of shape {tuple(self._parameter.shape)}"
+
+    def defer(self, number: int) -> bool:
+        """Callers MUST have counted the parameter's change already (``increment_version``)."""
+        self._noted = self._as_it_is()
+        gradient = self._parameter.grad
+        assert gradient is not None
+        return _torch.defer(number, [self._parameter, *self._tensors_of_state()], gradient)
+
+    def carry_out(self) -> None:
+        """Raises OrderError where what it works on was changed and nobody was told."""
+        if self._as_it_is() != self._noted:
+            raise OrderError(f"{self.name} finds memory that was changed without PyTorch's knowledge", deferred=True)
+        state = dict(self._before)
+        groups = [{**self._settings, "params": [self._parameter]}]
+        step: Any = self._kind.step
+        step.__wrapped__(stand_in(self._kind, self._attributes, groups, {self._parameter: state}))
+        for name, value in state.items():
+            if value is not self._before.get(name) and self._of_script.get(name) is self._before.get(name):
+                self._of_script[name] = value
+
+    def _tensors_of_state(self) -> list[torch.Tensor]:
+        return [value for value in self._before.values() if isinstance(value, torch.Tensor)]
+
+    def _as_it_is(self) -> object:
+        tensors = [*self._counted, *self._tensors_of_state()]
+        versions = [0 if tensor.is_inference() else tensor._version for tensor in tensors]
+        return _torch.memory_of(tensors), versions

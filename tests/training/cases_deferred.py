@@ -1,0 +1,703 @@
+"""What test_deferred.py runs in child processes: training with deferred updates, against plain PyTorch.
+
+A scenario is a function of a net, its optimizer and the number of the step, which makes one step of training: it ends
+with the bits of a plain run. What looks between steps is in ``cases_looks``.
+"""
+
+import io
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn, optim
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import ebbtide
+from tests.training.cases_in_backward import (
+    FUSED,
+    WIDTH,
+    Both,
+    Training,
+    adamw,
+    both_step,
+    lbfgs,
+    loss_of,
+    of_its_own,
+    optimizer_in_groups,
+    plain_step,
+    tokens,
+    train,
+    two_of_the_same,
+)
+
+STEPS = 6
+Step = Callable[[Any, Any, int], None]
+Make = Callable[[Any], Any]
+
+
+@contextmanager
+def session(policy: str = "demand", **named: Any) -> Iterator[ebbtide.Session]:
+    with ebbtide.Session(
+        fast="50%", optimizer="deferred", policy=policy, min_storage_bytes=4096, checksum=True, **named
+    ) as ours:
+        yield ours
+
+
+def compare(step: Step, make: Make = adamw, steps: int = STEPS) -> ebbtide.RunReport:
+    """The report of a session that ended with the bits of a plain run, in which bytes moved."""
+    plain = train(step, make, steps).bits()
+    with session() as ours:
+        bits = train(step, make, steps).bits()
+    assert [name for name in plain if plain[name] != bits.get(name)] == []
+    assert plain.keys() == bits.keys()
+    report = ours.report()
+    assert sum(step.fetched_bytes.total for step in report.steps) > 0
+    return report
+
+
+def deferred(step: Step, make: Make = adamw, steps: int = STEPS) -> ebbtide.RunReport:
+    report = compare(step, make, steps)
+    assert report.updates
+    assert all("before its next use" in told for told in report.updates), report.updates
+    return report
+
+
+# ---- every optimizer ----------------------------------------------------------------------------------------------
+
+
+def clipped(net: Any, optimizer: Any, number: int, scaler: Any) -> None:
+    optimizer.zero_grad()
+    for micro in (0, 50):
+        scaler.scale(loss_of(net, number + micro) / 2).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+    scaler.step(optimizer)
+    scaler.update()
+
+
+def every_optimizer(name: str) -> list[str]:
+    """Accumulated, unscaled and clipped gradients, a scheduler after each step, two groups, a tied weight; the variants
+    tried."""
+    variants = ["only"] if name == "Muon" else ["loop", "foreach", *(["fused"] if name in FUSED else [])]
+    if name == "AdamW-tensor-lr":
+        variants = ["loop", "fused"]  # foreach takes none
+    for variant in variants:
+        helpers: dict[int, tuple[Any, Any]] = {}
+
+        def step(net: Any, optimizer: Any, number: int, helpers: dict[int, tuple[Any, Any]] = helpers) -> None:
+            if number == 0:
+                scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=2)
+                helpers[id(optimizer)] = optim.lr_scheduler.ExponentialLR(optimizer, 0.9), scaler
+            schedule, scaler = helpers[id(optimizer)]
+            clipped(net, optimizer, number, scaler)
+            schedule.step()
+
+        deferred(step, optimizer_in_groups(name, variant))
+    return variants
+
+
+# ---- ways to train ------------------------------------------------------------------------------------------------
+
+
+def scales_without_unscaling() -> None:
+    """A fused optimizer unscales in its own kernel, and is told of what is infinite."""
+    for fused in (True, False):
+        scalers: dict[int, Any] = {}
+
+        def step(net: Any, optimizer: Any, number: int, scalers: dict[int, Any] = scalers) -> None:
+            if number == 0:
+                scalers[id(optimizer)] = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=2)
+            scaler = scalers[id(optimizer)]
+            optimizer.zero_grad()
+            scaler.scale(loss_of(net, number)).backward()
+            if number == 3:
+                net.layers[2].weight.grad[0, 0] = float("inf")
+            scaler.step(optimizer)
+            scaler.update()
+
+        deferred(step, lambda net, fused=fused: optim.AdamW(thawed(net), lr=1e-2, fused=fused))
+
+
+def thawed(net: Any) -> list[Tensor]:
+    return [p for p in net.parameters() if p.requires_grad]
+
+
+def keeps_gradients() -> None:
+    """``zero_grad(set_to_none=False)``, and one step without any."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        if number != 3:
+            optimizer.zero_grad(set_to_none=False)
+        loss_of(net, number).backward()
+        optimizer.step()
+
+    deferred(step)
+
+
+def zeroes_after_the_step() -> None:
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        loss_of(net, number).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    deferred(step)
+
+
+def zeroes_before_backward() -> None:
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        loss = loss_of(net, number)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    deferred(step)
+
+
+def steps_twice() -> None:
+    """With the same gradients."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        plain_step(net, optimizer, number)
+        optimizer.step()
+
+    deferred(step)
+
+
+def averages(way: str) -> None:
+    """An exponential moving average of the parameters, which is evaluated and goes into the loss's bits."""
+    averages: dict[int, list[Tensor]] = {}
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        plain_step(net, optimizer, number)
+        own = averages.setdefault(id(optimizer), [p.detach().clone() for p in thawed(net)])
+        with torch.no_grad():
+            if way == "foreach":
+                torch._foreach_lerp_(own, thawed(net), 0.1)
+            else:
+                for average, p in zip(own, thawed(net), strict=True):
+                    average.lerp_(p, 0.1)
+            if number == STEPS - 1:
+                for average, p in zip(own, thawed(net), strict=True):
+                    p.copy_(average)
+
+    deferred(step)
+
+
+def model_average() -> None:
+    averaged: dict[int, Any] = {}
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        if number == 0:
+            averaged[id(optimizer)] = optim.swa_utils.AveragedModel(net)
+        plain_step(net, optimizer, number)
+        averaged[id(optimizer)].update_parameters(net)
+        if number == STEPS - 1:
+            net.load_state_dict(averaged[id(optimizer)].module.state_dict())
+
+    deferred(step)
+
+
+def changes_between_steps() -> None:
+    """Whatever a script may do to parameters, gradients, state and settings once ``step`` has returned."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        plain_step(net, optimizer, number)
+        weight, group = net.layers[2].weight, optimizer.param_groups[0]
+        group["lr"] *= 0.9
+        group["betas"] = (0.9, 0.9)
+        if number == 1:
+            with torch.no_grad():
+                net.layers[0].weight.mul_(0.9)
+            net.layers[1].weight.data = net.layers[1].weight.data * 0.5
+            weight.grad.mul_(2)
+        if number == 2:
+            optimizer.state[weight]["exp_avg"] = torch.zeros_like(weight)
+            weight.grad = torch.ones_like(weight)
+        if number == 3:
+            optimizer.state[weight].clear()
+            optimizer.load_state_dict(optimizer.state_dict())
+        if number == 4:
+            optimizer.state.clear()
+            net.layers[3].requires_grad_(False)
+            del group["params"][2]
+
+    def bits(training: Training) -> dict[str, bytes]:
+        return training.bits()
+
+    plain = bits(train(step, adamw))
+    with session() as ours:
+        assert bits(train(step, adamw)) == plain
+    assert any("before its next use" in told for told in ours.report().updates)
+
+
+def checkpointed(use_reentrant: bool) -> None:
+    """The forward pass is made again in the backward pass."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        optimizer.zero_grad()
+        x = net.embedding(tokens(number))
+        for part in (net.layers[1], net.layers[2], net.layers[1]):
+            x = checkpoint(lambda x, part=part: F.gelu(part(x)), x, use_reentrant=use_reentrant)
+        F.cross_entropy(x, tokens(number + 100)).backward()
+        optimizer.step()
+
+    deferred(step)
+
+
+def autocast_around_all() -> None:
+    """The step too, and the looks of the next forward pass are made under autocast."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            optimizer.zero_grad()
+            loss_of(net, number).backward()
+            optimizer.step()
+
+    deferred(step)
+    deferred(step, lambda net: optim.Muon([p for p in thawed(net.layers) if p.ndim == 2], lr=1e-2))
+
+
+def steps_outside_autocast() -> None:
+    """Only the looks are under autocast. Muon multiplies matrices, which autocast would do in another precision."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = loss_of(net, number)
+        loss.backward()
+        optimizer.step()
+
+    deferred(step, lambda net: optim.Muon([p for p in thawed(net.layers) if p.ndim == 2], lr=1e-2))
+
+
+def two_optimizers() -> None:
+    def make(net: Any) -> Both:
+        matrices = [p for p in net.layers.parameters() if p.ndim == 2]
+        rest = [p for p in (*net.layers.parameters(), *net.norm.parameters()) if p.ndim != 2]
+        return Both(optim.Muon(matrices, lr=1e-2), optim.AdamW([*rest, net.embedding.weight], lr=1e-2))
+
+    deferred(both_step, make)
+
+
+def two_of_the_same_parameters() -> None:
+    deferred(both_step, two_of_the_same)
+
+
+def a_gan() -> None:
+    def step(net: Any, both: Both, number: int) -> None:
+        generator, discriminator = both.all_of
+        noise = torch.randn(64, WIDTH, generator=torch.Generator().manual_seed(number))
+        fake = net.layers[1](F.gelu(net.layers[0](noise)))
+        discriminator.zero_grad()
+        net.layers[3](F.gelu(net.layers[2](fake.detach()))).square().mean().backward()
+        net.layers[3](F.gelu(net.layers[2](noise))).mean().backward()
+        discriminator.step()
+        generator.zero_grad()
+        (-net.layers[3](F.gelu(net.layers[2](fake))).square().mean()).backward()
+        generator.step()
+
+    def make(net: Any) -> Both:
+        pairs = (net.layers[:2], net.layers[2:])
+        return Both(*(optim.AdamW(pair.parameters(), lr=1e-3) for pair in pairs))
+
+    deferred(step, make)
+
+
+class Straight(torch.autograd.Function):
+    """Saves its weight without a look at it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(weight)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (weight,) = ctx.saved_tensors
+        return gradient @ weight, gradient.t() @ gradient
+
+
+def a_function_that_saves_a_parameter() -> None:
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        optimizer.zero_grad()
+        x = net.layers[0](net.embedding(tokens(number)))
+        x = Straight.apply(x, net.layers[1].weight)
+        F.cross_entropy(net.layers[2](x), tokens(number + 100)).backward()
+        optimizer.step()
+
+    deferred(step)
+
+
+def steps_in_inference_mode() -> None:
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        optimizer.zero_grad()
+        loss_of(net, number).backward()
+        with torch.inference_mode():
+            optimizer.step()
+        with torch.inference_mode():
+            loss_of(net, number)
+
+    compare(step)
+
+
+def torch_func() -> None:
+    """Parameters that operators see within ``vmap`` and ``grad`` alone."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        optimizer.zero_grad()
+        weights = dict(net.layers.named_parameters())
+
+        def loss(weights: dict[str, Tensor], x: Tensor) -> Tensor:
+            for layer in range(4):
+                x = F.gelu(F.linear(x, weights[f"{layer}.weight"], weights[f"{layer}.bias"]))
+            return x.square().mean()
+
+        x = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(number))
+        gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(weights, x)
+        for name, parameter in weights.items():
+            parameter.grad = gradients[name].detach().sum(0)
+        optimizer.step()
+
+    deferred(step, lambda net: optim.AdamW(net.layers.parameters(), lr=1e-2))
+
+
+def scripted() -> None:
+    scripts: dict[int, Any] = {}
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        optimizer.zero_grad()
+        layers = scripts.setdefault(id(optimizer), torch.jit.script(nn.Sequential(*net.layers)))
+        layers(torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(number))).square().mean().backward()
+        optimizer.step()
+
+    deferred(step, lambda net: optim.AdamW(net.layers.parameters(), lr=1e-2))
+
+
+def a_batch_that_raises() -> None:
+    """Between a step and the next: the script catches it and goes on."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        try:
+            loss_of(net, number + 100)
+            raise KeyError
+        except KeyError:
+            plain_step(net, optimizer, number)
+
+    deferred(step)
+
+
+def steps_in_the_backward_pass() -> None:
+    """An optimizer for each parameter, which steps as soon as the gradient is complete."""
+
+    def make(net: Any) -> Both:
+        both = Both(*(optim.AdamW([parameter], lr=1e-2) for parameter in net.layers.parameters()))
+        for parameter, own in zip(net.layers.parameters(), both.all_of, strict=True):
+
+            def complete(parameter: Tensor, own: Any = own) -> None:
+                own.step()
+                own.zero_grad()
+
+            parameter.register_post_accumulate_grad_hook(complete)
+        return both
+
+    def step(net: Any, both: Both, number: int) -> None:
+        x = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(number))
+        for layer in net.layers:
+            x = F.gelu(layer(x))
+        x.square().mean().backward()
+
+    assert any("before its next use" in told for told in compare(step, make).updates)
+
+
+def in_parallel() -> None:
+    """DistributedDataParallel, one process of one: its reducer copies gradients, or makes them views of its buckets."""
+    from torch import distributed
+    from torch.nn.parallel import DistributedDataParallel
+
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    for views in (False, True):
+        wrapped: dict[int, Any] = {}
+
+        def step(net: Any, optimizer: Any, number: int, wrapped: dict[int, Any] = wrapped, views: bool = views) -> None:
+            if number == 0:
+                net.unused.requires_grad_(False)
+                wrapped[id(optimizer)] = DistributedDataParallel(net, gradient_as_bucket_view=views)
+            optimizer.zero_grad()
+            loss_of(wrapped[id(optimizer)], number).backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+            optimizer.step()
+
+        compare(step) if views else deferred(step)
+    distributed.destroy_process_group()
+
+
+def loads_data_in_workers() -> None:
+    """Which are forked when updates have been put off."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        loader = torch.utils.data.DataLoader([tokens(number)] * 4, batch_size=1, num_workers=2)  # type: ignore[arg-type]
+        for (batch,) in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(net(batch), batch).backward()
+            optimizer.step()
+
+    deferred(step, steps=3)
+
+
+def saves_and_loads() -> None:
+    """A checkpoint in the middle of training, from which it goes on, in files and with new objects."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        plain_step(net, optimizer, number)
+        if number == 3:
+            file = io.BytesIO()
+            torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict()}, file)
+            loss_of(net, 100).backward()
+            optimizer.step()
+            file.seek(0)
+            saved = torch.load(file)
+            net.load_state_dict(saved["net"])
+            optimizer.load_state_dict(saved["optimizer"])
+
+    deferred(step)
+
+
+def retains_a_graph_from_before_the_step() -> None:
+    """Autograd refuses it, as it does in the script's order."""
+
+    def refused(training: Training) -> bool:
+        net, optimizer = training.net, training.optimizer
+        for number in range(3):
+            plain_step(net, optimizer, number)
+        optimizer.zero_grad()
+        loss = loss_of(net, 3)
+        loss.backward(retain_graph=True)
+        optimizer.step()
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            return "modified by an inplace operation" in str(error)
+        return False
+
+    assert refused(Training(adamw))
+    with session():
+        assert refused(Training(adamw))
+
+
+def two_threads() -> None:
+    """Both evaluate right after each step: whoever comes second waits for the update."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        plain_step(net, optimizer, number)
+        seen: list[float] = []
+
+        def evaluate() -> None:
+            with torch.no_grad():
+                seen.append(loss_of(net, number).item())
+
+        threads = [threading.Thread(target=evaluate) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert seen[0] == seen[1] == seen[2]
+        optimizer.param_groups[0]["lr"] *= seen[0]
+
+    deferred(step)
+
+
+WAYS: dict[str, Callable[[], None]] = {
+    each.__name__: each
+    for each in (
+        scales_without_unscaling,
+        keeps_gradients,
+        zeroes_after_the_step,
+        zeroes_before_backward,
+        steps_twice,
+        model_average,
+        changes_between_steps,
+        autocast_around_all,
+        steps_outside_autocast,
+        two_optimizers,
+        two_of_the_same_parameters,
+        a_gan,
+        a_function_that_saves_a_parameter,
+        steps_in_inference_mode,
+        torch_func,
+        scripted,
+        a_batch_that_raises,
+        steps_in_the_backward_pass,
+        in_parallel,
+        loads_data_in_workers,
+        saves_and_loads,
+        retains_a_graph_from_before_the_step,
+        two_threads,
+    )
+}
+
+
+def way(name: str) -> None:
+    WAYS[name]()
+
+
+# ---- left as written ----------------------------------------------------------------------------------------------
+
+
+def compiled_forward() -> tuple[str, ...]:
+    """From the second step on, when the first one's updates have been put off: compiled code reads addresses."""
+    compiled: dict[int, Any] = {}
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        layers = nn.Sequential(*net.layers)
+        if number >= 3:
+            layers = compiled.setdefault(id(optimizer), torch.compile(layers, backend="aot_eager"))
+        optimizer.zero_grad()
+        layers(torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(number))).square().mean().backward()
+        optimizer.step()
+
+    return compare(step, lambda net: optim.AdamW(net.layers.parameters(), lr=1e-2)).updates
+
+
+def with_a_closure() -> tuple[str, ...]:
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = loss_of(net, number)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+    return compare(step).updates
+
+
+def with_a_pre_hook() -> tuple[str, ...]:
+    def halve(optimizer: optim.Optimizer, *_: Any) -> None:
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.grad.mul_(0.5)
+
+    def make(net: Any) -> optim.Optimizer:
+        optimizer = adamw(net)
+        optimizer.register_step_pre_hook(halve)
+        return optimizer
+
+    return compare(plain_step, make).updates
+
+
+def of_another_library() -> tuple[str, ...]:
+    return compare(plain_step, of_its_own).updates
+
+
+def with_lbfgs() -> tuple[str, ...]:
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = loss_of(net, number)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+    return compare(step, lbfgs, 3).updates
+
+
+def in_a_mode() -> tuple[str, ...]:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        with FlopCounterMode(display=False):
+            plain_step(net, optimizer, number)
+
+    return compare(step).updates
+
+
+LEFT: dict[str, Callable[[], tuple[str, ...]]] = {
+    each.__name__: each
+    for each in (
+        compiled_forward,
+        with_a_closure,
+        with_a_pre_hook,
+        of_another_library,
+        with_lbfgs,
+        in_a_mode,
+    )
+}
+
+
+def left(name: str) -> tuple[str, ...]:
+    return LEFT[name]()
+
+
+# ---- planned ------------------------------------------------------------------------------------------------------
+
+
+class Deep(nn.Module):
+    """Mostly weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(12))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = F.gelu(layer(x))
+        return x
+
+
+def deep_step(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    net(torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(number))).square().mean().backward()
+    optimizer.step()
+
+
+def planned(folder: str) -> None:
+    """Gradients live across the step's border: they leave in one step and return in the next, and the plan says so."""
+
+    def bits(steps: int) -> tuple[Any, Any]:
+        torch.manual_seed(0)
+        net = Deep()
+        optimizer = optim.AdamW(net.parameters(), lr=1e-2, fused=True)
+        for number in range(steps):
+            deep_step(net, optimizer, number)
+        return net, optimizer
+
+    plain = Training.bits(of_objects(*bits(12)))
+    with ebbtide.Session(
+        fast="33%",
+        optimizer="deferred",
+        min_storage_bytes=4096,
+        save_trace=f"{folder}/step.trace",
+        save_plan=f"{folder}/plan",
+    ) as ours:
+        assert Training.bits(of_objects(*bits(12))) == plain
+    report = ours.report()
+    steady = [step for step in report.steps if step.mode == "planned"][2:]
+    assert len(steady) >= 3
+    assert all(step.fetched_bytes.gradient > 0 for step in steady), [step.fetched_bytes for step in report.steps]
+    assert all(step.written_bytes.gradient > 0 for step in steady)
+    trace = ebbtide.load(f"{folder}/step.trace")
+    crossing = [
+        number
+        for number, storage in enumerate(trace.storages)
+        if storage.kind == "gradient" and storage.death > len(trace.ticks)
+    ]
+    assert len(crossing) >= 10
+    plan = ebbtide.load(f"{folder}/plan")
+    fast = plan.stays[0].tier
+    returning = [number for number in crossing if sum(s.tier == fast for s in plan.stays if s.storage == number) == 2]
+    assert returning
+    phases = [tick.phase for tick in trace.ticks]
+    first_backward = phases.index("backward")
+    assert phases[:first_backward].count("optimizer") >= 10
+    return
+
+
+def of_objects(net: Any, optimizer: Any) -> Training:
+    training = object.__new__(Training)
+    training.net, training.optimizer = net, optimizer
+    return training

@@ -1,0 +1,265 @@
+"""What test_deferred.py runs in child processes: whoever looks, between steps, at what a step has changed.
+
+Each returns what it saw, which is what is seen without a session. And what comes of an update that fails.
+"""
+
+import io
+import os
+import tempfile
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ebbtide.errors import OrderError
+from tests.training.cases_deferred import clipped, session
+from tests.training.cases_in_backward import WIDTH, Training, adamw, loss_of, plain_step, tokens, train
+
+
+def as_bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().clone().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def saved_bytes(save: Callable[[str], None]) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        save(f"{folder}/file")
+        with open(f"{folder}/file", "rb") as file:
+            return file.read()
+
+
+def in_a_child(look: Callable[[], bytes]) -> bytes:
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, look()[:4096])
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        seen = pipe.read()
+    os.waitpid(child, 0)
+    return seen
+
+
+def of_a_storage(storage: Any) -> bytes:
+    return bytes(storage[i] for i in range(0, 4096, 7))
+
+
+def safetensors_file(tensor: Tensor) -> bytes:
+    from safetensors.torch import save_file
+
+    return saved_bytes(lambda path: save_file({"weight": tensor.data}, path))
+
+
+def scripted_file(tensor: Tensor) -> bytes:
+    layer = nn.Linear(WIDTH, WIDTH, bias=False)
+    layer.weight = tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor, requires_grad=False)
+    loaded = torch.jit.load(io.BytesIO(torch.jit.script(layer).save_to_buffer()))
+    return as_bytes(loaded.weight)
+
+
+def summed_in_another_thread(tensor: Tensor) -> bytes:
+    seen: list[bytes] = []
+    thread = threading.Thread(target=lambda: seen.append(as_bytes(tensor)))
+    thread.start()
+    thread.join()
+    return seen[0]
+
+
+def through_dlpack(tensor: Tensor) -> bytes:
+    return as_bytes(torch.from_dlpack(tensor.data))
+
+
+def through_old_dlpack(tensor: Tensor) -> bytes:
+    return as_bytes(torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(tensor.data)))
+
+
+def through_ctypes(tensor: Tensor) -> bytes:
+    import ctypes
+
+    return ctypes.string_at(tensor.data_ptr(), 4096)
+
+
+LOOKS: dict[str, Callable[[Tensor], bytes]] = {
+    "operator": as_bytes,
+    "data": lambda tensor: as_bytes(tensor.data),
+    "element": lambda tensor: repr(tensor[3, 4].item()).encode(),
+    "printed": lambda tensor: repr(tensor).encode(),
+    "list": lambda tensor: repr(tensor.data.tolist()).encode(),
+    "numpy": lambda tensor: tensor.data.numpy().tobytes(),
+    "dlpack": through_dlpack,
+    "to_dlpack": through_old_dlpack,
+    "address": through_ctypes,
+    "storage": lambda tensor: of_a_storage(tensor.data.untyped_storage()),
+    "saved": lambda tensor: as_bytes(torch.load(io.BytesIO(saved_bytes(lambda path: torch.save(tensor.data, path))))),
+    "safetensors": safetensors_file,
+    "scripted file": scripted_file,
+    "foreach": lambda tensor: as_bytes(torch._foreach_mul([tensor.data], 1.0)[0]),
+    "out": lambda tensor: as_bytes(torch.mul(tensor.data, 1.0, out=torch.empty_like(tensor))),
+    "view": lambda tensor: as_bytes(tensor.data.view(-1)[7:]),
+    "slice of a storage": lambda tensor: as_bytes(
+        torch.empty(0).set_(tensor.data.untyped_storage()[:4096])  # type: ignore[call-overload]
+    ),
+    "thread": summed_in_another_thread,
+    "sparse": lambda tensor: as_bytes(torch.sparse_coo_tensor([[0]], tensor.data[:1]).to_dense()),
+}
+
+
+def looked(what: str, name: str) -> None:
+    """Right after a step, one look at one of the tensors that it changed: the bytes are those of plain PyTorch."""
+
+    def seen(training: Training, own: Callable[[], None] = lambda: None) -> bytes:
+        for number in range(4):
+            plain_step(training.net, training.optimizer, number)
+        weight = training.net.layers[2].weight
+        tensor = {"parameter": weight, "gradient": weight.grad}.get(what)
+        if what == "state":
+            tensor = training.optimizer.state[weight]["exp_avg_sq"]
+        own()
+        assert tensor is not None
+        return LOOKS[name](tensor)
+
+    plain = seen(Training(adamw))
+    with session():
+        assert seen(Training(adamw), all_is_deferred) == plain
+
+
+def all_is_deferred() -> None:
+    """And nothing has been looked at."""
+    from ebbtide import _torch
+
+    assert _torch.deferred_count() >= 4
+
+
+def looked_from_before(name: str) -> None:
+    """Through what was there before the step: a storage, an array, a child of ``fork``."""
+
+    def seen(training: Training, own: Callable[[], None] = lambda: None) -> bytes:
+        net, optimizer = training.net, training.optimizer
+        for number in range(3):
+            plain_step(net, optimizer, number)
+        weight = net.layers[2].weight
+        storage, alias, view = weight.untyped_storage(), weight.data, weight.detach()[3:5]
+        array = weight.detach().numpy() if name == "array" else None
+        plain_step(net, optimizer, 3)
+        own()
+        if name == "array":
+            assert array is not None
+            return array.tobytes()
+        looks: dict[str, Callable[[], bytes]] = {
+            "storage": lambda: of_a_storage(storage),
+            "alias": lambda: as_bytes(alias),
+            "view": lambda: as_bytes(view),
+            "fork": lambda: in_a_child(
+                lambda: as_bytes(optimizer.state[weight]["step"])
+            ),  # as much as a child inherits
+            "swapped": lambda: swapped(weight),
+        }
+        return looks[name]()
+
+    def swapped(weight: Tensor) -> bytes:
+        other = nn.Parameter(torch.zeros_like(weight))
+        torch.utils.swap_tensors(weight, other)
+        return as_bytes(other)
+
+    plain = seen(Training(adamw))
+    with session():
+        assert seen(Training(adamw), all_is_deferred) == plain
+
+
+def at_random(seed: int) -> None:
+    """Looks and changes at random between steps, and evictions at random, with a plan and without."""
+    import random
+
+    looks = [name for name in LOOKS if name not in ("dlpack", "to_dlpack", "printed", "scripted file")]
+
+    def seen(training: Training) -> list[bytes]:
+        chance, net, optimizer = random.Random(seed), training.net, training.optimizer
+        helpers: list[Any] = [torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=3)]
+        found = []
+        for number in range(25):
+            if chance.random() < 0.5:
+                clipped(net, optimizer, number, helpers[0])
+            else:
+                plain_step(net, optimizer, number)
+            for _ in range(chance.choice((0, 0, 1, 3))):
+                weight = chance.choice([p for p in net.layers.parameters() if p.ndim == 2])
+                state = optimizer.state[weight]
+                tensor = chance.choice([weight, weight.grad, state["exp_avg"], state["exp_avg_sq"]])
+                found.append(LOOKS[chance.choice(looks)](tensor))
+            with torch.no_grad():
+                change = chance.randrange(8)
+                if change == 0:
+                    chance.choice(list(net.layers)).weight.mul_(0.99)
+                elif change == 1:
+                    optimizer.param_groups[0]["lr"] *= 0.97
+                elif change == 2:
+                    optimizer.load_state_dict(optimizer.state_dict())
+                elif change == 3:
+                    optimizer.zero_grad(set_to_none=False)
+                elif change == 4:
+                    net.load_state_dict({name: value.clone() for name, value in net.state_dict().items()})
+                elif change == 5:
+                    found.append(as_bytes(loss_of(net, number)))
+        return [*found, *training.bits().values()]
+
+    plain = seen(Training(adamw))
+    for policy in ("demand", "ebbtide"):
+        with session(policy, chaos_rate=0.02, chaos_seed=seed) as ours:
+            assert seen(Training(adamw)) == plain
+        assert sum(step.fetched_bytes.total for step in ours.report().steps) > 0
+
+
+# ---- failures -----------------------------------------------------------------------------------------------------
+
+
+def an_update_that_fails(when: str) -> tuple[str, str]:
+    """Of a parameter whose memory was changed without anybody being told: what is raised where it is looked at, and at
+    the next step."""
+    with session():
+        training = Training(adamw)
+        for number in range(3):
+            plain_step(training.net, training.optimizer, number)
+        torch._C._increment_version((training.net.layers[2].weight,))
+        passes: list[Callable[[], object]] = [
+            lambda: (
+                loss_of(training.net, 3) if when == "forward" else training.net.embedding(tokens(3)).mean().backward()
+            ),
+            lambda: plain_step(training.net, training.optimizer, 3),
+        ]
+        said = []
+        for make in passes:
+            try:
+                make()
+            except OrderError as error:
+                said.append(str(error))
+    return said[0], said[1]
+
+
+def interrupted() -> None:
+    """Ctrl-C while an update runs: it is made to its end, and the script gets its exception then."""
+    import signal
+
+    plain = train(plain_step, adamw, 4).bits()
+    with session():
+        training = train(plain_step, adamw, 4)
+        state = training.optimizer.state[training.net.layers[2].weight]
+        original = type(training.optimizer).step.__wrapped__  # type: ignore[attr-defined]
+
+        def strikes(*args: Any) -> Any:
+            signal.raise_signal(signal.SIGINT)
+            return original(*args)
+
+        type(training.optimizer).step.__wrapped__ = strikes  # type: ignore[attr-defined]
+        came = False
+        try:
+            state["exp_avg"].sum()
+            came = False
+            for _ in range(1000):
+                pass
+        except KeyboardInterrupt:
+            came = True
+        type(training.optimizer).step.__wrapped__ = original  # type: ignore[attr-defined]
+        assert came
+        assert training.bits() == plain

@@ -1,0 +1,106 @@
+"""Deferred updates: whoever looks finds them made, and the bits are those of the script's own order."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import child
+from tests.helpers.command import EBBTIDE, run
+from tests.training import cases_deferred as cases
+from tests.training import cases_looks
+from tests.training.cases_in_backward import OPTIMIZERS
+
+QUIET = {"EBBTIDE_PROGRESS": "off"}
+CASE = "cases_deferred:{}".format
+LOOK = "cases_looks:{}".format
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_whose_parameters_are_independent_ends_with_the_same_bits(name: str) -> None:
+    """With accumulated, unscaled and clipped gradients, a scheduler, weight decay, two groups."""
+    assert child.run(CASE("every_optimizer"), name, env=QUIET)
+
+
+@pytest.mark.parametrize("name", cases.WAYS)
+def test_ways_to_train_end_with_the_same_bits(name: str) -> None:
+    child.run(CASE("way"), name, env=QUIET)
+
+
+@pytest.mark.parametrize("way", ["foreach", "lerp_"])
+def test_a_moving_average_of_parameters_sees_each_update(way: str) -> None:
+    child.run(CASE("averages"), way, env=QUIET)
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_a_forward_pass_that_is_made_again_in_the_backward_pass(use_reentrant: bool) -> None:
+    child.run(CASE("checkpointed"), use_reentrant, env=QUIET)
+
+
+@pytest.mark.parametrize("name", cases_looks.LOOKS)
+@pytest.mark.parametrize("what", ["parameter", "state", "gradient"])
+def test_whoever_looks_after_a_step_sees_what_it_changed(what: str, name: str) -> None:
+    child.run(LOOK("looked"), what, name, env=QUIET)
+
+
+@pytest.mark.parametrize("name", ["storage", "alias", "view", "fork", "swapped", "array"])
+def test_what_was_there_before_the_step_shows_what_it_changed(name: str) -> None:
+    child.run(LOOK("looked_from_before"), name, env=QUIET)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_comes_between_steps_finds_what_it_would(seed: int) -> None:
+    child.run(LOOK("at_random"), seed, env=QUIET)
+
+
+LEFT_SAYS = {
+    "compiled_forward": "compiled code reads parameters",
+    "with_a_closure": "closure",
+    "with_a_pre_hook": "a hook may change gradients",
+    "of_another_library": "only optimizers of torch.optim",
+    "with_lbfgs": "only optimizers of torch.optim",
+    "in_a_mode": "mode",
+}
+
+
+@pytest.mark.parametrize("name", cases.LEFT)
+def test_what_is_not_deferred_is_left_as_written_and_the_report_says_why(name: str) -> None:
+    updates = child.run(CASE("left"), name, env=QUIET)
+    assert LEFT_SAYS[name] in updates[-1]
+    assert "is left as the script has it" in updates[-1]
+
+
+@pytest.mark.parametrize("when", ["forward", "backward"])
+def test_an_update_that_fails_is_an_error_where_it_is_looked_at_and_ends_training(when: str) -> None:
+    said, again = child.run(LOOK("an_update_that_fails"), when, env=QUIET)
+    assert "without PyTorch's knowledge" in said
+    assert "--optimizer as-written" in said
+    assert said == again
+
+
+def test_ctrl_c_does_not_leave_an_update_half_made() -> None:
+    child.run(LOOK("interrupted"), env=QUIET)
+
+
+def test_gradients_leave_in_one_planned_step_and_return_in_the_next(tmp_path: Path) -> None:
+    child.run(CASE("planned"), str(tmp_path), env=QUIET)
+
+
+SCRIPT = """
+import torch
+torch.manual_seed(0)
+net = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(6)])
+optimizer = torch.optim.AdamW(net.parameters())
+for _ in range(6):
+    optimizer.zero_grad()
+    net(torch.randn(256, 512)).square().mean().backward()
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+    optimizer.step()
+"""
+
+
+def test_verify_compares_every_bit(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = run(EBBTIDE, "verify", "--fast", "40%", "--optimizer", "deferred", "script.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "VERIFIED" in done.stdout
+    assert "optimizer state" in done.stdout
