@@ -124,22 +124,16 @@ void raise_on_this_thread(PyObject* type) { PyThreadState_SetAsyncExc(PyThread_g
 // Ctrl-C that comes before it begins, or while it runs, is the script's when the update has been made.
 bool carry_out_one(UpdateNumber number) {
   bool interrupted = false, made = true;
-  while (auto modes = made && make_update != nullptr ? modes_of(number) : nullptr) {
+  while (made && make_update != nullptr && modes_of(number) != nullptr) {
     try {
-      py::object raised;
-      {
-        Updating scope(*modes);
-        raised = py::handle(make_update)(number);
-      }
-      if (raised.is(py::handle(PyExc_KeyboardInterrupt))) {
-        interrupted = true;
-      } else if (!raised.is_none()) {
+      py::object raised = py::handle(make_update)(number);
+      if (!raised.is_none()) {
         raise_on_this_thread(raised.ptr());
         made = false;
       }
     } catch (py::error_already_set& error) {
       interrupted |= error.matches(PyExc_KeyboardInterrupt);
-      if (!error.matches(PyExc_KeyboardInterrupt)) {  // raised on this thread before, and not the updater's
+      if (!error.matches(PyExc_KeyboardInterrupt)) {  // a signal's handler raised it, before the update or after
         raise_on_this_thread(error.type().ptr());
         made = false;
       }
@@ -241,6 +235,13 @@ void set_updater(py::object updater) {
   Py_XDECREF(before);
 }
 
+void make_in_its_modes(UpdateNumber number, const py::function& make) {
+  if (auto modes = modes_of(number)) {
+    Updating scope(*modes);
+    make();
+  }
+}
+
 void abandon_deferred() { deferred_updates = 0; }
 
 void bind_deferred(py::module_& m) {
@@ -248,6 +249,7 @@ void bind_deferred(py::module_& m) {
   m.def("carried_out", &carried_out);
   m.def("is_unshared", &is_unshared);
   m.def("set_updater", &set_updater);
+  m.def("make_in_its_modes", &make_in_its_modes);
   m.def("memory_of", &places_of);
   m.def("look_at", [](const std::vector<at::Tensor>& tensors) {
     if (!anything_deferred()) return;

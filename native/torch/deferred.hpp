@@ -49,6 +49,9 @@ void carry_out_all();
 // exception type that is to be raised on this thread: nothing can be raised from within an operator's beginning.
 void set_updater(pybind11::object updater);
 
+// Runs what makes it as the optimizer's step would have run: only its own operators are not looked at.
+void make_in_its_modes(UpdateNumber number, const pybind11::function& make);
+
 // In a forked child: nothing is looked at.
 void abandon_deferred();
 

@@ -142,6 +142,9 @@ def carried_out(number: int) -> None:
 def set_updater(updater: Callable[[int], type[BaseException] | None] | None) -> None:
     """Who makes updates, by their numbers, on the thread that looks. A type that it returns is raised there."""
 
+def make_in_its_modes(number: int, make: Callable[[], None]) -> None:
+    """Runs what makes an update in the modes in which it was deferred; its own operators are not looked at."""
+
 def memory_of(tensors: Sequence[Tensor]) -> list[tuple[int, int]]:
     """Of the storages, address and bytes; nobody looks there."""
 

@@ -7,12 +7,13 @@ import pytest
 from tests.helpers import child
 from tests.helpers.command import EBBTIDE, run
 from tests.training import cases_deferred as cases
-from tests.training import cases_looks
+from tests.training import cases_looks, cases_odd_updates
 from tests.training.cases_in_backward import OPTIMIZERS
 
 QUIET = {"EBBTIDE_PROGRESS": "off"}
 CASE = "cases_deferred:{}".format
 LOOK = "cases_looks:{}".format
+ODD = "cases_odd_updates:{}".format
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -52,10 +53,30 @@ def test_whatever_comes_between_steps_finds_what_it_would(seed: int) -> None:
     child.run(LOOK("at_random"), seed, env=QUIET)
 
 
+@pytest.mark.parametrize("name", cases_odd_updates.WAYS)
+def test_odd_scripts_end_with_the_same_bits(name: str) -> None:
+    child.run(ODD("way"), name, env=QUIET)
+
+
+@pytest.mark.parametrize("name", ["handlers_of_signals", "a_handler_that_raises"])
+def test_handlers_of_signals_find_no_update_half_made(name: str) -> None:
+    child.run(ODD(name), env=QUIET)
+
+
+def test_after_a_step_that_raised_no_update_of_it_is_made() -> None:
+    assert "step raised an error" in child.run(ODD("a_step_that_raises"), env=QUIET)
+
+
+@pytest.mark.parametrize("name", cases_odd_updates.LEFT)
+def test_odd_optimizers_are_left_as_written(name: str) -> None:
+    updates = child.run(ODD("left"), name, env=QUIET)
+    assert ("a hook of its step" if "hook" in name else "parameters share memory") in updates[-1]
+
+
 LEFT_SAYS = {
     "compiled_forward": "compiled code reads parameters",
     "with_a_closure": "closure",
-    "with_a_pre_hook": "a hook may change gradients",
+    "with_a_pre_hook": "a hook of its step may change gradients",
     "of_another_library": "only optimizers of torch.optim",
     "with_lbfgs": "only optimizers of torch.optim",
     "in_a_mode": "mode",

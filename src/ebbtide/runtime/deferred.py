@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._device import DeviceContext
 
 import ebbtide._torch as _torch
@@ -29,7 +29,7 @@ from ebbtide.capture.iterations import is_compiled, steps_on_stack, uncompiled
 from ebbtide.errors import OrderError
 from ebbtide.ir.run_report import LEFT
 from ebbtide.runtime import doors
-from ebbtide.runtime.independent import INDEPENDENT, pre_hooks_of_others
+from ebbtide.runtime.independent import INDEPENDENT, hooks_of_others, overlap
 from ebbtide.runtime.noted_update import NO_STATE_YET, NotedUpdate, kept, reason_to_stay, stand_in
 
 _autograd: Any = torch.autograd
@@ -46,10 +46,11 @@ class Deferred:
         self.told: list[str] = []
         self._noted: dict[int, NotedUpdate] = {}  # by number
         self._last: dict[int, dict[int, int]] = {}  # by optimizer: of its last step, numbers by parameter
-        self._one_at_a_time = threading.Lock()
+        self._one_at_a_time = threading.RLock()
+        self._stepping: dict[int, list[NotedUpdate]] = {}  # by thread: what a step has noted that did not end
         self._compiled_before = doors.compiled_calls()
         self._broken = ""  # an update that failed
-        self._handle: Any = None
+        self._handles: list[Any] = []
         self._run_backward: Any = None
         self._process = os.getpid()
 
@@ -57,11 +58,15 @@ class Deferred:
         """Before other hooks of optimizers, which then see a step without what this leaves in it."""
         doors.guard()
         _torch.set_updater(self._update)
-        self._handle = register_optimizer_step_pre_hook(uncompiled(self._before_step))
+        self._handles = [
+            register_optimizer_step_pre_hook(uncompiled(self._before_step)),
+            register_optimizer_step_post_hook(uncompiled(self._after_step)),
+        ]
         self._run_backward = run_backward = _autograd._engine_run_backward
 
         def engine_run_backward(*args: Any, **kwargs: Any) -> Any:
             if self._run_backward is not None and os.getpid() == self._process:
+                self._check_step()
                 _torch.carry_out_all()
                 self._check()
             return run_backward(*args, **kwargs)
@@ -70,7 +75,8 @@ class Deferred:
 
     def remove(self) -> None:
         """Raises OrderError where an update cannot be carried out."""
-        self._handle.remove()
+        for handle in self._handles:
+            handle.remove()
         _autograd._engine_run_backward, self._run_backward = self._run_backward, None
         try:
             _torch.carry_out_all()
@@ -87,6 +93,7 @@ class Deferred:
         """What ``step`` is called with in place of the optimizer: a stand-in that has the rest of its parameters."""
         if os.getpid() != self._process:
             return None
+        self._check_step(own_steps=1)
         self._check()
         doors.guard()
         last = self._last.pop(id(optimizer), {})
@@ -103,7 +110,24 @@ class Deferred:
             self._tell(f"{type(optimizer).__name__} {LEFT}: {reason}", self._warn)
         if bool(deferred) != bool(last):
             self._unlike()
-        return ((rest, *args[1:]), kwargs) if deferred else None
+        if not deferred:
+            return None
+        noted = [self._noted[number] for number in deferred.values() if number in self._noted]
+        self._stepping[threading.get_ident()] = noted
+        return (rest, *args[1:]), kwargs
+
+    def _after_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        self._stepping.pop(threading.get_ident(), None)
+
+    def _check_step(self, own_steps: int = 0) -> None:
+        """A step that raised, and that the script went on after: its order would have updated other parameters."""
+        if threading.get_ident() not in self._stepping or steps_on_stack() > own_steps:
+            return
+        noted = self._stepping.pop(threading.get_ident())
+        for update in noted:
+            update.withdrawn = f"{update.name} is not made, since step raised an error after it was put off"
+        if noted and not self._broken:
+            self._break(noted[0], OrderError(noted[0].withdrawn, deferred=True))
 
     def _refusal(self, optimizer: Optimizer, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
         """Why this step is made as the script has it, or ""."""
@@ -111,14 +135,17 @@ class Deferred:
             return "only optimizers of torch.optim that treat each parameter on its own can"
         if any(argument is not None for argument in (*args[1:], *kwargs.values())):
             return "step is called with a closure"
-        if optimizer._optimizer_step_pre_hooks or pre_hooks_of_others():
-            return "a hook may change gradients when step has begun"
+        if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or hooks_of_others():
+            return "a hook of its step may change gradients, or look at what step was called with"
         if any(group.get("differentiable") for group in optimizer.param_groups):
             return "its step is differentiable"
         if steps_on_stack() != 1 or is_compiled():
             return "its step is compiled, or lies within another's"
         if doors.compiled_calls() != self._compiled_before:
             return "compiled code reads parameters, and does not say when"
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if len({*map(id, parameters)}) < len(parameters) or overlap(parameters):
+            return "parameters share memory"
         if _is_in_a_mode():
             return "step is called within a mode of PyTorch's (a dispatch or function mode, torch.func, tracing)"
         return ""
@@ -166,21 +193,20 @@ class Deferred:
     # ---- an update ------------------------------------------------------------------------------------------------
 
     def _update(self, number: int) -> type[BaseException] | None:
-        """Native code calls this, in the modes of the step that noted it. Nothing can be raised from here."""
-        with self._one_at_a_time:
+        """Native code calls this. What is returned is raised where somebody looked: nothing can be raised from here."""
+        self._check_step()
+        with _signals_later(), self._one_at_a_time:
             update = self._noted.get(number)
             if update is None:
                 return None  # another thread has made it
-            raised: type[BaseException] | None = None
-            with _interrupts_later() as interrupted:
-                try:
-                    update.carry_out()
-                except BaseException as error:
-                    raised = self._break(update, error)
-                finally:
-                    del self._noted[number]
-                    _torch.carried_out(number)
-            return raised or (KeyboardInterrupt if interrupted else None)
+            try:
+                _torch.make_in_its_modes(number, update.carry_out)
+            except BaseException as error:
+                return self._break(update, error)
+            finally:
+                del self._noted[number]
+                _torch.carried_out(number)
+            return None
 
     def _break(self, update: NotedUpdate, error: BaseException) -> type[BaseException]:
         """Training cannot go on, also where the script catches what is raised: the next step or backward pass raises
@@ -211,6 +237,7 @@ class Deferred:
 
 
 _GIVEN = ("param_groups", "state")
+_SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS})
 _numbers = itertools.count()  # of updates, in the process
 
 
@@ -227,15 +254,24 @@ def _is_in_a_mode() -> bool:
 
 
 @contextmanager
-def _interrupts_later() -> Iterator[list[int]]:
-    """Ctrl-C does not end what runs in here, which would leave it half done; it is noted."""
-    noted: list[int] = []
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield noted
+def _signals_later() -> Iterator[None]:
+    """Handlers that Python runs (Ctrl-C's, a job's that saves before it is ended) would find an update half made, and
+    could end it there. What comes meanwhile is handled afterwards.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
         return
-    signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
+    noted: list[int] = []
+    handlers = {number: handler for number in _SIGNALS if callable(handler := signal.getsignal(number))}
+    for number in handlers:
+        signal.signal(number, lambda number, _: noted.append(number))
     try:
-        yield noted
+        yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if noted:
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, noted)
+            for come in noted:
+                signal.raise_signal(come)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # all of them are there: one handler may raise

@@ -1,4 +1,5 @@
-"""Where memory is read or written without an operator: updates that are put off are carried out before.
+"""Where memory is read or written without an operator: updates that are put off are carried out before. So they are
+before a setting of the process changes that operators compute by.
 
 Operators are seen by native code (``native/torch/deferred.cpp``). What is here asks for an address, reads a storage's
 bytes, or runs compiled code on addresses. The wrappers stay until the process ends, and cost nothing where no update is
@@ -34,6 +35,18 @@ _OF_STORAGES = [
     "_swap_data_ptr_",
     "_resize_with_addr_",
 ]
+_OF_NUMBERS = (
+    "set_num_threads",
+    "set_flush_denormal",
+    "_set_default_dtype",
+    "_set_default_tensor_type",
+    "_set_deterministic_algorithms",
+    "_set_float32_matmul_precision",
+    "_set_fp32_precision_setter",
+    "_set_mkldnn_enabled",
+    "_set_mkldnn_deterministic",
+    "_set_nnpack_enabled",
+)
 _OF_SCRIPTED = ("save", "save_to_buffer", "_save_for_lite_interpreter", "_save_to_buffer_for_lite_interpreter")
 
 _guarded: set[str] = set()
@@ -65,6 +78,10 @@ def _guard_torch() -> None:
         setattr(torch.UntypedStorage, name, untraced(_looking_at_storage(original)))
     for module in (torch, torch.utils.dlpack):
         module.to_dlpack = untraced(_looking_first(module.to_dlpack))  # type: ignore[attr-defined]
+    for module in (torch, torch._C):
+        for name in _OF_NUMBERS:
+            if hasattr(module, name):
+                setattr(module, name, untraced(_all_first(getattr(module, name))))
     jit: Any = torch.jit
     for name in _OF_SCRIPTED:
         setattr(jit.RecursiveScriptModule, name, _all_first(getattr(jit.RecursiveScriptModule, name)))

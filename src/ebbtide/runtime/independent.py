@@ -59,12 +59,5 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 def hooks_of_others() -> bool:
     """Whether hooks of every optimizer's step are there that are not Ebbtide's."""
-    return pre_hooks_of_others() or not all(map(_is_ours, _global_optimizer_post_hooks.values()))
-
-
-def pre_hooks_of_others() -> bool:
-    return not all(map(_is_ours, _global_optimizer_pre_hooks.values()))
-
-
-def _is_ours(hook: object) -> bool:
-    return str(getattr(hook, "__module__", "")).startswith("ebbtide.")
+    hooks = (*_global_optimizer_pre_hooks.values(), *_global_optimizer_post_hooks.values())
+    return not all(str(getattr(hook, "__module__", "")).startswith("ebbtide.") for hook in hooks)

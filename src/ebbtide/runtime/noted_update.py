@@ -7,8 +7,10 @@ aliases have version counters of their own, so that autograd finds no change whe
 """
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
+import numpy as np
 import torch
 from torch import optim
 from torch.optim import Optimizer
@@ -27,10 +29,12 @@ def stand_in(kind: type[Optimizer], attributes: Mapping[str, Any], groups: Seque
 
 
 def kept(value: Any) -> Any:
-    """A setting as it is now: a tensor can be changed in place."""
+    """A setting as it is now: a tensor or an array can be changed in place."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
-    return type(value)(map(kept, value)) if type(value) in (list, tuple) else value
+    if type(value) in (list, tuple):
+        return type(value)(map(kept, value))
+    return copy(value) if isinstance(value, np.ndarray) else value
 
 
 def reason_to_stay(optimizer: Optimizer, group: Mapping[str, Any], parameter: torch.Tensor) -> str:
@@ -72,6 +76,7 @@ class NotedUpdate:
         self._before = dict(self._of_script)
         self._counted = [parameter.detach(), parameter.grad.detach()]  # they count versions with what the script has
         self._noted: object = None
+        self.withdrawn = ""  # why it is not to be made
 
     @property
     def name(self) -> str:
@@ -86,6 +91,8 @@ class NotedUpdate:
 
     def carry_out(self) -> None:
         """Raises OrderError where what it works on was changed and nobody was told."""
+        if self.withdrawn:
+            raise OrderError(self.withdrawn, deferred=True)
         if self._as_it_is() != self._noted:
             raise OrderError(f"{self.name} finds memory that was changed without PyTorch's knowledge", deferred=True)
         state = dict(self._before)

@@ -1,0 +1,163 @@
+"""Deferred updates and scripts that do what few do: what an attack on them found."""
+
+import copy
+import signal
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn, optim
+
+from ebbtide.errors import OrderError
+from tests.training.cases_deferred import adamw, compare, deferred, plain_step, session
+from tests.training.cases_in_backward import Net, loss_of
+
+
+def listed_twice() -> tuple[str, ...]:
+    def make(net: Any) -> optim.Optimizer:
+        return optim.AdamW([*net.parameters(), net.layers[0].weight], lr=1e-2, foreach=True)
+
+    with pytest.warns(UserWarning, match="duplicate"):
+        return compare(plain_step, make).updates
+
+
+def in_the_same_memory() -> tuple[str, ...]:
+    def make(net: Any) -> optim.Optimizer:
+        net.layers[1].weight.data = net.layers[0].weight.data
+        return optim.AdamW(net.parameters(), lr=1e-2, foreach=True)
+
+    return compare(plain_step, make).updates
+
+
+def with_a_post_hook() -> tuple[str, ...]:
+    def make(net: Any) -> optim.Optimizer:
+        optimizer = adamw(net)
+        optimizer.register_step_post_hook(lambda *_: None)
+        return optimizer
+
+    return compare(plain_step, make).updates
+
+
+LEFT = {each.__name__: each for each in (listed_twice, in_the_same_memory, with_a_post_hook)}
+
+
+def left(name: str) -> tuple[str, ...]:
+    return LEFT[name]()
+
+
+def settings_of_the_process() -> None:
+    """They change between a step and what looks at its parameters."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        plain_step(net, optimizer, number)
+        torch.set_default_dtype(torch.bfloat16)
+        copy.deepcopy(net)
+        torch.set_default_dtype(torch.float32)
+        with torch.backends.mkldnn.flags(enabled=False):
+            copy.deepcopy(net)
+
+    deferred(step, lambda net: optim.ASGD(net.parameters(), lr=1e-2))
+
+
+def an_array_as_rate() -> None:
+    def make(net: Any) -> optim.Optimizer:
+        return optim.SGD(net.parameters(), lr=np.array(0.1), momentum=0.9, foreach=False)  # type: ignore[arg-type]
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        plain_step(net, optimizer, number)
+        optimizer.param_groups[0]["lr"] *= 0.5
+
+    deferred(step, make)
+
+
+WAYS = {each.__name__: each for each in (settings_of_the_process, an_array_as_rate)}
+
+
+def way(name: str) -> None:
+    WAYS[name]()
+
+
+def goes_on(net: Any, optimizer: Any, before: list[Tensor]) -> None:
+    for p, was in zip(net.parameters(), before, strict=True):
+        assert torch.equal(p, was)
+    optimizer.step()
+
+
+def a_step_that_raises() -> str:
+    """Plain PyTorch makes no update at all; the notes that were taken before must not become any."""
+    torch.manual_seed(0)
+    said = ""
+    with suppress(OrderError), session() as ours:  # the session's end says it again
+        net = Net()
+        optimizer = adamw(net)
+        for number in range(3):
+            plain_step(net, optimizer, number)
+        before = [p.detach().clone() for p in net.parameters()]
+        optimizer.zero_grad()
+        loss_of(net, 3).backward()
+        net.norm.bias.grad = torch.ones_like(net.norm.bias).to_sparse()
+        with pytest.raises(RuntimeError, match="sparse"):
+            optimizer.step()
+        assert ours.report().updates
+        with pytest.raises(OrderError) as found:
+            goes_on(net, optimizer, before)
+        said = str(found.value)
+    return said
+
+
+def handlers_of_signals() -> None:
+    """A job's handler that saves what it trains finds all parameters after the same step, wherever it comes."""
+    calls, torn = 0, 0
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        steps = False
+
+        def save(*_: object) -> None:
+            nonlocal calls, torn
+            if not steps and number:
+                calls += 1
+                torn += len({float(state["step"]) for state in optimizer.state.values()}) != 1
+            signal.setitimer(signal.ITIMER_REAL, 0.001)
+
+        before = signal.signal(signal.SIGALRM, save)
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
+        try:
+            optimizer.zero_grad()
+            loss_of(net, number).backward()
+            steps = True
+            optimizer.step()
+            steps = False
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+    deferred(step, steps=30)
+    assert calls > 0
+    assert torn == 0
+
+
+class Late(Exception):
+    pass
+
+
+def a_handler_that_raises() -> None:
+    """It ends a batch, and training goes on as in plain PyTorch."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        def late(*_: object) -> None:
+            raise Late
+
+        def poke(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            signal.raise_signal(signal.SIGUSR1)
+
+        before = signal.signal(signal.SIGUSR1, late)
+        hook = net.layers[2].register_forward_pre_hook(poke)
+        with suppress(Late):
+            plain_step(net, optimizer, number)
+        hook.remove()
+        signal.signal(signal.SIGUSR1, before)
+        plain_step(net, optimizer, number)
+
+    deferred(step)
