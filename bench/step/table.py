@@ -36,7 +36,8 @@ def describe(found: Cell) -> str:
     budget = found.fast if found.fast.endswith("%") else f"{int(found.fast_argument) / 1e9:.2f} GB ({found.fast})"
     if found.way.startswith("swap-"):
         return f"kernel swap, as much memory as Ebbtide at {budget}"
-    return f"Ebbtide {budget}" + (f", {found.policy}" if found.policy != "ebbtide" else "")
+    order = f", updates {found.order}" if found.order != "as-written" else ""
+    return f"Ebbtide {budget}" + (f", {found.policy}" if found.policy != "ebbtide" else "") + order
 
 
 def ratio(paired: Paired | None) -> str:
