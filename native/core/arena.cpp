@@ -1,19 +1,22 @@
-// Birth, death and use of storages. Moving them is in moves.cpp, finding room in room.cpp, reading the figures in counters.cpp.
+// Birth, death and use of storages. What happens to them otherwise is in the parts that the arena is made of.
 #include "arena.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
-
-#include "stall_scope.hpp"
 
 namespace ebbtide {
 
 namespace {
 
+constexpr auto kGovernorPeriod = std::chrono::milliseconds(10);
+constexpr auto kLookAgain = std::chrono::milliseconds(1);
+
 struct ThreadStack : OperatorStack {
+  Arena* arena = nullptr;
   ~ThreadStack() {
-    if (arena != nullptr) arena->forget(*this);
+    if (of != nullptr) arena->forget(*this);
   }
 };
 thread_local ThreadStack this_thread;
@@ -22,51 +25,42 @@ thread_local ThreadStack this_thread;
 
 OperatorStack& this_operator_stack() { return this_thread; }
 
-Arena::Arena(const Options& options)
+Arena::Arena(const Options& options, Tiers::List slower_tiers)
     : options_(options),
       userfault_(options.userfault ? Userfault::open() : nullptr),
-      most_areas_(areas_for_arena(options.most_areas)),
-      huge_(options.huge_region_bytes, kHugePage, options.spill_directories, userfault_.get()),
-      small_(options.small_region_bytes, kSmallPage, options.spill_directories, userfault_.get()),
-      candidate_memory_(BlockTable::kCapacity * sizeof(Candidate), kSmallPage, PROT_READ | PROT_WRITE),
-      candidates_(reinterpret_cast<Candidate*>(candidate_memory_.begin()), BlockTable::kCapacity),
-      file_version_memory_(BlockTable::kCapacity * sizeof(std::uint32_t), kSmallPage, PROT_READ | PROT_WRITE,
-                           Reservation::kShared),
-      file_versions_(reinterpret_cast<std::atomic<std::uint32_t>*>(file_version_memory_.begin()), BlockTable::kCapacity),
-      refetch_memory_(BlockTable::kCapacity * sizeof(BlockId), kSmallPage, PROT_READ | PROT_WRITE),
-      refetches_(reinterpret_cast<BlockId*>(refetch_memory_.begin()), BlockTable::kCapacity),
+      areas_(options.most_areas),
+      memory_(options.huge_region_bytes, options.small_region_bytes, userfault_ != nullptr ? *userfault_ : signals()),
+      tiers_(std::move(slower_tiers), {options.huge_region_bytes, options.small_region_bytes}),
+      mover_(blocks_, tape_, options_.hook, tiers_.last(), moves_),
+      moves_(
+          blocks_, memory_, areas_, tiers_, budget_, mover_, tape_, options_.hook,
+          [](void* arena) { static_cast<Arena*>(arena)->step_.start_prefetches(); }, this),
+      victims_(blocks_, moves_, areas_, stacks_, replay_, stretch_, recency_, refetches_),
+      room_(blocks_, memory_, areas_, tiers_, budget_, mover_, moves_, victims_, stacks_, stretch_, stalls_, options.watchdog_ns),
+      step_(blocks_, tape_, replay_, refetches_, stalls_, budget_, mover_, moves_, victims_, room_, stacks_),
       chaos_rate_(options.chaos_rate),
-      chaos_state_(options.chaos_seed * 2 + 1),
-      watchdog_ns_(options.watchdog_ns),
-      replay_(blocks_) {
-  reserved_since_ns_ = resident_since_ns_ = peaks_reset_ns_ = progress_ns_ = now_ns();
-  for (unsigned i = 0; i < options.io_threads; ++i) threads_.emplace_back([this, i] { io_loop(i); });
-  threads_.emplace_back([this] { govern(); });
-  if (userfault_ != nullptr) userfault_->start(*this);
+      chaos_state_(options.chaos_seed * 2 + 1) {
+  areas_.watch(memory_, userfault_ == nullptr);
+  mover_.start(mutex_, options.io_threads * tiers_.last());
+  governor_ = std::thread([this] { govern(); });
+  if (userfault_ != nullptr) userfault_->start([this](const void* address, bool write) { on_fault(address, write); });
 }
 
 Arena::~Arena() {
   {
     Lock lock(mutex_);
     stopping_ = true;
-    for (OperatorStack* stack : stacks_) stack->arena = nullptr;
-    work_.notify_all();
-    governor_.notify_all();
-    changed();
+    stacks_.disown();
+    governor_wakes_.notify_all();
   }
-  for (std::thread& thread : threads_) thread.join();
+  mover_.stop(mutex_);
+  governor_.join();
   if (userfault_ != nullptr) userfault_->stop();
 }
 
 // --- storages
 
-BlockId Arena::find(const void* p) {
-  if (huge_.contains(p)) return huge_.owner(p);
-  if (small_.contains(p)) return small_.owner(p);
-  return kNoBlock;
-}
-
-BlockId Arena::find_live(const void* p) {
+BlockId Arena::find_live(const void* p) const {
   BlockId id = find(p);
   return id != kNoBlock && blocks_[id].state != State::Dead ? id : kNoBlock;
 }
@@ -75,13 +69,17 @@ void* Arena::allocate(std::size_t nbytes) {
   Lock lock(mutex_);
   begin_stretch();
   chaos();
-  spare_areas();
+  room_.spare_areas();
   Shape shape = shape_of(nbytes);
-  Region& r = region(shape);
-  reserve_spill(nbytes, shape);
-  bool found_room = try_claim(shape);
-  if (!found_room && !claim(lock, shape)) spill_full(nbytes);
-  Run place = r.allocate_pages(shape.pages, areas_run_short());
+  Region& r = memory_.region(shape);
+  reserve_ahead(nbytes, shape);
+  bool found_room = room_.try_claim(shape);
+  if (!found_room && !room_.claim(lock, shape)) {
+    const Tier& tier = tiers_.failed();
+    throw ArenaError(std::string("no room for ") + BytesText(nbytes).text + ": writing to " + tier.where() + " failed (" +
+                     std::strerror(tiers_.error()) + "); " + tier.cure(tiers_.error()));
+  }
+  Run place = r.allocate_pages(shape.pages, areas_.run_short());
   BlockId id = blocks_.create();
   if (id == kNoBlock) {
     r.free_pages(place);
@@ -99,96 +97,51 @@ void* Arena::allocate(std::size_t nbytes) {
   b.kind = tape_.in_step() ? Kind::Activation : Kind::Other;
   b.born_in_step = tape_.in_step();
   b.transient = !found_room;
-  b.last_use = ++stamp_;
-  file_changes(id);
+  b.last_use = ++recency_.now;
+  moves_.contents_change(id);
   blocks_.add_live(id);
-  live_ += nbytes;
-  account_resident(static_cast<std::int64_t>(b.paged_bytes));
-  counters_.live_peak = std::max(counters_.live_peak, live_);
-  bool in_operator = this_thread.arena == this && !this_thread.operators.empty();
-  born(id, in_operator);
+  budget_.account_live(static_cast<std::int64_t>(nbytes));
+  budget_.account_resident(static_cast<std::int64_t>(b.paged_bytes));
+  bool in_operator = this_thread.of == &stacks_ && !this_thread.operators.empty();
+  step_.born(id, in_operator);
   if (in_operator) pin_operand(this_thread, id, Access::Write, true, nbytes);
-  if ((pressure_ || policy_.ahead_of_pressure) && !replay_.active()) evict_ahead();
+  if ((room_.short_lately() || victims_.policy().ahead_of_pressure) && !replay_.active()) room_.evict_ahead();
   return b.address;
 }
 
-// Space in the spill file for a new block, before it can be needed.
-void Arena::reserve_spill(std::size_t nbytes, const Shape& shape) {
-  Region& r = region(shape);
+// Space in the slowest tier for a new block, before it can be needed: a disk that is full then leaves no way out.
+void Arena::reserve_ahead(std::size_t nbytes, const Shape& shape) {
+  Region& r = memory_.region(shape);
   if (!r.has_space(shape.pages)) throw ArenaError("the arena's address space is used up");
-  if (limit_ == 0 || live_ + nbytes <= limit_) return;
-  std::uint64_t needed = (r.high_water() + shape.pages) * r.page();
-  if (int error = r.spill().reserve(needed); error != 0) {
-    throw ArenaError(std::string("cannot reserve ") + BytesText(needed).text + " in the spill directory " +
-                     r.spill().failed_directory() + ": " + std::strerror(error) + "; " + cure_of_spill(error));
+  if (!budget_.bounded() || budget_.live() + nbytes <= budget_.limit()) return;
+  Tier& slowest = tiers_[tiers_.last()];
+  Extent needed{shape.page == kHugePage ? 0u : 1u, 0, (r.high_water() + shape.pages) * r.page()};
+  if (int error = slowest.reserve_ahead(needed); error != 0) {
+    throw ArenaError(std::string("cannot reserve ") + BytesText(needed.bytes).text + " in " + slowest.where() + ": " +
+                     std::strerror(error) + "; " + slowest.cure(error));
   }
-}
-
-void Arena::spill_full(std::size_t nbytes) {
-  throw ArenaError(std::string("no room for ") + BytesText(nbytes).text + ": writing to the spill directory " +
-                   spill_failed_->failed_directory() + " failed (" + std::strerror(spill_error_) + "); " +
-                   cure_of_spill(spill_error_));
 }
 
 void Arena::release(void* address) {
   Lock lock(mutex_);
   if (in_child_) return;
-  spare_areas();  // pages that were read-only are writable when they are cached
+  room_.spare_areas();  // pages that were read-only are writable when they are cached
   BlockId id = find_live(address);
   if (id == kNoBlock) fatal("release of an address that is no storage", EINVAL);
   Block& b = blocks_[id];
   begin_stretch();
   flush_traffic(b);
-  died(id);
-  file_changes(id);
+  step_.died(id);
   blocks_.remove_live(id);
-  live_ -= b.nbytes;
+  budget_.account_live(-static_cast<std::int64_t>(b.nbytes));
   ++b.generation;
-  if (b.pins > 0 && this_thread.arena == this && !this_thread.operators.empty() && b.pinned_by == this_thread.innermost()) {
+  if (b.pins > 0 && this_thread.of == &stacks_ && !this_thread.operators.empty() && b.pinned_by == this_thread.innermost()) {
     this_thread.operators.back().bytes -= b.paged_bytes;
   }
   b.pins = 0;
-  if (b.state == State::Writing) cancel(id);
-  bool has_pages = b.state == State::Dirty || b.state == State::Clean;
-  if (has_pages) account_resident(-static_cast<std::int64_t>(b.paged_bytes));
-  b.state = State::Dead;
-  if (b.transfer.busy()) {
-    b.released = true;  // its place in the file is still being written or read [Note: invariants, I4]
-  } else if (has_pages) {
-    free_pages(id);
-  } else {
-    free_address(id);
-  }
-  changed();
-  start_prefetches();
-}
-
-// Its pages go back to the kernel.
-void Arena::decommit(const Block& b) {
-  region(b).decommit(b.place);
-  account(-static_cast<std::int64_t>(b.paged_bytes));
-}
-
-// A dead block's pages are the next one's, unless a forked child may still see them: recycled, they would be copied.
-void Arena::free_pages(BlockId id) {
-  Block& b = blocks_[id];
-  Region& r = region(b);
-  if (b.inherited) {
-    decommit(b);
-    return free_address(id);
-  }
-  if (b.read_only) r.make_writable(b.place);
-  r.set_owner(b.place, kNoBlock);
-  r.free_pages(b.place);
-  blocks_.destroy(id);
-}
-
-// A dead block without pages.
-void Arena::free_address(BlockId id) {
-  Region& r = region(blocks_[id]);
-  r.set_owner(blocks_[id].place, kNoBlock);
-  r.free_address(blocks_[id].place);
-  blocks_.destroy(id);
+  moves_.free(id);
+  mover_.changed();
+  step_.start_prefetches();
 }
 
 void Arena::classify(const void* address, Kind kind) {
@@ -205,6 +158,12 @@ State Arena::state(const void* address) {
   return id == kNoBlock ? State::Dead : blocks_[id].state;
 }
 
+Ranks Arena::tiers_with(const void* address) {
+  Lock lock(mutex_);
+  BlockId id = find_live(address);
+  return id == kNoBlock ? Ranks{0} : blocks_[id].valid;
+}
+
 std::uint64_t Arena::size_of(const void* address) {
   Lock lock(mutex_);
   BlockId id = find_live(address);
@@ -215,15 +174,15 @@ std::uint64_t Arena::size_of(const void* address) {
 
 void Arena::enter(const char* name, std::span<const Operand> operands, Work work) {
   Lock lock(mutex_);
-  OperatorStack& stack = this_thread;
-  if (stack.arena != this) {
-    stack.arena = this;
-    stacks_.push_back(&stack);
+  ThreadStack& stack = this_thread;
+  if (stack.of != &stacks_) {
+    this_thread.arena = this;
+    stacks_.add(stack);
   }
   begin_stretch();
-  tick(name, stack.operators.size());
+  step_.tick(name, stack.operators.size());
   stack.operators.push_back({name, work, ++serial_, stack.pins.size()});
-  tick_stamp_ = ++stamp_;
+  recency_.operator_began = ++recency_.now;
   chaos();
   std::size_t first = stack.pins.size();
   for (const Operand& operand : operands) {
@@ -233,20 +192,21 @@ void Arena::enter(const char* name, std::span<const Operand> operands, Work work
   // Start what can start at once, then wait for each: the reads overlap.
   for (std::size_t i = first; i < stack.pins.size(); ++i) {
     BlockId id = stack.pins[i].id;
-    if (blocks_[id].state == State::Absent && claim_for_fetch(blocks_[id])) start_read(id, true);
+    const Block& b = blocks_[id];
+    if (b.state == State::Absent && !b.transfer.busy() && room_.try_claim_for_fetch(b)) moves_.start_read(id, true);
   }
   for (std::size_t i = first; i < stack.pins.size(); ++i) {
     Block& b = blocks_[stack.pins[i].id];
     if (b.generation != stack.pins[i].generation) continue;
     if (b.state != State::Absent && b.state != State::Reading) continue;
-    StallScope stall(*this);
+    StallScope stall(stalls_);
     bool prefetched = b.prefetched;
     stall.begin(prefetched ? Stall::LatePrefetch : Stall::DemandFetch, b.recorded);
     std::int64_t since = now_ns();
-    ensure_resident(lock, stack.pins[i].id);  // an error is not lost: the operator's own access meets it again
+    room_.ensure_resident(lock, stack.pins[i].id);  // an error is not lost: the operator's own access meets it again
     if (prefetched) replay_.was_late(b, stack.pins[i].id, now_ns() - since);
   }
-  start_prefetches();
+  step_.start_prefetches();
 }
 
 void Arena::pin_operand(OperatorStack& stack, BlockId id, Access access, bool born_here, std::uint64_t moved) {
@@ -255,8 +215,8 @@ void Arena::pin_operand(OperatorStack& stack, BlockId id, Access access, bool bo
   stack.pins.push_back({id, b.generation, b.pinned_by, b.recorded, tape_.clock().tick, access, born_here, moved});
   ++b.pins;
   b.pinned_by = op.serial;
-  ++stamp_;
-  if (++accesses_ % policy_.sees_every == 0) b.last_use = stamp_;
+  ++recency_.now;
+  if (++accesses_ % victims_.policy().sees_every == 0) b.last_use = recency_.now;
   op.bytes += b.paged_bytes;
   op.used += std::min<std::uint64_t>(access == Access::ReadWrite ? moved / 2 : moved, b.paged_bytes);
   if (!born_here) op.largest = std::max(op.largest, b.paged_bytes);
@@ -267,11 +227,11 @@ void Arena::pin_operand(OperatorStack& stack, BlockId id, Access access, bool bo
 void Arena::exit() {
   Lock lock(mutex_);
   OperatorStack& stack = this_thread;
-  if (stack.arena != this || stack.operators.empty()) return;
+  if (stack.of != &stacks_ || stack.operators.empty()) return;
   begin_stretch();
   Operator op = stack.operators.back();
   stack.operators.pop_back();
-  ++stamp_;
+  ++recency_.now;
   Operator* outer = stack.operators.empty() ? nullptr : &stack.operators.back();
   std::size_t kept = op.first_pin;
   for (std::size_t i = op.first_pin; i < stack.pins.size(); ++i) {
@@ -284,13 +244,13 @@ void Arena::exit() {
       stack.pins[kept++] = pin;
     } else {
       unpin_operand(pin);
-      if (b.generation == pin.generation) evict_after_use(pin.id);
+      if (b.generation == pin.generation) room_.evict_after_use(pin.id);
     }
   }
   stack.pins.resize(kept);
   if (op.work == Work::Itself) remember_need(op.name, op.peak, op.used, op.largest);
-  if (limit_ != 0 && reserved_ > limit_) trim();
-  changed();
+  if (budget_.over() > 0) room_.trim();
+  mover_.changed();
 }
 
 void Arena::unpin_operand(const Pin& pin) {
@@ -300,7 +260,7 @@ void Arena::unpin_operand(const Pin& pin) {
   --b.pins;
   b.pinned_by = pin.pinned_by_before;
   if (pin.born_here) b.born_in_operator = false;
-  if (policy_.sees_every == 1) b.last_use = stamp_;
+  if (victims_.policy().sees_every == 1) b.last_use = recency_.now;
 }
 
 void Arena::remember_need(const char* name, std::uint64_t bytes, std::uint64_t used, std::uint64_t largest) {
@@ -326,10 +286,125 @@ std::uint64_t Arena::note_need(const char* name, std::span<const Operand> operan
 
 void Arena::forget(OperatorStack& stack) {
   Lock lock(mutex_);
-  std::erase(stacks_, &stack);
+  stacks_.forget(stack);
 }
 
-// --- settings
+// --- moves
+
+std::uint64_t Arena::evict(const void* address, Rank target) {
+  Lock lock(mutex_);
+  begin_stretch();
+  BlockId id = find_live(address);
+  if (id == kNoBlock) return 0;
+  Block& b = blocks_[id];
+  std::uint32_t generation = b.generation;
+  while (b.generation == generation && b.transfer.busy()) mover_.wait(lock, true);  // an earlier move is still draining
+  if (b.generation != generation || !victims_.evictable(b) || !moves_.start_evict(id, Then::Leave, target)) return 0;
+  while (b.generation == generation && b.state == State::Writing) mover_.wait(lock, true);
+  return b.generation == generation && b.state == State::Absent ? b.paged_bytes : 0;
+}
+
+int Arena::fetch(const void* address) {
+  if (in_child_) return fetch_in_child(address);
+  Lock lock(mutex_);
+  begin_stretch();
+  BlockId id = find_live(address);
+  return id == kNoBlock ? 0 : room_.ensure_resident(lock, id);
+}
+
+bool Arena::copy(const void* address, Rank source, Rank target, Then then) {
+  Lock lock(mutex_);
+  BlockId id = find_live(address);
+  if (id == kNoBlock) return false;
+  Block& b = blocks_[id];
+  std::uint32_t generation = b.generation;
+  if (!moves_.start_copy(id, source, target, then)) return false;
+  while (b.generation == generation && b.transfer.busy()) mover_.wait(lock, true);
+  return b.generation == generation && (b.valid & bit(target)) != 0;
+}
+
+void Arena::prefetch(std::span<const Operand> operands) {
+  Lock lock(mutex_);
+  if (replay_.active()) return;  // the schedule knows better
+  std::uint64_t missing = 0;
+  for (const Operand& operand : operands) {
+    BlockId id = find_live(operand.address);
+    if (id == kNoBlock) continue;
+    Block& b = blocks_[id];
+    b.last_use = ++recency_.now;  // about to be used: not the next victim
+    if (b.state != State::Absent || b.transfer.busy()) continue;
+    if (room_.try_claim_for_fetch(b)) {
+      moves_.start_read(id);
+    } else {
+      missing += b.paged_bytes;
+    }
+  }
+  if (missing > moves_.evicting()) victims_.start_evictions(missing - moves_.evicting(), Shield::None);
+}
+
+// Moves some block at some moments, also from under the operator that uses it. Off unless asked for.
+void Arena::chaos() {
+  if (chaos_rate_ <= 0.0 || blocks_.live().empty()) return;
+  auto random = [this] {  // xorshift64*
+    chaos_state_ ^= chaos_state_ >> 12;
+    chaos_state_ ^= chaos_state_ << 25;
+    chaos_state_ ^= chaos_state_ >> 27;
+    return (chaos_state_ * 2685821657736338717ull) >> 11;
+  };
+  if (static_cast<double>(random()) / static_cast<double>(1ull << 53) >= chaos_rate_) return;
+  BlockId id = blocks_.live()[random() % blocks_.live().size()];
+  const Block& b = blocks_[id];
+  auto any_tier = [&] { return static_cast<Rank>(1 + random() % tiers_.last()); };
+  if (victims_.evictable(b)) {
+    moves_.start_evict(id, Then::LeaveInUse, tiers_.last() > 1 ? any_tier() : 1);
+  } else if (tiers_.last() > 1 && !in_child_) {
+    moves_.start_copy(id, any_tier(), any_tier(), random() % 2 == 0 ? Then::Keep : Then::Leave);
+    moves_.drop(id, any_tier());
+  }
+}
+
+// --- budget and settings
+
+void Arena::govern() {
+  Lock lock(mutex_);
+  bool grew = false;
+  while (!stopping_) {
+    governor_wakes_.wait_for(lock, grew ? kLookAgain : kGovernorPeriod);
+    if (budget_.bounds_process()) {
+      budget_.measure_aside();
+      grew = budget_.measure();
+    }
+    if (budget_.over() > 0 && !mover_.hushed()) room_.trim();
+    if (options_.on_governor_wake == nullptr) continue;
+    lock.unlock();
+    options_.on_governor_wake();
+    lock.lock();
+  }
+}
+
+void Arena::set_limits(std::uint64_t arena_bytes, std::uint64_t process_bytes) {
+  Lock lock(mutex_);
+  budget_.set_limits(arena_bytes, process_bytes);
+  room_.trim();
+  mover_.changed();
+}
+
+void Arena::set_aside(std::uint64_t bytes, int process) {
+  Lock lock(mutex_);
+  budget_.set_aside(bytes, process);
+  room_.trim();
+  mover_.changed();
+}
+
+void Arena::remeasure_unmanaged() {
+  Lock lock(mutex_);
+  budget_.forget_step();
+}
+
+void Arena::set_policy(const Policy& policy) {
+  Lock lock(mutex_);
+  victims_.set_policy(policy);
+}
 
 void Arena::set_chaos(double rate, std::uint64_t seed) {
   Lock lock(mutex_);
@@ -339,7 +414,46 @@ void Arena::set_chaos(double rate, std::uint64_t seed) {
 
 void Arena::set_watchdog(std::int64_t ns) {
   Lock lock(mutex_);
-  watchdog_ns_ = ns;
+  room_.set_watchdog(ns);
+}
+
+// --- steps
+
+Counters Arena::begin_step(bool record) {
+  if (in_child_) return {};
+  Lock lock(mutex_);
+  begin_stretch();
+  for (BlockId id : blocks_.live()) flush_traffic(blocks_[id]);  // what happened between steps stays what it was then
+  budget_.begin_step();
+  Counters before = reading();
+  step_.begin(record);
+  return before;
+}
+
+Counters Arena::end_step(bool completed) {
+  if (in_child_) return {};
+  Lock lock(mutex_);
+  begin_stretch();
+  step_.end(completed);
+  for (BlockId id : blocks_.live()) flush_traffic(blocks_[id]);
+  room_.end_step();
+  budget_.end_step();
+  return reading();
+}
+
+std::size_t Arena::load_schedule(Schedule schedule) {
+  Lock lock(mutex_);
+  return replay_.load(std::move(schedule));
+}
+
+void Arena::unload_schedules() {
+  Lock lock(mutex_);
+  replay_.unload();
+}
+
+std::optional<std::size_t> Arena::followed() {
+  Lock lock(mutex_);
+  return replay_.followed();
 }
 
 }  // namespace ebbtide

@@ -8,10 +8,22 @@
 
 namespace ebbtide {
 
-// One transfer of a whole block, cut into chunks that any thread may carry out. At most one per block at a time.
+// What becomes of the contents on the tier that a copy was made of, once it is done.
+enum class Then : std::uint8_t {
+  Keep,        // they are wanted on both
+  Leave,       // they leave, unless they are in use by then
+  LeaveInUse,  // they leave even from under an operator: chaos
+};
+
+// One copy of a whole block from a tier to another, cut into chunks that any thread may carry out. At most one per block
+// at a time.
 struct Transfer {
-  bool queued = false;        // in a queue: some chunk has not been handed out
-  bool out = false;           // eviction (true) or fetch
+  Rank source = kFast;
+  Rank target = kFast;
+  Then then = Then::Keep;
+  bool queued = false;     // in a queue: some chunk has not been handed out
+  bool cancelled = false;  // what it copies has changed or died: it drains in vain
+  Ranks gives_back = 0;    // tiers whose space for it is released when it ends
   std::uint32_t chunks = 0;
   std::uint32_t handed_out = 0;
   std::uint32_t done = 0;
@@ -19,7 +31,7 @@ struct Transfer {
   std::uint32_t asked_tick = 0;
   std::int64_t asked_ns = 0;
   std::int64_t begun_ns = 0;
-  BlockId next = kNoBlock;    // queue links
+  BlockId next = kNoBlock;  // queue links
   BlockId previous = kNoBlock;
 
   bool busy() const { return done < chunks; }
@@ -27,37 +39,36 @@ struct Transfer {
 
 struct Block {
   char* address = nullptr;
-  std::uint64_t nbytes = 0;      // as requested
+  std::uint64_t nbytes = 0;       // as requested
   std::uint64_t paged_bytes = 0;  // page-rounded: what it costs while resident
   Shape shape;
-  Run place;                     // in its region, and in the spill file
+  Run place;  // in its region; slower tiers know its contents by that
 
   State state = State::Dead;
+  Ranks valid = 0;  // the slower tiers that have its contents
   Kind kind = Kind::Other;
   bool classified = false;
   bool born_in_step = false;
-  bool read_only = false;      // the protection of its pages
-  bool released = false;       // freed while a transfer was under way: its place is given back when that ends
-  bool evict_anyway = false;   // chaos: take the pages even from under an operator
-  bool inherited = false;      // a forked child may share its pages
-  bool given = false;          // the child that is forked right now gets its pages
+  bool read_only = false;         // the protection of its pages
+  bool drains_with_pages = false;  // dead, with pages that are given back when its transfer ends
+  bool inherited = false;         // a forked child may share its pages
+  bool given = false;             // the child that is forked right now gets its pages
   bool born_in_operator = false;  // and that operator has not ended yet
-  bool transient = false;      // it found no room at its birth, or lost it since
-  bool write_back = false;     // its transfer out makes it clean and takes no pages: the schedule wants it written only
-  bool prefetched = false;     // its fetch, under way or waiting for room, was the schedule's idea
-  bool refetch_pending = false;           // the schedule believes it in memory, and nothing there brings it back
-  int read_error = 0;          // of its last fetch
-  std::uint32_t file_version = 0;  // of its place in the file [Note: children]
-  std::uint32_t returns = 0;       // how often a fault had to bring it back in one stretch [Note: stretches],
-  std::uint64_t touched_in = 0;    // which was this one
+  bool transient = false;         // it found no room at its birth, or lost it since
+  bool prefetched = false;        // its fetch, under way or waiting for room, was the schedule's idea
+  bool refetch_pending = false;   // the schedule believes it in memory, and nothing there brings it back
+  int read_error = 0;             // of its last fetch
+  std::uint32_t version = 0;      // of what slower tiers have of it [Note: children]
+  std::uint32_t returns = 0;      // how often a fault had to bring it back in one stretch [Note: stretches],
+  std::uint64_t touched_in = 0;   // which was this one
 
-  std::uint32_t generation = 0;  // changes when the storage dies: tells stale pins apart
-  std::uint32_t external_pins = 0;  // by those who reach its memory without a fault (the kernel, for NumPy)
-  std::uint32_t pins = 0;        // by operators
-  std::uint64_t pinned_by = 0;   // serial of the innermost operator that pinned it
+  std::uint32_t generation = 0;      // changes when the storage dies: tells stale pins apart
+  std::uint32_t external_pins = 0;   // by those who reach its memory without a fault (the kernel, for NumPy)
+  std::uint32_t pins = 0;            // by operators
+  std::uint64_t pinned_by = 0;       // serial of the innermost operator that pinned it
   std::uint64_t last_use = 0;
-  std::uint64_t serial = 0;        // of the allocation, unique in the process
-  std::uint32_t recorded = kNever;  // its number in the recording under way
+  std::uint64_t serial = 0;          // of the allocation, unique in the process
+  std::uint32_t recorded = kNever;   // its number in the recording under way
   std::uint32_t scheduled = kNever;  // its number in the schedule it was last bound to
 
   // traffic since it was last added to its kind's counters
@@ -69,6 +80,7 @@ struct Block {
   std::uint32_t live_index = 0;  // place in the list of live blocks
 
   bool has_pages() const { return state == State::Dirty || state == State::Clean || state == State::Writing; }
+  bool leaves_fast() const { return state == State::Writing && transfer.then != Then::Keep; }
 };
 
 // What is transferred: the storage, not the rest of its last huge page, in chunks.

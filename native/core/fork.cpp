@@ -13,12 +13,12 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <new>
 #include <utility>
 
 #include "arena.hpp"
-#include "checksum.hpp"
 
 namespace ebbtide {
 
@@ -55,11 +55,6 @@ class Pages {
 };
 }  // namespace
 
-// What its place in the file holds will be something else. MUST come before the file can change.
-void Arena::file_changes(BlockId id) {
-  if (!in_child_) blocks_[id].file_version = ++file_versions_[id];
-}
-
 void Arena::inherit(bool inherited) {
   for (BlockId id : blocks_.live()) {
     Block& b = blocks_[id];
@@ -72,8 +67,7 @@ void Arena::inherit(bool inherited) {
 void Arena::before_fork() {
   Lock lock(mutex_);
   if (!in_child_) {
-    quiet_ = true;
-    while (chunks_in_flight_ > 0) changed_.wait(lock);
+    mover_.hush(lock);
     inherit(true);
   }
   lock.release();  // held across the fork
@@ -82,21 +76,20 @@ void Arena::before_fork() {
 void Arena::after_fork_in_parent() {
   if (!in_child_) {
     inherit(false);
-    quiet_ = false;
-    work_.notify_all();
+    mover_.resume();
   }
   mutex_.unlock();
 }
 
 void Arena::after_fork_in_child() {
   new (&mutex_) std::mutex;
-  new (&work_) std::condition_variable;
-  new (&governor_) std::condition_variable;
-  new (&changed_) std::condition_variable;
+  new (&governor_wakes_) std::condition_variable;
+  mover_.renew();
+  moves_.freeze();
   if (in_child_.exchange(true)) return;  // a child's child has what the child has
-  for (Region* r : {&huge_, &small_}) r->hide();
+  for (Region* r : {&memory_.huge(), &memory_.small()}) r->hide();
   for (BlockId id : blocks_.live()) {
-    if (blocks_[id].given) region(blocks_[id]).show(blocks_[id].place);
+    if (blocks_[id].given) memory_.region(blocks_[id]).show(blocks_[id].place);
   }
 }
 
@@ -105,7 +98,7 @@ const char* Arena::bring_to_child(BlockId id, const void* address) {
   if (id == kNoBlock || blocks_[id].state == State::Dead || blocks_[id].classified) return kNotInherited;
   if (blocks_[id].has_pages()) return kNoAreas;
   const Block& b = blocks_[id];
-  Region& r = region(b);
+  Region& r = memory_.region(b);
   auto offset = static_cast<std::uint64_t>(static_cast<const char*>(address) - b.address);
   if (offset >= moved_bytes(b)) return kNotInherited;  // beyond the storage
   std::uint64_t begin = offset / kChunk * kChunk;
@@ -113,15 +106,12 @@ const char* Arena::bring_to_child(BlockId id, const void* address) {
   Slot first = b.place.first + static_cast<Slot>(begin / r.page());
   if (r.has_come(first)) return nullptr;  // another thread was faster
   Pages pages(end - begin);
-  std::uint32_t expected = checksum_ ? r.checksum(first) : 0;
+  auto tier = static_cast<Rank>(std::countr_zero(b.valid));
   int error = 0;
   for (int tries = 0; tries < kReadTries; ++tries) {
-    iovec part{pages.get(), end - begin};
-    error = r.spill().read(&part, 1, b.place.first * r.page() + begin);
-    if (file_versions_[id].load() != b.file_version) return kChanged;
-    Checksum sum;
-    if (error == 0 && expected != 0) sum.add(pages.get(), end - begin);
-    if (error != 0 || (expected != 0 && sum.value() != expected)) continue;
+    error = tiers_.read_into(tier, memory_.extent(b, begin, end - begin), pages.get());
+    if (moves_.have_changed(id)) return kChanged;
+    if (error != 0) continue;
     r.come(first, pages.release(), end - begin);
     return nullptr;
   }

@@ -18,16 +18,18 @@ void Arena::check_invariants() {
   for (BlockId id : blocks_.live()) {
     const Block& b = blocks_[id];
     require(b.state != State::Dead, "a live block is dead");
-    require(region(b).owner(b.address) == id && region(b).owner(b.address + b.paged_bytes - 1) == id,
-            "the map names another owner");
+    require(memory_.owner(b.address) == id && memory_.owner(b.address + b.paged_bytes - 1) == id, "the map names another owner");
     require(b.nbytes <= b.paged_bytes && b.paged_bytes == b.shape.bytes() && b.place.count == b.shape.pages,
             "a block holds less than it stores");
     live += b.nbytes;
     if (b.state == State::Dirty || b.state == State::Clean || b.state == State::Writing) resident += b.paged_bytes;
     if (b.state == State::Reading) reading += b.paged_bytes;
-    if (b.state == State::Writing && !b.write_back) evicting += b.paged_bytes;
+    if (b.leaves_fast()) evicting += b.paged_bytes;
     require((b.state == State::Writing || b.state == State::Reading) <= b.transfer.busy(), "a move without a transfer");
-    require(!(b.state == State::Absent && b.transfer.busy()), "an absent block is in transfer");
+    bool to_or_from_fast = b.transfer.busy() && (b.transfer.source == kFast || b.transfer.target == kFast);
+    require(!(b.state == State::Absent && to_or_from_fast), "an absent block comes or goes");
+    bool elsewhere = b.state == State::Clean || b.state == State::Absent || b.state == State::Reading;
+    require((b.valid != 0) == elsewhere && b.valid >> (tiers_.last() + 1) == 0, "a block's state and its tiers differ");
     require(b.state == State::Absent || b.state == State::Reading || b.read_only == (b.state != State::Dirty),
             "a dirty block is read-only, or a clean one is not");
   }
@@ -35,17 +37,18 @@ void Arena::check_invariants() {
     const Block& b = blocks_[id];
     if (b.transfer.busy()) ++busy;
     if (b.state != State::Dead) continue;
-    if (b.released && b.transfer.busy()) draining += b.paged_bytes;
+    if (b.transfer.busy() && (b.drains_with_pages || b.transfer.target == kFast)) draining += b.paged_bytes;
   }
-  if (changes_ % 64 == 0) {  // it looks at every place
-    require(huge_.count_areas() == huge_.areas() && small_.count_areas() == small_.areas(), "memory areas");
+  if (mover_.changes() % 64 == 0) {  // it looks at every place
+    require(memory_.huge().count_areas() == memory_.huge().areas() && memory_.small().count_areas() == memory_.small().areas(),
+            "memory areas");
   }
-  require(live == live_, "live bytes");
-  require(resident == resident_, "resident bytes");
-  require(evicting == evicting_, "evicting bytes");
-  require(busy == busy_transfers_, "busy transfers");
+  require(live == budget_.live(), "live bytes");
+  require(resident == budget_.resident(), "resident bytes");
+  require(evicting == moves_.evicting(), "evicting bytes");
+  require(busy == mover_.busy(), "busy transfers");
   // I1
-  require(reserved_ == resident + reading + draining + cached_bytes(), "reserved bytes");
+  require(budget_.reserved() == resident + reading + draining + memory_.cached_bytes(), "reserved bytes");
 }
 
 }  // namespace ebbtide

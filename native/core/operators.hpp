@@ -4,6 +4,7 @@
 // one returns, so its storages are evicted last, but they can be (and are fetched on demand).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -11,8 +12,6 @@
 #include "types.hpp"
 
 namespace ebbtide {
-
-class Arena;
 
 // What an operator does with a storage: bits, as in ebbtide.ir.trace.Access.
 enum class Access : std::uint8_t { Read = 1, Write = 2, ReadWrite = 3 };
@@ -52,8 +51,10 @@ struct Operator {
   std::uint64_t used = 0;     // of its operands' storages, what the operands themselves take
 };
 
+class OperatorStacks;
+
 struct OperatorStack {
-  Arena* arena = nullptr;
+  OperatorStacks* of = nullptr;
   std::vector<Operator> operators;
   std::vector<Pin> pins;
 
@@ -61,5 +62,28 @@ struct OperatorStack {
 };
 
 OperatorStack& this_operator_stack();  // of the calling thread
+
+// Those of an arena, under its mutex.
+class OperatorStacks {
+ public:
+  void add(OperatorStack& stack) {
+    stack.of = this;
+    stacks_.push_back(&stack);
+  }
+  void forget(OperatorStack& stack) { std::erase(stacks_, &stack); }
+  void disown() {
+    for (OperatorStack* stack : stacks_) stack->of = nullptr;
+  }
+  bool are_in(std::uint64_t serial) const {  // some thread, now
+    return std::ranges::any_of(stacks_, [&](auto* s) { return s->innermost() == serial; });
+  }
+  std::ptrdiff_t at_work() const {
+    return std::ranges::count_if(stacks_, [](auto* s) { return !s->operators.empty(); });
+  }
+  const std::vector<OperatorStack*>& all() const { return stacks_; }
+
+ private:
+  std::vector<OperatorStack*> stacks_;
+};
 
 }  // namespace ebbtide

@@ -12,17 +12,16 @@ constexpr int kAccessible = PROT_READ | PROT_WRITE;
 constexpr std::uint64_t kReadOnly = std::uint64_t{1} << 63;
 }  // namespace
 
-Region::Region(std::size_t bytes, std::size_t page, const std::vector<std::string>& spill_directories, Userfault* userfault)
+Region::Region(std::size_t bytes, std::size_t page, const PageBackend& backend)
     : page_(page),
-      userfault_(userfault),
+      backend_(backend),
+      absent_is_mapped_(backend.keeps_absent_mapped()),
       space_(bytes, kHugePage, PROT_NONE),
       owners_(bytes / page * sizeof(BlockId), kSmallPage, kAccessible),
       marks_(bytes / page * sizeof(std::uint64_t), kSmallPage, kAccessible),
       sources_(bytes / page * sizeof(Slot), kSmallPage, kAccessible),
-      checksums_(bytes / page * sizeof(std::uint32_t), kSmallPage, kAccessible),
       cached_(static_cast<std::uint32_t>(bytes / page)),
-      vacant_(static_cast<std::uint32_t>(bytes / page)),
-      spill_(spill_directories) {
+      vacant_(static_cast<std::uint32_t>(bytes / page)) {
   must_reserve(space_.begin(), space_.size());  // as vacant places will be later, so that they merge
   vacant_.give({0, static_cast<std::uint32_t>(bytes / page)});
   if (!set_inherited(sources_.begin(), sources_.size(), false)) fatal("madvise(MADV_WIPEONFORK)", errno);
@@ -59,22 +58,22 @@ std::uint64_t Region::ends_at_sides(Run run) const {
 
 // Pages side by side as they were made, or none: nothing ends within.
 void Region::set_marks(Run run, std::uint64_t first) {
-  areas_ -= userfault_ != nullptr ? ends(run) : ends_at_sides(run);  // what is watched may have been left in parts
+  areas_ -= absent_is_mapped_ ? ends(run) : ends_at_sides(run);  // what stays mapped may have been left in parts
   std::uint64_t* marks = &mark(run.first);
   for (std::uint32_t i = 0; i < run.count; ++i) marks[i] = first == 0 ? 0 : first + i;
   areas_ += ends_at_sides(run);
 }
 
-// All of them have the same protection. With userfaultfd it does not part areas.
+// All of them have the same protection.
 void Region::mark_read_only(Run run, bool read_only) {
-  if (userfault_ != nullptr) return;
+  if (absent_is_mapped_) return;
   areas_ -= ends_at_sides(run);
   for (std::uint64_t& m : std::span(&mark(run.first), run.count)) m = read_only ? m | kReadOnly : m & ~kReadOnly;
   areas_ += ends_at_sides(run);
 }
 
 int Region::areas_more_without(Run run) const {
-  if (userfault_ != nullptr) return 0;  // the place stays mapped
+  if (absent_is_mapped_) return 0;
   Slot after = run.first + run.count;
   int sides = (run.first > 0 && mark(run.first - 1) != 0 ? 1 : 0) + (after < space_.size() / page_ && mark(after) != 0 ? 1 : 0);
   return sides - static_cast<int>(ends(run));
@@ -104,7 +103,7 @@ void Region::move(Run from, Slot to) {
     std::uint32_t n = together(rest);
     must_move_pages(address(rest.first), address(to), n * page_);
     set_marks({to, n}, mark(rest.first));
-    set_marks({rest.first, n}, userfault_ != nullptr ? new_numbers(n) : 0);  // watched places stay mapped
+    set_marks({rest.first, n}, absent_is_mapped_ ? new_numbers(n) : 0);
     rest = {rest.first + n, rest.count - n};
     to += n;
   }
@@ -132,10 +131,7 @@ void Region::make(Run run, bool huge) {
   if (run.count == 0) return;
   must_map(address(run.first), run.count * page_, huge);
   *static_cast<volatile char*>(address(run.first)) = 0;
-  if (userfault_ != nullptr) {
-    must_populate(address(run.first), run.count * page_);
-    userfault_->watch(address(run.first), run.count * page_);
-  }
+  backend_.made(address(run.first), run.count * page_);
   set_marks(run, new_numbers(run.count));
 }
 
@@ -159,35 +155,32 @@ Run Region::allocate_pages(std::uint32_t pages, bool sparing) {
 void Region::free_pages(Run run) { cached_.give(run); }
 
 void Region::free_address(Run run) {
-  if (userfault_ != nullptr) return make_vacant(run);
+  if (absent_is_mapped_) return make_vacant(run);
   vacant_.give(run);
 }
 
-// Access goes first: a page moved from under a readable address reads as zeros, unless missing ones are noticed.
 void Region::unmap(Run run) {
-  if (userfault_ == nullptr) must_protect(address(run.first), run.count * page_, PROT_NONE);
+  backend_.will_leave(address(run.first), run.count * page_);
   Run to = take_vacant(run.count);
   move(run, to.first);
-  if (userfault_ == nullptr) empty(run);
+  if (!absent_is_mapped_) empty(run);
   make_writable(to);
   cached_.give(to);
 }
 
 void Region::decommit(Run run) {
-  if (userfault_ == nullptr) return empty(run);
+  if (!absent_is_mapped_) return empty(run);
   must_drop_pages(address(run.first), run.count * page_);
 }
 
 bool Region::make_read_only(Run run) {
-  bool done = userfault_ == nullptr ? protect(address(run.first), run.count * page_, PROT_READ) : true;
-  if (userfault_ != nullptr) userfault_->protect(address(run.first), run.count * page_, true);
+  bool done = backend_.make_read_only(address(run.first), run.count * page_);
   if (done) mark_read_only(run, true);
   return done;
 }
 
 void Region::make_writable(Run run) {
-  if (userfault_ != nullptr) return userfault_->protect(address(run.first), run.count * page_, false);
-  must_protect(address(run.first), run.count * page_, kAccessible);
+  backend_.make_writable(address(run.first), run.count * page_);
   mark_read_only(run, false);
 }
 

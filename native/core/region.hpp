@@ -1,5 +1,4 @@
-// A region of address space on a grid of pages of one size, with the spill file that mirrors it: the block at page p of
-// the region lies at page p of the file. One region is for blocks of huge pages, one for smaller blocks.
+// A region of address space on a grid of pages of one size. Slower tiers know a block's contents by its place here.
 //
 // [Note: pages]  A place of the grid is
 //   a block's  with its page, or without (absent)
@@ -30,28 +29,22 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "block.hpp"
 #include "free_runs.hpp"
-#include "spill_file.hpp"
+#include "page_backend.hpp"
 #include "system.hpp"
 #include "types.hpp"
-#include "userfault.hpp"
 
 namespace ebbtide {
 
 class Region {
  public:
-  // With `userfault` (which outlives it) an absent block is accessible and watched, else it is inaccessible.
-  Region(std::size_t bytes, std::size_t page, const std::vector<std::string>& spill_directories, Userfault* userfault = nullptr);
+  Region(std::size_t bytes, std::size_t page, const PageBackend& backend);  // which outlives it
 
   std::size_t page() const { return page_; }
   bool contains(const void* p) const { return space_.contains(p); }
   char* address(Slot place) const { return space_.begin() + place * page_; }
-  SpillFile& spill() { return spill_; }
-  const SpillFile& spill() const { return spill_; }
   std::uint64_t cached_bytes() const { return cached_.count() * page_; }
   bool has_space(std::uint32_t pages) const { return vacant_.fits(pages); }
   std::uint64_t high_water() const { return high_water_; }  // one past the highest place ever taken
@@ -82,8 +75,6 @@ class Region {
   // A fetch: pages for these places are found, filled out of sight, and appear read-only all at once, or are cached again.
   void begin_fill(Run run);
   Run filling(Slot place, std::uint32_t most) const;  // where the pages for these places are now, one run of them
-  // Of the chunk that was written from this place on (a block's are always the same); 0: none was taken.
-  std::uint32_t& checksum(Slot place) const { return reinterpret_cast<std::uint32_t*>(checksums_.begin())[place]; }
   void end_fill(Run run, bool appear);
 
   // In a forked child [Note: children]
@@ -116,18 +107,17 @@ class Region {
   void make(Run run, bool huge);
 
   std::size_t page_;
-  Userfault* userfault_;
+  const PageBackend& backend_;
+  const bool absent_is_mapped_;
   Reservation space_;
   Reservation owners_;
   Reservation marks_;  // [Note: memory areas]: 0 without a page, else its number, and kReadOnly
   Reservation sources_;
-  Reservation checksums_;
   FreeRuns cached_;
   FreeRuns vacant_;
   std::uint64_t high_water_ = 0;
   std::uint64_t next_number_ = 1;
   std::uint64_t areas_ = 1;
-  SpillFile spill_;
 };
 
 }  // namespace ebbtide

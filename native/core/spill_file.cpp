@@ -67,6 +67,7 @@ bool SpillFile::File::is_open() const {
 }
 
 const char* cure_of_spill(int error) {
+  if (error == EBADMSG) return "the disk or its driver is at fault: name another directory by --spill";
   return error == EBADF ? kClosedByScript : "free space there or choose another (--spill DIR or EBBTIDE_SPILL)";
 }
 

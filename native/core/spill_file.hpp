@@ -21,9 +21,6 @@
 
 namespace ebbtide {
 
-// So often is read what cannot be read, or comes back with another checksum, before that is an error.
-inline constexpr int kReadTries = 3;
-
 // What to do where a use of the spill file ended with this errno.
 const char* cure_of_spill(int error);
 
@@ -41,7 +38,8 @@ class SpillFile {
   int reserve(std::uint64_t bytes);
   std::uint64_t reserved() const { return reserved_; }
   // Where the last call that returned an errno failed.
-  const std::string& failed_directory() const { return files_[failed_.load()].directory; }
+  const std::string& failed_directory() const { return files_[failed_].directory; }
+  std::size_t failed() const { return failed_; }  // its number
 
   // The whole range or an errno; a short transfer is continued, end of file is EIO. Async-signal-safe.
   int write(iovec* parts, int count, std::uint64_t offset) const { return transfer(parts, count, offset, true); }

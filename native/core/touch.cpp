@@ -1,44 +1,26 @@
 // Accesses that no operator announced: raw addresses that are asked for, and what the fault handler does.
-//
-// [Note: stretches]  A stretch is what runs between two events that the arena is told of: an operator begins or ends, a
-// storage is made or freed, somebody asks for an address. Code that touches storages unannounced (a compiled kernel, an
-// operator's hidden operands) faults them in one by one, and each may push out another that the same loop needs: without
-// a rule it would go on for ever. So where a block has to come back for the third time within one stretch, what the
-// stretch has touched is kept until it ends, over budget where it does not fit, and its bytes are remembered as a need.
+#include <bit>
 #include <cerrno>
 #include <cstdio>
 
 #include "arena.hpp"
-#include "stall_scope.hpp"
 
 namespace ebbtide {
 
 namespace {
-constexpr std::uint32_t kMostReturns = 3;
 constexpr const char* kUnannounced = "a compiled kernel or other code outside PyTorch's operators";
 }  // namespace
 
 // The one before has ended.
 void Arena::begin_stretch() {
   if (tape_.in_step() && !tape_.on_step_thread()) return;  // what other threads do meanwhile ends nothing
-  if (stretch_.thrashes) {
+  if (stretch_.thrashes()) {
     const OperatorStack& mine = this_operator_stack();
-    const Operator* op = mine.arena == this && !mine.operators.empty() ? &mine.operators.back() : nullptr;
-    std::uint64_t bytes = stretch_.bytes + (op != nullptr ? op->bytes : 0);
+    const Operator* op = mine.of == &stacks_ && !mine.operators.empty() ? &mine.operators.back() : nullptr;
+    std::uint64_t bytes = stretch_.bytes() + (op != nullptr ? op->bytes : 0);
     remember_need(op != nullptr ? op->name : kUnannounced, bytes, bytes, 0);
   }
-  stretch_ = {.number = stretch_.number + 1};
-}
-
-// A fault has to bring it back.
-void Arena::count_return(Block& b) {
-  if (b.touched_in != stretch_.number) {
-    b.touched_in = stretch_.number;
-    b.returns = 0;
-    stretch_.bytes += b.paged_bytes;
-  } else if (++b.returns == kMostReturns) {
-    stretch_.thrashes = true;
-  }
+  stretch_.next();
 }
 
 int Arena::pin(const void* address) {
@@ -49,12 +31,12 @@ int Arena::pin(const void* address) {
   if (id == kNoBlock) return ENOENT;
   Block& b = blocks_[id];
   ++b.external_pins;  // first, so that nothing can begin to take it away
-  b.last_use = ++stamp_;  // who asks for an address is about to use it, also after letting go
-  if (int error = ensure_resident(lock, id); error != 0) {
+  b.last_use = ++recency_.now;  // who asks for an address is about to use it, also after letting go
+  if (int error = room_.ensure_resident(lock, id); error != 0) {
     --b.external_pins;
     return error;
   }
-  if (b.state == State::Clean || b.state == State::Writing) make_dirty(id);
+  if (b.state == State::Clean || b.state == State::Writing) moves_.make_dirty(id);
   return 0;
 }
 
@@ -63,7 +45,7 @@ void Arena::unpin(const void* address) {
   BlockId id = find_live(address);
   if (id == kNoBlock || blocks_[id].external_pins == 0) return;
   --blocks_[id].external_pins;
-  changed();
+  mover_.changed();
 }
 
 bool Arena::is_pinned_from_outside(const void* address) {
@@ -75,15 +57,14 @@ bool Arena::is_pinned_from_outside(const void* address) {
 // There is nobody to tell but the user: an instruction waits for bytes that cannot be had.
 void Arena::unreadable(const Block& b, int error) {
   char what[512];
-  const char* directory = region(b).spill().failed_directory().c_str();
+  const Tier& tier = tiers_[static_cast<Rank>(std::countr_zero(b.valid))];
   if (error == EBADMSG) {
-    std::snprintf(what, sizeof what,
-                  "three times, comparing what came back from the spill directory with what was written there (the disk or "
-                  "its driver is at fault: name another directory by --spill)");
+    std::snprintf(what, sizeof what, "three times, comparing what came back from %s with what was written there (%s)",
+                  tier.name(), tier.cure(error));
   } else if (error == EBADF) {
-    std::snprintf(what, sizeof what, "reading a storage back from the spill directory %s (%s)", directory, cure_of_spill(error));
+    std::snprintf(what, sizeof what, "reading a storage back from %s (%s)", tier.where(), tier.cure(error));
   } else {
-    std::snprintf(what, sizeof what, "reading a storage back from the spill directory %s", directory);
+    std::snprintf(what, sizeof what, "reading a storage back from %s", tier.where());
   }
   fatal(what, error);
 }
@@ -96,29 +77,29 @@ bool Arena::on_fault(const void* address, bool write) {
   BlockId id = find(address);
   if (id == kNoBlock) return false;
   Block& b = blocks_[id];
-  b.last_use = ++stamp_;
+  b.last_use = ++recency_.now;
   switch (b.state) {
     case State::Dead:
       return false;
     case State::Dirty:  // another thread was faster, or its protection is not what it should be
-      region(b).make_writable(b.place);
+      memory_.region(b).make_writable(b.place);
       return true;
     case State::Clean:
     case State::Writing:
-      if (write) spare_areas();  // because it may part an area; the block itself may be evicted for that, and fetched
-      if (write && b.state != State::Absent) make_dirty(id);
+      if (write) room_.spare_areas();  // because it may part an area; the block itself may be evicted for that, and fetched
+      if (write && b.state != State::Absent) moves_.make_dirty(id);
       return true;
     case State::Absent:
     case State::Reading:
       break;
   }
-  StallScope stall(*this);
+  StallScope stall(stalls_);
   stall.begin(b.prefetched ? Stall::LatePrefetch : Stall::DemandFetch, b.recorded);
   ++counters_.faults;
-  if (b.state == State::Absent) count_return(b);
+  if (b.state == State::Absent) stretch_.count_return(b);
   std::uint32_t generation = b.generation;
-  if (int error = ensure_resident(lock, id); error != 0) unreadable(b, error);
-  if (write && b.generation == generation && b.state == State::Clean) make_dirty(id);
+  if (int error = room_.ensure_resident(lock, id); error != 0) unreadable(b, error);
+  if (write && b.generation == generation && b.state == State::Clean) moves_.make_dirty(id);
   return true;
 }
 

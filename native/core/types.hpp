@@ -1,13 +1,14 @@
 // Words of the core. Nothing here knows torch or Python.
 //
 // [Note: what a state costs]
-//   state     pages        access        file copy
-//   Dead      maybe        none          -        no storage; a transfer may still have to drain
-//   Dirty     all          read, write   stale    evicted only after a write
-//   Clean     all          read          equal    evicted without a write; the first write faults and makes it Dirty
+//   state     pages        access        slower tiers
+//   Dead      maybe        none          none     no storage; a transfer may still have to drain
+//   Dirty     all          read, write   none     evicted only after a write
+//   Clean     all          read          some     evicted without a write; the first write faults and makes it Dirty
 //   Writing   all          read          partial  an eviction; a write faults and cancels it (Dirty)
-//   Absent    none         none          equal    any access faults and fetches it
-//   Reading   all, hidden  none          equal    a fetch; the pages appear at the address all at once, Clean
+//   Absent    none         none          some     any access faults and fetches it
+//   Reading   all, hidden  none          some     a fetch; the pages appear at the address all at once, Clean
+// Which slower tiers have equal contents is told by Block::valid. A copy between two of them changes no state.
 //
 // Reserved are the pages of the arena: under live storages, draining ones, cached (nobody's) and being read into.
 // To evict is to write what is dirty and to take the pages; to write back is to write and keep them; to fetch is to read.
@@ -40,6 +41,13 @@ inline constexpr std::size_t kStalls = 3;
 using BlockId = std::uint32_t;
 inline constexpr BlockId kNoBlock = ~BlockId{0};
 inline constexpr std::uint32_t kNever = ~std::uint32_t{0};  // no tick, no number
+
+// A tier by its place in the order of speed: 0 is fast memory, the others are those that contents ebb to.
+using Rank = std::uint8_t;
+inline constexpr Rank kFast = 0;
+inline constexpr Rank kMostTiers = 8;
+using Ranks = std::uint8_t;  // bit r stands for the tier of rank r
+constexpr Ranks bit(Rank rank) { return static_cast<Ranks>(1u << rank); }
 
 constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 

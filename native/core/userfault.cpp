@@ -14,8 +14,8 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <utility>
 
-#include "arena.hpp"
 #include "system.hpp"
 #include "types.hpp"
 
@@ -82,8 +82,8 @@ bool Userfault::is_open() const {
   return fstat(file_, &it) == 0 && it.st_dev == device_ && it.st_ino == inode_;
 }
 
-void Userfault::start(Arena& arena) {
-  arena_ = &arena;
+void Userfault::start(OnFault on_fault) {
+  on_fault_ = std::move(on_fault);
   reader_ = std::thread([this] { read_events(); });
   answerer_ = std::thread([this] { answer(); });
   keeper_ = std::thread([this] { keep_open(); });
@@ -101,14 +101,19 @@ void Userfault::stop() {
   keeper_.join();
 }
 
-void Userfault::watch(void* address, std::size_t bytes) const {
-  uffdio_register request{range(address, bytes), UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_WP, 0};
+void Userfault::made(void* at, std::size_t bytes) const {
+  must_populate(at, bytes);
+  uffdio_register request{range(at, bytes), UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_WP, 0};
   must_ioctl(file_, UFFDIO_REGISTER, &request, "registering memory with userfaultfd");
 }
 
-void Userfault::protect(void* address, std::size_t bytes, bool on) const {
-  std::uint64_t mode = on ? UFFDIO_WRITEPROTECT_MODE_WP : 0;  // off: it wakes who waits
-  uffdio_writeprotect request{range(address, bytes), mode};
+bool Userfault::make_read_only(void* at, std::size_t bytes) const {
+  protect(at, bytes, UFFDIO_WRITEPROTECT_MODE_WP);
+  return true;
+}
+
+void Userfault::protect(void* at, std::size_t bytes, std::uint64_t mode) const {
+  uffdio_writeprotect request{range(at, bytes), mode};
   must_ioctl(file_, UFFDIO_WRITEPROTECT, &request, "write protection by userfaultfd");
 }
 
@@ -170,7 +175,7 @@ void Userfault::answer() {
     Fault fault = faults_.front();
     faults_.erase(faults_.begin());
     lock.unlock();
-    arena_->on_fault(fault.address, fault.write);  // of nobody's memory: it is inaccessible by now, and so a crash
+    on_fault_(fault.address, fault.write);  // of nobody's memory: it is inaccessible by now, and so a crash
     wake(fault.address);
     lock.lock();
   }

@@ -19,28 +19,32 @@
 
 #include <condition_variable>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "page_backend.hpp"
+
 namespace ebbtide {
 
-class Arena;
-
-class Userfault {
+class Userfault final : public PageBackend {
  public:
   static std::unique_ptr<Userfault> open();  // null where the kernel does not permit it or lacks what it takes
-  ~Userfault();
+  ~Userfault() override;
   Userfault(const Userfault&) = delete;
   Userfault& operator=(const Userfault&) = delete;
 
-  void start(Arena& arena);
+  using OnFault = std::function<void(const void* address, bool write)>;
+  void start(OnFault on_fault);  // it is called on a thread of this
   void stop();  // no area may move, and nothing may fault, from then on
 
-  // Both end the process when the kernel refuses.
-  void watch(void* address, std::size_t bytes) const;
-  void protect(void* address, std::size_t bytes, bool on) const;
+  bool keeps_absent_mapped() const override { return true; }
+  void made(void* at, std::size_t bytes) const override;
+  void will_leave(void*, std::size_t) const override {}
+  bool make_read_only(void* at, std::size_t bytes) const override;
+  void make_writable(void* at, std::size_t bytes) const override { protect(at, bytes, 0); }  // it wakes who waits
 
  private:
   Userfault(int file, int stop);
@@ -49,6 +53,7 @@ class Userfault {
   void answer();
   void keep_open();
   void wake(void* address) const;
+  void protect(void* at, std::size_t bytes, std::uint64_t mode) const;
 
   struct Fault {
     void* address;
@@ -59,7 +64,7 @@ class Userfault {
   int stop_;  // an eventfd
   dev_t device_;
   ino_t inode_;
-  Arena* arena_ = nullptr;
+  OnFault on_fault_;
   std::mutex mutex_;
   std::condition_variable waiting_;
   std::vector<Fault> faults_;

@@ -242,8 +242,7 @@ TEST(a_write_at_any_point_of_an_eviction_is_not_lost) {
       auto* interference = new Interference;
       interference->point = point;
       Options options;
-      options.hook = interfere;
-      options.hook_argument = interference;
+      options.hook = {interfere, interference};
       Arena& arena = make_arena(0, options);
       auto* p = static_cast<char*>(arena.allocate(n));
       for (unsigned round = 0; round < 5; ++round) {
@@ -274,8 +273,7 @@ TEST(a_disk_that_never_answers_makes_the_watchdog_go_over_budget_instead_of_hang
   interference->point = Point::BeforeChunk;
   interference->armed = true;
   Options options;
-  options.hook = interfere;
-  options.hook_argument = interference;
+  options.hook = {interfere, interference};
   options.watchdog_ns = 50'000'000;
   Arena& arena = make_arena(4 * kMiB, options);
   void* p = arena.allocate(4 * kMiB);
@@ -295,8 +293,7 @@ TEST(a_block_freed_during_its_eviction_keeps_its_place_until_the_write_has_drain
   auto* interference = new Interference;
   interference->point = Point::BeforeChunk;
   Options options;
-  options.hook = interfere;
-  options.hook_argument = interference;
+  options.hook = {interfere, interference};
   Arena& arena = make_arena(0, options);
   for (unsigned round = 0; round < 20; ++round) {
     void* p = arena.allocate(4 * kMiB);

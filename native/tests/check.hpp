@@ -36,7 +36,8 @@ struct Register {
   static void name()
 
 // A small arena that the fault handler guards. They are leaked, as in production: the handler may still look at one.
-ebbtide::Arena& make_arena(std::uint64_t limit, ebbtide::Options options = {});
+// Its slower tiers: a spill file, unless others are given.
+ebbtide::Arena& make_arena(std::uint64_t limit, ebbtide::Options options = {}, ebbtide::Tiers::List slower = {});
 const char* spill_directory();
 
 // Memory areas of this process that touch these bytes.

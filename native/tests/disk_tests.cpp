@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "../core/file_tier.hpp"
 #include "check.hpp"
 
 using namespace ebbtide;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "../core/fault.hpp"
+#include "../core/file_tier.hpp"
 #include "check.hpp"
 
 using namespace ebbtide;

@@ -1,6 +1,7 @@
 #include <cstring>
 
 #include "../core/fault.hpp"
+#include "../core/file_tier.hpp"
 #include "check.hpp"
 
 const char* spill_directory() {
@@ -8,13 +9,13 @@ const char* spill_directory() {
   return named != nullptr ? named : "/var/tmp";
 }
 
-ebbtide::Arena& make_arena(std::uint64_t limit, ebbtide::Options options) {
-  if (options.spill_directories.empty()) options.spill_directories = {spill_directory()};
+ebbtide::Arena& make_arena(std::uint64_t limit, ebbtide::Options options, ebbtide::Tiers::List slower) {
+  if (slower.empty()) slower.push_back(std::make_unique<ebbtide::FileTier>(std::vector<std::string>{spill_directory()}));
   // All tests can be run under userfaultfd.
   options.userfault |= std::getenv("EBBTIDE_USERFAULTFD") != nullptr;
   options.huge_region_bytes = std::size_t{8} << 30;
   options.small_region_bytes = std::size_t{1} << 30;
-  auto* arena = new ebbtide::Arena(options);
+  auto* arena = new ebbtide::Arena(options, std::move(slower));
   arena->set_limits(limit, 0);
   ebbtide::install_fault_handler(*arena);
   return *arena;

@@ -95,7 +95,7 @@ TEST(free_runs_agree_with_a_naive_count_and_give_the_best_fit) {
 TEST(pages_of_a_region_keep_their_bytes_and_move_as_one_memory_area) {
   for (std::size_t page : {kSmallPage, kHugePage}) {
     constexpr std::uint32_t kPlaces = 2000, kMostPages = 150;
-    Region region(kPlaces * page, page, {spill_directory()});
+    Region region(kPlaces * page, page, signals());
     struct Owned {
       Run run;
       bool present;
@@ -194,7 +194,7 @@ TEST(pages_of_a_region_keep_their_bytes_and_move_as_one_memory_area) {
 }
 
 TEST(a_region_reuses_warm_pages_where_they_lie) {
-  Region region(200 * kHugePage, kHugePage, {spill_directory()});
+  Region region(200 * kHugePage, kHugePage, signals());
   Run big = region.allocate_pages(30);
   *region.address(big.first) = 7;
   region.free_pages(big);
@@ -208,7 +208,7 @@ TEST(a_region_reuses_warm_pages_where_they_lie) {
 }
 
 TEST(small_pages_are_made_by_windows) {
-  Region region(4 * kHugePage, kSmallPage, {spill_directory()});
+  Region region(4 * kHugePage, kSmallPage, signals());
   CHECK(region.grow(kHugePage + 1) && region.cached_bytes() == 2 * kHugePage);
   Run run = region.allocate_pages(2 * kHugePage / kSmallPage);
   std::vector<unsigned char> present(run.count);

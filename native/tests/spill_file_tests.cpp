@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "../core/system.hpp"
+#include "../core/file_tier.hpp"
 #include "check.hpp"
 
 using namespace ebbtide;
@@ -208,9 +209,9 @@ TEST(one_full_directory_is_named_and_may_have_room_again) {
 
 TEST(an_arena_over_two_directories_names_the_full_one_and_moves_to_both) {
   Directory other;
-  Options options;
-  options.spill_directories = {spill_directory(), other.path};
-  Arena& arena = make_arena(16 * kMiB, options);
+  Tiers::List tiers;
+  tiers.push_back(std::make_unique<FileTier>(std::vector<std::string>{spill_directory(), other.path}));
+  Arena& arena = make_arena(16 * kMiB, {}, std::move(tiers));
   char* a = static_cast<char*>(arena.allocate(16 * kMiB));
   std::memset(a, 1, 16 * kMiB);
   {

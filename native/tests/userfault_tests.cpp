@@ -111,11 +111,11 @@ TEST(a_system_call_that_writes_cancels_an_eviction) {
     std::atomic<bool> armed{false};
   } interference;
   Options options;
-  options.hook = [](Point point, BlockId, void* argument) {
+  options.hook.call = [](Point point, BlockId, void* argument) {
     auto& i = *static_cast<Interference*>(argument);
     if (point == Point::AfterChunk && i.armed.exchange(false)) CHECK(pread(i.fd, i.p, 100, 0) == 100);
   };
-  options.hook_argument = &interference;
+  options.hook.argument = &interference;
   Arena* arena = serving_arena(0, options);
   if (arena == nullptr) return;
   TemporaryFile file;

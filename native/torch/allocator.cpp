@@ -58,13 +58,13 @@ c10::DeleterFnPtr ArenaAllocator::raw_deleter() const { return &release_pointer;
 Arena* the_arena() { return arena; }
 ArenaAllocator* the_allocator() { return allocator; }
 
-void install_allocator(const Options& options) {
+void install_allocator(const Options& options, Tiers::List slower_tiers) {
   if (arena != nullptr) return;
   c10::Allocator* previous = c10::GetCPUAllocator();
   if (previous->raw_deleter() == nullptr) {
     throw ArenaError("another CPU allocator is installed that Ebbtide cannot stand in front of; start the session before it");
   }
-  auto* made = new Arena(options);
+  auto* made = new Arena(options, std::move(slower_tiers));
   allocator = new ArenaAllocator(*made, *previous);
   arena = made;
   c10::SetCPUAllocator(allocator, kPriority);

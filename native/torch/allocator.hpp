@@ -40,6 +40,6 @@ Arena* the_arena();
 ArenaAllocator* the_allocator();
 
 // Makes the arena and puts the allocator in place, once. Throws ArenaError.
-void install_allocator(const Options& options);
+void install_allocator(const Options& options, Tiers::List slower_tiers);
 
 }  // namespace ebbtide

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "../core/fault.hpp"
+#include "../core/file_tier.hpp"
 #include "holders.hpp"
 #include "collective_pins.hpp"
 #include "deferred.hpp"
@@ -48,11 +49,12 @@ void start(const std::vector<std::string>& spill_dirs, std::uint64_t arena_bytes
   if (chosen == nullptr) throw std::invalid_argument("no such policy: " + policy);
   if (the_arena() == nullptr) {
     Options options;
-    options.spill_directories = spill_dirs;
     options.io_threads = io_threads;
     options.userfault = userfaultfd;
     options.on_governor_wake = [] { install_fault_handler(*the_arena()); };
-    install_allocator(options);
+    Tiers::List tiers;
+    tiers.push_back(std::make_unique<FileTier>(spill_dirs));
+    install_allocator(options, std::move(tiers));
     watch_arena();
     install_recorder();
     install_list_operators();

@@ -1,0 +1,85 @@
+#include "budget.hpp"
+
+#include <algorithm>
+
+namespace ebbtide {
+
+namespace {
+constexpr std::int64_t kMeasureEvery = 1'000'000;  // ns
+}  // namespace
+
+void Budget::set_limits(std::uint64_t arena_bytes, std::uint64_t process_bytes) {
+  arena_limit_ = arena_bytes;
+  limit_ = arena_bytes;
+  process_limit_ = process_bytes;
+  measure();
+}
+
+bool Budget::measure() {
+  measured_ns_ = now_ns();
+  bool grew = unmanaged_.look(process_resident_bytes(), reserved());
+  if (process_limit_ == 0) return grew;
+  std::uint64_t margin = process_limit_ / 128 + (std::uint64_t{4} << 20);
+  std::uint64_t taken = unmanaged_.bytes() + margin + set_aside_;
+  std::uint64_t limit = process_limit_ > taken + kHugePage ? process_limit_ - taken : kHugePage;
+  limit_ = arena_limit_ != 0 ? std::min(limit, arena_limit_) : limit;
+  return grew;
+}
+
+void Budget::measure_if_due() {
+  if (process_limit_ != 0 && now_ns() - measured_ns_ > kMeasureEvery) measure();
+}
+
+void Budget::begin_step() {
+  unmanaged_.begin_step(process_resident_bytes(), reserved());
+  measure();
+}
+
+void Budget::end_step() { unmanaged_.end_step(process_peak_bytes(), reserved()); }
+
+void Budget::forget_step() {
+  unmanaged_.forget_step();
+  measure();
+}
+
+void Budget::set_aside(std::uint64_t bytes, int process) {
+  aside_bytes_ = set_aside_ = bytes;
+  aside_process_ = process;
+  measure();
+}
+
+// What a process of ours outgrows of its reserve, the arena gives up too.
+void Budget::measure_aside() {
+  set_aside_ = aside_process_ == 0 ? aside_bytes_ : std::max(aside_bytes_, anonymous_bytes(aside_process_));
+}
+
+bool Budget::end_aside() {
+  if (aside_process_ == 0 || !kill_child(aside_process_)) return false;
+  aside_process_ = 0;
+  aside_bytes_ = set_aside_ = 0;
+  measure();
+  return true;
+}
+
+void Budget::read(Counters& c) const {
+  std::int64_t now = now_ns();
+  c.live = live();
+  c.live_peak = live_.peak();
+  c.resident = resident();
+  c.resident_peak = resident_.peak();
+  c.resident_byte_ns = resident_.byte_ns(now);
+  c.reserved = reserved();
+  c.reserved_peak = reserved_.peak();
+  c.reserved_byte_ns = reserved_.byte_ns(now);
+  c.arena_limit = limit();
+  c.process_limit = process_limit_;
+  c.unmanaged = unmanaged_.bytes();
+  c.measured_ns = now - peaks_reset_ns_;
+}
+
+void Budget::reset_peaks() {
+  for (Level* level : {&reserved_, &resident_, &live_}) level->reset();
+  peaks_reset_ns_ = now_ns();
+}
+
+}  // namespace ebbtide

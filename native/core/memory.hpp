@@ -1,0 +1,57 @@
+// Fast memory: a region of huge pages and one of small ones. Guarded as the regions are.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "block.hpp"
+#include "region.hpp"
+#include "tier.hpp"
+#include "types.hpp"
+
+namespace ebbtide {
+
+class Memory {
+ public:
+  Memory(std::size_t huge_bytes, std::size_t small_bytes, const PageBackend& backend)
+      : huge_(huge_bytes, kHugePage, backend), small_(small_bytes, kSmallPage, backend) {}
+
+  Region& region(const Shape& shape) { return shape.page == kHugePage ? huge_ : small_; }
+  Region& region(const Block& b) { return region(b.shape); }
+  const Region& region(const Block& b) const { return b.shape.page == kHugePage ? huge_ : small_; }
+  Region& huge() { return huge_; }
+  Region& small() { return small_; }
+
+  bool contains(const void* p) const { return huge_.contains(p) || small_.contains(p); }
+  BlockId owner(const void* p) const {
+    return huge_.contains(p) ? huge_.owner(p) : small_.contains(p) ? small_.owner(p) : kNoBlock;
+  }
+
+  std::uint64_t cached_bytes() const { return huge_.cached_bytes() + small_.cached_bytes(); }
+  // What a shape adds to reserved bytes: cached pages are reserved already.
+  std::uint64_t fresh_bytes(const Shape& shape) { return shape.bytes() - std::min(shape.bytes(), region(shape).cached_bytes()); }
+  // Cached pages that a claim of this shape has no use for go back to the kernel; returns their bytes.
+  std::uint64_t release_cached(std::uint64_t bytes, const Shape& shape) {
+    std::uint64_t released = 0;
+    for (Region* r : {&huge_, &small_}) {
+      std::uint64_t useful = r == &region(shape) ? std::min(shape.bytes(), r->cached_bytes()) : 0;
+      if (released < bytes) released += r->release_cached(std::min(bytes - released, r->cached_bytes() - useful));
+    }
+    return released;
+  }
+
+  std::uint64_t areas() const { return huge_.areas() + small_.areas(); }
+  std::uint64_t merge_areas() { return huge_.merge_areas() + small_.merge_areas(); }
+
+  // What a slower tier knows this part of a block by.
+  Extent extent(const Block& b, std::uint64_t begin, std::uint64_t bytes) const {
+    return {b.shape.page == kHugePage ? 0u : 1u, b.place.first * b.shape.page + begin, bytes};
+  }
+  Extent extent(const Block& b) const { return extent(b, 0, moved_bytes(b)); }
+
+ private:
+  Region huge_;
+  Region small_;
+};
+
+}  // namespace ebbtide

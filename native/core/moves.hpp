@@ -1,0 +1,78 @@
+// What becomes of a block: its contents move between fast memory and the slower tiers. Under the arena's mutex, but for
+// carry().
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+
+#include "areas.hpp"
+#include "block_table.hpp"
+#include "budget.hpp"
+#include "memory.hpp"
+#include "mover.hpp"
+#include "tiers.hpp"
+
+namespace ebbtide {
+
+class Moves final : public Cargo {
+ public:
+  Moves(BlockTable& blocks, Memory& memory, const Areas& areas, Tiers& tiers, Budget& budget, Mover& mover, Tape& tape,
+        const Hook& hook, void (*on_arrival)(void*), void* listener);
+
+  // Out of fast memory: what is clean at once; what is dirty is read-only from now on and goes to the fastest tier, from
+  // rank `target` on, that has space, unless somebody writes to it first. False: it stays.
+  bool start_evict(BlockId id, Then then = Then::Leave, Rank target = 1);
+  void evict_when_written(BlockId id);  // its write goes on, and it leaves then
+  void start_read(BlockId id, bool urgent = false);  // the pages have been claimed
+  // Between two slower tiers, where the first has the contents. False: the second has no space, or another copy is under way.
+  bool start_copy(BlockId id, Rank source, Rank target, Then then);
+  void give_up_copy(BlockId id) { abandon(id); }  // somebody waits for its contents
+  void drop(BlockId id, Rank rank);  // the contents there, unless there are none elsewhere
+  void make_dirty(BlockId id);       // somebody writes
+  void free(BlockId id);             // it is dead; its place is given back when nothing of it is under way any more
+
+  std::uint64_t evicting() const { return evicting_; }  // bytes that leave when they are written
+  std::uint64_t fetched() const { return fetched_; }
+  std::uint64_t cancelled() const { return cancelled_; }
+
+  // In a forked child nothing moves.
+  void freeze() { frozen_ = true; }
+  bool frozen() const { return frozen_; }
+  // What slower tiers have of it will be written over. MUST come before [Note: children].
+  void contents_change(BlockId id);
+  bool have_changed(BlockId id) const { return versions_[id].load() != blocks_[id].version; }  // since the fork
+
+  int carry(const Block& b, std::uint32_t chunk, void* buffer) override;
+  void arrived(BlockId id) override;
+
+ private:
+  void enqueue(BlockId id, Rank target, Then then);
+  void evict_clean(BlockId id);
+  void abandon(BlockId id);
+  void cancel(BlockId id);
+  void forget(Block& b, Ranks ranks);
+  void written(BlockId id, const Transfer& t);
+  void read(BlockId id, const Transfer& t);
+  void free_drained(BlockId id);
+  void decommit(const Block& b);
+
+  BlockTable& blocks_;
+  Memory& memory_;
+  const Areas& areas_;
+  Tiers& tiers_;
+  Budget& budget_;
+  Mover& mover_;
+  Tape& tape_;
+  const Hook& hook_;
+  void (*const on_arrival_)(void*);  // a transfer has ended
+  void* const listener_;
+  Reservation version_memory_;
+  std::span<std::atomic<std::uint32_t>> versions_;  // by block; forked children see them too
+  std::uint64_t evicting_ = 0;
+  std::uint64_t fetched_ = 0;
+  std::uint64_t cancelled_ = 0;
+  bool frozen_ = false;
+};
+
+}  // namespace ebbtide

@@ -1,0 +1,74 @@
+// Finding room in fast memory: pages that nobody holds, pages that the dead left behind, pages of storages that can wait.
+// Under the arena's mutex, which is unlocked while somebody waits: in claim(), make_room() and ensure_resident().
+#pragma once
+
+#include <cstdint>
+
+#include "areas.hpp"
+#include "block_table.hpp"
+#include "budget.hpp"
+#include "memory.hpp"
+#include "mover.hpp"
+#include "moves.hpp"
+#include "stall_clock.hpp"
+#include "victims.hpp"
+
+namespace ebbtide {
+
+class Room {
+ public:
+  Room(BlockTable& blocks, Memory& memory, Areas& areas, Tiers& tiers, Budget& budget, Mover& mover, Moves& moves,
+       Victims& victims, const OperatorStacks& stacks, const Stretch& stretch, StallClock& stalls, std::int64_t watchdog_ns);
+
+  bool try_claim(Shape shape);  // grants the pages of a shape; the caller takes them at once
+  bool try_claim_for_fetch(const Block& b) { return areas_.left() && try_claim(b.shape); }
+  bool claim(Lock& lock, Shape shape);           // waits; false: the slower tiers take no more
+  int ensure_resident(Lock& lock, BlockId id);  // waits; 0 when it is resident (or died meanwhile), else the errno of the read
+
+  void trim();  // back under the limit, as far as that is possible without waiting
+  void evict_ahead();  // of need, as the policy has it
+  void evict_after_use(BlockId id);  // an operator that used it has ended
+  // Called where areas may have become more, and not between a claim and the taking of its pages.
+  void spare_areas();
+
+  void set_watchdog(std::int64_t ns) { watchdog_ns_ = ns; }
+  void end_step();
+  bool short_lately() const { return pressure_; }  // an allocation or fetch had to wait for room
+  unsigned threads_waiting() const { return waiting_; }  // prefetches stand back for them
+  void read(Counters& c) const;
+  void reset_needs() { stuck_at_ = 0; }
+  void reset_trouble();
+
+ private:
+  enum class Outcome { Progress, Stuck, TimedOut, TiersFailed };
+
+  Outcome make_room(Lock& lock, Shape shape);
+  void claim_over_budget(Shape shape, Outcome why);
+  void release_cached(std::uint64_t bytes, const Shape& shape = {});
+  void clear_stretch(Region& r);
+  bool wait_for_areas(Lock& lock, std::int64_t since);
+  bool waited_too_long(std::int64_t since) const;
+
+  BlockTable& blocks_;
+  Memory& memory_;
+  Areas& areas_;
+  Tiers& tiers_;
+  Budget& budget_;
+  Mover& mover_;
+  Moves& moves_;
+  Victims& victims_;
+  const OperatorStacks& stacks_;
+  const Stretch& stretch_;
+  StallClock& stalls_;
+  std::int64_t watchdog_ns_;
+
+  bool pressure_ = false;
+  bool waited_in_step_ = false;
+  unsigned waiting_ = 0;
+  Slot cleared_up_to_[2] = {0, 0};  // huge pages, small ones
+  std::uint64_t stuck_at_ = 0;
+  bool over_budget_ = false;
+  char trouble_[256] = "";  // the first time over budget, in words; a buffer, since the fault handler may write it
+};
+
+}  // namespace ebbtide

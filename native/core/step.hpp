@@ -1,0 +1,58 @@
+// A step: its clock, what it leaves on the tape, and the schedule it follows. Under the arena's mutex.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "block_table.hpp"
+#include "moves.hpp"
+#include "operators.hpp"
+#include "refetches.hpp"
+#include "replay.hpp"
+#include "room.hpp"
+#include "stall_clock.hpp"
+#include "tape.hpp"
+#include "victims.hpp"
+
+namespace ebbtide {
+
+class Step {
+ public:
+  Step(BlockTable& blocks, Tape& tape, Replay& replay, Refetches& refetches, StallClock& stalls, Budget& budget, Mover& mover,
+       Moves& moves, Victims& victims, Room& room, const OperatorStacks& stacks);
+
+  void begin(bool record);
+  void end(bool completed);
+  void tick(const char* name, std::size_t depth);  // an operator begins on this thread, within so many others
+  void born(BlockId id, bool in_operator);
+  void died(BlockId id);
+  void start_prefetches();
+
+ private:
+  void list_storages();
+  void carry_out_commands();
+  void carry_out(const Command& command);
+  void queue_prefetch(BlockId id);
+  void drop_prefetches();
+  std::int64_t stalled_ns() const { return stalls_.total() - stalled_before_ns_; }
+
+  BlockTable& blocks_;
+  Tape& tape_;
+  Replay& replay_;
+  Refetches& refetches_;
+  StallClock& stalls_;
+  Budget& budget_;
+  Mover& mover_;
+  Moves& moves_;
+  Victims& victims_;
+  Room& room_;
+  const OperatorStacks& stacks_;
+
+  std::int64_t stalled_before_ns_ = 0;
+  std::uint64_t serials_ = 0;      // allocations so far
+  std::vector<Bound> prefetches_;  // of this step, in the order in which they are needed
+  std::size_t next_prefetch_ = 0;  // it and those after it wait for room
+};
+
+}  // namespace ebbtide

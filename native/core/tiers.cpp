@@ -1,0 +1,73 @@
+#include "tiers.hpp"
+
+#include <cstdio>
+
+namespace ebbtide {
+
+namespace {
+constexpr std::array<std::size_t, kRegions> kPage{kHugePage, kSmallPage};
+}  // namespace
+
+Tiers::Tiers(List slower, std::array<std::size_t, kRegions> region_bytes) : tiers_(std::move(slower)) {
+  if (tiers_.empty() || tiers_.size() >= kMostTiers) throw ArenaError("an arena has one to seven slower tiers");
+  for (std::size_t tier = 0; tier < tiers_.size(); ++tier) {
+    for (unsigned r = 0; r < kRegions; ++r) {
+      std::size_t bytes = region_bytes[r] / kPage[r] * sizeof(std::uint32_t);
+      checksums_.push_back(std::make_unique<Reservation>(bytes, kSmallPage, PROT_READ | PROT_WRITE));
+    }
+  }
+}
+
+Rank Tiers::reserve(const Extent& extent, Rank from) {
+  for (Rank rank = from; rank <= last(); ++rank) {
+    int error = (*this)[rank].reserve(extent);
+    if (error == 0) return rank;
+    if (rank == last()) failed(rank, error);
+  }
+  return kFast;
+}
+
+void Tiers::release(const Extent& extent, Ranks ranks) {
+  for (Rank rank = 1; ranks >> rank != 0; ++rank) {
+    if ((ranks & bit(rank)) != 0) (*this)[rank].release(extent);
+  }
+}
+
+void Tiers::failed(Rank rank, int error) {
+  failed_ = rank;
+  error_ = error;
+  ++failures_;
+}
+
+std::uint32_t& Tiers::checksum(Rank rank, const Extent& chunk) const {
+  const Reservation& memory = *checksums_[(rank - 1u) * kRegions + chunk.region];
+  return reinterpret_cast<std::uint32_t*>(memory.begin())[chunk.begin / kPage[chunk.region]];
+}
+
+int Tiers::write(Rank rank, const Extent& chunk, const void* from) {
+  Checksum sum;
+  const bool checked = checksum_;  // once: it may be switched meanwhile
+  if (checked) sum.add(from, chunk.bytes);
+  checksum(rank, chunk) = checked ? sum.value() : 0;
+  return (*this)[rank].write(chunk, from);
+}
+
+int Tiers::read_into(Rank rank, const Extent& chunk, void* to) {
+  return read(rank, chunk, [&](std::uint64_t at, iovec* parts) {
+    parts[0] = {static_cast<char*>(to) + at, chunk.bytes - at};
+    return 1;
+  });
+}
+
+int Tiers::compare(Rank rank, const Checksum& sum, std::uint32_t expected) {
+  if (sum.value() == expected) return 0;
+  if (!other_bytes_.exchange(true)) {
+    char text[256];
+    std::snprintf(text, sizeof text, "other bytes came back from %s than were written there; they are read again",
+                  (*this)[rank].name());
+    say(text);
+  }
+  return EBADMSG;
+}
+
+}  // namespace ebbtide

@@ -1,0 +1,83 @@
+// The slower tiers of an arena by rank, and the checksums of what lies in them.
+//
+// Checksums stand in memory, so a write that was lost or went astray shows. What one was taken of may be written to
+// meanwhile: that cancels the transfer, and the next one writes, and takes the checksum of, all of it.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "checksum.hpp"
+#include "system.hpp"
+#include "tier.hpp"
+#include "types.hpp"
+
+namespace ebbtide {
+
+inline constexpr int kMostParts = 64;  // of one read, in memory
+// So often is read what cannot be read, or comes back with another checksum, before that is an error.
+inline constexpr int kReadTries = 3;
+
+class Tiers {
+ public:
+  using List = std::vector<std::unique_ptr<Tier>>;  // the fastest first
+
+  Tiers(List slower, std::array<std::size_t, kRegions> region_bytes);  // throws ArenaError for none, or too many
+
+  Rank last() const { return static_cast<Rank>(tiers_.size()); }
+  Tier& operator[](Rank rank) { return *tiers_[rank - 1u]; }
+  const Tier& operator[](Rank rank) const { return *tiers_[rank - 1u]; }
+
+  // --- under the arena's mutex
+  // The fastest tier from rank `from` on that has space for it, which is reserved then; kFast: none has.
+  Rank reserve(const Extent& extent, Rank from = 1);
+  void release(const Extent& extent, Ranks ranks);
+  // The last resort has failed: nothing slower takes it.
+  void failed(Rank rank, int error);
+  std::uint64_t failures() const { return failures_; }
+  const Tier& failed() const { return (*this)[failed_]; }
+  int error() const { return error_; }
+
+  // --- without it: a chunk whole, or an errno; EBADMSG: other bytes came back than were written
+  int write(Rank rank, const Extent& chunk, const void* from);
+  // `next(at, parts)` says where the bytes from `at` on go, in at most kMostParts parts, and how many parts those are.
+  template <typename Next>
+  int read(Rank rank, const Extent& chunk, Next next);
+  int read_into(Rank rank, const Extent& chunk, void* to);
+
+  void set_checksum(bool on) { checksum_ = on; }
+
+ private:
+  std::uint32_t& checksum(Rank rank, const Extent& chunk) const;
+  int compare(Rank rank, const Checksum& sum, std::uint32_t expected);
+
+  List tiers_;
+  std::vector<std::unique_ptr<Reservation>> checksums_;  // by rank and region, of the chunk that begins at a page
+  std::atomic<bool> checksum_ = true;
+  std::atomic<bool> other_bytes_ = false;  // they differed once, and that was said
+  std::uint64_t failures_ = 0;
+  Rank failed_ = kFast;
+  int error_ = 0;
+};
+
+template <typename Next>
+int Tiers::read(Rank rank, const Extent& chunk, Next next) {
+  std::uint32_t expected = checksum_ ? checksum(rank, chunk) : 0;
+  Checksum sum;
+  for (std::uint64_t at = 0; at < chunk.bytes;) {
+    iovec parts[kMostParts], used_up[kMostParts];
+    int count = next(at, parts);
+    std::uint64_t bytes = 0;
+    for (int i = 0; i < count; ++i) used_up[i] = parts[i], bytes += parts[i].iov_len;
+    if (int error = (*this)[rank].read({chunk.region, chunk.begin + at, bytes}, used_up, count); error != 0) return error;
+    for (int i = 0; i < count && expected != 0; ++i) sum.add(parts[i].iov_base, parts[i].iov_len);
+    at += bytes;
+  }
+  return expected == 0 ? 0 : compare(rank, sum, expected);
+}
+
+}  // namespace ebbtide
