@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "memory.hpp"
+#include "fast_memory.hpp"
 
 namespace ebbtide {
 
@@ -17,7 +17,7 @@ class Areas {
  public:
   // Of the process; 0: vm.max_map_count. What it has already is counted now, before there are regions.
   explicit Areas(std::uint64_t most) : most_(share_of_arena(most)) {}
-  void watch(Memory& memory, bool may_clear) {
+  void watch(FastMemory& memory, bool may_clear) {
     memory_ = &memory;
     may_clear_ = may_clear;
   }
@@ -55,7 +55,7 @@ class Areas {
     return std::max(share - std::min(share, besides), most / 4);
   }
 
-  Memory* memory_ = nullptr;
+  FastMemory* memory_ = nullptr;
   bool may_clear_ = false;  // where absent places stay mapped, evicting makes none fewer
   const std::uint64_t most_;
   std::uint64_t merged_at_ = 0;  // how many the last merging left, or fewer

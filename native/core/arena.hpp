@@ -32,7 +32,7 @@
 #include "budget.hpp"
 #include "counters.hpp"
 #include "decider.hpp"
-#include "memory.hpp"
+#include "fast_memory.hpp"
 #include "mover.hpp"
 #include "moves.hpp"
 #include "operators.hpp"
@@ -169,7 +169,7 @@ class Arena {
   std::mutex mutex_;
   std::unique_ptr<Userfault> userfault_;  // null: faults come as signals
   Areas areas_;                           // counts what the process has before there are regions
-  Memory memory_;
+  FastMemory memory_;
   Tiers tiers_;
   BlockTable blocks_;
   Budget budget_;

@@ -1,4 +1,4 @@
-// Readings of what the arena counts, and what is counted anew.
+// Steps, and readings of what the arena counts.
 #include "arena.hpp"
 
 namespace ebbtide {
@@ -55,6 +55,43 @@ void Arena::reset_trouble() {
   reset_needs();
   Lock lock(mutex_);
   room_.reset_trouble();
+}
+
+Counters Arena::begin_step(bool record) {
+  if (in_child_) return {};
+  Lock lock(mutex_);
+  begin_stretch();
+  for (BlockId id : blocks_.live()) flush_traffic(blocks_[id]);  // what happened between steps stays what it was then
+  budget_.begin_step();
+  Counters before = reading();
+  step_.begin(record);
+  return before;
+}
+
+Counters Arena::end_step(bool completed) {
+  if (in_child_) return {};
+  Lock lock(mutex_);
+  begin_stretch();
+  step_.end(completed);
+  for (BlockId id : blocks_.live()) flush_traffic(blocks_[id]);
+  room_.end_step();
+  budget_.end_step();
+  return reading();
+}
+
+std::size_t Arena::load_schedule(Schedule schedule) {
+  Lock lock(mutex_);
+  return replay_.load(std::move(schedule));
+}
+
+void Arena::unload_schedules() {
+  Lock lock(mutex_);
+  replay_.unload();
+}
+
+std::optional<std::size_t> Arena::followed() {
+  Lock lock(mutex_);
+  return replay_.followed();
 }
 
 }  // namespace ebbtide

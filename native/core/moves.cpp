@@ -5,7 +5,7 @@
 
 namespace ebbtide {
 
-Moves::Moves(BlockTable& blocks, Memory& memory, const Areas& areas, Tiers& tiers, Budget& budget, Mover& mover, Tape& tape,
+Moves::Moves(BlockTable& blocks, FastMemory& memory, const Areas& areas, Tiers& tiers, Budget& budget, Mover& mover, Tape& tape,
              const Hook& hook, void (*on_arrival)(void*), void* listener)
     : blocks_(blocks),
       memory_(memory),

@@ -9,7 +9,7 @@
 #include "areas.hpp"
 #include "block_table.hpp"
 #include "budget.hpp"
-#include "memory.hpp"
+#include "fast_memory.hpp"
 #include "mover.hpp"
 #include "tiers.hpp"
 
@@ -17,7 +17,7 @@ namespace ebbtide {
 
 class Moves final : public Cargo {
  public:
-  Moves(BlockTable& blocks, Memory& memory, const Areas& areas, Tiers& tiers, Budget& budget, Mover& mover, Tape& tape,
+  Moves(BlockTable& blocks, FastMemory& memory, const Areas& areas, Tiers& tiers, Budget& budget, Mover& mover, Tape& tape,
         const Hook& hook, void (*on_arrival)(void*), void* listener);
 
   // Out of fast memory: what is clean at once; what is dirty is read-only from now on and goes to the fastest tier, from
@@ -58,7 +58,7 @@ class Moves final : public Cargo {
   void decommit(const Block& b);
 
   BlockTable& blocks_;
-  Memory& memory_;
+  FastMemory& memory_;
   const Areas& areas_;
   Tiers& tiers_;
   Budget& budget_;

@@ -10,7 +10,7 @@ namespace {
 constexpr int kWriteTries = 16;  // rounds of evictions, each with a write that fails, before no room is had
 }  // namespace
 
-Room::Room(BlockTable& blocks, Memory& memory, Areas& areas, Tiers& tiers, Budget& budget, Mover& mover, Moves& moves,
+Room::Room(BlockTable& blocks, FastMemory& memory, Areas& areas, Tiers& tiers, Budget& budget, Mover& mover, Moves& moves,
            Victims& victims, const OperatorStacks& stacks, const Stretch& stretch, StallClock& stalls, std::int64_t watchdog_ns)
     : blocks_(blocks),
       memory_(memory),

@@ -7,7 +7,7 @@
 #include "areas.hpp"
 #include "block_table.hpp"
 #include "budget.hpp"
-#include "memory.hpp"
+#include "fast_memory.hpp"
 #include "mover.hpp"
 #include "moves.hpp"
 #include "stall_clock.hpp"
@@ -17,7 +17,7 @@ namespace ebbtide {
 
 class Room {
  public:
-  Room(BlockTable& blocks, Memory& memory, Areas& areas, Tiers& tiers, Budget& budget, Mover& mover, Moves& moves,
+  Room(BlockTable& blocks, FastMemory& memory, Areas& areas, Tiers& tiers, Budget& budget, Mover& mover, Moves& moves,
        Victims& victims, const OperatorStacks& stacks, const Stretch& stretch, StallClock& stalls, std::int64_t watchdog_ns);
 
   bool try_claim(Shape shape);  // grants the pages of a shape; the caller takes them at once
@@ -50,7 +50,7 @@ class Room {
   bool waited_too_long(std::int64_t since) const;
 
   BlockTable& blocks_;
-  Memory& memory_;
+  FastMemory& memory_;
   Areas& areas_;
   Tiers& tiers_;
   Budget& budget_;

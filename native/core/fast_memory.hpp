@@ -11,9 +11,9 @@
 
 namespace ebbtide {
 
-class Memory {
+class FastMemory {
  public:
-  Memory(std::size_t huge_bytes, std::size_t small_bytes, const PageBackend& backend)
+  FastMemory(std::size_t huge_bytes, std::size_t small_bytes, const PageBackend& backend)
       : huge_(huge_bytes, kHugePage, backend), small_(small_bytes, kSmallPage, backend) {}
 
   Region& region(const Shape& shape) { return shape.page == kHugePage ? huge_ : small_; }

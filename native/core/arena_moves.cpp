@@ -1,0 +1,78 @@
+// Moves that somebody asks the arena for: tests, tools, and operators that run in groups.
+#include "arena.hpp"
+
+namespace ebbtide {
+
+std::uint64_t Arena::evict(const void* address, Rank target) {
+  Lock lock(mutex_);
+  begin_stretch();
+  BlockId id = find_live(address);
+  if (id == kNoBlock) return 0;
+  Block& b = blocks_[id];
+  std::uint32_t generation = b.generation;
+  while (b.generation == generation && b.transfer.busy()) mover_.wait(lock, true);  // an earlier move is still draining
+  if (b.generation != generation || !victims_.evictable(b) || !moves_.start_evict(id, Then::Leave, target)) return 0;
+  while (b.generation == generation && b.state == State::Writing) mover_.wait(lock, true);
+  return b.generation == generation && b.state == State::Absent ? b.paged_bytes : 0;
+}
+
+int Arena::fetch(const void* address) {
+  if (in_child_) return fetch_in_child(address);
+  Lock lock(mutex_);
+  begin_stretch();
+  BlockId id = find_live(address);
+  return id == kNoBlock ? 0 : room_.ensure_resident(lock, id);
+}
+
+bool Arena::copy(const void* address, Rank source, Rank target, Then then) {
+  Lock lock(mutex_);
+  BlockId id = find_live(address);
+  if (id == kNoBlock) return false;
+  Block& b = blocks_[id];
+  std::uint32_t generation = b.generation;
+  if (!moves_.start_copy(id, source, target, then)) return false;
+  while (b.generation == generation && b.transfer.busy()) mover_.wait(lock, true);
+  return b.generation == generation && (b.valid & bit(target)) != 0;
+}
+
+void Arena::prefetch(std::span<const Operand> operands) {
+  Lock lock(mutex_);
+  if (replay_.active()) return;  // the schedule knows better
+  std::uint64_t missing = 0;
+  for (const Operand& operand : operands) {
+    BlockId id = find_live(operand.address);
+    if (id == kNoBlock) continue;
+    Block& b = blocks_[id];
+    b.last_use = ++recency_.now;  // about to be used: not the next victim
+    if (b.state != State::Absent || b.transfer.busy()) continue;
+    if (room_.try_claim_for_fetch(b)) {
+      moves_.start_read(id);
+    } else {
+      missing += b.paged_bytes;
+    }
+  }
+  if (missing > moves_.evicting()) victims_.start_evictions(missing - moves_.evicting(), Shield::None);
+}
+
+// Moves some block at some moments, also from under the operator that uses it. Off unless asked for.
+void Arena::chaos() {
+  if (chaos_rate_ <= 0.0 || blocks_.live().empty()) return;
+  auto random = [this] {  // xorshift64*
+    chaos_state_ ^= chaos_state_ >> 12;
+    chaos_state_ ^= chaos_state_ << 25;
+    chaos_state_ ^= chaos_state_ >> 27;
+    return (chaos_state_ * 2685821657736338717ull) >> 11;
+  };
+  if (static_cast<double>(random()) / static_cast<double>(1ull << 53) >= chaos_rate_) return;
+  BlockId id = blocks_.live()[random() % blocks_.live().size()];
+  const Block& b = blocks_[id];
+  auto any_tier = [&] { return static_cast<Rank>(1 + random() % tiers_.last()); };
+  if (victims_.evictable(b)) {
+    moves_.start_evict(id, Then::LeaveInUse, tiers_.last() > 1 ? any_tier() : 1);
+  } else if (tiers_.last() > 1 && !in_child_) {
+    moves_.start_copy(id, any_tier(), any_tier(), random() % 2 == 0 ? Then::Keep : Then::Leave);
+    moves_.drop(id, any_tier());
+  }
+}
+
+}  // namespace ebbtide
