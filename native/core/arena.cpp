@@ -28,6 +28,7 @@ Arena::Arena(const Options& options, Tiers::List slower_tiers)
       areas_(options.most_areas),
       memory_(options.huge_region_bytes, options.small_region_bytes, userfault_ != nullptr ? *userfault_ : signals()),
       tiers_(std::move(slower_tiers), {options.huge_region_bytes, options.small_region_bytes}),
+      replay_(blocks_, tiers_.last()),
       mover_(blocks_, tape_, options_.hook, tiers_.last(), moves_),
       moves_(
           blocks_, memory_, areas_, tiers_, budget_, mover_, tape_, options_.hook,

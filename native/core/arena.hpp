@@ -178,7 +178,7 @@ class Arena {
   Recency recency_;
   Tape tape_{mutex_};
   StallClock stalls_{tape_};
-  Replay replay_{blocks_};
+  Replay replay_;
   Refetches refetches_{blocks_, replay_};
   Mover mover_;
   Moves moves_;

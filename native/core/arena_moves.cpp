@@ -11,7 +11,7 @@ std::uint64_t Arena::evict(const void* address, Rank target) {
   Block& b = blocks_[id];
   std::uint32_t generation = b.generation;
   while (b.generation == generation && b.transfer.busy()) mover_.wait(lock, true);  // an earlier move is still draining
-  if (b.generation != generation || !victims_.evictable(b) || !moves_.start_evict(id, Then::Leave, target)) return 0;
+  if (b.generation != generation || !victims_.evictable(b) || !moves_.start_evict(id, Then::Drop, target)) return 0;
   while (b.generation == generation && b.state == State::Writing) mover_.wait(lock, true);
   return b.generation == generation && b.state == State::Absent ? b.paged_bytes : 0;
 }
@@ -68,9 +68,9 @@ void Arena::chaos() {
   const Block& b = blocks_[id];
   auto any_tier = [&] { return static_cast<Rank>(1 + random() % tiers_.last()); };
   if (victims_.evictable(b)) {
-    moves_.start_evict(id, Then::LeaveInUse, tiers_.last() > 1 ? any_tier() : 1);
+    moves_.start_evict(id, Then::DropInUse, tiers_.last() > 1 ? any_tier() : 1);
   } else if (tiers_.last() > 1 && !in_child_) {
-    moves_.start_copy(id, any_tier(), any_tier(), random() % 2 == 0 ? Then::Keep : Then::Leave);
+    moves_.start_copy(id, any_tier(), any_tier(), random() % 2 == 0 ? Then::Keep : Then::Drop);
     moves_.drop(id, any_tier());
   }
 }

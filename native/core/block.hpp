@@ -10,9 +10,9 @@ namespace ebbtide {
 
 // What becomes of the contents on the tier that a copy was made of, once it is done.
 enum class Then : std::uint8_t {
-  Keep,        // they are wanted on both
-  Leave,       // they leave, unless they are in use by then
-  LeaveInUse,  // they leave even from under an operator: chaos
+  Keep,       // they are wanted on both
+  Drop,       // they are given up, unless they are in use by then
+  DropInUse,  // even from under an operator: chaos
 };
 
 // One copy of a whole block from a tier to another, cut into chunks that any thread may carry out. At most one per block
@@ -80,7 +80,7 @@ struct Block {
   std::uint32_t live_index = 0;  // place in the list of live blocks
 
   bool has_pages() const { return state == State::Dirty || state == State::Clean || state == State::Writing; }
-  bool leaves_fast() const { return state == State::Writing && transfer.then != Then::Keep; }
+  bool is_evicting() const { return state == State::Writing && transfer.then != Then::Keep; }
 };
 
 // What is transferred: the storage, not the rest of its last huge page, in chunks.

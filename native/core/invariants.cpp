@@ -24,7 +24,7 @@ void Arena::check_invariants() {
     live += b.nbytes;
     if (b.state == State::Dirty || b.state == State::Clean || b.state == State::Writing) resident += b.paged_bytes;
     if (b.state == State::Reading) reading += b.paged_bytes;
-    if (b.leaves_fast()) evicting += b.paged_bytes;
+    if (b.is_evicting()) evicting += b.paged_bytes;
     require((b.state == State::Writing || b.state == State::Reading) <= b.transfer.busy(), "a move without a transfer");
     bool to_or_from_fast = b.transfer.busy() && (b.transfer.source == kFast || b.transfer.target == kFast);
     require(!(b.state == State::Absent && to_or_from_fast), "an absent block comes or goes");

@@ -51,7 +51,7 @@ void Moves::enqueue(BlockId id, Rank target, Then then) {
 void Moves::evict_when_written(BlockId id) {
   Block& b = blocks_[id];
   if (b.transfer.then != Then::Keep) return;
-  b.transfer.then = Then::Leave;
+  b.transfer.then = Then::Drop;
   evicting_ += b.paged_bytes;
 }
 
@@ -81,7 +81,7 @@ void Moves::written(BlockId id, const Transfer& t) {
     b.valid |= bit(t.target);
     b.written += moved_bytes(b);
     // It stays where an operator took it up meanwhile, say.
-    if ((b.pins == 0 && t.then != Then::Keep) || t.then == Then::LeaveInUse) evict_clean(id);
+    if ((b.pins == 0 && t.then != Then::Keep) || t.then == Then::DropInUse) evict_clean(id);
     return;
   }
   Extent extent = memory_.extent(b);
@@ -107,7 +107,7 @@ void Moves::abandon(BlockId id) {
 void Moves::cancel(BlockId id) {
   Block& b = blocks_[id];
   ++cancelled_;
-  if (b.leaves_fast()) evicting_ -= b.paged_bytes;
+  if (b.is_evicting()) evicting_ -= b.paged_bytes;
   b.state = State::Dirty;
   abandon(id);
   mover_.changed();
@@ -198,6 +198,7 @@ void Moves::read(BlockId id, const Transfer& t) {
   budget_.account_resident(static_cast<std::int64_t>(b.paged_bytes));
   b.fetched += moved_bytes(b);
   fetched_ += moved_bytes(b);
+  if (t.then != Then::Keep) drop(id, t.source);
 }
 
 // --- between slower tiers
@@ -213,8 +214,8 @@ bool Moves::start_copy(BlockId id, Rank source, Rank target, Then then) {
 void Moves::drop(BlockId id, Rank rank) {
   Block& b = blocks_[id];
   if ((b.valid & bit(rank)) == 0 || tiers_[rank].capacity() == 0) return;  // space without bounds is no gain
-  if (b.transfer.busy() && b.transfer.source == rank && b.transfer.target != kFast) {
-    b.transfer.then = Then::Leave;
+  if (b.transfer.busy() && b.transfer.source == rank) {  // once what is read there is where it goes
+    b.transfer.then = Then::Drop;
   } else if (b.valid != bit(rank)) {
     forget(b, bit(rank));
   } else if (b.state == State::Clean && !b.transfer.busy()) {
@@ -251,7 +252,8 @@ int Moves::carry(const Block& b, std::uint32_t chunk, void* buffer) {
 void Moves::arrived(BlockId id) {
   Block& b = blocks_[id];
   Transfer t = b.transfer;
-  tape_.moved({b.recorded, t.asked_tick, t.target == kFast ? Lane::Back : Lane::Out, t.asked_ns, t.begun_ns, now_ns()});
+  Lane lane = t.target < t.source ? Lane::Back : Lane::Out;
+  tape_.moved({b.recorded, t.asked_tick, lane, t.source, t.target, t.asked_ns, t.begun_ns, now_ns()});
   b.transfer = {};
   if (t.gives_back != 0) tiers_.release(memory_.extent(b), t.gives_back);
   if (t.target == kFast) {
@@ -266,7 +268,7 @@ void Moves::arrived(BlockId id) {
     tiers_.release(memory_.extent(b), bit(t.target));
   } else {
     b.valid |= bit(t.target);
-    if (t.then != Then::Keep) forget(b, bit(t.source));
+    if (t.then != Then::Keep) drop(id, t.source);
   }
   mover_.changed();
   on_arrival_(listener_);

@@ -22,7 +22,7 @@ class Moves final : public Cargo {
 
   // Out of fast memory: what is clean at once; what is dirty is read-only from now on and goes to the fastest tier, from
   // rank `target` on, that has space, unless somebody writes to it first. False: it stays.
-  bool start_evict(BlockId id, Then then = Then::Leave, Rank target = 1);
+  bool start_evict(BlockId id, Then then = Then::Drop, Rank target = 1);
   void evict_when_written(BlockId id);  // its write goes on, and it leaves then
   void start_read(BlockId id, bool urgent = false);  // the pages have been claimed
   // Between two slower tiers, where the first has the contents. False: the second has no space, or another copy is under way.

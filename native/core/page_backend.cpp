@@ -11,7 +11,7 @@ class Signals final : public PageBackend {
   bool keeps_absent_mapped() const override { return false; }
   void made(void*, std::size_t) const override {}
   // A page moved from under a readable address reads as zeros.
-  void will_leave(void* at, std::size_t bytes) const override { must_protect(at, bytes, PROT_NONE); }
+  void before_move(void* at, std::size_t bytes) const override { must_protect(at, bytes, PROT_NONE); }
   bool make_read_only(void* at, std::size_t bytes) const override { return protect(at, bytes, PROT_READ); }
   void make_writable(void* at, std::size_t bytes) const override { must_protect(at, bytes, PROT_READ | PROT_WRITE); }
 };

@@ -16,7 +16,7 @@ class PageBackend {
   virtual bool keeps_absent_mapped() const = 0;
 
   virtual void made(void* at, std::size_t bytes) const = 0;        // these have just been mapped, writable
-  virtual void will_leave(void* at, std::size_t bytes) const = 0;  // their pages are about to move away
+  virtual void before_move(void* at, std::size_t bytes) const = 0;  // their pages are about to move away
   virtual bool make_read_only(void* at, std::size_t bytes) const = 0;  // false: the kernel refused
   virtual void make_writable(void* at, std::size_t bytes) const = 0;
 };

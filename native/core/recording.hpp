@@ -65,7 +65,8 @@ struct RecordedUse {
   std::uint64_t moved;  // bytes, those of inner operators on the same storage among them
 };
 
-// A transfer, or a stall by its cause (overlapping ones are one). Times since the step began.
+// A transfer to a slower or back to a faster tier, or a stall by its cause (overlapping ones are one). Times since the step
+// began.
 enum class Lane : std::uint8_t { Out, Back, StallRoom, StallLate, StallDemand };
 static_assert(static_cast<int>(Lane::StallDemand) - static_cast<int>(Lane::StallRoom) == static_cast<int>(Stall::DemandFetch));
 inline constexpr std::array<const char*, 5> kLaneNames{"out", "back", "stall_room", "stall_late", "stall_demand"};
@@ -75,6 +76,7 @@ struct RecordedSpan {
   std::uint32_t storage;    // kNever: a stall for capacity for a new one
   std::uint32_t tick;       // when it was asked for
   Lane lane;
+  Rank source, target;      // of a transfer
   std::int64_t asked_ns;
   std::int64_t begin_ns;
   std::int64_t end_ns;
@@ -101,7 +103,7 @@ struct Recording {
   }
   void stalled(std::uint32_t storage, std::uint32_t tick, Stall cause, std::int64_t since, std::int64_t now) {
     auto lane = static_cast<Lane>(static_cast<int>(Lane::StallRoom) + static_cast<int>(cause));
-    add({storage, tick, lane, since, since, now});
+    add({storage, tick, lane, kFast, kFast, since, since, now});
   }
 
   std::uint32_t name(const char* text) {

@@ -160,7 +160,7 @@ void Region::free_address(Run run) {
 }
 
 void Region::unmap(Run run) {
-  backend_.will_leave(address(run.first), run.count * page_);
+  backend_.before_move(address(run.first), run.count * page_);
   Run to = take_vacant(run.count);
   move(run, to.first);
   if (!absent_is_mapped_) empty(run);

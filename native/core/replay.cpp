@@ -16,14 +16,17 @@ void check(bool holds, const char* what) {
   if (!holds) throw std::invalid_argument(std::string("not a schedule: ") + what);
 }
 
-void check(const Schedule& s) {
+void check(const Schedule& s, Rank slowest) {
   std::uint64_t storages = s.storages.size();
   check(s.n_ticks > 0 && s.tick_ns.size() == s.n_ticks + std::size_t{1}, "its ticks and their times differ in number");
   check(std::ranges::is_sorted(s.tick_ns), "time runs backwards");
   check(s.headroom.size() == s.n_ticks, "its ticks and their headroom differ in number");
   check(std::ranges::is_sorted(s.commands, {}, &Command::tick), "commands are not in the order of their ticks");
   for (const Command& c : s.commands) {
-    check(c.storage < storages && c.tick < s.n_ticks && c.earliest <= c.tick, "a command is out of range");
+    check(c.storage < storages && c.tick < s.n_ticks, "a command is out of range");
+    check(c.source <= slowest && c.target <= slowest, "a command is for a tier that is not there");
+    check(c.verb == Verb::Drop || (c.verb == Verb::Evict ? c.source < c.target : c.source > c.target),
+          "an eviction goes to a slower tier, and a fetch to a faster one");
   }
   for (std::uint32_t storage : s.allocations) {
     check(storage < storages && s.storages[storage].birth < s.n_ticks, "an allocation is out of range");
@@ -33,10 +36,36 @@ void check(const Schedule& s) {
   }
 }
 
+// What leaves at once when it is written, and how early what comes back may come: not before it has left or was used last.
+void settle(Schedule& s) {
+  std::vector<std::vector<std::uint32_t>> drops(s.storages.size()), uses(s.storages.size());
+  for (const Command& c : s.commands) {
+    if (c.verb == Verb::Drop && c.source == kFast) drops[c.storage].push_back(c.tick);
+  }
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    for (std::uint32_t tick : s.storages[i].uses) uses[i].push_back(tick % s.n_ticks);
+    std::ranges::sort(uses[i]);
+  }
+  for (Command& c : s.commands) {
+    const auto &left = drops[c.storage], &used = uses[c.storage];
+    auto use = std::ranges::lower_bound(used, c.tick);
+    if (c.verb == Verb::Evict && c.source == kFast) {
+      auto drop = std::ranges::lower_bound(left, c.tick);
+      bool leaves = drop != left.end() && (use == used.end() || *use >= *drop);
+      c.then = leaves ? Then::Drop : Then::Keep;
+    } else if (c.verb == Verb::Fetch && c.target == kFast) {
+      auto drop = std::ranges::upper_bound(left, c.tick);
+      std::uint32_t dropped = drop == left.begin() ? 0 : *(drop - 1), last_used = use == used.begin() ? 0 : *(use - 1) + 1;
+      c.earliest = std::max(dropped, last_used);
+    }
+  }
+}
+
 }  // namespace
 
 std::size_t Replay::load(Schedule schedule) {
-  check(schedule);
+  check(schedule, slowest_);
+  settle(schedule);
   Script script;
   script.schedule = std::move(schedule);
   std::size_t n = script.schedule.storages.size();

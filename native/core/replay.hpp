@@ -15,15 +15,18 @@
 
 namespace ebbtide {
 
-// Evict: write unless clean, then give up the pages. WriteBack: make it clean and keep it. Fetch: bring it back.
-// (The planner's schedules say the first as two commands, evict and drop, and the second as evict alone.)
-enum class Verb : std::uint8_t { Evict, WriteBack, Fetch };
-inline constexpr std::array<const char*, 3> kVerbNames{"evict", "write_back", "fetch"};
+// As ebbtide.ir.schedule has them. Evict, Fetch: copy to a slower, a faster tier. Drop: give the contents up on the source.
+enum class Verb : std::uint8_t { Evict, Drop, Fetch };
+inline constexpr std::array<const char*, 3> kVerbNames{"evict", "drop", "fetch"};
 
 struct Command {
   std::uint32_t tick;
   Verb verb;
   std::uint32_t storage;
+  Rank source;
+  Rank target = kFast;  // of a drop: nothing
+  // The others are found when the schedule is loaded.
+  Then then = Then::Keep;  // an eviction from fast memory: it leaves as soon as it is written, since no use comes before its drop
   std::uint32_t earliest = 0;  // a late fetch may be moved to here, but not before; and only through headroom
 
   bool operator==(const Command&) const = default;
@@ -31,18 +34,18 @@ struct Command {
 
 struct ScheduledStorage {
   std::uint64_t nbytes;
-  std::uint64_t serial = 0;            // of the allocation when the schedule was made, if it lived across the step's end
-  std::uint32_t birth = kNever;        // clock of its allocation, if it has one
-  std::vector<std::uint32_t> uses;     // ticks, ascending
+  std::uint64_t serial = 0;  // of the allocation when the schedule was made, if it lived across the step's end
+  std::uint32_t birth = kNever;  // clock of its allocation, if it has one
+  std::vector<std::uint32_t> uses;  // ticks, ascending
 };
 
 struct Schedule {
   std::uint32_t n_ticks = 0;
-  std::vector<std::int64_t> tick_ns;   // when each tick begins, n_ticks + 1 of them
-  std::vector<std::uint64_t> headroom; // bytes of the budget that the plan leaves free at each tick
+  std::vector<std::int64_t> tick_ns;  // when each tick begins, n_ticks + 1 of them
+  std::vector<std::uint64_t> headroom;  // bytes of the budget that the plan leaves free at each tick
   std::vector<ScheduledStorage> storages;
   std::vector<std::uint32_t> allocations;  // storages in the order of the clock
-  std::vector<Command> commands;           // by tick
+  std::vector<Command> commands;  // by tick
 };
 
 // A block that may have died since.
@@ -53,7 +56,7 @@ struct Bound {
 
 class Replay {
  public:
-  explicit Replay(BlockTable& blocks) : blocks_(blocks) {}
+  Replay(BlockTable& blocks, Rank slowest) : blocks_(blocks), slowest_(slowest) {}
 
   // Returns the schedule's number. Throws std::invalid_argument when it refers to what it does not have.
   std::size_t load(Schedule schedule);
@@ -84,13 +87,13 @@ class Replay {
 
   struct Script {
     Schedule schedule;
-    std::vector<Bound> bound;       // by storage
-    std::vector<Late> late;             // by storage, in this step
-    std::vector<Command> best;          // the commands of the step with the least stall, their headroom, and that stall
+    std::vector<Bound> bound;  // by storage
+    std::vector<Late> late;  // by storage, in this step
+    std::vector<Command> best;  // the commands of the step with the least stall, their headroom, and that stall
     std::vector<std::uint64_t> best_headroom;
     std::int64_t best_stalled_ns = 0;
-    unsigned setbacks = 0;              // how often moving them made it worse
-    bool agrees = false;                // with what this step has allocated so far; none does that came during it
+    unsigned setbacks = 0;  // how often moving them made it worse
+    bool agrees = false;  // with what this step has allocated so far; none does that came during it
   };
 
   bool is_bound(const Block& b, BlockId id) const;
@@ -100,12 +103,13 @@ class Replay {
   void move_late_ones(Script& script);
 
   BlockTable& blocks_;
+  const Rank slowest_;
   std::vector<Script> scripts_;
   std::optional<std::size_t> active_;
   std::optional<std::size_t> followed_;
   std::size_t preferred_ = 0;
   std::vector<Bound> seen_;  // this step's allocations
-  std::uint32_t tick_ = 0;          // by the active schedule's count
+  std::uint32_t tick_ = 0;  // by the active schedule's count
   std::size_t next_command_ = 0;
 };
 

@@ -99,21 +99,31 @@ void Step::carry_out_commands() {
 void Step::carry_out(const Command& command) {
   BlockId id = replay_.block(command.storage);
   if (id == kNoBlock) return;
-  Block& b = blocks_[id];
-  switch (command.verb) {
-    case Verb::Fetch:
-      if (b.state == State::Writing) moves_.make_dirty(id);  // it is still here, and is kept
-      if (b.state == State::Absent) queue_prefetch(id);
-      return;
-    case Verb::WriteBack:
-      if (b.state == State::Dirty && victims_.evictable(b) && !victims_.in_use(b)) moves_.start_evict(id, Then::Keep);
-      return;
-    case Verb::Evict:  // one that is busy or in use is kept: it is the decider's then
-      b.prefetched = b.prefetched && b.state == State::Reading;
-      if (b.state == State::Writing) moves_.evict_when_written(id);
-      if (victims_.evictable(b) && !victims_.in_use(b)) moves_.start_evict(id);
-      return;
+  const Command& c = command;
+  if (c.source != kFast && c.verb == Verb::Drop) return moves_.drop(id, c.source);
+  if (c.source != kFast && c.target != kFast) {
+    moves_.start_copy(id, c.source, c.target, Then::Keep);
+  } else if (c.verb == Verb::Fetch) {
+    if (blocks_[id].state == State::Writing) moves_.make_dirty(id);  // it is still here, and is kept
+    if (blocks_[id].state == State::Absent) queue_prefetch(id);
+  } else if (c.verb == Verb::Evict && c.then == Then::Keep) {
+    if (blocks_[id].state == State::Dirty) evict(id, Then::Keep, c.target);
+  } else {
+    drop_pages(id, c.verb == Verb::Evict ? c.target : Rank{1});
   }
+}
+
+// One that is busy or in use is kept: it is the decider's then.
+void Step::evict(BlockId id, Then then, Rank target) {
+  const Block& b = blocks_[id];
+  if (victims_.evictable(b) && !victims_.in_use(b)) moves_.start_evict(id, then, target);
+}
+
+void Step::drop_pages(BlockId id, Rank target) {
+  Block& b = blocks_[id];
+  b.prefetched = b.prefetched && b.state == State::Reading;
+  if (b.state == State::Writing) moves_.evict_when_written(id);
+  evict(id, Then::Drop, target);
 }
 
 // --- prefetches

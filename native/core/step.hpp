@@ -33,6 +33,8 @@ class Step {
   void list_storages();
   void carry_out_commands();
   void carry_out(const Command& command);
+  void evict(BlockId id, Then then, Rank target);
+  void drop_pages(BlockId id, Rank target);
   void queue_prefetch(BlockId id);
   void drop_prefetches();
   std::int64_t stalled_ns() const { return stalls_.total() - stalled_before_ns_; }

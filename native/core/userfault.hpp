@@ -42,7 +42,7 @@ class Userfault final : public PageBackend {
 
   bool keeps_absent_mapped() const override { return true; }
   void made(void* at, std::size_t bytes) const override;
-  void will_leave(void*, std::size_t) const override {}
+  void before_move(void*, std::size_t) const override {}
   bool make_read_only(void* at, std::size_t bytes) const override;
   void make_writable(void* at, std::size_t bytes) const override { protect(at, bytes, 0); }  // it wakes who waits
 

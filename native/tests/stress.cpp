@@ -1,5 +1,5 @@
 // 100,000 random operations from several threads against plain twins, under a budget far below what is live, with
-// chaos: every storage must hold what its twin holds, and the invariants must hold throughout.
+// chaos, over two, three and four tiers: every storage must hold what its twin holds, and the invariants must hold throughout.
 #include <unistd.h>
 
 #include <atomic>
@@ -7,7 +7,9 @@
 #include <random>
 #include <thread>
 
+#include "../core/file_tier.hpp"
 #include "check.hpp"
+#include "mock_tier.hpp"
 
 using namespace ebbtide;
 
@@ -48,7 +50,7 @@ std::size_t random_size(std::mt19937& random) {
 
 class Worker {
  public:
-  Worker(Arena& arena, unsigned seed) : arena_(arena), random_(seed) {}
+  Worker(Arena& arena, unsigned seed, Rank slowest) : arena_(arena), random_(seed), slowest_(slowest) {}
 
   void run(int operations) {
     for (int i = 0; i < operations; ++i) step();
@@ -65,7 +67,7 @@ class Worker {
       case 2:
         return death();
       case 3:
-        return with_twin([&](Twin& t) { arena_.evict(t.p); });
+        return with_twin([&](Twin& t) { move_away(t); });
       case 4:
         return with_twin([&](Twin& t) { CHECK(arena_.fetch(t.p) == 0); });
       case 5:
@@ -79,6 +81,14 @@ class Worker {
       default:
         return with_twin([&](Twin& t) { check_some(t); });
     }
+  }
+
+  Rank any_tier() { return static_cast<Rank>(1 + random_() % slowest_); }
+
+  void move_away(Twin& t) {
+    arena_.evict(t.p, any_tier());
+    if (slowest_ > 1 && random_() % 2 == 0)
+      arena_.copy(t.p, any_tier(), any_tier(), random_() % 2 == 0 ? Then::Keep : Then::Drop);
   }
 
   template <typename F>
@@ -149,18 +159,33 @@ class Worker {
   Pipe pipe_;
   std::mt19937 random_;
   std::vector<Twin> twins_;
+  const Rank slowest_;
 };
 
-void agrees_with_plain_memory(bool userfault, std::uint64_t most_areas = 0) {
+struct Ground {
+  bool userfault = false;
+  std::uint64_t most_areas = 0;
+  std::vector<MockTier::Behaviour> middle{};  // tiers between memory and the file
+};
+
+void agrees_with_plain_memory(const Ground& ground) {
   const char* asked = std::getenv("EBBTIDE_STRESS_OPERATIONS");
   int operations = asked != nullptr ? std::atoi(asked) : 100000;
   Options options;
   options.chaos_rate = 0.02;
   options.chaos_seed = 11;
-  options.userfault = userfault;
-  options.most_areas = most_areas;
-  Arena& arena = make_arena(kLimit, options);
-  if (userfault && !arena.serves_system_calls()) {
+  options.userfault = ground.userfault;
+  options.most_areas = ground.most_areas;
+  std::vector<MockTier*> middle;
+  Tiers::List tiers;
+  for (const MockTier::Behaviour& behaviour : ground.middle) {
+    tiers.push_back(std::make_unique<MockTier>(behaviour));
+    middle.push_back(static_cast<MockTier*>(tiers.back().get()));
+  }
+  tiers.push_back(std::make_unique<FileTier>(std::vector<std::string>{spill_directory()}));
+  auto slowest = static_cast<Rank>(tiers.size());
+  Arena& arena = make_arena(kLimit, options, std::move(tiers));
+  if (ground.userfault && !arena.serves_system_calls()) {
     std::printf("  skipped: userfaultfd is not permitted here\n");
     return;
   }
@@ -168,7 +193,7 @@ void agrees_with_plain_memory(bool userfault, std::uint64_t most_areas = 0) {
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
-      Worker(arena, static_cast<unsigned>(t) + 1).run(operations / kThreads);
+      Worker(arena, static_cast<unsigned>(t) + 1, slowest).run(operations / kThreads);
       --running;
     });
   }
@@ -185,14 +210,32 @@ void agrees_with_plain_memory(bool userfault, std::uint64_t most_areas = 0) {
               static_cast<double>(c.evicted[4]) * 1e-9, static_cast<double>(c.fetched[4]) * 1e-9,
               static_cast<unsigned long long>(c.faults), static_cast<unsigned long long>(c.cancelled));
   CHECK(c.live == 0 && c.evicted[4] > 0 && c.fetched[4] > 0 && c.faults > 0);
+  for (const MockTier* tier : middle) {
+    std::printf("  a tier between: %llu chunks written, %llu read\n", static_cast<unsigned long long>(tier->writes.load()),
+                static_cast<unsigned long long>(tier->reads.load()));
+    CHECK(tier->used() == 0 && tier->writes > 0 && tier->reads > 0);
+  }
 }
 
 }  // namespace
 
-TEST(random_operations_from_several_threads_agree_with_plain_memory) { agrees_with_plain_memory(false); }
+TEST(random_operations_from_several_threads_agree_with_plain_memory) { agrees_with_plain_memory({}); }
 
 // All the while storages are kept, or evicted by stretches, because they are many for so few areas.
-TEST(random_operations_agree_with_plain_memory_where_memory_areas_run_short) { agrees_with_plain_memory(false, 160); }
+TEST(random_operations_agree_with_plain_memory_where_memory_areas_run_short) { agrees_with_plain_memory({.most_areas = 160}); }
 
 // Part of the accesses are the kernel's own.
-TEST(random_operations_and_system_calls_agree_with_plain_memory_under_userfaultfd) { agrees_with_plain_memory(true); }
+TEST(random_operations_and_system_calls_agree_with_plain_memory_under_userfaultfd) {
+  agrees_with_plain_memory({.userfault = true});
+}
+
+TEST(random_operations_agree_with_plain_memory_over_three_tiers) {
+  agrees_with_plain_memory({.middle = {{.capacity = 24 * kMiB}}});
+}
+
+// The first is slow and refuses now and then, the second is small and cannot always be read: what one does not take, or
+// does not give, another does.
+TEST(random_operations_agree_with_plain_memory_over_four_tiers_that_fail_now_and_then) {
+  agrees_with_plain_memory({.middle = {{.capacity = 16 * kMiB, .ns_per_mib = 100'000, .write_errors = 0.02},
+                                       {.capacity = 8 * kMiB, .read_errors = 0.001}}});
+}

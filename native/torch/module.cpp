@@ -119,17 +119,23 @@ std::uint32_t small(std::int64_t value) {
   return value == -1 ? kNever : static_cast<std::uint32_t>(value);
 }
 
+Rank rank(std::int64_t value) {
+  if (value < 0 || value >= kMostTiers) throw std::invalid_argument("not a schedule: no such tier");
+  return static_cast<Rank>(value);
+}
+
 std::size_t load_schedule(const Column& tick_ns, const Column& headroom, const Column& nbytes, const Column& serial,
                           const Column& birth, const Column& allocations, const Column& use_storage, const Column& use_tick,
                           const Column& command_tick, const Column& command_verb, const Column& command_storage,
-                          const Column& command_earliest) {
+                          const Column& command_source, const Column& command_target) {
   auto in_step = [](const Column& c) { return std::span<const std::int64_t>(c.data(), static_cast<std::size_t>(c.size())); };
   auto same = [](const Column& a, const Column& b) {
     if (a.ndim() != 1 || b.ndim() != 1 || a.size() != b.size())
       throw std::invalid_argument("not a schedule: columns differ in length");
   };
   same(nbytes, serial), same(nbytes, birth), same(use_storage, use_tick);
-  same(command_tick, command_verb), same(command_tick, command_storage), same(command_tick, command_earliest);
+  same(command_tick, command_verb), same(command_tick, command_storage);
+  same(command_tick, command_source), same(command_tick, command_target);
   Schedule s;
   s.tick_ns.assign(tick_ns.data(), tick_ns.data() + tick_ns.size());
   s.n_ticks = small(tick_ns.size() - 1);
@@ -146,8 +152,11 @@ std::size_t load_schedule(const Column& tick_ns, const Column& headroom, const C
   for (py::ssize_t i = 0; i < command_tick.size(); ++i) {
     if (command_verb.at(i) < 0 || static_cast<std::size_t>(command_verb.at(i)) >= kVerbNames.size())
       throw std::invalid_argument("not a schedule: no such verb");
-    s.commands.push_back({small(command_tick.at(i)), static_cast<Verb>(command_verb.at(i)), small(command_storage.at(i)),
-                          small(command_earliest.at(i))});
+    s.commands.push_back({.tick = small(command_tick.at(i)),
+                          .verb = static_cast<Verb>(command_verb.at(i)),
+                          .storage = small(command_storage.at(i)),
+                          .source = rank(command_source.at(i)),
+                          .target = rank(command_target.at(i))});
   }
   return arena().load_schedule(std::move(s));
 }
@@ -250,7 +259,8 @@ PYBIND11_MODULE(_torch, m) {
   m.def("take_recording", [] { return as_columns(watch().tape().take()); });
   m.def("load_schedule", &load_schedule, py::kw_only(), py::arg("tick_ns"), py::arg("headroom"), py::arg("nbytes"),
         py::arg("serial"), py::arg("birth"), py::arg("allocations"), py::arg("use_storage"), py::arg("use_tick"),
-        py::arg("command_tick"), py::arg("command_verb"), py::arg("command_storage"), py::arg("command_earliest"));
+        py::arg("command_tick"), py::arg("command_verb"), py::arg("command_storage"), py::arg("command_source"),
+        py::arg("command_target"));
   m.def("touches_nothing",
         [](const std::string& name, const std::string& overload) { return touches_nothing(schema_of(name, overload)); });
   m.def("over_lists", &over_lists);

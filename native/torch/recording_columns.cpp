@@ -57,6 +57,8 @@ py::object as_columns(const Recording& r) {
   d["span_storage"] = column(r.spans, [](auto& s) { return s.storage; });
   d["span_tick"] = column(r.spans, [](auto& s) { return s.tick; });
   d["span_lane"] = column(r.spans, [](auto& s) { return static_cast<int>(s.lane); });
+  d["span_source"] = column(r.spans, [](auto& s) { return static_cast<int>(s.source); });
+  d["span_target"] = column(r.spans, [](auto& s) { return static_cast<int>(s.target); });
   d["span_asked_ns"] = column(r.spans, [](auto& s) { return s.asked_ns; });
   d["span_begin_ns"] = column(r.spans, [](auto& s) { return s.begin_ns; });
   d["span_end_ns"] = column(r.spans, [](auto& s) { return s.end_ns; });

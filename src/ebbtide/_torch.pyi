@@ -196,7 +196,8 @@ def load_schedule(
     command_tick: Column,
     command_verb: Column,
     command_storage: Column,
-    command_earliest: Column,
+    command_source: Column,
+    command_target: Column,
 ) -> int:
     """Follow this schedule in every step that allocates like it; returns its number.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -18,31 +19,38 @@ from ebbtide import _torch
 from ebbtide import session as session_module
 from ebbtide.capture import rates
 from ebbtide.ir.files import load
-from ebbtide.ir.native import Verb
+from ebbtide.ir.plan import Plan
+from ebbtide.ir.schedule import Verb
 from ebbtide.ir.trace import Trace
 from ebbtide.policies import planner_named
-from ebbtide.runtime import load_schedule
+from ebbtide.runtime import load_schedule, plan_job
+from ebbtide.runtime.load_schedule import ScheduleColumns
 from ebbtide.runtime.plan_job import carry_out
 from ebbtide.settings import Settings
 from tests.helpers.ask_here import ask_here
 from tests.helpers.zoo import adamw_fused, gpt2, labelled, language_loss
 from tests.training.same_bits import CASES, Snapshot, Verdict, begin, compare, train, train_plainly, verdict
 
-Row = tuple[int, int, int, int]  # tick, verb, storage, earliest
+Row = tuple[int, int, int, int, int]  # tick, verb, storage, source, target
+
+EVICT, DROP, FETCH = range(len(Verb))
 
 STEPS = 6
 
 
-def _distorted(how: str, rows: list[Row], n_ticks: int, n_storages: int) -> list[Row]:
+def _distorted(how: str, rows: list[Any], n_ticks: int, n_storages: int) -> list[Row]:
     chance = random.Random(5)
     if how == "shifted":
-        return sorted(((tick + n_ticks // 3) % n_ticks, verb, storage, 0) for tick, verb, storage, _ in rows)
+        return sorted(((tick + n_ticks // 3) % n_ticks, *rest) for tick, *rest in rows)
     if how == "reversed":
-        return sorted((n_ticks - 1 - tick, verb, storage, 0) for tick, verb, storage, _ in rows)
+        return sorted((n_ticks - 1 - tick, *rest) for tick, *rest in rows)
     if how == "inverted":  # what should leave is fetched, what should come back leaves
-        return [(tick, Verb.FETCH - verb, storage, 0) for tick, verb, storage, _ in rows]
-    commands = range(3 * n_storages)
-    return sorted((chance.randrange(n_ticks), chance.randrange(3), chance.randrange(n_storages), 0) for _ in commands)
+        other: dict[int, tuple[int, int, int]] = {EVICT: (FETCH, 1, 0), DROP: (FETCH, 1, 0), FETCH: (DROP, 0, 0)}
+        return [(tick, other[verb][0], storage, *other[verb][1:]) for tick, verb, storage, _, _ in rows]
+    some = [(EVICT, 0, 1), (DROP, 0, 0), (DROP, 1, 0), (FETCH, 1, 0)]
+    of_each = range(3 * n_storages)
+    picked = [(chance.randrange(n_ticks), chance.choice(some), chance.randrange(n_storages)) for _ in of_each]
+    return sorted((tick, verb, storage, source, target) for tick, (verb, source, target), storage in picked)
 
 
 def _plan_here(planner: Any) -> None:
@@ -52,12 +60,17 @@ def _plan_here(planner: Any) -> None:
 
 def compare_under_wrong_plan(name: str, how: str) -> Verdict:
     """The case under a schedule that is wrong on purpose."""
-    right = load_schedule.native_commands
+    right = load_schedule.schedule_columns
 
-    def wrong(commands: Any, trace: Trace, fast: str) -> list[Row]:
-        return _distorted(how, right(commands, trace, fast), len(trace.ticks), len(trace.storages))
+    def wrong(plan: Plan, trace: Trace, *rest: Any) -> ScheduleColumns:
+        columns = right(plan, trace, *rest)
+        fields = ("tick", "verb", "storage", "source", "target")
+        rows = zip(*(getattr(columns, f"command_{field}").tolist() for field in fields), strict=True)
+        distorted = _distorted(how, list(rows), len(trace.ticks), len(trace.storages))
+        table = np.array(distorted, dtype=np.int64).reshape(-1, 5)
+        return replace(columns, **{f"command_{field}": table[:, at] for at, field in enumerate(fields)})
 
-    load_schedule.native_commands = wrong
+    plan_job.schedule_columns = wrong
     _plan_here(planner_named("ebbtide"))
     return compare(name, "50%", STEPS)
 

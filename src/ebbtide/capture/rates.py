@@ -1,7 +1,7 @@
 """What a step's own moves tell of the machine: bandwidths, and what copies cost the operations beside them.
 
 A probe measures a machine at another moment, under another load, and with other operations beside it. The moves of a
-planned step are the very ones that the next plan is about. Only the first two tiers, as the runtime has them.
+planned step are the very ones that the next plan is about. Only between the first two tiers.
 
 Left out: latency, and bandwidth by block size.
 """
@@ -60,7 +60,8 @@ class Rates:
 def rates(recording: Recording, trace: Trace) -> Rates:
     """Of a step that did what ``trace`` shows, and moved storages meanwhile."""
     lanes, begin, end = recording.span_lane, recording.span_begin_ns, recording.span_end_ns
-    moves = (lanes <= Lane.BACK) & (end > begin)
+    first_two = (recording.span_source <= 1) & (recording.span_target <= 1)
+    moves = (lanes <= Lane.BACK) & first_two & (end > begin)
     nbytes = recording.nbytes[recording.span_storage[moves]]
     lanes, begin, end = lanes[moves], begin[moves], end[moves]
     edges = np.unique(np.concatenate([begin, end]))

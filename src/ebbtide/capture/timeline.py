@@ -19,28 +19,30 @@ _STALLS: dict[int, SpanKind] = {lane: SpanKind(lane.name.lower()) for lane in La
 
 
 def timeline(recording: Recording, trace: Trace, numbers: Mapping[int, int], machine: Machine, policy: str) -> Timeline:
-    """``numbers`` says which storage of ``trace`` a row of the recording is. The arena has the first two tiers."""
-    fast, slow = machine.tiers[0].name, machine.tiers[1].name
-    lanes = {Lane.OUT: f"{fast}->{slow}", Lane.BACK: f"{slow}->{fast}"}
+    """``numbers`` says which storage of ``trace`` a row of the recording is. The machine's tiers are the arena's."""
+    tiers = [tier.name for tier in machine.tiers]
     columns = (
         recording.span_lane,
         recording.span_begin_ns,
         recording.span_end_ns,
         recording.span_tick,
         recording.span_storage,
+        recording.span_source,
+        recording.span_target,
     )
     rows = sorted(zip(*(column.tolist() for column in columns), strict=True), key=lambda row: row[1])
     copies, stalls = [], []
-    for lane, begin, end, tick, row in rows:
+    for lane, begin, end, tick, row, source, target in rows:
         storage = numbers.get(row)
         if lane in _STALLS:
             stalls.append(Span(COMPUTE_LANE, _STALLS[lane], begin, end, tick, storage))
         else:
             kind = SpanKind.EVICT if lane == Lane.OUT else SpanKind.FETCH
-            copies.append(Span(lanes[lane], kind, begin, end, tick, storage, int(recording.nbytes[row])))
+            link = f"{tiers[source]}->{tiers[target]}"
+            copies.append(Span(link, kind, begin, end, tick, storage, int(recording.nbytes[row])))
     compute = _compute(recording, trace, stalls)
     spans = sorted((*copies, *compute), key=lambda span: span.start_ns)
-    levels = _levels(fast, recording.tick_begin_ns, recording.tick_reserved)
+    levels = _levels(tiers[0], recording.tick_begin_ns, recording.tick_reserved)
     return Timeline(policy, Origin.MEASURED, int(recording.time_ns), tuple(spans), levels)
 
 

@@ -7,6 +7,7 @@ starts. The kinds of storages are ``ir.trace.StorageKind``, and what an operator
 from enum import IntEnum
 
 from ebbtide.ir.run_report import KINDS
+from ebbtide.ir.schedule import Verb
 
 NEVER = -1
 """No tick, no number: in a column, what native code calls kNever."""
@@ -21,21 +22,13 @@ class Phase(IntEnum):
 
 
 class Lane(IntEnum):
-    """What a span is: a copy out or back, or a stall by its cause."""
+    """What a span is: a copy to a slower tier or back to a faster one, or a stall by its cause."""
 
     OUT = 0
     BACK = 1
     STALL_ROOM = 2
     STALL_LATE = 3
     STALL_DEMAND = 4
-
-
-class Verb(IntEnum):
-    """What the arena is told to do with a storage."""
-
-    EVICT = 0
-    WRITE_BACK = 1
-    FETCH = 2
 
 
 def _names(words: type[IntEnum]) -> tuple[str, ...]:
@@ -47,7 +40,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "KINDS": KINDS,
     "PHASES": _names(Phase),
     "LANES": _names(Lane),
-    "VERBS": _names(Verb),
+    "VERBS": tuple(Verb),
     "ACCESSES": ("", "read", "write", "read_write"),
 }
 """By the name of native code's tuple, what it has to hold."""

@@ -49,6 +49,8 @@ class Recording:
     span_storage: Ints  # a move of this storage, or a wait for it; -1: a wait for room for a new one
     span_tick: Ints  # when it was asked for
     span_lane: Ints  # native.Lane
+    span_source: Ints  # rank of the tier that a move came from
+    span_target: Ints  # and that it went to
     span_asked_ns: Ints  # since the step began, as are the others
     span_begin_ns: Ints
     span_end_ns: Ints
@@ -86,6 +88,8 @@ class Recording:
             ("use_access", 1, 4),
             ("span_storage", NEVER, n_storages),
             ("span_lane", 0, len(Lane)),
+            ("span_source", 0, None),
+            ("span_target", 0, None),
         ):
             self._check_range(name, low, end)
         copies = self.span_lane <= Lane.BACK

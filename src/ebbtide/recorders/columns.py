@@ -65,7 +65,8 @@ class FakeRecording:
             f"use_{name}": column(use[place] for use in self.uses)
             for name, place in (("storage", 0), ("first", 1), ("last", 1), ("access", 2), ("moved", 3))
         }
-        spans = {f"span_{name}": no_spans for name in ("storage", "tick", "lane", "asked_ns", "begin_ns", "end_ns")}
+        of_span = ("storage", "tick", "lane", "source", "target", "asked_ns", "begin_ns", "end_ns")
+        spans = {f"span_{name}": no_spans for name in of_span}
         return Recording(
             time_ns=self.now_ns,
             stalled_ns=0,
