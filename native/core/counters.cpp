@@ -26,6 +26,7 @@ Counters Arena::reading() const {
   c.copy_ns = mover_.copy_ns();
   c.areas = areas_.now();
   c.spill = tiers_[tiers_.last()].used();
+  for (Rank rank = 1; rank < tiers_.last(); ++rank) c.tiers.push_back(tiers_[rank].used());
   c.blocks = blocks_.live().size();
   for (BlockId id : blocks_.live()) {
     const Block& b = blocks_[id];

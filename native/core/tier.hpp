@@ -34,6 +34,8 @@ class Tier {
   virtual int reserve_ahead(const Extent&) { return 0; }
   virtual void release(const Extent& extent) = 0;      // its contents are not needed any more
   virtual std::uint64_t used() const = 0;              // bytes
+  // Of this process's resident memory, what lies here and is not fast memory: a budget does not count it.
+  virtual std::uint64_t outside() const { return 0; }
   virtual std::uint64_t capacity() const = 0;          // 0: only reserve() knows
 
   // Without the mutex: a chunk whole, or an errno.

@@ -42,6 +42,12 @@ class Tiers {
   const Tier& failed() const { return (*this)[failed_]; }
   int error() const { return error_; }
 
+  std::uint64_t outside() const {
+    std::uint64_t bytes = 0;
+    for (const auto& tier : tiers_) bytes += tier->outside();
+    return bytes;
+  }
+
   // --- without it: a chunk whole, or an errno; EBADMSG: other bytes came back than were written
   int write(Rank rank, const Extent& chunk, const void* from);
   // `next(at, parts)` says where the bytes from `at` on go, in at most kMostParts parts, and how many parts those are.
