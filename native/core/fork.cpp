@@ -3,11 +3,12 @@
 // [Note: children]  Training state (what was classified: parameters, gradients, optimizer state) is not inherited: a child
 // that merely exists would make the parent's every write copy a page, and split its huge pages. All else is, whenever it was
 // born (nothing tells a validation set from the activations beside it), and costs no more than these copies while the child
-// lives: what is in memory by sharing its pages, copied on write; what is away by reading the parent's spill file when the
-// child touches it, a chunk at a time, into pages of its own. The place in the file keeps those bytes until the parent evicts
-// the block anew or frees it. Both are announced in memory that parent and child share, by a new version, before the file
-// can change; the child compares versions after it has read. So it sees the bytes of the moment of the fork, or dies with a
-// sentence. A page of the arena that is neither has no pages in the child, and is made inaccessible before anything runs there.
+// lives: what is in memory by sharing its pages, copied on write; what is away by reading the parent's spill file, or pages of
+// a tier in memory that it shares, when the child touches it, a chunk at a time, into pages of its own. The place in the file
+// keeps those bytes until the parent evicts the block anew or frees it. Both are announced in memory that parent and child
+// share, by a new version, before the file can change; the child compares versions after it has read. So it sees the bytes of
+// the moment of the fork, or dies with a sentence. A page of the arena that is neither has no pages in the child, and is made
+// inaccessible before anything runs there.
 //
 // The child has no I/O threads and no budget; its new storages come from the previous allocator.
 #include <sys/mman.h>
@@ -53,12 +54,16 @@ class Pages {
   std::size_t bytes_;
   void* at_;
 };
+
+Rank fastest_with(const Block& b) { return static_cast<Rank>(std::countr_zero(b.valid)); }
 }  // namespace
 
 void Arena::inherit(bool inherited) {
   for (BlockId id : blocks_.live()) {
     Block& b = blocks_[id];
-    if (b.classified || !b.has_pages()) continue;
+    if (b.classified) continue;
+    if (!b.has_pages() && b.valid != 0) tiers_[fastest_with(b)].inherit(memory_.extent(b), inherited);
+    if (!b.has_pages()) continue;
     b.given = set_inherited(b.address, b.paged_bytes, inherited) && inherited;
     b.inherited = true;
   }
@@ -106,7 +111,7 @@ const char* Arena::bring_to_child(BlockId id, const void* address) {
   Slot first = b.place.first + static_cast<Slot>(begin / r.page());
   if (r.has_come(first)) return nullptr;  // another thread was faster
   Pages pages(end - begin);
-  auto tier = static_cast<Rank>(std::countr_zero(b.valid));
+  const Rank tier = fastest_with(b);
   int error = 0;
   for (int tries = 0; tries < kReadTries; ++tries) {
     error = tiers_.read_into(tier, memory_.extent(b, begin, end - begin), pages.get());

@@ -33,6 +33,8 @@ class Tier {
   // Of the slowest: space for all that will lie in this, so that it is not short when something has to leave.
   virtual int reserve_ahead(const Extent&) { return 0; }
   virtual void release(const Extent& extent) = 0;      // its contents are not needed any more
+  // Before a fork, and after it in the parent: whether the child reads what lies there. A file's it always does.
+  virtual void inherit(const Extent&, bool) {}
   virtual std::uint64_t used() const = 0;              // bytes
   // Of this process's resident memory, what lies here and is not fast memory: a budget does not count it.
   virtual std::uint64_t outside() const { return 0; }

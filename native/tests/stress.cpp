@@ -10,6 +10,7 @@
 #include "../core/file_tier.hpp"
 #include "check.hpp"
 #include "mock_tier.hpp"
+#include "numa_ground.hpp"
 
 using namespace ebbtide;
 
@@ -165,6 +166,7 @@ class Worker {
 struct Ground {
   bool userfault = false;
   std::uint64_t most_areas = 0;
+  std::uint64_t numa = 0;                     // bytes of the last NUMA node, before what follows
   std::vector<MockTier::Behaviour> middle{};  // tiers between memory and the file
 };
 
@@ -178,6 +180,12 @@ void agrees_with_plain_memory(const Ground& ground) {
   options.most_areas = ground.most_areas;
   std::vector<MockTier*> middle;
   Tiers::List tiers;
+  NumaTier* numa = nullptr;
+  if (ground.numa > 0) {
+    if (no_numa()) return;
+    tiers.push_back(make_numa_tier(ground.numa));
+    numa = static_cast<NumaTier*>(tiers.back().get());
+  }
   for (const MockTier::Behaviour& behaviour : ground.middle) {
     tiers.push_back(std::make_unique<MockTier>(behaviour));
     middle.push_back(static_cast<MockTier*>(tiers.back().get()));
@@ -210,6 +218,10 @@ void agrees_with_plain_memory(const Ground& ground) {
               static_cast<double>(c.evicted[4]) * 1e-9, static_cast<double>(c.fetched[4]) * 1e-9,
               static_cast<unsigned long long>(c.faults), static_cast<unsigned long long>(c.cancelled));
   CHECK(c.live == 0 && c.evicted[4] > 0 && c.fetched[4] > 0 && c.faults > 0);
+  if (numa != nullptr) {
+    std::printf("  in %s at the end: %s of pages\n", numa->name(), BytesText(numa->populated()).text);
+    CHECK(numa->used() == 0 && numa->populated() > 0 && numa->populated() <= ground.numa);
+  }
   for (const MockTier* tier : middle) {
     std::printf("  a tier between: %llu chunks written, %llu read\n", static_cast<unsigned long long>(tier->writes.load()),
                 static_cast<unsigned long long>(tier->reads.load()));
@@ -238,4 +250,10 @@ TEST(random_operations_agree_with_plain_memory_over_three_tiers) {
 TEST(random_operations_agree_with_plain_memory_over_four_tiers_that_fail_now_and_then) {
   agrees_with_plain_memory({.middle = {{.capacity = 16 * kMiB, .ns_per_mib = 100'000, .write_errors = 0.02},
                                        {.capacity = 8 * kMiB, .read_errors = 0.001}}});
+}
+
+TEST(random_operations_agree_with_plain_memory_over_a_numa_node_and_the_file) { agrees_with_plain_memory({.numa = 24 * kMiB}); }
+
+TEST(random_operations_agree_with_plain_memory_over_a_numa_node_and_a_tier_that_fails_now_and_then) {
+  agrees_with_plain_memory({.numa = 8 * kMiB, .middle = {{.capacity = 16 * kMiB, .write_errors = 0.02, .read_errors = 0.001}}});
 }

@@ -1,0 +1,48 @@
+// NUMA nodes: which there are, where pages lie, and getting pages of one. By the kernel's own calls, so that neither
+// building nor running needs a library.
+//
+// [Note: no bind]  Memory bound to a node (MPOL_BIND) that has no page left is the OOM killer's business, whoever asks for
+// the page: a touch, MAP_POPULATE or MADV_POPULATE_WRITE, which is a touch of each page. It kills the largest process, which
+// is ours. So memory only prefers its node: a page that the node does not give comes from another one. get_pages() gets them
+// before they are needed, a few MiB at a time, asks where they are, and moves those that are elsewhere. A move takes only
+// what the node has, or gets by writing back and dropping page cache; it fails where that is not enough, and kills nobody.
+// The kernel's own balancing leaves memory with a policy where it is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ebbtide {
+
+struct NumaNode {
+  unsigned number = 0;
+  std::uint64_t bytes = 0;  // MemTotal
+  std::uint64_t free = 0;
+  unsigned cpus = 0;
+};
+
+// Those that are online, in order; none where the kernel shows none.
+std::vector<NumaNode> numa_nodes(const std::string& root = "/sys/devices/system/node");
+// "node 0 (23.1 GiB, 2 CPUs), node 1 (1.00 GiB, no CPU)"
+std::string describe(const std::vector<NumaNode>& nodes);
+// Throws ArenaError, which says what would work, unless one of them is this node and has so much memory.
+void check_numa_node(const std::vector<NumaNode>& nodes, unsigned node, std::uint64_t bytes);
+
+// --- async-signal-safe; addresses and bytes are of whole pages; 0 or an errno
+int prefer_node(void* begin, std::size_t bytes, unsigned node);
+// All pages of the range, on this node; else some of them, on any: ENOMEM where the node has too few. Those that are there
+// keep their contents.
+int get_pages(void* begin, std::size_t bytes, unsigned node);
+int move_to_node(void* begin, std::size_t bytes, unsigned node);  // what is there; addresses stay. Some may have been moved
+
+struct Whereabouts {  // in bytes
+  std::uint64_t on_node = 0;
+  std::uint64_t elsewhere = 0;
+  std::uint64_t absent = 0;
+};
+// Adds the range to them. Where the kernel does not say, all of it is elsewhere.
+void look(const void* begin, std::size_t bytes, unsigned node, Whereabouts& found);
+
+}  // namespace ebbtide

@@ -1,0 +1,153 @@
+// What takes two NUMA nodes: where pages lie, and what becomes of a node that is full. `make numa-test` boots a machine with
+// a second node, which has no CPU and little memory.
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "numa_ground.hpp"
+
+using namespace ebbtide;
+
+namespace {
+
+bool one_node() {
+  if (no_numa()) return true;
+  if (far_node().number != 0) return false;
+  std::printf("  skipped: one node\n");
+  return true;
+}
+
+// The pages on a node of memory that prefers it, as /proc says.
+std::uint64_t bytes_in_numa_maps(unsigned node) {
+  std::ifstream maps("/proc/self/numa_maps");
+  std::string prefers = " prefer:" + std::to_string(node) + " ", pages = " N" + std::to_string(node) + "=";
+  std::uint64_t bytes = 0;
+  for (std::string line; std::getline(maps, line);) {
+    std::size_t at = line.find(pages);
+    if (line.find(prefers) != std::string::npos && at != std::string::npos)
+      bytes += std::strtoull(&line[at + pages.size()], nullptr, 10) * kSmallPage;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+TEST(what_is_evicted_lies_on_the_other_numa_node_and_what_is_here_on_the_first) {
+  if (one_node()) return;
+  NumaGround ground(0, 64 * kMiB);
+  Arena& arena = *ground.arena;
+  const std::uint64_t before = bytes_in_numa_maps(far_node().number);
+  auto* data = static_cast<char*>(arena.allocate(12 * kMiB));
+  auto* here = static_cast<char*>(arena.allocate(5 * kMiB + 4096));
+  fill(data, 12 * kMiB, 1);
+  fill(here, 5 * kMiB + 4096, 2);
+  for (unsigned round = 0; round < 4; ++round) {
+    Whereabouts in_memory;
+    look(data, 12 * kMiB, 0, in_memory);
+    look(here, 5 * kMiB + 4096, 0, in_memory);
+    CHECK(in_memory.on_node == 17 * kMiB + 4096 && in_memory.elsewhere == 0);
+    CHECK(ground.tier->used() == 0);
+    CHECK(arena.evict(data) > 0);
+    Whereabouts away = ground.tier->whereabouts(), gone;
+    CHECK(away.on_node == 12 * kMiB && away.elsewhere == 0 && away.absent == 0);
+    look(data, 12 * kMiB, 0, gone);
+    CHECK(gone.on_node == 0);
+    CHECK(bytes_in_numa_maps(far_node().number) == before + 12 * kMiB);
+    std::printf("  %s: evicted %s, all of it there\n", ground.tier->name(), BytesText(away.on_node).text);
+    CHECK(filled(data, 12 * kMiB, 1 + round));
+    fill(data, 12 * kMiB, 2 + round);
+  }
+}
+
+TEST(pages_move_to_another_numa_node_and_keep_their_address_and_bytes) {
+  if (one_node()) return;
+  const unsigned far = far_node().number;
+  for (bool huge : {false, true}) {
+    char* data = static_cast<char*>(must_get(10 * kMiB));
+    data = reinterpret_cast<char*>(round_up(reinterpret_cast<std::uintptr_t>(data), kHugePage));
+    madvise(data, 8 * kMiB, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    fill(data, 8 * kMiB, 7);
+    for (unsigned node : {far, 0u, far}) {
+      CHECK(move_to_node(data, 8 * kMiB, node) == 0);
+      Whereabouts found;
+      look(data, 8 * kMiB, node, found);
+      CHECK(found.on_node == 8 * kMiB && filled(data, 8 * kMiB, 7));
+    }
+    must_drop_pages(data, 8 * kMiB);
+  }
+}
+
+// Where the node is small, as that of `make numa-test` is: its memory is used up.
+TEST(a_full_numa_node_is_an_errno_and_the_file_takes_over_and_nobody_is_killed) {
+  if (one_node()) return;
+  const NumaNode node = far_node();
+  if (node.bytes > std::uint64_t{2} << 30) {
+    std::printf("  skipped: that would take %s\n", BytesText(node.free).text);
+    return;
+  }
+  constexpr std::size_t kStep = 4 * kMiB;
+  char* hog = static_cast<char*>(must_get(node.bytes));
+  CHECK(prefer_node(hog, node.bytes, node.number) == 0);
+  std::size_t taken = 0;
+  while (taken < node.bytes && get_pages(hog + taken, kStep, node.number) == 0) taken += kStep;
+  CHECK(taken > 0 && taken < node.bytes);
+  must_drop_pages(hog + taken, kStep);
+  std::printf("  node %u is full with %s\n", node.number, BytesText(taken).text);
+
+  NumaGround ground(0, 64 * kMiB);
+  auto* data = static_cast<char*>(ground.arena->allocate(32 * kMiB));
+  fill(data, 32 * kMiB, 1);
+  CHECK(ground.arena->evict(data) > 0 && ground.arena->tiers_with(data) == 4);  // in the file
+  CHECK(ground.tier->used() == 0 && ground.tier->whereabouts().elsewhere == 0);
+  CHECK(filled(data, 32 * kMiB, 1) && ground.arena->counters().message.empty());
+
+  // What binding it would have come to.
+  pid_t pid = fork();
+  if (pid == 0) {
+    std::ofstream("/proc/self/oom_score_adj") << 1000 << std::flush;
+    void* bound = must_get(64 * kMiB);
+    unsigned long mask[16] = {1ul << node.number};
+    if (syscall(SYS_mbind, bound, 64 * kMiB, MPOL_BIND, mask, 1025, 0) != 0) _exit(1);
+    must_populate(bound, 64 * kMiB);
+    _exit(2);
+  }
+  int status = 0;
+  CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  munmap(hog, node.bytes);
+
+  NumaGround after(0, 64 * kMiB);
+  auto* again = static_cast<char*>(after.arena->allocate(32 * kMiB));
+  fill(again, 32 * kMiB, 3);
+  CHECK(after.arena->evict(again) > 0 && after.arena->tiers_with(again) == 2 && filled(again, 32 * kMiB, 3));
+}
+
+// Its page cache makes way.
+TEST(a_numa_node_full_of_page_cache_has_room) {
+  if (one_node()) return;
+  const NumaNode node = far_node();
+  if (node.bytes > std::uint64_t{2} << 30 || std::getenv("EBBTIDE_DISK") == nullptr) {
+    std::printf("  skipped: a small node and EBBTIDE_DISK, a folder on a disk, are needed\n");
+    return;
+  }
+  unsigned long mask[16] = {1ul << node.number};
+  CHECK(syscall(SYS_set_mempolicy, MPOL_PREFERRED, mask, 1025) == 0);
+  std::string path = std::string(std::getenv("EBBTIDE_DISK")) + "/cache";
+  std::vector<char> block(kMiB, 'x');
+  std::ofstream file(path);
+  for (std::uint64_t at = 0; at < node.free + (std::uint64_t{32} << 20); at += kMiB) file.write(block.data(), kMiB);
+  file.close();
+  sync();
+  CHECK(syscall(SYS_set_mempolicy, MPOL_DEFAULT, nullptr, 0) == 0);
+  std::printf("  free on node %u: %s, then %s\n", node.number, BytesText(node.free).text, BytesText(far_node().free).text);
+  CHECK(far_node().free < 64 * kMiB);
+  NumaGround ground(0, 128 * kMiB);
+  auto* data = static_cast<char*>(ground.arena->allocate(96 * kMiB));
+  fill(data, 96 * kMiB, 1);
+  CHECK(ground.arena->evict(data) > 0 && ground.arena->tiers_with(data) == 2 && filled(data, 96 * kMiB, 1));
+  unlink(path.c_str());
+}
