@@ -1,12 +1,14 @@
 // 100,000 random operations from several threads against plain twins, under a budget far below what is live, with
-// chaos, over two, three and four tiers: every storage must hold what its twin holds, and the invariants must hold throughout.
+// chaos, over two, three and four tiers, also compressed ones: every storage must hold what its twin holds, and the invariants must hold throughout.
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <random>
 #include <thread>
 
+#include "../core/compressed_tier.hpp"
 #include "../core/file_tier.hpp"
 #include "check.hpp"
 #include "mock_tier.hpp"
@@ -37,7 +39,7 @@ std::size_t random_size(std::mt19937& random) {
     case 0:
       return (std::size_t{2} << 20) * (1 + random() % 2) - random() % 4096;  // huge pages
     case 1:
-      return (std::size_t{2} << 20) + (std::size_t{512} << 10);              // a huge one and a tail
+      return (std::size_t{2} << 20) + (std::size_t{512} << 10);  // a huge one and a tail
     case 2:
     case 3:
     case 4:
@@ -100,6 +102,7 @@ class Worker {
     std::size_t n = random_size(random_);
     Twin twin{static_cast<char*>(arena_.allocate(n)), std::vector<char>(n)};
     std::memset(twin.copy.data(), static_cast<int>(random_() % 256), n);
+    if (random_() % 4 == 0) std::generate(twin.copy.begin(), twin.copy.end(), [this] { return static_cast<char>(random_()); });
     std::memcpy(twin.p, twin.copy.data(), n);
     twins_.push_back(std::move(twin));
   }
@@ -165,7 +168,8 @@ class Worker {
 struct Ground {
   bool userfault = false;
   std::uint64_t most_areas = 0;
-  std::vector<MockTier::Behaviour> middle{};  // tiers between memory and the file
+  std::uint64_t compressed = 0;  // bytes of compressed memory, next to fast memory; 0: there is none
+  std::vector<MockTier::Behaviour> middle{};  // tiers between these and the file
 };
 
 void agrees_with_plain_memory(const Ground& ground) {
@@ -178,6 +182,11 @@ void agrees_with_plain_memory(const Ground& ground) {
   options.most_areas = ground.most_areas;
   std::vector<MockTier*> middle;
   Tiers::List tiers;
+  const CompressedTier* compressed = nullptr;
+  if (ground.compressed > 0) {
+    tiers.push_back(std::make_unique<CompressedTier>(ground.compressed));
+    compressed = static_cast<const CompressedTier*>(tiers.back().get());
+  }
   for (const MockTier::Behaviour& behaviour : ground.middle) {
     tiers.push_back(std::make_unique<MockTier>(behaviour));
     middle.push_back(static_cast<MockTier*>(tiers.back().get()));
@@ -198,7 +207,9 @@ void agrees_with_plain_memory(const Ground& ground) {
     });
   }
   std::mt19937 random(99);
+  std::uint64_t most_compressed = 0;
   while (running > 0) {
+    if (compressed != nullptr) most_compressed = std::max(most_compressed, compressed->used());
     arena.check_invariants();
     if (random() % 50 == 0) arena.set_limits(kLimit + random() % kLimit, 0);
     std::this_thread::yield();
@@ -210,6 +221,10 @@ void agrees_with_plain_memory(const Ground& ground) {
               static_cast<double>(c.evicted[4]) * 1e-9, static_cast<double>(c.fetched[4]) * 1e-9,
               static_cast<unsigned long long>(c.faults), static_cast<unsigned long long>(c.cancelled));
   CHECK(c.live == 0 && c.evicted[4] > 0 && c.fetched[4] > 0 && c.faults > 0);
+  if (compressed != nullptr) {
+    std::printf("  compressed memory: at most %.1f MiB\n", static_cast<double>(most_compressed) / kMiB);
+    CHECK(compressed->used() == 0 && most_compressed > 0 && most_compressed <= compressed->capacity());
+  }
   for (const MockTier* tier : middle) {
     std::printf("  a tier between: %llu chunks written, %llu read\n", static_cast<unsigned long long>(tier->writes.load()),
                 static_cast<unsigned long long>(tier->reads.load()));
@@ -238,4 +253,13 @@ TEST(random_operations_agree_with_plain_memory_over_three_tiers) {
 TEST(random_operations_agree_with_plain_memory_over_four_tiers_that_fail_now_and_then) {
   agrees_with_plain_memory({.middle = {{.capacity = 16 * kMiB, .ns_per_mib = 100'000, .write_errors = 0.02},
                                        {.capacity = 8 * kMiB, .read_errors = 0.001}}});
+}
+
+// A quarter of the storages does not shrink, and goes to the file.
+TEST(random_operations_agree_with_plain_memory_over_compressed_memory) { agrees_with_plain_memory({.compressed = 24 * kMiB}); }
+
+// It is nearly always full, and what it does not take goes to a tier that refuses now and then.
+TEST(random_operations_agree_with_plain_memory_over_little_compressed_memory_and_a_tier_that_fails) {
+  agrees_with_plain_memory(
+      {.compressed = 256 * 1024, .middle = {{.capacity = 16 * kMiB, .write_errors = 0.02, .read_errors = 0.001}}});
 }
