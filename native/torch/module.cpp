@@ -46,7 +46,7 @@ void start(const std::vector<std::string>& spill_dirs, const std::vector<AskedTi
     options.io_threads = io_threads;
     options.userfault = userfaultfd;
     options.on_governor_wake = [] { install_fault_handler(*the_arena()); };
-    install_allocator(options, run_tiers(tiers, spill_dirs));
+    install_allocator(options, run_tiers(tiers, spill_dirs, {options.huge_region_bytes, options.small_region_bytes}));
     watch_arena();
     install_recorder();
     install_list_operators();

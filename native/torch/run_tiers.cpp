@@ -15,11 +15,11 @@ namespace {
 
 constexpr std::uint64_t kSample = std::uint64_t{64} << 20;
 
-std::unique_ptr<Tier> make_tier(const AskedTier& asked) {
+std::unique_ptr<Tier> make_tier(const AskedTier& asked, std::array<std::size_t, kRegions> region_bytes) {
   const auto& [kind, capacity, node] = asked;
   try {
     if (kind == "compressed") return std::make_unique<CompressedTier>(capacity);
-    if (kind == "numa") return std::make_unique<NumaTier>(node, capacity);
+    if (kind == "numa") return std::make_unique<NumaTier>(node, capacity, region_bytes);
   } catch (const ArenaError& error) {
     throw std::invalid_argument(error.what());
   }
@@ -28,15 +28,17 @@ std::unique_ptr<Tier> make_tier(const AskedTier& asked) {
 
 }  // namespace
 
-Tiers::List run_tiers(const std::vector<AskedTier>& asked, const std::vector<std::string>& spill_directories) {
+Tiers::List run_tiers(const std::vector<AskedTier>& asked, const std::vector<std::string>& spill_directories,
+                      std::array<std::size_t, kRegions> region_bytes) {
   Tiers::List tiers;
-  for (const AskedTier& each : asked) tiers.push_back(make_tier(each));
+  for (const AskedTier& each : asked) tiers.push_back(make_tier(each, region_bytes));
   tiers.push_back(std::make_unique<FileTier>(spill_directories));
   return tiers;
 }
 
 std::pair<double, double> measure_tier(const AskedTier& asked) {
-  std::unique_ptr<Tier> tier = make_tier({std::get<0>(asked), std::max(std::get<1>(asked), kSample), std::get<2>(asked)});
+  const auto& [kind, capacity, node] = asked;
+  std::unique_ptr<Tier> tier = make_tier({kind, std::max(capacity, kSample), node}, {kSample, kHugePage});
   std::vector<char> memory(kSample, 1);
   std::int64_t took[2]{};
   for (bool out : {true, true, false}) {  // the first time it gets its memory, and does not count
