@@ -56,6 +56,8 @@ class Tiers {
   int read_into(Rank rank, const Extent& chunk, void* to);
 
   void set_checksum(bool on) { checksum_ = on; }
+  std::uint64_t written(Rank rank) const { return written_[rank]; }  // bytes so far
+  std::uint64_t read_bytes(Rank rank) const { return read_[rank]; }
 
  private:
   std::uint32_t& checksum(Rank rank, const Extent& chunk) const;
@@ -65,6 +67,7 @@ class Tiers {
   std::vector<std::unique_ptr<Reservation>> checksums_;  // by rank and region, of the chunk that begins at a page
   std::atomic<bool> checksum_ = true;
   std::atomic<bool> other_bytes_ = false;  // they differed once, and that was said
+  std::array<std::atomic<std::uint64_t>, kMostTiers> written_{}, read_{};
   std::uint64_t failures_ = 0;
   Rank failed_ = kFast;
   int error_ = 0;
@@ -83,6 +86,7 @@ int Tiers::read(Rank rank, const Extent& chunk, Next next) {
     for (int i = 0; i < count && expected != 0; ++i) sum.add(parts[i].iov_base, parts[i].iov_len);
     at += bytes;
   }
+  read_[rank] += chunk.bytes;
   return expected == 0 ? 0 : compare(rank, sum, expected);
 }
 

@@ -18,7 +18,9 @@ py::dict as_dict(const Counters& c) {
   d["unmanaged_bytes"] = c.unmanaged;
   d["slower_memory_bytes"] = c.outside;
   d["process_peak_bytes"] = c.process_peak;
-  d["tier_bytes"] = py::tuple(py::cast(c.tiers));
+  d["tier_bytes"] = py::tuple(py::cast(c.tier_used));
+  d["tier_written_bytes"] = py::tuple(py::cast(c.tier_written));
+  d["tier_read_bytes"] = py::tuple(py::cast(c.tier_read));
   d["spill_bytes"] = c.spill;
   d["blocks"] = c.blocks;
   d["live_peak_bytes"] = c.live_peak;

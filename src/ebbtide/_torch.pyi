@@ -37,7 +37,10 @@ class Counters(TypedDict):
     unmanaged_bytes: int  # resident memory of the process outside the arena, as last measured
     slower_memory_bytes: int  # resident memory that lies in tiers between memory and the spill file
     process_peak_bytes: int  # of the process less that, as the governor saw it since reset_peaks()
-    tier_bytes: tuple[int, ...]  # that lie in each tier between memory and the spill file
+    # by slower tier, the fastest first, the spill file last
+    tier_bytes: tuple[int, ...]  # that lie there; space of the spill file
+    tier_written_bytes: tuple[int, ...]
+    tier_read_bytes: tuple[int, ...]
     spill_bytes: int  # file space reserved
     blocks: int  # live managed storages
     # peaks, reset by reset_peaks()

@@ -142,6 +142,8 @@ class Knob:
     def read(self, variable: str, text: str) -> object:
         try:
             return self.parse(text)
+        except SettingError:
+            raise
         except ValueError as error:
             raise SettingError(f"{variable}={text!r} is not understood; accepted: {self.accepts}") from error
 

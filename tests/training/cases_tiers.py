@@ -9,19 +9,17 @@ from tests.training.same_bits import CASES, Verdict, begin, step, train_plainly,
 STEPS = 6
 
 
-def compare(name: str, fast: str, policy: str) -> tuple[Verdict, int]:
-    """The case plainly and under the tiers of the environment, and the most bytes that lay in those in memory."""
+def compare(name: str, fast: str, policy: str) -> tuple[Verdict, tuple[int, ...]]:
+    """The case plainly and under the tiers of the environment, and the bytes that were read from each."""
     case = CASES[name]
     plain = train_plainly(case, STEPS)
-    used = 0
     settings = Settings.from_environment().but(wait_for_plan=policy != "demand")
     with ebbtide.Session(fast=fast, policy=policy, settings=settings) as session:
         ours = begin(case)
         for _ in range(STEPS):
             with session.step():
                 step(ours)
-            used = max(used, sum(_torch.counters()["tier_bytes"]))
-    return verdict(plain, ours, session), used
+    return verdict(plain, ours, session), _torch.counters()["tier_read_bytes"]
 
 
 def two_sessions(first: str, second: str) -> str:
