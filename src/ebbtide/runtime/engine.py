@@ -23,7 +23,7 @@ from ebbtide.runtime.limits import Limits
 from ebbtide.runtime.memory_stats import memory_stats
 from ebbtide.runtime.planning import Planning
 from ebbtide.runtime.progress import Observation
-from ebbtide.runtime.start_arena import start_arena
+from ebbtide.runtime.start_arena import start_arena, tier_reports
 from ebbtide.runtime.step_counters import Reading, read_now, step_between
 from ebbtide.runtime.step_log import StepLog
 from ebbtide.settings import Settings, TierKind, UpdateOrder
@@ -69,7 +69,7 @@ class Engine:
         self._step_before: Reading | None = None  # set while a step is open
         self._optimizer_seen = False
         self._limits = Limits(bounds, say)
-        self._written_before = 0
+        self._before: _torch.Counters | None = None  # as the session found them
         self._children = Children()
         self._kept = Kept()
         self.keep = self._kept.keep
@@ -91,7 +91,7 @@ class Engine:
         if self._settings.userfaultfd and not _torch.serves_system_calls():
             self._warn(_NO_USERFAULTFD)
         counters = _torch.counters()
-        self._written_before = sum(counters["written_bytes"])
+        self._before = counters
         stay_on_top()
         foreign_views.guard()
         if self._updates is not None:
@@ -169,6 +169,7 @@ class Engine:
         if self._final is not None:
             return self._final
         counters = _torch.counters()
+        before = self._before if self._before is not None else counters
         elsewhere = any(tier.kind is TierKind.NUMA for tier in self._settings.tiers)
         process_peak = counters["process_peak_bytes"] if elsewhere else process.peak_resident_bytes()
         arena_budget = counters["arena_limit_bytes"] if self._budget.is_set else 0
@@ -197,12 +198,13 @@ class Engine:
             steps=self._steps.kept(),
             left_out_steps=self._steps.left_out,
             left_out_written_bytes=self._steps.left_out_written_bytes,
-            written_bytes=sum(counters["written_bytes"]) - self._written_before,
+            written_bytes=sum(counters["written_bytes"]) - sum(before["written_bytes"]),
             bounded_as_asked=not unbounded,
             planned_as_asked=not unplanned,
             resident_peak_bytes=counters["resident_peak_bytes"],
             resident_mean_bytes=round(counters["resident_byte_ns"] / max(counters["measured_ns"], 1)),
             updates=tuple(self._updates.told) if self._updates is not None else (),
+            tiers=tier_reports(self._settings.tiers, before, counters),
         )
 
     def memory_stats(self) -> dict[str, int]:

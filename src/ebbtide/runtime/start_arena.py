@@ -3,10 +3,12 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from ebbtide import _torch
 from ebbtide.errors import PlatformError, SessionError, SettingError, SpillError
 from ebbtide.ir import native
+from ebbtide.ir.run_report import TierReport
 from ebbtide.runtime.bounds import Bounds
 from ebbtide.settings import Settings, SlowerTier
 from ebbtide.units import format_bytes
@@ -56,6 +58,23 @@ def start_arena(bounds: Bounds, settings: Settings, spill: Sequence[Path], decid
             raise PlatformError(str(error)) from error
         raise SpillError(", ".join(map(str, spill)), str(error)) from error
     _process, _tiers = os.getpid(), settings.tiers
+
+
+def tier_reports(
+    tiers: Sequence[SlowerTier], before: "_torch.Counters", after: "_torch.Counters"
+) -> tuple[TierReport, ...]:
+    """Between two moments; none where the spill file is the only slower tier."""
+    if not tiers:
+        return ()
+    named = [*((tier.name, tier.capacity_bytes) for tier in tiers), ("spill file", None)]
+
+    def since(key: Literal["tier_written_bytes", "tier_read_bytes"], place: int) -> int:
+        return after[key][place] - before[key][place]
+
+    return tuple(
+        TierReport(name, capacity, since("tier_written_bytes", place), since("tier_read_bytes", place))
+        for place, (name, capacity) in enumerate(named)
+    )
 
 
 def _names(tiers: Sequence[SlowerTier]) -> str:
