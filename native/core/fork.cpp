@@ -91,6 +91,7 @@ void Arena::after_fork_in_child() {
   new (&governor_wakes_) std::condition_variable;
   mover_.renew();
   moves_.freeze();
+  tiers_.hush();
   if (in_child_.exchange(true)) return;  // a child's child has what the child has
   for (Region* r : {&memory_.huge(), &memory_.small()}) r->hide();
   for (BlockId id : blocks_.live()) {

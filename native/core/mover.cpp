@@ -16,7 +16,8 @@ void Mover::list_links() {
     link_at_[source][target] = static_cast<std::uint8_t>(links_.size());
     links_.push_back({source, target});
   };
-  for (Rank rank = 1; rank <= slowest_; ++rank) add(rank, kFast), add(kFast, rank);
+  for (Rank rank = 1; rank <= slowest_; ++rank) add(rank, kFast);
+  for (Rank rank = 1; rank <= slowest_; ++rank) add(kFast, rank);
   for (Rank source = 1; source <= slowest_; ++source) {
     for (Rank target = 1; target <= slowest_; ++target) {
       if (source != target) add(source, target);
@@ -134,7 +135,11 @@ bool Mover::carry_out_chunk(Lock& lock, std::size_t preferred, void* buffer) {
   --in_flight_;
   progress_ns_ = now_ns();
   copy_ns_[back ? 0 : 1] += progress_ns_ - begun;
-  if (error != 0) b.transfer.error = error;
+  if (error != 0) {
+    b.transfer.error = error;
+    if (b.transfer.queued) dequeue(id);
+    b.transfer.chunks = b.transfer.handed_out;
+  }
   ++b.transfer.done;
   if (!b.transfer.busy()) {
     --busy_;
@@ -145,7 +150,7 @@ bool Mover::carry_out_chunk(Lock& lock, std::size_t preferred, void* buffer) {
 }
 
 void Mover::wait(Lock& lock, bool outwards) {
-  if (!carry_out_chunk(lock, outwards ? 1 : 0, nullptr)) changed_.wait_for(lock, kWaitAtMost);
+  if (!carry_out_chunk(lock, outwards ? slowest_ : 0, nullptr)) changed_.wait_for(lock, kWaitAtMost);
 }
 
 void Mover::changed() {

@@ -191,7 +191,7 @@ void Moves::read(BlockId id, const Transfer& t) {
   b.state = appears ? State::Clean : State::Absent;
   b.prefetched = false;
   if (!appears) {
-    if (b.valid != bit(t.source)) forget(b, bit(t.source));  // it is elsewhere too
+    if (b.valid != bit(t.source)) forget(b, bit(t.source)), b.read_error = 0;  // it is elsewhere too
     return;
   }
   b.read_only = true;

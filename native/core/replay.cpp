@@ -193,7 +193,7 @@ void Replay::move_late_ones(Script& script) {
   bool moved = false;
   for (Command& c : s.commands) {
     Late late = script.late[c.storage];
-    if (c.verb != Verb::Fetch || late.ns == 0) continue;
+    if (c.verb != Verb::Fetch || c.target != kFast || late.ns == 0) continue;
     auto wanted = s.tick_ns[c.tick] - static_cast<std::int64_t>(static_cast<double>(late.ns) * kLateMargin);
     for (bool enough = false; !enough && c.tick > c.earliest && s.headroom[c.tick - 1] >= late.bytes; moved = true) {
       s.headroom[--c.tick] -= late.bytes;

@@ -124,13 +124,14 @@ int Room::ensure_resident(Lock& lock, BlockId id) {
   Block& b = blocks_[id];
   std::uint32_t generation = b.generation;
   std::int64_t since = now_ns();
+  Ranks valid = b.valid;
   for (int tries = 0; b.generation == generation;) {
     if (b.state == State::Reading) {
       mover_.wait(lock, false);
       continue;
     }
     if (b.state != State::Absent) return 0;
-    if (tries == kReadTries) return b.read_error;
+    if (tries == kReadTries && b.valid == valid) return b.read_error;
     if (wait_for_areas(lock, since)) continue;
     if (b.transfer.busy()) {  // between two slower tiers
       moves_.give_up_copy(id);
@@ -144,6 +145,7 @@ int Room::ensure_resident(Lock& lock, BlockId id) {
       if (outcome == Outcome::Progress || !wanted) continue;
       claim_over_budget(b.shape, outcome);
     }
+    if (std::exchange(valid, b.valid) != b.valid) tries = 0;  // another tier is read
     moves_.start_read(id, true);
     ++tries;
   }
