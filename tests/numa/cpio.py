@@ -1,6 +1,7 @@
-"""An initramfs: the archive that the kernel unpacks as its first filesystem (cpio, newc), without a program that makes it.
+"""An initramfs: the archive that the kernel unpacks as its first filesystem (cpio, newc).
 
-Left out: everything but folders, files and character devices of root's.
+Written here, so that no program for it has to be installed. Left out: everything but folders and
+programs of root's, and one device.
 """
 
 from __future__ import annotations

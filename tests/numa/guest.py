@@ -1,9 +1,10 @@
-"""`make numa-test`: the native tests of NUMA tiers in a machine that has a second node, without a CPU, at distance 28.
+"""`make numa-test`: the native tests of NUMA tiers, and a small training, in a machine that has a second node.
 
-The machine is QEMU's, without acceleration; its kernel and userland come from Debian's packages, which `apt-get download`
-fetches without installing them; the tests are the program that was built here, with the libraries that it uses here. It
-writes to its serial console, which is read here, and to build/numa/console.log. Exit status 0: tests ran, none failed and
-none was skipped.
+That node has no CPU and lies at distance 28. The machine is QEMU's, without acceleration; its kernel and userland come
+from Debian's packages, which `apt-get download` fetches without installing them; the tests are the program that was
+built here, with the libraries that it uses here. What it says on its serial console is printed, and kept in
+build/numa/console.log. Exit status 0: tests ran, none failed and none was skipped, and the training had the same bits
+under Ebbtide as without it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ MODULES = (
 NODES = (
     "-smp", "2", "-m", "3G",
     "-object", "memory-backend-ram,id=near,size=2G", "-object", "memory-backend-ram,id=far,size=1G",
-    "-numa", "node,nodeid=0,cpus=0-1,memdev=near", "-numa", "node,nodeid=1,memdev=far", "-numa", "dist,src=0,dst=1,val=28",
+    "-numa", "node,nodeid=0,cpus=0-1,memdev=near", "-numa", "node,nodeid=1,memdev=far",
+    "-numa", "dist,src=0,dst=1,val=28",
 )  # fmt: skip
 
 
@@ -54,7 +56,8 @@ def unpacked(package: str, folder: Path) -> Path:
         downloads = folder / f"{package}.download"
         shutil.rmtree(downloads, ignore_errors=True)
         downloads.mkdir(parents=True)
-        subprocess.run(["apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", package], cwd=downloads, check=True, stdout=subprocess.DEVNULL)
+        fetch = ["apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", package]
+        subprocess.run(fetch, cwd=downloads, check=True, stdout=subprocess.DEVNULL)
         (deb,) = downloads.glob("*.deb")
         partly = folder / f"{package}.partly"
         shutil.rmtree(partly, ignore_errors=True)
@@ -89,7 +92,7 @@ def initramfs(out: Path, program: Path, kernel: Path, busybox: Path) -> None:
     put("tests.bin", program)
     for library in libraries(program):
         put(str(library).lstrip("/"), library)
-    for name in ("sh", "mount", "umount", "insmod", "basename", "cat", "sed", "poweroff"):
+    for name in ("basename", "cat", "chroot", "insmod", "mount", "poweroff", "sed", "sh", "tr", "umount"):
         put(f"bin/{name}", busybox / "bin/busybox")
     for number, name in enumerate(MODULES):
         for module in kernel.glob(f"lib/modules/*/kernel/**/{name}.ko"):
@@ -98,18 +101,36 @@ def initramfs(out: Path, program: Path, kernel: Path, busybox: Path) -> None:
         cpio.write(file, entries)
 
 
+def make_disk(disk: Path, training: bool) -> None:
+    """A filesystem with space to spill, and with what trains."""
+    disk.unlink(missing_ok=True)
+    tree = disk.with_suffix(".tree")
+    if training:
+        from tests.numa import image
+
+        image.stage(tree)
+    files = ["-d", tree] if training else []
+    lazily = "lazy_itable_init=0,lazy_journal_init=0"
+    command = [_which("mke2fs") or "mke2fs", "-q", "-E", lazily, "-t", "ext4", *files, disk, "4G"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    shutil.rmtree(tree, ignore_errors=True)
+
+
 def boot(kernel: Path, initramfs: Path, disk: Path, words: list[str], seconds: float, log: Path) -> str:
     """What the machine said until it was switched off."""
     command = [
-        "qemu-system-x86_64", "-accel", "tcg", "-cpu", "max", *NODES,
-        "-kernel", str(kernel), "-initrd", str(initramfs), "-append", " ".join(["console=ttyS0 quiet panic=-1", *words]),
-        "-drive", f"file={disk},if=virtio,format=raw,cache=unsafe", "-nic", "none", "-display", "none", "-serial", "stdio",
-        "-monitor", "none", "-no-reboot",
+        "timeout", str(seconds), "qemu-system-x86_64", "-accel", "tcg", "-cpu", "max", *NODES,
+        "-kernel", str(kernel), "-initrd", str(initramfs),
+        "-append", " ".join(["console=ttyS0 quiet panic=-1", *words]),
+        "-drive", f"file={disk},if=virtio,format=raw,cache=unsafe",
+        "-nic", "none", "-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot",
     ]  # fmt: skip
     said = ""
-    with log.open("w") as file, subprocess.Popen(
-        ["timeout", str(seconds), *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace"
-    ) as machine:
+    # Errors: what a firmware writes to a console is not always text.
+    machine = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, encoding="utf-8", errors="replace"
+    )
+    with log.open("w") as file, machine:
         assert machine.stdout is not None
         for line in machine.stdout:
             print(line, end="", flush=True)
@@ -118,15 +139,17 @@ def boot(kernel: Path, initramfs: Path, disk: Path, words: list[str], seconds: f
     return said
 
 
-def verdict(said: str) -> str | None:
+def verdict(said: str, training: bool) -> str | None:
     """Why it failed, or None."""
     passed = re.search(r"^(\d+) passed, 0 failed", said, re.MULTILINE)
     if "numa-test: exit 0" not in said:
-        return "a test failed, or the machine ended before all were done"
+        return "something failed, or the machine ended before all was done"
     if passed is None or int(passed[1]) == 0:
         return "no test ran"
     if "  skipped: " in said:
         return "a test was skipped"
+    if training and "training: same bits" not in said:
+        return "nothing was trained"
     return None
 
 
@@ -136,19 +159,24 @@ def main() -> None:
     parser.add_argument("--build", type=Path, default=Path("build/numa"), help="folder for what is made and fetched")
     parser.add_argument("--tests", default="numa", help="part of the names of the tests that run")
     parser.add_argument("--operations", type=int, default=3000, help="of each stress test")
-    parser.add_argument("--seconds", type=float, default=1200, help="until the machine is ended")
+    parser.add_argument("--train", action="store_true", help="train too, with this interpreter and its packages")
+    parser.add_argument("--run", default="", help="options of `ebbtide run` for that, parted by commas")
+    parser.add_argument("--seconds", type=float, default=2400, help="until the machine is ended")
     args = parser.parse_args()
     if lacks := missing():
         sys.exit(f"numa-test: not here: {'; '.join(lacks)}. As root: apt-get install qemu-system-x86")
     args.build.mkdir(parents=True, exist_ok=True)
     kernel = unpacked(kernel_package(), args.build)
-    initramfs(args.build / "initramfs", args.program, kernel, unpacked("busybox-static", args.build))
-    disk = args.build / "disk"
-    disk.unlink(missing_ok=True)
-    subprocess.run([_which("mke2fs") or "mke2fs", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", "-t", "ext4", disk, "2G"], check=True, stdout=subprocess.DEVNULL)
     (image,) = kernel.glob("boot/vmlinuz-*")
-    words = [f"EBBTIDE_TESTS={args.tests}", f"EBBTIDE_STRESS_OPERATIONS={args.operations}"]
-    why = verdict(boot(image, args.build / "initramfs", disk, words, args.seconds, args.build / "console.log"))
+    first, disk = args.build / "initramfs", args.build / "disk"
+    initramfs(first, args.program, kernel, unpacked("busybox-static", args.build))
+    make_disk(disk, args.train)
+    words = [
+        f"EBBTIDE_TESTS={args.tests}",
+        f"EBBTIDE_STRESS_OPERATIONS={args.operations}",
+        f"EBBTIDE_RUN={args.run}",
+    ]
+    why = verdict(boot(image, first, disk, words, args.seconds, args.build / "console.log"), args.train)
     if why is not None:
         sys.exit(f"numa-test: {why}")
 
