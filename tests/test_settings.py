@@ -7,8 +7,16 @@ from pathlib import Path
 import pytest
 
 from ebbtide.errors import EbbtideWarning, SettingError
-from ebbtide.settings import KNOBS, Named, ProgressMode, Settings, UpdateOrder
+from ebbtide.settings import KNOBS, Named, ProgressMode, Settings, SlowerTier, TierKind, UpdateOrder
 from ebbtide.units import Budget
+
+COMPRESSED = SlowerTier(TierKind.COMPRESSED, 2**20)
+
+
+def test_a_tier_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(SettingError, match="numa1 is given twice"):
+        Settings().but(tiers="numa:1:1GiB,compressed:1GiB,numa:1:2GiB")
+    assert [tier.name for tier in Settings().but(tiers="numa:1:1GiB,numa:2:1GiB").tiers] == ["numa1", "numa2"]
 
 
 def test_every_field_has_exactly_one_variable() -> None:
@@ -25,6 +33,7 @@ def test_every_field_but_those_of_recording_can_be_named() -> None:
     [
         ("spill", Path("/nvme"), ("/nvme",)),
         ("spill", ["/nvme1", Path("/nvme2")], ("/nvme1", "/nvme2")),
+        ("tiers", "compressed:1MiB, numa:2:1GiB", (COMPRESSED, SlowerTier(TierKind.NUMA, 2**30, 2))),
         ("report", Path("out.json"), "out.json"),
         ("progress", ProgressMode.OFF, ProgressMode.OFF),
         ("progress", "off", ProgressMode.OFF),
@@ -65,6 +74,7 @@ def test_an_empty_environment_gives_the_defaults() -> None:
         ("EBBTIDE_FAST", "1MiB", "fast", Budget(nbytes=1_048_576)),
         ("EBBTIDE_SPILL", "/nvme", "spill", ("/nvme",)),
         ("EBBTIDE_SPILL", "/nvme1:/nvme2", "spill", ("/nvme1", "/nvme2")),
+        ("EBBTIDE_TIERS", "compressed:1MiB", "tiers", (COMPRESSED,)),
         ("EBBTIDE_REPORT", "out.json", "report", "out.json"),
         ("EBBTIDE_MIN_STORAGE", "4096", "min_storage_bytes", 4096),
         ("EBBTIDE_IO_THREADS", "4", "io_threads", 4),
@@ -89,6 +99,13 @@ def test_a_variable_sets_its_field(variable: str, text: str, field: str, value: 
         ("EBBTIDE_FAST", "lots"),
         ("EBBTIDE_FAST", "8"),
         ("EBBTIDE_SPILL", "/nvme1::/nvme2"),
+        ("EBBTIDE_TIERS", "compressed"),
+        ("EBBTIDE_TIERS", "compressed:1:1GiB"),
+        ("EBBTIDE_TIERS", "numa:1GiB"),
+        ("EBBTIDE_TIERS", "numa:-1:1GiB"),
+        ("EBBTIDE_TIERS", "numa:1:0"),
+        ("EBBTIDE_TIERS", "cxl:1GiB"),
+        ("EBBTIDE_TIERS", "compressed:1GiB,"),
         ("EBBTIDE_MIN_STORAGE", "4095"),
         ("EBBTIDE_IO_THREADS", "0"),
         ("EBBTIDE_IO_THREADS", "2.5"),

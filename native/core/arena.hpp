@@ -172,7 +172,7 @@ class Arena {
   FastMemory memory_;
   Tiers tiers_;
   BlockTable blocks_;
-  Budget budget_;
+  Budget budget_{tiers_};
   OperatorStacks stacks_;
   Stretch stretch_;
   Recency recency_;

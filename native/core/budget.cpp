@@ -15,9 +15,15 @@ void Budget::set_limits(std::uint64_t arena_bytes, std::uint64_t process_bytes) 
   measure();
 }
 
+std::uint64_t Budget::process_bytes() {
+  std::uint64_t resident = process_resident_bytes(), bytes = resident - std::min(resident, slower_.outside());
+  process_peak_ = std::max(process_peak_, bytes);
+  return bytes;
+}
+
 bool Budget::measure() {
   measured_ns_ = now_ns();
-  bool grew = unmanaged_.look(process_resident_bytes(), reserved());
+  bool grew = unmanaged_.look(process_bytes(), reserved());
   if (process_limit_ == 0) return grew;
   std::uint64_t margin = process_limit_ / 128 + (std::uint64_t{4} << 20);
   std::uint64_t taken = unmanaged_.bytes() + margin + set_aside_;
@@ -31,11 +37,14 @@ void Budget::measure_if_due() {
 }
 
 void Budget::begin_step() {
-  unmanaged_.begin_step(process_resident_bytes(), reserved());
+  unmanaged_.begin_step(process_bytes(), reserved());
   measure();
 }
 
-void Budget::end_step() { unmanaged_.end_step(process_peak_bytes(), reserved()); }
+void Budget::end_step() {
+  std::uint64_t peak = process_peak_bytes();
+  unmanaged_.end_step(peak - std::min(peak, slower_.outside()), reserved());
+}
 
 void Budget::forget_step() {
   unmanaged_.forget_step();
@@ -74,11 +83,14 @@ void Budget::read(Counters& c) const {
   c.arena_limit = limit();
   c.process_limit = process_limit_;
   c.unmanaged = unmanaged_.bytes();
+  c.process_peak = process_peak_;
+  c.outside = slower_.outside();
   c.measured_ns = now - peaks_reset_ns_;
 }
 
 void Budget::reset_peaks() {
   for (Level* level : {&reserved_, &resident_, &live_}) level->reset();
+  process_peak_ = 0;
   peaks_reset_ns_ = now_ns();
 }
 

@@ -7,6 +7,7 @@
 
 #include "counters.hpp"
 #include "system.hpp"
+#include "tiers.hpp"
 #include "types.hpp"
 #include "unmanaged.hpp"
 
@@ -39,6 +40,8 @@ class Level {
 
 class Budget {
  public:
+  explicit Budget(const Tiers& slower) : slower_(slower) {}
+
   // The lower of the arena's own and what the process's bound leaves it; 0: none.
   std::uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
   bool bounded() const { return limit() != 0; }
@@ -74,11 +77,15 @@ class Budget {
   void reset_peaks();
 
  private:
+  std::uint64_t process_bytes();  // in fast memory
+
+  const Tiers& slower_;
   std::atomic<std::uint64_t> limit_ = 0;
   std::uint64_t arena_limit_ = 0;
   std::uint64_t process_limit_ = 0;
   Unmanaged unmanaged_;
   std::int64_t measured_ns_ = 0;
+  std::uint64_t process_peak_ = 0;  // as looked at
   std::uint64_t set_aside_ = 0;  // for another process: what was asked for, or what it holds
   std::uint64_t aside_bytes_ = 0;
   int aside_process_ = 0;

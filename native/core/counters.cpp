@@ -26,6 +26,11 @@ Counters Arena::reading() const {
   c.copy_ns = mover_.copy_ns();
   c.areas = areas_.now();
   c.spill = tiers_[tiers_.last()].used();
+  for (Rank rank = 1; rank <= tiers_.last(); ++rank) {
+    c.tier_used.push_back(tiers_[rank].used());
+    c.tier_written.push_back(tiers_.written(rank));
+    c.tier_read.push_back(tiers_.read_bytes(rank));
+  }
   c.blocks = blocks_.live().size();
   for (BlockId id : blocks_.live()) {
     const Block& b = blocks_[id];

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "types.hpp"
 
@@ -12,7 +13,7 @@ namespace ebbtide {
 // See _torch.pyi for what each counter means.
 struct Counters {
   std::uint64_t live = 0, resident = 0, clean = 0, dirty = 0, reserved = 0, spill = 0, blocks = 0;
-  std::uint64_t arena_limit = 0, process_limit = 0, unmanaged = 0;
+  std::uint64_t arena_limit = 0, process_limit = 0, unmanaged = 0, outside = 0, process_peak = 0;
   std::uint64_t live_peak = 0, reserved_peak = 0, resident_peak = 0;
   double reserved_byte_ns = 0.0, resident_byte_ns = 0.0;
   std::int64_t measured_ns = 0;
@@ -25,6 +26,8 @@ struct Counters {
   std::uint64_t largest_operator_bytes = 0;
   std::uint64_t largest_operator_used = 0, largest_operand = 0;
   std::uint64_t stuck_at_bytes = 0;
+  // By slower tier: bytes that lie there (of the slowest: space), were written and read.
+  std::vector<std::uint64_t> tier_used, tier_written, tier_read;
   std::string largest_operator, message;
   bool over_budget = false;
 };

@@ -33,6 +33,7 @@ class NumaTier final : public Tier {
   void release(const Extent& extent) override;
   void inherit(const Extent& extent, bool inherited) override;
   std::uint64_t used() const override { return used_; }
+  std::uint64_t outside() const override { return populated_; }
   std::uint64_t capacity() const override { return capacity_; }
   int write(const Extent& chunk, const void* from) const override;
   int read(const Extent& chunk, iovec* parts, int count) const override;

@@ -36,6 +36,8 @@ class Tier {
   // Before a fork, and after it in the parent: whether the child reads what lies there. A file's it always does.
   virtual void inherit(const Extent&, bool) {}
   virtual std::uint64_t used() const = 0;              // bytes
+  // Of this process's resident memory, what lies here and is not fast memory: a budget does not count it.
+  virtual std::uint64_t outside() const { return 0; }
   virtual std::uint64_t capacity() const = 0;          // 0: only reserve() knows
 
   // Without the mutex: a chunk whole, or an errno.

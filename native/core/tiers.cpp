@@ -49,7 +49,9 @@ int Tiers::write(Rank rank, const Extent& chunk, const void* from) {
   const bool checked = checksum_;  // once: it may be switched meanwhile
   if (checked) sum.add(from, chunk.bytes);
   checksum(rank, chunk) = checked ? sum.value() : 0;
-  return (*this)[rank].write(chunk, from);
+  int error = (*this)[rank].write(chunk, from);
+  if (error == 0) written_[rank] += chunk.bytes;
+  return error;
 }
 
 int Tiers::read_into(Rank rank, const Extent& chunk, void* to) {

@@ -42,6 +42,12 @@ class Tiers {
   const Tier& failed() const { return (*this)[failed_]; }
   int error() const { return error_; }
 
+  std::uint64_t outside() const {
+    std::uint64_t bytes = 0;
+    for (const auto& tier : tiers_) bytes += tier->outside();
+    return bytes;
+  }
+
   // --- without it: a chunk whole, or an errno; EBADMSG: other bytes came back than were written
   int write(Rank rank, const Extent& chunk, const void* from);
   // `next(at, parts)` says where the bytes from `at` on go, in at most kMostParts parts, and how many parts those are.
@@ -50,6 +56,8 @@ class Tiers {
   int read_into(Rank rank, const Extent& chunk, void* to);
 
   void set_checksum(bool on) { checksum_ = on; }
+  std::uint64_t written(Rank rank) const { return written_[rank]; }  // bytes so far
+  std::uint64_t read_bytes(Rank rank) const { return read_[rank]; }
 
  private:
   std::uint32_t& checksum(Rank rank, const Extent& chunk) const;
@@ -59,6 +67,7 @@ class Tiers {
   std::vector<std::unique_ptr<Reservation>> checksums_;  // by rank and region, of the chunk that begins at a page
   std::atomic<bool> checksum_ = true;
   std::atomic<bool> other_bytes_ = false;  // they differed once, and that was said
+  std::array<std::atomic<std::uint64_t>, kMostTiers> written_{}, read_{};
   std::uint64_t failures_ = 0;
   Rank failed_ = kFast;
   int error_ = 0;
@@ -77,6 +86,7 @@ int Tiers::read(Rank rank, const Extent& chunk, Next next) {
     for (int i = 0; i < count && expected != 0; ++i) sum.add(parts[i].iov_base, parts[i].iov_len);
     at += bytes;
   }
+  read_[rank] += chunk.bytes;
   return expected == 0 ? 0 : compare(rank, sum, expected);
 }
 

@@ -1,12 +1,14 @@
 // 100,000 random operations from several threads against plain twins, under a budget far below what is live, with
-// chaos, over two, three and four tiers: every storage must hold what its twin holds, and the invariants must hold throughout.
+// chaos, over two, three and four tiers, also compressed ones: every storage must hold what its twin holds, and the invariants must hold throughout.
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <random>
 #include <thread>
 
+#include "../core/compressed_tier.hpp"
 #include "../core/file_tier.hpp"
 #include "check.hpp"
 #include "mock_tier.hpp"
@@ -38,7 +40,7 @@ std::size_t random_size(std::mt19937& random) {
     case 0:
       return (std::size_t{2} << 20) * (1 + random() % 2) - random() % 4096;  // huge pages
     case 1:
-      return (std::size_t{2} << 20) + (std::size_t{512} << 10);              // a huge one and a tail
+      return (std::size_t{2} << 20) + (std::size_t{512} << 10);  // a huge one and a tail
     case 2:
     case 3:
     case 4:
@@ -101,6 +103,7 @@ class Worker {
     std::size_t n = random_size(random_);
     Twin twin{static_cast<char*>(arena_.allocate(n)), std::vector<char>(n)};
     std::memset(twin.copy.data(), static_cast<int>(random_() % 256), n);
+    if (random_() % 4 == 0) std::generate(twin.copy.begin(), twin.copy.end(), [this] { return static_cast<char>(random_()); });
     std::memcpy(twin.p, twin.copy.data(), n);
     twins_.push_back(std::move(twin));
   }
@@ -166,8 +169,9 @@ class Worker {
 struct Ground {
   bool userfault = false;
   std::uint64_t most_areas = 0;
-  std::uint64_t numa = 0;                     // bytes of the last NUMA node, before what follows
-  std::vector<MockTier::Behaviour> middle{};  // tiers between memory and the file
+  std::uint64_t numa = 0;  // bytes of the last NUMA node, next to fast memory; 0: there is none
+  std::uint64_t compressed = 0;  // bytes of compressed memory, likewise
+  std::vector<MockTier::Behaviour> middle{};  // tiers between these and the file
 };
 
 void agrees_with_plain_memory(const Ground& ground) {
@@ -185,6 +189,11 @@ void agrees_with_plain_memory(const Ground& ground) {
     if (no_numa()) return;
     tiers.push_back(make_numa_tier(ground.numa));
     numa = static_cast<NumaTier*>(tiers.back().get());
+  }
+  const CompressedTier* compressed = nullptr;
+  if (ground.compressed > 0) {
+    tiers.push_back(std::make_unique<CompressedTier>(ground.compressed));
+    compressed = static_cast<const CompressedTier*>(tiers.back().get());
   }
   for (const MockTier::Behaviour& behaviour : ground.middle) {
     tiers.push_back(std::make_unique<MockTier>(behaviour));
@@ -206,7 +215,9 @@ void agrees_with_plain_memory(const Ground& ground) {
     });
   }
   std::mt19937 random(99);
+  std::uint64_t most_compressed = 0;
   while (running > 0) {
+    if (compressed != nullptr) most_compressed = std::max(most_compressed, compressed->used());
     arena.check_invariants();
     if (random() % 50 == 0) arena.set_limits(kLimit + random() % kLimit, 0);
     std::this_thread::yield();
@@ -225,6 +236,10 @@ void agrees_with_plain_memory(const Ground& ground) {
   if (numa != nullptr) {
     std::printf("  in %s at the end: %s of pages\n", numa->name(), BytesText(numa->populated()).text);
     CHECK(numa->populated() > 0 && numa->populated() <= ground.numa);
+  }
+  if (compressed != nullptr) {
+    std::printf("  compressed memory: at most %.1f MiB\n", static_cast<double>(most_compressed) / kMiB);
+    CHECK(compressed->used() == 0 && most_compressed > 0 && most_compressed <= compressed->capacity());
   }
   for (const MockTier* tier : middle) {
     std::printf("  a tier between: %llu chunks written, %llu read\n", static_cast<unsigned long long>(tier->writes.load()),
@@ -260,4 +275,13 @@ TEST(random_operations_agree_with_plain_memory_over_a_numa_node_and_the_file) { 
 
 TEST(random_operations_agree_with_plain_memory_over_a_numa_node_and_a_tier_that_fails_now_and_then) {
   agrees_with_plain_memory({.numa = 8 * kMiB, .middle = {{.capacity = 16 * kMiB, .write_errors = 0.02, .read_errors = 0.001}}});
+}
+
+// A quarter of the storages does not shrink, and goes to the file.
+TEST(random_operations_agree_with_plain_memory_over_compressed_memory) { agrees_with_plain_memory({.compressed = 24 * kMiB}); }
+
+// It is nearly always full, and what it does not take goes to a tier that refuses now and then.
+TEST(random_operations_agree_with_plain_memory_over_little_compressed_memory_and_a_tier_that_fails) {
+  agrees_with_plain_memory(
+      {.compressed = 256 * 1024, .middle = {{.capacity = 16 * kMiB, .write_errors = 0.02, .read_errors = 0.001}}});
 }

@@ -9,15 +9,16 @@
 #include <cstring>
 
 #include "../core/fault.hpp"
-#include "../core/file_tier.hpp"
 #include "holders.hpp"
 #include "collective_pins.hpp"
+#include "counters_dict.hpp"
 #include "deferred.hpp"
 #include "operands.hpp"
 #include "operator_rules.hpp"
 #include "plain_recorder.hpp"
 #include "recorder.hpp"
 #include "recording_columns.hpp"
+#include "run_tiers.hpp"
 
 namespace py = pybind11;
 
@@ -35,16 +36,9 @@ Watch& watch() {
   return *the_watch();
 }
 
-template <typename T, std::size_t N>
-py::tuple as_tuple(const std::array<T, N>& values) {
-  py::tuple result(N);
-  for (std::size_t i = 0; i < N; ++i) result[i] = values[i];
-  return result;
-}
-
-void start(const std::vector<std::string>& spill_dirs, std::uint64_t arena_bytes, std::uint64_t process_bytes,
-           std::size_t min_bytes, unsigned io_threads, std::int64_t watchdog_ns, double chaos_rate, std::uint64_t chaos_seed,
-           const std::string& policy, bool userfaultfd) {
+void start(const std::vector<std::string>& spill_dirs, const std::vector<AskedTier>& tiers, std::uint64_t arena_bytes,
+           std::uint64_t process_bytes, std::size_t min_bytes, unsigned io_threads, std::int64_t watchdog_ns, double chaos_rate,
+           std::uint64_t chaos_seed, const std::string& policy, bool userfaultfd) {
   const Policy* chosen = find_policy(policy);
   if (chosen == nullptr) throw std::invalid_argument("no such policy: " + policy);
   if (the_arena() == nullptr) {
@@ -52,9 +46,7 @@ void start(const std::vector<std::string>& spill_dirs, std::uint64_t arena_bytes
     options.io_threads = io_threads;
     options.userfault = userfaultfd;
     options.on_governor_wake = [] { install_fault_handler(*the_arena()); };
-    Tiers::List tiers;
-    tiers.push_back(std::make_unique<FileTier>(spill_dirs));
-    install_allocator(options, std::move(tiers));
+    install_allocator(options, run_tiers(tiers, spill_dirs, {options.huge_region_bytes, options.small_region_bytes}));
     watch_arena();
     install_recorder();
     install_list_operators();
@@ -70,46 +62,6 @@ void start(const std::vector<std::string>& spill_dirs, std::uint64_t arena_bytes
   the_allocator()->on = true;
   py::gil_scoped_release unlocked;
   arena().set_limits(arena_bytes, process_bytes);
-}
-
-py::dict as_dict(const Counters& c) {
-  py::dict d;
-  d["live_bytes"] = c.live;
-  d["resident_bytes"] = c.resident;
-  d["clean_bytes"] = c.clean;
-  d["dirty_bytes"] = c.dirty;
-  d["reserved_bytes"] = c.reserved;
-  d["arena_limit_bytes"] = c.arena_limit;
-  d["process_limit_bytes"] = c.process_limit;
-  d["unmanaged_bytes"] = c.unmanaged;
-  d["spill_bytes"] = c.spill;
-  d["blocks"] = c.blocks;
-  d["live_peak_bytes"] = c.live_peak;
-  d["reserved_peak_bytes"] = c.reserved_peak;
-  d["resident_peak_bytes"] = c.resident_peak;
-  d["reserved_byte_ns"] = c.reserved_byte_ns;
-  d["resident_byte_ns"] = c.resident_byte_ns;
-  d["measured_ns"] = c.measured_ns;
-  d["evicted_bytes"] = as_tuple(c.evicted);
-  d["fetched_bytes"] = as_tuple(c.fetched);
-  d["written_bytes"] = as_tuple(c.written);
-  d["stall_room_ns"] = c.stall_ns[static_cast<std::size_t>(Stall::Room)];
-  d["stall_late_ns"] = c.stall_ns[static_cast<std::size_t>(Stall::LatePrefetch)];
-  d["stall_fetch_ns"] = c.stall_ns[static_cast<std::size_t>(Stall::DemandFetch)];
-  d["fetching_ns"] = c.copy_ns[0];
-  d["evicting_ns"] = c.copy_ns[1];
-  d["faults"] = c.faults;
-  d["cancelled"] = c.cancelled;
-  d["looked_at"] = c.looked_at;
-  d["memory_areas"] = c.areas;
-  d["largest_operator_bytes"] = c.largest_operator_bytes;
-  d["largest_operator_used"] = c.largest_operator_used;
-  d["largest_operand_bytes"] = c.largest_operand;
-  d["largest_operator"] = c.largest_operator;
-  d["stuck_at_bytes"] = c.stuck_at_bytes;
-  d["over_budget"] = c.over_budget;
-  d["message"] = c.message;
-  return d;
 }
 
 using Column = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
@@ -230,10 +182,13 @@ PYBIND11_MODULE(_torch, m) {
   m.attr("VERBS") = as_tuple(kVerbNames);
   m.attr("ACCESSES") = as_tuple(kAccessNames);
   m.attr("MANAGED_BYTES") = kManagedBytes;
-  m.def("start", &start, py::kw_only(), py::arg("spill_dirs"), py::arg("arena_bytes"), py::arg("process_bytes"),
+  m.def("start", &start, py::kw_only(), py::arg("spill_dirs"), py::arg("tiers"), py::arg("arena_bytes"), py::arg("process_bytes"),
         py::arg("min_bytes"), py::arg("io_threads"), py::arg("watchdog_ns"), py::arg("chaos_rate"), py::arg("chaos_seed"),
         py::arg("policy"), py::arg("userfaultfd"));
   m.def("serves_system_calls", [] { return arena().serves_system_calls(); });
+  m.def(
+      "measure_tier", [](const std::string& kind, int node) { return measure_tier({kind, 0, node}); }, py::arg("kind"),
+      py::arg("node"));
   m.def("stop", [] {
     arena().set_chaos(0.0, 0);
     the_allocator()->on = false;

@@ -35,6 +35,12 @@ class Counters(TypedDict):
     arena_limit_bytes: int  # the arena's budget now (0 = unbounded)
     process_limit_bytes: int  # the process's bound (0 = none)
     unmanaged_bytes: int  # resident memory of the process outside the arena, as last measured
+    slower_memory_bytes: int  # resident memory that lies in tiers between memory and the spill file
+    process_peak_bytes: int  # of the process less that, as the governor saw it since reset_peaks()
+    # by slower tier, the fastest first, the spill file last
+    tier_bytes: tuple[int, ...]  # that lie there; space of the spill file
+    tier_written_bytes: tuple[int, ...]
+    tier_read_bytes: tuple[int, ...]
     spill_bytes: int  # file space reserved
     blocks: int  # live managed storages
     # peaks, reset by reset_peaks()
@@ -71,6 +77,7 @@ class Counters(TypedDict):
 def start(
     *,
     spill_dirs: Sequence[str],
+    tiers: Sequence[tuple[str, int, int]],
     arena_bytes: int,
     process_bytes: int,
     min_bytes: int,
@@ -83,10 +90,15 @@ def start(
 ) -> None:
     """Manage CPU storages of ``min_bytes`` and more from now on (0 = no bound). A later call sets a new budget.
 
-    ``policy`` says who is evicted where no schedule does: a name in ``_decider.POLICIES``, else ValueError.
-    ``userfaultfd`` asks that system calls wait for storages that are away; what the process's first call says holds.
-    Raises RuntimeError when a spill directory cannot be used (the text says why and what to do).
+    ``tiers`` lie between memory and the spill directories, the fastest first: kind, capacity in bytes, NUMA node or -1.
+    They are those of the process's first call. ``policy`` says who is evicted where no schedule does: a name in
+    ``_decider.POLICIES``. ``userfaultfd`` asks that system calls wait for storages that are away; what the process's
+    first call says holds. Raises RuntimeError when a spill directory cannot be used, and ValueError for a tier that
+    cannot be had, or no such policy (the text says why and what to do).
     """
+
+def measure_tier(kind: str, node: int) -> tuple[float, float]:
+    """Bytes a second that one thread writes to such a tier, and reads. ValueError where it cannot be had."""
 
 def serves_system_calls() -> bool:
     """Whether userfaultfd was asked for and is permitted."""

@@ -30,8 +30,6 @@ DEMAND = "demand"
 NEXT_USE = "lru-next-use"
 """The online policy that has to know the step: it is recorded, and then followed without a command."""
 
-_TIERS = 2  # that a run has
-
 
 @dataclass(frozen=True, slots=True)
 class Files:
@@ -136,22 +134,26 @@ def asks_child(policy: str, plan: Path | None) -> "Ask":
 
 
 def machine_for(settings: Settings, spill: Sequence[Path]) -> Machine:
-    """From its file, or measured (once for each set of spill directories, then remembered).
+    """From its file, or measured (the spill directories once for each set of them, then remembered).
 
     Raises SettingError for a file that cannot be read, and for a machine with tiers that a run does not have.
     Nothing is used in place on it, since no run does that: where the file says otherwise, an EbbtideWarning says so.
     """
     if settings.machine is None:
         from ebbtide.probe.quick import probe_quick
+        from ebbtide.probe.tiers_between import with_tiers
 
-        return probe_quick(spill, settings.io_threads)
+        machine = probe_quick(spill, settings.io_threads)
+        return with_tiers(machine, settings.tiers) if settings.tiers else machine
     machine = find_machine(settings.machine)
-    if len(machine.tiers) != _TIERS:
+    between = [tier.name for tier in settings.tiers]
+    if [tier.name for tier in machine.tiers[1:-1]] != between or len(machine.tiers) < 2:
         raise SettingError(
             f"the machine {settings.machine} has {len(machine.tiers)} tiers "
-            f"({', '.join(tier.name for tier in machine.tiers)}), and a run has {_TIERS}: memory and the spill file. "
-            "`ebbtide plan`, `simulate` and `compare` plan for all of them; name a machine of two tiers, as "
-            "`ebbtide probe` writes it, or none"
+            f"({', '.join(tier.name for tier in machine.tiers)}), and this run has {len(between) + 2}: "
+            f"{', '.join(['memory', *between])} and the spill file. Name a machine that has those of `--tier` between "
+            "its first and its last (`ebbtide probe` writes one for none), or no machine; `ebbtide plan`, `simulate` "
+            "and `compare` plan for all tiers"
         )
     if in_place := [tier.name for tier in machine.tiers[1:] if tier.in_place.reads]:
         measured = ", at measured times" if machine.kernels else ""

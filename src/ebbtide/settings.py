@@ -27,6 +27,46 @@ class ProgressMode(StrEnum):
     OFF = "off"
 
 
+class TierKind(StrEnum):
+    """A tier between memory and the spill file: memory in which bytes lie compressed, or that of a NUMA node."""
+
+    COMPRESSED = "compressed"
+    NUMA = "numa"
+
+
+@dataclass(frozen=True, slots=True)
+class SlowerTier:
+    """A tier that a run has besides memory and the spill file; ``node`` is a NUMA node's number, else -1."""
+
+    kind: TierKind
+    capacity_bytes: int
+    node: int = -1
+
+    @property
+    def name(self) -> str:
+        return self.kind if self.node < 0 else f"{self.kind}{self.node}"
+
+
+TIERS_ACCEPTED = "compressed:SIZE or numa:NODE:SIZE, or several with ',' between them, the fastest first"
+
+
+def parse_tiers(text: str) -> tuple[SlowerTier, ...]:
+    """``parse_tiers("numa:1:32GiB,compressed:2GiB")``. Raises ValueError; SettingError where one is given twice."""
+    tiers = tuple(_parse_tier(each.strip()) for each in text.split(","))
+    names = [tier.name for tier in tiers]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise SettingError(f"the tier {twice[0]} is given twice in {text!r:.80}: give it once, with the size of both")
+    return tiers
+
+
+def _parse_tier(text: str) -> SlowerTier:
+    kind, *rest = text.split(":")
+    node = int(rest.pop(0)) if kind == TierKind.NUMA and len(rest) == 2 and rest[0].isdecimal() else -1
+    if len(rest) != 1 or (kind == TierKind.NUMA) != (node >= 0):
+        raise ValueError(text)
+    return SlowerTier(TierKind(kind), _within(parse_size(rest[0]), 1, 2**62), node)
+
+
 class UpdateOrder(StrEnum):
     """When parameters are updated: in ``optimizer.step()``, each in the backward pass, or each before its next use."""
 
@@ -42,6 +82,7 @@ class Settings:
     disable: bool = False  # do nothing at all
     fast: Budget | None = None  # the budget, when no argument names one
     spill: tuple[str, ...] = ()  # the directories moved storages go to, in stripes; none: a default
+    tiers: tuple[SlowerTier, ...] = ()  # between memory and the spill file, the fastest first
     report: str | None = None  # the file the report is written to
     policy: str = "ebbtide"  # how to decide what moves when: a planner's name, or an online policy's
     plan: str | None = None  # a plan's file, in place of a planner
@@ -101,6 +142,8 @@ class Knob:
     def read(self, variable: str, text: str) -> object:
         try:
             return self.parse(text)
+        except SettingError:
+            raise
         except ValueError as error:
             raise SettingError(f"{variable}={text!r} is not understood; accepted: {self.accepts}") from error
 
@@ -110,6 +153,7 @@ class Named(TypedDict, total=False):
 
     disable: bool | None
     spill: _File | Sequence[_File] | None
+    tiers: str | None
     report: _File | None
     policy: str | None
     plan: _File | None
@@ -189,6 +233,7 @@ KNOBS: dict[str, Knob] = {
     "EBBTIDE_DISABLE": Knob("disable", _switch, "1 or 0"),
     "EBBTIDE_FAST": Knob("fast", parse_budget, f"{SIZES_ACCEPTED}, or a percentage such as 25%"),
     "EBBTIDE_SPILL": Knob("spill", _directories, f"a directory, or several with {os.pathsep!r} between them"),
+    "EBBTIDE_TIERS": Knob("tiers", parse_tiers, TIERS_ACCEPTED),
     "EBBTIDE_REPORT": Knob("report", str, "a file"),
     "EBBTIDE_POLICY": Knob("policy", str, "the name of an online policy (demand, lru, ...) or of a planner"),
     "EBBTIDE_PLAN": Knob("plan", str, "a file"),

@@ -105,7 +105,7 @@ SICK: dict[str, tuple[Callable[[View], Finding], dict[str, str | None], Level, t
         processors.nodes,
         {"sys/devices/system/node/node1/cpulist": "\n"},
         Level.OK,
-        ("2 nodes", "node1 without processors"),
+        ("2 nodes", "node1 without processors", "--tier numa:1:SIZE"),
     ),
 }
 

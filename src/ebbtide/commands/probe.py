@@ -7,6 +7,7 @@ import click
 
 @click.command()
 @click.option("--spill", metavar="DIR", multiple=True, help="A directory to measure, as for `ebbtide run`.")
+@click.option("--tier", "tiers", metavar="KIND:SIZE", multiple=True, help="A tier to measure, as for `ebbtide run`.")
 @click.option(
     "--seconds", type=click.FloatRange(1, 3600), default=12.0, show_default=True, help="About how long to measure."
 )
@@ -27,7 +28,12 @@ import click
     help="About how long to call them; those that take most of the step come first.",
 )
 def probe(
-    spill: tuple[str, ...], seconds: float, output: Path | None, kernels: Path | None, kernel_seconds: float
+    spill: tuple[str, ...],
+    tiers: tuple[str, ...],
+    seconds: float,
+    output: Path | None,
+    kernels: Path | None,
+    kernel_seconds: float,
 ) -> None:
     """Measure this machine: memory, the spill directory, and what moving costs the operations beside it.
 
@@ -39,4 +45,4 @@ def probe(
     """
     from ebbtide.probe.command import probe_and_write
 
-    probe_and_write(spill, seconds, output, click.echo, kernels, kernel_seconds)
+    probe_and_write(spill, seconds, output, click.echo, kernels, kernel_seconds, ",".join(tiers))

@@ -22,6 +22,14 @@ from ebbtide.commands.program import ProgramCommand, refuse_misplaced_budget, wa
     help="Where tensors go when they leave memory: a directory on a local disk. Name one on each of several disks "
     "(--spill DIR1 --spill DIR2) to use all at once.",
 )
+@click.option(
+    "--tier",
+    "tiers",
+    metavar="KIND:SIZE",
+    multiple=True,
+    help="A tier between memory and the spill directory: compressed:2GiB (memory in which bytes lie compressed) or "
+    "numa:1:32GiB (that of NUMA node 1). Repeatable, the fastest first.",
+)
 @click.option("--policy", metavar="NAME", help="What decides what moves when: ebbtide (default), demand, lru, ...")
 @click.option("--plan", metavar="FILE", help="Follow this plan in place of making one.")
 @click.option("--machine", metavar="FILE", help="Plan for this machine (`ebbtide probe` writes one).")
@@ -46,6 +54,7 @@ from ebbtide.commands.program import ProgramCommand, refuse_misplaced_budget, wa
 def run(
     fast: str | None,
     spill: tuple[str, ...],
+    tiers: tuple[str, ...],
     policy: str | None,
     plan: str | None,
     machine: str | None,
@@ -78,6 +87,7 @@ def run(
         settings=settings,
         fast=fast,
         spill=spill or None,
+        tiers=",".join(tiers) or None,
         policy=policy,
         plan=plan,
         machine=machine,

@@ -12,6 +12,7 @@ from ebbtide.commands.program import ProgramCommand
 @click.command(cls=ProgramCommand, options_metavar="[OPTIONS]")
 @click.option("--fast", metavar="SIZE|P%", help="The budget, as for `ebbtide run`; 25% if none is named.")
 @click.option("--spill", metavar="DIR", multiple=True, help="Where tensors go when they leave memory; repeatable.")
+@click.option("--tier", "tiers", metavar="KIND:SIZE", multiple=True, help="As for `ebbtide run`; repeatable.")
 @click.option("--policy", metavar="NAME", help="What decides which tensor moves when: ebbtide (default), demand, ...")
 @click.option("--optimizer", metavar="ORDER", help="as-written (default), in-backward, deferred: as for `ebbtide run`.")
 @click.option("--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep the runs' directories here.")
@@ -20,6 +21,7 @@ from ebbtide.commands.program import ProgramCommand
 def verify(
     fast: str | None,
     spill: tuple[str, ...],
+    tiers: tuple[str, ...],
     policy: str | None,
     optimizer: str | None,
     keep: Path | None,
@@ -38,7 +40,10 @@ def verify(
     from ebbtide.verify.command import verify_script
     from ebbtide.verify.text import render, to_json
 
-    named = (("FAST", fast), ("SPILL", os.pathsep.join(spill)), ("POLICY", policy), ("OPTIMIZER", optimizer))
+    named = (
+        *(("FAST", fast), ("SPILL", os.pathsep.join(spill)), ("TIERS", ",".join(tiers))),
+        *(("POLICY", policy), ("OPTIMIZER", optimizer)),
+    )
     options = {name: value for name, value in named if value}
     verdict = verify_script(program, options, keep, lambda text: click.echo(f"ebbtide: {text}", err=True))
     click.echo(to_json(verdict) if as_json else render(verdict))

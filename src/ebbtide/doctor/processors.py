@@ -25,13 +25,15 @@ def nodes(view: View) -> Finding:
     found_nodes = sorted((view.root / "sys/devices/system/node").glob("node[0-9]*"))
     empty = [node.name for node in found_nodes if not _cpus_of(view, node)]
     if len(found_nodes) <= 1:
-        return Finding("NUMA", Level.OK, "one node", means)
+        found = "one node; `--tier numa:NODE:SIZE` needs memory on another to gain from it"
+        return Finding("NUMA", Level.OK, found, means)
     found = f"{len(found_nodes)} nodes" + (f", of them {', '.join(empty)} without processors" if empty else "")
     with_cpus = [node.name.removeprefix("node") for node in found_nodes if node.name not in empty]
     if len(with_cpus) > 1:
         cure = f"keep a run on one node: numactl --cpunodebind={with_cpus[0]} --membind={with_cpus[0]} ebbtide run ..."
         return Finding("NUMA", Level.HINT, found, means, cure)
-    return Finding("NUMA", Level.OK, found, means)
+    tiers = ", ".join(f"numa:{node.removeprefix('node')}:SIZE" for node in empty)
+    return Finding("NUMA", Level.OK, f"{found}; a run uses it with `--tier {tiers}`" if empty else found, means)
 
 
 def _cpus_of(view: View, node: Path) -> str:

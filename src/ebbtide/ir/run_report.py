@@ -155,6 +155,19 @@ class PlanReport:
 
 
 @dataclass(frozen=True, slots=True)
+class TierReport:
+    """What a run wrote to a slower tier and read from it. ``capacity_bytes`` is null for the spill file."""
+
+    name: str
+    capacity_bytes: int | None
+    written_bytes: int
+    read_bytes: int
+
+    def __post_init__(self) -> None:
+        _check_counts(self, "capacity_bytes", "written_bytes", "read_bytes")
+
+
+@dataclass(frozen=True, slots=True)
 class RunReport:
     """A whole run.
 
@@ -167,9 +180,10 @@ class RunReport:
     ``resident_peak_bytes`` and ``resident_mean_bytes`` are the part under live storages, null in reports of an
     Ebbtide that did not count it. ``trouble`` is the first thing that went wrong, in words. ``plan`` is null where
     nothing was planned. ``steps`` of a very long run are its first and its last ones: ``left_out_steps`` between
-    them are not listed, and wrote ``left_out_written_bytes`` in all. ``written_bytes`` is what the run wrote to the
-    spill file, in steps and between them; null in reports of an Ebbtide that did not count it. ``updates`` is, where
-    another order of updates was asked for, what became of each optimizer, in words.
+    them are not listed, and wrote ``left_out_written_bytes`` in all. ``written_bytes`` is what the run wrote to slower
+    tiers, in steps and between them; null in reports of an Ebbtide that did not count it. ``updates`` is, where
+    another order of updates was asked for, what became of each optimizer, in words. ``tiers`` are the slower ones, the
+    fastest first, where there are others than the spill file.
 
     ``bounded_as_asked`` is false where a budget was asked for and was not in force at the end, or where no step was
     seen and a process that the script started peaked above it. ``planned_as_asked`` is false where a plan was named
@@ -200,6 +214,7 @@ class RunReport:
     resident_mean_bytes: int | None = None
     written_bytes: int | None = None
     updates: tuple[str, ...] = ()
+    tiers: tuple[TierReport, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.format, self.version) != (FORMAT, VERSION):

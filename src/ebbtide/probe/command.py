@@ -15,6 +15,7 @@ from ebbtide.probe.figures import Findings
 from ebbtide.probe.measure import THOROUGH, measure
 from ebbtide.probe.model import FILE, machine_of, with_kernels
 from ebbtide.probe.table import render_table
+from ebbtide.probe.tiers_between import render_links, with_tiers
 from ebbtide.settings import Settings
 from ebbtide.whole_file import write_whole
 
@@ -29,8 +30,9 @@ def probe_and_write(
     show: Callable[[str], None] = print,
     kernels: Path | None = None,
     kernel_seconds: float = 60.0,
+    tiers: str = "",
 ) -> None:
-    """``kernels`` is a trace whose operators are measured as well.
+    """``kernels`` is a trace whose operators are measured as well, ``tiers`` those between memory and the spill file.
 
     Raises SpillError when a directory cannot serve, SettingError when the file cannot be written or the trace does
     not have what is needed.
@@ -38,7 +40,11 @@ def probe_and_write(
     trace = None if kernels is None else _trace_of(kernels)
     if output is not None and (output.is_dir() or not os.access(output.parent, os.W_OK | os.X_OK)):
         raise SettingError(f"the machine cannot be written to {output}: name a file in a writable directory")
-    settings = Settings.from_environment()
+    settings = Settings.from_environment().but(tiers=tiers or None)
+    if settings.tiers and trace is not None:
+        raise SettingError(
+            "operators are measured with operands in memory and in the file: leave out --tier or --kernels"
+        )
     directories = choose_spill_directories(spill or settings.spill)
     print(f"ebbtide: measuring {', '.join(map(str, directories))} for about {seconds:g} s", file=sys.stderr)
     findings = measure(directories, replace(THOROUGH, seconds=seconds), settings.io_threads)
@@ -56,6 +62,9 @@ def probe_and_write(
         show("\n" + kernel_table)
         table += "\n\n" + kernel_table
         machine = with_kernels(machine, profile, *rates)
+    if settings.tiers:
+        machine = with_tiers(machine, settings.tiers)
+        show("\n" + render_links(machine))
     if output is not None:
         write_whole(output, machine_file(findings, table, machine).encode())
         written = "the figures marked *, the latencies and the mean slow-downs"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from statistics import mean, median
 
-from ebbtide.ir.run_report import KINDS, PlanReport, RunReport, StepMode, StepReport, Traffic
+from ebbtide.ir.run_report import KINDS, PlanReport, RunReport, StepMode, StepReport, TierReport, Traffic
 from ebbtide.units import format_bytes, format_time
 
 _LABEL = 19
@@ -35,7 +35,9 @@ def render_summary(report: RunReport) -> str:
         lines.append(_line("stall", _stall(steps)))
         in_steps = sum(step.written_bytes.total for step in report.steps) + report.left_out_written_bytes
         written = in_steps if report.written_bytes is None else report.written_bytes
-        lines.append(_line("written in all", f"{format_bytes(written)} to the spill file"))
+        where = "slower tiers" if report.tiers else "the spill file"
+        lines.append(_line("written in all", f"{format_bytes(written)} to {where}"))
+    lines += [_line(tier.name, _tier(tier)) for tier in report.tiers]
     lines += [_line("updates", text) for text in report.updates]
     if report.adopted_bytes:
         lines.append(_line("adopted", f"{format_bytes(report.adopted_bytes)} of storages born elsewhere"))
@@ -98,6 +100,11 @@ def _plan(plan: PlanReport) -> str:
         f"{plan.planner} ({plan.status}{count}): predicted {format_time(plan.predicted_s)}, {bound}, unlimited "
         f"{format_time(plan.step_s)}; made in {format_time(plan.plan_s)}{after}"
     )
+
+
+def _tier(tier: TierReport) -> str:
+    room = "" if tier.capacity_bytes is None else f"; it has room for {format_bytes(tier.capacity_bytes)}"
+    return f"{format_bytes(tier.written_bytes)} written, {format_bytes(tier.read_bytes)} read{room}"
 
 
 def _moved(steps: list[StepReport]) -> Iterable[str]:

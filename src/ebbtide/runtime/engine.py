@@ -8,9 +8,7 @@ from pathlib import Path
 import ebbtide._torch as _torch
 from ebbtide.capture.following import Following
 from ebbtide.capture.optimizer_hooks import OptimizerHooks
-from ebbtide.errors import PlatformError, SessionError, SpillError
 from ebbtide.host import process
-from ebbtide.ir import native
 from ebbtide.ir.run_report import FORMAT, VERSION, RunReport, StepMode, by_reason
 from ebbtide.runtime import foreign_views, shortfalls
 from ebbtide.runtime.adopt import adopt_all
@@ -25,9 +23,10 @@ from ebbtide.runtime.limits import Limits
 from ebbtide.runtime.memory_stats import memory_stats
 from ebbtide.runtime.planning import Planning
 from ebbtide.runtime.progress import Observation
+from ebbtide.runtime.start_arena import start_arena, tier_reports
 from ebbtide.runtime.step_counters import Reading, read_now, step_between
 from ebbtide.runtime.step_log import StepLog
-from ebbtide.settings import Settings, UpdateOrder
+from ebbtide.settings import Settings, TierKind, UpdateOrder
 from ebbtide.units import format_bytes, seconds
 
 _ADOPTING_STEPS = 2  # optimizer state loaded or built elsewhere appears during the first steps
@@ -35,12 +34,6 @@ _NO_USERFAULTFD = (
     "EBBTIDE_USERFAULTFD: userfaultfd is not permitted here (ebbtide doctor says why), or was not asked for when this "
     "process began its first session: a system call on the raw address of a tensor that is away fails"
 )
-
-_OF_A_PARENT = (
-    "this process was forked from one that had a session, and has what is left of that one's arena, so it can have no "
-    "session of its own: start it with the spawn method, or fork before the parent's first session"
-)
-_first_process: int | None = None  # that had a session
 
 
 class Engine:
@@ -76,7 +69,7 @@ class Engine:
         self._step_before: Reading | None = None  # set while a step is open
         self._optimizer_seen = False
         self._limits = Limits(bounds, say)
-        self._written_before = 0
+        self._before: _torch.Counters | None = None  # as the session found them
         self._children = Children()
         self._kept = Kept()
         self.keep = self._kept.keep
@@ -92,35 +85,13 @@ class Engine:
     def start(self) -> None:
         """Raises BudgetError when what the process already holds leaves no room at all, SessionError in a forked child
         of a process that had a session."""
-        global _first_process
-        if _first_process not in (None, os.getpid()):
-            raise SessionError(_OF_A_PARENT)
-        _first_process = os.getpid()
-        if trouble := native.disagreement(_torch):
-            raise RuntimeError(trouble)
-        try:
-            _torch.start(
-                spill_dirs=[str(directory) for directory in self._spill],
-                arena_bytes=self._bounds.arena_bytes,
-                process_bytes=self._bounds.process_bytes,
-                min_bytes=self._settings.min_storage_bytes,
-                io_threads=self._settings.io_threads,
-                watchdog_ns=round(self._settings.watchdog_s * 1e9),
-                chaos_rate=self._settings.chaos_rate,
-                chaos_seed=self._settings.chaos_seed,
-                policy=self._decider,
-                userfaultfd=self._settings.userfaultfd,
-            )
-        except RuntimeError as error:
-            if "address space" in str(error):  # no fault of the directory's
-                raise PlatformError(str(error)) from error
-            raise SpillError(", ".join(map(str, self._spill)), str(error)) from error
+        start_arena(self._bounds, self._settings, self._spill, self._decider)
         self._started = True
         _torch.set_checksum(self._settings.checksum)
         if self._settings.userfaultfd and not _torch.serves_system_calls():
             self._warn(_NO_USERFAULTFD)
         counters = _torch.counters()
-        self._written_before = sum(counters["written_bytes"])
+        self._before = counters
         stay_on_top()
         foreign_views.guard()
         if self._updates is not None:
@@ -198,7 +169,9 @@ class Engine:
         if self._final is not None:
             return self._final
         counters = _torch.counters()
-        process_peak = process.peak_resident_bytes()
+        before = self._before if self._before is not None else counters
+        elsewhere = any(tier.kind is TierKind.NUMA for tier in self._settings.tiers)
+        process_peak = counters["process_peak_bytes"] if elsewhere else process.peak_resident_bytes()
         arena_budget = counters["arena_limit_bytes"] if self._budget.is_set else 0
         over, excess = self._budget.is_exceeded(counters), self._limits.exceeded_by(process_peak)
         trouble = self._budget.limit_fell or self._budget.too_small(counters)
@@ -225,12 +198,13 @@ class Engine:
             steps=self._steps.kept(),
             left_out_steps=self._steps.left_out,
             left_out_written_bytes=self._steps.left_out_written_bytes,
-            written_bytes=sum(counters["written_bytes"]) - self._written_before,
+            written_bytes=sum(counters["written_bytes"]) - sum(before["written_bytes"]),
             bounded_as_asked=not unbounded,
             planned_as_asked=not unplanned,
             resident_peak_bytes=counters["resident_peak_bytes"],
             resident_mean_bytes=round(counters["resident_byte_ns"] / max(counters["measured_ns"], 1)),
             updates=tuple(self._updates.told) if self._updates is not None else (),
+            tiers=tier_reports(self._settings.tiers, before, counters),
         )
 
     def memory_stats(self) -> dict[str, int]:
@@ -243,7 +217,8 @@ class Engine:
         what, held = "tensors", counters["reserved_bytes"]
         budget = counters["arena_limit_bytes"] if self._budget.is_set else 0
         if self._bounds.process_asked:
-            what, held, budget = "process", process.resident_bytes(), self._limits.process_bytes
+            held = process.resident_bytes() - counters["slower_memory_bytes"]
+            what, budget = "process", self._limits.process_bytes
         running = self._step_before
         running_s = seconds(time.perf_counter_ns() - running.wall_ns) if running is not None else 0.0
         planning = self._planning.activity() if self._planning is not None else None

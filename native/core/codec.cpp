@@ -1,0 +1,200 @@
+#include "codec.hpp"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <string>
+#include <type_traits>
+
+#include "system.hpp"
+#include "types.hpp"
+
+namespace ebbtide {
+
+namespace {
+
+using Word = std::uint64_t __attribute__((may_alias));
+using Lanes = std::uint64_t __attribute__((vector_size(16), may_alias));
+using Lanes32 = std::uint32_t __attribute__((vector_size(16)));
+using Lanes16 = std::uint16_t __attribute__((vector_size(16)));
+
+constexpr std::uint64_t kOnes = 0x0101010101010101ull;
+
+// What one pass over a block finds.
+struct Seen {
+  std::uint64_t bits = 0;   // that are set in any of its words of 8 bytes
+  std::size_t zeros32 = 0;  // words of 4 bytes that are zero
+  std::size_t zeros16 = 0;  // of 2
+};
+
+template <typename Sums>
+std::size_t sum(const Sums& lanes) {
+  std::size_t all = 0;
+  for (std::size_t i = 0; i < 16 / sizeof lanes[0]; ++i) all += lanes[i];
+  return all;
+}
+
+// A lane of zeros16 counts to at most kBlock / 16.
+__attribute__((no_sanitize("thread"))) Seen copy_and_look(const void* from, std::size_t bytes, void* to) {
+  static_assert(Codec::kBlock / 16 < 65536);
+  auto* in = static_cast<const Lanes*>(from);
+  auto* out = static_cast<Lanes*>(to);
+  Lanes any{};
+  Lanes32 zeros32{};
+  Lanes16 zeros16{};
+  for (std::size_t i = 0; i < bytes / sizeof(Lanes); ++i) {
+    Lanes word = in[i];
+    out[i] = word;
+    any |= word;
+    zeros32 -= reinterpret_cast<Lanes32>(reinterpret_cast<Lanes32>(word) == 0);  // a lane is all ones where it holds
+    zeros16 -= reinterpret_cast<Lanes16>(reinterpret_cast<Lanes16>(word) == 0);
+  }
+  return {any[0] | any[1], sum(zeros32), sum(zeros16)};
+}
+
+// --- bytes of 0 and 1 as bits
+
+void pack_bits(const char* from, std::size_t bytes, char* to) {
+  auto* in = reinterpret_cast<const Word*>(from);
+  // Byte i's one bit goes to bit 56 + i: no two terms of the product meet.
+  for (std::size_t i = 0; i < bytes / 8; ++i) to[i] = static_cast<char>(in[i] * 0x0102040810204080ull >> 56);
+}
+
+void unpack_bits(const char* from, std::size_t bytes, char* to) {
+  auto* out = reinterpret_cast<Word*>(to);
+  for (std::size_t i = 0; i < bytes / 8; ++i) {
+    std::uint64_t eight = static_cast<unsigned char>(from[i]) * kOnes & 0x8040201008040201ull;
+    out[i] = (eight + 0x7F7F7F7F7F7F7F7Full) >> 7 & kOnes;  // no byte carries: it is a power of two or zero
+  }
+}
+
+// --- words without those that are zero: a bit for each, 64 together, then the others
+
+template <typename T>
+constexpr std::size_t size_of_words(std::size_t bytes, std::size_t zeros) {
+  return bytes / sizeof(T) / 8 + round_up(bytes - zeros * sizeof(T) + sizeof(T), 8);  // one more, to look at and ignore
+}
+
+template <typename T>
+void pack_words(const char* from, std::size_t bytes, char* to) {
+  auto* masks = reinterpret_cast<Word*>(to);
+  char* out = to + bytes / sizeof(T) / 8;
+  for (std::size_t at = 0; at < bytes; at += 64 * sizeof(T)) {
+    std::uint64_t mask = 0;
+    for (unsigned k = 0; k < 64; ++k) {
+      T word;
+      std::memcpy(&word, from + at + k * sizeof(T), sizeof word);
+      std::memcpy(out, &word, sizeof word);
+      std::uint64_t is = word != 0;
+      mask |= is << k;
+      out += is * sizeof(T);
+    }
+    *masks++ = mask;
+  }
+}
+
+template <typename T>
+bool unpack_words(const char* from, std::size_t packed, std::size_t bytes, char* to) {
+  auto* masks = reinterpret_cast<const Word*>(from);
+  const char* in = from + bytes / sizeof(T) / 8;
+  std::size_t words = 0;
+  for (std::size_t at = 0; at < bytes; at += 64 * sizeof(T)) {
+    std::uint64_t mask = *masks++;
+    words += static_cast<std::size_t>(std::popcount(mask));
+    if (mask == 0) {
+      std::memset(to + at, 0, 64 * sizeof(T));
+      continue;
+    }
+    for (unsigned k = 0; k < 64; ++k, mask >>= 1) {
+      T word;
+      std::memcpy(&word, in, sizeof word);
+      word = static_cast<T>(word & -static_cast<T>(mask & 1));
+      std::memcpy(to + at + k * sizeof(T), &word, sizeof word);
+      in += (mask & 1) * sizeof(T);
+    }
+  }
+  return packed == size_of_words<T>(bytes, bytes / sizeof(T) - words);
+}
+
+}  // namespace
+
+// --- LZ4
+
+Lz4 Lz4::open(const char* library) {
+  // All its symbols at once: what is bound at the first call may allocate.
+  void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  Lz4 lz4{};
+  auto find = [handle](const char* name, auto& function) {
+    if (handle != nullptr) function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));
+    return function != nullptr;
+  };
+  bool all = find("LZ4_compress_fast_extState", lz4.compress_fast) && find("LZ4_decompress_safe", lz4.decompress) &&
+             find("LZ4_sizeofState", lz4.size_of_state);
+  if (!all) {
+    throw ArenaError(std::string("a compressed tier needs the LZ4 library, and ") + library +
+                     " is not here; install it (Debian and Ubuntu: liblz4-1, Fedora: lz4-libs), or leave the tier out");
+  }
+  return lz4;
+}
+
+Codec::Codec() : lz4_(Lz4::open()) {
+  if (static_cast<std::size_t>(lz4_.size_of_state()) > kScratch - kBlock)
+    throw ArenaError("this LZ4 library needs too much room");
+}
+
+// --- a block
+
+Codec::Packed Codec::pack(const void* from, std::size_t bytes, char* to, char* scratch) const {
+  char* copy = scratch + (kScratch - kBlock);
+  Seen seen = copy_and_look(from, bytes, copy);
+  auto packed = [](Form form, std::size_t size) { return Packed{form, static_cast<std::uint32_t>(size)}; };
+  if (seen.bits == 0) return packed(Form::Zeros, 0);
+  if ((seen.bits & ~kOnes) == 0) {
+    pack_bits(copy, bytes, to);
+    return packed(Form::Bits, bytes / 8);
+  }
+  std::size_t most = most_of(bytes), size32 = size_of_words<std::uint32_t>(bytes, seen.zeros32),
+              size16 = size_of_words<std::uint16_t>(bytes, seen.zeros16);
+  if (std::min(size32, size16) <= most) {
+    if (size32 <= size16) {
+      pack_words<std::uint32_t>(copy, bytes, to);
+      return packed(Form::Words32, size32);
+    }
+    pack_words<std::uint16_t>(copy, bytes, to);
+    return packed(Form::Words16, size16);
+  }
+  int size = lz4_.compress_fast(scratch, copy, to, static_cast<int>(bytes), static_cast<int>(most), 1);
+  if (size > 0) return packed(Form::Lz4, static_cast<std::size_t>(size));
+  std::memcpy(to, copy, bytes);
+  return packed(Form::Plain, bytes);
+}
+
+bool Codec::unpack(Packed packed, const char* from, void* to, std::size_t bytes) const {
+  auto* out = static_cast<char*>(to);
+  switch (packed.form) {
+    case Form::None:
+      return false;
+    case Form::Zeros:
+      std::memset(out, 0, bytes);
+      return true;
+    case Form::Bits:
+      unpack_bits(from, bytes, out);
+      return packed.bytes == bytes / 8;
+    case Form::Words32:
+      return unpack_words<std::uint32_t>(from, packed.bytes, bytes, out);
+    case Form::Words16:
+      return unpack_words<std::uint16_t>(from, packed.bytes, bytes, out);
+    case Form::Lz4: {
+      int size = static_cast<int>(bytes);
+      return lz4_.decompress(from, out, static_cast<int>(packed.bytes), size) == size;
+    }
+    case Form::Plain:
+      std::memcpy(out, from, bytes);
+      return packed.bytes == bytes;
+  }
+  return false;
+}
+
+}  // namespace ebbtide

@@ -1,0 +1,54 @@
+#include "counters_dict.hpp"
+
+#include <pybind11/stl.h>
+
+namespace py = pybind11;
+
+namespace ebbtide {
+
+py::dict as_dict(const Counters& c) {
+  py::dict d;
+  d["live_bytes"] = c.live;
+  d["resident_bytes"] = c.resident;
+  d["clean_bytes"] = c.clean;
+  d["dirty_bytes"] = c.dirty;
+  d["reserved_bytes"] = c.reserved;
+  d["arena_limit_bytes"] = c.arena_limit;
+  d["process_limit_bytes"] = c.process_limit;
+  d["unmanaged_bytes"] = c.unmanaged;
+  d["slower_memory_bytes"] = c.outside;
+  d["process_peak_bytes"] = c.process_peak;
+  d["tier_bytes"] = py::tuple(py::cast(c.tier_used));
+  d["tier_written_bytes"] = py::tuple(py::cast(c.tier_written));
+  d["tier_read_bytes"] = py::tuple(py::cast(c.tier_read));
+  d["spill_bytes"] = c.spill;
+  d["blocks"] = c.blocks;
+  d["live_peak_bytes"] = c.live_peak;
+  d["reserved_peak_bytes"] = c.reserved_peak;
+  d["resident_peak_bytes"] = c.resident_peak;
+  d["reserved_byte_ns"] = c.reserved_byte_ns;
+  d["resident_byte_ns"] = c.resident_byte_ns;
+  d["measured_ns"] = c.measured_ns;
+  d["evicted_bytes"] = as_tuple(c.evicted);
+  d["fetched_bytes"] = as_tuple(c.fetched);
+  d["written_bytes"] = as_tuple(c.written);
+  d["stall_room_ns"] = c.stall_ns[static_cast<std::size_t>(Stall::Room)];
+  d["stall_late_ns"] = c.stall_ns[static_cast<std::size_t>(Stall::LatePrefetch)];
+  d["stall_fetch_ns"] = c.stall_ns[static_cast<std::size_t>(Stall::DemandFetch)];
+  d["fetching_ns"] = c.copy_ns[0];
+  d["evicting_ns"] = c.copy_ns[1];
+  d["faults"] = c.faults;
+  d["cancelled"] = c.cancelled;
+  d["looked_at"] = c.looked_at;
+  d["memory_areas"] = c.areas;
+  d["largest_operator_bytes"] = c.largest_operator_bytes;
+  d["largest_operator_used"] = c.largest_operator_used;
+  d["largest_operand_bytes"] = c.largest_operand;
+  d["largest_operator"] = c.largest_operator;
+  d["stuck_at_bytes"] = c.stuck_at_bytes;
+  d["over_budget"] = c.over_budget;
+  d["message"] = c.message;
+  return d;
+}
+
+}  // namespace ebbtide

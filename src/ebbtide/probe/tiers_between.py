@@ -1,0 +1,54 @@
+"""A machine with the tiers that a run has between memory and the spill file, measured.
+
+Their copies are made by the arena's I/O threads, so they take a core from the operations beside them. What compressed
+memory holds depends on what lies there, which no trace tells: plans place nothing in it, and the decider does.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ebbtide.errors import SettingError
+from ebbtide.ir.machine import InPlace, Link, Machine, Tier
+from ebbtide.settings import SlowerTier, TierKind
+
+
+def with_tiers(machine: Machine, tiers: Sequence[SlowerTier]) -> Machine:
+    """``machine`` has memory and the spill file. Raises SettingError for a tier that this machine does not have."""
+    dram, file = machine.tiers
+    between: list[Tier] = []
+    links = list(machine.links)
+    to_file, from_file = machine.link(dram.name, file.name), machine.link(file.name, dram.name)
+    slows = 1 / len(os.sched_getaffinity(0))
+    rates: dict[str, tuple[int, int]] = {}
+    for tier in tiers:
+        out, back = rates[tier.name] = _measured(tier)
+        capacity = 0 if tier.kind is TierKind.COMPRESSED else tier.capacity_bytes
+        links.append(Link(dram.name, tier.name, out, slows_compute=slows))
+        links.append(Link(tier.name, dram.name, back, slows_compute=slows))
+        for other in between:
+            links.append(Link(other.name, tier.name, min(rates[other.name][1], out), slows_compute=slows))
+            links.append(Link(tier.name, other.name, min(back, rates[other.name][0]), slows_compute=slows))
+        for link, source, target in ((to_file, tier.name, file.name), (from_file, file.name, tier.name)):
+            if link is not None:
+                rate = min(link.bytes_per_s, back if source == tier.name else out)
+                links.append(replace(link, source=source, target=target, bytes_per_s=rate, bytes_per_s_spread=0))
+        between.append(Tier(tier.name, InPlace.NOTHING, capacity))
+    return replace(machine, tiers=(dram, *between, file), links=tuple(links))
+
+
+def render_links(machine: Machine) -> str:
+    """The rates of copies from and to tiers between the first and the last, a line each."""
+    between = {tier.name for tier in machine.tiers[1:-1]}
+    links = [link for link in machine.links if between & {link.source, link.target}]
+    return "\n".join(f"{link.name:<24}{link.bytes_per_s / 1e9:.2f} GB/s, one thread" for link in links)
+
+
+def _measured(tier: SlowerTier) -> tuple[int, int]:
+    from ebbtide import _torch
+
+    try:
+        out, back = _torch.measure_tier(tier.kind, tier.node)
+    except (RuntimeError, ValueError) as error:
+        raise SettingError(f"the tier {tier.name} cannot be had: {error}") from error
+    return max(1, round(out)), max(1, round(back))

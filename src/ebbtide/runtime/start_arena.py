@@ -1,0 +1,82 @@
+"""The arena of this process: made by its first session, and there until the process ends."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from ebbtide import _torch
+from ebbtide.errors import PlatformError, SessionError, SettingError, SpillError
+from ebbtide.ir import native
+from ebbtide.ir.run_report import TierReport
+from ebbtide.runtime.bounds import Bounds
+from ebbtide.settings import Settings, SlowerTier
+from ebbtide.units import format_bytes
+
+_OF_A_PARENT = (
+    "this process was forked from one that had a session, and has what is left of that one's arena, so it can have no "
+    "session of its own: start it with the spawn method, or fork before the parent's first session"
+)
+_process: int | None = None  # that made it
+_tiers: tuple[SlowerTier, ...] = ()
+
+
+def start_arena(bounds: Bounds, settings: Settings, spill: Sequence[Path], decider: str) -> None:
+    """New storages come from it from now on, within ``bounds``.
+
+    Raises SessionError in a forked child of a process that has one, and for other tiers than it has; SettingError for a
+    tier that this machine does not have; SpillError; PlatformError.
+    """
+    global _process, _tiers
+    if _process not in (None, os.getpid()):
+        raise SessionError(_OF_A_PARENT)
+    if _process is not None and settings.tiers != _tiers:
+        raise SessionError(
+            f"the first session of this process had {_names(_tiers)}, which stay: name the same, or start another "
+            f"process for {_names(settings.tiers)}"
+        )
+    if trouble := native.disagreement(_torch):
+        raise RuntimeError(trouble)
+    try:
+        _torch.start(
+            spill_dirs=[str(directory) for directory in spill],
+            tiers=[(tier.kind, tier.capacity_bytes, tier.node) for tier in settings.tiers],
+            arena_bytes=bounds.arena_bytes,
+            process_bytes=bounds.process_bytes,
+            min_bytes=settings.min_storage_bytes,
+            io_threads=settings.io_threads,
+            watchdog_ns=round(settings.watchdog_s * 1e9),
+            chaos_rate=settings.chaos_rate,
+            chaos_seed=settings.chaos_seed,
+            policy=decider,
+            userfaultfd=settings.userfaultfd,
+        )
+    except ValueError as error:
+        raise SettingError(str(error)) from error
+    except RuntimeError as error:
+        if "address space" in str(error):  # no fault of the directory's
+            raise PlatformError(str(error)) from error
+        raise SpillError(", ".join(map(str, spill)), str(error)) from error
+    _process, _tiers = os.getpid(), settings.tiers
+
+
+def tier_reports(
+    tiers: Sequence[SlowerTier], before: "_torch.Counters", after: "_torch.Counters"
+) -> tuple[TierReport, ...]:
+    """Between two moments; none where the spill file is the only slower tier."""
+    if not tiers:
+        return ()
+    named = [*((tier.name, tier.capacity_bytes) for tier in tiers), ("spill file", None)]
+
+    def since(key: Literal["tier_written_bytes", "tier_read_bytes"], place: int) -> int:
+        return after[key][place] - before[key][place]
+
+    return tuple(
+        TierReport(name, capacity, since("tier_written_bytes", place), since("tier_read_bytes", place))
+        for place, (name, capacity) in enumerate(named)
+    )
+
+
+def _names(tiers: Sequence[SlowerTier]) -> str:
+    listed = (f"{tier.name} of {format_bytes(tier.capacity_bytes)}" for tier in tiers)
+    return f"the tiers {', '.join(listed)}" if tiers else "no tier but memory and the spill file"

@@ -1,0 +1,88 @@
+"""Runs with tiers between memory and the spill file: the same bits, and bytes really lie there."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ebbtide.errors import SettingError
+from ebbtide.ir.files import load
+from ebbtide.ir.timeline import Timeline
+from ebbtide.policies import machine_for
+from ebbtide.probe.quick import probe_quick
+from ebbtide.settings import Settings
+from tests.helpers import child
+from tests.helpers.command import EBBTIDE
+from tests.training.same_bits import CASES
+
+SMALLEST = {"EBBTIDE_MIN_STORAGE": "4096", "EBBTIDE_CHECKSUM": "1"}
+NODE_0 = {"EBBTIDE_TIERS": "numa:0:32MiB"}
+BOTH = {"EBBTIDE_TIERS": "compressed:8MiB,numa:0:2MiB"}
+GPT = "gpt2-adamw-fused"
+
+pytestmark = pytest.mark.starts
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_demand_mode_over_four_tiers_ends_with_the_same_bits(name: str) -> None:
+    verdict, read = child.run("cases_tiers:compare", name, "50%", "demand", env=SMALLEST | BOTH)
+    assert verdict.differences == ()
+    assert sum(verdict.evicted_bytes.values()) > 0
+    assert sum(verdict.fetched_bytes.values()) > 0
+    assert len(read) == 3
+    assert read[0] + read[1] > 0
+
+
+@pytest.mark.parametrize("tiers", [NODE_0, BOTH])
+def test_a_planned_run_uses_its_tiers_and_ends_with_the_same_bits(tiers: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "step.timeline"
+    saved = {"EBBTIDE_SAVE_TIMELINE": str(path)}
+    verdict, read = child.run("cases_tiers:compare", GPT, "50%", "ebbtide", env=SMALLEST | tiers | saved)
+    assert verdict.differences == ()
+    assert "planned" in verdict.modes
+    assert read[-2] > 0  # of the node, the last before the file
+    lanes = {span.lane for span in load(path, Timeline).spans if span.nbytes}
+    assert {"dram->numa0", "numa0->dram"} <= lanes
+
+
+def test_the_tiers_of_a_process_stay() -> None:
+    small, large = "numa:0:2MiB", "numa:0:4MiB"
+    assert "which stay: name the same" in child.run("cases_tiers:two_sessions", small, large, env=SMALLEST)
+    assert child.run("cases_tiers:two_sessions", small, small, env=SMALLEST) == ""
+
+
+@pytest.mark.parametrize(
+    ("tier", "said"),
+    [
+        ("numa:63:1GiB", "63"),
+        ("numa:0:900TiB", "900"),
+        ("numa:x:1GiB", "is not understood"),
+        ("compressed:0", "is not understood"),
+    ],
+)
+def test_a_tier_that_cannot_be_had_is_refused_before_anything_runs(tier: str, said: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("open('ran', 'w')")
+    command = [EBBTIDE, "run", "--fast", "50%", "--tier", tier, str(script)]
+    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=os.environ)
+    assert finished.returncode == 2, finished.stderr
+    assert said in finished.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_machine_is_one_of_the_tiers_that_a_run_has(tmp_path: Path) -> None:
+    spill = [tmp_path]
+    settings = Settings().but(tiers="numa:0:1GiB,compressed:1GiB")
+    machine = machine_for(settings, spill)
+    assert [tier.name for tier in machine.tiers] == ["dram", "numa0", "compressed", "file"]
+    assert machine.tiers[2].capacity_bytes == 0  # no trace tells what would fit
+    assert all(machine.link(a.name, b.name) is not None for a in machine.tiers for b in machine.tiers if a is not b)
+    file = tmp_path / "machine.toml"
+    file.write_text(machine.to_toml())
+    assert machine_for(settings.but(machine=file), spill).tiers == machine.tiers
+    with pytest.raises(SettingError, match=r"has 4 tiers .*, and this run has 2: memory and the spill file"):
+        machine_for(Settings().but(machine=file), spill)
+    file.write_text(probe_quick(spill).to_toml())
+    with pytest.raises(SettingError, match=r"has 2 tiers .*, and this run has 4: memory, numa0, compressed and"):
+        machine_for(settings.but(machine=file), spill)
