@@ -28,6 +28,7 @@ class NumaTier final : public Tier {
  public:
   // Throws ArenaError. The regions are the arena's.
   NumaTier(unsigned node, std::uint64_t capacity, std::array<std::size_t, kRegions> region_bytes);
+  ~NumaTier() override;  // its pages go back to the kernel, its address space does not
 
   int reserve(const Extent& extent) override;
   void release(const Extent& extent) override;

@@ -108,6 +108,15 @@ TEST(a_numa_tier_keeps_pages_for_the_next_extent_there_and_gives_them_back_for_o
   CHECK(tier->reserve(small) == 0 && tier->used() == tier->populated() && tier->whereabouts().on_node == tier->used());
 }
 
+TEST(a_numa_tier_that_ends_leaves_no_pages) {
+  if (no_numa()) return;
+  std::unique_ptr<NumaTier> tier = make_numa_tier(64 * kMiB);
+  const std::size_t before = process_resident_bytes();
+  CHECK(tier->reserve({0, 0, 64 * kMiB}) == 0 && process_resident_bytes() >= before + 60 * kMiB);
+  tier.reset();
+  CHECK(process_resident_bytes() < before + 4 * kMiB);
+}
+
 TEST(a_forked_child_has_of_a_numa_tier_what_it_was_given_as_it_was) {
   if (no_numa()) return;
   std::unique_ptr<NumaTier> tier = make_numa_tier(16 * kMiB);

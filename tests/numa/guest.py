@@ -4,7 +4,7 @@ That node has no CPU and lies at distance 28. The machine is QEMU's, without acc
 from Debian's packages, which `apt-get download` fetches without installing them; the tests are the program that was
 built here, with the libraries that it uses here. What it says on its serial console is printed, and kept in
 build/numa/console.log. Exit status 0: tests ran, none failed and none was skipped, and the training had the same bits
-under Ebbtide as without it.
+under Ebbtide, with a tier on that node, as without it.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def initramfs(out: Path, program: Path, kernel: Path, busybox: Path) -> None:
     put("tests.bin", program)
     for library in libraries(program):
         put(str(library).lstrip("/"), library)
-    for name in ("basename", "cat", "chroot", "insmod", "mount", "poweroff", "sed", "sh", "tr", "umount"):
+    for name in ("basename", "cat", "chroot", "grep", "insmod", "mount", "poweroff", "sed", "sh", "umount"):
         put(f"bin/{name}", busybox / "bin/busybox")
     for number, name in enumerate(MODULES):
         for module in kernel.glob(f"lib/modules/*/kernel/**/{name}.ko"):
@@ -160,7 +160,6 @@ def main() -> None:
     parser.add_argument("--tests", default="numa", help="part of the names of the tests that run")
     parser.add_argument("--operations", type=int, default=3000, help="of each stress test")
     parser.add_argument("--train", action="store_true", help="train too, with this interpreter and its packages")
-    parser.add_argument("--run", default="", help="options of `ebbtide run` for that, parted by commas")
     parser.add_argument("--seconds", type=float, default=2400, help="until the machine is ended")
     args = parser.parse_args()
     if lacks := missing():
@@ -171,11 +170,7 @@ def main() -> None:
     first, disk = args.build / "initramfs", args.build / "disk"
     initramfs(first, args.program, kernel, unpacked("busybox-static", args.build))
     make_disk(disk, args.train)
-    words = [
-        f"EBBTIDE_TESTS={args.tests}",
-        f"EBBTIDE_STRESS_OPERATIONS={args.operations}",
-        f"EBBTIDE_RUN={args.run}",
-    ]
+    words = [f"EBBTIDE_TESTS={args.tests}", f"EBBTIDE_STRESS_OPERATIONS={args.operations}"]
     why = verdict(boot(image, first, disk, words, args.seconds, args.build / "console.log"), args.train)
     if why is not None:
         sys.exit(f"numa-test: {why}")

@@ -35,7 +35,7 @@ def stage(tree: Path) -> None:
     sources = [source for source in sources if source.is_file() and source.suffix not in (".a", ".h", ".pyc")]
     for source in {*sources, *_libraries(interpreter, sources)}:
         _link(source, tree / str(source).lstrip("/"))
-    for name in ("train.py", "train.sh"):
+    for name in ("train.py", "train.sh", "check.py"):
         shutil.copy(HERE / name, tree / name)
     path = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), str(Path(ebbtide.__file__).parents[1])]
     (tree / "environment").write_text(f"export PYTHON={interpreter} PYTHONPATH={':'.join(dict.fromkeys(path))}\n")
