@@ -4,6 +4,7 @@
 #   make test       lint, types, native stress tests (plain, ASan+UBSan, TSan), Python tests
 #   make quick      the Python tests that start no process and are not slow, for whoever changes a line
 #   make core-test  the native stress tests alone
+#   make numa-test  the native tests of NUMA tiers and a small training in a machine of QEMU's that has a second node
 #   make operators  PyTorch's whole operator database under Ebbtide; make test takes a share of it
 #   make soak       random training against plain PyTorch for SOAK_MINUTES (60), until something differs; each job has a
 #                   seed, and SOAK_SEED=17 SOAK_JOBS=1 makes that one again
@@ -27,7 +28,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 NATIVE := $(foreach part,core torch simulate,$(wildcard native/$(part)/*.cpp native/$(part)/*.h*))
 
 .PHONY: bench-plan calibrate demo operators soak quick test lint lint-page types core-test python-test browser install clean
-.PHONY: distclean
+.PHONY: distclean numa-test
 
 demo: install
 	$(PY) -m demo.demo
@@ -144,6 +145,10 @@ core-test-$(1): build/core/$(1)/tests.bin
 -include $$(wildcard build/core/$(1)/*/*.d)
 endef
 $(foreach variant,$(CORE_VARIANTS),$(eval $(call core_variant,$(variant))))
+
+# Not part of `make test`: it needs QEMU and says so.
+numa-test: install build/core/plain/tests.bin
+	$(PY) -m tests.numa.guest build/core/plain/tests.bin --train
 
 # ---- cleaning ----------------------------------------------------------------------------------------------------
 

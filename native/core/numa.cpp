@@ -133,7 +133,7 @@ void look(const void* begin, std::size_t bytes, unsigned node, Whereabouts& foun
     bool known = batch.call(nullptr) == 0;
     for (std::size_t i = 0; i < batch.count; ++i) {
       bool here = known && batch.status[i] == static_cast<int>(node);
-      bool absent = known && batch.status[i] == -ENOENT;
+      bool absent = known && (batch.status[i] == -ENOENT || batch.status[i] == -EFAULT);  // no page, no page table
       (here ? found.on_node : absent ? found.absent : found.elsewhere) += kSmallPage;
     }
     return 0;

@@ -6,7 +6,9 @@
 // is ours. So memory only prefers its node: a page that the node does not give comes from another one. get_pages() gets them
 // before they are needed, a few MiB at a time, asks where they are, and moves those that are elsewhere. A move takes only
 // what the node has, or gets by writing back and dropping page cache; it fails where that is not enough, and kills nobody.
-// The kernel's own balancing leaves memory with a policy where it is.
+//
+// [Note: balancing]  Memory that prefers a node stays there. The rest the kernel may move to where it is touched, and what it
+// watches for that is not seen by look() until it is touched again.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +37,8 @@ int prefer_node(void* begin, std::size_t bytes, unsigned node);
 // All pages of the range, on this node; else some of them, on any: ENOMEM where the node has too few. Those that are there
 // keep their contents.
 int get_pages(void* begin, std::size_t bytes, unsigned node);
-int move_to_node(void* begin, std::size_t bytes, unsigned node);  // what is there; addresses stay. Some may have been moved
+// What is there; addresses stay. ENOMEM: some did not move. To stay there it has to prefer the node [Note: balancing].
+int move_to_node(void* begin, std::size_t bytes, unsigned node);
 
 struct Whereabouts {  // in bytes
   std::uint64_t on_node = 0;

@@ -62,6 +62,10 @@ NumaTier::NumaTier(unsigned node, std::uint64_t capacity, std::array<std::size_t
   set_inherited(parent_.begin(), kSmallPage, false);
 }
 
+NumaTier::~NumaTier() {
+  for (Mirror& m : mirrors_) must_drop_pages(m.memory.begin(), m.end * m.page);
+}
+
 NumaTier::Span NumaTier::span(const Mirror& mirror, const Extent& extent) {
   return {extent.begin / mirror.page, (extent.begin + extent.bytes + mirror.page - 1) / mirror.page};
 }

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <string>
 
 #include "numa.hpp"
@@ -27,6 +28,7 @@ class NumaTier final : public Tier {
  public:
   // Throws ArenaError. The regions are the arena's.
   NumaTier(unsigned node, std::uint64_t capacity, std::array<std::size_t, kRegions> region_bytes);
+  ~NumaTier() override;  // its pages go back to the kernel, its address space does not
 
   int reserve(const Extent& extent) override;
   void release(const Extent& extent) override;
@@ -70,8 +72,9 @@ class NumaTier final : public Tier {
   const std::string name_;
   Mirror mirrors_[kRegions];
   Reservation parent_;  // a word that is 1, and 0 in a forked child
-  std::uint64_t used_ = 0;
-  std::uint64_t populated_ = 0;
+  // Read without the mutex too.
+  std::atomic<std::uint64_t> used_{0};
+  std::atomic<std::uint64_t> populated_{0};
   std::int64_t short_until_ns_ = 0;  // the node had too little
 };
 

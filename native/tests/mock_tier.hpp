@@ -98,6 +98,6 @@ class MockTier final : public ebbtide::Tier {
 
   ebbtide::Reservation memory_[ebbtide::kRegions];
   ebbtide::Reservation reserved_[ebbtide::kRegions];  // a byte for each small page
-  std::uint64_t used_ = 0;
+  std::atomic<std::uint64_t> used_{0};
   mutable std::atomic<std::uint64_t> random_{1};
 };

@@ -223,6 +223,10 @@ void agrees_with_plain_memory(const Ground& ground) {
     std::this_thread::yield();
   }
   for (std::thread& thread : threads) thread.join();
+  while (numa != nullptr && numa->used() > 0) std::this_thread::yield();  // what was under way drains
+  for (const MockTier* tier : middle) {
+    while (tier->used() > 0) std::this_thread::yield();
+  }
   arena.check_invariants();
   Counters c = arena.counters();
   std::printf("  moved out %.2f GB, in %.2f GB, %llu faults, %llu evictions cancelled by a write\n",
@@ -231,7 +235,7 @@ void agrees_with_plain_memory(const Ground& ground) {
   CHECK(c.live == 0 && c.evicted[4] > 0 && c.fetched[4] > 0 && c.faults > 0);
   if (numa != nullptr) {
     std::printf("  in %s at the end: %s of pages\n", numa->name(), BytesText(numa->populated()).text);
-    CHECK(numa->used() == 0 && numa->populated() > 0 && numa->populated() <= ground.numa);
+    CHECK(numa->populated() > 0 && numa->populated() <= ground.numa);
   }
   if (compressed != nullptr) {
     std::printf("  compressed memory: at most %.1f MiB\n", static_cast<double>(most_compressed) / kMiB);
@@ -240,7 +244,7 @@ void agrees_with_plain_memory(const Ground& ground) {
   for (const MockTier* tier : middle) {
     std::printf("  a tier between: %llu chunks written, %llu read\n", static_cast<unsigned long long>(tier->writes.load()),
                 static_cast<unsigned long long>(tier->reads.load()));
-    CHECK(tier->used() == 0 && tier->writes > 0 && tier->reads > 0);
+    CHECK(tier->writes > 0 && tier->reads > 0);
   }
 }
 
