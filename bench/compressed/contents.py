@@ -1,4 +1,4 @@
-"""What training's storages hold, class by class, after so many steps of AdamW: of a byte-level GPT with dropout and GELU,
+"""What training's storages hold, class by class, after some steps of AdamW: of a byte-level GPT with dropout and GELU,
 trained on this project's own pages, and of a convolutional net with ReLU on patterns."""
 
 import itertools
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST_BYTES = 32 << 20  # of a class
+MOST_BYTES = 16 << 20  # of a class
 DROPOUT = 0.1
-SEQ, BATCH, WIDTH, LAYERS = 256, 16, 384, 6
+SEQ, BATCH, WIDTH, LAYERS = 256, 8, 384, 6
 
 
 class Gpt(nn.Module):

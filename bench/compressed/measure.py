@@ -1,6 +1,6 @@
 """Ratio and speed of the compressed tier for each class of storage, on one thread, beside LZ4 and zstd alone:
 
-    python -m bench.compressed.measure [--steps 30] [--out FILE]
+    python -m bench.compressed.measure [--steps 20] [--out FILE]
 
 The tier's own code is compiled and run over files of contents; the libraries are called block by block, where they are.
 """
@@ -22,8 +22,8 @@ from torch import Tensor
 
 from .contents import ROOT, contents
 
-SOURCES = ("compressed_tier", "codec", "free_runs", "system")
-ROUNDS = 5
+SOURCES = ("compressed_tier", "codec", "words", "free_runs", "system")
+ROUNDS = 3
 BLOCK = {"LZ4": 64 << 10, "zstd -1": 256 << 10}  # of the tier's size; of one that suits it
 
 Pack = Callable[[int, int, int, int], int]  # from, bytes, to, room
@@ -126,7 +126,7 @@ def table(steps: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=30, help="of training, before contents are taken")
+    parser.add_argument("--steps", type=int, default=20, help="of training, before contents are taken")
     parser.add_argument("--out", type=Path, help="the table as Markdown")
     options = parser.parse_args()
     text = table(options.steps)

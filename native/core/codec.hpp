@@ -15,6 +15,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "words.hpp"
+
 namespace ebbtide {
 
 struct Lz4 {
@@ -38,7 +40,8 @@ class Codec {
     std::uint32_t bytes = 0;
   };
 
-  Codec();  // throws ArenaError
+  // Throws ArenaError. Tests name other ways of packing words.
+  explicit Codec(Words words32 = words_of_processor<std::uint32_t>(), Words words16 = words_of_processor<std::uint16_t>());
 
   // Into `to`, which has room for `bytes` and is a multiple of 8. Plain where it does not shrink.
   Packed pack(const void* from, std::size_t bytes, char* to, char* scratch) const;
@@ -47,7 +50,8 @@ class Codec {
   bool unpack(Packed packed, const char* from, void* to, std::size_t bytes) const;
 
  private:
-  const Lz4 lz4_;
+  const Words words32_, words16_;
+  const Lz4 lz4_ = Lz4::open();
 };
 
 }  // namespace ebbtide

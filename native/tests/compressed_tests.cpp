@@ -247,12 +247,13 @@ TEST(released_compressed_memory_goes_back_to_the_kernel) {
 }
 
 TEST(damaged_compressed_bytes_are_told_or_come_back_within_their_bounds) {
-  const Codec codec;
+  const Codec codecs[] = {Codec(), Codec(words_in_software<std::uint32_t>(), words_in_software<std::uint16_t>())};
   std::mt19937 random(9);
   Bytes from(Codec::kBlock), to(3 * Codec::kBlock), packed(2 * Codec::kBlock), scratch(Codec::kScratch);
   int told = 0;
   for (Fill* fill_with : {relu, relu16, text}) {
     for (int round = 0; round < 300; ++round) {
+      const Codec& codec = codecs[round % 2];
       fill_with(from.get(), from.size(), random);
       Codec::Packed p = codec.pack(from.get(), from.size(), packed.get(), scratch.get());
       for (int flips = 0; flips < 8; ++flips) packed.get()[random() % p.bytes] ^= static_cast<char>(1 + random() % 255);
@@ -262,6 +263,38 @@ TEST(damaged_compressed_bytes_are_told_or_come_back_within_their_bounds) {
     }
   }
   CHECK(told > 0);
+}
+
+namespace {
+template <typename T>
+void compare_words(const Words& a, const Words& b) {
+  std::mt19937 random(12);
+  Bytes from(Codec::kBlock), to(2 * Codec::kBlock), one(2 * Codec::kBlock), other(2 * Codec::kBlock);
+  for (std::size_t bytes : {kSmallPage, 5 * kSmallPage, Codec::kBlock}) {
+    for (unsigned share : {0, 1, 8, 15, 16}) {  // sixteenths that are not zero
+      std::size_t zeros_there = 0;
+      for (std::size_t i = 0; i < bytes; i += sizeof(T)) {
+        T word = random() % 16 < share ? static_cast<T>(random() % 1000 + 1) : T{0};
+        zeros_there += word == 0;
+        std::memcpy(from.get() + i, &word, sizeof word);
+      }
+      std::size_t packed = size_of_words<T>(bytes, zeros_there), end = bytes - zeros_there * sizeof(T) + bytes / sizeof(T) / 8;
+      a.pack(from.get(), bytes, one.get());
+      b.pack(from.get(), bytes, other.get());
+      CHECK(std::memcmp(one.get(), other.get(), end) == 0);
+      for (const Words& words : {a, b}) {
+        std::memset(to.get(), 0x5A, to.size());
+        CHECK(words.unpack(one.get(), packed, to.get(), bytes) && std::memcmp(from.get(), to.get(), bytes) == 0);
+        CHECK(to.get()[bytes] == 0x5A && !words.unpack(one.get(), packed + 8, to.get(), bytes));
+      }
+    }
+  }
+}
+}  // namespace
+
+TEST(compressed_words_are_the_same_in_software_and_as_the_processor_does_it) {
+  compare_words<std::uint32_t>(words_in_software<std::uint32_t>(), words_of_processor<std::uint32_t>());
+  compare_words<std::uint16_t>(words_in_software<std::uint16_t>(), words_of_processor<std::uint16_t>());
 }
 
 TEST(a_missing_lz4_library_is_a_sentence_that_says_what_to_install) {
