@@ -106,6 +106,8 @@ Codec::Packed Codec::pack(const void* from, std::size_t bytes, char* to, char* s
     pack_bits(copy, bytes, to);
     return packed(Form::Bits, bytes / 8);
   }
+  if (pack_two_values<std::uint32_t>(copy, bytes, to)) return packed(Form::Two32, size_of_two_values<std::uint32_t>(bytes));
+  if (pack_two_values<std::uint16_t>(copy, bytes, to)) return packed(Form::Two16, size_of_two_values<std::uint16_t>(bytes));
   std::size_t most = most_of(bytes), size32 = size_of_words<std::uint32_t>(bytes, seen.zeros32),
               size16 = size_of_words<std::uint16_t>(bytes, seen.zeros16);
   if (std::min(size32, size16) <= most) {
@@ -133,6 +135,12 @@ bool Codec::unpack(Packed packed, const char* from, void* to, std::size_t bytes)
     case Form::Bits:
       unpack_bits(from, bytes, out);
       return packed.bytes == bytes / 8;
+    case Form::Two32:
+      unpack_two_values<std::uint32_t>(from, out, bytes);
+      return packed.bytes == size_of_two_values<std::uint32_t>(bytes);
+    case Form::Two16:
+      unpack_two_values<std::uint16_t>(from, out, bytes);
+      return packed.bytes == size_of_two_values<std::uint16_t>(bytes);
     case Form::Words32:
       return words32_.unpack(from, packed.bytes, out, bytes);
     case Form::Words16:

@@ -46,10 +46,10 @@ class CompressedTier final : public Tier {
  private:
   // Where a block lies packed; of none, all is zero.
   struct Entry {
-    std::uint64_t form : 3;
+    std::uint64_t form : 4;
     std::uint64_t pages : 5;   // of the block, unpacked
     std::uint64_t bytes : 17;  // packed
-    std::uint64_t at : 39;     // in the pool, in units of 8 bytes
+    std::uint64_t at : 38;     // in the pool, in units of 8 bytes
     Codec::Packed packed() const { return {static_cast<Codec::Form>(form), static_cast<std::uint32_t>(bytes)}; }
   };
   static_assert(sizeof(Entry) == 8);

@@ -123,6 +123,38 @@ EBBTIDE_WITH_AVX512 bool unpack_by_vectors(const char* from, std::size_t packed,
 }  // namespace
 
 template <typename T>
+bool pack_two_values(const char* from, std::size_t bytes, char* to) {
+  auto* masks = reinterpret_cast<Word*>(to);
+  T value = 0;  // the first that is not zero
+  for (std::size_t at = 0; at < bytes; at += kGroup<T>) {
+    T words[64];
+    std::memcpy(words, from + at, sizeof words);
+    for (unsigned k = 0; k < 64 && value == 0; ++k) value = words[k];
+    std::uint64_t mask = 0, odd = 0;
+    for (unsigned k = 0; k < 64; ++k) {
+      mask |= std::uint64_t{words[k] == value} << k;
+      odd |= static_cast<std::uint64_t>(words[k] != value) & static_cast<std::uint64_t>(words[k] != 0);
+    }
+    if (odd != 0) return false;
+    *masks++ = value == 0 ? 0 : mask;
+  }
+  *masks = value;
+  return true;
+}
+
+template <typename T>
+void unpack_two_values(const char* from, char* to, std::size_t bytes) {
+  auto* masks = reinterpret_cast<const Word*>(from);
+  auto value = static_cast<T>(masks[bytes / kGroup<T>]);
+  for (std::size_t at = 0; at < bytes; at += kGroup<T>) {
+    std::uint64_t mask = *masks++;
+    T words[64];
+    for (unsigned k = 0; k < 64; ++k) words[k] = static_cast<T>(value & -static_cast<T>(mask >> k & 1));
+    std::memcpy(to + at, words, sizeof words);
+  }
+}
+
+template <typename T>
 Words words_in_software() {
   return {pack_in_software<T>, unpack_in_software<T>};
 }
@@ -136,6 +168,10 @@ Words words_of_processor() {
   return words_in_software<T>();
 }
 
+template bool pack_two_values<std::uint32_t>(const char*, std::size_t, char*);
+template bool pack_two_values<std::uint16_t>(const char*, std::size_t, char*);
+template void unpack_two_values<std::uint32_t>(const char*, char*, std::size_t);
+template void unpack_two_values<std::uint16_t>(const char*, char*, std::size_t);
 template Words words_in_software<std::uint32_t>();
 template Words words_in_software<std::uint16_t>();
 template Words words_of_processor<std::uint32_t>();

@@ -27,6 +27,17 @@ struct Words {
   bool (*unpack)(const char* from, std::size_t packed, char* to, std::size_t bytes);
 };
 
+// Words that are all zero or one other value, as dropout's masks in floating point: a bit for each, then the value.
+// False: they are not.
+template <typename T>
+bool pack_two_values(const char* from, std::size_t bytes, char* to);
+template <typename T>
+void unpack_two_values(const char* from, char* to, std::size_t bytes);
+template <typename T>
+constexpr std::size_t size_of_two_values(std::size_t bytes) {
+  return bytes / sizeof(T) / 8 + sizeof(std::uint64_t);
+}
+
 template <typename T>
 Words words_in_software();
 template <typename T>
