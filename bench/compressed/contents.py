@@ -102,6 +102,7 @@ def halves(tensors: list[Tensor]) -> list[Tensor]:
 
 def contents(steps: int) -> Iterator[tuple[str, Tensor]]:
     torch.manual_seed(1)
+    torch.set_num_threads(1)
     kept = 1 - DROPOUT
     mask = torch.rand(MOST_BYTES) < kept
     yield f"dropout mask, bool, p = {DROPOUT}", flat([mask])
