@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <string>
 #include <type_traits>
@@ -70,54 +69,6 @@ void unpack_bits(const char* from, std::size_t bytes, char* to) {
   }
 }
 
-// --- words without those that are zero: a bit for each, 64 together, then the others
-
-template <typename T>
-constexpr std::size_t size_of_words(std::size_t bytes, std::size_t zeros) {
-  return bytes / sizeof(T) / 8 + round_up(bytes - zeros * sizeof(T) + sizeof(T), 8);  // one more, to look at and ignore
-}
-
-template <typename T>
-void pack_words(const char* from, std::size_t bytes, char* to) {
-  auto* masks = reinterpret_cast<Word*>(to);
-  char* out = to + bytes / sizeof(T) / 8;
-  for (std::size_t at = 0; at < bytes; at += 64 * sizeof(T)) {
-    std::uint64_t mask = 0;
-    for (unsigned k = 0; k < 64; ++k) {
-      T word;
-      std::memcpy(&word, from + at + k * sizeof(T), sizeof word);
-      std::memcpy(out, &word, sizeof word);
-      std::uint64_t is = word != 0;
-      mask |= is << k;
-      out += is * sizeof(T);
-    }
-    *masks++ = mask;
-  }
-}
-
-template <typename T>
-bool unpack_words(const char* from, std::size_t packed, std::size_t bytes, char* to) {
-  auto* masks = reinterpret_cast<const Word*>(from);
-  const char* in = from + bytes / sizeof(T) / 8;
-  std::size_t words = 0;
-  for (std::size_t at = 0; at < bytes; at += 64 * sizeof(T)) {
-    std::uint64_t mask = *masks++;
-    words += static_cast<std::size_t>(std::popcount(mask));
-    if (mask == 0) {
-      std::memset(to + at, 0, 64 * sizeof(T));
-      continue;
-    }
-    for (unsigned k = 0; k < 64; ++k, mask >>= 1) {
-      T word;
-      std::memcpy(&word, in, sizeof word);
-      word = static_cast<T>(word & -static_cast<T>(mask & 1));
-      std::memcpy(to + at + k * sizeof(T), &word, sizeof word);
-      in += (mask & 1) * sizeof(T);
-    }
-  }
-  return packed == size_of_words<T>(bytes, bytes / sizeof(T) - words);
-}
-
 }  // namespace
 
 // --- LZ4
@@ -139,7 +90,7 @@ Lz4 Lz4::open(const char* library) {
   return lz4;
 }
 
-Codec::Codec() : lz4_(Lz4::open()) {
+Codec::Codec(Words words32, Words words16) : words32_(words32), words16_(words16) {
   if (static_cast<std::size_t>(lz4_.size_of_state()) > kScratch - kBlock)
     throw ArenaError("this LZ4 library needs too much room");
 }
@@ -155,14 +106,16 @@ Codec::Packed Codec::pack(const void* from, std::size_t bytes, char* to, char* s
     pack_bits(copy, bytes, to);
     return packed(Form::Bits, bytes / 8);
   }
+  if (pack_two_values<std::uint32_t>(copy, bytes, to)) return packed(Form::Two32, size_of_two_values<std::uint32_t>(bytes));
+  if (pack_two_values<std::uint16_t>(copy, bytes, to)) return packed(Form::Two16, size_of_two_values<std::uint16_t>(bytes));
   std::size_t most = most_of(bytes), size32 = size_of_words<std::uint32_t>(bytes, seen.zeros32),
               size16 = size_of_words<std::uint16_t>(bytes, seen.zeros16);
   if (std::min(size32, size16) <= most) {
     if (size32 <= size16) {
-      pack_words<std::uint32_t>(copy, bytes, to);
+      words32_.pack(copy, bytes, to);
       return packed(Form::Words32, size32);
     }
-    pack_words<std::uint16_t>(copy, bytes, to);
+    words16_.pack(copy, bytes, to);
     return packed(Form::Words16, size16);
   }
   int size = lz4_.compress_fast(scratch, copy, to, static_cast<int>(bytes), static_cast<int>(most), 1);
@@ -182,10 +135,16 @@ bool Codec::unpack(Packed packed, const char* from, void* to, std::size_t bytes)
     case Form::Bits:
       unpack_bits(from, bytes, out);
       return packed.bytes == bytes / 8;
+    case Form::Two32:
+      unpack_two_values<std::uint32_t>(from, out, bytes);
+      return packed.bytes == size_of_two_values<std::uint32_t>(bytes);
+    case Form::Two16:
+      unpack_two_values<std::uint16_t>(from, out, bytes);
+      return packed.bytes == size_of_two_values<std::uint16_t>(bytes);
     case Form::Words32:
-      return unpack_words<std::uint32_t>(from, packed.bytes, bytes, out);
+      return words32_.unpack(from, packed.bytes, out, bytes);
     case Form::Words16:
-      return unpack_words<std::uint16_t>(from, packed.bytes, bytes, out);
+      return words16_.unpack(from, packed.bytes, out, bytes);
     case Form::Lz4: {
       int size = static_cast<int>(bytes);
       return lz4_.decompress(from, out, static_cast<int>(packed.bytes), size) == size;

@@ -12,7 +12,7 @@ namespace ebbtide {
 
 namespace {
 constexpr std::uint64_t kBlock = Codec::kBlock;
-constexpr std::uint64_t kMostCapacity = std::uint64_t{1} << 39;  // so that the pool has 2^39 units of 8 bytes
+constexpr std::uint64_t kMostCapacity = std::uint64_t{1} << 38;  // so that the pool has at most 2^38 units of 8 bytes
 constexpr std::array<std::uint64_t, kRegions> kRegionBytes{std::uint64_t{1} << 40, std::uint64_t{1} << 38};
 // What blocks begin at: chunks begin at huge pages, or at any small one.
 constexpr std::array<std::uint64_t, kRegions> kSlot{kBlock, kSmallPage};
@@ -21,7 +21,7 @@ constexpr std::uint64_t kSlack = 2 * kBlock;  // so much more than its share is 
 constexpr std::uint64_t kRemembered = std::uint64_t{1} << 30;  // bytes by which it is judged how well contents shrink
 
 std::uint64_t checked(std::uint64_t capacity) {
-  if (capacity < kSmallPage || capacity > kMostCapacity) throw ArenaError("compressed memory has from 4 KiB to 512 GiB");
+  if (capacity < kSmallPage || capacity > kMostCapacity) throw ArenaError("compressed memory has from 4 KiB to 256 GiB");
   return capacity / kSmallPage * kSmallPage;
 }
 std::uint64_t pool_bytes(std::uint64_t capacity) { return 4 * capacity + (std::uint64_t{1} << 30); }

@@ -6,9 +6,9 @@
 // that would hold it unpacked and gives back what is left of it. So nothing is moved when its size is known, and scattered
 // free runs cost addresses, not memory. Bytes count by pages, as the kernel counts them.
 //
-// A released run's pages go back to the kernel at once. The process's budget counts resident memory, so what stayed here
-// would be missing there; a page that comes anew costs less than packing it; and a forked child that shares the old page
-// costs no copy of it.
+// A released run's pages go back to the kernel at once. The process's budget counts resident memory, so what stayed here for
+// nobody would be missing to the arena; and a forked child that shares the old page costs no copy of it. The price is a page
+// fault for each page that is written: half the time of writing words without zeros (docs/compressed.md).
 //
 // [Note: packing's threads]  The table's entries of a chunk belong to whoever writes it, and change hands by the arena's
 // mutex, like the chunk. Free runs are behind a lock that spins, under which nothing waits. Work areas are taken from a few,
@@ -46,10 +46,10 @@ class CompressedTier final : public Tier {
  private:
   // Where a block lies packed; of none, all is zero.
   struct Entry {
-    std::uint64_t form : 3;
+    std::uint64_t form : 4;
     std::uint64_t pages : 5;   // of the block, unpacked
     std::uint64_t bytes : 17;  // packed
-    std::uint64_t at : 39;     // in the pool, in units of 8 bytes
+    std::uint64_t at : 38;     // in the pool, in units of 8 bytes
     Codec::Packed packed() const { return {static_cast<Codec::Form>(form), static_cast<std::uint32_t>(bytes)}; }
   };
   static_assert(sizeof(Entry) == 8);

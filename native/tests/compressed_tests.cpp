@@ -56,14 +56,26 @@ void relu16(char* to, std::size_t n, std::mt19937& random) {
     reinterpret_cast<std::uint16_t*>(to)[i / 2] = static_cast<std::uint16_t>((bits >> 31) != 0 ? bits : 0);
   }
 }
+// As dropout keeps its masks in floating point.
+void mask32(char* to, std::size_t n, std::mt19937& random) {
+  for (std::size_t i = 0; i < n; i += 4) reinterpret_cast<float*>(to)[i / 4] = random() % 10 == 0 ? 0.0f : 1.0f / 0.9f;
+}
+void mask16(char* to, std::size_t n, std::mt19937& random) {
+  for (std::size_t i = 0; i < n; i += 2) reinterpret_cast<std::uint16_t*>(to)[i / 2] = random() % 2 == 0 ? 0 : 0x3F8E;
+}
+// One value but for the last word.
+void nearly(char* to, std::size_t n, std::mt19937& random) {
+  mask32(to, n, random);
+  to[n - 2] = 77;
+}
 void text(char* to, std::size_t n, std::mt19937& random) {
   for (std::size_t i = 0; i < n; i += 16) std::memcpy(to + i, random() % 2 == 0 ? "what ebbs, flows" : "and comes back..", 16);
 }
 // Each block is of another kind, and a few do not shrink.
 void mixed(char* to, std::size_t n, std::mt19937& random) {
-  Fill* const kinds[] = {text, zeros, bools, relu, relu16, noise, ones};
+  Fill* const kinds[] = {text, zeros, bools, relu, relu16, noise, ones, mask16, mask32};
   for (std::size_t at = 0; at < n; at += Codec::kBlock)
-    kinds[at / Codec::kBlock % 7](to + at, std::min(Codec::kBlock, n - at), random);
+    kinds[at / Codec::kBlock % 9](to + at, std::min(Codec::kBlock, n - at), random);
 }
 // Only single bytes differ from zero, at the ends of words and groups of them.
 void corners(char* to, std::size_t n, std::mt19937& random) {
@@ -71,7 +83,7 @@ void corners(char* to, std::size_t n, std::mt19937& random) {
   for (std::size_t i = 0; i < n; i += 256) to[i + (random() % 4) * 63] = static_cast<char>(2 + random() % 200);
 }
 
-constexpr Fill* kShrink[] = {zeros, ones, bools, relu, relu16, text, mixed, corners};
+constexpr Fill* kShrink[] = {zeros, ones, bools, relu, relu16, text, mixed, corners, mask32, mask16, nearly};
 constexpr std::size_t kSizes[] = {16 * kKiB, 60 * kKiB, 64 * kKiB, 68 * kKiB, 1000 * kKiB, 4 * kMiB - 4 * kKiB, 4 * kMiB};
 
 bool reads(const Tier& tier, const Extent& chunk, const Bytes& to) {
@@ -118,6 +130,7 @@ TEST(compressed_booleans_take_a_bit_each_and_half_zeros_a_little_over_half) {
   CHECK(used(bools) == 0.125);
   CHECK(std::abs(used(relu) - (0.5 + 1.0 / 32)) < 0.01);
   CHECK(std::abs(used(relu16) - (0.5 + 1.0 / 16)) < 0.01);
+  CHECK(std::abs(used(mask32) - 1.0 / 32) < 0.005 && std::abs(used(mask16) - 1.0 / 16) < 0.005);
   CHECK(used(text) < 0.25);
 }
 
@@ -247,12 +260,13 @@ TEST(released_compressed_memory_goes_back_to_the_kernel) {
 }
 
 TEST(damaged_compressed_bytes_are_told_or_come_back_within_their_bounds) {
-  const Codec codec;
+  const Codec codecs[] = {Codec(), Codec(words_in_software<std::uint32_t>(), words_in_software<std::uint16_t>())};
   std::mt19937 random(9);
   Bytes from(Codec::kBlock), to(3 * Codec::kBlock), packed(2 * Codec::kBlock), scratch(Codec::kScratch);
   int told = 0;
-  for (Fill* fill_with : {relu, relu16, text}) {
+  for (Fill* fill_with : {relu, relu16, mask32, mask16, text}) {
     for (int round = 0; round < 300; ++round) {
+      const Codec& codec = codecs[round % 2];
       fill_with(from.get(), from.size(), random);
       Codec::Packed p = codec.pack(from.get(), from.size(), packed.get(), scratch.get());
       for (int flips = 0; flips < 8; ++flips) packed.get()[random() % p.bytes] ^= static_cast<char>(1 + random() % 255);
@@ -262,6 +276,38 @@ TEST(damaged_compressed_bytes_are_told_or_come_back_within_their_bounds) {
     }
   }
   CHECK(told > 0);
+}
+
+namespace {
+template <typename T>
+void compare_words(const Words& a, const Words& b) {
+  std::mt19937 random(12);
+  Bytes from(Codec::kBlock), to(2 * Codec::kBlock), one(2 * Codec::kBlock), other(2 * Codec::kBlock);
+  for (std::size_t bytes : {kSmallPage, 5 * kSmallPage, Codec::kBlock}) {
+    for (unsigned share : {0, 1, 8, 15, 16}) {  // sixteenths that are not zero
+      std::size_t zeros_there = 0;
+      for (std::size_t i = 0; i < bytes; i += sizeof(T)) {
+        T word = random() % 16 < share ? static_cast<T>(random() % 1000 + 1) : T{0};
+        zeros_there += word == 0;
+        std::memcpy(from.get() + i, &word, sizeof word);
+      }
+      std::size_t packed = size_of_words<T>(bytes, zeros_there), end = bytes - zeros_there * sizeof(T) + bytes / sizeof(T) / 8;
+      a.pack(from.get(), bytes, one.get());
+      b.pack(from.get(), bytes, other.get());
+      CHECK(std::memcmp(one.get(), other.get(), end) == 0);
+      for (const Words& words : {a, b}) {
+        std::memset(to.get(), 0x5A, to.size());
+        CHECK(words.unpack(one.get(), packed, to.get(), bytes) && std::memcmp(from.get(), to.get(), bytes) == 0);
+        CHECK(to.get()[bytes] == 0x5A && !words.unpack(one.get(), packed + 8, to.get(), bytes));
+      }
+    }
+  }
+}
+}  // namespace
+
+TEST(compressed_words_are_the_same_in_software_and_as_the_processor_does_it) {
+  compare_words<std::uint32_t>(words_in_software<std::uint32_t>(), words_of_processor<std::uint32_t>());
+  compare_words<std::uint16_t>(words_in_software<std::uint16_t>(), words_of_processor<std::uint16_t>());
 }
 
 TEST(a_missing_lz4_library_is_a_sentence_that_says_what_to_install) {
@@ -276,7 +322,7 @@ TEST(a_missing_lz4_library_is_a_sentence_that_says_what_to_install) {
       CompressedTier tier(capacity);
       CHECK(false);
     } catch (const ArenaError& error) {
-      CHECK(std::strstr(error.what(), "512 GiB") != nullptr);
+      CHECK(std::strstr(error.what(), "256 GiB") != nullptr);
     }
   }
 }
@@ -303,7 +349,7 @@ TEST(compressed_chunks_are_written_and_read_by_several_threads_and_nothing_is_le
         tier.release(w.chunk);
         return true;
       });
-      Written w{{1, begin, kSmallPage * (2 + random() % 255)}, random() % 8 == 0 ? noise : kShrink[random() % 8], i};
+      Written w{{1, begin, kSmallPage * (2 + random() % 255)}, random() % 8 == 0 ? noise : kShrink[random() % 11], i};
       std::mt19937 own(w.seed);
       w.fill_with(from.get(), w.chunk.bytes, own);
       int error = tier.reserve(w.chunk);

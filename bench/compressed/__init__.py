@@ -1,0 +1,1 @@
+"""What compressed memory makes of each class of storage."""
