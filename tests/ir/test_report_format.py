@@ -101,6 +101,7 @@ def test_the_fields_are_those_that_are_documented() -> None:
         "resident_mean_bytes",
         "written_bytes",
         "updates",
+        "tiers",
     ]
     step = value["steps"][1]
     assert list(step) == [
