@@ -18,7 +18,7 @@ from ebbtide.settings import ProgressMode, Settings
 QUIET = Settings(progress=ProgressMode.OFF, spill=("/var/tmp",), policy="demand")
 OVER_NATIVE = [
     "ebbtide.capture.optimizer_hooks",
-    *(f"ebbtide.runtime.{name}" for name in ("adopt", "budget_in_force", "engine", "faults", "limits")),
+    *(f"ebbtide.runtime.{name}" for name in ("adopt", "budget_in_force", "engine", "faults", "limits", "start_arena")),
 ]
 NOTHING = (0, 0, 0, 0, 0)
 

@@ -20,6 +20,7 @@ from ebbtide.ir.run_report import (
     Stall,
     StepMode,
     StepReport,
+    TierReport,
     Traffic,
 )
 from ebbtide.report.summary import render_summary
@@ -240,7 +241,8 @@ def test_every_field_is_in_the_documentation() -> None:
     text = (ROOT / "docs" / "format.md").read_text()
     section = text[text.index(f"## Reports of runs, version {VERSION}") :]
     documented = [set(re.findall("`([a-z_]+)`", row)) for row in section.splitlines() if row.startswith("| ")]
-    of_run, of_step, of_plan = documented[1:]
+    of_run, of_step, of_tier, of_plan = documented[1:]
     assert of_run == {field.name for field in fields(RunReport)}
     assert of_plan == {field.name for field in fields(PlanReport)}
     assert of_step - {"steps"} == {field.name for field in fields(StepReport)}
+    assert of_tier - {"tiers"} == {field.name for field in fields(TierReport)}
