@@ -84,6 +84,7 @@ def _settings() -> dict[str, object]:
     """Of a session that begins anew: it forgets the largest operator."""
     return {
         "spill_dirs": ["/var/tmp"],
+        "tiers": [],
         "arena_bytes": 0,
         "process_bytes": 0,
         "min_bytes": 4096,

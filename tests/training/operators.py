@@ -251,6 +251,7 @@ def manage_everything(seed: int) -> None:
 
     _torch.start(
         spill_dirs=[str(directory) for directory in choose_spill_directories(())],
+        tiers=[],
         arena_bytes=64 << 20,
         process_bytes=0,
         min_bytes=1,
