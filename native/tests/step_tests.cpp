@@ -115,8 +115,8 @@ TEST(a_step_like_the_recorded_one_follows_its_schedule) {
 
 TEST(a_schedule_moves_contents_between_all_tiers_and_drops_them_where_it_says) {
   Tiers::List tiers;
-  tiers.push_back(std::make_unique<MockTier>(MockTier::Behaviour{}));
-  tiers.push_back(std::make_unique<MockTier>(MockTier::Behaviour{}));
+  tiers.push_back(std::make_unique<MockTier>(Behaviour{}));
+  tiers.push_back(std::make_unique<MockTier>(Behaviour{}));
   auto* near = static_cast<MockTier*>(tiers[0].get());
   auto* far = static_cast<MockTier*>(tiers[1].get());
   Arena& arena = make_arena(0, {}, std::move(tiers));
