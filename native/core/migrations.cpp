@@ -29,14 +29,17 @@ void Moves::migrated(BlockId id, const Transfer& t) {
   leave(b, t.error == 0 ? t.source : t.target);
   b.prefetched = b.prefetched && t.target != kFast;
   if (!lives) return free_drained(id);
-  if (t.error != 0) return;
+  if (t.error != 0) {  // what one does not take, a slower one may
+    if (t.source == kFast && b.external_pins == 0) start_evict(id, Then::Drop, t.target + 1u);
+    return;
+  }
   if (t.source == kFast) budget_.account_resident(-bytes), b.evicted += moved_bytes(b);
   if (t.target == kFast) budget_.account_resident(bytes), b.fetched += moved_bytes(b), fetched_ += moved_bytes(b);
 }
 
 bool Moves::settle(BlockId id, Rank home) {
   Block& b = blocks_[id];
-  if (tiers_.migrate(kFast, home, b.address, b.paged_bytes) != 0) return false;
+  if (tiers_[home].take(b.address, b.paged_bytes) != 0) return false;  // no move of contents: there are none
   b.home = home;
   budget_.account_in_place(static_cast<std::int64_t>(b.paged_bytes));
   return true;

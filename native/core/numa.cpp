@@ -77,30 +77,11 @@ int in_batches(void* begin, std::size_t bytes, F f) {
   return 0;
 }
 
-// While it lives, the pages that this thread makes are this node's, as far as it has some.
-class PreferNode {
- public:
-  explicit PreferNode(unsigned node) {
-    if (syscall(SYS_get_mempolicy, &mode_, mask_, kMostNodes + 1, nullptr, 0) != 0) {
-      error_ = errno;
-      return;
-    }
-    unsigned long mask[kMostNodes / kWordBits] = {};
-    mask[node / kWordBits] = 1ul << node % kWordBits;
-    if (syscall(SYS_set_mempolicy, MPOL_PREFERRED, mask, kMostNodes + 1) != 0) error_ = errno;
-  }
-  ~PreferNode() {
-    if (error_ == 0) syscall(SYS_set_mempolicy, mode_, mask_, kMostNodes + 1);
-  }
-  PreferNode(const PreferNode&) = delete;
-  PreferNode& operator=(const PreferNode&) = delete;
-  int error() const { return error_; }
-
- private:
-  int mode_ = MPOL_DEFAULT;
-  unsigned long mask_[kMostNodes / kWordBits] = {};
-  int error_ = 0;
-};
+int prefer_node(void* begin, std::size_t bytes, unsigned node) {
+  unsigned long mask[kMostNodes / kWordBits] = {};
+  mask[node / kWordBits] = 1ul << node % kWordBits;
+  return syscall(SYS_mbind, begin, bytes, MPOL_PREFERRED, mask, kMostNodes + 1, 0) == 0 ? 0 : errno;
+}
 
 }  // namespace
 
@@ -174,21 +155,24 @@ int move_to_node(void* begin, std::size_t bytes, unsigned node) {
 }
 
 int get_pages(void* begin, std::size_t bytes, unsigned node) {
-  {
-    PreferNode preference(node);
-    // Memory that is read-only for the moment has its pages.
-    while (madvise(begin, bytes, MADV_POPULATE_WRITE) != 0 && errno != EFAULT && errno != EINVAL && errno != EACCES) {
-      if (errno != EAGAIN && errno != EINTR) return errno;
+  Whereabouts before, after;
+  look(begin, bytes, node, before);
+  if (before.absent > 0) {
+    int error = prefer_node(begin, bytes, node);
+    // Memory that is read-only for the moment has all pages that it will have before somebody writes.
+    while (error == 0 && madvise(begin, bytes, MADV_POPULATE_WRITE) != 0) {
+      if (errno == EFAULT || errno == EINVAL || errno == EACCES) break;
+      if (errno != EAGAIN && errno != EINTR) error = errno;
     }
+    int local = make_pages_local(begin, bytes);
+    if (error != 0 || local != 0) return error != 0 ? error : local;
   }
-  Whereabouts found;
-  look(begin, bytes, node, found);
-  return found.elsewhere == 0 ? 0 : move_to_node(begin, bytes, node);
+  look(begin, bytes, node, after);
+  return after.elsewhere == 0 ? 0 : move_to_node(begin, bytes, node);
 }
 
 int try_node(unsigned node) {
   if (node >= kMostNodes) return EINVAL;
-  if (int error = PreferNode(node).error(); error != 0) return error;
   void* page = mmap(nullptr, kSmallPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) return errno;
   Whereabouts before, after;

@@ -7,8 +7,9 @@
 // are missing, asks where all of them are, and moves those that are elsewhere. A move takes only what the node has, or gets
 // by writing back and dropping page cache; it fails where that is not enough, and kills nobody.
 //
-// [Note: balancing]  Where the kernel balances nodes (numa_balancing) it may move pages to the CPU that touches them, against
-// the plan: `ebbtide doctor` says so. What it watches for that is not seen by look() until it is touched again.
+// [Note: balancing]  The kernel's balancing moves pages to the CPU that touches them, but for those of memory that has a
+// policy, as the arena's has where there is a tier of another node (keep_pages_where_they_are). What it watches is not seen by
+// look() until it is touched again.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +35,7 @@ void check_numa_node(const std::vector<NumaNode>& nodes, unsigned node, std::uin
 
 // --- async-signal-safe; addresses and bytes are of whole pages; 0 or an errno
 // All pages of the range, on this node; else some of them, on any: ENOMEM where the node has too few. Those that are there
-// keep their contents, and whoever uses them notices nothing.
+// keep their contents, and whoever uses them notices nothing. The memory has the policy of make_pages_local().
 int get_pages(void* begin, std::size_t bytes, unsigned node);
 // What is there; addresses stay. ENOMEM: some did not move, because the node has too little, or somebody else uses them.
 int move_to_node(void* begin, std::size_t bytes, unsigned node);

@@ -42,13 +42,15 @@ NumaTier::NumaTier(unsigned node, std::uint64_t capacity)
       capacity_(capacity),
       name_("the memory of NUMA node " + std::to_string(node)) {
   int error = try_node(node);
-  if (error == 0) return;
+  if (error == 0 || error == ENOMEM) {  // it may have some later
+    keep_pages_where_they_are();
+    return;
+  }
   const char* cure = error == EPERM    ? "a container allows it with --cap-add SYS_NICE"
                      : error == EINVAL ? "this process may not use that node (cpuset.mems, numactl --membind)"
-                     : error == ENOMEM ? this->cure(error)
                                        : "it needs a kernel with CONFIG_NUMA";
-  throw ArenaError("cannot place memory on NUMA node " + std::to_string(node) +
-                   " (set_mempolicy, move_pages: " + std::strerror(error) + "); " + cure + ", or leave this tier out");
+  throw ArenaError("cannot place memory on NUMA node " + std::to_string(node) + " (mbind, move_pages: " + std::strerror(error) +
+                   "); " + cure + ", or leave this tier out");
 }
 
 int NumaTier::reserve(const Extent& extent) {
