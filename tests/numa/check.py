@@ -1,4 +1,4 @@
-"""In the guest, after a training under Ebbtide: what its tier had lay on node 1, at each look, and a plan was followed."""
+"""In the guest, after a training under Ebbtide: what its tier had lay on node 1, at each look; a plan was followed."""
 
 import json
 from pathlib import Path

@@ -1,7 +1,7 @@
 """A small training, whose last line tells the bits of what it came to.
 
-Under Ebbtide it looks in each step, before and after the optimizer's work, how many bytes of the process the kernel has on
-node 1, beside what the arena says lies in its tier there, and writes both to the file that NUMA_SAMPLES names. Moves
+Under Ebbtide it looks in each step, before and after the optimizer's work, how many bytes of the process the kernel has
+on node 1, beside what the arena says lies in its tier there, and writes both to the file that NUMA_SAMPLES names. Moves
 that are under way make them differ for a moment, so it looks until two readings of the arena agree with the kernel's.
 """
 
