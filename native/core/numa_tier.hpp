@@ -36,6 +36,7 @@ class NumaTier final : public Tier {
   std::uint64_t used() const override { return used_; }
   std::uint64_t outside() const override { return populated_; }
   std::uint64_t capacity() const override { return capacity_; }
+  std::uint64_t sure_bytes() const override { return capacity_; }
   int write(const Extent& chunk, const void* from) const override;
   int read(const Extent& chunk, iovec* parts, int count) const override;
   const char* name() const override { return name_.c_str(); }

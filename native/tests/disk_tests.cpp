@@ -9,6 +9,7 @@
 
 #include "../core/file_tier.hpp"
 #include "check.hpp"
+#include "numa_ground.hpp"
 
 using namespace ebbtide;
 
@@ -83,6 +84,35 @@ TEST(a_full_disk_is_an_error_before_anything_is_evicted) {
   }
   CHECK(filled(a, 8 * kMiB, 1) && arena.counters().live == 8 * kMiB);
   arena.check_invariants();
+}
+
+TEST(a_full_disk_is_no_error_where_a_tier_before_it_holds_all) {
+  if (no_numa()) return;
+  NumaGround ground(16 * kMiB, 32 * kMiB);
+  WithCalls calls({real.pwritev, real.preadv, [](int, int, off_t, off_t) {
+                     errno = ENOSPC;
+                     return -1;
+                   }});
+  std::vector<void*> all;
+  for (unsigned i = 0; i < 4; ++i) {
+    all.push_back(ground.arena->allocate(8 * kMiB));
+    fill(all.back(), 8 * kMiB, i);
+  }
+  try {
+    ground.arena->allocate(8 * kMiB);
+    CHECK(false);
+  } catch (const ArenaError& error) {
+    CHECK(std::strstr(error.what(), "in the spill directory /") != nullptr);
+    CHECK(std::strstr(error.what(), "free space there") != nullptr);
+  }
+  for (unsigned round = 0; round < 3; ++round) {
+    for (unsigned i = 0; i < 4; ++i) {
+      CHECK(filled(all[i], 8 * kMiB, i + round));
+      fill(all[i], 8 * kMiB, i + round + 1);
+    }
+  }
+  CHECK(!ground.arena->counters().over_budget && ground.tier->used() > 0);
+  ground.arena->check_invariants();
 }
 
 TEST(a_read_error_is_retried_then_reported_and_the_file_copy_stays) {
