@@ -1,5 +1,6 @@
 // A disk that is full, fails or transfers in pieces: nothing is lost.
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <cerrno>
@@ -84,6 +85,28 @@ TEST(a_full_disk_is_an_error_before_anything_is_evicted) {
   }
   CHECK(filled(a, 8 * kMiB, 1) && arena.counters().live == 8 * kMiB);
   arena.check_invariants();
+}
+
+// As ext4 does it: what it got before the disk was full stays the file's.
+TEST(what_a_full_disk_gave_of_a_large_request_is_given_back_before_a_smaller_one) {
+  static std::vector<off_t> sizes;  // of the file, at each request
+  sizes.clear();
+  static const SpillFile::Calls greedy{real.pwritev, real.preadv, [](int fd, int mode, off_t from, off_t bytes) {
+                                         struct stat it;
+                                         CHECK(fstat(fd, &it) == 0);
+                                         sizes.push_back(it.st_size);
+                                         constexpr off_t kFree = 8 << 20;
+                                         if (from + bytes <= kFree) return real.fallocate(fd, mode, from, bytes);
+                                         CHECK(real.fallocate(fd, mode, from, kFree - from) == 0);
+                                         errno = ENOSPC;
+                                         return -1;
+                                       }};
+  WithCalls calls(greedy);
+  SpillFile file({spill_directory()});
+  CHECK(file.reserve(2 * kMiB) == 0 && file.reserved() == 2 * kMiB);
+  CHECK(file.reserve(16 * kMiB) == ENOSPC && file.reserved() == 2 * kMiB);
+  CHECK(file.reserve(4 * kMiB) == 0 && file.reserved() == 4 * kMiB);
+  CHECK((sizes == std::vector<off_t>{0, 0, 2 << 20, 2 << 20, 2 << 20, 2 << 20}));
 }
 
 TEST(a_full_disk_is_no_error_where_a_tier_before_it_holds_all) {

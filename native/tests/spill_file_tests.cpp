@@ -186,28 +186,6 @@ TEST(space_is_reserved_in_every_file_for_its_stripes) {
   }
 }
 
-// As ext4 does it: what it got before the disk was full stays the file's.
-TEST(what_a_full_disk_gave_of_a_large_request_is_given_back_before_a_smaller_one) {
-  static std::vector<off_t> sizes;  // of the file, at each request
-  sizes.clear();
-  static const SpillFile::Calls greedy{real.pwritev, real.preadv, [](int fd, int mode, off_t from, off_t bytes) {
-                                         struct stat it;
-                                         CHECK(fstat(fd, &it) == 0);
-                                         sizes.push_back(it.st_size);
-                                         constexpr off_t kFree = 8 << 20;
-                                         if (from + bytes <= kFree) return real.fallocate(fd, mode, from, bytes);
-                                         CHECK(real.fallocate(fd, mode, from, kFree - from) == 0);
-                                         errno = ENOSPC;
-                                         return -1;
-                                       }};
-  WithCalls with(greedy);
-  SpillFile file({spill_directory()});
-  CHECK(file.reserve(2 * kMiB) == 0 && file.reserved() == 2 * kMiB);
-  CHECK(file.reserve(16 * kMiB) == ENOSPC && file.reserved() == 2 * kMiB);
-  CHECK(file.reserve(4 * kMiB) == 0 && file.reserved() == 4 * kMiB);
-  CHECK((sizes == std::vector<off_t>{0, 0, 2 << 20, 2 << 20, 2 << 20, 2 << 20}));
-}
-
 TEST(one_full_directory_is_named_and_may_have_room_again) {
   Directory other;
   WithCalls with(watching);
