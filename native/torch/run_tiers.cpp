@@ -36,6 +36,8 @@ Tiers::List run_tiers(const std::vector<AskedTier>& asked, const std::vector<std
   return tiers;
 }
 
+void check_tier(const AskedTier& asked) { make_tier(asked, {kHugePage, kHugePage}); }
+
 std::pair<double, double> measure_tier(const AskedTier& asked) {
   const auto& [kind, capacity, node] = asked;
   std::unique_ptr<Tier> tier = make_tier({kind, std::max(capacity, kSample), node}, {kSample, kHugePage});

@@ -19,6 +19,9 @@ using AskedTier = std::tuple<std::string, std::uint64_t, int>;  // kind, capacit
 Tiers::List run_tiers(const std::vector<AskedTier>& asked, const std::vector<std::string>& spill_directories,
                       std::array<std::size_t, kRegions> region_bytes);
 
+// Throws std::invalid_argument that says why such a tier cannot be had.
+void check_tier(const AskedTier& asked);
+
 // Bytes a second that one thread writes to such a tier, and reads from it: of a sample of 64 MiB.
 std::pair<double, double> measure_tier(const AskedTier& asked);
 

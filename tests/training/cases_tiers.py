@@ -9,7 +9,7 @@ import torch
 
 import ebbtide
 from ebbtide import _torch
-from ebbtide.errors import SessionError
+from ebbtide.errors import SessionError, SettingError
 from ebbtide.settings import Settings
 from tests.training.cases_mishaps import BASE, FAST, check_same, loss_of_many, mlp
 from tests.training.same_bits import CASES, Snapshot, Verdict, begin, step, train, train_plainly, verdict
@@ -40,6 +40,13 @@ def two_sessions(first: str, second: str) -> str:
     except SessionError as error:
         return str(error)
     return ""
+
+
+def refused(tiers: str | None) -> str:
+    """What a session says of such tiers; those of the environment for None."""
+    with pytest.raises(SettingError) as raised, ebbtide.Session(fast="50%", policy="demand", tiers=tiers):
+        raise AssertionError("its block was entered")
+    return str(raised.value)
 
 
 def a_disk_that_fills_up(place: str) -> tuple[str, tuple[int, ...]]:

@@ -52,23 +52,36 @@ def test_the_tiers_of_a_process_stay() -> None:
     assert child.run("cases_tiers:two_sessions", small, small, env=SMALLEST) == ""
 
 
-@pytest.mark.parametrize(
-    ("tier", "said"),
-    [
-        ("numa:63:1GiB", "63"),
-        ("numa:0:900TiB", "900"),
-        ("numa:x:1GiB", "is not understood"),
-        ("compressed:0", "is not understood"),
-    ],
-)
-def test_a_tier_that_cannot_be_had_is_refused_before_anything_runs(tier: str, said: str, tmp_path: Path) -> None:
+MISSING, TOO_LARGE = ("numa:63:1GiB", "there is no NUMA node 63"), ("numa:0:900TiB", "less than the 900 TiB asked for")
+WRONG = [
+    MISSING,
+    TOO_LARGE,
+    ("compressed:300GiB", "to 256 GiB"),
+    ("numa:x:1GiB", "is not understood"),
+    ("", "names no"),
+]
+
+
+@pytest.mark.parametrize(("tier", "said"), WRONG)
+@pytest.mark.parametrize("command", [("run", "--policy=demand", "--fast=50%"), ("run",), ("verify",), ("probe",)])
+def test_a_tier_that_cannot_be_had_is_refused_before_anything_runs(
+    command: tuple[str, ...], tier: str, said: str, tmp_path: Path
+) -> None:
     script = tmp_path / "train.py"
     script.write_text("open('ran', 'w')")
-    command = [EBBTIDE, "run", "--fast", "50%", "--tier", tier, str(script)]
-    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=os.environ)
+    asked = [EBBTIDE, *command, "--tier", tier, *([str(script)] if command != ("probe",) else [])]
+    finished = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, env=os.environ)
     assert finished.returncode == 2, finished.stderr
-    assert said in finished.stderr
+    assert said in finished.stderr.splitlines()[-1]
+    assert "Traceback" not in finished.stderr
+    assert "plain run" not in finished.stderr
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(("tier", "said"), WRONG[:4])
+def test_a_session_refuses_it_before_its_block(tier: str, said: str) -> None:
+    assert said in child.run("cases_tiers:refused", tier)
+    assert said in child.run("cases_tiers:refused", None, env={"EBBTIDE_TIERS": tier})
 
 
 def test_a_machine_is_one_of_the_tiers_that_a_run_has(tmp_path: Path) -> None:

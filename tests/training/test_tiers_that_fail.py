@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide.errors import BudgetError
 from tests.helpers import child, command, faulty_disk
 from tests.helpers.small_disk import NotPermitted, small_disk
 
@@ -72,6 +73,24 @@ def test_a_full_disk_behind_a_tier_that_holds_all_changes_nothing(
     assert json.loads(result.read_text()) == plain
     assert min(_tiers(report)["numa0"]) > 0
     assert _tiers(report)["spill file"] == (0, 0)
+
+
+def test_tiers_that_hold_less_than_a_steps_peak_are_refused_with_what_works(
+    disk: Callable, plain: object, tmp_path: Path
+) -> None:
+    result, place = tmp_path / "result.json", disk(16)
+    script = (*SCRIPT, f"--result={result}")
+    run = command.run(command.EBBTIDE, *FAST, SMALL, f"--spill={place}", *script)
+    assert run.returncode == BudgetError.exit_code, run.stderr
+    said = run.stderr.splitlines()[-1]
+    assert "the tiers are too small: a step's tensors peak at" in said
+    assert "8.00 MiB in numa0" in said
+    assert f"MiB in {place}" in said
+    assert "Use --fast 100%, or a directory with" in said
+    assert not result.exists()
+    works = command.run(command.EBBTIDE, "run", "--policy=demand", "--fast=100%", SMALL, f"--spill={place}", *script)
+    assert works.returncode == 0, works.stderr
+    assert json.loads(result.read_text()) == plain
 
 
 def test_a_disk_that_fills_up_behind_a_full_tier_is_an_error_and_the_step_can_be_made_again(disk: Callable) -> None:

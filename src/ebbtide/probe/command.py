@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ebbtide.errors import SettingError
 from ebbtide.host.spill import choose_spill_directories
+from ebbtide.host.tiers import check_tier
 from ebbtide.ir.files import load
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.trace import Trace
@@ -30,7 +31,7 @@ def probe_and_write(
     show: Callable[[str], None] = print,
     kernels: Path | None = None,
     kernel_seconds: float = 60.0,
-    tiers: str = "",
+    tiers: str | None = None,
 ) -> None:
     """``kernels`` is a trace whose operators are measured as well, ``tiers`` those between memory and the spill file.
 
@@ -40,7 +41,9 @@ def probe_and_write(
     trace = None if kernels is None else _trace_of(kernels)
     if output is not None and (output.is_dir() or not os.access(output.parent, os.W_OK | os.X_OK)):
         raise SettingError(f"the machine cannot be written to {output}: name a file in a writable directory")
-    settings = Settings.from_environment().but(tiers=tiers or None)
+    settings = Settings.from_environment().but(tiers=tiers)
+    for tier in settings.tiers:
+        check_tier(tier.name, tier.kind, tier.capacity_bytes, tier.node)
     if settings.tiers and trace is not None:
         raise SettingError(
             "operators are measured with operands in memory and in the file: leave out --tier or --kernels"
