@@ -8,6 +8,7 @@ import pytest
 
 from ebbtide.errors import SettingError
 from ebbtide.ir.files import load
+from ebbtide.ir.run_report import RunReport
 from ebbtide.ir.timeline import Timeline
 from ebbtide.policies import machine_for
 from ebbtide.probe.quick import probe_quick
@@ -37,13 +38,19 @@ def test_demand_mode_over_four_tiers_ends_with_the_same_bits(name: str) -> None:
 @pytest.mark.parametrize("tiers", [NODE_0, BOTH])
 def test_a_planned_run_uses_its_tiers_and_ends_with_the_same_bits(tiers: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "step.timeline"
-    saved = {"EBBTIDE_SAVE_TIMELINE": str(path)}
+    report = tmp_path / "report.json"
+    saved = {"EBBTIDE_SAVE_TIMELINE": str(path), "EBBTIDE_REPORT": str(report)}
     verdict, read = child.run("cases_tiers:compare", GPT, "50%", "ebbtide", env=SMALLEST | tiers | saved)
     assert verdict.differences == ()
     assert "planned" in verdict.modes
     assert read[-2] > 0  # of the node, the last before the file
     lanes = {span.lane for span in load(path, Timeline).spans if span.nbytes}
     assert {"dram->numa0", "numa0->dram"} <= lanes
+    plan = RunReport.from_json(report.read_text()).plan
+    assert plan is not None
+    assert plan.measured_s is not None
+    assert {"dram->numa0", "numa0->dram"} <= {link.name for link in plan.links if link.measured_bytes}
+    assert sum(link.forecast_bytes for link in plan.links) > 0
 
 
 def test_the_tiers_of_a_process_stay() -> None:
