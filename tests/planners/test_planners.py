@@ -1,5 +1,6 @@
 """Planners: every promise kept on random steps, times against brute force, bounds that hold, errors that help."""
 
+import pickle
 from dataclasses import replace
 from itertools import combinations, pairwise
 
@@ -20,6 +21,7 @@ from ebbtide.planners.ebbtide import ebbtide
 from ebbtide.planners.search import timing
 from ebbtide.planners.search.idle_table import idle_table
 from ebbtide.simulator import simulate
+from ebbtide.trials import try_policy
 from ebbtide.units import MIB
 from tests.helpers.make_steps import PAGE, R, W, disk, network, page_traces, parameter, step
 
@@ -185,6 +187,9 @@ def test_a_full_slow_tier_sends_the_rest_to_the_next() -> None:
     assert works == most - (most - least) // 2 - PAGE
     with pytest.raises(TiersTooSmallError):
         plan("ebbtide", trace, small, works - 1)
+    refusal = pickle.loads(pickle.dumps(refused.value))
+    assert (str(refusal), refusal.exit_code) == (str(refused.value), 3)
+    assert try_policy("ebbtide", trace, small, least).why_not == str(refusal)
 
 
 # ---- budgets and names -----------------------------------------------------------------------------------------------
