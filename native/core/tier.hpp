@@ -46,6 +46,9 @@ class Tier {
   virtual std::uint64_t used() const = 0;              // bytes
   virtual std::uint64_t capacity() const = 0;          // 0: without bounds, or only reserve() knows them
 
+  // Of its capacity, what it takes whatever the contents are.
+  virtual std::uint64_t sure_bytes() const { return 0; }
+
   // Without the mutex: a chunk whole, or an errno.
   virtual int write(const Extent& chunk, const void* from) const = 0;
   virtual int read(const Extent& chunk, iovec* parts, int count) const = 0;  // uses up the parts

@@ -73,7 +73,8 @@ class Tier:
     measurements lay from the first. ``usd_per_gb`` is its price and ``static_mw_per_gb`` what it draws at rest;
     ``read_pj_per_bit`` and ``write_pj_per_bit`` what an access or a copy costs on top. ``endurance_bytes`` is how much
     can be written to all of it before it wears out, None without end. ``page_bytes`` is what room is counted in, None
-    for the pages of the runtime's arena, which come in two sizes.
+    for the pages of the runtime's arena, which come in two sizes. ``load_ns`` is how long a load takes there that waits
+    for the one before it, None unknown; no formula uses it.
     """
 
     name: str
@@ -88,12 +89,13 @@ class Tier:
     write_pj_per_bit: float | None = None
     endurance_bytes: int | None = None
     page_bytes: int | None = None
+    load_ns: float | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name)
         check_range(self, "capacity_bytes bytes_per_s_spread")
         check_range(self, "bytes_per_s write_bytes_per_s endurance_bytes page_bytes", low=1)
-        check_reals(self, "usd_per_gb static_mw_per_gb read_pj_per_bit write_pj_per_bit")
+        check_reals(self, "usd_per_gb static_mw_per_gb read_pj_per_bit write_pj_per_bit load_ns")
 
     def ns_per_byte(self, writes: bool) -> float:
         """Of an operation in place; 0 where the tier's speed is not known."""
