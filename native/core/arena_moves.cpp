@@ -50,8 +50,9 @@ void Arena::prefetch(std::span<const Operand> operands) {
     if (id == kNoBlock) continue;
     Block& b = blocks_[id];
     b.last_use = ++recency_.now;  // about to be used: not the next victim
-    if (!b.is_away() || b.transfer.busy()) continue;
-    if (!room_.try_fetch(id)) missing += b.paged_bytes;
+    bool usable = b.state != State::Absent;  // in place
+    if (!b.is_away() || b.transfer.busy() || (usable && !victims_.policy().promotes)) continue;
+    if (!room_.try_fetch(id) && !usable) missing += b.paged_bytes;
   }
   if (missing > moves_.evicting()) victims_.start_evictions(missing - moves_.evicting(), Shield::None);
 }

@@ -54,7 +54,7 @@ def used_in_place(name: str, fast: str, policy: str) -> InPlace:
                 step(ours)
             in_tier.append(_torch.counters()["tier_bytes"][0])
     steps = session.report().steps
-    moved = [sum(each.evicted_bytes.values()) + sum(each.fetched_bytes.values()) for each in steps]
+    moved = [each.evicted_bytes.total + each.fetched_bytes.total for each in steps]
     return InPlace(verdict(plain, ours, session), in_tier, moved, _torch.counters()["faults"])
 
 
