@@ -11,6 +11,7 @@
 #include <sys/uio.h>
 
 #include <cstdint>
+#include <optional>
 
 namespace ebbtide {
 
@@ -39,6 +40,11 @@ class Tier {
   // Of this process's resident memory, what lies here and is not fast memory: a budget does not count it.
   virtual std::uint64_t outside() const { return 0; }
   virtual std::uint64_t capacity() const = 0;          // 0: only reserve() knows
+
+  // Whether contents take another space here than their size; and what these would take, judged by a sample of them. None:
+  // they would be refused. Without the mutex, like write() and read().
+  virtual bool packs() const { return false; }
+  virtual std::optional<std::uint64_t> packed_bytes(const void*, std::uint64_t) const { return std::nullopt; }
 
   // Without the mutex: a chunk whole, or an errno.
   virtual int write(const Extent& chunk, const void* from) const = 0;

@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cmath>
@@ -469,6 +470,83 @@ TEST(an_arena_goes_past_a_full_compressed_tier) {
   ground.arena->check_invariants();
   for (char* mask : masks) ground.arena->release(mask);
   CHECK(ground.compressed->used() == 0);
+}
+
+TEST(a_sample_tells_about_what_contents_take_and_which_are_refused) {
+  CompressedTier tier(256 * kMiB);
+  std::mt19937 random(12);
+  for (std::size_t n : {4 * kKiB, 100 * kKiB, 900 * kKiB, 5 * kMiB, 12 * kMiB + 16 * kKiB}) {
+    for (Fill* fill_with : {zeros, bools, relu, relu16, mask32, mask16, text, noise}) {
+      Bytes from(n);
+      fill_with(from.get(), n, random);
+      auto told = tier.packed_bytes(from.get(), n);
+      CHECK(tier.used() == 0);  // looking keeps nothing
+      int error = 0;
+      for (std::uint64_t at = 0; at < n && error == 0; at += kChunk)
+        error = tier.write({0, at, std::min<std::uint64_t>(kChunk, n - at)}, from.get() + at);
+      CHECK(told.has_value() == (error == 0));
+      if (told) CHECK(*told + n / 50 + kSmallPage >= tier.used() && *told <= tier.used() + n / 50 + kSmallPage);
+      tier.release({0, 0, n});
+    }
+  }
+  // One chunk that is refused is enough.
+  Bytes from(8 * kMiB);
+  noise(from.get() + 4 * kMiB, 4 * kMiB, random);
+  CHECK(!tier.packed_bytes(from.get(), 8 * kMiB) && tier.packed_bytes(from.get(), 4 * kMiB) == std::uint64_t{0});
+}
+
+namespace {
+std::int64_t packed_of(const Recording& r, std::uint64_t nbytes) {
+  auto found = std::ranges::find(r.storages, nbytes, &RecordedStorage::nbytes);
+  CHECK(found != r.storages.end());
+  return found->packed_bytes;
+}
+}  // namespace
+
+TEST(a_recording_has_what_contents_take_after_the_last_operator_that_wrote_them) {
+  Ground ground(64 * kMiB);
+  Arena& arena = *ground.arena;
+  std::mt19937 random(13);
+  char* weights = ground.birth(2 * kMiB, noise, 1);
+  char* kept = ground.birth(3 * kMiB, bools, 2);
+  char* unused = ground.birth(4 * kMiB, zeros, 3);
+  arena.begin_step(true);
+  Operand reads[] = {{weights, Access::Read}, {kept, Access::Read}};
+  arena.enter("outer", reads, Work::Itself);
+  arena.enter("inner", {}, Work::Itself);
+  auto* output = static_cast<char*>(arena.allocate(5 * kMiB));
+  arena.exit();  // who called it is about to fill it
+  noise(output, 5 * kMiB, random);
+  arena.exit();
+  Operand writes[] = {{output, Access::ReadWrite}};
+  arena.enter("relu_", writes, Work::Itself);
+  relu(output, 5 * kMiB, random);
+  arena.exit();
+  Operand gone[] = {{kept, Access::Write}};
+  arena.enter("fill", gone, Work::Itself);
+  noise(kept, 3 * kMiB, random);
+  arena.exit();
+  arena.end_step();
+  Recording r = arena.tape().take();
+  CHECK(packed_of(r, 2 * kMiB) == kNotPacked && packed_of(r, 3 * kMiB) == kNotPacked && packed_of(r, 4 * kMiB) == kUnknown);
+  std::int64_t packed = packed_of(r, 5 * kMiB);
+  CHECK(packed > 5 * kMiB / 2 && packed < 3 * kMiB);
+  CHECK(r.ticks.back().stalled_ns > 0 && r.stalled_ns > r.ticks.back().stalled_ns);  // what looking took
+  CHECK(arena.evict(output) > 0 && arena.tiers_with(output) == bit(1));
+  CHECK(std::abs(packed - static_cast<std::int64_t>(ground.compressed->used())) < 5 * kMiB / 50);
+  for (char* p : {weights, kept, unused, output}) arena.release(p);
+  arena.check_invariants();
+}
+
+TEST(what_compressed_memory_refuses_is_no_copy_in_a_recording) {
+  Ground ground(64 * kMiB);
+  Arena& arena = *ground.arena;
+  char* weights = ground.birth(2 * kMiB, noise, 1);
+  arena.begin_step(true);
+  CHECK(arena.evict(weights) > 0 && arena.tiers_with(weights) == bit(2));
+  arena.end_step();
+  Recording r = arena.tape().take();
+  CHECK(r.spans.size() == 1 && r.spans[0].target == 2);
 }
 
 TEST(contents_are_copied_between_compressed_memory_and_the_file) {
