@@ -121,7 +121,9 @@ void CompressedTier::give_run(Run run, std::uint32_t touched) const {
 bool CompressedTier::claim(std::uint64_t bytes) const {
   std::uint64_t used = used_;
   while (used + bytes <= capacity_) {
-    if (used_.compare_exchange_weak(used, used + bytes)) return true;
+    if (!used_.compare_exchange_weak(used, used + bytes)) continue;
+    for (std::uint64_t peak = peak_; peak < used + bytes && !peak_.compare_exchange_weak(peak, used + bytes););
+    return true;
   }
   return false;
 }

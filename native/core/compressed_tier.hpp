@@ -44,6 +44,7 @@ class CompressedTier final : public Tier {
   int write(const Extent& chunk, const void* from) const override;  // EFBIG: it does not shrink; ENOSPC: it is full
   int read(const Extent& part, iovec* parts, int count) const override;
   bool packs() const override { return true; }
+  std::uint64_t packed_peak() const override { return peak_; }
   std::optional<std::uint64_t> packed_bytes(const void* from, std::uint64_t bytes) const override;
   const char* name() const override { return "compressed memory"; }
   const char* where() const override { return "compressed memory"; }
@@ -80,7 +81,7 @@ class CompressedTier final : public Tier {
   const Reservation flags_;
   const Reservation areas_;
   mutable FreeRuns free_;
-  mutable std::atomic<std::uint64_t> used_{0};
+  mutable std::atomic<std::uint64_t> used_{0}, peak_{0};
   mutable std::atomic<std::uint64_t> seen_{0}, kept_{0};  // bytes written, and packed: how well contents shrink lately
 };
 

@@ -44,6 +44,7 @@ class Tier {
   // Whether contents take another space here than their size; and what these would take, judged by a sample of them. None:
   // they would be refused. Without the mutex, like write() and read().
   virtual bool packs() const { return false; }
+  virtual std::uint64_t packed_peak() const { return 0; }  // the most bytes that ever lay there
   virtual std::optional<std::uint64_t> packed_bytes(const void*, std::uint64_t) const { return std::nullopt; }
 
   // Without the mutex: a chunk whole, or an errno.

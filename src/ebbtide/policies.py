@@ -17,7 +17,7 @@ from ebbtide.machines import find_machine
 from ebbtide.planners import PLANNERS, plan
 from ebbtide.planners.base import Planner, page_size_of
 from ebbtide.planners.resident import resident
-from ebbtide.settings import Settings
+from ebbtide.settings import Settings, TierKind
 from ebbtide.simulator import POLICIES, simulate_policy
 from ebbtide.whole_file import write_whole
 
@@ -164,5 +164,6 @@ def machine_for(settings: Settings, spill: Sequence[Path]) -> Machine:
             EbbtideWarning,
             stacklevel=2,
         )
-    slower = tuple(replace(tier, in_place=InPlace.NOTHING) for tier in machine.tiers[1:])
+    packing = {tier.name for tier in settings.tiers if tier.kind is TierKind.COMPRESSED}
+    slower = tuple(replace(tier, in_place=InPlace.NOTHING, packs=tier.name in packing) for tier in machine.tiers[1:])
     return replace(machine, tiers=(machine.tiers[0], *slower), kernels=())

@@ -12,6 +12,7 @@ from ebbtide.ir.timeline import Timeline
 from ebbtide.policies import machine_for
 from ebbtide.probe.quick import probe_quick
 from ebbtide.settings import Settings
+from ebbtide.units import GIB
 from tests.helpers import child
 from tests.helpers.command import EBBTIDE
 from tests.training.same_bits import CASES
@@ -76,7 +77,8 @@ def test_a_machine_is_one_of_the_tiers_that_a_run_has(tmp_path: Path) -> None:
     settings = Settings().but(tiers="numa:0:1GiB,compressed:1GiB")
     machine = machine_for(settings, spill)
     assert [tier.name for tier in machine.tiers] == ["dram", "numa0", "compressed", "file"]
-    assert machine.tiers[2].capacity_bytes == 0  # no trace tells what would fit
+    assert machine.tiers[2].capacity_bytes == GIB
+    assert machine.packing == {"compressed"}
     assert all(machine.link(a.name, b.name) is not None for a in machine.tiers for b in machine.tiers if a is not b)
     file = tmp_path / "machine.toml"
     file.write_text(machine.to_toml())

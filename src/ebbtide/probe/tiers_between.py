@@ -1,7 +1,7 @@
 """A machine with the tiers that a run has between memory and the spill file, measured.
 
-Their copies are made by the arena's I/O threads, so they take a core from the operations beside them. What compressed
-memory holds depends on what lies there, which no trace tells: plans place nothing in it, and the decider does.
+Their copies are made by the arena's I/O threads, so they take a core from the operations beside them. Compressed memory
+packs: what storages take there is told by their trace.
 """
 
 import os
@@ -23,7 +23,6 @@ def with_tiers(machine: Machine, tiers: Sequence[SlowerTier]) -> Machine:
     rates: dict[str, tuple[int, int]] = {}
     for tier in tiers:
         out, back = rates[tier.name] = _measured(tier)
-        capacity = 0 if tier.kind is TierKind.COMPRESSED else tier.capacity_bytes
         links.append(Link(dram.name, tier.name, out, slows_compute=slows))
         links.append(Link(tier.name, dram.name, back, slows_compute=slows))
         for other in between:
@@ -33,7 +32,8 @@ def with_tiers(machine: Machine, tiers: Sequence[SlowerTier]) -> Machine:
             if link is not None:
                 rate = min(link.bytes_per_s, back if source == tier.name else out)
                 links.append(replace(link, source=source, target=target, bytes_per_s=rate, bytes_per_s_spread=0))
-        between.append(Tier(tier.name, InPlace.NOTHING, capacity))
+        packs = tier.kind is TierKind.COMPRESSED
+        between.append(Tier(tier.name, InPlace.NOTHING, tier.capacity_bytes, packs=packs))
     return replace(machine, tiers=(dram, *between, file), links=tuple(links))
 
 

@@ -10,7 +10,7 @@ from ebbtide.errors import PlatformError, SessionError, SettingError, SpillError
 from ebbtide.ir import native
 from ebbtide.ir.run_report import TierReport
 from ebbtide.runtime.bounds import Bounds
-from ebbtide.settings import Settings, SlowerTier
+from ebbtide.settings import Settings, SlowerTier, TierKind
 from ebbtide.units import format_bytes
 
 _OF_A_PARENT = (
@@ -74,6 +74,16 @@ def tier_reports(
     return tuple(
         TierReport(name, capacity, since("tier_written_bytes", place), since("tier_read_bytes", place))
         for place, (name, capacity) in enumerate(named)
+    )
+
+
+def may_still_pack(tiers: Sequence[SlowerTier], counters: "_torch.Counters") -> int:
+    """What compressed memory has not taken yet of its size."""
+    peaks = counters["tier_peak_bytes"]
+    return sum(
+        max(tier.capacity_bytes - peaks[place], 0)
+        for place, tier in enumerate(tiers)
+        if tier.kind is TierKind.COMPRESSED
     )
 
 
