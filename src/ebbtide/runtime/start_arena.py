@@ -79,9 +79,8 @@ def tier_reports(
 
 def may_still_pack(tiers: Sequence[SlowerTier], counters: "_torch.Counters") -> int:
     """What compressed memory has not taken yet of its size."""
-    peaks = counters["tier_peak_bytes"]
     return sum(
-        max(tier.capacity_bytes - peaks[place], 0)
+        max(tier.capacity_bytes - counters["tier_peak_bytes"][place], 0)
         for place, tier in enumerate(tiers)
         if tier.kind is TierKind.COMPRESSED
     )
