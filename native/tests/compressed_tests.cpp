@@ -530,10 +530,10 @@ TEST(a_recording_has_what_contents_take_after_the_last_operator_that_wrote_them)
   Recording r = arena.tape().take();
   CHECK(packed_of(r, 2 * kMiB) == kNotPacked && packed_of(r, 3 * kMiB) == kNotPacked && packed_of(r, 4 * kMiB) == kUnknown);
   std::int64_t packed = packed_of(r, 5 * kMiB);
-  CHECK(packed > 5 * kMiB / 2 && packed < 3 * kMiB);
+  CHECK(packed > (5 << 19) && packed < (3 << 20));
   CHECK(r.ticks.back().stalled_ns > 0 && r.stalled_ns > r.ticks.back().stalled_ns);  // what looking took
   CHECK(arena.evict(output) > 0 && arena.tiers_with(output) == bit(1));
-  CHECK(std::abs(packed - static_cast<std::int64_t>(ground.compressed->used())) < 5 * kMiB / 50);
+  CHECK(std::abs(packed - static_cast<std::int64_t>(ground.compressed->used())) < 100'000);
   for (char* p : {weights, kept, unused, output}) arena.release(p);
   arena.check_invariants();
 }
