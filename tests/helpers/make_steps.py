@@ -95,7 +95,7 @@ def page_traces(draw: st.DrawFn, most_ticks: int = 10, most_storages: int = 6, t
 
 @st.composite
 def machines(draw: st.DrawFn, total_bytes: int) -> Machine:
-    """Three tiers, the second perhaps bounded and used in place, or packing, with or without a way around it."""
+    """Three tiers, the second perhaps bounded and used in place, or packing; what it packs has a way around it."""
     second = draw(st.sampled_from([None, total_bytes, total_bytes // 2]))
     in_place = draw(st.sampled_from(InPlace))
     packs = in_place is InPlace.NOTHING and draw(st.booleans())
@@ -105,7 +105,7 @@ def machines(draw: st.DrawFn, total_bytes: int) -> Machine:
         Tier("file", InPlace.NOTHING),
     )
     pairs = [("dram", "cxl"), ("cxl", "dram"), ("cxl", "file"), ("file", "cxl")]
-    pairs += [("dram", "file"), ("file", "dram")] if draw(st.booleans()) else []
+    pairs += [("dram", "file"), ("file", "dram")] if packs or draw(st.booleans()) else []
     rate, latency = st.sampled_from([10**9, 3 * 10**8, 2 * 10**9]), st.sampled_from([0, 1000])
     links = tuple(
         Link(*pair, draw(rate), draw(latency), draw(st.sampled_from([None, "bus"])), draw(st.sampled_from([0.0, 0.2])))
