@@ -538,6 +538,47 @@ TEST(a_recording_has_what_contents_take_after_the_last_operator_that_wrote_them)
   arena.check_invariants();
 }
 
+// All of them look, evict and fetch at once; a storage that dies meanwhile is not told of.
+TEST(contents_are_looked_at_by_several_threads_that_move_them) {
+  Ground ground(8 * kMiB, 12 * kMiB);
+  Arena& arena = *ground.arena;
+  arena.begin_step(true);
+  std::vector<std::thread> threads;
+  for (unsigned number = 0; number < 4; ++number) {
+    threads.emplace_back([&, number] {
+      std::mt19937 random(number);
+      Fill* const fill_with = number % 2 == 0 ? bools : noise;
+      std::vector<char*> mine;
+      for (unsigned i = 0; i < 40; ++i) {
+        if (mine.size() < 4) {
+          mine.push_back(static_cast<char*>(arena.allocate(kMiB + number * kSmallPage)));
+        } else if (i % 7 == 0) {
+          arena.release(mine.back());
+          mine.pop_back();
+        }
+        char* p = mine[random() % mine.size()];
+        Operand operand[] = {{p, Access::Write}};
+        arena.enter("fill", operand, Work::Itself);
+        fill_with(p, 64 * kKiB, random);
+        std::memset(p + 64 * kKiB, 0, kMiB - 64 * kKiB);
+        arena.exit();
+        arena.evict(mine[random() % mine.size()]);
+      }
+      for (char* p : mine) arena.release(p);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  arena.end_step();
+  Recording r = arena.tape().take();
+  CHECK(!r.storages.empty());
+  for (const RecordedStorage& storage : r.storages) {  // a block of noise, and fifteen of zeros
+    CHECK(storage.packed_bytes <= static_cast<std::int64_t>(storage.nbytes));
+    if (storage.packed_bytes >= 0) CHECK(storage.packed_bytes % static_cast<std::int64_t>(kSmallPage) == 0);
+  }
+  arena.check_invariants();
+  CHECK(ground.compressed->used() == 0);
+}
+
 TEST(what_compressed_memory_refuses_is_no_copy_in_a_recording) {
   Ground ground(64 * kMiB);
   Arena& arena = *ground.arena;
