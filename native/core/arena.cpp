@@ -69,22 +69,46 @@ void* Arena::allocate(std::size_t nbytes) {
   chaos();
   room_.spare_areas();
   Shape shape = shape_of(nbytes);
-  Region& r = memory_.region(shape);
   reserve_ahead(nbytes, shape);
-  bool found_room = room_.try_claim(shape);
-  if (!found_room && !room_.claim(lock, shape)) {
-    const Tier& tier = tiers_.failed();
-    throw ArenaError(std::string("no room for ") + BytesText(nbytes).text + ": writing to " + tier.where() + " failed (" +
-                     std::strerror(tiers_.error()) + "); " + tier.cure(tiers_.error()));
+  Rank home = step_.birth(nbytes);
+  bool found_room = home == kFast && room_.try_claim(shape);
+  if (!found_room && home == kFast && victims_.policy().born_in_place) home = 1;
+  BlockId id = home != kFast ? make_in_place(shape, nbytes, home) : kNoBlock;
+  bool is_fast = id == kNoBlock;
+  if (is_fast) {
+    if (!found_room && !room_.claim(lock, shape)) {
+      const Tier& tier = tiers_.failed();
+      throw ArenaError(std::string("no room for ") + BytesText(nbytes).text + ": writing to " + tier.where() + " failed (" +
+                       std::strerror(tiers_.error()) + "); " + tier.cure(tiers_.error()));
+    }
+    Run place = memory_.region(shape).allocate_pages(shape.pages, areas_.run_short());
+    id = make_block(shape, nbytes, place);
+    if (id == kNoBlock) {
+      memory_.region(shape).free_pages(place);
+      throw ArenaError("too many storages; manage only larger ones (EBBTIDE_MIN_STORAGE)");
+    }
+    budget_.account_resident(static_cast<std::int64_t>(shape.bytes()));
   }
-  Run place = r.allocate_pages(shape.pages, areas_.run_short());
-  BlockId id = blocks_.create();
-  if (id == kNoBlock) {
-    r.free_pages(place);
-    throw ArenaError("too many storages; manage only larger ones (EBBTIDE_MIN_STORAGE)");
-  }
-  r.set_owner(place, id);
+  Block& b = blocks_[id];
+  b.kind = tape_.in_step() ? Kind::Activation : Kind::Other;
+  b.born_in_step = tape_.in_step();
+  b.transient = is_fast && !found_room;
+  b.last_use = ++recency_.now;
+  moves_.contents_change(id);
+  blocks_.add_live(id);
+  budget_.account_live(static_cast<std::int64_t>(nbytes));
+  bool in_operator = this_thread.of == &stacks_ && !this_thread.operators.empty();
+  step_.born(id, in_operator);
+  if (in_operator) pin_operand(this_thread, id, Access::Write, true, nbytes);
+  if ((room_.short_lately() || victims_.policy().ahead_of_pressure) && !replay_.active()) room_.evict_ahead();
+  return b.address;
+}
 
+BlockId Arena::make_block(const Shape& shape, std::size_t nbytes, Run place) {
+  BlockId id = blocks_.create();
+  if (id == kNoBlock) return id;
+  Region& r = memory_.region(shape);
+  r.set_owner(place, id);
   Block& b = blocks_[id];
   b.address = r.address(place.first);
   b.nbytes = nbytes;
@@ -92,19 +116,25 @@ void* Arena::allocate(std::size_t nbytes) {
   b.shape = shape;
   b.place = place;
   b.state = State::Dirty;
-  b.kind = tape_.in_step() ? Kind::Activation : Kind::Other;
-  b.born_in_step = tape_.in_step();
-  b.transient = !found_room;
-  b.last_use = ++recency_.now;
-  moves_.contents_change(id);
-  blocks_.add_live(id);
-  budget_.account_live(static_cast<std::int64_t>(nbytes));
-  budget_.account_resident(static_cast<std::int64_t>(b.paged_bytes));
-  bool in_operator = this_thread.of == &stacks_ && !this_thread.operators.empty();
-  step_.born(id, in_operator);
-  if (in_operator) pin_operand(this_thread, id, Access::Write, true, nbytes);
-  if ((room_.short_lately() || victims_.policy().ahead_of_pressure) && !replay_.active()) room_.evict_ahead();
-  return b.address;
+  return id;
+}
+
+// In a tier of at least this rank that is used in place; kNoBlock: none has space.
+BlockId Arena::make_in_place(const Shape& shape, std::size_t nbytes, Rank rank) {
+  Region& r = memory_.region(shape);
+  Run place = r.allocate_new(shape.pages);
+  BlockId id = make_block(shape, nbytes, place);
+  if (id != kNoBlock) {
+    Extent extent = memory_.extent(blocks_[id]);
+    Rank home = tiers_.reserve(extent, rank, tiers_.last() + 1u, true, false);
+    if (home != kFast && moves_.settle(id, home)) return id;
+    if (home != kFast) tiers_.release(extent, bit(home));
+    r.set_owner(place, kNoBlock);
+    blocks_.destroy(id);
+  }
+  r.decommit(place);
+  r.free_address(place);
+  return kNoBlock;
 }
 
 // Space in the slowest tier for a new block, before it can be needed: a disk that is full then leaves no way out.
@@ -159,7 +189,9 @@ State Arena::state(const void* address) {
 Ranks Arena::tiers_with(const void* address) {
   Lock lock(mutex_);
   BlockId id = find_live(address);
-  return id == kNoBlock ? Ranks{0} : blocks_[id].valid;
+  if (id == kNoBlock) return 0;
+  const Block& b = blocks_[id];
+  return b.has_pages() && b.home != kFast ? b.valid | bit(b.home) : b.valid;
 }
 
 std::uint64_t Arena::size_of(const void* address) {
@@ -191,7 +223,7 @@ void Arena::enter(const char* name, std::span<const Operand> operands, Work work
   for (std::size_t i = first; i < stack.pins.size(); ++i) {
     BlockId id = stack.pins[i].id;
     const Block& b = blocks_[id];
-    if (b.state == State::Absent && !b.transfer.busy() && room_.try_claim_for_fetch(b)) moves_.start_read(id, true);
+    if (b.state == State::Absent && !b.transfer.busy()) room_.try_fetch(id, true);
   }
   for (std::size_t i = first; i < stack.pins.size(); ++i) {
     Block& b = blocks_[stack.pins[i].id];
@@ -201,7 +233,7 @@ void Arena::enter(const char* name, std::span<const Operand> operands, Work work
     bool prefetched = b.prefetched;
     stall.begin(prefetched ? Stall::LatePrefetch : Stall::DemandFetch, b.recorded);
     std::int64_t since = now_ns();
-    room_.ensure_resident(lock, stack.pins[i].id);  // an error is not lost: the operator's own access meets it again
+    room_.ensure_usable(lock, stack.pins[i].id);  // an error is not lost: the operator's own access meets it again
     if (prefetched) replay_.was_late(b, stack.pins[i].id, now_ns() - since);
   }
   step_.start_prefetches();
@@ -243,7 +275,7 @@ void Arena::exit() {
       stack.pins[kept++] = pin;
     } else {
       unpin_operand(pin);
-      if (b.generation == pin.generation) room_.evict_after_use(pin.id);
+      if (b.generation == pin.generation) room_.after_use(pin.id);
     }
   }
   stack.pins.resize(kept);

@@ -2,7 +2,8 @@
 // it (docs/design.md has the house on a page) and holds the one mutex; storages and operators are all it does itself.
 //
 // [Note: invariants]  Checked by check_invariants(), after every operation of the stress tests.
-//   I1  reserved bytes = pages of resident blocks and of dead ones that drain + cached pages + pages being read into
+//   I1  reserved bytes = pages of blocks in fast memory and of dead ones that drain + cached pages + pages being read into or
+//       claimed for a migration; pages of blocks that are used in place in a slower tier are that tier's, and not reserved
 //   I2  reserved bytes <= the limit, unless over_budget says otherwise (or the limit was lowered and evictions are under way)
 //   I3  a block's state tells its protection, and with its valid tiers where its bytes are ([Note: what a state costs])
 //   I4  a block whose transfer is busy keeps its place, and its space on the tiers of that transfer, until it has drained
@@ -10,7 +11,7 @@
 //   I6  whatever the fault handler can reach neither allocates nor frees
 //
 // [Note: verbs]  allocate() and release() are of storages, enter() and exit() of operators, pin() and unpin() of addresses,
-// evict() and fetch() of contents. Of a slower tier contents take space, which is reserve()d and release()d; of fast memory
+// evict() and fetch() of contents; a migration is either, of pages [Note: in place]. Of a slower tier contents take space, which is reserve()d and release()d; of fast memory
 // they take room, which is what a claim can take of the budget. Reserved bytes are those that were claimed.
 //
 // [Note: one mutex]  All state is behind one mutex; system calls that move pages run under it (about 25 us a huge
@@ -77,7 +78,7 @@ class Arena {
   bool contains(const void* p) const { return memory_.contains(p); }
   void classify(const void* address, Kind kind);
   State state(const void* address);
-  Ranks tiers_with(const void* address);         // the slower ones that have its contents
+  Ranks tiers_with(const void* address);  // the slower ones that have its contents
   std::uint64_t size_of(const void* address);  // as requested
   std::uint64_t limit() const { return budget_.limit(); }
 
@@ -90,7 +91,7 @@ class Arena {
 
   // --- moves
   std::uint64_t evict(const void* address, Rank target = 1);  // waits; the bytes evicted (0: it was busy, pinned or touched)
-  int fetch(const void* address);                             // waits; 0 or errno
+  int fetch(const void* address);  // waits; 0 or errno
   // Copies what is on one slower tier to another, and waits. False: it was not there, is busy, or found no space.
   bool copy(const void* address, Rank source, Rank target, Then then);
   // Starts fetching what there is room for, and making room for what is missing; waits for nothing.
@@ -127,7 +128,7 @@ class Arena {
   // The process's bound keeps so much for a child of ours (0: none yet), or what that holds where it is more. Rather than
   // go over the budget, the arena kills the child.
   void set_aside(std::uint64_t bytes, int process);
-  void reset_needs();    // what operators needed so far was another phase's
+  void reset_needs();  // what operators needed so far was another phase's
   void reset_trouble();  // a new session starts with a clean record
 
   // --- fork (pthread_atfork): see fork.cpp
@@ -144,6 +145,8 @@ class Arena {
   BlockId find_live(const void* p) const;
 
   // arena.cpp
+  BlockId make_block(const Shape& shape, std::size_t nbytes, Run place);
+  BlockId make_in_place(const Shape& shape, std::size_t nbytes, Rank rank);
   void reserve_ahead(std::size_t nbytes, const Shape& shape);
   void pin_operand(OperatorStack& stack, BlockId id, Access access, bool born_here, std::uint64_t moved);
   void unpin_operand(const Pin& pin);
@@ -169,11 +172,11 @@ class Arena {
   const Options options_;
   std::mutex mutex_;
   std::unique_ptr<Userfault> userfault_;  // null: faults come as signals
-  Areas areas_;                           // counts what the process has before there are regions
+  Areas areas_;  // counts what the process has before there are regions
   FastMemory memory_;
   Tiers tiers_;
   BlockTable blocks_;
-  Budget budget_{tiers_};
+  Budget budget_;
   OperatorStacks stacks_;
   Stretch stretch_;
   Recency recency_;
@@ -192,7 +195,7 @@ class Arena {
   bool stopping_ = false;
   std::atomic<bool> in_child_ = false;
   std::uint64_t accesses_ = 0;  // of operators; the policy may see only some of them
-  std::uint64_t serial_ = 0;    // of operators
+  std::uint64_t serial_ = 0;  // of operators
   double chaos_rate_;
   std::uint64_t chaos_state_;
   Counters counters_;  // only what is counted here, and is cumulative

@@ -5,15 +5,17 @@ namespace ebbtide {
 
 std::uint64_t Arena::evict(const void* address, Rank target) {
   Lock lock(mutex_);
+  if (in_child_) return 0;
   begin_stretch();
   BlockId id = find_live(address);
   if (id == kNoBlock) return 0;
   Block& b = blocks_[id];
   std::uint32_t generation = b.generation;
   while (b.generation == generation && b.transfer.busy()) mover_.wait(lock, true);  // an earlier move is still draining
+  Rank home = b.home;
   if (b.generation != generation || !victims_.evictable(b) || !moves_.start_evict(id, Then::Drop, target)) return 0;
-  while (b.generation == generation && b.state == State::Writing) mover_.wait(lock, true);
-  return b.generation == generation && b.state == State::Absent ? b.paged_bytes : 0;
+  while (b.generation == generation && (b.state == State::Writing || b.migrates())) mover_.wait(lock, true);
+  return b.generation == generation && (b.state == State::Absent || b.home != home) ? b.paged_bytes : 0;
 }
 
 int Arena::fetch(const void* address) {
@@ -21,7 +23,11 @@ int Arena::fetch(const void* address) {
   Lock lock(mutex_);
   begin_stretch();
   BlockId id = find_live(address);
-  return id == kNoBlock ? 0 : room_.ensure_resident(lock, id);
+  if (id == kNoBlock) return 0;
+  std::uint32_t generation = blocks_[id].generation;
+  int error = room_.ensure_usable(lock, id);
+  if (error == 0 && blocks_[id].generation == generation) room_.ensure_fast(lock, id);
+  return error;
 }
 
 bool Arena::copy(const void* address, Rank source, Rank target, Then then) {
@@ -44,12 +50,8 @@ void Arena::prefetch(std::span<const Operand> operands) {
     if (id == kNoBlock) continue;
     Block& b = blocks_[id];
     b.last_use = ++recency_.now;  // about to be used: not the next victim
-    if (b.state != State::Absent || b.transfer.busy()) continue;
-    if (room_.try_claim_for_fetch(b)) {
-      moves_.start_read(id);
-    } else {
-      missing += b.paged_bytes;
-    }
+    if (!b.is_away() || b.transfer.busy()) continue;
+    if (!room_.try_fetch(id)) missing += b.paged_bytes;
   }
   if (missing > moves_.evicting()) victims_.start_evictions(missing - moves_.evicting(), Shield::None);
 }
@@ -67,7 +69,9 @@ void Arena::chaos() {
   BlockId id = blocks_.live()[random() % blocks_.live().size()];
   const Block& b = blocks_[id];
   auto any_tier = [&] { return static_cast<Rank>(1 + random() % tiers_.last()); };
-  if (victims_.evictable(b)) {
+  if (b.home != kFast && random() % 2 == 0) {
+    room_.try_fetch(id);
+  } else if (victims_.evictable(b)) {
     moves_.start_evict(id, Then::DropInUse, tiers_.last() > 1 ? any_tier() : 1);
   } else if (tiers_.last() > 1 && !in_child_) {
     moves_.start_copy(id, any_tier(), any_tier(), random() % 2 == 0 ? Then::Keep : Then::Drop);

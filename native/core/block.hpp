@@ -24,6 +24,7 @@ struct Transfer {
   bool queued = false;     // in a queue: some chunk has not been handed out
   bool cancelled = false;  // what it copies has changed or died: it drains in vain
   Ranks gives_back = 0;    // tiers whose space for it is released when it ends
+  bool migrates = false;   // its pages move, from memory to memory [Note: in place]
   std::uint32_t chunks = 0;
   std::uint32_t handed_out = 0;
   std::uint32_t done = 0;
@@ -46,12 +47,14 @@ struct Block {
 
   State state = State::Dead;
   Ranks valid = 0;  // the slower tiers that have its contents
+  Rank home = kFast;  // whose memory its pages are [Note: in place]
   Kind kind = Kind::Other;
   bool classified = false;
   bool born_in_step = false;
   bool read_only = false;         // the protection of its pages
   bool drains_with_pages = false;  // dead, with pages that are given back when its transfer ends
   bool inherited = false;         // a forked child may share its pages
+  bool scattered = false;         // some of its pages are another tier's than its home, which gave them up half way
   bool given = false;             // the child that is forked right now gets its pages
   bool born_in_operator = false;  // and that operator has not ended yet
   bool transient = false;         // it found no room at its birth, or lost it since
@@ -80,7 +83,12 @@ struct Block {
   std::uint32_t live_index = 0;  // place in the list of live blocks
 
   bool has_pages() const { return state == State::Dirty || state == State::Clean || state == State::Writing; }
-  bool is_evicting() const { return state == State::Writing && transfer.then != Then::Keep; }
+  bool migrates() const { return transfer.migrates && transfer.busy(); }
+  // Whether fast memory has its pages, or will have, or gives them up.
+  bool is_fast() const { return has_pages() && home == kFast; }
+  bool leaves_fast() const { return is_fast() && migrates(); }
+  bool is_away() const { return state == State::Absent || (has_pages() && home != kFast) || leaves_fast(); }
+  bool is_evicting() const { return leaves_fast() || (state == State::Writing && transfer.then != Then::Keep && home == kFast); }
 };
 
 // What is transferred: the storage, not the rest of its last huge page, in chunks.

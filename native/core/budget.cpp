@@ -16,7 +16,7 @@ void Budget::set_limits(std::uint64_t arena_bytes, std::uint64_t process_bytes) 
 }
 
 std::uint64_t Budget::process_bytes() {
-  std::uint64_t resident = process_resident_bytes(), bytes = resident - std::min(resident, slower_.outside());
+  std::uint64_t resident = process_resident_bytes(), bytes = resident - std::min<std::uint64_t>(resident, in_place_);
   process_peak_ = std::max(process_peak_, bytes);
   return bytes;
 }
@@ -43,7 +43,7 @@ void Budget::begin_step() {
 
 void Budget::end_step() {
   std::uint64_t peak = process_peak_bytes();
-  unmanaged_.end_step(peak - std::min(peak, slower_.outside()), reserved());
+  unmanaged_.end_step(peak - std::min(peak, in_place_), reserved());
 }
 
 void Budget::forget_step() {
@@ -84,7 +84,7 @@ void Budget::read(Counters& c) const {
   c.process_limit = process_limit_;
   c.unmanaged = unmanaged_.bytes();
   c.process_peak = process_peak_;
-  c.outside = slower_.outside();
+  c.outside = in_place_;
   c.measured_ns = now - peaks_reset_ns_;
 }
 

@@ -7,7 +7,6 @@
 
 #include "counters.hpp"
 #include "system.hpp"
-#include "tiers.hpp"
 #include "types.hpp"
 #include "unmanaged.hpp"
 
@@ -40,8 +39,6 @@ class Level {
 
 class Budget {
  public:
-  explicit Budget(const Tiers& slower) : slower_(slower) {}
-
   // The lower of the arena's own and what the process's bound leaves it; 0: none.
   std::uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
   bool bounded() const { return limit() != 0; }
@@ -60,6 +57,9 @@ class Budget {
   }
   void account_resident(std::int64_t bytes) { resident_.add(bytes); }  // so do those of them under live storages
   void account_live(std::int64_t bytes) { live_.add(bytes); }          // requested bytes of all storages
+  // Pages of the arena that are a slower tier's: resident memory of the process, and not fast [Note: in place].
+  std::uint64_t in_place() const { return in_place_; }
+  void account_in_place(std::int64_t bytes) { in_place_ += static_cast<std::uint64_t>(bytes); }
 
   // What the process holds outside the arena leaves the rest of its bound to the arena. Whether it has just grown.
   bool measure();
@@ -79,7 +79,6 @@ class Budget {
  private:
   std::uint64_t process_bytes();  // in fast memory
 
-  const Tiers& slower_;
   std::atomic<std::uint64_t> limit_ = 0;
   std::uint64_t arena_limit_ = 0;
   std::uint64_t process_limit_ = 0;
@@ -90,6 +89,7 @@ class Budget {
   std::uint64_t aside_bytes_ = 0;
   int aside_process_ = 0;
   Level reserved_, resident_, live_;
+  std::uint64_t in_place_ = 0;
   std::int64_t peaks_reset_ns_ = now_ns();
 };
 

@@ -36,6 +36,9 @@ struct Policy {
   double low = 0, high = 0;       // when less than low is free, evictions begin ahead of need until high is
   std::uint64_t most_ahead = ~std::uint64_t{0};  // bytes that are kept free at most
   bool ahead_of_pressure = false;  // also before room has ever been short
+  // Where a slower tier is used in place: what is used there comes when there is room; where there is none, births go there.
+  bool promotes = true;
+  bool born_in_place = false;
 };
 
 // The one that runs without another.
@@ -50,8 +53,16 @@ inline constexpr Policy kPolicies[] = {
     kDemand,
     {.name = "lru"},                                                 // AutoTM's 2LM, by storages
     {.name = "lru-next-use", .age = Age::UntilUse},                  // Belady, 1966
-    {.name = "first-touch", .evict_after_use = EvictAfterUse::Transients},           // AutoTM's NUMA baseline
-    {.name = "reactive", .sees_every = 4, .low = 0.02, .high = 0.05, .ahead_of_pressure = true},  // after TPP
+    {.name = "first-touch",
+     .evict_after_use = EvictAfterUse::Transients,
+     .promotes = false,
+     .born_in_place = true},  // AutoTM's NUMA baseline
+    {.name = "reactive",
+     .sees_every = 4,
+     .low = 0.02,
+     .high = 0.05,
+     .ahead_of_pressure = true,
+     .born_in_place = true},  // after TPP
     {.name = "evict-all", .evict_after_use = EvictAfterUse::Everything},
 };
 

@@ -31,7 +31,7 @@ constexpr const char* kChanged =
     "a forked child touched a tensor that was out of memory when it was forked and that its parent has changed or freed since: "
     "keep it as it is while children use it, or pass them a copy (a NumPy array, a file)";
 constexpr const char* kUnreadable =
-    "a forked child cannot read a tensor from the spill directory, or other bytes come back than were written there";
+    "a forked child cannot read a tensor that is out of memory, or other bytes come back than were written";
 constexpr const char* kClosed =
     "a forked child touched a tensor that was out of memory when it was forked, and it has closed the spill file, which it had "
     "not opened (os.closerange, say): let it close its own files alone, or pass it a copy (a NumPy array, a file)";

@@ -13,7 +13,7 @@ void require(bool holds, const char* what) {
 
 void Arena::check_invariants() {
   Lock lock(mutex_);
-  std::uint64_t live = 0, resident = 0, draining = 0, reading = 0, evicting = 0;
+  std::uint64_t live = 0, resident = 0, in_place = 0, draining = 0, reading = 0, evicting = 0;
   unsigned busy = 0;
   for (BlockId id : blocks_.live()) {
     const Block& b = blocks_[id];
@@ -22,7 +22,11 @@ void Arena::check_invariants() {
     require(b.nbytes <= b.paged_bytes && b.paged_bytes == b.shape.bytes() && b.place.count == b.shape.pages,
             "a block holds less than it stores");
     live += b.nbytes;
-    if (b.state == State::Dirty || b.state == State::Clean || b.state == State::Writing) resident += b.paged_bytes;
+    if (b.is_fast()) resident += b.paged_bytes;
+    if (b.has_pages() && b.home != kFast) in_place += b.paged_bytes;
+    if (b.migrates() && b.transfer.target == kFast) reading += b.paged_bytes;
+    require(b.home == kFast || b.has_pages(), "a block without pages is in a tier that is used in place");
+    require(!b.migrates() || (b.transfer.source == b.home && b.has_pages()), "pages move from where they are not");
     if (b.state == State::Reading) reading += b.paged_bytes;
     if (b.is_evicting()) evicting += b.paged_bytes;
     require((b.state == State::Writing || b.state == State::Reading) <= b.transfer.busy(), "a move without a transfer");
@@ -37,7 +41,9 @@ void Arena::check_invariants() {
     const Block& b = blocks_[id];
     if (b.transfer.busy()) ++busy;
     if (b.state != State::Dead) continue;
-    if (b.transfer.busy() && (b.drains_with_pages || b.transfer.target == kFast)) draining += b.paged_bytes;
+    if (!b.transfer.busy()) continue;
+    if (b.drains_with_pages && b.home != kFast) in_place += b.paged_bytes;
+    if ((b.drains_with_pages && b.home == kFast) || b.transfer.target == kFast) draining += b.paged_bytes;
   }
   if (mover_.changes() % 64 == 0) {  // it looks at every place
     require(memory_.huge().count_areas() == memory_.huge().areas() && memory_.small().count_areas() == memory_.small().areas(),
@@ -45,6 +51,7 @@ void Arena::check_invariants() {
   }
   require(live == budget_.live(), "live bytes");
   require(resident == budget_.resident(), "resident bytes");
+  require(in_place == budget_.in_place(), "bytes in tiers that are used in place");
   require(evicting == moves_.evicting(), "evicting bytes");
   require(busy == mover_.busy(), "busy transfers");
   // I1

@@ -58,12 +58,6 @@ void Mover::dequeue(BlockId id) {
   t.queued = false;
 }
 
-void Mover::promote(BlockId id) {
-  if (!blocks_[id].transfer.queued) return;
-  dequeue(id);
-  push(id, true);
-}
-
 bool Mover::cut_short(BlockId id) {
   Transfer& t = blocks_[id].transfer;
   if (t.queued) dequeue(id);
@@ -75,12 +69,15 @@ bool Mover::cut_short(BlockId id) {
   return true;
 }
 
-// The first link, from the preferred one on, that has something queued.
+// The first link that has something queued: from the preferred one on, of those from and to fast memory; else of the others.
 Mover::Link* Mover::next(std::size_t preferred, bool across) {
-  std::size_t links = across ? links_.size() : 2 * std::size_t{slowest_};
-  for (std::size_t i = 0; i < links; ++i) {
-    Link& l = links_[(preferred + i) % links];
+  const std::size_t fast = 2 * std::size_t{slowest_};
+  for (std::size_t i = 0; i < fast; ++i) {
+    Link& l = links_[(preferred + i) % fast];
     if (l.head != kNoBlock) return &l;
+  }
+  for (std::size_t i = fast; across && i < links_.size(); ++i) {
+    if (links_[i].head != kNoBlock) return &links_[i];
   }
   return nullptr;
 }
@@ -111,13 +108,13 @@ void Mover::io_loop(std::mutex& mutex, std::size_t preferred, void* buffer) {
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
   Lock lock(mutex);
   while (!stopping_) {
-    if (!carry_out_chunk(lock, preferred % links_.size(), buffer)) work_.wait(lock);
+    if (!carry_out_chunk(lock, preferred, buffer)) work_.wait(lock);
   }
 }
 
 // Carries out one chunk of the next transfer, without the mutex. False: there is nothing to do.
 bool Mover::carry_out_chunk(Lock& lock, std::size_t preferred, void* buffer) {
-  Link* l = hushed_ ? nullptr : next(preferred, buffer != nullptr);
+  Link* l = hushed() ? nullptr : next(preferred, buffer != nullptr);
   if (l == nullptr) return false;
   BlockId id = l->head;
   Block& b = blocks_[id];
@@ -145,7 +142,7 @@ bool Mover::carry_out_chunk(Lock& lock, std::size_t preferred, void* buffer) {
     --busy_;
     cargo_.arrived(id);
   }
-  if (hushed_) changed();
+  if (hushed()) changed();
   return true;
 }
 
@@ -161,12 +158,12 @@ void Mover::changed() {
 // --- fork
 
 void Mover::hush(Lock& lock) {
-  hushed_ = true;
+  ++hushed_;
   while (in_flight_ > 0) changed_.wait(lock);
 }
 
 void Mover::resume() {
-  hushed_ = false;
+  --hushed_;
   work_.notify_all();
 }
 

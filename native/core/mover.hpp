@@ -56,7 +56,6 @@ class Mover {
   void enqueue(BlockId id, Rank source, Rank target, Then then, bool urgent = false);  // urgent: somebody waits
   // What has not been handed out is not begun, and what has been is in vain. Whether nothing of it is left.
   bool cut_short(BlockId id);
-  void promote(BlockId id);  // a queued transfer that somebody waits for goes first
   // Carries out a chunk, or waits for a change; either way a short while. A chunk towards slower tiers first, or back.
   void wait(Lock& lock, bool outwards);
   void changed();  // something that a waiter may be waiting for has happened
@@ -68,7 +67,7 @@ class Mover {
   // A fork is near: no chunk starts, and none is under way when hush() returns.
   void hush(Lock& lock);
   void resume();
-  bool hushed() const { return hushed_; }
+  bool hushed() const { return hushed_ > 0; }
   void renew();  // in the child, whose copies of these may be in any state
 
  private:
@@ -90,7 +89,7 @@ class Mover {
   const Hook& hook_;
   const Rank slowest_;
   Cargo& cargo_;
-  std::vector<Link> links_;  // back from each tier and out to it, in the order of their speed; then those across
+  std::vector<Link> links_;  // back from each tier, by rank; out to each; then those between two slower ones
   std::array<std::array<std::uint8_t, kMostTiers>, kMostTiers> link_at_{};
 
   std::condition_variable work_;     // a transfer was queued, or this stops
@@ -98,7 +97,7 @@ class Mover {
   std::vector<std::thread> threads_;
   std::vector<std::unique_ptr<Reservation>> buffers_;  // for a chunk each, on its way between slower tiers
   bool stopping_ = false;
-  bool hushed_ = false;
+  unsigned hushed_ = 0;  // forks under way
   unsigned in_flight_ = 0;  // chunks
   unsigned busy_ = 0;
   std::uint64_t changes_ = 0;

@@ -5,6 +5,10 @@
 
 namespace ebbtide {
 
+namespace {
+Rank fastest_with(const Block& b) { return static_cast<Rank>(std::countr_zero(b.valid)); }
+}  // namespace
+
 Moves::Moves(BlockTable& blocks, FastMemory& memory, const Areas& areas, Tiers& tiers, Budget& budget, Mover& mover, Tape& tape,
              const Hook& hook, void (*on_arrival)(void*), void* listener)
     : blocks_(blocks),
@@ -24,12 +28,18 @@ Moves::Moves(BlockTable& blocks, FastMemory& memory, const Areas& areas, Tiers& 
 
 bool Moves::start_evict(BlockId id, Then then, Rank target) {
   Block& b = blocks_[id];
-  if (b.state == State::Clean) {
+  bool clean = b.state == State::Clean;
+  Rank from = std::max<Rank>(target, b.home + 1u), to = clean ? fastest_with(b) : tiers_.last() + 1u;
+  Rank rank = tiers_.reserve(memory_.extent(b), from, to, may_migrate(b), !clean);
+  if (rank != kFast && tiers_[rank].in_place()) {
+    start_migration(id, rank);
+    return true;
+  }
+  if (clean) {
     evict_clean(id);
     mover_.changed();
     return true;
   }
-  Rank rank = tiers_.reserve(memory_.extent(b), target);
   if (rank == kFast) return false;
   if (!memory_.region(b).make_read_only(b.place)) {
     memory_.region(b).make_writable(b.place);  // it may have become read-only in part
@@ -44,38 +54,40 @@ bool Moves::start_evict(BlockId id, Then then, Rank target) {
 }
 
 void Moves::enqueue(BlockId id, Rank target, Then then) {
-  if (then != Then::Keep) evicting_ += blocks_[id].paged_bytes;
-  mover_.enqueue(id, kFast, target, then);
+  const Block& b = blocks_[id];
+  if (then != Then::Keep && b.home == kFast) evicting_ += b.paged_bytes;
+  mover_.enqueue(id, b.home, target, then);
 }
 
 void Moves::evict_when_written(BlockId id) {
   Block& b = blocks_[id];
   if (b.transfer.then != Then::Keep) return;
   b.transfer.then = Then::Drop;
-  evicting_ += b.paged_bytes;
+  if (b.home == kFast) evicting_ += b.paged_bytes;
 }
 
 // Takes the pages from a clean block.
 void Moves::evict_clean(BlockId id) {
   Block& b = blocks_[id];
   hook_(Point::Evicting, id);
-  if (areas_.run_short() || b.inherited) {
-    decommit(b);
-  } else {
+  bool was_fast = b.home == kFast;
+  if (was_fast && !areas_.run_short() && !b.inherited && !b.scattered) {
     memory_.region(b).unmap(b.place);
+  } else {
+    give_up_pages(b);
   }
   if (std::uint64_t over = budget_.over(); over > 0) {
     budget_.account(-static_cast<std::int64_t>(memory_.release_cached(over, {})));
   }
-  budget_.account_resident(-static_cast<std::int64_t>(b.paged_bytes));
-  b.evicted += moved_bytes(b);
+  if (was_fast) budget_.account_resident(-static_cast<std::int64_t>(b.paged_bytes));
+  if (was_fast) b.evicted += moved_bytes(b);
   b.state = State::Absent;
   b.inherited = false;
 }
 
 void Moves::written(BlockId id, const Transfer& t) {
   Block& b = blocks_[id];
-  if (t.then != Then::Keep) evicting_ -= b.paged_bytes;
+  if (t.then != Then::Keep && b.home == kFast) evicting_ -= b.paged_bytes;
   if (t.error == 0) {
     b.state = State::Clean;
     b.valid |= bit(t.target);
@@ -86,11 +98,13 @@ void Moves::written(BlockId id, const Transfer& t) {
   }
   Extent extent = memory_.extent(b);
   tiers_.release(extent, bit(t.target));
-  if (t.target == tiers_.last()) tiers_.failed(t.target, t.error);
-  Rank next = t.target < tiers_.last() ? tiers_.reserve(extent, t.target + 1) : kFast;
-  if (next != kFast) return enqueue(id, next, t.then);  // what one does not take, a slower one may
+  if (t.target == tiers_.last()) tiers_.note_failure(t.target, t.error);
+  Rank next = tiers_.reserve(extent, t.target + 1u, tiers_.last() + 1u, may_migrate(b));
+  bool migrates = next != kFast && tiers_[next].in_place();
+  if (next != kFast && !migrates) return enqueue(id, next, t.then);  // what one does not take, a slower one may
   b.state = State::Dirty;
   make_dirty(id);
+  if (migrates) start_migration(id, next);
 }
 
 // --- somebody writes, or it dies
@@ -100,7 +114,9 @@ void Moves::abandon(BlockId id) {
   Transfer& t = blocks_[id].transfer;
   if (t.target != kFast) t.gives_back |= bit(t.target);
   Ranks back = t.gives_back;
-  if (mover_.cut_short(id)) tiers_.release(memory_.extent(blocks_[id]), back);
+  if (!mover_.cut_short(id)) return;
+  tiers_.release(memory_.extent(blocks_[id]), back);
+  mover_.changed();
 }
 
 // A write came first.
@@ -131,7 +147,7 @@ void Moves::make_dirty(BlockId id) {
   b.state = State::Dirty;
   if (b.valid == 0) return;
   forget(b, b.valid);
-  if (b.transfer.busy()) abandon(id);  // between two slower tiers
+  if (b.transfer.busy() && !b.transfer.migrates) abandon(id);  // between two slower tiers
 }
 
 void Moves::contents_change(BlockId id) {
@@ -143,20 +159,22 @@ void Moves::free(BlockId id) {
   contents_change(id);
   if (b.state == State::Writing) cancel(id);
   b.drains_with_pages = b.state == State::Dirty || b.state == State::Clean;
-  if (b.drains_with_pages) budget_.account_resident(-static_cast<std::int64_t>(b.paged_bytes));
+  if (b.is_fast()) budget_.account_resident(-static_cast<std::int64_t>(b.paged_bytes));
+  if (b.leaves_fast()) evicting_ -= b.paged_bytes;
   b.state = State::Dead;
   if (b.valid != 0) forget(b, b.valid);
-  if (b.transfer.busy() && b.transfer.target != kFast) abandon(id);
+  if (b.transfer.busy() && b.transfer.target != kFast && !b.transfer.migrates) abandon(id);
   if (!b.transfer.busy()) free_drained(id);  // else its place is still being written or read [Note: invariants, I4]
 }
 
-// A dead block's pages are the next one's, unless a forked child may still see them: recycled, they would be copied.
+// A dead block's pages are the next one's, unless they are not fast memory's, or a forked child may still see them:
+// recycled, they would be copied.
 void Moves::free_drained(BlockId id) {
   Block& b = blocks_[id];
   Region& r = memory_.region(b);
   bool pages = b.drains_with_pages;
-  if (pages && b.inherited) {
-    decommit(b);
+  if (pages && (b.inherited || b.scattered || b.home != kFast)) {
+    give_up_pages(b);
     pages = false;
   }
   if (pages && b.read_only) r.make_writable(b.place);
@@ -165,21 +183,14 @@ void Moves::free_drained(BlockId id) {
   blocks_.destroy(id);
 }
 
-// Its pages go back to the kernel.
-void Moves::decommit(const Block& b) {
-  memory_.region(b).decommit(b.place);
-  budget_.account(-static_cast<std::int64_t>(b.paged_bytes));
-}
-
 // --- back into fast memory
 
 // The pages are filled out of sight.
 void Moves::start_read(BlockId id, bool urgent) {
   Block& b = blocks_[id];
   memory_.region(b).begin_fill(b.place);
-  b.read_error = 0;
   b.state = State::Reading;
-  mover_.enqueue(id, static_cast<Rank>(std::countr_zero(b.valid)), kFast, Then::Keep, urgent);
+  mover_.enqueue(id, fastest_with(b), kFast, Then::Keep, urgent);
 }
 
 void Moves::read(BlockId id, const Transfer& t) {
@@ -205,14 +216,19 @@ void Moves::read(BlockId id, const Transfer& t) {
 
 bool Moves::start_copy(BlockId id, Rank source, Rank target, Then then) {
   Block& b = blocks_[id];
-  if ((b.valid & bit(source)) == 0 || (b.valid & bit(target)) != 0 || b.transfer.busy()) return false;
-  if (tiers_[target].reserve(memory_.extent(b)) != 0) return false;
+  if (target == kFast || (b.valid & bit(source)) == 0 || (b.valid & bit(target)) != 0 || b.transfer.busy()) return false;
+  if (tiers_[target].in_place() || tiers_[target].reserve(memory_.extent(b)) != 0) return false;
   mover_.enqueue(id, source, target, then);
   return true;
 }
 
 void Moves::drop(BlockId id, Rank rank) {
   Block& b = blocks_[id];
+  if (rank == b.home) {
+    if (b.state == State::Writing) evict_when_written(id);
+    if (b.state == State::Clean && !b.transfer.busy()) evict_clean(id);
+    return;
+  }
   if ((b.valid & bit(rank)) == 0 || tiers_[rank].capacity() == 0) return;  // space without bounds is no gain
   if (b.transfer.busy() && b.transfer.source == rank) {  // once what is read there is where it goes
     b.transfer.then = Then::Drop;
@@ -229,8 +245,10 @@ void Moves::drop(BlockId id, Rank rank) {
 int Moves::carry(const Block& b, std::uint32_t chunk, void* buffer) {
   const Transfer& t = b.transfer;
   std::uint64_t begin = chunk * kChunk;
+  if (t.migrates)
+    return tiers_.migrate(t.source, t.target, b.address + begin, std::min<std::uint64_t>(kChunk, b.paged_bytes - begin));
   Extent extent = memory_.extent(b, begin, std::min<std::uint64_t>(kChunk, moved_bytes(b) - begin));
-  if (t.source == kFast) return tiers_.write(t.target, extent, b.address + begin);
+  if (t.source == kFast || tiers_[t.source].in_place()) return tiers_.write(t.target, extent, b.address + begin);
   if (t.target != kFast) {
     int error = tiers_.read_into(t.source, extent, buffer);
     return error != 0 ? error : tiers_.write(t.target, extent, buffer);
@@ -256,13 +274,15 @@ void Moves::arrived(BlockId id) {
   if (t.error == 0) tape_.moved({b.recorded, t.asked_tick, lane, t.source, t.target, t.asked_ns, t.begun_ns, now_ns()});
   b.transfer = {};
   if (t.gives_back != 0) tiers_.release(memory_.extent(b), t.gives_back);
-  if (t.target == kFast) {
+  if (t.migrates) {
+    migrated(id, t);
+  } else if (t.target == kFast) {
     read(id, t);
   } else if (b.state == State::Dead) {
     free_drained(id);
   } else if (t.cancelled) {
     // somebody wrote, and it is dirty
-  } else if (t.source == kFast) {
+  } else if (t.source == b.home) {
     written(id, t);
   } else if (t.error != 0) {
     tiers_.release(memory_.extent(b), bit(t.target));

@@ -20,16 +20,24 @@ class Moves final : public Cargo {
   Moves(BlockTable& blocks, FastMemory& memory, const Areas& areas, Tiers& tiers, Budget& budget, Mover& mover, Tape& tape,
         const Hook& hook, void (*on_arrival)(void*), void* listener);
 
-  // Out of fast memory: what is clean at once; what is dirty is read-only from now on and goes to the fastest tier, from
-  // rank `target` on, that has space, unless somebody writes to it first. False: it stays.
+  // To a tier slower than the memory that has its pages: the fastest, from rank `target` on, that has space. If that is used
+  // in place, its pages move there. Else what is clean leaves at once, since a tier that is no slower has its contents; and
+  // what is dirty is read-only from now on, and leaves when it is written, unless somebody writes to it first. False: it stays.
   bool start_evict(BlockId id, Then then = Then::Drop, Rank target = 1);
   void evict_when_written(BlockId id);  // its write goes on, and it leaves then
   void start_read(BlockId id, bool urgent = false);  // the pages have been claimed
-  // Between two slower tiers, where the first has the contents. False: the second has no space, or another copy is under way.
+  // To memory in which it is used in place, where space is reserved, or to fast memory, where its room is claimed.
+  void start_migration(BlockId id, Rank target, bool urgent = false);
+  // Whether nothing keeps its pages from moving: no other move, no forked child that shares them.
+  bool may_migrate(const Block& b) const { return b.has_pages() && !b.transfer.busy() && !b.inherited && !frozen_; }
+  // From one slower tier to another, where the first has the contents. False: the second has no space, or is used in place,
+  // or another move is under way.
   bool start_copy(BlockId id, Rank source, Rank target, Then then);
   void give_up_copy(BlockId id) { abandon(id); }  // somebody waits for its contents
   void drop(BlockId id, Rank rank);  // the contents there, unless there are none elsewhere
   void make_dirty(BlockId id);       // somebody writes
+  // A new block's pages, which are vacant or fast, are those of this tier, which has space for them. False: they are not.
+  bool settle(BlockId id, Rank home);
   void free(BlockId id);             // it is dead; its place is given back when nothing of it is under way any more
 
   std::uint64_t evicting() const { return evicting_; }  // bytes that leave when they are written
@@ -55,7 +63,9 @@ class Moves final : public Cargo {
   void written(BlockId id, const Transfer& t);
   void read(BlockId id, const Transfer& t);
   void free_drained(BlockId id);
-  void decommit(const Block& b);
+  void migrated(BlockId id, const Transfer& t);
+  void give_up_pages(Block& b);
+  void leave(const Block& b, Rank home);
 
   BlockTable& blocks_;
   FastMemory& memory_;

@@ -77,6 +77,12 @@ int in_batches(void* begin, std::size_t bytes, F f) {
   return 0;
 }
 
+int prefer_node(void* begin, std::size_t bytes, unsigned node) {
+  unsigned long mask[kMostNodes / kWordBits] = {};
+  mask[node / kWordBits] = 1ul << node % kWordBits;
+  return syscall(SYS_mbind, begin, bytes, MPOL_PREFERRED, mask, kMostNodes + 1, 0) == 0 ? 0 : errno;
+}
+
 }  // namespace
 
 std::vector<NumaNode> numa_nodes(const std::string& root) {
@@ -121,13 +127,6 @@ void check_numa_node(const std::vector<NumaNode>& nodes, unsigned node, std::uin
   }
 }
 
-int prefer_node(void* begin, std::size_t bytes, unsigned node) {
-  if (node >= kMostNodes) return EINVAL;
-  unsigned long mask[kMostNodes / kWordBits] = {};
-  mask[node / kWordBits] = 1ul << node % kWordBits;
-  return syscall(SYS_mbind, begin, bytes, MPOL_PREFERRED, mask, kMostNodes + 1, 0) == 0 ? 0 : errno;
-}
-
 void look(const void* begin, std::size_t bytes, unsigned node, Whereabouts& found) {
   in_batches(const_cast<void*>(begin), bytes, [&](Batch& batch) {
     bool known = batch.call(nullptr) == 0;
@@ -156,12 +155,32 @@ int move_to_node(void* begin, std::size_t bytes, unsigned node) {
 }
 
 int get_pages(void* begin, std::size_t bytes, unsigned node) {
-  while (madvise(begin, bytes, MADV_POPULATE_WRITE) != 0) {
-    if (errno != EAGAIN && errno != EINTR) return errno;
+  Whereabouts before, after;
+  look(begin, bytes, node, before);
+  if (before.absent > 0) {
+    int error = prefer_node(begin, bytes, node);
+    // Memory that is read-only for the moment has all pages that it will have before somebody writes.
+    while (error == 0 && madvise(begin, bytes, MADV_POPULATE_WRITE) != 0) {
+      if (errno == EFAULT || errno == EINVAL || errno == EACCES) break;
+      if (errno != EAGAIN && errno != EINTR) error = errno;
+    }
+    int local = make_pages_local(begin, bytes);
+    if (error != 0 || local != 0) return error != 0 ? error : local;
   }
-  Whereabouts found;
-  look(begin, bytes, node, found);
-  return found.elsewhere == 0 ? 0 : move_to_node(begin, bytes, node);
+  look(begin, bytes, node, after);
+  return after.elsewhere == 0 ? 0 : move_to_node(begin, bytes, node);
+}
+
+int try_node(unsigned node) {
+  if (node >= kMostNodes) return EINVAL;
+  void* page = mmap(nullptr, kSmallPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return errno;
+  Whereabouts before, after;
+  look(page, kSmallPage, node, before);
+  int error = before.absent == 0 ? EPERM : get_pages(page, kSmallPage, node);  // nothing is there, and it cannot be told
+  look(page, kSmallPage, node, after);
+  munmap(page, kSmallPage);
+  return error != 0 ? error : after.on_node == 0 ? ENOMEM : 0;
 }
 
 }  // namespace ebbtide

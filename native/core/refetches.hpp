@@ -45,11 +45,12 @@ void Refetches::take_due(double ns_per_byte, Take take) {
     Block& b = blocks_[id];
     if (!b.refetch_pending || b.state == State::Dead) continue;
     auto left = replay_.ns_left(b, id);
-    bool is_away = b.state == State::Absent || b.state == State::Writing;
+    bool leaves = b.state == State::Writing || b.leaves_fast();
+    bool is_away = b.is_away() || leaves;
     double takes = ns_per_byte * static_cast<double>(b.paged_bytes);
     if (!left || !is_away || b.prefetched) {
       b.refetch_pending = false;
-    } else if (b.state == State::Writing || static_cast<double>(*left) > kLead * takes) {
+    } else if (leaves || static_cast<double>(*left) > kLead * takes) {
       ids_[kept++] = id;
     } else {
       b.refetch_pending = false;

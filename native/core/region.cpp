@@ -152,6 +152,12 @@ Run Region::allocate_pages(std::uint32_t pages, bool sparing) {
   return taken;
 }
 
+Run Region::allocate_new(std::uint32_t pages) {
+  Run run = take_vacant(pages);
+  make(run, page_ == kHugePage);
+  return run;
+}
+
 void Region::free_pages(Run run) { cached_.give(run); }
 
 void Region::free_address(Run run) {

@@ -65,6 +65,7 @@ class Region {
   BlockId owner(Slot place) const { return owner_entry(place) - 1; }
 
   Run allocate_pages(std::uint32_t pages, bool sparing = false);  // places with their pages, accessible
+  Run allocate_new(std::uint32_t pages);  // likewise; none of them was cached
   void free_pages(Run run);  // they become cached; callers MUST leave them accessible
   void free_address(Run run);  // they have no pages
   void unmap(Run run);  // their pages become cached elsewhere; callers MUST have made them read-only

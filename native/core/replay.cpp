@@ -33,11 +33,25 @@ void check(const Schedule& s, Rank slowest) {
   }
   for (const ScheduledStorage& storage : s.storages) {
     check(std::ranges::is_sorted(storage.uses), "uses are not in the order of their ticks");
+    check(storage.begins <= slowest, "a storage begins on a tier that is not there");
+  }
+}
+
+// Where what is dropped from fast memory goes if it has changed since: where it went last.
+void settle_drops(Schedule& s) {
+  std::vector<Rank> went(s.storages.size(), kFast);
+  for (bool again : {false, true}) {  // a step is a circle
+    for (Command& c : s.commands) {
+      if (c.source != kFast) continue;
+      if (c.verb == Verb::Evict) went[c.storage] = c.target;
+      if (c.verb == Verb::Drop && again) c.target = std::max<Rank>(went[c.storage], 1);
+    }
   }
 }
 
 // What leaves at once when it is written, and how early what comes back may come: not before it has left or was used last.
 void settle(Schedule& s) {
+  settle_drops(s);
   std::vector<std::vector<std::uint32_t>> drops(s.storages.size()), uses(s.storages.size());
   for (const Command& c : s.commands) {
     if (c.verb == Verb::Drop && c.source == kFast) drops[c.storage].push_back(c.tick);
@@ -209,6 +223,14 @@ bool Replay::next(Command& command) {
   if (next_command_ == commands.size() || commands[next_command_].tick > tick_) return false;
   command = commands[next_command_++];
   return true;
+}
+
+Rank Replay::birth(std::uint64_t nbytes) const {
+  if (!active_) return kFast;
+  const Schedule& s = scripts_[*active_].schedule;
+  if (seen_.size() >= s.allocations.size()) return kFast;
+  const ScheduledStorage& next = s.storages[s.allocations[seen_.size()]];
+  return next.nbytes == nbytes ? next.begins : kFast;
 }
 
 BlockId Replay::block(std::uint32_t storage) const {

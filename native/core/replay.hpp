@@ -24,9 +24,10 @@ struct Command {
   Verb verb;
   std::uint32_t storage;
   Rank source;
-  Rank target = kFast;  // of a drop: nothing
+  Rank target = kFast;  // of a drop: none
   // The others are found when the schedule is loaded.
-  Then then = Then::Keep;  // an eviction from fast memory: it leaves as soon as it is written, since no use comes before its drop
+  Then then =
+      Then::Keep;  // an eviction from fast memory, Drop: it leaves as soon as it is written, since its drop comes before a use
   std::uint32_t earliest = 0;  // a late fetch may be moved to here, but not before; and only through headroom
 
   bool operator==(const Command&) const = default;
@@ -37,6 +38,7 @@ struct ScheduledStorage {
   std::uint64_t serial = 0;  // of the allocation when the schedule was made, if it lived across the step's end
   std::uint32_t birth = kNever;  // clock of its allocation, if it has one
   std::vector<std::uint32_t> uses;  // ticks, ascending
+  Rank begins = kFast;  // the fastest tier that has it when it is born, or at tick 0
 };
 
 struct Schedule {
@@ -73,6 +75,11 @@ class Replay {
   // The next command whose time has come; false when there is none.
   bool next(Command& command);
   BlockId block(std::uint32_t storage) const;  // kNoBlock: not bound, or dead
+  // Where the next storage is born, if it is the one that the active schedule has there.
+  Rank birth(std::uint64_t nbytes) const;
+  // Storages of before the step that the active schedule has on a slower tier at its beginning.
+  template <typename Take>
+  void each_that_begins_away(Take take) const;
   // Ticks until the block is used next, if the active schedule knows.
   std::optional<std::uint32_t> until_use(const Block& b, BlockId id) const;
   // How long before its next use the next tick begins, by the schedule's clock.
@@ -112,5 +119,15 @@ class Replay {
   std::uint32_t tick_ = 0;  // by the active schedule's count
   std::size_t next_command_ = 0;
 };
+
+template <typename Take>
+void Replay::each_that_begins_away(Take take) const {
+  if (!active_) return;
+  const auto& storages = scripts_[*active_].schedule.storages;
+  for (std::uint32_t i = 0; i < storages.size(); ++i) {
+    if (storages[i].begins == kFast || storages[i].birth != kNever) continue;
+    if (BlockId id = block(i); id != kNoBlock) take(id, storages[i].begins);
+  }
+}
 
 }  // namespace ebbtide

@@ -52,6 +52,27 @@ bool Room::try_claim(Shape shape) {
   }
 }
 
+bool Room::try_claim_new(std::uint64_t bytes) {
+  budget_.measure_if_due();
+  std::uint64_t limit = budget_.bounded() ? budget_.limit() : ~std::uint64_t{0};
+  if (budget_.reserved() + bytes > limit) release_cached(budget_.reserved() + bytes - limit);
+  if (budget_.reserved() + bytes > limit) return false;
+  budget_.account(static_cast<std::int64_t>(bytes));
+  return true;
+}
+
+bool Room::try_fetch(BlockId id, bool urgent) {
+  const Block& b = blocks_[id];
+  if (b.state != State::Absent) {
+    if (!moves_.may_migrate(b) || !try_claim_new(b.paged_bytes)) return false;
+    moves_.start_migration(id, kFast, urgent);
+  } else {
+    if (!areas_.left() || !try_claim(b.shape)) return false;
+    moves_.start_read(id, urgent);
+  }
+  return true;
+}
+
 bool Room::claim(Lock& lock, Shape shape) {
   StallScope stall(stalls_);
   for (int failed = 0; !try_claim(shape);) {
@@ -79,8 +100,8 @@ void Room::claim_over_budget(Shape shape, Outcome why) {
       : stuck && victims_.areas_refused() ? "what is in memory is small and scattered, and memory areas run short; "
                                             "as root: sysctl vm.max_map_count=1000000"
       : stuck                             ? "an operator needs more at once than the budget holds"
-      : why == Outcome::TimedOut          ? "the spill file did not answer for as long as the watchdog waits"
-                                          : "the spill file takes no more, and a storage must come back";
+      : why == Outcome::TimedOut          ? "the slower tiers did not answer for as long as the watchdog waits"
+                                          : "the slower tiers take no more, and a storage must come back";
   std::snprintf(trouble_, sizeof trouble_, "over budget: %s (budget %s, held now %s)", reason, BytesText(budget_.limit()).text,
                 BytesText(budget_.reserved()).text);
   say(trouble_);
@@ -120,7 +141,7 @@ Room::Outcome Room::make_room(Lock& lock, Shape shape) {
   return Outcome::Progress;
 }
 
-int Room::ensure_resident(Lock& lock, BlockId id) {
+int Room::ensure_usable(Lock& lock, BlockId id) {
   Block& b = blocks_[id];
   std::uint32_t generation = b.generation;
   std::int64_t since = now_ns();
@@ -152,6 +173,24 @@ int Room::ensure_resident(Lock& lock, BlockId id) {
   return 0;
 }
 
+// Where no room can be had it stays where it is.
+void Room::ensure_fast(Lock& lock, BlockId id) {
+  const Block& b = blocks_[id];
+  std::uint32_t generation = b.generation;
+  std::int64_t since = now_ns();
+  for (bool tried = false; b.generation == generation && b.has_pages() && (b.home != kFast || b.migrates());) {
+    if (b.transfer.busy()) {
+      mover_.wait(lock, false);
+    } else if (tried || !moves_.may_migrate(b)) {
+      return;
+    } else if (try_fetch(id, true)) {
+      tried = true;
+    } else if (make_room(lock, b.shape) != Outcome::Progress || waited_too_long(since)) {
+      return;
+    }
+  }
+}
+
 // --- ahead of need
 
 void Room::evict_ahead() {
@@ -161,10 +200,15 @@ void Room::evict_ahead() {
   if (wanted > 0) victims_.start_evictions(wanted, Shield::None);
 }
 
-void Room::evict_after_use(BlockId id) {
+void Room::after_use(BlockId id) {
   const Block& b = blocks_[id];
-  bool leaves = budget_.bounded() && b.pins == 0 && evicts_after_use(victims_.policy(), b.transient);
-  if (leaves && victims_.evictable(b)) moves_.start_evict(id);
+  if (!budget_.bounded() || b.pins > 0) return;
+  if (b.home != kFast) {
+    bool seen = b.last_use > victims_.operator_began();
+    if (victims_.policy().promotes && seen && !victims_.follows_schedule() && waiting_ == 0) try_fetch(id);
+  } else if (evicts_after_use(victims_.policy(), b.transient) && victims_.evictable(b)) {
+    moves_.start_evict(id);
+  }
 }
 
 void Room::trim() {
@@ -200,7 +244,7 @@ void Room::clear_stretch(Region& r) {
     hand = place.first + place.count;
     walked += place.count;
     bool beside_one_that_goes = std::exchange(before_goes, false);
-    if (id == kNoBlock || !victims_.may_move(blocks_[id]) || victims_.in_use(blocks_[id])) continue;
+    if (id == kNoBlock || blocks_[id].home != kFast || !victims_.may_move(blocks_[id]) || victims_.in_use(blocks_[id])) continue;
     if (r.areas_more_without(place) - (beside_one_that_goes ? 1 : 0) > 0) continue;
     std::uint64_t its_own = r.areas_beginning(place);
     if (!moves_.start_evict(id)) {

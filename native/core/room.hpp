@@ -1,5 +1,5 @@
 // Finding room in fast memory: pages that nobody holds, pages that the dead left behind, pages of storages that can wait.
-// Under the arena's mutex, which is unlocked while somebody waits: in claim(), make_room() and ensure_resident().
+// Under the arena's mutex, which is unlocked while somebody waits: in claim(), make_room(), ensure_usable() and ensure_fast().
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,16 @@ class Room {
        Victims& victims, const OperatorStacks& stacks, const Stretch& stretch, StallClock& stalls, std::int64_t watchdog_ns);
 
   bool try_claim(Shape shape);  // grants the pages of a shape; the caller takes them at once
-  bool try_claim_for_fetch(const Block& b) { return areas_.left() && try_claim(b.shape); }
+  // Starts what brings a block back, if there is room for it now: false, if not.
+  bool try_fetch(BlockId id, bool urgent = false);
   bool claim(Lock& lock, Shape shape);           // waits; false: the slower tiers take no more
-  int ensure_resident(Lock& lock, BlockId id);  // waits; 0 when it is resident (or died meanwhile), else the errno of the read
+  int ensure_usable(Lock& lock,
+                    BlockId id);  // waits; 0 when operators may use it (or it died meanwhile), else the errno of the read
+  void ensure_fast(Lock& lock, BlockId id);   // of what is used in place: waits until it is in fast memory, or cannot come
 
   void trim();  // back under the limit, as far as that is possible without waiting
   void evict_ahead();  // of need, as the policy has it
-  void evict_after_use(BlockId id);  // an operator that used it has ended
+  void after_use(BlockId id);  // an operator that used it has ended: the policy may have it leave, or come
   // Called where areas may have become more, and not between a claim and the taking of its pages.
   void spare_areas();
 
@@ -42,6 +45,7 @@ class Room {
  private:
   enum class Outcome { Progress, Stuck, TimedOut, TiersFailed };
 
+  bool try_claim_new(std::uint64_t bytes);  // likewise, none of them cached
   Outcome make_room(Lock& lock, Shape shape);
   void claim_over_budget(Shape shape, Outcome why);
   void release_cached(std::uint64_t bytes, const Shape& shape = {});

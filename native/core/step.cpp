@@ -26,6 +26,9 @@ void Step::begin(bool record) {
   stalls_.begin_step();
   drop_prefetches();
   replay_.begin();
+  replay_.each_that_begins_away([this](BlockId id, Rank rank) {
+    if (blocks_[id].home != rank) evict(id, Then::Drop, rank);
+  });
   carry_out_commands();
   start_prefetches();
 }
@@ -109,23 +112,24 @@ void Step::carry_out(const Command& command) {
   if (c.source != kFast && c.target != kFast) {
     moves_.start_copy(id, c.source, c.target, Then::Keep);
   } else if (c.verb == Verb::Fetch) {
-    if (blocks_[id].state == State::Writing) moves_.make_dirty(id);  // it is still here, and is kept
-    if (blocks_[id].state == State::Absent) queue_prefetch(id);
+    if (blocks_[id].state == State::Writing && blocks_[id].home == kFast) moves_.make_dirty(id);  // it is still here, and is kept
+    if (blocks_[id].is_away()) queue_prefetch(id);
   } else if (c.verb == Verb::Evict && c.then == Then::Keep) {
     if (blocks_[id].state == State::Dirty) evict(id, Then::Keep, c.target);
   } else {
-    drop_pages(id, c.verb == Verb::Evict ? c.target : Rank{1});
+    drop_pages(id, c.target);
   }
 }
 
 // One that is busy or in use is kept: it is the decider's then.
 void Step::evict(BlockId id, Then then, Rank target) {
   const Block& b = blocks_[id];
-  if (victims_.evictable(b) && !victims_.in_use(b)) moves_.start_evict(id, then, target);
+  if (victims_.is_in_the_way(b) && !victims_.in_use(b)) moves_.start_evict(id, then, target);
 }
 
 void Step::drop_pages(BlockId id, Rank target) {
   Block& b = blocks_[id];
+  if (b.has_pages() && b.home != kFast) return;
   b.prefetched = b.prefetched && b.state == State::Reading;
   if (b.state == State::Writing) moves_.evict_when_written(id);
   evict(id, Then::Drop, target);
@@ -142,7 +146,7 @@ void Step::drop_prefetches() {
   for (; next_prefetch_ < prefetches_.size(); ++next_prefetch_) {
     const Bound& bound = prefetches_[next_prefetch_];
     Block& b = blocks_[bound.id];
-    if (b.generation != bound.generation || b.state != State::Absent || !b.prefetched) continue;
+    if (b.generation != bound.generation || !b.is_away() || !b.prefetched) continue;
     b.prefetched = false;
     victims_.request_refetch(bound.id);
   }
@@ -155,9 +159,9 @@ void Step::start_prefetches() {
   while (next_prefetch_ < prefetches_.size() && room_.threads_waiting() == 0 && !mover_.hushed()) {
     Bound bound = prefetches_[next_prefetch_];
     Block& b = blocks_[bound.id];
-    bool wanted = b.generation == bound.generation && b.state == State::Absent && b.prefetched;
-    if (wanted && (b.transfer.busy() || !room_.try_claim_for_fetch(b))) return;
-    if (wanted) moves_.start_read(bound.id);
+    bool wanted = b.generation == bound.generation && b.is_away() && b.prefetched;
+    bool cannot = b.state != State::Absent && !b.transfer.busy() && !moves_.may_migrate(b);  // it is used where it is
+    if (wanted && !cannot && (b.transfer.busy() || !room_.try_fetch(bound.id))) return;
     ++next_prefetch_;
   }
 }

@@ -25,6 +25,7 @@ class Step {
   void begin(bool record);
   void end(bool completed);
   void tick(const char* name, std::size_t depth);  // an operator begins on this thread, within so many others
+  Rank birth(std::uint64_t nbytes) const { return tape_.on_step_thread() ? replay_.birth(nbytes) : kFast; }
   void born(BlockId id, bool in_operator);
   void died(BlockId id);
   void start_prefetches();

@@ -1,6 +1,7 @@
 #include "system.hpp"
 
 #include <fcntl.h>
+#include <linux/mempolicy.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -44,11 +45,20 @@ void must_protect(void* address, std::size_t bytes, int protection) {
   if (!protect(address, bytes, protection)) fatal("mprotect", errno);
 }
 
+static std::atomic<bool> has_policy = false;
+
 // The system call itself: a thread sanitizer takes mmap for a write to all of the range, by a thread that its next user
 // is not synchronised with but through a fault.
 static void must_replace(void* address, std::size_t bytes, int protection) {
   if (syscall(SYS_mmap, address, bytes, protection, kReserve | MAP_FIXED, -1, 0) == -1) fatal("mmap", errno);
+  if (int error = has_policy ? make_pages_local(address, bytes) : 0; error != 0) fatal("mbind", error);
 }
+
+int make_pages_local(void* address, std::size_t bytes) {
+  return syscall(SYS_mbind, address, bytes, MPOL_LOCAL, nullptr, 0, 0) == 0 ? 0 : errno;
+}
+
+void keep_pages_where_they_are() { has_policy = true; }
 
 void must_reserve(void* address, std::size_t bytes) { must_replace(address, bytes, PROT_NONE); }
 

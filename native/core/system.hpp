@@ -49,6 +49,10 @@ void must_move_pages(void* from, void* to, std::size_t bytes);
 void must_reserve(void* address, std::size_t bytes);
 // Makes it accessible memory without pages yet, of huge pages where `huge`; a forked child does not get it.
 void must_map(void* address, std::size_t bytes, bool huge);
+// From now on what the two map has a policy: pages come from the node of the CPU that asks, and the kernel's balancing of NUMA
+// nodes, which moves pages to who touches them, keeps off. All of it has the same, so it parts no memory areas.
+void keep_pages_where_they_are();
+int make_pages_local(void* address, std::size_t bytes);  // that policy; 0 or an errno
 // Gives it all its pages now; not every kernel can.
 bool can_populate();
 void must_populate(void* address, std::size_t bytes);

@@ -19,11 +19,12 @@ Tiers::Tiers(List slower, std::array<std::size_t, kRegions> region_bytes) : tier
   }
 }
 
-Rank Tiers::reserve(const Extent& extent, Rank from) {
-  for (Rank rank = from; rank <= last(); ++rank) {
+Rank Tiers::reserve(const Extent& extent, Rank from, Rank to, bool in_place, bool others) {
+  for (Rank rank = from; rank < to; ++rank) {
+    if (!((*this)[rank].in_place() ? in_place : others)) continue;
     int error = (*this)[rank].reserve(extent);
     if (error == 0) return rank;
-    if (rank == last()) failed(rank, error);
+    if (rank == last()) note_failure(rank, error);
   }
   return kFast;
 }
@@ -34,7 +35,7 @@ void Tiers::release(const Extent& extent, Ranks ranks) {
   }
 }
 
-void Tiers::failed(Rank rank, int error) {
+void Tiers::note_failure(Rank rank, int error) {
   failed_ = rank;
   error_ = error;
   ++failures_;
@@ -60,6 +61,14 @@ int Tiers::read_into(Rank rank, const Extent& chunk, void* to) {
     parts[0] = {static_cast<char*>(to) + at, chunk.bytes - at};
     return 1;
   });
+}
+
+int Tiers::migrate(Rank source, Rank target, void* pages, std::size_t bytes) {
+  int error = target != kFast ? (*this)[target].take(pages, bytes) : (*this)[source].give_back(pages, bytes);
+  if (error != 0) return error;
+  if (target != kFast) written_[target] += bytes;
+  if (source != kFast) read_[source] += bytes;
+  return 0;
 }
 
 int Tiers::compare(Rank rank, const Checksum& sum, std::uint32_t expected) {

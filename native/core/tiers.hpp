@@ -35,20 +35,15 @@ class Tiers {
   const Tier* packing() const { return packing_; }
 
   // --- under the arena's mutex
-  // The fastest tier from rank `from` on that has space for it, which is reserved then; kFast: none has.
-  Rank reserve(const Extent& extent, Rank from = 1);
+  // The fastest tier of ranks [from, to) that has space for it, which is reserved then; kFast: none has. Of those that are
+  // used in place and those that are not, the ones that will not do are passed over.
+  Rank reserve(const Extent& extent, Rank from, Rank to, bool in_place, bool others = true);
   void release(const Extent& extent, Ranks ranks);
   // The last resort has failed: nothing slower takes it.
-  void failed(Rank rank, int error);
+  void note_failure(Rank rank, int error);
   std::uint64_t failures() const { return failures_; }
   const Tier& failed() const { return (*this)[failed_]; }
   int error() const { return error_; }
-
-  std::uint64_t outside() const {
-    std::uint64_t bytes = 0;
-    for (const auto& tier : tiers_) bytes += tier->outside();
-    return bytes;
-  }
 
   // --- without it: a chunk whole, or an errno; EBADMSG: other bytes came back than were written
   int write(Rank rank, const Extent& chunk, const void* from);
@@ -56,6 +51,8 @@ class Tiers {
   template <typename Next>
   int read(Rank rank, const Extent& chunk, Next next);
   int read_into(Rank rank, const Extent& chunk, void* to);
+  // Pages of a block, from one memory to another: 0 or an errno [Note: in place].
+  int migrate(Rank source, Rank target, void* pages, std::size_t bytes);
 
   void set_checksum(bool on) { checksum_ = on; }
   void hush() { other_bytes_ = true; }  // in a forked child, who cannot tell a changed file from a bad one

@@ -32,7 +32,7 @@ int Arena::pin(const void* address) {
   Block& b = blocks_[id];
   ++b.external_pins;  // first, so that nothing can begin to take it away
   b.last_use = ++recency_.now;  // who asks for an address is about to use it, also after letting go
-  if (int error = room_.ensure_resident(lock, id); error != 0) {
+  if (int error = room_.ensure_usable(lock, id); error != 0) {
     --b.external_pins;
     return error;
   }
@@ -98,7 +98,7 @@ bool Arena::on_fault(const void* address, bool write) {
   ++counters_.faults;
   if (b.state == State::Absent) stretch_.count_return(b);
   std::uint32_t generation = b.generation;
-  if (int error = room_.ensure_resident(lock, id); error != 0) unreadable(b, error);
+  if (int error = room_.ensure_usable(lock, id); error != 0) unreadable(b, error);
   if (write && b.generation == generation && b.state == State::Clean) moves_.make_dirty(id);
   return true;
 }

@@ -8,7 +8,8 @@
 //   Writing   all          read          partial  an eviction; a write faults and cancels it (Dirty)
 //   Absent    none         none          some     any access faults and fetches it
 //   Reading   all, hidden  none          some     a fetch; the pages appear at the address all at once, Clean
-// Which slower tiers have equal contents is told by Block::valid. A copy between two of them changes no state.
+// Which slower tiers have equal contents is told by Block::valid. A copy between two of them changes no state. Nor does a
+// migration: pages are fast memory's, or a slower one's that is used in place, as Block::home says [Note: in place].
 //
 // Reserved are the pages of the arena: under live storages, draining ones, cached (nobody's) and being read into.
 // To evict is to write what is dirty and to take the pages; to write back is to write and keep them; to fetch is to read.

@@ -45,7 +45,7 @@ std::uint64_t Victims::start_evictions(std::uint64_t needed, Shield up_to) {
     ready_ = ready_.subspan(1);
     ++looked_at_;
     const Block& b = blocks_[next.id];
-    bool same = b.last_use <= ready_since_ && b.pins == 0 && evictable(b);  // else used since, or another by now
+    bool same = b.last_use <= ready_since_ && b.pins == 0 && is_in_the_way(b);  // else used since, or another by now
     if (same) started += start(next);
   }
   if (started >= needed) return started;
@@ -69,7 +69,7 @@ std::uint64_t Victims::look_at_all(std::uint64_t needed, Shield up_to) {
   areas_refused_ = false;
   for (BlockId id : blocks_.live()) {
     const Block& b = blocks_[id];
-    if (!may_move(b) || stretch_.keeps(b) || in_use(b)) continue;
+    if (b.home != kFast || !may_move(b) || stretch_.keeps(b) || in_use(b)) continue;
     Shield shield = b.pins > 0 ? Shield::Outer : b.last_use >= recency_.operator_began ? Shield::ThisTick : Shield::None;
     if (shield > up_to) continue;
     if (areas_.let_evict(b)) {

@@ -31,6 +31,9 @@ class Victims {
   // Whether a move may begin: it is resident, no move of it is under way, and nobody reaches it without a fault.
   bool may_move(const Block& b) const;
   bool evictable(const Block& b) const { return may_move(b) && !stretch_.keeps(b) && areas_.let_evict(b); }
+  bool is_in_the_way(const Block& b) const { return b.home == kFast && evictable(b); }
+  std::uint64_t operator_began() const { return recency_.operator_began; }
+  bool follows_schedule() const { return replay_.active(); }
   bool in_use(const Block& b) const { return b.pins > 0 && stacks_.are_in(b.pinned_by); }
 
   // Starts evicting at least `needed` bytes if it can; the bytes whose eviction began (or, clean, was done).

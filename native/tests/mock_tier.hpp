@@ -1,5 +1,6 @@
-// A slower tier for tests: bytes in another mapping, with room for so much, a speed, and a share of calls that fail.
-// What is released is written over, so that whoever reads it afterwards is found out.
+// Slower tiers for tests, with room for so much, a speed, and a share of calls that fail: bytes in another mapping, of which
+// what is released is written over, so that whoever reads it afterwards is found out; and memory that is used in place, which
+// counts the pages that come and go.
 #pragma once
 
 #include <atomic>
@@ -13,15 +14,34 @@
 #include "../core/types.hpp"
 #include "check.hpp"
 
+struct Behaviour {
+  std::uint64_t capacity = std::uint64_t{1} << 40;
+  std::int64_t ns_per_mib = 0;
+  double write_errors = 0.0;  // chance of each chunk
+  double read_errors = 0.0;
+};
+
+// Chances, and time that passes.
+class Fate {
+ public:
+  bool befalls(double chance) {
+    if (chance <= 0.0) return false;
+    std::uint64_t x = random_.fetch_add(0x9E3779B97F4A7C15ull);  // splitmix64
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+    return static_cast<double>((x ^ (x >> 31)) >> 11) / static_cast<double>(1ull << 53) < chance;
+  }
+  static void take_time(const Behaviour& behaviour, std::uint64_t bytes) {
+    if (behaviour.ns_per_mib > 0)
+      std::this_thread::sleep_for(std::chrono::nanoseconds(behaviour.ns_per_mib * static_cast<std::int64_t>(bytes) >> 20));
+  }
+
+ private:
+  std::atomic<std::uint64_t> random_{1};
+};
+
 class MockTier final : public ebbtide::Tier {
  public:
-  struct Behaviour {
-    std::uint64_t capacity = std::uint64_t{1} << 40;
-    std::int64_t ns_per_mib = 0;
-    double write_errors = 0.0;  // chance of each chunk
-    double read_errors = 0.0;
-  };
-
   explicit MockTier(const Behaviour& behaviour)
       : behaviour(behaviour),
         memory_{{kHugeRegion, ebbtide::kHugePage, PROT_READ | PROT_WRITE},
@@ -44,15 +64,15 @@ class MockTier final : public ebbtide::Tier {
   std::uint64_t capacity() const override { return behaviour.capacity; }
 
   int write(const ebbtide::Extent& chunk, const void* from) const override {
-    take_time(chunk.bytes);
-    if (fails(behaviour.write_errors)) return EIO;
+    Fate::take_time(behaviour, chunk.bytes);
+    if (fate_.befalls(behaviour.write_errors)) return EIO;
     copy(at(chunk), static_cast<const char*>(from), chunk.bytes);
     ++writes;
     return 0;
   }
   int read(const ebbtide::Extent& chunk, iovec* parts, int count) const override {
-    take_time(chunk.bytes);
-    if (fails(behaviour.read_errors)) return EIO;
+    Fate::take_time(behaviour, chunk.bytes);
+    if (fate_.befalls(behaviour.read_errors)) return EIO;
     const char* from = at(chunk);
     for (int i = 0; i < count; from += parts[i].iov_len, ++i) copy(static_cast<char*>(parts[i].iov_base), from, parts[i].iov_len);
     ++reads;
@@ -84,20 +104,43 @@ class MockTier final : public ebbtide::Tier {
       pages[i] = to;
     }
   }
-  bool fails(double chance) const {
-    if (chance <= 0.0) return false;
-    std::uint64_t x = random_.fetch_add(0x9E3779B97F4A7C15ull);  // splitmix64
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
-    return static_cast<double>((x ^ (x >> 31)) >> 11) / static_cast<double>(1ull << 53) < chance;
-  }
-  void take_time(std::uint64_t bytes) const {
-    if (behaviour.ns_per_mib > 0)
-      std::this_thread::sleep_for(std::chrono::nanoseconds(behaviour.ns_per_mib * static_cast<std::int64_t>(bytes) >> 20));
-  }
-
   ebbtide::Reservation memory_[ebbtide::kRegions];
   ebbtide::Reservation reserved_[ebbtide::kRegions];  // a byte for each small page
   std::atomic<std::uint64_t> used_{0};
-  mutable std::atomic<std::uint64_t> random_{1};
+  mutable Fate fate_;
+};
+
+// Its pages are those of fast memory: nothing moves.
+class MockMemory final : public ebbtide::InPlaceTier {
+ public:
+  explicit MockMemory(const Behaviour& behaviour) : behaviour(behaviour) {}
+
+  int reserve(const ebbtide::Extent& e) override {
+    if (used_ + e.bytes > behaviour.capacity) return ENOSPC;
+    used_ += e.bytes;
+    return 0;
+  }
+  void release(const ebbtide::Extent& e) override { used_ -= e.bytes; }
+  std::uint64_t used() const override { return used_; }
+  std::uint64_t capacity() const override { return behaviour.capacity; }
+  int take(void* pages, std::size_t bytes) override { return move(pages, bytes, behaviour.write_errors, taken); }
+  int give_back(void* pages, std::size_t bytes) override { return move(pages, bytes, behaviour.read_errors, given_back); }
+  const char* name() const override { return "the mock memory"; }
+  const char* where() const override { return "the mock memory"; }
+  const char* cure(int) const override { return "mend the test"; }
+
+  Behaviour behaviour;
+  std::atomic<std::uint64_t> taken{0}, given_back{0};  // bytes
+
+ private:
+  int move(void* pages, std::size_t bytes, double errors, std::atomic<std::uint64_t>& moved) {
+    CHECK(reinterpret_cast<std::uintptr_t>(pages) % ebbtide::kSmallPage == 0 && bytes % ebbtide::kSmallPage == 0 && bytes > 0);
+    Fate::take_time(behaviour, bytes);
+    if (fate_.befalls(errors)) return ENOMEM;
+    moved += bytes;
+    return 0;
+  }
+
+  std::atomic<std::uint64_t> used_{0};
+  Fate fate_;
 };

@@ -1,7 +1,6 @@
 // Tiers in the memory of a NUMA node for tests: the last node, which on a machine with one is the arena's own.
 #pragma once
 
-#include <array>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -20,8 +19,7 @@ inline ebbtide::NumaNode far_node() {
 }
 
 inline std::unique_ptr<ebbtide::NumaTier> make_numa_tier(std::uint64_t capacity) {
-  return std::make_unique<ebbtide::NumaTier>(far_node().number, capacity,
-                                             std::array{std::size_t{8} << 30, std::size_t{1} << 30});  // make_arena's regions
+  return std::make_unique<ebbtide::NumaTier>(far_node().number, capacity);
 }
 
 // Where the kernel has no nodes, or a container may not place memory; says so.

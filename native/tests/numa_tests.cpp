@@ -26,11 +26,6 @@ std::string refusal(const std::vector<NumaNode>& nodes, unsigned node, std::uint
 
 bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
-int read_back(const Tier& tier, const Extent& extent, void* to) {
-  iovec parts[] = {{to, extent.bytes / 2}, {static_cast<char*>(to) + extent.bytes / 2, extent.bytes - extent.bytes / 2}};
-  return tier.read(extent, parts, 2);
-}
-
 }  // namespace
 
 TEST(numa_nodes_are_read_with_their_memory_and_processors) {
@@ -69,7 +64,7 @@ TEST(a_numa_node_that_is_not_there_or_has_too_little_is_refused_with_what_would_
   if (no_numa()) return;
   for (auto [node, bytes] : {std::pair{99u, kMiB}, {0u, std::size_t{1} << 60}}) {
     try {
-      NumaTier tier(node, bytes, {std::size_t{8} << 30, std::size_t{1} << 30});
+      NumaTier tier(node, bytes);
       CHECK(false);
     } catch (const ArenaError& error) {
       CHECK(has(error.what(), node == 99 ? "no NUMA node 99" : "asked for"));
@@ -77,81 +72,18 @@ TEST(a_numa_node_that_is_not_there_or_has_too_little_is_refused_with_what_would_
   }
 }
 
-TEST(a_numa_tier_keeps_pages_for_the_next_extent_there_and_gives_them_back_for_others) {
+TEST(a_numa_tier_counts_whole_pages_up_to_its_capacity) {
   if (no_numa()) return;
   std::unique_ptr<NumaTier> tier = make_numa_tier(16 * kMiB);
-  std::vector<char> bytes(8 * kMiB), back(8 * kMiB);
   const Extent huge{0, 4 * kMiB, 7 * kMiB}, small{1, 12288, 3 * kMiB + 4096}, far{0, std::uint64_t{1} << 30, 8 * kMiB};
-  CHECK(tier->reserve(huge) == 0 && tier->used() == 8 * kMiB);  // whole pages
-  CHECK(tier->reserve(small) == 0 && tier->used() == 11 * kMiB + 4096 && tier->populated() == tier->used());
+  CHECK(tier->reserve(huge) == 0 && tier->used() == 8 * kMiB);
+  CHECK(tier->reserve(small) == 0 && tier->used() == 11 * kMiB + 4096);
   CHECK(tier->reserve(far) == ENOSPC && tier->used() == 11 * kMiB + 4096);
-  for (const Extent& extent : {huge, small}) {
-    fill(bytes.data(), extent.bytes, extent.region);
-    for (std::uint64_t at = 0; at < extent.bytes; at += 4 * kMiB) {
-      Extent chunk{extent.region, extent.begin + at, std::min<std::uint64_t>(4 * kMiB, extent.bytes - at)};
-      CHECK(tier->write(chunk, bytes.data() + at) == 0);
-    }
-  }
-  for (const Extent& extent : {small, huge}) {
-    CHECK(read_back(*tier, extent, back.data()) == 0 && filled(back.data(), extent.bytes, extent.region));
-  }
-  Whereabouts found = tier->whereabouts();
-  CHECK(found.on_node == tier->used() && found.elsewhere == 0 && found.absent == 0);
-
   tier->release(huge);
-  CHECK(tier->used() == 3 * kMiB + 4096 && tier->populated() == 11 * kMiB + 4096);
-  CHECK(tier->reserve(huge) == 0 && tier->populated() == 11 * kMiB + 4096);
-  tier->release(huge);
+  CHECK(tier->reserve(far) == 0 && tier->used() == 11 * kMiB + 4096);
+  tier->release(far);
   tier->release(small);
-  CHECK(tier->reserve(far) == 0 && tier->used() == 8 * kMiB && tier->populated() <= 16 * kMiB);
-  CHECK(tier->reserve({0, 0, 4 * kMiB}) == 0 && tier->used() == 12 * kMiB && tier->populated() <= 16 * kMiB);
-  CHECK(tier->reserve(small) == 0 && tier->used() == tier->populated() && tier->whereabouts().on_node == tier->used());
-}
-
-TEST(a_numa_tier_that_ends_leaves_no_pages) {
-  if (no_numa()) return;
-  std::unique_ptr<NumaTier> tier = make_numa_tier(64 * kMiB);
-  const std::size_t before = process_resident_bytes();
-  CHECK(tier->reserve({0, 0, 64 * kMiB}) == 0 && process_resident_bytes() >= before + 60 * kMiB);
-  tier.reset();
-  CHECK(process_resident_bytes() < before + 4 * kMiB);
-}
-
-TEST(a_forked_child_has_of_a_numa_tier_what_it_was_given_as_it_was) {
-  if (no_numa()) return;
-  std::unique_ptr<NumaTier> tier = make_numa_tier(16 * kMiB);
-  std::vector<char> bytes(2 * kMiB);
-  const Extent given{0, 0, 2 * kMiB}, not_given{0, 2 * kMiB, 2 * kMiB}, small{1, 8192, 4096};
-  for (const Extent& extent : {given, not_given, small}) {
-    fill(bytes.data(), extent.bytes, 1);
-    CHECK(tier->reserve(extent) == 0 && tier->write(extent, bytes.data()) == 0);
-  }
-  for (unsigned round = 0; round < 2; ++round) {  // what one child was given another is not
-    const Extent& other = round == 0 ? given : small;
-    int go[2];
-    CHECK(pipe(go) == 0);
-    tier->inherit(other, true);
-    pid_t pid = fork();
-    if (pid == 0) {
-      char byte;
-      bool well = read(go[0], &byte, 1) == 1;
-      well = well && read_back(*tier, other, bytes.data()) == 0 && filled(bytes.data(), other.bytes, 1);
-      well = well && read_back(*tier, not_given, bytes.data()) == ENOMEM;
-      well = well && read_back(*tier, round == 0 ? small : given, bytes.data()) == ENOMEM;
-      _exit(well ? 0 : 1);
-    }
-    tier->inherit(other, false);
-    std::uint64_t populated = tier->populated();
-    tier->release(other);
-    CHECK(tier->populated() == populated - other.bytes);  // its pages are the child's now
-    CHECK(tier->reserve(other) == 0 && tier->populated() == populated && tier->whereabouts().elsewhere == 0);
-    fill(bytes.data(), other.bytes, 2);
-    CHECK(tier->write(other, bytes.data()) == 0);
-    CHECK(read_back(*tier, other, bytes.data()) == 0 && filled(bytes.data(), other.bytes, 2));
-    int status = 1;
-    CHECK(write(go[1], "x", 1) == 1 && waitpid(pid, &status, 0) == pid && status == 0);
-    close(go[0]), close(go[1]);
-  }
+  CHECK(tier->used() == 0);
 }
 
 TEST(bytes_come_back_from_a_numa_tier_and_the_file_behind_it) {
@@ -172,7 +104,7 @@ TEST(bytes_come_back_from_a_numa_tier_and_the_file_behind_it) {
     for (unsigned i = 0; i < data.size(); ++i) CHECK(filled(data[i], sizes[i], i + 100 * round));
     for (unsigned i = 0; i < data.size(); ++i) fill(data[i], sizes[i], i + 100 * (round + 1));
     arena.check_invariants();
-    CHECK(ground.tier->populated() <= 24 * kMiB);
+    CHECK(ground.tier->used() <= 24 * kMiB);
   }
   for (char* p : data) arena.release(p);
   while (ground.tier->used() > 0) std::this_thread::yield();  // what was under way drains
@@ -200,6 +132,11 @@ TEST(a_forked_child_reads_from_a_numa_tier_what_is_not_training_state) {
   CHECK(!in_child([&] { return *static_cast<volatile char*>(weights) != 55; }));
   CHECK(filled(data, 12 * kMiB, 1) && filled(weights, 12 * kMiB, 1));
   fill(data, 12 * kMiB, 2);
-  CHECK(arena.evict(data) > 0 && in_child([&] { return filled(data, 12 * kMiB, 2); }));
+  // Pages that a child may share stay where they are, unless they go to a file.
+  CHECK(arena.tiers_with(data) == 2 && arena.fetch(data) == 0 && arena.tiers_with(data) == 2);
+  CHECK(in_child([&] { return filled(data, 12 * kMiB, 2); }));
+  CHECK(arena.evict(data, 2) > 0 && arena.tiers_with(data) == 4 && ground.tier->used() == 12 * kMiB);
+  CHECK(in_child([&] { return filled(data, 12 * kMiB, 2); }));
+  CHECK(filled(data, 12 * kMiB, 2));
   arena.check_invariants();
 }

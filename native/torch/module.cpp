@@ -46,7 +46,7 @@ void start(const std::vector<std::string>& spill_dirs, const std::vector<AskedTi
     options.io_threads = io_threads;
     options.userfault = userfaultfd;
     options.on_governor_wake = [] { install_fault_handler(*the_arena()); };
-    install_allocator(options, run_tiers(tiers, spill_dirs, {options.huge_region_bytes, options.small_region_bytes}));
+    install_allocator(options, run_tiers(tiers, spill_dirs));
     watch_arena();
     install_recorder();
     install_list_operators();
@@ -77,7 +77,7 @@ Rank rank(std::int64_t value) {
 }
 
 std::size_t load_schedule(const Column& tick_ns, const Column& headroom, const Column& nbytes, const Column& serial,
-                          const Column& birth, const Column& allocations, const Column& use_storage, const Column& use_tick,
+                          const Column& birth, const Column& begins, const Column& allocations, const Column& use_storage, const Column& use_tick,
                           const Column& command_tick, const Column& command_verb, const Column& command_storage,
                           const Column& command_source, const Column& command_target) {
   auto in_step = [](const Column& c) { return std::span<const std::int64_t>(c.data(), static_cast<std::size_t>(c.size())); };
@@ -85,7 +85,7 @@ std::size_t load_schedule(const Column& tick_ns, const Column& headroom, const C
     if (a.ndim() != 1 || b.ndim() != 1 || a.size() != b.size())
       throw std::invalid_argument("not a schedule: columns differ in length");
   };
-  same(nbytes, serial), same(nbytes, birth), same(use_storage, use_tick);
+  same(nbytes, serial), same(nbytes, birth), same(nbytes, begins), same(use_storage, use_tick);
   same(command_tick, command_verb), same(command_tick, command_storage);
   same(command_tick, command_source), same(command_tick, command_target);
   Schedule s;
@@ -96,7 +96,8 @@ std::size_t load_schedule(const Column& tick_ns, const Column& headroom, const C
     s.storages.push_back({.nbytes = static_cast<std::uint64_t>(nbytes.at(i)),
                           .serial = static_cast<std::uint64_t>(serial.at(i)),
                           .birth = small(birth.at(i)),
-                          .uses = {}});
+                          .uses = {},
+                          .begins = rank(begins.at(i))});
   }
   for (std::int64_t storage : in_step(allocations)) s.allocations.push_back(small(storage));
   for (py::ssize_t i = 0; i < use_storage.size(); ++i)
@@ -187,8 +188,13 @@ PYBIND11_MODULE(_torch, m) {
         py::arg("policy"), py::arg("userfaultfd"));
   m.def("serves_system_calls", [] { return arena().serves_system_calls(); });
   m.def(
-      "measure_tier", [](const std::string& kind, int node) { return measure_tier({kind, 0, node}); }, py::arg("kind"),
-      py::arg("node"));
+      "measure_tier",
+      [](const std::string& kind, int node) {
+        TierRates r = measure_tier({kind, 0, node});
+        return py::dict(py::arg("out") = r.out, py::arg("back") = r.back, py::arg("read") = r.read, py::arg("write") = r.write,
+                        py::arg("fast_read") = r.fast_read, py::arg("fast_write") = r.fast_write);
+      },
+      py::arg("kind"), py::arg("node"));
   m.def("stop", [] {
     arena().set_chaos(0.0, 0);
     the_allocator()->on = false;
@@ -213,7 +219,7 @@ PYBIND11_MODULE(_torch, m) {
   m.def("enter_optimizer", &enter_optimizer);
   m.def("take_recording", [] { return as_columns(watch().tape().take()); });
   m.def("load_schedule", &load_schedule, py::kw_only(), py::arg("tick_ns"), py::arg("headroom"), py::arg("nbytes"),
-        py::arg("serial"), py::arg("birth"), py::arg("allocations"), py::arg("use_storage"), py::arg("use_tick"),
+        py::arg("serial"), py::arg("birth"), py::arg("begins"), py::arg("allocations"), py::arg("use_storage"), py::arg("use_tick"),
         py::arg("command_tick"), py::arg("command_verb"), py::arg("command_storage"), py::arg("command_source"),
         py::arg("command_target"));
   m.def("touches_nothing",

@@ -98,8 +98,10 @@ def start(
     cannot be had, or no such policy (the text says why and what to do).
     """
 
-def measure_tier(kind: str, node: int) -> tuple[float, float]:
-    """Bytes a second that one thread writes to such a tier, and reads. ValueError where it cannot be had."""
+def measure_tier(kind: str, node: int) -> dict[str, float]:
+    """Bytes a second of one thread: ``out`` to such a tier and ``back``, and, where it is used in place (else 0),
+    ``read`` and ``write`` there, and ``fast_read`` and ``fast_write`` in fast memory. ValueError where there is none.
+    """
 
 def serves_system_calls() -> bool:
     """Whether userfaultfd was asked for and is permitted."""
@@ -203,6 +205,7 @@ def load_schedule(
     nbytes: Column,
     serial: Column,
     birth: Column,
+    begins: Column,
     allocations: Column,
     use_storage: Column,
     use_tick: Column,

@@ -137,7 +137,7 @@ def machine_for(settings: Settings, spill: Sequence[Path]) -> Machine:
     """From its file, or measured (the spill directories once for each set of them, then remembered).
 
     Raises SettingError for a file that cannot be read, and for a machine with tiers that a run does not have.
-    Nothing is used in place on it, since no run does that: where the file says otherwise, an EbbtideWarning says so.
+    Only the memory of NUMA nodes is used in place: where the file says that another tier is, an EbbtideWarning says so.
     """
     if settings.machine is None:
         from ebbtide.probe.quick import probe_quick
@@ -155,7 +155,8 @@ def machine_for(settings: Settings, spill: Sequence[Path]) -> Machine:
             "its first and its last (`ebbtide probe` writes one for none), or no machine; `ebbtide plan`, `simulate` "
             "and `compare` plan for all tiers"
         )
-    if in_place := [tier.name for tier in machine.tiers[1:] if tier.in_place.reads]:
+    nodes = {tier.name for tier in settings.tiers if tier.kind is TierKind.NUMA}
+    if in_place := [tier.name for tier in machine.tiers[1:] if tier.in_place.reads and tier.name not in nodes]:
         measured = ", at measured times" if machine.kernels else ""
         warn(
             f"the machine {settings.machine} lets operations use {', '.join(in_place)} in place{measured}. A run moves "
@@ -165,5 +166,9 @@ def machine_for(settings: Settings, spill: Sequence[Path]) -> Machine:
             stacklevel=2,
         )
     packing = {tier.name for tier in settings.tiers if tier.kind is TierKind.COMPRESSED}
-    slower = tuple(replace(tier, in_place=InPlace.NOTHING, packs=tier.name in packing) for tier in machine.tiers[1:])
-    return replace(machine, tiers=(machine.tiers[0], *slower), kernels=())
+    slower = tuple(
+        tier if tier.name in nodes else replace(tier, in_place=InPlace.NOTHING, packs=tier.name in packing)
+        for tier in machine.tiers[1:]
+    )
+    kernels = tuple(kernel for kernel in machine.kernels if kernel.tier in nodes)
+    return replace(machine, tiers=(machine.tiers[0], *slower), kernels=kernels)

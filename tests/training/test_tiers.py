@@ -47,6 +47,36 @@ def test_a_planned_run_uses_its_tiers_and_ends_with_the_same_bits(tiers: dict[st
     assert {"dram->numa0", "numa0->dram"} <= lanes
 
 
+def test_what_a_plan_places_on_a_node_is_used_there_and_does_not_move() -> None:
+    environment = SMALLEST | {"EBBTIDE_TIERS": "numa:0:1GiB"}
+    found = child.run("cases_tiers:used_in_place", GPT, "50%", "autotm-static", env=environment)
+    assert found.verdict.differences == ()
+    assert found.verdict.modes[-1] == "planned"
+    assert min(found.in_tier[-2:]) > 0
+    assert found.moved[-1] == 0  # what lay in fast memory has gone there by then
+    assert found.faults == 0
+
+
+@pytest.mark.parametrize("policy", ["tiertrain", "autotm-async"])
+def test_planners_move_pages_to_a_node_and_back(policy: str) -> None:
+    environment = SMALLEST | {"EBBTIDE_TIERS": "numa:0:1GiB"}
+    found = child.run("cases_tiers:used_in_place", GPT, "50%", policy, env=environment)
+    assert found.verdict.differences == ()
+    assert found.verdict.modes[-1] == "planned"
+    assert found.moved[-1] > 0
+    assert found.faults == 0
+
+
+@pytest.mark.parametrize("policy", ["first-touch", "reactive"])
+def test_births_that_find_no_room_go_to_a_node_under_policies_that_say_so(policy: str) -> None:
+    environment = SMALLEST | {"EBBTIDE_TIERS": "numa:0:1GiB"}
+    found = child.run("cases_tiers:used_in_place", GPT, "50%", policy, env=environment)
+    assert found.verdict.differences == ()
+    assert found.in_tier[-1] > 0
+    assert (found.moved[-1] == 0) == (policy == "first-touch")
+    assert found.faults == 0
+
+
 def test_the_tiers_of_a_process_stay() -> None:
     small, large = "numa:0:2MiB", "numa:0:4MiB"
     assert "which stay: name the same" in child.run("cases_tiers:two_sessions", small, large, env=SMALLEST)
@@ -77,6 +107,8 @@ def test_a_machine_is_one_of_the_tiers_that_a_run_has(tmp_path: Path) -> None:
     settings = Settings().but(tiers="numa:0:1GiB,compressed:1GiB")
     machine = machine_for(settings, spill)
     assert [tier.name for tier in machine.tiers] == ["dram", "numa0", "compressed", "file"]
+    assert [tier.in_place.value for tier in machine.tiers] == ["all", "all", "nothing", "nothing"]
+    assert machine.exclusive
     assert machine.tiers[2].capacity_bytes == GIB
     assert machine.packing == {"compressed"}
     assert all(machine.link(a.name, b.name) is not None for a in machine.tiers for b in machine.tiers if a is not b)

@@ -1,7 +1,8 @@
 """A machine with the tiers that a run has between memory and the spill file, measured.
 
 Their copies are made by the arena's I/O threads, so they take a core from the operations beside them. Compressed memory
-packs: what storages take there is told by their trace.
+packs: what storages take there is told by their trace. The memory of another NUMA node is used in place, and its pages
+move, so contents lie on one tier only: such a machine is exclusive.
 """
 
 import os
@@ -22,7 +23,8 @@ def with_tiers(machine: Machine, tiers: Sequence[SlowerTier]) -> Machine:
     slows = 1 / len(os.sched_getaffinity(0))
     rates: dict[str, tuple[int, int]] = {}
     for tier in tiers:
-        out, back = rates[tier.name] = _measured(tier)
+        measured = _measured(tier)
+        out, back = rates[tier.name] = measured["out"], measured["back"]
         links.append(Link(dram.name, tier.name, out, slows_compute=slows))
         links.append(Link(tier.name, dram.name, back, slows_compute=slows))
         for other in between:
@@ -34,7 +36,12 @@ def with_tiers(machine: Machine, tiers: Sequence[SlowerTier]) -> Machine:
                 links.append(replace(link, source=source, target=target, bytes_per_s=rate, bytes_per_s_spread=0))
         packs = tier.kind is TierKind.COMPRESSED
         between.append(Tier(tier.name, InPlace.NOTHING, tier.capacity_bytes, packs=packs))
-    return replace(machine, tiers=(dram, *between, file), links=tuple(links))
+        if tier.kind is TierKind.NUMA:
+            reads, writes = measured["read"], measured["write"]
+            between[-1] = Tier(tier.name, InPlace.ALL, tier.capacity_bytes, reads, write_bytes_per_s=writes)
+            dram = replace(dram, bytes_per_s=measured["fast_read"], write_bytes_per_s=measured["fast_write"])
+    exclusive = machine.exclusive or any(tier.kind is TierKind.NUMA for tier in tiers)
+    return replace(machine, tiers=(dram, *between, file), links=tuple(links), exclusive=exclusive)
 
 
 def render_links(machine: Machine) -> str:
@@ -44,11 +51,11 @@ def render_links(machine: Machine) -> str:
     return "\n".join(f"{link.name:<24}{link.bytes_per_s / 1e9:.2f} GB/s, one thread" for link in links)
 
 
-def _measured(tier: SlowerTier) -> tuple[int, int]:
+def _measured(tier: SlowerTier) -> dict[str, int]:
     from ebbtide import _torch
 
     try:
-        out, back = _torch.measure_tier(tier.kind, tier.node)
+        rates = _torch.measure_tier(tier.kind, tier.node)
     except (RuntimeError, ValueError) as error:
         raise SettingError(f"the tier {tier.name} cannot be had: {error}") from error
-    return max(1, round(out)), max(1, round(back))
+    return {name: max(1, round(rate)) for name, rate in rates.items()}

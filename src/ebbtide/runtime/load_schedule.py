@@ -14,7 +14,7 @@ from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import arena_pages, occupancy
 from ebbtide.ir.plan import Plan
-from ebbtide.ir.schedule import Command, Verb, lower
+from ebbtide.ir.schedule import Begin, Command, Verb, lower
 from ebbtide.ir.trace import Trace
 
 
@@ -27,6 +27,7 @@ class ScheduleColumns:
     nbytes: Ints  # by storage
     serial: Ints  # by storage: of a live allocation that has its part; 0: none
     birth: Ints  # by storage: tick; -1: it is not allocated in the step
+    begins: Ints  # by storage: rank of the fastest tier that has it at its birth, or at tick 0
     allocations: Ints  # storages in the order of their births
     use_storage: Ints  # uses lie in the order of their storages
     use_tick: Ints  # and within one storage in the order of their ticks
@@ -42,7 +43,8 @@ def schedule_columns(
 ) -> ScheduleColumns:
     """``serials`` says which live storage has which part (0: none);
     the room that is left is that of ``budget_bytes``, whatever the plan was made for."""
-    rows = command_rows(lower(plan, trace, machine).commands, machine)
+    schedule = lower(plan, trace, machine)
+    rows = command_rows(schedule.commands, machine)
     clock = {number for number, storage in enumerate(trace.storages) if storage.allocation is not None}
     uses = _uses(trace)
     table = np.array(rows, dtype=np.int64).reshape(-1, 5)
@@ -53,6 +55,7 @@ def schedule_columns(
         "nbytes": [storage.nbytes for storage in trace.storages],
         "serial": serials,
         "birth": [storage.birth if number in clock else -1 for number, storage in enumerate(trace.storages)],
+        "begins": _begins(schedule.begins, len(trace.storages), machine),
         "allocations": trace.allocations(),
         "use_storage": uses[:, 0],
         "use_tick": uses[:, 1],
@@ -63,6 +66,14 @@ def schedule_columns(
         "command_target": table[:, 4],
     }
     return ScheduleColumns(**{name: np.array(values, dtype=np.int64) for name, values in columns.items()})
+
+
+def _begins(begins: Sequence[Begin], n_storages: int, machine: Machine) -> list[int]:
+    """By storage; of one in pieces, what has the fastest of them."""
+    ranks = [0] * n_storages
+    for begin in sorted(begins, key=lambda begin: -machine.rank(begin.tier)):
+        ranks[begin.storage] = machine.rank(begin.tier)
+    return ranks
 
 
 def _uses(trace: Trace) -> Ints:
