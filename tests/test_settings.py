@@ -1,6 +1,7 @@
 """Every knob has a variable; bad values are errors that say what is accepted, unknown ones a warning."""
 
 import warnings
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 
@@ -17,6 +18,51 @@ def test_a_tier_that_is_given_twice_is_refused() -> None:
     with pytest.raises(SettingError, match="numa1 is given twice"):
         Settings().but(tiers="numa:1:1GiB,compressed:1GiB,numa:1:2GiB")
     assert [tier.name for tier in Settings().but(tiers="numa:1:1GiB,numa:2:1GiB").tiers] == ["numa1", "numa2"]
+
+
+@pytest.mark.parametrize(
+    ("tier", "why"),
+    [
+        ("", "names no kind"),
+        (",", "names no kind"),
+        ("flash:1GiB", "there is no kind 'flash'"),
+        ("Compressed:1GiB", "there is no kind 'Compressed'"),
+        ("c\u00f6mpressed:1GiB", "there is no kind"),
+        ("compressed", "has no size"),
+        ("compressed:", "has no size"),
+        ("compressed:1GiB:2GiB", "has two sizes"),
+        ("compressed:0", "0 B holds nothing"),
+        ("compressed:-1GiB", "'-1GiB' is not a size"),
+        ("compressed:25%", "'25%' is a share, not a size"),
+        ("compressed:nanGiB", "'nanGiB' is not a size"),
+        ("compressed:1e30GiB", "'1e30GiB' is not a size"),
+        ("compressed:1MiB,compressed:2", "a bare number means bytes"),
+        ("numa", "has no number of a node"),
+        ("numa:1GiB", "has no number of a node"),
+        ("numa::1GiB", "has no number of a node"),
+        ("numa:-1:1GiB", "has no number of a node"),
+        ("numa:\u0663:1GiB", "has no number of a node"),
+        ("numa:1024:1GiB", "from 0 to 1023"),
+        ("numa:99999999999999999999:1GiB", "from 0 to 1023"),
+        ("numa:1", "has no size"),
+        ("numa:1:1GiB:1GiB", "has two sizes"),
+        ("numa:01:1GiB,numa:1:1GiB", "numa1 is given twice"),
+    ],
+)
+def test_a_tier_that_is_written_wrongly_is_refused_in_one_sentence(tier: str, why: str) -> None:
+    with pytest.raises(SettingError) as refused:
+        Settings().but(tiers=tier)
+    assert why in str(refused.value)
+    assert "\n" not in str(refused.value)
+    with nullcontext() if not tier else pytest.raises(SettingError, match="TIERS"):  # an empty variable is none
+        Settings.from_environment({"EBBTIDE_TIERS": tier})
+
+
+def test_blanks_around_the_parts_of_a_tier_do_not_count() -> None:
+    assert Settings().but(tiers=" numa : 2 : 1 GiB ,compressed:1MiB").tiers == (
+        SlowerTier(TierKind.NUMA, 2**30, 2),
+        COMPRESSED,
+    )
 
 
 def test_every_field_has_exactly_one_variable() -> None:

@@ -137,7 +137,8 @@ BlockId Arena::make_in_place(const Shape& shape, std::size_t nbytes, Rank rank) 
   return kNoBlock;
 }
 
-// Space in the slowest tier for a new block, before it can be needed: a disk that is full then leaves no way out.
+// Space in the slowest tier for a new block, before it can be needed: a disk that is full then leaves no way out, unless
+// faster tiers take all there is.
 void Arena::reserve_ahead(std::size_t nbytes, const Shape& shape) {
   Region& r = memory_.region(shape);
   if (!r.has_space(shape.pages)) throw ArenaError("the arena's address space is used up");
@@ -145,6 +146,7 @@ void Arena::reserve_ahead(std::size_t nbytes, const Shape& shape) {
   Tier& slowest = tiers_[tiers_.last()];
   Extent needed{shape.page == kHugePage ? 0u : 1u, 0, (r.high_water() + shape.pages) * r.page()};
   if (int error = slowest.reserve_ahead(needed); error != 0) {
+    if (budget_.live() + nbytes <= tiers_.sure_bytes()) return;  // what has come back keeps its place there
     throw ArenaError(std::string("cannot reserve ") + BytesText(needed.bytes).text + " in " + slowest.where() + ": " +
                      std::strerror(error) + "; " + slowest.cure(error));
   }

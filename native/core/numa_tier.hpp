@@ -20,6 +20,7 @@ class NumaTier final : public InPlaceTier {
   void release(const Extent& extent) override;
   std::uint64_t used() const override { return used_; }
   std::uint64_t capacity() const override { return capacity_; }
+  std::uint64_t sure_bytes() const override { return capacity_; }
   int take(void* pages, std::size_t bytes) override;
   int give_back(void* pages, std::size_t bytes) override;
   const char* name() const override { return name_.c_str(); }

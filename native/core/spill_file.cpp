@@ -68,7 +68,9 @@ bool SpillFile::File::is_open() const {
 
 const char* cure_of_spill(int error) {
   if (error == EBADMSG) return "the disk or its driver is at fault: name another directory by --spill";
-  return error == EBADF ? kClosedByScript : "free space there or choose another (--spill DIR or EBBTIDE_SPILL)";
+  if (error == EBADF) return kClosedByScript;
+  if (error == EIO) return "the disk fails: go on from a checkpoint with another directory (--spill DIR or EBBTIDE_SPILL)";
+  return "free space there or choose another (--spill DIR or EBBTIDE_SPILL)";
 }
 
 SpillFile::Place SpillFile::place(std::uint64_t offset) const {
@@ -109,6 +111,8 @@ int SpillFile::reserve_in(File& file, std::uint64_t end) {
     error = calls.load()->fallocate(file.fd, 0, from, more) == 0 ? 0 : errno;
   } while (error == EINTR);
   if (!file.is_open()) return EBADF;
+  // Ext4 keeps what it got before it ran out, which would be the last of the disk.
+  if (error != 0 && error != EOPNOTSUPP && ftruncate(file.fd, static_cast<off_t>(file.reserved)) != 0) return errno;
   if (error == EOPNOTSUPP) error = ftruncate(file.fd, static_cast<off_t>(end)) == 0 ? 0 : errno;
   if (error == 0) file.reserved = end;
   return error;

@@ -52,6 +52,8 @@ class Tier {
   virtual bool packs() const { return false; }
   virtual std::uint64_t packed_peak() const { return 0; }  // the most bytes that ever lay there
   virtual std::optional<std::uint64_t> packed_bytes(const void*, std::uint64_t) const { return std::nullopt; }
+  // Of its capacity, what it takes whatever the contents are.
+  virtual std::uint64_t sure_bytes() const { return 0; }
 
   // Without the mutex: a chunk whole, or an errno.
   virtual int write(const Extent& chunk, const void* from) const = 0;

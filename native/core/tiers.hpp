@@ -45,6 +45,12 @@ class Tiers {
   const Tier& failed() const { return (*this)[failed_]; }
   int error() const { return error_; }
 
+  std::uint64_t sure_bytes() const {
+    std::uint64_t bytes = 0;
+    for (const auto& tier : tiers_) bytes += tier->sure_bytes();
+    return bytes;
+  }
+
   // --- without it: a chunk whole, or an errno; EBADMSG: other bytes came back than were written
   int write(Rank rank, const Extent& chunk, const void* from);
   // `next(at, parts)` says where the bytes from `at` on go, in at most kMostParts parts, and how many parts those are.

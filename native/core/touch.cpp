@@ -61,10 +61,8 @@ void Arena::unreadable(const Block& b, int error) {
   if (error == EBADMSG) {
     std::snprintf(what, sizeof what, "three times, comparing what came back from %s with what was written there (%s)",
                   tier.name(), tier.cure(error));
-  } else if (error == EBADF) {
-    std::snprintf(what, sizeof what, "reading a storage back from %s (%s)", tier.where(), tier.cure(error));
   } else {
-    std::snprintf(what, sizeof what, "reading a storage back from %s", tier.where());
+    std::snprintf(what, sizeof what, "reading a storage back from %s (%s)", tier.where(), tier.cure(error));
   }
   fatal(what, error);
 }

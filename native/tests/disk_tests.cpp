@@ -1,5 +1,6 @@
 // A disk that is full, fails or transfers in pieces: nothing is lost.
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <cerrno>
@@ -9,6 +10,7 @@
 
 #include "../core/file_tier.hpp"
 #include "check.hpp"
+#include "numa_ground.hpp"
 
 using namespace ebbtide;
 
@@ -83,6 +85,57 @@ TEST(a_full_disk_is_an_error_before_anything_is_evicted) {
   }
   CHECK(filled(a, 8 * kMiB, 1) && arena.counters().live == 8 * kMiB);
   arena.check_invariants();
+}
+
+// As ext4 does it: what it got before the disk was full stays the file's.
+TEST(what_a_full_disk_gave_of_a_large_request_is_given_back_before_a_smaller_one) {
+  static std::vector<off_t> sizes;  // of the file, at each request
+  sizes.clear();
+  static const SpillFile::Calls greedy{real.pwritev, real.preadv, [](int fd, int mode, off_t from, off_t bytes) {
+                                         struct stat it;
+                                         CHECK(fstat(fd, &it) == 0);
+                                         sizes.push_back(it.st_size);
+                                         constexpr off_t kFree = 8 << 20;
+                                         if (from + bytes <= kFree) return real.fallocate(fd, mode, from, bytes);
+                                         CHECK(real.fallocate(fd, mode, from, kFree - from) == 0);
+                                         errno = ENOSPC;
+                                         return -1;
+                                       }};
+  WithCalls calls(greedy);
+  SpillFile file({spill_directory()});
+  CHECK(file.reserve(2 * kMiB) == 0 && file.reserved() == 2 * kMiB);
+  CHECK(file.reserve(16 * kMiB) == ENOSPC && file.reserved() == 2 * kMiB);
+  CHECK(file.reserve(4 * kMiB) == 0 && file.reserved() == 4 * kMiB);
+  CHECK((sizes == std::vector<off_t>{0, 0, 2 << 20, 2 << 20, 2 << 20, 2 << 20}));
+}
+
+TEST(a_full_disk_is_no_error_where_a_tier_before_it_holds_all) {
+  if (no_numa()) return;
+  NumaGround ground(16 * kMiB, 32 * kMiB);
+  WithCalls calls({real.pwritev, real.preadv, [](int, int, off_t, off_t) {
+                     errno = ENOSPC;
+                     return -1;
+                   }});
+  std::vector<void*> all;
+  for (unsigned i = 0; i < 4; ++i) {
+    all.push_back(ground.arena->allocate(8 * kMiB));
+    fill(all.back(), 8 * kMiB, i);
+  }
+  try {
+    ground.arena->allocate(8 * kMiB);
+    CHECK(false);
+  } catch (const ArenaError& error) {
+    CHECK(std::strstr(error.what(), "in the spill directory /") != nullptr);
+    CHECK(std::strstr(error.what(), "free space there") != nullptr);
+  }
+  for (unsigned round = 0; round < 3; ++round) {
+    for (unsigned i = 0; i < 4; ++i) {
+      CHECK(filled(all[i], 8 * kMiB, i + round));
+      fill(all[i], 8 * kMiB, i + round + 1);
+    }
+  }
+  CHECK(!ground.arena->counters().over_budget && ground.tier->used() > 0);
+  ground.arena->check_invariants();
 }
 
 TEST(a_read_error_is_retried_then_reported_and_the_file_copy_stays) {

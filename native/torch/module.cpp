@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "../core/fault.hpp"
+#include "../core/node_memory.hpp"
 #include "holders.hpp"
 #include "collective_pins.hpp"
 #include "counters_dict.hpp"
@@ -77,9 +78,9 @@ Rank rank(std::int64_t value) {
 }
 
 std::size_t load_schedule(const Column& tick_ns, const Column& headroom, const Column& nbytes, const Column& serial,
-                          const Column& birth, const Column& begins, const Column& allocations, const Column& use_storage, const Column& use_tick,
-                          const Column& command_tick, const Column& command_verb, const Column& command_storage,
-                          const Column& command_source, const Column& command_target) {
+                          const Column& birth, const Column& begins, const Column& allocations, const Column& use_storage,
+                          const Column& use_tick, const Column& command_tick, const Column& command_verb,
+                          const Column& command_storage, const Column& command_source, const Column& command_target) {
   auto in_step = [](const Column& c) { return std::span<const std::int64_t>(c.data(), static_cast<std::size_t>(c.size())); };
   auto same = [](const Column& a, const Column& b) {
     if (a.ndim() != 1 || b.ndim() != 1 || a.size() != b.size())
@@ -195,6 +196,16 @@ PYBIND11_MODULE(_torch, m) {
                         py::arg("fast_read") = r.fast_read, py::arg("fast_write") = r.fast_write);
       },
       py::arg("kind"), py::arg("node"));
+  m.def(
+      "check_tier", [](const std::string& kind, std::uint64_t bytes, int node) { check_tier({kind, bytes, node}); },
+      py::arg("kind"), py::arg("capacity_bytes"), py::arg("node"));
+  m.def("load_latency_ns", load_latency_ns, py::arg("node"), py::arg("nbytes"));
+  m.def(
+      "place_on_node",
+      [](std::uintptr_t address, std::size_t nbytes, unsigned node) {
+        return place_on_node(reinterpret_cast<void*>(address), nbytes, node);
+      },
+      py::arg("address"), py::arg("nbytes"), py::arg("node"));
   m.def("stop", [] {
     arena().set_chaos(0.0, 0);
     the_allocator()->on = false;
@@ -219,9 +230,9 @@ PYBIND11_MODULE(_torch, m) {
   m.def("enter_optimizer", &enter_optimizer);
   m.def("take_recording", [] { return as_columns(watch().tape().take()); });
   m.def("load_schedule", &load_schedule, py::kw_only(), py::arg("tick_ns"), py::arg("headroom"), py::arg("nbytes"),
-        py::arg("serial"), py::arg("birth"), py::arg("begins"), py::arg("allocations"), py::arg("use_storage"), py::arg("use_tick"),
-        py::arg("command_tick"), py::arg("command_verb"), py::arg("command_storage"), py::arg("command_source"),
-        py::arg("command_target"));
+        py::arg("serial"), py::arg("birth"), py::arg("begins"), py::arg("allocations"), py::arg("use_storage"),
+        py::arg("use_tick"), py::arg("command_tick"), py::arg("command_verb"), py::arg("command_storage"),
+        py::arg("command_source"), py::arg("command_target"));
   m.def("touches_nothing",
         [](const std::string& name, const std::string& overload) { return touches_nothing(schema_of(name, overload)); });
   m.def("over_lists", &over_lists);

@@ -38,6 +38,8 @@ Tiers::List run_tiers(const std::vector<AskedTier>& asked, const std::vector<std
   return tiers;
 }
 
+void check_tier(const AskedTier& asked) { make_tier(asked); }
+
 namespace {
 
 // A sample of memory of huge pages, and what moving and using it takes.

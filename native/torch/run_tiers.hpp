@@ -16,6 +16,9 @@ using AskedTier = std::tuple<std::string, std::uint64_t, int>;  // kind, capacit
 // ArenaError for the spill directories.
 Tiers::List run_tiers(const std::vector<AskedTier>& asked, const std::vector<std::string>& spill_directories);
 
+// Throws std::invalid_argument that says why such a tier cannot be had.
+void check_tier(const AskedTier& asked);
+
 // Bytes a second of one thread, on a sample of 64 MiB: moving it out to such a tier and back, and, where it is used in place,
 // reading and writing it there and in fast memory.
 struct TierRates {

@@ -103,6 +103,18 @@ def measure_tier(kind: str, node: int) -> dict[str, float]:
     ``read`` and ``write`` there, and ``fast_read`` and ``fast_write`` in fast memory. ValueError where there is none.
     """
 
+def check_tier(kind: str, capacity_bytes: int, node: int) -> None:
+    """Raises ValueError, which says why, where such a tier cannot be had."""
+
+def load_latency_ns(node: int, nbytes: int) -> float:
+    """Of a load that waits for the one before it, from so much of a NUMA node's memory; of -1: of this process's.
+
+    Raises RuntimeError where that cannot be had.
+    """
+
+def place_on_node(address: int, nbytes: int, node: int) -> int:
+    """All pages of a mapping that nobody has touched. 0, or the errno of why not."""
+
 def serves_system_calls() -> bool:
     """Whether userfaultfd was asked for and is permitted."""
 

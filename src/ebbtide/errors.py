@@ -84,6 +84,28 @@ class BudgetError(EbbtideError):
         )
 
 
+class TiersTooSmallError(BudgetError):
+    """Memory and the slower tiers together have less room than a step's tensors take at their peak, ``peak_bytes``.
+
+    ``rooms`` are the tiers with their bytes, in words, memory first; ``works`` says what to do.
+    """
+
+    def __init__(self, peak_bytes: int, rooms: tuple[tuple[str, int], ...], minimum_fast: str, works: str) -> None:
+        missing = peak_bytes - sum(nbytes for _, nbytes in rooms)
+        super().__init__(rooms[0][1] + missing, "", 0, rooms[0][1], minimum_fast)
+        self.args = (peak_bytes, rooms, minimum_fast, works)
+        self.peak_bytes = peak_bytes
+        self.rooms = rooms
+        self.works = works
+
+    def __str__(self) -> str:
+        rooms = ", ".join(f"{format_bytes(nbytes)} {where}" for where, nbytes in self.rooms)
+        return (
+            f"the tiers are too small: a step's tensors peak at {format_bytes(self.peak_bytes)}, and there is room for "
+            f"{format_bytes(sum(nbytes for _, nbytes in self.rooms))} ({rooms}). {self.works}, or a smaller batch."
+        )
+
+
 class SpillError(EbbtideError):
     """A directory that cannot hold what is moved out of memory."""
 
@@ -162,7 +184,7 @@ class PlanError(EbbtideError):
         return f"the plan cannot be carried out: {shown}{more}"
 
 
-def _fast(nbytes: int) -> str:
+def written_size(nbytes: int) -> str:
     """A size that is at least so much, as a user would write it."""
     unit, name = (MIB, "MiB") if nbytes >= MIB else (KIB, "KiB")
     return f"{-(-nbytes // unit)}{name}"
@@ -189,5 +211,5 @@ class InfeasibleBudgetError(EbbtideError):
             f"no plan keeps a budget of {format_bytes(self.budget_bytes)}: {operation} needs "
             f"{format_bytes(self.minimum_bytes)} of tensors in fast memory at once. The smallest budget that can work "
             f"is {format_bytes(self.minimum_bytes)}: use "
-            f"{option('fast', _fast(self.minimum_bytes))} or more."
+            f"{option('fast', written_size(self.minimum_bytes))} or more."
         )

@@ -11,10 +11,20 @@ import signal
 import sys
 
 from ebbtide.errors import EbbtideError
-from ebbtide.policies import planner_from, planner_named
-from ebbtide.runtime.plan_job import MARK, carry_out
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.plan import Plan
+from ebbtide.ir.run_report import LinkReport
+from ebbtide.ir.trace import Trace
+from ebbtide.planners.base import PAGES
+from ebbtide.policies import NEXT_USE, planner_from, planner_named
+from ebbtide.runtime.plan_job import MARK, carry_out, no_forecast
+from ebbtide.simulator.forecast import forecast_links
 
 _PR_SET_PDEATHSIG = 1
+
+
+def _forecast(plan: Plan, trace: Trace, machine: Machine) -> tuple[LinkReport, ...]:
+    return forecast_links(plan, trace, machine, PAGES)
 
 
 def main() -> None:
@@ -24,7 +34,8 @@ def main() -> None:
     job, policy, plan = pickle.load(sys.stdin.buffer)
     sys.stdin.close()  # a file in memory, which goes with it
     try:
-        answer = carry_out(job, planner_named(policy) if plan is None else planner_from(plan))
+        planner = planner_named(policy) if plan is None else planner_from(plan)
+        answer = carry_out(job, planner, no_forecast if policy == NEXT_USE else _forecast)
         said = pickle.dumps(answer, protocol=5)
     except EbbtideError as error:
         said = pickle.dumps(error)

@@ -47,24 +47,46 @@ class SlowerTier:
         return self.kind if self.node < 0 else f"{self.kind}{self.node}"
 
 
+_LAST_NODE = 1023
 TIERS_ACCEPTED = "compressed:SIZE or numa:NODE:SIZE, or several with ',' between them, the fastest first"
 
 
+class NoTierError(ValueError):
+    """What is wrong with the text of a tier, as the end of a sentence."""
+
+
 def parse_tiers(text: str) -> tuple[SlowerTier, ...]:
-    """``parse_tiers("numa:1:32GiB,compressed:2GiB")``. Raises ValueError; SettingError where one is given twice."""
+    """``parse_tiers("numa:1:32GiB,compressed:2GiB")``. Raises NoTierError."""
     tiers = tuple(_parse_tier(each.strip()) for each in text.split(","))
     names = [tier.name for tier in tiers]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise SettingError(f"the tier {twice[0]} is given twice in {text!r:.80}: give it once, with the size of both")
+        raise NoTierError(f"{twice[0]} is given twice, so give it once, with the size of both")
     return tiers
 
 
 def _parse_tier(text: str) -> SlowerTier:
-    kind, *rest = text.split(":")
-    node = int(rest.pop(0)) if kind == TierKind.NUMA and len(rest) == 2 and rest[0].isdecimal() else -1
-    if len(rest) != 1 or (kind == TierKind.NUMA) != (node >= 0):
-        raise ValueError(text)
-    return SlowerTier(TierKind(kind), _within(parse_size(rest[0]), 1, 2**62), node)
+    shown = f"{text!r:.60}"
+    kind, *rest = (part.strip() for part in text.split(":"))
+    if kind not in [*TierKind]:
+        raise NoTierError(f"there is no kind {kind!r:.20}" if kind else f"{shown} names no kind")
+    node = -1
+    if kind == TierKind.NUMA:
+        number = rest.pop(0) if rest else ""
+        if not (number.isascii() and number.isdecimal() and len(number) < 10 and int(number) <= _LAST_NODE):
+            raise NoTierError(f"{shown} has no number of a node, from 0 to {_LAST_NODE}")
+        node = int(number)
+    if len(rest) != 1 or not rest[0]:
+        raise NoTierError(f"{shown} has {'two sizes' if len(rest) > 1 else 'no size'}")
+    try:
+        size = parse_size(rest[0])
+    except ValueError:
+        what = "a share, not a size" if rest[0].endswith("%") else "not a size"
+        raise NoTierError(f"{rest[0]!r:.20} is {what}") from None
+    if size < PAGE_BYTES:
+        least = f"{format_bytes(PAGE_BYTES)} is the least"
+        why = "a bare number means bytes" if rest[0].isdecimal() and size else least
+        raise NoTierError(f"a tier of {format_bytes(size)} holds nothing ({why})")
+    return SlowerTier(TierKind(kind), size, node)
 
 
 class UpdateOrder(StrEnum):
@@ -145,7 +167,8 @@ class Knob:
         except SettingError:
             raise
         except ValueError as error:
-            raise SettingError(f"{variable}={text!r} is not understood; accepted: {self.accepts}") from error
+            why = f": {error}" if isinstance(error, NoTierError) else ""
+            raise SettingError(f"{variable}={text!r} is not understood{why}; accepted: {self.accepts}") from error
 
 
 class Named(TypedDict, total=False):

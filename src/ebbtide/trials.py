@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from time import perf_counter
 
-from ebbtide.errors import InfeasibleBudgetError, PlanError, SettingError
+from ebbtide.errors import InfeasibleBudgetError, PlanError, SettingError, TiersTooSmallError
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.schedule import lower
@@ -77,7 +77,7 @@ def try_policy(policy: str, trace: Trace, machine: Machine, budget_bytes: int, r
     began = perf_counter()
     try:
         outcome, made = simulate_named(policy, trace, machine, budget_bytes, record)
-    except (InfeasibleBudgetError, PlanError, ValueError) as error:
+    except (InfeasibleBudgetError, TiersTooSmallError, PlanError, ValueError) as error:
         return Trial(policy, budget_bytes, bound, None, None, None, perf_counter() - began, str(error))
     costs = costs_of(outcome, machine.with_budget(budget_bytes))
     return Trial(policy, budget_bytes, bound, outcome, costs, made, perf_counter() - began)

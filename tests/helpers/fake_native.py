@@ -47,7 +47,7 @@ class FakeNative(ModuleType):
             0,
         )
         self.level |= {"evicted_bytes": NOTHING, "fetched_bytes": NOTHING, "written_bytes": NOTHING}
-        self.level |= {"over_budget": False, "message": "", "largest_operator": ""}
+        self.level |= {"over_budget": False, "message": "", "largest_operator": "", "tier_bytes": (0,)}
 
     def counters(self) -> dict[str, Any]:
         return dict(self.level)

@@ -134,6 +134,7 @@ def test_figures_derived_from_plans_and_timelines() -> None:
     copies = [Span("a->b", SpanKind.EVICT, 3, 9, nbytes=5), Span("a->b", SpanKind.FETCH, 4, 6, nbytes=7)]
     timeline = Timeline("", Origin.SIMULATED, 10, (SPAN, *copies), ())
     assert timeline.moved_bytes() == {"a->b": 12}
+    assert timeline.busy_ns() == {"a->b": 6}
     assert timeline.time_ns(SpanKind.EVICT, SpanKind.FETCH) == 8
 
 

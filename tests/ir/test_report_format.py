@@ -14,6 +14,7 @@ from ebbtide.ir.run_report import (
     FORMAT,
     KINDS,
     VERSION,
+    LinkReport,
     OutsideStorage,
     PlanReport,
     RunReport,
@@ -237,12 +238,38 @@ def test_a_report_that_does_not_say_when_its_plan_was_taken_up_is_read() -> None
     assert "taken up" not in render_summary(old)
 
 
+LINKS = (
+    LinkReport("dram->numa0", 18 << 20, 0.001, 11 << 20, 0.0005),
+    LinkReport("compressed->numa0", 1023 << 20, 99.94, 1023 << 20, 99.94),
+)
+
+
+def test_the_summary_has_forecast_and_measured_of_each_link_in_one_table() -> None:
+    planned = replace(REPORT, plan=replace(PLAN, links=LINKS, measured_s=1.9))
+    assert RunReport.from_json(planned.to_json()) == planned
+    lines = render_summary(planned).splitlines()
+    first = next(at for at, line in enumerate(lines) if "forecast" in line and "measured" in line and at > 0)
+    table = [line.split() for line in lines[first : first + 4]]
+    assert table[0] == ["a", "step", "forecast", "measured"]
+    assert table[1] == ["in", "all", "1.80", "s", "1.90", "s"]
+    assert table[2] == ["dram->numa0", "18.0", "MiB", "in", "1.00", "ms", "11.0", "MiB", "in", "500", "us"]
+    assert table[3][0] == "compressed->numa0"
+    assert max(len(line) for line in lines[first : first + 4]) <= 80
+
+
+def test_what_no_step_has_shown_is_unknown() -> None:
+    unknown = replace(LINKS[0], measured_bytes=None, measured_busy_s=None)
+    text = render_summary(replace(REPORT, plan=replace(PLAN, links=(unknown,))))
+    assert len([line for line in text.splitlines() if line.endswith(" unknown")]) == 2
+
+
 def test_every_field_is_in_the_documentation() -> None:
     text = (ROOT / "docs" / "format.md").read_text()
     section = text[text.index(f"## Reports of runs, version {VERSION}") :]
     documented = [set(re.findall("`([a-z_]+)`", row)) for row in section.splitlines() if row.startswith("| ")]
-    of_run, of_step, of_tier, of_plan = documented[1:]
+    of_run, of_step, of_tier, of_plan, of_link = documented[1:]
     assert of_run == {field.name for field in fields(RunReport)}
     assert of_plan == {field.name for field in fields(PlanReport)}
     assert of_step - {"steps"} == {field.name for field in fields(StepReport)}
     assert of_tier - {"tiers"} == {field.name for field in fields(TierReport)}
+    assert of_link - {"links"} == {field.name for field in fields(LinkReport)}

@@ -1,5 +1,6 @@
 """Planners: every promise kept on random steps, times against brute force, bounds that hold, errors that help."""
 
+import pickle
 from dataclasses import replace
 from itertools import combinations, pairwise
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from ebbtide.errors import InfeasibleBudgetError, PlanError, SettingError
+from ebbtide.errors import InfeasibleBudgetError, PlanError, SettingError, TiersTooSmallError
 from ebbtide.ir.check import check_plan, require_valid
 from ebbtide.ir.machine import InPlace, Link, Machine, Tier
 from ebbtide.ir.occupancy import arena_pages, live_bytes, needed_bytes, occupancy, peak
@@ -20,6 +21,7 @@ from ebbtide.planners.ebbtide import ebbtide
 from ebbtide.planners.search import timing
 from ebbtide.planners.search.idle_table import idle_table
 from ebbtide.simulator import simulate
+from ebbtide.trials import try_policy
 from ebbtide.units import MIB
 from tests.helpers.make_steps import PAGE, R, W, disk, network, page_traces, parameter, step
 
@@ -179,8 +181,15 @@ def test_a_full_slow_tier_sends_the_rest_to_the_next() -> None:
     assert {stay.tier for stay in found.stays} == {"gpu", "host", "ssd"}
     assert plan("tiertrain", trace, machine, most).status is PlanStatus.FEASIBLE
     small = replace(machine, tiers=(*tiers[:2], replace(tiers[2], capacity_bytes=PAGE)))
-    with pytest.raises(PlanError, match="slow tiers have no room"):
+    with pytest.raises(TiersTooSmallError, match="the tiers are too small") as refused:
         plan("ebbtide", trace, small, least)
+    works = refused.value.minimum_bytes
+    assert works == most - (most - least) // 2 - PAGE
+    with pytest.raises(TiersTooSmallError):
+        plan("ebbtide", trace, small, works - 1)
+    refusal = pickle.loads(pickle.dumps(refused.value))
+    assert (str(refusal), refusal.exit_code) == (str(refused.value), 3)
+    assert try_policy("ebbtide", trace, small, least).why_not == str(refusal)
 
 
 # ---- budgets and names -----------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -265,7 +266,7 @@ def test_one_storage_is_one_operand() -> None:
 )
 def test_what_cannot_be_called_is_left_out(operator: str, arguments: str, tmp_path: Path) -> None:
     with pytest.raises(NotRepeatableError):
-        measure_kernel(operator, arguments, tmp_path, "file", time.monotonic(), 10**9)
+        measure_kernel(operator, arguments, partial(MappedFile, tmp_path), "file", time.monotonic(), 10**9)
 
 
 # ---- measuring ---------------------------------------------------------------------------------------------------
@@ -308,7 +309,7 @@ def test_up_to_six_operands_get_all_placements_and_more_are_modelled(disk: Path)
                                             (6, True, Origin.MODELLED, 8)):  # fmt: skip
         told = describe_call(_overload("cat"), ([torch.rand(64, 16) for _ in range(n)], 0), {})
         deadline = time.monotonic() + (1000 if has_time else -1)
-        kernel = measure_kernel("aten::cat", told, disk, "file", deadline, 10**9)
+        kernel = measure_kernel("aten::cat", told, partial(MappedFile, disk), "file", deadline, 10**9)
         assert (kernel.origin, len(kernel.slow), kernel.free) == (origin, placements, tuple(range(n + 1)))
         assert kernel.operand_bytes == (4096,) * n + (4096 * n,)
         assert kernel.operand_access == (R,) * n + (W,)
@@ -342,7 +343,7 @@ def test_a_step_is_measured_and_accounted_for(recorded: Trace, disk: Path) -> No
     uniques = unique_operators(recorded)
     assert sum(unique.step_ns for unique in uniques) == recorded.step_ns
     assert sum(unique.calls for unique in uniques) == len(whole_operators(recorded))
-    profile = measure_kernels(recorded, disk, "file", 1000, 10**9)
+    profile = measure_kernels(recorded, partial(MappedFile, disk), "file", 1000, 10**9)
     covered = sum(unique.step_ns for unique, _ in profile.kernels)
     assert covered + sum(profile.left_out_ns.values()) == recorded.step_ns
     assert profile.left_out_ns[TOO_SMALL] > 0

@@ -20,7 +20,7 @@ from ebbtide.cli import cli
 from ebbtide.errors import EbbtideError, ReportError
 from ebbtide.ir.base import Origin
 from ebbtide.ir.files import save
-from ebbtide.ir.run_report import PlanReport, RunReport, StepMode
+from ebbtide.ir.run_report import LinkReport, PlanReport, RunReport, StepMode
 from ebbtide.ir.timeline import Level, SpanKind, Timeline
 from ebbtide.report.packing import pack
 from ebbtide.report.page import render_page
@@ -214,6 +214,15 @@ def test_nor_one_that_a_step_of_the_run_has_beaten() -> None:
         replace(run, plan=None),
     ):
         assert bound_shown(run=other) == format_time(0.01)
+
+
+def test_each_links_forecast_stands_with_what_was_measured() -> None:
+    links = (LinkReport("dram->numa0", 18 << 20, 0.001, 11 << 20, 0.0005), LinkReport("numa0->dram", 1 << 20, 0.001))
+    made = PlanReport("ebbtide", "feasible", plan().budget_bytes, 0.01, 0.012, None, 0.0, 1, links=links)
+    facts = dict(page_data(Subject(None, None, (timeline(),), replace(REPORT, plan=made)))["facts"])
+    assert facts["dram->numa0, forecast"] == "18.0 MiB in 1.00 ms"
+    assert facts["dram->numa0, measured"] == "11.0 MiB in 500 us"
+    assert facts["numa0->dram, measured"] == "unknown"
 
 
 def test_a_timeline_alone_has_a_page(folder: Path) -> None:

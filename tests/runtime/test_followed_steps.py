@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 import torch  # noqa: F401 (loads the libraries that native code needs)
 
+from ebbtide.capture.timeline import Traffic, traffic
 from ebbtide.ir.files import decode
 from ebbtide.ir.native import Lane
 from ebbtide.ir.recording import Recording
-from ebbtide.ir.run_report import PlanReport
+from ebbtide.ir.run_report import LinkReport, PlanReport
 from ebbtide.ir.trace import Trace
 from ebbtide.policies import planner_named
 from ebbtide.runtime import planning
+from ebbtide.runtime.followed_steps import with_measured
 from ebbtide.runtime.plan_job import Answer, Job, carry_out
 from ebbtide.runtime.planning import Planning
 from ebbtide.units import MIB
@@ -186,3 +188,23 @@ def test_plans_of_one_run_are_bounded(native: Native, monkeypatch: pytest.Monkey
     run.steps(2, made_step(COLD))
     run.steps(50, made_step(WARM))
     assert native.schedules == 1
+
+
+def test_each_links_forecast_stands_beside_what_a_step_came_to() -> None:
+    ways = {"span_source": [0, 0, 1, 0], "span_target": [1, 1, 0, 0]}
+    times = {"span_begin_ns": [0, 3, 5, 0], "span_end_ns": [4, 6, 9, 9]}
+    lanes = [Lane.OUT, Lane.OUT, Lane.BACK, Lane.STALL_ROOM]
+    step = recording(time_ns=10, nbytes=[100], span_lane=lanes, span_storage=[0] * 4, **ways, **times)
+    machine = disk()
+    fast, slow = (tier.name for tier in machine.tiers)
+    shown = traffic(step, machine)
+    assert shown == Traffic(10, {f"{fast}->{slow}": (200, 6), f"{slow}->{fast}": (100, 4)})
+    foreseen = LinkReport(f"{fast}->{slow}", 300, 1.0), LinkReport("elsewhere", 1, 1.0)
+    report = with_measured(PlanReport("ebbtide", "feasible", 1, 1.0, 1.0, 1.0, 0.0, 1, links=foreseen), shown)
+    assert report.measured_s == 1e-8
+    assert report.links == (
+        replace(foreseen[0], measured_bytes=200, measured_busy_s=6e-9),
+        replace(foreseen[1], measured_bytes=0, measured_busy_s=0.0),
+        LinkReport(f"{slow}->{fast}", 0, 0.0, 100, 4e-9),
+    )
+    assert with_measured(report, None) is report

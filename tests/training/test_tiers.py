@@ -8,6 +8,7 @@ import pytest
 
 from ebbtide.errors import SettingError
 from ebbtide.ir.files import load
+from ebbtide.ir.run_report import RunReport
 from ebbtide.ir.timeline import Timeline
 from ebbtide.policies import machine_for
 from ebbtide.probe.quick import probe_quick
@@ -38,13 +39,19 @@ def test_demand_mode_over_four_tiers_ends_with_the_same_bits(name: str) -> None:
 @pytest.mark.parametrize("tiers", [NODE_0, BOTH])
 def test_a_planned_run_uses_its_tiers_and_ends_with_the_same_bits(tiers: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "step.timeline"
-    saved = {"EBBTIDE_SAVE_TIMELINE": str(path)}
+    report = tmp_path / "report.json"
+    saved = {"EBBTIDE_SAVE_TIMELINE": str(path), "EBBTIDE_REPORT": str(report)}
     verdict, read = child.run("cases_tiers:compare", GPT, "50%", "ebbtide", env=SMALLEST | tiers | saved)
     assert verdict.differences == ()
     assert "planned" in verdict.modes
     assert read[-2] > 0  # of the node, the last before the file
     lanes = {span.lane for span in load(path, Timeline).spans if span.nbytes}
     assert {"dram->numa0", "numa0->dram"} <= lanes
+    plan = RunReport.from_json(report.read_text()).plan
+    assert plan is not None
+    assert plan.measured_s is not None
+    assert {"dram->numa0", "numa0->dram"} <= {link.name for link in plan.links if link.measured_bytes}
+    assert sum(link.forecast_bytes for link in plan.links) > 0
 
 
 def test_what_a_plan_places_on_a_node_is_used_there_and_does_not_move() -> None:
@@ -83,23 +90,36 @@ def test_the_tiers_of_a_process_stay() -> None:
     assert child.run("cases_tiers:two_sessions", small, small, env=SMALLEST) == ""
 
 
-@pytest.mark.parametrize(
-    ("tier", "said"),
-    [
-        ("numa:63:1GiB", "63"),
-        ("numa:0:900TiB", "900"),
-        ("numa:x:1GiB", "is not understood"),
-        ("compressed:0", "is not understood"),
-    ],
-)
-def test_a_tier_that_cannot_be_had_is_refused_before_anything_runs(tier: str, said: str, tmp_path: Path) -> None:
+MISSING, TOO_LARGE = ("numa:63:1GiB", "there is no NUMA node 63"), ("numa:0:900TiB", "less than the 900 TiB asked for")
+WRONG = [
+    MISSING,
+    TOO_LARGE,
+    ("compressed:300GiB", "to 256 GiB"),
+    ("numa:x:1GiB", "is not understood"),
+    ("", "names no"),
+]
+
+
+@pytest.mark.parametrize(("tier", "said"), WRONG)
+@pytest.mark.parametrize("command", [("run", "--policy=demand", "--fast=50%"), ("run",), ("verify",), ("probe",)])
+def test_a_tier_that_cannot_be_had_is_refused_before_anything_runs(
+    command: tuple[str, ...], tier: str, said: str, tmp_path: Path
+) -> None:
     script = tmp_path / "train.py"
     script.write_text("open('ran', 'w')")
-    command = [EBBTIDE, "run", "--fast", "50%", "--tier", tier, str(script)]
-    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=os.environ)
+    asked = [EBBTIDE, *command, "--tier", tier, *([str(script)] if command != ("probe",) else [])]
+    finished = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, env=os.environ)
     assert finished.returncode == 2, finished.stderr
-    assert said in finished.stderr
+    assert said in finished.stderr.splitlines()[-1]
+    assert "Traceback" not in finished.stderr
+    assert "plain run" not in finished.stderr
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(("tier", "said"), WRONG[:4])
+def test_a_session_refuses_it_before_its_block(tier: str, said: str) -> None:
+    assert said in child.run("cases_tiers:refused", tier)
+    assert said in child.run("cases_tiers:refused", None, env={"EBBTIDE_TIERS": tier})
 
 
 def test_a_machine_is_one_of_the_tiers_that_a_run_has(tmp_path: Path) -> None:

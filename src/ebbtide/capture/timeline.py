@@ -4,7 +4,9 @@ Left out: which thread did what; overlapping stalls are one, as everywhere. Copi
 began are cut off there; those that outlast the step belong to the next.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,7 +14,7 @@ from ebbtide.ir.base import Ints, Origin
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.native import Lane
 from ebbtide.ir.recording import Recording
-from ebbtide.ir.timeline import COMPUTE_LANE, Level, Span, SpanKind, Timeline
+from ebbtide.ir.timeline import COMPUTE_LANE, Level, Span, SpanKind, Timeline, union_ns
 from ebbtide.ir.trace import Trace
 
 _STALLS: dict[int, SpanKind] = {lane: SpanKind(lane.name.lower()) for lane in Lane if lane > Lane.BACK}
@@ -44,6 +46,29 @@ def timeline(recording: Recording, trace: Trace, numbers: Mapping[int, int], mac
     spans = sorted((*copies, *compute), key=lambda span: span.start_ns)
     levels = _levels(tiers[0], recording.tick_begin_ns, recording.tick_reserved)
     return Timeline(policy, Origin.MEASURED, int(recording.time_ns), tuple(spans), levels)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a step took, and copied over each link: bytes, and the time in which a copy was under way."""
+
+    step_ns: int
+    links: dict[str, tuple[int, int]]
+
+
+def traffic(recording: Recording, machine: Machine) -> Traffic:
+    """The machine's tiers are the arena's."""
+    tiers = [tier.name for tier in machine.tiers]
+    nbytes: dict[str, int] = defaultdict(int)
+    copies: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    columns = (recording.span_lane, recording.span_begin_ns, recording.span_end_ns, recording.span_storage)
+    ways = (recording.span_source, recording.span_target)
+    for lane, begin, end, row, source, target in zip(*(column.tolist() for column in (*columns, *ways)), strict=True):
+        if lane not in _STALLS:
+            link = f"{tiers[source]}->{tiers[target]}"
+            nbytes[link] += int(recording.nbytes[row])
+            copies[link].append((begin, end))
+    return Traffic(int(recording.time_ns), {link: (nbytes[link], union_ns(copies[link])) for link in nbytes})
 
 
 def _compute(recording: Recording, trace: Trace, stalls: list[Span]) -> list[Span]:

@@ -4,10 +4,18 @@ from pathlib import Path
 
 import click
 
+from ebbtide.commands.program import joined_tiers
+
 
 @click.command()
 @click.option("--spill", metavar="DIR", multiple=True, help="A directory to measure, as for `ebbtide run`.")
-@click.option("--tier", "tiers", metavar="KIND:SIZE", multiple=True, help="A tier to measure, as for `ebbtide run`.")
+@click.option(
+    *("--tier", "tiers"),
+    metavar="KIND:SIZE",
+    multiple=True,
+    callback=joined_tiers,
+    help="A tier to measure, as for `ebbtide run`.",
+)
 @click.option(
     "--seconds", type=click.FloatRange(1, 3600), default=12.0, show_default=True, help="About how long to measure."
 )
@@ -29,7 +37,7 @@ import click
 )
 def probe(
     spill: tuple[str, ...],
-    tiers: tuple[str, ...],
+    tiers: str | None,
     seconds: float,
     output: Path | None,
     kernels: Path | None,
@@ -45,4 +53,4 @@ def probe(
     """
     from ebbtide.probe.command import probe_and_write
 
-    probe_and_write(spill, seconds, output, click.echo, kernels, kernel_seconds, ",".join(tiers))
+    probe_and_write(spill, seconds, output, click.echo, kernels, kernel_seconds, tiers)

@@ -6,6 +6,18 @@ from collections.abc import Sequence
 import click
 
 from ebbtide.errors import EbbtideWarning
+from ebbtide.settings import KNOBS
+
+
+def joined_tiers(context: click.Context, parameter: click.Parameter, named: tuple[str, ...]) -> str | None:
+    """Of ``--tier``, given any number of times: as EBBTIDE_TIERS has them. None where it was not given.
+
+    Raises SettingError.
+    """
+    if not named:
+        return None
+    KNOBS["EBBTIDE_TIERS"].read("--tier", joined := ",".join(named))
+    return joined
 
 
 class ProgramCommand(click.Command):

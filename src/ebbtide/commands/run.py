@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from ebbtide.commands.program import ProgramCommand, refuse_misplaced_budget, warn_in_one_line
+from ebbtide.commands.program import ProgramCommand, joined_tiers, refuse_misplaced_budget, warn_in_one_line
 
 
 @click.command(cls=ProgramCommand, options_metavar="[OPTIONS]")
@@ -27,6 +27,7 @@ from ebbtide.commands.program import ProgramCommand, refuse_misplaced_budget, wa
     "tiers",
     metavar="KIND:SIZE",
     multiple=True,
+    callback=joined_tiers,
     help="A tier between memory and the spill directory: compressed:2GiB (memory in which bytes lie compressed) or "
     "numa:1:32GiB (that of NUMA node 1). Repeatable, the fastest first.",
 )
@@ -54,7 +55,7 @@ from ebbtide.commands.program import ProgramCommand, refuse_misplaced_budget, wa
 def run(
     fast: str | None,
     spill: tuple[str, ...],
-    tiers: tuple[str, ...],
+    tiers: str | None,
     policy: str | None,
     plan: str | None,
     machine: str | None,
@@ -87,7 +88,7 @@ def run(
         settings=settings,
         fast=fast,
         spill=spill or None,
-        tiers=",".join(tiers) or None,
+        tiers=tiers,
         policy=policy,
         plan=plan,
         machine=machine,

@@ -6,13 +6,19 @@ from pathlib import Path
 
 import click
 
-from ebbtide.commands.program import ProgramCommand
+from ebbtide.commands.program import ProgramCommand, joined_tiers
 
 
 @click.command(cls=ProgramCommand, options_metavar="[OPTIONS]")
 @click.option("--fast", metavar="SIZE|P%", help="The budget, as for `ebbtide run`; 25% if none is named.")
 @click.option("--spill", metavar="DIR", multiple=True, help="Where tensors go when they leave memory; repeatable.")
-@click.option("--tier", "tiers", metavar="KIND:SIZE", multiple=True, help="As for `ebbtide run`; repeatable.")
+@click.option(
+    *("--tier", "tiers"),
+    metavar="KIND:SIZE",
+    multiple=True,
+    callback=joined_tiers,
+    help="As for `ebbtide run`; repeatable.",
+)
 @click.option("--policy", metavar="NAME", help="What decides which tensor moves when: ebbtide (default), demand, ...")
 @click.option("--optimizer", metavar="ORDER", help="as-written (default), in-backward, deferred: as for `ebbtide run`.")
 @click.option("--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep the runs' directories here.")
@@ -21,7 +27,7 @@ from ebbtide.commands.program import ProgramCommand
 def verify(
     fast: str | None,
     spill: tuple[str, ...],
-    tiers: tuple[str, ...],
+    tiers: str | None,
     policy: str | None,
     optimizer: str | None,
     keep: Path | None,
@@ -41,7 +47,7 @@ def verify(
     from ebbtide.verify.text import render, to_json
 
     named = (
-        *(("FAST", fast), ("SPILL", os.pathsep.join(spill)), ("TIERS", ",".join(tiers))),
+        *(("FAST", fast), ("SPILL", os.pathsep.join(spill)), ("TIERS", tiers)),
         *(("POLICY", policy), ("OPTIMIZER", optimizer)),
     )
     options = {name: value for name, value in named if value}

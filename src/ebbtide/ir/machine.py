@@ -74,7 +74,8 @@ class Tier:
     ``read_pj_per_bit`` and ``write_pj_per_bit`` what an access or a copy costs on top. ``endurance_bytes`` is how much
     can be written to all of it before it wears out, None without end. ``page_bytes`` is what room is counted in, None
     for the pages of the runtime's arena, which come in two sizes. Where a tier ``packs``, storages take there what they
-    shrink to (``Storage.packed_bytes``), and those that do not shrink may not lie there.
+    shrink to (``Storage.packed_bytes``), and those that do not shrink may not lie there. ``load_ns`` is how long a load
+    takes there that waits for the one before it, None unknown; no formula uses it.
     """
 
     name: str
@@ -90,12 +91,13 @@ class Tier:
     endurance_bytes: int | None = None
     page_bytes: int | None = None
     packs: bool = False
+    load_ns: float | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name)
         check_range(self, "capacity_bytes bytes_per_s_spread")
         check_range(self, "bytes_per_s write_bytes_per_s endurance_bytes page_bytes", low=1)
-        check_reals(self, "usd_per_gb static_mw_per_gb read_pj_per_bit write_pj_per_bit")
+        check_reals(self, "usd_per_gb static_mw_per_gb read_pj_per_bit write_pj_per_bit load_ns")
         if self.packs and self.in_place is not InPlace.NOTHING:
             raise ValueError(f"{self.name} packs what lies there, so operations cannot use it in place")
 

@@ -129,6 +129,24 @@ def by_reason(left_alone: list[tuple[int, str]]) -> tuple[OutsideStorage, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkReport:
+    """What a step copies over a link: as its plan foresaw, and as the last one came to that was looked at.
+
+    The busy times are those in which at least one copy was under way. What was measured is null where no step that
+    followed the plan was looked at.
+    """
+
+    name: str
+    forecast_bytes: int
+    forecast_busy_s: float
+    measured_bytes: int | None = None
+    measured_busy_s: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_counts(self, "forecast_bytes", "forecast_busy_s", "measured_bytes", "measured_busy_s")
+
+
+@dataclass(frozen=True, slots=True)
 class PlanReport:
     """The plan of the step that was planned last, and how many plans there are (one for each shape of step).
 
@@ -136,7 +154,8 @@ class PlanReport:
     took. ``predicted_s`` is the planner's forecast under its budget, ``lower_bound_s`` what no plan can beat by the
     planner's own model; null where a step that followed a plan was faster, so that its model does not hold. ``plan_s``
     is how long planning took (measured). ``taken_up_after`` is how many steps had ended when steps began to follow it;
-    null in reports of an Ebbtide that did not say.
+    null in reports of an Ebbtide that did not say. ``links`` are those that have copies, by the forecast or as
+    measured, and ``measured_s`` is what the step took that was looked at for them; null where none was.
     """
 
     planner: str
@@ -148,10 +167,12 @@ class PlanReport:
     plan_s: float
     plans: int
     taken_up_after: int | None = None
+    links: tuple[LinkReport, ...] = ()
+    measured_s: float | None = None
 
     def __post_init__(self) -> None:
         _check_counts(self, "budget_bytes", "step_s", "predicted_s", "lower_bound_s", "plan_s", "plans")
-        _check_counts(self, "taken_up_after")
+        _check_counts(self, "taken_up_after", "measured_s")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ Left out: which thread did what.
 """
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -58,6 +59,15 @@ class Level:
         check_range(self, "time_ns nbytes")
 
 
+def union_ns(intervals: Iterable[tuple[int, int]]) -> int:
+    """The time that at least one of [start, stop) covers."""
+    covered = until = 0
+    for start, stop in sorted(intervals):
+        covered += max(0, stop - max(start, until))
+        until = max(until, stop)
+    return covered
+
+
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """One step under ``policy``. Spans are sorted by start, levels by time; the compute lane does one thing at a time.
@@ -86,6 +96,14 @@ class Timeline:
     def time_ns(self, *kinds: SpanKind) -> int:
         """Time in spans of these kinds, summed over lanes."""
         return sum(span.stop_ns - span.start_ns for span in self.spans if span.kind in kinds)
+
+    def busy_ns(self) -> dict[str, int]:
+        """Time in which each link had a copy under way."""
+        copies: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for span in self.spans:
+            if span.lane != COMPUTE_LANE:
+                copies[span.lane].append((span.start_ns, span.stop_ns))
+        return {lane: union_ns(intervals) for lane, intervals in copies.items()}
 
     def moved_bytes(self) -> dict[str, int]:
         """Bytes that each link moved."""

@@ -15,7 +15,7 @@ from ebbtide.ir.check import require_valid
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan, PlanStatus
 from ebbtide.ir.trace import Trace
-from ebbtide.planners.base import Planner, page_size_of
+from ebbtide.planners.base import Planner, page_size_of, require_tiers
 from ebbtide.planners.ebbtide import ebbtide
 from ebbtide.planners.published.ati_outliers import ati_outliers
 from ebbtide.planners.published.autotm import autotm_async, autotm_static, autotm_sync
@@ -108,12 +108,17 @@ PLANNERS: Mapping[str, Planner] = Registry()
 def plan(name: str, trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     """The plan of the planner ``name``, checked.
 
-    Raises SettingError for an unknown name, InfeasibleBudgetError for a budget that no plan can keep, and PlanError
-    for a plan that breaks a promise, which is a bug of the planner's.
+    Raises SettingError for an unknown name, InfeasibleBudgetError for a budget that no plan can keep,
+    TiersTooSmallError where all tiers together have too little room, and PlanError for a plan that breaks a promise,
+    which is a bug of the planner's.
     """
     if name not in PLANNERS:
         raise SettingError(f"there is no planner {name!r:.80}; there are {', '.join(PLANNERS)}")
-    found = PLANNERS[name](trace, machine, budget_bytes)
+    try:
+        found = PLANNERS[name](trace, machine, budget_bytes)
+    except PlanError:
+        require_tiers(trace, machine, budget_bytes)
+        raise
     if not isinstance(found, Plan):
         raise PlanError((f"the planner {name} returned {type(found).__name__} instead of a Plan",))
     kept = machine.with_budget(budget_bytes)

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
-from ebbtide.errors import InfeasibleBudgetError, SettingError
+from ebbtide.errors import InfeasibleBudgetError, SettingError, TiersTooSmallError, written_size
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import PageSize, arena_pages, live_bytes, needed_bytes, pages_of, peak
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.trace import Trace
-from ebbtide.units import Budget, option, parse_budget
+from ebbtide.units import Budget, format_bytes, option, parse_budget
 
 Planner: TypeAlias = Callable[[Trace, Machine, int], Plan]
 """(step, machine, bytes of the fastest tier that may be used) -> plan. Pure: the same plan for the same arguments."""
@@ -43,3 +43,18 @@ def require_budget(trace: Trace, budget_bytes: int, page_bytes: PageSize = PAGES
     tick = int(needed.argmax())
     if int(needed[tick]) > budget_bytes:
         raise InfeasibleBudgetError(int(needed[tick]), trace.ticks[tick].operator, tick, budget_bytes)
+
+
+def require_tiers(trace: Trace, machine: Machine, budget_bytes: int) -> None:
+    """Raises TiersTooSmallError where all tiers together have less room than the step takes at its peak."""
+    most = peak(live_bytes(trace, page_size_of(machine)))
+    first, *slower = machine.tiers
+    rooms = [(f"in {first.name}", budget_bytes)]
+    for tier in slower:
+        if tier.capacity_bytes is None:
+            return
+        rooms.append((f"in {tier.name}", tier.capacity_bytes))
+    if (missing := most - sum(nbytes for _, nbytes in rooms)) > 0:
+        fast = written_size(budget_bytes + missing)
+        works = f"One of them needs {format_bytes(missing)} more, so use {option('fast', fast)} or more, a larger tier"
+        raise TiersTooSmallError(most, tuple(rooms), fast, works)

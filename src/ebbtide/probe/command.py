@@ -4,19 +4,21 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ebbtide.errors import SettingError
 from ebbtide.host.spill import choose_spill_directories
+from ebbtide.host.tiers import check_tier
 from ebbtide.ir.files import load
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.trace import Trace
-from ebbtide.probe.figures import Findings
+from ebbtide.probe.figures import Figure, Findings
 from ebbtide.probe.measure import THOROUGH, measure
 from ebbtide.probe.model import FILE, machine_of, with_kernels
 from ebbtide.probe.table import render_table
 from ebbtide.probe.tiers_between import render_links, with_tiers
-from ebbtide.settings import Settings
+from ebbtide.settings import Settings, SlowerTier, TierKind
 from ebbtide.whole_file import write_whole
 
 _OPERANDS_PART = 8
@@ -30,7 +32,7 @@ def probe_and_write(
     show: Callable[[str], None] = print,
     kernels: Path | None = None,
     kernel_seconds: float = 60.0,
-    tiers: str = "",
+    tiers: str | None = None,
 ) -> None:
     """``kernels`` is a trace whose operators are measured as well, ``tiers`` those between memory and the spill file.
 
@@ -40,35 +42,71 @@ def probe_and_write(
     trace = None if kernels is None else _trace_of(kernels)
     if output is not None and (output.is_dir() or not os.access(output.parent, os.W_OK | os.X_OK)):
         raise SettingError(f"the machine cannot be written to {output}: name a file in a writable directory")
-    settings = Settings.from_environment().but(tiers=tiers or None)
-    if settings.tiers and trace is not None:
+    settings = Settings.from_environment().but(tiers=tiers)
+    for tier in settings.tiers:
+        check_tier(tier.name, tier.kind, tier.capacity_bytes, tier.node)
+    nodes = [tier for tier in settings.tiers if tier.kind is TierKind.NUMA]
+    if settings.tiers and trace is not None and (not nodes or len(settings.tiers) > 1):
         raise SettingError(
-            "operators are measured with operands in memory and in the file: leave out --tier or --kernels"
+            "operators are measured with operands in memory and in one place besides, the file or a NUMA node's "
+            "memory: name one --tier numa:NODE:SIZE, or none, or leave out --kernels"
         )
     directories = choose_spill_directories(spill or settings.spill)
     print(f"ebbtide: measuring {', '.join(map(str, directories))} for about {seconds:g} s", file=sys.stderr)
     findings = measure(directories, replace(THOROUGH, seconds=seconds), settings.io_threads)
     table, machine = render_table(findings), machine_of(findings)
     show(table)
-    if trace is not None:
-        from ebbtide.probe.kernel_table import render_kernels
-        from ebbtide.probe.placements import file_rates, measure_kernels
+    if settings.tiers:
+        from ebbtide.probe.node_memory import render_nodes, with_nodes
 
+        machine = with_nodes(with_tiers(machine, settings.tiers), settings.tiers)
+        links = "\n\n".join([render_links(machine), *([render_nodes(machine)] if nodes else [])])
+        show("\n" + links)
+        table += "\n\n" + links
+    if trace is not None:
         print(f"ebbtide: calling the step's operators again for at most about {kernel_seconds:g} s", file=sys.stderr)
-        rates = file_rates(directories[0])
         most_bytes = findings.memory_capacity_bytes // _OPERANDS_PART
-        profile = measure_kernels(trace, directories[0], FILE, kernel_seconds, most_bytes)
-        kernel_table = render_kernels(profile, trace, *rates)
+        if nodes:
+            machine, kernel_table = _measured_on_node(machine, trace, nodes[0], kernel_seconds, most_bytes)
+        else:
+            machine, kernel_table = _measured_in_file(machine, trace, directories[0], kernel_seconds, most_bytes)
         show("\n" + kernel_table)
         table += "\n\n" + kernel_table
-        machine = with_kernels(machine, profile, *rates)
-    if settings.tiers:
-        machine = with_tiers(machine, settings.tiers)
-        show("\n" + render_links(machine))
     if output is not None:
         write_whole(output, machine_file(findings, table, machine).encode())
         written = "the figures marked *, the latencies and the mean slow-downs"
         show(f"\nwrote {output}: {written}{'' if trace is None else ', and the operators'}")
+
+
+def _measured_in_file(
+    machine: Machine, trace: Trace, directory: Path, seconds: float, most_bytes: int
+) -> tuple[Machine, str]:
+    """The machine with the step's operators, and what they showed as a table."""
+    from ebbtide.probe.kernel_table import render_kernels
+    from ebbtide.probe.mapped import MappedFile
+    from ebbtide.probe.placements import file_rates, measure_kernels
+
+    rates = file_rates(directory)
+    profile = measure_kernels(trace, partial(MappedFile, directory), FILE, seconds, most_bytes)
+    return with_kernels(machine, profile, *rates), render_kernels(profile, trace, *rates)
+
+
+def _measured_on_node(
+    machine: Machine, trace: Trace, tier: SlowerTier, seconds: float, most_bytes: int
+) -> tuple[Machine, str]:
+    """Likewise, with the node's memory in the place of a file."""
+    from ebbtide.probe.kernel_table import render_kernels
+    from ebbtide.probe.node_memory import NodeMemory
+    from ebbtide.probe.placements import measure_kernels
+
+    profile = measure_kernels(
+        trace, partial(NodeMemory, tier.node), tier.name, seconds, min(most_bytes, tier.capacity_bytes)
+    )
+    there = machine.tier(tier.name)
+    reading, writing = (Figure.of([float(rate or 0)]) for rate in (there.bytes_per_s, there.write_bytes_per_s))
+    kernels = tuple(kernel for _, kernel in profile.kernels)
+    text = render_kernels(profile, trace, reading, writing, f"on NUMA node {tier.node}")
+    return replace(machine, name=f"{machine.name}, {tier.name} in place", kernels=kernels), text
 
 
 def machine_file(findings: Findings, table: str, machine: Machine) -> str:

@@ -14,13 +14,16 @@ _ROWS = 12
 _CALL = 44
 
 
-def render_kernels(profile: Profile, trace: Trace, reading: Figure, writing: Figure) -> str:
+FILE = "in a mapped file that is not loaded"
+
+
+def render_kernels(profile: Profile, trace: Trace, reading: Figure, writing: Figure, where: str = FILE) -> str:
     """The operators that take most of the step, what the table covers, and what was left out."""
     lines = [
-        f"Operators of {trace.name!r:.80}, called again with operands in memory or in a mapped file that is not in",
-        f"memory (reading {_rate(reading)}, writing {_rate(writing)}): medians of {RUNS} runs, +- the farthest run",
+        f"Operators of {trace.name!r:.80}, called again with operands in memory or {where}",
+        f"(reading {_rate(reading)}, writing {_rate(writing)}): medians of {RUNS} runs, +- the farthest run",
         "",
-        f"  {'operator':<{_CALL}} {'calls':>6} {'of step':>8} {'in memory':>18} {'all in file':>18}  placements",
+        f"  {'operator':<{_CALL}} {'calls':>6} {'of step':>8} {'in memory':>18} {'all in slow':>18}  placements",
     ]
     lines += [_row(unique, kernel, trace.step_ns) for unique, kernel in profile.kernels[:_ROWS]]
     if (more := len(profile.kernels) - _ROWS) > 0:

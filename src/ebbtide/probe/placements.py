@@ -1,10 +1,10 @@
-"""Times each unique operator of a step with its operands in memory or in a file's mapping: AutoTM's profile.
+"""Times each unique operator of a step with its operands in fast or in slow memory: AutoTM's profile.
 
 After AutoTM (Hildebrand et al., ASPLOS 2020), who run each unique kernel under every placement of its operands in DRAM
-and PMM, three times. Here slow memory is a mapped file whose pages are not in memory when the operator begins
-(``mapped``), and its time ends when what it wrote there is in the file. Up to six operands get all placements; of more,
-and where there is no time for all, each operand is measured alone: an additive model. Operands smaller than a page stay
-in memory, and so do results that the operator can only put into memory of its own.
+and PMM, three times. Here slow memory is that of a NUMA node, or a mapped file whose pages are not in memory when the
+operator begins (``mapped``), and its time ends when what it wrote there is in the file. Up to six operands get all
+placements; of more, and where there is no time for all, each operand is measured alone: an additive model. Operands
+smaller than a page stay in memory, and so do results that the operator can only put into memory of its own.
 
 Those that take the largest part of the step come first, until the time is over. Left out: the state of caches, which
 within a step are warmer; what other work costs beside; readahead other than the system's own.
@@ -12,11 +12,12 @@ within a step are warmer; what other work costs beside; readahead other than the
 
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import combinations
 from mmap import PAGESIZE
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -36,6 +37,20 @@ _RATE_BYTES = 64 * MIB
 NO_OPERATOR, NO_TIME = "no operator: before the first one", "there was no time left to measure it"
 TOO_LARGE, TOO_SMALL = "its operands are too large for this machine", "its operands are smaller than a page"
 NOT_CALLED = "it cannot be called again from its arguments"
+
+
+class SlowMemory(Protocol):
+    """Where operands may lie: a mapped file, or a node's memory. What these do is told in ``mapped``."""
+
+    buffer: torch.Tensor
+
+    def settle(self) -> None: ...
+    def leave_memory(self) -> None: ...
+    def resident_share(self) -> float: ...
+
+
+MakeSlow = Callable[[int], SlowMemory]
+"""Of so many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +85,8 @@ def unique_operators(trace: Trace) -> list[Unique]:
     return sorted(uniques, key=lambda row: (-row.step_ns, row.operator, row.arguments))
 
 
-def measure_kernels(trace: Trace, directory: Path, tier: str, seconds: float, most_bytes: int) -> Profile:
-    """Raises SpillError where the directory can be no slow memory. ``most_bytes``: of an operator's operands in all."""
+def measure_kernels(trace: Trace, slow: MakeSlow, tier: str, seconds: float, most_bytes: int) -> Profile:
+    """Raises what ``slow`` raises, which makes slow memory. ``most_bytes``: of an operator's operands in all."""
     profile, deadline = Profile(), time.monotonic() + seconds
     for unique in unique_operators(trace):
         if not unique.operator:
@@ -80,7 +95,7 @@ def measure_kernels(trace: Trace, directory: Path, tier: str, seconds: float, mo
             profile.leave_out(unique, NO_TIME)
         else:
             try:
-                kernel = measure_kernel(unique.operator, unique.arguments, directory, tier, deadline, most_bytes)
+                kernel = measure_kernel(unique.operator, unique.arguments, slow, tier, deadline, most_bytes)
                 profile.kernels.append((unique, kernel))
             except NotRepeatableError as error:
                 profile.leave_out(unique, str(error))
@@ -88,9 +103,9 @@ def measure_kernels(trace: Trace, directory: Path, tier: str, seconds: float, mo
 
 
 def measure_kernel(
-    operator: str, arguments: str, directory: Path, tier: str, deadline: float, most_bytes: int
+    operator: str, arguments: str, slow: MakeSlow, tier: str, deadline: float, most_bytes: int
 ) -> Kernel:
-    """``deadline`` is of ``time.monotonic``. Raises NotRepeatableError, and SpillError as ``measure_kernels``."""
+    """``deadline`` is of ``time.monotonic``. Raises NotRepeatableError, and as ``measure_kernels``."""
     call = call_of(operator, arguments)
     if sum(call.needed_bytes) + call.result_bytes() > most_bytes:
         raise NotRepeatableError(TOO_LARGE)
@@ -100,7 +115,7 @@ def measure_kernel(
         if not free:
             raise NotRepeatableError(TOO_SMALL)
         for at in free:
-            bench.give_file(at, directory)
+            bench.give_slow(at, slow)
         samples: dict[int, list[int]] = {0: [], **{1 << at: [] for at in free}}
         began = time.monotonic()
         _round(bench, samples, random.Random(0))
@@ -148,36 +163,36 @@ def file_rates(directory: Path) -> tuple[Figure, Figure]:
 
 
 class _Bench:
-    """A call, with its operands in memory and, where they may move, in files."""
+    """A call, with its operands in memory and, where they may move, in slow memory."""
 
     def __init__(self, call: Call, fast: list[torch.Tensor]) -> None:
         self.call, self.fast = call, fast
-        self.files: dict[int, MappedFile] = {}
+        self.slow: dict[int, SlowMemory] = {}
 
     def may_move(self, operand: int) -> bool:
         """Results move only where the operator writes them where it is told."""
         is_placed = operand < len(self.fast)
         return is_placed and self.call.trace_bytes[operand] >= PAGESIZE
 
-    def give_file(self, operand: int, directory: Path) -> None:
-        file = self.files[operand] = MappedFile(directory, self.call.needed_bytes[operand])
-        self.call.fill(operand, file.buffer)
+    def give_slow(self, operand: int, slow: MakeSlow) -> None:
+        memory = self.slow[operand] = slow(self.call.needed_bytes[operand])
+        self.call.fill(operand, memory.buffer)
 
     def run(self, place: int) -> int:
-        """ns of one run with the operands of ``place`` in files, and none of those in memory when it begins."""
-        files = {at: file for at, file in self.files.items() if place >> at & 1}
-        buffers = [files[at].buffer if at in files else buffer for at, buffer in enumerate(self.fast)]
+        """ns of one run with the operands of ``place`` in slow memory, of which no file's page is in memory."""
+        used = {at: memory for at, memory in self.slow.items() if place >> at & 1}
+        buffers = [used[at].buffer if at in used else buffer for at, buffer in enumerate(self.fast)]
         bound = self.call.bound(buffers)
-        for at, file in self.files.items():
-            if at not in files and file.resident_share():
-                file.leave_memory()
-        for file in files.values():
-            file.leave_memory()
+        for at, memory in self.slow.items():
+            if at not in used and memory.resident_share():
+                memory.leave_memory()
+        for memory in used.values():
+            memory.leave_memory()
         began = time.perf_counter_ns()
         result: Any = bound()
-        for at, file in files.items():
+        for at, memory in used.items():
             if self.call.access[at] & Access.WRITE:
-                file.settle()
+                memory.settle()
         took = time.perf_counter_ns() - began
         del result
         return took

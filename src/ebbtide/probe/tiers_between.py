@@ -37,9 +37,11 @@ def with_tiers(machine: Machine, tiers: Sequence[SlowerTier]) -> Machine:
         packs = tier.kind is TierKind.COMPRESSED
         between.append(Tier(tier.name, InPlace.NOTHING, tier.capacity_bytes, packs=packs))
         if tier.kind is TierKind.NUMA:
-            reads, writes = measured["read"], measured["write"]
+            if dram.bytes_per_s is None:
+                dram = replace(dram, bytes_per_s=measured["fast_read"], write_bytes_per_s=measured["fast_write"])
+            reads = _slower(dram.ns_per_byte(False), measured["read"], measured["fast_read"])
+            writes = _slower(dram.ns_per_byte(True), measured["write"], measured["fast_write"])
             between[-1] = Tier(tier.name, InPlace.ALL, tier.capacity_bytes, reads, write_bytes_per_s=writes)
-            dram = replace(dram, bytes_per_s=measured["fast_read"], write_bytes_per_s=measured["fast_write"])
     exclusive = machine.exclusive or any(tier.kind is TierKind.NUMA for tier in tiers)
     return replace(machine, tiers=(dram, *between, file), links=tuple(links), exclusive=exclusive)
 
@@ -49,6 +51,11 @@ def render_links(machine: Machine) -> str:
     between = {tier.name for tier in machine.tiers[1:-1]}
     links = [link for link in machine.links if between & {link.source, link.target}]
     return "\n".join(f"{link.name:<24}{link.bytes_per_s / 1e9:.2f} GB/s, one thread" for link in links)
+
+
+def _slower(memory_ns_per_byte: float, there: int, fast: int) -> int:
+    """Bytes a second, where a byte takes as much longer than in memory as it took one thread."""
+    return max(1, round(1e9 / (memory_ns_per_byte + max(0.0, 1e9 / there - 1e9 / fast))))
 
 
 def _measured(tier: SlowerTier) -> dict[str, int]:

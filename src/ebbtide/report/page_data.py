@@ -15,6 +15,7 @@ from ebbtide.analysis.swapping import candidates_of
 from ebbtide.ir.base import Ints, Origin
 from ebbtide.ir.trace import StorageKind, Trace, idle_intervals
 from ebbtide.report.subject import Subject
+from ebbtide.report.summary import copied
 from ebbtide.report.timeline_data import timelines_data
 from ebbtide.units import format_bytes, format_time, seconds
 
@@ -64,6 +65,10 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
         facts += [("run", f"{len(steps)} steps, policy {run.policy}")]
         facts += [("median step, measured", format_time(steps[len(steps) // 2]))] if steps else []
         facts += [("process peak, measured", format_bytes(run.process_peak_bytes))]
+        for link in run.plan.links if run.plan is not None else ():
+            foreseen, measured = link.forecast_bytes, link.measured_bytes
+            facts += [(f"{link.name}, forecast", copied(foreseen, link.forecast_busy_s))]
+            facts += [(f"{link.name}, measured", copied(measured, link.measured_busy_s))]
     return facts
 
 

@@ -30,6 +30,7 @@ def render_summary(report: RunReport) -> str:
         lines.append(_line("steps", f"none was seen, so nothing was planned{own}"))
     if report.plan is not None:
         lines.append(_line("plan", _plan(report.plan)))
+        lines += _forecast(report.plan)
     if steps:
         lines += _moved(steps)
         lines.append(_line("stall", _stall(steps)))
@@ -100,6 +101,25 @@ def _plan(plan: PlanReport) -> str:
         f"{plan.planner} ({plan.status}{count}): predicted {format_time(plan.predicted_s)}, {bound}, unlimited "
         f"{format_time(plan.step_s)}; made in {format_time(plan.plan_s)}{after}"
     )
+
+
+def _forecast(plan: PlanReport) -> Iterable[str]:
+    """Each link's copies in a step, as foreseen and as measured, and the step's time."""
+    if not plan.links:
+        return
+    step = "unknown" if plan.measured_s is None else format_time(plan.measured_s)
+    yield _line("  a step", f"{'forecast':>23}{'measured':>24}")
+    yield _line("  in all", f"{format_time(plan.predicted_s):>23}{step:>24}")
+    for link in plan.links:
+        foreseen = copied(link.forecast_bytes, link.forecast_busy_s)
+        yield _line(f"  {link.name}", f"{foreseen:>23}{copied(link.measured_bytes, link.measured_busy_s):>24}")
+
+
+def copied(nbytes: int | None, busy_s: float | None) -> str:
+    """``1.00 MiB in 2.00 ms``, the time in which a copy was under way."""
+    if nbytes is None or busy_s is None:
+        return "unknown"
+    return f"{format_bytes(nbytes)} in {format_time(busy_s)}"
 
 
 def _tier(tier: TierReport) -> str:

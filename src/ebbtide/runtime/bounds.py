@@ -4,11 +4,11 @@ Pure functions. Example: ``--fast 8GiB`` in a container of 6 GiB gives a process
 and a warning; ``--fast 25%`` gives no arena budget until a recorded step has shown a peak of, say, 4 GiB: then 1 GiB.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ebbtide.errors import BudgetError, SettingError
+from ebbtide.errors import BudgetError, SettingError, TiersTooSmallError
 from ebbtide.host.process import MemoryLimit
 from ebbtide.units import MIB, Budget, format_bytes, option, round_up
 
@@ -150,6 +150,17 @@ def arena_too_small(
     above = f"A step's tensors peak at {format_bytes(peak_bytes)}, so no percentage is enough." if peak_bytes else ""
     advice = _join(above, _advice(need), _limit_advice(minimum, limit))
     return _too_small(minimum, need, arena_bytes, f"{minimum // MIB}MiB", advice)
+
+
+def tiers_too_small(arena_bytes: int, peak_bytes: int, slower: Sequence[tuple[str, int]]) -> TiersTooSmallError | None:
+    """None where the arena and the ``slower`` tiers together (where, and bytes) have room for a step's peak."""
+    if arena_bytes + sum(nbytes for _, nbytes in slower) >= peak_bytes:
+        return None
+    peak = format_bytes(peak_bytes)
+    works = (
+        f"Use {option('fast', '100%')}, or a directory with {peak} free ({option('spill')}), or a NUMA tier of {peak}"
+    )
+    return TiersTooSmallError(peak_bytes, (("in memory", arena_bytes), *slower), "100%", works)
 
 
 def _smallest_process(rest_bytes: int, need: Need, planning_bytes: int) -> int:

@@ -6,13 +6,13 @@ what native code is told, and by whom (``limits``), and what is wrong in words (
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import ebbtide._torch as _torch
 from ebbtide.errors import BudgetError
 from ebbtide.host import process
 from ebbtide.runtime import shortfalls
-from ebbtide.runtime.bounds import Bounds, Need, arena_too_small, need_of
+from ebbtide.runtime.bounds import Bounds, Need, arena_too_small, need_of, tiers_too_small
 from ebbtide.runtime.limits import Limits
 from ebbtide.units import format_bytes
 
@@ -36,7 +36,9 @@ class BudgetInForce:
         kept_bytes: Callable[[], int],
         say: Callable[[str], None],
         warn: Callable[[str], None],
+        slower: Callable[[], Sequence[tuple[str, int]] | None] = lambda: None,
     ) -> None:
+        """``slower`` tells where bytes can go and how many; None where that is not known."""
         self._bounds = bounds
         self._limits = limits
         self._watchdog_s = watchdog_s
@@ -44,6 +46,7 @@ class BudgetInForce:
         self._kept_bytes = kept_bytes
         self._say = say
         self._warn = warn
+        self._slower = slower
         self.recording = bounds.fraction is not None
         self.is_set = False
         self.nothing_managed = False
@@ -113,6 +116,9 @@ class BudgetInForce:
             return
         if (need := self._need(counters)).nbytes > arena:
             raise self._limits.refusal(self._arena_too_small(arena, counters["unmanaged_bytes"], need))
+        slower = self._slower()
+        if slower is not None and (error := tiers_too_small(arena, peak, slower)) is not None:
+            raise self._limits.refusal(error)
         self._limits.take_share(arena)
         self.is_set = True
         self._say(

@@ -23,7 +23,7 @@ from ebbtide.runtime.limits import Limits
 from ebbtide.runtime.memory_stats import memory_stats
 from ebbtide.runtime.planning import Planning
 from ebbtide.runtime.progress import Observation
-from ebbtide.runtime.start_arena import may_still_pack, start_arena, tier_reports
+from ebbtide.runtime.start_arena import may_still_pack, rooms_of, start_arena, tier_reports
 from ebbtide.runtime.step_counters import Reading, read_now, step_between
 from ebbtide.runtime.step_log import StepLog
 from ebbtide.settings import Settings, TierKind, UpdateOrder
@@ -74,7 +74,8 @@ class Engine:
         self._kept = Kept()
         self.keep = self._kept.keep
         self._budget = BudgetInForce(
-            bounds, self._limits, settings.watchdog_s, self._planning_bytes, self._kept.nbytes, say, warn
+            *(bounds, self._limits, settings.watchdog_s, self._planning_bytes, self._kept.nbytes, say, warn),
+            lambda: rooms_of(settings.tiers, spill),
         )
         self._adopted_bytes = 0
         self._left_alone: list[tuple[int, str]] = []

@@ -6,13 +6,14 @@ keeps counts against its budget.
 """
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from ebbtide.capture.tick_times import TickTimes, typical_ns
+from ebbtide.capture.timeline import Traffic
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.recording import Recording
-from ebbtide.ir.run_report import PlanReport
+from ebbtide.ir.run_report import LinkReport, PlanReport
 from ebbtide.units import seconds
 
 _KEPT = 5
@@ -30,6 +31,7 @@ class FollowedSteps:
     def __init__(self, recorded: Recording, looks: bool) -> None:
         self.trace = b""
         self.fastest_s = inf
+        self.traffic: Traffic | None = None  # of the last step looked at that followed the plan
         self._times = deque([TickTimes.of(recorded)] if looks else [], maxlen=_KEPT)
         self._followed = self._noted = 0
         self._looks = list(_LOOKS) if looks else []
@@ -63,6 +65,7 @@ class FollowedSteps:
 
     def follow(self, trace: bytes) -> None:
         """A plan made from ``trace`` from now on."""
+        self.traffic = None
         self.trace = trace if self._looks else b""
         if not self._looks:
             self._times.clear()
@@ -71,6 +74,20 @@ class FollowedSteps:
         """None where a step was faster."""
         bound_s = planned.lower_bound_s
         return None if bound_s is None or self.fastest_s < bound_s else bound_s
+
+
+def with_measured(report: PlanReport, traffic: Traffic | None) -> PlanReport:
+    """The forecast of each link, and beside it what such a step came to."""
+    if traffic is None:
+        return report
+    foreseen = {link.name: link for link in report.links}
+    named = [*foreseen, *sorted(traffic.links.keys() - foreseen.keys())]
+    links = []
+    for name in named:
+        nbytes, busy_ns = traffic.links.get(name, (0, 0))
+        link = foreseen.get(name) or LinkReport(name, 0, 0.0)
+        links.append(replace(link, measured_bytes=nbytes, measured_busy_s=seconds(busy_ns)))
+    return replace(report, links=tuple(links), measured_s=seconds(traffic.step_ns))
 
 
 @dataclass(frozen=True, slots=True)

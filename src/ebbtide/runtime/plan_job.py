@@ -18,12 +18,13 @@ from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import arena_pages, live_bytes, peak
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.recording import Recording
-from ebbtide.ir.run_report import PlanReport
+from ebbtide.ir.run_report import LinkReport, PlanReport
 from ebbtide.ir.trace import Trace
 from ebbtide.runtime.load_schedule import ScheduleColumns, schedule_columns
 from ebbtide.units import KIB, MIB, format_bytes
 
 Planner: TypeAlias = Callable[[Trace, Machine, int], Plan]
+Forecast: TypeAlias = Callable[[Plan, Trace, Machine], tuple[LinkReport, ...]]
 
 MARK = b"\0the answer of ebbtide's planning process\0"
 """Precedes the answer on the planning process's standard output; what a ``sitecustomize`` prints lies before it."""
@@ -115,14 +116,20 @@ def planning_bytes(recording: Recording) -> int:
     return _BASE_BYTES + (recording.n_ticks + recording.n_storages) * _PER_ROW_BYTES
 
 
-def carry_out(job: Job, planner: Planner) -> Answer:
-    """Raises whatever the planner raises, and ValueError for a recording that is none."""
+def no_forecast(plan: Plan, trace: Trace, machine: Machine) -> tuple[LinkReport, ...]:
+    """Of no link anything."""
+    return ()
+
+
+def carry_out(job: Job, planner: Planner, forecast: Forecast = no_forecast) -> Answer:
+    """``forecast`` says of a plan what each link copies. Raises whatever the planner raises, and ValueError for a
+    recording that is none."""
     step = capture(job.recording, "measured" if job.shown else "recorded", lambda *operator: job.flops.get(operator, 0))
     if job.shown is not None:
         shown = timeline(job.recording, step.trace, step.numbers, job.machine, job.shown)
         return Answer(None, job.machine, timeline=encode(shown))
     if job.followed is None:
-        return _planned(step.trace, step, job.machine, job, planner)
+        return _planned(step.trace, step, job.machine, job, planner, forecast)
     followed, machine = job.followed, job.machine
     trace = decode(followed.trace, Trace)
     if step.trace.signature() != trace.signature():
@@ -132,10 +139,10 @@ def carry_out(job: Job, planner: Planner) -> Answer:
     if not followed.anew and not _is_news(job.machine, machine):
         return Answer(None, job.machine)
     typical = with_times(trace, typical_ns(followed.times, machine))
-    return _planned(typical, step, machine, job, planner)
+    return _planned(typical, step, machine, job, planner, forecast)
 
 
-def _planned(trace: Trace, step: Captured, machine: Machine, job: Job, planner: Planner) -> Answer:
+def _planned(trace: Trace, step: Captured, machine: Machine, job: Job, planner: Planner, forecast: Forecast) -> Answer:
     """Of the schedule for steps like ``step``; the times are those of ``trace``."""
     plan = _decided(trace, machine, job, planner)
     report = PlanReport(
@@ -147,6 +154,7 @@ def _planned(trace: Trace, step: Captured, machine: Machine, job: Job, planner: 
         lower_bound_s=plan.lower_bound_ns / 1e9,
         plan_s=plan.plan_ns / 1e9,
         plans=1,
+        links=forecast(plan, trace, machine),
     )
     schedule = schedule_columns(plan, trace, machine, step.serials, job.budget_bytes)
     return Answer(schedule, machine, report, encode(trace), encode(plan))

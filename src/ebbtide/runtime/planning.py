@@ -18,12 +18,13 @@ import ebbtide._torch as _torch
 from ebbtide.capture.flops import count_flops
 from ebbtide.capture.module_names import ModuleNames
 from ebbtide.capture.recording import ends_unlike_it_begins, flop_table, likeness
+from ebbtide.capture.timeline import traffic
 from ebbtide.errors import EbbtideError
 from ebbtide.host.process import give_back_freed_memory
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.recording import Recording
 from ebbtide.ir.run_report import PlanReport
-from ebbtide.runtime.followed_steps import FollowedSteps, Planned
+from ebbtide.runtime.followed_steps import FollowedSteps, Planned, with_measured
 from ebbtide.runtime.pending_plan import PendingPlan, answer_to
 from ebbtide.runtime.plan_job import Answer, Ask, Followed, Job, PlanningKilledError, planning_bytes
 from ebbtide.runtime.progress import Activity
@@ -133,7 +134,8 @@ class Planning:
         if not self._plans:
             return None
         last = next(reversed(self._plans.values()))
-        return replace(last.report, plans=len(self._plans), lower_bound_s=last.steps.bound_s(last.report))
+        report = with_measured(last.report, last.steps.traffic)
+        return replace(report, plans=len(self._plans), lower_bound_s=last.steps.bound_s(last.report))
 
     def ended(self, wall_s: float) -> bool:
         """Whether the step that just ended, and took so long, followed a schedule."""
@@ -200,7 +202,8 @@ class Planning:
         if not self.wants_recordings or self._steps <= _WARM_UP_STEPS or not budget_bytes:
             return False
         planned = self._planned()
-        looked_at = planned is not None and planned.steps.looked_at
+        unknown = planned is not None and bool(planned.report.links) and planned.steps.traffic is None
+        looked_at = unknown or (planned is not None and planned.steps.looked_at)
         return self._followed is None or looked_at or self._save_timeline is not None
 
     def _planned(self) -> Planned | None:
@@ -264,6 +267,8 @@ class Planning:
         if self._save_timeline is not None:
             self._last = (recording, planned.report.planner)
         steps = planned.steps
+        if planned.report.links:
+            steps.traffic = traffic(recording, self._machine)
         if not steps.looked_at or likeness(recording) != planned.like:  # it did more than was planned; the next may not
             return
         if not steps.note(recording) or self._made >= _MOST_PLANS:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from ebbtide import _torch
 from ebbtide.errors import PlatformError, SessionError, SettingError, SpillError
+from ebbtide.host.spill import usable_bytes
 from ebbtide.ir import native
 from ebbtide.ir.run_report import TierReport
 from ebbtide.runtime.bounds import Bounds
@@ -84,6 +85,18 @@ def may_still_pack(tiers: Sequence[SlowerTier], counters: "_torch.Counters") -> 
         for place, tier in enumerate(tiers)
         if tier.kind is TierKind.COMPRESSED
     )
+
+
+def rooms_of(tiers: Sequence[SlowerTier], spill: Sequence[Path]) -> list[tuple[str, int]] | None:
+    """Where bytes can go besides memory, and how many of them; None where nobody can tell."""
+    if any(tier.kind is TierKind.COMPRESSED for tier in tiers):
+        return None  # what will shrink is not known
+    try:
+        free = usable_bytes(spill)
+    except OSError:
+        return None
+    file = free + _torch.counters()["tier_bytes"][-1]
+    return [*((f"in {tier.name}", tier.capacity_bytes) for tier in tiers), (f"in {', '.join(map(str, spill))}", file)]
 
 
 def _names(tiers: Sequence[SlowerTier]) -> str:

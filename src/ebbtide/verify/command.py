@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ebbtide.errors import EbbtideError, SettingError
 from ebbtide.host.spill import choose_spill_directories
+from ebbtide.host.tiers import check_tier
 from ebbtide.policies import is_planned
 from ebbtide.settings import PREFIX, Settings
 from ebbtide.units import format_time
@@ -67,6 +68,8 @@ def _check(settings: Settings) -> None:
     """What the bounded run would refuse is refused now, not after the plain ones."""
     is_planned(settings.policy)
     choose_spill_directories(settings.spill)
+    for tier in settings.tiers:
+        check_tier(tier.name, tier.kind, tier.capacity_bytes, tier.node)
 
 
 @contextmanager

@@ -1,0 +1,26 @@
+"""What a plan foresees of each link's copies in a step."""
+
+from ebbtide.errors import EbbtideError
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.occupancy import PageSize
+from ebbtide.ir.plan import Plan
+from ebbtide.ir.run_report import LinkReport
+from ebbtide.ir.schedule import lower
+from ebbtide.ir.trace import Trace
+from ebbtide.simulator import simulate
+from ebbtide.units import seconds
+
+
+def forecast_links(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize) -> tuple[LinkReport, ...]:
+    """Of the links that copy something; none where the plan's schedule cannot be simulated."""
+    kept = machine.with_budget(plan.budget_bytes)
+    try:
+        outcome = simulate(lower(plan, trace, kept), trace, kept, page_bytes, record=True)
+    except (EbbtideError, ValueError):
+        return ()
+    busy = outcome.timeline(plan.planner).busy_ns()
+    return tuple(
+        LinkReport(link.name, outcome.moved_bytes.get(link.name, 0), seconds(busy[link.name]))
+        for link in machine.links
+        if link.name in busy
+    )
