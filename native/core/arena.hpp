@@ -150,6 +150,7 @@ class Arena {
   void reserve_ahead(std::size_t nbytes, const Shape& shape);
   void pin_operand(OperatorStack& stack, BlockId id, Access access, bool born_here, std::uint64_t moved);
   void unpin_operand(const Pin& pin);
+  void look_at_contents();  // contents.cpp
   void remember_need(const char* name, std::uint64_t bytes, std::uint64_t used, std::uint64_t largest);
   void chaos();
   void govern();

@@ -17,6 +17,9 @@ constexpr std::array<std::uint64_t, kRegions> kRegionBytes{std::uint64_t{1} << 4
 // What blocks begin at: chunks begin at huge pages, or at any small one.
 constexpr std::array<std::uint64_t, kRegions> kSlot{kBlock, kSmallPage};
 constexpr unsigned kAreas = 32;
+constexpr std::uint64_t kArea = Codec::kScratch + kBlock;  // to pack in, and for a block of a sample
+constexpr std::uint64_t kSampled = 16;                     // of so many blocks one is looked at
+constexpr std::uint64_t kStride = 5;                       // and of the next ones that which lies so much further on
 constexpr std::uint64_t kSlack = 2 * kBlock;  // so much more than its share is packed before a chunk is refused
 constexpr std::uint64_t kRemembered = std::uint64_t{1} << 30;  // bytes by which it is judged how well contents shrink
 
@@ -56,7 +59,7 @@ class CompressedTier::Area {
       if (!flags_.areas[number_].exchange(true, std::memory_order_acquire)) break;
       if (number_ == kAreas - 1) sched_yield();
     }
-    begin_ = tier.areas_.begin() + number_ * Codec::kScratch;
+    begin_ = tier.areas_.begin() + number_ * kArea;
   }
   ~Area() { flags_.areas[number_].store(false, std::memory_order_release); }
   Area(const Area&) = delete;
@@ -75,7 +78,7 @@ CompressedTier::CompressedTier(std::uint64_t capacity)
       table_{Reservation(kRegionBytes[0] / kSlot[0] * sizeof(Entry), kSmallPage, PROT_READ | PROT_WRITE),
              Reservation(kRegionBytes[1] / kSlot[1] * sizeof(Entry), kSmallPage, PROT_READ | PROT_WRITE)},
       flags_(kSmallPage, kSmallPage, PROT_READ | PROT_WRITE),
-      areas_(kAreas * Codec::kScratch, kSmallPage, PROT_READ | PROT_WRITE),
+      areas_(kAreas * kArea, kSmallPage, PROT_READ | PROT_WRITE),
       free_(static_cast<std::uint32_t>(pool_bytes(capacity_) / kSmallPage)) {
   madvise(pool_.begin(), pool_.size(), MADV_NOHUGEPAGE);  // a huge page would stay for its last small one
   for (const Reservation& table : table_) madvise(table.begin(), table.size(), MADV_NOHUGEPAGE);
@@ -118,7 +121,9 @@ void CompressedTier::give_run(Run run, std::uint32_t touched) const {
 bool CompressedTier::claim(std::uint64_t bytes) const {
   std::uint64_t used = used_;
   while (used + bytes <= capacity_) {
-    if (used_.compare_exchange_weak(used, used + bytes)) return true;
+    if (!used_.compare_exchange_weak(used, used + bytes)) continue;
+    for (std::uint64_t peak = peak_; peak < used + bytes && !peak_.compare_exchange_weak(peak, used + bytes););
+    return true;
   }
   return false;
 }
@@ -200,6 +205,30 @@ void CompressedTier::count_ratio(std::uint64_t from, std::uint64_t to) const {
   if (seen_.fetch_add(from) + from < kRemembered) return;
   seen_ = seen_ / 2;
   kept_ = kept_ / 2;
+}
+
+// --- a sample
+
+std::optional<std::uint64_t> CompressedTier::packed_bytes(const void* from, std::uint64_t bytes) const {
+  Area area(*this);
+  std::uint64_t all = 0;
+  for (std::uint64_t begin = 0; begin < bytes; begin += kChunk) {
+    const std::uint64_t chunk = std::min<std::uint64_t>(kChunk, bytes - begin);
+    std::uint64_t looked_at = 0, taken = 0;
+    for (std::uint64_t some = 0; some < chunk; some += kSampled * kBlock) {
+      std::uint64_t blocks = std::min(kSampled, (chunk - some + kBlock - 1) / kBlock);
+      std::uint64_t at = some + (begin + some) / (kSampled * kBlock) * kStride % blocks * kBlock;
+      std::uint64_t block = std::min(kBlock, chunk - at);
+      const char* sample = static_cast<const char*>(from) + begin + at;
+      taken += round_up(codec_.pack(sample, block, area.begin() + Codec::kScratch, area.begin()).bytes, 8);
+      looked_at += block;
+    }
+    double share = static_cast<double>(taken) / static_cast<double>(looked_at);
+    std::uint64_t packed = pages_of(static_cast<std::uint64_t>(static_cast<double>(chunk) * share)) * kSmallPage;
+    if (packed > Codec::most_of(chunk)) return std::nullopt;
+    all += packed;
+  }
+  return all;
 }
 
 // --- back

@@ -14,6 +14,10 @@
 // mutex, like the chunk. Free runs are behind a lock that spins, under which nothing waits. Work areas are taken from a few,
 // by a flag each. The lock and the flags stand in memory that a forked child has zeroed: whoever held one then is not there.
 // A child reads, which takes no lock; it does not write or release.
+//
+// [Note: a sample]  What contents would take here is told by one block of every sixteen, at places that differ from one
+// sixteen to the next, since rows of a tensor may begin alike. A chunk counts as write() counts it, by pages, and is refused
+// like it. What is not sampled may be otherwise: then write() refuses it, and it goes past this tier.
 #pragma once
 
 #include <array>
@@ -39,6 +43,9 @@ class CompressedTier final : public Tier {
   std::uint64_t capacity() const override { return capacity_; }
   int write(const Extent& chunk, const void* from) const override;  // EFBIG: it does not shrink; ENOSPC: it is full
   int read(const Extent& part, iovec* parts, int count) const override;
+  bool packs() const override { return true; }
+  std::uint64_t packed_peak() const override { return peak_; }
+  std::optional<std::uint64_t> packed_bytes(const void* from, std::uint64_t bytes) const override;
   const char* name() const override { return "compressed memory"; }
   const char* where() const override { return "compressed memory"; }
   const char* cure(int error) const override;
@@ -74,7 +81,7 @@ class CompressedTier final : public Tier {
   const Reservation flags_;
   const Reservation areas_;
   mutable FreeRuns free_;
-  mutable std::atomic<std::uint64_t> used_{0};
+  mutable std::atomic<std::uint64_t> used_{0}, peak_{0};
   mutable std::atomic<std::uint64_t> seen_{0}, kept_{0};  // bytes written, and packed: how well contents shrink lately
 };
 

@@ -28,6 +28,7 @@ Counters Arena::reading() const {
   c.spill = tiers_[tiers_.last()].used();
   for (Rank rank = 1; rank <= tiers_.last(); ++rank) {
     c.tier_used.push_back(tiers_[rank].used());
+    c.tier_peak.push_back(tiers_[rank].packed_peak());
     c.tier_written.push_back(tiers_.written(rank));
     c.tier_read.push_back(tiers_.read_bytes(rank));
   }

@@ -36,6 +36,10 @@ struct RecordedTick {
   Phase phase = Phase::Other;
 };
 
+// In place of packed bytes.
+inline constexpr std::int64_t kNotPacked = -1;  // a tier that packs refuses the contents
+inline constexpr std::int64_t kUnknown = -2;    // they were not looked at since they were written, if ever
+
 struct RecordedStorage {
   std::uint64_t serial;       // of the allocation, unique in the process
   std::uint64_t nbytes;
@@ -47,6 +51,7 @@ struct RecordedStorage {
   std::uint32_t module = 0;           // in names: where it was born
   std::uint32_t thread = 0;           // that allocated it
   std::uint64_t freed_after = 0;      // the serial given last when it died within the step
+  std::int64_t packed_bytes = kUnknown;  // what its contents take in a tier that packs, after the last operator that wrote them
 };
 
 // Of the thread that asks; never given twice.
@@ -73,10 +78,10 @@ inline constexpr std::array<const char*, 5> kLaneNames{"out", "back", "stall_roo
 static_assert(kLaneNames.size() == static_cast<std::size_t>(Lane::StallDemand) + 1);
 
 struct RecordedSpan {
-  std::uint32_t storage;    // kNever: a stall for capacity for a new one
-  std::uint32_t tick;       // when it was asked for
+  std::uint32_t storage;  // kNever: a stall for capacity for a new one
+  std::uint32_t tick;  // when it was asked for
   Lane lane;
-  Rank source, target;      // of a transfer
+  Rank source, target;  // of a transfer
   std::int64_t asked_ns;
   std::int64_t begin_ns;
   std::int64_t end_ns;
@@ -90,7 +95,7 @@ struct Recording {
   std::int64_t time_ns = 0;  // of the whole step, once it has ended
   std::int64_t stalled_ns = 0;
   std::vector<std::string> names{""};  // of operators and of modules
-  std::uint32_t module = 0;            // the one that runs now
+  std::uint32_t module = 0;  // the one that runs now
   std::vector<RecordedTick> ticks;
   std::vector<RecordedStorage> storages;
   std::vector<RecordedUse> uses;

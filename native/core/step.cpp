@@ -21,6 +21,7 @@ Step::Step(BlockTable& blocks, Tape& tape, Replay& replay, Refetches& refetches,
 void Step::begin(bool record) {
   tape_.begin(record, budget_.reserved());
   stalled_before_ns_ = stalls_.total();
+  apart_ns_ = 0;
   if (record) list_storages();
   stalls_.begin_step();
   drop_prefetches();
@@ -46,7 +47,7 @@ void Step::end(bool completed) {
     tape_.is(b.recorded, b.kind);
     b.recorded = kNever;
   }
-  tape_.end(stalled_ns(), now_ns());
+  tape_.end(stalled_ns() + apart_ns_, now_ns());
 }
 
 // What is there before tick 0 goes on the tape.
@@ -66,13 +67,17 @@ void Step::list_storages() {
 
 void Step::tick(const char* name, std::size_t depth) {
   if (!tape_.on_step_thread()) return;
-  tape_.tick(name, static_cast<std::uint32_t>(depth), stalled_ns(), budget_.reserved());
+  tape_.tick(name, static_cast<std::uint32_t>(depth), stalled_ns() + apart_ns_, budget_.reserved());
   replay_.tick();
   carry_out_commands();
   // What the schedule counts on comes back shortly before its use.
   double ns_per_byte =
       moves_.fetched() > 0 ? static_cast<double>(mover_.copy_ns()[0]) / static_cast<double>(moves_.fetched()) : 1.0;
   refetches_.take_due(ns_per_byte, [this](BlockId id) { queue_prefetch(id); });
+}
+
+void Step::was_apart(std::int64_t ns) {
+  if (tape_.on_step_thread()) apart_ns_ += ns;
 }
 
 void Step::born(BlockId id, bool in_operator) {

@@ -29,6 +29,7 @@ class Step {
   void born(BlockId id, bool in_operator);
   void died(BlockId id);
   void start_prefetches();
+  void was_apart(std::int64_t ns);  // so much of this thread's time is no operator's
 
  private:
   void list_storages();
@@ -53,6 +54,7 @@ class Step {
   const OperatorStacks& stacks_;
 
   std::int64_t stalled_before_ns_ = 0;
+  std::int64_t apart_ns_ = 0;
   std::uint64_t serials_ = 0;      // allocations so far
   std::vector<Bound> prefetches_;  // of this step, in the order in which they are needed
   std::size_t next_prefetch_ = 0;  // it and those after it wait for room

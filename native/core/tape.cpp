@@ -116,6 +116,14 @@ void Tape::used(std::uint32_t storage, std::uint32_t first, Access access, std::
   if (recording_ && storage != kNever) recording_->uses.push_back({storage, first, clock_.tick, access, moved});
 }
 
+void Tape::packs_to(std::uint32_t storage, std::int64_t packed_bytes) {
+  if (recording_ && storage < recording_->storages.size()) recording_->storages[storage].packed_bytes = packed_bytes;
+}
+
+bool Tape::knows_packed(std::uint32_t storage) const {
+  return !recording_ || storage >= recording_->storages.size() || recording_->storages[storage].packed_bytes != kUnknown;
+}
+
 void Tape::moved(const RecordedSpan& span) {
   if (recording_ && span.storage != kNever) recording_->add(span);
 }

@@ -48,6 +48,9 @@ class Tape {
   std::uint64_t serial_of(std::uint32_t storage) const;  // 0: it is not in this recording
   // From tick `first` to the current one.
   void used(std::uint32_t storage, std::uint32_t first, Access access, std::uint64_t moved);
+  // What its contents take in a tier that packs; kUnknown again when somebody writes to them.
+  void packs_to(std::uint32_t storage, std::int64_t packed_bytes);
+  bool knows_packed(std::uint32_t storage) const;
   // Times are absolute. These two allocate nothing.
   void moved(const RecordedSpan& span);
   void stalled(std::uint32_t storage, Stall cause, std::int64_t since, std::int64_t now);

@@ -19,6 +19,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 namespace ebbtide {
 
@@ -46,6 +47,11 @@ class Tier {
   virtual std::uint64_t used() const = 0;              // bytes
   virtual std::uint64_t capacity() const = 0;          // 0: without bounds, or only reserve() knows them
 
+  // Whether contents take another space here than their size; and what these would take, judged by a sample of them. None:
+  // they would be refused. Without the mutex, like write() and read().
+  virtual bool packs() const { return false; }
+  virtual std::uint64_t packed_peak() const { return 0; }  // the most bytes that ever lay there
+  virtual std::optional<std::uint64_t> packed_bytes(const void*, std::uint64_t) const { return std::nullopt; }
   // Of its capacity, what it takes whatever the contents are.
   virtual std::uint64_t sure_bytes() const { return 0; }
 

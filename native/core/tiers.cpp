@@ -11,6 +11,7 @@ constexpr std::array<std::size_t, kRegions> kPage{kHugePage, kSmallPage};
 Tiers::Tiers(List slower, std::array<std::size_t, kRegions> region_bytes) : tiers_(std::move(slower)) {
   if (tiers_.empty() || tiers_.size() >= kMostTiers) throw ArenaError("an arena has one to seven slower tiers");
   for (std::size_t tier = 0; tier < tiers_.size(); ++tier) {
+    if (packing_ == nullptr && tiers_[tier]->packs()) packing_ = tiers_[tier].get();
     for (unsigned r = 0; r < kRegions; ++r) {
       std::size_t bytes = region_bytes[r] / kPage[r] * sizeof(std::uint32_t);
       checksums_.push_back(std::make_unique<Reservation>(bytes, kSmallPage, PROT_READ | PROT_WRITE));

@@ -31,6 +31,8 @@ class Tiers {
   Rank last() const { return static_cast<Rank>(tiers_.size()); }
   Tier& operator[](Rank rank) { return *tiers_[rank - 1u]; }
   const Tier& operator[](Rank rank) const { return *tiers_[rank - 1u]; }
+  // The fastest in which contents take another space than their size, or null.
+  const Tier* packing() const { return packing_; }
 
   // --- under the arena's mutex
   // The fastest tier of ranks [from, to) that has space for it, which is reserved then; kFast: none has. Of those that are
@@ -68,6 +70,7 @@ class Tiers {
   int compare(Rank rank, const Checksum& sum, std::uint32_t expected);
 
   List tiers_;
+  const Tier* packing_ = nullptr;
   std::vector<std::unique_ptr<Reservation>> checksums_;  // by rank and region, of the chunk that begins at a page
   std::atomic<bool> checksum_ = true;
   std::atomic<bool> other_bytes_ = false;  // they differed once, and that was said

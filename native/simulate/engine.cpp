@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <unordered_map>
 
 namespace ebbtide::simulate {
@@ -47,7 +48,7 @@ void Run::place() {
     }
     if (pieces_.generations[piece] == 0) continue;
     auto found = gone.find(piece);
-    unsigned rank = found != gone.end() ? found->second : birth_rank(piece);
+    unsigned rank = found != gone.end() && may_lie(piece, found->second) ? found->second : birth_rank(piece);
     take(piece, rank);
     for (std::int64_t more = pieces_.generations[piece] - 1; more > 0; --more) {
       grow_old(piece);
@@ -59,19 +60,21 @@ void Run::place() {
 std::span<const unsigned> Run::begins(Piece piece) const { return commands_.begins[piece]; }
 
 std::vector<unsigned> Run::first_ranks(Piece piece, const Command* begin) const {
-  if (auto ranks = begins(piece); !ranks.empty()) {
-    if (machine_.exclusive) return {*std::ranges::min_element(ranks)};
-    return {ranks.begin(), ranks.end()};
+  std::vector<unsigned> told;
+  std::ranges::copy_if(begins(piece), std::back_inserter(told), [&](unsigned rank) { return may_lie(piece, rank); });
+  if (!told.empty()) {
+    if (machine_.exclusive) return {*std::ranges::min_element(told)};
+    return told;
   }
-  if (begin != nullptr && begin->verb == Verb::Fetch) return {begin->source};
+  if (begin != nullptr && begin->verb == Verb::Fetch && may_lie(piece, begin->source)) return {begin->source};
   std::vector<unsigned> reachable;
   for (unsigned rank = 1; rank < n_tiers_; ++rank) {
-    if (hop_[rank] >= 0) reachable.push_back(rank);
+    if (hop_[rank] >= 0 && may_lie(piece, rank)) reachable.push_back(rank);
   }
   if (begin != nullptr && begin->verb == Verb::Drop && !reachable.empty() && !machine_.exclusive) return {0, reachable[0]};
   bool is_used = pieces_.first_use[piece] < static_cast<std::int64_t>(n_ticks_);
   if (commands_.empty() && !is_used && pieces_.scratch[piece] == 0 && machine_.tiers[0].capacity < kUnlimited) {
-    std::erase_if(reachable, [&](unsigned rank) { return !fits(rank, pieces_.paged_bytes[piece]); });
+    std::erase_if(reachable, [&](unsigned rank) { return !has_room(piece, rank); });
     if (!reachable.empty()) return {reachable.back()};
   }
   return {0};
@@ -79,7 +82,7 @@ std::vector<unsigned> Run::first_ranks(Piece piece, const Command* begin) const 
 
 unsigned Run::birth_rank(Piece piece) const {
   auto ranks = begins(piece);
-  return !ranks.empty() && fits(ranks[0], pieces_.paged_bytes[piece]) ? ranks[0] : 0;
+  return !ranks.empty() && has_room(piece, ranks[0]) ? ranks[0] : 0;
 }
 
 // ---- one step ------------------------------------------------------------------------------------------------------
@@ -233,11 +236,11 @@ void Run::issue(const Command& command) {
     if (command.verb == Verb::Evict || !other || !links_.between(*other, target)) return;
     source = *other;
   }
-  if (command.verb == Verb::Evict && !fits(target, pieces_.paged_bytes[piece])) {
+  if (command.verb == Verb::Evict && !has_room(piece, target)) {
     target = target_of(piece, source).value_or(target);
     if ((valid_[piece] & bit(target)) != 0) return;
   }
-  put(piece, source, target, at_ + command.due);
+  if (may_lie(piece, target)) put(piece, source, target, at_ + command.due);
 }
 
 }  // namespace ebbtide::simulate

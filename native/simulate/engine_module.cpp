@@ -42,8 +42,8 @@ Pieces make_pieces(Pieces pieces, const PiecesLists& lists) {
     require(piece < count, "no such piece");
     return piece;
   };
-  for (std::size_t size : {pieces.paged_bytes.size(), pieces.first_use.size(), pieces.moves.size(), pieces.persistent.size(),
-                           pieces.scratch.size(), pieces.birth.size(), pieces.generations.size()}) {
+  for (std::size_t size : {pieces.paged_bytes.size(), pieces.packed_bytes.size(), pieces.first_use.size(), pieces.moves.size(),
+                           pieces.persistent.size(), pieces.scratch.size(), pieces.birth.size(), pieces.generations.size()}) {
     require(size == count, "the columns by piece differ in length");
   }
   for (std::size_t size : {lists.uses.size(), lists.births.size(), lists.deaths.size(), pieces.n_used.size(), pieces.reads.size(),
@@ -97,12 +97,14 @@ std::variant<Record, std::size_t> run(const Pieces& pieces, const Commands& comm
 void bind_engine(py::module_& m) {
   py::class_<Pieces>(m, "Pieces")
       .def(py::init([](std::vector<std::int64_t> nbytes, std::vector<std::int64_t> paged_bytes,
-                       std::vector<std::int64_t> first_use, std::vector<std::uint8_t> moves, std::vector<std::uint8_t> persistent,
-                       std::vector<std::uint8_t> scratch, std::vector<std::int64_t> birth, std::vector<std::int64_t> generations,
-                       decltype(PiecesLists::uses) uses, Rows<Piece> births, Rows<Piece> deaths, std::vector<std::int64_t> n_used,
-                       std::vector<std::int64_t> reads, std::vector<std::int64_t> writes, std::vector<double> times) {
+                       std::vector<std::int64_t> packed_bytes, std::vector<std::int64_t> first_use,
+                       std::vector<std::uint8_t> moves, std::vector<std::uint8_t> persistent, std::vector<std::uint8_t> scratch,
+                       std::vector<std::int64_t> birth, std::vector<std::int64_t> generations, decltype(PiecesLists::uses) uses,
+                       Rows<Piece> births, Rows<Piece> deaths, std::vector<std::int64_t> n_used, std::vector<std::int64_t> reads,
+                       std::vector<std::int64_t> writes, std::vector<double> times) {
              Pieces pieces{.nbytes = std::move(nbytes),
                            .paged_bytes = std::move(paged_bytes),
+                           .packed_bytes = std::move(packed_bytes),
                            .first_use = std::move(first_use),
                            .moves = std::move(moves),
                            .persistent = std::move(persistent),
@@ -118,20 +120,20 @@ void bind_engine(py::module_& m) {
                            .times = std::move(times)};
              return make_pieces(std::move(pieces), {std::move(uses), std::move(births), std::move(deaths)});
            }),
-           py::kw_only(), py::arg("nbytes"), py::arg("paged_bytes"), py::arg("first_use"), py::arg("moves"),
-           py::arg("persistent"), py::arg("scratch"), py::arg("birth"), py::arg("generations"), py::arg("uses"),
+           py::kw_only(), py::arg("nbytes"), py::arg("paged_bytes"), py::arg("packed_bytes"), py::arg("first_use"),
+           py::arg("moves"), py::arg("persistent"), py::arg("scratch"), py::arg("birth"), py::arg("generations"), py::arg("uses"),
            py::arg("births"), py::arg("deaths"), py::arg("n_used"), py::arg("reads"), py::arg("writes"), py::arg("times"));
 
   py::class_<Machine>(m, "Machine")
-      .def(py::init([](const std::vector<std::tuple<std::optional<std::int64_t>, bool, bool, double, double>>& tiers,
+      .def(py::init([](const std::vector<std::tuple<std::optional<std::int64_t>, bool, bool, double, double, bool>>& tiers,
                        const std::vector<std::tuple<unsigned, unsigned, double, double, int, double>>& links,
                        const std::vector<std::tuple<double, bool>>& groups, std::optional<std::int64_t> chunk_bytes,
                        bool exclusive, double overlap, double fast_read_ns, double fast_write_ns) {
              Machine machine;
              require(!tiers.empty() && tiers.size() <= 64, "a machine has 1 to 64 tiers");
-             for (auto [capacity, reads, writes, read_ns, write_ns] : tiers) {
+             for (auto [capacity, reads, writes, read_ns, write_ns, packs] : tiers) {
                machine.tiers.push_back(
-                   {capacity ? std::min(*capacity, kUnlimited - 1) : kUnlimited, reads, writes, read_ns, write_ns});
+                   {capacity ? std::min(*capacity, kUnlimited - 1) : kUnlimited, reads, writes, read_ns, write_ns, packs});
              }
              for (auto [source, target, rate, latency_ns, group, slows] : links) {
                require(source < tiers.size() && target < tiers.size(), "a link names a tier that is not there");

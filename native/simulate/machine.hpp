@@ -13,6 +13,7 @@ struct Tier {
   std::int64_t capacity = kUnlimited;  // bytes
   bool reads = false, writes = false;  // whether operations may do so in place
   double read_ns = 0, write_ns = 0;    // for each byte in place, beyond what it takes on the first tier
+  bool packs = false;                  // what lies there takes its packed bytes
 };
 
 struct Link {

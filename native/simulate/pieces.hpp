@@ -31,8 +31,8 @@ struct Use {
 };
 
 struct Pieces {
-  // By piece. The last four are those of its storage.
-  std::vector<std::int64_t> nbytes, paged_bytes, first_use;
+  // By piece. The last four are those of its storage. What may not lie packed has -1.
+  std::vector<std::int64_t> nbytes, paged_bytes, packed_bytes, first_use;
   std::vector<std::uint8_t> moves;
   std::vector<std::uint8_t> persistent, scratch;
   std::vector<std::int64_t> birth;

@@ -67,14 +67,13 @@ void Shortage::unstick(std::size_t tick) {
 // The safety net knows no plan, so it takes what a plan cannot name, too; how long that takes is left out.
 bool Shortage::move_an_elder() {
   for (Piece piece : with_elders_) {
-    std::int64_t paged = pieces_.paged_bytes[piece];
     for (Ranks& reserved : elders_[piece]) {
       if ((reserved & 1) == 0 || pieces_.moves[piece] == 0) continue;
       unsigned target = 1;
-      while (target < n_tiers_ && (reserved & bit(target)) == 0 && !fits(target, paged)) ++target;
+      while (target < n_tiers_ && (reserved & bit(target)) == 0 && !has_room(piece, target)) ++target;
       if (target == n_tiers_) continue;
-      if ((reserved & bit(target)) == 0) record_.change(target, paged, now_);
-      record_.change(0, -paged, now_);
+      if ((reserved & bit(target)) == 0) record_.change(target, room(piece, target), now_);
+      record_.change(0, -room(piece, 0), now_);
       reserved = (reserved & ~Ranks{1}) | bit(target);
       ++record_.rescues;
       place_unborn();
@@ -87,7 +86,7 @@ bool Shortage::move_an_elder() {
 // For a copy that waits at the head of its link: where a replica can go, or contents can move on.
 bool Shortage::make_slow_room(const Copy& copy) {
   unsigned rank = copy.target;
-  std::int64_t needed = pieces_.paged_bytes[copy.piece] - copy.taken;
+  std::int64_t needed = room(copy.piece, rank) - copy.taken;
   std::int64_t began = free(rank);
   if (fits(rank, 0) && needed <= began) return false;  // it has room, so something else holds it
   auto is_free = [this](Piece piece) { return copies_[piece].empty() && pinned_[piece] == 0; };
@@ -101,7 +100,7 @@ bool Shortage::make_slow_room(const Copy& copy) {
     auto who = [&](Piece piece) { return may_plan ? has_only_plans(piece) : is_free(piece); };
     for (Piece piece : victims(rank, 1, who)) {
       auto below = target_of(piece, rank);
-      if (!below || !fits(*below, pieces_.paged_bytes[piece])) return false;
+      if (!below || !has_room(piece, *below)) return false;
       for (Copy* planned : std::vector(copies_[piece])) cancel(*planned);
       put(piece, rank, *below, at_);
       drop(piece, rank);

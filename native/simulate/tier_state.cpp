@@ -41,7 +41,7 @@ void TierState::find_hops() {
     for (unsigned rank = 0; rank < n_tiers_; ++rank) {
       if (hop_[rank] >= 0 || !links_.between(rank, ends[at])) continue;
       hop_[rank] = static_cast<int>(ends[at]);
-      ends.push_back(rank);
+      if (!machine_.tiers[rank].packs) ends.push_back(rank);  // not everything could stop there
     }
   }
 }
@@ -71,7 +71,11 @@ bool TierState::evict(Piece piece) {
 }
 
 bool TierState::admits(Copy& copy, std::int64_t nbytes) {
-  if (!copy.has_begun) nbytes += pieces_.paged_bytes[copy.piece] - pieces_.nbytes[copy.piece];
+  if (machine_.tiers[copy.target].packs) {  // what its chunks come to is known at its end: all at once
+    nbytes = copy.has_begun ? 0 : room(copy.piece, copy.target);
+  } else if (!copy.has_begun) {
+    nbytes += pieces_.paged_bytes[copy.piece] - pieces_.nbytes[copy.piece];
+  }
   if (copy.target == 0 && !unborn_.empty()) {
     if (machine_.exclusive) {
       place_unborn();
@@ -95,7 +99,7 @@ void TierState::arrived(Copy& copy, std::int64_t nbytes) {
   }
   if (machine_.exclusive && (evicting_[piece] & bit(source)) == 0) mark_evicting(piece, source);
   bool is_alone = std::ranges::count_if(copies_[piece], [&](const Copy* other) { return other->source == source; }) == 1;
-  if (copy.left != 0 && is_alone && (evicting_[piece] & bit(source)) != 0) {
+  if (copy.left != 0 && is_alone && (evicting_[piece] & bit(source)) != 0 && !machine_.tiers[source].packs) {
     valid_[piece] &= ~bit(source);
     copy.freed += nbytes;
     release(source, nbytes);
@@ -123,7 +127,7 @@ void TierState::note_change(Piece piece) {
 void TierState::take(Piece piece, unsigned rank) {
   valid_[piece] |= bit(rank);
   reserved_[piece] |= bit(rank);
-  record_.change(rank, pieces_.paged_bytes[piece], now_);
+  record_.change(rank, room(piece, rank), now_);
   note_change(piece);
 }
 
@@ -165,7 +169,7 @@ void TierState::free_if_done(Piece piece, unsigned rank, std::int64_t freed) {
   reserved_[piece] &= ~bit(rank);
   evicting_[piece] &= ~bit(rank);
   note_change(piece);
-  release(rank, pieces_.paged_bytes[piece] - freed);
+  release(rank, room(piece, rank) - freed);
 }
 
 // What the tick uses and cannot use yet.
@@ -210,12 +214,11 @@ void TierState::cancel_evictions(Piece piece) {
 
 // A storage's contents are gone, and the copies of them end unheard.
 void TierState::die(Piece piece) {
-  std::int64_t paged = pieces_.paged_bytes[piece];
   if (auto& elders = elders_[piece]; !elders.empty()) {
     Ranks reserved = elders.front();
     elders.erase(elders.begin());
     for (unsigned rank = 0; rank < n_tiers_; ++rank) {
-      if ((reserved & bit(rank)) != 0) record_.change(rank, -paged, now_);
+      if ((reserved & bit(rank)) != 0) record_.change(rank, -room(piece, rank), now_);
     }
     return;
   }
@@ -230,7 +233,7 @@ void TierState::die(Piece piece) {
       cancel_eviction(piece, rank);
       evicting_bytes_ += rank == 0 ? freed[rank] : 0;
     }
-    if ((reserved_[piece] & bit(rank)) != 0) record_.change(rank, freed[rank] - paged, now_);
+    if ((reserved_[piece] & bit(rank)) != 0) record_.change(rank, freed[rank] - room(piece, rank), now_);
   }
   valid_[piece] = reserved_[piece] = evicting_[piece] = 0;
   wanted_back_[piece] = 0;
@@ -253,7 +256,7 @@ void TierState::overwrite(Piece piece, unsigned rank) {
   cancel_all(piece);
   for (unsigned other = 0; other < n_tiers_; ++other) {
     if ((evicting_[piece] & bit(other)) != 0) cancel_eviction(piece, other);
-    if (other != rank && (reserved_[piece] & bit(other)) != 0) record_.change(other, -pieces_.paged_bytes[piece], now_);
+    if (other != rank && (reserved_[piece] & bit(other)) != 0) record_.change(other, -room(piece, other), now_);
   }
   valid_[piece] = reserved_[piece] = bit(rank);
 }
@@ -264,7 +267,7 @@ void TierState::put(Piece piece, unsigned source, unsigned target, std::int64_t 
   Copy copy{.piece = piece, .source = source, .target = target, .left = pieces_.nbytes[piece], .due = due};
   copy.demanded = copy.urgent = demanded;
   copies_[piece].push_back(&links_.put(copy));
-  promised_[target] += pieces_.paged_bytes[piece];
+  promised_[target] += room(piece, target);
 }
 
 void TierState::forget(Copy& copy) { std::erase(copies_[copy.piece], &copy); }
@@ -272,7 +275,7 @@ void TierState::forget(Copy& copy) { std::erase(copies_[copy.piece], &copy); }
 // What the copy gave up on its source comes back.
 void TierState::cancel(Copy& copy) {
   forget(copy);
-  promised_[copy.target] -= pieces_.paged_bytes[copy.piece] - copy.taken;
+  promised_[copy.target] -= room(copy.piece, copy.target) - copy.taken;
   if (copy.chunk == 0) record_.change(copy.target, -copy.taken, now_);
   if (copy.freed != 0) {
     record_.change(copy.source, copy.freed, now_);
@@ -292,12 +295,12 @@ std::optional<unsigned> TierState::source_of(Piece piece) const {
 
 // The fastest tier below with a link and room; without any room the fastest, where room can be made.
 std::optional<unsigned> TierState::target_of(Piece piece, unsigned source) const {
-  std::int64_t paged = pieces_.paged_bytes[piece];
   std::optional<unsigned> large_enough;
   for (unsigned rank = source + 1; rank < n_tiers_; ++rank) {
     if (!links_.between(source, rank)) continue;
-    if (fits(rank, paged)) return rank;
-    if (!large_enough && machine_.tiers[rank].capacity >= paged) large_enough = rank;
+    if (!may_lie(piece, rank)) continue;
+    if (has_room(piece, rank)) return rank;
+    if (!large_enough && machine_.tiers[rank].capacity >= room(piece, rank)) large_enough = rank;
   }
   return large_enough;
 }

@@ -34,6 +34,12 @@ class TierState : private Receiver {
  protected:
   std::int64_t free(unsigned rank) const { return machine_.tiers[rank].capacity - record_.used[rank]; }
   bool fits(unsigned rank, std::int64_t nbytes) const;  // in what no copy in a queue will take
+  // What a piece takes on a tier where it may lie.
+  std::int64_t room(Piece piece, unsigned rank) const {
+    return machine_.tiers[rank].packs ? pieces_.packed_bytes[piece] : pieces_.paged_bytes[piece];
+  }
+  bool may_lie(Piece piece, unsigned rank) const { return !machine_.tiers[rank].packs || pieces_.packed_bytes[piece] >= 0; }
+  bool has_room(Piece piece, unsigned rank) const { return may_lie(piece, rank) && fits(rank, room(piece, rank)); }
   bool evictable(Piece piece) const;                    // from the first tier, now
   bool evict(Piece piece);                              // whether it could leave
   bool reads(Piece piece, unsigned rank) const;         // whether a copy from there is queued or under way

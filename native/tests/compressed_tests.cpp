@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cmath>
@@ -464,11 +465,129 @@ TEST(an_arena_goes_past_a_full_compressed_tier) {
   for (unsigned i = 0; i < 6; ++i) {
     CHECK(ground.arena->evict(masks[i]) > 0 && ground.arena->tiers_with(masks[i]) == bit(i < 2 ? 1 : 2));
   }
-  CHECK(ground.compressed->used() == kMiB);
+  CHECK(ground.compressed->used() == kMiB && ground.arena->counters().tier_peak[0] == kMiB);
   for (unsigned i = 0; i < 6; ++i) CHECK(has(masks[i], 4 * kMiB, bools, i));
   ground.arena->check_invariants();
   for (char* mask : masks) ground.arena->release(mask);
   CHECK(ground.compressed->used() == 0);
+}
+
+TEST(a_sample_tells_about_what_contents_take_and_which_are_refused) {
+  CompressedTier tier(256 * kMiB);
+  std::mt19937 random(12);
+  for (std::size_t n : {4 * kKiB, 100 * kKiB, 900 * kKiB, 5 * kMiB, 12 * kMiB + 16 * kKiB}) {
+    for (Fill* fill_with : {zeros, bools, relu, relu16, mask32, mask16, text, noise}) {
+      Bytes from(n);
+      fill_with(from.get(), n, random);
+      auto told = tier.packed_bytes(from.get(), n);
+      CHECK(tier.used() == 0);  // looking keeps nothing
+      int error = 0;
+      for (std::uint64_t at = 0; at < n && error == 0; at += kChunk)
+        error = tier.write({0, at, std::min<std::uint64_t>(kChunk, n - at)}, from.get() + at);
+      CHECK(told.has_value() == (error == 0));
+      if (told) CHECK(*told + n / 50 + kSmallPage >= tier.used() && *told <= tier.used() + n / 50 + kSmallPage);
+      tier.release({0, 0, n});
+    }
+  }
+  // One chunk that is refused is enough.
+  Bytes from(8 * kMiB);
+  noise(from.get() + 4 * kMiB, 4 * kMiB, random);
+  CHECK(!tier.packed_bytes(from.get(), 8 * kMiB) && tier.packed_bytes(from.get(), 4 * kMiB) == std::uint64_t{0});
+}
+
+namespace {
+std::int64_t packed_of(const Recording& r, std::uint64_t nbytes) {
+  auto found = std::ranges::find(r.storages, nbytes, &RecordedStorage::nbytes);
+  CHECK(found != r.storages.end());
+  return found->packed_bytes;
+}
+}  // namespace
+
+TEST(a_recording_has_what_contents_take_after_the_last_operator_that_wrote_them) {
+  Ground ground(64 * kMiB);
+  Arena& arena = *ground.arena;
+  std::mt19937 random(13);
+  char* weights = ground.birth(2 * kMiB, noise, 1);
+  char* kept = ground.birth(3 * kMiB, bools, 2);
+  char* unused = ground.birth(4 * kMiB, zeros, 3);
+  arena.begin_step(true);
+  Operand reads[] = {{weights, Access::Read}, {kept, Access::Read}};
+  arena.enter("outer", reads, Work::Itself);
+  arena.enter("inner", {}, Work::Itself);
+  auto* output = static_cast<char*>(arena.allocate(5 * kMiB));
+  arena.exit();  // who called it is about to fill it
+  noise(output, 5 * kMiB, random);
+  arena.exit();
+  Operand writes[] = {{output, Access::ReadWrite}};
+  arena.enter("relu_", writes, Work::Itself);
+  relu(output, 5 * kMiB, random);
+  arena.exit();
+  Operand gone[] = {{kept, Access::Write}};
+  arena.enter("fill", gone, Work::Itself);
+  noise(kept, 3 * kMiB, random);
+  arena.exit();
+  arena.end_step();
+  Recording r = arena.tape().take();
+  CHECK(packed_of(r, 2 * kMiB) == kNotPacked && packed_of(r, 3 * kMiB) == kNotPacked && packed_of(r, 4 * kMiB) == kUnknown);
+  std::int64_t packed = packed_of(r, 5 * kMiB);
+  CHECK(packed > (5 << 19) && packed < (3 << 20));
+  CHECK(r.ticks.back().stalled_ns > 0 && r.stalled_ns > r.ticks.back().stalled_ns);  // what looking took
+  CHECK(arena.evict(output) > 0 && arena.tiers_with(output) == bit(1));
+  CHECK(std::abs(packed - static_cast<std::int64_t>(ground.compressed->used())) < 100'000);
+  for (char* p : {weights, kept, unused, output}) arena.release(p);
+  arena.check_invariants();
+}
+
+// All of them look, evict and fetch at once; a storage that dies meanwhile is not told of.
+TEST(contents_are_looked_at_by_several_threads_that_move_them) {
+  Ground ground(8 * kMiB, 12 * kMiB);
+  Arena& arena = *ground.arena;
+  arena.begin_step(true);
+  std::vector<std::thread> threads;
+  for (unsigned number = 0; number < 4; ++number) {
+    threads.emplace_back([&, number] {
+      std::mt19937 random(number);
+      Fill* const fill_with = number % 2 == 0 ? bools : noise;
+      std::vector<char*> mine;
+      for (unsigned i = 0; i < 40; ++i) {
+        if (mine.size() < 4) {
+          mine.push_back(static_cast<char*>(arena.allocate(kMiB + number * kSmallPage)));
+        } else if (i % 7 == 0) {
+          arena.release(mine.back());
+          mine.pop_back();
+        }
+        char* p = mine[random() % mine.size()];
+        Operand operand[] = {{p, Access::Write}};
+        arena.enter("fill", operand, Work::Itself);
+        fill_with(p, 64 * kKiB, random);
+        std::memset(p + 64 * kKiB, 0, kMiB - 64 * kKiB);
+        arena.exit();
+        arena.evict(mine[random() % mine.size()]);
+      }
+      for (char* p : mine) arena.release(p);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  arena.end_step();
+  Recording r = arena.tape().take();
+  CHECK(!r.storages.empty());
+  for (const RecordedStorage& storage : r.storages) {  // a block of noise, and fifteen of zeros
+    CHECK(storage.packed_bytes <= static_cast<std::int64_t>(storage.nbytes));
+    if (storage.packed_bytes >= 0) CHECK(storage.packed_bytes % static_cast<std::int64_t>(kSmallPage) == 0);
+  }
+  arena.check_invariants();
+  CHECK(ground.compressed->used() == 0);
+}
+
+TEST(what_compressed_memory_refuses_is_no_copy_in_a_recording) {
+  Ground ground(64 * kMiB);
+  Arena& arena = *ground.arena;
+  char* weights = ground.birth(2 * kMiB, noise, 1);
+  arena.begin_step(true);
+  CHECK(arena.evict(weights) > 0 && arena.tiers_with(weights) == bit(2));
+  arena.end_step();
+  Recording r = arena.tape().take();
+  CHECK(r.spans.size() == 1 && r.spans[0].target == 2);
 }
 
 TEST(contents_are_copied_between_compressed_memory_and_the_file) {

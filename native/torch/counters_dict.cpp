@@ -19,6 +19,7 @@ py::dict as_dict(const Counters& c) {
   d["slower_memory_bytes"] = c.outside;
   d["process_peak_bytes"] = c.process_peak;
   d["tier_bytes"] = py::tuple(py::cast(c.tier_used));
+  d["tier_peak_bytes"] = py::tuple(py::cast(c.tier_peak));
   d["tier_written_bytes"] = py::tuple(py::cast(c.tier_written));
   d["tier_read_bytes"] = py::tuple(py::cast(c.tier_read));
   d["spill_bytes"] = c.spill;

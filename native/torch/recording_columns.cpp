@@ -3,6 +3,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <type_traits>
 
 namespace py = pybind11;
@@ -48,6 +49,7 @@ py::object as_columns(const Recording& r) {
   d["scratch"] = column(r.storages, [](auto& s) { return static_cast<int>(s.scratch); });
   d["thread"] = column(r.storages, [](auto& s) { return s.thread; });
   d["freed_after"] = column(r.storages, [](auto& s) { return s.freed_after; });
+  d["packed_bytes"] = column(r.storages, [](auto& s) { return std::max<std::int64_t>(s.packed_bytes, -1); });
   d["module"] = column(r.storages, [](auto& s) { return s.module; });
   d["use_storage"] = column(r.uses, [](auto& u) { return u.storage; });
   d["use_first"] = column(r.uses, [](auto& u) { return u.first; });

@@ -71,6 +71,7 @@ class Pieces:
         *,
         nbytes: Sequence[int],
         paged_bytes: Sequence[int],
+        packed_bytes: Sequence[int],
         first_use: Sequence[int],
         moves: Sequence[bool],
         persistent: Sequence[bool],
@@ -93,7 +94,7 @@ class Machine:
     def __init__(
         self,
         *,
-        tiers: Sequence[tuple[int | None, bool, bool, float, float]],
+        tiers: Sequence[tuple[int | None, bool, bool, float, float, bool]],
         links: Sequence[tuple[int, int, float, float, int, float]],
         groups: Sequence[tuple[float, bool]],
         chunk_bytes: int | None,

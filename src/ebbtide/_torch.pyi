@@ -39,6 +39,7 @@ class Counters(TypedDict):
     process_peak_bytes: int  # of the process less that, as the governor saw it since reset_peaks()
     # by slower tier, the fastest first, the spill file last
     tier_bytes: tuple[int, ...]  # that lie there; space of the spill file
+    tier_peak_bytes: tuple[int, ...]  # of tiers that pack: the most that ever lay there; else 0
     tier_written_bytes: tuple[int, ...]
     tier_read_bytes: tuple[int, ...]
     spill_bytes: int  # file space reserved

@@ -165,8 +165,10 @@ def machine_for(settings: Settings, spill: Sequence[Path]) -> Machine:
             EbbtideWarning,
             stacklevel=2,
         )
+    packing = {tier.name for tier in settings.tiers if tier.kind is TierKind.COMPRESSED}
     slower = tuple(
-        tier if tier.name in nodes else replace(tier, in_place=InPlace.NOTHING) for tier in machine.tiers[1:]
+        tier if tier.name in nodes else replace(tier, in_place=InPlace.NOTHING, packs=tier.name in packing)
+        for tier in machine.tiers[1:]
     )
     kernels = tuple(kernel for kernel in machine.kernels if kernel.tier in nodes)
     return replace(machine, tiers=(machine.tiers[0], *slower), kernels=kernels)

@@ -1,6 +1,7 @@
 """Random traces, plans that keep every promise, and timelines, for the tests of ``ebbtide.ir``."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -26,6 +27,19 @@ MACHINE = Machine(
     ),
     (LinkGroup("all", 2 * 10**9, 3),),
 )
+
+
+PACKING = replace(MACHINE, tiers=(MACHINE.tiers[0], Tier("cxl", InPlace.NOTHING, 10**6, packs=True), MACHINE.tiers[2]))
+
+
+def shrunk(trace: Trace, packed: Sequence[int | None]) -> Trace:
+    """The same, whose storages shrink to so many bytes at most, in turn."""
+    sizes = (packed[number % len(packed)] for number in range(len(trace.storages)))
+    storages = (
+        replace(row, packed_bytes=None if size is None else min(size, row.nbytes))
+        for row, size in zip(trace.storages, sizes, strict=True)
+    )
+    return replace(trace, storages=tuple(storages))
 
 
 def trace_of(n_ticks: int, storages: Sequence[Storage], accesses: Sequence[tuple[int, int, int]]) -> Trace:

@@ -66,7 +66,7 @@ def network(layers: int = 6, width_bytes: int = 40 * PAGE, op_ns: int = 200_000)
 
 @st.composite
 def page_traces(draw: st.DrawFn, most_ticks: int = 10, most_storages: int = 6, tenants: bool = False) -> Trace:
-    """Storages of one to four pages, whose copies take about as long as a tick or two.
+    """Storages of one to four pages, whose copies take about as long as a tick or two. Some shrink.
 
     ``tenants``: some scratch lies in the room of other scratch.
     """
@@ -83,6 +83,7 @@ def page_traces(draw: st.DrawFn, most_ticks: int = 10, most_storages: int = 6, t
             death = birth + draw(st.integers(1, n_ticks))
             scratch = draw(st.sampled_from([False] * 5 + [True]))
             row = Storage(PAGE * pages, StorageKind.ACTIVATION, birth, death, scratch=scratch)
+        row = replace(row, packed_bytes=draw(st.sampled_from([None, None, 0, 700, row.nbytes // 2])))
         storages.append(row)
         used = draw(st.dictionaries(st.integers(row.birth, row.death - 1), st.sampled_from([R, W, R | W]), max_size=5))
         accesses += [(number, tick, mode) for tick, mode in used.items()]
@@ -94,15 +95,17 @@ def page_traces(draw: st.DrawFn, most_ticks: int = 10, most_storages: int = 6, t
 
 @st.composite
 def machines(draw: st.DrawFn, total_bytes: int) -> Machine:
-    """Three tiers, the second perhaps bounded and used in place, with or without a way around it."""
+    """Three tiers, the second perhaps bounded and used in place, or packing; what it packs has a way around it."""
     second = draw(st.sampled_from([None, total_bytes, total_bytes // 2]))
+    in_place = draw(st.sampled_from(InPlace))
+    packs = in_place is InPlace.NOTHING and draw(st.booleans())
     tiers = (
         Tier("dram", InPlace.ALL, bytes_per_s=10**10),
-        Tier("cxl", draw(st.sampled_from(InPlace)), second, 5 * 10**9, write_bytes_per_s=2 * 10**9),
+        Tier("cxl", in_place, second, 5 * 10**9, write_bytes_per_s=2 * 10**9, packs=packs),
         Tier("file", InPlace.NOTHING),
     )
     pairs = [("dram", "cxl"), ("cxl", "dram"), ("cxl", "file"), ("file", "cxl")]
-    pairs += [("dram", "file"), ("file", "dram")] if draw(st.booleans()) else []
+    pairs += [("dram", "file"), ("file", "dram")] if packs or draw(st.booleans()) else []
     rate, latency = st.sampled_from([10**9, 3 * 10**8, 2 * 10**9]), st.sampled_from([0, 1000])
     links = tuple(
         Link(*pair, draw(rate), draw(latency), draw(st.sampled_from([None, "bus"])), draw(st.sampled_from([0.0, 0.2])))

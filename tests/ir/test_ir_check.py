@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from ebbtide.errors import PlanError
 from ebbtide.ir.check import Rule, check_plan, require_valid
-from ebbtide.ir.occupancy import occupancy, pages_of
+from ebbtide.ir.occupancy import occupancy, pages_of, peak
 from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.trace import Storage, StorageKind, Trace
-from tests.helpers.make_ir import MACHINE, TIERS, R, W, plan_of, planned, trace_of
+from tests.helpers.make_ir import MACHINE, PACKING, TIERS, R, W, plan_of, planned, shrunk, trace_of
 
 
 def keeps_promises(plan: Plan, trace: Trace) -> bool:
@@ -212,6 +212,22 @@ def test_more_broken_promises_are_found() -> None:
     assert broken(extra=(Stay(1, 0, 4, "cxl", 2, 2, 3),)) >= {Rule.SOURCE}  # born twice
     assert broken(extra=(Stay(0, 0, 8, "cxl", 8, 10, 12),)) == {Rule.WRITE}  # a copy in flight while it is written
     assert broken(extra=(Stay(0, 0, 8, "dram", 5, 6, 7),)) >= {Rule.ROOM}
+
+
+def test_a_tier_that_packs_takes_only_what_shrinks_and_counts_that() -> None:
+    plan = plan_of(TRACE, [replace(stay, tier="cxl") if stay.tier == "file" else stay for stay in GOOD])
+
+    def broken_on(packed: int | None, capacity: int) -> set[Rule]:
+        fast, slow, file = PACKING.tiers
+        machine = replace(PACKING, tiers=(fast, replace(slow, capacity_bytes=capacity), file))
+        return {violation.rule for violation in check_plan(plan, shrunk(TRACE, [packed]), machine)}
+
+    most = peak(occupancy(shrunk(TRACE, [3]), plan.stays, ["cxl"], packing={"cxl"})["cxl"])
+    assert most == 6  # both storages, of 8 and 4 bytes
+    assert broken_on(3, most) == set()
+    assert broken_on(3, most - 1) == {Rule.CAPACITY}
+    assert broken_on(0, 0) == set()
+    assert broken_on(None, 10**6) == {Rule.PACKED}
 
 
 def test_a_copy_needs_a_link() -> None:

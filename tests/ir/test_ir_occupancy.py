@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ebbtide.ir.occupancy import exact, levels, live_bytes, mean, needed_bytes, occupancy, pages_of, peak
 from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.trace import Storage, StorageKind, Trace
-from tests.helpers.make_ir import TIERS, R, W, planned, trace_of, traces
+from tests.helpers.make_ir import TIERS, R, W, planned, shrunk, trace_of, traces
 
 
 def count(low: int, high: int, page: int) -> int:
@@ -30,6 +30,24 @@ def test_occupancy_is_what_a_walk_over_ticks_counts(case: tuple[Trace, Plan], pa
     assert list(found) == list(TIERS)
     for tier in TIERS:
         assert found[tier].tolist() == [held[tier, tick] for tick in range(len(trace.ticks))]
+
+
+@settings(max_examples=60, deadline=None)
+@given(planned(), st.lists(st.sampled_from([None, 0, 1, 2, 5]), min_size=1, max_size=4))
+def test_a_tier_that_packs_counts_what_bytes_shrink_to(case: tuple[Trace, Plan], sizes: list[int | None]) -> None:
+    """A part counts its share of the whole, rounded up; what does not shrink counts in full."""
+    trace, plan = shrunk(case[0], sizes), case[1]
+    held = Counter[int]()
+    for stay in plan.stays:
+        row = trace.storages[stay.storage]
+        if stay.tier == "cxl":
+            whole = row.nbytes if row.packed_bytes is None or row.scratch else row.packed_bytes
+            share = next(size for size in range(row.nbytes + 1) if size * row.nbytes >= whole * (stay.high - stay.low))
+            for tick in range(stay.start, stay.stop):
+                held[tick % len(trace.ticks)] += share
+    found = occupancy(trace, plan.stays, TIERS, exact, {"cxl"})
+    assert found["cxl"].tolist() == [held[tick] for tick in range(len(trace.ticks))]
+    assert found["file"].tolist() == occupancy(trace, plan.stays, TIERS)["file"].tolist()
 
 
 @settings(max_examples=100, deadline=None)

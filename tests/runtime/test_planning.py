@@ -5,6 +5,7 @@ Native code and the planner are stood in for; ``test_plans.py`` has real ones.
 
 import weakref
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from tests.helpers.ask_here import ask_here
 from tests.helpers.make_recording import recording
 from tests.helpers.make_steps import disk, network
 
-SCHEDULE = ScheduleColumns(*[np.zeros(0, dtype=np.int64)] * 13)
+SCHEDULE = ScheduleColumns(*[np.zeros(0, dtype=np.int64)] * len(fields(ScheduleColumns)))
 REPORT = PlanReport("ebbtide", "feasible", 100, 1.0, 1.0, 1.0, 0.0, 1)
 
 

@@ -28,7 +28,7 @@ from ebbtide.simulator.pieces import whole_pieces
 from ebbtide.simulator.policies import Plan as FollowPlan
 from ebbtide.simulator.result import Figures, does_not_fit
 from tests.helpers.make_g10 import random_tiertrace
-from tests.helpers.make_ir import MACHINE, planned, traces
+from tests.helpers.make_ir import MACHINE, PACKING, planned, shrunk, traces
 from tests.helpers.make_steps import PAGE, R, W, disk, machines, network, page_traces, parameter, step
 
 Found = list[object] | str
@@ -117,9 +117,10 @@ def test_what_lives_for_several_steps_does_too(trace: Trace, budget: int, data: 
 @given(planned(), st.data())
 def test_plans_of_splits_and_replicas_do_too(case: tuple[Trace, Plan], data: st.DataObject) -> None:
     trace, plan = case
+    trace = shrunk(trace, data.draw(st.lists(st.sampled_from([None, 0, 1, 3]), min_size=1, max_size=4)))
     rate, latency = st.sampled_from([10**9, 10**8]), st.sampled_from([0, 7])
     machine = replace(
-        MACHINE,
+        data.draw(st.sampled_from([MACHINE, PACKING])),
         chunk_bytes=data.draw(st.sampled_from([None, 1, 2])),
         exclusive=data.draw(st.booleans()),
         links=tuple(replace(row, bytes_per_s=data.draw(rate), latency_ns=data.draw(latency)) for row in MACHINE.links),

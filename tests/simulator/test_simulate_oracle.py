@@ -15,7 +15,7 @@ from ebbtide.ir.trace import Storage, StorageKind, Trace
 from ebbtide.simulator import POLICIES, simulate
 from ebbtide.simulator.engine import Run
 from ebbtide.simulator.policies import Plan as FollowPlan
-from tests.helpers.make_ir import MACHINE, planned
+from tests.helpers.make_ir import MACHINE, PACKING, planned, shrunk
 from tests.helpers.make_steps import PAGE, R, W, machines, page_traces, parameter, step
 
 # ---- time ------------------------------------------------------------------------------------------------------------
@@ -173,17 +173,20 @@ class Audited(Run):
         used, promised, evicting = [0] * self.n_tiers, [0] * self.n_tiers, 0
         for piece, number in enumerate(self.pieces.storage):
             storage, paged = self.trace.storages[number], self.pieces.paged_bytes[piece]
+            packed = self.pieces.packed_bytes[piece]
+            room = [paged if not tier.packs else packed for tier in self.machine.tiers]
             if storage.death - storage.birth > self.n_ticks:
                 return  # of its generations there is only room
             assert not self.valid[piece] & ~self.reserved[piece]
             assert not self.evicting[piece] & ~self.reserved[piece]
             evicting += paged * (self.evicting[piece] & 1)
             for rank in range(self.n_tiers):
-                used[rank] += paged * (self.reserved[piece] >> rank & 1)
+                if self.reserved[piece] >> rank & 1:
+                    used[rank] += room[rank]  # None where it may not lie
             for copy in self.copies.get(piece, ()):
                 used[copy.target] += copy.taken
                 used[copy.source] -= copy.freed
-                promised[copy.target] += paged - copy.taken
+                promised[copy.target] += room[copy.target] - copy.taken
                 evicting -= copy.freed * (copy.source == 0)
         for copy in self.links.queued():
             used[copy.target] += copy.taken * copy.dead
@@ -229,15 +232,18 @@ def test_no_policy_holds_more_than_there_is(trace: Trace, name: str, share: floa
 @settings(max_examples=120, deadline=None)
 @given(planned(longest_life=1), st.data())
 def test_a_plan_runs_in_the_room_that_it_counts(case: tuple[Trace, Plan], data: st.DataObject) -> None:
-    """With tiers no larger than its stays, and links of any speed: late copies may wait for room, and never go over."""
+    """With tiers no larger than its stays, and links of any speed: late copies may wait for room, and never go over.
+    What is packed takes as much as the accountant says, too."""
     trace, plan = case
-    held = occupancy(trace, plan.stays, [tier.name for tier in MACHINE.tiers])
+    model = data.draw(st.sampled_from([MACHINE, PACKING]))
+    trace = shrunk(trace, data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=4)))
+    held = occupancy(trace, plan.stays, [tier.name for tier in model.tiers], exact, model.packing)
     rate, latency = st.sampled_from([10**9, 10**8]), st.sampled_from([0, 7])
     machine = replace(
-        MACHINE,
+        model,
         chunk_bytes=data.draw(st.sampled_from([None, 1, 2])),
         exclusive=data.draw(st.booleans()),
-        tiers=tuple(replace(tier, capacity_bytes=peak(held[tier.name])) for tier in MACHINE.tiers),
+        tiers=tuple(replace(tier, capacity_bytes=peak(held[tier.name])) for tier in model.tiers),
         links=tuple(replace(row, bytes_per_s=data.draw(rate), latency_ns=data.draw(latency)) for row in MACHINE.links),
     )
     run = Audited(lower(plan, trace, machine), trace, machine, exact, FollowPlan())

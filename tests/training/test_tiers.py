@@ -13,6 +13,7 @@ from ebbtide.ir.timeline import Timeline
 from ebbtide.policies import machine_for
 from ebbtide.probe.quick import probe_quick
 from ebbtide.settings import Settings
+from ebbtide.units import GIB
 from tests.helpers import child
 from tests.helpers.command import EBBTIDE
 from tests.training.same_bits import CASES
@@ -128,7 +129,8 @@ def test_a_machine_is_one_of_the_tiers_that_a_run_has(tmp_path: Path) -> None:
     assert [tier.name for tier in machine.tiers] == ["dram", "numa0", "compressed", "file"]
     assert [tier.in_place.value for tier in machine.tiers] == ["all", "all", "nothing", "nothing"]
     assert machine.exclusive
-    assert machine.tiers[2].capacity_bytes == 0  # no trace tells what would fit
+    assert machine.tiers[2].capacity_bytes == GIB
+    assert machine.packing == {"compressed"}
     assert all(machine.link(a.name, b.name) is not None for a in machine.tiers for b in machine.tiers if a is not b)
     file = tmp_path / "machine.toml"
     file.write_text(machine.to_toml())

@@ -54,7 +54,7 @@ def route_of(machine: Machine, tier: str | None = None) -> Route | None:
     limits = {group.name: group.bytes_per_s for group in machine.groups}
     for slow in machine.tiers[1:]:
         out, back = machine.link(fast, slow.name), machine.link(slow.name, fast)
-        if out is None or back is None or tier not in (None, slow.name):
+        if out is None or back is None or tier not in (None, slow.name) or (slow.packs and tier is None):
             continue
         if out.shares is None or out.shares != back.shares:
             return Route(slow.name, out, back, shared=False)

@@ -85,6 +85,7 @@ def capture(
             scratch=scratch[number],
             allocation=life.allocation,
             room_of=rooms[number],
+            packed_bytes=_packed_bytes(recording, life),
         )
         for number, life in enumerate(lives)
     )
@@ -211,6 +212,12 @@ def _rooms(recording: Recording, lives: list[_Life], scratch: list[bool]) -> lis
         else:
             mine.append((sizes[number], number, freed_after[row]))
     return found
+
+
+def _packed_bytes(recording: Recording, life: _Life) -> int | None:
+    """As this step showed it; where it did not, as it showed its counterpart's of the step before."""
+    rows = (life.row,) if life.later is None else (life.row, life.later)
+    return next((packed for row in rows if (packed := int(recording.packed_bytes[row])) >= 0), None)
 
 
 def _paged(nbytes: int) -> int:

@@ -73,7 +73,7 @@ def own_ns(recording: Recording) -> Ints:
 
 def busy_shares(recording: Recording, lane: Lane) -> Floats:
     """Of each tick: the share of it, stalls included, in which at least one copy of the lane was under way."""
-    own = recording.span_lane == lane
+    own = (recording.span_lane == lane) & (recording.span_source <= 1) & (recording.span_target <= 1)
     begin, end = recording.span_begin_ns[own], recording.span_end_ns[own]
     edges = np.unique(np.concatenate([[0], begin, end]))
     opened = np.zeros(len(edges), dtype=np.int64)

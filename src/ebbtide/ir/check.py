@@ -28,6 +28,7 @@ class Rule(StrEnum):
     SOURCE = "contents come from birth, the same tier, or a valid replica over a link"
     ACCESS = "an access finds a valid replica where it may be used in place"
     WRITE = "a write finds no other replica and no copy in flight"
+    PACKED = "a tier that packs holds only what shrinks"
     CAPACITY = "no tier holds more than its capacity"
 
 
@@ -77,6 +78,7 @@ def check_plan(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize 
     found = [violation for stay in plan.stays for violation in _bounds(stay, trace, machine)]
     if found:
         return tuple(found)
+    found += _unpacked(plan, trace, machine)
     by_storage: dict[int, list[Stay]] = defaultdict(list)
     for stay in plan.stays:
         by_storage[stay.storage].append(stay)
@@ -196,8 +198,15 @@ def _accesses(piece: _Piece, trace: Trace) -> Iterable[tuple[int, int]]:
     return zip(trace.accesses.tick[rows].tolist(), trace.accesses.mode[rows].tolist(), strict=True)
 
 
+def _unpacked(plan: Plan, trace: Trace, machine: Machine) -> Iterator[Violation]:
+    for stay in plan.stays:
+        if stay.tier in machine.packing and trace.storages[stay.storage].packed_bytes is None:
+            text = f"storage {stay.storage} lies on {stay.tier} from tick {stay.start} on, though it does not shrink"
+            yield Violation(Rule.PACKED, text, stay.storage, stay.start)
+
+
 def _capacity(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize) -> Iterator[Violation]:
-    held = occupancy(trace, plan.stays, [tier.name for tier in machine.tiers], page_bytes)
+    held = occupancy(trace, plan.stays, [tier.name for tier in machine.tiers], page_bytes, machine.packing)
     for tier in machine.tiers:
         level = held[tier.name]
         if tier.capacity_bytes is not None and int(level.max()) > tier.capacity_bytes:

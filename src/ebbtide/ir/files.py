@@ -26,7 +26,7 @@ from ebbtide.units import GIB, MIB
 from ebbtide.whole_file import write_whole
 
 MAGIC = b"ebbtide\n"
-VERSION = 4
+VERSION = 5
 
 _PREFIX = struct.Struct("<8sIII")  # magic, version, bytes of the header, CRC-32 of all but magic and itself
 _NAMES: dict[type[Trace] | type[Plan] | type[Timeline], str] = {Trace: "trace", Plan: "plan", Timeline: "timeline"}
@@ -36,7 +36,11 @@ MOST_ROWS = MIB  # of records, each of which becomes an object
 _MOST_ACCESSES = 16 * MIB
 
 _Stored = TypeVar("_Stored", Trace, Plan, Timeline)
-_ADDED = {2: {"ticks": {"arguments"}, "storages": {"room_of"}}, 3: {"storages": {"room_of"}}}
+_ADDED = {
+    2: {"ticks": {"arguments"}, "storages": {"room_of", "packed_bytes"}},
+    3: {"storages": {"room_of", "packed_bytes"}},
+    4: {"storages": {"packed_bytes"}},
+}
 """Columns that files of an older version do not have; a record's default stands for them."""
 
 _Columns: TypeAlias = dict[str, Any]  # a field's name and its declared type

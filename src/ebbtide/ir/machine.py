@@ -73,8 +73,9 @@ class Tier:
     measurements lay from the first. ``usd_per_gb`` is its price and ``static_mw_per_gb`` what it draws at rest;
     ``read_pj_per_bit`` and ``write_pj_per_bit`` what an access or a copy costs on top. ``endurance_bytes`` is how much
     can be written to all of it before it wears out, None without end. ``page_bytes`` is what room is counted in, None
-    for the pages of the runtime's arena, which come in two sizes. ``load_ns`` is how long a load takes there that waits
-    for the one before it, None unknown; no formula uses it.
+    for the pages of the runtime's arena, which come in two sizes. Where a tier ``packs``, storages take there what they
+    shrink to (``Storage.packed_bytes``), and those that do not shrink may not lie there. ``load_ns`` is how long a load
+    takes there that waits for the one before it, None unknown; no formula uses it.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Tier:
     write_pj_per_bit: float | None = None
     endurance_bytes: int | None = None
     page_bytes: int | None = None
+    packs: bool = False
     load_ns: float | None = None
 
     def __post_init__(self) -> None:
@@ -96,6 +98,8 @@ class Tier:
         check_range(self, "capacity_bytes bytes_per_s_spread")
         check_range(self, "bytes_per_s write_bytes_per_s endurance_bytes page_bytes", low=1)
         check_reals(self, "usd_per_gb static_mw_per_gb read_pj_per_bit write_pj_per_bit load_ns")
+        if self.packs and self.in_place is not InPlace.NOTHING:
+            raise ValueError(f"{self.name} packs what lies there, so operations cannot use it in place")
 
     def ns_per_byte(self, writes: bool) -> float:
         """Of an operation in place; 0 where the tier's speed is not known."""
@@ -241,6 +245,10 @@ class Machine:
             raise ValueError("the machine's name must be printable")
         if not self.tiers or not self.tiers[0].in_place.writes:
             raise ValueError("the first tier must be one in which operations may read and write")
+        if self.tiers[-1].packs:
+            raise ValueError(
+                f"{self.tiers[-1].name} packs what lies there, so one for what does not shrink must follow"
+            )
         tiers, groups = [tier.name for tier in self.tiers], [group.name for group in self.groups]
         for what, names in (("tier", tiers), ("group", groups), ("link", [link.name for link in self.links])):
             if len(set(names)) != len(names):
@@ -267,6 +275,11 @@ class Machine:
             if key in known:
                 raise ValueError(f"two kernels of {kernel.operator!r:.80} with the same arguments in {kernel.tier}")
             known.add(key)
+
+    @property
+    def packing(self) -> frozenset[str]:
+        """The tiers that pack."""
+        return frozenset(tier.name for tier in self.tiers if tier.packs)
 
     def tier(self, name: str) -> Tier:
         """Raises KeyError."""

@@ -12,7 +12,7 @@ a gradient. Were it freed in tick 0 of the next step, [2, 5), the level would be
 each part, because both touch the first page: split at page boundaries.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -55,6 +55,13 @@ def paged_bytes(trace: Trace, storage: int, low: int, high: int, page_bytes: Pag
     return round_up(high, page) - low // page * page
 
 
+def packed_bytes(trace: Trace, storage: int, low: int, high: int) -> int | None:
+    """What bytes [low, high) of a storage take on a tier that packs: their share of all of it. None where they may not
+    lie there, since they do not shrink or nobody looked."""
+    row = trace.storages[storage]
+    return None if row.packed_bytes is None or row.scratch else -(-row.packed_bytes * (high - low) // row.nbytes)
+
+
 def levels(start: Ints, stop: Ints, nbytes: Ints, n_ticks: int) -> Ints:
     """THE sum: bytes at each of ``n_ticks`` ticks of a cycle, of room for ``nbytes`` during [start, stop) each.
 
@@ -73,13 +80,20 @@ def levels(start: Ints, stop: Ints, nbytes: Ints, n_ticks: int) -> Ints:
 
 
 def occupancy(
-    trace: Trace, stays: Iterable[Stay], tiers: Sequence[str], page_bytes: PageSize = exact
+    trace: Trace,
+    stays: Iterable[Stay],
+    tiers: Sequence[str],
+    page_bytes: PageSize = exact,
+    packing: Container[str] = (),
 ) -> dict[str, Ints]:
-    """Bytes at each tick of a step, for each of ``tiers``; stays on other tiers are not counted."""
+    """Bytes at each tick of a step, for each of ``tiers``; stays on other tiers are not counted. On those ``packing``
+    storages count with what they shrink to."""
     rows: dict[str, list[tuple[int, int, int]]] = {tier: [] for tier in tiers}
     for stay in stays:
         if stay.tier in rows:
-            nbytes = paged_bytes(trace, stay.storage, stay.low, stay.high, page_bytes)
+            nbytes = packed_bytes(trace, stay.storage, stay.low, stay.high) if stay.tier in packing else None
+            if nbytes is None:
+                nbytes = paged_bytes(trace, stay.storage, stay.low, stay.high, page_bytes)
             rows[stay.tier].append((stay.start, stay.stop, nbytes))
     return {tier: _levels_of(trace, intervals) for tier, intervals in rows.items()}
 

@@ -40,6 +40,7 @@ class Recording:
     scratch: Ints  # 1: born and gone within one operator, or pinned when the step began
     thread: Ints  # that allocated it
     freed_after: Ints  # of one that died within the step: the serial given last before that
+    packed_bytes: Ints  # what its contents take on a tier that packs; -1: it refuses them, or nobody looked
     module: Ints  # in names: where it was born
     use_storage: Ints  # an operator used this storage
     use_first: Ints  # in ticks [use_first, use_last]
@@ -81,6 +82,7 @@ class Recording:
             ("birth", NEVER, n_ticks),
             ("allocation", NEVER, None),
             ("death", NEVER, n_ticks + 1),
+            ("packed_bytes", NEVER, None),
             ("module", 0, n_names),
             ("use_storage", 0, n_storages),
             ("use_first", 0, n_ticks),

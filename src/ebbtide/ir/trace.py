@@ -74,7 +74,9 @@ class Storage:
     clock. None if the main thread did not allocate it in this step. ``scratch`` means that nobody saw who uses it:
     it is read and written in every tick of its life, whatever its accesses say. ``room_of`` is for
     scratch of one tick: the number of other scratch that was freed within that tick before this one was allocated, and
-    in whose room it therefore lies. It needs none of its own.
+    in whose room it therefore lies. It needs none of its own. ``packed_bytes`` is what its contents take on a tier that
+    packs, as a sample of them showed when the last operator of the step that wrote them had ended; None where such a
+    tier refuses them, and where nobody looked.
     """
 
     nbytes: int
@@ -86,10 +88,11 @@ class Storage:
     scratch: bool = False
     allocation: int | None = None
     room_of: int | None = None
+    packed_bytes: int | None = None
 
     def __post_init__(self) -> None:
         check_range(self, "nbytes", low=1)
-        check_range(self, "birth allocation room_of")
+        check_range(self, "birth allocation room_of packed_bytes")
         check_range(self, "death", low=self.birth + 1)
         if self.persistent and (self.birth != 0 or self.allocation is not None):
             raise ValueError("a persistent storage is born at tick 0 and not allocated within the step")

@@ -9,7 +9,8 @@ It alternates three steps and keeps the best plan it has simulated:
 A plan for less room is a plan for more, so budgets below are tried as well where the bound says that they could win.
 Clean storages leave without a write; contents that are final may be written while they are still being read.
 Where operations work in place on a slow tier, the search is made for several sets of storages that stay there as well
-(``in_place``), and at last the plans of other planners are candidates (``rivals``).
+(``in_place``), and at last the plans of other planners are candidates (``rivals``). Where a tier packs what lies there,
+and something shrinks, the search is made with it and without it, since its copies cost compute more than a disk's.
 
 Left out: splitting storages (``docs/planner-ebbtide.md``), several replicas in slow tiers, and what
 lives for longer than a step once its successor is born. The search is bounded by a number of simulations that
@@ -32,7 +33,7 @@ from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.planners.search.choice import Demand, choose
 from ebbtide.planners.search.idle_table import Flags, Floats
 from ebbtide.planners.search.in_place import placed_in_slow
-from ebbtide.planners.search.problem import Problem, lacks_bytes, problem_of, require_feasible
+from ebbtide.planners.search.problem import Problem, lacks_bytes, problem_of, require_feasible, with_packing
 from ebbtide.planners.search.slow_tiers import assign_tiers, reachable_tiers
 from ebbtide.planners.search.timing import Clock, Pace, all_away, moved_stays, time_moves, without
 from ebbtide.simulator import Outcome
@@ -101,7 +102,7 @@ def ebbtide(
     bound = lower_bound_ns(trace, machine, problem.idle, capacity)
     best: tuple[int, tuple[Stay, ...]] | None = None
     out_of_time = False
-    for one in (problem, *placed_in_slow(problem, capacity)):
+    for one in (problem, *with_packing(problem), *placed_in_slow(problem, capacity)):
         if lacks_bytes(one, capacity) > 0:
             continue
         search = _Search(one, capacity, bound, deadline)
@@ -181,7 +182,7 @@ class _Search:
         """Searches plans for one budget."""
         floor, found = self.left - simulations, list[_Candidate]()
         problem = self.problem
-        costs = (problem.fetch_cost * problem.lost[0], problem.write_cost * problem.lost[1])
+        costs = (problem.fetch_cost * problem.fetch_lost, problem.write_cost * problem.write_lost)
         for reserve, early, lazy in self.starts[: max(1, simulations // 4)]:
             pace = Pace(1.0, _LEAD * self.problem.clock.step_ns, early, lazy)
             if self._done(floor) or (chosen := self._choose(budget_bytes, reserve, costs, self.problem.clock)) is None:
@@ -226,7 +227,7 @@ class _Search:
         trace, machine = problem.trace, problem.machine
         while True:
             rows = np.flatnonzero(chosen)
-            slow = assign_tiers(trace, machine, idle, rows, clock)
+            slow = assign_tiers(trace, machine, idle, rows, clock, problem.tiers)
             free = all_away(idle, chosen, problem.live, budget_bytes)
             moves = time_moves(idle, rows, slow, free, machine, clock, pace)
             staying = [move.row for move in moves if move.gone >= move.back]
@@ -251,8 +252,8 @@ class _Search:
         waits = stall_share(outcome)
         of_group = np.zeros(len(idle.dirty))
         np.maximum.at(of_group, idle.group, waits[idle.after % n_ticks])
-        fetch = self.problem.fetch_cost * (self.problem.lost[0] + waits[idle.until % n_ticks])
-        write = self.problem.write_cost * (self.problem.lost[1] + of_group)
+        fetch = self.problem.fetch_cost * (self.problem.fetch_lost + waits[idle.until % n_ticks])
+        write = self.problem.write_cost * (self.problem.write_lost + of_group)
         return (costs[0] + fetch) / 2, (costs[1] + write) / 2
 
 

@@ -1,9 +1,8 @@
 """A machine with the tiers that a run has between memory and the spill file, measured.
 
-Their copies are made by the arena's I/O threads, so they take a core from the operations beside them. What compressed
-memory holds depends on what lies there, which no trace tells: plans place nothing in it, and the decider does. The
-memory of another NUMA node is used in place, and its pages move, so contents lie on one tier only: such a machine is
-exclusive.
+Their copies are made by the arena's I/O threads, so they take a core from the operations beside them. Compressed memory
+packs: what storages take there is told by their trace. The memory of another NUMA node is used in place, and its pages
+move, so contents lie on one tier only: such a machine is exclusive.
 """
 
 import os
@@ -26,7 +25,6 @@ def with_tiers(machine: Machine, tiers: Sequence[SlowerTier]) -> Machine:
     for tier in tiers:
         measured = _measured(tier)
         out, back = rates[tier.name] = measured["out"], measured["back"]
-        capacity = 0 if tier.kind is TierKind.COMPRESSED else tier.capacity_bytes
         links.append(Link(dram.name, tier.name, out, slows_compute=slows))
         links.append(Link(tier.name, dram.name, back, slows_compute=slows))
         for other in between:
@@ -36,13 +34,14 @@ def with_tiers(machine: Machine, tiers: Sequence[SlowerTier]) -> Machine:
             if link is not None:
                 rate = min(link.bytes_per_s, back if source == tier.name else out)
                 links.append(replace(link, source=source, target=target, bytes_per_s=rate, bytes_per_s_spread=0))
-        between.append(Tier(tier.name, InPlace.NOTHING, capacity))
+        packs = tier.kind is TierKind.COMPRESSED
+        between.append(Tier(tier.name, InPlace.NOTHING, tier.capacity_bytes, packs=packs))
         if tier.kind is TierKind.NUMA:
             if dram.bytes_per_s is None:
                 dram = replace(dram, bytes_per_s=measured["fast_read"], write_bytes_per_s=measured["fast_write"])
             reads = _slower(dram.ns_per_byte(False), measured["read"], measured["fast_read"])
             writes = _slower(dram.ns_per_byte(True), measured["write"], measured["fast_write"])
-            between[-1] = Tier(tier.name, InPlace.ALL, capacity, reads, write_bytes_per_s=writes)
+            between[-1] = Tier(tier.name, InPlace.ALL, tier.capacity_bytes, reads, write_bytes_per_s=writes)
     exclusive = machine.exclusive or any(tier.kind is TierKind.NUMA for tier in tiers)
     return replace(machine, tiers=(dram, *between, file), links=tuple(links), exclusive=exclusive)
 

@@ -75,6 +75,7 @@ class FakeRecording:
             tick_depth=tick_zeros,
             tick_reserved=tick_zeros,
             scratch=storage_zeros,
+            packed_bytes=np.full(n_storages, NEVER, dtype=np.int64),
             thread=storage_zeros,
             **ticks,
             **storages,

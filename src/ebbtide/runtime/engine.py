@@ -23,7 +23,7 @@ from ebbtide.runtime.limits import Limits
 from ebbtide.runtime.memory_stats import memory_stats
 from ebbtide.runtime.planning import Planning
 from ebbtide.runtime.progress import Observation
-from ebbtide.runtime.start_arena import rooms_of, start_arena, tier_reports
+from ebbtide.runtime.start_arena import may_still_pack, rooms_of, start_arena, tier_reports
 from ebbtide.runtime.step_counters import Reading, read_now, step_between
 from ebbtide.runtime.step_log import StepLog
 from ebbtide.settings import Settings, TierKind, UpdateOrder
@@ -137,7 +137,9 @@ class Engine:
         self._budget.note_step(after.counters, len(self._steps))
         unlike, self._unlike = self._unlike, False
         if self._planning is not None and self._budget.is_set and not unlike:
-            self._planning.learn(_torch.counters()["arena_limit_bytes"])
+            counters = _torch.counters()
+            shared = may_still_pack(self._settings.tiers, counters) if self._bounds.process_asked else 0
+            self._planning.learn(counters["arena_limit_bytes"], shared)
 
     def stop(self) -> None:
         """Ends an open step and takes the final report; managed tensors stay valid, under the same budget."""

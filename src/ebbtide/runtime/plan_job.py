@@ -58,7 +58,8 @@ class Job:
 
     ``flops`` are those of its operators (``flop_table``). ``followed``: the step followed a plan, and is planned anew
     with what steps like it typically take. ``shown`` asks for the step as a timeline in place of a plan, with this
-    planner's name.
+    planner's name. ``shared_bytes`` is how much of the budget goes to tiers that pack when they fill up: their memory
+    is the process's own, so where the process is bounded the arena loses it.
     """
 
     recording: Recording
@@ -67,6 +68,7 @@ class Job:
     budget_bytes: int
     followed: Followed | None = None
     shown: str | None = None
+    shared_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ def carry_out(job: Job, planner: Planner, forecast: Forecast = no_forecast) -> A
         shown = timeline(job.recording, step.trace, step.numbers, job.machine, job.shown)
         return Answer(None, job.machine, timeline=encode(shown))
     if job.followed is None:
-        return _planned(step.trace, step, job.machine, job.budget_bytes, planner, forecast)
+        return _planned(step.trace, step, job.machine, job, planner, forecast)
     followed, machine = job.followed, job.machine
     trace = decode(followed.trace, Trace)
     if step.trace.signature() != trace.signature():
@@ -137,14 +139,12 @@ def carry_out(job: Job, planner: Planner, forecast: Forecast = no_forecast) -> A
     if not followed.anew and not _is_news(job.machine, machine):
         return Answer(None, job.machine)
     typical = with_times(trace, typical_ns(followed.times, machine))
-    return _planned(typical, step, machine, job.budget_bytes, planner, forecast)
+    return _planned(typical, step, machine, job, planner, forecast)
 
 
-def _planned(
-    trace: Trace, step: Captured, machine: Machine, budget_bytes: int, planner: Planner, forecast: Forecast
-) -> Answer:
+def _planned(trace: Trace, step: Captured, machine: Machine, job: Job, planner: Planner, forecast: Forecast) -> Answer:
     """Of the schedule for steps like ``step``; the times are those of ``trace``."""
-    plan = _made_for(trace, machine, budget_bytes, planner)
+    plan = _decided(trace, machine, job, planner)
     report = PlanReport(
         planner=plan.planner,
         status=str(plan.status),
@@ -156,8 +156,27 @@ def _planned(
         plans=1,
         links=forecast(plan, trace, machine),
     )
-    schedule = schedule_columns(plan, trace, machine, step.serials, budget_bytes)
+    schedule = schedule_columns(plan, trace, machine, step.serials, job.budget_bytes)
     return Answer(schedule, machine, report, encode(trace), encode(plan))
+
+
+def _decided(trace: Trace, machine: Machine, job: Job, planner: Planner) -> Plan:
+    """Where tiers that pack take of the budget: the faster of a plan without them and of one for so much less."""
+    shrinks = bool(machine.packing) and any(row.packed_bytes is not None for row in trace.storages)
+    if not job.shared_bytes or not shrinks:
+        return _made_for(trace, machine, job.budget_bytes, planner)
+    unpacked = replace(trace, storages=tuple(replace(row, packed_bytes=None) for row in trace.storages))
+    made: list[Plan] = []
+    trouble: EbbtideError | None = None
+    for seen, budget_bytes in ((unpacked, job.budget_bytes), (trace, job.budget_bytes - job.shared_bytes)):
+        try:
+            made.append(_made_for(seen, machine, budget_bytes, planner))
+        except EbbtideError as error:
+            trouble = trouble or error
+    if not made:
+        assert trouble is not None
+        raise trouble
+    return min(made, key=lambda plan: plan.predicted_ns)
 
 
 def _made_for(trace: Trace, machine: Machine, budget_bytes: int, planner: Planner) -> Plan:

@@ -68,6 +68,7 @@ class Planning:
         self._fixed = fixed
         self._save_timeline = save_timeline
         self._saved = saved
+        self._shared_bytes = 0
         self._waits = waits or save_timeline is not None  # the timeline is of a step that followed a plan
         self._say = say
         self._pending: PendingPlan | None = None
@@ -166,12 +167,13 @@ class Planning:
         recording = _torch.take_recording()
         return planning_bytes(recording) if recording.n_ticks else 0
 
-    def learn(self, budget_bytes: int) -> None:
+    def learn(self, budget_bytes: int, shared_bytes: int = 0) -> None:
         """Takes up the plan that was being made, if it is there. Else has the step that just ended planned, if it is
-        worth it; ``budget_bytes`` is the arena's, 0 for none.
+        worth it; ``budget_bytes`` is the arena's, 0 for none, and ``shared_bytes`` what ``Job`` says.
 
         Whatever goes wrong here is a warning: the run goes on, as it would without a plan.
         """
+        self._shared_bytes = shared_bytes
         took = False
         anew = self._pending.replaces is not None if self._pending is not None else self._followed is not None
         try:
@@ -282,7 +284,8 @@ class Planning:
         self._pending = PendingPlan.of(recording, asked, planned.like, steps, self._steps, is_first, followed)
 
     def _job(self, recording: Recording, budget_bytes: int, followed: Followed | None = None) -> Job:
-        return Job(recording, flop_table(recording, count_flops), self._machine, budget_bytes, followed)
+        flops = flop_table(recording, count_flops)
+        return Job(recording, flops, self._machine, budget_bytes, followed, shared_bytes=self._shared_bytes)
 
     def _follow(self, answer: Answer, pending: PendingPlan) -> bool:
         """Whether there is a new plan, which steps like the one recorded then follow."""

@@ -78,6 +78,15 @@ def tier_reports(
     )
 
 
+def may_still_pack(tiers: Sequence[SlowerTier], counters: "_torch.Counters") -> int:
+    """What compressed memory has not taken yet of its size."""
+    return sum(
+        max(tier.capacity_bytes - counters["tier_peak_bytes"][place], 0)
+        for place, tier in enumerate(tiers)
+        if tier.kind is TierKind.COMPRESSED
+    )
+
+
 def rooms_of(tiers: Sequence[SlowerTier], spill: Sequence[Path]) -> list[tuple[str, int]] | None:
     """Where bytes can go besides memory, and how many of them; None where nobody can tell."""
     if any(tier.kind is TierKind.COMPRESSED for tier in tiers):

@@ -108,6 +108,7 @@ class Run(Shortage):
                 generations = storage.death // self.n_ticks  # those of the steps before are there
                 if generations:
                     rank = gone.get(piece, self._birth_rank(piece))
+                    rank = rank if self.may_lie(piece, rank) else self._birth_rank(piece)
                     self._take(piece, rank)
                     for _ in range(generations - 1):
                         self._grow_old(piece)
@@ -118,16 +119,16 @@ class Run(Shortage):
 
     def _first_ranks(self, piece: int, begin: Command | None) -> list[int]:
         number = self.pieces.storage[piece]
-        if ranks := self.pieces.begins.get(piece):
+        if ranks := [rank for rank in self.pieces.begins.get(piece, ()) if self.may_lie(piece, rank)]:
             return sorted(ranks)[:1] if self.exclusive else ranks
-        if begin is not None and begin.verb is Verb.FETCH:
+        if begin is not None and begin.verb is Verb.FETCH and self.may_lie(piece, self.rank[begin.source]):
             return [self.rank[begin.source]]
         storage, is_used = self.trace.storages[number], self.pieces.first_use[piece] < self.n_ticks
-        reachable = [rank for rank in range(1, self.n_tiers) if rank in self._hop]
+        reachable = [rank for rank in range(1, self.n_tiers) if rank in self._hop and self.may_lie(piece, rank)]
         if begin is not None and begin.verb is Verb.DROP and reachable and not self.exclusive:
             return [0, reachable[0]]
         if self._is_demanded and not (is_used or storage.scratch) and self.capacity[0] < inf:
-            reachable = [rank for rank in reachable if self.fits(rank, self.pieces.paged_bytes[piece])]
+            reachable = [rank for rank in reachable if self.has_room(piece, rank)]
             if reachable:
                 return [reachable[-1]]
         return [self.policy.home(self, piece)] if self.pieces.moves[piece] else [0]
@@ -135,7 +136,7 @@ class Run(Shortage):
     def _birth_rank(self, piece: int) -> int:
         ranks = self.pieces.begins.get(piece)
         rank = ranks[0] if ranks else self.policy.home(self, piece) if self.pieces.moves[piece] else 0
-        return rank if rank and self.fits(rank, self.pieces.paged_bytes[piece]) else 0
+        return rank if rank and self.has_room(piece, rank) else 0
 
     # ---- one step ----------------------------------------------------------------------------------------------------
 
@@ -294,8 +295,9 @@ class Run(Shortage):
             if command.verb is Verb.EVICT or other is None or not self.links.between(other, target):
                 return
             source = other
-        if command.verb is Verb.EVICT and not self.fits(target, self.pieces.paged_bytes[piece]):
+        if command.verb is Verb.EVICT and not self.has_room(piece, target):
             target = self._target(piece, source) or target
             if self.valid[piece] >> target & 1:
                 return
-        self._put(piece, source, target, due)
+        if self.may_lie(piece, target):
+            self._put(piece, source, target, due)

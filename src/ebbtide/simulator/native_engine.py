@@ -81,6 +81,7 @@ def native_pieces(pieces: Pieces, trace: Trace) -> NativePieces:
     return NativePieces(
         nbytes=pieces.nbytes,
         paged_bytes=pieces.paged_bytes,
+        packed_bytes=[-1 if packed is None else packed for packed in pieces.packed_bytes],
         first_use=pieces.first_use,
         moves=pieces.moves,
         persistent=[row.persistent for row in rows],
@@ -107,6 +108,7 @@ def native_machine(machine: Machine) -> NativeMachine:
                 tier.in_place.writes,
                 tier.ns_per_byte(False) - fast.ns_per_byte(False),
                 tier.ns_per_byte(True) - fast.ns_per_byte(True),
+                tier.packs,
             )
             for tier in machine.tiers
         ],

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ebbtide.ir.occupancy import PageSize, levels, paged_bytes
+from ebbtide.ir.occupancy import PageSize, levels, packed_bytes, paged_bytes
 from ebbtide.ir.schedule import Begin, Command, Schedule
 from ebbtide.ir.trace import Access, Trace
 
@@ -27,8 +27,9 @@ class Pieces:
 
     ``moves``: whether it may move at all; scratch may not. ``uses`` of a tick, without those of elders ([Note: elders]
     in ``planners.search.idle_table``), are (piece, mode, ticks until its next use), ``n_used`` how many of them are
-    there before the tick; its operation touches ``reads`` and ``writes`` bytes. ``of`` has the pieces of each storage,
-    in the order of their bytes.
+    there before the tick; its operation touches ``reads`` and ``writes`` bytes. ``packed_bytes`` is what a piece takes
+    on a tier that packs, None where it may not lie there. ``of`` has the pieces of each storage, in the order of their
+    bytes.
     ``commands`` of a tick are (command, piece) in their order.
     ``begins``: the ranks of the tiers with valid contents at the beginning, where the schedule says so.
     """
@@ -36,6 +37,7 @@ class Pieces:
     storage: list[int]
     nbytes: list[int]
     paged_bytes: list[int]
+    packed_bytes: list[int | None]
     moves: list[bool]
     first_use: list[int]
     uses: list[list[tuple[int, int, int]]]
@@ -84,6 +86,7 @@ def _pieces(trace: Trace, page_bytes: PageSize, cuts: dict[int, list[int]], brie
     storage: list[int] = []
     nbytes: list[int] = []
     paged: list[int] = []
+    packed: list[int | None] = []
     moves: list[bool] = []
     of: list[range] = []
     births: list[list[int]] = [[] for _ in range(n_ticks)]
@@ -101,6 +104,7 @@ def _pieces(trace: Trace, page_bytes: PageSize, cuts: dict[int, list[int]], brie
             storage.append(number)
             nbytes.append(high - low)
             paged.append(paged_bytes(trace, number, low, high, page_bytes))
+            packed.append(packed_bytes(trace, number, low, high))
             moves.append(not row.scratch)
         of.append(range(first, len(storage)))
         if number in brief:
@@ -112,7 +116,9 @@ def _pieces(trace: Trace, page_bytes: PageSize, cuts: dict[int, list[int]], brie
     uses = _uses(trace, of, first_use)
     n_used = [sum(use[0] not in born for use in used) for used, born in zip(uses, map(set, births), strict=True)]
     reads, writes = operand_bytes(trace)
-    return Pieces(storage, nbytes, paged, moves, first_use, uses, n_used, reads, writes, births, deaths, of, [], {})
+    return Pieces(
+        storage, nbytes, paged, packed, moves, first_use, uses, n_used, reads, writes, births, deaths, of, [], {}
+    )
 
 
 def _brief(trace: Trace) -> set[int]:

@@ -54,7 +54,7 @@ class FirstTouch(Policy):
     uses_in_place = True
 
     def home(self, run: Shortage, piece: int) -> int:
-        rank = next((rank for rank in range(run.n_tiers) if run.fits(rank, run.pieces.paged_bytes[piece])), 0)
+        rank = next((rank for rank in range(run.n_tiers) if run.has_room(piece, rank)), 0)
         run.transient[piece] = rank > 0
         return rank if not run.is_born(piece) or run.writes_in_place(rank) else 0
 

@@ -109,15 +109,14 @@ class Shortage(TierState):
     def _move_an_elder(self) -> bool:
         """The safety net knows no plan, so it takes what a plan cannot name, too; how long that takes is left out."""
         for piece, elders in self.elders.items():
-            paged = self.pieces.paged_bytes[piece]
             for at, reserved in enumerate(elders):
-                others = (rank for rank in range(1, self.n_tiers) if reserved >> rank & 1 or self.fits(rank, paged))
+                others = (rank for rank in range(1, self.n_tiers) if reserved >> rank & 1 or self.has_room(piece, rank))
                 target = next(others, None)
                 if not reserved & 1 or target is None or not self.pieces.moves[piece]:
                     continue
                 if not reserved >> target & 1:
-                    self.record.change(target, paged, self.now)
-                self.record.change(0, -paged, self.now)
+                    self.record.change(target, self.room(piece, target), self.now)
+                self.record.change(0, -self.room(piece, 0), self.now)
                 elders[at] = reserved & ~1 | 1 << target
                 self.record.rescue()
                 self._place_unborn()
@@ -126,7 +125,7 @@ class Shortage(TierState):
 
     def _make_slow_room(self, copy: Copy) -> bool:
         """For a copy that waits at the head of its link: where a replica can go, or contents can move on."""
-        rank, needed = copy.target, self.pieces.paged_bytes[copy.piece] - copy.taken
+        rank, needed = copy.target, self.room(copy.piece, copy.target) - copy.taken
         began = self.free(rank)
 
         def is_free(piece: int) -> bool:
@@ -145,7 +144,7 @@ class Shortage(TierState):
         for who in (is_free, self._has_only_plans):  # the latter: two that wait for each other's room
             for piece in self._victims(rank, 1, who):
                 below = self._target(piece, rank)
-                if below is None or not self.fits(below, self.pieces.paged_bytes[piece]):
+                if below is None or not self.has_room(piece, below):
                     return False
                 for planned in [*self.copies.get(piece, ())]:
                     self._cancel(planned)

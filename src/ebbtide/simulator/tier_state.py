@@ -37,6 +37,7 @@ class TierState:
         """Of a piece that was born again while it lived: where those before have bytes reserved, the oldest first."""
         self.copies: dict[int, list[Copy]] = {}
         self.wanted_back: set[int] = set()
+        self.packs = [tier.packs for tier in machine.tiers]
         self.capacity = [inf if tier.capacity_bytes is None else tier.capacity_bytes for tier in machine.tiers]
         self.promised = [0] * self.n_tiers
         """Bytes that copies in queues will reserve on each tier."""
@@ -62,7 +63,8 @@ class TierState:
             for rank in range(self.n_tiers):
                 if rank not in hop and self.links.between(rank, end):
                     hop[rank] = end
-                    ends.append(rank)
+                    if not self.packs[rank]:  # not everything could stop there
+                        ends.append(rank)
         return hop
 
     # ---- tiers -------------------------------------------------------------------------------------------------------
@@ -73,6 +75,21 @@ class TierState:
     def fits(self, rank: int, nbytes: int) -> bool:
         """Whether so many bytes are free that no copy in a queue will take."""
         return self.free(rank) - self.promised[rank] >= nbytes
+
+    def room(self, piece: int, rank: int) -> int:
+        """What a piece takes on a tier where it may lie."""
+        if not self.packs[rank]:
+            return self.pieces.paged_bytes[piece]
+        packed = self.pieces.packed_bytes[piece]
+        assert packed is not None
+        return packed
+
+    def may_lie(self, piece: int, rank: int) -> bool:
+        return not self.packs[rank] or self.pieces.packed_bytes[piece] is not None
+
+    def has_room(self, piece: int, rank: int) -> bool:
+        """Whether a piece may lie on a tier, and fits there."""
+        return self.may_lie(piece, rank) and self.fits(rank, self.room(piece, rank))
 
     def is_only_slow(self, piece: int) -> bool:
         """Whether a piece lies on slower tiers alone."""
@@ -93,9 +110,11 @@ class TierState:
         return True
 
     def admits(self, copy: Copy, nbytes: int) -> bool:
-        if not copy.has_begun:
-            nbytes += self.pieces.paged_bytes[copy.piece] - self.pieces.nbytes[copy.piece]
         target = copy.target
+        if self.packs[target]:  # what its chunks come to is known at its end: all at once
+            nbytes = 0 if copy.has_begun else self.room(copy.piece, target)
+        elif not copy.has_begun:
+            nbytes += self.pieces.paged_bytes[copy.piece] - self.pieces.nbytes[copy.piece]
         if target == 0 and self.unborn:
             if self.exclusive:
                 self._place_unborn()
@@ -117,7 +136,7 @@ class TierState:
         if self.exclusive and not self.evicting[piece] & bit:
             self._mark_evicting(piece, source)
         is_alone = sum(other.source == source for other in self.copies[piece]) == 1
-        if copy.left and is_alone and self.evicting[piece] & bit:
+        if copy.left and is_alone and self.evicting[piece] & bit and not self.packs[source]:
             self.valid[piece] &= ~bit
             copy.freed += nbytes
             self._release(source, nbytes)
@@ -133,7 +152,7 @@ class TierState:
             self.wanted_back.discard(piece)
             if piece in self.pinned:
                 self._demand(piece)
-            elif self._hop[copy.target] == 0:
+            elif self._hop.get(copy.target) == 0:
                 self._put(piece, copy.target, 0, self.at + self.n_ticks)
 
     def _is_there(self, piece: int, rank: int) -> bool:
@@ -147,7 +166,7 @@ class TierState:
     def _take(self, piece: int, rank: int) -> None:
         self.valid[piece] |= 1 << rank
         self.reserved[piece] |= 1 << rank
-        self.record.change(rank, self.pieces.paged_bytes[piece], self.now)
+        self.record.change(rank, self.room(piece, rank), self.now)
         self._note_change(piece)
 
     def _release(self, rank: int, nbytes: int) -> None:
@@ -191,7 +210,7 @@ class TierState:
         self.reserved[piece] &= ~bit
         self.evicting[piece] &= ~bit
         self._note_change(piece)
-        self._release(rank, self.pieces.paged_bytes[piece] - freed)
+        self._release(rank, self.room(piece, rank) - freed)
 
     def _missing(self, tick: int) -> list[int]:
         """What the tick uses and cannot use yet."""
@@ -225,12 +244,11 @@ class TierState:
 
     def _die(self, piece: int) -> None:
         """A storage's contents are gone, and the copies of them end unheard."""
-        paged = self.pieces.paged_bytes[piece]
         if elders := self.elders.get(piece):
             reserved = elders.popleft()
             for rank in range(self.n_tiers):
                 if reserved >> rank & 1:
-                    self.record.change(rank, -paged, self.now)
+                    self.record.change(rank, -self.room(piece, rank), self.now)
             return
         freed = [0] * self.n_tiers
         for copy in [*self.copies.get(piece, ())]:
@@ -242,7 +260,7 @@ class TierState:
                 self._cancel_eviction(piece, rank)
                 self.evicting_bytes += freed[rank] if rank == 0 else 0
             if self.reserved[piece] >> rank & 1:
-                self.record.change(rank, freed[rank] - paged, self.now)
+                self.record.change(rank, freed[rank] - self.room(piece, rank), self.now)
         self.valid[piece] = self.reserved[piece] = self.evicting[piece] = 0
         self.wanted_back.discard(piece)
 
@@ -266,7 +284,7 @@ class TierState:
             if self.evicting[piece] >> other & 1:
                 self._cancel_eviction(piece, other)
             if other != rank and self.reserved[piece] >> other & 1:
-                self.record.change(other, -self.pieces.paged_bytes[piece], self.now)
+                self.record.change(other, -self.room(piece, other), self.now)
         self.valid[piece] = self.reserved[piece] = 1 << rank
 
     # ---- copies ------------------------------------------------------------------------------------------------------
@@ -274,7 +292,7 @@ class TierState:
     def _put(self, piece: int, source: int, target: int, due: int, demanded: bool = False) -> None:
         copy = Copy(piece, source, target, self.pieces.nbytes[piece], due, demanded, demanded)
         self.copies.setdefault(piece, []).append(copy)
-        self.promised[target] += self.pieces.paged_bytes[piece]
+        self.promised[target] += self.room(piece, target)
         self.links.put(copy)
 
     def _forget(self, copy: Copy) -> None:
@@ -286,7 +304,7 @@ class TierState:
     def _cancel(self, copy: Copy) -> None:
         """What the copy gave up on its source comes back."""
         self._forget(copy)
-        self.promised[copy.target] -= self.pieces.paged_bytes[copy.piece] - copy.taken
+        self.promised[copy.target] -= self.room(copy.piece, copy.target) - copy.taken
         if not copy.chunk:
             self.record.change(copy.target, -copy.taken, self.now)
         if copy.freed:
@@ -303,10 +321,11 @@ class TierState:
 
     def _target(self, piece: int, source: int) -> int | None:
         """The fastest tier below with a link and room; without any room the fastest, where room can be made."""
-        below = [rank for rank in range(source + 1, self.n_tiers) if self.links.between(source, rank)]
-        paged = self.pieces.paged_bytes[piece]
-        with_room = (rank for rank in below if self.fits(rank, paged))
-        return next(with_room, None) or next((rank for rank in below if self.capacity[rank] >= paged), None)
+        linked = (rank for rank in range(source + 1, self.n_tiers) if self.links.between(source, rank))
+        below = [rank for rank in linked if self.may_lie(piece, rank)]
+        with_room = (rank for rank in below if self.has_room(piece, rank))
+        large = (rank for rank in below if self.capacity[rank] >= self.room(piece, rank))
+        return next(with_room, None) or next(large, None)
 
     def _demand(self, piece: int) -> None:
         """The tick needs the piece in the first tier."""

@@ -204,7 +204,8 @@ def _walls(machine: Machine, budget_bytes: int) -> Iterator[_Wall]:
     nbytes: int | None = budget_bytes
     for n_inside in range(1, len(machine.tiers)):
         if n_inside > 1:
-            capacity = machine.tiers[n_inside - 1].capacity_bytes
+            added = machine.tiers[n_inside - 1]
+            capacity = None if added.packs else added.capacity_bytes  # how much it holds depends on what lies there
             nbytes = None if capacity is None or nbytes is None else nbytes + capacity
         inside = {tier.name for tier in machine.tiers[:n_inside]}
         inward = [link for link in machine.links if link.target in inside and link.source not in inside]

@@ -103,8 +103,8 @@ def _choice(problem: Problem, lives: _Lives, budget_bytes: int, factor: float) -
         np.concatenate((idle.dirty, np.zeros(n_lives, dtype=bool))),
     )
     weight = factor if moves else 0.0
-    cost = np.concatenate((problem.fetch_cost[:old] * (problem.lost[0] * weight), lives.cost))
-    write_cost = np.concatenate((problem.write_cost * (problem.lost[1] * weight), np.zeros(n_lives)))
+    cost = np.concatenate((problem.fetch_cost[:old] * (problem.fetch_lost[:old] * weight), lives.cost))
+    write_cost = np.concatenate((problem.write_cost * (problem.write_lost * weight), np.zeros(n_lives)))
     demand = Demand(both.after + 1, both.until, problem.live - budget_bytes)
     chosen = choose(both, demand, demand, cost, write_cost)
     return None if chosen is None else np.flatnonzero(chosen[old:])
@@ -123,6 +123,7 @@ def _without(problem: Problem, lives: _Lives, rows: Ints) -> Problem:
         live=problem.live - lives.levels(rows, len(problem.live)),
         needed=_needed(problem, placed),
         fetch_cost=problem.fetch_cost[keep],
+        fetch_lost=problem.fetch_lost[keep],
         still=still,
     )
 

@@ -1,6 +1,7 @@
 """What a search for a plan is given: the step's idle intervals, their costs, and what does not change in between."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,8 +14,8 @@ from ebbtide.ir.schedule import Schedule, lower
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.search.bound import lost_per_byte, never_used_bytes
-from ebbtide.planners.search.idle_table import Floats, IdleTable, idle_table
-from ebbtide.planners.search.slow_tiers import homeless_tier, reachable_tiers
+from ebbtide.planners.search.idle_table import Flags, Floats, IdleTable, idle_table
+from ebbtide.planners.search.slow_tiers import homeless_tier, packed_sizes, reachable_tiers
 from ebbtide.planners.search.timing import Clock, all_away, copy_ns, still_stays, without
 from ebbtide.simulator import Simulator
 
@@ -26,7 +27,8 @@ _LOST = 0.1
 class Problem:
     """What does not change during a search. ``live`` is without what is never used; costs are in ns.
 
-    ``lost`` is the share of a fetch's and of a write's time that compute loses even if it does not wait for it.
+    ``fetch_lost`` and ``write_lost`` are the shares of these times that compute loses even if it does not wait for
+    them. ``tiers`` are those that storages may go to.
     """
 
     trace: Trace
@@ -37,7 +39,9 @@ class Problem:
     needed: Ints
     fetch_cost: Floats
     write_cost: Floats
-    lost: tuple[float, float]
+    fetch_lost: Floats
+    write_lost: Floats
+    tiers: tuple[str, ...]
     clock: Clock
     simulator: Simulator
     still: tuple[Stay, ...]
@@ -54,15 +58,11 @@ class Problem:
 
 
 def problem_of(trace: Trace, machine: Machine) -> Problem:
-    """Callers MUST have seen that the machine has a slow tier to move to."""
+    """With all slow tiers but those that pack. Callers MUST have seen that the machine has such a one."""
     page_bytes = page_size_of(machine)
     idle = idle_table(trace, machine.exclusive, page_bytes)
-    fast, tier = machine.tiers[0].name, reachable_tiers(machine)[0]
-    inward, outward = machine.link(tier, fast), machine.link(fast, tier)
-    assert inward is not None
-    assert outward is not None
-    write_cost = np.zeros(len(idle.dirty))
-    write_cost[idle.group] = copy_ns(outward, idle.nbytes, 1.0)
+    fast, tiers = machine.tiers[0].name, reachable_tiers(machine)
+    everything = np.ones(len(idle), dtype=bool)
     return Problem(
         trace,
         machine,
@@ -70,14 +70,47 @@ def problem_of(trace: Trace, machine: Machine) -> Problem:
         page_bytes,
         live_bytes(trace, page_bytes) - never_used_bytes(trace, page_bytes),
         needed_bytes(trace, page_bytes),
-        np.where(idle.returns, copy_ns(inward, idle.nbytes, 1.0), 0.0),
-        np.where(idle.dirty, write_cost, 0.0),
-        (_lost_share(machine, inward), _lost_share(machine, outward)),
+        *_costs(machine, idle, [(tiers[0], everything)]),
+        tuple(tiers),
         Clock(trace.start_ns(np.arange(len(trace.ticks) + 1))),
         Simulator(trace, machine, page_bytes),
         still_stays(trace, fast, homeless_tier(machine)),
         trace.signature(),
     )
+
+
+def with_packing(problem: Problem) -> Iterator[Problem]:
+    """The problem with the tiers that pack, where something shrinks; nothing on a machine without one."""
+    machine, idle = problem.machine, problem.idle
+    tiers = tuple(reachable_tiers(machine, packing=True))
+    shrinks = packed_sizes(problem.trace)[idle.storage] >= 0
+    if tiers == problem.tiers or not shrinks.any():
+        return
+    first = [(name, shrinks) for name in tiers if machine.tier(name).packs][:1]
+    fetch_cost, write_cost, fetch_lost, write_lost = _costs(machine, idle, [(problem.tiers[0], ~shrinks), *first])
+    yield replace(
+        problem,
+        tiers=tiers,
+        fetch_cost=fetch_cost,
+        write_cost=write_cost,
+        fetch_lost=fetch_lost,
+        write_lost=write_lost,
+    )
+
+
+def _costs(machine: Machine, idle: IdleTable, first: list[tuple[str, Flags]]) -> tuple[Floats, Floats, Floats, Floats]:
+    """Fetch and write costs, and what compute loses of each; ``first`` has the tier that rows go to if they can."""
+    fetch, fetch_lost = np.zeros(len(idle)), np.zeros(len(idle))
+    write, write_lost = np.zeros(len(idle.dirty)), np.zeros(len(idle.dirty))
+    fast = machine.tiers[0].name
+    for tier, rows in first:
+        inward, outward = machine.link(tier, fast), machine.link(fast, tier)
+        assert inward is not None
+        assert outward is not None
+        fetch[rows], fetch_lost[rows] = copy_ns(inward, idle.nbytes[rows], 1.0), _lost_share(machine, inward)
+        group = idle.group[rows]
+        write[group], write_lost[group] = copy_ns(outward, idle.nbytes[rows], 1.0), _lost_share(machine, outward)
+    return np.where(idle.returns, fetch, 0.0), np.where(idle.dirty, write, 0.0), fetch_lost, write_lost
 
 
 def _lost_share(machine: Machine, link: Link) -> float:

@@ -5,10 +5,11 @@ interval, the longest first, asks for time on both links of the slower tier, for
 for its fetch up to when it is needed, and goes there if neither has to wait for longer than a patience. The least
 patience is used that makes the rest fit, one for writes and one for fetches. So the links work side by side, each as
 much as it can, in every part of the step. What the faster tier still has room for goes back to it, the shortest first.
+On a tier that packs, storages count with what they shrink to, and what does not shrink goes past it.
 Left out: moving contents from one slow tier to another, and one interval of a storage to another tier than the next.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,11 +30,17 @@ _MOST = 20
 """Patience p is 2 ** (p / 2) of them; the most is a step."""
 
 
-def reachable_tiers(machine: Machine) -> list[str]:
-    """Slow tiers with links from and to the fastest, in the machine's order."""
+def reachable_tiers(machine: Machine, packing: bool = False) -> list[str]:
+    """Slow tiers with links from and to the fastest, in the machine's order; those that pack only where asked for."""
     fast = machine.tiers[0].name
-    names = [tier.name for tier in machine.tiers[1:]]
+    names = [tier.name for tier in machine.tiers[1:] if packing or not tier.packs]
     return [name for name in names if machine.link(fast, name) and machine.link(name, fast)]
+
+
+def packed_sizes(trace: Trace) -> Ints:
+    """By storage, what it takes on a tier that packs; -1 for what may not lie there."""
+    sizes = (-1 if row.packed_bytes is None else row.packed_bytes for row in trace.storages)
+    return np.fromiter(sizes, dtype=np.int64, count=len(trace.storages))
 
 
 def homeless_tier(machine: Machine) -> str:
@@ -41,24 +48,31 @@ def homeless_tier(machine: Machine) -> str:
     return [machine.tiers[0].name, *reachable_tiers(machine)][-1]
 
 
-def assign_tiers(trace: Trace, machine: Machine, idle: IdleTable, chosen: Ints, clock: Clock) -> list[str]:
-    """A tier for each of the ``chosen`` intervals, the same for all of a group. PlanError if they have no room."""
-    tiers = reachable_tiers(machine)
+def assign_tiers(
+    trace: Trace, machine: Machine, idle: IdleTable, chosen: Ints, clock: Clock, tiers: Sequence[str] | None = None
+) -> list[str]:
+    """One of the ``tiers`` (None: all that can be reached and do not pack) for each of the ``chosen`` intervals, the
+    same for all of a group. PlanError if they have no room."""
+    tiers = reachable_tiers(machine) if tiers is None else tiers
     if len(tiers) == 1 and machine.tier(tiers[0]).capacity_bytes is None:
         return [tiers[0]] * len(chosen)
-    stored = _stored(idle, chosen, len(trace.ticks))
+    stored = _stored(idle, chosen, len(trace.ticks), packed_sizes(trace))
     held = dict.fromkeys(tiers, 0)
     held[homeless_tier(machine)] = never_used_bytes(trace, page_size_of(machine))
     home = np.zeros(len(stored.group), dtype=np.int64)  # the place of a tier in ``tiers``
     left = np.ones(len(stored.group), dtype=bool)
     for place, tier in enumerate(tiers):
-        capacity = machine.tier(tier).capacity_bytes
-        if capacity is None or stored.peak(left) + held[tier] <= capacity:
+        capacity, packs = machine.tier(tier).capacity_bytes, machine.tier(tier).packs
+        here = left & (stored.packed_bytes >= 0) if packs else left
+        left = left & ~here
+        is_full = capacity is not None and stored.peak(here, packs) + held[tier] > capacity
+        if not is_full and not left.any():
             break
         if place + 1 == len(tiers):
             raise PlanError(("the slow tiers have no room for what has to leave the fast one",))
-        books = _Books(machine, tiers[place + 1], idle, chosen, stored, clock)
-        left = books.take(left, capacity - held[tier])
+        if capacity is not None and is_full:
+            books = _Books(machine, tiers[place + 1], idle, chosen, stored, clock, packs)
+            left = left | books.take(here, capacity - held[tier], left)
         home[left] = place + 1
     of_group = dict(zip(stored.group.tolist(), home.tolist(), strict=True))
     return [tiers[of_group[group]] for group in idle.group[chosen].tolist()]
@@ -68,7 +82,8 @@ def assign_tiers(trace: Trace, machine: Machine, idle: IdleTable, chosen: Ints, 
 class _Stored:
     """Columns: a group of intervals needs ``paged_bytes`` of a slow tier in ticks [low, high) of a step of ``n_ticks``.
 
-    Its chosen intervals are ``chosen[first:last]``.
+    Its chosen intervals are ``chosen[first:last]``. ``packed_bytes`` is what it needs of a tier that packs, -1 where it
+    may not lie there.
     """
 
     group: Ints
@@ -77,14 +92,21 @@ class _Stored:
     low: Ints
     high: Ints
     paged_bytes: Ints
+    packed_bytes: Ints
     n_ticks: int
 
-    def peak(self, rows: Flags) -> int:
-        """The most bytes that these need at one tick."""
-        return int(levels(self.low[rows], self.high[rows], self.paged_bytes[rows], self.n_ticks).max())
+    def levels(self, rows: Flags, packs: bool) -> Ints:
+        """Bytes that these need at each tick, of a tier that packs or of another."""
+        return levels(self.low[rows], self.high[rows], self.sizes(packs)[rows], self.n_ticks)
+
+    def peak(self, rows: Flags, packs: bool) -> int:
+        return int(self.levels(rows, packs).max())
+
+    def sizes(self, packs: bool) -> Ints:
+        return self.packed_bytes if packs else self.paged_bytes
 
 
-def _stored(idle: IdleTable, chosen: Ints, n_ticks: int) -> _Stored:
+def _stored(idle: IdleTable, chosen: Ints, n_ticks: int, packed_bytes: Ints) -> _Stored:
     """From the write of each group, which may be early, to the last use of its replica; for ever if never written."""
     group = idle.group[chosen]
     first = np.flatnonzero(np.diff(group, prepend=-1))
@@ -92,20 +114,23 @@ def _stored(idle: IdleTable, chosen: Ints, n_ticks: int) -> _Stored:
     dirty = idle.dirty[group[first]]
     low = np.where(dirty, idle.written[group[first]] + 1, 0)
     high = np.where(dirty, idle.until[chosen[last - 1]], n_ticks)
-    return _Stored(group[first], first, last, low, high, idle.paged_bytes[chosen[first]], n_ticks)
+    rows = chosen[first]
+    return _Stored(
+        group[first], first, last, low, high, idle.paged_bytes[rows], packed_bytes[idle.storage[rows]], n_ticks
+    )
 
 
 class _Books:
-    """The time of the two links of a tier, in bins of a step, as jobs book it."""
+    """The time of the two links of a tier, in bins of a step, as jobs book it. ``packs``: the faster one does."""
 
     def __init__(
-        self, machine: Machine, tier: str, idle: IdleTable, chosen: Ints, stored: _Stored, clock: Clock
+        self, machine: Machine, tier: str, idle: IdleTable, chosen: Ints, stored: _Stored, clock: Clock, packs: bool
     ) -> None:
         fast = machine.tiers[0].name
         inward, outward = machine.link(tier, fast), machine.link(fast, tier)
         assert inward is not None
         assert outward is not None
-        self.stored, self.bin_ns = stored, clock.step_ns / _BINS
+        self.stored, self.bin_ns, self.packs = stored, clock.step_ns / _BINS, packs
         pays, returns = idle.payers(chosen), idle.returns[chosen]
         self.out_ns = np.where(pays, copy_ns(outward, idle.nbytes[chosen], 1.0), 0.0).tolist()
         self.in_ns = np.where(returns, copy_ns(inward, idle.nbytes[chosen], 1.0), 0.0).tolist()
@@ -114,11 +139,12 @@ class _Books:
         lengths = clock.of(stored.high) - clock.of(stored.low)
         self.order = np.argsort(-lengths, kind="stable")
 
-    def take(self, left: Flags, most_bytes: int) -> Flags:
-        """Of ``left``, what goes to this tier, so that the rest needs at most ``most_bytes``."""
+    def take(self, left: Flags, most_bytes: int, others: Flags) -> Flags:
+        """Of ``left``, what goes to this tier, so that the rest needs at most ``most_bytes``; ``others`` go anyway."""
+        self.others = others
 
         def fits(write: int, fetch: int) -> bool:
-            return self.stored.peak(left & ~self._within(left, write, fetch)) <= most_bytes
+            return self.stored.peak(left & ~self._within(left, write, fetch), self.packs) <= most_bytes
 
         taken = left
         if fits(_MOST, _MOST):
@@ -131,12 +157,12 @@ class _Books:
     def _give_back(self, left: Flags, taken: Flags, most_bytes: int) -> Flags:
         stored, taken = self.stored, taken.copy()
         rest = left & ~taken
-        free = most_bytes - levels(stored.low[rest], stored.high[rest], stored.paged_bytes[rest], stored.n_ticks)
-        headroom = Headroom(free)
+        sizes = stored.sizes(self.packs).tolist()
+        headroom = Headroom(most_bytes - stored.levels(rest, self.packs))
         for at in self.order[taken[self.order]][::-1].tolist():
             low, high = int(stored.low[at]), int(stored.high[at])
-            if headroom.earliest(low, high, int(stored.paged_bytes[at])) == low:
-                headroom.take(low, high, int(stored.paged_bytes[at]))
+            if headroom.earliest(low, high, sizes[at]) == low:
+                headroom.take(low, high, sizes[at])
                 taken[at] = False
         return taken
 
@@ -145,6 +171,10 @@ class _Books:
         write_bins, fetch_bins = 2.0 ** (write / 2), 2.0 ** (fetch / 2)
         out, back = [self.bin_ns] * _BINS, [self.bin_ns] * _BINS
         taken = np.zeros(len(left), dtype=bool)
+        for at in np.flatnonzero(self.others).tolist():
+            for job in range(int(self.stored.first[at]), int(self.stored.last[at])):
+                _book(out, self.leaves[job], 1, self.out_ns[job], _BINS, [])
+                _book(back, self.needed[job], -1, self.in_ns[job], _BINS, [])
         for at in self.order[left[self.order]].tolist():
             booked: list[tuple[list[float], int, float]] = []
             for job in range(int(self.stored.first[at]), int(self.stored.last[at])):
