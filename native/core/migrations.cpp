@@ -11,7 +11,7 @@ void Moves::start_migration(BlockId id, Rank target, bool urgent) {
 }
 
 // What the tier was asked for and did not give, or has given up.
-void Moves::leave(const Block& b, Rank home) {
+void Moves::give_back(const Block& b, Rank home) {
   auto bytes = static_cast<std::int64_t>(b.paged_bytes);
   if (home == kFast) return budget_.account(-bytes);
   budget_.account_in_place(-bytes);
@@ -26,7 +26,7 @@ void Moves::migrated(BlockId id, const Transfer& t) {
   if (t.target != kFast) budget_.account_in_place(bytes);  // until it is known which of the two gives it up
   if (t.error == 0) b.home = t.target;
   b.scattered = t.error != 0;
-  leave(b, t.error == 0 ? t.source : t.target);
+  give_back(b, t.error == 0 ? t.source : t.target);
   b.prefetched = b.prefetched && t.target != kFast;
   if (!lives) return free_drained(id);
   if (t.error != 0) {  // what one does not take, a slower one may
@@ -48,7 +48,7 @@ bool Moves::settle(BlockId id, Rank home) {
 // They go back to the kernel.
 void Moves::give_up_pages(Block& b) {
   memory_.region(b).decommit(b.place);
-  leave(b, b.home);
+  give_back(b, b.home);
   b.home = kFast;
   b.scattered = false;
 }

@@ -65,7 +65,7 @@ class Moves final : public Cargo {
   void free_drained(BlockId id);
   void migrated(BlockId id, const Transfer& t);
   void give_up_pages(Block& b);
-  void leave(const Block& b, Rank home);
+  void give_back(const Block& b, Rank home);
 
   BlockTable& blocks_;
   FastMemory& memory_;
