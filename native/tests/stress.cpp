@@ -299,6 +299,10 @@ TEST(random_operations_agree_with_plain_memory_over_five_tiers_of_which_two_are_
 
 TEST(random_operations_agree_with_plain_memory_over_a_numa_node_and_the_file) { agrees_with_plain_memory({.numa = 24 * kMiB}); }
 
+TEST(random_operations_and_system_calls_agree_with_plain_memory_over_a_numa_node_under_userfaultfd) {
+  agrees_with_plain_memory({.userfault = true, .numa = 24 * kMiB});
+}
+
 TEST(random_operations_agree_with_plain_memory_over_a_numa_node_and_a_tier_that_fails_now_and_then) {
   agrees_with_plain_memory({.numa = 8 * kMiB, .middle = {{.capacity = 16 * kMiB, .write_errors = 0.02, .read_errors = 0.001}}});
 }
