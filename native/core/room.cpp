@@ -124,8 +124,8 @@ Room::Outcome Room::make_room(Lock& lock, Shape shape) {
   if (coming < needed) {
     std::uint64_t batch = batch_bytes(victims_.policy(), budget_.limit());
     std::uint64_t started = victims_.start_evictions(needed - coming + batch, Shield::Outer);
-    if (tiers_.failures() != failures) return Outcome::TiersFailed;
     if (started > 0 && moves_.evicting() == 0) return Outcome::Progress;  // clean ones are evicted at once
+    if (tiers_.failures() != failures) return Outcome::TiersFailed;
   }
   bool others_at_work = stacks_.at_work() > 1;
   if (mover_.busy() == 0 && !mover_.hushed() && (!others_at_work || stretch_.thrashes())) {

@@ -87,6 +87,11 @@ std::uint64_t Victims::look_at_all(std::uint64_t needed, Shield up_to) {
   std::size_t victims = choose_victims(candidates, needed, policy_, {}, spare);
   std::uint64_t started = 0;
   for (const Candidate& victim : candidates.first(victims)) started += start(victim);
+  // Where the slower tiers refused one, what lies there already can still go.
+  for (const Candidate& other : candidates.subspan(victims)) {
+    if (started >= needed) break;
+    if (other.clean) started += start(other);
+  }
   ready_ = candidates.subspan(victims, std::min(spare, count - victims));
   while (!ready_.empty() && ready_.back().shield != Shield::None) ready_ = ready_.first(ready_.size() - 1);
   return started;

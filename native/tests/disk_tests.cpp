@@ -10,6 +10,7 @@
 
 #include "../core/file_tier.hpp"
 #include "check.hpp"
+#include "mock_tier.hpp"
 #include "numa_ground.hpp"
 
 using namespace ebbtide;
@@ -136,6 +137,27 @@ TEST(a_full_disk_is_no_error_where_a_tier_before_it_holds_all) {
   }
   CHECK(!ground.arena->counters().over_budget && ground.tier->used() > 0);
   ground.arena->check_invariants();
+}
+
+TEST(where_a_full_tier_refuses_what_was_written_what_it_has_already_goes) {
+  Tiers::List tiers;
+  tiers.push_back(std::make_unique<MockTier>(Behaviour{.capacity = 8 * kMiB}));
+  Arena& arena = make_arena(40 * kMiB, {}, std::move(tiers));
+  std::vector<void*> written;
+  for (unsigned i = 0; i < 4; ++i) {
+    written.push_back(arena.allocate(8 * kMiB));
+    fill(written.back(), 8 * kMiB, i);
+  }
+  void* clean = arena.allocate(8 * kMiB);
+  fill(clean, 8 * kMiB, 4);
+  CHECK(arena.evict(clean) == 8 * kMiB && arena.fetch(clean) == 0 && filled(clean, 8 * kMiB, 4));
+  for (int i = 0; i < 100; ++i) arena.prefetch(std::vector<Operand>{{clean}});  // used last: it would stay
+  void* last = arena.allocate(8 * kMiB);
+  fill(last, 8 * kMiB, 5);
+  CHECK(arena.state(clean) == State::Absent && !arena.counters().over_budget);
+  for (unsigned i = 0; i < 4; ++i) CHECK(arena.state(written[i]) == State::Dirty && filled(written[i], 8 * kMiB, i));
+  CHECK(filled(clean, 8 * kMiB, 4) && filled(last, 8 * kMiB, 5));
+  arena.check_invariants();
 }
 
 TEST(a_read_error_is_retried_then_reported_and_the_file_copy_stays) {
