@@ -126,7 +126,7 @@ def run(
     from ebbtide.session import Session
 
     if quiet:
-        named = {"progress": "off", **named}
+        named["progress"] = "off"
     session = Session(fast, settings=settings, **named)  # whose mistakes are told before the program's
     before = signal.getsignal(signal.SIGINT)
     try:

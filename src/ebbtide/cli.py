@@ -22,30 +22,48 @@ from ebbtide.commands.verify import verify
 from ebbtide.errors import EbbtideError
 from ebbtide.units import name_options_as_the_command
 
+SECTIONS = {
+    "Train": (run, verify, doctor, probe),
+    "See what a step does with memory": (trace, import_snapshot, analyze, explain, report),
+    "Plan and simulate": (plan, simulate, compare, sweep, machines),
+}
+EXAMPLES = """
+Examples:
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+\b
+  ebbtide run --fast 8GiB train.py --epochs 3
+  ebbtide run --fast 25% -m package.train
+  ebbtide verify train.py
+  ebbtide trace -o step.trace train.py
+  ebbtide report step.trace -o step.html
+  ebbtide compare step.trace --fast 25%,50%
+"""
+
+
+class _Sections(click.Group):
+    """Commands in the order in which people meet them, rather than by name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        longest = max(map(len, self.commands))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                room = formatter.width - formatter.current_indent - longest - 2
+                rows = [(each.name or "", each.get_short_help_str(room)) for each in commands]
+                formatter.write_dl([(name.ljust(longest), text) for name, text in rows])
+
+
+@click.group(cls=_Sections, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="ebbtide", message="%(prog)s %(version)s")
 def cli() -> None:
     """Trains PyTorch networks in far less fast memory than they need, with the same bits."""
 
 
-for command in (
-    run,
-    verify,
-    doctor,
-    probe,
-    machines,
-    trace,
-    import_snapshot,
-    analyze,
-    explain,
-    report,
-    plan,
-    simulate,
-    compare,
-    sweep,
-):
-    cli.add_command(command)
+for commands in SECTIONS.values():
+    for command in commands:
+        cli.add_command(command)
 
 
 def main() -> None:

@@ -20,10 +20,12 @@ PAGE_BYTES = 4 * KIB
 
 
 class ProgressMode(StrEnum):
-    """How progress is shown: a live line on a terminal and plain lines elsewhere, plain lines, or nothing."""
+    """How progress is shown: a live line on a terminal and plain lines elsewhere, plain lines (ever more seldom), a
+    plain line for each step (of several in a quarter of a second the last), or nothing."""
 
     AUTO = "auto"
     PLAIN = "plain"
+    VERBOSE = "verbose"
     OFF = "off"
 
 
@@ -125,7 +127,7 @@ class Settings:
     checksum: bool = False  # what comes back from the spill directories is compared with what was written there
     userfaultfd: bool = False  # system calls wait for tensors that are away, where the kernel permits that
     arena_bytes: int | None = None  # the arena's budget itself, for tests and experiments
-    progress: ProgressMode = ProgressMode.AUTO  # a live line on a terminal, plain lines, or nothing
+    progress: ProgressMode = ProgressMode.AUTO  # a live line on a terminal, plain lines, one a step, or nothing
 
     @staticmethod
     def from_environment(environment: Mapping[str, str] = os.environ) -> "Settings":
@@ -279,7 +281,7 @@ KNOBS: dict[str, Knob] = {
     "EBBTIDE_CHECKSUM": Knob("checksum", _switch, "1 or 0"),
     "EBBTIDE_USERFAULTFD": Knob("userfaultfd", _switch, "1 or 0"),
     "EBBTIDE_ARENA": Knob("arena_bytes", _size(PAGE_BYTES), f"{SIZES_ACCEPTED}, one page or more"),
-    "EBBTIDE_PROGRESS": Knob("progress", ProgressMode, "auto, plain or off"),
+    "EBBTIDE_PROGRESS": Knob("progress", ProgressMode, "auto, plain, verbose or off"),
 }
 
 

@@ -138,11 +138,11 @@ def test_machines_lists_and_shows() -> None:
 
 
 def test_simulate_writes_figures_and_a_timeline(trace_file: Path, tmp_path: Path) -> None:
-    figures, line = tmp_path / "out.json", tmp_path / "out.timeline"
-    files = ("--json", figures, "--timeline", line)
+    line = tmp_path / "out.timeline"
+    files = ("--json", "--timeline", line)
     done = run("simulate", trace_file, "--machine", "dram-optane", "--fast", "40%", "--policy", "lru", *files)
     assert done.exit_code == 0, done.output
-    found = json.loads(figures.read_text())
+    found = json.loads(done.stdout)
     assert (found["policy"], found["origin"], found["compute"]) == ("lru", "simulated", "assumed")
     assert found["step_ns"] > found["resident_ns"]
     assert sum(found["stalls_ns"].values()) == pytest.approx(found["exposed_share"] * found["step_ns"])
@@ -155,35 +155,33 @@ def test_simulate_writes_figures_and_a_timeline(trace_file: Path, tmp_path: Path
 
 
 def test_simulate_follows_a_plan(trace_file: Path, tmp_path: Path) -> None:
-    plan, figures = tmp_path / "p.plan", tmp_path / "out.json"
+    plan = tmp_path / "p.plan"
     where = ("--machine", "h200", "--fast", "50%")
     assert run("plan", trace_file, *where, "--policy", "tiertrain", "-o", plan).exit_code == 0
-    done = run("simulate", trace_file, *where, "--plan", plan, "--json", figures)
+    done = run("simulate", trace_file, *where, "--plan", plan, "--json")
     assert done.exit_code == 0, done.output
-    found = json.loads(figures.read_text())
+    found = json.loads(done.stdout)
     assert found["policy"] == "tiertrain"
     assert found["step_ns"] >= found["lower_bound_ns"]
     both = run("simulate", trace_file, *where, "--plan", plan, "--policy", "lru")
     assert isinstance(both.exception, SettingError)
 
 
-def test_times_of_another_kind_of_machine_are_marked_modelled(trace_file: Path, tmp_path: Path) -> None:
-    figures = tmp_path / "out.json"
-    done = run("simulate", trace_file, "--machine", "npu-flash", "--policy", "lru", "--json", figures)
-    assert "modelled" in done.output
-    assert json.loads(figures.read_text())["compute"] == "modelled"
+def test_times_of_another_kind_of_machine_are_marked_modelled(trace_file: Path) -> None:
+    command = ("simulate", trace_file, "--machine", "npu-flash", "--policy", "lru")
+    assert "modelled" in run(*command).stdout
+    assert json.loads(run(*command, "--json").stdout)["compute"] == "modelled"
 
 
-def test_compare_ranks_the_policies_and_says_which_cannot(trace_file: Path, tmp_path: Path) -> None:
-    figures = tmp_path / "out.json"
-    some = ("--policies", "lru,evict-all,tiertrain,resident")
-    done = run("compare", trace_file, "--machine", "h200", "--fast", "30%,100%", *some, "--json", figures)
-    assert done.exit_code == 0, done.output
-    rows = json.loads(figures.read_text())
+def test_compare_ranks_the_policies_and_says_which_cannot(trace_file: Path) -> None:
+    some = ("--fast", "30%,100%", "--policies", "lru,evict-all,tiertrain,resident")
+    shown = run("compare", trace_file, "--machine", "h200", *some)
+    assert shown.exit_code == 0, shown.output
+    assert "no plan within it: resident" in shown.stdout
+    rows = json.loads(run("compare", trace_file, "--machine", "h200", *some, "--json").stdout)
     assert len(rows) == 8
     tight, roomy = rows[:4], rows[4:]
     assert [row["policy"] for row in tight if not row["feasible"]] == ["resident"]
-    assert "infeasible" in done.output
     assert "no plan keeps" in next(row["why_not"] for row in tight if not row["feasible"])
     times = [row["step_ns"] for row in tight if row["feasible"]]
     assert times == sorted(times)
@@ -192,18 +190,16 @@ def test_compare_ranks_the_policies_and_says_which_cannot(trace_file: Path, tmp_
     assert isinstance(run("compare", trace_file, "--policies", "lru,mru").exception, SettingError)
 
 
-def test_sweep_finds_the_frontier_and_the_cheapest(trace_file: Path, tmp_path: Path) -> None:
-    figures = tmp_path / "out.json"
+def test_sweep_finds_the_frontier_and_the_cheapest(trace_file: Path) -> None:
     grid = ("--fast", "1:1,1:0", "--bandwidth", "1,2", "--policy", "lru-next-use")
-    done = run("sweep", trace_file, "--machine", "dram-optane", *grid, "--target", 1.0, "--json", figures)
-    assert done.exit_code == 0, done.output
-    half, half_faster, whole, _ = json.loads(figures.read_text())
+    command = ("sweep", trace_file, "--machine", "dram-optane", *grid, "--target", 1.0)
+    half, half_faster, whole, _ = json.loads(run(*command, "--json").stdout)
     assert half["step_ns"] > half_faster["step_ns"] > whole["step_ns"]
     assert half["memory_usd"] < whole["memory_usd"]
     difference = half["step_ns"] - whole["step_ns"]
     assert half["ns_per_gb"] == pytest.approx(difference / (whole["fast_bytes"] - half["fast_bytes"]) * 1e9)
     assert half["ns_per_gb_per_s"] == pytest.approx((half["step_ns"] - half_faster["step_ns"]) / 41)
     assert (half["frontier"], half_faster["frontier"], whole["frontier"]) == ("", "m", "mt")
-    assert done.output.count("links x 1") == 2  # the cheapest at the resident step's time, by both prices
+    assert run(*command).stdout.count("links x 1") == 2  # the cheapest at the resident step's time, by both prices
     for wrong in (("--fast", "1:x"), ("--bandwidth", "0"), ("--policy", "lru,resident")):
         assert isinstance(run("sweep", trace_file, "--machine", "h200", *wrong).exception, SettingError)

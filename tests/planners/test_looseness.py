@@ -115,7 +115,7 @@ def test_what_is_within_two_per_cent_is_not_looked_into() -> None:
 
 @pytest.mark.slow
 def test_plan_and_compare_name_it(tmp_path: Path) -> None:
-    trace, machine, out = (tmp_path / name for name in ("step.trace", "machine.toml", "out.json"))
+    trace, machine = tmp_path / "step.trace", tmp_path / "machine.toml"
     made = network(layers=3)
     save(made, trace)
     machine.write_text(disk(latency_ns=100_000, both=10**9).to_toml())
@@ -123,11 +123,12 @@ def test_plan_and_compare_name_it(tmp_path: Path) -> None:
     planned = CliRunner().invoke(cli, ["plan", str(trace), "--machine", str(machine), "--fast", fast])
     assert planned.exit_code == 0, planned.output
     assert f"of it goes without {Constraint.LATENCY.what}" in planned.output.splitlines()[-1]
-    options = ["--fast", fast, "--policies", "ebbtide,lru", "--json", str(out)]
-    compared = CliRunner().invoke(cli, ["compare", str(trace), "--machine", str(machine), *options])
+    command = ["compare", str(trace), "--machine", str(machine), "--fast", fast, "--policies", "ebbtide,lru"]
+    compared = CliRunner().invoke(cli, command)
     assert compared.exit_code == 0, compared.output
     assert "ebbtide, gap" in compared.output
-    rows = {row["policy"]: row["loose"] for row in json.loads(out.read_text())}
+    figures = json.loads(CliRunner().invoke(cli, [*command, "--json"]).stdout)
+    rows = {row["policy"]: row["loose"] for row in figures}
     assert rows["lru"] is None
     assert rows["ebbtide"]["named"] == "latency"
     assert rows["ebbtide"]["unexplained"] == pytest.approx(1 - rows["ebbtide"]["together"])

@@ -89,14 +89,14 @@ def test_a_machine_without_prices_has_no_costs() -> None:
 def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
     save(step(), tmp_path / "step.trace")
     base = ["sweep", str(tmp_path / "step.trace"), "--machine", "dram-optane", "--policy", "first-touch"]
-    grid = ["--fast", "1:1,1:0", "--bandwidth", "1,2", "--target", "1.5", "--json", str(tmp_path / "out.json")]
+    grid = ["--fast", "1:1,1:0", "--bandwidth", "1,2", "--target", "1.5", "--json"]
     done = CliRunner().invoke(cli, [*base, *grid, "-o", str(tmp_path / "sweep.html")])
     assert done.exit_code == 0, done.output
     page = (tmp_path / "sweep.html").read_text()
     assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|https?://", page)
     assert SCRIPT not in page
     data = unpack(re.findall(r'id="data">([^<]*)<', page)[0])
-    rows = json.loads((tmp_path / "out.json").read_text())
+    rows = json.loads(done.stdout)
     assert len(rows) == 4
     for row, point in zip(rows, data["points"], strict=True):
         for name in ("fast_bytes", "bandwidth", "step_ns", MEMORY, OWNERSHIP, "ns_per_gb", "ns_per_gb_per_s"):

@@ -71,6 +71,17 @@ def test_a_plain_log_repeats_no_line_and_grows_slowly(monkeypatch: pytest.Monkey
     assert len(lines) == len(set(lines)) == 2
 
 
+def test_a_verbose_log_has_a_line_for_each_step_that_is_seen() -> None:
+    stream, step = io.StringIO(), [4]
+    shown = Progress(lambda: replace(FINISHED, steps=step[0]), ProgressMode.VERBOSE, stream)
+    shown.start()
+    for number in range(4, 9):
+        step[0] = number
+        wait_for(lambda: f"step {step[0]}," in stream.getvalue())
+    shown.close()
+    assert [int(line.split()[2].rstrip(",")) for line in stream.getvalue().splitlines()] == [4, 5, 6, 7, 8]
+
+
 def test_planning_is_said_when_it_begins_and_ends() -> None:
     waits, goes_on = Activity(2.0, beside=False), Activity(3.0, beside=True)
     stages = [FINISHED, replace(FINISHED, planning=waits), replace(FINISHED, steps=6, planning=goes_on), FINISHED]

@@ -12,7 +12,7 @@ _WIDTH = 110
 @click.argument("traces", metavar="FILE...", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--machine",
-    metavar="FILE",
+    metavar="NAME|FILE",
     type=click.Path(dir_okay=False, path_type=Path),
     help="What moving would buy on this machine (`ebbtide probe -o FILE` writes one).",
 )
@@ -22,7 +22,9 @@ _WIDTH = 110
 def analyze(
     traces: tuple[Path, ...], machine: Path | None, tier: str | None, bandwidth: str | None, as_json: bool
 ) -> None:
-    """Say what the step in FILE does with memory: its peak, what lies idle, and what moving that would buy.
+    """Say what a step holds at its peak, and what could leave.
+
+    What lies idle, for how long, and what moving that would buy.
 
     FILE is a trace (`ebbtide run --save-trace`), or one in the format tiertrace/1. Further files are compared with it.
     """

@@ -9,7 +9,7 @@ import click
 @click.option("--spill", metavar="DIR", multiple=True, help="A directory to examine, as for `ebbtide run`.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor(spill: tuple[str, ...], as_json: bool) -> None:
-    """Examine this machine: what keeps Ebbtide from running here, or makes it slower than it need be.
+    """Say what keeps Ebbtide from running here, or makes it slow.
 
     Each finding is ok, a hint or a problem, says what it means, and how to get what is missing. The exit status is 1
     only if something keeps Ebbtide from running.

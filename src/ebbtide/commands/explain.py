@@ -14,7 +14,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--at-peak", is_flag=True, help="Of what is there at the step's peak.")
 @click.option("--plan", metavar="FILE", type=_FILE, help="The plan for this step (`ebbtide run --save-plan`).")
 @click.option("--timeline", metavar="FILE", type=_FILE, help="What happened in a step, or would.")
-@click.option("--machine", metavar="FILE", type=_FILE, help="What moving takes there (`ebbtide probe -o FILE`).")
+@click.option("--machine", metavar="NAME|FILE", type=_FILE, help="What moving takes there (`ebbtide probe -o FILE`).")
 @click.option("--tier", metavar="NAME", help="The machine's slow tier to move to; by default the first.")
 @click.option("--bandwidth", metavar="SIZE[,SIZE]", help="In place of a machine: bytes a second out, and back.")
 def explain(
@@ -28,7 +28,7 @@ def explain(
     tier: str | None,
     bandwidth: str | None,
 ) -> None:
-    """Say why a storage of the step in FILE is where it is, and what would change that."""
+    """Say why a storage is where it is, and what would change that."""
     if (storage is not None) + (module is not None) + at_peak != 1:
         raise click.UsageError("name one of --storage NUMBER, --module NAME and --at-peak")
 

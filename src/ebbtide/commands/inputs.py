@@ -36,6 +36,12 @@ fast_option = click.option(
 """One budget, as parameter ``fast``."""
 
 
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print every figure as JSON, in place of what is shown otherwise."
+)
+"""Figures for programs, on standard output, as parameter ``as_json``."""
+
+
 def machine_options(command: _Command) -> _Command:
     """The machine, as parameters ``machine`` and ``changes``."""
     change = click.option(

@@ -6,7 +6,7 @@ import click
 @click.command()
 @click.argument("name", required=False)
 def machines(name: str | None) -> None:
-    """List the documented machines, or show one with the source of each figure.
+    """List the documented machines, or show one with its sources.
 
     A machine's NAME can be given wherever a command takes --machine; a changed copy of what this prints is a FILE.
     """

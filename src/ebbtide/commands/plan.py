@@ -30,11 +30,12 @@ def plan(
     export: str | None,
     output: Path | None,
 ) -> None:
-    """Plan a step that `ebbtide run --save-trace` or somebody else recorded.
+    """Plan a recorded step, for this machine or another.
 
     Shows the time that the plan should take, a time that no plan can beat, and what lies between: where that is more
     than 2 %, also which constraint the bound relaxes so that it is loose. `ebbtide run --plan` follows the file.
     """
+    from ebbtide.commands.working import working
     from ebbtide.planners import DEFAULT
     from ebbtide.planners import plan as make
     from ebbtide.planners.search.bound_diagnosis import looseness_of
@@ -44,7 +45,9 @@ def plan(
     if export is not None and output is None:
         raise SettingError(f"--export {export} needs a file: -o FILE")
     inputs = read_inputs(trace, machine, changes, fast)
-    made = make(policy, inputs.trace, inputs.machine, inputs.budget_bytes)
+    with working(1) as begin:
+        begin(f"planning {len(inputs.trace.storages)} storages")
+        made = make(policy, inputs.trace, inputs.machine, inputs.budget_bytes)
     if output is not None:
         _write(made, inputs, trace, export, output)
     click.echo(describe(made, inputs))
@@ -57,13 +60,14 @@ def describe(made: "Plan", inputs: Inputs) -> str:
     from ebbtide.units import format_bytes, format_time, seconds
 
     resident_ns = inputs.trace.step_ns
-    share = resident_ns / max(made.predicted_ns, 1)
+    predicted, bound = (format_time(seconds(ns)) for ns in (made.predicted_ns, made.lower_bound_ns))
+    share = 100 * resident_ns / max(made.predicted_ns, 1)
     rows = {
         "step": f"{len(inputs.trace.ticks)} operations, {len(inputs.trace.storages)} storages",
         "budget": f"{format_bytes(made.budget_bytes)} of {inputs.machine.tiers[0].name}",
-        "predicted": f"{format_time(seconds(made.predicted_ns))}, {share:.2%} of the speed with everything resident",
-        "lower bound": f"{format_time(seconds(made.lower_bound_ns))}: no plan is faster",
-        "gap": f"{made.gap:.2%} ({made.status})",
+        "predicted": f"{predicted}, {share:.1f} % of the speed with everything resident",
+        "lower bound": f"{bound}: no plan is faster",
+        "gap": f"{100 * made.gap:.2f} % ({made.status})",
         "planned in": f"{format_time(seconds(made.plan_ns))} by {made.planner}",
     }
     return "\n".join(f"{name:<12} {text}" for name, text in rows.items())

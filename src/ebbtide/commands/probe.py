@@ -43,9 +43,10 @@ def probe(
     kernels: Path | None,
     kernel_seconds: float,
 ) -> None:
-    """Measure this machine: memory, the spill directory, and what moving costs the operations beside it.
+    """Measure this machine, for plans and simulations.
 
-    Shows each figure's median and quartiles. Up to 1 GiB is written to unnamed files, which leave nothing behind.
+    How fast memory and the spill directory are, and what moving costs the operations beside it. Shows each figure's
+    median and quartiles. Up to 1 GiB is written to unnamed files, which leave nothing behind.
 
     With --kernels, the machine that is written lets operations use the file in place, as a mapping, and has the
     measured time of each operator of the step by where its operands lie. It is for `plan`, `simulate`, `compare` and

@@ -24,7 +24,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--perfetto", metavar="JSON", type=_FILE, help="Write a trace that ui.perfetto.dev opens.")
 @click.option(
     "--machine",
-    metavar="FILE",
+    metavar="NAME|FILE",
     type=_FILE,
     help="What would move in time on this machine, and how a plan would run there; default: this one, probed.",
 )
@@ -38,7 +38,7 @@ def report(
     tier: str | None,
     bandwidth: str | None,
 ) -> None:
-    """Show what FILE holds: the report of a run as text, or a page of traces, plans and timelines.
+    """Show a run as text; a run, a step or a plan as a page.
 
     `ebbtide report run.json` prints the report that `ebbtide run --report run.json` wrote. With -o, the FILEs are a
     trace (`ebbtide run --save-trace`), its plan (--save-plan), timelines of it and the run's report, in any order, and

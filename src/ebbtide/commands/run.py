@@ -6,6 +6,7 @@ import sys
 import click
 
 from ebbtide.commands.program import ProgramCommand, joined_tiers, refuse_misplaced_budget, warn_in_one_line
+from ebbtide.errors import SettingError
 
 
 @click.command(cls=ProgramCommand, options_metavar="[OPTIONS]")
@@ -33,7 +34,7 @@ from ebbtide.commands.program import ProgramCommand, joined_tiers, refuse_mispla
 )
 @click.option("--policy", metavar="NAME", help="What decides what moves when: ebbtide (default), demand, lru, ...")
 @click.option("--plan", metavar="FILE", help="Follow this plan in place of making one.")
-@click.option("--machine", metavar="FILE", help="Plan for this machine (`ebbtide probe` writes one).")
+@click.option("--machine", metavar="NAME|FILE", help="Plan for this machine (`ebbtide probe` writes one).")
 @click.option(
     "--optimizer",
     metavar="ORDER",
@@ -50,7 +51,8 @@ from ebbtide.commands.program import ProgramCommand, joined_tiers, refuse_mispla
     help="Stand still while a step is planned. Default: steps go on, and follow the plan when it is there.",
 )
 @click.option("--report", metavar="FILE", help="Write the run's figures as JSON.")
-@click.option("--quiet", is_flag=True, help="Show no progress and no summary.")
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress and no summary.")
+@click.option("-v", "--verbose", is_flag=True, help="Show a line for every step.")
 @click.argument("program", metavar="(SCRIPT | -m MODULE) [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
     fast: str | None,
@@ -66,6 +68,7 @@ def run(
     wait_for_plan: bool | None,
     report: str | None,
     quiet: bool,
+    verbose: bool,
     program: tuple[str, ...],
 ) -> None:
     """Run a training script within a budget.
@@ -79,6 +82,8 @@ def run(
     from ebbtide.settings import Settings
 
     warn_in_one_line()
+    if quiet and verbose:
+        raise SettingError("-q and -v: name one of them")
     settings = Settings.from_environment()
     if fast is None and settings.fast is None and settings.arena_bytes is None and not settings.disable:
         refuse_misplaced_budget(program)
@@ -98,6 +103,7 @@ def run(
         save_timeline=save_timeline,
         wait_for_plan=wait_for_plan,
         report=report,
+        progress="verbose" if verbose else None,
     )
     if status == INTERRUPTED:
         on_interrupt(signal.SIG_DFL)

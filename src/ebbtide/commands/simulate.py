@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ebbtide.commands.inputs import fast_option, machine_options, read_inputs, trace_argument
+from ebbtide.commands.inputs import fast_option, json_option, machine_options, read_inputs, trace_argument
 from ebbtide.errors import SettingError
 
 
@@ -16,7 +16,7 @@ from ebbtide.errors import SettingError
 @click.option(
     "--plan", metavar="FILE", type=click.Path(path_type=Path), help="Simulate this plan in place of a policy."
 )
-@click.option("--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write all figures.")
+@json_option
 @click.option("--timeline", metavar="FILE", type=click.Path(path_type=Path), help="Write what happens when.")
 def simulate(
     trace: Path,
@@ -25,15 +25,17 @@ def simulate(
     fast: str | None,
     policy: str | None,
     plan: Path | None,
-    json_file: Path | None,
+    as_json: bool,
     timeline: Path | None,
 ) -> None:
     """Simulate a recorded step under a policy or a plan, on any machine.
 
     The steady step's time, what it waits for, what moves, and what it costs in energy, money and wear.
     """
-    from ebbtide.commands.tables import COLUMNS, cells, show, table_of
-    from ebbtide.commands.trial_json import as_json, write_json
+    from ebbtide.commands.tables import show_trials
+    from ebbtide.commands.trial_json import as_json as as_figures
+    from ebbtide.commands.trial_json import print_json
+    from ebbtide.commands.working import working
     from ebbtide.ir.check import require_valid
     from ebbtide.ir.files import load, save
     from ebbtide.ir.plan import Plan, PlanStatus
@@ -62,15 +64,18 @@ def simulate(
         except ValueError as error:
             raise SettingError(f"--fast: {error}") from error
     else:
-        row = try_policy(chosen[0], step, its_machine, budget, record=True)
+        with working(1) as begin:
+            begin(chosen[0])
+            row = try_policy(chosen[0], step, its_machine, budget, record=True)
     if row.outcome is None:
         raise SettingError(row.why_not)
-    compute = ", operations' times modelled" if is_modelled(its_machine) else ""
-    table = table_of(f"{its_machine.name}: {format_bytes(budget)} of {its_machine.tiers[0].name}{compute}", COLUMNS)
-    table.add_row(*cells(row, step.step_ns, its_machine.tiers[0].name))
-    show(table)
-    if json_file is not None:
-        write_json(as_json(row, step, its_machine), json_file)
+    if as_json:
+        print_json(as_figures(row, step, its_machine))
+    else:
+        compute = ", operations' times modelled" if is_modelled(its_machine) else ""
+        fast_tier = its_machine.tiers[0].name
+        title = f"{its_machine.name}: {format_bytes(budget)} of {fast_tier}{compute}; simulated"
+        show_trials(title, [row], step.step_ns, fast_tier)
     if timeline is not None:
         try:
             save(row.outcome.timeline(row.policy), timeline)

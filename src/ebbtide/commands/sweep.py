@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ebbtide.commands.inputs import machine_options, trace_argument
+from ebbtide.commands.inputs import json_option, machine_options, trace_argument
 from ebbtide.errors import SettingError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.option(
     "-o", "--output", metavar="PAGE", type=click.Path(dir_okay=False, path_type=Path), help="Draw it: one HTML page."
 )
-@click.option("--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write all figures.")
+@json_option
 def sweep(
     trace: Path,
     machine: Path | None,
@@ -43,9 +43,9 @@ def sweep(
     policy: str,
     target: float | None,
     output: Path | None,
-    json_file: Path | None,
+    as_json: bool,
 ) -> None:
-    """Vary capacity and bandwidth: the frontier of cost against step time.
+    """Vary a machine: what each step time costs to buy.
 
     A star marks machines than which none of the grid is both faster and cheaper, by the price of memory (m) and by the
     total cost of ownership of a step (t). The last columns say what one more GB of fast memory, or one more GB/s on all
@@ -55,7 +55,8 @@ def sweep(
     from ebbtide.analysis import sweep as grid
     from ebbtide.commands.inputs import read_step
     from ebbtide.commands.tables import show, table_of
-    from ebbtide.commands.trial_json import write_json
+    from ebbtide.commands.trial_json import print_json
+    from ebbtide.commands.working import working
     from ebbtide.trials import named
     from ebbtide.units import format_bytes, format_time, seconds
 
@@ -64,7 +65,12 @@ def sweep(
     step, its_machine = read_step(trace, machine, changes)
     budgets = sorted({_budget(text.strip(), step, its_machine) for text in fast.split(",")})
     factors = sorted({_factor(text) for text in bandwidth.split(",")})
-    points = [_point(step, its_machine, policy, budget, factor) for budget in budgets for factor in factors]
+    points = []
+    with working(len(budgets) * len(factors)) as begin:
+        for budget in budgets:
+            for factor in factors:
+                begin(f"{format_bytes(budget)}, links x {factor:g}")
+                points.append(_point(step, its_machine, policy, budget, factor))
     names = ("fast", "links", "step", "x resident", "memory $", "$/1000 steps", "", "ms per GB", "ms per GB/s")
     table = table_of(f"{its_machine.name}, {policy}; simulated", names)
     on_memory, on_tco = grid.frontier(points, grid.MEMORY), grid.frontier(points, grid.OWNERSHIP)
@@ -85,11 +91,12 @@ def sweep(
             "" if gb is None else f"{gb / 1e6:.3g}",
             "" if rate is None else f"{rate / 1e6:.3g}",
         )
-    show(table)
-    if target is not None:
-        show(_cheapest(points, target * step.step_ns))
-    if json_file is not None:
-        write_json(rows, json_file)
+    if as_json:
+        print_json(rows)
+    else:
+        show(table)
+        if target is not None:
+            show(_cheapest(points, target * step.step_ns))
     if output is not None:
         _draw(output, points, step, its_machine, policy, target)
 
@@ -119,7 +126,7 @@ def _draw(
         write_whole(output, text)
     except OSError as error:
         raise click.FileError(str(output), error.strerror or str(error)) from error
-    click.echo(f"wrote {output} ({len(text) / 1e6:.1f} MB)")
+    click.echo(f"wrote {output} ({len(text) / 1e6:.1f} MB)", err=True)
 
 
 def _budget(text: str, trace: "Trace", machine: "Machine") -> int:

@@ -1,10 +1,13 @@
-"""How simulated results are shown: as a table on a terminal, wide enough to be read elsewhere."""
+"""How simulated results are shown: as a table that fits the terminal, and whole where it is not a terminal."""
 
 from typing import TYPE_CHECKING
 
 from ebbtide.units import format_bytes, format_time, seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
     from rich.table import Table
 
     from ebbtide.trials import Trial
@@ -14,17 +17,62 @@ COLUMNS = (
     "policy", "step", "x resident", "gap", "exposed", "in place", "out", "in", "hits", "use of fast",
     "energy", "steps/J", "$/1000 steps", "wears out",
 )  # fmt: skip
+_LEAST_WANTED_FIRST = (
+    "use of fast", "in place", "hits", "wears out", "steps/J", "energy", "$/1000 steps", "exposed", "gap", "in", "out",
+)  # fmt: skip
+_NOTHING = ("", "-")
 
 
 def show(*parts: "Table | str") -> None:
     """On standard output; a pipe gets the whole width."""
+    console = _console()
+    for part in parts:
+        console.print(part, highlight=False)
+
+
+def _console() -> "Console":
     from rich.console import Console
 
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=_WIDTH)
-    for part in parts:
-        console.print(part, highlight=False)
+    return console if console.is_terminal else Console(width=_WIDTH)
+
+
+def show_trials(title: str, rows: "Sequence[Trial]", resident_ns: int, fast: str) -> None:
+    """A line for each policy that has a plan, with the columns that say something and have room; the others named."""
+    lines = [cells(row, resident_ns, fast) for row in rows if row.outcome is not None]
+    kept = [name for place, name in enumerate(COLUMNS) if any(line[place] not in _NOTHING for line in lines)]
+    hidden: list[str] = []
+    width = _console().width
+    if lines:
+        table = _table_with(title, kept, lines)
+        for name in _LEAST_WANTED_FIRST:
+            if _width_of(table) <= width:
+                break
+            if name in kept:
+                kept.remove(name)
+                hidden.append(name)
+                table = _table_with(title, kept, lines)
+        show(table)
+        if hidden:
+            show(f"(no room here for: {', '.join(hidden)}; a wider terminal, a pipe and --json have them)")
+    else:
+        show(title)
+    if missing := [row.policy for row in rows if row.outcome is None]:
+        show(f"no plan within it: {', '.join(missing)}")
+
+
+def _table_with(title: str, names: "Sequence[str]", lines: list[list[str]]) -> "Table":
+    table = table_of(title, tuple(names))
+    for line in lines:
+        table.add_row(*(line[COLUMNS.index(name)] for name in names))
+    return table
+
+
+def _width_of(table: "Table") -> int:
+    from rich.console import Console
+
+    console = Console(width=10 * _WIDTH)
+    return max(console.measure(table).maximum, 0)
 
 
 def table_of(title: str, names: tuple[str, ...]) -> "Table":
@@ -37,9 +85,9 @@ def table_of(title: str, names: tuple[str, ...]) -> "Table":
 
 
 def cells(row: "Trial", resident_ns: int, fast: str) -> list[str]:
-    """Of one policy, for ``COLUMNS``."""
-    if row.outcome is None or row.costs is None:
-        return [row.policy, "infeasible", *[""] * (len(COLUMNS) - 2)]
+    """Of one policy that has a plan, for ``COLUMNS``."""
+    assert row.outcome is not None
+    assert row.costs is not None
     outcome, costs = row.outcome, row.costs
     moved = {"out": 0, "in": 0}
     for name, nbytes in outcome.moved_bytes.items():
@@ -51,7 +99,7 @@ def cells(row: "Trial", resident_ns: int, fast: str) -> list[str]:
         f"{outcome.step_ns / max(resident_ns, 1):.3f}",
         _percent(row.gap),
         _percent(outcome.exposed_ns / max(outcome.step_ns, 1)),
-        _percent(outcome.slower_ns / max(outcome.step_ns, 1)),
+        "-" if outcome.slower_ns == 0 else _percent(outcome.slower_ns / max(outcome.step_ns, 1)),
         format_bytes(moved["out"]),
         format_bytes(moved["in"]),
         _percent(outcome.hit_rate),

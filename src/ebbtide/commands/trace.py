@@ -31,7 +31,7 @@ from ebbtide.commands.program import ProgramCommand, warn_in_one_line
 )
 @click.option(
     "--machine",
-    metavar="FILE",
+    metavar="NAME|FILE",
     help="With --fake: whose FLOPs and bytes a second the times are modelled with (default: an A100's data sheet).",
 )
 @click.argument("program", metavar="(SCRIPT | -m MODULE) [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)

@@ -4,12 +4,12 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ebbtide.errors import SettingError
+import click
+
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.trace import Trace
 from ebbtide.simulator import is_modelled
 from ebbtide.trials import Trial
-from ebbtide.whole_file import write_whole
 
 
 def as_json(row: Trial, trace: Trace, machine: Machine) -> dict[str, Any]:
@@ -70,9 +70,5 @@ def as_json(row: Trial, trace: Trace, machine: Machine) -> dict[str, Any]:
     }
 
 
-def write_json(rows: Sequence[dict[str, Any]] | dict[str, Any], path: Any) -> None:
-    """Raises SettingError where it cannot be written."""
-    try:
-        write_whole(path, (json.dumps(rows, indent=1, allow_nan=False) + "\n").encode())
-    except OSError as error:
-        raise SettingError(f"cannot write {path}: {error}") from error
+def print_json(rows: Sequence[dict[str, Any]] | dict[str, Any]) -> None:
+    click.echo(json.dumps(rows, indent=1, allow_nan=False))

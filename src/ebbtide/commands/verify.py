@@ -34,7 +34,7 @@ def verify(
     as_json: bool,
     program: tuple[str, ...],
 ) -> None:
-    """Prove that a training script ends with the same bits within a budget.
+    """Prove that a script ends with the same bits within a budget.
 
     Runs the script three times, each a fresh process: twice on stock PyTorch, then within the budget. Compares what
     backward starts from, bit for bit, and after the last optimizer step all parameters, gradients, buffers and

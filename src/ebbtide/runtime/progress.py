@@ -99,7 +99,8 @@ class Progress:
     def _print_plain(self) -> None:
         printed, said = 0, ""
         doing = ""
-        interval_s = _PLAIN_INTERVAL_S
+        verbose = self._mode is ProgressMode.VERBOSE
+        interval_s = 0.0 if verbose else _PLAIN_INTERVAL_S
         due = time.monotonic() + interval_s
         while not self._stopping.wait(_LIVE_INTERVAL_S):
             seen = self._observe()
@@ -108,7 +109,7 @@ class Progress:
                 doing = seen.doing()
             if (seen.planning is not None and not seen.planning.beside) or time.monotonic() < due:
                 continue
-            if seen.line() != said:
+            if seen.line() != said and (seen.steps > printed or not verbose):
                 said, printed = seen.line(), seen.steps
                 self.say(said)
             interval_s = min(2 * interval_s, _PLAIN_MOST_S)

@@ -1,0 +1,92 @@
+"""What commands show on a terminal of 80 columns: help in sections, tables that fit, and what takes long."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ebbtide.cli import SECTIONS, cli
+from ebbtide.commands.tables import COLUMNS, cells, show_trials
+from ebbtide.ir.files import save
+from ebbtide.machines import find_machine
+from ebbtide.trials import try_policy
+from tests.helpers.make_steps import network
+
+
+def on_a_terminal(*words: object, columns: int = 80) -> str:
+    """What ``ebbtide`` writes with standard output and error on a terminal so wide."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
+    command = [sys.executable, "-m", "ebbtide", *map(str, words)]
+    child = subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=theirs, env={**environment, "TERM": "xterm"})
+    os.close(theirs)
+    said = b""
+    while True:
+        try:
+            said += os.read(ours, 1 << 16)
+        except OSError:  # the terminal is closed
+            break
+    os.close(ours)
+    assert child.wait() == 0, said.decode()
+    return said.decode()
+
+
+def lines_of(said: str) -> list[str]:
+    """As they are read, without what moves the cursor or colours."""
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said)
+    return [line.rsplit("\r", 1)[-1].rstrip() for line in plain.replace("\r\n", "\n").split("\n")]
+
+
+def test_help_has_each_command_in_one_section_and_cuts_no_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = CliRunner().invoke(cli, ["--help"]).output
+    places = [shown.index(f"\n{title}:") for title in SECTIONS]
+    assert places == sorted(places)
+    named = [command.name for commands in SECTIONS.values() for command in commands]
+    assert sorted(named, key=str) == sorted(set(named), key=str) == sorted(cli.commands)
+    for name in named:
+        assert len(re.findall(rf"^  {name}  ", shown, re.MULTILINE)) == 1
+    assert shown.count("...") == 1  # of the usage
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    for example in re.findall(r"^ +ebbtide (\w+)", shown, re.MULTILINE):
+        assert example in cli.commands
+
+
+@pytest.mark.starts
+def test_compare_fits_a_terminal_and_says_what_it_is_at(tmp_path: Path) -> None:
+    save(network(layers=3), tmp_path / "step.trace")
+    where = ("compare", tmp_path / "step.trace", "--machine", "dram-cxl", "--fast", "50%")
+    said = on_a_terminal(*where, "--policies", "lru,demand,resident")
+    assert "demand at " in said  # on the line that goes
+    lines = lines_of(said)
+    assert all(len(line) <= 80 for line in lines), lines
+    (header,) = (line for line in lines if line.startswith("policy"))
+    assert header.split()[1] == "step"
+    (hidden,) = (line for line in lines if line.startswith("(no room here for: use of fast"))
+    assert "no plan within it: resident" in lines
+    assert all(name in " ".join(lines) for name in COLUMNS[:3]), hidden
+    wide = lines_of(on_a_terminal(*where, "--policies", "lru,demand", columns=170))
+    (header,) = (line for line in wide if line.startswith("policy"))
+    assert "use of fast" in header
+    assert not any("no room here" in line for line in wide)
+
+
+def test_columns_that_say_nothing_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    trace, machine = network(layers=3), find_machine("g10")
+    row = try_policy("lru", trace, machine, 1 << 40)
+    shown_cells = dict(zip(COLUMNS, cells(row, trace.step_ns, machine.tiers[0].name), strict=True))
+    silent = [name for name, cell in shown_cells.items() if cell == "-"]
+    assert "in place" in silent
+    show_trials("title", [row], trace.step_ns, machine.tiers[0].name)
+    shown = capsys.readouterr().out
+    assert not [name for name in silent if name in shown]
+    assert "use of fast" in shown
