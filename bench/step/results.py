@@ -36,7 +36,12 @@ class Results:
         value = json.loads(path.read_text())
         if not isinstance(value, dict) or (value.get("format"), value.get("version")) != (FORMAT, VERSION):
             raise ValueError(f"{path} holds no results of this benchmark (format {FORMAT!r}, version {VERSION})")
-        return Results(path, value["machine"], value["runs"], value["failures"])
+        runs = value["runs"]
+        for run in runs:
+            beside = run["baseline"]
+            if beside is not None and runs[beside]["cell"] != f"{_net(run)}/tuned":
+                raise ValueError(f"{path} pairs a run of {run['cell']} with one of {runs[beside]['cell']}")
+        return Results(path, value["machine"], runs, value["failures"])
 
     def write(self) -> None:
         value = {"format": FORMAT, "version": VERSION, "machine": self.machine}
@@ -61,3 +66,8 @@ class Results:
     def fail(self, name: str, why: str) -> None:
         self.failures[name] = why
         self.write()
+
+
+def _net(run: dict[str, Any]) -> str:
+    net: str = run["cell"].partition("/")[0]
+    return net

@@ -249,6 +249,16 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
         Results.read(tmp_path / "other.json")
 
 
+def test_a_run_paired_with_another_net_is_refused(tmp_path: Path) -> None:
+    results = Results.open(tmp_path / "results.json", {})
+    results.add({"cell": "gpt-210M/tuned", "baseline": None})
+    results.add({"cell": "gpt-210M/25%", "baseline": 0})
+    assert len(Results.read(results.path).runs) == 2
+    results.add({"cell": "gpt-400M/25%", "baseline": 0})
+    with pytest.raises(ValueError, match="pairs a run of gpt-400M/25% with one of gpt-210M/tuned"):
+        Results.read(results.path)
+
+
 def test_cells_and_networks_are_what_their_names_say() -> None:
     from bench.step import techniques
     from bench.step.train import gpt_model
