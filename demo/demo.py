@@ -129,8 +129,8 @@ def problems(pairs: list[Pair]) -> Iterator[str]:
             yield f"{name}: moved nothing, so it proves nothing"
 
 
-def runs(dtype: str, console: Console) -> list[Pair]:
-    """All of them. Raises RunFailed, NotMeasured."""
+def runs(dtype: str, console: Console) -> Iterator[Pair]:
+    """All of them, as they end. Raises RunFailed, NotMeasured."""
     say(console, "measuring this machine for a moment")
     speed = measured_speed()
     chosen = speed.faster_dtype if dtype == "auto" else dtype
@@ -141,7 +141,8 @@ def runs(dtype: str, console: Console) -> list[Pair]:
     say(console, f"all runs take {roughly(forecast.left_s())} at the pace that this machine has at this moment")
     with tempfile.TemporaryDirectory(prefix="ebbtide-demo-") as folder:
         stage = Stage(Path(folder), console, forecast)
-        return [*gpt_a(net_a, stage), *gpt_b(GPT_B, stage)]
+        yield from gpt_a(net_a, stage)
+        yield from gpt_b(GPT_B, stage)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -151,15 +152,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the run and its cgroup end, too
     started = time.monotonic()
+    pairs: list[Pair] = []
+    failed: Exception | None = None
     try:
-        pairs = runs(args.dtype, Console())
+        for pair in runs(args.dtype, Console()):
+            pairs.append(pair)
     except (RunFailed, NotMeasured) as failure:
-        print(failure, file=sys.stderr)
-        return 1
+        failed = failure  # what the others came to is shown all the same
     except KeyboardInterrupt:
         return 130
-    show(pairs)
-    print(f"All runs took {time.monotonic() - started:.0f} s.")
+    if pairs:
+        show(pairs)
+    print(f"{'Those runs' if failed else 'All runs'} took {time.monotonic() - started:.0f} s.")
     if args.json:
         rows = [
             {"name": o.run.name, "arguments": o.run.arguments, "killed": o.killed, "same_bits": o.same_bits(reference)}
@@ -167,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for o, reference in pairs
         ]
         args.json.write_text(json.dumps(rows, indent=1) + "\n")
-    found = list(problems(pairs))
+    found = [*problems(pairs), *([str(failed)] if failed else [])]
     for problem in found:
         print(f"error: {problem}", file=sys.stderr)
     return 1 if found else 0

@@ -70,6 +70,14 @@ def test_a_plan_comes_back_whole_and_its_forecasts_are_called_forecasts() -> Non
     assert "all figures measured" in render_summary(REPORT)
 
 
+def test_steps_far_off_their_forecast_are_remarked_on() -> None:
+    for predicted_s, remarked in ((1.0, True), (1.4, False)):  # a planned step takes 2 s
+        plan = replace(PLAN, predicted_s=predicted_s)
+        text = render_summary(replace(REPORT, plan=plan, steps=(STEP, replace(STEP, mode=StepMode.PLANNED))))
+        assert ("steps took 2.0 times as long as it says" in text) is remarked
+    assert "off the forecast" not in render_summary(replace(REPORT, plan=replace(PLAN, predicted_s=1.0)))
+
+
 def test_a_bound_that_a_step_has_beaten_is_null_and_not_shown() -> None:
     planned = replace(REPORT, plan=replace(PLAN, lower_bound_s=None))
     assert RunReport.from_json(planned.to_json()) == planned

@@ -1,8 +1,10 @@
 """What ``make demo`` foretells and shows, and that its runs move bytes and end with the same bits, in small."""
 
 import io
+import json
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from demo import demo
 from demo.calibrate import Speed, measured_speed
 from demo.display import shown
 from demo.forecast import Forecast, Net, roughly, run_s
-from demo.runs import Outcome, Run
+from demo.runs import Door, Outcome, Run, RunFailed
 
 SPEED = Speed(50e9, 1e9, 100e9, 2e9, 1e9, 5.0)
 SMALL = Net("--layers 4 --width 128 --heads 4 --seq 128 --batch 8 --dtype fp32 --steps 5", 100_000_000)
@@ -63,6 +65,27 @@ def test_what_is_foretold_is_what_runs(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert forecast.left_s() == 0
     assert set(demo.expected_s(demo.GPT_A["fp32"], SPEED)) - set(ran) <= {demo.B_LIMITED}
     assert out.getvalue().count(" left\n") == len(ran) - 1
+
+
+def test_runs_that_worked_are_shown_where_a_later_one_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = {
+        "state_bytes": 1, "peak_bytes": 1, "seconds": [1.0] * 4, "losses": [1.0.hex()], "weights_sha256": "",
+        "optimizer_sha256": "",
+    }  # fmt: skip
+    worked = Outcome(Run(demo.A_PLAIN, Door.STOCK, "--steps 4"), killed=False, result=result)
+
+    def runs(dtype: str, console: Console) -> Iterator[tuple[Outcome, Outcome]]:
+        yield worked, worked
+        raise RunFailed("A demand ended with exit code 3:\nits last words")
+
+    monkeypatch.setattr(demo, "runs", runs)
+    assert demo.main(["--json", str(tmp_path / "all.json")]) == 1
+    said = capsys.readouterr()
+    assert demo.A_PLAIN in said.out
+    assert "error: A demand ended with exit code 3:\nits last words" in said.err
+    assert [row["name"] for row in json.loads((tmp_path / "all.json").read_text())] == [demo.A_PLAIN]
 
 
 def appears(out: io.StringIO, text: str) -> bool:

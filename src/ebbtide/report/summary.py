@@ -7,6 +7,8 @@ from ebbtide.ir.run_report import KINDS, PlanReport, RunReport, StepMode, StepRe
 from ebbtide.units import format_bytes, format_time
 
 _LABEL = 19
+_FAR_OFF = 1.5
+"""Steps that take more times their forecast than this are remarked on."""
 
 
 def render_summary(report: RunReport) -> str:
@@ -31,6 +33,7 @@ def render_summary(report: RunReport) -> str:
     if report.plan is not None:
         lines.append(_line("plan", _plan(report.plan)))
         lines += _forecast(report.plan)
+        lines += _off_forecast(report.plan, [step.wall_s for step in steps if step.mode is StepMode.PLANNED])
     if steps:
         lines += _moved(steps)
         lines.append(_line("stall", _stall(steps)))
@@ -113,6 +116,15 @@ def _forecast(plan: PlanReport) -> Iterable[str]:
     for link in plan.links:
         foreseen = copied(link.forecast_bytes, link.forecast_busy_s)
         yield _line(f"  {link.name}", f"{foreseen:>23}{copied(link.measured_bytes, link.measured_busy_s):>24}")
+
+
+def _off_forecast(plan: PlanReport, planned_s: list[float]) -> Iterable[str]:
+    if planned_s and plan.predicted_s > 0 and (ratio := median(planned_s) / plan.predicted_s) > _FAR_OFF:
+        yield _line(
+            "off the forecast",
+            f"steps took {ratio:.1f} times as long as it says: the machine does other work, or memory and disk are "
+            "slower than they were when they were measured; `ebbtide doctor` looks at both",
+        )
 
 
 def copied(nbytes: int | None, busy_s: float | None) -> str:
