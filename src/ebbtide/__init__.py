@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ebbtide.api import load, plan, record, run, save, simulate
+    from ebbtide.driven import active
     from ebbtide.errors import (
         BudgetError,
         EbbtideError,
@@ -37,6 +38,7 @@ __all__ = [
     "SpillError",
     "StepReport",
     "__version__",
+    "active",
     "load",
     "plan",
     "record",
@@ -46,7 +48,7 @@ __all__ = [
 ]
 
 _HOMES = {"RunReport": "ebbtide.ir.run_report", "StepReport": "ebbtide.ir.run_report"}
-_HOMES |= {"Session": "ebbtide.session"}
+_HOMES |= {"Session": "ebbtide.session", "active": "ebbtide.driven"}
 _HOMES |= dict.fromkeys(("load", "plan", "record", "run", "save", "simulate"), "ebbtide.api")
 
 

@@ -1,5 +1,6 @@
 """What a session and a recorder share: a ``with`` block, one at a time, whose steps a driver is told of."""
 
+import atexit
 import os
 import sys
 import threading
@@ -49,8 +50,9 @@ class Driven:
         with _lock:
             if _active is not None:
                 raise SessionError(
-                    "a session is already active, started by an enclosing `with ebbtide.Session(...)` or by "
-                    "`ebbtide run`; sessions do not nest, so leave that one first or use it"
+                    "a session is already active, started by an enclosing `with ebbtide.Session(...)`, by `start()` or "
+                    "by `ebbtide run`; sessions do not nest, so leave that one first (`ebbtide.active().close()`) or "
+                    "use it"
                 )
             self._used = True
             _active = self
@@ -66,6 +68,17 @@ class Driven:
     ) -> None:
         if self._is_ours():
             self._close()
+
+    def start(self: _Self) -> _Self:
+        """Begins without a block, as a notebook needs it: ``session = Session("50%").start()``, then ``close()``."""
+        self.__enter__()
+        atexit.register(self.close)
+        return self
+
+    def close(self) -> None:
+        """The end of what ``start`` or a ``with`` block began; nothing where it has ended."""
+        atexit.unregister(self.close)
+        self.__exit__(None, None, None)
 
     def step(self) -> "Step":
         """One training step: forward, backward, ``optimizer.step()``. Either the body of a block, or up to a call:
@@ -160,6 +173,11 @@ class Evaluation:
         self._driven._paused = False
         if self._driven._is_ours() and self._driven._driver is not None:
             self._driven._driver.following.resume()
+
+
+def active() -> Driven | None:
+    """The session, or what records, that has begun in this process and not ended; None where there is none."""
+    return _active
 
 
 def check_writable(what: str, path: Path | None) -> None:

@@ -14,6 +14,7 @@ The model and the optimizer may exist before. One session at a time, each used o
 
 import os
 from collections.abc import Iterable, Sequence
+from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
@@ -112,6 +113,14 @@ class Session(Driven):
     def summary(self) -> str:
         """The report as text a person reads."""
         return render_summary(self.report())
+
+    def __repr__(self) -> str:
+        state = "running" if self._is_ours() else "ended" if self._used else "not begun"
+        return f"<ebbtide.Session, {state}>"
+
+    def _repr_html_(self) -> str:
+        """Of a notebook's cell."""
+        return f"<pre>{escape(self.summary())}</pre>" if self._used else escape(repr(self))
 
     def _hurry(self) -> None:
         """The end, when it comes, waits for no plan that is being made, also where that was to be saved."""

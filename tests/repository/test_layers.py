@@ -147,6 +147,7 @@ def test_exported_names_are_these() -> None:
         "SpillError",
         "StepReport",
         "__version__",
+        "active",
         "load",
         "plan",
         "record",

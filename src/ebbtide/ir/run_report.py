@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ebbtide.errors import FileFormatError, ReportError
 from ebbtide.ir.records import read_record
+from ebbtide.units import format_bytes
 from ebbtide.whole_file import write_whole
 
 FORMAT = "ebbtide-run"
@@ -188,7 +189,7 @@ class TierReport:
         _check_counts(self, "capacity_bytes", "written_bytes", "read_bytes")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RunReport:
     """A whole run.
 
@@ -246,6 +247,11 @@ class RunReport:
         _check_counts(self, "written_bytes")
         if self.outside_bytes != sum(entry.nbytes for entry in self.outside):
             raise ValueError("outside_bytes is not the sum over outside")
+
+    def __repr__(self) -> str:
+        """Short: its JSON has all."""
+        steps = len(self.steps) + self.left_out_steps
+        return f"<RunReport: {steps} steps, policy {self.policy}, process peak {format_bytes(self.process_peak_bytes)}>"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, allow_nan=False) + "\n"

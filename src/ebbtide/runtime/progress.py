@@ -2,7 +2,7 @@
 
 The line lies outside the terminal's scrolling region (as apt draws its bar), so that the script's own output, carriage
 returns and progress bars included, is neither wrapped nor overwritten. A daemon thread draws it from native counters,
-so a step that waits inside an operator still shows.
+so a step that waits inside an operator still shows. A notebook has an area of its own for it.
 """
 
 import os
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from ebbtide.ir.run_report import StepReport
+from ebbtide.runtime.notebook import Area, area_here
 from ebbtide.settings import ProgressMode
 from ebbtide.units import format_bytes, format_time
 
@@ -77,17 +78,22 @@ class Progress:
         self._stream = stream or sys.stderr
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        self._area: Area | None = area_here() if mode is ProgressMode.AUTO else None
 
     def start(self) -> None:
         if self._mode is ProgressMode.OFF:
             return
-        live = self._mode is ProgressMode.AUTO and _is_terminal(self._stream)
+        live = self._area is not None or (self._mode is ProgressMode.AUTO and _is_terminal(self._stream))
         target = self._draw_live if live else self._print_plain
         self._thread = threading.Thread(target=target, name="ebbtide-progress", daemon=True)
         self._thread.start()
 
     def say(self, text: str) -> None:
-        if self._mode is not ProgressMode.OFF:
+        if self._mode is ProgressMode.OFF:
+            return
+        if self._area is not None:
+            self._area.say(text)
+        else:
             print(f"ebbtide: {text}", file=self._stream, flush=True)
 
     def close(self) -> None:
@@ -119,7 +125,7 @@ class Progress:
             self.say(seen.line())
 
     def _draw_live(self) -> None:
-        line = FootLine(self._stream)
+        line = self._area or FootLine(self._stream)
         try:
             while not self._stopping.wait(_LIVE_INTERVAL_S):
                 line.draw(self._observe().line())
