@@ -225,6 +225,7 @@ def test_candidates_sort_by_click_and_by_key(show: Show) -> None:
 def test_the_peak_is_one_click_away_and_leads_to_its_storages(show: Show) -> None:
     page = show("small")
     assert not page.locator("#peak-storages").is_visible()
+    page.locator("#memory .chart").scroll_into_view_if_needed()
     mark = page.locator("#memory .scatterlayer .points path").bounding_box()
     page.mouse.click(mark["x"] + mark["width"] / 2, mark["y"] + mark["height"] / 2)
     assert page.locator("#peak-storages").is_visible()
@@ -362,8 +363,8 @@ def test_a_file_and_a_row_are_a_section_of_the_page(
     assert page.locator("#fresh p").inner_text() == "1,234"
     assert page.locator("#fresh h2").inner_text() == "A new sectionassumed"
     shown = [part.get_attribute("id") for part in page.locator("main section").all()]
-    assert shown == ["memory", "fresh", "storages", "distribution", "swap", "candidates", "timelines"]
-    assert page.locator("nav a").all_inner_texts()[1] == "A new section"
+    assert shown == ["answers", "memory", "fresh", "storages", "distribution", "swap", "candidates", "timelines"]
+    assert page.locator("nav a").all_inner_texts()[2] == "A new section"
     (folder / "report" / "absent.js").write_text(section("absent", 25, "misspelt"))
     (tmp_path / "page.html").write_text(render_page(subject()))
     page.goto((tmp_path / "page.html").as_uri())

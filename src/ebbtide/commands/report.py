@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ebbtide.ir.run_report import RunReport
     from ebbtide.ir.timeline import Timeline
     from ebbtide.ir.trace import Trace
+    from ebbtide.report.answers import TriedBudget
     from ebbtide.report.subject import Subject
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -51,7 +52,7 @@ def report(
     if output is None and perfetto is None:
         _print_runs(paths)
         return
-    subject = _subject(paths, machine, tier, bandwidth)
+    subject = _subject(paths, machine, tier, bandwidth, output is not None)
     for path, render in ((output, render_page), (perfetto, render_perfetto)):
         if path is not None:
             text = render(subject).encode()
@@ -85,7 +86,10 @@ def _text(path: Path) -> str:
         raise ReportError(f"{path} is neither a report nor a trace, plan or timeline of Ebbtide's") from error
 
 
-def _subject(paths: tuple[Path, ...], machine: Path | None, tier: str | None, bandwidth: str | None) -> "Subject":
+def _subject(
+    paths: tuple[Path, ...], machine: Path | None, tier: str | None, bandwidth: str | None, with_budgets: bool
+) -> "Subject":
+    from ebbtide.commands.budgets import try_budgets
     from ebbtide.commands.routes import way_of
     from ebbtide.errors import ReportError
     from ebbtide.ir.base import Origin
@@ -124,7 +128,10 @@ def _subject(paths: tuple[Path, ...], machine: Path | None, tier: str | None, ba
     has_forecast = any(timeline.origin is Origin.SIMULATED for timeline in timelines)
     if trace is not None and plan is not None and there is not None and not has_forecast:
         timelines = [*_forecast(trace, plan, there), *timelines]
-    return Subject(trace, plan, tuple(timelines), runs[0] if runs else None, *way)
+    budgets: tuple[TriedBudget, ...] = ()
+    if with_budgets and trace is not None and trace.accesses_known and there is not None:
+        budgets = try_budgets(trace, there)
+    return Subject(trace, plan, tuple(timelines), runs[0] if runs else None, *way, budgets)
 
 
 def _machine_or_none() -> "Machine | None":

@@ -5,15 +5,18 @@ makes it of the subject, or None where the subject has not what it takes.
 """
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from ebbtide.analysis.columns import modules_of
 from ebbtide.analysis.intervals import QUANTILES, byte_seconds, distributions_of, histogram_of
 from ebbtide.analysis.memory import memory_of, peak_of
 from ebbtide.analysis.swapping import candidates_of
 from ebbtide.ir.base import Ints, Origin
 from ebbtide.ir.trace import StorageKind, Trace, idle_intervals
+from ebbtide.report.answers import advice, peak_tree
 from ebbtide.report.subject import Subject
 from ebbtide.report.summary import copied
 from ebbtide.report.timeline_data import timelines_data
@@ -50,8 +53,9 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
             ("step without stalls", format_time(seconds(trace.step_ns))),
             ("operations", f"{len(trace.ticks):,}"),
             ("storages", f"{len(trace.storages):,}"),
-            ("accesses", f"{len(trace.accesses):,}" if trace.accesses_known else "not recorded"),
+            ("peak of tensors", format_bytes(peak_of(trace).nbytes)),
         ]
+        facts += [] if trace.accesses_known else [("accesses", "not recorded")]
     if plan is not None:
         beaten, bound = subject.bound_is_beaten, format_time(seconds(plan.lower_bound_ns))
         facts += [
@@ -111,7 +115,7 @@ def _trace(trace: Trace) -> dict[str, Any]:
             "kind": np.array([kinds[row.kind] for row in rows], dtype=np.int64),
             "birth": np.array([row.birth for row in rows], dtype=np.int64),
             "death": np.array([row.death for row in rows], dtype=np.int64),
-            "module": numbers([row.module for row in rows]),
+            "module": numbers(modules_of(trace)),
             "persistent": np.array([row.persistent for row in rows], dtype=bool),
             "scratch": np.array([row.scratch for row in rows], dtype=bool),
         },
@@ -207,11 +211,24 @@ def _distributions(trace: Trace) -> dict[str, Any]:
     }
 
 
+def _answers(subject: Subject) -> dict[str, Any] | None:
+    trace = subject.trace
+    if trace is None:
+        return None
+    return {
+        "tree": peak_tree(peak_of(trace)),
+        "budgets": [asdict(row) for row in subject.budgets],
+        "advice": advice(trace, subject.budgets),
+        "machine": subject.machine,
+    }
+
+
 _PARTS: dict[str, Callable[[Subject], Any]] = {
     "title": title_of,
     "source": _source,
     "facts": _facts,
     "budget_bytes": _budget,
+    "answers": _answers,
     "trace": _of_trace(_trace),
     "memory": _of_trace(_memory),
     "peak": _of_trace(_peak),

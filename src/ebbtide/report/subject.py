@@ -10,6 +10,7 @@ from ebbtide.ir.plan import Plan
 from ebbtide.ir.run_report import RunReport, StepMode
 from ebbtide.ir.timeline import Timeline
 from ebbtide.ir.trace import Trace
+from ebbtide.report.answers import TriedBudget
 from ebbtide.units import seconds
 
 
@@ -25,6 +26,7 @@ class Subject:
     route: Route | None = None
     machine: str = ""
     origin: Origin = Origin.ASSUMED
+    budgets: tuple[TriedBudget, ...] = ()
 
     def __post_init__(self) -> None:
         if self.trace is None and not self.timelines:

@@ -1,0 +1,109 @@
+"""What people come for, before all details: what the peak is made of, what a smaller budget costs, what to change."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ebbtide.analysis.columns import common_root
+from ebbtide.analysis.memory import Peak, peak_of
+from ebbtide.ir.trace import StorageKind, Trace
+from ebbtide.units import format_bytes
+
+_DEPTH = 4
+"""Levels of modules in the tree of the peak; what lies deeper counts for the last."""
+_SMALLEST = 0.002
+"""Boxes below this share of the peak are put together."""
+_SMALL_COST = 1.05
+"""A budget whose steps take at most this many times the unlimited one is recommended."""
+_WIDE_STATE = 0.25
+"""From this share of the peak on it is worth saying what a narrower type would save."""
+
+_STATE = (StorageKind.PARAMETER, StorageKind.GRADIENT, StorageKind.OPTIMIZER_STATE)
+
+
+@dataclass(frozen=True, slots=True)
+class TriedBudget:
+    """A budget for this step on the page's machine: ``name`` is as ``--fast`` takes it, ``step_ns`` what a step would
+    take with its links as they are and ``faster_ns`` with twice as fast ones, both None where there is no plan
+    (``why_not``). ``moved_bytes`` are those of a step, both ways."""
+
+    name: str
+    nbytes: int
+    step_ns: int | None
+    moved_bytes: int = 0
+    faster_ns: int | None = None
+    why_not: str = ""
+
+
+def peak_tree(peak: Peak) -> list[dict[str, Any]]:
+    """Boxes in boxes: modules by their path, and the kinds of storages in each. A box is its ``id``, its ``parent``'s
+    ("" for the whole), ``label``, ``kind`` ("" for a module) and ``nbytes``, which for a module is the sum of its
+    boxes."""
+    root = common_root([row.module for row in peak.residents])
+    leaves: dict[tuple[str, ...], int] = defaultdict(int)
+    for row in peak.residents:
+        name = row.module.removeprefix(root).strip(".") if row.module else "no module"
+        path = tuple(name.split(".")[:_DEPTH]) if name else ()
+        leaves[(*path, f"/{row.kind}")] += row.nbytes
+    small = _SMALLEST * peak.nbytes
+    merged: dict[tuple[str, ...], int] = defaultdict(int)
+    for path, nbytes in leaves.items():
+        merged[path if nbytes >= small else ("smaller ones", path[-1])] += nbytes
+    sums: dict[tuple[str, ...], int] = defaultdict(int)
+    for path, nbytes in merged.items():
+        for depth in range(len(path) + 1):
+            sums[path[:depth]] += nbytes
+    return [
+        {
+            "id": "\n".join(("", *path)),
+            "parent": "\n".join(("", *path[:-1])) if path else None,
+            "label": (root or "the step") if not path else path[-1].removeprefix("/").replace("_", " "),
+            "kind": path[-1][1:] if path and path[-1].startswith("/") else "",
+            "nbytes": nbytes,
+        }
+        for path, nbytes in sorted(sums.items())
+    ]
+
+
+def advice(trace: Trace, budgets: tuple[TriedBudget, ...]) -> list[str]:
+    """What could be changed, a sentence each, with its figures: arithmetic on the peak, and what was simulated."""
+    return list(_advice(trace, budgets, peak_of(trace)))
+
+
+def _advice(trace: Trace, budgets: tuple[TriedBudget, ...], peak: Peak) -> Iterator[str]:
+    kinds = {row.label: row.nbytes for row in peak.by_kind()}
+    planned = [row for row in budgets if row.step_ns is not None]
+    cheap = [row for row in planned if _ratio(row.step_ns, trace) <= _SMALL_COST]
+    if cheap:
+        least = min(cheap, key=lambda row: row.nbytes)
+        yield (
+            f"Train with --fast {least.name}: {format_bytes(least.nbytes)} in place of {format_bytes(peak.nbytes)} for "
+            f"tensors, at {_ratio(least.step_ns, trace):.2f} times the time of a step."
+        )
+        activations = kinds.get(StorageKind.ACTIVATION, 0)
+        times = (peak.nbytes**2 / least.nbytes - (peak.nbytes - activations)) / activations if activations else 0
+        if times >= 1.25:
+            yield (
+                f"Or, in the {format_bytes(peak.nbytes)} that it takes today, a batch about {times:.1f} times as "
+                f"large, with the same --fast {least.name}: activations, {format_bytes(activations)} of the peak, grow "
+                "with it."
+            )
+    slow = [row for row in planned if row.faster_ns is not None and _ratio(row.step_ns, trace) > _SMALL_COST]
+    if slow:
+        tight = min(slow, key=lambda row: row.nbytes)
+        yield (
+            f"A disk twice as fast: --fast {tight.name} would take {_ratio(tight.faster_ns, trace):.2f} in place of "
+            f"{_ratio(tight.step_ns, trace):.2f} times the time."
+        )
+    state = sum(kinds.get(kind, 0) for kind in _STATE)
+    if state >= _WIDE_STATE * peak.nbytes:
+        yield (
+            f"Parameters, gradients and optimizer state are {format_bytes(state)} of the peak: in a type half as wide "
+            f"they would be {format_bytes(state // 2)} (which changes results, as a budget does not)."
+        )
+
+
+def _ratio(ns: int | None, trace: Trace) -> float:
+    assert ns is not None
+    return ns / max(trace.step_ns, 1)

@@ -1,0 +1,111 @@
+/* What people come for, in one look: what is in the peak, what can leave and what it costs, what could be changed. */
+
+import { colour } from "../shared/charts.js";
+import { onPrint, onResize, paper } from "../shared/paper.js";
+import { addSection } from "../shared/sections.js";
+import { bytes, element, kindName, plain, time } from "../shared/words.js";
+
+const PRINT_WIDTH = 700;
+
+addSection({
+  id: "answers",
+  title: "In short",
+  place: 5,
+  needs: ["answers", "peak"],
+  origins: ({ trace, answers }) => (answers.budgets.length ? [trace.origin, "simulated"] : [trace.origin]),
+  body: `
+    <h3>How large is the peak, and what is in it?</h3>
+    <p id="peak-said"></p>
+    <div class="chart" id="tree" role="img" aria-label="What the peak is made of: modules, and the kinds of storages in each"></div>
+    <div class="columns">
+      <div id="leave"><h3>What can leave, and what does it cost?</h3></div>
+      <div id="change"><h3>What could be changed?</h3></div>
+    </div>`,
+  draw(data, section) {
+    peakSaid(data);
+    treemap(data.answers, section.querySelector("#tree"));
+    budgetTable(data, section.querySelector("#leave"));
+    changes(data.answers, section.querySelector("#change"));
+  },
+});
+
+function peakSaid({ peak, trace }) {
+  const shares = peak.kinds
+    .filter(([, nbytes]) => nbytes >= 0.005 * peak.nbytes)
+    .map(([kind, nbytes]) => `${kindName(kind)} ${Math.round((100 * nbytes) / peak.nbytes)}\u00a0%`);
+  const where = peak.module ? `${peak.operator} in ${peak.module}` : peak.operator;
+  const share = Math.round((100 * peak.time_ns) / Math.max(trace.step_ns, 1));
+  document.getElementById("peak-said").textContent =
+    `${bytes(peak.nbytes)} of tensors, at ${share}\u00a0% of the step (${where}): ${shares.join(", ")}. ` +
+    "A click on a module shows what lies in it.";
+}
+
+function treemap({ tree }, area) {
+  const whole = tree.find(({ parent }) => parent === null).nbytes;
+  const share = ({ nbytes }) => `${bytes(nbytes)}, ${((100 * nbytes) / Math.max(whole, 1)).toFixed(1)}\u00a0%`;
+  const draw = () => {
+    if (!area.clientWidth && !paper.printing) return;
+    const trace = {
+      type: "treemap",
+      branchvalues: "total",
+      ids: tree.map(({ id }) => id),
+      parents: tree.map(({ parent }) => parent ?? ""),
+      labels: tree.map(({ label }) => plain(label)),
+      values: tree.map(({ nbytes }) => nbytes),
+      text: tree.map(share),
+      hovertext: tree.map((node) => `${plain(node.label)}: ${share(node)}`),
+      textinfo: "label+text",
+      hoverinfo: "text",
+      marker: { colors: tree.map(({ kind }) => colour(kind || "raised")), line: { width: 1, color: colour("ground") } },
+      pathbar: { visible: true },
+      tiling: { pad: 2 },
+    };
+    const layout = {
+      margin: { l: 0, r: 0, t: 24, b: 4 },
+      paper_bgcolor: "rgba(0,0,0,0)",
+      font: { color: colour("ink"), family: "system-ui, sans-serif", size: 12 },
+      autosize: !paper.printing,
+      ...(paper.printing ? { width: PRINT_WIDTH } : {}),
+    };
+    Plotly.react(area, [trace], layout, { displayModeBar: false });
+  };
+  draw();
+  onResize(draw);
+  onPrint(draw);
+}
+
+function budgetTable({ answers, trace, peak }, parent) {
+  if (!answers.budgets.length) {
+    const why = trace.accesses_known
+      ? "No machine is known to try budgets on: name one with --machine."
+      : "Not known: what uses which storage was not recorded.";
+    parent.append(element("p", why));
+    return;
+  }
+  parent.append(element("p", `Simulated on: ${answers.machine}.`));
+  const table = element("table", "", { "aria-label": "Budgets and what they cost" });
+  const row = (cells, tag) => {
+    const line = element("tr");
+    for (const [place, text] of cells.entries()) line.append(element(tag, text, place ? { class: "number" } : {}));
+    table.append(line);
+  };
+  row(["--fast", "tensors have", "a step takes", "times", "moved a step"], "th");
+  row(["100%", bytes(peak.nbytes), time(trace.step_ns), "1.00", "0 B"], "td");
+  for (const { name, nbytes, step_ns, moved_bytes, why_not } of answers.budgets) {
+    const figures =
+      step_ns === null
+        ? ["no plan", "", ""]
+        : [time(step_ns), (step_ns / trace.step_ns).toFixed(2), bytes(moved_bytes)];
+    row([name, bytes(nbytes), ...figures], "td");
+    if (why_not) table.lastChild.setAttribute("title", why_not);
+  }
+  const scroll = element("div", "", { class: "scroll" });
+  scroll.append(table);
+  parent.append(scroll);
+}
+
+function changes({ advice }, parent) {
+  const list = element("ul");
+  for (const sentence of advice) list.append(element("li", sentence));
+  parent.append(advice.length ? list : element("p", "Nothing that these figures show."));
+}
