@@ -33,7 +33,7 @@ void Moves::migrated(BlockId id, const Transfer& t) {
     if (t.source == kFast && b.external_pins == 0) start_evict(id, Then::Drop, t.target + 1u);
     return;
   }
-  if (t.source == kFast) budget_.account_resident(-bytes), b.evicted += moved_bytes(b);
+  if (t.source == kFast) budget_.account_resident(-bytes), b.evicted += moved_bytes(b), b.written += moved_bytes(b);
   if (t.target == kFast) budget_.account_resident(bytes), b.fetched += moved_bytes(b), fetched_ += moved_bytes(b);
 }
 

@@ -7,6 +7,7 @@
 namespace ebbtide {
 
 namespace {
+constexpr std::int64_t kTrimPause = 1'000'000'000;
 constexpr int kWriteTries = 16;  // rounds of evictions, each with a write that fails, before no room is had
 }  // namespace
 
@@ -211,9 +212,14 @@ void Room::after_use(BlockId id) {
   }
 }
 
+// Nobody waits for this, and it is called at the end of every operator: tiers that refused what had to leave, a full disk say,
+// are not asked again for a while. An allocation asks them at once.
 void Room::trim() {
   if (budget_.over() > 0) release_cached(budget_.over());
-  if (budget_.over() > moves_.evicting()) victims_.start_evictions(budget_.over() - moves_.evicting(), Shield::Outer);
+  if (budget_.over() > moves_.evicting() && now_ns() >= trims_from_ns_) {
+    victims_.start_evictions(budget_.over() - moves_.evicting(), Shield::Outer);
+    if (std::exchange(failures_at_trim_, tiers_.failures()) != tiers_.failures()) trims_from_ns_ = now_ns() + kTrimPause;
+  }
   if (budget_.over() > 0) release_cached(budget_.over());
 }
 

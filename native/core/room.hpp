@@ -69,6 +69,8 @@ class Room {
   bool pressure_ = false;
   bool waited_in_step_ = false;
   unsigned waiting_ = 0;
+  std::uint64_t failures_at_trim_ = 0;
+  std::int64_t trims_from_ns_ = 0;
   Slot cleared_up_to_[2] = {0, 0};  // huge pages, small ones
   std::uint64_t stuck_at_ = 0;
   bool over_budget_ = false;

@@ -30,7 +30,7 @@ Reservation::Reservation(std::size_t bytes, std::size_t alignment, int protectio
   int flags = shared ? MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE : kReserve;
   void* raw = mmap(nullptr, bytes + alignment, protection, flags, -1, 0);
   if (raw == MAP_FAILED) {
-    throw ArenaError("cannot reserve " + std::to_string(bytes >> 30) + " GiB of address space (" + std::strerror(errno) +
+    throw ArenaError(std::string("cannot reserve ") + BytesText(bytes).text + " of address space (" + std::strerror(errno) +
                      "); lift the limit on virtual memory (ulimit -v unlimited) or set vm.overcommit_memory to 0 or 1");
   }
   begin_ = reinterpret_cast<char*>(round_up(reinterpret_cast<std::uintptr_t>(raw), alignment));

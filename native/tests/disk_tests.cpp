@@ -88,6 +88,43 @@ TEST(a_full_disk_is_an_error_before_anything_is_evicted) {
   arena.check_invariants();
 }
 
+TEST(a_full_disk_is_not_asked_at_the_end_of_every_operator) {
+  Arena& arena = make_arena(0);
+  void* a = arena.allocate(8 * kMiB);
+  void* b = arena.allocate(8 * kMiB);
+  fill(a, 8 * kMiB, 1);
+  fill(b, 8 * kMiB, 2);
+  static std::atomic<int> asked;
+  asked = 0;
+  constexpr int kOperators = 2000;
+  {
+    WithCalls calls({real.pwritev, real.preadv, [](int, int, off_t, off_t) {
+                       ++asked;
+                       errno = ENOSPC;
+                       return -1;
+                     }});
+    arena.set_limits(8 * kMiB, 0);
+    for (int i = 0; i < kOperators; ++i) {
+      arena.enter("operator", {}, Work::Itself);
+      arena.exit();
+    }
+    CHECK(asked > 0 && asked < kOperators);
+    int before = asked;
+    try {
+      arena.allocate(8 * kMiB);
+      CHECK(false);
+    } catch (const ArenaError& error) {
+      CHECK(std::strstr(error.what(), "cannot reserve") != nullptr);
+    }
+    CHECK(asked > before);
+  }
+  CHECK(filled(a, 8 * kMiB, 1) && filled(b, 8 * kMiB, 2));
+  void* c = arena.allocate(8 * kMiB);  // the disk has room again
+  fill(c, 8 * kMiB, 3);
+  CHECK(filled(a, 8 * kMiB, 1) && filled(b, 8 * kMiB, 2) && filled(c, 8 * kMiB, 3));
+  arena.check_invariants();
+}
+
 // As ext4 does it: what it got before the disk was full stays the file's.
 TEST(what_a_full_disk_gave_of_a_large_request_is_given_back_before_a_smaller_one) {
   static std::vector<off_t> sizes;  // of the file, at each request

@@ -2,6 +2,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -48,6 +49,7 @@ TEST(what_is_used_in_place_is_read_and_written_there_without_a_fault) {
   arena.exit();
   Counters c = arena.counters();
   CHECK(c.faults == 0 && arena.tiers_with(p) == kInMemory);
+  CHECK(c.evicted == c.written && std::ranges::max(c.written) == 6 * kMiB + 4096);  // contents went there
   arena.check_invariants();
   CHECK(arena.fetch(p) == 0 && arena.tiers_with(p) == 0 && ground.memory->used() == 0 && ground.memory->given_back == 8 * kMiB);
   CHECK(filled(p, 6 * kMiB + 4096, 2) && arena.counters().outside == 0);

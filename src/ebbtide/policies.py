@@ -152,8 +152,8 @@ def machine_for(settings: Settings, spill: Sequence[Path]) -> Machine:
             f"the machine {settings.machine} has {len(machine.tiers)} tiers "
             f"({', '.join(tier.name for tier in machine.tiers)}), and this run has {len(between) + 2}: "
             f"{', '.join(['memory', *between])} and the spill file. Name a machine that has those of `--tier` between "
-            "its first and its last (`ebbtide probe` writes one for none), or no machine; `ebbtide plan`, `simulate` "
-            "and `compare` plan for all tiers"
+            "its first and its last (`ebbtide probe` with the same `--tier` writes one), or no machine; `ebbtide "
+            "plan`, `simulate` and `compare` plan for all tiers"
         )
     nodes = {tier.name for tier in settings.tiers if tier.kind is TierKind.NUMA}
     if in_place := [tier.name for tier in machine.tiers[1:] if tier.in_place.reads and tier.name not in nodes]:

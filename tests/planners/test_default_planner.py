@@ -210,6 +210,25 @@ def test_no_tier_is_overfull(value: dict[str, Any]) -> None:
     assert peak(level) <= (its_machine.tiers[1].capacity_bytes or 0)
 
 
+@pytest.mark.parametrize(("share", "node_rate"), [(8, 5 * 10**9), (6, 5 * 10**9)])
+def test_what_lies_on_a_node_for_good_leaves_the_rest_of_it_to_what_moves(share: int, node_rate: int) -> None:
+    trace = network(layers=3)
+    capacity = peak(live_bytes(trace)) // share
+    file = Tier("file", InPlace.NOTHING)
+    tiers = (Tier("dram", InPlace.ALL, None, 10**10), Tier("node", InPlace.ALL, capacity, node_rate), file)
+    links = tuple(
+        Link(*ends, rate) for slow, rate in (("node", 2 * 10**9), ("file", 10**9))
+        for ends in ((slow, "dram"), ("dram", slow))
+    )  # fmt: skip
+    machine = Machine("a node and a file", Origin.ASSUMED, tiers, links, exclusive=True)
+    least, most = peak(needed_bytes(trace, page_size_of(machine))), peak(live_bytes(trace, page_size_of(machine)))
+    budget = least + (most - least) // 6
+    found = ebbtide(trace, machine, budget)
+    assert check_plan(found, trace, machine.with_budget(budget), page_size_of(machine)) == ()
+    level = occupancy(trace, found.stays, ["node"], page_size_of(machine))["node"]
+    assert 0 < peak(level) <= capacity
+
+
 def test_links_that_share_fairly_may_do_better_by_turns() -> None:
     """Reading at 1 and writing at 3 bytes a ns, of 2 together: both at once read 0.5 and write 1.5."""
     machine = disk(read=10**9, write=3 * 10**9, both=2 * 10**9)

@@ -138,5 +138,6 @@ def test_a_machine_is_one_of_the_tiers_that_a_run_has(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"has 4 tiers .*, and this run has 2: memory and the spill file"):
         machine_for(Settings().but(machine=file), spill)
     file.write_text(probe_quick(spill).to_toml())
-    with pytest.raises(SettingError, match=r"has 2 tiers .*, and this run has 4: memory, numa0, compressed and"):
+    said = r"has 2 tiers .*, and this run has 4: memory, numa0, compressed and .*`ebbtide probe` with the same `--tier`"
+    with pytest.raises(SettingError, match=said):
         machine_for(settings.but(machine=file), spill)

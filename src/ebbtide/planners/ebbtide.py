@@ -106,7 +106,12 @@ def ebbtide(
         if lacks_bytes(one, capacity) > 0:
             continue
         search = _Search(one, capacity, bound, deadline)
-        found = search.run()
+        try:
+            found = search.run()
+        except PlanError:  # no room in the slow tiers beside what lies there for good: other ways may have it
+            if one is problem:
+                raise
+            continue
         out_of_time = out_of_time or search.out_of_time
         if best is None or found.step_ns < best[0]:
             best = found.step_ns, (*without(one.still, found.moved), *found.moved)
@@ -227,7 +232,7 @@ class _Search:
         trace, machine = problem.trace, problem.machine
         while True:
             rows = np.flatnonzero(chosen)
-            slow = assign_tiers(trace, machine, idle, rows, clock, problem.tiers)
+            slow = assign_tiers(trace, machine, idle, rows, clock, problem.tiers, problem.held)
             free = all_away(idle, chosen, problem.live, budget_bytes)
             moves = time_moves(idle, rows, slow, free, machine, clock, pace)
             staying = [move.row for move in moves if move.gone >= move.back]

@@ -1,6 +1,6 @@
 """What a search for a plan is given: the step's idle intervals, their costs, and what does not change in between."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from ebbtide.errors import InfeasibleBudgetError
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Link, Machine
-from ebbtide.ir.occupancy import PageSize, live_bytes, needed_bytes
+from ebbtide.ir.occupancy import PageSize, live_bytes, needed_bytes, occupancy
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
 from ebbtide.ir.schedule import Schedule, lower
 from ebbtide.ir.trace import Trace
@@ -28,7 +28,7 @@ class Problem:
     """What does not change during a search. ``live`` is without what is never used; costs are in ns.
 
     ``fetch_lost`` and ``write_lost`` are the shares of these times that compute loses even if it does not wait for
-    them. ``tiers`` are those that storages may go to.
+    them. ``tiers`` are those that storages may go to; ``held`` is what lies on each slow tier for good, by tick.
     """
 
     trace: Trace
@@ -42,6 +42,7 @@ class Problem:
     fetch_lost: Floats
     write_lost: Floats
     tiers: tuple[str, ...]
+    held: Mapping[str, Ints]
     clock: Clock
     simulator: Simulator
     still: tuple[Stay, ...]
@@ -61,7 +62,8 @@ def problem_of(trace: Trace, machine: Machine) -> Problem:
     """With all slow tiers but those that pack. Callers MUST have seen that the machine has such a one."""
     page_bytes = page_size_of(machine)
     idle = idle_table(trace, machine.exclusive, page_bytes)
-    fast, tiers = machine.tiers[0].name, reachable_tiers(machine)
+    tiers = reachable_tiers(machine)
+    still = still_stays(trace, machine.tiers[0].name, homeless_tier(machine))
     everything = np.ones(len(idle), dtype=bool)
     return Problem(
         trace,
@@ -72,11 +74,18 @@ def problem_of(trace: Trace, machine: Machine) -> Problem:
         needed_bytes(trace, page_bytes),
         *_costs(machine, idle, [(tiers[0], everything)]),
         tuple(tiers),
+        held_for_good(trace, machine, still),
         Clock(trace.start_ns(np.arange(len(trace.ticks) + 1))),
         Simulator(trace, machine, page_bytes),
-        still_stays(trace, fast, homeless_tier(machine)),
+        still,
         trace.signature(),
     )
+
+
+def held_for_good(trace: Trace, machine: Machine, still: Sequence[Stay]) -> Mapping[str, Ints]:
+    """What stays on each slow tier, in bytes at each tick."""
+    slow = [tier.name for tier in machine.tiers[1:]]
+    return occupancy(trace, [stay for stay in still if stay.tier in slow], slow, page_size_of(machine), machine.packing)
 
 
 def with_packing(problem: Problem) -> Iterator[Problem]:

@@ -9,7 +9,7 @@ On a tier that packs, storages count with what they shrink to, and what does not
 Left out: moving contents from one slow tier to another, and one interval of a storage to another tier than the next.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,30 +49,39 @@ def homeless_tier(machine: Machine) -> str:
 
 
 def assign_tiers(
-    trace: Trace, machine: Machine, idle: IdleTable, chosen: Ints, clock: Clock, tiers: Sequence[str] | None = None
+    trace: Trace,
+    machine: Machine,
+    idle: IdleTable,
+    chosen: Ints,
+    clock: Clock,
+    tiers: Sequence[str] | None = None,
+    held: Mapping[str, Ints] | None = None,
 ) -> list[str]:
     """One of the ``tiers`` (None: all that can be reached and do not pack) for each of the ``chosen`` intervals, the
-    same for all of a group. PlanError if they have no room."""
+    same for all of a group. ``held`` has the bytes at each tick of what lies on a tier for good, where that is more
+    than what is never used. PlanError if they have no room."""
     tiers = reachable_tiers(machine) if tiers is None else tiers
     if len(tiers) == 1 and machine.tier(tiers[0]).capacity_bytes is None:
         return [tiers[0]] * len(chosen)
     stored = _stored(idle, chosen, len(trace.ticks), packed_sizes(trace))
-    held = dict.fromkeys(tiers, 0)
-    held[homeless_tier(machine)] = never_used_bytes(trace, page_size_of(machine))
+    if held is None:
+        held = {homeless_tier(machine): np.full(len(trace.ticks), never_used_bytes(trace, page_size_of(machine)))}
+    nothing: Ints = np.zeros(len(trace.ticks), dtype=np.int64)
     home = np.zeros(len(stored.group), dtype=np.int64)  # the place of a tier in ``tiers``
     left = np.ones(len(stored.group), dtype=bool)
     for place, tier in enumerate(tiers):
         capacity, packs = machine.tier(tier).capacity_bytes, machine.tier(tier).packs
         here = left & (stored.packed_bytes >= 0) if packs else left
         left = left & ~here
-        is_full = capacity is not None and stored.peak(here, packs) + held[tier] > capacity
+        room = None if capacity is None else capacity - held.get(tier, nothing)
+        is_full = room is not None and not stored.fits(here, packs, room)
         if not is_full and not left.any():
             break
         if place + 1 == len(tiers):
             raise PlanError(("the slow tiers have no room for what has to leave the fast one",))
-        if capacity is not None and is_full:
+        if room is not None and is_full:
             books = _Books(machine, tiers[place + 1], idle, chosen, stored, clock, packs)
-            left = left | books.take(here, capacity - held[tier], left)
+            left = left | books.take(here, room, left)
         home[left] = place + 1
     of_group = dict(zip(stored.group.tolist(), home.tolist(), strict=True))
     return [tiers[of_group[group]] for group in idle.group[chosen].tolist()]
@@ -99,8 +108,9 @@ class _Stored:
         """Bytes that these need at each tick, of a tier that packs or of another."""
         return levels(self.low[rows], self.high[rows], self.sizes(packs)[rows], self.n_ticks)
 
-    def peak(self, rows: Flags, packs: bool) -> int:
-        return int(self.levels(rows, packs).max())
+    def fits(self, rows: Flags, packs: bool, room: Ints) -> bool:
+        """Whether these need no more than ``room`` at any tick."""
+        return bool((self.levels(rows, packs) <= room).all())
 
     def sizes(self, packs: bool) -> Ints:
         return self.packed_bytes if packs else self.paged_bytes
@@ -139,12 +149,12 @@ class _Books:
         lengths = clock.of(stored.high) - clock.of(stored.low)
         self.order = np.argsort(-lengths, kind="stable")
 
-    def take(self, left: Flags, most_bytes: int, others: Flags) -> Flags:
-        """Of ``left``, what goes to this tier, so that the rest needs at most ``most_bytes``; ``others`` go anyway."""
+    def take(self, left: Flags, room: Ints, others: Flags) -> Flags:
+        """Of ``left``, what goes to this tier, so that the rest fits in ``room``; ``others`` go anyway."""
         self.others = others
 
         def fits(write: int, fetch: int) -> bool:
-            return self.stored.peak(left & ~self._within(left, write, fetch), self.packs) <= most_bytes
+            return self.stored.fits(left & ~self._within(left, write, fetch), self.packs, room)
 
         taken = left
         if fits(_MOST, _MOST):
@@ -152,13 +162,13 @@ class _Books:
             write = _least(lambda patience: fits(patience, both), both)
             fetch = _least(lambda patience: fits(write, patience), both)
             taken = self._within(left, write, fetch)
-        return self._give_back(left, taken, most_bytes)
+        return self._give_back(left, taken, room)
 
-    def _give_back(self, left: Flags, taken: Flags, most_bytes: int) -> Flags:
+    def _give_back(self, left: Flags, taken: Flags, room: Ints) -> Flags:
         stored, taken = self.stored, taken.copy()
         rest = left & ~taken
         sizes = stored.sizes(self.packs).tolist()
-        headroom = Headroom(most_bytes - stored.levels(rest, self.packs))
+        headroom = Headroom(room - stored.levels(rest, self.packs))
         for at in self.order[taken[self.order]][::-1].tolist():
             low, high = int(stored.low[at]), int(stored.high[at])
             if headroom.earliest(low, high, sizes[at]) == low:
