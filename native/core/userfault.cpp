@@ -46,11 +46,17 @@ uffdio_range range(void* address, std::size_t bytes) { return {reinterpret_cast<
   fatal(what, EBADF);
 }
 
-void must_ioctl(int file, unsigned long request, void* argument, const char* what) {
+// An errno, or 0.
+int try_ioctl(int file, unsigned long request, void* argument) {
   while (ioctl(file, request, argument) != 0) {
     if (errno == EBADF || errno == ENOTTY) closed();
-    if (errno != EAGAIN && errno != EINTR) fatal(what, errno);
+    if (errno != EAGAIN && errno != EINTR) return errno;
   }
+  return 0;
+}
+
+void must_ioctl(int file, unsigned long request, void* argument, const char* what) {
+  if (int error = try_ioctl(file, request, argument); error != 0) fatal(what, error);
 }
 
 }  // namespace
@@ -114,7 +120,13 @@ bool Userfault::make_read_only(void* at, std::size_t bytes) const {
 
 void Userfault::protect(void* at, std::size_t bytes, std::uint64_t mode) const {
   uffdio_writeprotect request{range(at, bytes), mode};
-  must_ioctl(file_, UFFDIO_WRITEPROTECT, &request, "write protection by userfaultfd");
+  int error = try_ioctl(file_, UFFDIO_WRITEPROTECT, &request);
+  if (error == 0) return;
+  // Before Linux 6.3 a range has to lie within one memory area, and a place may be made of several.
+  std::size_t half = bytes / 2 / kSmallPage * kSmallPage;
+  if (error != ENOENT || half == 0) fatal("write protection by userfaultfd", error);
+  protect(at, half, mode);
+  protect(static_cast<char*>(at) + half, bytes - half, mode);
 }
 
 void Userfault::wake(void* address) const {
