@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from ebbtide.errors import InfeasibleBudgetError, PlanError, SettingError, TiersTooSmallError
+from ebbtide.ir.check import require_tiers
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.schedule import lower
@@ -53,9 +54,9 @@ def named(names: str | None) -> list[str]:
 
 
 def simulate_plan(plan: Plan, trace: Trace, machine: Machine, budget_bytes: int, record: bool = False) -> Outcome:
-    """Within a budget, whatever the plan was made for. ValueError for one that does not fit, whatever leaves."""
-    if missing := {stay.tier for stay in plan.stays} - {tier.name for tier in machine.tiers}:
-        raise SettingError(f"the plan is for a machine with a tier {min(missing)!r:.80}, which {machine.name} has not")
+    """Within a budget, whatever the plan was made for. PlanError for one of other tiers, ValueError for one that does
+    not fit, whatever leaves."""
+    require_tiers(plan, machine)
     within = machine.with_budget(budget_bytes)
     return simulate(lower(plan, trace, machine), trace, within, page_size_of(machine), record=record)
 

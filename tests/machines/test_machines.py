@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ebbtide.cli import cli
-from ebbtide.errors import FileFormatError, SettingError
+from ebbtide.errors import FileFormatError, PlanError, SettingError
 from ebbtide.ir.files import load, save
 from ebbtide.ir.machine import InPlace, Machine
 from ebbtide.ir.timeline import Timeline
@@ -165,6 +165,14 @@ def test_simulate_follows_a_plan(trace_file: Path, tmp_path: Path) -> None:
     assert found["step_ns"] >= found["lower_bound_ns"]
     both = run("simulate", trace_file, *where, "--plan", plan, "--policy", "lru")
     assert isinstance(both.exception, SettingError)
+
+
+def test_a_plan_of_another_machine_says_which_tiers_it_wants(trace_file: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "p.plan"
+    assert run("plan", trace_file, "--machine", "h200", "--fast", "50%", "-o", plan).exit_code == 0
+    error = run("simulate", trace_file, "--machine", "dram-cxl", "--fast", "50%", "--plan", plan).exception
+    assert isinstance(error, PlanError)
+    assert re.search(r"made for a machine with .*, and .* has dram, cxl.* Name the --tier .*or the --machine", str(error))
 
 
 def test_times_of_another_kind_of_machine_are_marked_modelled(trace_file: Path) -> None:

@@ -94,8 +94,22 @@ def check_plan(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize 
 
 def require_valid(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize = exact) -> None:
     """Raises PlanError for a plan that breaks a promise."""
+    require_tiers(plan, machine)
     if found := check_plan(plan, trace, machine, page_bytes):
         raise PlanError(tuple(violation.text for violation in found))
+
+
+def require_tiers(plan: Plan, machine: Machine) -> None:
+    """Raises PlanError for a plan that is for a machine with tiers that this one has not."""
+    there = [tier.name for tier in machine.tiers]
+    if missing := sorted({stay.tier for stay in plan.stays} - set(there)):
+        raise PlanError(
+            (
+                f"it was made for a machine with {', '.join(missing)}, and {machine.name} has {', '.join(there)}. Name "
+                "the --tier that it was made with, or the --machine (`ebbtide probe --tier ... -o machine.toml` writes "
+                "one of this computer)",
+            )
+        )
 
 
 def _bounds(stay: Stay, trace: Trace, machine: Machine) -> Iterator[Violation]:
