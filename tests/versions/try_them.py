@@ -1,4 +1,4 @@
-"""`make versions`: for each torch, an environment of its own, `pip install .`, and a quick suite over what is installed.
+"""`make versions`: for each torch an environment of its own, `pip install .`, and a quick suite over what is installed.
 
 Each minor version's newest release is fetched from where pip is configured to look; builds for CUDA run on a CPU, too,
 and take several gigabytes, so an environment is removed when it has been tried. A row is printed for each, as
