@@ -69,9 +69,10 @@ def check_platform() -> None:
 
 
 class Torch(NamedTuple):
-    """An installed torch: its directory, and 2.13 of 2.13.0+cpu."""
+    """An installed torch: its directory, its version (2.13.0+cpu), and the minor one of that (2.13)."""
 
     folder: Path
+    version: str
     minor: str
 
 
@@ -98,13 +99,14 @@ def find_torch() -> Torch:
         if not version_file.is_file():
             continue
         match = re.search(r"^__version__ = '([^']+)'", version_file.read_text(), re.MULTILINE)
-        minor = TORCH["minor_of"](match.group(1) if match else "unknown")
+        version = match.group(1) if match else "unknown"
+        minor = TORCH["minor_of"](version)
         if TORCH["is_older"](minor):
             raise stop(
-                f"it needs torch {oldest} or newer and {directory} holds torch {minor}",
+                f"it needs torch {oldest} or newer and {directory} holds torch {version}",
                 f'pip install "torch=={developed_with}.*", then install Ebbtide again',
             )
-        return Torch(directory / "torch", minor)
+        return Torch(directory / "torch", version, minor)
     raise stop(
         f"torch is not installed for {sys.executable}",
         f'pip install "torch=={developed_with}.*" first. If it is installed in the environment that you build in, this'
@@ -120,13 +122,13 @@ class BuildNative(build_ext):
         check_platform()
         self.torch = find_torch()
         if TORCH["is_newer"](self.torch.minor):
-            self.warn(TORCH["not_tried"](self.torch.minor))
+            self.warn(TORCH["not_tried"](self.torch.version))
         self.compiles_all, self.force = self.force, True  # a link is of one torch, and of a clone or a wheel
         self.stays_in_clone = bool(self.inplace or getattr(self, "editable_mode", False))
-        # Editable and in-place builds, which pip would do in a temporary directory, share their objects.
-        self.build_temp = str(
-            ROOT / "build" / f"native.{self.plat_name}-{sys.implementation.cache_tag}-torch{self.torch.minor}"
-        )
+        # Editable and in-place builds, which pip would do in a temporary directory, share their objects. Another torch
+        # has others, even of _decider: it brings another pybind11, and objects of two of its versions do not mix.
+        name = f"native.{self.plat_name}-{sys.implementation.cache_tag}-torch{self.torch.version}"
+        self.build_temp = str(ROOT / "build" / name)
         if self.inplace:  # linked for the clone: a wheel must not pick it up as its own
             self.build_lib = str(Path(self.build_temp) / "in-place")
         super().run()

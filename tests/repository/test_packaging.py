@@ -62,7 +62,7 @@ def test_others_are_taken_and_the_nearest_is(
         "site_directories",
         lambda: [tmp_path, install(tmp_path / "one", version), install(tmp_path / "two", "1.0")],
     )
-    assert setup.find_torch() == (tmp_path / "one" / "torch", ".".join(version.split(".")[:2]))
+    assert setup.find_torch() == (tmp_path / "one" / "torch", version, ".".join(version.split(".")[:2]))
 
 
 def test_without_torch_the_remedy_has_the_flag_of_each_front_end(
