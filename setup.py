@@ -3,7 +3,11 @@
 pybind11 that torch brings).
 
 torch is never imported and never a build requirement: under an isolated build its files are found through the target
-interpreter's own paths, so ``pip install .`` neither fetches a second torch nor links against the wrong one.
+interpreter's own paths, so ``pip install .`` neither fetches a second torch nor links against the wrong one. Front ends
+that build with an interpreter of their own (``python -m build``, uv) leave the activated environment's name alone: its
+torch is taken where the interpreter has none.
+
+Objects and links are of one torch. A wheel says in its build tag of which, and holds no debug information.
 """
 
 from __future__ import annotations
@@ -11,18 +15,21 @@ from __future__ import annotations
 import os
 import platform
 import re
+import runpy
 import shutil
 import site
 import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
-TORCH_VERSION = "2.13"
+TORCH = runpy.run_path(str(ROOT / "src/ebbtide/host/torch_versions.py"))
 JOBS = 2
 COMMON = ("-fvisibility=hidden", "-pthread", "-Wall", "-Wextra")
 
@@ -61,32 +68,50 @@ def check_platform() -> None:
         )
 
 
+class Torch(NamedTuple):
+    """An installed torch: its directory, its version (2.13.0+cpu), and the minor one of that (2.13)."""
+
+    folder: Path
+    version: str
+    minor: str
+
+
 def site_directories() -> list[Path]:
-    """Where the target interpreter keeps packages, best first; an isolated build hides all of them from sys.path."""
+    """Where the target interpreter keeps packages, best first; an isolated build hides all of them from sys.path.
+
+    Then the activated environment, if its Python is of this version.
+    """
     base = {"base": sys.base_prefix, "platbase": sys.base_prefix}
     found = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *sys.path]
     found += [*site.getsitepackages(), site.getusersitepackages()]
     found += [sysconfig.get_path("purelib", vars=base), sysconfig.get_path("platlib", vars=base)]
+    for active in filter(None, (os.environ.get("VIRTUAL_ENV"), os.environ.get("CONDA_PREFIX"))):
+        paths = {"base": active, "platbase": active}
+        found += [sysconfig.get_path("purelib", "venv", paths), sysconfig.get_path("platlib", "venv", paths)]
     return [Path(directory) for directory in dict.fromkeys(found) if directory]
 
 
-def find_torch() -> Path:
-    """The directory of the installed torch, of the one version that the native module is written for."""
+def find_torch() -> Torch:
+    """The first that is installed; stops where it is none that Ebbtide is for."""
+    oldest, developed_with = TORCH["TRIED"][0], TORCH["DEVELOPED_WITH"]
     for directory in site_directories():
         version_file = directory / "torch" / "version.py"
         if not version_file.is_file():
             continue
         match = re.search(r"^__version__ = '([^']+)'", version_file.read_text(), re.MULTILINE)
         version = match.group(1) if match else "unknown"
-        if not version.startswith(f"{TORCH_VERSION}."):
+        minor = TORCH["minor_of"](version)
+        if TORCH["is_older"](minor):
             raise stop(
-                f"it needs torch {TORCH_VERSION} and {directory} holds torch {version}",
-                f'pip install "torch=={TORCH_VERSION}.*", then install Ebbtide again',
+                f"it needs torch {oldest} or newer and {directory} holds torch {version}",
+                f'pip install "torch=={developed_with}.*", then install Ebbtide again',
             )
-        return directory / "torch"
+        return Torch(directory / "torch", version, minor)
     raise stop(
         f"torch is not installed for {sys.executable}",
-        f'pip install "torch=={TORCH_VERSION}.*" first (if it is installed elsewhere, build with --no-build-isolation)',
+        f'pip install "torch=={developed_with}.*" first. If it is installed in the environment that you build in, this'
+        " build does not see that: build with --no-build-isolation (pip, uv) or --no-isolation (python -m build), or"
+        " activate the environment",
     )
 
 
@@ -95,26 +120,36 @@ class BuildNative(build_ext):
 
     def run(self) -> None:
         check_platform()
+        self.torch = find_torch()
+        if TORCH["is_newer"](self.torch.minor):
+            self.warn(TORCH["not_tried"](self.torch.version))
+        self.compiles_all, self.force = self.force, True  # a link is of one torch, and of a clone or a wheel
         self.stays_in_clone = bool(self.inplace or getattr(self, "editable_mode", False))
-        # Editable and in-place builds, which pip would do in a temporary directory, share their objects.
-        self.build_temp = str(ROOT / "build" / f"native.{self.plat_name}-{sys.implementation.cache_tag}")
+        # Editable and in-place builds, which pip would do in a temporary directory, share their objects. Another torch
+        # has others, even of _decider: it brings another pybind11, and objects of two of its versions do not mix.
+        name = f"native.{self.plat_name}-{sys.implementation.cache_tag}-torch{self.torch.version}"
+        self.build_temp = str(ROOT / "build" / name)
         if self.inplace:  # linked for the clone: a wheel must not pick it up as its own
             self.build_lib = str(Path(self.build_temp) / "in-place")
         super().run()
 
     def build_extension(self, ext: Extension) -> None:
-        torch = find_torch()
         for headers in ("include", "include/torch/csrc/api/include"):
-            ext.extra_compile_args += ["-isystem", str(torch / headers)]  # whose warnings are not ours
+            ext.extra_compile_args += ["-isystem", str(self.torch.folder / headers)]  # whose warnings are not ours
+        ext.define_macros.append(("EBBTIDE_BUILT_FOR_TORCH", f'"{self.torch.minor}"'))
         if ext.libraries:
-            ext.library_dirs.append(str(torch / "lib"))
-            ext.extra_link_args.append(f"-Wl,-rpath,$ORIGIN/{self.libraries_from_module(torch)}")
+            ext.library_dirs.append(str(self.torch.folder / "lib"))
+            ext.extra_link_args.append(f"-Wl,-rpath,$ORIGIN/{self.libraries_from_module()}")
+        if not self.stays_in_clone:
+            ext.extra_link_args.append("-Wl,--strip-debug")
         self.compiler.compile = self.compile_stale
         super().build_extension(ext)
 
-    def libraries_from_module(self, torch: Path) -> str:
+    def libraries_from_module(self) -> str:
         """torch's libraries relative to the module: next door when installed, in the environment when in a clone."""
-        return os.path.relpath(torch / "lib", ROOT / "src/ebbtide") if self.stays_in_clone else "../torch/lib"
+        if not self.stays_in_clone:
+            return "../torch/lib"
+        return os.path.relpath(self.torch.folder / "lib", ROOT / "src/ebbtide")
 
     def compile_stale(
         self,
@@ -138,12 +173,24 @@ class BuildNative(build_ext):
         def compile_one(item: tuple[str, tuple[str, str]]) -> None:
             target, (source, extension) = item
             newest = max(newest_shared, os.path.getmtime(source))
-            if self.force or not os.path.exists(target) or os.path.getmtime(target) < newest:
+            if self.compiles_all or not os.path.exists(target) or os.path.getmtime(target) < newest:
                 compiler._compile(target, source, extension, preargs, postargs, options)
 
         with ThreadPoolExecutor(JOBS) as pool:
             list(pool.map(compile_one, build.items()))
         return list(objects)
+
+
+class Wheel(bdist_wheel):
+    """Says in its build tag which torch it is for, as in ``ebbtide-0.1.0-1torch2.13-cp311-cp311-linux_x86_64.whl``.
+
+    Whoever asks for metadata alone comes here, too, so that without torch pip stops before it downloads anything.
+    """
+
+    def finalize_options(self) -> None:
+        if self.build_number is None:
+            self.build_number = f"1torch{find_torch().minor}"
+        super().finalize_options()
 
 
 def extension(name: str, sources: list[str], *parts: str, libraries: tuple[str, ...] = ()) -> Extension:
@@ -174,5 +221,5 @@ setup(
         ),
         extension("_decider", ["native/core/decider.cpp", *native_files("*.cpp", "simulate")], "simulate"),
     ],
-    cmdclass={"build_ext": BuildNative},
+    cmdclass={"build_ext": BuildNative, "bdist_wheel": Wheel},
 )

@@ -43,6 +43,7 @@ struct SharedOrder {
 }  // namespace
 
 PYBIND11_MODULE(_decider, m) {
+  m.attr("BUILT_FOR_TORCH") = EBBTIDE_BUILT_FOR_TORCH;
   py::class_<Policy>(m, "Policy")
       .def_property_readonly("name", [](const Policy& p) { return std::string(p.name); })
       .def_readonly("sees_every", &Policy::sees_every)

@@ -4,6 +4,9 @@ simulator's engine; loads no torch. Sizes are bytes."""
 from array import array
 from collections.abc import Callable, Sequence
 
+BUILT_FOR_TORCH: str
+"""The minor version, as "2.13", that this module and ``ebbtide._torch``, which loads with no other, were built for."""
+
 class Policy:
     """The settings of a policy; comments in the header say what each means."""
 

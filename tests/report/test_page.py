@@ -1,11 +1,13 @@
 """The page without a browser: what is packed comes out again, what stalls waited for, and what the command refuses."""
 
 import base64
+import html
 import json
 import re
 import struct
 import zlib
 from dataclasses import replace
+from importlib.metadata import distribution
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -77,6 +79,18 @@ def test_the_page_names_nothing_that_it_would_have_to_load() -> None:
     assert page.count("<script") == 3
     for name in (SCRIPT, IMAGE, LINK):
         assert name not in page
+
+
+def test_the_page_carries_the_licence_of_the_library_that_it_carries() -> None:
+    page = render_page(subject())
+    (shown,) = re.findall(r'<pre id="licence">(.*?)</pre>', page, re.DOTALL)
+    packed = re.findall(r'<script type="text/plain" id="library">(.*?)</script>', page)[0]
+    library = zlib.decompress(base64.b64decode(packed)).decode()
+    (copyright_line,) = re.findall(r"Copyright .*?, Plotly, Inc\.", library[:1000])
+    assert copyright_line in html.unescape(shown)
+    licences = [file for file in distribution("plotly").files or () if file.name == "LICENSE.txt"]
+    granted = re.findall(r"Permission is hereby.*", licences[0].read_text().strip(), re.DOTALL)[0]  # years may go on
+    assert html.unescape(shown).strip().endswith(granted)
 
 
 def test_the_page_has_the_step_as_it_is() -> None:

@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "driven": {"errors", "whole_file"},
     "ir": BASE,
     "_decider": set(),  # native code without torch
-    "host": {"errors", "units", "torch"},  # torch to see whether it can be loaded
+    "host": {"errors", "units", "_decider", "torch"},  # torch to see whether it can be loaded
     "planners": IR | {"simulator"},
     "simulator": IR | {"_decider"},
     "machines": IR,

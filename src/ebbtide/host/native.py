@@ -2,33 +2,49 @@
 
 import platform
 import sys
+import warnings
 from importlib.util import find_spec
 
-from ebbtide.errors import PlatformError
+from ebbtide.errors import EbbtideWarning, PlatformError
+from ebbtide.host.torch_versions import DEVELOPED_WITH, is_newer, minor_of, not_tried
 
-TORCH_VERSION = "2.13"
+_AGAIN = "install Ebbtide again, in the environment that holds torch (in a clone: make install)"
 
 
 def require_native() -> None:
-    """Imports torch and the native module; raises PlatformError, with what to do, where that cannot work."""
+    """Imports torch and the native module; raises PlatformError, with what to do, where that cannot work.
+
+    Warns of a torch that is newer than those Ebbtide was tried with.
+    """
     if not sys.platform.startswith("linux") or platform.machine() not in ("x86_64", "aarch64"):
         raise PlatformError(
             f"Ebbtide runs on Linux on x86-64 and arm64, and this is {platform.system()} on {platform.machine()}. "
             "Use such a machine, or set EBBTIDE_DISABLE=1 to run without it."
         )
+    built_for = _built_for()
     if find_spec("torch") is None:
-        raise PlatformError(f'torch is not installed for {sys.executable}: pip install "torch=={TORCH_VERSION}.*"')
+        raise PlatformError(f'torch is not installed for {sys.executable}: pip install "torch=={built_for}.*"')
     import torch
 
-    if not torch.__version__.startswith(f"{TORCH_VERSION}."):
+    if minor_of(torch.__version__) != built_for:
         raise PlatformError(
-            f"this Ebbtide is built for torch {TORCH_VERSION} and found torch {torch.__version__}: "
-            f'pip install "torch=={TORCH_VERSION}.*"'
+            f"this Ebbtide is built for torch {built_for} and found torch {torch.__version__}: build it again for that "
+            "one (pip install --force-reinstall --no-deps --no-cache-dir and what you installed it from; in a clone: "
+            f'python setup.py build_ext --inplace), or pip install "torch=={built_for}.*"'
         )
     try:
         import ebbtide._torch  # noqa: F401
     except ImportError as error:
-        raise PlatformError(
-            f"Ebbtide's native module cannot be loaded ({error}): install Ebbtide again, in the environment that holds "
-            "torch (in a clone: make install)"
-        ) from error
+        raise PlatformError(f"Ebbtide's native module cannot be loaded ({error}): {_AGAIN}") from error
+    if is_newer(built_for):
+        warnings.warn(f"Ebbtide was {not_tried(torch.__version__)}", EbbtideWarning, stacklevel=3)
+
+
+def _built_for() -> str:
+    """Asked of the module that loads without torch, since the other may not load with the torch that is there."""
+    try:
+        from ebbtide._decider import BUILT_FOR_TORCH
+    except ImportError as error:
+        torch = "" if find_spec("torch") else f'; first, pip install "torch=={DEVELOPED_WITH}.*"'
+        raise PlatformError(f"Ebbtide's native module cannot be loaded ({error}): {_AGAIN}{torch}") from error
+    return BUILT_FOR_TORCH

@@ -2,10 +2,11 @@
 
 A section of a page is a script in a folder of ``page`` (``report``, ``sweep``), which adds itself; the scripts that
 sections import are in ``page/shared``. Charts are plotly.js, which the package plotly brings along. It and the data are
-compressed in the page.
+compressed in the page; its copyright and its licence, which asks to go where it goes, can be read at the foot.
 """
 
 import html
+import re
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -34,7 +35,8 @@ def fill_page(folder: str, data: dict[str, Any]) -> str:
         "TITLE": html.escape(data["title"]),
         "STYLE": _part("page.css"),
         "SCRIPT": bundle(sections, _part),
-        "LIBRARY": _library(),
+        "LICENCE": html.escape(f"{_copyright()}\n\n{_part('plotly-license.txt')}"),
+        "LIBRARY": _packed_library(),
         "DATA": pack(data),
     }
     pieces = _part("page.html").split("<!--")  # a text put in is never searched for further places
@@ -55,4 +57,17 @@ def _library() -> str:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
         raise ReportError(f"a page needs plotly, which cannot be imported ({error}): pip install plotly") from error
-    return pack_bytes(get_plotlyjs().encode())
+    library: str = get_plotlyjs()
+    return library
+
+
+@cache
+def _packed_library() -> str:
+    return pack_bytes(_library().encode())
+
+
+def _copyright() -> str:
+    """What plotly.js says of itself in the comment that it begins with."""
+    comment = re.match(r"\s*/\*(.*?)\*/", _library(), re.DOTALL)
+    lines = comment[1].splitlines() if comment else []
+    return "\n".join(line.strip(" *") for line in lines).strip()
