@@ -172,7 +172,7 @@ def test_a_plan_of_another_machine_says_which_tiers_it_wants(trace_file: Path, t
     assert run("plan", trace_file, "--machine", "h200", "--fast", "50%", "-o", plan).exit_code == 0
     error = run("simulate", trace_file, "--machine", "dram-cxl", "--fast", "50%", "--plan", plan).exception
     assert isinstance(error, PlanError)
-    assert re.search(r"made for a machine with .*, and .* has dram, cxl.* Name the --tier .*or the --machine", str(error))
+    assert re.search(r"made for a machine with .*, and .* has dram, .*Name the --tier .*or the --machine", str(error))
 
 
 def test_times_of_another_kind_of_machine_are_marked_modelled(trace_file: Path) -> None:
