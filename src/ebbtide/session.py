@@ -25,6 +25,7 @@ from ebbtide.host import process
 from ebbtide.host.free_memory import Follower, free_memory
 from ebbtide.host.native import require_native
 from ebbtide.host.spill import choose_spill_directories
+from ebbtide.host.tiers import same_memory
 from ebbtide.ir.run_report import FORMAT, VERSION, RunReport
 from ebbtide.policies import Files, asks_child, decider_policy, is_planned, machine_for
 from ebbtide.report.summary import render_summary
@@ -156,6 +157,9 @@ class Session(Driven):
             engine.stop()
             raise
         self._driver = self._engine = engine
+        for tier in self._settings.tiers:
+            if said := same_memory(tier.node):
+                warn_user(said)
         if bounds.said:
             self._say(bounds.said)
         self._progress.start()
