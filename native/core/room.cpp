@@ -24,7 +24,8 @@ Room::Room(BlockTable& blocks, FastMemory& memory, Areas& areas, Tiers& tiers, B
       stacks_(stacks),
       stretch_(stretch),
       stalls_(stalls),
-      watchdog_ns_(watchdog_ns) {}
+      watchdog_ns_(watchdog_ns),
+      pages_migrate_(tiers.any_in_place()) {}
 
 void Room::release_cached(std::uint64_t bytes, const Shape& shape) {
   budget_.account(-static_cast<std::int64_t>(memory_.release_cached(bytes, shape)));
@@ -37,8 +38,10 @@ bool Room::try_claim(Shape shape) {
   for (;;) {
     std::uint64_t limit = budget_.bounded() ? budget_.limit() : ~std::uint64_t{0}, reserved = budget_.reserved();
     std::uint64_t fresh = memory_.fresh_bytes(shape);
-    // New small pages are had cheapest by whole windows.
-    std::uint64_t window = shape.page == kSmallPage && fresh > 0 ? round_up(fresh, kHugePage) : 0;
+    // New small pages are had cheapest by whole windows. But the kernel makes one huge page of a window, and moves that to
+    // another node whole, whoever's its parts are.
+    bool by_windows = shape.page == kSmallPage && fresh > 0 && !pages_migrate_;
+    std::uint64_t window = by_windows ? round_up(fresh, kHugePage) : 0;
     if (window > 0 && reserved + window <= limit && memory_.small().grow(window)) {
       budget_.account(static_cast<std::int64_t>(window));
       continue;

@@ -65,6 +65,7 @@ class Room {
   const Stretch& stretch_;
   StallClock& stalls_;
   std::int64_t watchdog_ns_;
+  bool pages_migrate_;  // to and from tiers that are used in place
 
   bool pressure_ = false;
   bool waited_in_step_ = false;

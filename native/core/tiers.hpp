@@ -4,6 +4,7 @@
 // meanwhile: that cancels the transfer, and the next one writes, and takes the checksum of, all of it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -31,6 +32,10 @@ class Tiers {
   Rank last() const { return static_cast<Rank>(tiers_.size()); }
   Tier& operator[](Rank rank) { return *tiers_[rank - 1u]; }
   const Tier& operator[](Rank rank) const { return *tiers_[rank - 1u]; }
+  // Whether pages may move to one [Note: in place].
+  bool any_in_place() const {
+    return std::any_of(tiers_.begin(), tiers_.end(), [](const auto& tier) { return tier->in_place(); });
+  }
   // The fastest in which contents take another space than their size, or null.
   const Tier* packing() const { return packing_; }
 

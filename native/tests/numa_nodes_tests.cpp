@@ -85,6 +85,23 @@ TEST(what_is_born_in_place_and_what_was_never_touched_lies_on_the_other_numa_nod
   CHECK(lies_on(far_node().number, third, 8 * kMiB) && filled(first, 14 * kMiB, 1) && filled(second, 12 * kMiB, 2));
 }
 
+TEST(what_moves_to_a_numa_node_takes_no_neighbour_along) {
+  if (one_node()) return;
+  NumaGround ground(0, 64 * kMiB);
+  Arena& arena = *ground.arena;
+  char* all[16];  // side by side in small pages
+  for (unsigned i = 0; i < 16; ++i) {
+    all[i] = static_cast<char*>(arena.allocate(256 << 10));
+    fill(all[i], 256 << 10, i);
+  }
+  const unsigned far = far_node().number;
+  for (unsigned i = 0; i < 16; i += 2) CHECK(arena.evict(all[i]) > 0);
+  for (unsigned i = 0; i < 16; ++i) CHECK(lies_on(i % 2 == 0 ? far : 0, all[i], 256 << 10));
+  CHECK(bytes_in_numa_maps(far) == ground.tier->used());
+  for (unsigned i = 0; i < 16; i += 4) CHECK(arena.fetch(all[i]) == 0);
+  for (unsigned i = 0; i < 16; ++i) CHECK(lies_on(i % 4 == 2 ? far : 0, all[i], 256 << 10) && filled(all[i], 256 << 10, i));
+}
+
 TEST(pages_move_to_another_numa_node_and_keep_their_address_and_bytes) {
   if (one_node()) return;
   for (bool huge : {false, true}) {
