@@ -50,8 +50,8 @@ class _Sections(click.Group):
         longest = max(map(len, self.commands))
         for title, commands in SECTIONS.items():
             with formatter.section(title):
-                room = formatter.width - formatter.current_indent - longest - 2
-                rows = [(each.name or "", each.get_short_help_str(room)) for each in commands]
+                width = formatter.width - formatter.current_indent - longest - 2
+                rows = [(each.name or "", each.get_short_help_str(width)) for each in commands]
                 formatter.write_dl([(name.ljust(longest), text) for name, text in rows])
 
 

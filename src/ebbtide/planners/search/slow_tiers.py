@@ -73,15 +73,15 @@ def assign_tiers(
         capacity, packs = machine.tier(tier).capacity_bytes, machine.tier(tier).packs
         here = left & (stored.packed_bytes >= 0) if packs else left
         left = left & ~here
-        room = None if capacity is None else capacity - held.get(tier, nothing)
-        is_full = room is not None and not stored.fits(here, packs, room)
+        spare = None if capacity is None else capacity - held.get(tier, nothing)
+        is_full = spare is not None and not stored.fits(here, packs, spare)
         if not is_full and not left.any():
             break
         if place + 1 == len(tiers):
             raise PlanError(("the slow tiers have no room for what has to leave the fast one",))
-        if room is not None and is_full:
+        if spare is not None and is_full:
             books = _Books(machine, tiers[place + 1], idle, chosen, stored, clock, packs)
-            left = left | books.take(here, room, left)
+            left = left | books.take(here, spare, left)
         home[left] = place + 1
     of_group = dict(zip(stored.group.tolist(), home.tolist(), strict=True))
     return [tiers[of_group[group]] for group in idle.group[chosen].tolist()]
@@ -108,9 +108,9 @@ class _Stored:
         """Bytes that these need at each tick, of a tier that packs or of another."""
         return levels(self.low[rows], self.high[rows], self.sizes(packs)[rows], self.n_ticks)
 
-    def fits(self, rows: Flags, packs: bool, room: Ints) -> bool:
-        """Whether these need no more than ``room`` at any tick."""
-        return bool((self.levels(rows, packs) <= room).all())
+    def fits(self, rows: Flags, packs: bool, spare: Ints) -> bool:
+        """Whether these need no more than ``spare`` at any tick."""
+        return bool((self.levels(rows, packs) <= spare).all())
 
     def sizes(self, packs: bool) -> Ints:
         return self.packed_bytes if packs else self.paged_bytes
@@ -149,12 +149,12 @@ class _Books:
         lengths = clock.of(stored.high) - clock.of(stored.low)
         self.order = np.argsort(-lengths, kind="stable")
 
-    def take(self, left: Flags, room: Ints, others: Flags) -> Flags:
-        """Of ``left``, what goes to this tier, so that the rest fits in ``room``; ``others`` go anyway."""
+    def take(self, left: Flags, spare: Ints, others: Flags) -> Flags:
+        """Of ``left``, what goes to this tier, so that the rest fits in ``spare``; ``others`` go anyway."""
         self.others = others
 
         def fits(write: int, fetch: int) -> bool:
-            return self.stored.fits(left & ~self._within(left, write, fetch), self.packs, room)
+            return self.stored.fits(left & ~self._within(left, write, fetch), self.packs, spare)
 
         taken = left
         if fits(_MOST, _MOST):
@@ -162,13 +162,13 @@ class _Books:
             write = _least(lambda patience: fits(patience, both), both)
             fetch = _least(lambda patience: fits(write, patience), both)
             taken = self._within(left, write, fetch)
-        return self._give_back(left, taken, room)
+        return self._give_back(left, taken, spare)
 
-    def _give_back(self, left: Flags, taken: Flags, room: Ints) -> Flags:
+    def _give_back(self, left: Flags, taken: Flags, spare: Ints) -> Flags:
         stored, taken = self.stored, taken.copy()
         rest = left & ~taken
         sizes = stored.sizes(self.packs).tolist()
-        headroom = Headroom(room - stored.levels(rest, self.packs))
+        headroom = Headroom(spare - stored.levels(rest, self.packs))
         for at in self.order[taken[self.order]][::-1].tolist():
             low, high = int(stored.low[at]), int(stored.high[at])
             if headroom.earliest(low, high, sizes[at]) == low:
