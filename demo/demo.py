@@ -163,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     if pairs:
         show(pairs)
-    print(f"{'Those runs' if failed else 'All runs'} took {time.monotonic() - started:.0f} s.")
+        print(f"{'Those runs' if failed else 'All runs'} took {time.monotonic() - started:.0f} s.")
     if args.json:
         rows = [
             {"name": o.run.name, "arguments": o.run.arguments, "killed": o.killed, "same_bits": o.same_bits(reference)}

@@ -57,6 +57,7 @@ def test_help_names_every_option() -> None:
         (["run", "--fast", "1GiB", "-m"], {}, "-m needs the name of a module"),
         (["run", "--fast", "1GiB", "-m", "json"], {}, "a package without __main__"),
         (["run", "--fast", "1GiB"], {}, "Missing argument"),
+        (["run", "-q", "-v", "--fast", "1GiB", "x.py"], {}, "-q and -v: name one of them"),
         (["run", "--speed", "1", "x.py"], {}, "No such option"),
         (["run", "x.py"], {"EBBTIDE_IO_THREADS": "many"}, "EBBTIDE_IO_THREADS='many' is not understood"),
     ],

@@ -77,18 +77,18 @@ def test_faster_links_are_tried_where_steps_are_dear() -> None:
 
 def test_advice_is_arithmetic_on_the_peak_and_on_what_was_simulated() -> None:
     trace = step()  # 10 ms; of 28 MiB at the peak 4 are parameters and 8 activations
-    assert advice(trace, ()) == []
+    assert list(advice(trace, peak_of(trace), ())) == []
     cheap = TriedBudget("50%", 14 * MIB, 10_400_000, 5, None)
     dear = TriedBudget("25%", 7 * MIB, 15_000_000, 9, 12_000_000)
     none = TriedBudget("10%", 2 * MIB, None, why_not="too little")
-    fast, batch, disk = advice(trace, (cheap, dear, none))
+    fast, batch, disk = advice(trace, peak_of(trace), (cheap, dear, none))
     assert fast == (
         "Train with --fast 50%: 14.0 MiB in place of 28.0 MiB for tensors, at 1.04 times the time of a step."
     )
     assert "a batch about 4.5 times as large" in batch  # a peak of 56 MiB: 20 that stay, and 36 of activations
     assert disk == "A disk twice as fast: --fast 25% would take 1.20 in place of 1.50 times the time."
     heavy = replace(trace, storages=(replace(trace.storages[0], nbytes=24 * MIB), *trace.storages[1:]))
-    (wide,) = advice(heavy, ())
+    (wide,) = advice(heavy, peak_of(heavy), ())
     assert wide.startswith("Parameters, gradients and optimizer state are 24.0 MiB of the peak: in a type half as wide")
 
 

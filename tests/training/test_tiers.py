@@ -71,7 +71,9 @@ def test_planners_move_pages_to_a_node_and_back(policy: str) -> None:
     assert found.verdict.differences == ()
     assert found.verdict.modes[-1] == "planned"
     assert found.in_tier[-1] > 0
-    assert found.moved[-1] > 0 or policy == "autotm-async"  # which by this machine's times may let all lie in place
+    # By this machine's times autotm-async may let all lie in place in the end.
+    moved = found.moved if policy == "autotm-async" else found.moved[-1:]
+    assert sum(moved) > 0
     assert found.faults == 0
 
 

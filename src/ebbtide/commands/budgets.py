@@ -1,20 +1,18 @@
 """What smaller budgets would cost a step on a machine, for the page of ``ebbtide report``."""
 
-from dataclasses import replace
 from time import perf_counter
 
+from ebbtide.commands.machine_changes import with_links
 from ebbtide.commands.working import working
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.base import budget_of
-from ebbtide.report.answers import TriedBudget
+from ebbtide.report.answers import SMALL_COST, TriedBudget
 from ebbtide.trials import try_policy
 
 SHARES = ("75%", "50%", "25%", "10%")
 PATIENCE_S = 30.0
 """No further budget is tried after this long."""
-_DEAR = 1.05
-"""Steps that take more times the unlimited one than this are tried with faster links, too."""
 
 
 def try_budgets(trace: Trace, machine: Machine) -> tuple[TriedBudget, ...]:
@@ -36,14 +34,8 @@ def _try(share: str, trace: Trace, machine: Machine) -> TriedBudget:
     if tried.outcome is None:
         return TriedBudget(share, nbytes, None, why_not=tried.why_not)
     faster_ns = None
-    if tried.outcome.step_ns > _DEAR * trace.step_ns:
-        faster = try_policy("ebbtide", trace, _with_links(machine, 2), nbytes)
+    if tried.outcome.step_ns > SMALL_COST * trace.step_ns:
+        faster = try_policy("ebbtide", trace, with_links(machine, 2), nbytes)
         faster_ns = None if faster.outcome is None else faster.outcome.step_ns
     moved = sum(tried.outcome.moved_bytes.values())
     return TriedBudget(share, nbytes, tried.outcome.step_ns, moved, faster_ns)
-
-
-def _with_links(machine: Machine, factor: int) -> Machine:
-    links = tuple(replace(row, bytes_per_s=row.bytes_per_s * factor) for row in machine.links)
-    groups = tuple(replace(row, bytes_per_s=row.bytes_per_s * factor) for row in machine.groups)
-    return replace(machine, links=links, groups=groups)

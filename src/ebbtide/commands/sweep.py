@@ -154,14 +154,11 @@ def _factor(text: str) -> float:
 
 def _point(trace: "Trace", machine: "Machine", policy: str, budget_bytes: int, factor: float) -> "Point":
     from ebbtide.analysis.sweep import Point
+    from ebbtide.commands.machine_changes import with_links
     from ebbtide.simulator.costs import costs_of
     from ebbtide.trials import try_policy
 
-    faster = replace(
-        machine,
-        links=tuple(replace(row, bytes_per_s=max(round(row.bytes_per_s * factor), 1)) for row in machine.links),
-        groups=tuple(replace(row, bytes_per_s=max(round(row.bytes_per_s * factor), 1)) for row in machine.groups),
-    )
+    faster = with_links(machine, factor)
     row = try_policy(policy, trace, faster, budget_bytes)
     if row.outcome is None:
         return Point(budget_bytes, factor, None, None, None)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ebbtide.analysis.columns import common_root
-from ebbtide.analysis.memory import Peak, peak_of
+from ebbtide.analysis.memory import Peak
 from ebbtide.ir.trace import StorageKind, Trace
 from ebbtide.units import format_bytes
 
@@ -14,8 +14,9 @@ _DEPTH = 4
 """Levels of modules in the tree of the peak; what lies deeper counts for the last."""
 _SMALLEST = 0.002
 """Boxes below this share of the peak are put together."""
-_SMALL_COST = 1.05
-"""A budget whose steps take at most this many times the unlimited one is recommended."""
+SMALL_COST = 1.05
+"""A budget whose steps take at most this many times the unlimited one is recommended, others show what a faster disk
+would do."""
 _WIDE_STATE = 0.25
 """From this share of the peak on it is worth saying what a narrower type would save."""
 
@@ -66,15 +67,11 @@ def peak_tree(peak: Peak) -> list[dict[str, Any]]:
     ]
 
 
-def advice(trace: Trace, budgets: tuple[TriedBudget, ...]) -> list[str]:
+def advice(trace: Trace, peak: Peak, budgets: tuple[TriedBudget, ...]) -> Iterator[str]:
     """What could be changed, a sentence each, with its figures: arithmetic on the peak, and what was simulated."""
-    return list(_advice(trace, budgets, peak_of(trace)))
-
-
-def _advice(trace: Trace, budgets: tuple[TriedBudget, ...], peak: Peak) -> Iterator[str]:
     kinds = {row.label: row.nbytes for row in peak.by_kind()}
     planned = [row for row in budgets if row.step_ns is not None]
-    cheap = [row for row in planned if _ratio(row.step_ns, trace) <= _SMALL_COST]
+    cheap = [row for row in planned if _ratio(row.step_ns, trace) <= SMALL_COST]
     if cheap:
         least = min(cheap, key=lambda row: row.nbytes)
         yield (
@@ -89,7 +86,7 @@ def _advice(trace: Trace, budgets: tuple[TriedBudget, ...], peak: Peak) -> Itera
                 f"large, with the same --fast {least.name}: activations, {format_bytes(activations)} of the peak, grow "
                 "with it."
             )
-    slow = [row for row in planned if row.faster_ns is not None and _ratio(row.step_ns, trace) > _SMALL_COST]
+    slow = [row for row in planned if row.faster_ns is not None and _ratio(row.step_ns, trace) > SMALL_COST]
     if slow:
         tight = min(slow, key=lambda row: row.nbytes)
         yield (

@@ -215,10 +215,11 @@ def _answers(subject: Subject) -> dict[str, Any] | None:
     trace = subject.trace
     if trace is None:
         return None
+    peak = peak_of(trace)
     return {
-        "tree": peak_tree(peak_of(trace)),
+        "tree": peak_tree(peak),
         "budgets": [asdict(row) for row in subject.budgets],
-        "advice": advice(trace, subject.budgets),
+        "advice": list(advice(trace, peak, subject.budgets)),
         "machine": subject.machine,
     }
 
