@@ -52,7 +52,7 @@ from ebbtide.errors import SettingError
 )
 @click.option("--report", metavar="FILE", help="Write the run's figures as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress and no summary.")
-@click.option("-v", "--verbose", is_flag=True, help="Show a line for every step.")
+@click.option("-v", "--verbose", is_flag=True, help="Show a line for every step, at most four a second.")
 @click.argument("program", metavar="(SCRIPT | -m MODULE) [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
     fast: str | None,
