@@ -28,10 +28,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
-NATIVE := $(foreach part,core torch simulate,$(wildcard native/$(part)/*.cpp native/$(part)/*.h*))
+NATIVE := $(foreach part,core torch simulate search,$(wildcard native/$(part)/*.cpp native/$(part)/*.h*))
 
 .PHONY: bench-plan calibrate demo operators soak quick test lint lint-page types core-test python-test browser install clean
-.PHONY: distclean numa-test versions wheel
+.PHONY: dev distclean numa-test versions wheel
 
 demo: install
 	$(PY) -m demo.demo
@@ -48,7 +48,7 @@ bench-plan: install
 	done
 	@if [ -f $(G10)/check.py ]; then $(PY) -m bench.papers.g10 $(G10); else echo "no G10 traces at $(G10): name their folder with G10=..."; fi
 
-operators: install
+operators: dev
 	$(PY) tests/training/operators.py
 
 SOAK_MINUTES ?= 60
@@ -63,24 +63,24 @@ test:
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint types core-test
 	$(MAKE) --no-print-directory python-test
 
-quick: install
+quick: dev
 	$(PY) -m pytest -q --numprocesses=2 --dist=worksteal -m 'not starts and not slow'
 
-lint: install
+lint: dev
 	$(PY) -m ruff check
 	$(VENV)/bin/clang-format --dry-run --Werror native/*/*.cpp native/*/*.hpp $$(find tests -name '*.cpp')
 
 # The page's JavaScript and CSS. Biome's package is for x86-64 alone, so pyproject.toml asks for it there alone.
 lint: lint-page
-lint-page: install
+lint-page: dev
 	@if [ -x $(VENV)/bin/biome ]; then $(VENV)/bin/biome check --error-on-warnings; else \
 	  echo "no Biome in $(VENV) (its package is for x86-64 alone): the scripts of the report's page are not checked"; fi
 
-types: install
+types: dev
 	$(PY) -m mypy
 
 # Two processes, each with whole files, whose fixtures are so made once: planning and starting Python take one core.
-python-test: install browser
+python-test: dev browser
 	$(PY) -m pytest --numprocesses=2 --dist=loadfile
 
 # The report's page is tested in Chromium: installed where that may be done, else those tests are skipped.
@@ -106,11 +106,18 @@ $(VENV)/.torch: | $(VENV)/.created
 
 # Editable: a change to a Python file needs no installation.
 $(VENV)/.package: pyproject.toml setup.py $(VENV)/.torch
-	$(PIP) install --quiet --no-build-isolation --editable ".[dev]"
+	$(PIP) install --quiet --no-build-isolation --editable ".[demo]"
 	touch $@
 
 $(VENV)/.native: $(NATIVE) $(VENV)/.package
 	$(PY) setup.py --quiet build_ext --inplace
+	touch $@
+
+# What tests, checks and their frameworks need besides.
+dev: install $(VENV)/.dev
+
+$(VENV)/.dev: $(VENV)/.package
+	$(PIP) install --quiet --no-build-isolation "torch==2.13.0" "ebbtide[dev]"
 	touch $@
 
 # ---- other versions, and wheels ----------------------------------------------------------------------------------
@@ -127,10 +134,12 @@ wheel: install
 	PATH="$(abspath $(VENV))/bin:$$PATH" $(PY) -m auditwheel repair --exclude 'libtorch*' --exclude 'libc10*' --wheel-dir dist build/wheel/*.whl
 
 # ---- native tests ------------------------------------------------------------------------------------------------
-# native/tests is one program over native/core and native/simulate, built three times; exit status 0 means passed.
+# native/tests is one program over native/core, native/simulate and native/search, built three times; exit status 0 means passed.
 
 CXX := $(if $(filter default,$(origin CXX)),g++,$(CXX))
-CORE := $(wildcard native/core/*.cpp) $(filter-out %module.cpp,$(wildcard native/simulate/*.cpp))
+CORE := $(wildcard native/core/*.cpp native/device/*.cpp) $(filter-out %module.cpp,$(wildcard native/simulate/*.cpp native/search/*.cpp))
+# cuda.h and nothing else of CUDA: the tests of what runs on GPUs link a fake driver.
+CUDA_INCLUDE = $(shell echo $(VENV)/lib/python*/site-packages/nvidia/cu*/include)
 CORE_TESTS := $(wildcard native/tests/*.cpp)
 CORE_VARIANTS := plain asan tsan
 CORE_FLAGS := -std=c++20 -g -pthread -Wall -Wextra -ffp-contract=off -Inative -MMD -MP
@@ -140,25 +149,25 @@ FLAGS_tsan := -O1 -fno-omit-frame-pointer -fsanitize=thread
 # Instrumented, the same operations take many times as long; the plain build runs all 100,000.
 ENV_asan := EBBTIDE_STRESS_OPERATIONS=20000
 ENV_tsan := EBBTIDE_STRESS_OPERATIONS=10000 TSAN_OPTIONS=halt_on_error=1
-CORE_TEST_TIMEOUT ?= 900
+CORE_TEST_TIMEOUT ?= 1500
 # TSan of older compilers cannot place its shadow under much address randomisation, so that is off where it may be.
 STILL := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 core-test: $(foreach variant,$(CORE_VARIANTS),core-test-$(variant))
 
 define core_variant
-build/core/$(1)/%.o: native/%.cpp Makefile
+build/core/$(1)/%.o: %.cpp Makefile | $(VENV)/.dev
 	@mkdir -p $$(@D)
-	$$(CXX) $$(CORE_FLAGS) $$(FLAGS_$(1)) -c $$< -o $$@
+	$$(CXX) $$(CORE_FLAGS) -isystem $$(CUDA_INCLUDE) $$(FLAGS_$(1)) -c $$< -o $$@
 
-build/core/$(1)/tests.bin: $$(patsubst native/%.cpp,build/core/$(1)/%.o,$$(CORE) $$(CORE_TESTS))
+build/core/$(1)/tests.bin: $$(patsubst %.cpp,build/core/$(1)/%.o,$$(CORE) $$(CORE_TESTS) bench/gpu/fake_cuda.cpp)
 	$$(CXX) $$(CORE_FLAGS) $$(FLAGS_$(1)) $$^ -o $$@
 
 .PHONY: core-test-$(1)
 core-test-$(1): build/core/$(1)/tests.bin
 	$$(ENV_$(1)) timeout $$(CORE_TEST_TIMEOUT) $$(STILL) $$<
 
--include $$(wildcard build/core/$(1)/*/*.d)
+-include $$(wildcard build/core/$(1)/*/*/*.d)
 endef
 $(foreach variant,$(CORE_VARIANTS),$(eval $(call core_variant,$(variant))))
 

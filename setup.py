@@ -219,7 +219,12 @@ setup(
             "torch",
             libraries=("c10", "torch_cpu", "torch_python"),
         ),
-        extension("_decider", ["native/core/decider.cpp", *native_files("*.cpp", "simulate")], "simulate"),
+        extension(
+            "_decider",
+            ["native/core/decider.cpp", *native_files("*.cpp", "search", "simulate")],
+            "search",
+            "simulate",
+        ),
     ],
     cmdclass={"build_ext": BuildNative, "bdist_wheel": Wheel},
 )

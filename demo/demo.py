@@ -67,8 +67,8 @@ class Stage:
         took_s = time.monotonic() - started
         self.forecast.ended(run.name, took_s)
         came = "killed for memory" if outcome.killed else "trained"
-        left_s = self.forecast.left_s()
-        say(self.console, f"    {came} after {took_s:.0f} s" + (f"; {roughly(left_s)} left" if left_s else ""))
+        left = self.forecast.left()
+        say(self.console, f"    {came} after {took_s:.0f} s" + (f"; {left}" if left else ""))
         return outcome
 
 
@@ -138,7 +138,11 @@ def runs(dtype: str, console: Console) -> Iterator[Pair]:
     say(console, f"matrix products in bf16 run at {ratio:.2g} times the rate of fp32 here: GPT A trains in {chosen}")
     net_a = GPT_A[chosen]
     forecast = Forecast(expected_s(net_a, speed))
-    say(console, f"all runs take {roughly(forecast.left_s())} at the pace that this machine has at this moment")
+    say(
+        console,
+        f"all runs take {roughly(forecast.left_s())} if this machine keeps its pace of this moment; each run that ends "
+        "corrects that",
+    )
     with tempfile.TemporaryDirectory(prefix="ebbtide-demo-") as folder:
         stage = Stage(Path(folder), console, forecast)
         yield from gpt_a(net_a, stage)

@@ -9,6 +9,9 @@ _OVER_PRODUCTS = 1.5
 """Seconds of a step over those of its matrix products at the rate of large ones: what is not a product takes the rest.
 Measured on two CPUs, in fp32."""
 
+_NOTABLE = 1.5
+"""From so many times the first estimate on it is worth saying that it was wrong."""
+
 
 @dataclass(frozen=True, slots=True)
 class Net:
@@ -53,8 +56,21 @@ class Forecast:
         self._ended_s = self._took_s = 0.0
 
     def left_s(self) -> float:
-        misjudged = self._took_s / self._ended_s if self._ended_s else 1.0
-        return sum(self._expected_s.values()) * misjudged
+        return sum(self._expected_s.values()) * self._misjudged()
+
+    def left(self) -> str:
+        """In words, and why, where it is far from what was said at first; "" at the end."""
+        if not (left_s := self.left_s()):
+            return ""
+        text = f"{roughly(left_s)} left"
+        times = self._misjudged()
+        if 1 / _NOTABLE < times < _NOTABLE:
+            return text
+        longer = f"{times:.1f} times as long as" if times > 1 else f"{times:.0%} of the time that"
+        return f"{text}, corrected: runs take {longer} the first estimate said"
+
+    def _misjudged(self) -> float:
+        return self._took_s / self._ended_s if self._ended_s else 1.0
 
     def ended(self, name: str, took_s: float) -> None:
         self._ended_s += self._expected_s.pop(name)

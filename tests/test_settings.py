@@ -1,5 +1,6 @@
 """Every knob has a variable; bad values are errors that say what is accepted, unknown ones a warning."""
 
+import re
 import warnings
 from contextlib import nullcontext
 from dataclasses import fields
@@ -81,6 +82,8 @@ def test_every_field_but_those_of_recording_can_be_named() -> None:
         ("spill", ["/nvme1", Path("/nvme2")], ("/nvme1", "/nvme2")),
         ("tiers", "compressed:1MiB, numa:2:1GiB", (COMPRESSED, SlowerTier(TierKind.NUMA, 2**30, 2))),
         ("report", Path("out.json"), "out.json"),
+        ("fast_node", "64GiB", 64 * 2**30),
+        ("fast_node", 2**30, 2**30),
         ("progress", ProgressMode.OFF, ProgressMode.OFF),
         ("progress", "off", ProgressMode.OFF),
         ("optimizer", "in-backward", UpdateOrder.IN_BACKWARD),
@@ -106,6 +109,22 @@ def test_what_is_named_wrongly_is_refused(name: str, value: object) -> None:
         Settings().but(**{name: value})  # type: ignore[arg-type]
 
 
+def test_a_budget_is_of_each_rank_or_of_the_node() -> None:
+    node, rank = Settings().but(fast_node="4GiB"), Settings().but("1GiB")
+    assert (node.fast, node.fast_node) == (None, 2**32)
+    assert (rank.but(fast_node="4GiB"), node.but("1GiB")) == (node, rank)  # an argument goes before a variable
+    with pytest.raises(SettingError, match="fast= and fast_node= are both given: name one of them"):
+        Settings().but("1GiB", fast_node="4GiB")
+    with pytest.raises(SettingError, match="EBBTIDE_FAST and EBBTIDE_FAST_NODE are both set"):
+        Settings.from_environment({"EBBTIDE_FAST": "1GiB", "EBBTIDE_FAST_NODE": "4GiB"})
+
+
+@pytest.mark.parametrize(("size", "says"), [("25%", 'each its percentage (fast="25%")'), ("4", "write 4GiB?")])
+def test_the_budget_of_a_node_is_a_size(size: str, says: str) -> None:
+    with pytest.raises(SettingError, match=re.escape(says)):
+        Settings().but(fast_node=size)
+
+
 def test_an_empty_environment_gives_the_defaults() -> None:
     assert Settings.from_environment({"PATH": "/bin", "EBBTIDE_FAST": " "}) == Settings()
     assert Settings().min_storage_bytes == 65_536
@@ -123,6 +142,7 @@ def test_an_empty_environment_gives_the_defaults() -> None:
         ("EBBTIDE_TIERS", "compressed:1MiB", "tiers", (COMPRESSED,)),
         ("EBBTIDE_REPORT", "out.json", "report", "out.json"),
         ("EBBTIDE_MIN_STORAGE", "4096", "min_storage_bytes", 4096),
+        ("EBBTIDE_PIECE", "4MiB", "piece_bytes", 4 * 2**20),
         ("EBBTIDE_IO_THREADS", "4", "io_threads", 4),
         ("EBBTIDE_WATCHDOG", "2.5", "watchdog_s", 2.5),
         ("EBBTIDE_CHAOS_RATE", "0.1", "chaos_rate", 0.1),
@@ -153,6 +173,8 @@ def test_a_variable_sets_its_field(variable: str, text: str, field: str, value: 
         ("EBBTIDE_TIERS", "cxl:1GiB"),
         ("EBBTIDE_TIERS", "compressed:1GiB,"),
         ("EBBTIDE_MIN_STORAGE", "4095"),
+        ("EBBTIDE_PIECE", "0"),
+        ("EBBTIDE_PIECE", "3MiB"),
         ("EBBTIDE_IO_THREADS", "0"),
         ("EBBTIDE_IO_THREADS", "2.5"),
         ("EBBTIDE_WATCHDOG", "0"),

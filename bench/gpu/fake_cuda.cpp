@@ -16,6 +16,7 @@
 #undef cuEventDestroy
 #undef cuEventElapsedTime
 #undef cuStreamWriteValue64
+#undef cuStreamWaitValue64
 #undef cuMemGetInfo
 #undef cuDevicePrimaryCtxRetain
 
@@ -206,6 +207,13 @@ CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr p, cuuint64_t value, 
   require_pinned(p, 8);
   return enqueue(stream, {}, [=] { std::atomic_ref<std::uint64_t>(*at(p)).store(value); });
 }
+CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr p, cuuint64_t value, unsigned flags) {
+  require_pinned(p, 8);
+  if (flags != CU_STREAM_WAIT_VALUE_GEQ) return CUDA_ERROR_INVALID_VALUE;
+  return enqueue(stream, {}, [=] {
+    while (std::atomic_ref<std::uint64_t>(*at(p)).load() < value) std::this_thread::sleep_for(std::chrono::microseconds(10));
+  });
+}
 CUresult cuEventCreate(CUevent* out, unsigned) { return *out = reinterpret_cast<CUevent>(new FakeEvent), CUDA_SUCCESS; }
 CUresult cuEventDestroy(CUevent event) { return delete &of(event), CUDA_SUCCESS; }
 CUresult cuEventRecord(CUevent event, CUstream stream) {
@@ -271,7 +279,7 @@ CUresult cuGetErrorName(CUresult error, const char** name) {
 extern "C" CUresult cuGetProcAddress_v2_fake(const char* name, void** function, int, cuuint64_t, CUdriverProcAddressQueryResult*) asm("cuGetProcAddress_v2");
 extern "C" CUresult cuGetProcAddress_v2_fake(const char* name, void** function, int, cuuint64_t, CUdriverProcAddressQueryResult*) {
 #define FAKE_ENTRY(f) {#f, reinterpret_cast<void*>(&fake::f)},
-  static const std::map<std::string, void*> all = {GPU_DRIVER_FUNCTIONS(FAKE_ENTRY)};
+  static const std::map<std::string, void*> all = {EBBTIDE_DRIVER_FUNCTIONS(FAKE_ENTRY)};
 #undef FAKE_ENTRY
   const auto found = all.find(name);
   if (found == all.end()) return CUDA_ERROR_NOT_FOUND;

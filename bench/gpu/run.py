@@ -81,11 +81,14 @@ def build(folder: Path, torch: Path | None) -> dict[str, str]:
     """
     base = ["g++", "-std=c++20", "-O1", "-DNDEBUG", *(f"-I{f}" for f in include_folders())]
     shared = [*base, "-shared", "-fPIC"]
-    sources = [str(HERE / f"{name}.cpp") for name in PROBE_SOURCES]
+    table = str(HERE.parents[1] / "native" / "device" / "driver.cpp")
+    sources = [table, *(str(HERE / f"{name}.cpp") for name in PROBE_SOURCES)]
     commands = {
         "probe": [*base, *sources, "-o", str(folder / "probe"), "-ldl", "-pthread"],
         "libfake_cuda.so": [*shared, str(HERE / "fake_cuda.cpp"), "-o", str(folder / "libfake_cuda.so"), "-pthread"],
-        "vmm_allocator.so": [*shared, str(HERE / "vmm_allocator.cpp"), "-o", str(folder / "vmm_allocator.so"), "-ldl"],
+        "vmm_allocator.so": [
+            *shared, table, str(HERE / "vmm_allocator.cpp"), "-o", str(folder / "vmm_allocator.so"), "-ldl"
+        ],
     }
     if torch is not None:
         libraries = [f"-L{torch / 'lib'}", f"-Wl,-rpath,{torch / 'lib'}", "-ltorch_cpu", "-lc10", "-ldl"]

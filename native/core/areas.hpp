@@ -1,5 +1,5 @@
 // Memory areas: a process may have vm.max_map_count of them, and evicting what lies scattered makes more
-// [Note: memory areas, in region.hpp]. The arena takes at most three quarters of them, less what the process had before.
+// [Note: memory areas, in host_region.hpp]. The arena takes at most three quarters of them, less what the process had before.
 // From half of that on they run short: pages of what is evicted go to the kernel, cached pages that part areas go with them, and
 // what is small is kept, unless its going makes no more areas. Where they are used up, whole stretches of a region are evicted
 // (room.cpp), so that what has to come back can: the remaining quarter is for what cannot wait, and for others than the arena.
@@ -27,7 +27,7 @@ class Areas {
   bool left() const { return now() < most_; }
   // The larger a storage, the more room it makes for the areas that it takes.
   bool let_evict(const Block& b) const {
-    if (!run_short() || memory_->region(b).areas_more_without(b.place) <= 0) return true;
+    if (!run_short() || memory_->areas_more_without(b) <= 0) return true;
     std::uint64_t left = most_ - std::min(now(), most_);
     return b.paged_bytes * left > kSmallPage * (most_ / 2);
   }

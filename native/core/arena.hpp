@@ -58,33 +58,42 @@ struct Options {
   std::uint64_t chaos_seed = 0;
   std::size_t huge_region_bytes = std::size_t{1} << 40;
   std::size_t small_region_bytes = std::size_t{1} << 38;
+  std::uint64_t least_piece = 0;  // storages of twice this are in pieces; 0, or under userfaultfd: none is [Note: pieces]
   bool userfault = false;  // serve the kernel's own accesses too, where that is permitted [Note: userfaultfd]
   std::uint64_t most_areas = 0;  // memory areas of the process; 0: vm.max_map_count
   Hook hook;
   void (*on_governor_wake)() = nullptr;  // called by the governor about every 10 ms, without the mutex
+  bool (*unpins_come)() = nullptr;  // whether external pins will be let go, whatever threads wait for
 };
 
 class Arena {
  public:
-  Arena(const Options& options, Tiers::List slower_tiers);  // throws ArenaError
+  // `device`: whose memory the storages have; null: the CPU's. Throws ArenaError.
+  Arena(const Options& options, Tiers::List slower_tiers, std::unique_ptr<Region> device = nullptr);
   ~Arena();  // tests only; a training process never destroys its arena
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
   // --- storages
-  void* allocate(std::size_t nbytes);  // waits for room; throws ArenaError when the slowest tier cannot take more
+  // Waits for room; throws ArenaError when the slowest tier cannot take more. `untouched`: whoever asks does not fill it yet, so
+  // its pieces, if it has any, wait for whoever does.
+  void* allocate(std::size_t nbytes, bool untouched = false);
   void release(void* address);
   bool serves_system_calls() const { return userfault_ != nullptr; }
   bool contains(const void* p) const { return memory_.contains(p); }
   void classify(const void* address, Kind kind);
-  State state(const void* address);
+  State state(const void* address);  // of the piece there
+  // Whether an operator that goes in order finds it in memory piece by piece, since it does not fit as a whole.
+  bool comes_by_faults(const Operand& operand);
+  bool is_resident(const void* address);  // all of its storage that has been used
   Ranks tiers_with(const void* address);  // the slower ones that have its contents
-  std::uint64_t size_of(const void* address);  // as requested
+  std::uint64_t size_of(const void* address);  // as requested, of all pieces
+  void set_least_piece(std::uint64_t bytes);
   std::uint64_t limit() const { return budget_.limit(); }
 
   // --- operators (per thread, nested): their operands are resident from the return of enter()
   // until exit()
-  void enter(const char* name, std::span<const Operand> operands, Work work);
+  void enter(const char* name, std::span<const Operand> operands, Work work, Pass pass = Pass::Computes);
   void exit();
   // The page-rounded bytes of these, which an operator needs all at once; remembered if no other has needed more.
   std::uint64_t note_need(const char* name, std::span<const Operand> operands);
@@ -98,8 +107,9 @@ class Arena {
   void prefetch(std::span<const Operand> operands);
   // An external pin: resident, writable and never evicted, until as many unpin() calls. 0, ENOENT (not a block), or why it cannot be read; in a
   // forked child resident at most.
-  int pin(const void* address);
-  void unpin(const void* address);
+  // All of its storage, or so many bytes from there: of what is in pieces, those that have them.
+  int pin(const void* address, std::uint64_t nbytes = 0);
+  void unpin(const void* address, std::uint64_t nbytes = 0);
   bool is_pinned_from_outside(const void* address);
   bool on_fault(const void* address, bool write);  // the SIGSEGV handler; false: not a fault of ours
 
@@ -144,16 +154,39 @@ class Arena {
   BlockId find(const void* p) const { return memory_.owner(p); }
   BlockId find_live(const void* p) const;
 
+  // pieces.cpp
+  static constexpr std::uint64_t kPiecesInOrder = 2;  // of each operand, that an operator needs at once
+  static constexpr const char* kTooManyStorages = "too many storages; manage only larger ones (EBBTIDE_MIN_STORAGE)";
+  // Visits the blocks that the operand lies in, each with its share of what is moved.
+  template <typename Visit>
+  void each_piece(const Operand& operand, Visit visit) const;
+  Operand operand_at(const void* address, std::uint64_t nbytes) const;
+  bool fits(std::uint64_t bytes) const;
+  bool is_born_at_once(std::uint64_t nbytes, std::uint64_t each, bool untouched);
+  void* allocate_pieces(Lock& lock, std::size_t nbytes, std::uint64_t each, const Shape& shape, bool untouched);
+  void bear(Lock& lock, BlockId id, bool has_pages, bool in_operator);
+  void touch(BlockId id, bool in_operator, bool by_fault);
+  void forget_piece(BlockId id);
+  void release_storage(char* address);
+
   // arena.cpp
+  Run allocate_claimed(const Shape& shape);
   BlockId make_block(const Shape& shape, std::size_t nbytes, Run place);
   BlockId make_in_place(const Shape& shape, std::size_t nbytes, Rank rank);
+  bool settle_in_place(BlockId id, Rank rank);
+  std::string no_room(std::uint64_t nbytes) const;
+  void release_block(BlockId id);
+  bool go_by_faults(std::span<const Operand> operands) const;
+  void take_up(OperatorStack& stack, std::size_t first, const Operand& operand);
   void reserve_ahead(std::size_t nbytes, const Shape& shape);
-  void pin_operand(OperatorStack& stack, BlockId id, Access access, bool born_here, std::uint64_t moved);
+  void pin_operand(OperatorStack& stack, BlockId id, Access access, bool born_here, std::uint64_t moved, std::uint64_t counted);
   void unpin_operand(const Pin& pin);
   void look_at_contents();  // contents.cpp
   void remember_need(const char* name, std::uint64_t bytes, std::uint64_t used, std::uint64_t largest);
   void chaos();
   void govern();
+
+  std::uint64_t evict(Lock& lock, BlockId id, Rank target);  // arena_moves.cpp
 
   // touch.cpp
   void begin_stretch();
@@ -163,7 +196,7 @@ class Arena {
   void inherit(bool inherited);
   const char* bring_to_child(BlockId id, const void* address);
   bool on_fault_in_child(const void* address);
-  int fetch_in_child(const void* address);
+  int fetch_in_child(const void* address, std::uint64_t nbytes = 0);
 
   // counters.cpp
   void flush_traffic(Block& b);
@@ -194,11 +227,35 @@ class Arena {
   std::thread governor_;
   bool stopping_ = false;
   std::atomic<bool> in_child_ = false;
+  std::uint64_t least_piece_ = 0;
+  std::uint64_t least_in_pieces_ = ~std::uint64_t{0};  // none of the storages that are in pieces is smaller
+  std::uint64_t untouched_ = 0;  // bytes of pieces that nobody has used
   std::uint64_t accesses_ = 0;  // of operators; the policy may see only some of them
   std::uint64_t serial_ = 0;  // of operators
   double chaos_rate_;
   std::uint64_t chaos_state_;
   Counters counters_;  // only what is counted here, and is cumulative
 };
+
+template <typename Visit>
+void Arena::each_piece(const Operand& operand, Visit visit) const {
+  BlockId id = find_live(operand.address);
+  if (id == kNoBlock) return;
+  if (!blocks_[id].is_piece()) return visit(id, operand.moved);
+  if (blocks_[id].before > 0) id = find_live(blocks_[id].address - blocks_[id].before);
+  const Block& first = blocks_[id];
+  auto offset = static_cast<std::uint64_t>(static_cast<const char*>(operand.address) - first.address);  // of a slice of it
+  ByteRange range = operand.range.after(offset).within(0, first.nbytes + first.after);
+  if (range.bytes() == 0) return;
+  for (const char* at = first.address + range.begin / first.nbytes * first.nbytes;;) {
+    if (id = find_live(at); id == kNoBlock) return;
+    const Block& b = blocks_[id];
+    std::uint64_t part = range.within(b.before, b.before + b.nbytes).bytes();
+    bool last = b.before + b.nbytes >= range.end;
+    at = b.address + b.paged_bytes;
+    if (part > 0) visit(id, range.share_of(operand.moved, part));
+    if (last) return;
+  }
+}
 
 }  // namespace ebbtide

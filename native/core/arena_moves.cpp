@@ -7,8 +7,12 @@ std::uint64_t Arena::evict(const void* address, Rank target) {
   Lock lock(mutex_);
   if (in_child_) return 0;
   begin_stretch();
-  BlockId id = find_live(address);
-  if (id == kNoBlock) return 0;
+  std::uint64_t bytes = 0;
+  each_piece({address}, [&](BlockId id, std::uint64_t) { bytes += evict(lock, id, target); });
+  return bytes;
+}
+
+std::uint64_t Arena::evict(Lock& lock, BlockId id, Rank target) {
   Block& b = blocks_[id];
   std::uint32_t generation = b.generation;
   while (b.generation == generation && b.transfer.busy()) mover_.wait(lock, true);  // an earlier move is still draining
@@ -22,11 +26,13 @@ int Arena::fetch(const void* address) {
   if (in_child_) return fetch_in_child(address);
   Lock lock(mutex_);
   begin_stretch();
-  BlockId id = find_live(address);
-  if (id == kNoBlock) return 0;
-  std::uint32_t generation = blocks_[id].generation;
-  int error = room_.ensure_usable(lock, id);
-  if (error == 0 && blocks_[id].generation == generation) room_.ensure_fast(lock, id);
+  int error = 0;
+  each_piece({address}, [&](BlockId id, std::uint64_t) {
+    if (error != 0 || blocks_[id].state == State::Untouched) return;
+    std::uint32_t generation = blocks_[id].generation;
+    error = room_.ensure_usable(lock, id);
+    if (error == 0 && blocks_[id].generation == generation) room_.ensure_fast(lock, id);
+  });
   return error;
 }
 
@@ -44,15 +50,16 @@ bool Arena::copy(const void* address, Rank source, Rank target, Then then) {
 void Arena::prefetch(std::span<const Operand> operands) {
   Lock lock(mutex_);
   if (replay_.active()) return;  // the schedule knows better
+  if (go_by_faults(operands)) return;
   std::uint64_t missing = 0;
   for (const Operand& operand : operands) {
-    BlockId id = find_live(operand.address);
-    if (id == kNoBlock) continue;
-    Block& b = blocks_[id];
-    b.last_use = ++recency_.now;  // about to be used: not the next victim
-    bool usable = b.state != State::Absent;  // in place
-    if (!b.is_away() || b.transfer.busy() || (usable && !victims_.policy().promotes)) continue;
-    if (!room_.try_fetch(id) && !usable) missing += b.paged_bytes;
+    each_piece(operand, [&](BlockId id, std::uint64_t) {
+      Block& b = blocks_[id];
+      b.last_use = ++recency_.now;  // about to be used: not the next victim
+      bool usable = b.state != State::Absent;  // in place
+      if (!b.is_away() || b.transfer.busy() || (usable && !victims_.policy().promotes)) return;
+      if (!room_.try_fetch(id) && !usable) missing += b.paged_bytes;
+    });
   }
   if (missing > moves_.evicting()) victims_.start_evictions(missing - moves_.evicting(), Shield::None);
 }

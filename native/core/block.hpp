@@ -25,6 +25,7 @@ struct Transfer {
   bool cancelled = false;  // what it copies has changed or died: it drains in vain
   Ranks gives_back = 0;    // tiers whose space for it is released when it ends
   bool migrates = false;   // its pages move, from memory to memory [Note: in place]
+  bool only_leaves = false;  // the target has its contents: it leaves when its uses have ended [Note: uses]
   std::uint32_t chunks = 0;
   std::uint32_t handed_out = 0;
   std::uint32_t done = 0;
@@ -42,6 +43,8 @@ struct Block {
   char* address = nullptr;
   std::uint64_t nbytes = 0;       // as requested
   std::uint64_t paged_bytes = 0;  // page-rounded: what it costs while resident
+  std::uint64_t before = 0;       // bytes of its storage that are the pieces' before it [Note: pieces]
+  std::uint64_t after = 0;        // and after it
   Shape shape;
   Run place;  // in its region; slower tiers know its contents by that
 
@@ -51,10 +54,12 @@ struct Block {
   Kind kind = Kind::Other;
   bool classified = false;
   bool born_in_step = false;
+  bool seen = false;              // by an operator, as its operand
   bool read_only = false;         // the protection of its pages
   bool drains_with_pages = false;  // dead, with pages that are given back when its transfer ends
   bool inherited = false;         // a forked child may share its pages
   bool scattered = false;         // some of its pages are another tier's than its home, which gave them up half way
+  bool blank = false;             // Absent without contents: its first pages wait for room
   bool given = false;             // the child that is forked right now gets its pages
   bool born_in_operator = false;  // and that operator has not ended yet
   bool transient = false;         // it found no room at its birth, or lost it since
@@ -70,6 +75,7 @@ struct Block {
   std::uint32_t pins = 0;            // by operators
   std::uint64_t pinned_by = 0;       // serial of the innermost operator that pinned it
   std::uint64_t last_use = 0;
+  LineOf line;                       // of a piece: where its storage was made
   std::uint64_t serial = 0;          // of the allocation, unique in the process
   std::uint32_t recorded = kNever;   // its number in the recording under way
   std::uint32_t scheduled = kNever;  // its number in the schedule it was last bound to
@@ -82,6 +88,7 @@ struct Block {
   Transfer transfer;
   std::uint32_t live_index = 0;  // place in the list of live blocks
 
+  bool is_piece() const { return before + after > 0; }
   bool has_pages() const { return state == State::Dirty || state == State::Clean || state == State::Writing; }
   bool migrates() const { return transfer.migrates && transfer.busy(); }
   // Whether fast memory has its pages, or will have, or gives them up.

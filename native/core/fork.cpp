@@ -93,9 +93,9 @@ void Arena::after_fork_in_child() {
   moves_.freeze();
   tiers_.hush();
   if (in_child_.exchange(true)) return;  // a child's child has what the child has
-  for (Region* r : {&memory_.huge(), &memory_.small()}) r->hide();
+  for (HostRegion* r : {&memory_.huge(), &memory_.small()}) r->hide();
   for (BlockId id : blocks_.live()) {
-    if (blocks_[id].given) memory_.region(blocks_[id]).show(blocks_[id].place);
+    if (blocks_[id].given) memory_.host_region(blocks_[id].shape).show(blocks_[id].place);
   }
 }
 
@@ -104,7 +104,8 @@ const char* Arena::bring_to_child(BlockId id, const void* address) {
   if (id == kNoBlock || blocks_[id].state == State::Dead || blocks_[id].classified) return kNotInherited;
   if (blocks_[id].has_pages()) return kNoAreas;
   const Block& b = blocks_[id];
-  Region& r = memory_.region(b);
+  const bool is_empty = b.state == State::Untouched || b.blank;
+  HostRegion& r = memory_.host_region(b.shape);
   auto offset = static_cast<std::uint64_t>(static_cast<const char*>(address) - b.address);
   if (offset >= moved_bytes(b)) return kNotInherited;  // beyond the storage
   std::uint64_t begin = offset / kChunk * kChunk;
@@ -112,6 +113,10 @@ const char* Arena::bring_to_child(BlockId id, const void* address) {
   Slot first = b.place.first + static_cast<Slot>(begin / r.page());
   if (r.has_come(first)) return nullptr;  // another thread was faster
   Pages pages(end - begin);
+  if (is_empty) {
+    r.come(first, pages.release(), end - begin);
+    return nullptr;
+  }
   const Rank tier = fastest_with(b);
   int error = 0;
   for (int tries = 0; tries < kReadTries; ++tries) {
@@ -132,15 +137,18 @@ bool Arena::on_fault_in_child(const void* address) {
 }
 
 // For whoever reaches it without a fault.
-int Arena::fetch_in_child(const void* address) {
+int Arena::fetch_in_child(const void* address, std::uint64_t nbytes) {
   Lock lock(mutex_);
-  BlockId id = find_live(address);
-  if (id == kNoBlock) return ENOENT;
-  const Block& b = blocks_[id];
-  if (b.given) return 0;
-  for (std::uint64_t at = 0; at < moved_bytes(b); at += kChunk) {
-    if (const char* trouble = bring_to_child(id, b.address + at); trouble != nullptr) throw ArenaError(trouble);
-  }
+  if (find_live(address) == kNoBlock) return ENOENT;
+  const Operand asked = operand_at(address, nbytes);
+  each_piece(asked, [&](BlockId id, std::uint64_t) {
+    const Block& b = blocks_[id];
+    const ByteRange all{b.before, b.before + moved_bytes(b)};
+    const ByteRange part = b.is_piece() ? asked.range.within(all.begin, all.end) : all;
+    for (std::uint64_t at = (part.begin - b.before) / kChunk * kChunk; !b.given && at < part.end - b.before; at += kChunk) {
+      if (const char* trouble = bring_to_child(id, b.address + at); trouble != nullptr) throw ArenaError(trouble);
+    }
+  });
   return 0;
 }
 

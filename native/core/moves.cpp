@@ -41,7 +41,9 @@ bool Moves::start_evict(BlockId id, Then then, Rank target) {
     return true;
   }
   if (rank == kFast) return false;
-  if (!memory_.region(b).make_read_only(b.place)) {
+  if (!memory_.faults()) {
+    memory_.region(b).start_leaving(b.place, then == Then::Keep);
+  } else if (!memory_.region(b).make_read_only(b.place)) {
     memory_.region(b).make_writable(b.place);  // it may have become read-only in part
     tiers_.release(memory_.extent(b), bit(rank));
     return false;
@@ -67,7 +69,7 @@ void Moves::evict_when_written(BlockId id) {
 }
 
 // Takes the pages from a clean block.
-void Moves::evict_clean(BlockId id) {
+void Moves::take_pages(BlockId id) {
   Block& b = blocks_[id];
   hook_(Point::Evicting, id);
   bool was_fast = b.home == kFast;
@@ -91,11 +93,13 @@ void Moves::written(BlockId id, const Transfer& t) {
   if (t.error == 0) {
     b.state = State::Clean;
     b.valid |= bit(t.target);
-    b.written += moved_bytes(b);
+    if (!t.only_leaves) b.written += moved_bytes(b);
     // It stays where an operator took it up meanwhile, say.
-    if ((b.pins == 0 && t.then != Then::Keep) || t.then == Then::DropInUse) evict_clean(id);
+    bool goes = (b.pins == 0 && t.then != Then::Keep) || (t.then == Then::DropInUse && memory_.faults());
+    goes ? evict_clean(id) : memory_.region(b).stay(b.place, true);
     return;
   }
+  memory_.region(b).stay(b.place, false);
   Extent extent = memory_.extent(b);
   tiers_.release(extent, bit(t.target));
   if (t.target == tiers_.last()) tiers_.note_failure(t.target, t.error);
@@ -112,7 +116,7 @@ void Moves::written(BlockId id, const Transfer& t) {
 // Nobody wants its transfer any more. Chunks on their way finish in vain; the rest are not begun.
 void Moves::abandon(BlockId id) {
   Transfer& t = blocks_[id].transfer;
-  if (t.target != kFast) t.gives_back |= bit(t.target);
+  if (t.target != kFast && !t.only_leaves) t.gives_back |= bit(t.target);
   Ranks back = t.gives_back;
   if (!mover_.cut_short(id)) return;
   tiers_.release(memory_.extent(blocks_[id]), back);
@@ -124,7 +128,10 @@ void Moves::cancel(BlockId id) {
   Block& b = blocks_[id];
   ++cancelled_;
   if (b.is_evicting()) evicting_ -= b.paged_bytes;
-  b.state = State::Dirty;
+  bool clean = b.transfer.only_leaves;
+  memory_.region(b).stay(b.place, clean);
+  b.state = clean ? State::Clean : State::Dirty;
+  b.read_only = b.read_only && (clean || memory_.faults());
   abandon(id);
   mover_.changed();
 }
@@ -162,6 +169,7 @@ void Moves::free(BlockId id) {
   if (b.is_fast()) budget_.account_resident(-static_cast<std::int64_t>(b.paged_bytes));
   if (b.leaves_fast()) evicting_ -= b.paged_bytes;
   b.state = State::Dead;
+  b.blank = false;
   if (b.valid != 0) forget(b, b.valid);
   if (b.transfer.busy() && b.transfer.target != kFast && !b.transfer.migrates) abandon(id);
   if (!b.transfer.busy()) free_drained(id);  // else its place is still being written or read [Note: invariants, I4]
@@ -188,9 +196,18 @@ void Moves::free_drained(BlockId id) {
 // The pages are filled out of sight.
 void Moves::start_read(BlockId id, bool urgent) {
   Block& b = blocks_[id];
+  if (b.blank) return give_pages(id);
   memory_.region(b).begin_fill(b.place);
   b.state = State::Reading;
   mover_.enqueue(id, fastest_with(b), kFast, Then::Keep, urgent);
+}
+
+void Moves::give_pages(BlockId id) {
+  Block& b = blocks_[id];
+  memory_.region(b).give_pages(b.place, areas_.run_short());
+  b.blank = b.prefetched = false;
+  b.state = State::Dirty;
+  budget_.account_resident(static_cast<std::int64_t>(b.paged_bytes));
 }
 
 void Moves::read(BlockId id, const Transfer& t) {
@@ -226,7 +243,7 @@ void Moves::drop(BlockId id, Rank rank) {
   Block& b = blocks_[id];
   if (rank == b.home) {
     if (b.state == State::Writing) evict_when_written(id);
-    if (b.state == State::Clean && !b.transfer.busy()) evict_clean(id);
+    if (b.state == State::Clean && !b.transfer.busy() && allows_eviction(b)) evict_clean(id);
     return;
   }
   if ((b.valid & bit(rank)) == 0 || tiers_[rank].capacity() == 0) return;  // space without bounds is no gain
@@ -247,13 +264,16 @@ int Moves::carry(const Block& b, std::uint32_t chunk, void* buffer) {
   std::uint64_t begin = chunk * kChunk;
   if (t.migrates)
     return tiers_.migrate(t.source, t.target, b.address + begin, std::min<std::uint64_t>(kChunk, b.paged_bytes - begin));
-  Extent extent = memory_.extent(b, begin, std::min<std::uint64_t>(kChunk, moved_bytes(b) - begin));
+  Extent extent =
+      memory_.extent(b, begin, memory_.faults() ? std::min<std::uint64_t>(kChunk, moved_bytes(b) - begin) : moved_bytes(b));
+  if (t.source == kFast && !memory_.faults()) return carry_out_of_device(b, extent);
   if (t.source == kFast || tiers_[t.source].in_place()) return tiers_.write(t.target, extent, b.address + begin);
   if (t.target != kFast) {
     int error = tiers_.read_into(t.source, extent, buffer);
     return error != 0 ? error : tiers_.write(t.target, extent, buffer);
   }
-  const Region& r = memory_.region(b);
+  Region& r = memory_.region(b);
+  r.await_fill(b.place);
   auto first = static_cast<std::uint32_t>(begin / r.page());
   return tiers_.read(t.source, extent, [&](std::uint64_t at, iovec* parts) {
     int count = 0;

@@ -26,6 +26,7 @@ class Moves final : public Cargo {
   bool start_evict(BlockId id, Then then = Then::Drop, Rank target = 1);
   void evict_when_written(BlockId id);  // its write goes on, and it leaves then
   void start_read(BlockId id, bool urgent = false);  // the pages have been claimed
+  void give_pages(BlockId id);  // to one that is blank: likewise; it is Dirty then
   // To memory in which it is used in place, where space is reserved, or to fast memory, where its room is claimed.
   void start_migration(BlockId id, Rank target, bool urgent = false);
   // Whether nothing keeps its pages from moving: no other move, no forked child that shares them.
@@ -34,11 +35,15 @@ class Moves final : public Cargo {
   // or another move is under way.
   bool start_copy(BlockId id, Rank source, Rank target, Then then);
   void give_up_copy(BlockId id) { abandon(id); }  // somebody waits for its contents
+  // An operator is about to use it, which is resident: where no access faults, it stays, and is dirty if it is written to.
+  void take_up(BlockId id, bool writes);
+  // Whether it may be taken away. Where accesses are not noticed, only operators tell of them [Note: uses].
+  bool allows_eviction(const Block& b) const { return memory_.faults() || (b.seen && b.pins == 0); }
   void drop(BlockId id, Rank rank);  // the contents there, unless there are none elsewhere
   void make_dirty(BlockId id);       // somebody writes
   // A new block's pages, which are vacant or fast, are those of this tier, which has space for them. False: they are not.
   bool settle(BlockId id, Rank home);
-  void free(BlockId id);             // it is dead; its place is given back when nothing of it is under way any more
+  void free(BlockId id);  // it is dead or was never used; its place is given back when nothing of it is under way any more
 
   std::uint64_t evicting() const { return evicting_; }  // bytes that leave when they are written
   std::uint64_t fetched() const { return fetched_; }
@@ -51,12 +56,16 @@ class Moves final : public Cargo {
   void contents_change(BlockId id);
   bool have_changed(BlockId id) const { return versions_[id].load() != blocks_[id].version; }  // since the fork
 
+  std::uint32_t chunks(const Block& b) const override;
   int carry(const Block& b, std::uint32_t chunk, void* buffer) override;
   void arrived(BlockId id) override;
 
  private:
   void enqueue(BlockId id, Rank target, Then then);
+  void take_pages(BlockId id);
   void evict_clean(BlockId id);
+  void evict_after_uses(BlockId id);
+  int carry_out_of_device(const Block& b, const Extent& extent);
   void abandon(BlockId id);
   void cancel(BlockId id);
   void forget(Block& b, Ranks ranks);

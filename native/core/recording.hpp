@@ -49,6 +49,7 @@ struct RecordedStorage {
   std::uint32_t death = kNever;       // first tick without it; kNever: it outlived the step
   bool scratch = false;               // in use all its life: born and gone within one operator, or pinned since before
   std::uint32_t module = 0;           // in names: where it was born
+  std::uint32_t line = 0;             // in names: the line of the user's program that made it
   std::uint32_t thread = 0;           // that allocated it
   std::uint64_t freed_after = 0;      // the serial given last when it died within the step
   std::int64_t packed_bytes = kUnknown;  // what its contents take in a tier that packs, after the last operator that wrote them
@@ -96,10 +97,20 @@ struct Recording {
   std::int64_t stalled_ns = 0;
   std::vector<std::string> names{""};  // of operators and of modules
   std::uint32_t module = 0;  // the one that runs now
+  std::uint32_t line = 0;  // of what the step's thread gives birth to now
   std::vector<RecordedTick> ticks;
   std::vector<RecordedStorage> storages;
   std::vector<RecordedUse> uses;
   std::vector<RecordedSpan> spans;
+
+  // An empty one with the same names, in the same module.
+  Recording modules() const {
+    Recording empty;
+    empty.names = names;
+    empty.numbers_ = numbers_;
+    empty.module = module;
+    return empty;
+  }
 
   // Times are absolute here. What began before the step is cut off at its beginning.
   void add(RecordedSpan span) {

@@ -1,38 +1,23 @@
-// A region of address space on a grid of pages of one size. Slower tiers know a block's contents by its place here.
-//
-// [Note: pages]  A place of the grid is
-//   a block's  with its page, or without (absent)
-//   cached       a page that is nobody's, readable and writable, left where its last block died or put here by an eviction
-//   vacant     inaccessible, without a page
-// Blocks are born on cached pages where those lie, if so many lie side by side: nothing moves then, and nothing is zeroed.
-// A page moves when its block is evicted (to a vacant place, which becomes cached), when a block comes back (from the cached pages
-// that its bytes were read into, out of sight), and where cached pages are too scattered for a birth. Each moved page costs an
-// interruption of every CPU that trains, so the fewer the better.
-//
-// The kernel moves one memory area at a time. Pages that were made at once are one area whenever they lie side by side as
-// they did then, whatever became of them meanwhile: they have the same history. So pages are numbered as they are made.
-// [Note: memory areas]  The kernel keeps a list of memory areas, and a process may have vm.max_map_count of them. Places
-// side by side are one area if none of them has a page, or if all have, with the same protection and side by side as they
-// were made; else each is an area of its own. So areas are counted, not asked for: a mark at every place says what lies
-// there, and an area ends wherever a place does not continue the mark before it. The kernel may have merged more. Where
-// areas run short the arena says so (`sparing`): then what is evicted gives its pages to the kernel and not to a vacant
-// place, and births take new pages in place of scattered cached ones.
-//
-// The kernel makes a small page about as slowly as a tenth of a huge one, hence grow(): 512 of them by one page fault.
+// A region of address space on a grid of pages of one size, and what memory must be able to do to be an arena's fast memory.
+// The CPU's is HostRegion, a GPU's DeviceRegion. Slower tiers know a block's contents by its place here.
 //
 // Verbs, in pairs: allocate_pages() and free_pages() are of places with their pages (which are cached then), a place
 // without pages is given back by free_address(); unmap() and begin_fill() are an eviction and a fetch, between which the
-// place has no pages; decommit() and release_cached() give pages to the kernel, grow() gets them from it.
+// place has no pages; decommit() and release_cached() give pages back to the system.
 //
-// Not thread-safe: the arena's mutex guards it. Allocates nothing after construction (used by the fault handler). Held
-// bytes are the arena's to count: callers of allocate_pages() and begin_fill() have accounted for the pages that are not cached.
+// Not thread-safe: the arena's mutex guards it, but for detach() and await_fill(). Held bytes are the arena's to count: callers of
+// allocate_pages() and begin_fill() have accounted for the pages that are not cached.
+//
+// [Note: uses]  Where work only runs after it was asked for (a GPU's), memory may change owners when the work that was asked
+// for has run, and an access without pages is no fault that could be served. So operators say what they have asked for
+// (used()), and what leaves does so in two steps: start_leaving() under the mutex, and detach() without it, which waits for
+// the uses. Whoever wants it in between says stay(). Where accesses fault none of this does anything.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
-#include "block.hpp"
 #include "free_runs.hpp"
-#include "page_backend.hpp"
 #include "system.hpp"
 #include "types.hpp"
 
@@ -40,85 +25,71 @@ namespace ebbtide {
 
 class Region {
  public:
-  Region(std::size_t bytes, std::size_t page, const PageBackend& backend);  // which outlives it
+  virtual ~Region() = default;
 
   std::size_t page() const { return page_; }
-  bool contains(const void* p) const { return space_.contains(p); }
-  char* address(Slot place) const { return space_.begin() + place * page_; }
-  std::uint64_t cached_bytes() const { return cached_.count() * page_; }
+  bool contains(const void* p) const {
+    return static_cast<const char*>(p) >= begin_ && static_cast<const char*>(p) < begin_ + bytes_;
+  }
+  char* address(Slot place) const { return begin_ + place * page_; }
   bool has_space(std::uint32_t pages) const { return vacant_.fits(pages); }
   std::uint64_t high_water() const { return high_water_; }  // one past the highest place ever taken
 
-  std::uint64_t areas() const { return areas_; }  // at most
-  std::uint64_t areas_beginning(Run run) const;  // at these places
-  std::uint64_t count_areas() const { return 1 + areas_beginning({0, static_cast<std::uint32_t>(high_water_) + 1}); }
-  // How many more areas there are when the pages of these places are gone; negative: fewer.
-  int areas_more_without(Run run) const;
-  std::uint64_t merge_areas();  // cached pages whose going leaves fewer areas go back to the kernel; returns their bytes
-
-  std::uint32_t together(Run run) const;  // of these pages, how many from the first move as one
-
   // Which block owns the place at `p`, or kNoBlock. Entries hold id + 1: untouched (zero) memory means nobody.
   BlockId owner(const void* p) const { return owner_entry(place_of(p)) - 1; }
-  void set_owner(Run run, BlockId id);
-
   BlockId owner(Slot place) const { return owner_entry(place) - 1; }
+  void set_owner(Run run, BlockId id) { std::fill_n(&owner_entry(run.first), run.count, id + 1); }
 
-  Run allocate_pages(std::uint32_t pages, bool sparing = false);  // places with their pages, accessible
-  Run allocate_new(std::uint32_t pages);  // likewise; none of them was cached
-  void free_pages(Run run);  // they become cached; callers MUST leave them accessible
-  void free_address(Run run);  // they have no pages
-  void unmap(Run run);  // their pages become cached elsewhere; callers MUST have made them read-only
-  void decommit(Run run);  // their pages go back to the kernel; the places stay the caller's
-  bool make_read_only(Run run);  // false: the kernel refused
-  void make_writable(Run run);
+  Run take_vacant(std::uint32_t pages);  // places without pages, inaccessible
+
+  virtual bool faults() const { return true; }  // what is not there, or is read-only, and is accessed
+  virtual std::uint64_t cached_bytes() const = 0;
+  virtual std::uint64_t fresh_bytes(std::uint32_t pages) const = 0;  // of so many pages together, those that are not cached
+  // Cached bytes, but for what so many pages together take, go back to the system, rounded up to pages; how many did.
+  virtual std::uint64_t release_cached(std::uint64_t bytes, std::uint32_t pages_kept) = 0;
+  virtual bool release_comes() const { return false; }  // some that cannot yet go back will be able to
+
+  virtual Run allocate_pages(std::uint32_t pages, bool sparing) = 0;  // places with their pages, accessible
+  virtual void give_pages(Run run, bool sparing) = 0;  // to places that have none: cached ones, then new ones
+  virtual void give_new(Run run) = 0;  // likewise; none of them was cached
+  virtual void free_pages(Run run) = 0;  // they become cached; callers MUST leave them accessible
+  virtual void free_address(Run run) = 0;  // they have no pages
+  virtual void unmap(Run run) = 0;  // their pages become cached elsewhere; callers MUST have made them read-only
+  virtual void decommit(Run run) = 0;  // their pages go back to the system; the places stay the caller's
+  virtual bool make_read_only(Run run) = 0;  // false: the system refused
+  virtual void make_writable(Run run) = 0;
 
   // A fetch: pages for these places are found, filled out of sight, and appear read-only all at once, or are cached again.
-  void begin_fill(Run run);
-  Run filling(Slot place, std::uint32_t most) const;  // where the pages for these places are now, one run of them
-  void end_fill(Run run, bool appear);
+  virtual void begin_fill(Run run) = 0;
+  virtual Run filling(Slot place, std::uint32_t most) const = 0;  // where the pages for these places are now, one run of them
+  virtual void end_fill(Run run, bool appear) = 0;
 
-  // In a forked child [Note: children]
-  void hide();  // inaccessible, all of it
-  void show(Run run);  // what it was given
-  bool has_come(Slot first) const { return source(first) == first + 1; }
-  void come(Slot first, void* pages, std::size_t bytes);  // these are its pages from `first` on
+  // [Note: uses]
+  virtual void used(Run /*run*/) {}  // by work that the calling thread has just asked for
+  // Its contents: nobody uses them from now on, or, where they stay readable, writes to them.
+  virtual void start_leaving(Run /*run*/, bool /*readable*/) {}
+  virtual void stay(Run /*run*/, bool /*read_only*/) {}  // somebody does, or nothing has left
+  virtual bool is_detached(Run /*run*/) const { return true; }
+  // Both without the mutex, before contents are copied. False: it stays.
+  virtual bool detach(Run /*run*/) { return true; }
+  virtual void await_fill(Run /*run*/) {}
+  virtual const char* contents(Run run) const { return address(run.first); }  // where they can be copied from, once detached
 
-  bool grow(std::uint64_t bytes);  // bytes of new cached pages, in whole huge pages; false: no place is left
-  std::uint64_t release_cached(std::uint64_t bytes);  // cached bytes, rounded up to pages, go back to the kernel; how many did
+ protected:
+  Region(char* begin, std::size_t bytes, std::size_t page);  // of address space, inaccessible, as long as there is the region
+
+  std::size_t place_of(const void* p) const { return static_cast<std::size_t>(static_cast<const char*>(p) - begin_) / page_; }
+
+  FreeRuns vacant_;
 
  private:
-  std::size_t place_of(const void* p) const {
-    return static_cast<std::size_t>(static_cast<const char*>(p) - space_.begin()) / page_;
-  }
   BlockId& owner_entry(std::size_t place) const { return reinterpret_cast<BlockId*>(owners_.begin())[place]; }
-  std::uint64_t& mark(Slot place) const { return reinterpret_cast<std::uint64_t*>(marks_.begin())[place]; }
-  bool continues(Slot place) const;  // the area of the place before it
-  std::uint64_t ends(Run run) const;  // of areas, at these places and right after them
-  std::uint64_t ends_at_sides(Run run) const;  // not those within
-  void set_marks(Run run, std::uint64_t first);
-  std::uint64_t new_numbers(std::uint32_t count);
-  void mark_read_only(Run run, bool read_only);
-  // While it is filled; in a forked child, which begins with none, see come().
-  Slot& source(Slot place) const { return reinterpret_cast<Slot*>(sources_.begin())[place]; }
-  Run take_vacant(std::uint32_t pages);
-  void move(Run from, Slot to);  // leaves places without pages
-  void empty(Run run);
-  void make_vacant(Run run);
-  void make(Run run, bool huge);
 
-  std::size_t page_;
-  const PageBackend& backend_;
-  const bool absent_is_mapped_;
-  Reservation space_;
+  char* const begin_;
+  const std::size_t bytes_;
+  const std::size_t page_;
   Reservation owners_;
-  Reservation marks_;  // [Note: memory areas]: 0 without a page, else its number, and kReadOnly
-  Reservation sources_;
-  FreeRuns cached_;
-  FreeRuns vacant_;
   std::uint64_t high_water_ = 0;
-  std::uint64_t next_number_ = 1;
-  std::uint64_t areas_ = 1;
 };
 
 }  // namespace ebbtide

@@ -64,6 +64,7 @@ class Replay {
   std::size_t load(Schedule schedule);
   void unload();  // all of them
   bool active() const { return active_.has_value(); }
+  bool lost() const { return !scripts_.empty() && !active_; }  // the step is like none of the schedules
   std::optional<std::size_t> followed() const { return followed_; }  // by the whole of the last step
 
   void begin();

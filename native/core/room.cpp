@@ -12,7 +12,8 @@ constexpr int kWriteTries = 16;  // rounds of evictions, each with a write that 
 }  // namespace
 
 Room::Room(BlockTable& blocks, FastMemory& memory, Areas& areas, Tiers& tiers, Budget& budget, Mover& mover, Moves& moves,
-           Victims& victims, const OperatorStacks& stacks, const Stretch& stretch, StallClock& stalls, std::int64_t watchdog_ns)
+           Victims& victims, const OperatorStacks& stacks, const Stretch& stretch, StallClock& stalls, std::int64_t watchdog_ns,
+           bool (*unpins_come)())
     : blocks_(blocks),
       memory_(memory),
       areas_(areas),
@@ -25,6 +26,7 @@ Room::Room(BlockTable& blocks, FastMemory& memory, Areas& areas, Tiers& tiers, B
       stretch_(stretch),
       stalls_(stalls),
       watchdog_ns_(watchdog_ns),
+      unpins_come_(unpins_come),
       pages_migrate_(tiers.any_in_place()) {}
 
 void Room::release_cached(std::uint64_t bytes, const Shape& shape) {
@@ -79,9 +81,11 @@ bool Room::try_fetch(BlockId id, bool urgent) {
 
 bool Room::claim(Lock& lock, Shape shape) {
   StallScope stall(stalls_);
+  std::int64_t since = 0;
   for (int failed = 0; !try_claim(shape);) {
     stall.begin(Stall::Room);
-    Outcome outcome = make_room(lock, shape);
+    if (since == 0) since = now_ns();
+    Outcome outcome = make_room(lock, shape, since);
     if (outcome == Outcome::TiersFailed) {
       if (++failed == kWriteTries) return false;
     } else if (outcome != Outcome::Progress) {
@@ -115,7 +119,7 @@ bool Room::waited_too_long(std::int64_t since) const { return now_ns() - std::ma
 
 // Starts evictions that will make room for a shape, and waits for one change. The caller tries its claim again. Rather
 // than go over the budget, a process of ours that some of it is set aside for is ended.
-Room::Outcome Room::make_room(Lock& lock, Shape shape) {
+Room::Outcome Room::make_room(Lock& lock, Shape shape, std::int64_t since) {
   pressure_ = waited_in_step_ = true;
   struct Waiting {
     unsigned& count;
@@ -131,18 +135,33 @@ Room::Outcome Room::make_room(Lock& lock, Shape shape) {
     if (started > 0 && moves_.evicting() == 0) return Outcome::Progress;  // clean ones are evicted at once
     if (tiers_.failures() != failures) return Outcome::TiersFailed;
   }
-  bool others_at_work = stacks_.at_work() > 1;
-  if (mover_.busy() == 0 && !mover_.hushed() && (!others_at_work || stretch_.thrashes())) {
+  if (memory_.release_comes()) {  // when work that has been asked for has run
+    mover_.wait(lock, true);
+    return Outcome::Progress;
+  }
+  std::uint64_t changes = mover_.changes();
+  if (mover_.busy() == 0 && !mover_.hushed() && (stretch_.thrashes() || is_standstill(changes))) {
     return budget_.end_aside() ? Outcome::Progress : Outcome::Stuck;
   }
-  std::int64_t since = now_ns();
-  std::uint64_t changes = mover_.changes();
-  do {
+  while (changes == mover_.changes()) {
     mover_.wait(lock, true);
-    if (tiers_.failures() != failures) return Outcome::TiersFailed;
-    if (waited_too_long(since)) return budget_.end_aside() ? Outcome::Progress : Outcome::TimedOut;
-  } while (changes == mover_.changes());
+    bool failed = tiers_.failures() != failures;
+    if (!failed && !waited_too_long(since)) continue;
+    mover_.changed();  // this thread is not one that waits
+    return failed ? Outcome::TiersFailed : budget_.end_aside() ? Outcome::Progress : Outcome::TimedOut;
+  }
   return Outcome::Progress;
+}
+
+// Nothing moves, and this thread finds no room: whether it would wait for threads that wait like it. Then it goes on, and
+// its operator ends and makes a change for the others. A thread outside operators holds nothing that others could wait for.
+bool Room::is_standstill(std::uint64_t changes) {
+  if (unpins_come_ != nullptr && unpins_come_()) return false;
+  if (std::exchange(blocked_since_, changes) != changes) blocked_ = 0;
+  bool in_operator = stacks_.are_here();
+  if (stacks_.at_work() <= 1 || blocked_ + in_operator >= stacks_.at_work()) return true;
+  blocked_ += in_operator;
+  return false;
 }
 
 int Room::ensure_usable(Lock& lock, BlockId id) {
@@ -165,7 +184,7 @@ int Room::ensure_usable(Lock& lock, BlockId id) {
     }
     bool claimed = try_claim(b.shape);
     if (!claimed) {
-      Outcome outcome = make_room(lock, b.shape);
+      Outcome outcome = make_room(lock, b.shape, since);
       bool wanted = b.generation == generation && b.state == State::Absent && !b.transfer.busy();
       if (outcome == Outcome::Progress || !wanted) continue;
       claim_over_budget(b.shape, outcome);
@@ -189,7 +208,7 @@ void Room::ensure_fast(Lock& lock, BlockId id) {
       return;
     } else if (try_fetch(id, true)) {
       tried = true;
-    } else if (make_room(lock, b.shape) != Outcome::Progress || waited_too_long(since)) {
+    } else if (make_room(lock, b.shape, since) != Outcome::Progress || waited_too_long(since)) {
       return;
     }
   }
@@ -242,7 +261,7 @@ void Room::spare_areas() {
 
 // Evicts place by place, from where it stopped the last time, until a sixteenth of the areas is free or will be. Whatever
 // makes no more areas is evicted, counting that its neighbour before it is about to.
-void Room::clear_stretch(Region& r) {
+void Room::clear_stretch(HostRegion& r) {
   Slot& hand = &r == &memory_.huge() ? cleared_up_to_[0] : cleared_up_to_[1];
   std::uint64_t will_go = 0, failures = tiers_.failures();
   bool before_goes = false;

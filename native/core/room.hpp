@@ -18,7 +18,8 @@ namespace ebbtide {
 class Room {
  public:
   Room(BlockTable& blocks, FastMemory& memory, Areas& areas, Tiers& tiers, Budget& budget, Mover& mover, Moves& moves,
-       Victims& victims, const OperatorStacks& stacks, const Stretch& stretch, StallClock& stalls, std::int64_t watchdog_ns);
+       Victims& victims, const OperatorStacks& stacks, const Stretch& stretch, StallClock& stalls, std::int64_t watchdog_ns,
+       bool (*unpins_come)());
 
   bool try_claim(Shape shape);  // grants the pages of a shape; the caller takes them at once
   // Starts what brings a block back, if there is room for it now: false, if not.
@@ -46,10 +47,11 @@ class Room {
   enum class Outcome { Progress, Stuck, TimedOut, TiersFailed };
 
   bool try_claim_new(std::uint64_t bytes);  // likewise, none of them cached
-  Outcome make_room(Lock& lock, Shape shape);
+  Outcome make_room(Lock& lock, Shape shape, std::int64_t since);  // when its caller began to wait
+  bool is_standstill(std::uint64_t changes);
   void claim_over_budget(Shape shape, Outcome why);
   void release_cached(std::uint64_t bytes, const Shape& shape = {});
-  void clear_stretch(Region& r);
+  void clear_stretch(HostRegion& r);
   bool wait_for_areas(Lock& lock, std::int64_t since);
   bool waited_too_long(std::int64_t since) const;
 
@@ -65,11 +67,14 @@ class Room {
   const Stretch& stretch_;
   StallClock& stalls_;
   std::int64_t watchdog_ns_;
+  bool (*unpins_come_)();  // whether others will let go of external pins; null: they will not
   bool pages_migrate_;  // to and from tiers that are used in place
 
   bool pressure_ = false;
   bool waited_in_step_ = false;
   unsigned waiting_ = 0;
+  std::ptrdiff_t blocked_ = 0;  // threads in operators that have waited for room since this many changes of the mover
+  std::uint64_t blocked_since_ = 0;
   std::uint64_t failures_at_trim_ = 0;
   std::int64_t trims_from_ns_ = 0;
   Slot cleared_up_to_[2] = {0, 0};  // huge pages, small ones

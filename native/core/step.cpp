@@ -1,5 +1,7 @@
 #include "step.hpp"
 
+#include <utility>
+
 namespace ebbtide {
 
 Step::Step(BlockTable& blocks, Tape& tape, Replay& replay, Refetches& refetches, StallClock& stalls, Budget& budget, Mover& mover,
@@ -23,7 +25,12 @@ void Step::begin(bool record) {
   stalled_before_ns_ = stalls_.total();
   apart_ns_ = 0;
   if (record) list_storages();
+  evaluates_ = trained_ = false;
   stalls_.begin_step();
+  begin_schedule();
+}
+
+void Step::begin_schedule() {
   drop_prefetches();
   replay_.begin();
   replay_.each_that_begins_away([this](BlockId id, Rank rank) {
@@ -65,8 +72,27 @@ void Step::list_storages() {
   }
 }
 
-void Step::tick(const char* name, std::size_t depth) {
+// [Note: evaluation]  An iteration that evaluates before it trains does so where others have nothing, so no schedule is
+// like it. When such an evaluation ends, the step begins anew: its clock, its recording, and its schedule. What is the
+// same in every iteration (an average of the weights, a teacher) belongs to its schedule, which is not lost then.
+bool Step::evaluation_ends(Pass pass) {
+  bool evaluated = std::exchange(evaluates_, pass == Pass::Evaluates);
+  trained_ = trained_ || pass == Pass::Trains;
+  return evaluated && pass == Pass::Computes && !trained_ && replay_.lost();
+}
+
+void Step::begin_anew() {
+  tape_.begin_anew(budget_.reserved());
+  stalled_before_ns_ = stalls_.total();
+  apart_ns_ = 0;
+  if (tape_.recording()) list_storages();
+  stalls_.begin_step();
+  begin_schedule();
+}
+
+void Step::tick(const char* name, std::size_t depth, Pass pass) {
   if (!tape_.on_step_thread()) return;
+  if (depth == 0 && evaluation_ends(pass)) begin_anew();
   tape_.tick(name, static_cast<std::uint32_t>(depth), stalled_ns() + apart_ns_, budget_.reserved());
   replay_.tick();
   carry_out_commands();
@@ -85,11 +111,17 @@ void Step::born(BlockId id, bool in_operator) {
   b.serial = ++serials_;
   b.born_in_operator = in_operator;
   b.scheduled = kNever;
-  b.recorded = tape_.born(b.serial, b.nbytes);
+  b.recorded = tape_.born(b.serial, b.nbytes, b.is_piece() ? b.line : tape_.line());
   if (!tape_.on_step_thread()) return;
   bool followed = replay_.active();
   replay_.on_allocate(id, b.nbytes);
   if (followed && !replay_.active()) drop_prefetches();  // they were another step's
+}
+
+void Step::born_by_fault(BlockId id) {
+  Block& b = blocks_[id];
+  b.serial = ++serials_;
+  b.recorded = b.scheduled = kNever;
 }
 
 void Step::died(BlockId id) {

@@ -24,14 +24,18 @@ class Step {
 
   void begin(bool record);
   void end(bool completed);
-  void tick(const char* name, std::size_t depth);  // an operator begins on this thread, within so many others
+  void tick(const char* name, std::size_t depth, Pass pass);  // an operator begins on this thread, within so many others
   Rank birth(std::uint64_t nbytes) const { return tape_.on_step_thread() ? replay_.birth(nbytes) : kFast; }
   void born(BlockId id, bool in_operator);
+  void born_by_fault(BlockId id);  // the tape has no room for it, and the clock does not count it
   void died(BlockId id);
   void start_prefetches();
   void was_apart(std::int64_t ns);  // so much of this thread's time is no operator's
 
  private:
+  void begin_schedule();
+  bool evaluation_ends(Pass pass);
+  void begin_anew();
   void list_storages();
   void carry_out_commands();
   void carry_out(const Command& command);
@@ -55,6 +59,8 @@ class Step {
 
   std::int64_t stalled_before_ns_ = 0;
   std::int64_t apart_ns_ = 0;
+  bool evaluates_ = false;         // so far the last operator did
+  bool trained_ = false;           // a backward pass or an optimizer has begun
   std::uint64_t serials_ = 0;      // allocations so far
   std::vector<Bound> prefetches_;  // of this step, in the order in which they are needed
   std::size_t next_prefetch_ = 0;  // it and those after it wait for room

@@ -28,6 +28,16 @@ std::uint32_t Tape::module() {
   return recording_ && on_step_thread() ? recording_->module : 0;
 }
 
+bool Tape::records_here() {
+  Lock lock(mutex_);
+  return recording_ && on_step_thread();
+}
+
+void Tape::at_line(const char* line) {
+  Lock lock(mutex_);
+  if (recording_ && on_step_thread()) recording_->line = recording_->name(line);
+}
+
 void Tape::describe(const char* arguments, Phase phase) {
   Lock lock(mutex_);
   if (!recording_ || !on_step_thread()) return;
@@ -39,14 +49,21 @@ void Tape::describe(const char* arguments, Phase phase) {
 void Tape::begin(bool record, std::uint64_t reserved) {
   in_step_ = true;
   thread_ = thread_number();
-  clock_ = {};
-  recording_.reset();
   recorded_ = {};  // of a step that nobody asked about
-  records_ = record;
-  if (!record) return;
-  recording_.emplace();
+  asked_ = record;
+  ++recordings_;
+  recording_.reset();
+  begin_anew(reserved);
+}
+
+void Tape::begin_anew(std::uint64_t reserved) {
+  clock_ = {};
+  records_ = asked_;
+  if (!asked_) return;
+  Recording anew = recording_ ? recording_->modules() : Recording{};
+  recording_.emplace(std::move(anew));
   recording_->spans.reserve(kMostSpans);
-  recording_->ticks.push_back({.name = 0, .module = 0, .begin_ns = 0, .stalled_ns = 0, .reserved = reserved});
+  recording_->ticks.push_back({.name = 0, .module = recording_->module, .begin_ns = 0, .stalled_ns = 0, .reserved = reserved});
   recording_->began_ns = now_ns();
 }
 
@@ -82,7 +99,9 @@ std::uint32_t Tape::was_there(std::uint64_t serial, std::uint64_t nbytes, bool s
   return static_cast<std::uint32_t>(recording_->storages.size() - 1);
 }
 
-std::uint32_t Tape::born(std::uint64_t serial, std::uint64_t nbytes) {
+LineOf Tape::line() const { return {recording_ && on_step_thread() ? recording_->line : 0, recordings_}; }
+
+std::uint32_t Tape::born(std::uint64_t serial, std::uint64_t nbytes, LineOf line) {
   if (!in_step_) return kNever;
   std::uint32_t allocation = on_step_thread() ? clock_.allocation++ : kNever;
   if (!recording_) return kNever;
@@ -91,6 +110,7 @@ std::uint32_t Tape::born(std::uint64_t serial, std::uint64_t nbytes) {
                                   .birth = clock_.tick,
                                   .allocation = allocation,
                                   .module = recording_->module,
+                                  .line = line.recording == recordings_ ? line.number : 0,
                                   .thread = thread_number()});
   return static_cast<std::uint32_t>(recording_->storages.size() - 1);
 }

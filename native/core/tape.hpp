@@ -27,11 +27,16 @@ class Tape {
   std::uint32_t enter_module(const char* name);
   std::uint32_t enter_module(std::uint32_t number);
   std::uint32_t module();
+  // Whether the calling thread is the step's, and the step is recorded. What it gives birth to from now on was made at
+  // this line of the user's program; "" is none.
+  bool records_here();
+  void at_line(const char* line);
   void describe(const char* arguments, Phase phase);  // the operator that the step's thread entered last
 
   // --- for its owner. Operators and allocations of the thread that begins a step make its clock; `stalled_ns` counts
   // from there on.
   void begin(bool record, std::uint64_t reserved = 0);
+  void begin_anew(std::uint64_t reserved);  // what the step has done so far is no part of it; its modules go on
   void end(std::int64_t stalled_ns, std::int64_t now);
   bool in_step() const { return in_step_; }
   bool on_step_thread() const { return in_step_ && thread_ == thread_number(); }
@@ -42,7 +47,9 @@ class Tape {
 
   // Storages by their numbers in the recording; kNever: they have none.
   std::uint32_t was_there(std::uint64_t serial, std::uint64_t nbytes, bool scratch = false);  // before the step
-  std::uint32_t born(std::uint64_t serial, std::uint64_t nbytes);
+  std::uint32_t born(std::uint64_t serial, std::uint64_t nbytes) { return born(serial, nbytes, line()); }
+  std::uint32_t born(std::uint64_t serial, std::uint64_t nbytes, LineOf line);  // made there, before it is born
+  LineOf line() const;  // of what is made now
   void died(std::uint32_t storage, Kind kind, bool scratch, std::uint64_t serials);
   void is(std::uint32_t storage, Kind kind);
   std::uint64_t serial_of(std::uint32_t storage) const;  // 0: it is not in this recording
@@ -64,6 +71,8 @@ class Tape {
   Clock clock_;
   std::optional<Recording> recording_;  // of this step
   Recording recorded_;
+  std::uint32_t recordings_ = 0;
+  bool asked_ = false;  // to record this step
   std::atomic<bool> records_ = false;
 };
 

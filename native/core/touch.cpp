@@ -23,35 +23,41 @@ void Arena::begin_stretch() {
   stretch_.next();
 }
 
-int Arena::pin(const void* address) {
-  if (in_child_) return fetch_in_child(address);
+int Arena::pin(const void* address, std::uint64_t nbytes) {
+  if (in_child_) return fetch_in_child(address, nbytes);
   Lock lock(mutex_);
   begin_stretch();
-  BlockId id = find_live(address);
-  if (id == kNoBlock) return ENOENT;
-  Block& b = blocks_[id];
-  ++b.external_pins;  // first, so that nothing can begin to take it away
-  b.last_use = ++recency_.now;  // who asks for an address is about to use it, also after letting go
-  if (int error = room_.ensure_usable(lock, id); error != 0) {
-    --b.external_pins;
-    return error;
-  }
-  if (b.state == State::Clean || b.state == State::Writing) moves_.make_dirty(id);
-  return 0;
+  if (find_live(address) == kNoBlock) return ENOENT;
+  const Operand asked = operand_at(address, nbytes);
+  each_piece(asked, [&](BlockId id, std::uint64_t) {
+    Block& b = blocks_[id];
+    if (b.state == State::Untouched) touch(id, false, false);
+    ++b.external_pins;  // first, so that nothing can begin to take it away
+    b.last_use = ++recency_.now;  // who asks for an address is about to use it, also after letting go
+  });
+  int error = 0;
+  each_piece(asked, [&](BlockId id, std::uint64_t) {  // the caller's storage, which lives on while this waits
+    if (error == 0) error = room_.ensure_usable(lock, id);
+    State state = blocks_[id].state;
+    if (error == 0 && (state == State::Clean || state == State::Writing)) moves_.make_dirty(id);
+  });
+  if (error != 0) each_piece(asked, [&](BlockId id, std::uint64_t) { --blocks_[id].external_pins; });
+  return error;
 }
 
-void Arena::unpin(const void* address) {
+void Arena::unpin(const void* address, std::uint64_t nbytes) {
   Lock lock(mutex_);
-  BlockId id = find_live(address);
-  if (id == kNoBlock || blocks_[id].external_pins == 0) return;
-  --blocks_[id].external_pins;
+  each_piece(operand_at(address, nbytes), [&](BlockId id, std::uint64_t) {
+    if (blocks_[id].external_pins > 0) --blocks_[id].external_pins;
+  });
   mover_.changed();
 }
 
 bool Arena::is_pinned_from_outside(const void* address) {
   Lock lock(mutex_);
-  BlockId id = find_live(address);
-  return id != kNoBlock && blocks_[id].external_pins > 0;
+  bool pinned = false;
+  each_piece(operand_at(address, 0), [&](BlockId id, std::uint64_t) { pinned = pinned || blocks_[id].external_pins > 0; });
+  return pinned;
 }
 
 // There is nobody to tell but the user: an instruction waits for bytes that cannot be had.
@@ -87,13 +93,16 @@ bool Arena::on_fault(const void* address, bool write) {
       if (write) room_.spare_areas();  // because it may part an area; the block itself may be evicted for that, and fetched
       if (write && b.state != State::Absent) moves_.make_dirty(id);
       return true;
+    case State::Untouched:
+      touch(id, false, true);
+      break;
     case State::Absent:
     case State::Reading:
       break;
   }
   StallScope stall(stalls_);
-  stall.begin(b.prefetched ? Stall::LatePrefetch : Stall::DemandFetch, b.recorded);
-  ++counters_.faults;
+  stall.begin(b.blank ? Stall::Room : b.prefetched ? Stall::LatePrefetch : Stall::DemandFetch, b.recorded);
+  if (!b.blank) ++counters_.faults;
   if (b.state == State::Absent) stretch_.count_return(b);
   std::uint32_t generation = b.generation;
   if (int error = room_.ensure_usable(lock, id); error != 0) unreadable(b, error);

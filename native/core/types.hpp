@@ -8,6 +8,8 @@
 //   Writing   all          read          partial  an eviction; a write faults and cancels it (Dirty)
 //   Absent    none         none          some     any access faults and fetches it
 //   Reading   all, hidden  none          some     a fetch; the pages appear at the address all at once, Clean
+//   Untouched none         none          none     a piece that nobody has used: not live [Note: pieces]
+// A blank block is Absent in no tier: it has been used, and its first pages wait for room. They make it Dirty.
 // Which slower tiers have equal contents is told by Block::valid. A copy between two of them changes no state. Nor does a
 // migration: pages are fast memory's, or a slower one's that is used in place, as Block::home says [Note: in place].
 //
@@ -28,7 +30,7 @@ namespace ebbtide {
 inline constexpr std::size_t kSmallPage = std::size_t{4} << 10;
 inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-enum class State : std::uint8_t { Dead, Dirty, Clean, Writing, Absent, Reading };
+enum class State : std::uint8_t { Dead, Dirty, Clean, Writing, Absent, Reading, Untouched };
 
 // What a storage is to the training step. The order is that of every per-kind array.
 enum class Kind : std::uint8_t { Parameter, Gradient, OptimizerState, Activation, Other };
@@ -65,5 +67,11 @@ constexpr Shape shape_of(std::size_t nbytes) {
   std::size_t page = round_up(nbytes, kHugePage) - nbytes <= nbytes / (nbytes < 2 * kHugePage ? 8 : 3) ? kHugePage : kSmallPage;
   return {page, static_cast<std::uint32_t>(round_up(nbytes, page) / page)};
 }
+
+// A line of the user's program, by its number in one recording.
+struct LineOf {
+  std::uint32_t number = 0;
+  std::uint32_t recording = 0;
+};
 
 }  // namespace ebbtide

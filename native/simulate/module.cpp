@@ -84,6 +84,7 @@ PYBIND11_MODULE(_decider, m) {
           py::arg("tier"), py::arg("needed"), py::arg("now"), py::arg("evictable"));
 
   simulate::bind_engine(m);
+  search::bind_search(m);
 }
 
 }  // namespace ebbtide

@@ -8,3 +8,9 @@ namespace ebbtide::simulate {
 void bind_engine(pybind11::module_& m);
 
 }  // namespace ebbtide::simulate
+
+namespace ebbtide::search {
+
+void bind_search(pybind11::module_& m);
+
+}  // namespace ebbtide::search

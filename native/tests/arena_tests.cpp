@@ -180,6 +180,91 @@ TEST(where_nothing_can_be_evicted_the_bytes_that_were_reserved_are_known) {
   arena.check_invariants();
 }
 
+// A collective ends whatever its caller does, and lets go of what it works on.
+TEST(where_pins_will_be_let_go_an_operator_waits_for_that) {
+  static std::atomic<bool> under_way;
+  static void* pinned;
+  static Arena* held_by;
+  under_way = false;
+  Options options;
+  options.unpins_come = [] { return under_way.load(); };
+  options.on_governor_wake = [] {
+    if (under_way.exchange(false)) held_by->unpin(pinned);
+  };
+  Arena& arena = make_arena(8 * kMiB, options);
+  held_by = &arena;
+  pinned = arena.allocate(4 * kMiB);
+  fill(pinned, 4 * kMiB, 1);
+  arena.pin(pinned);
+  under_way = true;
+  void* a = arena.allocate(6 * kMiB);
+  CHECK(!under_way && !arena.counters().over_budget);
+  CHECK(filled(pinned, 4 * kMiB, 1));
+  arena.pin(pinned);
+  arena.enter("needs both", {}, Work::Itself);
+  void* b = arena.allocate(6 * kMiB);  // nobody will let go of it
+  arena.exit();
+  CHECK(arena.counters().over_budget);
+  arena.unpin(pinned);
+  arena.release(a);
+  arena.release(b);
+  arena.check_invariants();
+}
+
+// Rather than until the watchdog; and the other one then finds room.
+TEST(operators_that_wait_for_each_other_do_not_wait) {
+  Arena& arena = make_arena(8 * kMiB);
+  std::barrier both_hold(2);
+  auto needs_all = [&] {
+    arena.enter("needs all", {}, Work::Itself);
+    void* a = arena.allocate(4 * kMiB);
+    fill(a, 4 * kMiB, 1);
+    both_hold.arrive_and_wait();
+    void* b = arena.allocate(4 * kMiB);
+    fill(b, 4 * kMiB, 2);
+    arena.exit();
+    CHECK(filled(a, 4 * kMiB, 1) && filled(b, 4 * kMiB, 2));
+    arena.release(a);
+    arena.release(b);
+  };
+  std::thread one(needs_all), other(needs_all);
+  one.join();
+  other.join();
+  Counters c = arena.counters();
+  CHECK(c.over_budget && c.message.find("more at once") != std::string::npos && c.reserved_peak == 12 * kMiB);
+  arena.check_invariants();
+}
+
+// Changes that help nobody do not begin its wait anew.
+TEST(the_watchdog_counts_from_where_a_wait_began) {
+  Options options;
+  options.watchdog_ns = 500'000'000;
+  Arena& arena = make_arena(4 * kMiB, options);
+  std::barrier hold(3), let_go(3);
+  auto work = [&](std::size_t bytes) {
+    arena.enter("long", {}, Work::Itself);
+    void* p = bytes > 0 ? arena.allocate(bytes) : nullptr;
+    hold.arrive_and_wait();
+    let_go.arrive_and_wait();
+    arena.exit();
+    if (p != nullptr) arena.release(p);
+  };
+  std::thread holds([&] { work(4 * kMiB); }), computes([&] { work(0); });
+  hold.arrive_and_wait();
+  std::atomic<bool> waits{true};
+  std::thread wants([&] {
+    arena.release(arena.allocate(4 * kMiB));
+    waits = false;
+  });
+  while (waits) arena.set_limits(4 * kMiB, 0);
+  CHECK(arena.counters().over_budget && arena.counters().message.find("watchdog") != std::string::npos);
+  let_go.arrive_and_wait();
+  wants.join();
+  holds.join();
+  computes.join();
+  arena.check_invariants();
+}
+
 TEST(what_is_set_aside_for_another_process_leaves_the_arena_and_comes_back) {
   Arena& arena = make_arena(0);
   void* a = arena.allocate(16 * kMiB);

@@ -95,7 +95,7 @@ TEST(free_runs_agree_with_a_naive_count_and_give_the_best_fit) {
 TEST(pages_of_a_region_keep_their_bytes_and_move_as_one_memory_area) {
   for (std::size_t page : {kSmallPage, kHugePage}) {
     constexpr std::uint32_t kPlaces = 2000, kMostPages = 150;
-    Region region(kPlaces * page, page, signals());
+    HostRegion region(kPlaces * page, page, signals());
     struct Owned {
       Run run;
       bool present;
@@ -166,7 +166,7 @@ TEST(pages_of_a_region_keep_their_bytes_and_move_as_one_memory_area) {
           break;
         }
         default:
-          if (random() % 20 == 0) pages -= static_cast<std::uint32_t>(region.release_cached(1 + random() % (5 * page)) / page);
+          if (random() % 20 == 0) pages -= static_cast<std::uint32_t>(region.release_cached(1 + random() % (5 * page), 0) / page);
           if (random() % 40 == 0) {
             std::uint64_t areas = region.areas();
             auto merged = static_cast<std::uint32_t>(region.merge_areas() / page);
@@ -194,13 +194,13 @@ TEST(pages_of_a_region_keep_their_bytes_and_move_as_one_memory_area) {
 }
 
 TEST(a_region_reuses_warm_pages_where_they_lie) {
-  Region region(200 * kHugePage, kHugePage, signals());
-  Run big = region.allocate_pages(30);
+  HostRegion region(200 * kHugePage, kHugePage, signals());
+  Run big = region.allocate_pages(30, false);
   *region.address(big.first) = 7;
   region.free_pages(big);
-  Run part = region.allocate_pages(10);
+  Run part = region.allocate_pages(10, false);
   CHECK(part.first == big.first && *region.address(part.first) == 7 && region.cached_bytes() == 20 * kHugePage);
-  Run more = region.allocate_pages(25);  // twenty cached ones and five new
+  Run more = region.allocate_pages(25, false);  // twenty cached ones and five new
   CHECK(region.cached_bytes() == 0);
   region.free_pages(part);
   region.free_pages(more);
@@ -208,9 +208,9 @@ TEST(a_region_reuses_warm_pages_where_they_lie) {
 }
 
 TEST(small_pages_are_made_by_windows) {
-  Region region(4 * kHugePage, kSmallPage, signals());
+  HostRegion region(4 * kHugePage, kSmallPage, signals());
   CHECK(region.grow(kHugePage + 1) && region.cached_bytes() == 2 * kHugePage);
-  Run run = region.allocate_pages(2 * kHugePage / kSmallPage);
+  Run run = region.allocate_pages(2 * kHugePage / kSmallPage, false);
   std::vector<unsigned char> present(run.count);
   CHECK(mincore(region.address(run.first), 2 * kHugePage, present.data()) == 0);
   std::ifstream thp("/sys/kernel/mm/transparent_hugepage/enabled");
@@ -220,6 +220,6 @@ TEST(small_pages_are_made_by_windows) {
     CHECK(std::ranges::count_if(present, [](unsigned char p) { return (p & 1) != 0; }) == run.count);
   }
   region.free_pages(run);
-  CHECK(region.release_cached(2 * kHugePage) == 2 * kHugePage && region.cached_bytes() == 0);
+  CHECK(region.release_cached(2 * kHugePage, 0) == 2 * kHugePage && region.cached_bytes() == 0);
   CHECK(!region.grow(64 * kHugePage));
 }

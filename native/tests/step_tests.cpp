@@ -35,8 +35,7 @@ bool used(const Recording& r, std::uint64_t nbytes, std::uint32_t first, std::ui
 }
 
 // A step of eight ticks on two weights of 4 MiB: tick 1 uses `early`, 2 to 6 neither, 7 both. An allocation at 2.
-void step(Arena& arena, void* early, void* late, std::size_t scratch = kMiB) {
-  arena.begin_step(true);
+void run_step(Arena& arena, void* early, void* late, std::size_t scratch = kMiB) {
   run(arena, "first", {{early}});
   run(arena, "idle", {}, [&] { arena.release(arena.allocate(scratch)); });
   auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); };
@@ -46,6 +45,11 @@ void step(Arena& arena, void* early, void* late, std::size_t scratch = kMiB) {
   });
   for (int i = 4; i < 7; ++i) run(arena, "idle", {}, pause);
   run(arena, "last", {{early}, {late}});
+}
+
+void step(Arena& arena, void* early, void* late, std::size_t scratch = kMiB) {
+  arena.begin_step(true);
+  run_step(arena, early, late, scratch);
   arena.end_step();
 }
 
@@ -97,6 +101,31 @@ TEST(a_recording_holds_every_life_and_every_use) {
   arena.check_invariants();
 }
 
+TEST(what_is_born_on_the_steps_thread_has_the_line_that_was_told_last) {
+  Arena& arena = make_arena(0);
+  Tape& tape = arena.tape();
+  tape.at_line("before.py:1");  // in no step: nothing
+  CHECK(!tape.records_here());
+  void* before = arena.allocate(5 * kMiB);
+  arena.begin_step(true);
+  CHECK(tape.records_here());
+  tape.at_line("train.py:7 forward");
+  void* here = arena.allocate(4 * kMiB);
+  void* elsewhere = nullptr;
+  std::thread([&] {
+    CHECK(!tape.records_here());
+    tape.at_line("thread.py:1");
+    elsewhere = arena.allocate(3 * kMiB);
+  }).join();
+  tape.at_line("");
+  void* after = arena.allocate(2 * kMiB);
+  arena.end_step();
+  Recording r = tape.take();
+  CHECK(r.names[storage_of(r, 4 * kMiB)->line] == "train.py:7 forward");
+  for (std::size_t mib : {5, 3, 2}) CHECK(r.names[storage_of(r, mib * kMiB)->line].empty());
+  for (void* each : {before, here, elsewhere, after}) arena.release(each);
+}
+
 TEST(a_step_like_the_recorded_one_follows_its_schedule) {
   Arena& arena = make_arena(0);
   void* early = arena.allocate(4 * kMiB);
@@ -110,6 +139,48 @@ TEST(a_step_like_the_recorded_one_follows_its_schedule) {
   Counters c = arena.counters();
   CHECK(c.evicted[4] == 3 * 4 * kMiB && c.fetched[4] == 3 * 4 * kMiB && c.faults == 0);
   CHECK(c.stall_ns[static_cast<std::size_t>(Stall::DemandFetch)] == 0);
+  arena.check_invariants();
+}
+
+TEST(a_step_that_evaluates_before_it_trains_follows_its_schedule_from_there) {
+  Arena& arena = make_arena(0);
+  void* early = arena.allocate(4 * kMiB);
+  void* late = arena.allocate(4 * kMiB);
+  step(arena, early, late);
+  CHECK(arena.load_schedule(schedule_of(arena.tape().take(), 4)) == 0);
+  auto look = [&](Pass pass, std::size_t scratch) {
+    arena.enter("look", std::vector<Operand>{{early, Access::Read}}, Work::Itself, pass);
+    void* made = arena.allocate(scratch);
+    arena.exit();
+    arena.release(made);
+  };
+  auto trains = [&] { run_step(arena, early, late); };
+  // Twice with gradients off, and what gathers the answers between them; then the step begins anew.
+  arena.begin_step(true);
+  look(Pass::Evaluates, 3 * kMiB);
+  look(Pass::Computes, 2 * kMiB);
+  look(Pass::Evaluates, 3 * kMiB);
+  trains();
+  arena.end_step();
+  CHECK(arena.followed() == 0u);
+  Recording r = arena.tape().take();
+  CHECK(r.ticks.size() == 8 && storage_of(r, 3 * kMiB) == nullptr && used(r, 4 * kMiB, 1, 1, Access::ReadWrite));
+  // What comes when something has trained is the step's own, and so is what the schedule has not been lost for.
+  arena.begin_step(true);
+  arena.enter("backward", {}, Work::Itself, Pass::Trains);
+  arena.exit();
+  look(Pass::Evaluates, 3 * kMiB);
+  trains();
+  arena.end_step();
+  CHECK(!arena.followed());
+  CHECK(arena.tape().take().ticks.size() == 8 + 2);
+  arena.begin_step(true);
+  arena.enter("average", {}, Work::Itself, Pass::Evaluates);
+  arena.exit();
+  trains();
+  arena.end_step();
+  CHECK(arena.followed() == 0u);
+  CHECK(arena.tape().take().ticks.size() == 8 + 1);
   arena.check_invariants();
 }
 

@@ -1,9 +1,11 @@
-// 100,000 random operations from several threads against plain twins, under a budget far below what is live, with
-// chaos, over two, three and four tiers, also compressed ones: every storage must hold what its twin holds, and the invariants must hold throughout.
+// 100,000 random operations (a quarter of them where storages are in pieces) from several threads against plain twins, under
+// a budget far below what is live, with chaos, over two, three and four tiers, also compressed ones: every storage must hold
+// what its twin holds, and the invariants must hold throughout.
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <random>
 #include <thread>
@@ -53,7 +55,8 @@ std::size_t random_size(std::mt19937& random) {
 
 class Worker {
  public:
-  Worker(Arena& arena, unsigned seed, Rank slowest) : arena_(arena), random_(seed), slowest_(slowest) {}
+  Worker(Arena& arena, unsigned seed, Rank slowest, bool in_pieces)
+      : arena_(arena), random_(seed), slowest_(slowest), in_pieces_(in_pieces) {}
 
   void run(int operations) {
     for (int i = 0; i < operations; ++i) step();
@@ -100,8 +103,9 @@ class Worker {
   }
 
   void birth() {
-    std::size_t n = random_size(random_);
-    Twin twin{static_cast<char*>(arena_.allocate(n)), std::vector<char>(n)};
+    bool large = in_pieces_ && random_() % 16 == 0;
+    std::size_t n = large ? 4 * kMiB + random_() % (4 * kMiB) : random_size(random_);
+    Twin twin{static_cast<char*>(arena_.allocate(n, large && random_() % 2 == 0)), std::vector<char>(n)};
     std::memset(twin.copy.data(), static_cast<int>(random_() % 256), n);
     if (random_() % 4 == 0) std::generate(twin.copy.begin(), twin.copy.end(), [this] { return static_cast<char>(random_()); });
     std::memcpy(twin.p, twin.copy.data(), n);
@@ -147,8 +151,9 @@ class Worker {
     if (twins_.size() < 2) return;
     Twin& a = twins_[random_() % twins_.size()];
     Twin& b = twins_[random_() % twins_.size()];
-    const Operand operands[] = {{a.p}, {b.p, Access::Read}};
-    arena_.enter("stress", operands, Work::Itself);
+    bool in_order = in_pieces_ && random_() % 2 == 0;
+    const Operand operands[] = {{a.p, Access::ReadWrite, 0, some(a, in_order)}, {b.p, Access::Read, 0, some(b, in_order)}};
+    arena_.enter("stress", operands, in_order ? Work::InOrder : Work::Itself);
     std::size_t n = random_size(random_);
     auto* scratch = static_cast<char*>(arena_.allocate(n));
     std::memset(scratch, 3, n);
@@ -159,16 +164,25 @@ class Worker {
     arena_.exit();
   }
 
+  // All of it, or for an operator that needs its operands at once a part that two pieces have.
+  ByteRange some(const Twin& t, bool in_order) {
+    if (in_order || t.copy.size() < 4 * kMiB) return {};
+    std::uint64_t from = random_() % (t.copy.size() - 2 * kMiB);
+    return {from, from + random_() % (2 * kMiB)};
+  }
+
   Arena& arena_;
   Pipe pipe_;
   std::mt19937 random_;
   std::vector<Twin> twins_;
   const Rank slowest_;
+  const bool in_pieces_;
 };
 
 struct Ground {
   bool userfault = false;
   std::uint64_t most_areas = 0;
+  std::uint64_t least_piece = 0;
   std::uint64_t numa = 0;  // bytes of the last NUMA node, next to fast memory; 0: there is none
   std::uint64_t compressed = 0;  // bytes of compressed memory, likewise
   std::vector<Behaviour> in_place{};  // tiers that are used in place, next to it
@@ -178,11 +192,13 @@ struct Ground {
 void agrees_with_plain_memory(const Ground& ground) {
   const char* asked = std::getenv("EBBTIDE_STRESS_OPERATIONS");
   int operations = asked != nullptr ? std::atoi(asked) : 100000;
+  if (ground.least_piece > 0) operations /= 4;  // of which each moves more
   Options options;
   options.chaos_rate = 0.02;
   options.chaos_seed = 11;
   options.userfault = ground.userfault;
   options.most_areas = ground.most_areas;
+  options.least_piece = ground.least_piece;
   std::vector<MockTier*> middle;
   Tiers::List tiers;
   NumaTier* numa = nullptr;
@@ -216,7 +232,7 @@ void agrees_with_plain_memory(const Ground& ground) {
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
-      Worker(arena, static_cast<unsigned>(t) + 1, slowest).run(operations / kThreads);
+      Worker(arena, static_cast<unsigned>(t) + 1, slowest, ground.least_piece > 0).run(operations / kThreads);
       --running;
     });
   }
@@ -226,8 +242,8 @@ void agrees_with_plain_memory(const Ground& ground) {
     if (compressed != nullptr) most_compressed = std::max(most_compressed, compressed->used());
     if (numa != nullptr) most_in_place = std::max(most_in_place, numa->used());
     arena.check_invariants();
-    if (random() % 50 == 0) arena.set_limits(kLimit + random() % kLimit, 0);
-    std::this_thread::yield();
+    if (random() % 10 == 0) arena.set_limits(kLimit + random() % kLimit, 0);
+    std::this_thread::sleep_for(std::chrono::microseconds(200));  // the others want the mutex
   }
   for (std::thread& thread : threads) thread.join();
   while (numa != nullptr && numa->used() > 0) std::this_thread::yield();  // what was under way drains
@@ -266,6 +282,14 @@ void agrees_with_plain_memory(const Ground& ground) {
 }  // namespace
 
 TEST(random_operations_from_several_threads_agree_with_plain_memory) { agrees_with_plain_memory({}); }
+
+TEST(random_operations_on_storages_in_pieces_agree_with_plain_memory) { agrees_with_plain_memory({.least_piece = 2 * kMiB}); }
+
+TEST(random_operations_on_storages_in_pieces_agree_with_plain_memory_over_tiers_that_fail) {
+  agrees_with_plain_memory({.least_piece = 2 * kMiB,
+                            .in_place = {{.capacity = 16 * kMiB, .write_errors = 0.02}},
+                            .middle = {{.capacity = 16 * kMiB, .write_errors = 0.02, .read_errors = 0.001}}});
+}
 
 // All the while storages are kept, or evicted by stretches, because they are many for so few areas.
 TEST(random_operations_agree_with_plain_memory_where_memory_areas_run_short) { agrees_with_plain_memory({.most_areas = 160}); }

@@ -25,7 +25,7 @@ void move_in(c10::StorageImpl& storage) {
   std::size_t nbytes = storage.nbytes();
   c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
   bool mapped = is_slice(data) || at::MapAllocator::fromDataPtr(data) != nullptr;
-  c10::DataPtr moved = the_allocator()->allocate_managed(nbytes);
+  c10::DataPtr moved = the_allocator()->allocate_managed(nbytes, true);  // filled from its first piece to its last
   std::memcpy(moved.get(), data.get(), nbytes);
   if (mapped) drop_file_pages(data.get(), nbytes);
   storage.set_data_ptr_noswap(std::move(moved));

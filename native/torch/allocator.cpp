@@ -3,6 +3,11 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
 
+#include <utility>
+
+#include "lines.hpp"
+#include "watch.hpp"
+
 namespace ebbtide {
 
 namespace {
@@ -34,18 +39,20 @@ void release_pointer(void* pointer) {
 }
 
 c10::DataPtr ArenaAllocator::allocate(std::size_t nbytes) {
+  bool untouched = std::exchange(next_is_untouched, false);
   if (nbytes >= min_bytes.load(std::memory_order_relaxed) && nbytes > 0 && on.load(std::memory_order_relaxed) &&
       !arena_.in_child()) {
-    return allocate_managed(nbytes);
+    return allocate_managed(nbytes, untouched);
   }
   void* pointer = previous_.raw_allocate(nbytes);
   return {pointer, pointer, &release_pointer, kCpu};
 }
 
-c10::DataPtr ArenaAllocator::allocate_managed(std::size_t nbytes) {
+c10::DataPtr ArenaAllocator::allocate_managed(std::size_t nbytes, bool untouched) {
   void* pointer = nullptr;
+  BirthLine line(arena_.tape());
   try {
-    pointer = arena_.allocate(nbytes);
+    pointer = arena_.allocate(nbytes, untouched);
   } catch (const ArenaError& error) {
     TORCH_CHECK_WITH(OutOfMemoryError, false, "ebbtide: ", error.what());
   }

@@ -23,7 +23,7 @@ class ArenaAllocator final : public c10::Allocator {
   c10::DeleterFnPtr raw_deleter() const override;
   void copy_data(void* to, const void* from, std::size_t nbytes) const override { default_copy_data(to, from, nbytes); }
 
-  c10::DataPtr allocate_managed(std::size_t nbytes);
+  c10::DataPtr allocate_managed(std::size_t nbytes, bool untouched = false);
 
   std::atomic<bool> on{false};
   std::atomic<std::size_t> min_bytes{0};

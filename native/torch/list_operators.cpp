@@ -62,7 +62,7 @@ c10::IValue piece(const c10::IValue& argument, std::size_t begin, std::size_t en
 
 struct InOperator {
   InOperator(const char* name, const std::vector<Operand>& operands) {
-    the_watch()->enter(name, operands, Work::InGroups);
+    the_watch()->enter(name, operands, Work::InGroups, pass_now());
     if (the_watch()->tape().records()) the_watch()->tape().describe("", phase_now());
   }
   ~InOperator() { the_watch()->exit(); }

@@ -1,4 +1,5 @@
 // ebbtide._torch: see _torch.pyi for what each function promises.
+#include <caffe2/serialize/inline_container.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -10,10 +11,12 @@
 
 #include "../core/fault.hpp"
 #include "../core/node_memory.hpp"
+#include "gathers.hpp"
 #include "holders.hpp"
 #include "collective_pins.hpp"
 #include "counters_dict.hpp"
 #include "deferred.hpp"
+#include "lines.hpp"
 #include "operands.hpp"
 #include "operator_rules.hpp"
 #include "plain_recorder.hpp"
@@ -39,18 +42,23 @@ Watch& watch() {
 
 void start(const std::vector<std::string>& spill_dirs, const std::vector<AskedTier>& tiers, std::uint64_t arena_bytes,
            std::uint64_t process_bytes, std::size_t min_bytes, unsigned io_threads, std::int64_t watchdog_ns, double chaos_rate,
-           std::uint64_t chaos_seed, const std::string& policy, bool userfaultfd) {
+           std::uint64_t chaos_seed, const std::string& policy, bool userfaultfd, std::uint64_t least_piece) {
   const Policy* chosen = find_policy(policy);
   if (chosen == nullptr) throw std::invalid_argument("no such policy: " + policy);
   if (the_arena() == nullptr) {
     Options options;
     options.io_threads = io_threads;
     options.userfault = userfaultfd;
-    options.on_governor_wake = [] { install_fault_handler(*the_arena()); };
+    options.on_governor_wake = [] {
+      install_fault_handler(*the_arena());
+      unpin_ended(false);
+    };
+    options.unpins_come = collectives_under_way;
     install_allocator(options, run_tiers(tiers, spill_dirs));
     watch_arena();
     install_recorder();
     install_list_operators();
+    install_gathers();
     learn_slice_deleter(*torch::createStorage(py::module_::import("torch").attr("UntypedStorage")(64)[py::slice(0, 32, 1)].ptr())
                              .unsafeGetStorageImpl());
   }
@@ -59,6 +67,8 @@ void start(const std::vector<std::string>& spill_dirs, const std::vector<AskedTi
   arena().set_watchdog(watchdog_ns);
   arena().set_chaos(chaos_rate, chaos_seed);
   arena().set_policy(*chosen);
+  arena().set_least_piece(least_piece);
+  begin_pieces(least_piece);
   the_allocator()->min_bytes = min_bytes;
   the_allocator()->on = true;
   py::gil_scoped_release unlocked;
@@ -122,9 +132,10 @@ std::vector<std::pair<int, bool>> uses_by_argument(const std::string& name, cons
   return uses;
 }
 
-void watch_without_arena() {
+void watch_without_arena(std::uint64_t least_piece) {
   PlainRecorder& recorder = install_plain_recorder();
-  recorder.watch(true);
+  recorder.watch(true, least_piece);
+  begin_pieces(least_piece);
   set_watch(&recorder);
   install_list_operators();
 }
@@ -170,8 +181,21 @@ std::uint64_t evict(const std::vector<at::Tensor>& tensors) {
 bool is_resident(const at::Tensor& tensor) {
   const void* p = managed_storage(tensor);
   if (p == nullptr) return true;
-  State state = arena().state(p);
-  return state != State::Absent && state != State::Reading;
+  return arena().is_resident(p);
+}
+
+// PyTorch hands the kernel the address of the whole storage, of which a part may be away.
+at::Tensor read_record(caffe2::serialize::PyTorchStreamReader& reader, const std::string& name, std::size_t nbytes) {
+  next_is_untouched = true;
+  at::DataPtr data = c10::GetAllocator(c10::DeviceType::CPU)->allocate(nbytes);
+  std::vector<char> chunk(std::size_t{1} << 20);
+  std::size_t read = reader.getRecord(name, data.get(), nbytes, chunk.size(), chunk.data(),
+                                      [](void* to, const void* from, std::size_t n) { std::memcpy(to, from, n); });
+  if (read != nbytes) throw std::runtime_error("a record of a file has another size than the file says");
+  // As PyTorch makes it: of no sizes, and not to be resized.
+  c10::Storage storage(c10::Storage::use_byte_size_t(), nbytes, std::move(data), nullptr, false);
+  return at::detail::make_tensor<at::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                                 caffe2::TypeMeta::Make<std::uint8_t>());
 }
 
 }  // namespace
@@ -186,7 +210,7 @@ PYBIND11_MODULE(_torch, m) {
   m.attr("MANAGED_BYTES") = kManagedBytes;
   m.def("start", &start, py::kw_only(), py::arg("spill_dirs"), py::arg("tiers"), py::arg("arena_bytes"), py::arg("process_bytes"),
         py::arg("min_bytes"), py::arg("io_threads"), py::arg("watchdog_ns"), py::arg("chaos_rate"), py::arg("chaos_seed"),
-        py::arg("policy"), py::arg("userfaultfd"));
+        py::arg("policy"), py::arg("userfaultfd"), py::arg("piece_bytes") = kPiece);
   m.def("serves_system_calls", [] { return arena().serves_system_calls(); });
   m.def(
       "measure_tier",
@@ -218,13 +242,19 @@ PYBIND11_MODULE(_torch, m) {
         arena().set_limits(arena_bytes, process_bytes);
       },
       py::kw_only(), py::arg("arena_bytes"), py::arg("process_bytes"));
-  m.def("watch", &watch_without_arena);
+  m.def("watch", &watch_without_arena, py::kw_only(), py::arg("piece_bytes") = kPiece);
   m.def("unwatch", &unwatch);
   m.def("notice", [](const std::vector<at::Tensor>& tensors) {
     for (const at::Tensor& tensor : tensors) for_each_part(tensor, [](const at::Tensor& part) { watched_storage(part); });
   });
   m.def("begin_step", &begin_step, py::kw_only(), py::arg("record") = false);
   m.def("end_step", &end_step, py::kw_only(), py::arg("completed") = true);
+  m.def("note_lines", [](const std::vector<std::tuple<std::string, bool, int, std::string>>& rows) {
+    std::vector<LineRule> rules;
+    for (const auto& [text, anywhere, rank, shown] : rows) rules.push_back({text, anywhere, rank, shown});
+    note_lines(std::move(rules));
+  });
+  m.def("line_here", [](const std::string& of_node) { return notes_lines() ? line_here(of_node) : ""; });
   m.def("enter_module", [](const std::string& name) { return watch().tape().enter_module(name.c_str()); });
   m.def("back_to_module", [](std::uint32_t number) { watch().tape().enter_module(number); });
   m.def("enter_optimizer", &enter_optimizer);
@@ -253,27 +283,34 @@ PYBIND11_MODULE(_torch, m) {
   m.def("reset_needs", [] { arena().reset_needs(); });
   m.def("remeasure_unmanaged", [] { arena().remeasure_unmanaged(); });
   m.def("is_managed", [](const at::Tensor& tensor) { return the_arena() != nullptr && managed_storage(tensor) != nullptr; });
+  m.def("read_record", &read_record, py::arg("reader"), py::arg("name"), py::arg("nbytes"));
   m.def("is_resident", &is_resident);
   m.def("evict", &evict);
-  m.def("pin", [](std::uintptr_t address) {
-    auto* p = reinterpret_cast<const void*>(address);
-    if (the_arena() == nullptr || !the_arena()->contains(p)) return false;
-    if (the_arena()->in_child()) install_fault_handler(*the_arena());
-    int error = 0;
-    {
-      py::gil_scoped_release unlocked;
-      error = the_arena()->pin(p);
-    }
-    if (error != 0 && error != ENOENT) {
-      throw std::runtime_error(
-          "ebbtide: a tensor cannot be read back from the spill directory: " + std::string(std::strerror(error)) +
-          ". What it held is lost; go on from a checkpoint, with another directory (--spill DIR)");
-    }
-    return error == 0 && !the_arena()->in_child();
-  });
-  m.def("unpin", [](std::uintptr_t address) {
-    if (!arena().in_child()) arena().unpin(reinterpret_cast<const void*>(address));
-  });
+  m.def(
+      "pin",
+      [](std::uintptr_t address, std::uint64_t nbytes) {
+        auto* p = reinterpret_cast<const void*>(address);
+        if (the_arena() == nullptr || !the_arena()->contains(p)) return false;
+        if (the_arena()->in_child()) install_fault_handler(*the_arena());
+        int error = 0;
+        {
+          py::gil_scoped_release unlocked;
+          error = the_arena()->pin(p, nbytes);
+        }
+        if (error != 0 && error != ENOENT) {
+          throw std::runtime_error(
+              "ebbtide: a tensor cannot be read back from the spill directory: " + std::string(std::strerror(error)) +
+              ". What it held is lost; go on from a checkpoint, with another directory (--spill DIR)");
+        }
+        return error == 0 && !the_arena()->in_child();
+      },
+      py::arg("address"), py::arg("nbytes") = 0);
+  m.def(
+      "unpin",
+      [](std::uintptr_t address, std::uint64_t nbytes) {
+        if (!arena().in_child()) arena().unpin(reinterpret_cast<const void*>(address), nbytes);
+      },
+      py::arg("address"), py::arg("nbytes") = 0);
   m.def("adopt_all", [](const py::list& objects, const py::list& owners, const py::list& locals) {
     Adopted adopted = adopt_all(objects.ptr(), owners.ptr(), locals.ptr());
     return std::pair(adopted.bytes, adopted.left_alone);

@@ -51,6 +51,21 @@ void for_each_part(const at::Tensor& tensor, Visit visit) {
   }
 }
 
+// The bytes of its storage from a tensor's first element to its last; all of it where that cannot be told. Nothing asks
+// for less of a storage that is in no pieces.
+inline ByteRange bytes_of(const at::Tensor& tensor, std::uint64_t storage_bytes) {
+  const at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  const ByteRange all{0, storage_bytes};
+  if (storage_bytes < least_in_pieces.load(std::memory_order_relaxed) || impl.has_symbolic_sizes_strides() || tensor.is_nested())
+    return all;
+  if (tensor.layout() != c10::kStrided) return all;
+  if (tensor.numel() == 0) return {0, 0};
+  std::int64_t last = 0;
+  for (std::int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+  auto first = static_cast<std::uint64_t>(tensor.storage_offset()) * tensor.itemsize();
+  return {first, first + (static_cast<std::uint64_t>(last) + 1) * tensor.itemsize()};
+}
+
 inline void collect_operands(const c10::IValue& value, Use use, std::vector<Operand>& operands) {
   if (value.isTensor() && value.toTensor().defined() && !value.toTensor().unsafeGetTensorImpl()->has_storage()) {
     for_each_part(value.toTensor(), [&](const at::Tensor& part) {
@@ -60,13 +75,14 @@ inline void collect_operands(const c10::IValue& value, Use use, std::vector<Oper
     const at::Tensor& tensor = value.toTensor();
     const void* pointer = watched_storage(tensor);
     if (pointer == nullptr) return;
-    std::uint64_t nbytes =
-        std::min<std::uint64_t>(static_cast<std::uint64_t>(tensor.numel()) * tensor.itemsize(), tensor.storage().nbytes());
+    std::uint64_t storage_bytes = tensor.storage().nbytes();
+    std::uint64_t nbytes = std::min<std::uint64_t>(static_cast<std::uint64_t>(tensor.numel()) * tensor.itemsize(), storage_bytes);
+    ByteRange range = bytes_of(tensor, storage_bytes);
     Access access = use.overwrites ? Access::Write : use.access;
     std::uint64_t moved = access == Access::ReadWrite ? 2 * nbytes : nbytes;
-    auto known = std::ranges::find(operands, pointer, &Operand::address);
+    auto known = std::ranges::find_if(operands, [&](const Operand& o) { return o.address == pointer && o.range == range; });
     if (known == operands.end()) {
-      operands.push_back({pointer, use.access, moved});
+      operands.push_back({pointer, use.access, moved, range});
     } else {  // an operand that comes twice: x.add_(x)
       known->access = static_cast<Access>(static_cast<int>(known->access) | static_cast<int>(use.access));
       known->moved += moved;

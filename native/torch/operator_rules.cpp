@@ -41,6 +41,18 @@ bool touches_nothing(const c10::FunctionSchema& schema) {
   });  // every result is a view of an argument; one that has to copy calls an operator for it
 }
 
+bool makes_empty(std::string_view name) { return starts_with_any(name, {"aten::empty", "aten::new_empty"}); }
+
+bool goes_in_order(const c10::OperatorHandle& op) {
+  const std::string& name = op.schema().name();
+  for (std::string_view known :
+       {"aten::zeros", "aten::ones", "aten::full", "aten::rand", "aten::randn", "aten::randint", "aten::clone", "aten::_to_copy",
+        "aten::resize_", "aten::index", "aten::index_select", "aten::embedding"}) {
+    if (name == known) return true;
+  }
+  return overwrites(name) || op.hasTag(at::Tag::pointwise);
+}
+
 bool over_lists(std::string_view name) { return starts_with_any(name, {kForeach, "aten::_fused_ada", "aten::_fused_sgd"}); }
 
 std::vector<Use> uses_of(const c10::FunctionSchema& schema, bool leaves_gradients) {

@@ -1,6 +1,7 @@
 // What an operator does with its arguments, by its name and its schema. The recorder of fake tensors asks the same rules.
 #pragma once
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/function_schema.h>
 
 #include <string>
@@ -22,6 +23,13 @@ bool touches_nothing(const c10::FunctionSchema& schema);
 // The operator does the same to each element of its lists: on the CPU a _foreach_ operator calls the plain one per
 // tensor, and list_operators.cpp cuts a _fused_ one into groups.
 bool over_lists(std::string_view name);
+
+// It makes memory that nobody has written, and whoever wants something there writes it later.
+bool makes_empty(std::string_view name);
+
+// It goes through the elements of its operands and its result once, each thread from its first one to its last, so that it
+// does not need all of them at once [Note: pieces]. Gathers do where that matters [gathers.cpp].
+bool goes_in_order(const c10::OperatorHandle& op);
 
 // By argument. Fused optimizers declare that they write to gradients, which they do only where they unscale them:
 // `leaves_gradients` says that this call does not. A _foreach_ operator overwrites what the plain one overwrites.

@@ -3,12 +3,14 @@
 #include <c10/core/CPUAllocator.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 #include <vector>
 
 #include "../core/system.hpp"
 #include "allocator.hpp"
+#include "lines.hpp"
 #include "operator_rules.hpp"
 
 namespace ebbtide {
@@ -67,7 +69,15 @@ class WatchedAllocator final : public c10::Allocator {
 void* PlainRecorder::allocate(std::size_t nbytes) {
   void* address = previous_.raw_allocate(nbytes);
   if (address == nullptr || nbytes == 0 || in_child_ || !watches_) return address;
+  bool untouched = std::exchange(next_is_untouched, false) && this_thread.running.empty();
+  BirthLine line(tape_);
   Lock lock(mutex_);
+  if (std::uint64_t each = piece_bytes(nbytes, least_piece_); each > 0) {
+    ended_at(address);
+    const Large& large = large_[address] = {.nbytes = nbytes, .each = each, .line = tape_.line()};
+    if (!untouched) take_up(address, large, true, !this_thread.running.empty());
+    return address;
+  }
   Live live{.nbytes = nbytes,
             .kind = tape_.in_step() ? Kind::Activation : Kind::Other,
             .born_in_step = tape_.in_step(),
@@ -79,15 +89,67 @@ void* PlainRecorder::allocate(std::size_t nbytes) {
 void PlainRecorder::release(void* address) {
   if (!in_child_) {
     Lock lock(mutex_);
-    if (auto entry = live_.find(address); entry != live_.end()) ended(entry);
+    ended_at(address);
   }
   previous_.raw_deleter()(address);  // last: from here on the address may be another thread's
 }
 
-void PlainRecorder::begin_to_watch(const void* address, Live live, bool is_born) {
+void PlainRecorder::ended_at(const void* address) {
+  if (auto large = large_.find(address); large != large_.end()) {
+    Large was = large->second;
+    large_.erase(large);
+    for (std::uint64_t i = 0; i < was.nbytes / was.each; ++i) {
+      if (auto piece = live_.find(static_cast<const char*>(address) + i * was.each); piece != live_.end()) ended(piece);
+    }
+  } else if (auto entry = live_.find(address); entry != live_.end()) {
+    ended(entry);
+  }
+}
+
+void PlainRecorder::take_up(const void* address, const Large& large, bool is_born, bool in_operator) {
+  for (std::uint64_t i = 0; i < large.nbytes / large.each; ++i) begin_piece(address, large, i, is_born, in_operator);
+}
+
+void PlainRecorder::begin_piece(const void* address, const Large& large, std::uint64_t number, bool is_born, bool in_operator) {
+  bool last = number + 1 == large.nbytes / large.each;
+  bool in_step = is_born && tape_.in_step();
+  begin_to_watch(static_cast<const char*>(address) + number * large.each,
+                 {.nbytes = last ? large.nbytes - number * large.each : large.each,
+                  .kind = large.classified ? *large.classified
+                          : in_step        ? Kind::Activation
+                                           : Kind::Other,
+                  .classified = large.classified.has_value(),
+                  .born_in_step = in_step,
+                  .born_in_operator = in_operator,
+                  .end_is_seen = large.end_is_seen},
+                 is_born, large.line);
+}
+
+// Visits the entries that the operand lies in, each with its share of what is moved; a piece that was not used before is born.
+template <typename Visit>
+void PlainRecorder::each_piece(const Operand& operand, Visit visit) {
+  auto found = large_.find(operand.address);
+  if (found == large_.end()) {
+    if (auto entry = live_.find(operand.address); entry != live_.end()) visit(entry, operand.moved);
+    return;
+  }
+  const Large& large = found->second;
+  ByteRange range = operand.range.within(0, large.nbytes);
+  if (range.bytes() == 0) return;
+  std::uint64_t count = large.nbytes / large.each;
+  for (std::uint64_t i = std::min(range.begin / large.each, count - 1); i < count && i * large.each < range.end; ++i) {
+    const char* at = static_cast<const char*>(operand.address) + i * large.each;
+    if (!live_.contains(at)) begin_piece(operand.address, large, i, true, false);
+    auto entry = live_.find(at);
+    std::uint64_t part = range.within(i * large.each, i * large.each + entry->second.nbytes).bytes();
+    visit(entry, range.share_of(operand.moved, part));
+  }
+}
+
+void PlainRecorder::begin_to_watch(const void* address, Live live, bool is_born, LineOf line) {
   if (auto stale = live_.find(address); stale != live_.end()) ended(stale);  // whose end was not seen
   live.serial = ++serials_;
-  live.recorded = is_born ? tape_.born(live.serial, live.nbytes) : tape_.was_there(live.serial, live.nbytes);
+  live.recorded = is_born ? tape_.born(live.serial, live.nbytes, line) : tape_.was_there(live.serial, live.nbytes);
   if (live.recorded != kNever && live.born_in_operator) {
     this_thread.uses.push_back({address, live.serial, live.recorded, tape_.clock().tick, Access::Write, true, live.nbytes});
   }
@@ -100,8 +162,10 @@ void PlainRecorder::ended(std::unordered_map<const void*, Live>::iterator entry)
   live_.erase(entry);
 }
 
-void PlainRecorder::watch(bool watches) {
+void PlainRecorder::watch(bool watches, std::uint64_t least_piece) {
   Lock lock(mutex_);
+  least_piece_ = least_piece;
+  large_.clear();
   watches_ = watches;
   live_.clear();
 }
@@ -110,28 +174,44 @@ const void* PlainRecorder::find(c10::StorageImpl& storage) {
   c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
   if (!watches_ || data.get() == nullptr || storage.nbytes() == 0 || data.device().type() != c10::DeviceType::CPU) return nullptr;
   Lock lock(mutex_);
+  auto large = large_.find(data.get());
+  if (large != large_.end() && (large->second.end_is_seen || large->second.nbytes == storage.nbytes())) return data.get();
   auto entry = live_.find(data.get());
-  if (entry != live_.end() && (entry->second.end_is_seen || entry->second.nbytes == storage.nbytes())) return data.get();
+  if (large == large_.end() && entry != live_.end() && (entry->second.end_is_seen || entry->second.nbytes == storage.nbytes()))
+    return data.get();
   Live live{.nbytes = storage.nbytes()};
   // The context of the default allocator's pointers is the address, so its end comes here from now on.
   live.end_is_seen =
       data.get_deleter() == &release_watched ||
       (data.get_context() == data.get() && data.compare_exchange_deleter(previous_.raw_deleter(), &release_watched));
-  begin_to_watch(data.get(), live, false);
+  ended_at(data.get());
+  if (std::uint64_t each = piece_bytes(live.nbytes, least_piece_); each > 0) {
+    take_up(data.get(), large_[data.get()] = {.nbytes = live.nbytes, .each = each, .end_is_seen = live.end_is_seen}, false,
+            false);
+  } else {
+    begin_to_watch(data.get(), live, false);
+  }
   return data.get();
 }
 
-void PlainRecorder::enter(const char* name, std::span<const Operand> operands, Work) {
+void PlainRecorder::enter(const char* name, std::span<const Operand> operands, Work, Pass) {
   Lock lock(mutex_);
   Operators& mine = this_thread;
   tape_.tick(name, static_cast<std::uint32_t>(mine.running.size()), 0, 0);
   mine.running.push_back({++operators_, mine.uses.size()});
   for (const Operand& operand : operands) {
-    auto entry = live_.find(operand.address);
-    if (entry == live_.end() || entry->second.used_by == operators_) continue;
-    entry->second.used_by = operators_;
-    mine.uses.push_back({operand.address, entry->second.serial, entry->second.recorded, tape_.clock().tick, operand.access, false,
-                         operand.moved});
+    each_piece(operand, [&](auto entry, std::uint64_t moved) {
+      auto& [address, live] = *entry;
+      if (live.used_by == operators_) {  // it comes twice
+        auto use = std::find_if(mine.uses.begin() + static_cast<std::ptrdiff_t>(mine.running.back().first_use), mine.uses.end(),
+                                [&](const Used& u) { return u.address == address; });
+        use->access = static_cast<Access>(static_cast<int>(use->access) | static_cast<int>(operand.access));
+        use->moved += moved;
+        return;
+      }
+      live.used_by = operators_;
+      mine.uses.push_back({address, live.serial, live.recorded, tape_.clock().tick, operand.access, false, moved});
+    });
   }
 }
 
@@ -160,10 +240,15 @@ void PlainRecorder::exit() {
 // As the arena counts it [Note: groups].
 std::uint64_t PlainRecorder::note_need(const char*, std::span<const Operand> operands) {
   Lock lock(mutex_);
+  std::vector<const void*> counted;  // pieces, which two operands may have
   std::uint64_t bytes = 0;
   for (const Operand& operand : operands) {
-    auto entry = live_.find(operand.address);
-    if (entry != live_.end()) bytes += counted_bytes(entry->second.nbytes);
+    bool whole = !large_.contains(operand.address);
+    each_piece(operand, [&](auto entry, std::uint64_t) {
+      if (!whole && std::ranges::find(counted, entry->first) != counted.end()) return;
+      if (!whole) counted.push_back(entry->first);
+      bytes += counted_bytes(entry->second.nbytes);
+    });
   }
   return bytes;
 }
@@ -192,10 +277,17 @@ Counters PlainRecorder::end_step(bool) {
 
 void PlainRecorder::classify(const void* address, Kind kind) {
   Lock lock(mutex_);
-  if (auto entry = live_.find(address); entry != live_.end()) {
-    entry->second.kind = kind;
-    entry->second.classified = true;
-  }
+  auto set = [&](const void* at) {
+    if (auto entry = live_.find(at); entry != live_.end()) {
+      entry->second.kind = kind;
+      entry->second.classified = true;
+    }
+  };
+  auto found = large_.find(address);
+  if (found == large_.end()) return set(address);
+  Large& large = found->second;
+  large.classified = kind;
+  for (std::uint64_t i = 0; i < large.nbytes / large.each; ++i) set(static_cast<const char*>(address) + i * large.each);
 }
 
 PlainRecorder& install_plain_recorder() {

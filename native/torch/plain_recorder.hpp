@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 
 #include "watch.hpp"
@@ -21,12 +22,13 @@ class PlainRecorder final : public Watch {
 
   void* allocate(std::size_t nbytes);
   void release(void* address);
-  void watch(bool watches);  // what is there is forgotten, and met again at its next use
+  // What is there is forgotten, and met again at its next use. Storages are in pieces as in an arena.
+  void watch(bool watches, std::uint64_t least_piece = 0);
   void child() { in_child_ = true; }
 
   bool on() const override { return tape_.records() && !in_child_; }
   const void* find(c10::StorageImpl& storage) override;
-  void enter(const char* name, std::span<const Operand> operands, Work work) override;
+  void enter(const char* name, std::span<const Operand> operands, Work work, Pass pass) override;
   void exit() override;
   std::uint64_t note_need(const char* name, std::span<const Operand> operands) override;
   void prefetch(std::span<const Operand>) override {}
@@ -50,12 +52,29 @@ class PlainRecorder final : public Watch {
     std::uint64_t used_by = 0;        // serial of the operator that used it last
   };
 
-  void begin_to_watch(const void* address, Live live, bool is_born);
+  // A storage in pieces, each of which is in live_ from its birth on [Note: pieces].
+  struct Large {
+    std::uint64_t nbytes = 0;
+    std::uint64_t each = 0;
+    bool end_is_seen = true;
+    std::optional<Kind> classified{};
+    LineOf line{};  // where it was made
+  };
+
+  void take_up(const void* address, const Large& large, bool is_born, bool in_operator);
+  void begin_piece(const void* address, const Large& large, std::uint64_t number, bool is_born, bool in_operator);
+  template <typename Visit>
+  void each_piece(const Operand& operand, Visit visit);
+  void ended_at(const void* address);
+  void begin_to_watch(const void* address, Live live, bool is_born) { begin_to_watch(address, live, is_born, tape_.line()); }
+  void begin_to_watch(const void* address, Live live, bool is_born, LineOf line);
   void ended(std::unordered_map<const void*, Live>::iterator entry);
 
   c10::Allocator& previous_;
   std::mutex mutex_;  // guards all below
   std::unordered_map<const void*, Live> live_;
+  std::unordered_map<const void*, Large> large_;
+  std::uint64_t least_piece_ = 0;
   Tape tape_{mutex_};
   std::atomic<bool> in_child_ = false;
   std::atomic<bool> watches_ = false;

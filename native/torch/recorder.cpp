@@ -24,6 +24,7 @@
 #include "allocator.hpp"
 #include "collective_pins.hpp"
 #include "deferred.hpp"
+#include "lines.hpp"
 #include "operands.hpp"
 #include "operator_rules.hpp"
 
@@ -34,6 +35,8 @@ namespace {
 // What an operator does with each argument; nothing at all where it touches no bytes itself.
 struct Treatment {
   bool passed_over = false;
+  bool makes_empty = false;
+  Work work = Work::Itself;
   std::vector<Use> uses;  // by argument; those beyond are read and written, for all we know
   const std::vector<c10::Argument>* schema = nullptr;  // lives as long as the operator's registration
   bool pins = false;           // others go on with its arguments when it has returned [collective_pins.hpp]
@@ -53,6 +56,8 @@ Treatment treatment_of(const at::RecordFunction& function) {
   auto op = c10::Dispatcher::singleton().findSchema({function.name(), function.overload_name()});
   if (!op.has_value()) return {.passed_over = true, .uses = {}};  // a label, not an operator
   Treatment treatment{.passed_over = passes_over(function.name(), *op), .uses = {}};
+  treatment.makes_empty = makes_empty(function.name());
+  treatment.work = goes_in_order(*op) ? Work::InOrder : Work::Itself;
   treatment.schema = &op->schema().arguments();
   treatment.pins = starts_with_any(function.name(), {"c10d::"});
   treatment.uses = uses_of(op->schema(), false);
@@ -196,6 +201,7 @@ const Treatment& known_treatment(const at::RecordFunction& function) {
 struct Entered : at::ObserverContext {
   std::uint32_t module_before = 0;
   bool in_module_of_node = false;
+  bool in_collective = false;
 };
 
 at::CallbackHandle callback = at::INVALID_CALLBACK_HANDLE;
@@ -233,10 +239,16 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     stay_on_top_in_child();
     return nullptr;
   }
+  if (notes_lines()) note_line_of_node(function.seqNr(), watch.tape());  // of views, too, and of Functions
   if (anything_deferred()) look_at(function.inputs());  // before operands are collected: an update has its own
   const Treatment& treatment = known_treatment(function);
+  next_is_untouched = treatment.makes_empty;
   if (treatment.passed_over) return nullptr;
-  if (depth == 0) unpin_waited_for();
+  if (depth == 0) {
+    unpin_waited_for();
+    unpin_ended(true);
+  }
+  if (treatment.pins) enter_collective();
   static thread_local std::vector<Operand> operands;
   operands.clear();
   // A boxed call shows its caller's whole stack: the operator's own arguments are the last ones.
@@ -244,13 +256,15 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   std::size_t of_the_caller = inputs.size() - std::min(inputs.size(), treatment.schema->size());
   inputs = inputs.slice(of_the_caller);
   bool waited_for = treatment.async_op < inputs.size() && !inputs[treatment.async_op].toBool();
+  bool pins = in_collective();
   std::size_t i = 0;
   for (const c10::IValue& input : inputs) {
     collect_operands(input, i < treatment.uses.size() ? treatment.uses[i] : Use{}, operands);
-    if (treatment.pins) pin_for_collective(input, waited_for);
+    if (pins) pin_for_collective(input, waited_for);
     ++i;
   }
   auto entered = std::make_unique<Entered>();
+  entered->in_collective = treatment.pins;
   Tape& tape = watch.tape();
   if (tape.records()) {
     std::uint32_t module = tape.module();
@@ -260,7 +274,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
       entered->in_module_of_node = true;
     }
   }
-  watch.enter(function.name(), operands, Work::Itself);
+  watch.enter(function.name(), operands, treatment.work, pass_now());
   ++depth;
   if (tape.records()) {
     static thread_local Description description;
@@ -274,12 +288,16 @@ void end(const at::RecordFunction&, at::ObserverContext* context) {
   --depth;
   the_watch()->exit();
   auto* entered = static_cast<Entered*>(context);
+  if (entered->in_collective) exit_collective();
   if (entered->in_module_of_node) the_watch()->tape().enter_module(entered->module_before);
 }
 
 }  // namespace
 
-void forget_nodes() { module_of_node().clear(); }
+void forget_nodes() {
+  module_of_node().clear();
+  forget_lines();
+}
 
 void enter_optimizer(bool enters) {
   in_optimizer = enters;
@@ -298,6 +316,11 @@ Phase phase_now() {
   if (in_optimizer && task == optimizer_task) return Phase::Optimizer;
   if (task != -1) return Phase::Backward;  // within an optimizer's step it is its closure's
   return in_optimizer ? Phase::Optimizer : Phase::Other;
+}
+
+Pass pass_now() {
+  if (phase_now() != Phase::Other) return Pass::Trains;
+  return at::GradMode::is_enabled() ? Pass::Computes : Pass::Evaluates;
 }
 
 void install_recorder() {

@@ -17,6 +17,7 @@ void forget_nodes();
 // Whether an optimizer steps on this thread, and the phase that follows from this and from autograd.
 void enter_optimizer(bool enters);
 Phase phase_now();
+Pass pass_now();  // and from whether gradients are on
 
 // What the calling thread runs as long as this lives is an optimizer's.
 class InOptimizer {

@@ -51,6 +51,7 @@ py::object as_columns(const Recording& r) {
   d["freed_after"] = column(r.storages, [](auto& s) { return s.freed_after; });
   d["packed_bytes"] = column(r.storages, [](auto& s) { return std::max<std::int64_t>(s.packed_bytes, -1); });
   d["module"] = column(r.storages, [](auto& s) { return s.module; });
+  d["line"] = column(r.storages, [](auto& s) { return s.line; });
   d["use_storage"] = column(r.uses, [](auto& u) { return u.storage; });
   d["use_first"] = column(r.uses, [](auto& u) { return u.first; });
   d["use_last"] = column(r.uses, [](auto& u) { return u.last; });

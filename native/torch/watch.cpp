@@ -18,7 +18,9 @@ class ArenaWatch final : public Watch {
     return address != nullptr && arena_.contains(address) ? address : nullptr;
   }
 
-  void enter(const char* name, std::span<const Operand> operands, Work work) override { arena_.enter(name, operands, work); }
+  void enter(const char* name, std::span<const Operand> operands, Work work, Pass pass) override {
+    arena_.enter(name, operands, work, pass);
+  }
   void exit() override {
     if (!arena_.in_child()) arena_.exit();
   }

@@ -3,6 +3,8 @@
 
 #include <c10/core/StorageImpl.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <span>
 
@@ -13,6 +15,17 @@ namespace ebbtide {
 
 struct Counters;
 
+// Of the storages that are in pieces, or were since this process began, none is smaller than this.
+inline std::atomic<std::uint64_t> least_in_pieces = ~std::uint64_t{0};
+
+// Storages of twice this are in pieces from now on; 0: none is.
+inline void begin_pieces(std::uint64_t least_piece) {
+  if (least_piece > 0) least_in_pieces = std::min(least_in_pieces.load(), 2 * least_piece);
+}
+
+// What this thread allocates next is empty()'s: whoever asked for it fills it later.
+inline thread_local bool next_is_untouched = false;
+
 class Watch {
  public:
   virtual ~Watch() = default;
@@ -20,7 +33,7 @@ class Watch {
   virtual bool on() const = 0;  // false in a forked child, and where there is nothing to see
   virtual const void* find(c10::StorageImpl& storage) = 0;  // its address, or null for one that is not watched
 
-  virtual void enter(const char* name, std::span<const Operand> operands, Work work) = 0;
+  virtual void enter(const char* name, std::span<const Operand> operands, Work work, Pass pass) = 0;
   virtual void exit() = 0;
   virtual std::uint64_t note_need(const char* name, std::span<const Operand> operands) = 0;  // their bytes
   virtual void prefetch(std::span<const Operand> operands) = 0;

@@ -1,8 +1,14 @@
-"""Typed face of ``native/core/decider.hpp``, which the runtime's arena asks too, and of ``native/simulate``, the
-simulator's engine; loads no torch. Sizes are bytes."""
+"""Typed face of ``native/core/decider.hpp``, which the runtime's arena asks too, of ``native/simulate``, the
+simulator's engine, and of ``native/search``, prices and bounds; loads no torch. Sizes are bytes."""
 
 from array import array
 from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+_Ints = npt.NDArray[np.int64]
+_Floats = npt.NDArray[np.float64]
 
 BUILT_FOR_TORCH: str
 """The minor version, as "2.13", that this module and ``ebbtide._torch``, which loads with no other, were built for."""
@@ -136,3 +142,30 @@ def simulate(
     fetch), the ranks of its source and of its target, and how many ticks later it is due. ``begins`` has by piece the
     ranks of the tiers where it begins, if that is not the first alone. A number is the tick that does not fit.
     """
+
+def find_prices(
+    *,
+    low: _Ints,
+    high: _Ints,
+    paged: _Ints,
+    cost: _Floats,
+    group: _Ints,
+    write_cost: _Floats,
+    deficit: _Ints,
+    rounds: int,
+) -> tuple[_Floats, float]:
+    """Prices of a byte of room by tick, and a bound on the cost of all choices (``planners.search.choice``), without
+    the GIL. Interval i gives ``paged[i]`` bytes to the ticks [low[i], high[i]), of which ``low`` is in the step and
+    ``high`` at most two steps on. Raises ValueError for columns that do not belong together."""
+
+def longest_windows(
+    *,
+    cuts: _Ints,
+    begins_ns: _Floats,
+    fresh: _Floats,
+    uses: tuple[_Ints, _Ints, _Ints],
+    rests: tuple[_Ints, _Ints, _Ints],
+    walls: Sequence[tuple[int, list[tuple[float, float]], float, float]],
+) -> float:
+    """The time in ns of the row of windows between cuts that takes longest (``planners.search.bound``), without the
+    GIL. Raises ValueError for columns that do not belong together."""

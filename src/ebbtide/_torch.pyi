@@ -88,14 +88,16 @@ def start(
     chaos_seed: int,
     policy: str,
     userfaultfd: bool,
+    piece_bytes: int = ...,
 ) -> None:
     """Manage CPU storages of ``min_bytes`` and more from now on (0 = no bound). A later call sets a new budget.
 
     ``tiers`` lie between memory and the spill directories, the fastest first: kind, capacity in bytes, NUMA node or -1.
     They are those of the process's first call. ``policy`` says who is evicted where no schedule does: a name in
-    ``_decider.POLICIES``. ``userfaultfd`` asks that system calls wait for storages that are away; what the process's
-    first call says holds. Raises RuntimeError when a spill directory cannot be used, and ValueError for a tier that
-    cannot be had, or no such policy (the text says why and what to do).
+    ``_decider.POLICIES``. Storages of twice ``piece_bytes`` are in pieces; 0: none is. ``userfaultfd`` asks that
+    system calls wait for storages that are away; what the process's first call says holds. Raises RuntimeError when a
+    spill directory cannot be used, and ValueError for a tier that cannot be had, or no such policy (the text says why
+    and what to do).
     """
 
 def measure_tier(kind: str, node: int) -> dict[str, float]:
@@ -125,7 +127,7 @@ def set_checksum(on: bool) -> None:
     """Whether what is written to the spill file gets a checksum, and what is read is compared with it if it has one."""
 
 def set_limits(*, arena_bytes: int, process_bytes: int) -> None: ...
-def watch() -> None:
+def watch(*, piece_bytes: int = ...) -> None:
     """See every CPU storage of this process from now on, without an arena: steps can be recorded, nothing moves.
 
     Raises RuntimeError where an arena has been started, or another allocator cannot be stood in front of.
@@ -150,6 +152,15 @@ def end_step(*, completed: bool = True) -> Counters:
     """
 
 Column = Sequence[int] | NDArray[np.int64]
+
+def note_lines(rules: Sequence[tuple[str, bool, int, str]]) -> None:
+    """From now on: recorded steps note which line of the user's program made each storage; with no rules, they do not.
+
+    A rule is (text, anywhere, rank, shown), as [Note: lines] (native/torch/lines.hpp) says. Raises nothing.
+    """
+
+def line_here(of_node: str) -> str:
+    """The line that runs now, "" if none is noted; ``of_node`` stands for what lies around the engine of autograd."""
 
 def enter_module(name: str) -> int:
     """The module that runs from now on in the step that is recorded; returns the number of the one before."""
@@ -250,6 +261,9 @@ def set_aside(bytes: int, process: int = 0) -> None:
 def remeasure_unmanaged() -> None:
     """What the process holds outside the arena counts as it is now: what was passing since the step ended is over."""
 
+def read_record(reader: object, name: str, nbytes: int) -> Tensor:
+    """A record of a file of torch.save, as bytes: they are copied to memory, not read by the kernel."""
+
 def is_managed(tensor: Tensor) -> bool: ...
 def is_resident(tensor: Tensor) -> bool:
     """False for a managed storage whose pages are away; reading this does not fetch it."""
@@ -257,13 +271,13 @@ def is_resident(tensor: Tensor) -> bool:
 def evict(tensors: Sequence[Tensor]) -> int:
     """Evict these storages now and wait; returns the bytes evicted (for tests and tools)."""
 
-def pin(address: int) -> bool:
+def pin(address: int, nbytes: int = 0) -> bool:
     """Fetch the storage this address lies in, make it writable, and keep it there; False when it is not a managed one.
 
     In a forked child it is brought and False returned. RuntimeError when it cannot be read, or is not the child's.
     """
 
-def unpin(address: int) -> None:
+def unpin(address: int, nbytes: int = 0) -> None:
     """Undo one ``pin``."""
 
 def adopt_all(objects: list[object], owners: list[object], locals: list[object]) -> tuple[int, list[tuple[int, str]]]:

@@ -1,12 +1,12 @@
 """The pipeline, read aloud: record a step, load it, plan it, simulate the plan, run by it. The commands call these.
 
-    with ebbtide.record("step.trace"):
-        train()
-    step = ebbtide.load("step.trace")
-    plan = ebbtide.plan(step, "25%")
-    print(ebbtide.simulate(step, plan).step_ns, plan.lower_bound_ns)
-    ebbtide.save(plan, "step.plan")
-    ebbtide.run(["train.py"], fast="25%", plan="step.plan")
+with ebbtide.record("step.trace"):
+    train()
+step = ebbtide.load("step.trace")
+plan = ebbtide.plan(step, "25%")
+print(ebbtide.simulate(step, plan).step_ns, plan.lower_bound_ns)
+ebbtide.save(plan, "step.plan")
+ebbtide.run(["train.py"], fast="25%", plan="step.plan")
 """
 
 import os
@@ -38,11 +38,12 @@ def record(
     count: int | None = None,
     fake: bool | None = None,
     machine: _Path | None = None,
+    lines: bool | None = None,
 ) -> "Recorder":
     """For ``with``: writes a step of what runs in the block to ``path``, as plain PyTorch runs it. See Recorder."""
     from ebbtide.recorder import Recorder
 
-    return Recorder(path, first=first, count=count, fake=fake, machine=machine)
+    return Recorder(path, first=first, count=count, fake=fake, machine=machine, lines=lines)
 
 
 def load(path: _Path) -> "Trace | Plan | Timeline | Machine | RunReport":
@@ -121,7 +122,7 @@ def run(
     BudgetError that ended the script.
     """
     if isinstance(program, str) or not program:
-        raise SettingError("a program is a list: [\"train.py\", \"--epochs\", \"3\"] or [\"-m\", \"package\"]")
+        raise SettingError('a program is a list: ["train.py", "--epochs", "3"] or ["-m", "package"]')
     from ebbtide.launch import find_program, on_interrupt, run_program
     from ebbtide.session import Session
 

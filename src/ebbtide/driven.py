@@ -5,6 +5,8 @@ import os
 import sys
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -184,8 +186,15 @@ def check_writable(what: str, path: Path | None) -> None:
     """Before the run, not after hours of it. Raises SettingError."""
     if path is None:
         return
-    try:
+    with written(what, path):
         try_writing(path)
+
+
+@contextmanager
+def written(what: str, path: Path) -> Iterator[None]:
+    """A block that writes it: raises SettingError in place of OSError."""
+    try:
+        yield
     except OSError as error:
         why = error.strerror or error
         raise SettingError(

@@ -87,23 +87,49 @@ class BudgetError(EbbtideError):
 class TiersTooSmallError(BudgetError):
     """Memory and the slower tiers together have less room than a step's tensors take at their peak, ``peak_bytes``.
 
-    ``rooms`` are the tiers with their bytes, in words, memory first; ``works`` says what to do.
+    ``rooms`` are the tiers with their bytes, in words, memory first; ``works`` says what to do. ``in_pages``: the peak
+    is counted in whole pages.
     """
 
-    def __init__(self, peak_bytes: int, rooms: tuple[tuple[str, int], ...], minimum_fast: str, works: str) -> None:
+    def __init__(
+        self,
+        peak_bytes: int,
+        rooms: tuple[tuple[str, int], ...],
+        minimum_fast: str,
+        works: str,
+        in_pages: bool = False,
+    ) -> None:
         missing = peak_bytes - sum(nbytes for _, nbytes in rooms)
         super().__init__(rooms[0][1] + missing, "", 0, rooms[0][1], minimum_fast)
-        self.args = (peak_bytes, rooms, minimum_fast, works)
+        self.args = (peak_bytes, rooms, minimum_fast, works, in_pages)
         self.peak_bytes = peak_bytes
         self.rooms = rooms
         self.works = works
+        self.in_pages = in_pages
 
     def __str__(self) -> str:
+        counted = " in whole pages" if self.in_pages else ""
         rooms = ", ".join(f"{format_bytes(nbytes)} {where}" for where, nbytes in self.rooms)
+        there = format_bytes(sum(nbytes for _, nbytes in self.rooms))
         return (
-            f"the tiers are too small: a step's tensors peak at {format_bytes(self.peak_bytes)}, and there is room for "
-            f"{format_bytes(sum(nbytes for _, nbytes in self.rooms))} ({rooms}). {self.works}, or a smaller batch."
+            f"the tiers are too small: a step's tensors peak at {format_bytes(self.peak_bytes)}{counted}, and there is "
+            f"room for {there} ({rooms}). {self.works}, or a smaller batch."
         )
+
+
+class RankError(BudgetError):
+    """The budget of rank ``rank`` of this job cannot work, or was not kept, so that all ranks end; ``said`` is that
+    rank's own sentence, and ``minimum_bytes`` and ``minimum_fast`` are what its error says (0 and "" where unknown).
+    """
+
+    def __init__(self, rank: int, said: str, minimum_bytes: int = 0, minimum_fast: str = "") -> None:
+        super().__init__(minimum_bytes, "", 0, 0, minimum_fast)
+        self.args = (rank, said, minimum_bytes, minimum_fast)
+        self.rank = rank
+        self.said = said
+
+    def __str__(self) -> str:
+        return f"rank {self.rank}: {self.said}"
 
 
 class SpillError(EbbtideError):

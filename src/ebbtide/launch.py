@@ -10,13 +10,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import find_spec, module_from_spec
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
+from ebbtide.ending import end_together
 from ebbtide.errors import BudgetError, SettingError
 from ebbtide.ir.run_report import RunReport
 from ebbtide.recorder import Recorder
@@ -47,14 +48,16 @@ def find_program(command: Sequence[str]) -> Program:
 def run_program(program: Program, session: Session, quiet: bool) -> int:
     """The exit status: the script's own, or 3 when it succeeded and was not bounded or not planned as asked.
 
-    Raises the BudgetError that ended the script, once the report is written and the summary shown.
+    Raises the BudgetError that ended the script, or another rank's, once the report is written and the summary shown.
     """
     process, refusal = os.getpid(), None
     with session:
         try:
-            status = _execute(program)
+            status = _execute(program, session._ranks.ask)
             if status == INTERRUPTED:
                 session._hurry()
+            if status == 0 or not quiet:
+                session._leave_trouble()
         except BudgetError as error:
             status, refusal = error.exit_code, error
         except KeyboardInterrupt:  # one more, while the first was told
@@ -63,14 +66,12 @@ def run_program(program: Program, session: Session, quiet: bool) -> int:
     if os.getpid() != process:
         return status  # a child that the script forked; the session is its parent's
     report = session.report()
-    worked = report.bounded_as_asked and len(report.steps) > 1  # else a refusal says all that is known
-    if not quiet and (refusal is None or worked):
-        print(session.summary(), file=sys.stderr)
-    if refusal is not None:
-        raise refusal
-    failed = _failed(report)
-    if failed and status == 0:
-        why = "see `trouble` above" if not quiet and not report.budget_violated else report.trouble or "see the report"
+    failed = _failed(report) if status == 0 else ""
+    told = end_together(session, report, status, refusal, failed, quiet)
+    if told is not None:
+        raise told
+    if failed:
+        why = "see `trouble` above" if report.trouble and not quiet else report.trouble or "see the report"
         print(f"ebbtide: error: {failed}: {why}", file=sys.stderr)
         return BudgetError.exit_code
     return status
@@ -99,19 +100,24 @@ def _failed(report: RunReport) -> str:
     return "" if report.planned_as_asked else "the run was not planned as asked"
 
 
-def _execute(program: Program) -> int:
+def _execute(program: Program, why: Callable[[], BudgetError | None] = lambda: None) -> int:
+    """Where it fails, ``why`` says whether another rank ended, and what with: then that is raised."""
     sys.modules["__main__"] = program.module
     program.module.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={})
     sys.argv = list(program.arguments)
     try:
         exec(program.code, program.module.__dict__)
     except SystemExit as error:
+        if error.code and (told := why()) is not None:
+            raise told from None
         return _exit_status(error.code)
     except BudgetError:  # whoever runs the program tells it
         raise
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             on_interrupt(signal.SIG_IGN)  # until the session has ended
+        elif (told := why()) is not None:
+            raise told from None
         error.with_traceback(_below_launcher(error.__traceback__, program.code))
         sys.excepthook(type(error), error, error.__traceback__)
         return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1

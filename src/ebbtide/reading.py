@@ -12,7 +12,7 @@ from ebbtide.analysis.texts import printable
 from ebbtide.errors import FileFormatError, SettingError
 from ebbtide.ir.files import MAGIC, kind_of, load
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.plan import Plan
+from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.run_report import FORMAT, RunReport
 from ebbtide.ir.tiertrace import load_tiertrace
 from ebbtide.ir.timeline import Timeline
@@ -62,7 +62,7 @@ def _countable(trace: Trace, path: Path) -> Trace:
 
 def _printable(trace: Trace) -> Trace:
     """With names that can be shown; nearly always the same trace."""
-    names = [trace.name, *(row.module for row in trace.storages)]
+    names = [trace.name, *(name for row in trace.storages for name in (row.module, row.line))]
     names += [name for tick in trace.ticks for name in (tick.operator, tick.module)]
     if all(map(str.isprintable, set(names))):
         return trace
@@ -72,7 +72,7 @@ def _printable(trace: Trace) -> Trace:
         ticks=tuple(
             replace(row, operator=printable(row.operator), module=printable(row.module)) for row in trace.ticks
         ),
-        storages=tuple(replace(row, module=printable(row.module)) for row in trace.storages),
+        storages=tuple(replace(row, module=printable(row.module), line=printable(row.line)) for row in trace.storages),
     )
 
 
@@ -134,7 +134,19 @@ def read_plan(path: Path, trace: Trace) -> Plan:
         raise SettingError(f"the plan {path} cannot be read: {error.strerror or error}") from error
     if plan.signature != trace.signature():
         raise SettingError(f"the plan {path} was made for another step: it and the trace must be of the same run")
+    if not all(_is_of(stay, trace) for stay in plan.stays):
+        raise SettingError(f"the plan {path} places storages, bytes or times that the trace does not have")
     return plan
+
+
+def _is_of(stay: Stay, trace: Trace) -> bool:
+    if stay.storage >= len(trace.storages):
+        return False
+    row = trace.storages[stay.storage]
+    end = (
+        2 * len(trace.ticks) if row.persistent else row.death
+    )  # a persistent storage's stay may run into the next step
+    return stay.high <= row.nbytes and row.birth <= stay.start and stay.stop <= end
 
 
 def read_timeline(path: Path) -> Timeline:

@@ -1,7 +1,7 @@
 """Recording a step of a program in which nothing moves and nothing is bounded.
 
-    with ebbtide.record("step.trace"):
-        trainer.train()
+with ebbtide.record("step.trace"):
+    trainer.train()
 """
 
 import os
@@ -25,8 +25,9 @@ class Recorder(Driven):
     ``step-3.trace``, ... By default it is the third, the first that has a steady one before it to compare with.
     ``fake`` computes nothing and holds nothing: tensors have shapes only, numbers read out of them are 1, and times are
     modelled by the FLOPs and bytes a second of ``machine`` (a name or a file; an A100's data sheet); the default is
-    then the second step. What is not given comes from ``settings``, by default the ``EBBTIDE_...`` variables. Entering
-    raises PlatformError, RecordingError, and SettingError for what cannot be written.
+    then the second step. ``lines``: the trace says which line of the program made each storage. What is not given comes
+    from ``settings``, by default the ``EBBTIDE_...`` variables. Entering raises PlatformError, RecordingError, and
+    SettingError for what cannot be written.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Recorder(Driven):
         count: int | None = None,
         fake: bool | None = None,
         machine: str | os.PathLike[str] | None = None,
+        lines: bool | None = None,
         settings: Settings | None = None,
     ) -> None:
         super().__init__()
@@ -45,6 +47,8 @@ class Recorder(Driven):
         self._disabled = chosen.disable
         self._fake = chosen.fake if fake is None else fake
         self._machine = chosen.machine if machine is None else os.fspath(machine)
+        self._piece_bytes = chosen.piece_bytes
+        self._lines = chosen.lines if lines is None else lines
         if first is not None:
             chosen = replace(chosen, trace_step=KNOBS["EBBTIDE_TRACE_STEP"].read("first", str(first)))  # type: ignore[arg-type]
         if count is not None:
@@ -83,9 +87,9 @@ class Recorder(Driven):
         from ebbtide.recorders.fake import fake_recorder
 
         machine = find_machine(self._machine) if self._machine is not None else None
-        return fake_recorder(machine, self._path, self._first, self._count)
+        return fake_recorder(machine, self._path, self._first, self._count, self._lines)
 
     def _plain_recorder(self) -> "StepRecorder":
         from ebbtide.recorders.plain import plain_recorder
 
-        return plain_recorder(self._path, self._first, self._count)
+        return plain_recorder(self._path, self._first, self._count, self._lines, self._piece_bytes)

@@ -14,16 +14,18 @@ The model and the optimizer may exist before. One session at a time, each used o
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
 
 from ebbtide.driven import Driven, check_writable, tell_disabled, warn_user
-from ebbtide.errors import SessionError, SettingError
+from ebbtide.errors import BudgetError, SessionError, SettingError
 from ebbtide.host import process
 from ebbtide.host.free_memory import Follower, free_memory
 from ebbtide.host.native import require_native
+from ebbtide.host.place import Place, place
 from ebbtide.host.spill import choose_spill_directories
 from ebbtide.host.tiers import same_memory
 from ebbtide.ir.run_report import FORMAT, VERSION, RunReport
@@ -31,7 +33,8 @@ from ebbtide.policies import Files, asks_child, decider_policy, is_planned, mach
 from ebbtide.report.summary import render_summary
 from ebbtide.runtime.bounds import choose_bounds, usable_bytes
 from ebbtide.runtime.progress import Progress
-from ebbtide.settings import Named, Settings
+from ebbtide.runtime.ranks import Ranks
+from ebbtide.settings import Named, ProgressMode, Settings
 from ebbtide.units import Budget
 
 if TYPE_CHECKING:
@@ -65,8 +68,10 @@ class Session(Driven):
         chosen = (settings or Settings.from_environment()).but(fast, **named)
         if trace is not None:
             chosen = _with_trace(chosen, trace)
-        self._settings = chosen
-        self._report_path = _own_path(Path(chosen.report).absolute()) if chosen.report else None
+        self._place = place()
+        self._ranks = Ranks(self._place)
+        self._settings = _with_own_files(chosen, self._place)
+        self._report_path = _own_path(Path(chosen.report).absolute(), self._place) if chosen.report else None
         self._engine: Engine | None = None
         self._progress: Progress | None = None
         self._follower: Follower | None = None
@@ -76,13 +81,18 @@ class Session(Driven):
     ) -> None:
         if not self._is_ours():
             return
+        told = None
         if error is not None:
             self._hurry()
+            if isinstance(error, Exception) and not isinstance(error, BudgetError):
+                told = self._ranks.ask()  # a collective fails where another rank ended
         try:
             super().__exit__(kind, error, trace)
         finally:
             if self._report_path is not None:
                 self.report().write(self._report_path)
+        if told is not None:
+            raise told from error
 
     def keep(self, what: "torch.nn.Module | torch.Tensor | Iterable[torch.nn.Module | torch.Tensor]") -> None:
         """Parameters and buffers of a module, or tensors, stay in memory until the session ends.
@@ -121,12 +131,22 @@ class Session(Driven):
 
     def _repr_html_(self) -> str:
         """Of a notebook's cell."""
-        return f"<pre>{escape(self.summary())}</pre>" if self._used else escape(repr(self))
+        if not self._used:
+            return escape(repr(self))
+        report = self.report()
+        if self._is_ours() and not report.bounded_as_asked and not report.budget_violated:
+            return escape(f"<ebbtide.Session, running, its budget not in force yet; {len(report.steps)} steps so far>")
+        return f"<pre>{escape(render_summary(report))}</pre>"
 
     def _hurry(self) -> None:
         """The end, when it comes, waits for no plan that is being made, also where that was to be saved."""
         if self._engine is not None:
             self._engine.hurries = True
+
+    def _leave_trouble(self) -> None:
+        """Why the run was not as asked is said by the caller, and by no warning at the end."""
+        if self._engine is not None:
+            self._engine.is_told_on = True
 
     def _check(self) -> None:
         check_writable("report", self._report_path)
@@ -138,10 +158,11 @@ class Session(Driven):
         if self._settings.disable:
             tell_disabled()
             return
-        limit, free = process.memory_limit(), free_memory()
-        bounds = choose_bounds(self._settings.fast, self._settings.arena_bytes, limit, free)
+        ranks = self._place.local_size
+        limit, free = process.memory_limit(), free_memory(ranks=ranks)
+        bounds = choose_bounds(self._budget(), self._settings.arena_bytes, limit, free, ranks)
         if bounds.warning:
-            warn_user(bounds.warning)
+            self._warn(bounds.warning)
         spill = choose_spill_directories(self._settings.spill)
         require_native()
         from ebbtide.runtime.engine import Engine
@@ -149,8 +170,8 @@ class Session(Driven):
         planning = self._planning(spill)
 
         decider = decider_policy(self._settings.policy)
-        engine = Engine(bounds, self._settings, spill, planning, decider, self._say, warn_user)
-        self._progress = Progress(engine.observe, self._settings.progress)
+        engine = Engine(bounds, self._settings, spill, planning, decider, self._say, self._warn, self._ranks)
+        self._progress = Progress(engine.observe, self._shown(), name=self._place.name())
         try:
             engine.start()
         except BaseException:
@@ -159,14 +180,30 @@ class Session(Driven):
         self._driver = self._engine = engine
         for tier in self._settings.tiers:
             if said := same_memory(tier.node):
-                warn_user(said)
+                self._warn(said)
         if bounds.said:
             self._say(bounds.said)
         self._progress.start()
         if bounds.process_bytes:
-            look = process.memory_limit if bounds.size is not None else free_memory
-            self._follower = Follower(lambda: usable_bytes(look()), engine.limit_changed, self._say)
+            named = bounds.size is not None
+            self._follower = Follower(lambda: self._usable_bytes(named), engine.limit_changed, self._say)
             self._follower.start()
+
+    def _budget(self) -> Budget | None:
+        """This rank's."""
+        if self._settings.fast_node is None:
+            return self._settings.fast
+        if (share := self._settings.fast_node // self._place.local_size) == 0:
+            raise SettingError(f"{self._place.local_size} ranks have no share of {self._settings.fast_node} bytes")
+        return Budget(nbytes=share)
+
+    def _usable_bytes(self, size_is_named: bool) -> int:
+        """Of what there is at this moment, this rank's share."""
+        ranks = self._place.local_size
+        if not size_is_named:
+            return usable_bytes(free_memory(ranks=ranks))
+        limit = process.memory_limit()
+        return usable_bytes(process.MemoryLimit(limit.nbytes // ranks, limit.source))
 
     def _planning(self, spill: Sequence[Path]) -> "Planning | None":
         """None for an online policy. Raises SettingError for a policy, a plan or a machine that is not there."""
@@ -182,16 +219,27 @@ class Session(Driven):
         timeline, saved = files.timeline_saver(), files.saved_with_a_plan()
         waits = self._settings.wait_for_plan or files.plan is not None  # a plan that was named is to be followed
         fixed = files.plan is not None
-        return Planning(ask, machine, files.save, warn_user, measures, fixed, timeline, saved, waits, self._say)
+        return Planning(ask, machine, files.save, self._warn, measures, fixed, timeline, saved, waits, self._say)
 
     def _close(self) -> None:
         try:
+            self._ranks.close()
             if self._follower is not None:
                 self._follower.close()
             if self._progress is not None:
                 self._progress.close()
         finally:
             super()._close()
+
+    def _shown(self) -> ProgressMode:
+        """Of several ranks on a node the first shows its progress, unless each is asked to."""
+        mode = self._settings.progress
+        others = self._place.local_rank > 0 and mode is ProgressMode.AUTO
+        return ProgressMode.OFF if others else mode
+
+    def _warn(self, text: str) -> None:
+        name = self._place.name()
+        warn_user(f"{name}: {text}" if name else text)
 
     def _say(self, text: str) -> None:
         if self._progress is not None:
@@ -208,11 +256,18 @@ def _with_trace(chosen: Settings, trace: str | os.PathLike[str]) -> Settings:
     return chosen.but(save_trace=trace)
 
 
-def _own_path(path: Path) -> Path:
-    """Of several ranks, as torchrun starts them, each writes its own: out.json becomes out.0.json, out.1.json, ..."""
-    if os.environ.get("WORLD_SIZE", "1") == "1" or "RANK" not in os.environ:
-        return path
-    return path.with_name(f"{path.stem}.{os.environ['RANK']}{path.suffix}")
+def _with_own_files(chosen: Settings, here: Place) -> Settings:
+    """What several ranks save goes to files of their own, as their reports do."""
+    if here.size == 1:
+        return chosen
+    saved = {name: getattr(chosen, name) for name in ("save_trace", "save_plan", "save_timeline")}
+    own = {name: str(_own_path(Path(path), here)) for name, path in saved.items() if path}
+    return replace(chosen, **own)  # type: ignore[arg-type]
+
+
+def _own_path(path: Path, here: Place) -> Path:
+    """Of several ranks each writes its own: out.json becomes out.0.json, out.1.json, ..."""
+    return path if here.size == 1 else path.with_name(f"{path.stem}.{here.rank}{path.suffix}")
 
 
 def _empty_report() -> RunReport:

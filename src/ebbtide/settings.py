@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TypedDict, TypeVar, Unpack
 
 from ebbtide.errors import EbbtideWarning, SettingError
-from ebbtide.units import KIB, SIZES_ACCEPTED, Budget, format_bytes, parse_budget, parse_size
+from ebbtide.units import KIB, MIB, SIZES_ACCEPTED, Budget, format_bytes, option, parse_budget, parse_size
 
 PREFIX = "EBBTIDE_"
 _File = str | os.PathLike[str]
@@ -105,6 +105,7 @@ class Settings:
 
     disable: bool = False  # do nothing at all
     fast: Budget | None = None  # the budget, when no argument names one
+    fast_node: int | None = None  # in its place, the bytes of all ranks on this node, of which each takes its share
     spill: tuple[str, ...] = ()  # the directories moved storages go to, in stripes; none: a default
     tiers: tuple[SlowerTier, ...] = ()  # between memory and the spill file, the fastest first
     report: str | None = None  # the file the report is written to
@@ -119,7 +120,9 @@ class Settings:
     trace_step: int | None = None  # of ebbtide.record: the first step to record, counted from 0; 2, or 1 of fake ones
     trace_steps: int = 1  # of ebbtide.record: how many steps
     fake: bool = False  # of ebbtide.record: with fake tensors, times modelled
+    lines: bool = False  # a recorded step that is saved says which line of the program made each storage
     min_storage_bytes: int = 64 * KIB  # the smallest storage managed
+    piece_bytes: int = 16 * MIB  # storages of twice this are moved in pieces, each of so much at least
     io_threads: int = 2  # native threads that read and write
     watchdog_s: float = 30.0  # a wait for room longer than this goes over budget, loudly
     chaos_rate: float = 0.0  # probability of a random eviction at every allocation
@@ -139,6 +142,8 @@ class Settings:
             elif environment[variable].strip():
                 knob = KNOBS[variable]
                 values[knob.field] = knob.read(variable, environment[variable].strip())
+        if "fast" in values and "fast_node" in values:
+            raise SettingError(f"EBBTIDE_FAST and EBBTIDE_FAST_NODE are both set: {_ONE_OF_THEM}")
         return Settings(**values)  # type: ignore[arg-type]
 
     def but(self, fast: str | int | Budget | None = None, **named: Unpack["Named"]) -> "Settings":
@@ -148,10 +153,16 @@ class Settings:
         if unknown := [name for name in named if name not in known]:
             raise SettingError(f"there is no setting {unknown[0]!r:.80}; there are fast, {', '.join(known)}")
         values = {name: _taken(name, value, knobs[name]) for name, value in named.items() if value is not None}
+        if fast is not None and "fast_node" in values:
+            raise SettingError(f"{option('fast')} and {option('fast-node')} are both given: {_ONE_OF_THEM}")
+        if fast is not None:
+            values["fast_node"] = None
         try:
             budget = self.fast if fast is None else parse_budget(fast)
         except ValueError as error:
             raise SettingError(str(error)) from error
+        if values.get("fast_node") is not None:
+            budget = None
         return replace(self, fast=budget, **values)  # type: ignore[arg-type]
 
 
@@ -177,6 +188,7 @@ class Named(TypedDict, total=False):
     """What ``Session`` takes by name besides ``fast``: fields of ``Settings``, sizes also as text."""
 
     disable: bool | None
+    fast_node: str | int | None
     spill: _File | Sequence[_File] | None
     tiers: str | None
     report: _File | None
@@ -188,7 +200,9 @@ class Named(TypedDict, total=False):
     save_plan: _File | None
     save_timeline: _File | None
     wait_for_plan: bool | None
+    lines: bool | None
     min_storage_bytes: str | int | None
+    piece_bytes: str | int | None
     io_threads: int | None
     watchdog_s: float | None
     chaos_rate: float | None
@@ -220,6 +234,21 @@ def _switch(text: str) -> bool:
     return _SWITCHES[text.lower()]
 
 
+_ONE_OF_THEM = "name one of them, the budget of each rank or that of all ranks on this node"
+
+
+def _node_size(text: str) -> int:
+    if "%" in text:
+        raise SettingError(
+            f"{text} of all ranks on this node is not understood, since each rank has a step of its own: give each "
+            f"its percentage ({option('fast', text)}), or the node a size ({option('fast-node', '64GiB')})"
+        )
+    try:
+        return parse_budget(text).nbytes or 0
+    except ValueError as error:
+        raise SettingError(str(error)) from error
+
+
 def _directories(text: str) -> tuple[str, ...]:
     names = tuple(text.split(os.pathsep))
     if not all(names):
@@ -248,6 +277,13 @@ def _size(low: int) -> Callable[[str], int]:
     return parse
 
 
+def _pieces(text: str) -> int:
+    size = _size(2 * MIB)(text)
+    if size % (2 * MIB):
+        raise ValueError(text)
+    return size
+
+
 def _within(value: _Number, low: _Number, high: _Number) -> _Number:
     if not low <= value <= high:
         raise ValueError(value)
@@ -257,6 +293,7 @@ def _within(value: _Number, low: _Number, high: _Number) -> _Number:
 KNOBS: dict[str, Knob] = {
     "EBBTIDE_DISABLE": Knob("disable", _switch, "1 or 0"),
     "EBBTIDE_FAST": Knob("fast", parse_budget, f"{SIZES_ACCEPTED}, or a percentage such as 25%"),
+    "EBBTIDE_FAST_NODE": Knob("fast_node", _node_size, SIZES_ACCEPTED),
     "EBBTIDE_SPILL": Knob("spill", _directories, f"a directory, or several with {os.pathsep!r} between them"),
     "EBBTIDE_TIERS": Knob("tiers", parse_tiers, TIERS_ACCEPTED),
     "EBBTIDE_REPORT": Knob("report", str, "a file"),
@@ -270,10 +307,12 @@ KNOBS: dict[str, Knob] = {
     "EBBTIDE_WAIT_FOR_PLAN": Knob("wait_for_plan", _switch, "1 or 0"),
     "EBBTIDE_TRACE_STEP": Knob("trace_step", _whole(0, 2**31), "a whole number from 0 up"),
     "EBBTIDE_FAKE": Knob("fake", _switch, "1 or 0"),
+    "EBBTIDE_LINES": Knob("lines", _switch, "1 or 0"),
     "EBBTIDE_TRACE_STEPS": Knob("trace_steps", _whole(1, 1000), "a whole number from 1 to 1000"),
     "EBBTIDE_MIN_STORAGE": Knob(
         "min_storage_bytes", _size(PAGE_BYTES), f"a size from {format_bytes(PAGE_BYTES)} up, such as 64KiB"
     ),
+    "EBBTIDE_PIECE": Knob("piece_bytes", _pieces, "a multiple of 2MiB, such as 16MiB"),
     "EBBTIDE_IO_THREADS": Knob("io_threads", _whole(1, 64), "a whole number from 1 to 64"),
     "EBBTIDE_WATCHDOG": Knob("watchdog_s", _real(0.001, 86_400), "seconds, from 0.001 to 86400"),
     "EBBTIDE_CHAOS_RATE": Knob("chaos_rate", _real(0, 1), "a probability from 0 to 1"),

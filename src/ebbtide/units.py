@@ -103,7 +103,8 @@ def option(name: str, value: str = "") -> str:
     """As whoever started this writes it: ``--fast 8GiB`` on a command line, else ``fast="8GiB"``."""
     if _by_command:
         return f"--{name} {value}".rstrip()
-    return f'{name}="{value}"' if value else f"{name}="
+    keyword = name.replace("-", "_")
+    return f'{keyword}="{value}"' if value else f"{keyword}="
 
 
 def round_up(nbytes: int, unit: int) -> int:

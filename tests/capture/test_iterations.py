@@ -75,6 +75,25 @@ def test_optimizers_that_were_built_before_are_known_from_their_first_steps(prog
     assert program.step("ababab") == ["a", "a", "a"]  # each but the first holds a whole iteration
 
 
+def test_one_that_steps_for_a_group_of_parameters_at_a_time_makes_one_step_of_an_iteration(program: Program) -> None:
+    """As ZeRO-3 does: the optimizer was built with the model's parameters, and never steps for those."""
+    program.build("z")
+    groups = [torch.nn.Parameter(torch.ones(2)) for _ in range(5)]
+    ends = []
+    for _ in range(4):
+        for number, parameter in enumerate(groups):
+            program.optimizers["z"].param_groups[0]["params"] = [parameter]
+            ends += [number] * len(program.step("z"))
+    assert ends == [0, 0, 0, 0]
+
+
+def test_parameters_that_are_made_anew_for_each_step_are_not_waited_for(program: Program) -> None:
+    program.build("a")
+    for _ in range(3):
+        program.optimizers["a"].param_groups[0]["params"] = [torch.nn.Parameter(torch.ones(2))]
+        assert program.step("a") == ["a"]
+
+
 def test_one_that_never_steps_is_not_waited_for_any_longer_than_that(program: Program) -> None:
     program.build("a", "never")
     assert program.step("a" * MOST) == []

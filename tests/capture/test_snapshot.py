@@ -114,6 +114,9 @@ def test_every_figure_of_a_small_history(tmp_path: Path) -> None:
     ]
     assert [tick.time_ns for tick in trace.ticks] == [30_000, 20_000, 1_000, 19_000, 10_000, 20_000, 0]
     assert [tick.module for tick in trace.ticks[:1] + trace.ticks[-1:]] == ["train.py:12 forward", ""]
+    lines = {storage.nbytes: storage.line for storage in trace.storages}
+    assert {lines[1000], lines[300]} == {"train.py:12 forward"}
+    assert lines[2000] == ""  # of the time before the history
     lives = {storage.nbytes: (storage.birth, storage.death, storage.persistent) for storage in trace.storages}
     assert lives == {2000: (0, 7, True), 700: (0, 2, False), 1000: (0, 6, False), 300: (3, 7, False), 50: (5, 7, False)}
     assert live_bytes(trace).tolist() == [3700, 3700, 3000, 3300, 3300, 3350, 2350]

@@ -103,6 +103,24 @@ def test_several_steps_are_compared(files: Path) -> None:
     assert "1 more: other, 2.00 KiB each" in page
 
 
+def test_lines_are_told_where_they_were_recorded(files: Path) -> None:
+    for command in (("analyze",), ("explain", "--at-peak"), ("explain", "--storage", OUT_A)):
+        assert "made" not in said(command[0], files / "step.trace", *command[1:])
+    lines = {OUT_A: "net.py:7 Net.forward", OUT_B: "net.py:8 Net.forward", SCRATCH: "net.py:8 Net.forward"}
+    storages = tuple(replace(row, line=lines.get(number, "")) for number, row in enumerate(by_hand().storages))
+    save(replace(by_hand(), storages=storages), files / "lines.trace")
+    page = [" ".join(line.split()) for line in said("analyze", files / "lines.trace").splitlines()]
+    assert "net.py:8 Net.forward 1.50 KiB 73 % 2" in page
+    assert "net.py:7 Net.forward 256 B 12 % 1" in page
+    found = json.loads(said("analyze", files / "lines.trace", "--json"))["peak"]["by_line"]
+    assert [(row["label"], row["nbytes"]) for row in found] == [(lines[OUT_B], 1536), ("", 320), (lines[OUT_A], 256)]
+    text = said("explain", files / "lines.trace", "--storage", OUT_A)
+    assert text.startswith("storage 3: activation of a, 256 B, made at net.py:7 Net.forward\n")
+    text = said("explain", files / "lines.trace", "--at-peak")
+    assert "lines that made the most of it: net.py:8 Net.forward 1.50 KiB, net.py:7 Net.forward 256 B\n" in text
+    assert "1.00 KiB, made at net.py:8 Net.forward" in text
+
+
 def test_a_trace_without_accesses_says_what_is_not_available(files: Path) -> None:
     step = replace(by_hand(), accesses=Accesses(*np.zeros((3, 0), dtype=np.int64)))
     save(step, files / "allocations.trace")
@@ -171,7 +189,7 @@ def test_explaining_a_module_and_the_peak(files: Path) -> None:
     lines = said("explain", files / "step.trace", "--module", "b", *machine).splitlines()
     assert lines[0] == "b: 4 storages, 896 B in all; of the step's peak 768 B of 2.06 KiB"
     assert [line.split(":")[0].strip() for line in lines[1:5]] == [f"storage {at}" for at in (4, 1, 2, 5)]
-    assert "idle 1.00 us from tick 6 to 11: fits" in lines[3]
+    assert "idle 1.00 us from tick 0 to 5 of the next step: fits" in lines[3]
     assert "idle 100 ns from tick 4 to 5: too short" in lines[4]
     assert said("explain", files / "step.trace", "--module", "net.*", *machine).startswith("net.*: 6 storages")
     lines = said("explain", files / "step.trace", "--at-peak", *machine).splitlines()
@@ -214,13 +232,16 @@ def test_explaining_a_plan_and_a_timeline(files: Path) -> None:
     ]
     momentum = said("explain", files / "step.trace", "--storage", MOMENTUM, *options)
     assert f"{plan}: on fast throughout" in momentum
-    assert "while it is idle, live tensors reach 24.0 KiB, which the budget holds: nothing has to leave" in momentum
+    assert (
+        "while it is idle, live tensors reach 24.0 KiB in whole pages, which the budget holds: nothing has to leave"
+        in momentum
+    )
     assert "it does not move" in momentum
     save(plan_for(trace, 20_480), files / "tight.plan")
     tight = said("explain", files / "step.trace", "--storage", WEIGHT_A, "--plan", files / "tight.plan")
     assert "it would need 4.00 KiB more fast memory: a budget of 24.0 KiB" in tight
     momentum = said("explain", files / "step.trace", "--storage", MOMENTUM, "--plan", files / "tight.plan")
-    assert "live tensors reach 24.0 KiB: the plan makes room by moving others" in momentum
+    assert "live tensors reach 24.0 KiB in whole pages: the plan makes room by moving others" in momentum
     assert "planned away from tick 2 to 3" in said(
         "explain", files / "step.trace", "--module", "a", "--plan", files / "tight.plan"
     )
@@ -312,7 +333,7 @@ def test_hostile_names_are_shown_as_text(files: Path) -> None:
     hostile = "net.\x1b[31m[bold]\r\n<b>"
     trace = by_hand()
     ticks = tuple(replace(row, module=hostile, operator=hostile) for row in trace.ticks)
-    storages = tuple(replace(row, module=hostile) for row in trace.storages)
+    storages = tuple(replace(row, module=hostile, line=hostile) for row in trace.storages)
     save(replace(trace, name=hostile, ticks=ticks, storages=storages), files / "hostile.trace")
     shown = [
         said("analyze", files / "hostile.trace", "--machine", files / "machine.toml"),
@@ -322,6 +343,15 @@ def test_hostile_names_are_shown_as_text(files: Path) -> None:
         assert "[bold]" in text
         assert "<b>" in text
         assert not {"\x1b", "\r"} & set(text)
+
+
+def test_a_plan_that_places_what_the_trace_has_not_is_refused(files: Path) -> None:
+    trace = by_hand()
+    good = plan_for(trace, 24_576)
+    for wrong in ({"storage": 99}, {"high": 65}, {"stop": 13}):
+        save(replace(good, stays=(replace(good.stays[0], **wrong), *good.stays[1:])), files / "bad.plan")
+        done = call("explain", files / "step.trace", "--storage", 0, "--plan", files / "bad.plan")
+        assert "that the trace does not have" in str(done.exception)
 
 
 @pytest.mark.starts

@@ -213,8 +213,12 @@ def test_a_report_is_shown(tmp_path: Path) -> None:
 
 def test_a_budget_after_the_script_says_where_it_went(tmp_path: Path) -> None:
     train = script(tmp_path, "raise SystemExit('it ran')")
-    for options in (["--fast", "50%"], ["--lr", "1", "--fast=50%"]):
-        done = CliRunner(env={"EBBTIDE_FAST": None, "EBBTIDE_DISABLE": None}).invoke(cli, ["run", train, *options])
+    for command, options in (
+        ("run", ["--fast", "50%"]),
+        ("run", ["--lr", "1", "--fast=50%"]),
+        ("verify", ["--fast=50%"]),
+    ):
+        done = CliRunner(env={"EBBTIDE_FAST": None, "EBBTIDE_DISABLE": None}).invoke(cli, [command, train, *options])
         assert done.exit_code == 2
         assert f"stands after {train} and so went to it" in done.output
         assert "it ran" not in done.output
@@ -233,5 +237,23 @@ def test_a_plan_that_cannot_be_used_is_named_once(content: bytes | None, tmp_pat
 
 def test_the_smallest_budget_is_a_size_that_can_be_typed() -> None:
     text = str(InfeasibleBudgetError(75_497_473, "aten::mm", 3, 1000))
-    assert "The smallest budget that can work is 72.0 MiB: use fast=\"73MiB\" or more." in text
+    assert 'The smallest budget that can work is 72.0 MiB: use fast="73MiB" or more.' in text
     assert 'use fast="12KiB"' in str(InfeasibleBudgetError(12_288, "aten::mm", 3, 1000))
+
+
+def test_verify_names_the_option_that_is_not_understood(tmp_path: Path) -> None:
+    train = script(tmp_path, "raise SystemExit('it ran')")
+    done = CliRunner(env={"EBBTIDE_FAST": None}).invoke(cli, ["verify", "--fast", "8", train])
+    assert "a budget of 8 bytes holds nothing" in str(done.exception)  # which the command's entry prints, with status 2
+    assert "it ran" not in done.output
+
+
+def test_options_that_stand_after_the_script_are_told_and_the_script_has_them(tmp_path: Path) -> None:
+    train = script(tmp_path, "import sys; print('has', sys.argv[1:])")
+    for command in (("trace", "-o", str(tmp_path / "t")), ("verify",), ("run",)):
+        done = run(*command, train, "--step=9", "--policy", "lru", **DISABLED)
+        told = {"trace": "--step=9", "verify": "--policy", "run": "--policy"}[command[0]]
+        assert f"ebbtide: {told} after {train}: passed on to it; options of ebbtide come before" in done.stderr
+        assert command[0] == "verify" or "has ['--step=9', '--policy', 'lru']" in done.stdout
+    given = run("trace", "-o", str(tmp_path / "t"), "--step", "3", train, "--step=9", "--other", **DISABLED)
+    assert "passed on" not in given.stderr  # an option that was given is the script's own there

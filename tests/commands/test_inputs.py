@@ -12,10 +12,11 @@ from ebbtide import reading
 from ebbtide.cli import cli
 from ebbtide.commands.inputs import budgets_of, fast_option, machine_options, read_inputs, trace_argument
 from ebbtide.errors import FileFormatError, SettingError
-from ebbtide.ir.files import save
+from ebbtide.ir.files import load, save
 from ebbtide.ir.occupancy import arena_pages, live_bytes, peak
+from ebbtide.ir.plan import Plan
 from ebbtide.ir.trace import Accesses
-from ebbtide.units import GIB, MIB
+from ebbtide.units import GIB, MIB, format_bytes
 from tests.helpers.make_steps import disk, network
 from tests.ir.test_report_format import REPORT
 
@@ -107,7 +108,9 @@ def test_budgets_are_sizes_or_shares_of_the_peak_and_no_more_than_there_is(tiert
     with pytest.raises(SettingError, match=r"fast=: '12 parsecs' is not a budget"):
         budgets_of("25%,12 parsecs", trace, machine)
     trace = network(width_bytes=7 * MIB + 900 * 1024)  # the arena takes 8 MiB for it
-    assert budgets_of("50%", trace, disk()) == [round(peak(live_bytes(trace, arena_pages)) / 2)]
+    exact, paged = peak(live_bytes(trace)), peak(live_bytes(trace, arena_pages))
+    assert exact < paged
+    assert budgets_of("50%,100%", trace, disk()) == [exact // 2, paged]  # as a run has them
 
 
 def test_a_recorded_step_is_planned_for_the_machine_of_a_file(own: Path, machine_file: Path) -> None:
@@ -186,3 +189,54 @@ def test_a_trace_is_read_once_and_the_machine_is_changed_before_it_is_used(
     monkeypatch.setattr(reading, "recost", lambda step, on: seen.append(on.groups[0].bytes_per_s) or recost(step, on))
     read_inputs(own, machine_file, ("disk.bytes_per_s=2e9",), None)
     assert seen == [own, 2 * 10**9]
+
+
+# ---- what a command says where it cannot do what was meant -----------------------------------------------------------
+
+
+def invoked(*words: object) -> tuple[int, str]:
+    """Exit status and what is said, of an error its own text."""
+    result = CliRunner().invoke(cli, list(map(str, words)))
+    return result.exit_code, f"{result.output}{result.exception}"
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("page", ("report", "-o")),
+        ("Perfetto trace", ("report", "--perfetto")),
+        ("page", ("sweep", "-o")),
+        ("plan", ("plan", "-o")),
+        ("timeline", ("simulate", "--timeline")),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_told_before_work_begins(
+    what: str, words: tuple[str, str], own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbtide.reading.read_trace", lambda path: pytest.fail("work began"))
+    command, option = words
+    there = tmp_path / "nowhere" / "file"
+    result = CliRunner().invoke(cli, [command, str(own), option, str(there)])
+    assert isinstance(result.exception, SettingError)
+    assert str(result.exception) == (
+        f"the {what} cannot be written to {there} (No such file or directory): name a file in a writable directory"
+    )
+
+
+def test_a_plan_is_simulated_within_its_own_budget_or_it_is_said(own: Path, machine_file: Path, tmp_path: Path) -> None:
+    made = tmp_path / "step.plan"
+    where = (own, "--machine", machine_file)
+    assert invoked("plan", *where, "--fast", "60%", "-o", made)[0] == 0
+    status, alone = invoked("simulate", *where, "--plan", made)
+    assert status == 0
+    assert "the plan was made for" not in alone
+    assert invoked("simulate", *where, "--plan", made, "--fast", "60%") == (status, alone)
+    planned = format_bytes(load(made, Plan).budget_bytes)
+    assert f"{planned} of dram" in alone
+    status, other = invoked("simulate", *where, "--plan", made, "--fast", "80%")
+    assert status == 0
+    assert f"the plan was made for {planned}, and has " in other
+    status, refused = invoked("simulate", *where, "--plan", made, "--fast", "1MiB")
+    assert status != 0
+    assert "it is 1.00 MiB, one operation alone needs up to " in refused
+    assert f"the plan was made for {planned}" in refused

@@ -90,3 +90,14 @@ def test_columns_that_say_nothing_are_left_out(capsys: pytest.CaptureFixture[str
     shown = capsys.readouterr().out
     assert not [name for name in silent if name in shown]
     assert "use of fast" in shown
+
+
+@pytest.mark.starts
+def test_sweep_fits_a_terminal(tmp_path: Path) -> None:
+    save(network(layers=3), tmp_path / "step.trace")
+    where = ("sweep", tmp_path / "step.trace", "--machine", "dram-cxl", "--fast", "50%,25%", "--policy", "lru")
+    lines = lines_of(on_a_terminal(*where))
+    assert all(len(line) <= 80 for line in lines), lines
+    (header,) = (line for line in lines if line.startswith("fast"))
+    assert "x resident" in header
+    assert "…" not in "".join(lines)

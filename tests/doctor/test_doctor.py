@@ -284,19 +284,28 @@ def test_without_o_direct_it_is_a_hint() -> None:
     assert (finding.level, "page cache" in finding.found) == (Level.HINT, True)
 
 
+@pytest.mark.parametrize("columns", [80, 100])
+def test_the_text_fits_the_terminal(machine: Machine, columns: int) -> None:
+    views = (machine.view(), machine.view({f"{HUGE}/enabled": "never\n", "proc/sys/vm/max_map_count": "65530\n"}))
+    for view in views:
+        lines = render(examine(view, ["/var/tmp"]), columns).splitlines()
+        assert max(map(len, lines)) <= columns
+        assert max(map(len, lines)) > columns - 15  # and has use of it
+
+
 def test_text_and_json_hold_every_finding() -> None:
     findings = [
         Finding("one", Level.OK, "found one", "means one"),
         Finding("two", Level.HINT, "found two", "means two", "cure two"),
         Finding("three", Level.PROBLEM, "found three", "means three", "cure three"),
     ]
-    text = render(findings)
+    text = render(findings, 80)
     for word in ("one", "two", "three"):
         assert f"found {word}" in text
         assert f"(means {word})" in text
     assert "-> cure two" in text
     assert "cannot run here. Problems: 1, hints: 1." in text
-    assert "can run here. Hints: 1." in render(findings[:2])
+    assert "can run here. Hints: 1." in render(findings[:2], 80)
     loaded = json.loads(to_json(findings))
     assert (loaded["runs"], [finding["level"] for finding in loaded["findings"]]) == (False, ["ok", "hint", "problem"])
     with pytest.raises(ValueError, match="needs a cure"):

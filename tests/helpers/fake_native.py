@@ -17,6 +17,7 @@ from ebbtide.settings import ProgressMode, Settings
 
 QUIET = Settings(progress=ProgressMode.OFF, spill=("/var/tmp",), policy="demand")
 OVER_NATIVE = [
+    "ebbtide.capture.lines",
     "ebbtide.capture.optimizer_hooks",
     *(f"ebbtide.runtime.{name}" for name in ("adopt", "budget_in_force", "engine", "faults", "limits", "start_arena")),
 ]
@@ -31,6 +32,7 @@ class FakeNative(ModuleType):
     def __init__(self) -> None:
         super().__init__("ebbtide._torch")
         self.calls: list[str] = []
+        self.noted: list[bool] = []
         self.started: dict[str, Any] = {}
         self.limits: dict[str, int] = {}
         self.classified: dict[int, list[int]] = {}
@@ -84,7 +86,7 @@ class FakeNative(ModuleType):
         self.at_step_end()
         return self.counters()
 
-    def watch(self) -> None:
+    def watch(self, *, piece_bytes: int) -> None:
         self.calls.append("watch")
 
     def unwatch(self) -> None:
@@ -92,6 +94,9 @@ class FakeNative(ModuleType):
 
     def notice(self, tensors: Sequence[Any]) -> None:
         pass
+
+    def note_lines(self, rules: Sequence[tuple[str, bool, int, str]]) -> None:
+        self.noted.append(bool(rules))
 
     def enter_optimizer(self, enters: bool) -> None:
         pass
@@ -117,7 +122,7 @@ class FakeNative(ModuleType):
     def is_managed(self, tensor: object) -> bool:
         return False
 
-    def pin(self, address: int) -> bool:
+    def pin(self, address: int, nbytes: int = 0) -> bool:
         return False
 
     def adopt_all(self, objects: Any, owners: Any, held_by_functions: Any) -> tuple[int, list[tuple[int, str]]]:

@@ -72,7 +72,9 @@ def traces(draw: st.DrawFn, longest_life: int = 2) -> Trace:
             death = birth + draw(st.integers(1, longest_life * n_ticks))
             clock = draw(st.sampled_from([None, number]))
             scratch = draw(st.sampled_from([False, False, False, True]))
-            storages.append(Storage(nbytes, kind, birth, death, f"block{number}", False, scratch, clock))
+            storages.append(
+                Storage(nbytes, kind, birth, death, f"block{number}", False, scratch, clock, line=f"f.py:{number}")
+            )
         life = st.integers(storages[-1].birth, storages[-1].death - 1)
         used = draw(st.dictionaries(life, st.sampled_from([R, W, R | W]), max_size=4))
         accesses += [(number, tick, int(mode)) for tick, mode in used.items()]

@@ -125,7 +125,7 @@ def changed(change: Callable[[dict[str, Any]], object]) -> bytes:
         (b"", "empty"),
         (b"PK\3\4" * 100, "not a file that Ebbtide wrote"),
         (MAGIC, "truncated"),
-        (packed(b"{}", b"", version=1), "of version 1, and this Ebbtide reads versions up to 5"),
+        (packed(b"{}", b"", version=1), "of version 1, and this Ebbtide reads versions up to 6"),
         (packed(b"{}", b"", n_header=2**31), "header is too large"),
         (packed(b"[" * 100_000, b""), "header is damaged"),
         (packed(b"\xff{}", b""), "header is damaged"),
@@ -158,9 +158,10 @@ def test_what_is_not_known_is_refused(data: bytes, message: str) -> None:
 @pytest.mark.parametrize(
     ("version", "missing"),
     [
-        (2, [("ticks", "arguments"), ("storages", "room_of"), ("storages", "packed_bytes")]),
-        (3, [("storages", "room_of"), ("storages", "packed_bytes")]),
-        (4, [("storages", "packed_bytes")]),
+        (2, [("ticks", "arguments"), ("storages", "room_of"), ("storages", "packed_bytes"), ("storages", "line")]),
+        (3, [("storages", "room_of"), ("storages", "packed_bytes"), ("storages", "line")]),
+        (4, [("storages", "packed_bytes"), ("storages", "line")]),
+        (5, [("storages", "line")]),
     ],
 )
 def test_a_trace_of_an_older_version_is_read_without_what_it_lacks(
@@ -180,6 +181,15 @@ def test_a_trace_of_an_older_version_is_read_without_what_it_lacks(
     body = zlib.compress(np.concatenate(kept).tobytes())
     assert decode(packed(json.dumps(header).encode(), body, version=version), Trace) == old
     with pytest.raises(FileFormatError, match="columns of this version"):
+        decode(packed(json.dumps(header).encode(), body), Trace)
+
+
+def test_lines_come_back_and_one_that_is_no_text_of_the_file_is_refused() -> None:
+    made = replace(SMALL, storages=(SMALL.storages[0], replace(SMALL.storages[1], line="train.py:12 Net.forward")))
+    assert decode(encode(made), Trace) == made
+    header, body = unpacked(encode(made))
+    header["strings"].remove("train.py:12 Net.forward")
+    with pytest.raises(FileFormatError, match=r"storages\.line has a value that does not exist"):
         decode(packed(json.dumps(header).encode(), body), Trace)
 
 

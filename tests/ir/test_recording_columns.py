@@ -48,6 +48,8 @@ def test_columns_of_a_table_are_equally_long_rows_of_integers(name: str) -> None
         ("allocation", -2),
         ("death", 3),
         ("module", 2),
+        ("line", 2),
+        ("line", -1),
         ("use_storage", 2),
         ("use_storage", -1),
         ("use_first", 2),

@@ -21,6 +21,7 @@ from ebbtide.planners import BUILT_IN, plan
 from ebbtide.planners.published.autotm import autotm_async, autotm_static, autotm_sync
 from ebbtide.planners.published.autotm_addresses import lay_out
 from ebbtide.planners.published.autotm_flow import Gadgets, Life, stays_of_life
+from ebbtide.planners.published.solver import Outcome, Program
 from ebbtide.planners.published.ten_cache import buffers, ten_cache
 from ebbtide.planners.published.tm_training import tm_training
 from ebbtide.planners.published.zero_infinity import DEPTH
@@ -451,3 +452,11 @@ def test_a_life_does_not_end_with_a_copy_that_nobody_reads() -> None:
         ("fast", 0, 0, 8),
         ("slow", 7, 8, 10),
     ]
+
+
+def test_the_solver_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    program = Program()
+    program.column(1.0, upper=2.0, integer=True)
+    program.row([(0, 1.0)], low=0.5)
+    assert program.solve(10.0).outcome is Outcome.SOLVED
+    assert capfd.readouterr() == ("", "")

@@ -111,7 +111,9 @@ def test_the_page_has_the_step_as_it_is() -> None:
         (2, 8, 9, 0),
     ]
     assert data["intervals"]["storage"][0] == 1
-    assert data["budget_bytes"] == 29 * MIB
+    assert data["budgets"] == [["budget", 29 * MIB]]
+    assert data["away"] == {"storage": [1], "gone": [4], "back": [5], "tier": ["file"]}
+    assert data["trace"]["lines_known"] is False
     assert dict(data["facts"])["storages"] == "4"
 
 
@@ -130,6 +132,22 @@ def test_a_page_of_allocations_alone_does_not_tell_what_is_used() -> None:
     assert "lies idle" not in sections
 
 
+def test_the_plans_budget_stands_beside_the_runs() -> None:
+    run = replace(REPORT, arena_budget_bytes=30 * MIB)
+    data = page_data(Subject(step(), plan(), (timeline(),), run))
+    assert data["budgets"] == [("budget", 30 * MIB), ("plan's budget", 29 * MIB)]
+    assert page_data(Subject(step()))["budgets"] == []
+    assert dict(data["facts"])["run's budget"] == "30.0 MiB"
+
+
+def test_the_words_of_a_page_are_those_that_it_uses() -> None:
+    pages = (subject(), Subject(step()), Subject(snapshot()))
+    words = [{word for word, _ in page_data(what)["words"]} for what in pages]
+    assert {"plan", "stall", "tier", "no plan is faster than"} <= words[0]
+    assert words[1] - words[2] == {"in use, idle", "access-time interval", "bytes \u00d7 idle", "tier", "moves in time"}
+    assert "line" not in words[0]
+
+
 def test_stalls_wait_for_the_copies_that_their_operation_needs() -> None:
     late, room = stalls_of(timeline(), step())
     assert (late.kind, late.start_ns, late.stop_ns, late.tick) == (SpanKind.STALL_LATE, 7 * MS, 8 * MS, 7)
@@ -140,6 +158,7 @@ def test_stalls_wait_for_the_copies_that_their_operation_needs() -> None:
     spans = tuple(replace(span, storage=0) if span.kind in STALLS else span for span in timeline().spans)
     named = replace(timeline(), spans=spans)
     assert [row.storage for stall in stalls_of(named, step()) for row in stall.awaited] == [0, 0]
+    assert [row.nbytes for stall in stalls_of(named, step()) for row in stall.awaited] == [4 * MIB, 4 * MIB]
 
 
 @given(timelines())
@@ -203,7 +222,7 @@ def test_a_page_is_written_of_all_files_together(folder: Path) -> None:
 def bound_shown(measured: Timeline | None = None, run: RunReport | None = None, bound_ns: int = 10 * MS) -> str:
     timelines = () if measured is None else (measured,)
     shown = Subject(step(), replace(plan(), lower_bound_ns=bound_ns), timelines, run)
-    return dict(page_data(shown)["facts"])["no plan is below"]
+    return dict(page_data(shown)["facts"])["no plan is faster than"]
 
 
 def test_a_bound_that_a_measured_step_has_beaten_is_not_shown_as_one() -> None:

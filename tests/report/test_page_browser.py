@@ -6,6 +6,7 @@ Chromium comes from the system (Debian: ``apt-get install chromium``), playwrigh
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from ebbtide.report.page import render_page
 from ebbtide.report.subject import Subject
 from ebbtide.units import MIB
 from tests.helpers.make_page import IMAGE, LINK, SCRIPT, snapshot, step, subject
+from tests.ir.test_report_format import REPORT
 
 PATIENCE_MS = 60_000
 
@@ -50,6 +52,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     route = subject().route
     subjects = {
         "small": subject(),
+        "run": replace(subject(), run=replace(REPORT, arena_budget_bytes=30 * MIB)),
         "random": Subject(trace_of(150), route=route, machine="made up"),
         "large": Subject(trace_of(20_000), route=None),
         "no accesses": Subject(snapshot()),
@@ -205,12 +208,12 @@ def test_candidates_sort_by_click_and_by_key(show: Show) -> None:
     trace = trace_of(150)
     found = candidates_of(trace, subject().route)  # type: ignore[arg-type]
     page = show("random")
-    best = [f"#{number}" for number in found.storage.tolist()[:100]]
+    best = [f"#{number}" for number in found.storage.tolist()[:12]]
     assert column(page, "#candidate-table", 1) == best
     head = page.locator("#candidate-table th").filter(has_text="Idle").first
     head.get_by_role("button").click()
     assert head.get_attribute("aria-sort") == "descending"
-    longest = sorted(found.idle_ns.tolist(), reverse=True)[:100]
+    longest = sorted(found.idle_ns.tolist(), reverse=True)[:12]
     units = {"s": 1e9, "ms": 1e6, "\u00b5s": 1e3}
     texts = [text.split() for text in column(page, "#candidate-table", 3)]
     shown = [float(number) * units[unit] for number, unit in texts]
@@ -219,7 +222,7 @@ def test_candidates_sort_by_click_and_by_key(show: Show) -> None:
     assert head.get_attribute("aria-sort") == "ascending"
     assert column(page, "#candidate-table", 3)[0] == "0 ns"
     page.locator("#candidates").get_by_role("button", name="Show more rows").press("Enter")
-    assert len(column(page, "#candidate-table", 1)) == 400
+    assert len(column(page, "#candidate-table", 1)) == 60
 
 
 def test_the_peak_is_one_click_away_and_leads_to_its_storages(show: Show) -> None:
@@ -237,6 +240,7 @@ def test_the_peak_is_one_click_away_and_leads_to_its_storages(show: Show) -> Non
     residents = peak_of(step()).residents
     assert column(page, "#peak-storages", 1) == [f"#{row.storage}" for row in residents] == ["#3", "#1", "#0"]
     assert column(page, "#peak-storages", 7) == ["in use", "4.00 ms", "4.00 ms"]
+    assert column(page, "#peak-modules", 3) == ["57.1\u00a0%", "28.6\u00a0%", "14.3\u00a0%"]
     page.locator("#peak").get_by_role("button", name="Show storage 1 in the chart").click()
     assert page.locator("#storage strong").inner_text() == "#1: 8.00 MiB, activation"
     page.keyboard.press("k")
@@ -272,8 +276,8 @@ def test_each_stall_says_what_it_waited_for(show: Show) -> None:
     awaited = column(page, "#stalls", 6)
     measured = [row for row, name in enumerate(column(page, "#stalls", 1)) if "measured" in name]
     assert {causes[row]: awaited[row] for row in measured} == {
-        "late": "#1 (8.00 MiB on file->dram)",
-        "room": "#0 (4.00 MiB on dram->file)",
+        "late": f"#1, activation of {IMAGE} (8.00 MiB on file->dram)",
+        "room": f"#0, parameter of {SCRIPT} (4.00 MiB on dram->file)",
     }
     assert "budget 29.0 MiB" in page.locator("#timelines .annotation-text").all_text_contents()
 
@@ -287,6 +291,45 @@ def test_what_was_not_recorded_is_not_shown_as_nothing(show: Show) -> None:
     for claim in ("Without marks it lies idle", "What the line does not reach", "in use"):
         assert claim not in page.locator("main").inner_text()
     assert drawn(page)["bars"] == 5
+
+
+@pytest.mark.parametrize("width", [400, 800, 1400])
+def test_budgets_are_named_above_what_they_bound(show: Show, width: int) -> None:
+    page = show("run", width=width)
+    shown = page.locator("#timelines .annotation-text")
+    assert re.findall(r"(?:plan's )?budget [0-9.]+ MiB", shown.text_content()) == [
+        "budget 30.0 MiB",
+        "plan's budget 29.0 MiB",
+    ]
+    name = shown.evaluate(
+        """(shown) => {
+            const { x, top, width, height } = shown.getBoundingClientRect();
+            return { x, width, height, y: top + scrollY };
+        }"""
+    )
+    foot_of_lanes, top_of_levels = page.evaluate(
+        """() => {
+            const chart = document.querySelector("#timelines .chart");
+            const { yaxis, yaxis2 } = chart._fullLayout;
+            const top = chart.getBoundingClientRect().top + scrollY;
+            return [top + yaxis._offset + yaxis._length, top + yaxis2._offset];
+        }"""
+    )
+    assert foot_of_lanes <= name["y"] + 1
+    assert name["y"] + name["height"] <= top_of_levels + 1
+    assert name["x"] >= 0
+    assert name["x"] + name["width"] <= width
+
+
+def test_a_table_that_is_wider_than_the_window_keeps_its_first_column(show: Show) -> None:
+    page = show("small", width=400)
+    box = page.locator("#candidate-table .scroll")
+    assert box.evaluate("(box) => (box.scrollLeft = 200) && box.scrollLeft") == 200
+    assert page.locator("#candidate-table tbody td").first.bounding_box()["x"] == box.bounding_box()["x"]
+    page = show("small", width=800)
+    assert page.locator("#comparison .scroll").evaluate("(box) => box.scrollWidth <= box.clientWidth")
+    names = page.locator("#comparison th button").all_inner_texts()
+    assert all("\n" not in name for name in names)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -363,7 +406,8 @@ def test_a_file_and_a_row_are_a_section_of_the_page(
     assert page.locator("#fresh p").inner_text() == "1,234"
     assert page.locator("#fresh h2").inner_text() == "A new sectionassumed"
     shown = [part.get_attribute("id") for part in page.locator("main section").all()]
-    assert shown == ["answers", "memory", "fresh", "storages", "distribution", "swap", "candidates", "timelines"]
+    before, after = ["answers", "memory"], ["storages", "distribution", "swap", "candidates", "timelines", "words"]
+    assert shown == [*before, "fresh", *after]
     assert page.locator("nav a").all_inner_texts()[2] == "A new section"
     (folder / "report" / "absent.js").write_text(section("absent", 25, "misspelt"))
     (tmp_path / "page.html").write_text(render_page(subject()))

@@ -8,7 +8,7 @@ import pytest
 from tests.helpers.paths import ROOT
 
 OTHERS = [ROOT / "CONTRIBUTING.md", ROOT / "THIRD_PARTY.md", ROOT / "CHANGELOG.md", ROOT / "examples" / "README.md"]
-PAGES = [ROOT / "README.md", *OTHERS, *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *OTHERS, *sorted((ROOT / "docs").glob("**/*.md"))]
 DATED = [ROOT / "bench" / "README.md", ROOT / "bench" / "LOG.md", *sorted((ROOT / "bench" / "results").glob("*.md"))]
 DIARY = re.compile(
     r"until (?:this change|then|now)|used to\b|before that was|no longer|this time|last time|\bnow\b|currently"

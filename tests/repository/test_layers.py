@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ir": BASE,
     "_decider": set(),  # native code without torch
     "host": {"errors", "units", "_decider", "torch"},  # torch to see whether it can be loaded
-    "planners": IR | {"simulator"},
+    "planners": IR | {"simulator", "_decider"},
     "simulator": IR | {"_decider"},
     "machines": IR,
     "analysis": IR,
@@ -45,8 +45,10 @@ DOORS = {
     "cli",
     "commands",
     "launch",
+    "ending",
     "recorder",
     "session",
+    "integrations",
     "policies",
     "plan_process",
     "__main__",

@@ -188,7 +188,7 @@ def test_a_size_that_cannot_work_and_no_step_that_shows_which_does_is_told(nativ
 
 
 def machine_with(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
-    monkeypatch.setattr(session_module, "free_memory", lambda: process.MemoryLimit(nbytes, "this machine"))
+    monkeypatch.setattr(session_module, "free_memory", lambda ranks: process.MemoryLimit(nbytes, "this machine"))
 
 
 def misfit(native: FakeNative, arena_limit: int, need: int) -> None:
@@ -292,7 +292,7 @@ def test_a_size_above_its_container_follows_the_containers_limit_up(
 def test_where_there_is_no_more_memory_it_is_refused_at_once(
     native: FakeNative, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_module, "free_memory", lambda: process.MemoryLimit(2 * MIB, "this container"))
+    monkeypatch.setattr(session_module, "free_memory", lambda ranks: process.MemoryLimit(2 * MIB, "this container"))
     with pytest.raises(BudgetError, match=r"outside the tensors.*At least"), Session("1MiB", settings=QUIET):
         pytest.fail("the session began")
 

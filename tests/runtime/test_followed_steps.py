@@ -123,9 +123,9 @@ def test_a_first_step_that_was_slower_than_the_later_ones_is_planned_anew_with_t
 def test_a_bound_that_a_later_step_beats_is_no_bound(native: Native) -> None:
     run = Run(native)
     run.steps(6, made_step(WARM))
-    assert run.plan.lower_bound_s == 0.24
+    assert (run.plan.lower_bound_s, run.plan.status) == (0.24, "optimal")
     run.planning.ended(0.23)
-    assert run.plan.lower_bound_s is None
+    assert (run.plan.lower_bound_s, run.plan.status) == (None, "feasible")
     assert run.plan.predicted_s == 0.24
 
 

@@ -85,21 +85,45 @@ def test_a_verbose_log_has_a_line_for_each_step_that_is_seen() -> None:
 def test_planning_is_said_when_it_begins_and_ends() -> None:
     waits, goes_on = Activity(2.0, beside=False), Activity(3.0, beside=True)
     stages = [FINISHED, replace(FINISHED, planning=waits), replace(FINISHED, steps=6, planning=goes_on), FINISHED]
+    stages += [replace(stages[2], steps=9), replace(FINISHED, plans=1)]
     assert stages[1].line() == "planning step 4, 2.00 s so far"
     assert stages[2].line().startswith("step 6, 2.00 s, process 3.00 MiB")
     assert stages[2].line().endswith("planning in the background, 3.00 s so far")
     at = [0]
+    looks: list[int] = []
+
+    def observe() -> Observation:
+        looks.append(at[0])
+        return stages[looks[-1]]
+
     stream = io.StringIO()
-    shown = Progress(lambda: stages[at[0]], ProgressMode.PLAIN, stream)
+    shown = Progress(observe, ProgressMode.PLAIN, stream)
     shown.start()
     at[0] = 1
     wait_for(lambda: "ebbtide: planning step 4\n" in stream.getvalue())
     at[0] = 2
     wait_for(lambda: "ebbtide: planning in the background\n" in stream.getvalue())
     at[0] = 3
-    wait_for(lambda: "ebbtide: planning has ended\n" in stream.getvalue())
+    wait_for(lambda: "ebbtide: planning has ended without a plan\n" in stream.getvalue())
+    at[0] = 4  # planned anew: what has been said is not repeated
+    wait_for(lambda: looks.count(4) >= 2)
+    at[0] = 5
+    wait_for(lambda: "ebbtide: planning has ended: steps follow the plan\n" in stream.getvalue())
+    at[0] = 4
+    wait_for(lambda: looks.count(4) >= 4)
     shown.close()
-    assert len([line for line in stream.getvalue().splitlines() if line.startswith("ebbtide: planning")]) == 3
+    assert len([line for line in stream.getvalue().splitlines() if line.startswith("ebbtide: planning")]) == 4
+
+
+@pytest.mark.parametrize(("columns", "left_out"), [(200, ""), (90, "o"), (80, "oi"), (66, "oip"), (50, "oipb")])
+def test_a_narrow_line_keeps_what_matters(columns: int, left_out: str) -> None:
+    long = replace(FINISHED, steps=1234, held_bytes=999 << 20, budget_bytes=999 << 20, planning=Activity(99.0, True))
+    line = long.line(columns)
+    assert len(line) <= columns
+    assert line.startswith("step 1234, 2.00 s, process 999 MiB")
+    assert "stall 400 ms" in line
+    parts = {"o": "out ", "i": "in 1.00", "p": "planning", "b": " of 999 MiB"}
+    assert "".join(mark for mark, text in parts.items() if text not in line) == left_out
 
 
 def test_the_last_step_is_shown_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

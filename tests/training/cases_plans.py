@@ -347,7 +347,7 @@ def bytes_under(sizes: Sequence[int]) -> list[int]:
     with ebbtide.Session(fast="50%"):
         for nbytes in sizes:
             before = _torch.counters()["resident_bytes"]
-            storage = torch.empty(nbytes, dtype=torch.uint8)
+            storage = torch.empty(nbytes, dtype=torch.uint8).zero_()  # what nobody touched may have none
             found.append(_torch.counters()["resident_bytes"] - before)
             del storage
     return found

@@ -145,7 +145,7 @@ def test_a_plan_of_another_model_is_not_used_and_the_run_says_so_at_its_end(tmp_
     other = run(*ours, "--width", "640", "--depth", "3", "--rows", "256")
     assert other.returncode == 3, other.stderr
     assert "error: the run was not planned as asked" in other.stderr
-    assert f"no step followed the plan {plan}" in other.stderr
+    assert other.stderr.count(f"no step followed the plan {plan}") == 1  # in the summary
     assert "made for a step with other storages" in other.stderr
     report = json.loads(out.read_text())
     assert (report["bounded_as_asked"], report["planned_as_asked"]) == (True, False)

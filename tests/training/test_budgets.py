@@ -154,6 +154,26 @@ def test_where_nothing_limits_it_a_process_has_what_is_available_and_what_it_hol
     assert free_memory(proc) == MemoryLimit(12 * GIB + 600 * MIB, "this machine")
 
 
+@pytest.mark.parametrize(
+    ("limited", "expected"), [(False, 6 * GIB + 600 * MIB), (True, 2 * GIB + 256 * MIB + 512 * MIB)]
+)
+def test_several_ranks_share_what_nobody_holds(limited: bool, expected: int, tmp_path: Path) -> None:
+    proc = laid_out(tmp_path, v1=False)
+    if not limited:
+        (tmp_path / "cg/job/memory.max").write_text("max\n")
+    assert free_memory(proc, ranks=2).nbytes == expected
+
+
+def test_a_size_that_all_ranks_of_a_node_cannot_have_becomes_a_share() -> None:
+    limit, free = MemoryLimit(8 * GIB, "this machine"), MemoryLimit(2 * GIB, "this machine")
+    kept = choose_bounds(parse_budget("2GiB"), None, limit, free, ranks=4)
+    assert (kept.process_bytes, kept.warning) == (2 * GIB, "")
+    above = choose_bounds(parse_budget("3GiB"), None, limit, free, ranks=4)
+    assert above.process_bytes == 2 * GIB - 2 * GIB * 2 // 100 - 32 * MIB
+    assert "this machine allows (2.00 GiB, as its share: there are 4 ranks on this node)" in above.warning
+    assert "its share: there are 4 ranks" in choose_bounds(None, None, limit, free, ranks=4).said
+
+
 def test_bounds_come_from_what_is_free_unless_a_size_is_named() -> None:
     limit, free = MemoryLimit(8 * GIB, "this container"), MemoryLimit(5 * GIB, "this container")
     usable = 5 * GIB - 5 * GIB * 2 // 100 - 32 * MIB
@@ -170,7 +190,7 @@ def test_bounds_come_from_what_is_free_unless_a_size_is_named() -> None:
 @pytest.mark.parametrize(
     ("need", "word"),
     [
-        (Need("aten::copy_", 2 * GIB, 8 * MIB, GIB, 2 * GIB), "Of that, 8.00 MiB is used"),
+        (Need("aten::copy_", 2 * GIB, 8 * MIB, GIB, 2 * GIB), "Of that, the operation uses 8.00 MiB"),
         (Need("aten::index", 51 * MIB, 51 * MIB, 50 * MIB, 51 * MIB), "One tensor of 50.0 MiB is most of it"),
     ],
 )

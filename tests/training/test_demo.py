@@ -40,8 +40,12 @@ def test_a_run_that_moves_takes_longer_by_its_bytes_over_the_disks_rate() -> Non
 def test_runs_that_ended_correct_what_is_left() -> None:
     forecast = Forecast({"one": 10, "two": 20, "three": 30})
     assert forecast.left_s() == 60
+    assert forecast.left() == "about 60 seconds left"
     forecast.ended("one", 20)
     assert forecast.left_s() == 100
+    assert forecast.left() == (
+        "about 2 minutes left, corrected: runs take 2.0 times as long as the first estimate said"
+    )
     forecast.left_out("three")
     assert forecast.left_s() == 40
     forecast.ended("two", 20)
@@ -64,7 +68,7 @@ def test_what_is_foretold_is_what_runs(monkeypatch: pytest.MonkeyPatch, tmp_path
         pass
     assert forecast.left_s() == 0
     assert set(demo.expected_s(demo.GPT_A["fp32"], SPEED)) - set(ran) <= {demo.B_LIMITED}
-    assert out.getvalue().count(" left\n") == len(ran) - 1
+    assert sum(" left" in line for line in out.getvalue().splitlines()) == len(ran) - 1
 
 
 def test_runs_that_worked_are_shown_where_a_later_one_fails(

@@ -29,7 +29,8 @@ def test_custom_functions_and_checkpoints_are_seen_in_their_phases() -> None:
 
 
 def test_two_storages_at_one_address_are_two() -> None:
-    lives, stories, at_one_address = child.run("cases_recording:freed_and_reused")
+    whole = {"EBBTIDE_PIECE": "64MiB"}
+    lives, stories, at_one_address = child.run("cases_recording:freed_and_reused", env=whole)
     assert at_one_address
     assert lives[0] == (0, 2)
     assert lives[1][0] == 1

@@ -56,6 +56,11 @@ def has_accesses(trace: Trace) -> bool:
     return len(trace.accesses) > 0
 
 
+def has_lines(trace: Trace) -> bool:
+    """Whether it is known of any storage which line of the program made it."""
+    return any(storage.line for storage in trace.storages)
+
+
 def modules_of(trace: Trace) -> list[str]:
     """The module that each storage belongs to, "" if none is known.
 

@@ -20,6 +20,7 @@ from ebbtide.units import format_bytes
 
 _MOST_INTERVALS = 3
 _MOST_STORAGES = 10
+_MOST_LINES = 5
 _WAITED_FOR = {
     SpanKind.STALL_ROOM: "room",
     SpanKind.STALL_LATE: "a prefetch under way",
@@ -86,6 +87,10 @@ class Explainer:
             f"{time_text(peak.time_ns)} into the step",
             "  " + ", ".join(f"{words(share.label)} {format_bytes(share.nbytes)}" for share in peak.by_kind()),
         ]
+        made = [share for share in peak.by_line() if share.label][:_MOST_LINES]
+        if made:
+            most = ", ".join(f"{share.label} {format_bytes(share.nbytes)}" for share in made)
+            lines.append(f"  lines that made the most of it: {most}")
         if self._has_accesses:
             lines.append(f"  in use at that tick: {format_bytes(in_use)}; idle: {format_bytes(peak.nbytes - in_use)}")
         if self._candidates is not None:
@@ -111,7 +116,7 @@ class Explainer:
         if not intervals:
             return next(self._spent(number), "never idle" if self._has_accesses else "its uses were not recorded")
         after, until, idle_ns, row = intervals[0]
-        text = f"idle {time_text(idle_ns)} from tick {after + 1:,} to {until:,}"
+        text = f"idle {time_text(idle_ns)} {self._names.range_of(after + 1, until)}"
         if self._candidates is None:
             return text
         fits = "fits" if self._candidates.queued[row] else "fits alone" if self._candidates.alone[row] else "too short"

@@ -139,7 +139,7 @@ class PlanView:
             return
         row = mine[int(found.idle_ns[mine].argmax())]
         most = _most(self._live, int(found.after[row]) + 1, int(found.until[row]))
-        held = f"while it is idle, live tensors reach {format_bytes(most)}"
+        held = f"while it is idle, live tensors reach {format_bytes(most)} in whole pages"
         if most <= self._plan.budget_bytes:
             yield f"{held}, which the budget holds: nothing has to leave"
         else:

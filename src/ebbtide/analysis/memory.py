@@ -94,7 +94,8 @@ class Resident:
     """A storage that is there at the peak, ``count`` times if it outlives a step. ``nbytes`` is all of them together.
 
     ``operator`` allocated it ("" for what outlives the step), ``age_ns`` ago (None likewise). ``idle_ns`` is how long
-    its idle interval around the peak lasts, 0 if it is in use, None if no further use is known.
+    its idle interval around the peak lasts, 0 if it is in use, None if no further use is known. ``line`` of the program
+    made it, "" if that is not known.
     """
 
     storage: int
@@ -105,6 +106,7 @@ class Resident:
     operator: str
     age_ns: int | None
     idle_ns: int | None
+    line: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,9 @@ class Peak:
 
     def by_module(self) -> tuple[Share, ...]:
         return shares(self.residents, lambda row: row.module)
+
+    def by_line(self) -> tuple[Share, ...]:
+        return shares(self.residents, lambda row: row.line)
 
     def by_operator(self) -> tuple[Share, ...]:
         """Of what was born in the step; what was there before has operator ""."""
@@ -181,6 +186,7 @@ def contents_at(trace: Trace, tick: int) -> Peak:
                 "" if storage.persistent else trace.ticks[storage.birth].operator,
                 age,
                 idle_ns[number],
+                storage.line,
             )
         )
     residents.sort(key=lambda row: (-row.nbytes, row.storage))

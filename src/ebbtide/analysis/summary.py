@@ -120,6 +120,7 @@ def to_json(analysis: Analysis) -> dict[str, Any]:
     plain["peak"] |= _plain(
         {"by_kind": peak.by_kind(), "by_module": peak.by_module(), "by_operator": peak.by_operator()}
     )
+    plain["peak"]["by_line"] = _plain(peak.by_line())
     plain["memory"] |= {
         "mean_live_bytes": memory.mean(memory.live),
         "mean_idle_bytes": {str(reason): memory.mean(level) for reason, level in memory.idle.items()},

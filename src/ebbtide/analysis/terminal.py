@@ -75,8 +75,10 @@ def _peak(analysis: Analysis, root: str) -> Iterable[RenderableType]:
     patterns = module_patterns(row.module for row in peak.residents)
     modules = shares(peak.residents, lambda row: patterns[row.module].removeprefix(root))
     born = tuple(share for share in peak.by_operator() if share.label)
-    for title, found in (("kind", kinds), ("module", modules), ("allocated by", born)):
-        yield _shares(title, found, peak.nbytes)
+    made = tuple(share for share in peak.by_line() if share.label)
+    for title, found in (("kind", kinds), ("module", modules), ("allocated by", born), ("made at line", made)):
+        if found or title != "made at line":
+            yield _shares(title, found, peak.nbytes)
 
 
 def _shares(title: str, found: Sequence[Share], total: int) -> Table:

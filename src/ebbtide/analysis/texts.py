@@ -39,7 +39,8 @@ def count_text(number: int, noun: str) -> str:
 
 
 class Names:
-    """What the storages and ticks of one trace are called. Modules are named without the ``root`` that all share."""
+    """What the storages and ticks of one trace are called. Modules are named without the ``root`` that all share; a
+    storage with the line that made it, where it is known."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -50,7 +51,8 @@ class Names:
     def storage(self, number: int) -> str:
         storage, module = self._trace.storages[number], self.short[number]
         of = f" of {module}" if module else ""
-        return f"storage {number}: {words(storage.kind)}{of}, {format_bytes(storage.nbytes)}"
+        made = f", made at {storage.line}" if storage.line else ""
+        return f"storage {number}: {words(storage.kind)}{of}, {format_bytes(storage.nbytes)}{made}"
 
     def tick(self, tick: int) -> str:
         """By number, operator and module; one of a later step says so."""
@@ -58,6 +60,11 @@ class Names:
         row = self._trace.ticks[at]
         later = ", next step" if steps else ""
         return f"{at:,} ({place(row.operator, row.module.removeprefix(self.root))}{later})"
+
+    def range_of(self, first: int, until: int) -> str:
+        """``from tick 3 to 12``; of the ticks of a later step, that they are so."""
+        later, last = divmod(until, len(self._trace.ticks))
+        return f"from tick {first % len(self._trace.ticks):,} to {last:,}{' of the next step' if later else ''}"
 
     def time_of(self, tick: int) -> str:
         """When a tick begins, after the beginning of the step."""

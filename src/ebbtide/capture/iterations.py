@@ -9,8 +9,10 @@ looked. It is in use no more when it is gone, when it steps within another's ste
 has made more than ``MOST`` steps in one step without it: the next phase of a training, or one that steps rarely. The
 first optimizer that makes so many becomes the one that is followed, with those that stepped meanwhile.
 
-Left out: an optimizer that steps more rarely than that, whose work belongs to whatever step it falls into; and one that
-steps several times in an iteration by itself (ZeRO-3, for each of its groups of parameters), each of which is a step.
+An optimizer that is given other parameters for each of several steps (DeepSpeed's ZeRO-3, a group of them at a time)
+counts as one optimizer for each: they are told apart by their first parameters.
+
+Left out: an optimizer that steps more rarely than that, whose work belongs to whatever step it falls into.
 This module knows nothing of native code, so that whoever only looks (``ebbtide verify``) follows the same rule.
 """
 
@@ -22,6 +24,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import torch
 from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
@@ -32,28 +35,33 @@ MOST = 16
 _STEP_CODE = Optimizer.profile_hook_step(lambda: None).__code__
 
 
+_Key = tuple[int, int]
+"""An optimizer and the first of its parameters, by identity; 0 until it has stepped."""
+
+
 class Iterations:
     """Counts what optimizers do. Those of the first thread that steps one end steps; others do once it has ended."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
-        self._known: dict[int, weakref.ref[Optimizer]] = {}
-        self._in_use: set[int] = set()
-        self._awaited: set[int] = set()  # in use, and not stepped since the program's step began
-        self._made: dict[int, int] = {}  # outermost steps since then
+        self._known: dict[_Key, weakref.ref[Any]] = {}
+        self._in_use: set[_Key] = set()
+        self._awaited: set[_Key] = set()  # in use, and not stepped since the program's step began
+        self._made: dict[_Key, int] = {}  # outermost steps since then
 
     def built(self, optimizer: Optimizer) -> None:
         """It took parameters; to say so again changes nothing."""
-        key = id(optimizer)
-        if key not in self._known:
-            self._known[key] = weakref.ref(optimizer, lambda _: self._forget(key))
-            self._in_use.add(key)
-            self._awaited.add(key)
+        if not any(known == id(optimizer) for known, _ in self._known):
+            self._meet((id(optimizer), 0), optimizer, True)
 
     def stepped(self, optimizer: Optimizer) -> bool:
         """Its step ended, and its hooks are running: whether the program's step ends with it."""
-        self.built(optimizer)
-        key = id(optimizer)
+        parameter = _first_parameter(optimizer)
+        built, key = (id(optimizer), 0), (id(optimizer), id(parameter))
+        in_use = built in self._in_use or built not in self._known
+        self._forget(built)
+        if key not in self._known:
+            self._meet(key, optimizer if parameter is None else parameter, in_use)
         if not is_outermost() or not self._is_ours():
             self._in_use.discard(key)
             self._awaited.discard(key)
@@ -74,11 +82,22 @@ class Iterations:
             self._thread = threading.current_thread()
         return self._thread is threading.current_thread()
 
-    def _forget(self, key: int) -> None:
-        del self._known[key]
+    def _meet(self, key: _Key, lives: object, in_use: bool) -> None:
+        """It is known as long as that lives."""
+        self._known[key] = weakref.ref(lives, lambda _: self._forget(key))
+        if in_use:
+            self._in_use.add(key)
+            self._awaited.add(key)
+
+    def _forget(self, key: _Key) -> None:
+        self._known.pop(key, None)
         self._in_use.discard(key)
         self._awaited.discard(key)
         self._made.pop(key, None)
+
+
+def _first_parameter(optimizer: Optimizer) -> torch.Tensor | None:
+    return next((parameter for group in optimizer.param_groups for parameter in group["params"]), None)
 
 
 def is_outermost() -> bool:

@@ -4,6 +4,7 @@ A module's path starts at the outermost module that was called: "GPT2LMHeadModel
 global and take part in no graph, so a step with them makes the same allocations as one without.
 """
 
+import warnings
 from typing import Any
 
 import torch
@@ -25,6 +26,8 @@ class ModuleNames:
 
     def install(self) -> None:
         if not self._handles:
+            # PyTorch's, about hooks that fire twice: these do nothing in what is compiled.
+            warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks")
             self._handles = [
                 register_module_forward_pre_hook(self._enter),
                 register_module_forward_hook(self._leave, always_call=True),

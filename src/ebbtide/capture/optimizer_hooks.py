@@ -4,6 +4,7 @@ Hooks are global (``torch.optim.optimizer``), so every optimizer is seen, also o
 program's step ends: ``iterations``.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -62,12 +63,30 @@ class OptimizerHooks:
         self._classify(_parameters(optimizer), _PARAMETER)
         self._on_begin()  # last, so that what parameters moved before is not taken for this step's
 
-    def _before_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         self._on_begin()
-        parameters = list(_parameters(optimizer))
-        self._classify(parameters, _PARAMETER)
-        self._classify((parameter.grad for parameter in parameters if parameter.grad is not None), _GRADIENT)
+        self._classify(_parameters(optimizer), _PARAMETER)
+        self._classify(_gradients(optimizer), _GRADIENT)
         self._native.enter_optimizer(True)
+        if callable(closure := kwargs.get("closure")):
+            return args, {**kwargs, "closure": self._apart(optimizer, closure)}
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], self._apart(optimizer, args[1]), *args[2:]), kwargs
+        return None
+
+    def _apart(self, optimizer: Optimizer, closure: Callable[..., object]) -> Callable[..., object]:
+        """A closure's forward and backward pass are no part of the optimizer, and it makes the gradients."""
+
+        @functools.wraps(closure)
+        def computing(*args: object, **kwargs: object) -> object:
+            self._native.enter_optimizer(False)
+            try:
+                return closure(*args, **kwargs)
+            finally:
+                self._native.enter_optimizer(True)
+                self._classify(_gradients(optimizer), _GRADIENT)
+
+        return computing
 
     def _after_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         self._classify(_tensors_in(optimizer.state), _OPTIMIZER_STATE)
@@ -85,6 +104,10 @@ class OptimizerHooks:
 def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
     for group in optimizer.param_groups:
         yield from group["params"]
+
+
+def _gradients(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    yield from (parameter.grad for parameter in _parameters(optimizer) if parameter.grad is not None)
 
 
 def _tensors_in(value: object) -> Iterator[torch.Tensor]:

@@ -35,7 +35,7 @@ def read_plain(data: bytes) -> object:
     except FileFormatError:
         raise
     except (LookupError, ValueError, TypeError, struct.error) as error:
-        raise FileFormatError(f"not a pickle, or a damaged one: {type(error).__name__}: {error}") from error
+        raise FileFormatError("not a pickle, or a damaged one") from error
 
 
 def _carried_out(data: bytes) -> object:

@@ -86,6 +86,7 @@ def capture(
             allocation=life.allocation,
             room_of=rooms[number],
             packed_bytes=_packed_bytes(recording, life),
+            line=names[recording.line[life.row]],
         )
         for number, life in enumerate(lives)
     )

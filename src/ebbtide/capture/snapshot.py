@@ -99,10 +99,12 @@ def _trace(name: str, events: list[dict[str, Any]], blocks: list[dict[str, Any]]
     before = {_field(row, "address", int): row for row in blocks if _field(row, "state", str).startswith("active")}
     kept = [block for address, block in before.items() if address not in alive]
     born = [
-        Storage(nbytes, StorageKind.OTHER, birth, n_ticks, place, allocation=0)
+        Storage(nbytes, StorageKind.OTHER, birth, n_ticks, allocation=0, line=place)
         for nbytes, birth, place in alive.values()
     ]
-    lasting = [Storage(_size(block), StorageKind.OTHER, 0, n_ticks, place(block), persistent=True) for block in kept]
+    lasting = [
+        Storage(_size(block), StorageKind.OTHER, 0, n_ticks, persistent=True, line=place(block)) for block in kept
+    ]
     nothing = np.zeros(0, dtype=np.int64)
     return Trace(
         name,
@@ -124,7 +126,7 @@ def _lives(events: list[dict[str, Any]], place_of: "_Places") -> tuple[list[Stor
             alive[address] = (_size(event), tick, place_of(event))
         elif event["action"] == _FREES and address in alive:
             nbytes, birth, place = alive.pop(address)
-            done.append(Storage(nbytes, StorageKind.OTHER, birth, tick, place, allocation=0))
+            done.append(Storage(nbytes, StorageKind.OTHER, birth, tick, allocation=0, line=place))
         elif event["action"] == _FREES:  # born before the history began
             done.append(Storage(_size(event), StorageKind.OTHER, 0, max(tick, 1)))
     return done, alive

@@ -1,5 +1,6 @@
 """``ebbtide doctor``: whether this machine can train within a budget, and what would make it faster."""
 
+import shutil
 import sys
 
 import click
@@ -20,5 +21,5 @@ def doctor(spill: tuple[str, ...], as_json: bool) -> None:
     from ebbtide.settings import Settings
 
     findings = examine(this_machine(), spill or Settings.from_environment().spill)
-    click.echo(to_json(findings) if as_json else render(findings))
+    click.echo(to_json(findings) if as_json else render(findings, shutil.get_terminal_size().columns))
     sys.exit(0 if runs(findings) else 1)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ebbtide.commands.inputs import Inputs, fast_option, machine_options, read_inputs, trace_argument
+from ebbtide.driven import check_writable, written
 from ebbtide.errors import SettingError
 
 if TYPE_CHECKING:
@@ -40,8 +41,7 @@ def plan(
     from ebbtide.planners import plan as make
     from ebbtide.planners.search.bound_diagnosis import looseness_of
 
-    if output is not None and not output.absolute().parent.is_dir():
-        raise SettingError(f"the plan cannot be written to {output}: there is no such directory")
+    check_writable("plan", output)
     if export is not None and output is None:
         raise SettingError(f"--export {export} needs a file: -o FILE")
     inputs = read_inputs(trace, machine, changes, fast)
@@ -76,16 +76,15 @@ def describe(made: "Plan", inputs: Inputs) -> str:
 def _write(made: "Plan", inputs: Inputs, trace: Path, export: str | None, output: Path) -> None:
     from ebbtide.whole_file import write_whole
 
-    try:
-        if export is None:
-            from ebbtide.ir.files import save
+    if export is None:
+        from ebbtide.ir.files import save
 
+        with written("plan", output):
             save(made, output)
-        else:
-            from ebbtide.ir.tierplan import to_tierplan
-            from ebbtide.ir.tiertrace import read_tensor_ids
+    else:
+        from ebbtide.ir.tierplan import to_tierplan
+        from ebbtide.ir.tiertrace import read_tensor_ids
 
-            ids = read_tensor_ids(trace)
-            write_whole(output, to_tierplan(made, inputs.trace, inputs.machine, ids).encode())
-    except OSError as error:
-        raise SettingError(f"the plan cannot be written to {output}: {error}") from error
+        text = to_tierplan(made, inputs.trace, inputs.machine, read_tensor_ids(trace))
+        with written("plan", output):
+            write_whole(output, text.encode())

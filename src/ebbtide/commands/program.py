@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 
 import click
+from click.core import ParameterSource
 
 from ebbtide.errors import EbbtideWarning
 from ebbtide.settings import KNOBS
@@ -38,14 +39,39 @@ def _names_module(argument: str) -> bool:
     return argument.startswith("-m")
 
 
+def tell_misplaced_options(program: Sequence[str]) -> None:
+    """Says which of the command's options, that were not given to it, stand among the script's own arguments."""
+    context = click.get_current_context()
+    open_options = {
+        name
+        for parameter in context.command.params
+        if isinstance(parameter, click.Option) and parameter.name is not None
+        for name in parameter.opts
+        if name.startswith("--") and context.get_parameter_source(parameter.name) is ParameterSource.DEFAULT
+    }
+    arguments = program[_words_of_name(program) :]
+    if there := [argument for argument in arguments if argument.partition("=")[0] in open_options]:
+        name = " ".join(program[: _words_of_name(program)])
+        click.echo(
+            f"ebbtide: {', '.join(there)} after {name}: passed on to it; options of ebbtide come before the program",
+            err=True,
+        )
+
+
+def _words_of_name(program: Sequence[str]) -> int:
+    return 2 if program[0] == "-m" else 1
+
+
 def refuse_misplaced_budget(program: Sequence[str]) -> None:
     """Where no budget was named: raises UsageError for a ``--fast`` that stands among the script's own arguments."""
+    command = click.get_current_context().command_path
+    name = " ".join(program[: _words_of_name(program)])
     for at, argument in enumerate(program[1:], 1):
         if argument == "--fast" or argument.startswith("--fast="):
             option = argument if "=" in argument else " ".join(program[at : at + 2])
             raise click.UsageError(
-                f"no budget: {option} stands after {program[0]} and so went to it. Options of ebbtide come before the "
-                f"program: ebbtide run {option} {program[0]} ... (If {program[0]} has a --fast of its own, name the "
+                f"no budget: {option} stands after {name} and so went to it. Options of ebbtide come before the "
+                f"program: {command} {option} {name} ... (If {name} has a --fast of its own, name the "
                 "budget before it, or with EBBTIDE_FAST.)"
             )
 

@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ebbtide.commands.run_reports import print_runs, text_of, with_ranks
+from ebbtide.driven import check_writable, written
+
 if TYPE_CHECKING:
     from ebbtide.ir.machine import Machine
     from ebbtide.ir.plan import Plan
@@ -18,9 +21,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.argument(
-    "paths", metavar="FILE...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
-)
+@click.argument("paths", metavar="FILE...", nargs=-1, required=True, type=_FILE)
 @click.option("-o", "--output", metavar="PAGE", type=_FILE, help="Write one HTML page that needs no network.")
 @click.option("--perfetto", metavar="JSON", type=_FILE, help="Write a trace that ui.perfetto.dev opens.")
 @click.option(
@@ -31,6 +32,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option("--tier", metavar="NAME", help="The machine's slow tier to move to; by default the first.")
 @click.option("--bandwidth", metavar="SIZE[,SIZE]", help="In place of a machine: bytes a second out, and back.")
+@click.option("--json", "as_json", is_flag=True, help="Print the reports of runs as one list.")
 def report(
     paths: tuple[Path, ...],
     output: Path | None,
@@ -38,10 +40,12 @@ def report(
     machine: Path | None,
     tier: str | None,
     bandwidth: str | None,
+    as_json: bool,
 ) -> None:
     """Show a run as text; a run, a step or a plan as a page.
 
-    `ebbtide report run.json` prints the report that `ebbtide run --report run.json` wrote. With -o, the FILEs are a
+    `ebbtide report run.json` prints the report that `ebbtide run --report run.json` wrote, and several side by side:
+    those of a job's ranks are found by the name that all were given. With -o, the FILEs are a
     trace (`ebbtide run --save-trace`), its plan (--save-plan), timelines of it and the run's report, in any order, and
     the page shows the step's memory, its storages, what is worth moving, and the plan against what happened.
     """
@@ -49,41 +53,22 @@ def report(
     from ebbtide.report.perfetto import render_perfetto
     from ebbtide.whole_file import write_whole
 
+    paths = with_ranks(paths)
     if output is None and perfetto is None:
-        _print_runs(paths)
+        print_runs(paths, as_json)
         return
+    if as_json:
+        raise click.UsageError("--json prints reports of runs; leave it out where a page is written.")
+    wanted = (("page", output, render_page), ("Perfetto trace", perfetto, render_perfetto))
+    for what, path, _ in wanted:
+        check_writable(what, path)
     subject = _subject(paths, machine, tier, bandwidth, output is not None)
-    for path, render in ((output, render_page), (perfetto, render_perfetto)):
+    for what, path, render in wanted:
         if path is not None:
             text = render(subject).encode()
-            try:
+            with written(what, path):
                 write_whole(path, text)
-            except OSError as error:
-                raise click.FileError(str(path), error.strerror or str(error)) from error
             click.echo(f"wrote {path} ({len(text) / 1e6:.1f} MB)")
-
-
-def _print_runs(paths: tuple[Path, ...]) -> None:
-    from ebbtide.ir.files import kind_of
-    from ebbtide.ir.run_report import RunReport
-    from ebbtide.report.summary import render_summary
-
-    for path in paths:
-        if (kind := kind_of(path)) is not None:
-            what = kind.__name__.lower()
-            raise click.UsageError(f"{path} holds a {what}: say with -o report.html where the page of it goes.")
-        if path != paths[0]:
-            click.echo()
-        click.echo(render_summary(RunReport.from_json(_text(path))))
-
-
-def _text(path: Path) -> str:
-    from ebbtide.errors import ReportError
-
-    try:
-        return path.read_text()
-    except UnicodeDecodeError as error:
-        raise ReportError(f"{path} is neither a report nor a trace, plan or timeline of Ebbtide's") from error
 
 
 def _subject(
@@ -152,7 +137,7 @@ def _run_of(path: Path) -> "RunReport | None":
     from ebbtide.ir.run_report import FORMAT, RunReport
 
     try:
-        value = json.loads(text := _text(path))
+        value = json.loads(text := text_of(path))
     except (ValueError, RecursionError):
         return None
     is_run = isinstance(value, dict) and value.get("format") == FORMAT

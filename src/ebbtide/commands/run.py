@@ -5,7 +5,13 @@ import sys
 
 import click
 
-from ebbtide.commands.program import ProgramCommand, joined_tiers, refuse_misplaced_budget, warn_in_one_line
+from ebbtide.commands.program import (
+    ProgramCommand,
+    joined_tiers,
+    refuse_misplaced_budget,
+    tell_misplaced_options,
+    warn_in_one_line,
+)
 from ebbtide.errors import SettingError
 
 
@@ -15,6 +21,11 @@ from ebbtide.errors import SettingError
     metavar="SIZE|P%",
     help="Bound the process (8GiB; it may peak 2 % above that), or the tensors alone to a share of what they peak at "
     "(25%; two steps find that, within what there is). Default: what the machine or its container has free.",
+)
+@click.option(
+    "--fast-node",
+    metavar="SIZE",
+    help="Bound all ranks on this node together (torchrun): each takes an equal share.",
 )
 @click.option(
     "--spill",
@@ -56,6 +67,7 @@ from ebbtide.errors import SettingError
 @click.argument("program", metavar="(SCRIPT | -m MODULE) [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
     fast: str | None,
+    fast_node: str | None,
     spill: tuple[str, ...],
     tiers: str | None,
     policy: str | None,
@@ -78,20 +90,26 @@ def run(
     the budget cannot work, was exceeded or never came into force, or when a plan was named and not used.
     """
     from ebbtide.api import run
+    from ebbtide.ending import stay_at_the_end
     from ebbtide.launch import INTERRUPTED, on_interrupt
     from ebbtide.settings import Settings
 
     warn_in_one_line()
+    stay_at_the_end()
     if quiet and verbose:
         raise SettingError("-q and -v: name one of them")
     settings = Settings.from_environment()
-    if fast is None and settings.fast is None and settings.arena_bytes is None and not settings.disable:
+    budgets = (fast, fast_node, settings.fast, settings.fast_node, settings.arena_bytes)
+    if all(budget is None for budget in budgets) and not settings.disable:
         refuse_misplaced_budget(program)
+    if not quiet:
+        tell_misplaced_options(program)
     status = run(
         program,
         quiet=quiet,
         settings=settings,
         fast=fast,
+        fast_node=fast_node,
         spill=spill or None,
         tiers=tiers,
         policy=policy,

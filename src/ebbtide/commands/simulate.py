@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from ebbtide.commands.inputs import fast_option, json_option, machine_options, read_inputs, trace_argument
+from ebbtide.driven import check_writable, written
 from ebbtide.errors import SettingError
 
 
@@ -14,7 +15,10 @@ from ebbtide.errors import SettingError
 @fast_option
 @click.option("--policy", metavar="NAME", help="A planner or an online policy. Default: ebbtide.")
 @click.option(
-    "--plan", metavar="FILE", type=click.Path(path_type=Path), help="Simulate this plan in place of a policy."
+    "--plan",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Simulate this plan in place of a policy, within the budget that it was made for or another --fast.",
 )
 @json_option
 @click.option("--timeline", metavar="FILE", type=click.Path(path_type=Path), help="Write what happens when.")
@@ -32,18 +36,20 @@ def simulate(
 
     The steady step's time, what it waits for, what moves, and what it costs in energy, money and wear.
     """
-    from ebbtide.commands.tables import show_trials
+    from ebbtide.commands.tables import show, show_trials
     from ebbtide.commands.trial_json import as_json as as_figures
     from ebbtide.commands.trial_json import print_json
     from ebbtide.commands.working import working
     from ebbtide.ir.check import require_valid
     from ebbtide.ir.files import load, save
+    from ebbtide.ir.occupancy import needed_bytes, peak
     from ebbtide.ir.plan import Plan, PlanStatus
     from ebbtide.planners.base import page_size_of
     from ebbtide.simulator import is_modelled
     from ebbtide.trials import named, try_plan, try_policy
     from ebbtide.units import format_bytes
 
+    check_writable("timeline", timeline)
     if plan is not None and policy is not None:
         raise SettingError("--plan and --policy: name one of them")
     chosen = named(policy or "ebbtide")
@@ -55,6 +61,8 @@ def simulate(
             made = load(plan, Plan)
         except OSError as error:
             raise SettingError(f"the plan {plan} cannot be read: {error.strerror or error}") from error
+        if fast is None:
+            budget = made.budget_bytes
         if made.status is not PlanStatus.OVER_BUDGET:
             require_valid(
                 made, step, its_machine.with_budget(max(budget, made.budget_bytes)), page_size_of(its_machine)
@@ -62,7 +70,11 @@ def simulate(
         try:
             row = try_plan(made, step, its_machine, budget, record=True)
         except ValueError as error:
-            raise SettingError(f"--fast: {error}") from error
+            needed = format_bytes(peak(needed_bytes(step, page_size_of(its_machine))))
+            raise SettingError(
+                f"--fast: {error}: it is {format_bytes(budget)}, one operation alone needs up to {needed}, and the "
+                f"plan was made for {format_bytes(made.budget_bytes)}"
+            ) from error
     else:
         with working(1) as begin:
             begin(chosen[0])
@@ -76,8 +88,8 @@ def simulate(
         fast_tier = its_machine.tiers[0].name
         title = f"{its_machine.name}: {format_bytes(budget)} of {fast_tier}{compute}; simulated"
         show_trials(title, [row], step.step_ns, fast_tier)
+        if row.planned is not None and row.planned.budget_bytes != budget:
+            show(f"the plan was made for {format_bytes(row.planned.budget_bytes)}, and has {format_bytes(budget)} here")
     if timeline is not None:
-        try:
+        with written("timeline", timeline):
             save(row.outcome.timeline(row.policy), timeline)
-        except OSError as error:
-            raise SettingError(f"cannot write {timeline}: {error}") from error

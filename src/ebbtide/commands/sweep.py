@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ebbtide.commands.inputs import json_option, machine_options, trace_argument
+from ebbtide.driven import check_writable, written
 from ebbtide.errors import SettingError
 
 if TYPE_CHECKING:
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from ebbtide.analysis.sweep import Point
     from ebbtide.ir.machine import Machine
     from ebbtide.ir.trace import Trace
+
+_COLUMNS = ("fast", "links", "step", "x resident", "memory $", "$/1000 steps", "best", "ms per GB", "ms per GB/s")
+_LEAST_WANTED_FIRST = ("ms per GB/s", "ms per GB", "$/1000 steps", "memory $", "links")
 
 
 @click.command()
@@ -54,12 +58,13 @@ def sweep(
     """
     from ebbtide.analysis import sweep as grid
     from ebbtide.commands.inputs import read_step
-    from ebbtide.commands.tables import show, table_of
+    from ebbtide.commands.tables import show, show_fitting
     from ebbtide.commands.trial_json import print_json
     from ebbtide.commands.working import working
     from ebbtide.trials import named
     from ebbtide.units import format_bytes, format_time, seconds
 
+    check_writable("page", output)
     if len(named(policy)) != 1:
         raise SettingError("--policy takes one name here")
     step, its_machine = read_step(trace, machine, changes)
@@ -71,8 +76,7 @@ def sweep(
             for factor in factors:
                 begin(f"{format_bytes(budget)}, links x {factor:g}")
                 points.append(_point(step, its_machine, policy, budget, factor))
-    names = ("fast", "links", "step", "x resident", "memory $", "$/1000 steps", "", "ms per GB", "ms per GB/s")
-    table = table_of(f"{its_machine.name}, {policy}; simulated", names)
+    lines = []
     on_memory, on_tco = grid.frontier(points, grid.MEMORY), grid.frontier(points, grid.OWNERSHIP)
     links_bytes_per_s = sum(link.bytes_per_s for link in its_machine.links)
     rows = []
@@ -80,21 +84,23 @@ def sweep(
         gb, rate = grid.ns_per_gb(point, points), grid.ns_per_rate(point, points, links_bytes_per_s)
         stars = ("m" if point in on_memory else "") + ("t" if point in on_tco else "")
         rows.append({**asdict(point), "frontier": stars, "ns_per_gb": gb, "ns_per_gb_per_s": rate})
-        table.add_row(
-            format_bytes(point.fast_bytes),
-            f"x {point.bandwidth:g}",
-            "infeasible" if point.step_ns is None else format_time(seconds(point.step_ns)),
-            "" if point.step_ns is None else f"{point.step_ns / max(step.step_ns, 1):.3f}",
-            "-" if point.memory_usd is None else f"{point.memory_usd:.0f}",
-            "-" if point.step_usd is None else f"{1000 * point.step_usd:.4g}",
-            f"* {stars}" if stars else "",
-            "" if gb is None else f"{gb / 1e6:.3g}",
-            "" if rate is None else f"{rate / 1e6:.3g}",
+        lines.append(
+            (
+                format_bytes(point.fast_bytes),
+                f"x {point.bandwidth:g}",
+                "infeasible" if point.step_ns is None else format_time(seconds(point.step_ns)),
+                "" if point.step_ns is None else f"{point.step_ns / max(step.step_ns, 1):.3f}",
+                "-" if point.memory_usd is None else f"{point.memory_usd:.0f}",
+                "-" if point.step_usd is None else f"{1000 * point.step_usd:.4g}",
+                f"* {stars}" if stars else "",
+                "" if gb is None else f"{gb / 1e6:.3g}",
+                "" if rate is None else f"{rate / 1e6:.3g}",
+            )
         )
     if as_json:
         print_json(rows)
     else:
-        show(table)
+        show_fitting(f"{its_machine.name}, {policy}; simulated", _COLUMNS, _LEAST_WANTED_FIRST, lines)
         if target is not None:
             show(_cheapest(points, target * step.step_ns))
     if output is not None:
@@ -105,7 +111,6 @@ def _draw(
     output: Path, points: "Sequence[Point]", trace: "Trace", machine: "Machine", policy: str, target: float | None
 ) -> None:
     from ebbtide.ir.occupancy import live_bytes, peak
-    from ebbtide.planners.base import page_size_of
     from ebbtide.report.sweep_page import Sweep, render_sweep
     from ebbtide.simulator import is_modelled
     from ebbtide.whole_file import write_whole
@@ -116,16 +121,14 @@ def _draw(
         policy,
         is_modelled(machine),
         trace.step_ns,
-        peak(live_bytes(trace, page_size_of(machine))),
+        peak(live_bytes(trace)),
         sum(link.bytes_per_s for link in machine.links),
         target,
         tuple(points),
     )
     text = render_sweep(swept).encode()
-    try:
+    with written("page", output):
         write_whole(output, text)
-    except OSError as error:
-        raise click.FileError(str(output), error.strerror or str(error)) from error
     click.echo(f"wrote {output} ({len(text) / 1e6:.1f} MB)", err=True)
 
 

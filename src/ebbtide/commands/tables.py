@@ -40,32 +40,33 @@ def _console() -> "Console":
 def show_trials(title: str, rows: "Sequence[Trial]", resident_ns: int, fast: str) -> None:
     """A line for each policy that has a plan, with the columns that say something and have room; the others named."""
     lines = [cells(row, resident_ns, fast) for row in rows if row.outcome is not None]
-    kept = [name for place, name in enumerate(COLUMNS) if any(line[place] not in _NOTHING for line in lines)]
-    hidden: list[str] = []
-    width = _console().width
-    if lines:
-        table = _table_with(title, kept, lines)
-        for name in _LEAST_WANTED_FIRST:
-            if _width_of(table) <= width:
-                break
-            if name in kept:
-                kept.remove(name)
-                hidden.append(name)
-                table = _table_with(title, kept, lines)
-        show(table)
-        if hidden:
-            show(f"(no room here for: {', '.join(hidden)}; a wider terminal, a pipe and --json have them)")
-    else:
-        show(title)
+    show_fitting(title, COLUMNS, _LEAST_WANTED_FIRST, lines)
     if missing := [row.policy for row in rows if row.outcome is None]:
         show(f"no plan within it: {', '.join(missing)}")
 
 
-def _table_with(title: str, names: "Sequence[str]", lines: list[list[str]]) -> "Table":
-    table = table_of(title, tuple(names))
-    for line in lines:
-        table.add_row(*(line[COLUMNS.index(name)] for name in names))
-    return table
+def show_fitting(
+    title: str, columns: "Sequence[str]", least_wanted_first: "Sequence[str]", lines: "Sequence[Sequence[str]]"
+) -> None:
+    """The title alone where there are no lines. What all lines leave empty is not shown either."""
+    if not lines:
+        show(title)
+        return
+    kept = [name for place, name in enumerate(columns) if any(line[place] not in _NOTHING for line in lines)]
+    hidden: list[str] = []
+    width = _console().width
+    for name in (*least_wanted_first, ""):
+        table = table_of(tuple(kept))
+        for line in lines:
+            table.add_row(*(line[columns.index(name)] for name in kept))
+        if not name or _width_of(table) <= width:
+            break
+        if name in kept:
+            kept.remove(name)
+            hidden.append(name)
+    show(title, table)  # the table's own would be broken at its width
+    if hidden:
+        show(f"(no room here for: {', '.join(hidden)}; a wider terminal, a pipe and --json have them)")
 
 
 def _width_of(table: "Table") -> int:
@@ -75,10 +76,10 @@ def _width_of(table: "Table") -> int:
     return max(console.measure(table).maximum, 0)
 
 
-def table_of(title: str, names: tuple[str, ...]) -> "Table":
+def table_of(names: tuple[str, ...]) -> "Table":
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for place, name in enumerate(names):
         table.add_column(name, justify="left" if place == 0 else "right", no_wrap=True)
     return table

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ebbtide.commands.program import ProgramCommand, warn_in_one_line
+from ebbtide.commands.program import ProgramCommand, tell_misplaced_options, warn_in_one_line
 
 
 @click.command(cls=ProgramCommand, options_metavar="[OPTIONS]")
@@ -30,6 +30,12 @@ from ebbtide.commands.program import ProgramCommand, warn_in_one_line
     "--fake", is_flag=True, help="Compute nothing and hold nothing: tensors have shapes only, times are modelled."
 )
 @click.option(
+    "--lines",
+    is_flag=True,
+    default=None,
+    help="Note for each storage which line of the script made it (file, line, function). Recording takes longer.",
+)
+@click.option(
     "--machine",
     metavar="NAME|FILE",
     help="With --fake: whose FLOPs and bytes a second the times are modelled with (default: an A100's data sheet).",
@@ -41,6 +47,7 @@ def trace(
     steps: int,
     keep_running: bool,
     fake: bool,
+    lines: bool | None,
     machine: str | None,
     program: tuple[str, ...],
 ) -> None:
@@ -57,7 +64,8 @@ def trace(
 
     if machine is not None and not fake:
         raise click.UsageError("--machine goes with --fake: without it, times are measured here")
+    tell_misplaced_options(program)
     warn_in_one_line()
     settings = replace(Settings.from_environment(), disable=False, trace_step=None, machine=machine)
-    recorder = Recorder(output, first=step, count=steps, fake=fake, settings=settings)
+    recorder = Recorder(output, first=step, count=steps, fake=fake, lines=lines, settings=settings)
     sys.exit(record_program(find_program(program), recorder, not keep_running))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ebbtide.commands.program import ProgramCommand, joined_tiers
+from ebbtide.commands.program import ProgramCommand, joined_tiers, refuse_misplaced_budget, tell_misplaced_options
 
 
 @click.command(cls=ProgramCommand, options_metavar="[OPTIONS]")
@@ -43,9 +43,14 @@ def verify(
     Each run writes into a copy of the current directory; or name where the script writes with {out}, as in `ebbtide
     verify train.py --output {out}`: then it runs where it is. A few steps are enough: let the script make ten or so.
     """
+    from ebbtide.settings import Settings
     from ebbtide.verify.command import verify_script
     from ebbtide.verify.text import render, to_json
 
+    if fast is None and "EBBTIDE_FAST" not in os.environ:
+        refuse_misplaced_budget(program)
+    tell_misplaced_options(program)
+    Settings().but(fast, spill=spill or None, tiers=tiers, policy=policy, optimizer=optimizer)  # raises by the option
     named = (
         *(("FAST", fast), ("SPILL", os.pathsep.join(spill)), ("TIERS", tiers)),
         *(("POLICY", policy), ("OPTIMIZER", optimizer)),

@@ -10,12 +10,13 @@ from ebbtide.doctor.finding import Finding, Level
 FORMAT = "ebbtide-doctor"
 VERSION = 1
 _LABEL = 26
-_WIDTH = 110
+_WIDEST = 110
+"""Longer lines are hard to read, however wide the terminal."""
 
 
-def render(findings: Sequence[Finding]) -> str:
-    """Several lines, without a newline at the end."""
-    return "\n".join(_lines(findings))
+def render(findings: Sequence[Finding], columns: int) -> str:
+    """Several lines, without a newline at the end. What has no blank, such as a path, is not broken."""
+    return "\n".join(_lines(findings, max(min(columns, _WIDEST), 2 * _LABEL)))
 
 
 def to_json(findings: Sequence[Finding]) -> str:
@@ -28,13 +29,13 @@ def runs(findings: Sequence[Finding]) -> bool:
     return all(finding.level is not Level.PROBLEM for finding in findings)
 
 
-def _lines(findings: Sequence[Finding]) -> Iterator[str]:
+def _lines(findings: Sequence[Finding], width: int) -> Iterator[str]:
     for finding in findings:
         label = f"{finding.level:<8} {finding.name}"
-        yield from _wrapped(f"{label:<{_LABEL}}", finding.found)
-        yield from _wrapped(" " * _LABEL, f"({finding.means})")
+        yield from _wrapped(f"{label:<{_LABEL}}", finding.found, width)
+        yield from _wrapped(" " * _LABEL, f"({finding.means})", width)
         if finding.level is not Level.OK:
-            yield from _wrapped(" " * _LABEL, f"-> {finding.cure}")
+            yield from _wrapped(" " * _LABEL, f"-> {finding.cure}", width)
     counts = {level: sum(finding.level is level for finding in findings) for level in Level}
     yield ""
     if counts[Level.PROBLEM]:
@@ -43,10 +44,10 @@ def _lines(findings: Sequence[Finding]) -> Iterator[str]:
         yield f"Ebbtide can run here. Hints: {counts[Level.HINT]}."
 
 
-def _wrapped(label: str, text: str) -> list[str]:
+def _wrapped(label: str, text: str, width: int) -> list[str]:
     return textwrap.wrap(
         text,
-        _WIDTH,
+        width,
         initial_indent=label,
         subsequent_indent=" " * _LABEL,
         break_long_words=False,

@@ -22,13 +22,17 @@ _NEWS_PART = 64
 """What there is changes all the time; less than this part of it is nothing new."""
 
 
-def free_memory(proc: Path = PROC) -> MemoryLimit:
-    """The least of what the machine and each container has left for this process, with what it holds already."""
-    own = anonymous_bytes(proc)
-    found = [MemoryLimit(machine_bytes(proc, "MemAvailable") + resident_bytes(proc), "this machine")]
+def free_memory(proc: Path = PROC, ranks: int = 1) -> MemoryLimit:
+    """The least of what the machine and each container has left for this process, with what it holds already.
+
+    Of what nobody holds, each of the ``ranks`` on this node has its share.
+    """
+    own, resident = anonymous_bytes(proc), resident_bytes(proc)
+    found = [MemoryLimit(machine_bytes(proc, "MemAvailable") // ranks + resident, "this machine")]
     for path, limit in cgroup_limits(proc):
         others = max(_used_bytes(path.parent) - own, 0)
-        found.append(MemoryLimit(max(limit - others, 0), "this container"))
+        left = limit - others
+        found.append(MemoryLimit(max(min((left - own) // ranks + own, left), 0), "this container"))
     return min(found, key=lambda limit: limit.nbytes)
 
 

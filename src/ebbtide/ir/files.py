@@ -26,7 +26,7 @@ from ebbtide.units import GIB, MIB
 from ebbtide.whole_file import write_whole
 
 MAGIC = b"ebbtide\n"
-VERSION = 5
+VERSION = 6
 
 _PREFIX = struct.Struct("<8sIII")  # magic, version, bytes of the header, CRC-32 of all but magic and itself
 _NAMES: dict[type[Trace] | type[Plan] | type[Timeline], str] = {Trace: "trace", Plan: "plan", Timeline: "timeline"}
@@ -37,9 +37,10 @@ _MOST_ACCESSES = 16 * MIB
 
 _Stored = TypeVar("_Stored", Trace, Plan, Timeline)
 _ADDED = {
-    2: {"ticks": {"arguments"}, "storages": {"room_of", "packed_bytes"}},
-    3: {"storages": {"room_of", "packed_bytes"}},
-    4: {"storages": {"packed_bytes"}},
+    2: {"ticks": {"arguments"}, "storages": {"room_of", "packed_bytes", "line"}},
+    3: {"storages": {"room_of", "packed_bytes", "line"}},
+    4: {"storages": {"packed_bytes", "line"}},
+    5: {"storages": {"line"}},
 }
 """Columns that files of an older version do not have; a record's default stands for them."""
 

@@ -12,12 +12,14 @@ a gradient. Were it freed in tick 0 of the next step, [2, 5), the level would be
 each part, because both touch the first page: split at page boundaries.
 """
 
+import functools
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
 
 from ebbtide.ir.base import LARGEST, Ints
+from ebbtide.ir.of_trace import once_for_a_trace
 from ebbtide.ir.plan import Stay
 from ebbtide.ir.trace import Trace
 from ebbtide.units import KIB, MIB, round_up
@@ -34,6 +36,7 @@ def exact(_nbytes: int) -> int:
     return 1
 
 
+@functools.cache
 def pages_of(page_bytes: int) -> PageSize:
     """Every storage lies on pages of one size."""
     return lambda _nbytes: page_bytes
@@ -98,6 +101,7 @@ def occupancy(
     return {tier: _levels_of(trace, intervals) for tier, intervals in rows.items()}
 
 
+@once_for_a_trace
 def live_bytes(trace: Trace, page_bytes: PageSize = exact) -> Ints:
     """Bytes of all storages alive at each tick, wherever they lie."""
     return _levels_of(
@@ -109,6 +113,7 @@ def live_bytes(trace: Trace, page_bytes: PageSize = exact) -> Ints:
     )
 
 
+@once_for_a_trace
 def needed_bytes(trace: Trace, page_bytes: PageSize = exact) -> Ints:
     """Bytes that each tick's operation has to have at once: operands, what is born, and scratch.
 

@@ -42,6 +42,7 @@ class Recording:
     freed_after: Ints  # of one that died within the step: the serial given last before that
     packed_bytes: Ints  # what its contents take on a tier that packs; -1: it refuses them, or nobody looked
     module: Ints  # in names: where it was born
+    line: Ints  # in names: the line of the user's program that made it
     use_storage: Ints  # an operator used this storage
     use_first: Ints  # in ticks [use_first, use_last]
     use_last: Ints
@@ -84,6 +85,7 @@ class Recording:
             ("death", NEVER, n_ticks + 1),
             ("packed_bytes", NEVER, None),
             ("module", 0, n_names),
+            ("line", 0, n_names),
             ("use_storage", 0, n_storages),
             ("use_first", 0, n_ticks),
             ("use_last", 0, n_ticks),

@@ -76,7 +76,8 @@ class Storage:
     scratch of one tick: the number of other scratch that was freed within that tick before this one was allocated, and
     in whose room it therefore lies. It needs none of its own. ``packed_bytes`` is what its contents take on a tier that
     packs, as a sample of them showed when the last operator of the step that wrote them had ended; None where such a
-    tier refuses them, and where nobody looked.
+    tier refuses them, and where nobody looked. ``line`` is the place in the user's program that made it, as
+    "train.py:12 Net.forward"; empty where that was not recorded, and for what a step finds.
     """
 
     nbytes: int
@@ -89,6 +90,7 @@ class Storage:
     allocation: int | None = None
     room_of: int | None = None
     packed_bytes: int | None = None
+    line: str = ""
 
     def __post_init__(self) -> None:
         check_range(self, "nbytes", low=1)
@@ -135,7 +137,7 @@ class Accesses:
         return slice(int(first), int(last))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Trace:
     """One steady step. A storage's number is its place in ``storages``; T is ``len(ticks)``.
 

@@ -24,16 +24,20 @@ def page_size_of(machine: Machine) -> PageSize:
 
 
 def budget_of(fast: str | int | Budget | None, trace: Trace, machine: Machine) -> int:
-    """Bytes of the fastest tier that ``fast`` names: a size, a share of the step's peak, or None for all there is."""
+    """Bytes of the fastest tier that ``fast`` names: a size, a share of the step's peak, or None for all there is.
+
+    As in a run, shares are of the peak of live bytes, and all of it is with what pages add, so that nothing moves.
+    """
     capacity = machine.tiers[0].capacity_bytes
-    most = peak(live_bytes(trace, page_size_of(machine)))
+    paged = peak(live_bytes(trace, page_size_of(machine)))
     if fast is None:
-        return most if capacity is None else capacity
+        return paged if capacity is None else capacity
     try:
         asked = parse_budget(fast)
     except ValueError as error:
         raise SettingError(f"{option('fast')}: {error}") from error
-    wanted = asked.nbytes if asked.nbytes is not None else round((asked.fraction or 0) * most)
+    share = asked.fraction or 0
+    wanted = asked.nbytes or (paged if share >= 1 else int(share * peak(live_bytes(trace))))
     return wanted if capacity is None else min(wanted, capacity)
 
 
@@ -57,4 +61,4 @@ def require_tiers(trace: Trace, machine: Machine, budget_bytes: int) -> None:
     if (missing := most - sum(nbytes for _, nbytes in rooms)) > 0:
         fast = written_size(budget_bytes + missing)
         works = f"One of them needs {format_bytes(missing)} more, so use {option('fast', fast)} or more, a larger tier"
-        raise TiersTooSmallError(most, tuple(rooms), fast, works)
+        raise TiersTooSmallError(most, tuple(rooms), fast, works, in_pages=True)

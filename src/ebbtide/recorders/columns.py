@@ -29,6 +29,7 @@ class FakeRow:
     module: int
     death: int = NEVER
     freed_after: int = 0
+    line: int = 0
 
 
 Use = tuple[int, int, int, int]  # row, tick, access, bytes moved
@@ -59,7 +60,7 @@ class FakeRecording:
         }
         storages = {
             name: column(getattr(row, name) for row in self.rows)
-            for name in ("serial", "nbytes", "kind", "birth", "allocation", "module", "death", "freed_after")
+            for name in ("serial", "nbytes", "kind", "birth", "allocation", "module", "death", "freed_after", "line")
         }
         uses = {
             f"use_{name}": column(use[place] for use in self.uses)

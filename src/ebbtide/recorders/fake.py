@@ -50,9 +50,9 @@ _NO_OPERATORS = ("prim", "profiler")
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
-def fake_recorder(machine: Machine | None, path: Path, first: int, count: int) -> StepRecorder:
+def fake_recorder(machine: Machine | None, path: Path, first: int, count: int, lines: bool) -> StepRecorder:
     """``machine`` None is an A100. Raises SettingError for one that does not say how fast it computes."""
-    return StepRecorder(FakeTape(roofline_of(machine)), Origin.MODELLED, path, first, count)
+    return StepRecorder(FakeTape(roofline_of(machine)), Origin.MODELLED, path, first, count, lines)
 
 
 @dataclass(slots=True)
@@ -83,10 +83,11 @@ class FakeTape:
         self._allocation = 0
         self._module = 0
         self._module_of_node: dict[int, int] = {}
+        self._line_of_node: dict[int, str] = {}
         self._in_optimizer = False
         self._told = False
 
-    def watch(self) -> None:
+    def watch(self, *, piece_bytes: int) -> None:
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         mode.fake_tensor_converter = _Converter()
         self._modes.enter_context(mode)
@@ -105,6 +106,7 @@ class FakeTape:
         self._in_step, self._in_optimizer = True, False
         self._tick = self._allocation = self._module = 0
         self._module_of_node.clear()
+        self._line_of_node.clear()
         self._taken = None
         self._recorded = FakeRecording() if record else None
         for live in self._live.values():
@@ -145,6 +147,8 @@ class FakeTape:
         """Carries an operator out, as far as that goes, and notes it."""
         if operator.namespace in _NO_OPERATORS:
             return operator(*args, **kwargs)
+        if line := _torch.line_here(""):  # the node is there before the operator runs
+            self._line_of_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, line)
         listed = list_length(operator, args) if over_lists(operator) else 0
         if listed:
             result = operator(*args, **kwargs)
@@ -222,6 +226,11 @@ class FakeTape:
         node = torch._C._current_autograd_node()
         return self._module or (self._module_of_node.get(node._sequence_nr(), 0) if node is not None else 0)
 
+    def _line_now(self) -> str:
+        """In the backward pass, likewise."""
+        node = torch._C._current_autograd_node() if torch._C._current_graph_task_id() != -1 else None
+        return _torch.line_here(self._line_of_node.get(node._sequence_nr(), "") if node is not None else "")
+
     def _end_tick(self, flops: int) -> None:
         if self._recorded is not None:
             nbytes = 0
@@ -273,7 +282,9 @@ class FakeTape:
         if self._recorded is None:
             return NEVER
         module = self._module if birth != NEVER else 0
-        self._recorded.rows.append(FakeRow(live.serial, live.nbytes, live.kind, birth, allocation, module))
+        line = self._recorded.name(self._line_now()) if birth != NEVER else 0
+        row = FakeRow(live.serial, live.nbytes, live.kind, birth, allocation, module, line=line)
+        self._recorded.rows.append(row)
         return len(self._recorded.rows) - 1
 
     def _ended(self, key: int) -> None:

@@ -7,5 +7,5 @@ from ebbtide.ir.base import Origin
 from ebbtide.recorders.step_recorder import StepRecorder
 
 
-def plain_recorder(path: Path, first: int, count: int) -> StepRecorder:
-    return StepRecorder(_torch, Origin.MEASURED, path, first, count)
+def plain_recorder(path: Path, first: int, count: int, lines: bool, piece_bytes: int) -> StepRecorder:
+    return StepRecorder(_torch, Origin.MEASURED, path, first, count, lines, piece_bytes)

@@ -16,6 +16,7 @@ import torch
 
 from ebbtide.capture.flops import count_flops
 from ebbtide.capture.following import Following
+from ebbtide.capture.lines import note_lines
 from ebbtide.capture.module_names import ModuleNames
 from ebbtide.capture.optimizer_hooks import OptimizerHooks
 from ebbtide.capture.recording import capture
@@ -35,7 +36,7 @@ class RecordingDone(SystemExit):
 class Tape(Protocol):
     """What sees a step. The native module is one: ``_torch.pyi`` says what each of these does."""
 
-    def watch(self) -> None: ...
+    def watch(self, *, piece_bytes: int) -> None: ...
     def unwatch(self) -> None: ...
     def notice(self, tensors: Sequence[torch.Tensor]) -> None: ...
     def begin_step(self, *, record: bool = False) -> object: ...
@@ -51,14 +52,19 @@ class StepRecorder:
     """Records steps ``first`` to ``first + count - 1`` (counted from 0) into ``path``; used by one thread.
 
     The first step usually creates optimizer state and the second is the first steady one, so the third, which has a
-    steady one before it to compare with, is what a user most often wants.
+    steady one before it to compare with, is what a user most often wants. ``lines``: each
+    storage is noted with the line of the program that made it. ``piece_bytes``: those of twice that are in pieces.
     """
 
-    def __init__(self, tape: Tape, origin: Origin, path: Path, first: int, count: int) -> None:
+    def __init__(
+        self, tape: Tape, origin: Origin, path: Path, first: int, count: int, lines: bool = False, piece_bytes: int = 0
+    ) -> None:
         self._tape = tape
         self._origin = origin
         self._path = path
         self._steps = range(first, first + count)
+        self._notes_lines = lines
+        self._piece_bytes = piece_bytes
         self._modules = ModuleNames(tape)
         self._hooks = OptimizerHooks(lambda: None, self._optimizer_begins, self._optimizer_ended, tape)
         self.following = Following(self)
@@ -70,9 +76,10 @@ class StepRecorder:
 
     def start(self) -> None:
         try:
-            self._tape.watch()
+            self._tape.watch(piece_bytes=self._piece_bytes)
         except RuntimeError as error:
             raise RecordingError(str(error)) from error
+        note_lines(self._notes_lines)
         self._hooks.install()
 
     def stop_when_done(self) -> None:
@@ -114,6 +121,7 @@ class StepRecorder:
     def stop(self) -> None:
         self._hooks.remove()
         self.end_step(completed=False)
+        note_lines(False)
         self._tape.unwatch()
 
     def summary(self) -> str:

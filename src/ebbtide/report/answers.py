@@ -1,12 +1,12 @@
 """What people come for, before all details: what the peak is made of, what a smaller budget costs, what to change."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ebbtide.analysis.columns import common_root
-from ebbtide.analysis.memory import Peak
+from ebbtide.analysis.memory import Peak, Resident
 from ebbtide.ir.trace import StorageKind, Trace
 from ebbtide.units import format_bytes
 
@@ -20,6 +20,7 @@ would do."""
 _WIDE_STATE = 0.25
 """From this share of the peak on it is worth saying what a narrower type would save."""
 
+_KIND_OF = {f"/{kind}": str(kind) for kind in StorageKind}
 _STATE = (StorageKind.PARAMETER, StorageKind.GRADIENT, StorageKind.OPTIMIZER_STATE)
 
 
@@ -37,21 +38,42 @@ class TriedBudget:
     why_not: str = ""
 
 
+_Path = tuple[str, ...]
+
+
 def peak_tree(peak: Peak) -> list[dict[str, Any]]:
-    """Boxes in boxes: modules by their path, and the kinds of storages in each. A box is its ``id``, its ``parent``'s
-    ("" for the whole), ``label``, ``kind`` ("" for a module) and ``nbytes``, which for a module is the sum of its
-    boxes."""
+    """Boxes in boxes: modules by their path, and the kinds of storages in each."""
     root = common_root([row.module for row in peak.residents])
-    leaves: dict[tuple[str, ...], int] = defaultdict(int)
-    for row in peak.residents:
+
+    def path_of(row: Resident) -> _Path:
         name = row.module.removeprefix(root).strip(".") if row.module else "no module"
-        path = tuple(name.split(".")[:_DEPTH]) if name else ()
-        leaves[(*path, f"/{row.kind}")] += row.nbytes
+        return tuple(name.split(".")[:_DEPTH]) if name else ()
+
+    return _boxes(peak, path_of, root or "the step")
+
+
+def line_tree(peak: Peak) -> list[dict[str, Any]]:
+    """The same by the program's files and the lines in them."""
+
+    def path_of(row: Resident) -> _Path:
+        file, colon, place = row.line.rpartition(":")
+        none = "no line known" if row.operator else "made before the step"
+        return (file, f"line {place}") if colon else (row.line or none,)
+
+    return _boxes(peak, path_of, "the program")
+
+
+def _boxes(peak: Peak, path_of: Callable[[Resident], _Path], whole: str) -> list[dict[str, Any]]:
+    """A box is its ``id``, its ``parent``'s (None for the whole), ``label``, ``kind`` ("" for one with boxes in it) and
+    ``nbytes``, the sum of its boxes."""
+    leaves: dict[_Path, int] = defaultdict(int)
+    for row in peak.residents:
+        leaves[(*path_of(row), f"/{row.kind}")] += row.nbytes
     small = _SMALLEST * peak.nbytes
-    merged: dict[tuple[str, ...], int] = defaultdict(int)
+    merged: dict[_Path, int] = defaultdict(int)
     for path, nbytes in leaves.items():
         merged[path if nbytes >= small else ("smaller ones", path[-1])] += nbytes
-    sums: dict[tuple[str, ...], int] = defaultdict(int)
+    sums: dict[_Path, int] = defaultdict(int)
     for path, nbytes in merged.items():
         for depth in range(len(path) + 1):
             sums[path[:depth]] += nbytes
@@ -59,12 +81,16 @@ def peak_tree(peak: Peak) -> list[dict[str, Any]]:
         {
             "id": "\n".join(("", *path)),
             "parent": "\n".join(("", *path[:-1])) if path else None,
-            "label": (root or "the step") if not path else path[-1].removeprefix("/").replace("_", " "),
-            "kind": path[-1][1:] if path and path[-1].startswith("/") else "",
+            "label": whole if not path else _label(path[-1]),
+            "kind": _KIND_OF.get(path[-1], "") if path else "",
             "nbytes": nbytes,
         }
         for path, nbytes in sorted(sums.items())
     ]
+
+
+def _label(part: str) -> str:
+    return _KIND_OF[part].replace("_", " ") if part in _KIND_OF else part
 
 
 def advice(trace: Trace, peak: Peak, budgets: tuple[TriedBudget, ...]) -> Iterator[str]:

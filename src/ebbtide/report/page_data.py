@@ -10,16 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.analysis.columns import modules_of
+from ebbtide.analysis.columns import has_lines, modules_of
 from ebbtide.analysis.intervals import QUANTILES, byte_seconds, distributions_of, histogram_of
 from ebbtide.analysis.memory import memory_of, peak_of
 from ebbtide.analysis.swapping import candidates_of
 from ebbtide.ir.base import Ints, Origin
 from ebbtide.ir.trace import StorageKind, Trace, idle_intervals
-from ebbtide.report.answers import advice, peak_tree
+from ebbtide.report.answers import advice, line_tree, peak_tree
+from ebbtide.report.plan_data import away_data, budgets_data
 from ebbtide.report.subject import Subject
 from ebbtide.report.summary import copied
 from ebbtide.report.timeline_data import timelines_data
+from ebbtide.report.words import words_data
 from ebbtide.units import format_bytes, format_time, seconds
 
 _POINTS = 200
@@ -46,11 +48,12 @@ def _source(subject: Subject) -> str:
 
 
 def _facts(subject: Subject) -> list[tuple[str, str]]:
+    """Names and values; the page's words (``words_data``) say what they mean."""
     facts: list[tuple[str, str]] = []
     trace, plan, run = subject.trace, subject.plan, subject.run
     if trace is not None:
         facts += [
-            ("step without stalls", format_time(seconds(trace.step_ns))),
+            ("a step that never waits", format_time(seconds(trace.step_ns))),
             ("operations", f"{len(trace.ticks):,}"),
             ("storages", f"{len(trace.storages):,}"),
             ("peak of tensors", format_bytes(peak_of(trace).nbytes)),
@@ -62,24 +65,20 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
             ("plan", f"{plan.planner} ({plan.status})"),
             ("plan's budget", format_bytes(plan.budget_bytes)),
             ("step predicted", format_time(seconds(plan.predicted_ns))),
-            ("no plan is below", "unknown: a measured step was faster than the model says" if beaten else bound),
+            ("no plan is faster than", "unknown: a measured step was faster" if beaten else bound),
         ]
     if run is not None:
         steps = sorted(step.wall_s for step in run.steps)
         facts += [("run", f"{len(steps)} steps, policy {run.policy}")]
         facts += [("median step, measured", format_time(steps[len(steps) // 2]))] if steps else []
         facts += [("process peak, measured", format_bytes(run.process_peak_bytes))]
+        if plan is not None and run.arena_budget_bytes is not None:
+            facts += [("run's budget", format_bytes(run.arena_budget_bytes))]
         for link in run.plan.links if run.plan is not None else ():
             foreseen, measured = link.forecast_bytes, link.measured_bytes
             facts += [(f"{link.name}, forecast", copied(foreseen, link.forecast_busy_s))]
             facts += [(f"{link.name}, measured", copied(measured, link.measured_busy_s))]
     return facts
-
-
-def _budget(subject: Subject) -> int | None:
-    if subject.plan is not None:
-        return subject.plan.budget_bytes
-    return subject.run.arena_budget_bytes if subject.run is not None else None
 
 
 def _of_trace(part: Callable[[Trace], Any]) -> Callable[[Subject], Any]:
@@ -108,6 +107,7 @@ def _trace(trace: Trace) -> dict[str, Any]:
         "origin": str(trace.origin),
         "step_ns": trace.step_ns,
         "accesses_known": trace.accesses_known,
+        "lines_known": has_lines(trace),
         "start_ns": trace.start_ns(np.arange(len(trace.ticks) + 1)),
         "kinds": [str(kind) for kind in kinds],
         "storages": {
@@ -116,6 +116,7 @@ def _trace(trace: Trace) -> dict[str, Any]:
             "birth": np.array([row.birth for row in rows], dtype=np.int64),
             "death": np.array([row.death for row in rows], dtype=np.int64),
             "module": numbers(modules_of(trace)),
+            "line": numbers([row.line for row in rows]),
             "persistent": np.array([row.persistent for row in rows], dtype=bool),
             "scratch": np.array([row.scratch for row in rows], dtype=bool),
         },
@@ -140,6 +141,7 @@ def _peak(trace: Trace) -> dict[str, Any]:
         "module": peak.module,
         "kinds": [(row.label, row.nbytes, row.count) for row in peak.by_kind()],
         "modules": [(row.label, row.nbytes, row.count) for row in peak.by_module()],
+        "lines": [(row.label, row.nbytes, row.count) for row in peak.by_line()],
         "operators": [row.operator for row in peak.residents],
         "residents": {
             "storage": column([row.storage for row in peak.residents]),
@@ -218,6 +220,8 @@ def _answers(subject: Subject) -> dict[str, Any] | None:
     peak = peak_of(trace)
     return {
         "tree": peak_tree(peak),
+        "line_tree": line_tree(peak) if has_lines(trace) else None,
+        "has_modules": any(row.module for row in peak.residents),
         "budgets": [asdict(row) for row in subject.budgets],
         "advice": list(advice(trace, peak, subject.budgets)),
         "machine": subject.machine,
@@ -228,7 +232,7 @@ _PARTS: dict[str, Callable[[Subject], Any]] = {
     "title": title_of,
     "source": _source,
     "facts": _facts,
-    "budget_bytes": _budget,
+    "budgets": budgets_data,
     "answers": _answers,
     "trace": _of_trace(_trace),
     "memory": _of_trace(_memory),
@@ -238,4 +242,6 @@ _PARTS: dict[str, Callable[[Subject], Any]] = {
     "intervals": _intervals,
     "route": _route,
     "timelines": timelines_data,
+    "away": away_data,
+    "words": words_data,
 }

@@ -47,7 +47,9 @@ def stalls_of(timeline: Timeline, trace: Trace | None = None) -> tuple[Stall, ..
         wanted = None if direction is SpanKind.EVICT or trace is None or span.tick is None else used[span.tick]
         awaited: tuple[Awaited, ...]
         if span.storage is not None:
-            awaited = (Awaited(span.storage, copies[direction].lane_of(span.storage), span.nbytes),)
+            own = {span.storage}
+            none = Awaited(span.storage, copies[direction].lane_of(span.storage), span.nbytes)
+            awaited = tuple(copies[direction].during(span, own)) or (none,)
         else:
             awaited = tuple(copies[direction].during(span, wanted))
         found.append(Stall(span.kind, span.start_ns, span.stop_ns, span.tick, span.label, awaited))

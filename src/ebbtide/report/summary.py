@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from statistics import mean, median
 
 from ebbtide.ir.run_report import KINDS, PlanReport, RunReport, StepMode, StepReport, TierReport, Traffic
+from ebbtide.report.ranks import verdict
 from ebbtide.units import format_bytes, format_time
 
 _LABEL = 19
@@ -31,9 +32,11 @@ def render_summary(report: RunReport) -> str:
         own = "; this process stayed within its budget, and those that it starts are not bounded" if kept else ""
         lines.append(_line("steps", f"none was seen, so nothing was planned{own}"))
     if report.plan is not None:
-        lines.append(_line("plan", _plan(report.plan)))
+        came_last = (report.plan.taken_up_after or 0) >= len(report.steps) + report.left_out_steps
+        lines.append(_line("plan", _plan(report.plan) + (", and no step followed it" if came_last else "")))
         lines += _forecast(report.plan)
-        lines += _off_forecast(report.plan, [step.wall_s for step in steps if step.mode is StepMode.PLANNED])
+        if not came_last:
+            lines += _off_forecast(report.plan, [step.wall_s for step in steps if step.mode is StepMode.PLANNED])
     if steps:
         lines += _moved(steps)
         lines.append(_line("stall", _stall(steps)))
@@ -53,19 +56,12 @@ def render_summary(report: RunReport) -> str:
 
 
 def _headline(report: RunReport, steps: list[StepReport]) -> str:
-    verdict = "within budget"
-    if report.budget_violated:
-        verdict = "OVER BUDGET"
-    elif not report.bounded_as_asked:
-        verdict = "NOT BOUNDED as asked"
-    elif report.fast_bytes is None and report.arena_budget_bytes is None:
-        verdict = "NO BUDGET was set"
     modes = [(sum(step.mode is mode for step in report.steps), mode) for mode in (StepMode.RECORDED, StepMode.PLANNED)]
     known = ", ".join(f"{number} {mode}" for number, mode in [*modes, (report.left_out_steps, "not listed")] if number)
     count = f"{len(report.steps) + report.left_out_steps} steps" + (f" ({known})" if known else "")
     took = f", median {format_time(median(step.wall_s for step in steps))} a step" if steps else ""
     figures = "all figures measured" if report.plan is None else "measured, but for the plan's forecasts"
-    return f"Ebbtide: {verdict}, {count}{took}, policy {report.policy} ({figures})"
+    return f"Ebbtide: {verdict(report)}, {count}{took}, policy {report.policy} ({figures})"
 
 
 def _line(label: str, text: str) -> str:
@@ -120,10 +116,12 @@ def _forecast(plan: PlanReport) -> Iterable[str]:
 
 def _off_forecast(plan: PlanReport, planned_s: list[float]) -> Iterable[str]:
     if planned_s and plan.predicted_s > 0 and (ratio := median(planned_s) / plan.predicted_s) > _FAR_OFF:
+        typical = format_time(median(planned_s))
         yield _line(
             "off the forecast",
-            f"steps took {ratio:.1f} times as long as it says: the machine does other work, or memory and disk are "
-            "slower than they were when they were measured; `ebbtide doctor` looks at both",
+            f"planned steps took {ratio:.1f} times as long as it says, {typical} (median; above is one of them): the "
+            "machine does other work, or memory and disk are slower than they were when they were measured; `ebbtide "
+            "doctor` looks at both",
         )
 
 

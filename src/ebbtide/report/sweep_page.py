@@ -69,7 +69,7 @@ def sweep_data(sweep: Sweep) -> dict[str, Any]:
 
 def _facts(sweep: Sweep) -> list[tuple[str, str]]:
     facts = [
-        ("step without stalls", format_time(seconds(sweep.resident_ns))),
+        ("a step that never waits", format_time(seconds(sweep.resident_ns))),
         ("its peak", format_bytes(sweep.peak_bytes)),
         ("machines", f"{len(sweep.points)}"),
     ]
@@ -101,8 +101,8 @@ def _ratios(sweep: Sweep) -> dict[str, Any] | None:
     factor = min((point.bandwidth for point in sweep.points), key=lambda value: (abs(value - 1), value), default=None)
     rows = [(at, point) for at, point in enumerate(sweep.points) if point.bandwidth == factor]
     rows = sorted((row for row in rows if row[1].step_ns is not None), key=lambda row: row[1].fast_bytes)
-    if not rows:
-        return None
+    if len(rows) < 2:
+        return None  # with one ratio there is nothing to compare
     _, most = rows[-1]
 
     def share(value: float | None, of: float | None) -> float | None:

@@ -76,18 +76,22 @@ def need_of(counters: Mapping[str, Any], kept_bytes: int = 0) -> Need:
     )
 
 
-def choose_bounds(budget: Budget | None, arena_bytes: int | None, limit: MemoryLimit, free: MemoryLimit) -> Bounds:
-    """``limit`` is the most that there may be for this process, ``free`` what there is of that now.
+def choose_bounds(
+    budget: Budget | None, arena_bytes: int | None, limit: MemoryLimit, free: MemoryLimit, ranks: int = 1
+) -> Bounds:
+    """``limit`` is the most that there may be for all ``ranks`` on this node, ``free`` what there is for this one.
 
     Without a budget it takes what is free. Raises SettingError when the same thing is bounded twice.
     """
     there = usable_bytes(free)
+    share = f", as its share: there are {ranks} ranks on this node" if ranks > 1 else ""
+    limit = MemoryLimit(limit.nbytes // ranks, limit.source)
     if budget is None and arena_bytes is not None:
         return Bounds(0, arena_bytes, None, process_asked=False)
     if budget is None:
         said = (
             f"no size was named, so this process takes {format_bytes(there)}, which is what {free.source} has for it "
-            f"({format_bytes(free.nbytes)}) less a margin; {option('fast', 'SIZE')} takes less"
+            f"({format_bytes(free.nbytes)}{share}) less a margin; {option('fast', 'SIZE')} takes less"
         )
         return Bounds(there, 0, None, process_asked=True, there_bytes=there, limit=limit, said=said)
     if budget.fraction is not None:
@@ -95,16 +99,17 @@ def choose_bounds(budget: Budget | None, arena_bytes: int | None, limit: MemoryL
             raise SettingError(f"EBBTIDE_ARENA and a budget of {budget} both set the arena's budget: use one of them")
         said = (
             f"{budget} of what a step's tensors peak at, which two steps have to show first: these run within the "
-            f"{format_bytes(there)} that {free.source} has for this process. A size ({option('fast', '8GiB')}) binds "
-            "from the start"
+            f"{format_bytes(there)} that {free.source} has for this process{share}. A size "
+            f"({option('fast', '8GiB')}) binds from the start"
         )
         return Bounds(there, 0, budget.fraction, process_asked=False, there_bytes=there, limit=limit, said=said)
     asked = budget.nbytes or 0
     usable = usable_bytes(limit)
     warning = ""
     if asked > limit.nbytes:
+        allowed = f"{format_bytes(limit.nbytes)}{share}"
         warning = (
-            f"the budget of {format_bytes(asked)} exceeds what {limit.source} allows ({format_bytes(limit.nbytes)}), "
+            f"the budget of {format_bytes(asked)} exceeds what {limit.source} allows ({allowed}), "
             f"so {format_bytes(usable)} is used; the rest is headroom for what the kernel charges beyond"
         )
     process_bytes = usable if asked > limit.nbytes else asked
@@ -190,8 +195,9 @@ def _advice(need: Need) -> str:
         return f"{format_bytes(need.kept_bytes)} are kept in memory by session.keep(): keep less."
     if need.used_bytes < need.operand_bytes // 2:
         return (
-            f"Of that, {format_bytes(need.used_bytes)} is used: an operation on a slice needs the whole tensor in "
-            "memory. Keep a data set or a replay buffer in NumPy or a file, and make flat buffers smaller."
+            f"Of that, the operation uses {format_bytes(need.used_bytes)}: it works on a part of a tensor, which must "
+            "be in memory whole, or, of a large one, the pieces around that part. Make flat buffers smaller (DDP's "
+            "bucket_cap_mb, DeepSpeed's reduce_bucket_size); keep a data set or a replay buffer in NumPy or a file."
         )
     if need.largest_bytes > need.operand_bytes * 3 // 4:
         return (

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import ebbtide._torch as _torch
 from ebbtide.capture.following import Following
+from ebbtide.capture.lines import note_lines
 from ebbtide.capture.optimizer_hooks import OptimizerHooks
+from ebbtide.errors import BudgetError
 from ebbtide.host import process
 from ebbtide.ir.run_report import FORMAT, VERSION, RunReport, StepMode, by_reason
 from ebbtide.runtime import foreign_views, shortfalls
@@ -23,6 +25,7 @@ from ebbtide.runtime.limits import Limits
 from ebbtide.runtime.memory_stats import memory_stats
 from ebbtide.runtime.planning import Planning
 from ebbtide.runtime.progress import Observation
+from ebbtide.runtime.ranks import Ranks
 from ebbtide.runtime.start_arena import may_still_pack, rooms_of, start_arena, tier_reports
 from ebbtide.runtime.step_counters import Reading, read_now, step_between
 from ebbtide.runtime.step_log import StepLog
@@ -48,7 +51,9 @@ class Engine:
         decider: str,
         say: Callable[[str], None],
         warn: Callable[[str], None],
+        ranks: Ranks,
     ) -> None:
+        self._ranks = ranks
         self._bounds = bounds
         self._planning = planning
         self._settings = settings
@@ -82,6 +87,7 @@ class Engine:
         self._steps = StepLog()
         self._final: RunReport | None = None
         self.hurries = False  # at its end it waits for no plan
+        self.is_told_on = False  # whoever ends it says why a run was not as asked
 
     def start(self) -> None:
         """Raises BudgetError when what the process already holds leaves no room at all, SessionError in a forked child
@@ -91,9 +97,11 @@ class Engine:
         _torch.set_checksum(self._settings.checksum)
         if self._settings.userfaultfd and not _torch.serves_system_calls():
             self._warn(_NO_USERFAULTFD)
+        note_lines(self._settings.lines and self._settings.save_trace is not None)
         counters = _torch.counters()
         self._before = counters
         stay_on_top()
+        foreign_views.in_pieces_from(2 * self._settings.piece_bytes)
         foreign_views.guard()
         if self._updates is not None:
             self._updates.install()  # before the hooks, which see its steps as they are carried out
@@ -119,7 +127,8 @@ class Engine:
         self._step_before = read_now(before)
 
     def end_step(self, *, completed: bool) -> None:
-        """A step that raised is ended and not reported. Raises BudgetError when the budget cannot work."""
+        """A step that raised is ended and not reported. Raises BudgetError when the budget cannot work, RankError when
+        that of another rank cannot."""
         before, self._step_before = self._step_before, None
         if before is None:
             return
@@ -134,7 +143,7 @@ class Engine:
         self._steps.add(step_between(before, after, mode))
         if len(self._steps) <= _ADOPTING_STEPS:
             self._adopt()
-        self._budget.note_step(after.counters, len(self._steps))
+        self._note_step(after.counters)
         unlike, self._unlike = self._unlike, False
         if self._planning is not None and self._budget.is_set and not unlike:
             counters = _torch.counters()
@@ -160,11 +169,12 @@ class Engine:
         finally:  # Ctrl-C, while it waits for a plan
             self._final = self.report()
             _torch.unload_schedules()
+            note_lines(False)
             self._kept.release()
             _torch.stop()
-        told = self._limits.refused or self._budget.nothing_managed
+        told = self._limits.refused or self._budget.nothing_managed or self._ranks.heard() is not None
         as_asked = self._final.bounded_as_asked and self._final.planned_as_asked
-        if not told and (not as_asked or self._peak_of_others()):
+        if not told and (self._peak_of_others() if as_asked else not self.is_told_on):
             self._warn(self._final.trouble)
 
     def report(self) -> RunReport:
@@ -225,7 +235,8 @@ class Engine:
         running = self._step_before
         running_s = seconds(time.perf_counter_ns() - running.wall_ns) if running is not None else 0.0
         planning = self._planning.activity() if self._planning is not None else None
-        return Observation(steps, self._steps.latest(), running_s, what, held, budget, planning)
+        plans = self._planning.plans if self._planning is not None else 0
+        return Observation(steps, self._steps.latest(), running_s, what, held, budget, planning, plans)
 
     def limit_changed(self, there_bytes: int) -> None:
         """The process can have so much in all from now on; called by the thread that follows that."""
@@ -271,6 +282,16 @@ class Engine:
         if plan is None or planning is None or planning.ever_followed:
             return ""
         return shortfalls.no_plan(plan, planning.refusal, len(self._steps))
+
+    def _note_step(self, counters: "_torch.Counters") -> None:
+        self._ranks.look()
+        try:
+            self._budget.note_step(counters, len(self._steps))
+        except BudgetError as error:
+            self._ranks.tell(error)
+            raise
+        if (told := self._ranks.heard()) is not None:
+            raise told
 
     def _adopt(self) -> None:
         adopted, self._left_alone = adopt_all()

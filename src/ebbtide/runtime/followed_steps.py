@@ -12,6 +12,7 @@ from math import inf
 from ebbtide.capture.tick_times import TickTimes, typical_ns
 from ebbtide.capture.timeline import Traffic
 from ebbtide.ir.machine import Machine
+from ebbtide.ir.plan import PlanStatus
 from ebbtide.ir.recording import Recording
 from ebbtide.ir.run_report import LinkReport, PlanReport
 from ebbtide.units import seconds
@@ -97,3 +98,10 @@ class Planned:
     report: PlanReport
     like: str
     steps: FollowedSteps
+
+    def told(self) -> PlanReport:
+        """The plan, with what was measured of it; proved to be optimal only where no step was faster than its bound."""
+        report = with_measured(self.report, self.steps.traffic)
+        bound_s = self.steps.bound_s(report)
+        refuted = bound_s is None and report.lower_bound_s is not None and report.status == PlanStatus.OPTIMAL
+        return replace(report, lower_bound_s=bound_s, status=PlanStatus.FEASIBLE if refuted else report.status)

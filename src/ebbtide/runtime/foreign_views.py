@@ -4,14 +4,16 @@ Whoever holds a NumPy or DLPack view may pass it to a system call (``tofile``, `
 and the kernel does not fault like a program: it fails with EFAULT. So the storage is fetched, made writable and not
 evicted while the array lives; one that cannot be brought (a disk that cannot be read, training state in a forked
 child) raises RuntimeError. What DLPack exported stays for good, because nobody tells when its consumer is done.
-Whoever asks for a raw address (``data_ptr``) finds the storage in memory and writable at that moment, and the last to
-leave. PyTorch's own reads and writes of files hold the storage for as long as they take; so do safetensors' writes
-(``safetensors_files``). Dynamo does not trace into the wrappers, which stay until the process ends, because managed
-storages do. Left out: ``UntypedStorage._new_with_file`` (PyTorch's tar files of 2016), which makes the storage itself.
+Of a storage in pieces the pieces are held that the tensor lies in. Whoever asks for a raw address (``data_ptr``) finds
+the tensor in memory and writable at that moment, and the last to leave. PyTorch's own reads and writes of files hold
+the storage for as long as they take; so do safetensors' writes (``safetensors_files``). Dynamo does not trace into the
+wrappers, which stay until the process ends, because managed storages do. Left out: ``UntypedStorage._new_with_file``
+(PyTorch's tar files of 2016), which makes the storage itself.
 """
 
 import contextlib
 import functools
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -20,12 +22,19 @@ from typing import Any, TypeVar
 import torch
 
 import ebbtide._torch as _torch
-from ebbtide.runtime import safetensors_files
+from ebbtide.runtime import safetensors_files, scripted_files
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _guarded = False
+_least_in_pieces = sys.maxsize
 _this_thread = threading.local()
+
+
+def in_pieces_from(nbytes: int) -> None:
+    """From now on storages of so many bytes may be in pieces."""
+    global _least_in_pieces
+    _least_in_pieces = min(_least_in_pieces, nbytes)
 
 
 def guard() -> None:
@@ -40,7 +49,9 @@ def guard() -> None:
         setattr(torch.UntypedStorage, reader_or_writer, _holding(original, storage_at=0))
     writer = torch.PyTorchFileWriter  # of torch.save: it reads a storage once for its checksum, or not at all
     writer.write_record = _holding(writer.write_record, storage_at=2)  # type: ignore[method-assign]
+    _read_in_chunks()
     safetensors_files.guard(addresses_only, untraced)
+    scripted_files.guard(untraced, lambda nbytes: nbytes >= _least_in_pieces)
 
 
 @contextlib.contextmanager
@@ -70,16 +81,19 @@ def _guard_exports() -> None:
     @functools.wraps(numpy)
     def numpy_held(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         array = numpy(self, *args, **kwargs)
+        if array.size == 0:  # its address may be that of another storage
+            return array
         address = array.__array_interface__["data"][0]
-        if _torch.pin(address):
-            weakref.finalize(array, _torch.unpin, address).atexit = False
+        nbytes = _extent(array.shape, array.strides, array.itemsize)
+        if _torch.pin(address, nbytes):
+            weakref.finalize(array, _torch.unpin, address, nbytes).atexit = False
         return array
 
     @untraced
     @functools.wraps(dlpack)
     def dlpack_held(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if self.device.type == "cpu":
-            _torch.pin(data_ptr(self))
+        if self.device.type == "cpu" and self.layout == torch.strided and self.numel() > 0:
+            _torch.pin(data_ptr(self), _extent_of(self))
         return dlpack(self, *args, **kwargs)
 
     @untraced
@@ -89,13 +103,39 @@ def _guard_exports() -> None:
         if getattr(_this_thread, "addresses_only", False) or self.device.type != "cpu":
             return address
         with contextlib.suppress(RuntimeError):  # what cannot be brought says so when it is touched
-            if _torch.pin(address):
-                _torch.unpin(address)
+            nbytes = _extent_of(self)
+            if nbytes > 0 and _torch.pin(address, nbytes):
+                _torch.unpin(address, nbytes)
         return address
 
     torch.Tensor.data_ptr = data_ptr_fetched  # type: ignore[method-assign, assignment]
     torch.Tensor.numpy = numpy_held  # type: ignore[method-assign, assignment]
     torch.Tensor.__dlpack__ = dlpack_held  # type: ignore[method-assign]
+
+
+def _extent_of(tensor: torch.Tensor) -> int:
+    item = tensor.element_size()
+    return _extent(tensor.shape, tuple(stride * item for stride in tensor.stride()), item) if tensor.numel() else 0
+
+
+def _extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> int:
+    """Bytes from the first element to the last."""
+    return itemsize + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+
+
+def _read_in_chunks() -> None:
+    """The storages that may be in pieces: PyTorch would hand the kernel an address of which a part may be away."""
+    reader: Any = torch._C.PyTorchFileReader
+    original = reader.get_storage_from_record
+
+    @untraced
+    @functools.wraps(original)
+    def in_chunks(self: Any, name: str, numel: int, dtype: Any) -> Any:
+        if dtype is torch.UntypedStorage and numel >= _least_in_pieces:
+            return _torch.read_record(self, name, numel)
+        return original(self, name, numel, dtype)
+
+    reader.get_storage_from_record = in_chunks
 
 
 def _holding(function: Callable[..., Any], storage_at: int) -> Callable[..., Any]:

@@ -7,7 +7,9 @@ else calls ``set_limits``. Left out: what the bounds begin with (``bounds``), an
 """
 
 import threading
+import time
 from collections.abc import Callable
+from math import inf
 
 import ebbtide._torch as _torch
 from ebbtide.errors import BudgetError
@@ -15,6 +17,7 @@ from ebbtide.runtime.bounds import TOLERANCE_PERCENT, Bounds, Need, process_too_
 from ebbtide.units import format_bytes
 
 _WORTH_TELLING = 4  # a bound that changed by less than this part of it is followed without a word
+_TELLS_EVERY_S = 30.0  # at most
 
 
 class Limits:
@@ -29,7 +32,7 @@ class Limits:
         self._bounds = bounds
         self._say = say
         self._lock = threading.Lock()
-        self._told_process_bytes = bounds.process_bytes
+        self._told_process_bytes, self._told_at_s = bounds.process_bytes, -inf
         self.process_bytes = self.most_process_bytes = bounds.process_bytes
         self.arena_bytes = bounds.arena_bytes
         self.exploring = False
@@ -63,15 +66,17 @@ class Limits:
     def follow(self, there_bytes: int) -> None:
         """The process can have so much in all from now on, of which it takes no more than it was asked to."""
         with self._lock:
-            allowed = min(self._bounds.size or there_bytes, there_bytes)
-            if self.exploring or not self._bounds.process_bytes or allowed == self.process_bytes:
+            if self.exploring or not self._bounds.process_bytes:
                 return
-            self.process_bytes = allowed
-            self.most_process_bytes = max(self.most_process_bytes, allowed)
-            self._tell_native()
-            worth = abs(allowed - self._told_process_bytes) > self._told_process_bytes // _WORTH_TELLING
+            allowed = min(self._bounds.size or there_bytes, there_bytes)
+            if allowed != self.process_bytes:
+                self.process_bytes = allowed
+                self.most_process_bytes = max(self.most_process_bytes, allowed)
+                self._tell_native()
+            much = abs(allowed - self._told_process_bytes) > self._told_process_bytes // _WORTH_TELLING
+            worth = much and time.monotonic() - self._told_at_s > _TELLS_EVERY_S
             if worth:
-                self._told_process_bytes = allowed
+                self._told_process_bytes, self._told_at_s = allowed, time.monotonic()
         if worth:
             self._say(f"this process can have {format_bytes(allowed)} from here: a limit, or what others take, changed")
 

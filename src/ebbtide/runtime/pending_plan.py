@@ -67,7 +67,10 @@ class PendingPlan:
         """What became of it, in words."""
         self.asked.stop()
         so_far = format_time(seconds(time.perf_counter_ns() - self.since_ns))
-        return f"the run ended while its plan was being made ({so_far} so far); EBBTIDE_WAIT_FOR_PLAN=1 waits for it"
+        return (
+            f"the run ended while its plan was being made ({so_far} so far); "
+            "--wait-for-plan (EBBTIDE_WAIT_FOR_PLAN=1) waits for it"
+        )
 
 
 def answer_to(asked: Asked) -> Answer:

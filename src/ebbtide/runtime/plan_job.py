@@ -59,7 +59,7 @@ class Job:
     ``flops`` are those of its operators (``flop_table``). ``followed``: the step followed a plan, and is planned anew
     with what steps like it typically take. ``shown`` asks for the step as a timeline in place of a plan, with this
     planner's name. ``shared_bytes`` is how much of the budget goes to tiers that pack when they fill up: their memory
-    is the process's own, so where the process is bounded the arena loses it.
+    is the process's own, so where the process is bounded the arena loses it. ``name`` is the trace's.
     """
 
     recording: Recording
@@ -69,6 +69,7 @@ class Job:
     followed: Followed | None = None
     shown: str | None = None
     shared_bytes: int = 0
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ def no_forecast(plan: Plan, trace: Trace, machine: Machine) -> tuple[LinkReport,
 def carry_out(job: Job, planner: Planner, forecast: Forecast = no_forecast) -> Answer:
     """``forecast`` says of a plan what each link copies. Raises whatever the planner raises, and ValueError for a
     recording that is none."""
-    step = capture(job.recording, "measured" if job.shown else "recorded", lambda *operator: job.flops.get(operator, 0))
+    step = capture(job.recording, job.name, lambda *operator: job.flops.get(operator, 0))
     if job.shown is not None:
         shown = timeline(job.recording, step.trace, step.numbers, job.machine, job.shown)
         return Answer(None, job.machine, timeline=encode(shown))

@@ -10,12 +10,15 @@ Plans are made one at a time, while steps go on as they did, unrecorded (``pendi
 end of the step in which it came.
 """
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import ebbtide._torch as _torch
 from ebbtide.capture.flops import count_flops
+from ebbtide.capture.lines import note_lines
 from ebbtide.capture.module_names import ModuleNames
 from ebbtide.capture.recording import ends_unlike_it_begins, flop_table, likeness
 from ebbtide.capture.timeline import traffic
@@ -24,7 +27,7 @@ from ebbtide.host.process import give_back_freed_memory
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.recording import Recording
 from ebbtide.ir.run_report import PlanReport
-from ebbtide.runtime.followed_steps import FollowedSteps, Planned, with_measured
+from ebbtide.runtime.followed_steps import FollowedSteps, Planned
 from ebbtide.runtime.pending_plan import PendingPlan, answer_to
 from ebbtide.runtime.plan_job import Answer, Ask, Followed, Job, PlanningKilledError, planning_bytes
 from ebbtide.runtime.progress import Activity
@@ -133,9 +136,7 @@ class Planning:
         """Of the plan that was made last."""
         if not self._plans:
             return None
-        last = next(reversed(self._plans.values()))
-        report = with_measured(last.report, last.steps.traffic)
-        return replace(report, plans=len(self._plans), lower_bound_s=last.steps.bound_s(last.report))
+        return replace(next(reversed(self._plans.values())).told(), plans=len(self._plans))
 
     def ended(self, wall_s: float) -> bool:
         """Whether the step that just ended, and took so long, followed a schedule."""
@@ -152,6 +153,11 @@ class Planning:
         """Whether another step may still be planned, or is to be shown."""
         more = not self._gave_up and len(self._plans) < _MOST_PLANS and len(self._seen) < _MOST_SHAPES
         return self._pending is None and (more or self._save_timeline is not None)
+
+    @property
+    def plans(self) -> int:
+        """That steps may follow."""
+        return len(self._plans)
 
     def activity(self) -> Activity | None:
         """For the progress thread."""
@@ -236,16 +242,16 @@ class Planning:
             self._tried.discard(pending.like)
             pending.asked.stop()
             raise
-        self._pending = None
         try:
-            answer = pending.asked.answer()
+            return self._follow(pending.asked.answer(), pending)
         except PlanningKilledError as error:
             self._kills += 1
             self._waits = True  # between steps there is more room
             if self._tries_again(error):
                 self._tried.discard(pending.like)
             raise
-        return self._follow(answer, pending)
+        finally:
+            self._pending = None  # the progress thread sees a plan before it sees that planning has ended
 
     def _tries_again(self, error: BaseException) -> bool:
         return isinstance(error, PlanningKilledError) and self._kills < _MOST_KILLS
@@ -285,7 +291,8 @@ class Planning:
 
     def _job(self, recording: Recording, budget_bytes: int, followed: Followed | None = None) -> Job:
         flops = flop_table(recording, count_flops)
-        return Job(recording, flops, self._machine, budget_bytes, followed, shared_bytes=self._shared_bytes)
+        name = f"{Path(sys.argv[0]).name or 'python'}, step {self._steps - 1}"
+        return Job(recording, flops, self._machine, budget_bytes, followed, shared_bytes=self._shared_bytes, name=name)
 
     def _follow(self, answer: Answer, pending: PendingPlan) -> bool:
         """Whether there is a new plan, which steps like the one recorded then follow."""
@@ -308,3 +315,4 @@ class Planning:
             self._save(answer.trace, answer.plan)
         except OSError as error:
             self._warn(f"the trace or the plan could not be saved: {error}")
+        note_lines(False)  # what is saved is the first

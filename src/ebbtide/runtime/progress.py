@@ -23,6 +23,7 @@ _PLAIN_INTERVAL_S = 5.0  # doubled with every line, so that the log of a long ru
 _PLAIN_MOST_S = 300.0
 _FEWEST_ROWS = 4
 _ESC = "\x1b"
+_NAME = "ebbtide "
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +46,30 @@ class Observation:
     held_bytes: int
     budget_bytes: int
     planning: Activity | None = None
+    plans: int = 0
+    """That there are so far."""
 
-    def line(self) -> str:
+    def line(self, columns: int | None = None) -> str:
+        """Within ``columns``, if they are named: traffic gives way first, the step, its memory and its stall last."""
         if self.planning is not None and not self.planning.beside:
             return f"planning step {self.steps}, {format_time(self.planning.seconds)} so far"
         budget = f" of {format_bytes(self.budget_bytes)}" if self.budget_bytes else ", no budget yet"
-        parts = [f"step {self.steps}", f"{self.what} {format_bytes(self.held_bytes)}{budget}"]
-        if self.last is None:
-            parts.insert(1, f"{format_time(self.running_s)} so far")
-        else:
-            parts.insert(1, format_time(self.last.wall_s))
-            parts.append(f"out {format_bytes(self.last.evicted_bytes.total)}")
-            parts.append(f"in {format_bytes(self.last.fetched_bytes.total)}")
-            parts.append(f"stall {format_time(self.last.stall_s.total)}")
+        parts = {"step": f"step {self.steps}", "time": f"{format_time(self.running_s)} so far"}
+        parts["held"] = f"{self.what} {format_bytes(self.held_bytes)}{budget}"
+        if self.last is not None:
+            parts["time"] = format_time(self.last.wall_s)
+            parts["out"] = f"out {format_bytes(self.last.evicted_bytes.total)}"
+            parts["in"] = f"in {format_bytes(self.last.fetched_bytes.total)}"
+            parts["stall"] = f"stall {format_time(self.last.stall_s.total)}"
         if self.planning is not None:
-            parts.append(f"planning in the background, {format_time(self.planning.seconds)} so far")
-        return ", ".join(parts)
+            parts["planning"] = f"planning in the background, {format_time(self.planning.seconds)} so far"
+        shorter = (("planning", "planning"), ("out", ""), ("in", ""), ("planning", ""))
+        for name, text in (*shorter, ("held", f"{self.what} {format_bytes(self.held_bytes)}")):
+            if columns is None or len(_joined(parts)) <= columns:
+                break
+            if name in parts:
+                parts[name] = text
+        return _joined(parts)
 
     def doing(self) -> str:
         """What is done besides training, or in its place; "" for nothing."""
@@ -68,12 +77,28 @@ class Observation:
             return ""
         return "planning in the background" if self.planning.beside else f"planning step {self.steps}"
 
+    def outcome(self) -> str:
+        """Of planning that has ended."""
+        return "planning has ended: steps follow the plan" if self.plans else "planning has ended without a plan"
+
+
+def _joined(parts: dict[str, str]) -> str:
+    return ", ".join(filter(None, parts.values()))
+
 
 class Progress:
     """Shows observations until it is closed; ``say`` prints a line that stays."""
 
-    def __init__(self, observe: Callable[[], Observation], mode: ProgressMode, stream: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        observe: Callable[[], Observation],
+        mode: ProgressMode,
+        stream: TextIO | None = None,
+        name: str = "",
+    ) -> None:
+        """``name`` says whose they are, where there are several."""
         self._observe = observe
+        self._whose = f"{name}: " if name else ""
         self._mode = mode
         self._stream = stream or sys.stderr
         self._stopping = threading.Event()
@@ -94,7 +119,7 @@ class Progress:
         if self._area is not None:
             self._area.say(text)
         else:
-            print(f"ebbtide: {text}", file=self._stream, flush=True)
+            print(f"ebbtide: {self._whose}{text}", file=self._stream, flush=True)
 
     def close(self) -> None:
         self._stopping.set()
@@ -103,16 +128,19 @@ class Progress:
             self._thread = None
 
     def _print_plain(self) -> None:
-        printed, said = 0, ""
-        doing = ""
+        printed, said, doing = 0, "", ""
+        told: set[str] = set()  # of planning: of what comes again and again, the first time
         verbose = self._mode is ProgressMode.VERBOSE
         interval_s = 0.0 if verbose else _PLAIN_INTERVAL_S
         due = time.monotonic() + interval_s
         while not self._stopping.wait(_LIVE_INTERVAL_S):
             seen = self._observe()
             if seen.doing() != doing:
-                self.say(seen.doing() or "planning has ended")
                 doing = seen.doing()
+                news = doing or seen.outcome()
+                if (kind := news.rstrip("0123456789")) not in told:
+                    told.add(kind)
+                    self.say(news)
             if (seen.planning is not None and not seen.planning.beside) or time.monotonic() < due:
                 continue
             if seen.line() != said and (seen.steps > printed or not verbose):
@@ -128,7 +156,9 @@ class Progress:
         line = self._area or FootLine(self._stream)
         try:
             while not self._stopping.wait(_LIVE_INTERVAL_S):
-                line.draw(self._observe().line())
+                columns = line.columns() if isinstance(line, FootLine) else None
+                room = None if columns is None else columns - len(self._whose)
+                line.draw(self._whose + self._observe().line(room))
         finally:
             line.erase()
 
@@ -142,6 +172,10 @@ class FootLine:
         self._stream = stream
         self._console = Console(file=stream, stderr=True)
         self._rows = 0  # of the terminal when the region was set; 0 while there is none
+
+    def columns(self) -> int:
+        """That a line has, after the name."""
+        return os.get_terminal_size(self._stream.fileno()).columns - 1 - len(_NAME)
 
     def draw(self, text: str) -> None:
         columns, rows = os.get_terminal_size(self._stream.fileno())
@@ -163,7 +197,7 @@ class FootLine:
         from rich.text import Text
 
         with self._console.capture() as capture:
-            styled = Text.assemble(("ebbtide ", "bold cyan"), text)
+            styled = Text.assemble((_NAME, "bold cyan"), text)
             self._console.print(styled, end="", width=columns, no_wrap=True, overflow="ellipsis")
         return capture.get()
 

@@ -3,7 +3,8 @@
 safetensors asks for every address first and then hands tensor after tensor to the kernel, which does not fault like a
 program. Its ``serialize_file`` is replaced for ``safetensors.torch``: the header is what safetensors makes of the same
 names and dtypes with one element each, with the true shapes and offsets put in; then each tensor is held, written and
-let go. The file is made as safetensors makes it: beside its target, and renamed over it when it is whole.
+let go, chunk by chunk. The file is made as safetensors makes it: beside its target, and renamed over it when it is
+whole.
 
 Left out: safetensors before 0.8, which copies the whole model before it writes. That works as without Ebbtide, and
 needs the memory for the copy outside the arena. ``save``, which returns bytes, copies like a program and needs nothing.
@@ -21,9 +22,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import ebbtide._torch as _torch
+from ebbtide.units import MIB
 
 _LENGTH_BYTES = 8
 _ALIGNMENT = 8
+_AT_ONCE = 16 * MIB  # bytes that are held while they are written: a tensor may be larger than fast memory
 
 
 def guard(addresses_only: Callable[[], contextlib.AbstractContextManager[None]], untraced: Callable[..., Any]) -> None:
@@ -115,9 +118,10 @@ def _write(filename: Any, header: bytes, specs: list[Any]) -> None:
             os.truncate(file, len(header) + sum(spec.data_len for spec in specs))
             _write_all(file, memoryview(header))
             for spec in specs:
-                with _held(spec.data_ptr):
-                    data = (ctypes.c_ubyte * spec.data_len).from_address(spec.data_ptr)
-                    _write_all(file, memoryview(data))
+                for begin in range(0, spec.data_len, _AT_ONCE):
+                    address, nbytes = spec.data_ptr + begin, min(_AT_ONCE, spec.data_len - begin)
+                    with _held(address, nbytes):
+                        _write_all(file, memoryview((ctypes.c_ubyte * nbytes).from_address(address)))
         os.replace(unfinished, target)
     except BaseException:
         with contextlib.suppress(OSError):  # what went wrong before it is what is told
@@ -131,13 +135,13 @@ def _write_all(file: int, data: memoryview) -> None:
 
 
 @contextlib.contextmanager
-def _held(address: int) -> Iterator[None]:
-    held = _torch.pin(address)
+def _held(address: int, nbytes: int) -> Iterator[None]:
+    held = _torch.pin(address, nbytes)
     try:
         yield
     finally:
         if held:
-            _torch.unpin(address)
+            _torch.unpin(address, nbytes)
 
 
 def _error_class() -> Any:

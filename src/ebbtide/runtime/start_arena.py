@@ -49,6 +49,7 @@ def start_arena(bounds: Bounds, settings: Settings, spill: Sequence[Path], decid
             watchdog_ns=round(settings.watchdog_s * 1e9),
             chaos_rate=settings.chaos_rate,
             chaos_seed=settings.chaos_seed,
+            piece_bytes=settings.piece_bytes,
             policy=decider,
             userfaultfd=settings.userfaultfd,
         )

@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from ebbtide.ir.occupancy import PageSize, levels, packed_bytes, paged_bytes
+from ebbtide.ir.of_trace import once_for_a_trace
 from ebbtide.ir.schedule import Begin, Command, Schedule
 from ebbtide.ir.trace import Access, Trace
 
@@ -54,6 +55,7 @@ class Pieces:
         return len(self.storage)
 
 
+@once_for_a_trace
 def whole_pieces(trace: Trace, page_bytes: PageSize) -> Pieces:
     """Every storage as one piece, without commands: what all schedules that split nothing have in common."""
     return _pieces(trace, page_bytes, {}, _brief(trace))

@@ -12,13 +12,10 @@ import io
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
-from types import ModuleType
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ebbtide.verify.after_import import AfterImport
 from ebbtide.verify.record import GONE, Loss, Recorder, State
 
 if TYPE_CHECKING:
@@ -52,7 +49,7 @@ class Watch:
         if "torch" in sys.modules:
             self._install()
         else:
-            sys.meta_path.insert(0, _AfterImport("torch", self._install))
+            sys.meta_path.insert(0, AfterImport("torch", self._install))
 
     def _install(self) -> None:
         import torch
@@ -118,36 +115,6 @@ class Watch:
 
     def _note(self, kind: str, nbytes: int) -> None:
         self.largest_bytes[kind] = max(self.largest_bytes.get(kind, 0), nbytes)
-
-
-class _AfterImport(MetaPathFinder):
-    """Calls ``then`` once, when the module of that name has been executed; somebody may only look for it before."""
-
-    def __init__(self, name: str, then: Callable[[], None]) -> None:
-        self._name = name
-        self._then = then
-        self._looking = False
-
-    def find_spec(
-        self, fullname: str, path: "Sequence[str] | None", target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != self._name or self._looking:
-            return None
-        self._looking = True
-        try:
-            spec = find_spec(fullname)
-        finally:
-            self._looking = False
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                sys.meta_path.remove(self)
-                execute(module)
-                self._then()
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
 
 
 def state_digests(optimizers: "Sequence[Optimizer]") -> Iterator[tuple[str, str]]:

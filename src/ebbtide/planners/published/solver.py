@@ -7,12 +7,16 @@ unless the time limit strikes."""
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ebbtide.ir.base import Ints
 from ebbtide.planners.search.idle_table import Floats
 from ebbtide.units import MIB
+
+if TYPE_CHECKING:
+    import highspy
 
 _GAP = 1e-4
 """Answers within this part of the objective of the best are good enough."""
@@ -90,8 +94,7 @@ class Program:
         if whole:
             kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
             model.integrality_ = [kinds[integer] for integer in self.integer]
-        solver = highspy.Highs()  # type: ignore[no-untyped-call]
-        solver.setOptionValue("output_flag", False)
+        solver = _silent_solver()
         solver.setOptionValue("threads", 1)
         solver.setOptionValue("time_limit", max(time_limit_s, 0.0))
         solver.setOptionValue("mip_rel_gap", _GAP)
@@ -113,6 +116,20 @@ class Program:
         bound = float(info.mip_dual_bound) if whole and any(self.integer) else objective if solved else -inf
         values = np.array(solver.getSolution().col_value, dtype=np.float64)
         return Answer(Outcome.SOLVED if solved else Outcome.STOPPED, values, objective, bound)
+
+
+def _silent_solver() -> "highspy.Highs":
+    """Standard output is for our own, JSON say. HiGHS prints who it is at its first call, which 1.16 makes itself."""
+    import highspy
+
+    class Silent(highspy.Highs):
+        def enableCallbacks(self) -> None:
+            self.setOptionValue("output_flag", False)
+            super().enableCallbacks()  # type: ignore[no-untyped-call]
+
+    solver = Silent()  # type: ignore[no-untyped-call]
+    solver.setOptionValue("output_flag", False)
+    return solver
 
 
 def level_rows(program: Program, occupancy: list[tuple[int, int, int, int]], limit: Ints) -> None:

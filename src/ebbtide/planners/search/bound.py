@@ -18,14 +18,15 @@ which only add time; and windows that lie across the step's end.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain, combinations
 
 import numpy as np
 
+import ebbtide._decider as _decider
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Link, Machine, Sharing
 from ebbtide.ir.occupancy import PageSize, levels, live_bytes, paged_bytes
+from ebbtide.ir.of_trace import once_for_a_trace
 from ebbtide.ir.trace import Access, Trace
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.search.choice import Demand, find_prices
@@ -93,6 +94,7 @@ def ns_per_byte(machine: Machine, inward: list[Link], outward: list[Link]) -> li
     return found
 
 
+@once_for_a_trace
 def lower_bound_ns(trace: Trace, machine: Machine, idle: IdleTable, budget_bytes: int) -> int:
     """Of the step's time under any plan that keeps the budget."""
     fast = machine.tiers[0].name
@@ -124,6 +126,7 @@ def _by_prices(
     return max(*bounds, trace.step_ns + losing)
 
 
+@once_for_a_trace
 def never_used_bytes(trace: Trace, page_bytes: PageSize) -> int:
     """Of persistent storages that no tick uses: they need not be in fast memory at all."""
     used = set(trace.accesses.storage.tolist())
@@ -141,31 +144,14 @@ def _by_windows(trace: Trace, machine: Machine, budget_bytes: int) -> float:
     if n_ticks >= _GRID:
         even = np.searchsorted(starts, np.linspace(0, starts[-1], _GRID // 2))
         cuts = np.unique(np.concatenate((even, np.linspace(0, n_ticks, _GRID // 2).astype(np.int64))))
-    walls = list(_walls(machine, budget_bytes))
-    before, used, used_bytes = _uses(trace)
-    done, until, kept_bytes = _rests(trace, machine.exclusive)
-    # Place p of ``cuts`` holds what happens in ticks [cuts[p - 1], cuts[p]). Row p of ``come`` counts by use what was
-    # used before cuts[p]; row p of ``gone`` by end what began at or after cuts[p - 1].
-    come = np.cumsum(_histogram(cuts, before, used, used_bytes), axis=0)
-    gone = np.cumsum(_histogram(cuts, done, until - 1, kept_bytes)[::-1], axis=0)[::-1]
-    born = np.bincount(np.searchsorted(cuts, done, "right"), kept_bytes, len(cuts) + 1)
-    exactly = np.isin(used, cuts)
-    comes_for = np.cumsum(_histogram(cuts, before[exactly], used[exactly], used_bytes[exactly]), axis=0)
-    fresh = _fresh(trace)[cuts]
-    best = np.zeros(len(cuts))
-    for at in range(len(cuts) - 1):
-        into = np.cumsum(come[at, at + 1 : len(cuts)])
-        out = np.cumsum(born[at + 1 : len(cuts)] - gone[at + 1, at + 1 : len(cuts)])
-        compute = starts[cuts[at + 1 :]] - starts[cuts[at]]
-        length = compute
-        for wall in walls:
-            over_in = np.maximum(into + fresh[at] - wall.nbytes, 0.0)
-            over_out = np.maximum(out + fresh[at + 1 :] + comes_for[at, at + 2 :] - wall.nbytes, 0.0)
-            times = [over_in * in_ns + over_out * out_ns for in_ns, out_ns in wall.ns_per_byte]
-            longer = compute + over_in * wall.lost_in + over_out * wall.lost_out
-            length = np.maximum.reduce([length, longer, *times])
-        best[at + 1 :] = np.maximum(best[at + 1 :], best[at] + length)
-    return float(best[-1])
+    return _decider.longest_windows(
+        cuts=cuts,
+        begins_ns=starts[cuts],
+        fresh=_fresh(trace)[cuts],
+        uses=_uses(trace),
+        rests=_rests(trace, machine.exclusive),
+        walls=list(_walls(machine, budget_bytes)),
+    )
 
 
 def _fresh(trace: Trace) -> Floats:
@@ -181,23 +167,9 @@ def _fresh(trace: Trace) -> Floats:
     return np.append(fresh, fresh[0])
 
 
-def _histogram(cuts: Ints, first: Ints, second: Ints, nbytes: Floats) -> Floats:
-    """Bytes by the places of two ticks among the cuts: 0 before all, ``len(cuts)`` after."""
-    size = len(cuts) + 1
-    place = np.searchsorted(cuts, first, "right") * size + np.searchsorted(cuts, second, "right")
-    result: Floats = np.bincount(place, nbytes, size * size).astype(np.float64).reshape(size, size)
-    return result
-
-
-@dataclass(frozen=True, slots=True)
-class _Wall:
-    """Between the first tiers, which hold ``nbytes``, and the others: the links' time for bytes in and out, counted in
-    several ways, and the ns that compute loses for each byte."""
-
-    nbytes: int
-    ns_per_byte: list[tuple[float, float]]
-    lost_in: float
-    lost_out: float
+_Wall = tuple[int, list[tuple[float, float]], float, float]
+"""Between the first tiers, which hold so many bytes, and the others: the links' time for bytes in and out, counted in
+several ways, and the ns that compute loses for each byte, in and out."""
 
 
 def _walls(machine: Machine, budget_bytes: int) -> Iterator[_Wall]:
@@ -211,15 +183,11 @@ def _walls(machine: Machine, budget_bytes: int) -> Iterator[_Wall]:
         inward = [link for link in machine.links if link.target in inside and link.source not in inside]
         outward = [link for link in machine.links if link.source in inside and link.target not in inside]
         if nbytes is not None and inward and outward:
-            yield _Wall(
-                nbytes,
-                ns_per_byte(machine, inward, outward),
-                lost_in=lost_per_byte(machine, inward),
-                lost_out=lost_per_byte(machine, outward),
-            )
+            lost_in, lost_out = lost_per_byte(machine, inward), lost_per_byte(machine, outward)
+            yield nbytes, ns_per_byte(machine, inward, outward), lost_in, lost_out
 
 
-def _uses(trace: Trace) -> tuple[Ints, Ints, Floats]:
+def _uses(trace: Trace) -> tuple[Ints, Ints, Ints]:
     """(tick of the use before, tick of the use, bytes) of all uses in the step of what was there before its use.
 
     What is born in the step comes from nowhere, and its birth counts as a use.
@@ -239,11 +207,11 @@ def _uses(trace: Trace) -> tuple[Ints, Ints, Floats]:
             shift = tick // n_ticks * n_ticks
             found.append((earlier - shift, tick - shift, storage.nbytes))
     before_, tick_, nbytes = np.array(found, dtype=np.int64).reshape(-1, 3).T
-    return before_, tick_, nbytes.astype(np.float64)
+    return before_, tick_, nbytes
 
 
-def _rests(trace: Trace, exclusive: bool) -> tuple[Ints, Ints, Floats]:
-    """(tick, tick from which its contents are of no use, bytes) of all contents that must be somewhere meanwhile.
+def _rests(trace: Trace, exclusive: bool) -> tuple[Ints, Ints, Ints]:
+    """(tick, last tick at which its contents are of use, bytes) of all contents that must be somewhere meanwhile.
 
     They begin with a write or birth, and are of use up to the next write, that included, or to death. On an
     exclusive machine every use begins them anew: if they are away before the next, they have left since.
@@ -265,4 +233,4 @@ def _rests(trace: Trace, exclusive: bool) -> tuple[Ints, Ints, Floats]:
             shift = tick // n_ticks * n_ticks
             found.append((tick - shift, end - shift, storage.nbytes))
     tick_, end_, nbytes = np.array(found, dtype=np.int64).reshape(-1, 3).T
-    return tick_, end_, nbytes.astype(np.float64)
+    return tick_, end_ - 1, nbytes

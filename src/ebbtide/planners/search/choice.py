@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+import ebbtide._decider as _decider
 from ebbtide.ir.base import Ints
 from ebbtide.ir.occupancy import levels
 from ebbtide.planners.search.idle_table import Flags, Floats, IdleTable
@@ -50,58 +51,20 @@ class Demand:
 
 
 def find_prices(idle: IdleTable, demand: Demand, cost: Floats, write_cost: Floats, rounds: int = 200) -> Prices:
-    """Polyak steps towards the best prices. ``write_cost`` is per group, 0 for clean ones."""
-    n_ticks = len(demand.deficit)
-    deficit = np.maximum(demand.deficit, 0).astype(np.float64)
-    usable = demand.high > demand.low
-    low = demand.low % n_ticks
-    high = low + np.where(usable, demand.high - demand.low, 0)
-    paged = idle.paged_bytes.astype(np.float64)
-    n_groups = len(idle.dirty)
-    if not deficit.any() or not len(idle) or not (cost.any() or write_cost.any()):
-        return Prices(np.zeros(n_ticks), 0.0)
-
-    def lagrangian(price: Floats) -> tuple[float, Floats]:
-        summed = np.concatenate(([0.0], np.cumsum(np.concatenate((price, price)))))
-        gain = paged * (summed[high] - summed[low]) - cost
-        group_gain = np.bincount(idle.group, np.maximum(gain, 0.0), n_groups) - write_cost
-        chosen = (gain > 0) & (group_gain[idle.group] > 0)
-        slope = deficit - _sum_over(low[chosen], high[chosen], paged[chosen], n_ticks)
-        return float(deficit @ price) - float(np.maximum(group_gain, 0.0).sum()), slope
-
-    least = float(cost.sum() + write_cost.sum()) / float(paged @ (high - low + 1))
-    flat: Floats = np.where(deficit > 0, least, 0.0)
-    starts = [flat * 2.0**power for power in range(-8, 9)]
-    best, best_price = max(((lagrangian(price)[0], price) for price in starts), key=lambda pair: pair[0])
-    best, best_price = (best, best_price) if best > 0 else (0.0, flat)
-    hope, stale, price = 0.5, 0, best_price
-    smooth = np.zeros(n_ticks)
-    for _ in range(rounds):
-        value, slope = lagrangian(price)
-        if value > best * (1 + 1e-4):
-            best, best_price, stale = value, price, 0
-        else:
-            stale += 1
-            if stale >= 12:
-                hope, stale, price, smooth = hope / 2, 0, best_price, np.zeros(n_ticks)
-                if hope < 1e-3:
-                    break
-                continue
-        slope[(price <= 0) & (slope < 0)] = 0.0
-        smooth = slope + 0.5 * smooth
-        norm = float(smooth @ smooth)
-        if norm <= 0:
-            break
-        price = np.maximum(price + (max(best, 1.0) * (1 + hope) - value) / norm * smooth, 0.0)
-    return Prices(best_price, best)
-
-
-def _sum_over(low: Ints, high: Ints, value: Floats, n_ticks: int) -> Floats:
-    """Sums of values over the cyclic windows [low, high) that begin in [0, n_ticks)."""
-    change = np.bincount(low, value, 2 * n_ticks + 1) - np.bincount(high, value, 2 * n_ticks + 1)
-    total = np.cumsum(change)
-    result: Floats = total[:n_ticks] + total[n_ticks : 2 * n_ticks]
-    return result
+    """Polyak steps towards the best prices, in ``native/search/prices.cpp``. ``write_cost`` is per group, 0 for clean
+    ones."""
+    low = demand.low % len(demand.deficit)
+    of_tick, bound = _decider.find_prices(
+        low=low,
+        high=low + np.maximum(demand.high - demand.low, 0),
+        paged=idle.paged_bytes,
+        cost=cost,
+        group=idle.group,
+        write_cost=write_cost,
+        deficit=demand.deficit,
+        rounds=rounds,
+    )
+    return Prices(of_tick, bound)
 
 
 class Cover:

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from ebbtide.ir.base import Ints
 from ebbtide.ir.occupancy import PageSize, paged_bytes
+from ebbtide.ir.of_trace import once_for_a_trace
 from ebbtide.ir.trace import Access, Storage, Trace
 from ebbtide.planners.base import PAGES
 
@@ -58,6 +59,7 @@ class IdleTable:
         return np.asarray(np.diff(group, prepend=-1) != 0) & self.dirty[group]
 
 
+@once_for_a_trace
 def idle_table(trace: Trace, exclusive: bool = False, page_bytes: PageSize = PAGES) -> IdleTable:
     """All of a step's idle intervals that hold at least one tick."""
     rows: list[tuple[int, int, int, bool, int]] = []

@@ -75,9 +75,7 @@ def outcome_of(trace: Trace, machine: Machine, budget_bytes: int, stays: list[St
     return simulate(lower(plan, trace, roomy), trace, roomy, page_bytes)
 
 
-def fastest_of(
-    trace: Trace, machine: Machine, budget_bytes: int, tried: list[list[Stay]]
-) -> tuple[int, list[Stay]]:
+def fastest_of(trace: Trace, machine: Machine, budget_bytes: int, tried: list[list[Stay]]) -> tuple[int, list[Stay]]:
     """Of several ways, the first of those with the shortest step as simulated, and that step's time."""
     timed = [(outcome_of(trace, machine, budget_bytes, stays).step_ns, stays) for stays in tried]
     return min(timed, key=lambda way: way[0])

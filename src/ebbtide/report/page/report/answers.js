@@ -3,9 +3,10 @@
 import { colour } from "../shared/charts.js";
 import { onPrint, onResize, paper } from "../shared/paper.js";
 import { addSection } from "../shared/sections.js";
-import { bytes, element, kindName, plain, time } from "../shared/words.js";
+import { bytes, element, kindName, percent, plain, time } from "../shared/words.js";
 
 const PRINT_WIDTH = 700;
+const WIDE = 1000;
 
 addSection({
   id: "answers",
@@ -16,14 +17,18 @@ addSection({
   body: `
     <h3>How large is the peak, and what is in it?</h3>
     <p id="peak-said"></p>
-    <div class="chart" id="tree" role="img" aria-label="What the peak is made of: modules, and the kinds of storages in each"></div>
+    <form class="choice" id="tree-by" aria-label="What the boxes are">
+      <label><input type="radio" name="by" value="tree" checked> by module</label>
+      <label><input type="radio" name="by" value="line_tree"> by line of the program</label>
+    </form>
+    <div class="chart" id="tree" role="img" aria-label="What the peak is made of: modules or lines of the program, and the kinds of storages in each"></div>
     <div class="columns">
       <div id="leave"><h3>What can leave, and what does it cost?</h3></div>
       <div id="change"><h3>What could be changed?</h3></div>
     </div>`,
   draw(data, section) {
     peakSaid(data);
-    treemap(data.answers, section.querySelector("#tree"));
+    treemap(data.answers, section.querySelector("#tree"), section.querySelector("#tree-by"));
     budgetTable(data, section.querySelector("#leave"));
     changes(data.answers, section.querySelector("#change"));
   },
@@ -37,14 +42,20 @@ function peakSaid({ peak, trace }) {
   const share = Math.round((100 * peak.time_ns) / Math.max(trace.step_ns, 1));
   document.getElementById("peak-said").textContent =
     `${bytes(peak.nbytes)} of tensors, at ${share}\u00a0% of the step (${where}): ${shares.join(", ")}. ` +
-    "A click on a module shows what lies in it.";
+    "A click on a box shows what lies in it.";
 }
 
-function treemap({ tree }, area) {
-  const whole = tree.find(({ parent }) => parent === null).nbytes;
-  const share = ({ nbytes }) => `${bytes(nbytes)}, ${((100 * nbytes) / Math.max(whole, 1)).toFixed(1)}\u00a0%`;
+const NO_LINES =
+  "The program's lines were not recorded: ebbtide trace --lines does that, and EBBTIDE_LINES=1 in a run that saves its trace.";
+
+function treemap(answers, area, choice) {
+  if (!answers.line_tree) choice.replaceWith(element("p", NO_LINES));
+  else if (!answers.has_modules) choice.elements.by.value = "line_tree";
+  const whole = answers.tree.find(({ parent }) => parent === null).nbytes;
+  const share = ({ nbytes }) => `${bytes(nbytes)}, ${percent(nbytes, whole)}`;
   const draw = () => {
     if (!area.clientWidth && !paper.printing) return;
+    const tree = answers[choice.elements.by.value];
     const trace = {
       type: "treemap",
       branchvalues: "total",
@@ -54,14 +65,14 @@ function treemap({ tree }, area) {
       values: tree.map(({ nbytes }) => nbytes),
       text: tree.map(share),
       hovertext: tree.map((node) => `${plain(node.label)}: ${share(node)}`),
-      textinfo: "label+text",
+      textinfo: area.clientWidth < WIDE ? "label" : "label+text", // letters are as small as a box's longest line
       hoverinfo: "text",
       marker: { colors: tree.map(({ kind }) => colour(kind || "raised")), line: { width: 1, color: colour("ground") } },
       pathbar: { visible: true },
       tiling: { pad: 2 },
     };
     const layout = {
-      margin: { l: 0, r: 0, t: 24, b: 4 },
+      margin: { l: 0, r: 0, t: 0, b: 4 },
       paper_bgcolor: "rgba(0,0,0,0)",
       font: { color: colour("ink"), family: "system-ui, sans-serif", size: 12 },
       autosize: !paper.printing,
@@ -70,6 +81,7 @@ function treemap({ tree }, area) {
     Plotly.react(area, [trace], layout, { displayModeBar: false });
   };
   draw();
+  choice.addEventListener("change", draw);
   onResize(draw);
   onPrint(draw);
 }

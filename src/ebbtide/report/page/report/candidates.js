@@ -2,7 +2,7 @@
 
 import { addSection } from "../shared/sections.js";
 import { selectionOf } from "../shared/selection.js";
-import { Table } from "../shared/tables.js";
+import { lineColumn, Table } from "../shared/tables.js";
 import { button, byteSeconds, bytes, count, kindName, time } from "../shared/words.js";
 
 addSection({
@@ -44,6 +44,7 @@ function candidateTable(data) {
       value: (row) => trace.strings[module[storage[row]]],
       text: (row) => trace.strings[module[storage[row]]],
     },
+    ...lineColumn(trace, (row) => storage[row]),
     { title: "After", value: (row) => operator(after[row]), text: (row) => operator(after[row]) },
     { title: "Until", value: (row) => operator(until[row]), text: (row) => operator(until[row]) },
   ];

@@ -3,7 +3,7 @@
 import { Chart, colour } from "../shared/charts.js";
 import { addSection } from "../shared/sections.js";
 import { Table } from "../shared/tables.js";
-import { byteSeconds, bytes, byteUnit, count, element, time } from "../shared/words.js";
+import { byteSeconds, bytes, byteUnit, count, element, kindName, time } from "../shared/words.js";
 
 addSection({
   id: "distribution",
@@ -13,7 +13,7 @@ addSection({
   origins: ({ trace }) => [trace.origin],
   body: `
     <p>How long storages wait between two accesses (ATI). Most wait for next to nothing; few long waits of
-      large storages hold what is worth moving.</p>
+      large storages hold what is worth moving.<span id="shortest"></span></p>
     <form class="choice" aria-label="What the bars count">
       <label><input type="radio" name="weight" value="count" checked> intervals</label>
       <label><input type="radio" name="weight" value="nbytes"> bytes that wait</label>
@@ -35,19 +35,22 @@ function withoutIntervals(section) {
 }
 
 function distributionChart({ histogram }, section) {
-  const { edges_ns, nbytes, count: counts } = histogram;
-  const labels = Array.from(counts, (_, bin) => (bin ? time(edges_ns[bin]) : "shorter"));
+  const total = histogram.count.reduce((sum, value) => sum + value, 0);
+  document.getElementById("shortest").textContent =
+    ` Of ${count(total)} intervals ${count(histogram.count[0])} are shorter than ${time(histogram.edges_ns[1])}, such ` +
+    "as those between an operation and the next: nothing can move in them, and they have no bar.";
+  const [edges_ns, nbytes, counts] = [histogram.edges_ns, histogram.nbytes, histogram.count].map((all) => all.slice(1));
+  const labels = Array.from(counts, (_, bin) => time(edges_ns[bin]));
   const choice = section.querySelector("form");
   const build = (chart) => {
     const isCount = choice.elements.weight.value === "count";
     const [name, size] = isCount ? ["intervals", 1] : byteUnit(Math.max(...nbytes));
     const y = Array.from(isCount ? counts : nbytes, (value) => value / size);
     const every = chart.narrow ? 8 : 4; // bins to a label: four are a decade
-    const decades = Array.from(counts.keys()).filter((bin) => bin % every === 1 && bin > 1);
+    const decades = Array.from(counts.keys()).filter((bin) => bin % every === 0);
     const text = labels.map(
       (label, bin) =>
-        `${bin ? `${label} to ${time(edges_ns[bin + 1])}` : `shorter than ${time(edges_ns[1])}`}: ` +
-        `${count(counts[bin])} intervals, ${bytes(nbytes[bin])}`,
+        `${label} to ${time(edges_ns[bin + 1])}: ` + `${count(counts[bin])} intervals, ${bytes(nbytes[bin])}`,
     );
     return {
       traces: [
@@ -68,8 +71,8 @@ function distributionChart({ histogram }, section) {
           title: { text: "interval, at least" },
           tickangle: 0,
           showgrid: false,
-          tickvals: [0, ...decades.map((bin) => bin - 0.5)],
-          ticktext: ["shorter", ...decades.map((bin) => time(edges_ns[bin]).replace(/\.0+(?= )/, ""))],
+          tickvals: decades.map((bin) => bin - 0.5),
+          ticktext: decades.map((bin) => time(edges_ns[bin]).replace(/\.0+(?= )/, "")),
         },
         yaxis: {
           title: { text: chart.narrow ? "" : name },
@@ -85,18 +88,21 @@ function distributionChart({ histogram }, section) {
   choice.addEventListener("change", () => drawing.draw());
 }
 
-function distributionTable({ distributions }) {
+function distributionTable({ distributions, trace }) {
   const { quantiles, rows } = distributions;
-  const numbers = quantiles.map((quantile, place) => ({
-    title: quantile === 0.5 ? "Median" : `${100 * quantile} %`,
-    number: true,
-    value: (row) => rows[row].quantiles_ns[place],
-    text: (row) => time(rows[row].quantiles_ns[place]),
-  }));
+  const name = ({ label }) => (trace.kinds.includes(label) ? kindName(label) : label);
+  const numbers = quantiles
+    .map((quantile, place) => ({
+      title: quantile === 0.5 ? "Median" : `${100 * quantile} %`,
+      number: true,
+      value: (row) => rows[row].quantiles_ns[place],
+      text: (row) => time(rows[row].quantiles_ns[place]),
+    }))
+    .filter((_, place) => quantiles[place] >= 0.5); // below, nearly all are 0
   new Table(
     document.getElementById("distributions"),
     [
-      { title: "Of", value: (row) => row, text: (row) => rows[row].label },
+      { title: "Of", value: (row) => row, text: (row) => name(rows[row]) },
       { title: "Intervals", number: true, value: (row) => rows[row].count, text: (row) => count(rows[row].count) },
       ...numbers,
       {
@@ -112,7 +118,7 @@ function distributionTable({ distributions }) {
         text: (row) => byteSeconds(rows[row].byte_seconds),
       },
       {
-        title: "In the top 1 %",
+        title: "In the top 1\u00a0%",
         number: true,
         value: (row) => rows[row].top_share,
         text: (row) => `${Math.round(100 * rows[row].top_share)} %`,

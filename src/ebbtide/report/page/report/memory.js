@@ -4,8 +4,8 @@ import { Chart, colour } from "../shared/charts.js";
 import { firstPlace } from "../shared/data.js";
 import { addSection } from "../shared/sections.js";
 import { selectionOf } from "../shared/selection.js";
-import { Table } from "../shared/tables.js";
-import { button, bytes, byteUnit, count, kindName, time, timeUnit } from "../shared/words.js";
+import { lineColumn, Table } from "../shared/tables.js";
+import { button, bytes, byteUnit, count, kindName, percent, plain, time, timeUnit } from "../shared/words.js";
 
 addSection({
   id: "memory",
@@ -22,6 +22,7 @@ addSection({
       <div class="columns">
         <div><h3>By kind</h3><div id="peak-kinds"></div></div>
         <div><h3>By module</h3><div id="peak-modules"></div></div>
+        <div class="lines"><h3>By line</h3><div id="peak-lines"></div></div>
       </div>
       <h3>Every storage that is there</h3>
       <div id="peak-storages"></div>
@@ -67,7 +68,8 @@ function memoryChart({ trace, memory, peak }, section) {
     const closed = [...ticks, ticks[ticks.length - 1]];
     const x = ticks.map((tick) => start[tick] / timeSize);
     x.push(start[closed[closed.length - 1] + 1] / timeSize);
-    const traces = trace.kinds.map((kind) => ({
+    const kinds = trace.kinds.filter((kind) => memory.by_kind[kind].some((held) => held));
+    const traces = kinds.map((kind) => ({
       type: "scatter",
       mode: "lines",
       stackgroup: "live",
@@ -90,6 +92,17 @@ function memoryChart({ trace, memory, peak }, section) {
       });
     traces.push({
       type: "scatter",
+      mode: "lines",
+      name: "in all",
+      showlegend: false,
+      x,
+      y: closed.map((tick) => memory.live[tick] / byteSize),
+      text: closed.map((tick) => plain(trace.strings[trace.ticks.operator[tick]] || "an operation")),
+      line: { shape: "hv", width: 0 },
+      hovertemplate: `%{y:.4~g} ${byteName} at %{text}<extra>in all</extra>`,
+    });
+    traces.push({
+      type: "scatter",
       mode: "markers",
       name: "peak",
       showlegend: false,
@@ -104,7 +117,11 @@ function memoryChart({ trace, memory, peak }, section) {
       full: { x: [0, step / timeSize] },
       layout: {
         hovermode: "x unified",
-        xaxis: { title: { text: `time in the step, ${timeName}` }, hoverformat: ".4~g" },
+        xaxis: {
+          title: { text: `time in the step, ${timeName}` },
+          hoverformat: ".4~g",
+          unifiedhovertitle: { text: `at %{x:.4~g} ${timeName}` },
+        },
         yaxis: { title: { text: chart.narrow ? "" : byteName }, rangemode: "tozero" },
         annotations: [
           {
@@ -143,6 +160,12 @@ function peakContents(data) {
       [
         { title, value: (row) => rows[row][0], text: (row) => name(rows[row][0]) || "(none)" },
         { title: "Bytes", number: true, value: (row) => rows[row][1], text: (row) => bytes(rows[row][1]) },
+        {
+          title: "Share",
+          number: true,
+          value: (row) => rows[row][1],
+          text: (row) => percent(rows[row][1], peak.nbytes),
+        },
         { title: "Storages", number: true, value: (row) => rows[row][2], text: (row) => count(rows[row][2]) },
       ],
       rows.keys(),
@@ -150,6 +173,8 @@ function peakContents(data) {
     );
   shares("peak-kinds", peak.kinds, "Kind", kindName);
   shares("peak-modules", peak.modules, "Module", (name) => name);
+  if (trace.lines_known) shares("peak-lines", peak.lines, "Line", (name) => name || "(made before the step)");
+  else document.querySelector("#peak .lines").remove();
   const { storage, nbytes, age_ns, idle_ns } = peak.residents;
   const { kind, module } = trace.storages;
   const idle = (row) =>
@@ -171,6 +196,7 @@ function peakContents(data) {
         value: (row) => trace.strings[module[storage[row]]],
         text: (row) => trace.strings[module[storage[row]]],
       },
+      ...lineColumn(trace, (row) => storage[row]),
       {
         title: "Born by",
         value: (row) => peak.operators[row],

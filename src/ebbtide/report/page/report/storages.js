@@ -4,7 +4,8 @@ import { Chart, colour } from "../shared/charts.js";
 import { canvasUnder, Painter } from "../shared/painting.js";
 import { addSection } from "../shared/sections.js";
 import { selectionOf } from "../shared/selection.js";
-import { byteSeconds, bytes, count, element, kindName, plain, shortened, time, timeUnit } from "../shared/words.js";
+import { StorageWords } from "../shared/storage_words.js";
+import { bytes, element, plain, shortened, timeUnit } from "../shared/words.js";
 
 addSection({
   id: "storages",
@@ -15,16 +16,17 @@ addSection({
   body: `
     <p>Each row is one storage, from malloc to free<span class="uses">; marks are its accesses
       (<span class="mark read"></span>read, <span class="mark write"></span>written). Without marks it lies idle</span>.
-      Point at a row or press <kbd>j</kbd> / <kbd>k</kbd> to read about it.</p>
+      Point at a row, or press <kbd>j</kbd> / <kbd>k</kbd> anywhere on the page, to read about it below the chart.</p>
     <form id="filter" aria-label="Filter storages">
-      <label>Module contains
-        <input type="search" name="module" placeholder="any" autocomplete="off" spellcheck="false"></label>
+      <label>Module <span class="lines">or line </span>contains
+        <input type="search" name="text" placeholder="any" autocomplete="off" spellcheck="false"></label>
       <label>At least <input type="number" name="size" min="0" step="any" value="0"> MiB</label>
       <label>Order <select name="order">
         <option value="birth">by birth</option>
         <option value="size">by size</option>
         <option class="uses" value="idle">by bytes &times; idle time</option>
         <option value="module">by module</option>
+        <option class="lines" value="line">by line</option>
       </select></label>
       <fieldset id="kinds"><legend>Kinds</legend></fieldset>
       <output name="count"></output>
@@ -33,9 +35,13 @@ addSection({
     <div id="storage" aria-live="polite"></div>`,
   draw(data, section) {
     if (!data.trace.accesses_known) for (const part of section.querySelectorAll(".uses")) part.remove();
+    if (!data.trace.lines_known) for (const part of section.querySelectorAll(".lines")) part.remove();
     const selection = selectionOf(data);
     const storages = new Storages(data, selection, section);
     selection.show = (storage) => storages.show(storage);
+    const followAddress = () => storages.showNamed(location.hash);
+    followAddress();
+    addEventListener("hashchange", followAddress);
   },
 });
 
@@ -45,6 +51,7 @@ const LABEL_WIDTH = 290;
 class Storages {
   constructor(data, selection, section) {
     Object.assign(this, { trace: data.trace, selection, section, picked: null });
+    this.words = new StorageWords(data, selection);
     [this.timeName, this.timeSize] = timeUnit(this.trace.step_ns);
     this.painter = new Painter(this.trace, this.timeSize);
     this.rowsOf = this.painter.rowsOf;
@@ -52,12 +59,13 @@ class Storages {
     this.canvas = canvasUnder(this.chart);
     this.chart.after = () => this.painter.paint(this.canvas, this.chart, this.selection.order);
     this.chart.after();
-    this.chart.keys = { j: () => this.next(1), k: () => this.next(-1) };
+    addEventListener("keydown", (event) => this.key(event));
     selection.listeners.push(() => {
       this.chart.view.y = null;
       this.chart.draw();
     });
     this.chart.area.addEventListener("mousemove", (event) => this.pointed(event));
+    this.chart.area.addEventListener("click", () => this.name());
     this.describe(null);
   }
 
@@ -98,8 +106,28 @@ class Storages {
   }
 
   label(storage) {
-    const { nbytes, module } = this.trace.storages;
-    return `#${storage} ${bytes(nbytes[storage])} ${shortened(this.trace.strings[module[storage]], 28)}`;
+    const { nbytes, module, line } = this.trace.storages;
+    const name = this.trace.strings[module[storage]] || this.trace.strings[line[storage]];
+    return `#${storage} ${bytes(nbytes[storage])} ${shortened(name, 28)}`;
+  }
+
+  key(event) {
+    const by = { j: 1, k: -1 }[event.key];
+    const types = event.target.closest?.("input, select, textarea");
+    if (by === undefined || types || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    this.next(by);
+    document.getElementById("storage").scrollIntoView({ block: "nearest" });
+  }
+
+  /* The page's address names the storage that is shown, so that it can be kept and sent. */
+  name() {
+    if (this.picked !== null) history.replaceState(null, "", `#storage=${this.picked}`);
+  }
+
+  showNamed(address) {
+    const storage = Number(/^#storage=(\d+)$/.exec(address)?.[1] ?? -1);
+    if (storage >= 0 && storage < this.trace.storages.nbytes.length && storage !== this.picked) this.show(storage);
   }
 
   highlight([from, to]) {
@@ -124,6 +152,7 @@ class Storages {
     if (!order.length) return;
     const row = Math.min(Math.max((this.picked === null ? -by : order.indexOf(this.picked)) + by, 0), order.length - 1);
     this.pick(order[row]);
+    this.name();
   }
 
   /* Says what there is to say of a storage and moves it into view. */
@@ -144,46 +173,14 @@ class Storages {
     this.chart.view = { x: [...this.chart.full.x], y: [row + 8.5, row - 8.5] };
     this.chart.look(this.chart.view);
     this.describe(storage);
+    this.name();
     this.section.scrollIntoView({ behavior: "smooth" });
     this.chart.area.focus({ preventScroll: true });
   }
 
   describe(storage) {
     this.picked = storage;
-    const panel = document.getElementById("storage");
-    if (storage === null) {
-      panel.replaceChildren(element("p", "No storage is chosen."));
-      return;
-    }
-    const { storages, accesses, strings, kinds, ticks, start_ns } = this.trace;
-    const n_ticks = start_ns.length - 1;
-    const [from, to] = [this.rowsOf[storage], this.rowsOf[storage + 1]];
-    const operators = (low, high) =>
-      Array.from(accesses.tick.slice(low, high), (tick) => strings[ticks.operator[tick % n_ticks]]);
-    const module = strings[storages.module[storage]];
-    const head = element(
-      "strong",
-      `#${storage}: ${bytes(storages.nbytes[storage])}, ${kindName(kinds[storages.kind[storage]])}`,
-    );
-    const life = storages.persistent[storage]
-      ? "lives before, through and after the step"
-      : `lives from ${time(start_ns[storages.birth[storage]])} (${strings[ticks.operator[storages.birth[storage]]] || "?"}) for ` +
-        time(this.lifetime(storage));
-    const ends = to > from ? `, first by ${operators(from, from + 1)}, last by ${operators(to - 1, to)}` : "";
-    const uses = storages.scratch[storage]
-      ? "scratch, in use throughout"
-      : !this.trace.accesses_known
-        ? "its uses were not recorded"
-        : `${count(to - from)} accesses${ends}`;
-    const idle = this.selection.idle[storage];
-    const waits = idle ? `; idle between uses for ${byteSeconds(idle)} in all` : "";
-    panel.replaceChildren(head, element("div", module || "(no module)"), element("div", `${life}; ${uses}${waits}.`));
-  }
-
-  lifetime(storage) {
-    const { storages, start_ns, step_ns } = this.trace;
-    const n_ticks = start_ns.length - 1;
-    const death = storages.death[storage];
-    return Math.floor(death / n_ticks) * step_ns + start_ns[death % n_ticks] - start_ns[storages.birth[storage]];
+    const lines = storage === null ? [element("p", "No storage is chosen.")] : this.words.of(storage);
+    document.getElementById("storage").replaceChildren(...lines);
   }
 }

@@ -33,7 +33,10 @@ function swapChart(data, section) {
         `${bytes(route.out_bytes_per_s)}/s out, ${bytes(route.back_bytes_per_s)}/s back (${route.machine}; ${route.origin}). ` +
         "Outliers do so and are among the hundredth with the most bytes \u00d7 interval. "
       : "No machine is known, so there is no swap line: --machine names a file of one, which `ebbtide probe` writes. ") +
-    (short ? `Not drawn: ${count(short)} intervals shorter than 1 \u00b5s.` : "");
+    (short
+      ? `Of ${count(idle_ns.length)} intervals ${count(short)} are shorter than 1 \u00b5s, in which nothing moves: they have ` +
+        "no mark."
+      : "");
   const shown = Array.from(storage.keys()).filter((row) => idle_ns[row] >= SHORTEST_NS);
   const bounds = (values) => {
     const logs = values.map(Math.log10);

@@ -38,11 +38,11 @@ function mergedSpans({ start, stop }, low, high, pixel) {
   return merged;
 }
 
-function timelineChart({ timelines, budget_bytes }, section) {
+function timelineChart({ timelines, budgets }, section) {
   const longest = Math.max(...timelines.map(({ end_ns }) => end_ns), 1);
   const [timeName, timeSize] = timeUnit(longest);
   const most = Math.max(
-    budget_bytes || 0,
+    ...budgets.map(([, nbytes]) => nbytes),
     ...timelines.map(({ levels }) => (levels.length ? levels[0].most_bytes : 0)),
   );
   const [byteName, byteSize] = byteUnit(most);
@@ -50,7 +50,7 @@ function timelineChart({ timelines, budget_bytes }, section) {
   const kinds = [...new Set(lanes.flatMap(({ groups }) => groups.map(({ kind }) => kind)))];
   const dashes = ["solid", "dot", "dash", "longdash"];
   const build = (chart) => {
-    chart.left = chart.narrow ? 100 : 190;
+    chart.left = chart.narrow ? 122 : 190;
     const [low, high] = (chart.view.x || [0, longest / timeSize]).map((value) => value * timeSize);
     const pixel = (high - low) / chart.size.width;
     const traces = kinds.map((kind) => {
@@ -94,21 +94,10 @@ function timelineChart({ timelines, budget_bytes }, section) {
           },
         });
     const hasLevels = traces.length > kinds.length;
-    const budget =
-      budget_bytes && hasLevels
-        ? [
-            {
-              type: "line",
-              xref: "paper",
-              x0: 0,
-              x1: 1,
-              yref: "y2",
-              y0: budget_bytes / byteSize,
-              y1: budget_bytes / byteSize,
-              line: { color: colour("warn"), width: 1.5, dash: "dash" },
-            },
-          ]
-        : [];
+    const bounds = hasLevels ? budgets.map(([, nbytes]) => nbytes / byteSize) : [];
+    const strokes = bounds.length > 1 ? ["\u2013\u2009\u2013 ", "\u00b7\u00b7\u00b7 "] : [""]; // as the lines are drawn
+    const named = budgets.map(([name, nbytes], place) => `${strokes[place]}${name} ${bytes(nbytes)}`);
+    const [levelsTop, lanesFoot] = chart.narrow ? [0.38, 0.47] : [0.4, 0.46];
     return {
       traces,
       full: { x: [0, longest / timeSize] },
@@ -121,37 +110,44 @@ function timelineChart({ timelines, budget_bytes }, section) {
           range: [lanes.length - 0.4, -0.6],
           showgrid: false,
           zeroline: false,
+          tickfont: { size: chart.narrow ? 10 : 12 },
           ticktext: lanes.map(({ name, timeline }) =>
-            plain(chart.narrow ? shortened(name, 14) : `${timeline.name}: ${name}`),
+            plain(chart.narrow ? `${timeline.origin} ${shortened(name, 14)}` : `${timeline.name}: ${name}`),
           ),
-          domain: hasLevels ? [0.46, 1] : [0, 1],
+          domain: hasLevels ? [lanesFoot, 1] : [0, 1],
         },
         ...(hasLevels
           ? {
               yaxis2: {
-                domain: [0, 0.4],
+                domain: [0, levelsTop],
                 title: { text: `resident, ${byteName}` },
                 rangemode: "tozero",
                 fixedrange: true,
               },
             }
           : {}),
-        shapes: budget,
-        annotations: budget.length
-          ? [
-              {
-                xref: "paper",
-                x: 1,
-                yref: "y2",
-                y: budget_bytes / byteSize,
-                text: `budget ${bytes(budget_bytes)}`,
-                showarrow: false,
-                xanchor: "right",
-                yanchor: "bottom",
-                font: { color: colour("warn") },
-              },
-            ]
-          : [],
+        shapes: bounds.map((y, place) => ({
+          type: "line",
+          xref: "paper",
+          x0: 0,
+          x1: 1,
+          yref: "y2",
+          y0: y,
+          y1: y,
+          line: { color: colour("warn"), width: 1.5, dash: place ? "dot" : "dash" },
+        })),
+        annotations: bounds.slice(0, 1).map(() => ({
+          xref: "paper",
+          x: 1,
+          yref: "paper",
+          y: levelsTop, // above all that is drawn
+          text: named.join(chart.narrow ? "<br>" : ", "),
+          showarrow: false,
+          align: "right",
+          xanchor: "right",
+          yanchor: "bottom",
+          font: { color: colour("warn") },
+        })),
       },
     };
   };
@@ -161,16 +157,30 @@ function timelineChart({ timelines, budget_bytes }, section) {
 
 function stallTable(data) {
   const { timelines, trace } = data;
+  if (!timelines.some(({ stalls }) => stalls.start.length)) {
+    document.getElementById("stalls").append(element("p", "No operation stood still."));
+    return;
+  }
+  const named = (storage) => {
+    if (storage < 0) return "a copy";
+    if (!trace) return `#${storage}`;
+    const { kind, module, line } = trace.storages;
+    const of = trace.strings[module[storage]] || trace.strings[line[storage]];
+    return `#${storage}, ${kindName(trace.kinds[kind[storage]])}${of ? ` of ${of}` : ""}`;
+  };
   const rows = timelines.flatMap(({ name, stalls }) =>
     Array.from(stalls.start.keys(), (row) => ({ name, stalls, row })),
   );
   const at = (pick) => (place) => pick(rows[place].stalls, rows[place].row);
   const storages = (numbers) =>
-    numbers.map(([storage, lane, nbytes]) => `${storage < 0 ? "a copy" : `#${storage}`} (${bytes(nbytes)} on ${lane})`);
+    numbers.map(([storage, lane, nbytes]) => {
+      const size = nbytes || trace?.storages.nbytes[storage]; // a stall that names its storage may not say how much
+      return `${named(storage)} (${size ? `${bytes(size)} ` : ""}on ${lane})`;
+    });
   const awaited = at((stalls, row) => {
     const names = storages(stalls.awaited[row]);
     const more = names.length > 4 ? ` and ${names.length - 4} more` : "";
-    return names.slice(0, 4).join(", ") + more || "nothing that is recorded";
+    return names.slice(0, 4).join("; ") + more || "nothing that is recorded";
   });
   const columns = [
     { title: "In", value: (place) => rows[place].name, text: (place) => rows[place].name },

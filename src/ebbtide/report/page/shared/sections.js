@@ -34,7 +34,8 @@ function header(data) {
   const facts = document.getElementById("facts");
   for (const [name, value] of data.facts) {
     const pair = element("div");
-    pair.append(element("dt", name), element("dd", value));
+    const unbroken = value.replace(/(?<=\d) (?=(?:[KMGT]?i?B|[mun]?s)\b)/g, "\u00a0"); // a number and its unit
+    pair.append(element("dt", name), element("dd", unbroken));
     facts.append(pair);
   }
 }

@@ -18,7 +18,7 @@ class Selection {
     this.show = () => {};
     this.listeners = [];
     this.form = document.getElementById("filter");
-    const { nbytes, module, kind, birth } = trace.storages;
+    const { nbytes, module, line, kind, birth } = trace.storages;
     this.idle = new Float64Array(nbytes.length);
     intervals?.storage.forEach((storage, row) => {
       this.idle[storage] += intervals.byte_seconds[row];
@@ -28,6 +28,7 @@ class Selection {
       size: (one, other) => nbytes[other] - nbytes[one] || one - other,
       idle: (one, other) => this.idle[other] - this.idle[one] || one - other,
       module: (one, other) => module[one] - module[other] || kind[one] - kind[other] || one - other,
+      line: (one, other) => line[one] - line[other] || kind[one] - kind[other] || one - other,
     };
     const kinds = document.getElementById("kinds");
     trace.kinds.forEach((name, number) => {
@@ -45,14 +46,17 @@ class Selection {
   apply() {
     const { storages, strings, kinds } = this.trace;
     const fields = new FormData(this.form);
-    const wanted = fields.get("module").trim().toLowerCase();
+    const wanted = fields.get("text").trim().toLowerCase();
     const least = (Number(fields.get("size")) || 0) * 2 ** 20;
-    const ofModule = strings.map((name) => name.toLowerCase().includes(wanted));
+    const isNamed = strings.map((name) => name.toLowerCase().includes(wanted));
     const ofKind = kinds.map((_, number) => fields.getAll("kind").includes(String(number)));
     const before = this.chosen;
     this.chosen = Uint8Array.from(
       storages.nbytes,
-      (nbytes, storage) => nbytes >= least && ofModule[storages.module[storage]] && ofKind[storages.kind[storage]],
+      (nbytes, storage) =>
+        nbytes >= least &&
+        (isNamed[storages.module[storage]] || isNamed[storages.line[storage]]) &&
+        ofKind[storages.kind[storage]],
     );
     this.order = [...this.chosen.keys()].filter((storage) => this.chosen[storage]).sort(this.by[fields.get("order")]);
     const total = this.order.reduce((sum, storage) => sum + storages.nbytes[storage], 0);

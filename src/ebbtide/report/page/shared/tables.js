@@ -1,10 +1,17 @@
-/* Tables that sort by a click or a key on their headings, and show a hundred rows at a time; on paper, thirty. */
+/* Tables that sort by a click or a key on their headings, and show a few rows until more are asked for. */
 
 import { onPrint, paper } from "./paper.js";
 import { button, count, element } from "./words.js";
 
-const ROWS = 100;
+const ROWS = 12;
 const ROWS_ON_PAPER = 30;
+
+/* The column of the lines that made storages, or none where they were not recorded; for other tables than of storages,
+   `storageOf(row)` says which one a row is of. */
+export function lineColumn({ lines_known, storages, strings }, storageOf) {
+  const line = (row) => strings[storages.line[storageOf(row)]];
+  return lines_known ? [{ title: "Line", value: line, text: line }] : [];
+}
 
 /* A column is {title, value(row) -> what sorts, text(row) -> what is read, number: whether it is one}.
    `rows` are any numbers; `sorted` is [column, descending]; `action(row)` makes a button for the last cell. */
@@ -14,13 +21,14 @@ export class Table {
     [this.column, this.descending] = sorted;
     this.body = element("tbody");
     this.more = button("", "Show more rows", () => {
-      this.shown *= 4;
+      this.shown *= 5;
       this.fill();
     });
     this.more.classList.add("more");
     this.heads = columns.map(({ title, number }, place) => {
       const head = element("th", "", number ? { class: "number", scope: "col" } : { scope: "col" });
-      head.append(button(title, `Sort by ${title}`, () => this.sortBy(place)));
+      const unbroken = title.replaceAll("->", "-\u2060>");
+      head.append(button(unbroken, `Sort by ${title}`, () => this.sortBy(place)));
       return head;
     });
     const line = element("tr");
@@ -84,7 +92,7 @@ export class Table {
     this.more.hidden = left <= 0;
     this.more.textContent = paper.printing
       ? `${count(left)} further rows are not printed`
-      : `Show more of ${count(left)} further rows`;
+      : `Show ${count(Math.min(left, 4 * this.shown))} more of ${count(this.rows.length)} rows`;
   }
 }
 

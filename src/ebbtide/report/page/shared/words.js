@@ -41,6 +41,10 @@ export function kindName(kind) {
   return kind.replaceAll("_", "\u00a0");
 }
 
+export function percent(part, whole) {
+  return `${((100 * part) / Math.max(whole, 1)).toFixed(1)}\u00a0%`;
+}
+
 /* The unit in which an axis up to `most` is easy to read: its name and its size. */
 export function byteUnit(most) {
   return (

@@ -78,6 +78,7 @@ function frontierChart(data, section) {
       text,
       showarrow: false,
       xanchor: "left",
+      xshift: 5,
       font: { color: colour("faint") },
     }));
     const layout = {

@@ -1,0 +1,43 @@
+"""What the scripts beside this one share: their arguments, a text to learn, and what they leave behind.
+
+A script writes what it has learnt to ``--out``: ``weights.RANK.pt``, a dict of tensors, and ``losses.RANK.json``. So
+two runs can be compared byte by byte, as ``python -m bench.integrations`` does.
+"""
+
+import argparse
+import json
+import os
+import sysconfig
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+
+VOCABULARY = 256
+"""Texts are bytes."""
+
+
+def arguments(about: str) -> argparse.ArgumentParser:
+    """Whose ``parse_args`` a script calls, once it has added its own."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=12, help="optimizer steps")
+    parser.add_argument("--out", type=Path, required=True, help="the directory that weights and losses go to")
+    return parser
+
+
+def sentences(count: int, length: int) -> torch.Tensor:
+    """``count`` rows of ``length`` bytes, from the sources of Python's standard library."""
+    text = b""
+    for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
+        text += path.read_bytes()
+        if len(text) >= count * length:
+            break
+    return torch.frombuffer(bytearray(text[: count * length]), dtype=torch.uint8).view(count, length).long()
+
+
+def leave(out: Path, weights: Mapping[str, torch.Tensor], losses: Iterable[float]) -> None:
+    """Of several ranks each leaves its own."""
+    rank = os.environ.get("RANK", "0")
+    out.mkdir(parents=True, exist_ok=True)
+    torch.save({name: tensor.detach().cpu().clone() for name, tensor in weights.items()}, out / f"weights.{rank}.pt")
+    (out / f"losses.{rank}.json").write_text(json.dumps(list(losses)))

@@ -1,0 +1,60 @@
+"""DeepSpeed's ZeRO, stages 1 to 3, with its CPU accelerator, and with its optimizer offloaded.
+
+    torchrun --nproc-per-node 2 deepspeed_zero.py --stage 2 --out plain
+    torchrun --nproc-per-node 2 --no-python ebbtide run --fast 60% deepspeed_zero.py --stage 2 --out ebbtide
+"""
+
+import os
+
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+import deepspeed
+import torch
+from common import VOCABULARY, arguments, leave, sentences
+from transformers import GPT2Config, GPT2LMHeadModel
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--stage", type=int, default=2)
+    parser.add_argument("--sub-group", type=int, default=500_000, help="of stage 3: parameters that step at a time")
+    parser.add_argument("--offload", action="store_true", help="DeepSpeed's own ZeRO-Offload, to host memory")
+    parser.add_argument("--nvme", help="DeepSpeed's own ZeRO-Infinity, to this directory")
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    zero = {
+        "stage": args.stage,
+        "reduce_bucket_size": 1_000_000,  # the default takes 2 GB, of which a small model uses a hundredth
+        "allgather_bucket_size": 1_000_000,
+        "stage3_prefetch_bucket_size": 1_000_000,
+        "stage3_param_persistence_threshold": 10_000,
+        "sub_group_size": args.sub_group,
+    }
+    if args.offload:
+        zero["offload_optimizer"] = {"device": "cpu"}
+    if args.nvme:
+        zero["offload_optimizer"] = {"device": "nvme", "nvme_path": args.nvme}
+    config = {
+        "train_micro_batch_size_per_gpu": 4,
+        "gradient_clipping": 1.0,
+        "zero_optimization": zero,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": not (args.offload or args.nvme)}},
+        "steps_per_print": 10**9,
+    }
+    deepspeed.init_distributed(dist_backend="gloo")
+    rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_positions=128, n_embd=256, n_layer=4, n_head=4))
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+    losses = []
+    for batch in sentences(4 * ranks * args.steps, 128).split(4)[rank::ranks]:
+        loss = engine(input_ids=batch, labels=batch).loss
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.item())
+    with deepspeed.zero.GatheredParameters(list(model.parameters()), enabled=args.stage == 3):
+        leave(args.out, model.state_dict(), losses)
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+#include "host_region.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <span>
+#include <utility>
+
+namespace ebbtide {
+
+namespace {
+constexpr int kAccessible = PROT_READ | PROT_WRITE;
+constexpr std::uint64_t kReadOnly = std::uint64_t{1} << 63;
+}  // namespace
+
+HostRegion::HostRegion(std::size_t bytes, std::size_t page, const PageBackend& backend)
+    : HostRegion(std::make_unique<Reservation>(bytes, kHugePage, PROT_NONE), page, backend) {}
+
+HostRegion::HostRegion(std::unique_ptr<Reservation> space, std::size_t page, const PageBackend& backend)
+    : Region(space->begin(), space->size(), page),
+      backend_(backend),
+      absent_is_mapped_(backend.keeps_absent_mapped()),
+      space_(std::move(space)),
+      marks_(space_->size() / page * sizeof(std::uint64_t), kSmallPage, kAccessible),
+      sources_(space_->size() / page * sizeof(Slot), kSmallPage, kAccessible),
+      cached_(static_cast<std::uint32_t>(space_->size() / page)) {
+  must_reserve(space_->begin(), space_->size());  // as vacant places will be later, so that they merge
+  if (!set_inherited(sources_.begin(), sources_.size(), false)) fatal("madvise(MADV_WIPEONFORK)", errno);
+}
+
+// --- memory areas
+
+bool HostRegion::continues(Slot place) const {
+  std::uint64_t before = mark(place - 1);
+  return mark(place) == before + (before != 0 ? 1 : 0);
+}
+
+std::uint64_t HostRegion::areas_beginning(Run run) const {
+  std::uint64_t count = 0;
+  Slot after = std::min<Slot>(run.first + run.count, static_cast<Slot>(space_->size() / page()));
+  for (Slot place = std::max<Slot>(run.first, 1); place < after; ++place) count += continues(place) ? 0 : 1;
+  return count;
+}
+
+std::uint64_t HostRegion::ends(Run run) const { return areas_beginning({run.first, run.count + 1}); }
+
+std::uint64_t HostRegion::ends_at_sides(Run run) const {
+  return areas_beginning({run.first, 1}) + areas_beginning({run.first + run.count, 1});
+}
+
+// Pages side by side as they were made, or none: nothing ends within.
+void HostRegion::set_marks(Run run, std::uint64_t first) {
+  areas_ -= absent_is_mapped_ ? ends(run) : ends_at_sides(run);  // what stays mapped may have been left in parts
+  std::uint64_t* marks = &mark(run.first);
+  for (std::uint32_t i = 0; i < run.count; ++i) marks[i] = first == 0 ? 0 : first + i;
+  areas_ += ends_at_sides(run);
+}
+
+// All of them have the same protection.
+void HostRegion::mark_read_only(Run run, bool read_only) {
+  if (absent_is_mapped_) return;
+  areas_ -= ends_at_sides(run);
+  for (std::uint64_t& m : std::span(&mark(run.first), run.count)) m = read_only ? m | kReadOnly : m & ~kReadOnly;
+  areas_ += ends_at_sides(run);
+}
+
+int HostRegion::areas_more_without(Run run) const {
+  if (absent_is_mapped_) return 0;
+  Slot after = run.first + run.count;
+  int sides = (run.first > 0 && mark(run.first - 1) != 0 ? 1 : 0) + (after < space_->size() / page() && mark(after) != 0 ? 1 : 0);
+  return sides - static_cast<int>(ends(run));
+}
+
+std::uint64_t HostRegion::merge_areas() {
+  std::uint64_t pages = 0;
+  cached_.take_all([&](Run run) { return areas_more_without(run) < 0; },
+                   [&](Run run) {
+                     make_vacant(run);
+                     pages += run.count;
+                   });
+  return pages * page();
+}
+
+// --- pages
+
+// How many of these pages, from the first, lie side by side as they were made: the kernel moves them as one.
+std::uint32_t HostRegion::together(Run run) const {
+  std::uint32_t n = 1;
+  while (n < run.count && continues(run.first + n)) ++n;
+  return n;
+}
+
+void HostRegion::move(Run from, Slot to) {
+  for (Run rest = from; rest.count > 0;) {
+    std::uint32_t n = together(rest);
+    must_move_pages(address(rest.first), address(to), n * page());
+    set_marks({to, n}, mark(rest.first));
+    set_marks({rest.first, n}, absent_is_mapped_ ? new_numbers(n) : 0);
+    rest = {rest.first + n, rest.count - n};
+    to += n;
+  }
+}
+
+// Inaccessible, and without pages.
+void HostRegion::empty(Run run) {
+  must_reserve(address(run.first), run.count * page());
+  if (mark(run.first) == 0) return;  // their pages moved away before
+  areas_ -= ends(run);
+  std::fill_n(&mark(run.first), run.count, 0);
+  areas_ += ends_at_sides(run);
+}
+
+void HostRegion::make_vacant(Run run) {
+  empty(run);
+  vacant_.give(run);
+}
+
+// For so many pages with one history, which nobody else shares.
+std::uint64_t HostRegion::new_numbers(std::uint32_t count) { return std::exchange(next_number_, next_number_ + count + 1); }
+
+// New pages for vacant places. The first is touched at once: from then on the kernel knows them as one area.
+void HostRegion::make(Run run, bool huge) {
+  if (run.count == 0) return;
+  must_map(address(run.first), run.count * page(), huge);
+  *static_cast<volatile char*>(address(run.first)) = 0;
+  backend_.made(address(run.first), run.count * page());
+  set_marks(run, new_numbers(run.count));
+}
+
+Run HostRegion::allocate_pages(std::uint32_t pages, bool sparing) {
+  if (cached_.fits(pages)) return cached_.take(pages);
+  Run taken = take_vacant(pages);
+  give_pages(taken, sparing);
+  return taken;
+}
+
+void HostRegion::give_pages(Run run, bool sparing) {
+  Run rest = run;
+  for (std::uint32_t missing = run.count; missing > 0 && cached_.count() > 0;) {
+    Run from = cached_.take(missing);
+    missing -= from.count;
+    if (!sparing) {
+      move(from, rest.first);
+      rest = {rest.first + from.count, missing};
+    }
+    make_vacant(from);
+  }
+  make(rest, page() == kHugePage);
+}
+
+void HostRegion::give_new(Run run) { make(run, page() == kHugePage); }
+
+void HostRegion::free_address(Run run) {
+  if (absent_is_mapped_) return make_vacant(run);
+  vacant_.give(run);
+}
+
+void HostRegion::unmap(Run run) {
+  backend_.before_move(address(run.first), run.count * page());
+  Run to = take_vacant(run.count);
+  move(run, to.first);
+  if (!absent_is_mapped_) empty(run);
+  make_writable(to);
+  cached_.give(to);
+}
+
+void HostRegion::decommit(Run run) {
+  if (!absent_is_mapped_) return empty(run);
+  must_drop_pages(address(run.first), run.count * page());
+}
+
+bool HostRegion::make_read_only(Run run) {
+  bool done = backend_.make_read_only(address(run.first), run.count * page());
+  if (done) mark_read_only(run, true);
+  return done;
+}
+
+void HostRegion::make_writable(Run run) {
+  backend_.make_writable(address(run.first), run.count * page());
+  mark_read_only(run, false);
+}
+
+void HostRegion::begin_fill(Run run) {
+  for (std::uint32_t done = 0; done < run.count;) {
+    Run from = cached_.take(run.count - done);
+    if (from.count == 0) make(from = take_vacant(run.count - done), page() == kHugePage);
+    for (std::uint32_t i = 0; i < from.count; ++i) source(run.first + done + i) = from.first + i;
+    done += from.count;
+  }
+}
+
+Run HostRegion::filling(Slot place, std::uint32_t most) const {
+  Run run{source(place), 1};
+  while (run.count < most && source(place + run.count) == run.first + run.count) ++run.count;
+  return run;
+}
+
+void HostRegion::end_fill(Run run, bool appear) {
+  while (run.count > 0) {
+    Run from = filling(run.first, run.count);
+    if (appear) {
+      if (!make_read_only(from)) fatal("mprotect", errno);  // before it can be seen: the first write is noticed
+      move(from, run.first);
+      make_vacant(from);
+    } else {
+      cached_.give(from);
+    }
+    run = {run.first + from.count, run.count - from.count};
+  }
+}
+
+void HostRegion::hide() {
+  must_protect(space_->begin(), high_water() * page(), PROT_NONE);
+  set_inherited(sources_.begin(), sources_.size(), true);  // a child's child has what the child has
+}
+
+void HostRegion::show(Run run) { must_protect(address(run.first), run.count * page(), kAccessible); }
+
+void HostRegion::come(Slot first, void* pages, std::size_t bytes) {
+  must_place(pages, address(first), bytes);
+  source(first) = first + 1;
+}
+
+bool HostRegion::grow(std::uint64_t bytes) {
+  auto window = static_cast<std::uint32_t>(kHugePage / page());
+  auto pages = static_cast<std::uint32_t>(round_up(bytes, kHugePage) / page());
+  if (!vacant_.fits(pages + window - 1)) return false;
+  Run around = take_vacant(pages + window - 1);
+  Run run{static_cast<Slot>(round_up(around.first, window)), pages};
+  Slot end = around.first + around.count;
+  if (around.first < run.first) vacant_.give({around.first, run.first - around.first});
+  if (run.first + pages < end) vacant_.give({run.first + pages, end - run.first - pages});
+  make(run, true);
+  for (Slot at = run.first; at < run.first + pages; at += window) *static_cast<volatile char*>(address(at)) = 0;
+  cached_.give(run);
+  return true;
+}
+
+std::uint64_t HostRegion::release_cached(std::uint64_t bytes, std::uint32_t pages_kept) {
+  bytes = std::min<std::uint64_t>(bytes, (cached_.count() - std::min(pages_kept, cached_.count())) * page());
+  std::uint64_t released = 0;
+  while (released < bytes) {
+    auto most = static_cast<std::uint32_t>(round_up(bytes - released, page()) / page());
+    // Of small pages a long run, which is likeliest to be whole huge pages to the kernel; of huge ones scattered ones.
+    Run run = page() < kHugePage ? cached_.take(most) : cached_.take_shortest(most);
+    make_vacant(run);
+    released += run.count * page();
+  }
+  return released;
+}
+
+}  // namespace ebbtide

@@ -1,0 +1,153 @@
+#include "prices.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <numeric>
+#include <stdexcept>
+#include <utility>
+
+namespace ebbtide::search {
+
+namespace {
+
+constexpr int kStarts = 8;            // powers of two around the flat price, each way, that searches start from
+constexpr double kBetter = 1 + 1e-4;  // worth going on from
+constexpr int kPatience = 12;         // rounds without a better value, until steps are halved
+constexpr double kLeastHope = 1e-3;
+constexpr double kMomentum = 0.5;
+
+void check(const Covering& c) {
+  std::size_t rows = c.low.size();
+  auto n_ticks = static_cast<std::int64_t>(c.deficit.size());
+  for (std::size_t size : {c.high.size(), c.paged.size(), c.cost.size(), c.group.size()}) {
+    if (size != rows) throw std::invalid_argument("columns of intervals differ in length");
+  }
+  for (std::size_t i = 0; i < rows; ++i) {
+    bool in_range =
+        0 <= c.low[i] && c.low[i] < std::max<std::int64_t>(n_ticks, 1) && c.low[i] <= c.high[i] && c.high[i] <= 2 * n_ticks;
+    bool known = 0 <= c.group[i] && c.group[i] < static_cast<std::int64_t>(c.write_cost.size());
+    if (!in_range || !known) throw std::invalid_argument("an interval is out of range");
+  }
+}
+
+// The problem without the ticks that lack nothing, whose price is 0, and without the intervals that reach none of the others.
+class Lagrangian {
+ public:
+  explicit Lagrangian(const Covering& c) : write_cost_(c.write_cost), group_gain_(c.write_cost.size()) {
+    std::size_t n = c.deficit.size();
+    std::vector<std::size_t> before(2 * n + 1);  // ticks that lack something, in two rounds
+    for (std::size_t t = 0; t < n; ++t) {
+      if (c.deficit[t] > 0) ticks_.push_back(t), deficit_.push_back(c.deficit[t]);
+    }
+    for (std::size_t t = 0; t < 2 * n; ++t) before[t + 1] = before[t] + (c.deficit[t % n] > 0);
+    for (std::size_t i = 0; i < c.low.size(); ++i) {
+      std::size_t low = before[static_cast<std::size_t>(c.low[i])], high = before[static_cast<std::size_t>(c.high[i])];
+      if (high > low) rows_.push_back({low, high, static_cast<std::size_t>(c.group[i]), c.paged[i], c.cost[i]});
+    }
+    summed_.resize(2 * ticks_.size() + 1);
+    change_.resize(2 * ticks_.size() + 1);
+    gain_.resize(rows_.size());
+  }
+
+  std::size_t size() const { return ticks_.size(); }
+
+  // Its value at these prices, and its slope.
+  double value(const std::vector<double>& price, std::vector<double>& slope) {
+    std::size_t m = size();
+    for (std::size_t t = 0; t < 2 * m; ++t) summed_[t + 1] = summed_[t] + price[t < m ? t : t - m];
+    std::ranges::transform(write_cost_, group_gain_.begin(), std::negate<>());
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      const Row& row = rows_[i];
+      gain_[i] = row.paged * (summed_[row.high] - summed_[row.low]) - row.cost;
+      group_gain_[row.group] += std::max(gain_[i], 0.0);
+    }
+    std::ranges::fill(change_, 0.0);
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      const Row& row = rows_[i];
+      if (gain_[i] <= 0 || group_gain_[row.group] <= 0) continue;
+      change_[row.low] += row.paged;
+      change_[row.high] -= row.paged;
+    }
+    std::partial_sum(change_.begin(), change_.end(), change_.begin());
+    for (std::size_t t = 0; t < m; ++t) slope[t] = deficit_[t] - (change_[t] + change_[m + t]);
+    double gained = 0.0;
+    for (double gain : group_gain_) gained += std::max(gain, 0.0);
+    return std::inner_product(deficit_.begin(), deficit_.end(), price.begin(), 0.0) - gained;
+  }
+
+  std::vector<double> of_all_ticks(const std::vector<double>& price, std::size_t n_ticks) const {
+    std::vector<double> all(n_ticks);
+    for (std::size_t i = 0; i < size(); ++i) all[ticks_[i]] = price[i];
+    return all;
+  }
+
+ private:
+  struct Row {
+    std::size_t low, high, group;
+    double paged, cost;
+  };
+
+  const std::vector<double>& write_cost_;
+  std::vector<std::size_t> ticks_;
+  std::vector<double> deficit_;
+  std::vector<Row> rows_;
+  std::vector<double> summed_, change_, gain_, group_gain_;
+};
+
+double sum(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
+
+// A price for all ticks alike, at which all that can be chosen would about pay.
+double flat_price(const Covering& c) {
+  double room = 0.0;
+  for (std::size_t i = 0; i < c.low.size(); ++i) room += c.paged[i] * static_cast<double>(c.high[i] - c.low[i] + 1);
+  return (sum(c.cost) + sum(c.write_cost)) / room;
+}
+
+}  // namespace
+
+Prices find_prices(const Covering& covering, int rounds) {
+  check(covering);
+  Lagrangian lagrangian(covering);
+  std::size_t m = lagrangian.size(), n_ticks = covering.deficit.size();
+  double costs = sum(covering.cost) + sum(covering.write_cost);
+  if (m == 0 || covering.low.empty() || costs <= 0) return {std::vector<double>(n_ticks), 0.0};
+
+  double flat = flat_price(covering), best = 0.0;
+  std::vector<double> slope(m), price(m), best_price(m, flat);
+  for (int power = -kStarts; power <= kStarts; ++power) {
+    std::ranges::fill(price, std::ldexp(flat, power));
+    if (double value = lagrangian.value(price, slope); value > best) best = value, best_price = price;
+  }
+  price = best_price;
+  std::vector<double> smooth(m);
+  double hope = 0.5;
+  int stale = 0;
+  for (int round = 0; round < rounds; ++round) {
+    double value = lagrangian.value(price, slope);
+    if (value > best * kBetter) {
+      best = value;
+      best_price = price;
+      stale = 0;
+    } else if (++stale >= kPatience) {
+      hope /= 2;
+      stale = 0;
+      price = best_price;
+      std::ranges::fill(smooth, 0.0);
+      if (hope < kLeastHope) break;
+      continue;
+    }
+    double norm = 0.0;
+    for (std::size_t t = 0; t < m; ++t) {
+      if (price[t] <= 0 && slope[t] < 0) slope[t] = 0.0;
+      smooth[t] = slope[t] + kMomentum * smooth[t];
+      norm += smooth[t] * smooth[t];
+    }
+    if (norm <= 0) break;
+    double step = (std::max(best, 1.0) * (1 + hope) - value) / norm;
+    for (std::size_t t = 0; t < m; ++t) price[t] = std::max(price[t] + step * smooth[t], 0.0);
+  }
+  return {lagrangian.of_all_ticks(best_price, n_ticks), best};
+}
+
+}  // namespace ebbtide::search

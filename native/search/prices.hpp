@@ -1,0 +1,27 @@
+// Prices of room: Lagrange multipliers of the ticks that lack some, raised by Polyak's subgradient steps.
+// planners/search/choice.py says what they are for.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace ebbtide::search {
+
+// Interval i gives `paged[i]` bytes to the ticks [low[i], high[i]), which may run past the step's end once, and costs `cost[i]`,
+// with `write_cost` once for its group. A tick t lacks `deficit[t]` bytes, or has some to spare.
+struct Covering {
+  std::vector<std::int64_t> low, high;
+  std::vector<double> paged, cost;
+  std::vector<std::int64_t> group;
+  std::vector<double> write_cost, deficit;
+};
+
+struct Prices {
+  std::vector<double> of_tick;  // for a byte
+  double bound = 0.0;           // no choice that covers the deficits costs less
+};
+
+// Throws std::invalid_argument for columns that do not belong together.
+Prices find_prices(const Covering& covering, int rounds);
+
+}  // namespace ebbtide::search

@@ -1,0 +1,64 @@
+"""Which rank of a job this process is, and how many of them are on its node, as its launcher says in variables.
+
+torchrun (and what is built on it) sets all of them; of mpirun and srun the number on the node is known. Lightning,
+which starts ranks itself, says the rank on the node; which one of all it is, the process group knows once it is there.
+A process that no launcher started is one rank of one.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+"""torchrun's, Open MPI's, that of MPICH and Intel MPI. torchrun's goes first: it may run under one of the others."""
+_SLURM = "SLURM_STEP_TASKS_PER_NODE"
+"""Set by srun for its tasks, as ``4`` or ``4(x2)``. (SLURM_NTASKS_PER_NODE is set for a batch script, too.)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Rank ``rank`` of ``size``, and the ``local_rank``-th of ``local_size`` on its node."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+
+    def name(self) -> str:
+        """``rank 1``, or "" where there is no other."""
+        return f"rank {self.rank}" if self.size > 1 else ""
+
+    def of_the_node(self) -> range:
+        """The ranks on this node, which have consecutive numbers."""
+        first = self.rank - self.local_rank
+        return range(first, first + self.local_size)
+
+
+def place(environment: Mapping[str, str] = os.environ) -> Place:
+    """A variable that is no number counts as unset."""
+    size = max(_number(environment, "WORLD_SIZE") or 1, 1)
+    rank = _number(environment, "RANK") or 0
+    local_size = next((found for name in _LOCAL_SIZES if (found := _number(environment, name))), None)
+    if local_size is None and (slurm := re.fullmatch(r"(\d+)(\(x\d+\))?", environment.get(_SLURM, ""))):
+        local_size = int(slurm[1])
+    local_rank = _number(environment, "LOCAL_RANK")
+    if "RANK" not in environment:  # srun, mpirun and Lightning number ranks in variables of their own
+        rank, size = _in_group()
+        if local_size is None and local_rank is not None:
+            local_size = size  # Lightning's: as if they were all on this node
+    local_size = max(local_size or 1, 1)
+    return Place(rank, size, local_rank if local_rank is not None else rank % local_size, local_size)
+
+
+def _in_group() -> tuple[int, int]:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return 0, 1
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    text = environment.get(name, "")
+    return int(text) if text.isdigit() else None

@@ -1,0 +1,56 @@
+"""For Lightning's ``Trainer``, of ``lightning`` or ``pytorch_lightning``, whichever the program has imported:
+
+    from ebbtide.integrations.lightning import EbbtideCallback
+
+    trainer = Trainer(..., callbacks=[EbbtideCallback(fast="25%")])
+"""
+
+import sys
+from typing import Any, Unpack
+
+from ebbtide.integrations.trainer_session import TrainerSession
+from ebbtide.session import Session
+from ebbtide.settings import Named
+from ebbtide.units import Budget
+
+if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
+    from pytorch_lightning import Callback
+else:
+    from lightning.pytorch import Callback
+
+
+class EbbtideCallback(Callback):  # type: ignore[misc]
+    """Trains within ``fast``; it and all else that can be named are those of ``ebbtide.Session``.
+
+    A step is an optimizer step with all batches that it accumulates; validation and checkpoints lie between steps.
+    Under ``ebbtide run`` its session is used, and the budget is the command's. Training raises what a session raises.
+    """
+
+    def __init__(self, fast: str | int | Budget | None = None, **named: Unpack[Named]) -> None:
+        self._training = TrainerSession(fast, named)
+        self._steps_before: int | None = None  # of the optimizers, when the step under way began
+
+    @property
+    def session(self) -> Session | None:
+        """Of the training under way or the last one; None before, and where ``ebbtide run`` has it."""
+        return self._training.session
+
+    def on_train_start(self, trainer: Any, _: Any) -> None:
+        self._training.begin()
+        self._steps_before = None
+
+    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+        if self._steps_before is None:
+            self._training.begin_step()
+            self._steps_before = trainer.global_step
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        if trainer.global_step != self._steps_before:
+            self._steps_before = None
+            self._training.end_step()
+
+    def on_train_end(self, *_: Any) -> None:
+        self._training.end()
+
+    def on_exception(self, *_: Any) -> None:
+        self._training.end()

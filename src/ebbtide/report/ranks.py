@@ -1,0 +1,88 @@
+"""Runs side by side, a column for each: the ranks of a job, from their reports. What went wrong stands below."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import mean, median
+
+from ebbtide.ir.run_report import RunReport, StepMode, StepReport
+from ebbtide.units import format_bytes, format_time
+
+ROWS = (
+    *("budget", "bounded", "peak", "process peak", "steps recorded", "steps planned", "steps on demand"),
+    *("time a step", "stall a step", "out a step", "in a step", "written in all"),
+)
+"""What a column says, from the top; its last entry is the verdict, and what went wrong."""
+_LABEL = 17
+_MOST_COLUMNS = 8
+
+
+def column(report: RunReport) -> list[str]:
+    """A run's figures in the order of ``ROWS``, its verdict, and its trouble or ""."""
+    bounded_s = [step for step in report.steps if step.mode is not StepMode.RECORDED] or list(report.steps)
+    process = report.fast_bytes is not None
+    budget = report.fast_bytes if process else report.arena_budget_bytes
+    in_steps = sum(step.written_bytes.total for step in report.steps) + report.left_out_written_bytes
+    return [
+        "none" if budget is None else format_bytes(budget),
+        "" if budget is None else "process" if process else "tensors",
+        format_bytes(report.process_peak_bytes if process else report.arena_peak_bytes),
+        format_bytes(report.process_peak_bytes),
+        *_modes(report),
+        *_of_a_step(bounded_s),
+        format_bytes(in_steps if report.written_bytes is None else report.written_bytes),
+        verdict(report),
+        report.trouble,
+    ]
+
+
+def verdict(report: RunReport) -> str:
+    """Whether the budget was kept, in words."""
+    if report.budget_violated:
+        return "OVER BUDGET"
+    if not report.bounded_as_asked:
+        return "NOT BOUNDED as asked"
+    if report.fast_bytes is None and report.arena_budget_bytes is None:
+        return "NO BUDGET was set"
+    return "within budget"
+
+
+def render_ranks(columns: Mapping[str, Sequence[str]]) -> str:
+    """By the name of each; several lines, without a newline at the end."""
+    verdicts = {cells[len(ROWS)] for cells in columns.values()}
+    worst = next(iter(verdicts)) if len(verdicts) == 1 else "NOT ALL within budget"
+    lines = [f"Ebbtide: {worst}, {len(columns)} runs side by side (all figures measured)"]
+    names = list(columns)
+    for first in range(0, len(names), _MOST_COLUMNS):
+        shown = {name: columns[name] for name in names[first : first + _MOST_COLUMNS]}
+        width = max(10, *(len(cell) for name, cells in shown.items() for cell in (name, *cells[: len(ROWS)]))) + 2
+        lines.append(_line("", shown, width))
+        lines += [_line(label, (cells[row] for cells in shown.values()), width) for row, label in enumerate(ROWS)]
+    for name, cells in columns.items():
+        told, trouble = cells[len(ROWS) :]
+        if trouble or len(verdicts) > 1:
+            lines.append(f"  {name}: {told}" + (f": {trouble}" if trouble else ""))
+    return "\n".join(lines)
+
+
+def _line(label: str, cells: Iterable[str], width: int) -> str:
+    return f"  {label:<{_LABEL}}" + "".join(f"{cell:>{width}}" for cell in cells)
+
+
+def _modes(report: RunReport) -> list[str]:
+    listed = [str(sum(step.mode is mode for step in report.steps)) for mode in _IN_ORDER]
+    if report.left_out_steps:  # of these the mode is not known
+        listed = [f"{number}+" for number in listed]
+    return listed
+
+
+_IN_ORDER = (StepMode.RECORDED, StepMode.PLANNED, StepMode.DEMAND)
+
+
+def _of_a_step(steps: Sequence[StepReport]) -> list[str]:
+    if not steps:
+        return [""] * 4
+    return [
+        format_time(median(step.wall_s for step in steps)),
+        format_time(mean(step.stall_s.total for step in steps)),
+        format_bytes(mean(step.evicted_bytes.total for step in steps)),
+        format_bytes(mean(step.fetched_bytes.total for step in steps)),
+    ]

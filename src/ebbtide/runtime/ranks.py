@@ -1,0 +1,132 @@
+"""What the ranks of a job tell one another: why one of them ends, and at the end what each came to.
+
+It goes through the store of torch.distributed's default process group, over a connection of its own. torchrun's agent
+serves that store, so it outlives any rank; with several nodes it is the same one. Where no process group was
+initialised there is one rank, for all that is known here. Nothing waits for the store for longer than ``_ANSWER_S``:
+where it does not answer, a rank goes on as if it were alone.
+
+A thread looks once a second whether a rank ended; a step asks only what that thread found.
+"""
+
+import contextlib
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from ebbtide.errors import BudgetError, RankError
+from ebbtide.host.place import Place
+
+_ANSWER_S = 1.0
+_LOOK_EVERY_S = 1.0
+_POLL_S = 0.02
+_REASON, _ENDED = "reason", "ended"
+_sessions = 0  # with ranks, of this process: the ranks begin the same ones, in the same order
+_T = TypeVar("_T")
+
+
+class Ranks:
+    """One session's. ``look`` MUST be called now and then, until a process group is there."""
+
+    def __init__(self, here: Place) -> None:
+        self._here = here
+        self._store: Any = None
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._reason: RankError | None = None
+
+    @property
+    def together(self) -> bool:
+        """Whether the others can be told anything."""
+        return self._store is not None
+
+    def look(self) -> None:
+        """Takes up the store, once there is a process group. Else it costs a look at a table."""
+        distributed = sys.modules.get("torch.distributed")
+        if self._store is not None or self._here.size == 1 or distributed is None:
+            return
+        if not distributed.is_available() or not distributed.is_initialized():
+            return
+        global _sessions
+        _sessions += 1
+        of_the_group, prefix = distributed.distributed_c10d._get_default_store(), f"ebbtide/{_sessions}"
+        self._store = _in_time(lambda: distributed.PrefixStore(prefix, of_the_group.clone()))
+        if self._store is not None:
+            self._thread = threading.Thread(target=self._watch, name="ebbtide-ranks", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """No more looking; the store can still be asked."""
+        self._closing.set()
+
+    def heard(self) -> RankError | None:
+        """Why a rank ended, as far as this one has heard."""
+        return self._reason
+
+    def ask(self) -> RankError | None:
+        """The same, of this moment."""
+        self.look()
+        if self._reason is None and self._store is not None:
+            self._reason = _in_time(self._read)
+        return self._reason
+
+    def tell(self, error: BudgetError | str) -> RankError | None:
+        """That this rank ends, and why. What the first one said that ended: all end with that. None for one alone."""
+        self.look()
+        if self._store is None or isinstance(error, RankError):
+            return None
+        least = (error.minimum_bytes, error.minimum_fast) if isinstance(error, BudgetError) else (0, "")
+        mine = RankError(self._here.rank, str(error), *least)
+        self._reason = _in_time(lambda: _decoded(self._store.compare_set(_REASON, "", json.dumps(mine.args)))) or mine
+        return self._reason
+
+    def gather(self, column: Sequence[str], most_s: float) -> dict[int, list[str]]:
+        """At the end: of each rank of this node its column. Empty where not all ranks of the job came to their ends."""
+        if self._store is None:
+            return {}
+
+        def ended() -> dict[int, list[str]]:
+            self._store.set(f"{_ENDED}/{self._here.rank}", json.dumps(list(column)))
+            self._store.add(_ENDED, 1)
+            deadline = time.monotonic() + most_s
+            while self._store.add(_ENDED, 0) < self._here.size:
+                if time.monotonic() > deadline or self._store.check([_REASON]):
+                    return {}
+                time.sleep(_POLL_S)
+            if self._store.check([_REASON]):
+                return {}
+            ranks = self._here.of_the_node()
+            found = self._store.multi_get([f"{_ENDED}/{rank}" for rank in ranks])
+            return {rank: json.loads(text) for rank, text in zip(ranks, found, strict=True)}
+
+        return _in_time(ended, most_s + _ANSWER_S) or {}
+
+    def _watch(self) -> None:
+        while self._reason is None and not self._closing.wait(_LOOK_EVERY_S):
+            try:
+                self._reason = self._read()
+            except Exception:  # the store is gone, and with it whoever could have told
+                return
+
+    def _read(self) -> RankError | None:
+        return _decoded(self._store.get(_REASON)) if self._store.check([_REASON]) else None
+
+
+def _decoded(text: bytes) -> RankError | None:
+    return RankError(*json.loads(text)) if text else None
+
+
+def _in_time(call: Callable[[], _T], most_s: float = _ANSWER_S) -> _T | None:
+    """What it returns; None where it raises, or takes too long: a store may be gone, or its machine."""
+    answer: list[_T] = []
+
+    def carry_out() -> None:
+        with contextlib.suppress(Exception):
+            answer.append(call())
+
+    thread = threading.Thread(target=carry_out, name="ebbtide-store", daemon=True)
+    thread.start()
+    thread.join(most_s)
+    return answer[0] if answer else None

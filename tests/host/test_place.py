@@ -1,0 +1,32 @@
+"""Which rank this process is, by the variables of its launcher."""
+
+import pytest
+
+from ebbtide.host.place import Place, place
+
+TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, Place()),
+        (TORCHRUN, Place(5, 8, 1, 4)),
+        (TORCHRUN | {"OMPI_COMM_WORLD_LOCAL_SIZE": "16"}, Place(5, 8, 1, 4)),
+        ({"RANK": "3", "WORLD_SIZE": "4"}, Place(3, 4, 0, 1)),
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, Place(local_size=2)),
+        ({"MPI_LOCALNRANKS": "2"}, Place(local_size=2)),
+        ({"SLURM_STEP_TASKS_PER_NODE": "4(x2)"}, Place(local_size=4)),
+        ({"SLURM_STEP_TASKS_PER_NODE": "4(x2),3"}, Place()),  # which node this is is not said
+        ({"SLURM_NTASKS_PER_NODE": "4"}, Place()),  # a batch script's, too
+        ({"WORLD_SIZE": "4"}, Place()),  # no rank: nobody launched this
+        (TORCHRUN | {"LOCAL_WORLD_SIZE": "many"}, Place(5, 8, 1, 1)),
+    ],
+)
+def test_a_launcher_says_where_this_is(environment: dict[str, str], expected: Place) -> None:
+    assert place(environment) == expected
+
+
+def test_ranks_of_a_node_have_consecutive_numbers() -> None:
+    assert list(place(TORCHRUN).of_the_node()) == [4, 5, 6, 7]
+    assert (place(TORCHRUN).name(), place({}).name()) == ("rank 5", "")

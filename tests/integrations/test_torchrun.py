@@ -1,0 +1,141 @@
+"""Ranks that torchrun starts: their budgets, how they end together, and what they show."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.helpers.command import EBBTIDE, run
+from tests.helpers.paths import ROOT
+
+pytestmark = pytest.mark.starts
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python")
+DDP = str(ROOT / "examples" / "integrations" / "ddp.py")
+FIT_FOR_A_TEST = {"OMP_NUM_THREADS": "1", "EBBTIDE_POLICY": "demand"}
+
+
+def each_its_own(tmp_path: Path, budgets: tuple[str, str]) -> str:
+    """A program that runs the command that follows, with a budget for each rank."""
+    program = tmp_path / "rank.sh"
+    program.write_text(f'#!/bin/bash\nbudgets=({" ".join(budgets)})\nEBBTIDE_FAST=${{budgets[$RANK]}} exec "$@"\n')
+    program.chmod(0o755)
+    return str(program)
+
+
+def start(*command: str) -> subprocess.CompletedProcess[str]:
+    return run(*TORCHRUN, *command, env=FIT_FOR_A_TEST)
+
+
+def ddp(tmp_path: Path, *arguments: str) -> tuple[str, ...]:
+    return (DDP, "--width", "256", "--out", str(tmp_path / "out"), *arguments)
+
+
+def statuses(done: subprocess.CompletedProcess[str]) -> set[str]:
+    """Of all ranks, as torchrun lists them."""
+    return set(re.findall(r"exitcode  : (-?\d+)", done.stderr))
+
+
+def test_the_budget_of_a_node_is_shared_and_one_summary_shows_all_ranks(tmp_path: Path) -> None:
+    report = tmp_path / "out.json"
+    done = start(EBBTIDE, "run", "--fast-node", "1GiB", "--report", str(report), *ddp(tmp_path, "--steps", "3"))
+    assert done.returncode == 0, done.stderr
+    reports = [json.loads((tmp_path / f"out.{rank}.json").read_text()) for rank in range(2)]
+    assert [each["fast_bytes"] for each in reports] == [2**29, 2**29]
+    assert done.stderr.count("Ebbtide: ") == 1
+    table = r"Ebbtide: within budget, 2 runs side by side.*\n +rank 0 +rank 1\n  budget +512 MiB +512 MiB"
+    assert re.search(table, done.stderr)
+    assert "rank 1:" not in done.stderr  # the first of a node shows its progress
+
+
+def test_without_a_size_a_rank_takes_its_share_of_what_is_free(tmp_path: Path) -> None:
+    done = start(EBBTIDE, "run", "--policy", "ebbtide", "--save-plan", str(tmp_path / "a.plan"), *ddp(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in tmp_path.glob("*.plan")) == ["a.0.plan", "a.1.plan"]
+    assert "no size was named" in done.stderr
+    assert "as its share: there are 2 ranks on this node" in done.stderr
+
+
+def test_all_ranks_end_with_the_sentence_of_the_one_whose_budget_cannot_work(tmp_path: Path) -> None:
+    program = each_its_own(tmp_path, ("60%", "1%"))
+    done = start(program, EBBTIDE, "run", *ddp(tmp_path))
+    assert done.returncode != 0
+    sentences = re.findall(r"^ebbtide: error: (.*)$", done.stderr, re.MULTILINE)
+    assert len(sentences) == 2
+    assert len(set(sentences)) == 1
+    assert sentences[0].startswith("rank 1: a budget of ")
+    assert "use --fast" in sentences[0]
+    assert statuses(done) == {"3"}
+    assert "closed by peer" not in done.stderr
+    assert "NOT BOUNDED" not in done.stderr
+
+
+def test_all_ranks_end_with_status_3_where_one_was_never_bounded(tmp_path: Path) -> None:
+    """One step shows no peak to take a percentage of; the other rank's size was in force."""
+    program = each_its_own(tmp_path, ("4GiB", "50%"))
+    done = start(program, EBBTIDE, "run", *ddp(tmp_path, "--steps", "1"))
+    sentences = re.findall(r"^ebbtide: error: (.*)$", done.stderr, re.MULTILINE)
+    assert len(sentences) == 2
+    assert len(set(sentences)) == 1
+    assert sentences[0].startswith("rank 1: the run was not bounded as asked: 1 steps were seen")
+    assert statuses(done) == {"3"}
+
+
+def test_what_collectives_worked_on_leaves_memory_once_they_have_ended(tmp_path: Path) -> None:
+    """Buckets of all gradients, and all parameters that the ranks broadcast, are more than this budget."""
+    script = str(ROOT / "examples" / "integrations" / "zero_redundancy.py")
+    within = (EBBTIDE, "run", "--fast", "30%", "--report", str(tmp_path / "out.json"))
+    for name, command in (("plain", (sys.executable,)), ("ours", within)):
+        done = start(*command, script, "--steps", "4", "--out", str(tmp_path / name))
+        assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        plain, ours = (torch.load(tmp_path / name / f"weights.{rank}.pt") for name in ("plain", "ours"))
+        assert all(torch.equal(plain[name], ours[name]) for name in plain)
+        report = json.loads((tmp_path / f"out.{rank}.json").read_text())
+        assert not report["budget_violated"]
+        assert sum(step["fetched_bytes"]["parameter"] for step in report["steps"]) > 0
+
+
+def test_a_script_that_fails_by_itself_fails_as_it_does_without_ebbtide(tmp_path: Path) -> None:
+    script = tmp_path / "fails.py"
+    script.write_text(
+        "import os, torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "if os.environ['RANK'] == '1':\n    raise ValueError('its own')\ndist.barrier()\n"
+    )
+    done = start(EBBTIDE, "run", "--fast", "4GiB", str(script))
+    assert done.returncode == 1
+    assert "ValueError: its own" in done.stderr
+    assert "ebbtide: error" not in done.stderr
+
+
+IN_PYTHON = """
+import os, sys, time, torch, torch.distributed as dist, ebbtide
+
+dist.init_process_group("gloo")
+mine = os.environ["RANK"] == "1"
+net = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(4)])
+optimizer = torch.optim.SGD(net.parameters())
+try:
+    with ebbtide.Session(fast="1%" if mine else "60%", progress="off"):
+        while True:
+            optimizer.zero_grad()
+            net(torch.randn(64, 256)).sum().backward()
+            optimizer.step()  # in which there is no collective
+except ebbtide.BudgetError as error:
+    print(f"ended with {error}", flush=True)
+    time.sleep(4 * mine)  # torchrun ends all as soon as one has failed
+    sys.exit(error.exit_code)
+"""
+
+
+def test_a_session_raises_the_error_of_another_rank_at_a_steps_end(tmp_path: Path) -> None:
+    script = tmp_path / "session.py"
+    script.write_text(IN_PYTHON)
+    done = start(sys.executable, str(script))
+    assert "ended with a budget of" in done.stdout
+    assert "ended with rank 1: a budget of" in done.stdout
+    assert "3" in statuses(done)

@@ -1,0 +1,129 @@
+"""What the search computes natively, against its definition: prices bound every choice, windows are all windows."""
+
+from itertools import combinations, pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ebbtide._decider as _decider
+
+N_TICKS = 6
+ROWS = st.lists(
+    st.tuples(
+        st.integers(0, N_TICKS - 1), st.integers(0, N_TICKS), st.integers(1, 9), st.integers(0, 9), st.integers(0, 2)
+    ),
+    min_size=1,
+    max_size=7,
+)
+
+
+@given(
+    rows=ROWS,
+    deficit=st.lists(st.integers(-5, 12), min_size=N_TICKS, max_size=N_TICKS),
+    write_cost=st.lists(st.integers(0, 9), min_size=3, max_size=3),
+)
+@settings(max_examples=300, deadline=None)
+def test_prices_bound_every_choice_that_covers(
+    rows: list[tuple[int, int, int, int, int]], deficit: list[int], write_cost: list[int]
+) -> None:
+    low, length, paged, cost, group = np.array(rows).T
+    price, bound = _decider.find_prices(
+        low=low,
+        high=low + length,
+        paged=paged,
+        cost=cost.astype(float),
+        group=group,
+        write_cost=np.array(write_cost, dtype=float),
+        deficit=np.array(deficit),
+        rounds=200,
+    )
+    costs = []
+    for chosen in product((False, True), repeat=len(rows)):
+        room = [0] * N_TICKS
+        for (first, ticks, nbytes, _, _), taken in zip(rows, chosen, strict=True):
+            for tick in range(first, first + ticks):
+                room[tick % N_TICKS] += nbytes * taken
+        if all(there >= lacks for there, lacks in zip(room, deficit, strict=True)):
+            groups = {row[4] for row, taken in zip(rows, chosen, strict=True) if taken}
+            of_rows = sum(row[3] for row, taken in zip(rows, chosen, strict=True) if taken)
+            costs.append(of_rows + sum(write_cost[group] for group in groups))
+    assert price.shape == (N_TICKS,)
+    assert (price >= 0).all()
+    assert (price[np.array(deficit) <= 0] == 0).all()
+    assert bound >= 0
+    if costs:
+        assert bound <= min(costs) * (1 + 1e-9)
+
+
+def test_prices_find_the_best_bound_there_is() -> None:
+    """Two intervals that each cover both ticks: one of cost 3 is enough, whole or in parts."""
+    _, bound = _decider.find_prices(
+        low=np.array([0, 0]),
+        high=np.array([2, 2]),
+        paged=np.array([4, 4]),
+        cost=np.array([3.0, 5.0]),
+        group=np.array([0, 1]),
+        write_cost=np.zeros(2),
+        deficit=np.array([4, 2]),
+        rounds=200,
+    )
+    assert bound == pytest.approx(3.0, rel=0.02)
+
+
+EVENTS = st.lists(st.tuples(st.integers(-3, N_TICKS), st.integers(0, N_TICKS + 3), st.integers(1, 20)), max_size=8)
+
+
+@given(uses=EVENTS, rests=EVENTS, fresh=st.lists(st.integers(0, 5), min_size=4, max_size=4), room=st.integers(0, 30))
+@settings(max_examples=300, deadline=None)
+def test_windows_are_all_rows_of_windows(
+    uses: list[tuple[int, int, int]], rests: list[tuple[int, int, int]], fresh: list[int], room: int
+) -> None:
+    uses = [(before, max(before + 1, used), nbytes) for before, used, nbytes in uses]
+    rests = [(max(made, 0), max(made, last, 0), nbytes) for made, last, nbytes in rests]
+    cuts, begins = [0, 2, 3, N_TICKS], [0.0, 10.0, 11.0, 30.0]
+    walls = [(room, [(1.0, 2.0), (3.0, 0.5)], 0.25, 0.5), (room + 7, [(4.0, 4.0)], 0.0, 0.0)]
+    found = _decider.longest_windows(
+        cuts=np.array(cuts),
+        begins_ns=np.array(begins),
+        fresh=np.array(fresh, dtype=float),
+        uses=columns(uses),
+        rests=columns(rests),
+        walls=walls,
+    )
+
+    def length(i: int, j: int) -> float:
+        into = sum(nbytes for before, used, nbytes in uses if before < cuts[i] <= used < cuts[j])
+        at_end = sum(nbytes for before, used, nbytes in uses if before < cuts[i] and used == cuts[j])
+        out = sum(nbytes for made, last, nbytes in rests if cuts[i] <= made < cuts[j] <= last)
+        compute = begins[j] - begins[i]
+        longest = compute
+        for nbytes, ways, lost_in, lost_out in walls:
+            over_in, over_out = max(into + fresh[i] - nbytes, 0), max(out + at_end + fresh[j] - nbytes, 0)
+            times = [over_in * in_ns + over_out * out_ns for in_ns, out_ns in ways]
+            longest = max(longest, compute + over_in * lost_in + over_out * lost_out, *times)
+        return longest
+
+    inner = range(1, len(cuts) - 1)
+    rows = [(0, *middle, len(cuts) - 1) for n in range(len(cuts) - 1) for middle in combinations(inner, n)]
+    assert found == max(sum(length(i, j) for i, j in pairwise(row)) for row in rows)
+
+
+@pytest.mark.parametrize("wrong", [{"low": np.array([-1])}, {"high": np.array([99])}, {"group": np.array([4])}])
+def test_columns_that_do_not_belong_together_are_refused(wrong: dict[str, np.ndarray]) -> None:
+    columns = {"low": np.array([0]), "high": np.array([1]), "group": np.array([0])} | wrong
+    with pytest.raises(ValueError, match="out of range"):
+        _decider.find_prices(
+            **columns,
+            paged=np.array([1]),
+            cost=np.ones(1),
+            write_cost=np.zeros(1),
+            deficit=np.array([1, 1]),
+            rounds=5,
+        )
+
+
+def columns(events: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    first, second, nbytes = np.array(events, dtype=np.int64).reshape(-1, 3).T
+    return first, second, nbytes
