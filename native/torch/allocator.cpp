@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "collective_pins.hpp"
 #include "lines.hpp"
 #include "watch.hpp"
 
@@ -56,6 +57,7 @@ c10::DataPtr ArenaAllocator::allocate_managed(std::size_t nbytes, bool untouched
   } catch (const ArenaError& error) {
     TORCH_CHECK_WITH(OutOfMemoryError, false, "ebbtide: ", error.what());
   }
+  if (is_a_collectives_own()) arena_.pin(pointer);
   report(pointer, static_cast<std::int64_t>(nbytes));
   return {pointer, pointer, &release_pointer, kCpu};
 }

@@ -1,5 +1,7 @@
 #include "collective_pins.hpp"
 
+#include <Python.h>
+
 #include <ATen/record_function.h>
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -42,6 +44,7 @@ std::mutex mutex;
 std::vector<Pinned> in_this_step, in_the_last;
 std::vector<UnderWay> under_way;
 std::atomic<std::size_t> n_under_way = 0, n_pinning = 0;
+std::atomic<bool> are_there = false;  // a collective has begun
 thread_local std::vector<Pinned> waited_for_pins, pinned_now;
 thread_local int depth = 0;
 thread_local bool result_is_seen = false;  // of the collective at hand
@@ -110,6 +113,7 @@ void unpin_where(Condition holds, bool drops) {
 
 void enter_collective() {
   if (depth++ > 0 || the_arena() == nullptr) return;
+  are_there = true;
   result_is_seen = watch_results();
   std::lock_guard lock(mutex);
   in_this_step.insert(in_this_step.end(), pinned_now.begin(), pinned_now.end());  // none, but where another thread's came first
@@ -124,6 +128,8 @@ void exit_collective() {
 }
 
 bool in_collective() { return depth > 0; }
+
+bool is_a_collectives_own() { return in_collective() || (are_there && PyGILState_GetThisThreadState() == nullptr); }
 
 void pin_for_collective(const c10::IValue& argument, bool waited_for) {
   if (the_arena() == nullptr) return;  // nothing can be evicted

@@ -6,6 +6,9 @@
 // is done when that thread's next operator begins. Whatever else there is (a process's first collective, before anybody
 // looks at what operators return; a Work that never says so) is taken to be done when the step after the one in which it
 // began has ended.
+//
+// Tensors that a collective makes for itself, in its operator or in one of its threads (gloo's all-gather receives into one,
+// and copies from there), stay until they are dead. Such threads have nothing of Python's.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -16,6 +19,7 @@ namespace ebbtide {
 void enter_collective();
 void exit_collective();
 bool in_collective();
+bool is_a_collectives_own();  // a storage that the calling thread makes
 
 // The managed storages in an argument of a collective, or of an operator within one.
 void pin_for_collective(const c10::IValue& argument, bool waited_for);

@@ -1,0 +1,31 @@
+"""What collectives make for themselves, while everything that may leave memory does."""
+
+import os
+
+import torch
+from torch import distributed
+
+import ebbtide
+
+ELEMENTS = 2 << 20
+
+
+def gather_under_chaos(rank: int, world: int, port: int, rounds: int) -> int:
+    """One rank of all-gathers, during which operators move whatever they can; the bytes that left."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    with ebbtide.Session(fast="1GiB", progress="off") as session, session.step():
+        distributed.init_process_group("gloo")
+        others = [torch.zeros(64 << 10) for _ in range(8)]
+        for number in range(rounds):
+            whole = torch.empty(world * ELEMENTS)
+            part = torch.full((ELEMENTS,), float(number * world + rank))
+            work = distributed.all_gather_into_tensor(whole, part, async_op=True)
+            while not work.is_completed():
+                for other in others:
+                    other.add_(1)
+            work.wait()
+            for sender in range(world):
+                came = whole[sender * ELEMENTS : (sender + 1) * ELEMENTS]
+                assert bool((came == number * world + sender).all())
+        distributed.destroy_process_group()
+    return sum(step.evicted_bytes.total for step in session.report().steps)
