@@ -28,7 +28,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
-NATIVE := $(foreach part,core torch simulate search,$(wildcard native/$(part)/*.cpp native/$(part)/*.h*))
+NATIVE := $(foreach part,core device torch simulate search,$(wildcard native/$(part)/*.cpp native/$(part)/*.h*))
 
 .PHONY: bench-plan calibrate demo operators soak quick test lint lint-page types core-test python-test browser install clean
 .PHONY: dev distclean numa-test versions wheel
@@ -99,9 +99,10 @@ $(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
-# torch first and alone, so that the native module is built against the one that stays.
+# torch first and alone, so that the native module is built against the one that stays; and the headers of CUDA, so that it
+# knows GPUs.
 $(VENV)/.torch: | $(VENV)/.created
-	$(PIP) install --quiet "torch==2.13.0" "setuptools>=77"
+	$(PIP) install --quiet "torch==2.13.0" "setuptools>=77" "nvidia-cuda-runtime>=13"
 	touch $@
 
 # Editable: a change to a Python file needs no installation.
@@ -170,6 +171,12 @@ core-test-$(1): build/core/$(1)/tests.bin
 -include $$(wildcard build/core/$(1)/*/*/*.d)
 endef
 $(foreach variant,$(CORE_VARIANTS),$(eval $(call core_variant,$(variant))))
+
+# A GPU's driver without a GPU, for Python tests of what runs on one.
+FAKE_CUDA := build/fake/libfake_cuda.so
+$(FAKE_CUDA): $(wildcard bench/gpu/*.hpp) bench/gpu/fake_cuda.cpp native/device/driver.hpp | $(VENV)/.dev
+	@mkdir -p $(@D)
+	$(CXX) -std=c++20 -O2 -g1 -pthread -fPIC -shared -Inative -isystem $(CUDA_INCLUDE) bench/gpu/fake_cuda.cpp -o $@
 
 # Not part of `make test`: it needs QEMU and says so.
 numa-test: install build/core/plain/tests.bin

@@ -128,6 +128,20 @@ def cuda_headers() -> Path | None:
     return next((folder for folder in folders if all((folder / name).is_file() for name in wanted)), None)
 
 
+WITH_DEVICE, WITHOUT_DEVICE = "native/torch/device_arena.cpp", "native/torch/no_device.cpp"
+
+
+def add_device(ext: Extension) -> None:
+    """What moves a GPU's memory, where there are headers to build it with. No library of CUDA is linked."""
+    headers = cuda_headers()
+    if headers is None:
+        ext.sources.append(WITHOUT_DEVICE)
+        return
+    ext.sources += [WITH_DEVICE, *native_files("*.cpp", "device")]
+    ext.depends += native_files("*.h*", "device")
+    ext.extra_compile_args += ["-isystem", str(headers)]
+
+
 class BuildNative(build_ext):
     """Compiles stale objects only, JOBS at a time, and links against the torch that is there."""
 
@@ -147,6 +161,8 @@ class BuildNative(build_ext):
         super().run()
 
     def build_extension(self, ext: Extension) -> None:
+        if ext.name == "ebbtide._torch":
+            add_device(ext)
         for headers in ("include", "include/torch/csrc/api/include"):
             ext.extra_compile_args += ["-isystem", str(self.torch.folder / headers)]  # whose warnings are not ours
         ext.define_macros.append(("EBBTIDE_BUILT_FOR_TORCH", f'"{self.torch.minor}"'))
@@ -228,7 +244,7 @@ setup(
     ext_modules=[
         extension(
             "_torch",
-            native_files("*.cpp", "core", "torch"),
+            [source for source in native_files("*.cpp", "core", "torch") if source not in (WITH_DEVICE, WITHOUT_DEVICE)],
             "torch",
             libraries=("c10", "torch_cpu", "torch_python"),
         ),

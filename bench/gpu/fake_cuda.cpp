@@ -6,8 +6,12 @@
 // host memory that is not pinned, a double map or release, and an unmap under work that is still queued (FAKE_CUDA_LENIENT=1
 // lets that one pass: the work then meets error 700, which is sticky as on the hardware). One copy in eight is late by up
 // to FAKE_CUDA_DELAY_US, so that what is not waited for is not there yet.
+// FAKE_CUDA_GRANULE is what memory is given in, FAKE_CUDA_BYTES how much there is; FAKE_CUDA_PROTECTS=1 makes the CPU's own
+// accesses meet the mappings.
 // Left out: the legacy stream's order with other streams, capture, peers, a second context, costs: its times mean nothing.
 #include "fake_kernels.hpp"
+
+#include <sys/resource.h>
 
 #undef cuMemHostRegister
 #undef cuMemcpyDtoHAsync
@@ -67,13 +71,21 @@ CUresult cuMemAddressFree(CUdeviceptr p, std::size_t bytes) {
   device().reservations.erase(found);
   return CUDA_SUCCESS;
 }
+// A handle is a file.
+bool allow_many_files() {
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = files.rlim_max;
+  return setrlimit(RLIMIT_NOFILE, &files) == 0;
+}
 CUresult cuMemCreate(CUmemGenericAllocationHandle* out, std::size_t bytes, const CUmemAllocationProp* prop, unsigned long long) {
   if (state() != CUDA_SUCCESS) return state();
   if (bytes == 0 || bytes % kGranule != 0) return CUDA_ERROR_INVALID_VALUE;
   const bool on_host = prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE;
   std::lock_guard lock(device().mutex);
   if (!on_host && device().used + bytes > device().capacity) return CUDA_ERROR_OUT_OF_MEMORY;
-  const int file = memfd_create("fake_cuda", MFD_CLOEXEC);
+  static const bool many = allow_many_files();
+  const int file = !many ? -1 : memfd_create("fake_cuda", MFD_CLOEXEC);
   if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
   if (!on_host) device().used += bytes;
   *out = device().next_handle++;
@@ -110,8 +122,12 @@ CUresult cuMemSetAccess(CUdeviceptr p, std::size_t bytes, const CUmemAccessDesc*
     auto found = device().mappings.find(a);
     if (found == device().mappings.end()) return CUDA_ERROR_INVALID_VALUE;
     found->second.access = flags;
-    // The bytes stay writable for the process itself: allows() is what checks, so that error 700 is an answer and no signal.
-    mprotect(reinterpret_cast<void*>(a), found->second.bytes, PROT_READ | PROT_WRITE);
+    // Unless asked otherwise the bytes stay writable for the process itself: allows() is what checks, so that error 700 is an
+    // answer and no signal.
+    const int protection = !kProtects || flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? PROT_READ | PROT_WRITE
+                           : flags == CU_MEM_ACCESS_FLAGS_PROT_READ                  ? PROT_READ
+                                                                                     : PROT_NONE;
+    mprotect(reinterpret_cast<void*>(a), found->second.bytes, protection);
     a += found->second.bytes;
   }
   return CUDA_SUCCESS;
@@ -124,9 +140,10 @@ CUresult cuMemUnmap(CUdeviceptr p, std::size_t bytes) {
     if (found == device().mappings.end() || a + found->second.bytes > p + bytes) return CUDA_ERROR_INVALID_VALUE;
     const std::size_t length = found->second.bytes;
     device().pinned.erase(a);
-    // The bytes stay readable until the range is used again: work that is late is refused by allows(), not by a signal.
+    // Unless asked otherwise they stay readable until the range is used again: work that is late is refused by allows(), not by
+    // a signal.
     void* place = reinterpret_cast<void*>(a);
-    if (mmap(place, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != place) misuse("mmap failed");
+    if (mmap(place, length, kProtects ? PROT_NONE : PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != place) misuse("mmap failed");
     drop(found->second.handle);
     device().mappings.erase(found);
     a += length;

@@ -26,7 +26,10 @@
 namespace fake {
 
 using Address = std::uint64_t;
-constexpr std::size_t kGranule = 2ull << 20;
+// Bytes that memory is given in: a GPU's two MiB, or fewer for tests with small tensors.
+inline const std::size_t kGranule = std::stoull(getenv("FAKE_CUDA_GRANULE") ? getenv("FAKE_CUDA_GRANULE") : "2097152");
+// Whether the CPU's own accesses meet the mappings, too: a signal where they may not be.
+inline const bool kProtects = getenv("FAKE_CUDA_PROTECTS") != nullptr;
 
 [[noreturn]] inline void misuse(const char* what) {
   std::fprintf(stderr, "fake CUDA driver: %s\n", what);

@@ -30,7 +30,10 @@ Arena::Arena(const Options& options, Tiers::List slower_tiers, std::unique_ptr<R
   areas_.watch(memory_, userfault_ == nullptr);
   mover_.start(mutex_, options.io_threads * tiers_.last());
   governor_ = std::thread([this] { govern(); });
-  if (!memory_.faults()) tiers_.set_checksum(false);  // of what the CPU cannot read
+  if (!memory_.faults()) {
+    set_checksum(false);
+    budget_.has_device();
+  }
   if (userfault_ != nullptr) userfault_->start([this](const void* address, bool write) { on_fault(address, write); });
 }
 

@@ -62,6 +62,9 @@ struct Options {
   bool userfault = false;  // serve the kernel's own accesses too, where that is permitted [Note: userfaultfd]
   std::uint64_t most_areas = 0;  // memory areas of the process; 0: vm.max_map_count
   Hook hook;
+  // Of a device: what the process has there outside the arena; called by the governor, without the mutex.
+  std::uint64_t (*outside_bytes)() = nullptr;
+  bool host_reaches_device = false;  // a device whose memory the CPU sees: what it touches outside operators is brought
   void (*on_governor_wake)() = nullptr;  // called by the governor about every 10 ms, without the mutex
   bool (*unpins_come)() = nullptr;  // whether external pins will be let go, whatever threads wait for
 };
@@ -88,6 +91,9 @@ class Arena {
   bool is_resident(const void* address);  // all of its storage that has been used
   Ranks tiers_with(const void* address);  // the slower ones that have its contents
   std::uint64_t size_of(const void* address);  // as requested, of all pieces
+  void* base_of(const void* address, std::size_t* nbytes);  // of the block there, and its size as requested; null: none
+  void used_on(const void* address, void* stream);  // by work of that stream [Note: uses]
+  std::uint64_t give_back(std::uint64_t nbytes);    // cached pages, to the system: how many bytes went
   void set_least_piece(std::uint64_t bytes);
   std::uint64_t limit() const { return budget_.limit(); }
 
@@ -118,7 +124,7 @@ class Arena {
   void set_policy(const Policy& policy);  // who is evicted where no schedule says so
   void set_chaos(double rate, std::uint64_t seed);
   void set_watchdog(std::int64_t ns);
-  void set_checksum(bool on) { tiers_.set_checksum(on); }
+  void set_checksum(bool on) { tiers_.set_checksum(on && memory_.faults()); }  // of what the CPU can read
 
   // --- steps and figures. The thread that begins a step is the one whose operators and allocations make its clock.
   // What they return is read at the step's edge itself: all traffic of before it has been added to its kind, so the
@@ -189,6 +195,7 @@ class Arena {
   std::uint64_t evict(Lock& lock, BlockId id, Rank target);  // arena_moves.cpp
 
   // touch.cpp
+  bool is_stray(const void* address);
   void begin_stretch();
   [[noreturn]] void unreadable(const Block& b, int error);
 

@@ -265,7 +265,7 @@ int Moves::carry(const Block& b, std::uint32_t chunk, void* buffer) {
   if (t.migrates)
     return tiers_.migrate(t.source, t.target, b.address + begin, std::min<std::uint64_t>(kChunk, b.paged_bytes - begin));
   Extent extent =
-      memory_.extent(b, begin, memory_.faults() ? std::min<std::uint64_t>(kChunk, moved_bytes(b) - begin) : moved_bytes(b));
+      memory_.extent(b, begin, goes_in_one(t) ? moved_bytes(b) : std::min<std::uint64_t>(kChunk, moved_bytes(b) - begin));
   if (t.source == kFast && !memory_.faults()) return carry_out_of_device(b, extent);
   if (t.source == kFast || tiers_[t.source].in_place()) return tiers_.write(t.target, extent, b.address + begin);
   if (t.target != kFast) {

@@ -56,6 +56,7 @@ class Moves final : public Cargo {
   void contents_change(BlockId id);
   bool have_changed(BlockId id) const { return versions_[id].load() != blocks_[id].version; }  // since the fork
 
+  bool goes_in_one(const Transfer& t) const;
   std::uint32_t chunks(const Block& b) const override;
   int carry(const Block& b, std::uint32_t chunk, void* buffer) override;
   void arrived(BlockId id) override;

@@ -66,6 +66,7 @@ class Region {
 
   // [Note: uses]
   virtual void used(Run /*run*/) {}  // by work that the calling thread has just asked for
+  virtual void used_on(Run /*run*/, void* /*stream*/) {}  // by work of that stream
   // Its contents: nobody uses them from now on, or, where they stay readable, writes to them.
   virtual void start_leaving(Run /*run*/, bool /*readable*/) {}
   virtual void stay(Run /*run*/, bool /*read_only*/) {}  // somebody does, or nothing has left

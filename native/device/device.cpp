@@ -22,9 +22,7 @@ CUdeviceptr number(const void* address) { return reinterpret_cast<CUdeviceptr>(a
 }  // namespace
 
 Device::Device(const Driver& driver, int ordinal) : driver_(driver) {
-  check(driver_.cuInit(0), "starting CUDA");
-  check(driver_.cuDeviceGet(&device_, ordinal), "finding the GPU");
-  check(driver_.cuDevicePrimaryCtxRetain(&context_, device_), "opening the GPU");
+  open(ordinal);
   use_here();
   CUmemAllocationProp properties = pinned_on(device_);
   check(driver_.cuMemGetAllocationGranularity(&granularity_, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
@@ -35,6 +33,37 @@ Device::Device(const Driver& driver, int ordinal) : driver_(driver) {
   out_ = own_stream();
   in_ = own_stream();
   out_stream_ = streams_[out_].stream;
+}
+
+// Until here nothing is lost by stopping.
+void Device::open(int ordinal) {
+  auto require = [&](CUresult result, const char* cure) {
+    if (result == CUDA_SUCCESS) return;
+    throw ArenaError("GPU " + std::to_string(ordinal) + " cannot be used (" + name_of(driver_, result) + "): " + cure);
+  };
+  require(driver_.cuInit(0), "see whether nvidia-smi lists it, and whether CUDA_VISIBLE_DEVICES hides it");
+  require(driver_.cuDeviceGet(&device_, ordinal), "CUDA_VISIBLE_DEVICES and nvidia-smi say which there are");
+  int maps = 0;
+  require(driver_.cuDeviceGetAttribute(&maps, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device_),
+          "its driver is too old");
+  if (maps == 0)
+    throw ArenaError("GPU " + std::to_string(ordinal) + " has no virtual memory management, which Ebbtide moves memory by: a virtual GPU "
+                     "may have it switched off");
+  require(driver_.cuDevicePrimaryCtxRetain(&context_, device_),
+          "another process may have it for itself, or no memory is left there; nvidia-smi lists its processes");
+}
+
+std::string Device::name() const {
+  char text[128] = "";
+  check(driver_.cuDeviceGetName(text, sizeof text, device_), "asking the GPU for its name");
+  return text;
+}
+
+Device::Bytes Device::bytes() const {
+  use_here();
+  std::size_t free = 0, total = 0;
+  check(driver_.cuMemGetInfo(&free, &total), "asking the GPU for its memory");
+  return {free, total};
 }
 
 void Device::check(CUresult result, const char* what) const {
@@ -50,6 +79,11 @@ void Device::use_here() const {
 }
 
 char* Device::reserve(std::size_t bytes) {
+  reserved_bytes_ = bytes;
+  return reserved_ = reserve_more(bytes);
+}
+
+char* Device::reserve_more(std::size_t bytes) {
   CUdeviceptr at = 0;
   check(driver_.cuMemAddressReserve(&at, bytes, 0, 0, 0), "reserving addresses of the GPU");
   return reinterpret_cast<char*>(at);
@@ -154,6 +188,8 @@ void Device::pin(void* host, std::size_t bytes) {
   use_here();
   check(driver_.cuMemHostRegister(host, bytes, CU_MEMHOSTREGISTER_PORTABLE), "pinning host memory");
 }
+
+void Device::unpin(void* host) { check(driver_.cuMemHostUnregister(host), "unpinning host memory"); }
 
 void Device::copy_out(void* to, const char* from, std::size_t bytes) {
   use_here();

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -26,12 +27,22 @@ struct Ticket {
 
 class Device {
  public:
-  Device(const Driver& driver, int ordinal);
+  struct Bytes {
+    std::uint64_t free, total;
+  };
+
+  Device(const Driver& driver, int ordinal);  // throws ArenaError where this GPU cannot be had
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
   std::size_t granularity() const { return granularity_; }
-  char* reserve(std::size_t bytes);  // address space, never given back
+  std::string name() const;
+  Bytes bytes() const;  // of its memory
+  char* reserve(std::size_t bytes);       // the region's address space, never given back
+  char* reserve_more(std::size_t bytes);  // for other purposes, likewise
+  bool owns(const void* p) const {   // whether it is such an address
+    return static_cast<const char*>(p) >= reserved_ && static_cast<const char*>(p) < reserved_ + reserved_bytes_;
+  }
   void use_here() const;             // the calling thread may ask for work from now on
 
   std::optional<Handle> create(std::size_t bytes);
@@ -49,6 +60,7 @@ class Device {
   void order(StreamNumber later, const Ticket& after);  // work that is asked for on `later` from now on
 
   void pin(void* host, std::size_t bytes);  // its pages have to be there
+  void unpin(void* host);
   // Wait, and need nobody's mutex; host memory is pinned.
   void copy_out(void* to, const char* from, std::size_t bytes);
   void copy_in(char* to, const void* from, std::size_t bytes);
@@ -65,11 +77,14 @@ class Device {
   Ticket mark_locked(StreamNumber stream);
   void wait(const Ticket& ticket) const;
   void check(CUresult result, const char* what) const;
+  void open(int ordinal);
 
   const Driver& driver_;
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;
   std::size_t granularity_ = 0;
+  char* reserved_ = nullptr;
+  std::size_t reserved_bytes_ = 0;
   mutable std::mutex mutex_;  // guards the streams
   std::vector<Stream> streams_;
   std::unordered_map<CUstream, StreamNumber> numbers_;

@@ -237,13 +237,13 @@ void DeviceRegion::make_writable(Run run) {
 
 // --- uses
 
-void DeviceRegion::used(Run run) {
+void DeviceRegion::used_on(Run run, void* stream) {
   Guard guard(mutex_);
   Backing* b = find(run);
   if (b == nullptr) return;
-  StreamNumber stream = device_.number_of(stream_());
-  device_.uses(stream);
-  add_stream(*b, stream);
+  StreamNumber number = device_.number_of(static_cast<CUstream>(stream));
+  device_.uses(number);
+  add_stream(*b, number);
 }
 
 void DeviceRegion::start_leaving(Run run, bool readable) {

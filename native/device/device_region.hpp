@@ -49,7 +49,8 @@ class DeviceRegion final : public Region {
   Run filling(Slot place, std::uint32_t most) const override;
   void end_fill(Run run, bool appear) override;
 
-  void used(Run run) override;
+  void used(Run run) override { used_on(run, stream_()); }
+  void used_on(Run run, void* stream) override;
   void start_leaving(Run run, bool readable) override;
   void stay(Run run, bool read_only) override;
   bool is_detached(Run run) const override;

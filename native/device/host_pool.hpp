@@ -1,4 +1,5 @@
 // Pinned host memory as a tier below a GPU: one range of addresses, whose pages are had and pinned by windows as it fills.
+// What comes from a tier below, or goes there, is copied as memory is.
 #pragma once
 
 #include "../core/free_runs.hpp"
@@ -11,7 +12,8 @@ namespace ebbtide {
 
 class HostPool final : public Tier {
  public:
-  HostPool(Device& device, std::uint64_t capacity, std::uint64_t region_bytes);  // in bytes; of the region that ebbs here
+  // In bytes; of the region that ebbs here, whose pages are the device's.
+  HostPool(Device& device, std::uint64_t capacity, std::uint64_t region_bytes);
 
   int reserve(const Extent& extent) override;
   void release(const Extent& extent) override;
@@ -30,16 +32,17 @@ class HostPool final : public Tier {
   static constexpr std::uint64_t kWindow = std::uint64_t{1} << 30;
 
   std::uint32_t units(const Extent& extent) const {
-    return static_cast<std::uint32_t>(round_up(extent.bytes, kHugePage) / kHugePage);
+    return static_cast<std::uint32_t>(round_up(extent.bytes, page_) / page_);
   }
   std::uint32_t& place(const Extent& extent) const {  // holds unit + 1; of an extent, and of each page in it
-    return reinterpret_cast<std::uint32_t*>(places_.begin())[extent.begin / kHugePage];
+    return reinterpret_cast<std::uint32_t*>(places_.begin())[extent.begin / page_];
   }
-  char* address(const Extent& chunk) const { return space_.begin() + (place(chunk) - 1) * kHugePage + chunk.begin % kHugePage; }
+  char* address(const Extent& chunk) const { return space_.begin() + (place(chunk) - std::size_t{1}) * page_ + chunk.begin % page_; }
   bool grow();
 
   Device& device_;
-  const std::uint64_t capacity_;
+  const std::uint64_t page_;
+  const std::uint64_t capacity_;  // of whole huge pages
   Reservation space_;
   Reservation places_;
   FreeRuns free_;

@@ -36,6 +36,7 @@ void move_in(c10::StorageImpl& storage) {
 
 Adopted adopt_all(PyObject* objects, PyObject* owners, PyObject* locals) {
   Adopted result;
+  if (the_allocator() == nullptr) return result;  // nothing of the CPU's is the arena's
   for (Found& found : find_unmanaged(objects, owners, locals, the_allocator()->min_bytes)) {
     std::size_t nbytes = found.storage->nbytes();
     if (!found.holder.empty()) {

@@ -67,16 +67,19 @@ c10::DeleterFnPtr ArenaAllocator::raw_deleter() const { return &release_pointer;
 Arena* the_arena() { return arena; }
 ArenaAllocator* the_allocator() { return allocator; }
 
-void install_allocator(const Options& options, Tiers::List slower_tiers) {
-  if (arena != nullptr) return;
-  c10::Allocator* previous = c10::GetCPUAllocator();
-  if (previous->raw_deleter() == nullptr) {
-    throw ArenaError("another CPU allocator is installed that Ebbtide cannot stand in front of; start the session before it");
-  }
-  auto* made = new Arena(options, std::move(slower_tiers));
-  allocator = new ArenaAllocator(*made, *previous);
-  arena = made;
+void make_arena(const Options& options, Tiers::List slower_tiers, std::unique_ptr<Region> device) {
+  if (arena == nullptr) arena = new Arena(options, std::move(slower_tiers), std::move(device));
+}
+
+void install_allocator() {
+  if (allocator != nullptr) return;
+  allocator = new ArenaAllocator(*arena, *c10::GetCPUAllocator());
   c10::SetCPUAllocator(allocator, kPriority);
+}
+
+void check_allocator() {
+  if (c10::GetCPUAllocator()->raw_deleter() != nullptr) return;
+  throw ArenaError("another CPU allocator is installed that Ebbtide cannot stand in front of; start the session before it");
 }
 
 }  // namespace ebbtide

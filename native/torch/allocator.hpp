@@ -5,6 +5,7 @@
 #include <c10/core/StorageImpl.h>
 
 #include <atomic>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -35,11 +36,13 @@ class ArenaAllocator final : public c10::Allocator {
   c10::Allocator& previous_;
 };
 
-// Both null before start().
-Arena* the_arena();
-ArenaAllocator* the_allocator();
+Arena* the_arena();              // null before make_arena()
+ArenaAllocator* the_allocator();  // null before install_allocator()
 
-// Makes the arena and puts the allocator in place, once. Throws ArenaError.
-void install_allocator(const Options& options, Tiers::List slower_tiers);
+// Makes the arena, once. `device` is whose memory it has; null: the CPU's. Throws ArenaError.
+void make_arena(const Options& options, Tiers::List slower_tiers, std::unique_ptr<Region> device);
+// Puts the allocator in front of PyTorch's own for CPUs, once. The first throws ArenaError where that cannot be.
+void check_allocator();
+void install_allocator();
 
 }  // namespace ebbtide

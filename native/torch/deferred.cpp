@@ -198,7 +198,7 @@ std::vector<std::pair<std::uintptr_t, std::size_t>> places_of(const std::vector<
 bool is_unshared(const at::Tensor& tensor) {
   if (const void* address = managed_storage(tensor)) return !the_arena()->is_pinned_from_outside(address);
   Memory memory = memory_of(tensor);
-  return memory.end - memory.begin < the_allocator()->min_bytes;
+  return the_allocator() != nullptr && memory.end - memory.begin < the_allocator()->min_bytes;
 }
 
 void look_at(at::ArrayRef<const c10::IValue> arguments) {

@@ -16,6 +16,7 @@
 #include "collective_pins.hpp"
 #include "counters_dict.hpp"
 #include "deferred.hpp"
+#include "device_arena.hpp"
 #include "lines.hpp"
 #include "operands.hpp"
 #include "operator_rules.hpp"
@@ -40,9 +41,11 @@ Watch& watch() {
   return *the_watch();
 }
 
+// `cuda_face` is None where the CPU's operators are the ones that use the device, or there is no device.
 void start(const std::vector<std::string>& spill_dirs, const std::vector<AskedTier>& tiers, std::uint64_t arena_bytes,
            std::uint64_t process_bytes, std::size_t min_bytes, unsigned io_threads, std::int64_t watchdog_ns, double chaos_rate,
-           std::uint64_t chaos_seed, const std::string& policy, bool userfaultfd, std::uint64_t least_piece) {
+           std::uint64_t chaos_seed, const std::string& policy, bool userfaultfd, std::uint64_t least_piece, bool on_device,
+           const py::object& cuda_face) {
   const Policy* chosen = find_policy(policy);
   if (chosen == nullptr) throw std::invalid_argument("no such policy: " + policy);
   if (the_arena() == nullptr) {
@@ -54,7 +57,13 @@ void start(const std::vector<std::string>& spill_dirs, const std::vector<AskedTi
       unpin_ended(false);
     };
     options.unpins_come = collectives_under_way;
-    install_allocator(options, run_tiers(tiers, spill_dirs));
+    bool serves_cpu = cuda_face.is_none();
+    if (serves_cpu) check_allocator();
+    std::unique_ptr<Region> region = on_device ? device_region(cuda_face) : nullptr;
+    options.outside_bytes = outside_of_arena();
+    options.host_reaches_device = on_device && serves_cpu;
+    make_arena(options, run_tiers(tiers, spill_dirs), std::move(region));
+    if (serves_cpu) install_allocator();
     watch_arena();
     install_recorder();
     install_list_operators();
@@ -69,8 +78,10 @@ void start(const std::vector<std::string>& spill_dirs, const std::vector<AskedTi
   arena().set_policy(*chosen);
   arena().set_least_piece(least_piece);
   begin_pieces(least_piece);
-  the_allocator()->min_bytes = min_bytes;
-  the_allocator()->on = true;
+  if (the_allocator() != nullptr) {
+    the_allocator()->min_bytes = min_bytes;
+    the_allocator()->on = true;
+  }
   py::gil_scoped_release unlocked;
   arena().set_limits(arena_bytes, process_bytes);
 }
@@ -210,7 +221,21 @@ PYBIND11_MODULE(_torch, m) {
   m.attr("MANAGED_BYTES") = kManagedBytes;
   m.def("start", &start, py::kw_only(), py::arg("spill_dirs"), py::arg("tiers"), py::arg("arena_bytes"), py::arg("process_bytes"),
         py::arg("min_bytes"), py::arg("io_threads"), py::arg("watchdog_ns"), py::arg("chaos_rate"), py::arg("chaos_seed"),
-        py::arg("policy"), py::arg("userfaultfd"), py::arg("piece_bytes") = kPiece);
+        py::arg("policy"), py::arg("userfaultfd"), py::arg("piece_bytes") = kPiece, py::arg("on_device") = false,
+        py::arg("cuda_face") = py::none());
+  m.def(
+      "look_at_device",
+      [](const std::string& driver, int ordinal) {
+        DeviceMemory found = look_at_device({driver, ordinal});
+        return py::dict(py::arg("name") = found.name, py::arg("free_bytes") = found.free, py::arg("total_bytes") = found.total,
+                        py::arg("page_bytes") = found.page);
+      },
+      py::kw_only(), py::arg("driver"), py::arg("ordinal"));
+  m.def("arena_face", arena_face);
+  m.def("measure_device", [] {
+    DeviceRates r = measure_device();
+    return py::dict(py::arg("out") = r.out, py::arg("back") = r.back, py::arg("latency_ns") = r.latency_ns);
+  });
   m.def("serves_system_calls", [] { return arena().serves_system_calls(); });
   m.def(
       "measure_tier",
@@ -232,7 +257,7 @@ PYBIND11_MODULE(_torch, m) {
       py::arg("address"), py::arg("nbytes"), py::arg("node"));
   m.def("stop", [] {
     arena().set_chaos(0.0, 0);
-    the_allocator()->on = false;
+    if (the_allocator() != nullptr) the_allocator()->on = false;
   });
   m.def("set_checksum", [](bool on) { arena().set_checksum(on); }, py::arg("on"));
   m.def(

@@ -75,6 +75,22 @@ class Counters(TypedDict):
     over_budget: bool  # the watchdog or an impossible operator went over the arena's budget
     message: str  # first trouble in words ("" when none)
 
+class DeviceMemory(TypedDict):
+    name: str
+    free_bytes: int
+    total_bytes: int
+    page_bytes: int
+
+def look_at_device(*, driver: str, ordinal: int) -> DeviceMemory:
+    """Opens a GPU by the driver's library, once for this process. RuntimeError, which says why it cannot be used."""
+
+def measure_device() -> dict[str, float]:
+    """Of the GPU that was opened: bytes a second ``out`` to pinned memory and ``back``, and ``latency_ns`` of an unmap
+    and a map. RuntimeError."""
+
+def arena_face() -> object:
+    """A capsule for ``ebbtide._cuda``, once an arena was started on its GPU."""
+
 def start(
     *,
     spill_dirs: Sequence[str],
@@ -89,13 +105,17 @@ def start(
     policy: str,
     userfaultfd: bool,
     piece_bytes: int = ...,
+    on_device: bool = ...,
+    cuda_face: object = ...,
 ) -> None:
     """Manage CPU storages of ``min_bytes`` and more from now on (0 = no bound). A later call sets a new budget.
 
     ``tiers`` lie between memory and the spill directories, the fastest first: kind, capacity in bytes, NUMA node or -1.
     They are those of the process's first call. ``policy`` says who is evicted where no schedule does: a name in
     ``_decider.POLICIES``. Storages of twice ``piece_bytes`` are in pieces; 0: none is. ``userfaultfd`` asks that
-    system calls wait for storages that are away; what the process's first call says holds. Raises RuntimeError when a
+    system calls wait for storages that are away; what the process's first call says holds. ``on_device``: memory is that of
+    the GPU that was opened, and ``cuda_face`` (of ``ebbtide._cuda``) says that PyTorch's CUDA allocates there; without it
+    CPU storages lie on the GPU, which is a fake one. Raises RuntimeError when a
     spill directory cannot be used, and ValueError for a tier that cannot be had, or no such policy (the text says why
     and what to do).
     """

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from warnings import warn
 
 from ebbtide.errors import EbbtideWarning, FileFormatError, PlanError, SettingError
+from ebbtide.host.gpu import Gpu
 from ebbtide.ir.check import require_valid
 from ebbtide.ir.files import load
 from ebbtide.ir.machine import InPlace, Machine
-from ebbtide.ir.occupancy import arena_pages, live_bytes, peak
+from ebbtide.ir.occupancy import live_bytes, peak
 from ebbtide.ir.plan import Plan, PlanStatus
 from ebbtide.ir.trace import Trace
 from ebbtide.machines import find_machine
@@ -95,7 +96,7 @@ def without_commands(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
 
     The predicted time is that of Belady's rule in the simulator. It keeps no budget: that is left to the decider.
     """
-    found = simulate_policy(NEXT_USE, trace, machine.with_budget(budget_bytes), arena_pages)
+    found = simulate_policy(NEXT_USE, trace, machine.with_budget(budget_bytes), page_size_of(machine))
     return replace(
         resident(trace, machine, peak(live_bytes(trace, page_size_of(machine)))),
         planner=NEXT_USE,
@@ -118,7 +119,7 @@ def planner_from(path: Path) -> Planner:
     def planner(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
         if stored.signature != trace.signature():
             raise PlanError((f"the plan in {path} was made for a step with other storages",))
-        require_valid(stored, trace, machine, arena_pages)
+        require_valid(stored, trace, machine, page_size_of(machine))
         return stored
 
     return planner
@@ -133,7 +134,7 @@ def asks_child(policy: str, plan: Path | None) -> "Ask":
     return lambda job: PlanningProcess(job, policy, plan)
 
 
-def machine_for(settings: Settings, spill: Sequence[Path]) -> Machine:
+def machine_for(settings: Settings, spill: Sequence[Path], gpu: Gpu | None = None) -> Machine:
     """From its file, or measured (the spill directories once for each set of them, then remembered).
 
     Raises SettingError for a file that cannot be read, and for a machine with tiers that a run does not have.
@@ -141,9 +142,12 @@ def machine_for(settings: Settings, spill: Sequence[Path]) -> Machine:
     """
     if settings.machine is None:
         from ebbtide.probe.quick import probe_quick
+        from ebbtide.probe.gpu_tiers import with_gpu
         from ebbtide.probe.tiers_between import with_tiers
 
         machine = probe_quick(spill, settings.io_threads)
+        if gpu is not None:
+            return with_gpu(machine, gpu, settings.tiers)
         return with_tiers(machine, settings.tiers) if settings.tiers else machine
     machine = find_machine(settings.machine)
     between = [tier.name for tier in settings.tiers]

@@ -24,6 +24,7 @@ from ebbtide.driven import Driven, check_writable, tell_disabled, warn_user
 from ebbtide.errors import BudgetError, SessionError, SettingError
 from ebbtide.host import process
 from ebbtide.host.free_memory import Follower, free_memory
+from ebbtide.host.gpu import Gpu, find_gpu, on_device
 from ebbtide.host.native import require_native
 from ebbtide.host.place import Place, place
 from ebbtide.host.spill import choose_spill_directories
@@ -31,7 +32,7 @@ from ebbtide.host.tiers import same_memory
 from ebbtide.ir.run_report import FORMAT, VERSION, RunReport
 from ebbtide.policies import Files, asks_child, decider_policy, is_planned, machine_for
 from ebbtide.report.summary import render_summary
-from ebbtide.runtime.bounds import choose_bounds, usable_bytes
+from ebbtide.runtime.bounds import Bounds, choose_bounds, usable_bytes
 from ebbtide.runtime.progress import Progress
 from ebbtide.runtime.ranks import Ranks
 from ebbtide.settings import Named, ProgressMode, Settings
@@ -158,19 +159,19 @@ class Session(Driven):
         if self._settings.disable:
             tell_disabled()
             return
-        ranks = self._place.local_size
-        limit, free = process.memory_limit(), free_memory(ranks=ranks)
-        bounds = choose_bounds(self._budget(), self._settings.arena_bytes, limit, free, ranks)
+        gpu = find_gpu(self._settings, self._place)
+        bounds = self._bounds(gpu)
         if bounds.warning:
             self._warn(bounds.warning)
         spill = choose_spill_directories(self._settings.spill)
         require_native()
         from ebbtide.runtime.engine import Engine
 
-        planning = self._planning(spill)
+        self._settings = on_device(self._settings, gpu, self._place)
+        planning = self._planning(spill, gpu)
 
         decider = decider_policy(self._settings.policy)
-        engine = Engine(bounds, self._settings, spill, planning, decider, self._say, self._warn, self._ranks)
+        engine = Engine(bounds, self._settings, spill, planning, decider, self._say, self._warn, self._ranks, gpu)
         self._progress = Progress(engine.observe, self._shown(), name=self._place.name())
         try:
             engine.start()
@@ -184,7 +185,7 @@ class Session(Driven):
         if bounds.said:
             self._say(bounds.said)
         self._progress.start()
-        if bounds.process_bytes:
+        if bounds.process_bytes and gpu is None:
             named = bounds.size is not None
             self._follower = Follower(lambda: self._usable_bytes(named), engine.limit_changed, self._say)
             self._follower.start()
@@ -197,6 +198,14 @@ class Session(Driven):
             raise SettingError(f"{self._place.local_size} ranks have no share of {self._settings.fast_node} bytes")
         return Budget(nbytes=share)
 
+    def _bounds(self, gpu: Gpu | None) -> Bounds:
+        """Of several ranks on a node each has a GPU of its own."""
+        asked, arena = self._budget(), self._settings.arena_bytes
+        if gpu is not None:
+            return choose_bounds(asked, arena, gpu.limit(), gpu.there())
+        ranks = self._place.local_size
+        return choose_bounds(asked, arena, process.memory_limit(), free_memory(ranks=ranks), ranks)
+
     def _usable_bytes(self, size_is_named: bool) -> int:
         """Of what there is at this moment, this rank's share."""
         ranks = self._place.local_size
@@ -205,7 +214,7 @@ class Session(Driven):
         limit = process.memory_limit()
         return usable_bytes(process.MemoryLimit(limit.nbytes // ranks, limit.source))
 
-    def _planning(self, spill: Sequence[Path]) -> "Planning | None":
+    def _planning(self, spill: Sequence[Path], gpu: Gpu | None) -> "Planning | None":
         """None for an online policy. Raises SettingError for a policy, a plan or a machine that is not there."""
         from ebbtide.runtime.planning import Planning
 
@@ -215,7 +224,7 @@ class Session(Driven):
             return None
         ask = asks_child(policy, files.plan)
         measures = self._settings.machine is None and files.plan is None
-        machine = machine_for(self._settings, spill)
+        machine = machine_for(self._settings, spill, gpu)
         timeline, saved = files.timeline_saver(), files.saved_with_a_plan()
         waits = self._settings.wait_for_plan or files.plan is not None  # a plan that was named is to be followed
         fixed = files.plan is not None

@@ -30,10 +30,16 @@ class ProgressMode(StrEnum):
 
 
 class TierKind(StrEnum):
-    """A tier between memory and the spill file: memory in which bytes lie compressed, or that of a NUMA node."""
+    """A tier between memory and the spill file: memory in which bytes lie compressed, that of a NUMA node, or, where
+    memory is a GPU's, the host's."""
 
     COMPRESSED = "compressed"
     NUMA = "numa"
+    HOST = "host"
+
+
+CPU = "cpu"
+DEVICES_ACCEPTED = "cpu, cuda or cuda:NUMBER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,8 @@ def parse_tiers(text: str) -> tuple[SlowerTier, ...]:
 def _parse_tier(text: str) -> SlowerTier:
     shown = f"{text!r:.60}"
     kind, *rest = (part.strip() for part in text.split(":"))
+    if kind == TierKind.HOST:
+        raise NoTierError(f"the host's memory, below a GPU, is named by {option('host', 'SIZE')}")
     if kind not in [*TierKind]:
         raise NoTierError(f"there is no kind {kind!r:.20}" if kind else f"{shown} names no kind")
     node = -1
@@ -108,6 +116,9 @@ class Settings:
     fast_node: int | None = None  # in its place, the bytes of all ranks on this node, of which each takes its share
     spill: tuple[str, ...] = ()  # the directories moved storages go to, in stripes; none: a default
     tiers: tuple[SlowerTier, ...] = ()  # between memory and the spill file, the fastest first
+    device: str | None = None  # whose memory tensors have that are managed: cpu, cuda or cuda:1; a GPU's if there is one
+    host: int | None = None  # of pinned host memory below a GPU; 0 for none, else a part of what is free
+    fake_cuda: str | None = None  # a driver's library without a GPU, for tests: CPU tensors have its memory
     report: str | None = None  # the file the report is written to
     policy: str = "ebbtide"  # how to decide what moves when: a planner's name, or an online policy's
     plan: str | None = None  # a plan's file, in place of a planner
@@ -191,6 +202,9 @@ class Named(TypedDict, total=False):
     fast_node: str | int | None
     spill: _File | Sequence[_File] | None
     tiers: str | None
+    device: str | None
+    host: str | int | None
+    fake_cuda: _File | None
     report: _File | None
     policy: str | None
     plan: _File | None
@@ -256,6 +270,14 @@ def _directories(text: str) -> tuple[str, ...]:
     return names
 
 
+def _device(text: str) -> str:
+    kind, colon, number = text.partition(":")
+    is_number = number.isascii() and number.isdecimal() and len(number) < 4
+    if kind not in (CPU, "cuda") or (colon and (kind == CPU or not is_number)):
+        raise ValueError(text)
+    return text
+
+
 def _whole(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         return _within(int(text), low, high)
@@ -296,6 +318,9 @@ KNOBS: dict[str, Knob] = {
     "EBBTIDE_FAST_NODE": Knob("fast_node", _node_size, SIZES_ACCEPTED),
     "EBBTIDE_SPILL": Knob("spill", _directories, f"a directory, or several with {os.pathsep!r} between them"),
     "EBBTIDE_TIERS": Knob("tiers", parse_tiers, TIERS_ACCEPTED),
+    "EBBTIDE_DEVICE": Knob("device", _device, DEVICES_ACCEPTED),
+    "EBBTIDE_HOST": Knob("host", _size(0), f"{SIZES_ACCEPTED}, or 0"),
+    "EBBTIDE_FAKE_CUDA": Knob("fake_cuda", str, "a file"),
     "EBBTIDE_REPORT": Knob("report", str, "a file"),
     "EBBTIDE_POLICY": Knob("policy", str, "the name of an online policy (demand, lru, ...) or of a planner"),
     "EBBTIDE_PLAN": Knob("plan", str, "a file"),

@@ -57,10 +57,13 @@ class BudgetInForce:
         self._unbounded_peak_bytes = 0
         self._live_peak = self._reserved_peak = 0  # of the recorded steps
 
-    def start(self, over_budget: bool) -> None:
-        """``over_budget`` is an earlier session's trouble. Raises BudgetError where there is no room at all."""
+    def start(self, over_budget: bool, rest_bytes: int) -> None:
+        """``over_budget`` is an earlier session's trouble, ``rest_bytes`` what the process has outside the arena.
+
+        Raises BudgetError where there is no room at all.
+        """
         self._over_at_start = over_budget
-        self._limits.explore(process.resident_bytes() - _torch.counters()["reserved_bytes"])
+        self._limits.explore(rest_bytes)
         self.is_set = self._bounds.fraction is None and not self._limits.exploring
         self._wait()
         self._reset_peaks()

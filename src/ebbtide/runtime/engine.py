@@ -11,6 +11,7 @@ from ebbtide.capture.lines import note_lines
 from ebbtide.capture.optimizer_hooks import OptimizerHooks
 from ebbtide.errors import BudgetError
 from ebbtide.host import process
+from ebbtide.host.gpu import Gpu
 from ebbtide.ir.run_report import FORMAT, VERSION, RunReport, StepMode, by_reason
 from ebbtide.runtime import foreign_views, shortfalls
 from ebbtide.runtime.adopt import adopt_all
@@ -52,8 +53,10 @@ class Engine:
         say: Callable[[str], None],
         warn: Callable[[str], None],
         ranks: Ranks,
+        gpu: Gpu | None,
     ) -> None:
         self._ranks = ranks
+        self._gpu = gpu
         self._bounds = bounds
         self._planning = planning
         self._settings = settings
@@ -92,7 +95,7 @@ class Engine:
     def start(self) -> None:
         """Raises BudgetError when what the process already holds leaves no room at all, SessionError in a forked child
         of a process that had a session."""
-        start_arena(self._bounds, self._settings, self._spill, self._decider)
+        start_arena(self._bounds, self._settings, self._spill, self._decider, self._gpu)
         self._started = True
         _torch.set_checksum(self._settings.checksum)
         if self._settings.userfaultfd and not _torch.serves_system_calls():
@@ -107,7 +110,13 @@ class Engine:
             self._updates.install()  # before the hooks, which see its steps as they are carried out
         self._hooks.install()
         self._adopt()
-        self._budget.start(counters["over_budget"])
+        self._budget.start(counters["over_budget"], self._rest_bytes())
+
+    def _rest_bytes(self) -> int:
+        counters = _torch.counters()
+        if self._gpu is not None:
+            return counters["unmanaged_bytes"]
+        return process.resident_bytes() - counters["reserved_bytes"]
 
     @property
     def step_is_open(self) -> bool:
@@ -183,7 +192,7 @@ class Engine:
             return self._final
         counters = _torch.counters()
         before = self._before if self._before is not None else counters
-        elsewhere = any(tier.kind is TierKind.NUMA for tier in self._settings.tiers)
+        elsewhere = self._gpu is not None or any(tier.kind is TierKind.NUMA for tier in self._settings.tiers)
         process_peak = counters["process_peak_bytes"] if elsewhere else process.peak_resident_bytes()
         arena_budget = counters["arena_limit_bytes"] if self._budget.is_set else 0
         over, excess = self._budget.is_exceeded(counters), self._limits.exceeded_by(process_peak)
@@ -230,8 +239,10 @@ class Engine:
         what, held = "tensors", counters["reserved_bytes"]
         budget = counters["arena_limit_bytes"] if self._budget.is_set else 0
         if self._bounds.process_asked:
-            held = process.resident_bytes() - counters["slower_memory_bytes"]
             what, budget = "process", self._limits.process_bytes
+            held = process.resident_bytes() - counters["slower_memory_bytes"]
+            if self._gpu is not None:
+                what, held = "GPU", counters["reserved_bytes"] + counters["unmanaged_bytes"]
         running = self._step_before
         running_s = seconds(time.perf_counter_ns() - running.wall_ns) if running is not None else 0.0
         planning = self._planning.activity() if self._planning is not None else None
@@ -271,7 +282,8 @@ class Engine:
     # ---- report ---------------------------------------------------------------------------------------------------
 
     def _planning_bytes(self) -> int:
-        return self._planning.takes_bytes() if self._planning is not None else 0
+        """Of the memory that the budget is of."""
+        return self._planning.takes_bytes() if self._planning is not None and self._gpu is None else 0
 
     def _peak_of_others(self) -> int:
         """Of processes that the script started in place of training; 0 where none is notable."""

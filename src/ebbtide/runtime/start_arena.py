@@ -7,6 +7,7 @@ from typing import Literal
 
 from ebbtide import _torch
 from ebbtide.errors import PlatformError, SessionError, SettingError, SpillError
+from ebbtide.host.gpu import Gpu
 from ebbtide.host.spill import usable_bytes
 from ebbtide.ir import native
 from ebbtide.ir.run_report import TierReport
@@ -20,21 +21,27 @@ _OF_A_PARENT = (
 )
 _process: int | None = None  # that made it
 _tiers: tuple[SlowerTier, ...] = ()
+_gpu: Gpu | None = None
 
 
-def start_arena(bounds: Bounds, settings: Settings, spill: Sequence[Path], decider: str) -> None:
-    """New storages come from it from now on, within ``bounds``.
+def start_arena(bounds: Bounds, settings: Settings, spill: Sequence[Path], decider: str, gpu: Gpu | None) -> None:
+    """New storages come from it from now on, within ``bounds``: of ``gpu``'s memory, or of the CPU's.
 
     Raises SessionError in a forked child of a process that has one, and for other tiers than it has; SettingError for a
     tier that this machine does not have; SpillError; PlatformError.
     """
-    global _process, _tiers
+    global _process, _tiers, _gpu
     if _process not in (None, os.getpid()):
         raise SessionError(_OF_A_PARENT)
     if _process is not None and settings.tiers != _tiers:
         raise SessionError(
             f"the first session of this process had {_names(_tiers)}, which stay: name the same, or start another "
             f"process for {_names(settings.tiers)}"
+        )
+    if _process is not None and (gpu is None) != (_gpu is None):
+        raise SessionError(
+            "the first session of this process had the memory of " + ("the CPU" if _gpu is None else _gpu.name)
+            + ", which stays: name the same device, or start another process"
         )
     if trouble := native.disagreement(_torch):
         raise RuntimeError(trouble)
@@ -52,6 +59,7 @@ def start_arena(bounds: Bounds, settings: Settings, spill: Sequence[Path], decid
             piece_bytes=settings.piece_bytes,
             policy=decider,
             userfaultfd=settings.userfaultfd,
+            on_device=gpu is not None,
         )
     except ValueError as error:
         raise SettingError(str(error)) from error
@@ -59,7 +67,7 @@ def start_arena(bounds: Bounds, settings: Settings, spill: Sequence[Path], decid
         if "address space" in str(error):  # no fault of the directory's
             raise PlatformError(str(error)) from error
         raise SpillError(", ".join(map(str, spill)), str(error)) from error
-    _process, _tiers = os.getpid(), settings.tiers
+    _process, _tiers, _gpu = os.getpid(), settings.tiers, gpu
 
 
 def tier_reports(
