@@ -101,6 +101,8 @@ class Arena {
   // until exit()
   void enter(const char* name, std::span<const Operand> operands, Work work, Pass pass = Pass::Computes);
   void exit();
+  bool asks_for_results() const { return !memory_.faults(); }
+  void saw(std::span<const void* const> results);  // of the operator that is about to end
   // The page-rounded bytes of these, which an operator needs all at once; remembered if no other has needed more.
   std::uint64_t note_need(const char* name, std::span<const Operand> operands);
 

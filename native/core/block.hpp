@@ -54,7 +54,7 @@ struct Block {
   Kind kind = Kind::Other;
   bool classified = false;
   bool born_in_step = false;
-  bool seen = false;              // by an operator, as its operand
+  bool seen = false;              // by an operator, as its operand or result
   bool read_only = false;         // the protection of its pages
   bool drains_with_pages = false;  // dead, with pages that are given back when its transfer ends
   bool inherited = false;         // a forked child may share its pages

@@ -40,6 +40,14 @@ int Moves::carry_out_of_device(const Block& b, const Extent& extent) {
   return tiers_.write(b.transfer.target, extent, r.contents(b.place));
 }
 
+void Arena::saw(std::span<const void* const> results) {
+  Lock lock(mutex_);
+  for (const void* address : results) {
+    BlockId id = find_live(address);
+    if (id != kNoBlock) blocks_[id].seen = true;
+  }
+}
+
 void Arena::used_on(const void* address, void* stream) {
   Lock lock(mutex_);
   BlockId id = find_live(address);

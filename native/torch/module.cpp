@@ -62,12 +62,13 @@ void start(const std::vector<std::string>& spill_dirs, const std::vector<AskedTi
     std::unique_ptr<Region> region = on_device ? device_region(cuda_face) : nullptr;
     options.outside_bytes = outside_of_arena();
     options.host_reaches_device = on_device && serves_cpu;
+    if (!serves_cpu) watched_device = c10::DeviceType::CUDA;
     make_arena(options, run_tiers(tiers, spill_dirs), std::move(region));
     if (serves_cpu) install_allocator();
     watch_arena();
     install_recorder();
-    install_list_operators();
-    install_gathers();
+    install_list_operators(on_device);
+    if (serves_cpu) install_gathers();
     learn_slice_deleter(*torch::createStorage(py::module_::import("torch").attr("UntypedStorage")(64)[py::slice(0, 32, 1)].ptr())
                              .unsafeGetStorageImpl());
   }

@@ -46,9 +46,9 @@ struct Treatment {
 // Operators that touch no bytes, or are composed of operators that come here too (zeros_like: empty_like and zero_).
 // (One that did touch bytes would still be right: its accesses fault.)
 bool passes_over(std::string_view name, const c10::OperatorHandle& op) {
-  if (touches_nothing(op.schema()) || over_lists(name)) return true;
+  if (touches_nothing(op.schema()) || over_lists(name) || is_served_by_groups(op.operator_name())) return true;
   if (starts_with_any(name, {"aten::new_"}) || name.ends_with("_like")) return true;
-  bool own_kernel = op.hasKernelForDispatchKey(c10::DispatchKey::CPU);
+  bool own_kernel = op.hasKernelForDispatchKey(c10::computeDispatchKey({}, {}, watched_device));
   return !own_kernel && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
 }
 
@@ -157,7 +157,7 @@ class Description {
       text_ += ",\"layout\":\"other\"}";
       return;
     }
-    if (!t.device().is_cpu()) text_ += ",\"device\":\"other\"";
+    if (t.device().type() != watched_device) text_ += ",\"device\":\"other\"";
     if (!t.is_contiguous()) {
       text_ += ",\"strides\":";
       numbers(t.strides());
@@ -283,9 +283,19 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   return entered;
 }
 
-void end(const at::RecordFunction&, at::ObserverContext* context) {
+void name_results(const at::RecordFunction& function) {
+  static thread_local std::vector<Operand> found;
+  static thread_local std::vector<const void*> results;
+  found.clear(), results.clear();
+  for (const c10::IValue& output : function.outputs()) collect_operands(output, {}, found);
+  for (const Operand& each : found) results.push_back(each.address);
+  the_watch()->saw(results);
+}
+
+void end(const at::RecordFunction& function, at::ObserverContext* context) {
   if (context == nullptr) return;
   --depth;
+  if (the_watch()->asks_for_results() && the_watch()->on()) name_results(function);
   the_watch()->exit();
   auto* entered = static_cast<Entered*>(context);
   if (entered->in_collective) exit_collective();
@@ -325,7 +335,10 @@ Pass pass_now() {
 
 void install_recorder() {
   if (callback != at::INVALID_CALLBACK_HANDLE) return;
-  callback = at::addGlobalCallback(at::RecordFunctionCallback(begin, end).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+  callback = at::addGlobalCallback(at::RecordFunctionCallback(begin, end)
+                                       .needsInputs(true)
+                                       .needsOutputs(the_watch()->asks_for_results())
+                                       .scopes({at::RecordScope::FUNCTION}));
 }
 
 void remove_recorder() {

@@ -1,6 +1,8 @@
 // Sees every operator of every thread before it runs, so that its operands are there when it does.
 #pragma once
 
+#include <ATen/core/operator_name.h>
+
 #include "../core/recording.hpp"
 
 namespace ebbtide {
@@ -9,7 +11,9 @@ namespace ebbtide {
 // ends there.
 void install_recorder();
 void remove_recorder();
-void install_list_operators();
+// Those whose kernels work through lists of tensors: on a GPU, others than on the CPU.
+void install_list_operators(bool lists_are_kernels = false);
+bool is_served_by_groups(const c10::OperatorName& name);  // which are operators of their own
 
 // The calling thread's nodes of earlier steps are gone: nothing is known of the modules of new ones.
 void forget_nodes();
