@@ -115,6 +115,19 @@ def find_torch() -> Torch:
     )
 
 
+def cuda_headers() -> Path | None:
+    """The folder of CUDA's headers, if there are any.
+
+    Of the toolkit that CUDA_HOME names, of a package of NVIDIA's (a torch built for CUDA brings it), or of a toolkit.
+    """
+    named = os.environ.get("CUDA_HOME")
+    folders = [Path(named) / "include"] if named else []
+    folders += [folder for packages in site_directories() for folder in sorted(packages.glob("nvidia/*/include"))]
+    folders.append(Path("/usr/local/cuda/include"))
+    wanted = ("cuda.h", "cuda_runtime_api.h")
+    return next((folder for folder in folders if all((folder / name).is_file() for name in wanted)), None)
+
+
 class BuildNative(build_ext):
     """Compiles stale objects only, JOBS at a time, and links against the torch that is there."""
 
