@@ -28,7 +28,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
-NATIVE := $(foreach part,core torch simulate search,$(wildcard native/$(part)/*.cpp native/$(part)/*.h*))
+NATIVE := $(foreach part,core torch simulate search cuda device,$(wildcard native/$(part)/*.cpp native/$(part)/*.h*))
 
 .PHONY: bench-plan calibrate demo operators soak quick test lint lint-page types core-test python-test browser install clean
 .PHONY: dev distclean numa-test versions wheel
