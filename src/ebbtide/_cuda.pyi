@@ -4,8 +4,9 @@ It is there where torch is built for CUDA, and can be imported once ``ebbtide.ho
 bytes. RuntimeError says what to do.
 """
 
-from types import CapsuleType
 from typing import TypedDict
+
+from typing_extensions import CapsuleType
 
 class Stats(TypedDict):
     """Of the arena's GPU, since ``install``."""
