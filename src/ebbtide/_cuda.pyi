@@ -1,7 +1,7 @@
 """Typed face of the native module that stands in front of PyTorch's CUDA allocator.
 
-It is there where torch is built for CUDA, and can be imported once ``ebbtide.host.cuda.require_cuda`` says so. Sizes are
-bytes. RuntimeError says what to do.
+It is there where torch is built for CUDA, and can be imported once ``ebbtide.host.cuda.require_cuda`` says so.
+Sizes are bytes. RuntimeError says what to do.
 """
 
 from typing import TypedDict

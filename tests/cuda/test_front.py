@@ -1,7 +1,7 @@
-"""The allocator in front of PyTorch's for CUDA, without CUDA: compiled against the headers that every torch brings, over a
-stand-in for ``libc10_cuda.so`` (stub.cpp).
+"""The allocator in front of PyTorch's for CUDA, without CUDA.
 
-front_tests.cpp has the tests of what it does; here they are compiled and run, under the thread sanitizer. Left out: whatever
+It is compiled against the headers that every torch brings, over a stand-in for ``libc10_cuda.so`` (stub.cpp).
+front_tests.cpp has the tests of what it does; here they are compiled and run, under the thread sanitizer. Left out: what
 only a GPU can show.
 """
 
@@ -76,12 +76,15 @@ def link(objects: list[str], to: Path, *options: str) -> Path:
 
 
 def test_every_virtual_function_of_the_headers_is_forwarded() -> None:
-    """One that is not pure and is forgotten compiles, and does nothing, or fails in the middle of somebody's training."""
-    text = (TORCH / "include/c10/cuda/CUDACachingAllocator.h").read_text().split("class CUDAAllocator", 1)[1]
-    text += (TORCH / "include/c10/core/CachingDeviceAllocator.h").read_text().split("DeviceAllocator : public", 1)[1]
-    text += (
-        (TORCH / "include/c10/core/Allocator.h").read_text().split("struct C10_API Allocator {", 1)[1].split("\n};")[0]
-    )
+    """One that is not pure and is forgotten compiles, and does nothing, or fails in the middle of a training."""
+    classes = {
+        "cuda/CUDACachingAllocator.h": "class CUDAAllocator",
+        "core/CachingDeviceAllocator.h": "DeviceAllocator : public",
+        "core/Allocator.h": "struct C10_API Allocator {",
+    }
+    text = ""
+    for header, begins in classes.items():
+        text += (TORCH / "include/c10" / header).read_text().split(begins, 1)[1].split("\n};")[0]
     names = set(re.findall(r"\bvirtual\s[^;{~]*?(\w+)\s*\(", text))
     assert len(names) > 45
     forwarding = (NATIVE / "forwarding.hpp").read_text()

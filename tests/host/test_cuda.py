@@ -59,7 +59,7 @@ def test_a_whole_gpu_and_a_driver_of_the_torchs_cuda_will_do() -> None:
         (Driver(starts=803), 0, r"does not start \(cuInit: error 803\)"),
         (Driver(version=11040), 0, r"is for CUDA 11\.4, and .* CUDA 12\.8 need one for 12\.0 or newer: update it"),
         (Driver(), 2, r"there is no GPU 2 for this process, which has 1: name another"),
-        (Driver(name="NVIDIA A100 MIG 1g.5gb"), 0, r"a slice of one .*MIG 1g\.5gb.*: switch MIG off"),
+        (Driver(name="NVIDIA A100 MIG 1g.5gb"), 0, r"is a slice .*MIG 1g\.5gb.*: switch MIG off"),
         (Driver(compute_mode=2), 0, r"closed to programs: open it"),
         (Driver(maps_handles=0), 0, r"cannot give memory away and keep its address .*use another GPU"),
     ],

@@ -2,7 +2,9 @@
 
 Each minor version's newest release is fetched from where pip is configured to look; builds for CUDA run on a CPU, too,
 and take several gigabytes, so an environment is removed when it has been tried. A row is printed for each, as
-docs/packaging.md has them. `make cuda-versions` looks at the part for GPUs alone, which needs none: ``--cuda``. Exit status 0: all were built, and all tests passed. What was compiled stays in build/.
+docs/packaging.md has them. `make cuda-versions` (``--cuda``) looks at the part for GPUs alone, and needs no GPU.
+
+Exit status 0: all were built, and all tests passed. What was compiled stays in build/.
 """
 
 from __future__ import annotations
@@ -115,7 +117,7 @@ def main() -> int:
     parser.add_argument("versions", nargs="*", metavar="2.15", help=f"by default {' '.join(TRIED)}")
     parser.add_argument("--python", action="append", help="an interpreter; of several, all but the first try one torch")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "versions", help="for environments and logs")
-    parser.add_argument("--cuda", action="store_true", help="builds of torch for CUDA, and Ebbtide's part for GPUs alone")
+    parser.add_argument("--cuda", action="store_true", help="looks at the part for GPUs alone")
     parser.add_argument("--keep", action="store_true", help="leave the environments there")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)

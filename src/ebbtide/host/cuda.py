@@ -1,7 +1,7 @@
 """The door to the native module for GPUs: driver and GPU are looked at once, so that a wrong one is one clear error.
 
-The driver is asked by its own interface, which says more than PyTorch's does. Left out: whether the GPU is busy, which shows
-when it is used.
+The driver is asked by its own interface, which says more than PyTorch's does. Left out: whether the GPU is busy, which
+shows when it is used.
 """
 
 import ctypes
@@ -30,8 +30,8 @@ def require_cuda(device: int) -> None:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         raise PlatformError(
-            f"there is no NVIDIA driver here ({error}): use a machine that has one, and in a container give it the GPUs "
-            "(docker run --gpus all)"
+            f"there is no NVIDIA driver here ({error}): use a machine that has one, and give a container its GPUs (docker "
+            "run --gpus all)"
         ) from error
     import torch
 
@@ -86,7 +86,7 @@ def driver_trouble(driver: Any, device: int, torch_cuda: str) -> str:
     driver.cuDeviceGetName(name, len(name), handle)
     called = name.value.decode(errors="replace")
     if "MIG " in called or "MIG-" in (os.environ.get("CUDA_VISIBLE_DEVICES") or ""):
-        return f"GPU {device} is a slice of one ({called}), for which Ebbtide is not: switch MIG off, or use another GPU"
+        return f"GPU {device} is a slice ({called}), and Ebbtide wants a whole one: switch MIG off, or use another GPU"
     if _asked(driver.cuDeviceGetAttribute, _COMPUTE_MODE, handle) == _PROHIBITED:
         return f"GPU {device} ({called}) is closed to programs: open it (nvidia-smi --compute-mode=DEFAULT)"
     if not _asked(driver.cuDeviceGetAttribute, _MAPS_HANDLES, handle):
