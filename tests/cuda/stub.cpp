@@ -48,7 +48,8 @@ std::size_t Native::live() const {
 // As the native allocator does where its cache has nothing.
 void* Native::make(std::size_t bytes) {
   std::lock_guard own(own_lock_);
-  for (const auto& key : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) c10::FreeCudaMemoryCallbacksRegistry()->Create(key)->Execute();
+  for (const auto& key : c10::FreeCudaMemoryCallbacksRegistry()->Keys())
+    c10::FreeCudaMemoryCallbacksRegistry()->Create(key)->Execute();
   static std::size_t next = std::size_t{1} << 20;
   std::lock_guard lock(mutex_);
   auto* at = reinterpret_cast<void*>(next);
@@ -74,7 +75,9 @@ c10::DeleterFnPtr Native::raw_deleter() const {
 }
 
 void* Native::raw_alloc(size_t bytes) { return note("raw_alloc", bytes), make(bytes); }
-void* Native::raw_alloc_with_stream(size_t bytes, cudaStream_t on) { return note("raw_alloc_with_stream", bytes, on), make(bytes); }
+void* Native::raw_alloc_with_stream(size_t bytes, cudaStream_t on) {
+  return note("raw_alloc_with_stream", bytes, on), make(bytes);
+}
 void Native::raw_delete(void* at) { note("raw_delete"), free(at); }
 
 namespace {

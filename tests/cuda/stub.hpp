@@ -86,7 +86,9 @@ class Native final : public native::CUDAAllocator {
     note("beginAllocateToPool", int{on}, pool.first, pool.second, filter != nullptr);
     TORCH_CHECK(!refuses.exchange(false), "no more pools");
   }
-  void endAllocateToPool(DeviceIndex on, MempoolId_t pool) override { note("endAllocateToPool", int{on}, pool.first, pool.second); }
+  void endAllocateToPool(DeviceIndex on, MempoolId_t pool) override {
+    note("endAllocateToPool", int{on}, pool.first, pool.second);
+  }
   void releasePool(DeviceIndex on, MempoolId_t pool) override { note("releasePool", int{on}, pool.first, pool.second); }
   int getPoolUseCount(DeviceIndex on, MempoolId_t pool) override { return note("getPoolUseCount", int{on}, pool.second), 3; }
   void createOrIncrefPool(DeviceIndex on, MempoolId_t pool, std::shared_ptr<CUDAAllocator> of) override {

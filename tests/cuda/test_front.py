@@ -1,8 +1,8 @@
 """The allocator in front of PyTorch's for CUDA, without CUDA.
 
 It is compiled against the headers that every torch brings, over a stand-in for ``libc10_cuda.so`` (stub.cpp).
-front_tests.cpp has the tests of what it does; here they are compiled and run, under the thread sanitizer. Left out: what
-only a GPU can show.
+front_tests.cpp has the tests of what it does; here they are compiled and run, under the thread sanitizer. Left out:
+what only a GPU can show.
 """
 
 import importlib.util

@@ -30,8 +30,8 @@ def require_cuda(device: int) -> None:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         raise PlatformError(
-            f"there is no NVIDIA driver here ({error}): use a machine that has one, and give a container its GPUs (docker "
-            "run --gpus all)"
+            f"there is no NVIDIA driver here ({error}): use a machine that has one, and give a container its GPUs "
+            "(docker run --gpus all)"
         ) from error
     import torch
 
