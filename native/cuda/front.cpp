@@ -16,7 +16,6 @@ namespace ebbtide {
 namespace {
 
 constexpr std::uint64_t kAll = ~std::uint64_t{0};
-constexpr MempoolId_t kNoPool{0, 0};
 // PyTorch rounds what it asks the driver for up: to 20 MiB at least, and to a power of two where it is told to.
 constexpr std::uint64_t kLeastSegment = std::uint64_t{32} << 20;
 
@@ -206,28 +205,6 @@ void Front::resetAccumulatedStats(DeviceIndex device) {
 void Front::resetPeakStats(DeviceIndex device) {
   if (device == device_) stats_.reset_peaks();
   behind().resetPeakStats(device);
-}
-
-// Each storage of the arena is a segment with one block, wherever its contents are.
-native::SnapshotInfo Front::snapshot(MempoolId_t pool, bool traces) {
-  native::SnapshotInfo taken = behind().snapshot(pool, traces);
-  if (pool != kNoPool) return taken;
-  auto before = taken.segments.size();
-  arena_.each_live(
-      [](void* to, void* address, std::uint64_t nbytes) {
-        native::SegmentInfo segment;
-        segment.address = reinterpret_cast<std::size_t>(address);
-        segment.total_size = segment.requested_size = segment.allocated_size = segment.active_size = nbytes;
-        segment.is_large = segment.is_expandable = true;
-        native::BlockInfo block;
-        block.size = block.requested_size = nbytes;
-        block.allocated = block.active = true;
-        segment.blocks.push_back(std::move(block));
-        static_cast<native::SnapshotInfo*>(to)->segments.push_back(std::move(segment));
-      },
-      &taken);
-  for (auto i = before; i < taken.segments.size(); ++i) taken.segments[i].device = device_;
-  return taken;
 }
 
 // ---- putting it in place -----------------------------------------------------------------------------------------

@@ -5,6 +5,8 @@
 // were there before the arena stay where they are, and the arena's free themselves after it was put off. raw_deleter() is
 // PyTorch's, since captured graphs ask with it whether a storage is PyTorch's; with an address of the arena it raises.
 //
+// A snapshot is PyTorch's alone, since communicators register the memory of all that is in one, and the arena's changes.
+//
 // [Note: order of locks]  PyTorch's, then Pools', then the arena's. Here none of ours is held while PyTorch's allocator is
 // called, and what PyTorch calls under its own lock, give_back_what_lacks(), waits for nothing.
 #pragma once
@@ -54,7 +56,6 @@ class Front final : public Forwarding {
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override;
   void resetAccumulatedStats(DeviceIndex device) override;
   void resetPeakStats(DeviceIndex device) override;
-  native::SnapshotInfo snapshot(MempoolId_t pool, bool traces) override;
   void beginAllocateToPool(DeviceIndex device, MempoolId_t pool, std::function<bool(cudaStream_t)> filter) override;
   void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override;
 

@@ -22,8 +22,6 @@ struct ArenaFace {
   std::uint64_t (*give_back)(std::uint64_t nbytes);  // memory that nothing needs, to the driver; the bytes that went
   std::uint64_t (*live_bytes)();                     // as requested
   std::uint64_t (*held_bytes)();                     // of the GPU, with what is parked
-  // Every storage, as requested; `visit` calls neither face.
-  void (*each_live)(void (*visit)(void* to, void* address, std::uint64_t nbytes), void* to);
 };
 
 // PyTorch's side, of the arena's GPU.

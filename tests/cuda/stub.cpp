@@ -147,11 +147,6 @@ std::uint64_t held_bytes() {
   return live + arena().parked;
 }
 
-void each_live(void (*visit)(void*, void*, std::uint64_t), void* to) {
-  std::lock_guard lock(arena().mutex);
-  for (auto& [at, bytes] : arena().live) visit(to, at, bytes);
-}
-
 }  // namespace
 
 const ebbtide::ArenaFace* stub_arena_face() {
@@ -163,8 +158,7 @@ const ebbtide::ArenaFace* stub_arena_face() {
                                        .used_on = used_on,
                                        .give_back = give_back,
                                        .live_bytes = live_bytes,
-                                       .held_bytes = held_bytes,
-                                       .each_live = each_live};
+                                       .held_bytes = held_bytes};
   return &face;
 }
 
