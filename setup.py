@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parent
 TORCH = runpy.run_path(str(ROOT / "src/ebbtide/host/torch_versions.py"))
 JOBS = 2
 CUDA = "ebbtide._cuda"
+TOOLKIT = Path("/usr/local/cuda")
 COMMON = ("-fvisibility=hidden", "-pthread", "-Wall", "-Wextra")
 
 
@@ -138,7 +139,7 @@ def cuda_headers() -> Path | None:
     named = os.environ.get("CUDA_HOME")
     folders = [Path(named) / "include"] if named else []
     folders += [folder for packages in site_directories() for folder in sorted(packages.glob("nvidia/*/include"))]
-    folders.append(Path("/usr/local/cuda/include"))
+    folders.append(TOOLKIT / "include")
     wanted = ("cuda.h", "cuda_runtime.h", "crt/host_config.h")  # NVIDIA's packages have the last apart from the others
     return next((folder for folder in folders if all((folder / name).is_file() for name in wanted)), None)
 

@@ -142,6 +142,7 @@ def test_the_module_stands_in_front_and_its_face_is_a_capsule(libraries: tuple[P
     said = in_python(
         libraries,
         """
+print(sorted(name for name in dir(module) if not name.startswith("_")))
 print(module.face())
 said(module.set_on, True)
 said(module.install, module.face(), 0, 1 << 22)
@@ -152,8 +153,10 @@ said(module.set_largest_block, 5)
 said(module.stats)
 """,
     )
-    assert 'capsule object "ebbtide.cuda_face"' in said[0]
-    assert said[1:] == [
+    typed = re.findall(r"^def (\w+)", (ROOT / "src/ebbtide/_cuda.pyi").read_text(), re.MULTILINE)
+    assert said[0] == str(sorted(typed))
+    assert 'capsule object "ebbtide.cuda_face"' in said[1]
+    assert said[2:] == [
         "RuntimeError nothing stands in front of PyTorch's CUDA allocator yet",
         "ValueError this is no face of an arena",
         "None",
