@@ -50,9 +50,9 @@ def load_cuda_module() -> None:
         )
     if find_spec("ebbtide._cuda") is None:
         raise PlatformError(
-            "Ebbtide was installed without its part for GPUs, since CUDA's headers or a torch that is built for CUDA "
-            "were not there: pip install nvidia-cuda-runtime nvidia-cuda-crt (or name a toolkit in CUDA_HOME), then "
-            f"{_AGAIN}"
+            "Ebbtide was installed without its part for GPUs, most likely since CUDA's headers were not there: pip "
+            f"install nvidia-cuda-runtime nvidia-cuda-crt (or name a toolkit in CUDA_HOME), then {_AGAIN}, with "
+            "EBBTIDE_BUILD_CUDA=1 in the environment, which says what else is missing"
         )
     try:
         # torch has loaded it for itself; the module may have been built where it was not there to be linked.
