@@ -89,7 +89,9 @@ def test_a_torch_without_cuda_is_refused_with_what_to_do(monkeypatch: pytest.Mon
 def test_without_the_module_the_packages_with_the_headers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(cuda, "find_spec", lambda name: None)
-    with pytest.raises(PlatformError, match=r"pip install nvidia-cuda-runtime nvidia-cuda-crt .*CUDA_HOME.*EBBTIDE_BUILD_CUDA=1"):
+    with pytest.raises(
+        PlatformError, match=r"pip install nvidia-cuda-runtime nvidia-cuda-crt .*CUDA_HOME.*EBBTIDE_BUILD_CUDA=1"
+    ):
         load_cuda_module()
 
 
