@@ -7,6 +7,7 @@
 #   make numa-test  the native tests of NUMA tiers and a small training in a machine of QEMU's that has a second node
 #   make versions   builds against each torch that Ebbtide is for, VERSIONS="2.15 ..." against those, and a quick suite
 #                   there; PYTHONS="python3.11 python3.13" tries the newest with the second, too. Gigabytes, and an hour
+#   make cuda-versions  the same for the part for GPUs alone, against 2.11 (or VERSIONS); no GPU is needed. Gigabytes
 #   make wheel      a wheel for others, in dist/: for the torch in .venv, which its name says
 #   make operators  PyTorch's whole operator database under Ebbtide; make test takes a share of it
 #   make soak       random training against plain PyTorch for SOAK_MINUTES (60), until something differs; each job has a
@@ -28,10 +29,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
-NATIVE := $(foreach part,core device torch simulate search,$(wildcard native/$(part)/*.cpp native/$(part)/*.h*))
+NATIVE := $(foreach part,core torch simulate search cuda device,$(wildcard native/$(part)/*.cpp native/$(part)/*.h*))
 
 .PHONY: bench-plan calibrate demo operators soak quick test lint lint-page types core-test python-test browser install clean
-.PHONY: dev distclean numa-test versions wheel
+.PHONY: cuda-versions dev distclean numa-test versions wheel
 
 demo: install
 	$(PY) -m demo.demo
@@ -126,6 +127,9 @@ $(VENV)/.dev: $(VENV)/.package
 # Not part of `make test`: it fetches every torch.
 versions: install
 	$(PY) -m tests.versions.try_them $(VERSIONS) $(foreach python,$(PYTHONS),--python $(python))
+
+cuda-versions: install
+	$(PY) -m tests.versions.try_them --cuda $(or $(VERSIONS),2.11)
 
 # torch's libraries stay outside: those of the torch that the wheel is installed beside are the ones.
 wheel: install

@@ -35,22 +35,14 @@ Device::Device(const Driver& driver, int ordinal) : driver_(driver) {
   out_stream_ = streams_[out_].stream;
 }
 
-// Until here nothing is lost by stopping.
+// Until here nothing is lost by stopping. Most of what can be wrong has been looked for (src/ebbtide/host/cuda.py).
 void Device::open(int ordinal) {
-  auto require = [&](CUresult result, const char* cure) {
-    if (result == CUDA_SUCCESS) return;
-    throw ArenaError("GPU " + std::to_string(ordinal) + " cannot be used (" + name_of(driver_, result) + "): " + cure);
-  };
-  require(driver_.cuInit(0), "see whether nvidia-smi lists it, and whether CUDA_VISIBLE_DEVICES hides it");
-  require(driver_.cuDeviceGet(&device_, ordinal), "CUDA_VISIBLE_DEVICES and nvidia-smi say which there are");
-  int maps = 0;
-  require(driver_.cuDeviceGetAttribute(&maps, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device_),
-          "its driver is too old");
-  if (maps == 0)
-    throw ArenaError("GPU " + std::to_string(ordinal) + " has no virtual memory management, which Ebbtide moves memory by: a virtual GPU "
-                     "may have it switched off");
-  require(driver_.cuDevicePrimaryCtxRetain(&context_, device_),
-          "another process may have it for itself, or no memory is left there; nvidia-smi lists its processes");
+  CUresult result = driver_.cuInit(0);
+  if (result == CUDA_SUCCESS) result = driver_.cuDeviceGet(&device_, ordinal);
+  if (result == CUDA_SUCCESS) result = driver_.cuDevicePrimaryCtxRetain(&context_, device_);
+  if (result == CUDA_SUCCESS) return;
+  throw ArenaError("GPU " + std::to_string(ordinal) + " cannot be opened (" + name_of(driver_, result) +
+                   "): another process may have it for itself, or no memory is left there; nvidia-smi lists its processes");
 }
 
 std::string Device::name() const {

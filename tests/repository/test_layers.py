@@ -53,7 +53,7 @@ DOORS = {
     "plan_process",
     "__main__",
 }  # import everything; nobody imports them, but they each other
-NATIVE = {"torch", "_torch"}
+NATIVE = {"torch", "_torch", "_cuda"}
 
 
 def sources() -> Iterator[tuple[str, Path]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ebbtide.errors import PlatformError, SettingError
+from ebbtide.host.cuda import require_cuda
 from ebbtide.host.free_memory import free_memory
 from ebbtide.host.native import require_native
 from ebbtide.host.place import Place
@@ -84,13 +85,10 @@ def _find(settings: Settings, here: Place) -> Gpu | None:
 
     if settings.device is None and (torch.version.cuda is None or not torch.cuda.is_available()):
         return None
-    if torch.version.cuda is None:
-        raise PlatformError(
-            f"this torch ({torch.__version__}) is a build without CUDA: install one with, then Ebbtide again, or leave "
-            f"{option('device')} out"
-        )
     _, _, number = (settings.device or "").partition(":")
-    return _open(DRIVER, int(number) if number else here.local_rank)
+    ordinal = int(number) if number else here.local_rank
+    require_cuda(ordinal)
+    return _open(DRIVER, ordinal)
 
 
 def _open(driver: str, ordinal: int, is_fake: bool = False) -> Gpu:

@@ -180,7 +180,7 @@ class Engine:
             _torch.unload_schedules()
             note_lines(False)
             self._kept.release()
-            _torch.stop()
+            stop_arena()
         told = self._limits.refused or self._budget.nothing_managed or self._ranks.heard() is not None
         as_asked = self._final.bounded_as_asked and self._final.planned_as_asked
         if not told and (self._peak_of_others() if as_asked else not self.is_told_on):

@@ -11,6 +11,7 @@ from ebbtide.host.gpu import Gpu
 from ebbtide.host.spill import usable_bytes
 from ebbtide.ir import native
 from ebbtide.ir.run_report import TierReport
+from ebbtide.runtime import cuda_front
 from ebbtide.runtime.bounds import Bounds
 from ebbtide.settings import Settings, SlowerTier, TierKind
 from ebbtide.units import format_bytes
@@ -43,6 +44,7 @@ def start_arena(bounds: Bounds, settings: Settings, spill: Sequence[Path], decid
             "the first session of this process had the memory of " + ("the CPU" if _gpu is None else _gpu.name)
             + ", which stays: name the same device, or start another process"
         )
+    is_first = _process is None
     if trouble := native.disagreement(_torch):
         raise RuntimeError(trouble)
     try:
@@ -60,6 +62,7 @@ def start_arena(bounds: Bounds, settings: Settings, spill: Sequence[Path], decid
             policy=decider,
             userfaultfd=settings.userfaultfd,
             on_device=gpu is not None,
+            cuda_face=cuda_front.face(gpu.ordinal) if is_real(gpu) else None,
         )
     except ValueError as error:
         raise SettingError(str(error)) from error
@@ -68,6 +71,22 @@ def start_arena(bounds: Bounds, settings: Settings, spill: Sequence[Path], decid
             raise PlatformError(str(error)) from error
         raise SpillError(", ".join(map(str, spill)), str(error)) from error
     _process, _tiers, _gpu = os.getpid(), settings.tiers, gpu
+    if gpu is not None and is_real(gpu):
+        if is_first:
+            cuda_front.stand_in_front(_torch.arena_face(), gpu.ordinal, settings.min_storage_bytes)
+        cuda_front.begin(bounds.process_bytes)
+
+
+def stop_arena() -> None:
+    """New storages are PyTorch's again; those of the arena stay valid."""
+    if _gpu is not None and is_real(_gpu):
+        cuda_front.end()
+    _torch.stop()
+
+
+def is_real(gpu: Gpu | None) -> bool:
+    """Whether CUDA tensors lie there."""
+    return gpu is not None and not gpu.is_fake
 
 
 def tier_reports(
