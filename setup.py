@@ -177,6 +177,9 @@ class BuildNative(build_ext):
         self.build_temp = str(ROOT / "build" / name)
         if self.inplace:  # linked for the clone: a wheel must not pick it up as its own
             self.build_lib = str(Path(self.build_temp) / "in-place")
+        # It may not be made this time, and then one that was made for another torch must not be taken.
+        for folder in (Path(self.build_lib), ROOT / "src") if self.inplace else (Path(self.build_lib),):
+            (folder / self.get_ext_filename(CUDA)).unlink(missing_ok=True)
         super().run()
 
     def build_extension(self, ext: Extension) -> None:
