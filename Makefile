@@ -4,6 +4,7 @@
 #   make test       lint, types, native stress tests (plain, ASan+UBSan, TSan), Python tests
 #   make quick      the Python tests that start no process and are not slow, for whoever changes a line
 #   make core-test  the native stress tests alone
+#   make fake-gpu-test  the tests' trainings with their tensors on a fake GPU
 #   make numa-test  the native tests of NUMA tiers and a small training in a machine of QEMU's that has a second node
 #   make versions   builds against each torch that Ebbtide is for, VERSIONS="2.15 ..." against those, and a quick suite
 #                   there; PYTHONS="python3.11 python3.13" tries the newest with the second, too. Gigabytes, and an hour
@@ -30,9 +31,10 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 NATIVE := $(foreach part,core torch simulate search cuda device,$(wildcard native/$(part)/*.cpp native/$(part)/*.h*))
+FAKE_CUDA := build/fake/libfake_cuda.so
 
 .PHONY: bench-plan calibrate demo operators soak quick test lint lint-page types core-test python-test browser install clean
-.PHONY: cuda-versions dev distclean numa-test versions wheel
+.PHONY: cuda-versions dev fake-gpu-test distclean numa-test versions wheel
 
 demo: install
 	$(PY) -m demo.demo
@@ -81,8 +83,13 @@ types: dev
 	$(PY) -m mypy
 
 # Two processes, each with whole files, whose fixtures are so made once: planning and starting Python take one core.
-python-test: dev browser
+python-test: dev browser $(FAKE_CUDA)
 	$(PY) -m pytest --numprocesses=2 --dist=loadfile
+
+# Not part of `make test`, which has tests/training/test_gpu.py: all trainings of the tests once more, with their tensors on a
+# fake GPU.
+fake-gpu-test: dev $(FAKE_CUDA)
+	EBBTIDE_TEST_ON_GPU=1 $(PY) -m pytest --numprocesses=2 --dist=loadfile -m 'not cpu_memory' tests/training
 
 # The report's page is tested in Chromium: installed where that may be done, else those tests are skipped.
 browser:
@@ -177,7 +184,6 @@ endef
 $(foreach variant,$(CORE_VARIANTS),$(eval $(call core_variant,$(variant))))
 
 # A GPU's driver without a GPU, for Python tests of what runs on one.
-FAKE_CUDA := build/fake/libfake_cuda.so
 $(FAKE_CUDA): $(wildcard bench/gpu/*.hpp) bench/gpu/fake_cuda.cpp native/device/driver.hpp | $(VENV)/.dev
 	@mkdir -p $(@D)
 	$(CXX) -std=c++20 -O2 -g1 -pthread -fPIC -shared -Inative -isystem $(CUDA_INCLUDE) bench/gpu/fake_cuda.cpp -o $@

@@ -176,6 +176,11 @@ void Device::wait(const Ticket& ticket) const {
 
 // --- copies
 
+void Device::await(CUstream stream) const {
+  use_here();
+  check(driver_.cuStreamSynchronize(stream), "waiting for a stream");
+}
+
 void Device::pin(void* host, std::size_t bytes) {
   use_here();
   check(driver_.cuMemHostRegister(host, bytes, CU_MEMHOSTREGISTER_PORTABLE), "pinning host memory");

@@ -57,6 +57,7 @@ class Device {
   Ticket mark(StreamNumber stream);
   bool passed(const Ticket& ticket) const;
   void require_alive() const;  // after an error no mark passes any more: ends the process, with the error's name
+  void await(CUstream stream) const;                    // the work that was asked for on it so far
   void order(StreamNumber later, const Ticket& after);  // work that is asked for on `later` from now on
 
   void pin(void* host, std::size_t bytes);  // its pages have to be there

@@ -8,6 +8,7 @@
 #include "../core/file_tier.hpp"
 #include "../device/device_region.hpp"
 #include "../device/host_pool.hpp"
+#include "../device/staged_tier.hpp"
 #include "check.hpp"
 #include "fake_driver.hpp"
 
@@ -41,10 +42,12 @@ struct Ground {
   DeviceRegion* region;
   Arena* arena;
 
+  // `host` bytes of pinned memory below it, and the file below that.
   explicit Ground(std::uint64_t limit, std::uint64_t host = 512 * kMiB, Options options = {}) {
+    auto made = std::make_unique<DeviceRegion>(device, kRegionBytes, [] { return current_stream; });
     Tiers::List tiers;
     tiers.push_back(std::make_unique<HostPool>(device, host, kRegionBytes));
-    auto made = std::make_unique<DeviceRegion>(device, kRegionBytes, [] { return current_stream; });
+    tiers.push_back(std::make_unique<StagedTier>(device, std::make_unique<FileTier>(std::vector<std::string>{"/var/tmp"})));
     region = made.get();
     options.huge_region_bytes = kRegionBytes;
     options.small_region_bytes = std::size_t{1} << 30;
@@ -204,6 +207,63 @@ TEST(on_a_device_without_memory_left_a_birth_says_so_and_nothing_is_lost) {
   g.check();
 }
 
+TEST(on_a_device_what_host_memory_has_no_room_for_goes_to_the_file) {
+  Ground& g = make_ground(0, 4 * kMiB);
+  void* p = g.arena->allocate(4 * kMiB);
+  void* q = g.arena->allocate(11 * kMiB);
+  fill_by_kernel(*g.arena, p, 4 * kMiB, 1);
+  fill_by_kernel(*g.arena, q, 11 * kMiB, 2);
+  CHECK(g.arena->evict(p) == 4 * kMiB && g.arena->tiers_with(p) == bit(1));
+  CHECK(g.arena->evict(q) == 12 * kMiB && g.arena->tiers_with(q) == bit(2));
+  check_by_kernel(*g.arena, q, 11 * kMiB, 2);
+  check_by_kernel(*g.arena, p, 4 * kMiB, 1);
+  wait_for_device();
+  g.check();
+}
+
+TEST(on_a_device_contents_go_from_host_memory_to_the_file_and_back_by_chunks) {
+  Ground& g = make_ground(0);
+  void* p = g.arena->allocate(11 * kMiB);
+  fill_by_kernel(*g.arena, p, 11 * kMiB, 1);
+  g.arena->evict(p);
+  CHECK(g.arena->copy(p, 1, 2, Then::Drop) && g.arena->tiers_with(p) == bit(2));
+  CHECK(g.arena->copy(p, 2, 1, Then::Keep) && g.arena->tiers_with(p) == (bit(1) | bit(2)));
+  check_by_kernel(*g.arena, p, 11 * kMiB, 1);
+  wait_for_device();
+  g.check();
+}
+
+TEST(on_a_device_memory_that_nothing_needs_is_given_back_when_asked_for) {
+  Ground& g = make_ground(0);
+  void* p = g.arena->allocate(4 * kMiB);
+  fill_by_kernel(*g.arena, p, 4 * kMiB, 1);
+  std::size_t nbytes = 0;
+  CHECK(g.arena->base_of(static_cast<char*>(p) + 5, &nbytes) == p && nbytes == 4 * kMiB);
+  wait_for_device();
+  g.arena->release(p);
+  wait_for_device();
+  CHECK(g.arena->give_back(1) == 4 * kMiB && g.arena->give_back(1) == 0);
+  CHECK(g.arena->base_of(p, &nbytes) == nullptr);
+  g.check();
+}
+
+// A stream that only the program knows of: record_stream().
+TEST(on_a_device_work_on_a_stream_that_was_named_ends_before_memory_leaves) {
+  Ground& g = make_ground(0);
+  CUstream other = make_stream();
+  for (unsigned round = 0; round < 20; ++round) {
+    void* p = g.arena->allocate(4 * kMiB);
+    fill_by_kernel(*g.arena, p, 4 * kMiB, round);
+    wait_for_device();
+    CHECK(fake::enqueue(other, {range(p, 4 * kMiB, false)}, [=] { CHECK(filled(p, 4 * kMiB, round)); }) == CUDA_SUCCESS);
+    g.arena->used_on(p, other);
+    round % 2 == 0 ? void(g.arena->evict(p)) : void();
+    g.arena->release(p);
+    g.check();
+  }
+  wait_for_device();
+}
+
 // --- stress
 
 namespace {
@@ -351,7 +411,7 @@ TEST(random_operations_agree_with_plain_memory_on_a_device) {
   options.chaos_rate = 0.02;
   options.chaos_seed = 11;
   std::uint64_t limit = kThreads * (2 * kMost + 4 * kMiB);  // one operator of each thread fits
-  Ground& g = make_ground(limit, 256 * kMiB, options);
+  Ground& g = make_ground(limit, 16 * kMiB, options);
   std::atomic<int> running{kThreads};
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {

@@ -72,6 +72,12 @@ std::unique_ptr<Region> device_region(const pybind11::object& cuda_face) {
 
 std::uint64_t (*outside_of_arena())() { return cuda != nullptr ? cuda->outside_bytes : nullptr; }
 
+bool captures_now() { return cuda != nullptr && cuda->captures(); }
+
+void await_work() {
+  if (cuda != nullptr && !cuda->captures()) device->await(cuda->stream());
+}
+
 std::unique_ptr<Tier> host_pool(std::uint64_t capacity) {
   return std::make_unique<HostPool>(opened(), capacity, region_bytes());
 }

@@ -31,6 +31,8 @@ DeviceMemory look_at_device(const AskedDevice& asked);
 // `cuda_face`: what ebbtide._cuda is asked for; none: the CPU's operators work on this device's memory.
 std::unique_ptr<Region> device_region(const pybind11::object& cuda_face);
 std::uint64_t (*outside_of_arena())();  // its memory that the process has besides
+bool captures_now();  // the calling thread's work is recorded into a graph, which will run again and again
+void await_work();    // that the calling thread has asked for, so far
 std::unique_ptr<Tier> host_pool(std::uint64_t capacity);
 std::unique_ptr<Tier> staged(std::unique_ptr<Tier> of_the_host);
 pybind11::capsule arena_face();  // for ebbtide._cuda

@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 
+#include "device_arena.hpp"
 #include "operands.hpp"
 #include "operator_rules.hpp"
 #include "recorder.hpp"
@@ -92,7 +93,10 @@ struct InOperator {
     the_watch()->enter(name, operands, Work::InGroups, pass_now());
     if (the_watch()->tape().records()) the_watch()->tape().describe("", phase_now());
   }
-  ~InOperator() { the_watch()->exit(); }
+  ~InOperator() {
+    if (the_watch()->tape().records()) await_work();
+    the_watch()->exit();
+  }
 };
 
 // Elements [begin, end) of the lists, and their storages.

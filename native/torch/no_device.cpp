@@ -13,6 +13,8 @@ namespace {
 DeviceMemory look_at_device(const AskedDevice&) { refuse(); }
 std::unique_ptr<Region> device_region(const pybind11::object&) { refuse(); }
 std::uint64_t (*outside_of_arena())() { return nullptr; }
+bool captures_now() { return false; }
+void await_work() {}
 std::unique_ptr<Tier> host_pool(std::uint64_t) { refuse(); }
 std::unique_ptr<Tier> staged(std::unique_ptr<Tier> of_the_host) { return of_the_host; }
 pybind11::capsule arena_face() { refuse(); }

@@ -24,6 +24,7 @@
 #include "allocator.hpp"
 #include "collective_pins.hpp"
 #include "deferred.hpp"
+#include "device_arena.hpp"
 #include "lines.hpp"
 #include "operands.hpp"
 #include "operator_rules.hpp"
@@ -257,11 +258,15 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   inputs = inputs.slice(of_the_caller);
   bool waited_for = treatment.async_op < inputs.size() && !inputs[treatment.async_op].toBool();
   bool pins = in_collective();
+  bool is_captured = captures_now();
   std::size_t i = 0;
   for (const c10::IValue& input : inputs) {
     collect_operands(input, i < treatment.uses.size() ? treatment.uses[i] : Use{}, operands);
     if (pins) pin_for_collective(input, waited_for);
     ++i;
+  }
+  if (is_captured) {  // whenever the graph runs it finds them where they were
+    for (const Operand& operand : operands) the_arena()->pin(operand.address);
   }
   auto entered = std::make_unique<Entered>();
   entered->in_collective = treatment.pins;
@@ -296,6 +301,7 @@ void end(const at::RecordFunction& function, at::ObserverContext* context) {
   if (context == nullptr) return;
   --depth;
   if (the_watch()->asks_for_results() && the_watch()->on()) name_results(function);
+  if (the_watch()->tape().records()) await_work();  // so that its time is its own
   the_watch()->exit();
   auto* entered = static_cast<Entered*>(context);
   if (entered->in_collective) exit_collective();

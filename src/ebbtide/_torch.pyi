@@ -10,6 +10,7 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
+from typing_extensions import CapsuleType
 
 from ebbtide.ir.recording import Recording
 
@@ -88,7 +89,7 @@ def measure_device() -> dict[str, float]:
     """Of the GPU that was opened: bytes a second ``out`` to pinned memory and ``back``, and ``latency_ns`` of an unmap
     and a map. RuntimeError."""
 
-def arena_face() -> object:
+def arena_face() -> CapsuleType:
     """A capsule for ``ebbtide._cuda``, once an arena was started on its GPU."""
 
 def start(
@@ -113,9 +114,9 @@ def start(
     ``tiers`` lie between memory and the spill directories, the fastest first: kind, capacity in bytes, NUMA node or -1.
     They are those of the process's first call. ``policy`` says who is evicted where no schedule does: a name in
     ``_decider.POLICIES``. Storages of twice ``piece_bytes`` are in pieces; 0: none is. ``userfaultfd`` asks that
-    system calls wait for storages that are away; what the process's first call says holds. ``on_device``: memory is that of
-    the GPU that was opened, and ``cuda_face`` (of ``ebbtide._cuda``) says that PyTorch's CUDA allocates there; without it
-    CPU storages lie on the GPU, which is a fake one. Raises RuntimeError when a
+    system calls wait for storages that are away; what the process's first call says holds. ``on_device``: memory is
+    that of the GPU that was opened, and ``cuda_face`` (of ``ebbtide._cuda``) says that PyTorch's CUDA allocates there;
+    without it CPU storages lie on the GPU, which is a fake one. Raises RuntimeError when a
     spill directory cannot be used, and ValueError for a tier that cannot be had, or no such policy (the text says why
     and what to do).
     """

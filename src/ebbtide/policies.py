@@ -141,8 +141,8 @@ def machine_for(settings: Settings, spill: Sequence[Path], gpu: Gpu | None = Non
     Only the memory of NUMA nodes is used in place: where the file says that another tier is, an EbbtideWarning says so.
     """
     if settings.machine is None:
-        from ebbtide.probe.quick import probe_quick
         from ebbtide.probe.gpu_tiers import with_gpu
+        from ebbtide.probe.quick import probe_quick
         from ebbtide.probe.tiers_between import with_tiers
 
         machine = probe_quick(spill, settings.io_threads)

@@ -116,7 +116,7 @@ class Settings:
     fast_node: int | None = None  # in its place, the bytes of all ranks on this node, of which each takes its share
     spill: tuple[str, ...] = ()  # the directories moved storages go to, in stripes; none: a default
     tiers: tuple[SlowerTier, ...] = ()  # between memory and the spill file, the fastest first
-    device: str | None = None  # whose memory tensors have that are managed: cpu, cuda or cuda:1; a GPU's if there is one
+    device: str | None = None  # whose memory is short: cpu, cuda or cuda:1; a GPU's, where torch sees one
     host: int | None = None  # of pinned host memory below a GPU; 0 for none, else a part of what is free
     fake_cuda: str | None = None  # a driver's library without a GPU, for tests: CPU tensors have its memory
     report: str | None = None  # the file the report is written to

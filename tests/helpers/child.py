@@ -39,7 +39,7 @@ def _main(sender: Connection, log: str, env: Mapping[str, str], function: str, a
     os.dup2(output, 2)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
-    env = {"EBBTIDE_WAIT_FOR_PLAN": "1"} | fake_gpu.variables() | dict(env)
+    env = {"EBBTIDE_WAIT_FOR_PLAN": "1"} | fake_gpu.everywhere() | dict(env)
     for variable in [name for name in os.environ if name.startswith("EBBTIDE_")]:
         del os.environ[variable]
     os.environ.update(env)

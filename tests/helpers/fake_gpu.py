@@ -1,11 +1,26 @@
-"""Runs the tests' children on a fake GPU where FAKE_CUDA_LIBRARY names its driver (``make fake-gpu-test``)."""
+"""A GPU without a GPU: what a child's session needs to have its tensors on the fake one of ``bench/gpu/fake_cuda.cpp``.
+
+``make fake-gpu-test`` says EBBTIDE_TEST_ON_GPU=1: then every child's session is there.
+"""
 
 import os
 
-LIBRARY = os.environ.get("FAKE_CUDA_LIBRARY", "")
-"""Of bench/gpu/fake_cuda.cpp; "": tests run on the CPU's memory."""
+from tests.helpers.paths import ROOT
+
+LIBRARY = ROOT / "build/fake/libfake_cuda.so"
+"""``make build/fake/libfake_cuda.so``; ``make python-test`` has it made."""
+EVERYWHERE = os.environ.get("EBBTIDE_TEST_ON_GPU") == "1"
+
+# Memory in small pages, so that small tensors are managed there as on the CPU; accesses that meet the mappings.
+os.environ.setdefault("FAKE_CUDA_GRANULE", "4096")
+os.environ.setdefault("FAKE_CUDA_PROTECTS", "1")
+os.environ.setdefault("FAKE_CUDA_BYTES", str(16 << 30))
 
 
-def variables() -> dict[str, str]:
-    """Of a session in a child: storages leave for the spill file, as on the CPU, unless a test asks for host memory."""
-    return {"EBBTIDE_FAKE_CUDA": LIBRARY, "EBBTIDE_HOST": "0"} if LIBRARY else {}
+def variables(host: str = "0") -> dict[str, str]:
+    """``host`` is the memory below it; else what leaves goes to the spill file, as on the CPU."""
+    return {"EBBTIDE_FAKE_CUDA": str(LIBRARY), "EBBTIDE_HOST": host}
+
+
+def everywhere() -> dict[str, str]:
+    return variables() if EVERYWHERE else {}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ebbtide.commands.program import joined_tiers
+from ebbtide.commands.program import device_options, joined_tiers
 
 
 @click.command()
@@ -16,6 +16,7 @@ from ebbtide.commands.program import joined_tiers
     callback=joined_tiers,
     help="A tier to measure, as for `ebbtide run`.",
 )
+@device_options
 @click.option(
     "--seconds", type=click.FloatRange(1, 3600), default=12.0, show_default=True, help="About how long to measure."
 )
@@ -38,6 +39,8 @@ from ebbtide.commands.program import joined_tiers
 def probe(
     spill: tuple[str, ...],
     tiers: str | None,
+    device: str | None,
+    host: str | None,
     seconds: float,
     output: Path | None,
     kernels: Path | None,
@@ -54,4 +57,4 @@ def probe(
     """
     from ebbtide.probe.command import probe_and_write
 
-    probe_and_write(spill, seconds, output, click.echo, kernels, kernel_seconds, tiers)
+    probe_and_write(spill, seconds, output, click.echo, kernels, kernel_seconds, tiers, device, host)

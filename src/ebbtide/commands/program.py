@@ -1,7 +1,7 @@
 """What the commands share that run a training script: their command line, and how they warn."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import click
 from click.core import ParameterSource
@@ -19,6 +19,22 @@ def joined_tiers(context: click.Context, parameter: click.Parameter, named: tupl
         return None
     KNOBS["EBBTIDE_TIERS"].read("--tier", joined := ",".join(named))
     return joined
+
+
+def device_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds ``--device`` and ``--host``: whose memory is short, and what lies below it where that is a GPU's."""
+    host = click.option(
+        "--host",
+        metavar="SIZE",
+        help="Of the host's memory, what tensors take there that leave a GPU (0: none, all go to the spill directory). "
+        "Default: half of what is free.",
+    )
+    device = click.option(
+        "--device",
+        metavar="DEVICE",
+        help="Whose memory is short: cpu, cuda or cuda:1. Default: a GPU's, where torch sees one.",
+    )
+    return device(host(command))
 
 
 class ProgramCommand(click.Command):

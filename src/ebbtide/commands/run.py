@@ -7,6 +7,7 @@ import click
 
 from ebbtide.commands.program import (
     ProgramCommand,
+    device_options,
     joined_tiers,
     refuse_misplaced_budget,
     tell_misplaced_options,
@@ -43,17 +44,7 @@ from ebbtide.errors import SettingError
     help="A tier between memory and the spill directory: compressed:2GiB (memory in which bytes lie compressed) or "
     "numa:1:32GiB (that of NUMA node 1). Repeatable, the fastest first.",
 )
-@click.option(
-    "--device",
-    metavar="DEVICE",
-    help="Whose memory is short: cpu, cuda or cuda:1. Default: the GPU's, where torch sees one.",
-)
-@click.option(
-    "--host",
-    metavar="SIZE",
-    help="Of the host's memory, what tensors take there that leave a GPU (0: none, all go to the spill directory). "
-    "Default: half of what is free.",
-)
+@device_options
 @click.option("--policy", metavar="NAME", help="What decides what moves when: ebbtide (default), demand, lru, ...")
 @click.option("--plan", metavar="FILE", help="Follow this plan in place of making one.")
 @click.option("--machine", metavar="NAME|FILE", help="Plan for this machine (`ebbtide probe` writes one).")

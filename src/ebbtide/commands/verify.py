@@ -6,7 +6,13 @@ from pathlib import Path
 
 import click
 
-from ebbtide.commands.program import ProgramCommand, joined_tiers, refuse_misplaced_budget, tell_misplaced_options
+from ebbtide.commands.program import (
+    ProgramCommand,
+    device_options,
+    joined_tiers,
+    refuse_misplaced_budget,
+    tell_misplaced_options,
+)
 
 
 @click.command(cls=ProgramCommand, options_metavar="[OPTIONS]")
@@ -19,6 +25,7 @@ from ebbtide.commands.program import ProgramCommand, joined_tiers, refuse_mispla
     callback=joined_tiers,
     help="As for `ebbtide run`; repeatable.",
 )
+@device_options
 @click.option("--policy", metavar="NAME", help="What decides which tensor moves when: ebbtide (default), demand, ...")
 @click.option("--optimizer", metavar="ORDER", help="as-written (default), in-backward, deferred: as for `ebbtide run`.")
 @click.option("--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep the runs' directories here.")
@@ -28,6 +35,8 @@ def verify(
     fast: str | None,
     spill: tuple[str, ...],
     tiers: str | None,
+    device: str | None,
+    host: str | None,
     policy: str | None,
     optimizer: str | None,
     keep: Path | None,
@@ -50,10 +59,11 @@ def verify(
     if fast is None and "EBBTIDE_FAST" not in os.environ:
         refuse_misplaced_budget(program)
     tell_misplaced_options(program)
-    Settings().but(fast, spill=spill or None, tiers=tiers, policy=policy, optimizer=optimizer)  # raises by the option
+    # Raises by the option.
+    Settings().but(fast, spill=spill or None, tiers=tiers, device=device, host=host, policy=policy, optimizer=optimizer)
     named = (
         *(("FAST", fast), ("SPILL", os.pathsep.join(spill)), ("TIERS", tiers)),
-        *(("POLICY", policy), ("OPTIMIZER", optimizer)),
+        *(("DEVICE", device), ("HOST", host), ("POLICY", policy), ("OPTIMIZER", optimizer)),
     )
     options = {name: value for name, value in named if value}
     verdict = verify_script(program, options, keep, lambda text: click.echo(f"ebbtide: {text}", err=True))

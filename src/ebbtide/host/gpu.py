@@ -24,8 +24,8 @@ _HOST_PERCENT = 50
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """``free_bytes`` and ``total_bytes`` are of its memory when it was looked at, ``page_bytes`` is what memory is given
-    in. One that ``is_fake`` is memory of this machine, and CPU tensors lie there (docs/gpu.md)."""
+    """``free_bytes`` and ``total_bytes`` are of its memory when it was looked at, ``page_bytes`` is what memory is
+    given in. One that ``is_fake`` is memory of this machine, and CPU tensors lie there (docs/gpu.md)."""
 
     ordinal: int
     name: str

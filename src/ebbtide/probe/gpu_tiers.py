@@ -28,12 +28,9 @@ def with_gpu(machine: Machine, gpu: Gpu, tiers: Sequence[SlowerTier]) -> Machine
         # To and from the file everything passes through the host, from where it is copied at once.
         leaves = link.source == dram.name
         rate = min(link.bytes_per_s, out if leaves else back)
-        ends = {"source": GPU} if leaves else {"target": GPU}
-        links.append(
-            replace(link, **ends, bytes_per_s=rate, latency_ns=link.latency_ns + latency_ns, bytes_per_s_spread=0)
-        )
-        for tier in between:
-            links.append(replace(link, **({"source": tier.name} if leaves else {"target": tier.name})))
+        slower = replace(link, bytes_per_s=rate, latency_ns=link.latency_ns + latency_ns, bytes_per_s_spread=0)
+        links.append(replace(slower, source=GPU) if leaves else replace(slower, target=GPU))
+        links += [replace(link, source=tier.name) if leaves else replace(link, target=tier.name) for tier in between]
     name = f"{gpu.name}, {machine.name}"
     return replace(machine, name=name, tiers=(fast, *between, file), links=tuple(links))
 

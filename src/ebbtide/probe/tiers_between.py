@@ -50,7 +50,7 @@ def render_links(machine: Machine) -> str:
     """The rates of copies from and to tiers between the first and the last, a line each."""
     between = {tier.name for tier in machine.tiers[1:-1]}
     links = [link for link in machine.links if between & {link.source, link.target}]
-    return "\n".join(f"{link.name:<24}{link.bytes_per_s / 1e9:.2f} GB/s, one thread" for link in links)
+    return "\n".join(f"{link.name:<24}{link.bytes_per_s / 1e9:.2f} GB/s, one at a time" for link in links)
 
 
 def _slower(memory_ns_per_byte: float, there: int, fast: int) -> int:

@@ -23,8 +23,8 @@ def face(device: int) -> "CapsuleType":
 def stand_in_front(arena: "CapsuleType", device: int, min_bytes: int) -> None:
     """Off at first. ``arena`` is the face of the arena that serves storages of ``min_bytes`` and more on that GPU.
 
-    Callers MUST have asked for ``face`` before, after which a script cannot put an allocator of its own in place. Raises
-    PlatformError where another allocator than PyTorch's native one is in use.
+    Callers MUST have asked for ``face`` before, after which a script cannot put an allocator of its own in place.
+    Raises PlatformError where another allocator than PyTorch's native one is in use.
     """
     from ebbtide import _cuda
 
@@ -37,8 +37,8 @@ def stand_in_front(arena: "CapsuleType", device: int, min_bytes: int) -> None:
 def begin(nbytes: int) -> None:
     """New storages come from the arena; this process may have ``nbytes`` of its GPU in all (0: no bound).
 
-    Backward passes run on the thread that asks for them, whose operators are the step's (D16 in docs/gpu.md). SettingError
-    where the script allows itself less memory.
+    Backward passes run on the thread that asks for them, whose operators are the step's (D16 in docs/gpu.md).
+    SettingError where the script allows itself less memory.
     """
     from ebbtide import _cuda
 

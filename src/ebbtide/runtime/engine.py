@@ -27,7 +27,7 @@ from ebbtide.runtime.memory_stats import memory_stats
 from ebbtide.runtime.planning import Planning
 from ebbtide.runtime.progress import Observation
 from ebbtide.runtime.ranks import Ranks
-from ebbtide.runtime.start_arena import may_still_pack, rooms_of, start_arena, tier_reports
+from ebbtide.runtime.start_arena import may_still_pack, rooms_of, start_arena, stop_arena, tier_reports
 from ebbtide.runtime.step_counters import Reading, read_now, step_between
 from ebbtide.runtime.step_log import StepLog
 from ebbtide.settings import Settings, TierKind, UpdateOrder

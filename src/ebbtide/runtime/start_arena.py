@@ -44,7 +44,7 @@ def start_arena(bounds: Bounds, settings: Settings, spill: Sequence[Path], decid
             "the first session of this process had the memory of " + ("the CPU" if _gpu is None else _gpu.name)
             + ", which stays: name the same device, or start another process"
         )
-    is_first = _process is None
+    is_first, real = _process is None, gpu if gpu is not None and not gpu.is_fake else None
     if trouble := native.disagreement(_torch):
         raise RuntimeError(trouble)
     try:
@@ -62,7 +62,7 @@ def start_arena(bounds: Bounds, settings: Settings, spill: Sequence[Path], decid
             policy=decider,
             userfaultfd=settings.userfaultfd,
             on_device=gpu is not None,
-            cuda_face=cuda_front.face(gpu.ordinal) if is_real(gpu) else None,
+            cuda_face=cuda_front.face(real.ordinal) if real is not None else None,
         )
     except ValueError as error:
         raise SettingError(str(error)) from error
@@ -71,22 +71,17 @@ def start_arena(bounds: Bounds, settings: Settings, spill: Sequence[Path], decid
             raise PlatformError(str(error)) from error
         raise SpillError(", ".join(map(str, spill)), str(error)) from error
     _process, _tiers, _gpu = os.getpid(), settings.tiers, gpu
-    if gpu is not None and is_real(gpu):
+    if real is not None:
         if is_first:
-            cuda_front.stand_in_front(_torch.arena_face(), gpu.ordinal, settings.min_storage_bytes)
+            cuda_front.stand_in_front(_torch.arena_face(), real.ordinal, settings.min_storage_bytes)
         cuda_front.begin(bounds.process_bytes)
 
 
 def stop_arena() -> None:
     """New storages are PyTorch's again; those of the arena stay valid."""
-    if _gpu is not None and is_real(_gpu):
+    if _gpu is not None and not _gpu.is_fake:
         cuda_front.end()
     _torch.stop()
-
-
-def is_real(gpu: Gpu | None) -> bool:
-    """Whether CUDA tensors lie there."""
-    return gpu is not None and not gpu.is_fake
 
 
 def tier_reports(

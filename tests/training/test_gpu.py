@@ -1,0 +1,109 @@
+"""Training whose tensors have a GPU's memory, over a fake driver: the same bits, and bytes move through all tiers.
+
+The fake's memory is this machine's, each operator of the CPU is a kernel there, and one that touches what it did not
+name ends the process. So does oneDNN's LSTM, which keeps an address from its forward pass: it is left out.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ebbtide.planners import PLANNERS
+from ebbtide.settings import Settings
+from ebbtide.simulator import POLICIES
+from tests.helpers import child, fake_gpu
+from tests.helpers.command import EBBTIDE, TRAIN_MLP, run
+from tests.training.same_bits import CASES
+
+SMALLEST = {"EBBTIDE_MIN_STORAGE": "8192"}
+GPT = "gpt2-adamw-fused"
+NAMED = sorted(CASES.keys() - {"lstm-sgd-momentum"})
+MOVING = {"10cache", "autotm-async", "autotm-sync", "ebbtide", "g10", "tiertrain"}
+"""Planners whose plans move what does not fit."""
+
+pytestmark = [
+    pytest.mark.starts,
+    pytest.mark.skipif(not fake_gpu.LIBRARY.exists(), reason=f"needs {fake_gpu.LIBRARY.name}: make {fake_gpu.LIBRARY}"),
+]
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_case_ends_with_the_same_bits_from_host_memory_and_the_file(name: str) -> None:
+    env = SMALLEST | fake_gpu.variables(host="2MiB")
+    verdict, read = child.run("cases_tiers:compare", name, "60%", "ebbtide", env=env)
+    assert verdict.differences == ()
+    assert "planned" in verdict.modes
+    assert sum(verdict.evicted_bytes.values()) > 0
+    assert len(read) == 2
+    assert sum(read) > 0
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_case_gives_the_same_bits_under_chaos(name: str) -> None:
+    chaos = {"EBBTIDE_CHAOS_RATE": "0.05", "EBBTIDE_CHAOS_SEED": "7"}
+    env = SMALLEST | chaos | fake_gpu.variables(host="2MiB")
+    verdict, read = child.run("cases_tiers:compare", name, "100%", "demand", env=env)
+    assert verdict.differences == ()
+    assert min(read) > 0  # host memory and the file
+
+
+@pytest.mark.parametrize("policy", sorted({*PLANNERS, *POLICIES} - {"first-touch", "reactive"}))
+def test_every_policy_runs_there(policy: str) -> None:
+    env = SMALLEST | fake_gpu.variables(host="4MiB")
+    verdict, read = child.run("cases_tiers:compare", GPT, "60%", policy, env=env)
+    assert verdict.differences == ()
+    assert sum(read) > 0
+    assert verdict.modes[-1] == "planned" or policy not in MOVING
+
+
+def test_a_run_on_a_gpu_is_told_as_one(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    done = run(
+        *(EBBTIDE, "run", "--fast", "50%", "--host", "64MiB", "--report", str(report), TRAIN_MLP),
+        env={"EBBTIDE_FAKE_CUDA": str(fake_gpu.LIBRARY)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "fake device (GPU 0)" in done.stderr
+    assert "gpu->host" in done.stderr + done.stdout
+    tiers = json.loads(report.read_text())["tiers"]
+    assert tiers[0]["name"] == "host"
+    assert tiers[0]["capacity_bytes"] == 64 << 20
+    assert tiers[0]["written_bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--host", "1GiB", "--device", "cpu"), "memory below a GPU, and this run is on the CPU"),
+        (("--host", "1GiB"), "or name the GPU (--device cuda)"),
+        (("--device", "cuda"), "is not built for CUDA"),
+        (("--device", "gpu"), "accepted: cpu, cuda or cuda:NUMBER"),
+        (("--device", "cuda:x"), "accepted: cpu, cuda or cuda:NUMBER"),
+        (("--tier", "host:1GiB"), "--host SIZE"),
+    ],
+)
+def test_a_gpu_that_cannot_be_is_refused_in_a_sentence(options: tuple[str, ...], says: str) -> None:
+    done = run(EBBTIDE, "run", *options, TRAIN_MLP, env={"EBBTIDE_FAKE_CUDA": ""})
+    assert done.returncode != 0
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [
+        ({"EBBTIDE_TIERS": "compressed:1MiB"}, "below a GPU lie --host and the spill directory, and no compressed"),
+        ({"EBBTIDE_FAKE_CUDA": "/no/such/library.so"}, "--device cpu trains on the CPU"),
+    ],
+)
+def test_what_does_not_go_with_a_gpu_is_refused_in_a_sentence(env: dict[str, str], says: str) -> None:
+    done = run(EBBTIDE, "run", TRAIN_MLP, env=fake_gpu.variables() | env)
+    assert done.returncode != 0
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_settings_of_a_gpu_are_read_from_variables() -> None:
+    settings = Settings.from_environment({"EBBTIDE_DEVICE": "cuda:1", "EBBTIDE_HOST": "64GiB"})
+    assert (settings.device, settings.host) == ("cuda:1", 64 << 30)
