@@ -1,10 +1,12 @@
 // The engine's part of ebbtide._decider: what Python has as lists comes as lists, and the GIL is free while steps run.
+#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <variant>
 
 #include "engine.hpp"
 #include "module.hpp"
+#include "lowering.hpp"
 
 namespace py = pybind11;
 
@@ -92,6 +94,17 @@ std::variant<Record, std::size_t> run(const Pieces& pieces, const Commands& comm
   }
 }
 
+template <typename T>
+using Column = py::array_t<T, py::array::c_style | py::array::forcecast>;
+
+template <typename T>
+std::vector<T> copied(const Column<T>& column) {
+  return {column.data(), column.data() + column.size()};
+}
+
+using Ints = Column<std::int64_t>;
+using StayColumns = std::tuple<Ints, Ints, Ints, Ints, Ints>;
+
 }  // namespace
 
 void bind_engine(py::module_& m) {
@@ -166,6 +179,22 @@ void bind_engine(py::module_& m) {
       .def_readonly("slow_writes", &Record::slow_writes)
       .def_readonly("area", &Record::area)
       .def_readonly("peak", &Record::peak);
+
+  py::class_<Storages>(m, "Storages")
+      .def(py::init([](const Ints& birth, const Ints& death, const Column<std::uint8_t>& persistent, const Column<Piece>& piece) {
+             return Storages{copied(birth), copied(death), copied(persistent), copied(piece)};
+           }),
+           py::kw_only(), py::arg("birth"), py::arg("death"), py::arg("persistent"), py::arg("piece"));
+
+  m.def(
+      "simulate_stays",
+      [](const Pieces& pieces, const Machine& machine, const Storages& storages, const StayColumns& columns, int n_steps) {
+        const auto& [storage, tier, start, valid_from, stop] = columns;
+        Stays stays{copied(storage), copied(tier), copied(start), copied(valid_from), copied(stop)};
+        py::gil_scoped_release release;
+        return run(pieces, lower(stays, storages, pieces, machine), machine, n_steps);
+      },
+      py::arg("pieces"), py::arg("machine"), py::arg("storages"), py::arg("stays"), py::arg("n_steps"));
 
   m.def(
       "simulate",

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
+_Flags = npt.NDArray[np.bool_]
 
 BUILT_FOR_TORCH: str
 """The minor version, as "2.13", that this module and ``ebbtide._torch``, which loads with no other, were built for."""
@@ -143,6 +144,21 @@ def simulate(
     ranks of the tiers where it begins, if that is not the first alone. A number is the tick that does not fit.
     """
 
+class Storages:
+    """By storage, its life and the piece that is all of it. Raises ValueError when it is used, for others."""
+
+    def __init__(self, *, birth: _Ints, death: _Ints, persistent: _Flags, piece: npt.NDArray[np.uint32]) -> None: ...
+
+def simulate_stays(
+    pieces: Pieces,
+    machine: Machine,
+    storages: Storages,
+    stays: tuple[_Ints, _Ints, _Ints, _Ints, _Ints],
+    n_steps: int,
+) -> Record | int:
+    """The same under the schedule of a plan with these stays (storage, rank of the tier, start, valid from, stop), in
+    which all other storages are in the first tier from birth to death. Those of one storage MUST follow each other."""
+
 def find_prices(
     *,
     low: _Ints,
@@ -157,6 +173,54 @@ def find_prices(
     """Prices of a byte of room by tick, and a bound on the cost of all choices (``planners.search.choice``), without
     the GIL. Interval i gives ``paged[i]`` bytes to the ticks [low[i], high[i]), of which ``low`` is in the step and
     ``high`` at most two steps on. Raises ValueError for columns that do not belong together."""
+
+def choose(
+    *,
+    must: tuple[_Ints, _Ints, _Ints],
+    wish: tuple[_Ints, _Ints, _Ints],
+    paged: _Ints,
+    cost: _Floats,
+    group: _Ints,
+    write_cost: _Floats,
+    rounds: int,
+) -> npt.NDArray[np.uint8] | None:
+    """Which intervals to take (``planners.search.choice``), without the GIL. A demand has low, high and deficit."""
+
+def time_moves(
+    *,
+    after: _Ints,
+    until: _Ints,
+    ready: _Ints,
+    paged: _Ints,
+    tier: _Ints,
+    pays: _Flags,
+    returns: _Flags,
+    in_ns: _Floats,
+    out_ns: _Floats,
+    free: _Ints,
+    reached: _Floats,
+    step_ns: float,
+    lead_ns: float,
+    lazy: bool,
+) -> tuple[_Ints, _Ints, _Ints, _Ints]:
+    """Out, done, gone and back of the moves of chosen intervals (``planners.search.timing``), without the GIL."""
+
+def stays_of(
+    *,
+    storage: _Ints,
+    group: _Ints,
+    until: _Ints,
+    tier: _Ints,
+    returns: _Flags,
+    moves: tuple[_Ints, _Ints, _Ints, _Ints],
+    birth: _Ints,
+    death: _Ints,
+    persistent: _Flags,
+    dirty: _Flags,
+    n_ticks: int,
+) -> tuple[_Ints, _Ints, _Ints, _Ints, _Ints]:
+    """The stays that ``simulate_stays`` takes, of moves as ``time_moves`` gives them, sorted by storage. ``birth``,
+    ``death`` and ``persistent`` are by storage, ``dirty`` is by group."""
 
 def longest_windows(
     *,

@@ -25,7 +25,8 @@ import numpy as np
 from ebbtide.errors import PlanError
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
-from ebbtide.ir.schedule import Schedule, lower
+from ebbtide.ir.schedule import lower
+from ebbtide.ir.stay_columns import StayColumns
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.resident import resident
 from ebbtide.planners.rivals import rival_plans
@@ -35,7 +36,7 @@ from ebbtide.planners.search.idle_table import Flags, Floats
 from ebbtide.planners.search.in_place import placed_in_slow
 from ebbtide.planners.search.problem import Problem, lacks_bytes, problem_of, require_feasible, with_packing
 from ebbtide.planners.search.slow_tiers import assign_tiers, reachable_tiers
-from ebbtide.planners.search.timing import Clock, Pace, all_away, moved_stays, time_moves, without
+from ebbtide.planners.search.timing import Clock, Pace, all_away, moved_stays, time_moves, with_still
 from ebbtide.simulator import Outcome
 
 TIME_LIMIT_S = 30.0
@@ -72,12 +73,11 @@ _LEVELS_PER_DOUBLING = 4
 class _Candidate:
     """A plan that was simulated, and how it came about; ``moved`` are the stays of what moves."""
 
-    moved: list[Stay]
+    moved: StayColumns
     outcome: Outcome
     chosen: Flags
     reserve: float
     pace: Pace
-    schedule: Schedule
 
     @property
     def step_ns(self) -> int:
@@ -99,7 +99,7 @@ def ebbtide(
     if not reachable_tiers(machine):
         return resident(trace, machine, capacity)
     problem, deadline = problem_of(trace, machine), began + int(time_limit_s * 1e9)
-    bound = lower_bound_ns(trace, machine, problem.idle, capacity)
+    bound = lower_bound_ns(trace, machine, capacity)
     best: tuple[int, tuple[Stay, ...]] | None = None
     out_of_time = False
     for one in (problem, *with_packing(problem), *placed_in_slow(problem, capacity)):
@@ -114,7 +114,7 @@ def ebbtide(
             continue
         out_of_time = out_of_time or search.out_of_time
         if best is None or found.step_ns < best[0]:
-            best = found.step_ns, (*without(one.still, found.moved), *found.moved)
+            best = found.step_ns, tuple(with_still(trace, machine, one.still, found.moved))
         if best[0] <= bound or out_of_time:
             break
     if best is None or best[0] > bound:
@@ -151,7 +151,7 @@ class _Search:
         for smaller in self._levels():
             if self._done(0):
                 break
-            bound = lower_bound_ns(self.problem.trace, self.problem.machine, self.problem.idle, smaller)
+            bound = lower_bound_ns(self.problem.trace, self.problem.machine, smaller)
             if self.best is not None and bound * _GOOD_ENOUGH >= self.best.step_ns:
                 break
             self._at(smaller, max(self.left // 2, 4))
@@ -163,7 +163,7 @@ class _Search:
         for candidate in sorted(self.tried, key=lambda candidate: candidate.step_ns):
             if best is not None and candidate.step_ns >= best.step_ns:
                 break
-            outcome = problem.simulator.run(candidate.schedule)
+            outcome = problem.simulated(candidate.moved, 3)
             if best is None or outcome.step_ns < best.step_ns:
                 best = replace(candidate, outcome=outcome)
         assert best is not None
@@ -235,15 +235,13 @@ class _Search:
             slow = assign_tiers(trace, machine, idle, rows, clock, problem.tiers, problem.held)
             free = all_away(idle, chosen, problem.live, budget_bytes)
             moves = time_moves(idle, rows, slow, free, machine, clock, pace)
-            staying = [move.row for move in moves if move.gone >= move.back]
-            if not staying:
+            staying = moves.row[moves.gone >= moves.back]
+            if not len(staying):
                 break
             chosen = chosen.copy()
             chosen[staying] = False
-        moved = moved_stays(trace, idle, moves, machine.tiers[0].name)
-        schedule = problem.schedule_of(moved)
-        outcome = problem.simulator.run(schedule, n_steps=2)
-        candidate = _Candidate(moved, outcome, chosen, reserve, pace, schedule)
+        moved = moved_stays(trace, idle, moves)
+        candidate = _Candidate(moved, problem.simulated(moved, 2), chosen, reserve, pace)
         self.tried.append(candidate)
         self.left -= 1
         if self.best is None or candidate.step_ns < self.best.step_ns:

@@ -7,7 +7,10 @@ ask, schedules without spans, ``native_engine`` runs, to the same figures.
 from ebbtide.errors import PlatformError, SettingError
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import PageSize, exact
-from ebbtide.ir.schedule import Schedule
+from ebbtide.ir.plan import Plan as TracePlan
+from ebbtide.ir.plan import PlanStatus
+from ebbtide.ir.schedule import Schedule, lower
+from ebbtide.ir.stay_columns import StayColumns
 from ebbtide.ir.trace import Trace
 from ebbtide.simulator.measured_in_place import MeasuredInPlace
 
@@ -41,7 +44,19 @@ class Simulator:
         storages do not fit the budget together."""
         if self._native is not None and policy is None and not record:
             return self._native.figures(schedule, n_steps).outcome(self._machine)
-        run = Run(schedule, self._trace, self._machine, self._page_bytes, policy or Plan(), self._whole, self._measured)
+        return self._in_python(schedule, n_steps, record, policy or Plan())
+
+    def run_stays(self, stays: StayColumns, n_steps: int = 3) -> Outcome:
+        """The same under the plan that has these stays, and all other storages in the first tier from birth to death."""
+        if self._native is not None:
+            return self._native.figures_of_stays(stays, n_steps).outcome(self._machine)
+        names = [tier.name for tier in self._machine.tiers]
+        rows = tuple(stays.stays(self._trace, names))
+        plan = TracePlan("", PlanStatus.FEASIBLE, self._trace.signature(), 0, 0, 0, 0, rows)
+        return self._in_python(lower(plan, self._trace, self._machine), n_steps, False, Plan())
+
+    def _in_python(self, schedule: Schedule, n_steps: int, record: bool, policy: Policy) -> Outcome:
+        run = Run(schedule, self._trace, self._machine, self._page_bytes, policy, self._whole, self._measured)
         for step in range(n_steps):
             run.step(record and step == n_steps - 1)
         return run.record.outcome()

@@ -4,12 +4,16 @@ Its figures are those of ``engine`` to the last bit; that one is the oracle, and
 policies, spans and levels, and measured operands (``measured_in_place``).
 """
 
+import numpy as np
+
 from ebbtide._decider import Machine as NativeMachine
 from ebbtide._decider import Pieces as NativePieces
-from ebbtide._decider import simulate
+from ebbtide._decider import Record, Storages, simulate, simulate_stays
 from ebbtide.ir.machine import Machine, Sharing
 from ebbtide.ir.occupancy import PageSize
+from ebbtide.ir.of_trace import lives
 from ebbtide.ir.schedule import Schedule, Verb
+from ebbtide.ir.stay_columns import StayColumns
 from ebbtide.ir.trace import Trace
 from ebbtide.simulator.pieces import Pieces, pieces_of
 from ebbtide.simulator.result import Figures, does_not_fit
@@ -33,6 +37,10 @@ class NativeEngine:
         self._trace, self._machine, self._page_bytes, self._whole = trace, machine, page_bytes, whole
         self._rank = {tier.name: rank for rank, tier in enumerate(machine.tiers)}
         self._native_whole, self._native_machine = native_pieces(whole, trace), native_machine(machine)
+        birth, death, persistent = lives(trace)
+        # Of scratch that is one piece with other scratch there is none; it has no stays either.
+        piece = np.fromiter((places.start for places in whole.of), dtype=np.uint32, count=len(whole.of))
+        self._storages = Storages(birth=birth, death=death, persistent=persistent, piece=piece)
 
     def figures(self, schedule: Schedule, n_steps: int) -> Figures:
         """Of the last step. ValueError if a tick's storages do not fit the budget together."""
@@ -55,8 +63,18 @@ class NativeEngine:
         begins = [pieces.begins.get(piece, []) for piece in range(len(pieces))]
         native = self._native_whole if pieces.uses is self._whole.uses else native_pieces(pieces, trace)
         found = simulate(native, self._native_machine, commands, begins, n_steps)
+        return self._figures(found, pieces)
+
+    def figures_of_stays(self, stays: StayColumns, n_steps: int) -> Figures:
+        """Of the schedule that ``lower`` makes of the plan in which all other storages are in the first tier; it is made
+        natively. Likewise."""
+        columns = stays.columns
+        found = simulate_stays(self._native_whole, self._native_machine, self._storages, columns, n_steps)
+        return self._figures(found, self._whole)
+
+    def _figures(self, found: Record | int, pieces: Pieces) -> Figures:
         if isinstance(found, int):
-            raise ValueError(does_not_fit(trace, found))
+            raise ValueError(does_not_fit(self._trace, found))
         return Figures(
             found.starts,
             found.stalls,

@@ -123,6 +123,5 @@ class Pressure:
 
     def stays(self, slow: list[str] | None = None) -> list[Stay]:
         """Of the plan."""
-        fast = self.machine.tiers[0].name
-        still = still_stays(self.trace, fast, homeless_tier(self.machine))
-        return stays_of(self.trace, self.idle, self.moves(slow), still, fast)
+        still = still_stays(self.trace, self.machine.tiers[0].name, homeless_tier(self.machine))
+        return stays_of(self.trace, self.idle, self.moves(slow), still, self.machine)

@@ -55,14 +55,14 @@ def tiertrain(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     clock = Clock(trace.start_ns(np.arange(len(trace.ticks) + 1)))
     moves = _hidden(idle, rows, out_ns, in_ns, clock, slow)
     moves = _that_fit(trace, idle, moves, machine.tier(slow).capacity_bytes)
-    stays = tuple(stays_of(trace, idle, moves, still_stays(trace, fast, fast), fast))
+    stays = tuple(stays_of(trace, idle, moves, still_stays(trace, fast, fast), machine))
     level = peak(occupancy(trace, stays, [fast], PAGES)[fast])
     status = PlanStatus.FEASIBLE if level <= budget_bytes else PlanStatus.OVER_BUDGET
     plan = Plan("tiertrain", status, trace.signature(), budget_bytes, trace.step_ns, 0, 0, stays)
     fastest = replace(machine.tiers[0], capacity_bytes=max(level, budget_bytes))
     roomy = replace(machine, tiers=(fastest, *machine.tiers[1:]))
     outcome = simulate(lower(plan, trace, machine), trace, roomy, PAGES)
-    bound = lower_bound_ns(trace, machine, idle, max(level, budget_bytes))
+    bound = lower_bound_ns(trace, machine, max(level, budget_bytes))
     predicted, spent = max(outcome.step_ns, bound), perf_counter_ns() - began
     return Plan("tiertrain", status, trace.signature(), budget_bytes, predicted, bound, spent, stays)
 

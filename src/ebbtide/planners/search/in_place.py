@@ -19,7 +19,7 @@ from ebbtide.ir.trace import Access
 from ebbtide.planners.search.choice import Demand, choose
 from ebbtide.planners.search.idle_table import Flags, Floats, IdleTable
 from ebbtide.planners.search.make_plan import paged_sizes
-from ebbtide.planners.search.problem import Problem, held_for_good
+from ebbtide.planners.search.problem import Problem, elsewhere_of, held_for_good
 
 _FACTORS = (1.0, 3.0, 10.0, np.inf)
 """Of the intervals' cost; the last forbids them."""
@@ -126,6 +126,7 @@ def _without(problem: Problem, lives: _Lives, rows: Ints) -> Problem:
         fetch_lost=problem.fetch_lost[keep],
         held=held_for_good(problem.trace, problem.machine, still),
         still=still,
+        elsewhere=elsewhere_of(still, problem.machine),
     )
 
 

@@ -12,7 +12,6 @@ from ebbtide.ir.schedule import lower
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.search.bound import lower_bound_ns
-from ebbtide.planners.search.idle_table import idle_table
 from ebbtide.planners.search.slow_tiers import reachable_tiers
 from ebbtide.simulator import Outcome, simulate
 
@@ -101,8 +100,7 @@ def make_plan(
         step_ns = outcome_of(trace, machine, budget_bytes, stays).step_ns
     bound = trace.step_ns
     if not uses_in_place(machine):
-        idle = idle_table(trace, machine.exclusive, page_size_of(machine))
-        bound = lower_bound_ns(trace, machine, idle, max(level, budget_bytes))
+        bound = lower_bound_ns(trace, machine, max(level, budget_bytes))
     if step_ns <= bound and status is not PlanStatus.OVER_BUDGET:
         status = PlanStatus.OPTIMAL
     predicted, spent = max(step_ns, bound), perf_counter_ns() - began_ns
