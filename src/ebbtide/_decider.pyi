@@ -79,24 +79,25 @@ class Pieces:
     def __init__(
         self,
         *,
-        nbytes: Sequence[int],
-        paged_bytes: Sequence[int],
-        packed_bytes: Sequence[int],
-        first_use: Sequence[int],
-        moves: Sequence[bool],
-        persistent: Sequence[bool],
-        scratch: Sequence[bool],
-        birth: Sequence[int],
-        generations: Sequence[int],
-        uses: Sequence[Sequence[tuple[int, int, int]]],
-        births: Sequence[Sequence[int]],
-        deaths: Sequence[Sequence[int]],
-        n_used: Sequence[int],
-        reads: Sequence[int],
-        writes: Sequence[int],
-        times: Sequence[float],
+        nbytes: npt.ArrayLike,
+        paged_bytes: npt.ArrayLike,
+        packed_bytes: npt.ArrayLike,
+        first_use: npt.ArrayLike,
+        moves: npt.ArrayLike,
+        persistent: npt.ArrayLike,
+        scratch: npt.ArrayLike,
+        birth: npt.ArrayLike,
+        generations: npt.ArrayLike,
+        uses: tuple[_Ints, _Ints, _Ints, _Ints],
+        births: tuple[_Ints, _Ints],
+        deaths: tuple[_Ints, _Ints],
+        n_used: npt.ArrayLike,
+        reads: npt.ArrayLike,
+        writes: npt.ArrayLike,
+        times: npt.ArrayLike,
     ) -> None:
-        """The last three by piece are its storage's; ``generations``: how many of it live when a step begins."""
+        """``persistent``, ``scratch`` and ``birth`` are the piece's storage's; ``generations``: how many of it live when a
+        step begins. Uses are (tick, piece, mode, until), births and deaths (tick, piece), those of a tick in order."""
 
 class Machine:
     """Tiers by rank, and what ``native/simulate/machine.hpp`` says of them, of links and of groups."""
@@ -117,8 +118,8 @@ class Machine:
 class Record:
     """Of the last step; see ``simulator.result.Figures``."""
 
-    starts: list[float]
-    stalls: list[float]
+    starts: _Floats
+    stalls: _Floats
     by_cause: list[float]
     moved_bytes: list[int]
     rescues: int

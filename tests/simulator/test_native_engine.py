@@ -24,7 +24,6 @@ from ebbtide.planners import PLANNERS
 from ebbtide.planners.ebbtide import ebbtide
 from ebbtide.simulator.engine import Run
 from ebbtide.simulator.native_engine import NativeEngine, is_native
-from ebbtide.simulator.pieces import whole_pieces
 from ebbtide.simulator.policies import Plan as FollowPlan
 from ebbtide.simulator.result import Figures, does_not_fit
 from tests.helpers.make_g10 import random_tiertrace
@@ -47,7 +46,7 @@ def by_oracle(schedule: Schedule, trace: Trace, machine: Machine, page_bytes: Pa
 
 def natively(schedule: Schedule, trace: Trace, machine: Machine, page_bytes: PageSize, n_steps: int) -> Found:
     assert is_native(trace, machine)
-    engine = NativeEngine(trace, machine, page_bytes, whole_pieces(trace, page_bytes))
+    engine = NativeEngine(trace, machine, page_bytes)
     try:
         return listed(engine.figures(schedule, n_steps))
     except ValueError as error:

@@ -54,3 +54,9 @@ def lives(trace: Trace) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
 def sizes(trace: Trace) -> Ints:
     """By storage, its bytes."""
     return np.fromiter((row.nbytes for row in trace.storages), dtype=np.int64, count=len(trace.storages))
+
+
+@once_for_a_trace
+def scratch_of(trace: Trace) -> npt.NDArray[np.bool_]:
+    """By storage, whether it is scratch."""
+    return np.fromiter((row.scratch for row in trace.storages), dtype=bool, count=len(trace.storages))

@@ -44,7 +44,8 @@ class StayColumns:
 
 
 def columns_of(stays: Sequence[Stay], tiers: Sequence[str]) -> StayColumns:
-    """Callers MUST see to it that no storage is split, and that those of one storage follow each other."""
+    """Sorted by storage. Callers MUST see to it that none is split."""
     rank = {tier: at for at, tier in enumerate(tiers)}
     rows = [(stay.storage, rank[stay.tier], stay.start, stay.valid_from, stay.stop) for stay in stays]
+    rows.sort(key=lambda row: row[0])
     return StayColumns(*np.array(rows, dtype=np.int64).reshape(-1, 5).T)

@@ -25,7 +25,6 @@ import numpy as np
 from ebbtide.errors import PlanError
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
-from ebbtide.ir.schedule import lower
 from ebbtide.ir.stay_columns import StayColumns
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.resident import resident
@@ -119,7 +118,7 @@ def ebbtide(
             break
     if best is None or best[0] > bound:
         for rival in rival_plans(trace, machine, capacity, deadline, may_split):
-            step_ns = problem.simulator.run(lower(rival, trace, machine)).step_ns
+            step_ns = problem.simulator.run_plan(rival).step_ns
             if best is None or step_ns < best[0]:
                 best = step_ns, rival.stays
     if best is None:

@@ -8,9 +8,9 @@ from ebbtide.errors import PlatformError, SettingError
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import PageSize, exact
 from ebbtide.ir.plan import Plan as TracePlan
-from ebbtide.ir.plan import PlanStatus
+from ebbtide.ir.plan import PlanStatus, Stay
 from ebbtide.ir.schedule import Schedule, lower
-from ebbtide.ir.stay_columns import StayColumns
+from ebbtide.ir.stay_columns import StayColumns, columns_of
 from ebbtide.ir.trace import Trace
 from ebbtide.simulator.measured_in_place import MeasuredInPlace
 
@@ -28,7 +28,7 @@ from ebbtide.simulator.pieces import whole_pieces
 from ebbtide.simulator.policies import POLICIES, Plan, Policy
 from ebbtide.simulator.result import Outcome, Use
 
-__all__ = ["POLICIES", "Outcome", "Simulator", "Use", "is_modelled", "recost", "simulate", "simulate_policy"]
+__all__ = ["POLICIES", "Outcome", "Simulator", "Use", "is_modelled", "recost", "simulate", "simulate_plan", "simulate_policy"]
 
 
 class Simulator:
@@ -36,8 +36,8 @@ class Simulator:
 
     def __init__(self, trace: Trace, machine: Machine, page_bytes: PageSize = exact) -> None:
         self._trace, self._machine, self._page_bytes = trace, machine, page_bytes
-        self._whole, self._measured = whole_pieces(trace, page_bytes), MeasuredInPlace(trace, machine)
-        self._native = NativeEngine(trace, machine, page_bytes, self._whole) if is_native(trace, machine) else None
+        self._measured = MeasuredInPlace(trace, machine)
+        self._native = NativeEngine(trace, machine, page_bytes) if is_native(trace, machine) else None
 
     def run(self, schedule: Schedule, n_steps: int = 3, record: bool = False, policy: Policy | None = None) -> Outcome:
         """The steady step, the last of ``n_steps``; ``record`` asks for its spans and levels. ValueError if a tick's
@@ -55,8 +55,25 @@ class Simulator:
         plan = TracePlan("", PlanStatus.FEASIBLE, self._trace.signature(), 0, 0, 0, 0, rows)
         return self._in_python(lower(plan, self._trace, self._machine), n_steps, False, Plan())
 
+    def run_plan(self, plan: TracePlan, n_steps: int = 3) -> Outcome:
+        """The same under a plan, which MUST have been checked."""
+        if self._native is not None and all(self._is_whole(stay) for stay in plan.stays):
+            names = [tier.name for tier in self._machine.tiers]
+            return self.run_stays(columns_of([stay for stay in plan.stays if not self._stays_put(stay)], names), n_steps)
+        return self.run(lower(plan, self._trace, self._machine), n_steps)
+
+    def _is_whole(self, stay: Stay) -> bool:
+        return stay.low == 0 and stay.high == self._trace.storages[stay.storage].nbytes
+
+    def _stays_put(self, stay: Stay) -> bool:
+        """In the first tier from birth to death."""
+        row = self._trace.storages[stay.storage]
+        is_there = stay.tier == self._machine.tiers[0].name and stay.valid_from == stay.start
+        return is_there and stay.start == row.birth and stay.stop == row.death
+
     def _in_python(self, schedule: Schedule, n_steps: int, record: bool, policy: Policy) -> Outcome:
-        run = Run(schedule, self._trace, self._machine, self._page_bytes, policy, self._whole, self._measured)
+        whole = whole_pieces(self._trace, self._page_bytes)
+        run = Run(schedule, self._trace, self._machine, self._page_bytes, policy, whole, self._measured)
         for step in range(n_steps):
             run.step(record and step == n_steps - 1)
         return run.record.outcome()
@@ -72,6 +89,11 @@ def simulate(
 ) -> Outcome:
     """The steady step under one schedule: see ``Simulator``."""
     return Simulator(trace, machine, page_bytes).run(schedule, n_steps, record)
+
+
+def simulate_plan(plan: TracePlan, trace: Trace, machine: Machine, page_bytes: PageSize = exact) -> Outcome:
+    """The steady step under a plan, which MUST have been checked."""
+    return Simulator(trace, machine, page_bytes).run_plan(plan)
 
 
 def simulate_policy(

@@ -26,12 +26,12 @@ import numpy as np
 import ebbtide._decider as _decider
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Link, Machine, Sharing
-from ebbtide.ir.occupancy import PageSize, levels, live_bytes, paged_bytes
-from ebbtide.ir.of_trace import lives, once_for_a_trace, sizes
+from ebbtide.ir.occupancy import PageSize, levels, live_bytes, paged_sizes
+from ebbtide.ir.of_trace import lives, once_for_a_trace, scratch_of, sizes
 from ebbtide.ir.trace import Access, Trace
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.search.choice import Demand, find_prices
-from ebbtide.planners.search.idle_table import Flags, Floats, idle_table
+from ebbtide.planners.search.idle_table import Floats, idle_table
 
 _GRID = 1536
 """Windows begin and end at this many places of a step, at most: at all of its ticks if it has no more."""
@@ -145,10 +145,8 @@ def never_used_bytes(trace: Trace, page_bytes: PageSize) -> int:
     """Of persistent storages that no tick uses: they need not be in fast memory at all."""
     used = np.zeros(len(trace.storages), dtype=bool)
     used[trace.accesses.storage] = True
-    return sum(
-        paged_bytes(trace, number, 0, trace.storages[number].nbytes, page_bytes)
-        for number in np.flatnonzero(~used & lives(trace)[2] & ~_scratch(trace)).tolist()
-    )
+    never = ~used & lives(trace)[2] & ~scratch_of(trace)
+    return int(paged_sizes(trace, page_bytes)[never].sum())
 
 
 def _by_windows(trace: Trace, machine: Machine, budget_bytes: int) -> float:
@@ -210,7 +208,7 @@ def _uses(trace: Trace) -> tuple[Ints, Ints, Ints]:
     """
     rows, n_ticks = trace.accesses, len(trace.ticks)
     birth, _, persistent = lives(trace)
-    keep = ~_scratch(trace)[rows.storage]
+    keep = ~scratch_of(trace)[rows.storage]
     storage, tick = rows.storage[keep], rows.tick[keep]
     begins = np.diff(storage, prepend=-1) != 0
     ends = np.append(begins[1:], True)[: len(storage)]
@@ -228,7 +226,7 @@ def _rests(trace: Trace, exclusive: bool) -> tuple[Ints, Ints, Ints]:
     They begin with a write or birth, and are of use up to the next write, that included, or to death. On an
     exclusive machine every use begins them anew: if they are away before the next, they have left since.
     """
-    rows, n_ticks, scratch = trace.accesses, len(trace.ticks), _scratch(trace)
+    rows, n_ticks, scratch = trace.accesses, len(trace.ticks), scratch_of(trace)
     birth, death, persistent = lives(trace)
     born = np.flatnonzero(~scratch & ~persistent)
     keep = ~scratch[rows.storage] & (exclusive | (rows.mode & int(Access.WRITE) != 0))
@@ -243,7 +241,3 @@ def _rests(trace: Trace, exclusive: bool) -> tuple[Ints, Ints, Ints]:
     end[ends] = np.where(persistent[storage[ends]], tick[begins] + n_ticks, death[storage[ends]] - 1)
     shift = tick // n_ticks * n_ticks
     return tick - shift, end - shift, sizes(trace)[storage]
-
-
-def _scratch(trace: Trace) -> Flags:
-    return np.fromiter((row.scratch for row in trace.storages), dtype=bool, count=len(trace.storages))

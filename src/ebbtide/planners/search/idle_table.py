@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ebbtide.ir.base import Ints
-from ebbtide.ir.occupancy import PageSize, paged_bytes
-from ebbtide.ir.of_trace import lives, once_for_a_trace, sizes
+from ebbtide.ir.occupancy import PageSize, paged_sizes
+from ebbtide.ir.of_trace import lives, once_for_a_trace, scratch_of, sizes
 from ebbtide.ir.trace import Access, Trace
 from ebbtide.planners.base import PAGES
 
@@ -67,7 +67,7 @@ def idle_table(trace: Trace, exclusive: bool = False, page_bytes: PageSize = PAG
     storage, after, written = uses.storage[keep], uses.tick[keep], written[keep]
     begins = (np.diff(storage, prepend=-1) != 0) | (np.diff(written, prepend=-1) != 0)  # of groups
     nbytes = sizes(trace)
-    paged = np.array([paged_bytes(trace, at, 0, n, page_bytes) for at, n in enumerate(nbytes.tolist())], dtype=np.int64)
+    paged = paged_sizes(trace, page_bytes)
     return IdleTable(
         storage,
         after,
@@ -100,7 +100,7 @@ def _uses(trace: Trace) -> _Uses:
     """Of all storages but scratch; a birth is a use that writes."""
     rows, n_ticks, count = trace.accesses, len(trace.ticks), len(trace.storages)
     birth, death, persistent = lives(trace)
-    scratch = np.fromiter((row.scratch for row in trace.storages), dtype=bool, count=count)
+    scratch = scratch_of(trace)
     born = np.flatnonzero(~scratch & ~persistent)
     used = ~scratch[rows.storage]
     at_birth = used & ~persistent[rows.storage] & (rows.tick == birth[rows.storage])
