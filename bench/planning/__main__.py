@@ -4,7 +4,8 @@
     python -m bench.planning --before OLD.json --after NEW.json
 
 Each plan is made by a command of its own, as a user makes it, on one core. CPU seconds are user and system time of that
-process, all of it: Python's start, reading the trace, planning, what makes the bound loose, writing the plan.
+process, all of it: Python's start, reading the trace, planning, what makes the bound loose, writing the plan. Of
+``--repeats`` runs of a plan the least counts.
 The second form compares two such files.
 """
 
@@ -60,6 +61,7 @@ def _planned_once(step: Path, machine: str | None, fast: str) -> Row:
         command = [sys.executable, "-m", "ebbtide", "plan", str(step), "-o", str(made)]
         command += [*(["--machine", machine] if machine else []), *(["--fast", fast] if fast else [])]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # as it is where Ebbtide is installed
         child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, text=True)
         assert child.stdout is not None
         said = child.stdout.read()

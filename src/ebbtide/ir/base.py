@@ -1,6 +1,7 @@
 """What all of ``ir`` shares: where a figure comes from, checks of single values, and integer columns."""
 
 from enum import StrEnum
+from functools import cache
 from typing import TypeAlias
 
 import numpy as np
@@ -24,9 +25,12 @@ class Origin(StrEnum):
     MODELLED = "modelled"
 
 
+_names = cache(str.split)
+
+
 def check_range(record: object, names: str, low: int = 0, high: int = LARGEST) -> None:
     """Raises ValueError unless each named field (spaces between) is an int in [low, high], or None."""
-    for name in names.split():
+    for name in _names(names):
         value = getattr(record, name)
         if value is not None and (type(value) is not int or not low <= value <= high):
             raise ValueError(f"{name} must be an int in [{low}, {high}], not {value!r:.40}")

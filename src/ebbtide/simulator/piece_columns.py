@@ -12,6 +12,7 @@ from ebbtide.simulator.pieces import NOT_AT_ALL, Pieces, next_uses, operand_byte
 _BOTH = int(Access.READ | Access.WRITE)
 
 
+@once_for_a_trace
 def whole_columns(trace: Trace, page_bytes: PageSize) -> tuple[NativePieces, Ints]:
     """Those of ``whole_pieces``, and the piece of each storage: of scratch that is one piece with other scratch, that."""
     rows, n_ticks, count = trace.accesses, len(trace.ticks), len(trace.storages)

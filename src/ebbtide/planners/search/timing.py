@@ -17,7 +17,7 @@ import ebbtide._decider as _decider
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Link, Machine
 from ebbtide.ir.occupancy import levels
-from ebbtide.ir.of_trace import lives
+from ebbtide.ir.of_trace import lives, once_for_a_trace
 from ebbtide.ir.plan import Stay
 from ebbtide.ir.stay_columns import StayColumns
 from ebbtide.ir.trace import Trace
@@ -169,6 +169,7 @@ def _ranks(tiers: list[str], machine: Machine) -> Ints:
     return np.fromiter((rank[tier] for tier in tiers), dtype=np.int64, count=len(tiers))
 
 
+@once_for_a_trace
 def still_stays(trace: Trace, fast: str, homeless: str) -> tuple[Stay, ...]:
     """Of each storage, its stay if it never moves. What is never used lies on tier ``homeless``."""
     used = np.zeros(len(trace.storages), dtype=bool)
