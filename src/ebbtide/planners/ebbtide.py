@@ -40,19 +40,28 @@ from ebbtide.simulator import Outcome
 
 TIME_LIMIT_S = 30.0
 
-_STARTS = (
-    (0.0, True, False),
-    (0.0, True, True),
-    (0.1, True, False),
-    (0.3, True, False),
-    (0.0, False, False),
-    (0.5, True, False),
-)
-"""Where searches start: the share of the budget that the choice leaves for copies under way, ``clean_early``, ``lazy``.
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Where a search starts: the share of the budget that the choice leaves for copies under way, two of ``Pace``, and
+    how slow tiers are shared out (``slow_tiers``)."""
 
-The smaller reserves come first, since of plans that are good enough the first wins, and they move fewer bytes.
-"""
-_FEWEST = 4
+    reserve: float
+    clean_early: bool = True
+    lazy: bool = False
+    thrifty: bool = False
+
+
+_STARTS = (
+    _Start(0.0),
+    _Start(0.0, thrifty=True),
+    _Start(0.0, lazy=True),
+    _Start(0.1),
+    _Start(0.3),
+    _Start(0.0, clean_early=False),
+    _Start(0.5),
+)
+"""The smaller reserves come first, since of plans that are good enough the first wins, and they move fewer bytes."""
+_FEWEST = 10
 """However large the step is, so many plans are simulated, unless time is up."""
 _PATIENCE = 3
 """The search for one budget ends after so many new choices in a row without a better plan."""
@@ -75,7 +84,7 @@ class _Candidate:
     moved: StayColumns
     outcome: Outcome
     chosen: Flags
-    reserve: float
+    start: _Start
     pace: Pace
 
     @property
@@ -137,12 +146,17 @@ class _Search:
     def __init__(self, problem: Problem, budget_bytes: int, bound_ns: int, deadline_ns: int) -> None:
         self.problem, self.budget_bytes, self.bound_ns, self.deadline_ns = problem, budget_bytes, bound_ns, deadline_ns
         work = len(problem.trace.ticks) + 2 * len(problem.idle) + len(problem.trace.storages) // 4
-        self.left = max(_FEWEST, min(60, 100_000 // max(work, 1)))
+        self.left = max(_FEWEST, min(60, 500_000 // max(work, 1)))
         self.best: _Candidate | None = None
         self.tried: list[_Candidate] = []
         exclusive, share = problem.machine.exclusive, directions_share(problem.machine)
         # Where nothing stays behind, a write cannot come early; where it is in no fetch's way, it is not put off.
-        self.starts = [start for start in _STARTS if (start[1] or not exclusive) and (share or not start[2])]
+        several = any(problem.machine.tier(name).capacity_bytes is not None for name in problem.tiers[:-1])
+        self.starts = [
+            start
+            for start in _STARTS
+            if (start.clean_early or not exclusive) and (share or not start.lazy) and (several or not start.thrifty)
+        ]
         self.out_of_time = False
 
     def run(self) -> _Candidate:
@@ -187,11 +201,11 @@ class _Search:
         floor, found = self.left - simulations, list[_Candidate]()
         problem = self.problem
         costs = (problem.fetch_cost * problem.fetch_lost, problem.write_cost * problem.write_lost)
-        for reserve, early, lazy in self.starts[: max(1, simulations // 4)]:
-            pace = Pace(1.0, _LEAD * self.problem.clock.step_ns, early, lazy)
-            if self._done(floor) or (chosen := self._choose(budget_bytes, reserve, costs, self.problem.clock)) is None:
+        for start in self.starts[: max(1, simulations // 4)]:
+            pace = Pace(1.0, _LEAD * self.problem.clock.step_ns, start.clean_early, start.lazy)
+            if self._done(floor) or (chosen := self._choose(budget_bytes, start, costs, self.problem.clock)) is None:
                 break
-            found.append(self._try(budget_bytes, chosen, reserve, pace, self.problem.clock))
+            found.append(self._try(budget_bytes, chosen, start, pace, self.problem.clock))
         while found and not self._done(floor):
             best = min(found, key=lambda candidate: candidate.step_ns)
             found.append(self._again(budget_bytes, best))
@@ -201,9 +215,9 @@ class _Search:
         while found and stale < _PATIENCE and not self._done(floor):
             best = min(found, key=lambda candidate: candidate.step_ns)
             costs = self._dearer(costs, best.outcome)
-            chosen = self._choose(budget_bytes, best.reserve, costs, Clock(best.outcome.start_ns))
+            chosen = self._choose(budget_bytes, best.start, costs, Clock(best.outcome.start_ns))
             assert chosen is not None
-            found.append(self._try(budget_bytes, chosen, best.reserve, best.pace, Clock(best.outcome.start_ns)))
+            found.append(self._try(budget_bytes, chosen, best.start, best.pace, Clock(best.outcome.start_ns)))
             if not self._done(floor):
                 found.append(self._again(budget_bytes, found[-1]))
             stale = 0 if min(candidate.step_ns for candidate in found[-2:]) < best.step_ns else stale + 1
@@ -211,27 +225,27 @@ class _Search:
     def _again(self, budget_bytes: int, candidate: _Candidate) -> _Candidate:
         """The same intervals, timed by the ticks as they were simulated."""
         clock = Clock(candidate.outcome.start_ns)
-        return self._try(budget_bytes, candidate.chosen, candidate.reserve, candidate.pace, clock)
+        return self._try(budget_bytes, candidate.chosen, candidate.start, candidate.pace, clock)
 
-    def _choose(self, budget_bytes: int, reserve: float, costs: tuple[Floats, Floats], clock: Clock) -> Flags | None:
+    def _choose(self, budget_bytes: int, start: _Start, costs: tuple[Floats, Floats], clock: Clock) -> Flags | None:
         problem, idle = self.problem, self.problem.idle
         out_ns = problem.write_cost[idle.group]
         low = clock.at_or_after(clock.of(idle.after + 1) + _SLACK * out_ns)
         high = clock.at_or_before(clock.of(idle.until) - _SLACK * problem.fetch_cost)
         high = np.where(idle.returns, high, idle.until)
         low = np.minimum(low, idle.until)
-        allowed = np.maximum(budget_bytes - int(reserve * budget_bytes), problem.needed)
+        allowed = np.maximum(budget_bytes - int(start.reserve * budget_bytes), problem.needed)
         must = Demand(idle.after + 1, idle.until, problem.live - budget_bytes)
         wish = Demand(low, np.maximum(low, high), problem.live - allowed)
         return choose(idle, must, wish, *costs)
 
-    def _try(self, budget_bytes: int, chosen: Flags, reserve: float, pace: Pace, clock: Clock) -> _Candidate:
+    def _try(self, budget_bytes: int, chosen: Flags, start: _Start, pace: Pace, clock: Clock) -> _Candidate:
         """Times and simulates a choice; what is not away for any tick stays."""
         problem, idle = self.problem, self.problem.idle
         trace, machine = problem.trace, problem.machine
         while True:
             rows = np.flatnonzero(chosen)
-            slow = assign_tiers(trace, machine, idle, rows, clock, problem.tiers, problem.held)
+            slow = assign_tiers(trace, machine, idle, rows, clock, problem.tiers, problem.held, start.thrifty)
             free = all_away(idle, chosen, problem.live, budget_bytes)
             moves = time_moves(idle, rows, slow, free, machine, clock, pace)
             staying = moves.row[moves.gone >= moves.back]
@@ -240,7 +254,7 @@ class _Search:
             chosen = chosen.copy()
             chosen[staying] = False
         moved = moved_stays(trace, idle, moves)
-        candidate = _Candidate(moved, problem.simulated(moved, 2), chosen, reserve, pace)
+        candidate = _Candidate(moved, problem.simulated(moved, 2), chosen, start, pace)
         self.tried.append(candidate)
         self.left -= 1
         if self.best is None or candidate.step_ns < self.best.step_ns:

@@ -103,18 +103,19 @@ def lower_bound_ns(trace: Trace, machine: Machine, budget_bytes: int) -> int:
     outward = [link for link in machine.links if link.source == fast]
     if not inward or not outward or any(tier.in_place.reads for tier in machine.tiers[1:]):
         return trace.step_ns
-    priced = _by_prices(trace, machine, budget_bytes, inward, outward)
+    priced = _by_prices(trace, machine, budget_bytes)
     windowed = _by_windows(trace, machine, budget_bytes)
     return max(trace.step_ns, int(priced * (1 - 1e-9)), int(windowed * (1 - 1e-9)))
 
 
-def _by_prices(
-    trace: Trace, machine: Machine, budget_bytes: int, inward: list[Link], outward: list[Link]
-) -> float:
-    """Each way to count time, each with its own prices."""
-    asked = partial(_least_cost, trace, machine.exclusive, page_size_of(machine), budget_bytes)
-    counted = max(asked(*way) for way in not_beaten(ns_per_byte(machine, inward, outward)))
-    return max(counted, trace.step_ns + asked(lost_per_byte(machine, inward), lost_per_byte(machine, outward)))
+def _by_prices(trace: Trace, machine: Machine, budget_bytes: int) -> float:
+    """Each wall and each way to count time, each with its own prices."""
+    longest = 0.0
+    for nbytes, ways, lost_in, lost_out in _walls(machine, budget_bytes):
+        asked = partial(_least_cost, trace, machine.exclusive, page_size_of(machine), nbytes)
+        counted = (asked(*way) for way in not_beaten(ways))
+        longest = max(longest, *counted, trace.step_ns + asked(lost_in, lost_out))
+    return longest
 
 
 def not_beaten(ways: list[tuple[float, float]]) -> list[tuple[float, float]]:

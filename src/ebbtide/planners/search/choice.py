@@ -71,13 +71,14 @@ def choose(
     ``wish`` is the same with shorter reliefs and more to cover: room for copies on their way. Found by
     ``native/search/choice.cpp``.
     """
+    return choose_rows(must, wish, idle.paged_bytes, cost, idle.group, write_cost, rounds)
+
+
+def choose_rows(
+    must: Demand, wish: Demand, paged: Ints, cost: Floats, group: Ints, write_cost: Floats, rounds: int = 200
+) -> Flags | None:
+    """The same of any rows that give so many bytes of room."""
     found = _decider.choose(
-        must=must.columns,
-        wish=wish.columns,
-        paged=idle.paged_bytes,
-        cost=cost,
-        group=idle.group,
-        write_cost=write_cost,
-        rounds=rounds,
+        must=must.columns, wish=wish.columns, paged=paged, cost=cost, group=group, write_cost=write_cost, rounds=rounds
     )
     return None if found is None else found.astype(bool)

@@ -5,6 +5,8 @@ interval, the longest first, asks for time on both links of the slower tier, for
 for its fetch up to when it is needed, and goes there if neither has to wait for longer than a patience. The least
 patience is used that makes the rest fit, one for writes and one for fetches. So the links work side by side, each as
 much as it can, in every part of the step. What the faster tier still has room for goes back to it, the shortest first.
+Where the slower tier's links are what binds, the *thrifty* way is better: that goes there which makes the room at the
+least time of its copies, by the prices of ``choice``.
 On a tier that packs, storages count with what they shrink to, and what does not shrink goes past it.
 Left out: moving contents from one slow tier to another, and one interval of a storage to another tier than the next.
 """
@@ -21,6 +23,7 @@ from ebbtide.ir.occupancy import levels
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.search.bound import never_used_bytes
+from ebbtide.planners.search.choice import Demand, choose_rows
 from ebbtide.planners.search.idle_table import Flags, IdleTable
 from ebbtide.planners.search.timing import Clock, Headroom, copy_ns
 
@@ -56,6 +59,7 @@ def assign_tiers(
     clock: Clock,
     tiers: Sequence[str] | None = None,
     held: Mapping[str, Ints] | None = None,
+    thrifty: bool = False,
 ) -> list[str]:
     """One of the ``tiers`` (None: all that can be reached and do not pack) for each of the ``chosen`` intervals, the
     same for all of a group. ``held`` has the bytes at each tick of what lies on a tier for good, where that is more
@@ -81,7 +85,7 @@ def assign_tiers(
             raise PlanError(("the slow tiers have no room for what has to leave the fast one",))
         if spare is not None and is_full:
             books = _Books(machine, tiers[place + 1], idle, chosen, stored, clock, packs)
-            left = left | books.take(here, spare, left)
+            left = left | (books.least(here, spare) if thrifty else books.take(here, spare, left))
         home[left] = place + 1
     of_group = dict(zip(stored.group.tolist(), home.tolist(), strict=True))
     return [tiers[of_group[group]] for group in idle.group[chosen].tolist()]
@@ -163,6 +167,17 @@ class _Books:
             fetch = _least(lambda patience: fits(write, patience), both)
             taken = self._within(left, write, fetch)
         return self._give_back(left, taken, spare)
+
+    def least(self, left: Flags, spare: Ints) -> Flags:
+        """Of ``left``, what goes to this tier so that the rest fits in ``spare``, with as little to copy as can be."""
+        stored, rows = self.stored, np.flatnonzero(left)
+        spent = np.concatenate(([0.0], np.cumsum(np.add(self.in_ns, self.out_ns))))
+        demand = Demand(stored.low[rows], stored.high[rows], stored.levels(left, self.packs) - spare)
+        sizes, cost = stored.sizes(self.packs)[rows], (spent[stored.last] - spent[stored.first])[rows]
+        chosen = choose_rows(demand, demand, sizes, cost, np.arange(len(rows)), np.zeros(len(rows)))
+        taken = np.zeros(len(left), dtype=bool)
+        taken[rows] = True if chosen is None else chosen
+        return taken
 
     def _give_back(self, left: Flags, taken: Flags, spare: Ints) -> Flags:
         stored, taken = self.stored, taken.copy()
