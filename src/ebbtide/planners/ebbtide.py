@@ -18,11 +18,13 @@ depends on the step's size alone, so that plans are deterministic unless the tim
 """
 
 from dataclasses import dataclass, replace
+from itertools import product
 from time import perf_counter_ns
 
 import numpy as np
 
 from ebbtide.errors import PlanError
+from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
 from ebbtide.ir.stay_columns import StayColumns
@@ -61,8 +63,8 @@ _STARTS = (
     _Start(0.5),
 )
 """The smaller reserves come first, since of plans that are good enough the first wins, and they move fewer bytes."""
-_FEWEST = 10
-"""However large the step is, so many plans are simulated, unless time is up."""
+_FEWEST, _MOST, _WORK = 10, 40, 200_000
+"""So many plans are simulated, the fewer the larger the step is, unless time is up: work is in ticks and storages."""
 _PATIENCE = 3
 """The search for one budget ends after so many new choices in a row without a better plan."""
 _BETTER = 0.999
@@ -71,6 +73,10 @@ _SLACK = 2.0
 """A chosen interval counts on relief only after this many times its copies' duration."""
 _LEAD = 0.1
 """Fetches go ahead of need by up to this share of a step, where there is room."""
+_MARGINS, _LEADS = (1.0, 1.15, 1.4), (0.0, 0.02, 0.2, 1.0)
+"""Other paces that the best plan is tried at: how much longer copies may take, and leads as shares of a step."""
+_POLISH = 25
+"""So many plans are simulated for that at most, beyond all others."""
 _GOOD_ENOUGH = 1.003
 """The search ends within this factor of the lower bound."""
 _LEVELS_PER_DOUBLING = 4
@@ -93,10 +99,15 @@ class _Candidate:
 
 
 def ebbtide(
-    trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: float = TIME_LIMIT_S, may_split: bool = False
+    trace: Trace,
+    machine: Machine,
+    budget_bytes: int,
+    time_limit_s: float = TIME_LIMIT_S,
+    may_split: bool = False,
+    effort: int = 1,
 ) -> Plan:
     """The fastest plan found within the budget. Storages move whole, as the runtime and tierplan/1 move them; with
-    ``may_split`` another planner's split is taken where it is faster.
+    ``may_split`` another planner's split is taken where it is faster. ``effort``: so many times as much is tried.
 
     InfeasibleBudgetError if there is no plan; PlanError if what has to leave has no room in the slow tiers.
     """
@@ -113,7 +124,7 @@ def ebbtide(
     for one in (problem, *with_packing(problem), *placed_in_slow(problem, capacity)):
         if lacks_bytes(one, capacity) > 0:
             continue
-        search = _Search(one, capacity, bound, deadline)
+        search = _Search(one, capacity, bound, deadline, effort)
         try:
             found = search.run()
         except PlanError:  # no room in the slow tiers beside what lies there for good: other ways may have it
@@ -143,10 +154,11 @@ def ebbtide(
 class _Search:
     """Keeps the best candidate, and counts simulations."""
 
-    def __init__(self, problem: Problem, budget_bytes: int, bound_ns: int, deadline_ns: int) -> None:
+    def __init__(self, problem: Problem, budget_bytes: int, bound_ns: int, deadline_ns: int, effort: int) -> None:
         self.problem, self.budget_bytes, self.bound_ns, self.deadline_ns = problem, budget_bytes, bound_ns, deadline_ns
+        self.effort = effort
         work = len(problem.trace.ticks) + 2 * len(problem.idle) + len(problem.trace.storages) // 4
-        self.left = max(_FEWEST, min(60, 500_000 // max(work, 1)))
+        self.left = max(_FEWEST, min(_MOST, _WORK // max(work, 1))) * effort
         self.best: _Candidate | None = None
         self.tried: list[_Candidate] = []
         exclusive, share = problem.machine.exclusive, directions_share(problem.machine)
@@ -158,6 +170,7 @@ class _Search:
             if (start.clean_early or not exclusive) and (share or not start.lazy) and (several or not start.thrifty)
         ]
         self.out_of_time = False
+        self.last_homes: tuple[object, list[str]] = None, []
 
     def run(self) -> _Candidate:
         self._at(self.budget_bytes, max(_FEWEST, self.left // 3 * 2))
@@ -168,7 +181,23 @@ class _Search:
             if self.best is not None and bound * _GOOD_ENOUGH >= self.best.step_ns:
                 break
             self._at(smaller, max(self.left // 2, 4))
+        choices = {one.chosen.tobytes(): one for one in sorted(self.tried, key=lambda one: -one.step_ns)}
+        for best in [*choices.values()][: -self.effort - 1 : -1]:
+            self._polish(best)
         return self._confirmed()
+
+    def _polish(self, best: _Candidate) -> None:
+        """Its intervals at other paces: no price tells how far ahead fetches should go, and how much longer copies may
+        take."""
+        floor, clock = self.left - _POLISH, Clock(best.outcome.start_ns)
+        share = directions_share(self.problem.machine)
+        for margin, lead, lazy in product(_MARGINS, _LEADS, (False, True) if share else (best.pace.lazy,)):
+            if self._done(floor):
+                return
+            pace = replace(best.pace, margin=margin, lead_ns=lead * self.problem.clock.step_ns, lazy=lazy)
+            self._try(self.budget_bytes, best.chosen, best.start, pace, clock)
+        if self.best is not best and self.best is not None and not self._done(floor):
+            self._again(self.budget_bytes, self.best)
 
     def _confirmed(self) -> _Candidate:
         """The best by the third step: what a step leaves to the next may take until then to show."""
@@ -212,7 +241,7 @@ class _Search:
             if found[-1].step_ns >= best.step_ns * _BETTER:
                 break
         stale = 0
-        while found and stale < _PATIENCE and not self._done(floor):
+        while found and stale < _PATIENCE * self.effort and not self._done(floor):
             best = min(found, key=lambda candidate: candidate.step_ns)
             costs = self._dearer(costs, best.outcome)
             chosen = self._choose(budget_bytes, best.start, costs, Clock(best.outcome.start_ns))
@@ -245,7 +274,7 @@ class _Search:
         trace, machine = problem.trace, problem.machine
         while True:
             rows = np.flatnonzero(chosen)
-            slow = assign_tiers(trace, machine, idle, rows, clock, problem.tiers, problem.held, start.thrifty)
+            slow = self._homes(rows, start.thrifty, clock)
             free = all_away(idle, chosen, problem.live, budget_bytes)
             moves = time_moves(idle, rows, slow, free, machine, clock, pace)
             staying = moves.row[moves.gone >= moves.back]
@@ -260,6 +289,16 @@ class _Search:
         if self.best is None or candidate.step_ns < self.best.step_ns:
             self.best = candidate
         return candidate
+
+    def _homes(self, rows: Ints, thrifty: bool, clock: Clock) -> list[str]:
+        """Their slow tiers, as they were the last time if nothing was different then."""
+        key, problem = (rows.tobytes(), thrifty, clock), self.problem
+        if self.last_homes[0] != key:
+            found = assign_tiers(
+                problem.trace, problem.machine, problem.idle, rows, clock, problem.tiers, problem.held, thrifty
+            )
+            self.last_homes = key, found
+        return self.last_homes[1]
 
     def _dearer(self, costs: tuple[Floats, Floats], outcome: Outcome) -> tuple[Floats, Floats]:
         """Costs half way to those of a step that stalls as simulated: a copy costs its time by the share of time that
