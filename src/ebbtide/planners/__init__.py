@@ -6,7 +6,7 @@ adds one by an entry point in the group ``ebbtide.planners``; ``docs/planners.md
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 from warnings import warn
 
@@ -110,8 +110,8 @@ def _package(entry: "EntryPoint") -> str:
 PLANNERS: Mapping[str, Planner] = Registry()
 
 
-def plan(name: str, trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
-    """The plan of the planner ``name``, checked.
+def plan(name: str, trace: Trace, machine: Machine, budget_bytes: int, effort: int = 1) -> Plan:
+    """The plan of the planner ``name``, checked; ours tries ``effort`` times as much.
 
     Raises SettingError for an unknown name, InfeasibleBudgetError for a budget that no plan can keep,
     TiersTooSmallError where all tiers together have too little room, and PlanError for a plan that breaks a promise,
@@ -120,7 +120,8 @@ def plan(name: str, trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     if name not in PLANNERS:
         raise SettingError(f"there is no planner {name!r:.80}; there are {', '.join(PLANNERS)}")
     try:
-        found = PLANNERS[name](trace, machine, budget_bytes)
+        planner = partial(ebbtide, effort=effort) if name == DEFAULT else PLANNERS[name]
+        found = planner(trace, machine, budget_bytes)
     except PlanError:
         require_tiers(trace, machine, budget_bytes)
         raise

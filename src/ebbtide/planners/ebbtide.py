@@ -65,6 +65,8 @@ _STARTS = (
 """The smaller reserves come first, since of plans that are good enough the first wins, and they move fewer bytes."""
 _FEWEST, _MOST, _WORK = 10, 40, 200_000
 """So many plans are simulated, the fewer the larger the step is, unless time is up: work is in ticks and storages."""
+_KEPT = 16
+"""The best plans, which are simulated for one step more at the end: all others are forgotten, since they take memory."""
 _PATIENCE = 3
 """The search for one budget ends after so many new choices in a row without a better plan."""
 _BETTER = 0.999
@@ -160,7 +162,7 @@ class _Search:
         work = len(problem.trace.ticks) + 2 * len(problem.idle) + len(problem.trace.storages) // 4
         self.left = max(_FEWEST, min(_MOST, _WORK // max(work, 1))) * effort
         self.best: _Candidate | None = None
-        self.tried: list[_Candidate] = []
+        self.tried: list[_Candidate] = []  # the best, the fastest first
         exclusive, share = problem.machine.exclusive, directions_share(problem.machine)
         # Where nothing stays behind, a write cannot come early; where it is in no fetch's way, it is not put off.
         several = any(problem.machine.tier(name).capacity_bytes is not None for name in problem.tiers[:-1])
@@ -181,8 +183,10 @@ class _Search:
             if self.best is not None and bound * _GOOD_ENOUGH >= self.best.step_ns:
                 break
             self._at(smaller, max(self.left // 2, 4))
-        choices = {one.chosen.tobytes(): one for one in sorted(self.tried, key=lambda one: -one.step_ns)}
-        for best in [*choices.values()][: -self.effort - 1 : -1]:
+        choices: dict[bytes, _Candidate] = {}
+        for one in self.tried:
+            choices.setdefault(one.chosen.tobytes(), one)
+        for best in [*choices.values()][: self.effort + 1]:
             self._polish(best)
         return self._confirmed()
 
@@ -202,7 +206,7 @@ class _Search:
     def _confirmed(self) -> _Candidate:
         """The best by the third step: what a step leaves to the next may take until then to show."""
         problem, best = self.problem, None
-        for candidate in sorted(self.tried, key=lambda candidate: candidate.step_ns):
+        for candidate in self.tried:
             if best is not None and candidate.step_ns >= best.step_ns:
                 break
             outcome = problem.simulated(candidate.moved, 3)
@@ -250,6 +254,7 @@ class _Search:
             if not self._done(floor):
                 found.append(self._again(budget_bytes, found[-1]))
             stale = 0 if min(candidate.step_ns for candidate in found[-2:]) < best.step_ns else stale + 1
+            found = [min(found, key=lambda candidate: candidate.step_ns)]
 
     def _again(self, budget_bytes: int, candidate: _Candidate) -> _Candidate:
         """The same intervals, timed by the ticks as they were simulated."""
@@ -284,7 +289,7 @@ class _Search:
             chosen[staying] = False
         moved = moved_stays(trace, idle, moves)
         candidate = _Candidate(moved, problem.simulated(moved, 2), chosen, start, pace)
-        self.tried.append(candidate)
+        self.tried = sorted([*self.tried, candidate], key=lambda one: one.step_ns)[:_KEPT]
         self.left -= 1
         if self.best is None or candidate.step_ns < self.best.step_ns:
             self.best = candidate
