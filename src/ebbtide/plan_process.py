@@ -28,7 +28,8 @@ def _forecast(plan: Plan, trace: Trace, machine: Machine) -> tuple[LinkReport, .
     return forecast_links(plan, trace, machine, PAGES)
 
 
-def _predict(plan: Plan, trace: Trace, machine: Machine, budget_bytes: int) -> int:
+def predict(plan: Plan, trace: Trace, machine: Machine, budget_bytes: int) -> int:
+    """What a step takes under a plan within a budget, in ns, as simulated."""
     return simulate_plan(plan, trace, machine.with_budget(budget_bytes), PAGES).step_ns
 
 
@@ -40,7 +41,7 @@ def main() -> None:
     sys.stdin.close()  # a file in memory, which goes with it
     try:
         planner = planner_named(policy, job.effort) if plan is None else planner_from(plan)
-        answer = carry_out(job, planner, no_forecast if policy == NEXT_USE else _forecast, _predict)
+        answer = carry_out(job, planner, no_forecast if policy == NEXT_USE else _forecast, predict)
         said = pickle.dumps(answer, protocol=5)
     except EbbtideError as error:
         said = pickle.dumps(error)
