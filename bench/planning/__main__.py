@@ -103,7 +103,17 @@ def table_of(rows: Sequence[Row]) -> Table:
 def compared(before: Sequence[Row], after: Sequence[Row]) -> Table:
     """Rows that both have."""
     table = Table(title="ebbtide plan, before and after (times of steps are simulated)", title_justify="left")
-    names = ("step", "fast", "storages", "predicted before", "after", "after / before", "of the limit", "CPU s", "after")
+    names = (
+        "step",
+        "fast",
+        "storages",
+        "predicted before",
+        "after",
+        "after / before",
+        "of the limit",
+        "CPU s",
+        "after",
+    )
     for name in names:
         table.add_column(name, justify="left" if name == "step" else "right")
     old = {(row.step, row.fast): row for row in before}

@@ -160,9 +160,8 @@ void bind_engine(py::module_& m) {
              return make_pieces(std::move(pieces), uses, births, deaths);
            }),
            py::kw_only(), py::arg("nbytes"), py::arg("paged_bytes"), py::arg("packed_bytes"), py::arg("first_use"),
-           py::arg("moves"), py::arg("persistent"), py::arg("scratch"), py::arg("birth"), py::arg("generations"),
-           py::arg("uses"), py::arg("births"), py::arg("deaths"), py::arg("n_used"), py::arg("reads"), py::arg("writes"),
-           py::arg("times"));
+           py::arg("moves"), py::arg("persistent"), py::arg("scratch"), py::arg("birth"), py::arg("generations"), py::arg("uses"),
+           py::arg("births"), py::arg("deaths"), py::arg("n_used"), py::arg("reads"), py::arg("writes"), py::arg("times"));
 
   py::class_<Machine>(m, "Machine")
       .def(py::init([](const std::vector<std::tuple<std::optional<std::int64_t>, bool, bool, double, double, bool>>& tiers,

@@ -141,8 +141,7 @@ class Lowering {
 
   void add(std::size_t storage, Verb verb, unsigned source, unsigned target, std::int64_t at, std::int64_t due) {
     std::int64_t tick = at % n_ticks_, later = (due % n_ticks_ - tick + n_ticks_) % n_ticks_;
-    found_.push_back(
-        {tick, static_cast<std::int64_t>(storage), Command{storages_.piece[storage], verb, source, target, later}});
+    found_.push_back({tick, static_cast<std::int64_t>(storage), Command{storages_.piece[storage], verb, source, target, later}});
   }
 
   // At one tick: evictions, drops, which make room for fetches, and last the drops of what fetches read. Of several copies the
@@ -164,7 +163,8 @@ class Lowering {
       ++made.at.starts[static_cast<std::size_t>(row.tick) + 1];
       made.at.rows.push_back(row.command);
     }
-    for (std::size_t tick = 0; tick < static_cast<std::size_t>(n_ticks_); ++tick) made.at.starts[tick + 1] += made.at.starts[tick];
+    for (std::size_t tick = 0; tick < static_cast<std::size_t>(n_ticks_); ++tick)
+      made.at.starts[tick + 1] += made.at.starts[tick];
     made.begins.starts.push_back(0);
     for (const auto& ranks : begins_) {
       made.begins.rows.insert(made.begins.rows.end(), ranks.begin(), ranks.end());

@@ -96,8 +96,8 @@ class Pieces:
         writes: npt.ArrayLike,
         times: npt.ArrayLike,
     ) -> None:
-        """``persistent``, ``scratch`` and ``birth`` are the piece's storage's; ``generations``: how many of it live when a
-        step begins. Uses are (tick, piece, mode, until), births and deaths (tick, piece), those of a tick in order."""
+        """``persistent``, ``scratch`` and ``birth`` are the storage's. ``generations``: how many of it live when a step
+        begins. Uses are (tick, piece, mode, until), births and deaths (tick, piece), in order at each tick."""
 
 class Machine:
     """Tiers by rank, and what ``native/simulate/machine.hpp`` says of them, of links and of groups."""

@@ -219,7 +219,19 @@ class Session(Driven):
         timeline, saved = files.timeline_saver(), files.saved_with_a_plan()
         waits = self._settings.wait_for_plan or files.plan is not None  # a plan that was named is to be followed
         fixed = files.plan is not None
-        return Planning(ask, machine, files.save, self._warn, measures, fixed, timeline, saved, waits, self._say, takes_effort(policy))
+        return Planning(
+            ask,
+            machine,
+            files.save,
+            self._warn,
+            measures,
+            fixed,
+            timeline,
+            saved,
+            waits,
+            self._say,
+            takes_effort(policy),
+        )
 
     def _close(self) -> None:
         try:

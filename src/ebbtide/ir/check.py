@@ -123,7 +123,13 @@ def _bounds(stay: Stay, trace: Trace, tiers: Container[str]) -> Iterator[Violati
     storage, n_ticks = trace.storages[stay.storage], len(trace.ticks)
     earliest, latest = (0, stay.start + n_ticks) if storage.persistent else (storage.birth, storage.death)
     in_step = not storage.persistent or stay.start < n_ticks
-    if stay.tier in tiers and stay.high <= storage.nbytes and earliest <= stay.start and stay.stop <= latest and in_step:
+    if (
+        stay.tier in tiers
+        and stay.high <= storage.nbytes
+        and earliest <= stay.start
+        and stay.stop <= latest
+        and in_step
+    ):
         return
     problems = {
         f"is on {stay.tier}, which the machine does not have": stay.tier not in tiers,

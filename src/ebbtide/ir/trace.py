@@ -137,7 +137,9 @@ class Accesses:
     def of(self, storage: int) -> slice:
         """The rows of one storage: ``accesses.tick[accesses.of(7)]``."""
         begins = self._begins
-        return slice(begins[storage], begins[storage + 1]) if storage + 1 < len(begins) else slice(begins[-1], begins[-1])
+        return (
+            slice(begins[storage], begins[storage + 1]) if storage + 1 < len(begins) else slice(begins[-1], begins[-1])
+        )
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)

@@ -42,6 +42,7 @@ from ebbtide.simulator import Outcome
 
 TIME_LIMIT_S = 30.0
 
+
 @dataclass(frozen=True, slots=True)
 class _Start:
     """Where a search starts: the share of the budget that the choice leaves for copies under way, two of ``Pace``, and
@@ -64,9 +65,9 @@ _STARTS = (
 )
 """The smaller reserves come first, since of plans that are good enough the first wins, and they move fewer bytes."""
 _FEWEST, _MOST, _WORK = 10, 40, 200_000
-"""So many plans are simulated, the fewer the larger the step is, unless time is up: work is in ticks and storages."""
+"""So many plans are simulated, the fewer the larger the step is, unless time is up; work is in ticks and storages."""
 _KEPT = 16
-"""The best plans, which are simulated for one step more at the end: all others are forgotten, since they take memory."""
+"""The best plans, which are simulated for one step more at the end. All others are forgotten: they take memory."""
 _PATIENCE = 3
 """The search for one budget ends after so many new choices in a row without a better plan."""
 _BETTER = 0.999

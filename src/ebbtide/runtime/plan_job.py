@@ -138,9 +138,7 @@ def as_planned(plan: Plan, trace: Trace, machine: Machine, budget_bytes: int) ->
     return plan.predicted_ns
 
 
-def carry_out(
-    job: Job, planner: Planner, forecast: Forecast = no_forecast, predict: Predict = as_planned
-) -> Answer:
+def carry_out(job: Job, planner: Planner, forecast: Forecast = no_forecast, predict: Predict = as_planned) -> Answer:
     """``forecast`` says of a plan what each link copies, ``predict`` what a step takes under it. Raises whatever the
     planner raises, and ValueError for a recording that is none."""
     step = capture(job.recording, job.name, lambda *operator: job.flops.get(operator, 0))

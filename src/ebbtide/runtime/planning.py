@@ -293,7 +293,9 @@ class Planning:
         followed = self._followed
         is_first = next(iter(self._plans)) == followed
         self._waits_since_ns = time.perf_counter_ns()
-        asked = self._ask(self._job(recording, budget_bytes, Followed(steps.trace, steps.times(), measures, anew, plan)))
+        asked = self._ask(
+            self._job(recording, budget_bytes, Followed(steps.trace, steps.times(), measures, anew, plan))
+        )
         self._pending = PendingPlan.of(recording, asked, planned.like, steps, self._steps, is_first, followed)
 
     def _job(self, recording: Recording, budget_bytes: int, followed: Followed | None = None) -> Job:
@@ -315,7 +317,9 @@ class Planning:
             self._keep(answer)
         if pending.replaces is not None:
             del self._plans[pending.replaces]
-            self._say(f"steps follow a better plan from step {self._steps} on: {format_time(report.predicted_s)} forecast")
+            self._say(
+                f"steps follow a better plan from step {self._steps} on: {format_time(report.predicted_s)} forecast"
+            )
         return True
 
     def _may_improve(self, report: PlanReport, pending: PendingPlan) -> bool:

@@ -28,7 +28,17 @@ from ebbtide.simulator.pieces import whole_pieces
 from ebbtide.simulator.policies import POLICIES, Plan, Policy
 from ebbtide.simulator.result import Outcome, Use
 
-__all__ = ["POLICIES", "Outcome", "Simulator", "Use", "is_modelled", "recost", "simulate", "simulate_plan", "simulate_policy"]
+__all__ = [
+    "POLICIES",
+    "Outcome",
+    "Simulator",
+    "Use",
+    "is_modelled",
+    "recost",
+    "simulate",
+    "simulate_plan",
+    "simulate_policy",
+]
 
 
 class Simulator:
@@ -47,7 +57,7 @@ class Simulator:
         return self._in_python(schedule, n_steps, record, policy or Plan())
 
     def run_stays(self, stays: StayColumns, n_steps: int = 3) -> Outcome:
-        """The same under the plan that has these stays, and all other storages in the first tier from birth to death."""
+        """The same under the plan that has these stays, and all other storages in the first tier all their lives."""
         if self._native is not None:
             return self._native.figures_of_stays(stays, n_steps).outcome(self._machine)
         names = [tier.name for tier in self._machine.tiers]
@@ -59,7 +69,9 @@ class Simulator:
         """The same under a plan, which MUST have been checked."""
         if self._native is not None and all(self._is_whole(stay) for stay in plan.stays):
             names = [tier.name for tier in self._machine.tiers]
-            return self.run_stays(columns_of([stay for stay in plan.stays if not self._stays_put(stay)], names), n_steps)
+            return self.run_stays(
+                columns_of([stay for stay in plan.stays if not self._stays_put(stay)], names), n_steps
+            )
         return self.run(lower(plan, self._trace, self._machine), n_steps)
 
     def _is_whole(self, stay: Stay) -> bool:

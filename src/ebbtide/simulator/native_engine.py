@@ -67,11 +67,9 @@ class NativeEngine:
         return self._figures(simulate(native, self._native_machine, commands, begins, n_steps))
 
     def figures_of_stays(self, stays: StayColumns, n_steps: int) -> Figures:
-        """Of the schedule that ``lower`` makes of the plan in which all other storages are in the first tier; it is made
-        natively. Likewise."""
-        return self._figures(
-            simulate_stays(self._whole, self._native_machine, self._storages, stays.columns, n_steps)
-        )
+        """The same of the schedule that ``lower`` makes of the plan in which all other storages are in the first tier,
+        made natively."""
+        return self._figures(simulate_stays(self._whole, self._native_machine, self._storages, stays.columns, n_steps))
 
     def _figures(self, found: Record | int) -> Figures:
         if isinstance(found, int):

@@ -14,7 +14,7 @@ _BOTH = int(Access.READ | Access.WRITE)
 
 @once_for_a_trace
 def whole_columns(trace: Trace, page_bytes: PageSize) -> tuple[NativePieces, Ints]:
-    """Those of ``whole_pieces``, and the piece of each storage: of scratch that is one piece with other scratch, that."""
+    """Those of ``whole_pieces``, and the piece of each storage; scratch may be one piece with other scratch."""
     rows, n_ticks, count = trace.accesses, len(trace.ticks), len(trace.storages)
     birth, death, persistent = lives(trace)
     scratch = scratch_of(trace)
@@ -76,7 +76,8 @@ def native_pieces(pieces: Pieces, trace: Trace) -> NativePieces:
     """The same of pieces that somebody has."""
     rows = [trace.storages[number] for number in pieces.storage]
     n_ticks = len(trace.ticks)
-    uses = [(tick, *use) for tick, here in enumerate(pieces.uses) for use in here]
+    uses = np.array([(tick, *use) for tick, here in enumerate(pieces.uses) for use in here], dtype=np.int64)
+    at, piece, mode, until = uses.reshape(-1, 4).T
     return NativePieces(
         nbytes=pieces.nbytes,
         paged_bytes=pieces.paged_bytes,
@@ -87,7 +88,7 @@ def native_pieces(pieces: Pieces, trace: Trace) -> NativePieces:
         scratch=[row.scratch for row in rows],
         birth=[row.birth for row in rows],
         generations=[0 if row.persistent else row.death // n_ticks for row in rows],
-        uses=tuple(np.array(uses, dtype=np.int64).reshape(-1, 4).T),
+        uses=(at, piece, mode, until),
         births=_flat(pieces.births),
         deaths=_flat(pieces.deaths),
         n_used=pieces.n_used,

@@ -49,7 +49,7 @@ def g10(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
         for tier in [tier_of[number]] if number in tier_of else tiers[::-1]:
             capacity = machine.tier(tier).capacity_bytes
             replica = None if capacity is None else _replica(pressure, row)
-            if replica is not None and int((held[tier] + replica).max()) > capacity:
+            if capacity is not None and replica is not None and int((held[tier] + replica).max()) > capacity:
                 continue
             if _book(pressure, channels, row, tier):
                 held[tier] += 0 if replica is None else replica

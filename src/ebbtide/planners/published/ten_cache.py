@@ -116,12 +116,12 @@ def _free_bytes(pressure: Pressure, budget_bytes: int) -> int:
     """What the step leaves of the budget beside parameters, with gradients and state away when they are idle."""
     trace, idle = pressure.trace, pressure.idle
     kinds = np.array([storage.kind in STATES for storage in trace.storages], dtype=bool)[idle.storage]
-    rows, paged = np.flatnonzero(kinds), paged_sizes(trace, pressure.page_bytes).tolist()
+    rows, paged = np.flatnonzero(kinds), paged_sizes(trace, pressure.page_bytes)
     n_ticks = len(pressure.live)
     away = levels(idle.after[rows] + 1, idle.until[rows], idle.paged_bytes[rows], n_ticks)
     used = set(trace.accesses.storage.tolist())
     mine = sum(
-        paged[number]
+        int(paged[number])
         for number, storage in enumerate(trace.storages)
         if storage.kind is StorageKind.PARAMETER and storage.persistent and number in used
     )
