@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "../simulate/module.hpp"
+#include "booking.hpp"
 #include "choice.hpp"
 #include "prices.hpp"
 #include "stays.hpp"
@@ -80,6 +81,23 @@ void bind_search(py::module_& m) {
       },
       py::kw_only(), py::arg("must"), py::arg("wish"), py::arg("paged"), py::arg("cost"), py::arg("group"), py::arg("write_cost"),
       py::arg("rounds"));
+
+  m.def(
+      "carried",
+      [](const Ints& first, const Ints& last, const Floats& leaves, const Floats& needed, const Floats& out_ns,
+         const Floats& in_ns, double bin_ns, std::int64_t n_bins, const Ints& order, const Flags& others, double write_bins,
+         double fetch_bins) {
+        Copies copies{copied(first), copied(last), copied(leaves), copied(needed), copied(out_ns), copied(in_ns), bin_ns, n_bins};
+        std::vector<std::int64_t> asking = copied(order);
+        std::vector<std::uint8_t> going = copied(others), taken;
+        {
+          py::gil_scoped_release release;
+          taken = carried(copies, asking, going, write_bins, fetch_bins);
+        }
+        return shared(taken);
+      },
+      py::kw_only(), py::arg("first"), py::arg("last"), py::arg("leaves"), py::arg("needed"), py::arg("out_ns"), py::arg("in_ns"),
+      py::arg("bin_ns"), py::arg("n_bins"), py::arg("order"), py::arg("others"), py::arg("write_bins"), py::arg("fetch_bins"));
 
   m.def(
       "time_moves",

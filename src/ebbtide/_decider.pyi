@@ -187,6 +187,24 @@ def choose(
 ) -> npt.NDArray[np.uint8] | None:
     """Which intervals to take (``planners.search.choice``), without the GIL. A demand has low, high and deficit."""
 
+def carried(
+    *,
+    first: _Ints,
+    last: _Ints,
+    leaves: _Floats,
+    needed: _Floats,
+    out_ns: _Floats,
+    in_ns: _Floats,
+    bin_ns: float,
+    n_bins: int,
+    order: _Ints,
+    others: _Flags,
+    write_bins: float,
+    fetch_bins: float,
+) -> npt.NDArray[np.uint8]:
+    """By group of copies, whether the links of a tier carry them in time (``planners.search.slow_tiers``), without the
+    GIL."""
+
 def time_moves(
     *,
     after: _Ints,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+import ebbtide._decider as _decider
 from ebbtide.errors import PlanError
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Machine
@@ -146,10 +147,10 @@ class _Books:
         assert outward is not None
         self.stored, self.bin_ns, self.packs = stored, clock.step_ns / _BINS, packs
         pays, returns = idle.payers(chosen), idle.returns[chosen]
-        self.out_ns = np.where(pays, copy_ns(outward, idle.nbytes[chosen], 1.0), 0.0).tolist()
-        self.in_ns = np.where(returns, copy_ns(inward, idle.nbytes[chosen], 1.0), 0.0).tolist()
-        self.leaves = (clock.of(idle.after[chosen] + 1) / self.bin_ns).tolist()
-        self.needed = (clock.of(idle.until[chosen]) / self.bin_ns).tolist()
+        self.out_ns = np.where(pays, copy_ns(outward, idle.nbytes[chosen], 1.0), 0.0)
+        self.in_ns = np.where(returns, copy_ns(inward, idle.nbytes[chosen], 1.0), 0.0)
+        self.leaves = clock.of(idle.after[chosen] + 1) / self.bin_ns
+        self.needed = clock.of(idle.until[chosen]) / self.bin_ns
         lengths = clock.of(stored.high) - clock.of(stored.low)
         self.order = np.argsort(-lengths, kind="stable")
 
@@ -171,7 +172,7 @@ class _Books:
     def least(self, left: Flags, spare: Ints) -> Flags:
         """Of ``left``, what goes to this tier so that the rest fits in ``spare``, with as little to copy as can be."""
         stored, rows = self.stored, np.flatnonzero(left)
-        spent = np.concatenate(([0.0], np.cumsum(np.add(self.in_ns, self.out_ns))))
+        spent = np.concatenate(([0.0], np.cumsum(self.in_ns + self.out_ns)))
         demand = Demand(stored.low[rows], stored.high[rows], stored.levels(left, self.packs) - spare)
         sizes, cost = stored.sizes(self.packs)[rows], (spent[stored.last] - spent[stored.first])[rows]
         chosen = choose_rows(demand, demand, sizes, cost, np.arange(len(rows)), np.zeros(len(rows)))
@@ -193,31 +194,21 @@ class _Books:
 
     def _within(self, left: Flags, write: int, fetch: int) -> Flags:
         """What no link would have to carry later than these patiences after it could."""
-        write_bins, fetch_bins = 2.0 ** (write / 2), 2.0 ** (fetch / 2)
-        out, back = [self.bin_ns] * _BINS, [self.bin_ns] * _BINS
-        taken = np.zeros(len(left), dtype=bool)
-        for at in np.flatnonzero(self.others).tolist():
-            for job in range(int(self.stored.first[at]), int(self.stored.last[at])):
-                _book(out, self.leaves[job], 1, self.out_ns[job], _BINS, [])
-                _book(back, self.needed[job], -1, self.in_ns[job], _BINS, [])
-        for at in self.order[left[self.order]].tolist():
-            booked: list[tuple[list[float], int, float]] = []
-            for job in range(int(self.stored.first[at]), int(self.stored.last[at])):
-                goes = _book(
-                    out, self.leaves[job], 1, self.out_ns[job], write_bins + self.out_ns[job] / self.bin_ns, booked
-                )
-                if not (
-                    goes
-                    and _book(
-                        back, self.needed[job], -1, self.in_ns[job], fetch_bins + self.in_ns[job] / self.bin_ns, booked
-                    )
-                ):
-                    for link, place, spent in booked:
-                        link[place] += spent
-                    break
-            else:
-                taken[at] = True
-        return taken
+        taken = _decider.carried(
+            first=self.stored.first,
+            last=self.stored.last,
+            leaves=self.leaves,
+            needed=self.needed,
+            out_ns=self.out_ns,
+            in_ns=self.in_ns,
+            bin_ns=self.bin_ns,
+            n_bins=_BINS,
+            order=self.order[left[self.order]],
+            others=self.others,
+            write_bins=2.0 ** (write / 2),
+            fetch_bins=2.0 ** (fetch / 2),
+        )
+        return taken.astype(bool)
 
 
 def _least(fits: Callable[[int], bool], known: int = _MOST) -> int:
@@ -227,25 +218,3 @@ def _least(fits: Callable[[int], bool], known: int = _MOST) -> int:
         middle = (low + known) // 2
         low, known = (low, middle) if fits(middle) else (middle, known)
     return known
-
-
-def _book(
-    link: list[float],
-    place: float,
-    way: int,
-    needed_ns: float,
-    bins: float,
-    booked: list[tuple[list[float], int, float]],
-) -> bool:
-    """Takes time of a link within ``bins`` of ``place``, on or back, and notes it; False if it is too little."""
-    at = int(place) if way > 0 else int(place) - 1
-    for step in range(min(int(bins) + 1, len(link))):
-        if needed_ns <= 0:
-            break
-        bin_ = (at + way * step) % len(link)
-        if link[bin_] > 0:
-            spent = min(link[bin_], needed_ns)
-            link[bin_] -= spent
-            needed_ns -= spent
-            booked.append((link, bin_, spent))
-    return needed_ns <= 0
