@@ -1,7 +1,7 @@
 """``ebbtide plan`` on recorded steps: CPU seconds of the whole command, and how good the plan is. One table.
 
     python -m bench.planning STEP.trace... [--machine NAME|FILE] [--fast 10%,25%,50%] [--out FILE.json]
-    python -m bench.planning --before OLD.json --after NEW.json
+    python -m bench.planning --before OLD.json --after NEW.json [--markdown]
 
 Each plan is made by a command of its own, as a user makes it, on one core. CPU seconds are user and system time of that
 process, all of it: Python's start, reading the trace, planning, what makes the bound loose, writing the plan. Of
@@ -85,48 +85,51 @@ def _planned_once(step: Path, machine: str | None, fast: str) -> Row:
     )
 
 
-def table_of(rows: Sequence[Row]) -> Table:
-    table = Table(title="ebbtide plan (times of steps are simulated)", title_justify="left")
-    names = ("step", "fast", "operations", "storages", "bound", "predicted", "of the limit", "status", "CPU s")
-    for name in names:
-        table.add_column(name, justify="left" if name in ("step", "status") else "right")
+def shown(rows: Sequence[Row]) -> list[list[str]]:
+    """The columns' names, and a line for each plan."""
+    names = ["step", "fast", "operations", "storages", "bound", "predicted", "of the limit", "status", "CPU s"]
+    lines = [names]
     for row in rows:
         if row.refused:
-            table.add_row(row.step, row.fast, *[""] * 5, row.refused, "")
+            lines.append([row.step, row.fast, *[""] * 5, row.refused, ""])
             continue
         times = [format_time(seconds(ns)) for ns in (row.bound_ns, row.predicted_ns)]
-        counts = (str(row.operations), str(row.storages))
-        table.add_row(row.step, row.fast, *counts, *times, f"{row.of_limit:.2f} %", row.status, f"{row.cpu_s:.2f}")
-    return table
+        counts = [str(row.operations), str(row.storages)]
+        lines.append([row.step, row.fast, *counts, *times, f"{row.of_limit:.2f} %", row.status, f"{row.cpu_s:.2f}"])
+    return lines
 
 
-def compared(before: Sequence[Row], after: Sequence[Row]) -> Table:
-    """Rows that both have."""
-    table = Table(title="ebbtide plan, before and after (times of steps are simulated)", title_justify="left")
-    names = (
-        "step",
-        "fast",
-        "storages",
-        "predicted before",
-        "after",
-        "after / before",
-        "of the limit",
-        "CPU s",
-        "after",
-    )
-    for name in names:
-        table.add_column(name, justify="left" if name == "step" else "right")
+def compared(before: Sequence[Row], after: Sequence[Row]) -> list[list[str]]:
+    """Likewise, of plans that both have. Both are held against the bound of after: bounds differ, too."""
+    names = ["step", "fast", "storages", "predicted before", "after", "after / before"]
+    names += ["of the limit before", "after", "CPU s before", "after"]
+    lines = [names]
     old = {(row.step, row.fast): row for row in before}
     for row in after:
         was = old.get((row.step, row.fast))
         if was is None or was.refused or row.refused:
             continue
         times = [format_time(seconds(ns)) for ns in (was.predicted_ns, row.predicted_ns)]
-        limits = f"{was.of_limit:.2f}, {row.of_limit:.2f} %"
+        limits = [f"{100 * row.bound_ns / ns:.2f} %" for ns in (was.predicted_ns, row.predicted_ns)]
         share = f"{row.predicted_ns / was.predicted_ns:.4f}"
-        spent = (f"{was.cpu_s:.2f}", f"{row.cpu_s:.2f}")
-        table.add_row(row.step, row.fast, str(row.storages), *times, share, limits, *spent)
-    return table
+        spent = [f"{was.cpu_s:.2f}", f"{row.cpu_s:.2f}"]
+        lines.append([row.step, row.fast or "its own", str(row.storages), *times, share, *limits, *spent])
+    return lines
+
+
+def show(lines: list[list[str]], markdown: bool) -> None:
+    names, *rows = lines
+    if markdown:
+        print("| " + " | ".join(names) + " |\n|" + "---|" * len(names))
+        for row in rows:
+            print("| " + " | ".join(row) + " |")
+        return
+    table = Table(title="ebbtide plan (times of steps are simulated)", title_justify="left")
+    for name in names:
+        table.add_column(name, justify="left" if name in ("step", "status") else "right")
+    for row in rows:
+        table.add_row(*row)
+    Console(width=150).print(table)
 
 
 def read(path: Path) -> list[Row]:
@@ -142,10 +145,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--before", type=Path)
     parser.add_argument("--after", type=Path)
+    parser.add_argument("--markdown", action="store_true")
     asked = parser.parse_args()
-    console = Console(width=150)
     if asked.before is not None and asked.after is not None:
-        console.print(compared(read(asked.before), read(asked.after)))
+        show(compared(read(asked.before), read(asked.after)), asked.markdown)
         return
     rows = []
     for step in asked.steps:
@@ -154,7 +157,7 @@ def main() -> None:
             rows.append(planned(step, asked.machine, fast, asked.repeats))
             if asked.out is not None:
                 asked.out.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
-    console.print(table_of(rows))
+    show(shown(rows), asked.markdown)
 
 
 if __name__ == "__main__":
