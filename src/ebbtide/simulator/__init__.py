@@ -69,19 +69,14 @@ class Simulator:
         """The same under a plan, which MUST have been checked."""
         if self._native is not None and all(self._is_whole(stay) for stay in plan.stays):
             names = [tier.name for tier in self._machine.tiers]
+            elsewhere = {stay.storage for stay in plan.stays if stay.tier != names[0]}
             return self.run_stays(
-                columns_of([stay for stay in plan.stays if not self._stays_put(stay)], names), n_steps
+                columns_of([stay for stay in plan.stays if stay.storage in elsewhere], names), n_steps
             )
         return self.run(lower(plan, self._trace, self._machine), n_steps)
 
     def _is_whole(self, stay: Stay) -> bool:
         return stay.low == 0 and stay.high == self._trace.storages[stay.storage].nbytes
-
-    def _stays_put(self, stay: Stay) -> bool:
-        """In the first tier from birth to death."""
-        row = self._trace.storages[stay.storage]
-        is_there = stay.tier == self._machine.tiers[0].name and stay.valid_from == stay.start
-        return is_there and stay.start == row.birth and stay.stop == row.death
 
     def _in_python(self, schedule: Schedule, n_steps: int, record: bool, policy: Policy) -> Outcome:
         whole = whole_pieces(self._trace, self._page_bytes)
