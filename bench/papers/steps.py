@@ -79,10 +79,24 @@ class Operator:
     output: int
 
 
-def train(build: Builder, forward: list[Operator], update: bool) -> None:
-    """Runs the operators, then their backward in reverse; with ``update`` an SGD step with momentum at the end.
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """``states``: the size of each of its storages for a weight, over the weight's."""
 
-    The gradient of a storage that several operators read is accumulated in place. Without an update a weight's
+    name: str
+    states: tuple[int, ...]
+
+
+SGD = Optimizer("sgd", (1,))
+"""With momentum."""
+ADAMW_FP32 = Optimizer("adamw", (2, 2, 2))
+"""Of weights in half precision: master weights and both moments in fp32."""
+
+
+def train(build: Builder, forward: list[Operator], optimizer: Optimizer | None) -> None:
+    """Runs the operators, then their backward in reverse, and the optimizer's step at the end.
+
+    The gradient of a storage that several operators read is accumulated in place. Without an optimizer a weight's
     gradient is taken away by the next operator, as an engine does that has its optimizer on the CPU.
     """
     for op in forward:
@@ -102,12 +116,13 @@ def train(build: Builder, forward: list[Operator], update: bool) -> None:
         reads = list(dict.fromkeys([incoming, *op.saved, *op.weights]))
         build.operator(f"{op.name}_backward", op.module, 2 * op.flops, [*reads, *taken], [*outgoing, *mine])
         weight_gradients += zip(op.weights, mine, strict=True)
-        taken = [] if update else mine
-    if not update:
+        taken = mine if optimizer is None else []
+    if optimizer is None:
         return
     for weight, grad in weight_gradients:
-        momentum = build.storage(build.sizes[weight], StorageKind.OPTIMIZER_STATE)
-        build.operator("sgd", "", 4 * build.sizes[weight] / 4, [grad, weight, momentum], [weight, momentum])
+        nbytes = build.sizes[weight]
+        state = [build.storage(nbytes * share, StorageKind.OPTIMIZER_STATE) for share in optimizer.states]
+        build.operator(optimizer.name, "", nbytes, [grad, weight, *state], [weight, *state])
 
 
 class Convolutions:
@@ -145,7 +160,7 @@ class Convolutions:
         self.at = total
 
     def finish(self, name: str) -> Trace:
-        train(self.build, self.operators, update=True)
+        train(self.build, self.operators, SGD)
         return self.build.trace(name)
 
 
@@ -195,10 +210,12 @@ OPT_6_7B = Shape("OPT-6.7B", 32, 4096, 4096, 16384, 50272)
 BLOOM_7B = Shape("Bloom-7B", 30, 4096, 4096, 16384, 250880)
 BERT_LARGE = Shape("BERT-large", 24, 1024, 1024, 4096, 30522)
 FALCON_7B = Shape("Falcon-7B", 32, 4544, 64, 18176, 65024)
+LLAMA_70B = Shape("Llama-70B", 80, 8192, 1024, 43008, 128256)
+"""Its gated feed-forward of three matrices of 28,672 is taken for one of two that are half as wide again."""
 
 
-def transformer(shape: Shape, batch: int, length: int, chip: Chip) -> Trace:
-    """Forward and backward in half precision, a sequence classifier on top; the optimizer is elsewhere.
+def transformer(shape: Shape, batch: int, length: int, chip: Chip, optimizer: Optimizer | None = None) -> Trace:
+    """Forward and backward in half precision, a sequence classifier on top; without an ``optimizer`` that is elsewhere.
 
     Every weight and every bias is a tensor of its own, 16 a layer, as 10Cache's table has them for OPT.
     """
@@ -236,5 +253,5 @@ def transformer(shape: Shape, batch: int, length: int, chip: Chip) -> Trace:
         at = operator("add", f"{name}.add2", tokens * d, (at, narrow), (), d)
     normed = operator("layer_norm", "norm", 8.0 * tokens * d, (at,), weights(d, d), d)
     operator("linear", "score", 4.0 * tokens * d, (normed,), weights(2 * d), 2)
-    train(build, operators, update=False)
+    train(build, operators, optimizer)
     return build.trace(f"{shape.name} b{batch}")

@@ -18,16 +18,13 @@ constexpr double kLeastHope = 1e-3;
 constexpr double kMomentum = 0.5;
 
 void check(const Covering& c) {
-  std::size_t rows = c.low.size();
-  auto n_ticks = static_cast<std::int64_t>(c.deficit.size());
-  for (std::size_t size : {c.high.size(), c.paged.size(), c.cost.size(), c.group.size()}) {
-    if (size != rows) throw std::invalid_argument("columns of intervals differ in length");
+  check_windows(c.low, c.high, c.low.size(), c.deficit.size());
+  for (std::size_t size : {c.paged.size(), c.cost.size(), c.group.size()}) {
+    if (size != c.low.size()) throw std::invalid_argument("columns of intervals differ in length");
   }
-  for (std::size_t i = 0; i < rows; ++i) {
-    bool in_range =
-        0 <= c.low[i] && c.low[i] < std::max<std::int64_t>(n_ticks, 1) && c.low[i] <= c.high[i] && c.high[i] <= 2 * n_ticks;
-    bool known = 0 <= c.group[i] && c.group[i] < static_cast<std::int64_t>(c.write_cost.size());
-    if (!in_range || !known) throw std::invalid_argument("an interval is out of range");
+  for (std::int64_t group : c.group) {
+    bool known = 0 <= group && group < static_cast<std::int64_t>(c.write_cost.size());
+    if (!known) throw std::invalid_argument("an interval's group is out of range");
   }
 }
 
@@ -105,6 +102,16 @@ double flat_price(const Covering& c) {
 }
 
 }  // namespace
+
+void check_windows(const std::vector<std::int64_t>& low, const std::vector<std::int64_t>& high, std::size_t rows,
+                   std::size_t n_ticks) {
+  if (low.size() != rows || high.size() != rows) throw std::invalid_argument("columns of intervals differ in length");
+  auto ticks = static_cast<std::int64_t>(n_ticks);
+  for (std::size_t i = 0; i < rows; ++i) {
+    bool in_range = 0 <= low[i] && low[i] < std::max<std::int64_t>(ticks, 1) && low[i] <= high[i] && high[i] <= 2 * ticks;
+    if (!in_range) throw std::invalid_argument("an interval is out of range");
+  }
+}
 
 Prices find_prices(const Covering& covering, int rounds) {
   check(covering);

@@ -2,6 +2,7 @@
 // planners/search/choice.py says what they are for.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -20,6 +21,10 @@ struct Prices {
   std::vector<double> of_tick;  // for a byte
   double bound = 0.0;           // no choice that covers the deficits costs less
 };
+
+// Throws std::invalid_argument for windows that are not `rows` ones of a step of so many ticks, as those of a covering are.
+void check_windows(const std::vector<std::int64_t>& low, const std::vector<std::int64_t>& high, std::size_t rows,
+                   std::size_t n_ticks);
 
 // Throws std::invalid_argument for columns that do not belong together.
 Prices find_prices(const Covering& covering, int rounds);

@@ -2,8 +2,14 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <optional>
+
 #include "../simulate/module.hpp"
+#include "booking.hpp"
+#include "choice.hpp"
 #include "prices.hpp"
+#include "stays.hpp"
+#include "timing.hpp"
 #include "windows.hpp"
 
 namespace py = pybind11;
@@ -20,6 +26,14 @@ std::vector<T> copied(const Column<T>& column) {
   return {column.data(), column.data() + column.size()};
 }
 
+template <typename T>
+py::array_t<T> shared(const std::vector<T>& column) {
+  return py::array_t<T>(static_cast<py::ssize_t>(column.size()), column.data());
+}
+
+using Ints = Column<std::int64_t>;
+using Floats = Column<double>;
+using Flags = Column<std::uint8_t>;
 using EventColumns = std::tuple<Column<std::int64_t>, Column<std::int64_t>, Column<std::int64_t>>;
 using WallRow = std::tuple<std::int64_t, std::vector<std::pair<double, double>>, double, double>;
 
@@ -43,11 +57,87 @@ void bind_search(py::module_& m) {
           py::gil_scoped_release release;
           found = find_prices(covering, rounds);
         }
-        return py::make_tuple(py::array_t<double>(static_cast<py::ssize_t>(found.of_tick.size()), found.of_tick.data()),
-                              found.bound);
+        return py::make_tuple(shared(found.of_tick), found.bound);
       },
       py::kw_only(), py::arg("low"), py::arg("high"), py::arg("paged"), py::arg("cost"), py::arg("group"), py::arg("write_cost"),
       py::arg("deficit"), py::arg("rounds"));
+
+  m.def(
+      "choose",
+      [](const std::tuple<Ints, Ints, Floats>& must, const std::tuple<Ints, Ints, Floats>& wish, const Floats& paged,
+         const Floats& cost, const Ints& group, const Floats& write_cost, int rounds) -> std::optional<Flags> {
+        const auto& [must_low, must_high, must_deficit] = must;
+        const auto& [low, high, deficit] = wish;
+        Demand needed{copied(must_low), copied(must_high), copied(must_deficit)};
+        Covering covering{copied(low),   copied(high),       copied(paged),  copied(cost),
+                          copied(group), copied(write_cost), copied(deficit)};
+        std::optional<std::vector<std::uint8_t>> found;
+        {
+          py::gil_scoped_release release;
+          found = choose(needed, covering, rounds);
+        }
+        if (!found) return std::nullopt;
+        return Flags(shared(*found));
+      },
+      py::kw_only(), py::arg("must"), py::arg("wish"), py::arg("paged"), py::arg("cost"), py::arg("group"), py::arg("write_cost"),
+      py::arg("rounds"));
+
+  m.def(
+      "carried",
+      [](const Ints& first, const Ints& last, const Floats& leaves, const Floats& needed, const Floats& out_ns,
+         const Floats& in_ns, double bin_ns, std::int64_t n_bins, const Ints& order, const Flags& others, double write_bins,
+         double fetch_bins) {
+        Copies copies{copied(first), copied(last), copied(leaves), copied(needed), copied(out_ns), copied(in_ns), bin_ns, n_bins};
+        std::vector<std::int64_t> asking = copied(order);
+        std::vector<std::uint8_t> going = copied(others), taken;
+        {
+          py::gil_scoped_release release;
+          taken = carried(copies, asking, going, write_bins, fetch_bins);
+        }
+        return shared(taken);
+      },
+      py::kw_only(), py::arg("first"), py::arg("last"), py::arg("leaves"), py::arg("needed"), py::arg("out_ns"), py::arg("in_ns"),
+      py::arg("bin_ns"), py::arg("n_bins"), py::arg("order"), py::arg("others"), py::arg("write_bins"), py::arg("fetch_bins"));
+
+  m.def(
+      "time_moves",
+      [](const Ints& after, const Ints& until, const Ints& ready, const Ints& paged, const Ints& tier, const Flags& pays,
+         const Flags& returns, const Floats& in_ns, const Floats& out_ns, const Ints& free, const Floats& reached, double step_ns,
+         double lead_ns, bool lazy) {
+        Chosen chosen{copied(after), copied(until),   copied(ready), copied(paged), copied(tier),
+                      copied(pays),  copied(returns), copied(in_ns), copied(out_ns)};
+        std::vector<std::int64_t> room = copied(free);
+        Clock clock{static_cast<std::int64_t>(room.size()), step_ns, copied(reached)};
+        Moves moves;
+        {
+          py::gil_scoped_release release;
+          moves = time_moves(chosen, room, clock, {lead_ns, lazy});
+        }
+        return py::make_tuple(shared(moves.out), shared(moves.done), shared(moves.gone), shared(moves.back));
+      },
+      py::kw_only(), py::arg("after"), py::arg("until"), py::arg("ready"), py::arg("paged"), py::arg("tier"), py::arg("pays"),
+      py::arg("returns"), py::arg("in_ns"), py::arg("out_ns"), py::arg("free"), py::arg("reached"), py::arg("step_ns"),
+      py::arg("lead_ns"), py::arg("lazy"));
+
+  m.def(
+      "stays_of",
+      [](const Ints& storage, const Ints& group, const Ints& until, const Ints& tier, const Flags& returns,
+         const std::tuple<Ints, Ints, Ints, Ints>& moves, const Ints& birth, const Ints& death, const Flags& persistent,
+         const Flags& dirty, std::int64_t n_ticks) {
+        const auto& [out, done, gone, back] = moves;
+        Moved moved{copied(storage), copied(group), copied(until), copied(tier), copied(returns)};
+        Homes homes{copied(birth), copied(death), copied(persistent), copied(dirty), n_ticks};
+        Moves timed{copied(out), copied(done), copied(gone), copied(back)};
+        simulate::Stays found;
+        {
+          py::gil_scoped_release release;
+          found = stays_of(moved, timed, homes);
+        }
+        return py::make_tuple(shared(found.storage), shared(found.tier), shared(found.start), shared(found.valid_from),
+                              shared(found.stop));
+      },
+      py::kw_only(), py::arg("storage"), py::arg("group"), py::arg("until"), py::arg("tier"), py::arg("returns"),
+      py::arg("moves"), py::arg("birth"), py::arg("death"), py::arg("persistent"), py::arg("dirty"), py::arg("n_ticks"));
 
   m.def(
       "longest_windows",

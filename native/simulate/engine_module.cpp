@@ -1,10 +1,12 @@
 // The engine's part of ebbtide._decider: what Python has as lists comes as lists, and the GIL is free while steps run.
+#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <variant>
 
 #include "engine.hpp"
 #include "module.hpp"
+#include "lowering.hpp"
 
 namespace py = pybind11;
 
@@ -14,6 +16,25 @@ namespace {
 
 template <typename T>
 using Rows = std::vector<std::vector<T>>;
+
+template <typename T>
+using Column = py::array_t<T, py::array::c_style | py::array::forcecast>;
+
+template <typename T>
+std::vector<T> copied(const Column<T>& column) {
+  return {column.data(), column.data() + column.size()};
+}
+
+py::array_t<double> shared(const std::vector<double>& column) {
+  return py::array_t<double>(static_cast<py::ssize_t>(column.size()), column.data());
+}
+
+using Ints = Column<std::int64_t>;
+using Flags = Column<std::uint8_t>;
+
+void require(bool holds, const char* what) {
+  if (!holds) throw std::invalid_argument(what);
+}
 
 template <typename Row, typename T, typename Make>
 ByTick<Row> by_tick(const Rows<T>& ticks, const Make& make) {
@@ -26,37 +47,55 @@ ByTick<Row> by_tick(const Rows<T>& ticks, const Make& make) {
   return made;
 }
 
-// Lists by storage and by tick as simulator/pieces.py has them.
-struct PiecesLists {
-  Rows<std::tuple<Piece, unsigned, std::int64_t>> uses;
-  Rows<Piece> births, deaths;
-};
-
-void require(bool holds, const char* what) {
-  if (!holds) throw std::invalid_argument(what);
+// Rows that have a tick each, in their order at each tick.
+template <typename Row, typename Make>
+ByTick<Row> by_tick(const Ints& ticks, std::size_t n_ticks, const Make& make) {
+  auto count = static_cast<std::size_t>(ticks.size());
+  ByTick<Row> made;
+  made.starts.assign(n_ticks + 1, 0);
+  for (std::size_t at = 0; at < count; ++at) {
+    std::int64_t tick = ticks.data()[at];
+    require(tick >= 0 && static_cast<std::size_t>(tick) < n_ticks, "a tick that is not there");
+    ++made.starts[static_cast<std::size_t>(tick) + 1];
+  }
+  for (std::size_t tick = 0; tick < n_ticks; ++tick) made.starts[tick + 1] += made.starts[tick];
+  std::vector<std::size_t> next(made.starts.begin(), made.starts.end() - 1);
+  made.rows.resize(count);
+  for (std::size_t at = 0; at < count; ++at) made.rows[next[static_cast<std::size_t>(ticks.data()[at])]++] = make(at);
+  return made;
 }
 
-Pieces make_pieces(Pieces pieces, const PiecesLists& lists) {
+using PieceColumns = std::tuple<Ints, Ints>;            // tick, piece
+using UseColumns = std::tuple<Ints, Ints, Ints, Ints>;  // tick, piece, mode, until
+
+Pieces make_pieces(Pieces pieces, const UseColumns& uses, const PieceColumns& births, const PieceColumns& deaths) {
   std::size_t count = pieces.nbytes.size(), n_ticks = pieces.times.size();
-  auto check = [&](Piece piece) {
-    require(piece < count, "no such piece");
-    return piece;
-  };
   for (std::size_t size : {pieces.paged_bytes.size(), pieces.packed_bytes.size(), pieces.first_use.size(), pieces.moves.size(),
                            pieces.persistent.size(), pieces.scratch.size(), pieces.birth.size(), pieces.generations.size()}) {
     require(size == count, "the columns by piece differ in length");
   }
-  for (std::size_t size : {lists.uses.size(), lists.births.size(), lists.deaths.size(), pieces.n_used.size(), pieces.reads.size(),
-                           pieces.writes.size()}) {
+  for (std::size_t size : {pieces.n_used.size(), pieces.reads.size(), pieces.writes.size()}) {
     require(size == n_ticks, "the columns by tick differ in length");
   }
-  pieces.uses = by_tick<Use>(lists.uses, [&](const auto& row) {
-    auto [piece, mode, until] = row;
-    require(mode <= (kRead | kWrite), "no such mode of access");
-    return Use{check(piece), mode, until};
-  });
-  pieces.births = by_tick<Piece>(lists.births, check);
-  pieces.deaths = by_tick<Piece>(lists.deaths, check);
+  auto piece_of = [&](std::int64_t piece) {
+    require(piece >= 0 && static_cast<std::size_t>(piece) < count, "no such piece");
+    return static_cast<Piece>(piece);
+  };
+  const auto& [use_tick, use_piece, mode, until] = uses;
+  bool is_table = use_piece.size() == use_tick.size() && mode.size() == use_tick.size() && until.size() == use_tick.size();
+  require(is_table, "the columns of uses differ in length");
+  auto use_of = [&, piece = use_piece.data(), modes = mode.data(), next = until.data()](std::size_t at) {
+    require(modes[at] >= 0 && modes[at] <= static_cast<std::int64_t>(kRead | kWrite), "no such mode of access");
+    return Use{piece_of(piece[at]), static_cast<unsigned>(modes[at]), next[at]};
+  };
+  pieces.uses = by_tick<Use>(use_tick, n_ticks, use_of);
+  auto pieces_of = [&](const PieceColumns& rows) {
+    const Ints &tick = std::get<0>(rows), &piece = std::get<1>(rows);
+    require(piece.size() == tick.size(), "the columns of births, or of deaths, differ in length");
+    return by_tick<Piece>(tick, n_ticks, [&](std::size_t at) { return piece_of(piece.data()[at]); });
+  };
+  pieces.births = pieces_of(births);
+  pieces.deaths = pieces_of(deaths);
   return pieces;
 }
 
@@ -92,33 +131,33 @@ std::variant<Record, std::size_t> run(const Pieces& pieces, const Commands& comm
   }
 }
 
+using StayColumns = std::tuple<Ints, Ints, Ints, Ints, Ints>;
+
 }  // namespace
 
 void bind_engine(py::module_& m) {
   py::class_<Pieces>(m, "Pieces")
-      .def(py::init([](std::vector<std::int64_t> nbytes, std::vector<std::int64_t> paged_bytes,
-                       std::vector<std::int64_t> packed_bytes, std::vector<std::int64_t> first_use,
-                       std::vector<std::uint8_t> moves, std::vector<std::uint8_t> persistent, std::vector<std::uint8_t> scratch,
-                       std::vector<std::int64_t> birth, std::vector<std::int64_t> generations, decltype(PiecesLists::uses) uses,
-                       Rows<Piece> births, Rows<Piece> deaths, std::vector<std::int64_t> n_used, std::vector<std::int64_t> reads,
-                       std::vector<std::int64_t> writes, std::vector<double> times) {
-             Pieces pieces{.nbytes = std::move(nbytes),
-                           .paged_bytes = std::move(paged_bytes),
-                           .packed_bytes = std::move(packed_bytes),
-                           .first_use = std::move(first_use),
-                           .moves = std::move(moves),
-                           .persistent = std::move(persistent),
-                           .scratch = std::move(scratch),
-                           .birth = std::move(birth),
-                           .generations = std::move(generations),
+      .def(py::init([](const Ints& nbytes, const Ints& paged_bytes, const Ints& packed_bytes, const Ints& first_use,
+                       const Flags& moves, const Flags& persistent, const Flags& scratch, const Ints& birth,
+                       const Ints& generations, const UseColumns& uses, const PieceColumns& births, const PieceColumns& deaths,
+                       const Ints& n_used, const Ints& reads, const Ints& writes, const Column<double>& times) {
+             Pieces pieces{.nbytes = copied(nbytes),
+                           .paged_bytes = copied(paged_bytes),
+                           .packed_bytes = copied(packed_bytes),
+                           .first_use = copied(first_use),
+                           .moves = copied(moves),
+                           .persistent = copied(persistent),
+                           .scratch = copied(scratch),
+                           .birth = copied(birth),
+                           .generations = copied(generations),
                            .uses = {},
                            .births = {},
                            .deaths = {},
-                           .n_used = std::move(n_used),
-                           .reads = std::move(reads),
-                           .writes = std::move(writes),
-                           .times = std::move(times)};
-             return make_pieces(std::move(pieces), {std::move(uses), std::move(births), std::move(deaths)});
+                           .n_used = copied(n_used),
+                           .reads = copied(reads),
+                           .writes = copied(writes),
+                           .times = copied(times)};
+             return make_pieces(std::move(pieces), uses, births, deaths);
            }),
            py::kw_only(), py::arg("nbytes"), py::arg("paged_bytes"), py::arg("packed_bytes"), py::arg("first_use"),
            py::arg("moves"), py::arg("persistent"), py::arg("scratch"), py::arg("birth"), py::arg("generations"), py::arg("uses"),
@@ -152,8 +191,8 @@ void bind_engine(py::module_& m) {
            py::arg("overlap"), py::arg("fast_read_ns"), py::arg("fast_write_ns"));
 
   py::class_<Record>(m, "Record")
-      .def_readonly("starts", &Record::starts)
-      .def_readonly("stalls", &Record::stalls)
+      .def_property_readonly("starts", [](const Record& record) { return shared(record.starts); })
+      .def_property_readonly("stalls", [](const Record& record) { return shared(record.stalls); })
       .def_readonly("by_cause", &Record::by_cause)
       .def_readonly("moved_bytes", &Record::moved_bytes)
       .def_readonly("rescues", &Record::rescues)
@@ -166,6 +205,22 @@ void bind_engine(py::module_& m) {
       .def_readonly("slow_writes", &Record::slow_writes)
       .def_readonly("area", &Record::area)
       .def_readonly("peak", &Record::peak);
+
+  py::class_<Storages>(m, "Storages")
+      .def(py::init([](const Ints& birth, const Ints& death, const Flags& persistent, const Column<Piece>& piece) {
+             return Storages{copied(birth), copied(death), copied(persistent), copied(piece)};
+           }),
+           py::kw_only(), py::arg("birth"), py::arg("death"), py::arg("persistent"), py::arg("piece"));
+
+  m.def(
+      "simulate_stays",
+      [](const Pieces& pieces, const Machine& machine, const Storages& storages, const StayColumns& columns, int n_steps) {
+        const auto& [storage, tier, start, valid_from, stop] = columns;
+        Stays stays{copied(storage), copied(tier), copied(start), copied(valid_from), copied(stop)};
+        py::gil_scoped_release release;
+        return run(pieces, lower(stays, storages, pieces, machine), machine, n_steps);
+      },
+      py::arg("pieces"), py::arg("machine"), py::arg("storages"), py::arg("stays"), py::arg("n_steps"));
 
   m.def(
       "simulate",

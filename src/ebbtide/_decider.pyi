@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
+_Flags = npt.NDArray[np.bool_]
 
 BUILT_FOR_TORCH: str
 """The minor version, as "2.13", that this module and ``ebbtide._torch``, which loads with no other, were built for."""
@@ -78,24 +79,25 @@ class Pieces:
     def __init__(
         self,
         *,
-        nbytes: Sequence[int],
-        paged_bytes: Sequence[int],
-        packed_bytes: Sequence[int],
-        first_use: Sequence[int],
-        moves: Sequence[bool],
-        persistent: Sequence[bool],
-        scratch: Sequence[bool],
-        birth: Sequence[int],
-        generations: Sequence[int],
-        uses: Sequence[Sequence[tuple[int, int, int]]],
-        births: Sequence[Sequence[int]],
-        deaths: Sequence[Sequence[int]],
-        n_used: Sequence[int],
-        reads: Sequence[int],
-        writes: Sequence[int],
-        times: Sequence[float],
+        nbytes: npt.ArrayLike,
+        paged_bytes: npt.ArrayLike,
+        packed_bytes: npt.ArrayLike,
+        first_use: npt.ArrayLike,
+        moves: npt.ArrayLike,
+        persistent: npt.ArrayLike,
+        scratch: npt.ArrayLike,
+        birth: npt.ArrayLike,
+        generations: npt.ArrayLike,
+        uses: tuple[_Ints, _Ints, _Ints, _Ints],
+        births: tuple[_Ints, _Ints],
+        deaths: tuple[_Ints, _Ints],
+        n_used: npt.ArrayLike,
+        reads: npt.ArrayLike,
+        writes: npt.ArrayLike,
+        times: npt.ArrayLike,
     ) -> None:
-        """The last three by piece are its storage's; ``generations``: how many of it live when a step begins."""
+        """``persistent``, ``scratch`` and ``birth`` are the storage's. ``generations``: how many of it live when a step
+        begins. Uses are (tick, piece, mode, until), births and deaths (tick, piece), in order at each tick."""
 
 class Machine:
     """Tiers by rank, and what ``native/simulate/machine.hpp`` says of them, of links and of groups."""
@@ -116,8 +118,8 @@ class Machine:
 class Record:
     """Of the last step; see ``simulator.result.Figures``."""
 
-    starts: list[float]
-    stalls: list[float]
+    starts: _Floats
+    stalls: _Floats
     by_cause: list[float]
     moved_bytes: list[int]
     rescues: int
@@ -143,6 +145,21 @@ def simulate(
     ranks of the tiers where it begins, if that is not the first alone. A number is the tick that does not fit.
     """
 
+class Storages:
+    """By storage, its life and the piece that is all of it. Raises ValueError when it is used, for others."""
+
+    def __init__(self, *, birth: _Ints, death: _Ints, persistent: _Flags, piece: npt.NDArray[np.uint32]) -> None: ...
+
+def simulate_stays(
+    pieces: Pieces,
+    machine: Machine,
+    storages: Storages,
+    stays: tuple[_Ints, _Ints, _Ints, _Ints, _Ints],
+    n_steps: int,
+) -> Record | int:
+    """The same under the schedule of a plan with these stays (storage, rank of the tier, start, valid from, stop), in
+    which all other storages are in the first tier from birth to death. Those of one storage MUST follow each other."""
+
 def find_prices(
     *,
     low: _Ints,
@@ -157,6 +174,72 @@ def find_prices(
     """Prices of a byte of room by tick, and a bound on the cost of all choices (``planners.search.choice``), without
     the GIL. Interval i gives ``paged[i]`` bytes to the ticks [low[i], high[i]), of which ``low`` is in the step and
     ``high`` at most two steps on. Raises ValueError for columns that do not belong together."""
+
+def choose(
+    *,
+    must: tuple[_Ints, _Ints, _Ints],
+    wish: tuple[_Ints, _Ints, _Ints],
+    paged: _Ints,
+    cost: _Floats,
+    group: _Ints,
+    write_cost: _Floats,
+    rounds: int,
+) -> npt.NDArray[np.uint8] | None:
+    """Which intervals to take (``planners.search.choice``), without the GIL. A demand has low, high and deficit."""
+
+def carried(
+    *,
+    first: _Ints,
+    last: _Ints,
+    leaves: _Floats,
+    needed: _Floats,
+    out_ns: _Floats,
+    in_ns: _Floats,
+    bin_ns: float,
+    n_bins: int,
+    order: _Ints,
+    others: _Flags,
+    write_bins: float,
+    fetch_bins: float,
+) -> npt.NDArray[np.uint8]:
+    """By group of copies, whether the links of a tier carry them in time (``planners.search.slow_tiers``), without the
+    GIL."""
+
+def time_moves(
+    *,
+    after: _Ints,
+    until: _Ints,
+    ready: _Ints,
+    paged: _Ints,
+    tier: _Ints,
+    pays: _Flags,
+    returns: _Flags,
+    in_ns: _Floats,
+    out_ns: _Floats,
+    free: _Ints,
+    reached: _Floats,
+    step_ns: float,
+    lead_ns: float,
+    lazy: bool,
+) -> tuple[_Ints, _Ints, _Ints, _Ints]:
+    """Out, done, gone and back of the moves of chosen intervals (``planners.search.timing``), without the GIL."""
+
+def stays_of(
+    *,
+    storage: _Ints,
+    group: _Ints,
+    until: _Ints,
+    tier: _Ints,
+    returns: _Flags,
+    moves: tuple[_Ints, _Ints, _Ints, _Ints],
+    birth: _Ints,
+    death: _Ints,
+    persistent: _Flags,
+    dirty: _Flags,
+    n_ticks: int,
+) -> tuple[_Ints, _Ints, _Ints, _Ints, _Ints]:
+    """The stays that ``simulate_stays`` takes, of moves as ``time_moves`` gives them, sorted by storage. ``birth``,
+    ``death`` and ``persistent`` are by storage, ``dirty`` is by group."""
 
 def longest_windows(
     *,

@@ -18,6 +18,7 @@ from ebbtide.ir.trace import Trace
 from ebbtide.planners.base import PAGES
 from ebbtide.policies import NEXT_USE, planner_from, planner_named
 from ebbtide.runtime.plan_job import MARK, carry_out, no_forecast
+from ebbtide.simulator import simulate_plan
 from ebbtide.simulator.forecast import forecast_links
 
 _PR_SET_PDEATHSIG = 1
@@ -27,6 +28,11 @@ def _forecast(plan: Plan, trace: Trace, machine: Machine) -> tuple[LinkReport, .
     return forecast_links(plan, trace, machine, PAGES)
 
 
+def predict(plan: Plan, trace: Trace, machine: Machine, budget_bytes: int) -> int:
+    """What a step takes under a plan within a budget, in ns, as simulated."""
+    return simulate_plan(plan, trace, machine.with_budget(budget_bytes), PAGES).step_ns
+
+
 def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     answers = os.dup(1)
@@ -34,8 +40,8 @@ def main() -> None:
     job, policy, plan = pickle.load(sys.stdin.buffer)
     sys.stdin.close()  # a file in memory, which goes with it
     try:
-        planner = planner_named(policy) if plan is None else planner_from(plan)
-        answer = carry_out(job, planner, no_forecast if policy == NEXT_USE else _forecast)
+        planner = planner_named(policy, job.effort) if plan is None else planner_from(plan)
+        answer = carry_out(job, planner, no_forecast if policy == NEXT_USE else _forecast, predict)
         said = pickle.dumps(answer, protocol=5)
     except EbbtideError as error:
         said = pickle.dumps(error)

@@ -15,7 +15,7 @@ from ebbtide.ir.occupancy import live_bytes, peak
 from ebbtide.ir.plan import Plan, PlanStatus
 from ebbtide.ir.trace import Trace
 from ebbtide.machines import find_machine
-from ebbtide.planners import PLANNERS, plan
+from ebbtide.planners import DEFAULT, PLANNERS, plan
 from ebbtide.planners.base import Planner, page_size_of
 from ebbtide.planners.resident import resident
 from ebbtide.settings import Settings, TierKind
@@ -83,12 +83,17 @@ def decider_policy(policy: str) -> str:
     return policy if policy in POLICIES else DEMAND
 
 
-def planner_named(policy: str) -> Planner:
+def takes_effort(policy: str) -> bool:
+    """Whether its planner finds better plans if it may try more."""
+    return policy == DEFAULT
+
+
+def planner_named(policy: str, effort: int = 1) -> Planner:
     """Raises SettingError when there is none."""
     if policy == NEXT_USE:
         return without_commands
     is_planned(policy)
-    return lambda trace, machine, budget_bytes: plan(policy, trace, machine, budget_bytes)
+    return lambda trace, machine, budget_bytes: plan(policy, trace, machine, budget_bytes, effort)
 
 
 def without_commands(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:

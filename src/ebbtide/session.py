@@ -30,7 +30,7 @@ from ebbtide.host.place import Place, place
 from ebbtide.host.spill import choose_spill_directories
 from ebbtide.host.tiers import same_memory
 from ebbtide.ir.run_report import FORMAT, VERSION, RunReport
-from ebbtide.policies import Files, asks_child, decider_policy, is_planned, machine_for
+from ebbtide.policies import Files, asks_child, decider_policy, is_planned, machine_for, takes_effort
 from ebbtide.report.summary import render_summary
 from ebbtide.runtime.bounds import Bounds, choose_bounds, usable_bytes
 from ebbtide.runtime.progress import Progress
@@ -228,7 +228,19 @@ class Session(Driven):
         timeline, saved = files.timeline_saver(), files.saved_with_a_plan()
         waits = self._settings.wait_for_plan or files.plan is not None  # a plan that was named is to be followed
         fixed = files.plan is not None
-        return Planning(ask, machine, files.save, self._warn, measures, fixed, timeline, saved, waits, self._say)
+        return Planning(
+            ask,
+            machine,
+            files.save,
+            self._warn,
+            measures,
+            fixed,
+            timeline,
+            saved,
+            waits,
+            self._say,
+            takes_effort(policy),
+        )
 
     def _close(self) -> None:
         try:

@@ -13,7 +13,6 @@ from ebbtide.planners import DEFAULT, PLANNERS, plan
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.planners.search.bound_diagnosis import Looseness, looseness_of
-from ebbtide.planners.search.idle_table import idle_table
 from ebbtide.simulator import POLICIES, Outcome, simulate, simulate_policy
 from ebbtide.simulator.costs import Costs, costs_of
 
@@ -97,8 +96,7 @@ def bound_ns(trace: Trace, machine: Machine, budget_bytes: int) -> int:
     """A time that nobody can beat: the compute alone where operations may use a slower tier, and need no moves."""
     if any(tier.in_place.reads for tier in machine.tiers[1:]):
         return trace.step_ns
-    idle = idle_table(trace, machine.exclusive, page_size_of(machine))
-    return max(lower_bound_ns(trace, machine, idle, budget_bytes), trace.step_ns)
+    return max(lower_bound_ns(trace, machine, budget_bytes), trace.step_ns)
 
 
 def explain_looseness(row: Trial, trace: Trace, machine: Machine) -> Looseness | None:

@@ -118,7 +118,7 @@ def test_no_online_policy_and_no_plan_beats_the_bound(value: dict[str, Any], exc
     its_machine = replace(its_machine, exclusive=exclusive)
     budget = its_machine.tiers[0].capacity_bytes
     assert budget is not None
-    bound = lower_bound_ns(trace, its_machine, idle_table(trace, exclusive, exact), budget)
+    bound = lower_bound_ns(trace, its_machine, budget)
     for policy in ("lru", "lru-next-use"):
         assert simulate_policy(policy, trace, its_machine, exact).step_ns >= bound - 3
     found = ebbtide(trace, its_machine, budget)
@@ -131,7 +131,7 @@ def test_what_is_used_and_needed_again_has_to_leave_if_it_leaves_no_replica() ->
     n_ticks, size = 3, 10 * PAGE
     trace = step([10**3] * n_ticks, [parameter(size, n_ticks)] * 3, [(at, at, R) for at in range(3)])
     machine = replace(disk(read=10**9, write=10**9), exclusive=True)
-    bound = lower_bound_ns(trace, machine, idle_table(trace, True), size)
+    bound = lower_bound_ns(trace, machine, size)
     # Window [0, 3): 3 sizes are used and needed again, less the one that stays, go out; so does as much come in.
     assert bound >= 3 * size - size
     assert bound <= ebbtide(trace, machine, size).predicted_ns
@@ -171,7 +171,7 @@ def test_where_operations_work_in_place_nothing_has_to_move() -> None:
     slow = replace(disk().tiers[1], in_place=InPlace.READS, bytes_per_s=10**9)
     machine = replace(disk(read=10**6, write=10**6), tiers=(disk().tiers[0], slow))
     budget = peak(needed_bytes(trace, page_size_of(machine)))
-    assert lower_bound_ns(trace, machine, idle_table(trace), budget) == trace.step_ns
+    assert lower_bound_ns(trace, machine, budget) == trace.step_ns
 
 
 # ---- several slow tiers ----------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def test_scratch_that_is_in_use_takes_room_from_what_comes_in() -> None:
         [(0, 0, R), (0, 5, R), (1, 0, R), (1, 5, R)],
     )
     machine = disk()
-    bound = lower_bound_ns(trace, machine, idle_table(trace), 2 * size)
+    bound = lower_bound_ns(trace, machine, 2 * size)
     assert bound >= size - 1
     assert ebbtide(trace, machine, 2 * size).predicted_ns >= bound
 

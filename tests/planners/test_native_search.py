@@ -1,5 +1,6 @@
 """What the search computes natively, against its definition: prices bound every choice, windows are all windows."""
 
+from collections.abc import Sequence
 from itertools import combinations, pairwise, product
 
 import numpy as np
@@ -70,6 +71,89 @@ def test_prices_find_the_best_bound_there_is() -> None:
         rounds=200,
     )
     assert bound == pytest.approx(3.0, rel=0.02)
+
+
+@given(
+    rows=ROWS,
+    deficit=st.lists(st.integers(-5, 12), min_size=N_TICKS, max_size=N_TICKS),
+    write_cost=st.lists(st.integers(0, 9), min_size=3, max_size=3),
+)
+@settings(max_examples=300, deadline=None)
+def test_a_choice_covers_if_any_does_and_takes_nothing_in_vain(
+    rows: list[tuple[int, int, int, int, int]], deficit: list[int], write_cost: list[int]
+) -> None:
+    low, length, paged, cost, group = np.array(rows).T
+    demand = (low, low + length, np.array(deficit))
+    costs = {"cost": cost.astype(float), "group": group, "write_cost": np.array(write_cost, dtype=float)}
+    found = _decider.choose(must=demand, wish=demand, paged=paged, rounds=200, **costs)
+
+    def covers(taken: Sequence[int]) -> bool:
+        room = [0] * N_TICKS
+        for (first, ticks, nbytes, *_), is_taken in zip(rows, taken, strict=True):
+            for tick in range(first, first + ticks):
+                room[tick % N_TICKS] += nbytes * is_taken
+        return all(there >= lacks for there, lacks in zip(room, deficit, strict=True))
+
+    assert (found is not None) == covers([1] * len(rows))
+    if found is None:
+        return
+    taken = found.tolist()
+    assert covers(taken)
+    for row in np.flatnonzero(found).tolist():
+        assert not covers([*taken[:row], 0, *taken[row + 1 :]])
+
+
+N_LONG = 12
+
+
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.integers(0, N_LONG - 1), st.integers(1, N_LONG - 1), st.integers(1, 9), st.booleans(), st.booleans()
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    free=st.lists(st.integers(0, 20), min_size=N_LONG, max_size=N_LONG),
+    tick_ns=st.lists(st.integers(0, 30), min_size=N_LONG, max_size=N_LONG),
+    lead_ns=st.sampled_from([0.0, 20.0, 1000.0]),
+    lazy=st.booleans(),
+)
+@settings(max_examples=300, deadline=None)
+def test_copies_take_only_room_that_is_free_and_stay_within_their_interval(
+    rows: list[tuple[int, int, int, bool, bool]], free: list[int], tick_ns: list[int], lead_ns: float, lazy: bool
+) -> None:
+    after, length, paged, pays, returns = np.array(rows, dtype=np.int64).T
+    until = after + 1 + length
+    starts = np.concatenate(([0], np.cumsum(tick_ns)))
+    step_ns = max(float(starts[-1]), 1.0)
+    out, done, gone, back = _decider.time_moves(
+        after=after,
+        until=until,
+        ready=np.maximum(after - 1, 0),
+        paged=paged,
+        tier=np.ones(len(rows), dtype=np.int64),
+        pays=pays > 0,
+        returns=returns > 0,
+        in_ns=paged * 10.0,
+        out_ns=paged * 7.0,
+        free=np.array(free),
+        reached=np.concatenate([starts[:-1] + step_ns * step for step in range(-1, 4)]),
+        step_ns=step_ns,
+        lead_ns=lead_ns,
+        lazy=lazy,
+    )
+    left = list(free)
+    for at, (first, last) in enumerate(zip(after + 1, until, strict=True)):
+        assert out[at] <= done[at] <= max(gone[at], done[at])
+        assert first <= gone[at] <= last
+        assert first <= back[at] <= last
+        here = {*range(first, gone[at]), *range(back[at], last)}
+        for tick in here:
+            left[tick % N_LONG] -= paged[at]
+        assert pays[at] or gone[at] == first
+        assert returns[at] or back[at] == last
+    assert min(left) >= 0
 
 
 EVENTS = st.lists(st.tuples(st.integers(-3, N_TICKS), st.integers(0, N_TICKS + 3), st.integers(1, 20)), max_size=8)

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from importlib import metadata
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -21,7 +22,7 @@ IN_PLACE = replace(DISK, tiers=(DISK.tiers[0], replace(DISK.tiers[1], in_place=I
 
 def registry(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> planners.Registry:
     found = [EntryPoint(name, value, planners.GROUP) for name, value in entries]
-    monkeypatch.setattr(planners, "entry_points", lambda group: found if group == planners.GROUP else [])
+    monkeypatch.setattr(metadata, "entry_points", lambda group: found if group == planners.GROUP else [])
     fresh = planners.Registry()
     monkeypatch.setattr(planners, "PLANNERS", fresh)
     return fresh

@@ -82,7 +82,7 @@ def brute_force_ns(trace: Trace, machine: Machine, budget: int) -> int:
                     moves.append(timing.Move(row, "file", gone, gone, gone, back))
                 if any(move.gone == move.back for move in moves):
                     break
-                stays = timing.stays_of(trace, rows, moves, still, "dram")
+                stays = timing.stays_of(trace, rows, moves, still, machine)
                 if int(occupancy(trace, stays, ["dram"], arena_pages)["dram"].max()) > budget:
                     break
                 found = Plan("all", PlanStatus.FEASIBLE, trace.signature(), budget, 10**18, 0, 0, tuple(stays))

@@ -142,7 +142,7 @@ def test_the_search_on_the_example(folder: Path) -> None:
     expected = [
         f"take {inputs.trace.step_ns:,} ns with everything in memory",
         f"There are {len(idle)} idle intervals",
-        f"The bound is {lower_bound_ns(inputs.trace, inputs.machine, idle, inputs.budget_bytes):,} ns",
+        f"The bound is {lower_bound_ns(inputs.trace, inputs.machine, inputs.budget_bytes):,} ns",
         f"{plan.predicted_ns:,} ns",
         f"a gap of {plan.gap * 100:.2f} % and the status `{plan.status}`",
     ]

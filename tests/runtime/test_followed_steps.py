@@ -138,6 +138,26 @@ def test_times_that_are_no_news_cost_no_plan_and_soon_no_recordings(native: Nati
     assert native.taken == taken
 
 
+def test_a_faster_plan_is_looked_for_once_and_only_where_there_is_something_to_gain(native: Native) -> None:
+    run = Run(native, improves=True)
+    run.steps(50, made_step(WARM))
+    assert len(run.jobs) == 1  # the first plan was optimal
+
+    def slow(job: Job) -> Answer:
+        answer = carry_out(job, planner_named("ebbtide"))
+        report = None if answer.report is None else replace(answer.report, lower_bound_s=answer.report.predicted_s / 2)
+        return replace(answer, report=report)
+
+    run = Run(native, slow, improves=True)
+    native.schedules = 0
+    run.steps(50, made_step(WARM))
+    assert [(job.effort, job.followed is not None and bool(job.followed.plan)) for job in run.jobs] == [
+        (1, False),
+        (8, True),
+    ]
+    assert native.schedules == 1  # what was found was no faster
+
+
 def test_a_machine_that_grows_faster_later_is_noticed(native: Native) -> None:
     run = Run(native)
     run.steps(4, made_step(COLD))

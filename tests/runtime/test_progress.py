@@ -82,6 +82,15 @@ def test_a_verbose_log_has_a_line_for_each_step_that_is_seen() -> None:
     assert [int(line.split()[2].rstrip(",")) for line in stream.getvalue().splitlines()] == [4, 5, 6, 7, 8]
 
 
+def test_a_line_says_whether_a_plan_or_a_better_one_is_looked_for() -> None:
+    first, better = (Activity(3.0, beside=True, anew=anew) for anew in (False, True))
+    assert replace(FINISHED, planning=first).line().endswith("planning in the background, 3.00 s so far")
+    assert (
+        replace(FINISHED, planning=better).line().endswith("looking for a better plan in the background, 3.00 s so far")
+    )
+    assert replace(FINISHED, planning=better).doing() == "looking for a better plan in the background"
+
+
 def test_planning_is_said_when_it_begins_and_ends() -> None:
     waits, goes_on = Activity(2.0, beside=False), Activity(3.0, beside=True)
     stages = [FINISHED, replace(FINISHED, planning=waits), replace(FINISHED, steps=6, planning=goes_on), FINISHED]

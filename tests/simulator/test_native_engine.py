@@ -19,12 +19,12 @@ from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Sharing, Tier
 from ebbtide.ir.occupancy import PageSize, arena_pages, exact, live_bytes, needed_bytes, pages_of, peak
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.schedule import Begin, Clock, Command, Schedule, Verb, lower
+from ebbtide.ir.stay_columns import columns_of
 from ebbtide.ir.trace import Storage, StorageKind, Trace
 from ebbtide.planners import PLANNERS
 from ebbtide.planners.ebbtide import ebbtide
 from ebbtide.simulator.engine import Run
 from ebbtide.simulator.native_engine import NativeEngine, is_native
-from ebbtide.simulator.pieces import whole_pieces
 from ebbtide.simulator.policies import Plan as FollowPlan
 from ebbtide.simulator.result import Figures, does_not_fit
 from tests.helpers.make_g10 import random_tiertrace
@@ -47,7 +47,7 @@ def by_oracle(schedule: Schedule, trace: Trace, machine: Machine, page_bytes: Pa
 
 def natively(schedule: Schedule, trace: Trace, machine: Machine, page_bytes: PageSize, n_steps: int) -> Found:
     assert is_native(trace, machine)
-    engine = NativeEngine(trace, machine, page_bytes, whole_pieces(trace, page_bytes))
+    engine = NativeEngine(trace, machine, page_bytes)
     try:
         return listed(engine.figures(schedule, n_steps))
     except ValueError as error:
@@ -126,6 +126,33 @@ def test_plans_of_splits_and_replicas_do_too(case: tuple[Trace, Plan], data: st.
         links=tuple(replace(row, bytes_per_s=data.draw(rate), latency_ns=data.draw(latency)) for row in MACHINE.links),
     ).with_budget(data.draw(st.integers(1, 20)))
     assert_same(lower(plan, trace, machine), trace, machine)
+
+
+@settings(max_examples=150)
+@given(planned(longest_life=3), st.data())
+def test_stays_are_lowered_as_schedules_are(case: tuple[Trace, Plan], data: st.DataObject) -> None:
+    """The native schedule of stays against ``lower``: of each storage one part's stays, for all of it."""
+    trace, plan = case
+    first = {stay.storage: stay.low for stay in reversed(plan.stays)}
+    stays = tuple(
+        replace(stay, low=0, high=trace.storages[stay.storage].nbytes)
+        for stay in plan.stays
+        if stay.low == first[stay.storage]
+    )
+    plan = replace(plan, stays=stays)
+    exclusive, budget = data.draw(st.booleans()), data.draw(st.integers(1, 30))
+    machine = replace(MACHINE, exclusive=exclusive).with_budget(budget)
+    names = [tier.name for tier in machine.tiers]
+    engine = NativeEngine(trace, machine, exact)
+    try:
+        found: Found = listed(engine.figures_of_stays(columns_of(stays, names), 3))
+    except ValueError as error:
+        found = str(error)
+    assert found == by_oracle(lower(plan, trace, machine), trace, machine, exact, 3)
+    if not isinstance(found, str):
+        simulated = simulator.Simulator(trace, machine)
+        outcome, other = simulated.run_plan(plan), simulated.run(lower(plan, trace, machine))
+        assert outcome.start_ns.tolist() == other.start_ns.tolist()
 
 
 @settings(max_examples=40)

@@ -5,7 +5,7 @@ import random
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,10 +22,12 @@ from ebbtide.ir.files import load
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.schedule import Verb
 from ebbtide.ir.trace import Trace
+from ebbtide.plan_process import predict
 from ebbtide.policies import planner_named
 from ebbtide.runtime import load_schedule, plan_job
+from ebbtide.runtime.followed_steps import FollowedSteps
 from ebbtide.runtime.load_schedule import ScheduleColumns
-from ebbtide.runtime.plan_job import carry_out
+from ebbtide.runtime.plan_job import Answer, Job, carry_out
 from ebbtide.settings import Settings
 from tests.helpers.ask_here import ask_here
 from tests.helpers.zoo import adamw_fused, gpt2, labelled, language_loss
@@ -275,6 +277,64 @@ def a_probe_that_was_far_off() -> tuple[Verdict, list[tuple[int, ...]], int]:
         train(ours, STEPS, session)
     plan = session.report().plan
     return verdict(plain, ours, session), seen, plan.plans if plan is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Bettered:
+    """By schedule, in the order in which they were loaded: how much effort it took, and the step's forecast in ns.
+    ``moved`` are the fetched bytes of each step, ``said`` what was told of better plans."""
+
+    verdict: Verdict
+    efforts: tuple[int, ...]
+    forecasts: tuple[int, ...]
+    loaded_after: tuple[int, ...]
+    moved: tuple[int, ...]
+    said: tuple[str, ...]
+
+
+def a_better_plan_later(steps: int, is_better: bool) -> Bettered:
+    """The first plan is one for three quarters of the budget. What is found later is made for all of it, or is the
+    first once more. The disk is slow, so that less room costs time, and nothing that steps show is news."""
+    real = session_module.machine_for
+    efforts: list[int] = []
+    forecasts: list[int] = []
+    loaded: list[int] = []
+    said: list[str] = []
+
+    def machine_for(settings: Settings, spill: Sequence[Path]) -> Any:
+        machine = real(settings, spill)
+        return replace(machine, links=tuple(replace(link, bytes_per_s=100_000_000) for link in machine.links))
+
+    def work(job: Job) -> Answer:
+        def planner(trace: Trace, machine: Any, budget_bytes: int) -> Plan:
+            small = job.followed is None or not is_better
+            made = planner_named("ebbtide")(trace, machine, budget_bytes * 3 // 4 if small else budget_bytes)
+            efforts.append(job.effort)
+            forecasts.append(made.predicted_ns)
+            return replace(made, budget_bytes=budget_bytes)
+
+        return carry_out(job, planner, predict=predict)
+
+    def load(**columns: Any) -> int:
+        loaded.append(len(session.report().steps))
+        return real_load(**columns)
+
+    session_module.machine_for = machine_for
+    session_module.asks_child = lambda _policy, _plan: ask_here(work)
+    plan_job._NEWS = 10**9
+    FollowedSteps.are_news = lambda *_: False  # type: ignore[method-assign]
+    case, real_load = CASES["gpt2-adamw-fused"], _torch.load_schedule
+    _torch.load_schedule = load  # type: ignore[assignment]
+    plain = train_plainly(case, steps)
+    with ebbtide.Session(fast="50%") as session:
+        ours = begin(case)
+        assert session._engine is not None
+        assert session._engine._planning is not None
+        session._engine._planning._say = said.append
+        train(ours, steps, session)
+    moved = tuple(step.fetched_bytes.total for step in session.report().steps)
+    found = verdict(plain, ours, session)
+    return Bettered(found, tuple(efforts), tuple(forecasts), tuple(loaded), moved, tuple(said))
 
 
 def save_timeline(timeline_file: str, trace_file: str) -> ebbtide.RunReport:

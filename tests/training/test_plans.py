@@ -105,6 +105,28 @@ def test_what_a_step_shows_goes_before_a_probe_that_was_far_off() -> None:
     assert plans == 1  # of one shape, whatever became of the first
 
 
+def test_a_better_plan_is_taken_up_at_a_border_while_steps_follow_the_first() -> None:
+    found = child.run("cases_plans:a_better_plan_later", 9, True, env=SMALLEST)
+    assert found.verdict.differences == ()
+    assert found.verdict.modes[2:] == ("planned",) * 7
+    assert found.efforts == (1, 8)  # once, and no more
+    assert found.forecasts[1] < found.forecasts[0]
+    first, later = found.loaded_after
+    assert first == 2
+    assert first < later < 9
+    assert all(nbytes > 0 for nbytes in found.moved[first:])
+    assert sum(found.moved[later + 1 :]) / len(found.moved[later + 1 :]) < found.moved[first]  # more room, fewer moves
+    assert [text for text in found.said if "better plan" in text] != []
+
+
+def test_a_plan_that_is_not_predicted_to_be_faster_changes_nothing() -> None:
+    found = child.run("cases_plans:a_better_plan_later", 8, False, env=SMALLEST)
+    assert found.verdict.differences == ()
+    assert found.efforts == (1, 8)
+    assert len(found.loaded_after) == 1
+    assert sum(found.verdict.fetched_bytes.values()) > 0
+
+
 def test_a_timeline_shows_the_moves_and_stalls_that_the_report_counts(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("step.timeline", "step.trace")]
     report = child.run("cases_plans:save_timeline", *map(str, paths), env=SMALLEST)

@@ -1,5 +1,6 @@
 """What a command that takes long is at, on a terminal: a line on standard error that goes when the work is done."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -8,6 +9,9 @@ from contextlib import contextmanager
 def working(parts: int) -> Iterator[Callable[[str], None]]:
     """Yields a function to call as each of so many ``parts`` begins, with what it is. Shows nothing where standard
     error is no terminal. Nothing else may be printed meanwhile."""
+    if not sys.stderr.isatty():  # the library that draws takes as long to load as many a plan to make
+        yield lambda what: None
+        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -1,6 +1,9 @@
 """What all of ``ir`` shares: where a figure comes from, checks of single values, and integer columns."""
 
+from collections.abc import Callable
 from enum import StrEnum
+from functools import cache
+from operator import attrgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -24,11 +27,18 @@ class Origin(StrEnum):
     MODELLED = "modelled"
 
 
+@cache
+def _values_of(names: str) -> Callable[[object], tuple[object, ...]]:
+    """Records are made by the ten thousand, and checked."""
+    first, *others = names.split()
+    return attrgetter(first, *others) if others else lambda record: (getattr(record, first),)
+
+
 def check_range(record: object, names: str, low: int = 0, high: int = LARGEST) -> None:
     """Raises ValueError unless each named field (spaces between) is an int in [low, high], or None."""
-    for name in names.split():
-        value = getattr(record, name)
+    for value in _values_of(names)(record):
         if value is not None and (type(value) is not int or not low <= value <= high):
+            name = next(name for name in names.split() if getattr(record, name) is value)
             raise ValueError(f"{name} must be an int in [{low}, {high}], not {value!r:.40}")
 
 

@@ -5,7 +5,7 @@ ranges, and each piece is checked on its own. Left out: time. A copy whose windo
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -14,7 +14,7 @@ from ebbtide.errors import PlanError
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import PageSize, exact, occupancy
 from ebbtide.ir.plan import Plan, Stay
-from ebbtide.ir.trace import Access, Trace
+from ebbtide.ir.trace import Access, Storage, Trace
 from ebbtide.units import format_bytes
 
 
@@ -75,14 +75,18 @@ def check_plan(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize 
     """All broken promises; empty for a plan that can be carried out. The budget is ``machine.with_budget``'s."""
     if plan.signature != trace.signature():
         return (Violation(Rule.TRACE, "the plan was made for a step with other storages"),)
-    found = [violation for stay in plan.stays for violation in _bounds(stay, trace, machine)]
+    tiers = {tier.name for tier in machine.tiers}
+    found = [violation for stay in plan.stays for violation in _bounds(stay, trace, tiers)]
     if found:
         return tuple(found)
     found += _unpacked(plan, trace, machine)
     by_storage: dict[int, list[Stay]] = defaultdict(list)
     for stay in plan.stays:
         by_storage[stay.storage].append(stay)
+    anything = {tier.name for tier in machine.tiers if tier.in_place.reads and tier.in_place.writes}
     for storage in range(len(trace.storages)):
+        if _stays_put(by_storage[storage], trace.storages[storage], anything):
+            continue
         for piece in _pieces(storage, by_storage[storage], trace):
             found += _room(piece)
             found += _whole(piece, trace)
@@ -112,14 +116,23 @@ def require_tiers(plan: Plan, machine: Machine) -> None:
         )
 
 
-def _bounds(stay: Stay, trace: Trace, machine: Machine) -> Iterator[Violation]:
+def _bounds(stay: Stay, trace: Trace, tiers: Container[str]) -> Iterator[Violation]:
     if stay.storage >= len(trace.storages):
         yield Violation(Rule.BOUNDS, f"a stay of storage {stay.storage}, which the trace does not have", stay.storage)
         return
     storage, n_ticks = trace.storages[stay.storage], len(trace.ticks)
     earliest, latest = (0, stay.start + n_ticks) if storage.persistent else (storage.birth, storage.death)
+    in_step = not storage.persistent or stay.start < n_ticks
+    if (
+        stay.tier in tiers
+        and stay.high <= storage.nbytes
+        and earliest <= stay.start
+        and stay.stop <= latest
+        and in_step
+    ):
+        return
     problems = {
-        f"is on {stay.tier}, which the machine does not have": stay.tier not in {tier.name for tier in machine.tiers},
+        f"is on {stay.tier}, which the machine does not have": stay.tier not in tiers,
         f"has bytes up to {stay.high} of {storage.nbytes}": stay.high > storage.nbytes,
         f"starts before its life, at {stay.start}": stay.start < earliest,
         f"is persistent and starts in another step, at {stay.start}": storage.persistent and stay.start >= n_ticks,
@@ -128,6 +141,15 @@ def _bounds(stay: Stay, trace: Trace, machine: Machine) -> Iterator[Violation]:
     for what, is_broken in problems.items():
         if is_broken:
             yield Violation(Rule.BOUNDS, f"a stay of storage {stay.storage} {what}", stay.storage, stay.start)
+
+
+def _stays_put(stays: list[Stay], storage: Storage, tiers: Container[str]) -> bool:
+    """Whether all of it lies from birth to death where it may be read and written in place: it keeps every promise."""
+    if len(stays) != 1 or stays[0].tier not in tiers:
+        return False
+    stay = stays[0]
+    whole = stay.low == 0 and stay.high == storage.nbytes
+    return whole and stay.start == stay.valid_from == storage.birth and stay.stop == storage.death
 
 
 def _pieces(storage: int, stays: list[Stay], trace: Trace) -> Iterator[_Piece]:

@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ebbtide.ir.base import LARGEST, Ints
-from ebbtide.ir.of_trace import once_for_a_trace
+from ebbtide.ir.of_trace import lives, once_for_a_trace, scratch_of
 from ebbtide.ir.plan import Stay
 from ebbtide.ir.trace import Trace
 from ebbtide.units import KIB, MIB, round_up
@@ -104,13 +104,8 @@ def occupancy(
 @once_for_a_trace
 def live_bytes(trace: Trace, page_bytes: PageSize = exact) -> Ints:
     """Bytes of all storages alive at each tick, wherever they lie."""
-    return _levels_of(
-        trace,
-        [
-            (storage.birth, storage.death, paged_bytes(trace, number, 0, storage.nbytes, page_bytes))
-            for number, storage in enumerate(trace.storages)
-        ],
-    )
+    birth, death, _ = lives(trace)
+    return levels(birth, death, paged_sizes(trace, page_bytes), len(trace.ticks))
 
 
 @once_for_a_trace
@@ -120,13 +115,26 @@ def needed_bytes(trace: Trace, page_bytes: PageSize = exact) -> Ints:
     Its peak is the smallest budget that any plan can keep where operations use the fastest tier alone, and its place
     the operation that needs it.
     """
-    accesses = trace.accesses
-    births = {(number, storage.birth) for number, storage in enumerate(trace.storages) if not storage.persistent}
-    uses = births | set(zip(accesses.storage.tolist(), accesses.tick.tolist(), strict=True))
-    size = [paged_bytes(trace, number, 0, storage.nbytes, page_bytes) for number, storage in enumerate(trace.storages)]
-    whole = [(row.birth, row.death, size[number]) for number, row in enumerate(trace.storages) if row.scratch]
-    single = [(tick, tick + 1, size[number]) for number, tick in uses if not trace.storages[number].scratch]
-    return _levels_of(trace, whole + single)
+    rows, size = trace.accesses, paged_sizes(trace, page_bytes)
+    birth, death, persistent = lives(trace)
+    scratch = scratch_of(trace)
+    born = np.flatnonzero(~scratch & ~persistent)
+    used = ~scratch[rows.storage] & (persistent[rows.storage] | (rows.tick != birth[rows.storage]))
+    storage, tick = np.concatenate((born, rows.storage[used])), np.concatenate((birth[born], rows.tick[used]))
+    number = np.concatenate((np.flatnonzero(scratch), storage))
+    start = np.concatenate((birth[scratch], tick))
+    stop = np.concatenate((death[scratch], tick + 1))
+    return levels(start, stop, size[number], len(trace.ticks))
+
+
+@once_for_a_trace
+def paged_sizes(trace: Trace, page_bytes: PageSize = exact) -> Ints:
+    """By storage, the bytes of the pages under it."""
+    return np.fromiter(
+        (paged_bytes(trace, number, 0, row.nbytes, page_bytes) for number, row in enumerate(trace.storages)),
+        dtype=np.int64,
+        count=len(trace.storages),
+    )
 
 
 def peak(level: Ints) -> int:

@@ -37,10 +37,11 @@ class Stay:
     stop: int
 
     def __post_init__(self) -> None:
-        check_range(self, "storage low start")
-        check_range(self, "high", low=self.low + 1)
-        check_range(self, "valid_from", low=self.start)
-        check_range(self, "stop", low=self.valid_from + 1)
+        check_range(self, "storage low start high valid_from stop")
+        if not (self.low < self.high and self.start <= self.valid_from < self.stop):
+            check_range(self, "high", low=self.low + 1)
+            check_range(self, "valid_from", low=self.start)
+            check_range(self, "stop", low=self.valid_from + 1)
 
 
 class PlanStatus(StrEnum):

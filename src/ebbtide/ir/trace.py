@@ -110,6 +110,7 @@ class Accesses:
     storage: Ints
     tick: Ints
     mode: Ints
+    _begins: list[int] = field(init=False, repr=False)  # of each storage up to the last, its first row, and the end
 
     def __post_init__(self) -> None:
         for name in ("storage", "tick", "mode"):
@@ -121,6 +122,8 @@ class Accesses:
             raise ValueError("accesses must be sorted by storage, then tick, without duplicates")
         if len(self.mode) and not 1 <= int(self.mode.min()) <= int(self.mode.max()) <= 3:
             raise ValueError("an access reads (1), writes (2) or does both (3)")
+        most = int(self.storage[-1]) if len(self.storage) else -1
+        object.__setattr__(self, "_begins", np.searchsorted(self.storage, np.arange(most + 2)).tolist())
 
     def __len__(self) -> int:
         return len(self.storage)
@@ -133,8 +136,10 @@ class Accesses:
 
     def of(self, storage: int) -> slice:
         """The rows of one storage: ``accesses.tick[accesses.of(7)]``."""
-        first, last = np.searchsorted(self.storage, (storage, storage + 1))
-        return slice(int(first), int(last))
+        begins = self._begins
+        return (
+            slice(begins[storage], begins[storage + 1]) if storage + 1 < len(begins) else slice(begins[-1], begins[-1])
+        )
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)

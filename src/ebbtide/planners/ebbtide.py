@@ -18,14 +18,16 @@ depends on the step's size alone, so that plans are deterministic unless the tim
 """
 
 from dataclasses import dataclass, replace
+from itertools import product
 from time import perf_counter_ns
 
 import numpy as np
 
 from ebbtide.errors import PlanError
+from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
-from ebbtide.ir.schedule import Schedule, lower
+from ebbtide.ir.stay_columns import StayColumns
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.resident import resident
 from ebbtide.planners.rivals import rival_plans
@@ -35,25 +37,37 @@ from ebbtide.planners.search.idle_table import Flags, Floats
 from ebbtide.planners.search.in_place import placed_in_slow
 from ebbtide.planners.search.problem import Problem, lacks_bytes, problem_of, require_feasible, with_packing
 from ebbtide.planners.search.slow_tiers import assign_tiers, reachable_tiers
-from ebbtide.planners.search.timing import Clock, Pace, all_away, moved_stays, time_moves, without
+from ebbtide.planners.search.timing import Clock, Pace, all_away, moved_stays, time_moves, with_still
 from ebbtide.simulator import Outcome
 
 TIME_LIMIT_S = 30.0
 
-_STARTS = (
-    (0.0, True, False),
-    (0.0, True, True),
-    (0.1, True, False),
-    (0.3, True, False),
-    (0.0, False, False),
-    (0.5, True, False),
-)
-"""Where searches start: the share of the budget that the choice leaves for copies under way, ``clean_early``, ``lazy``.
 
-The smaller reserves come first, since of plans that are good enough the first wins, and they move fewer bytes.
-"""
-_FEWEST = 4
-"""However large the step is, so many plans are simulated, unless time is up."""
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Where a search starts: the share of the budget that the choice leaves for copies under way, two of ``Pace``, and
+    how slow tiers are shared out (``slow_tiers``)."""
+
+    reserve: float
+    clean_early: bool = True
+    lazy: bool = False
+    thrifty: bool = False
+
+
+_STARTS = (
+    _Start(0.0),
+    _Start(0.0, thrifty=True),
+    _Start(0.0, lazy=True),
+    _Start(0.1),
+    _Start(0.3),
+    _Start(0.0, clean_early=False),
+    _Start(0.5),
+)
+"""The smaller reserves come first, since of plans that are good enough the first wins, and they move fewer bytes."""
+_FEWEST, _MOST, _WORK = 10, 40, 200_000
+"""So many plans are simulated, the fewer the larger the step is, unless time is up; work is in ticks and storages."""
+_KEPT = 16
+"""The best plans, which are simulated for one step more at the end. All others are forgotten: they take memory."""
 _PATIENCE = 3
 """The search for one budget ends after so many new choices in a row without a better plan."""
 _BETTER = 0.999
@@ -62,6 +76,10 @@ _SLACK = 2.0
 """A chosen interval counts on relief only after this many times its copies' duration."""
 _LEAD = 0.1
 """Fetches go ahead of need by up to this share of a step, where there is room."""
+_MARGINS, _LEADS = (1.0, 1.15, 1.4), (0.0, 0.02, 0.2, 1.0)
+"""Other paces that the best plan is tried at: how much longer copies may take, and leads as shares of a step."""
+_POLISH = 25
+"""So many plans are simulated for that at most, beyond all others."""
 _GOOD_ENOUGH = 1.003
 """The search ends within this factor of the lower bound."""
 _LEVELS_PER_DOUBLING = 4
@@ -72,12 +90,11 @@ _LEVELS_PER_DOUBLING = 4
 class _Candidate:
     """A plan that was simulated, and how it came about; ``moved`` are the stays of what moves."""
 
-    moved: list[Stay]
+    moved: StayColumns
     outcome: Outcome
     chosen: Flags
-    reserve: float
+    start: _Start
     pace: Pace
-    schedule: Schedule
 
     @property
     def step_ns(self) -> int:
@@ -85,10 +102,15 @@ class _Candidate:
 
 
 def ebbtide(
-    trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: float = TIME_LIMIT_S, may_split: bool = False
+    trace: Trace,
+    machine: Machine,
+    budget_bytes: int,
+    time_limit_s: float = TIME_LIMIT_S,
+    may_split: bool = False,
+    effort: int = 1,
 ) -> Plan:
     """The fastest plan found within the budget. Storages move whole, as the runtime and tierplan/1 move them; with
-    ``may_split`` another planner's split is taken where it is faster.
+    ``may_split`` another planner's split is taken where it is faster. ``effort``: so many times as much is tried.
 
     InfeasibleBudgetError if there is no plan; PlanError if what has to leave has no room in the slow tiers.
     """
@@ -99,13 +121,13 @@ def ebbtide(
     if not reachable_tiers(machine):
         return resident(trace, machine, capacity)
     problem, deadline = problem_of(trace, machine), began + int(time_limit_s * 1e9)
-    bound = lower_bound_ns(trace, machine, problem.idle, capacity)
+    bound = lower_bound_ns(trace, machine, capacity)
     best: tuple[int, tuple[Stay, ...]] | None = None
     out_of_time = False
     for one in (problem, *with_packing(problem), *placed_in_slow(problem, capacity)):
         if lacks_bytes(one, capacity) > 0:
             continue
-        search = _Search(one, capacity, bound, deadline)
+        search = _Search(one, capacity, bound, deadline, effort)
         try:
             found = search.run()
         except PlanError:  # no room in the slow tiers beside what lies there for good: other ways may have it
@@ -114,12 +136,12 @@ def ebbtide(
             continue
         out_of_time = out_of_time or search.out_of_time
         if best is None or found.step_ns < best[0]:
-            best = found.step_ns, (*without(one.still, found.moved), *found.moved)
+            best = found.step_ns, tuple(with_still(trace, machine, one.still, found.moved))
         if best[0] <= bound or out_of_time:
             break
     if best is None or best[0] > bound:
         for rival in rival_plans(trace, machine, capacity, deadline, may_split):
-            step_ns = problem.simulator.run(lower(rival, trace, machine)).step_ns
+            step_ns = problem.simulator.run_plan(rival).step_ns
             if best is None or step_ns < best[0]:
                 best = step_ns, rival.stays
     if best is None:
@@ -135,35 +157,60 @@ def ebbtide(
 class _Search:
     """Keeps the best candidate, and counts simulations."""
 
-    def __init__(self, problem: Problem, budget_bytes: int, bound_ns: int, deadline_ns: int) -> None:
+    def __init__(self, problem: Problem, budget_bytes: int, bound_ns: int, deadline_ns: int, effort: int) -> None:
         self.problem, self.budget_bytes, self.bound_ns, self.deadline_ns = problem, budget_bytes, bound_ns, deadline_ns
+        self.effort = effort
         work = len(problem.trace.ticks) + 2 * len(problem.idle) + len(problem.trace.storages) // 4
-        self.left = max(_FEWEST, min(60, 100_000 // max(work, 1)))
+        self.left = max(_FEWEST, min(_MOST, _WORK // max(work, 1))) * effort
         self.best: _Candidate | None = None
-        self.tried: list[_Candidate] = []
+        self.tried: list[_Candidate] = []  # the best, the fastest first
         exclusive, share = problem.machine.exclusive, directions_share(problem.machine)
         # Where nothing stays behind, a write cannot come early; where it is in no fetch's way, it is not put off.
-        self.starts = [start for start in _STARTS if (start[1] or not exclusive) and (share or not start[2])]
+        several = any(problem.machine.tier(name).capacity_bytes is not None for name in problem.tiers[:-1])
+        self.starts = [
+            start
+            for start in _STARTS
+            if (start.clean_early or not exclusive) and (share or not start.lazy) and (several or not start.thrifty)
+        ]
         self.out_of_time = False
+        self.last_homes: tuple[object, list[str]] = None, []
 
     def run(self) -> _Candidate:
         self._at(self.budget_bytes, max(_FEWEST, self.left // 3 * 2))
         for smaller in self._levels():
             if self._done(0):
                 break
-            bound = lower_bound_ns(self.problem.trace, self.problem.machine, self.problem.idle, smaller)
+            bound = lower_bound_ns(self.problem.trace, self.problem.machine, smaller)
             if self.best is not None and bound * _GOOD_ENOUGH >= self.best.step_ns:
                 break
             self._at(smaller, max(self.left // 2, 4))
+        choices: dict[bytes, _Candidate] = {}
+        for one in self.tried:
+            choices.setdefault(one.chosen.tobytes(), one)
+        for best in [*choices.values()][: self.effort + 1]:
+            self._polish(best)
         return self._confirmed()
+
+    def _polish(self, best: _Candidate) -> None:
+        """Its intervals at other paces: no price tells how far ahead fetches should go, and how much longer copies may
+        take."""
+        floor, clock = self.left - _POLISH, Clock(best.outcome.start_ns)
+        share = directions_share(self.problem.machine)
+        for margin, lead, lazy in product(_MARGINS, _LEADS, (False, True) if share else (best.pace.lazy,)):
+            if self._done(floor):
+                return
+            pace = replace(best.pace, margin=margin, lead_ns=lead * self.problem.clock.step_ns, lazy=lazy)
+            self._try(self.budget_bytes, best.chosen, best.start, pace, clock)
+        if self.best is not best and self.best is not None and not self._done(floor):
+            self._again(self.budget_bytes, self.best)
 
     def _confirmed(self) -> _Candidate:
         """The best by the third step: what a step leaves to the next may take until then to show."""
         problem, best = self.problem, None
-        for candidate in sorted(self.tried, key=lambda candidate: candidate.step_ns):
+        for candidate in self.tried:
             if best is not None and candidate.step_ns >= best.step_ns:
                 break
-            outcome = problem.simulator.run(candidate.schedule)
+            outcome = problem.simulated(candidate.moved, 3)
             if best is None or outcome.step_ns < best.step_ns:
                 best = replace(candidate, outcome=outcome)
         assert best is not None
@@ -188,67 +235,76 @@ class _Search:
         floor, found = self.left - simulations, list[_Candidate]()
         problem = self.problem
         costs = (problem.fetch_cost * problem.fetch_lost, problem.write_cost * problem.write_lost)
-        for reserve, early, lazy in self.starts[: max(1, simulations // 4)]:
-            pace = Pace(1.0, _LEAD * self.problem.clock.step_ns, early, lazy)
-            if self._done(floor) or (chosen := self._choose(budget_bytes, reserve, costs, self.problem.clock)) is None:
+        for start in self.starts[: max(1, simulations // 4)]:
+            pace = Pace(1.0, _LEAD * self.problem.clock.step_ns, start.clean_early, start.lazy)
+            if self._done(floor) or (chosen := self._choose(budget_bytes, start, costs, self.problem.clock)) is None:
                 break
-            found.append(self._try(budget_bytes, chosen, reserve, pace, self.problem.clock))
+            found.append(self._try(budget_bytes, chosen, start, pace, self.problem.clock))
         while found and not self._done(floor):
             best = min(found, key=lambda candidate: candidate.step_ns)
             found.append(self._again(budget_bytes, best))
             if found[-1].step_ns >= best.step_ns * _BETTER:
                 break
         stale = 0
-        while found and stale < _PATIENCE and not self._done(floor):
+        while found and stale < _PATIENCE * self.effort and not self._done(floor):
             best = min(found, key=lambda candidate: candidate.step_ns)
             costs = self._dearer(costs, best.outcome)
-            chosen = self._choose(budget_bytes, best.reserve, costs, Clock(best.outcome.start_ns))
+            chosen = self._choose(budget_bytes, best.start, costs, Clock(best.outcome.start_ns))
             assert chosen is not None
-            found.append(self._try(budget_bytes, chosen, best.reserve, best.pace, Clock(best.outcome.start_ns)))
+            found.append(self._try(budget_bytes, chosen, best.start, best.pace, Clock(best.outcome.start_ns)))
             if not self._done(floor):
                 found.append(self._again(budget_bytes, found[-1]))
             stale = 0 if min(candidate.step_ns for candidate in found[-2:]) < best.step_ns else stale + 1
+            found = [min(found, key=lambda candidate: candidate.step_ns)]
 
     def _again(self, budget_bytes: int, candidate: _Candidate) -> _Candidate:
         """The same intervals, timed by the ticks as they were simulated."""
         clock = Clock(candidate.outcome.start_ns)
-        return self._try(budget_bytes, candidate.chosen, candidate.reserve, candidate.pace, clock)
+        return self._try(budget_bytes, candidate.chosen, candidate.start, candidate.pace, clock)
 
-    def _choose(self, budget_bytes: int, reserve: float, costs: tuple[Floats, Floats], clock: Clock) -> Flags | None:
+    def _choose(self, budget_bytes: int, start: _Start, costs: tuple[Floats, Floats], clock: Clock) -> Flags | None:
         problem, idle = self.problem, self.problem.idle
         out_ns = problem.write_cost[idle.group]
         low = clock.at_or_after(clock.of(idle.after + 1) + _SLACK * out_ns)
         high = clock.at_or_before(clock.of(idle.until) - _SLACK * problem.fetch_cost)
         high = np.where(idle.returns, high, idle.until)
         low = np.minimum(low, idle.until)
-        allowed = np.maximum(budget_bytes - int(reserve * budget_bytes), problem.needed)
+        allowed = np.maximum(budget_bytes - int(start.reserve * budget_bytes), problem.needed)
         must = Demand(idle.after + 1, idle.until, problem.live - budget_bytes)
         wish = Demand(low, np.maximum(low, high), problem.live - allowed)
         return choose(idle, must, wish, *costs)
 
-    def _try(self, budget_bytes: int, chosen: Flags, reserve: float, pace: Pace, clock: Clock) -> _Candidate:
+    def _try(self, budget_bytes: int, chosen: Flags, start: _Start, pace: Pace, clock: Clock) -> _Candidate:
         """Times and simulates a choice; what is not away for any tick stays."""
         problem, idle = self.problem, self.problem.idle
         trace, machine = problem.trace, problem.machine
         while True:
             rows = np.flatnonzero(chosen)
-            slow = assign_tiers(trace, machine, idle, rows, clock, problem.tiers, problem.held)
+            slow = self._homes(rows, start.thrifty, clock)
             free = all_away(idle, chosen, problem.live, budget_bytes)
             moves = time_moves(idle, rows, slow, free, machine, clock, pace)
-            staying = [move.row for move in moves if move.gone >= move.back]
-            if not staying:
+            staying = moves.row[moves.gone >= moves.back]
+            if not len(staying):
                 break
             chosen = chosen.copy()
             chosen[staying] = False
-        moved = moved_stays(trace, idle, moves, machine.tiers[0].name)
-        schedule = problem.schedule_of(moved)
-        outcome = problem.simulator.run(schedule, n_steps=2)
-        candidate = _Candidate(moved, outcome, chosen, reserve, pace, schedule)
-        self.tried.append(candidate)
+        moved = moved_stays(trace, idle, moves)
+        candidate = _Candidate(moved, problem.simulated(moved, 2), chosen, start, pace)
+        self.tried = sorted([*self.tried, candidate], key=lambda one: one.step_ns)[:_KEPT]
         self.left -= 1
         if self.best is None or candidate.step_ns < self.best.step_ns:
             self.best = candidate
         return candidate
+
+    def _homes(self, rows: Ints, thrifty: bool, clock: Clock) -> list[str]:
+        """Their slow tiers, as they were the last time if nothing was different then."""
+        key, problem = (rows.tobytes(), thrifty, clock), self.problem
+        if self.last_homes[0] != key:
+            found = assign_tiers(
+                problem.trace, problem.machine, problem.idle, rows, clock, problem.tiers, problem.held, thrifty
+            )
+            self.last_homes = key, found
+        return self.last_homes[1]
 
     def _dearer(self, costs: tuple[Floats, Floats], outcome: Outcome) -> tuple[Floats, Floats]:
         """Costs half way to those of a step that stalls as simulated: a copy costs its time by the share of time that

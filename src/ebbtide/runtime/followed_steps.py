@@ -25,12 +25,12 @@ _NEWS = 0.1  # a step that takes so much more or less (as a share) is worth anot
 class FollowedSteps:
     """Steps of one shape; plans that are made anew for it share this. ``looks``: they may be planned anew.
 
-    ``trace`` is that of the plan they follow, as a file's bytes, while it may be needed. ``fastest_s`` is what the
-    fastest step took that followed a plan.
+    ``trace`` is that of the plan they follow, as a file's bytes, while it may be needed, and ``plan`` the plan itself,
+    while a faster one may be looked for. ``fastest_s`` is what the fastest step took that followed a plan.
     """
 
     def __init__(self, recorded: Recording, looks: bool) -> None:
-        self.trace = b""
+        self.trace = self.plan = b""
         self.fastest_s = inf
         self.traffic: Traffic | None = None  # of the last step looked at that followed the plan
         self._times = deque([TickTimes.of(recorded)] if looks else [], maxlen=_KEPT)
@@ -64,10 +64,10 @@ class FollowedSteps:
     def times(self) -> tuple[TickTimes, ...]:
         return tuple(self._times)
 
-    def follow(self, trace: bytes) -> None:
-        """A plan made from ``trace`` from now on."""
+    def follow(self, trace: bytes, plan: bytes) -> None:
+        """A plan made from ``trace`` from now on. ``plan`` is empty where no faster one is to be looked for."""
         self.traffic = None
-        self.trace = trace if self._looks else b""
+        self.trace, self.plan = (trace, plan) if self._looks else (b"", b"")
         if not self._looks:
             self._times.clear()
 

@@ -25,12 +25,16 @@ from ebbtide.units import KIB, MIB, format_bytes
 
 Planner: TypeAlias = Callable[[Trace, Machine, int], Plan]
 Forecast: TypeAlias = Callable[[Plan, Trace, Machine], tuple[LinkReport, ...]]
+Predict: TypeAlias = Callable[[Plan, Trace, Machine, int], int]
+"""The ns that a step takes under a plan within a budget."""
 
 MARK = b"\0the answer of ebbtide's planning process\0"
 """Precedes the answer on the planning process's standard output; what a ``sitecustomize`` prints lies before it."""
 
 _SPARE = 48  # of the arena's budget, this part is left to what no trace shows: pages on their way, late evictions
 _SHORT = 8  # a plan that needs so large a part more than there is still beats none: the decider finds the rest
+_EFFORT = 8  # of a planner beside steps that follow a plan already: nobody waits for it
+_FASTER = 0.002  # a plan that is predicted to be so much faster (as a share) takes the place of another
 _NEWS = 0.1  # a bandwidth this much off the probe's (as a share), or a slowdown, is worth another plan
 
 _BASE_BYTES = 44 * MIB
@@ -43,13 +47,15 @@ _PER_ROW_BYTES = 4 * KIB
 class Followed:
     """What is planned anew, and why: ``trace`` is what the plan was made from that steps follow, as a file's bytes, and
     ``times`` are those of such steps. ``measures``: moves show what the machine does, and if that is news, so is the
-    plan. ``anew``: it is to be made in any case.
+    plan. ``anew``: it is to be made in any case. ``plan`` is what they follow, as a file's bytes, where another one is
+    wanted if it is faster; else empty.
     """
 
     trace: bytes
     times: tuple[TickTimes, ...]
     measures: bool
     anew: bool
+    plan: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,11 @@ class Job:
     shown: str | None = None
     shared_bytes: int = 0
     name: str = ""
+
+    @property
+    def effort(self) -> int:
+        """Of the planner, over what it spends where somebody waits for the plan."""
+        return 1 if self.followed is None else _EFFORT
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +133,14 @@ def no_forecast(plan: Plan, trace: Trace, machine: Machine) -> tuple[LinkReport,
     return ()
 
 
-def carry_out(job: Job, planner: Planner, forecast: Forecast = no_forecast) -> Answer:
-    """``forecast`` says of a plan what each link copies. Raises whatever the planner raises, and ValueError for a
-    recording that is none."""
+def as_planned(plan: Plan, trace: Trace, machine: Machine, budget_bytes: int) -> int:
+    """What the plan says of itself, for the step that it was made from."""
+    return plan.predicted_ns
+
+
+def carry_out(job: Job, planner: Planner, forecast: Forecast = no_forecast, predict: Predict = as_planned) -> Answer:
+    """``forecast`` says of a plan what each link copies, ``predict`` what a step takes under it. Raises whatever the
+    planner raises, and ValueError for a recording that is none."""
     step = capture(job.recording, job.name, lambda *operator: job.flops.get(operator, 0))
     if job.shown is not None:
         shown = timeline(job.recording, step.trace, step.numbers, job.machine, job.shown)
@@ -137,10 +153,15 @@ def carry_out(job: Job, planner: Planner, forecast: Forecast = no_forecast) -> A
         return Answer(None, machine)
     if followed.measures:
         machine = rates(job.recording, trace).applied_to(machine)
-    if not followed.anew and not _is_news(job.machine, machine):
-        return Answer(None, job.machine)
     typical = with_times(trace, typical_ns(followed.times, machine))
-    return _planned(typical, step, machine, job, planner, forecast)
+    if followed.anew or _is_news(job.machine, machine):
+        return _planned(typical, step, machine, job, planner, forecast)
+    if not followed.plan:
+        return Answer(None, job.machine)
+    answer = _planned(typical, step, job.machine, job, planner, forecast)
+    made, now = decode(answer.plan, Plan), decode(followed.plan, Plan)
+    now_ns = predict(now, typical, job.machine, made.budget_bytes)
+    return answer if made.predicted_ns < now_ns * (1 - _FASTER) else Answer(None, job.machine)
 
 
 def _planned(trace: Trace, step: Captured, machine: Machine, job: Job, planner: Planner, forecast: Forecast) -> Answer:

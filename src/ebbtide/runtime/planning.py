@@ -31,12 +31,13 @@ from ebbtide.runtime.followed_steps import FollowedSteps, Planned
 from ebbtide.runtime.pending_plan import PendingPlan, answer_to
 from ebbtide.runtime.plan_job import Answer, Ask, Followed, Job, PlanningKilledError, planning_bytes
 from ebbtide.runtime.progress import Activity
-from ebbtide.units import seconds
+from ebbtide.units import format_time, seconds
 
 _WARM_UP_STEPS = 1  # optimizer state is born in the first step
 _MOST_PLANS = 16
 _MOST_REFUSALS = 3  # of planners, where there is no plan yet: each step that is planned costs time
 _MOST_KILLS = 3  # of planning processes: from the last one on, a step whose planning was killed is not planned again
+_TO_GAIN = 0.005  # a plan is good that takes at most so much longer (as a share) than any could
 _MOST_SHAPES = 64  # steps whose shapes never settle stay in demand mode
 
 
@@ -47,7 +48,7 @@ class Planning:
     what the steps themselves show goes before it. ``fixed``: the plan was named, and no other is made.
     ``save_timeline`` is given the last step that followed a schedule, once, at the end. ``saved`` names what ``save``
     writes ("plan"), for a warning where there was no plan. ``waits``: training stands still while a plan is made.
-    ``say`` tells what is no trouble.
+    ``say`` tells what is no trouble. ``improves``: with the time that is left the planner may find a faster plan.
     """
 
     def __init__(
@@ -62,7 +63,9 @@ class Planning:
         saved: str = "",
         waits: bool = False,
         say: Callable[[str], None] = lambda text: None,
+        improves: bool = False,
     ) -> None:
+        self._improves = improves
         self._ask = ask
         self._machine = machine
         self._save = save
@@ -164,7 +167,10 @@ class Planning:
         pending, since_ns = self._pending, self._waits_since_ns
         if since_ns is not None:
             return Activity(seconds(time.perf_counter_ns() - since_ns), beside=False)
-        return None if pending is None else Activity(seconds(time.perf_counter_ns() - pending.since_ns), beside=True)
+        if pending is None:
+            return None
+        so_far_s = seconds(time.perf_counter_ns() - pending.since_ns)
+        return Activity(so_far_s, beside=True, anew=pending.replaces is not None)
 
     def takes_bytes(self) -> int:
         """About what planning the step that just ended takes or would take, of memory outside the arena."""
@@ -280,13 +286,16 @@ class Planning:
         if not steps.note(recording) or self._made >= _MOST_PLANS:
             return  # too few are known yet
         anew, measures = steps.are_news(planned.report, self._machine), self._measures
+        plan, steps.plan = steps.plan, b""  # a faster one is looked for once
         self._measures = False
-        if not anew and not measures:
+        if not anew and not measures and not plan:
             return
         followed = self._followed
         is_first = next(iter(self._plans)) == followed
         self._waits_since_ns = time.perf_counter_ns()
-        asked = self._ask(self._job(recording, budget_bytes, Followed(steps.trace, steps.times(), measures, anew)))
+        asked = self._ask(
+            self._job(recording, budget_bytes, Followed(steps.trace, steps.times(), measures, anew, plan))
+        )
         self._pending = PendingPlan.of(recording, asked, planned.like, steps, self._steps, is_first, followed)
 
     def _job(self, recording: Recording, budget_bytes: int, followed: Followed | None = None) -> Job:
@@ -302,13 +311,22 @@ class Planning:
         number = _torch.load_schedule(**vars(answer.schedule))
         report = replace(answer.report, taken_up_after=self._steps)
         self._made += 1
-        pending.steps.follow(answer.trace)
+        pending.steps.follow(answer.trace, answer.plan if self._may_improve(report, pending) else b"")
         self._plans[number] = Planned(report, pending.like, pending.steps)
         if pending.keep:
             self._keep(answer)
         if pending.replaces is not None:
             del self._plans[pending.replaces]
+            self._say(
+                f"steps follow a better plan from step {self._steps} on: {format_time(report.predicted_s)} forecast"
+            )
         return True
+
+    def _may_improve(self, report: PlanReport, pending: PendingPlan) -> bool:
+        """Whether a faster plan is to be looked for: not after one that was, and not where little is left to gain."""
+        is_first = pending.replaces is None
+        bound_s = report.lower_bound_s or 0.0
+        return self._improves and is_first and report.predicted_s > bound_s * (1 + _TO_GAIN)
 
     def _keep(self, answer: Answer) -> None:
         try:

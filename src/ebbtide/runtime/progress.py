@@ -28,10 +28,18 @@ _NAME = "ebbtide "
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """A plan is being made, for ``seconds`` so far: beside the steps, or while training stands still."""
+    """A plan is being made, for ``seconds`` so far: beside the steps, or while training stands still. ``anew``: steps
+    follow one already, and another is looked for."""
 
     seconds: float
     beside: bool
+    anew: bool = False
+
+    def doing(self, steps: int) -> str:
+        """In words, after so many steps."""
+        if not self.beside:
+            return f"planning step {steps}"
+        return "looking for a better plan in the background" if self.anew else "planning in the background"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +60,7 @@ class Observation:
     def line(self, columns: int | None = None) -> str:
         """Within ``columns``, if they are named: traffic gives way first, the step, its memory and its stall last."""
         if self.planning is not None and not self.planning.beside:
-            return f"planning step {self.steps}, {format_time(self.planning.seconds)} so far"
+            return f"{self.planning.doing(self.steps)}, {format_time(self.planning.seconds)} so far"
         budget = f" of {format_bytes(self.budget_bytes)}" if self.budget_bytes else ", no budget yet"
         parts = {"step": f"step {self.steps}", "time": f"{format_time(self.running_s)} so far"}
         parts["held"] = f"{self.what} {format_bytes(self.held_bytes)}{budget}"
@@ -62,7 +70,7 @@ class Observation:
             parts["in"] = f"in {format_bytes(self.last.fetched_bytes.total)}"
             parts["stall"] = f"stall {format_time(self.last.stall_s.total)}"
         if self.planning is not None:
-            parts["planning"] = f"planning in the background, {format_time(self.planning.seconds)} so far"
+            parts["planning"] = f"{self.planning.doing(self.steps)}, {format_time(self.planning.seconds)} so far"
         shorter = (("planning", "planning"), ("out", ""), ("in", ""), ("planning", ""))
         for name, text in (*shorter, ("held", f"{self.what} {format_bytes(self.held_bytes)}")):
             if columns is None or len(_joined(parts)) <= columns:
@@ -73,9 +81,7 @@ class Observation:
 
     def doing(self) -> str:
         """What is done besides training, or in its place; "" for nothing."""
-        if self.planning is None:
-            return ""
-        return "planning in the background" if self.planning.beside else f"planning step {self.steps}"
+        return "" if self.planning is None else self.planning.doing(self.steps)
 
     def outcome(self) -> str:
         """Of planning that has ended."""

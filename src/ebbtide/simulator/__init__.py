@@ -7,7 +7,10 @@ ask, schedules without spans, ``native_engine`` runs, to the same figures.
 from ebbtide.errors import PlatformError, SettingError
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import PageSize, exact
-from ebbtide.ir.schedule import Schedule
+from ebbtide.ir.plan import Plan as TracePlan
+from ebbtide.ir.plan import PlanStatus, Stay
+from ebbtide.ir.schedule import Schedule, lower
+from ebbtide.ir.stay_columns import StayColumns, columns_of
 from ebbtide.ir.trace import Trace
 from ebbtide.simulator.measured_in_place import MeasuredInPlace
 
@@ -25,7 +28,17 @@ from ebbtide.simulator.pieces import whole_pieces
 from ebbtide.simulator.policies import POLICIES, Plan, Policy
 from ebbtide.simulator.result import Outcome, Use
 
-__all__ = ["POLICIES", "Outcome", "Simulator", "Use", "is_modelled", "recost", "simulate", "simulate_policy"]
+__all__ = [
+    "POLICIES",
+    "Outcome",
+    "Simulator",
+    "Use",
+    "is_modelled",
+    "recost",
+    "simulate",
+    "simulate_plan",
+    "simulate_policy",
+]
 
 
 class Simulator:
@@ -33,15 +46,41 @@ class Simulator:
 
     def __init__(self, trace: Trace, machine: Machine, page_bytes: PageSize = exact) -> None:
         self._trace, self._machine, self._page_bytes = trace, machine, page_bytes
-        self._whole, self._measured = whole_pieces(trace, page_bytes), MeasuredInPlace(trace, machine)
-        self._native = NativeEngine(trace, machine, page_bytes, self._whole) if is_native(trace, machine) else None
+        self._measured = MeasuredInPlace(trace, machine)
+        self._native = NativeEngine(trace, machine, page_bytes) if is_native(trace, machine) else None
 
     def run(self, schedule: Schedule, n_steps: int = 3, record: bool = False, policy: Policy | None = None) -> Outcome:
         """The steady step, the last of ``n_steps``; ``record`` asks for its spans and levels. ValueError if a tick's
         storages do not fit the budget together."""
         if self._native is not None and policy is None and not record:
             return self._native.figures(schedule, n_steps).outcome(self._machine)
-        run = Run(schedule, self._trace, self._machine, self._page_bytes, policy or Plan(), self._whole, self._measured)
+        return self._in_python(schedule, n_steps, record, policy or Plan())
+
+    def run_stays(self, stays: StayColumns, n_steps: int = 3) -> Outcome:
+        """The same under the plan that has these stays, and all other storages in the first tier all their lives."""
+        if self._native is not None:
+            return self._native.figures_of_stays(stays, n_steps).outcome(self._machine)
+        names = [tier.name for tier in self._machine.tiers]
+        rows = tuple(stays.stays(self._trace, names))
+        plan = TracePlan("", PlanStatus.FEASIBLE, self._trace.signature(), 0, 0, 0, 0, rows)
+        return self._in_python(lower(plan, self._trace, self._machine), n_steps, False, Plan())
+
+    def run_plan(self, plan: TracePlan, n_steps: int = 3) -> Outcome:
+        """The same under a plan, which MUST have been checked."""
+        if self._native is not None and all(self._is_whole(stay) for stay in plan.stays):
+            names = [tier.name for tier in self._machine.tiers]
+            elsewhere = {stay.storage for stay in plan.stays if stay.tier != names[0]}
+            return self.run_stays(
+                columns_of([stay for stay in plan.stays if stay.storage in elsewhere], names), n_steps
+            )
+        return self.run(lower(plan, self._trace, self._machine), n_steps)
+
+    def _is_whole(self, stay: Stay) -> bool:
+        return stay.low == 0 and stay.high == self._trace.storages[stay.storage].nbytes
+
+    def _in_python(self, schedule: Schedule, n_steps: int, record: bool, policy: Policy) -> Outcome:
+        whole = whole_pieces(self._trace, self._page_bytes)
+        run = Run(schedule, self._trace, self._machine, self._page_bytes, policy, whole, self._measured)
         for step in range(n_steps):
             run.step(record and step == n_steps - 1)
         return run.record.outcome()
@@ -57,6 +96,11 @@ def simulate(
 ) -> Outcome:
     """The steady step under one schedule: see ``Simulator``."""
     return Simulator(trace, machine, page_bytes).run(schedule, n_steps, record)
+
+
+def simulate_plan(plan: TracePlan, trace: Trace, machine: Machine, page_bytes: PageSize = exact) -> Outcome:
+    """The steady step under a plan, which MUST have been checked."""
+    return Simulator(trace, machine, page_bytes).run_plan(plan)
 
 
 def simulate_policy(

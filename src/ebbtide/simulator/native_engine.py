@@ -4,14 +4,18 @@ Its figures are those of ``engine`` to the last bit; that one is the oracle, and
 policies, spans and levels, and measured operands (``measured_in_place``).
 """
 
+import numpy as np
+
 from ebbtide._decider import Machine as NativeMachine
-from ebbtide._decider import Pieces as NativePieces
-from ebbtide._decider import simulate
+from ebbtide._decider import Record, Storages, simulate, simulate_stays
 from ebbtide.ir.machine import Machine, Sharing
 from ebbtide.ir.occupancy import PageSize
+from ebbtide.ir.of_trace import lives
 from ebbtide.ir.schedule import Schedule, Verb
+from ebbtide.ir.stay_columns import StayColumns
 from ebbtide.ir.trace import Trace
-from ebbtide.simulator.pieces import Pieces, pieces_of
+from ebbtide.simulator.piece_columns import native_pieces, whole_columns
+from ebbtide.simulator.pieces import operand_bytes, pieces_of, whole_pieces
 from ebbtide.simulator.result import Figures, does_not_fit
 
 _MOST = 2**59
@@ -29,15 +33,21 @@ def is_native(trace: Trace, machine: Machine) -> bool:
 class NativeEngine:
     """For one trace on one machine, which ``is_native`` accepts."""
 
-    def __init__(self, trace: Trace, machine: Machine, page_bytes: PageSize, whole: Pieces) -> None:
-        self._trace, self._machine, self._page_bytes, self._whole = trace, machine, page_bytes, whole
+    def __init__(self, trace: Trace, machine: Machine, page_bytes: PageSize) -> None:
+        self._trace, self._machine, self._page_bytes = trace, machine, page_bytes
         self._rank = {tier.name: rank for rank, tier in enumerate(machine.tiers)}
-        self._native_whole, self._native_machine = native_pieces(whole, trace), native_machine(machine)
+        self._whole, piece = whole_columns(trace, page_bytes)
+        self._native_machine = native_machine(machine)
+        birth, death, persistent = lives(trace)
+        self._storages = Storages(birth=birth, death=death, persistent=persistent, piece=piece.astype(np.uint32))
+        reads, writes = operand_bytes(trace)
+        self._reads, self._writes = sum(reads), sum(writes)
 
     def figures(self, schedule: Schedule, n_steps: int) -> Figures:
         """Of the last step. ValueError if a tick's storages do not fit the budget together."""
         trace, rank = self._trace, self._rank
-        pieces = pieces_of(schedule, trace, rank, self._page_bytes, self._whole)
+        whole = whole_pieces(trace, self._page_bytes)
+        pieces = pieces_of(schedule, trace, rank, self._page_bytes, whole)
         n_ticks = len(trace.ticks)
         commands = [
             [
@@ -53,10 +63,17 @@ class NativeEngine:
             for tick, row in enumerate(pieces.commands)
         ]
         begins = [pieces.begins.get(piece, []) for piece in range(len(pieces))]
-        native = self._native_whole if pieces.uses is self._whole.uses else native_pieces(pieces, trace)
-        found = simulate(native, self._native_machine, commands, begins, n_steps)
+        native = self._whole if pieces.uses is whole.uses else native_pieces(pieces, trace)
+        return self._figures(simulate(native, self._native_machine, commands, begins, n_steps))
+
+    def figures_of_stays(self, stays: StayColumns, n_steps: int) -> Figures:
+        """The same of the schedule that ``lower`` makes of the plan in which all other storages are in the first tier,
+        made natively."""
+        return self._figures(simulate_stays(self._whole, self._native_machine, self._storages, stays.columns, n_steps))
+
+    def _figures(self, found: Record | int) -> Figures:
         if isinstance(found, int):
-            raise ValueError(does_not_fit(trace, found))
+            raise ValueError(does_not_fit(self._trace, found))
         return Figures(
             found.starts,
             found.stalls,
@@ -65,37 +82,14 @@ class NativeEngine:
             found.rescues,
             found.area,
             found.peak,
-            [sum(pieces.reads), *found.slow_reads[1:]],
-            [sum(pieces.writes), *found.slow_writes[1:]],
+            [self._reads, *found.slow_reads[1:]],
+            [self._writes, *found.slow_writes[1:]],
             found.n_uses,
             found.hits,
             found.demand_fetches,
             found.demand_bytes,
             found.slower_ns,
         )
-
-
-def native_pieces(pieces: Pieces, trace: Trace) -> NativePieces:
-    rows = [trace.storages[number] for number in pieces.storage]
-    n_ticks = len(trace.ticks)
-    return NativePieces(
-        nbytes=pieces.nbytes,
-        paged_bytes=pieces.paged_bytes,
-        packed_bytes=[-1 if packed is None else packed for packed in pieces.packed_bytes],
-        first_use=pieces.first_use,
-        moves=pieces.moves,
-        persistent=[row.persistent for row in rows],
-        scratch=[row.scratch for row in rows],
-        birth=[row.birth for row in rows],
-        generations=[0 if row.persistent else row.death // n_ticks for row in rows],
-        uses=pieces.uses,
-        births=pieces.births,
-        deaths=pieces.deaths,
-        n_used=pieces.n_used,
-        reads=pieces.reads,
-        writes=pieces.writes,
-        times=[float(tick.time_ns) for tick in trace.ticks],
-    )
 
 
 def native_machine(machine: Machine) -> NativeMachine:

@@ -10,8 +10,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from ebbtide.ir.base import Ints
 from ebbtide.ir.occupancy import PageSize, levels, packed_bytes, paged_bytes
-from ebbtide.ir.of_trace import once_for_a_trace
+from ebbtide.ir.of_trace import lives, once_for_a_trace
 from ebbtide.ir.schedule import Begin, Command, Schedule
 from ebbtide.ir.trace import Access, Trace
 
@@ -146,28 +147,35 @@ def _covered(row: Command | Begin, of: list[range], cuts: dict[int, list[int]]) 
     return [piece for piece, low in places if row.low <= low < row.high]
 
 
+def next_uses(trace: Trace) -> Ints:
+    """Of each access, the ticks until the next one of its storage; of what dies first, more than there are."""
+    n_ticks, rows = len(trace.ticks), trace.accesses
+    if not len(rows):
+        return rows.tick
+    same = rows.storage[1:] == rows.storage[:-1]
+    gap = np.full(len(rows), NEVER * n_ticks, dtype=np.int64)
+    gap[:-1][same] = np.diff(rows.tick)[same]
+    begins = np.flatnonzero(np.append(True, ~same))
+    ends = np.append(begins[1:], len(rows)) - 1
+    persistent = lives(trace)[2][rows.storage[ends]]
+    around = rows.tick[begins] + n_ticks - rows.tick[ends]
+    gap[ends[persistent]] = around[persistent]
+    return gap
+
+
 def _uses(trace: Trace, of: list[range], first_use: list[int]) -> list[list[tuple[int, int, int]]]:
     """Scratch is read and written in each tick of its life, whatever its accesses say."""
     n_ticks, rows = len(trace.ticks), trace.accesses
-    never = NEVER * n_ticks
     uses: list[list[tuple[int, int, int]]] = [[] for _ in range(n_ticks)]
-    if len(rows):
-        same = rows.storage[1:] == rows.storage[:-1]
-        gap = np.full(len(rows), never, dtype=np.int64)
-        gap[:-1][same] = np.diff(rows.tick)[same]
-        begins = np.flatnonzero(np.append(True, ~same))
-        ends = np.append(begins[1:], len(rows)) - 1
-        persistent = np.array([row.persistent for row in trace.storages], dtype=bool)[rows.storage[ends]]
-        around = rows.tick[begins] + n_ticks - rows.tick[ends]
-        gap[ends[persistent]] = around[persistent]
-        for number, tick in zip(rows.storage[begins].tolist(), rows.tick[begins].tolist(), strict=True):
-            for piece in of[number]:
-                first_use[piece] = tick
-        young = rows.tick < np.array([row.birth for row in trace.storages])[rows.storage] + n_ticks
-        columns = (column[young].tolist() for column in (rows.storage, rows.tick % n_ticks, rows.mode, gap))
-        for number, tick, mode, until in zip(*columns, strict=True):
-            if not trace.storages[number].scratch:
-                uses[tick].extend((piece, mode, until) for piece in of[number])
+    begins = np.flatnonzero(np.diff(rows.storage, prepend=-1))
+    for number, tick in zip(rows.storage[begins].tolist(), rows.tick[begins].tolist(), strict=True):
+        for piece in of[number]:
+            first_use[piece] = tick
+    young = rows.tick < lives(trace)[0][rows.storage] + n_ticks
+    columns = (column[young].tolist() for column in (rows.storage, rows.tick % n_ticks, rows.mode, next_uses(trace)))
+    for number, tick, mode, until in zip(*columns, strict=True):
+        if not trace.storages[number].scratch:
+            uses[tick].extend((piece, mode, until) for piece in of[number])
     both = int(Access.READ | Access.WRITE)
     for number, storage in enumerate(trace.storages):
         if storage.scratch:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from ebbtide.errors import SettingError
 from ebbtide.ir.base import LARGEST, Ints, Origin
@@ -83,8 +84,8 @@ class Figures:
     together.
     """
 
-    starts: Sequence[float]
-    stalls: Sequence[float]
+    starts: Sequence[float] | npt.NDArray[np.float64]
+    stalls: Sequence[float] | npt.NDArray[np.float64]
     by_cause: Sequence[float]
     moved_bytes: Sequence[int]
     rescues: int

@@ -9,10 +9,10 @@ import numpy as np
 
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Machine
+from ebbtide.ir.occupancy import paged_sizes
 from ebbtide.ir.plan import Stay
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.base import page_size_of
-from ebbtide.planners.search.make_plan import paged_sizes
 
 _NEAR = 10
 """Operations up to so many positions from a user get less room."""
@@ -22,7 +22,7 @@ _LEAST = 0.9
 
 def lay_out(trace: Trace, stays: list[Stay], machine: Machine) -> tuple[list[Stay], Ints]:
     """The stays on the fast tier and the address of each; no two that overlap in time overlap in addresses."""
-    n_ticks, paged, tier = len(trace.ticks), paged_sizes(trace, page_size_of(machine)), machine.tiers[0].name
+    n_ticks, paged, tier = len(trace.ticks), paged_sizes(trace, page_size_of(machine)).tolist(), machine.tiers[0].name
     mine = sorted((stay for stay in stays if stay.tier == tier), key=lambda stay: (-paged[stay.storage], stay.start))
     start = np.array([stay.start for stay in mine], dtype=np.int64)
     stop = np.array([stay.stop for stay in mine], dtype=np.int64)
@@ -45,7 +45,7 @@ def lay_out(trace: Trace, stays: list[Stay], machine: Machine) -> tuple[list[Sta
 def lower_limits(trace: Trace, stays: list[Stay], machine: Machine, budget_bytes: int, limit: Ints) -> Ints | None:
     """The limits for the next solution, or None if the layout fits the budget."""
     mine, address = lay_out(trace, stays, machine)
-    paged = paged_sizes(trace, page_size_of(machine))
+    paged = paged_sizes(trace, page_size_of(machine)).tolist()
     top = {stay: int(place) + paged[stay.storage] for stay, place in zip(mine, address, strict=True)}
     worst = max(top.values(), default=0)
     if worst <= budget_bytes:

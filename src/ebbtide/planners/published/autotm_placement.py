@@ -13,14 +13,14 @@ import numpy as np
 from ebbtide.errors import PlanError
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import InPlace, Machine
-from ebbtide.ir.occupancy import levels
+from ebbtide.ir.occupancy import levels, paged_sizes
 from ebbtide.ir.plan import Stay
 from ebbtide.ir.trace import Access, Trace
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.published.autotm_flow import Gadgets, Life, gadgets_of, gaps
 from ebbtide.planners.published.solver import Outcome, Program, level_rows
 from ebbtide.planners.search.idle_table import Floats
-from ebbtide.planners.search.make_plan import Pair, paged_sizes
+from ebbtide.planners.search.make_plan import Pair
 from ebbtide.simulator.measured_in_place import MeasuredInPlace
 
 REACH = 15
@@ -49,7 +49,7 @@ class Step:
 def step_of(trace: Trace, machine: Machine, pair: Pair, longest: int = 0) -> Step:
     networks, fixed, stays = [], [], []
     used = set(trace.accesses.storage.tolist())
-    paged = paged_sizes(trace, page_size_of(machine))
+    paged = paged_sizes(trace, page_size_of(machine)).tolist()
     for number, storage in enumerate(trace.storages):
         gadgets = gadgets_of(trace, number, paged[number], machine.exclusive, REACH, longest)
         if gadgets is not None:

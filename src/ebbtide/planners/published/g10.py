@@ -27,6 +27,8 @@ from ebbtide.planners.search.make_plan import fastest_of, make_plan
 from ebbtide.planners.search.slow_tiers import reachable_tiers
 
 DELTA = 0.5
+_LOOK = 64
+"""Operations of a window that are looked at first."""
 
 
 def g10(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
@@ -45,12 +47,12 @@ def g10(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
         if not pressure.relieves(row, budget_bytes):
             continue
         for tier in [tier_of[number]] if number in tier_of else tiers[::-1]:
-            replica = _replica(pressure, row)
             capacity = machine.tier(tier).capacity_bytes
-            if capacity is not None and int((held[tier] + replica).max()) > capacity:
+            replica = None if capacity is None else _replica(pressure, row)
+            if capacity is not None and replica is not None and int((held[tier] + replica).max()) > capacity:
                 continue
             if _book(pressure, channels, row, tier):
-                held[tier] += replica
+                held[tier] += 0 if replica is None else replica
                 tier_of[number] = tier
                 break
     eager = pressure.copy()
@@ -151,15 +153,19 @@ class _Channels:
 
     def take(self, link: Link, window: Ints, nbytes: int) -> int | None:
         """How many operations of the window, in its order, a copy takes; None if it is not done by the end of it."""
-        ticks = window % len(self.free[link.name])
-        free = self.free[link.name][ticks]
-        if link.shares is not None:
-            free = np.minimum(free, self.shared[link.shares][ticks])
-        need = nbytes + link.latency_ns * link.bytes_per_s / 1e9
-        summed = np.cumsum(free)
-        last = int(np.searchsorted(summed, need))
-        if last >= len(ticks):
-            return None
+        need, looked_at = nbytes + link.latency_ns * link.bytes_per_s / 1e9, _LOOK
+        while True:  # few need the whole window
+            ticks = window[:looked_at] % len(self.free[link.name])
+            free = self.free[link.name][ticks]
+            if link.shares is not None:
+                free = np.minimum(free, self.shared[link.shares][ticks])
+            summed = np.cumsum(free)
+            last = int(np.searchsorted(summed, need))
+            if last < len(ticks):
+                break
+            if looked_at >= len(window):
+                return None
+            looked_at *= 4
         used = free[: last + 1].copy()
         used[last] -= summed[last] - need
         for pool in [self.free[link.name], *([] if link.shares is None else [self.shared[link.shares]])]:

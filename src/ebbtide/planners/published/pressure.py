@@ -29,6 +29,7 @@ class Pressure:
 
     Away in ticks [gone, back), written during [out, done). ``evictable`` are those that the method moves at all;
     persistent storages that no tick uses lie in the slowest tier. ``rows`` of one storage have one slow tier.
+    ``idle_ns`` is how long each interval could last.
     """
 
     def __init__(self, trace: Trace, machine: Machine, evictable: Flags | None = None) -> None:
@@ -43,11 +44,7 @@ class Pressure:
         if homeless_tier(machine) != machine.tiers[0].name:
             self.live = self.live - never_used_bytes(trace, self.page_bytes)
         self.level = np.array(self.live)
-
-    @property
-    def idle_ns(self) -> Floats:
-        """How long each interval could last."""
-        return self.clock.of(self.idle.until) - self.clock.of(self.idle.after + 1)
+        self.idle_ns: Floats = self.clock.of(self.idle.until) - self.clock.of(self.idle.after + 1)
 
     def require(self, budget_bytes: int) -> None:
         """Raises InfeasibleBudgetError if the budget is too small even with all away that may leave."""
@@ -123,6 +120,5 @@ class Pressure:
 
     def stays(self, slow: list[str] | None = None) -> list[Stay]:
         """Of the plan."""
-        fast = self.machine.tiers[0].name
-        still = still_stays(self.trace, fast, homeless_tier(self.machine))
-        return stays_of(self.trace, self.idle, self.moves(slow), still, fast)
+        still = still_stays(self.trace, self.machine.tiers[0].name, homeless_tier(self.machine))
+        return stays_of(self.trace, self.idle, self.moves(slow), still, self.machine)

@@ -27,13 +27,13 @@ import numpy as np
 
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.occupancy import levels, occupancy
+from ebbtide.ir.occupancy import levels, occupancy, paged_sizes
 from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.trace import StorageKind, Trace
 from ebbtide.planners.published.module_ends import ahead, leaves_module
 from ebbtide.planners.published.pressure import Pressure
 from ebbtide.planners.resident import resident
-from ebbtide.planners.search.make_plan import make_plan, paged_sizes
+from ebbtide.planners.search.make_plan import make_plan
 from ebbtide.planners.search.slow_tiers import reachable_tiers
 
 CACHE_SHARE = 1 / 2.5
@@ -121,7 +121,7 @@ def _free_bytes(pressure: Pressure, budget_bytes: int) -> int:
     away = levels(idle.after[rows] + 1, idle.until[rows], idle.paged_bytes[rows], n_ticks)
     used = set(trace.accesses.storage.tolist())
     mine = sum(
-        paged[number]
+        int(paged[number])
         for number, storage in enumerate(trace.storages)
         if storage.kind is StorageKind.PARAMETER and storage.persistent and number in used
     )

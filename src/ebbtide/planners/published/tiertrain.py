@@ -21,7 +21,6 @@ from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import levels, occupancy, peak
 from ebbtide.ir.plan import Plan, PlanStatus
-from ebbtide.ir.schedule import lower
 from ebbtide.ir.trace import StorageKind, Trace
 from ebbtide.planners.base import PAGES, require_budget
 from ebbtide.planners.resident import resident
@@ -29,7 +28,7 @@ from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.planners.search.idle_table import Flags, Floats, IdleTable, idle_table
 from ebbtide.planners.search.slow_tiers import reachable_tiers
 from ebbtide.planners.search.timing import Clock, Move, copy_ns, stays_of, still_stays
-from ebbtide.simulator import simulate
+from ebbtide.simulator import simulate_plan
 from ebbtide.units import KIB
 
 _SMALLEST = 64 * KIB
@@ -55,14 +54,14 @@ def tiertrain(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     clock = Clock(trace.start_ns(np.arange(len(trace.ticks) + 1)))
     moves = _hidden(idle, rows, out_ns, in_ns, clock, slow)
     moves = _that_fit(trace, idle, moves, machine.tier(slow).capacity_bytes)
-    stays = tuple(stays_of(trace, idle, moves, still_stays(trace, fast, fast), fast))
+    stays = tuple(stays_of(trace, idle, moves, still_stays(trace, fast, fast), machine))
     level = peak(occupancy(trace, stays, [fast], PAGES)[fast])
     status = PlanStatus.FEASIBLE if level <= budget_bytes else PlanStatus.OVER_BUDGET
     plan = Plan("tiertrain", status, trace.signature(), budget_bytes, trace.step_ns, 0, 0, stays)
     fastest = replace(machine.tiers[0], capacity_bytes=max(level, budget_bytes))
     roomy = replace(machine, tiers=(fastest, *machine.tiers[1:]))
-    outcome = simulate(lower(plan, trace, machine), trace, roomy, PAGES)
-    bound = lower_bound_ns(trace, machine, idle, max(level, budget_bytes))
+    outcome = simulate_plan(plan, trace, roomy, PAGES)
+    bound = lower_bound_ns(trace, machine, max(level, budget_bytes))
     predicted, spent = max(outcome.step_ns, bound), perf_counter_ns() - began
     return Plan("tiertrain", status, trace.signature(), budget_bytes, predicted, bound, spent, stays)
 

@@ -18,6 +18,7 @@ which only add time; and windows that lie across the step's end.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain, combinations
 
 import numpy as np
@@ -25,12 +26,12 @@ import numpy as np
 import ebbtide._decider as _decider
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Link, Machine, Sharing
-from ebbtide.ir.occupancy import PageSize, levels, live_bytes, paged_bytes
-from ebbtide.ir.of_trace import once_for_a_trace
+from ebbtide.ir.occupancy import PageSize, levels, live_bytes, paged_sizes
+from ebbtide.ir.of_trace import lives, once_for_a_trace, scratch_of, sizes
 from ebbtide.ir.trace import Access, Trace
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.search.choice import Demand, find_prices
-from ebbtide.planners.search.idle_table import Floats, IdleTable
+from ebbtide.planners.search.idle_table import Floats, idle_table
 
 _GRID = 1536
 """Windows begin and end at this many places of a step, at most: at all of its ticks if it has no more."""
@@ -95,46 +96,58 @@ def ns_per_byte(machine: Machine, inward: list[Link], outward: list[Link]) -> li
 
 
 @once_for_a_trace
-def lower_bound_ns(trace: Trace, machine: Machine, idle: IdleTable, budget_bytes: int) -> int:
+def lower_bound_ns(trace: Trace, machine: Machine, budget_bytes: int) -> int:
     """Of the step's time under any plan that keeps the budget."""
     fast = machine.tiers[0].name
     inward = [link for link in machine.links if link.target == fast]
     outward = [link for link in machine.links if link.source == fast]
     if not inward or not outward or any(tier.in_place.reads for tier in machine.tiers[1:]):
         return trace.step_ns
-    priced = _by_prices(trace, machine, idle, budget_bytes, inward, outward)
+    priced = _by_prices(trace, machine, budget_bytes)
     windowed = _by_windows(trace, machine, budget_bytes)
     return max(trace.step_ns, int(priced * (1 - 1e-9)), int(windowed * (1 - 1e-9)))
 
 
-def _by_prices(
-    trace: Trace, machine: Machine, idle: IdleTable, budget_bytes: int, inward: list[Link], outward: list[Link]
+def _by_prices(trace: Trace, machine: Machine, budget_bytes: int) -> float:
+    """Each wall and each way to count time, each with its own prices."""
+    longest = 0.0
+    for nbytes, ways, lost_in, lost_out in _walls(machine, budget_bytes):
+        asked = partial(_least_cost, trace, machine.exclusive, page_size_of(machine), nbytes)
+        counted = (asked(*way) for way in not_beaten(ways))
+        longest = max(longest, *counted, trace.step_ns + asked(lost_in, lost_out))
+    return longest
+
+
+def not_beaten(ways: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Those that some choice of bytes may make the longest."""
+    ways = list(dict.fromkeys(ways))
+    return [
+        way for way in ways if not any(other != way and other[0] >= way[0] and other[1] >= way[1] for other in ways)
+    ]
+
+
+@once_for_a_trace
+def _least_cost(
+    trace: Trace, exclusive: bool, page_bytes: PageSize, budget_bytes: int, read_ns: float, write_ns: float
 ) -> float:
-    """Each way to count time, each with its own prices."""
-    page_bytes = page_size_of(machine)
+    """What no choice of intervals that keeps the budget costs less than, at so many ns for a byte in and out."""
+    idle = idle_table(trace, exclusive, page_bytes)
     never = never_used_bytes(trace, page_bytes)
     demand = Demand(idle.after + 1, idle.until, live_bytes(trace, page_bytes) - never - budget_bytes)
     read = np.where(idle.returns, idle.nbytes, 0).astype(np.float64)
     write = np.zeros(len(idle.dirty))
     write[idle.group] = idle.nbytes
     write *= idle.dirty
-    lost = (lost_per_byte(machine, inward), lost_per_byte(machine, outward))
-    *bounds, losing = [
-        find_prices(idle, demand, read * read_ns, write * write_ns).bound
-        for read_ns, write_ns in (*ns_per_byte(machine, inward, outward), lost)
-    ]
-    return max(*bounds, trace.step_ns + losing)
+    return find_prices(idle, demand, read * read_ns, write * write_ns).bound
 
 
 @once_for_a_trace
 def never_used_bytes(trace: Trace, page_bytes: PageSize) -> int:
     """Of persistent storages that no tick uses: they need not be in fast memory at all."""
-    used = set(trace.accesses.storage.tolist())
-    return sum(
-        paged_bytes(trace, number, 0, storage.nbytes, page_bytes)
-        for number, storage in enumerate(trace.storages)
-        if storage.persistent and number not in used and not storage.scratch
-    )
+    used = np.zeros(len(trace.storages), dtype=bool)
+    used[trace.accesses.storage] = True
+    never = ~used & lives(trace)[2] & ~scratch_of(trace)
+    return int(paged_sizes(trace, page_bytes)[never].sum())
 
 
 def _by_windows(trace: Trace, machine: Machine, budget_bytes: int) -> float:
@@ -143,7 +156,8 @@ def _by_windows(trace: Trace, machine: Machine, budget_bytes: int) -> float:
     cuts = np.arange(n_ticks + 1)
     if n_ticks >= _GRID:
         even = np.searchsorted(starts, np.linspace(0, starts[-1], _GRID // 2))
-        cuts = np.unique(np.concatenate((even, np.linspace(0, n_ticks, _GRID // 2).astype(np.int64))))
+        cuts = np.sort(np.concatenate((even, np.linspace(0, n_ticks, _GRID // 2).astype(np.int64))))
+        cuts = cuts[np.diff(cuts, prepend=-1) != 0]
     return _decider.longest_windows(
         cuts=cuts,
         begins_ns=starts[cuts],
@@ -187,50 +201,44 @@ def _walls(machine: Machine, budget_bytes: int) -> Iterator[_Wall]:
             yield nbytes, ns_per_byte(machine, inward, outward), lost_in, lost_out
 
 
+@once_for_a_trace
 def _uses(trace: Trace) -> tuple[Ints, Ints, Ints]:
     """(tick of the use before, tick of the use, bytes) of all uses in the step of what was there before its use.
 
     What is born in the step comes from nowhere, and its birth counts as a use.
     """
-    n_ticks, rows = len(trace.ticks), trace.accesses
-    found: list[tuple[int, int, int]] = []
-    for number, storage in enumerate(trace.storages):
-        if storage.scratch:
-            continue
-        ticks = rows.tick[rows.of(number)].tolist()
-        if storage.persistent:
-            before = [ticks[-1] - n_ticks, *ticks[:-1]] if ticks else []
-        else:
-            ticks = ticks if not ticks or ticks[0] != storage.birth else ticks[1:]
-            before = [storage.birth, *ticks[:-1]] if ticks else []
-        for earlier, tick in zip(before, ticks, strict=True):
-            shift = tick // n_ticks * n_ticks
-            found.append((earlier - shift, tick - shift, storage.nbytes))
-    before_, tick_, nbytes = np.array(found, dtype=np.int64).reshape(-1, 3).T
-    return before_, tick_, nbytes
+    rows, n_ticks = trace.accesses, len(trace.ticks)
+    birth, _, persistent = lives(trace)
+    keep = ~scratch_of(trace)[rows.storage]
+    storage, tick = rows.storage[keep], rows.tick[keep]
+    begins = np.diff(storage, prepend=-1) != 0
+    ends = np.append(begins[1:], True)[: len(storage)]
+    before = np.append(0, tick[:-1])[: len(storage)]
+    before[begins] = np.where(persistent[storage[begins]], tick[ends] - n_ticks, birth[storage[begins]])
+    came = ~(begins & ~persistent[storage] & (tick == birth[storage]))
+    shift = tick // n_ticks * n_ticks
+    return (before - shift)[came], (tick - shift)[came], sizes(trace)[storage][came]
 
 
+@once_for_a_trace
 def _rests(trace: Trace, exclusive: bool) -> tuple[Ints, Ints, Ints]:
     """(tick, last tick at which its contents are of use, bytes) of all contents that must be somewhere meanwhile.
 
     They begin with a write or birth, and are of use up to the next write, that included, or to death. On an
     exclusive machine every use begins them anew: if they are away before the next, they have left since.
     """
-    n_ticks, rows = len(trace.ticks), trace.accesses
-    begins = rows.mode & Access.WRITE != 0 if not exclusive else np.ones(len(rows), dtype=bool)
-    found: list[tuple[int, int, int]] = []
-    for number, storage in enumerate(trace.storages):
-        if storage.scratch:
-            continue
-        mine = rows.of(number)
-        ticks = rows.tick[mine][begins[mine]].tolist()
-        if storage.persistent:
-            ends = [*(tick + 1 for tick in ticks[1:]), ticks[0] + n_ticks + 1] if ticks else []
-        else:
-            ticks = ticks if ticks and ticks[0] == storage.birth else [storage.birth, *ticks]
-            ends = [*(tick + 1 for tick in ticks[1:]), storage.death]
-        for tick, end in zip(ticks, ends, strict=True):
-            shift = tick // n_ticks * n_ticks
-            found.append((tick - shift, end - shift, storage.nbytes))
-    tick_, end_, nbytes = np.array(found, dtype=np.int64).reshape(-1, 3).T
-    return tick_, end_ - 1, nbytes
+    rows, n_ticks, scratch = trace.accesses, len(trace.ticks), scratch_of(trace)
+    birth, death, persistent = lives(trace)
+    born = np.flatnonzero(~scratch & ~persistent)
+    keep = ~scratch[rows.storage] & (exclusive | (rows.mode & int(Access.WRITE) != 0))
+    keep &= persistent[rows.storage] | (rows.tick != birth[rows.storage])
+    storage = np.concatenate((born, rows.storage[keep]))
+    tick = np.concatenate((birth[born], rows.tick[keep]))
+    order = np.lexsort((tick, storage))
+    storage, tick = storage[order], tick[order]
+    begins = np.diff(storage, prepend=-1) != 0
+    ends = np.append(begins[1:], True)[: len(storage)]
+    end = np.append(tick[1:], 0)[: len(storage)]
+    end[ends] = np.where(persistent[storage[ends]], tick[begins] + n_ticks, death[storage[ends]] - 1)
+    shift = tick // n_ticks * n_ticks
+    return tick - shift, end - shift, sizes(trace)[storage]

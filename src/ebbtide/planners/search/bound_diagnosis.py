@@ -16,12 +16,10 @@ from enum import StrEnum
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import exact, occupancy, peak
 from ebbtide.ir.plan import Plan, PlanStatus
-from ebbtide.ir.schedule import lower
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.search.bound import lower_bound_ns
-from ebbtide.planners.search.idle_table import idle_table
-from ebbtide.simulator import simulate
+from ebbtide.simulator import simulate_plan
 
 TIGHT = 0.02
 """A gap up to this is small, and not looked into."""
@@ -112,8 +110,8 @@ def looseness_of(plan: Plan, trace: Trace, machine: Machine) -> Looseness | None
 def _gap(plan: Plan, trace: Trace, machine: Machine) -> float:
     page_bytes, budget = page_size_of(machine), machine.tiers[0].capacity_bytes
     assert budget is not None
-    step_ns = simulate(lower(plan, trace, machine), trace, machine, page_bytes).step_ns
-    bound = lower_bound_ns(trace, machine, idle_table(trace, machine.exclusive, page_bytes), budget)
+    step_ns = simulate_plan(plan, trace, machine, page_bytes).step_ns
+    bound = lower_bound_ns(trace, machine, budget)
     return step_ns / max(bound, 1) - 1
 
 

@@ -16,16 +16,15 @@ neither leaves nor returns. An interval therefore returns before that, or not at
 to the death. Left out: intervals that are longer than a step, of elders that live longer than they were in use.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from ebbtide.ir.base import Ints
-from ebbtide.ir.occupancy import PageSize, paged_bytes
-from ebbtide.ir.of_trace import once_for_a_trace
-from ebbtide.ir.trace import Access, Storage, Trace
+from ebbtide.ir.occupancy import PageSize, paged_sizes
+from ebbtide.ir.of_trace import lives, once_for_a_trace, scratch_of, sizes
+from ebbtide.ir.trace import Access, Trace
 from ebbtide.planners.base import PAGES
 
 Flags = npt.NDArray[np.bool_]
@@ -62,66 +61,71 @@ class IdleTable:
 @once_for_a_trace
 def idle_table(trace: Trace, exclusive: bool = False, page_bytes: PageSize = PAGES) -> IdleTable:
     """All of a step's idle intervals that hold at least one tick."""
-    rows: list[tuple[int, int, int, bool, int]] = []
-    dirty: list[bool] = []
-    write_tick: list[int] = []
-    for number in range(len(trace.storages)):
-        groups: dict[int | None, int] = {}
-        for after, until, returns, written in _idle(trace, number):
-            written = after if exclusive else written
-            if written not in groups:
-                groups[written] = len(dirty)
-                dirty.append(written is not None)
-                write_tick.append(written or 0)
-            rows.append((number, after, until, returns, groups[written]))
-    storage, after_, until_, returns_, group = np.array(rows, dtype=np.int64).reshape(-1, 5).T
-    nbytes = np.array([row.nbytes for row in trace.storages], dtype=np.int64)
-    paged = np.array([paged_bytes(trace, at, 0, int(n), page_bytes) for at, n in enumerate(nbytes)], dtype=np.int64)
+    uses = _uses(trace)
+    written = uses.tick if exclusive else uses.written
+    keep = (uses.until > uses.tick + 1) & (lives(trace)[2][uses.storage] | _before_successor(trace, uses))
+    storage, after, written = uses.storage[keep], uses.tick[keep], written[keep]
+    begins = (np.diff(storage, prepend=-1) != 0) | (np.diff(written, prepend=-1) != 0)  # of groups
+    nbytes = sizes(trace)
+    paged = paged_sizes(trace, page_bytes)
     return IdleTable(
         storage,
-        after_,
-        until_,
-        returns_.astype(bool),
+        after,
+        uses.until[keep],
+        uses.returns[keep],
         nbytes[storage],
         paged[storage],
-        group,
-        np.array(write_tick, dtype=np.int64),
-        np.array(dirty, dtype=bool),
+        np.cumsum(begins) - 1,
+        np.maximum(written[begins], 0),
+        written[begins] >= 0,
     )
 
 
-def _idle(trace: Trace, number: int) -> Iterator[tuple[int, int, bool, int | None]]:
-    """(after, until, returns, tick of the last write or None) of a storage, in an order in which groups hold
-    together: from one write to the next, so that of a persistent storage starts after its last write."""
-    storage, n_ticks = trace.storages[number], len(trace.ticks)
-    if storage.scratch:
-        return
-    rows = trace.accesses.of(number)
-    uses = trace.accesses.tick[rows].tolist()
-    writes = [bool(mode & Access.WRITE) for mode in trace.accesses.mode[rows].tolist()]
-    if storage.persistent:
-        if not uses:
-            return
-        first = max((at for at, is_write in enumerate(writes) if is_write), default=0)
-        uses = [*uses[first:], *(tick + n_ticks for tick in uses[: first + 1])]
-        writes = [*writes[first:], *writes[: first + 1]]
-    elif not uses or uses[0] != storage.birth:
-        uses, writes = [storage.birth, *uses], [True, *writes]
-    else:
-        writes[0] = True
-    written: int | None = None
-    for at, (after, until) in enumerate(zip(uses, [*uses[1:], storage.death], strict=True)):
-        written = after if writes[at] else written
-        returns = at + 1 < len(uses)
-        if storage.persistent and not returns:
-            return
-        if not storage.persistent and not _before_successor(storage, n_ticks, after, until, returns):
-            continue
-        if until > after + 1:
-            yield after, until, returns, written
+@dataclass(frozen=True, slots=True, eq=False)
+class _Uses:
+    """Columns: a storage is used at ``tick``, next at ``until``, or then dies where nothing ``returns``.
+
+    ``written`` is the tick of its last write, -1 where there is none. In an order in which groups hold together: from
+    one write to the next, so that of a persistent storage starts with its last write, and goes on in the next step.
+    """
+
+    storage: Ints
+    tick: Ints
+    until: Ints
+    returns: Flags
+    written: Ints
 
 
-def _before_successor(storage: Storage, n_ticks: int, after: int, until: int, returns: bool) -> bool:
+def _uses(trace: Trace) -> _Uses:
+    """Of all storages but scratch; a birth is a use that writes."""
+    rows, n_ticks, count = trace.accesses, len(trace.ticks), len(trace.storages)
+    birth, death, persistent = lives(trace)
+    scratch = scratch_of(trace)
+    born = np.flatnonzero(~scratch & ~persistent)
+    used = ~scratch[rows.storage]
+    at_birth = used & ~persistent[rows.storage] & (rows.tick == birth[rows.storage])
+    used &= ~at_birth
+    storage = np.concatenate((born, rows.storage[used]))
+    tick = np.concatenate((birth[born], rows.tick[used]))
+    writes = np.concatenate((np.ones(len(born), dtype=bool), (rows.mode[used] & int(Access.WRITE)) > 0))
+    last_write = np.zeros(count, dtype=np.int64)
+    np.maximum.at(last_write, storage[writes], tick[writes])
+    tick = np.where(persistent[storage] & (tick < last_write[storage]), tick + n_ticks, tick)
+    order = np.lexsort((tick, storage))
+    storage, tick, writes = storage[order], tick[order], writes[order]
+    begins = np.diff(storage, prepend=-1) != 0
+    ends = np.append(begins[1:], True)[: len(storage)]
+    returns = ~ends | persistent[storage]
+    until = np.append(tick[1:], 0)[: len(storage)]
+    until[ends] = np.where(persistent[storage[ends]], tick[begins] + n_ticks, death[storage[ends]])
+    last = np.maximum.accumulate(np.where(writes | begins, np.arange(len(storage)), 0))
+    written = np.where(writes[last], tick[last], -1)
+    return _Uses(storage, tick, until, returns, written)
+
+
+def _before_successor(trace: Trace, uses: _Uses) -> Flags:
     """Whether all that is to be commanded comes before the storage is an elder ([Note: elders])."""
-    born = storage.birth + n_ticks
-    return after < born and (until <= born if returns else until <= after + 1 + n_ticks)
+    n_ticks, elder_at = len(trace.ticks), lives(trace)[0][uses.storage] + len(trace.ticks)
+    back = np.where(uses.returns, uses.until <= elder_at, uses.until <= uses.tick + 1 + n_ticks)
+    found: Flags = (uses.tick < elder_at) & back
+    return found

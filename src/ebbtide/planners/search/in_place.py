@@ -14,12 +14,11 @@ import numpy as np
 
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Tier
-from ebbtide.ir.occupancy import levels
+from ebbtide.ir.occupancy import levels, paged_sizes
 from ebbtide.ir.trace import Access
 from ebbtide.planners.search.choice import Demand, choose
 from ebbtide.planners.search.idle_table import Flags, Floats, IdleTable
-from ebbtide.planners.search.make_plan import paged_sizes
-from ebbtide.planners.search.problem import Problem, held_for_good
+from ebbtide.planners.search.problem import Problem, elsewhere_of, held_for_good
 
 _FACTORS = (1.0, 3.0, 10.0, np.inf)
 """Of the intervals' cost; the last forbids them."""
@@ -74,7 +73,7 @@ def _lives_of(problem: Problem, tier: Tier) -> _Lives:
         and problem.still[number].tier == machine.tiers[0].name
         and (tier.in_place.writes or (row.persistent and not written[number]))
     ]
-    paged = paged_sizes(trace, problem.page_bytes)
+    paged = paged_sizes(trace, problem.page_bytes).tolist()
     return _Lives(
         tier,
         np.array(found, dtype=np.int64),
@@ -126,6 +125,7 @@ def _without(problem: Problem, lives: _Lives, rows: Ints) -> Problem:
         fetch_lost=problem.fetch_lost[keep],
         held=held_for_good(problem.trace, problem.machine, still),
         still=still,
+        elsewhere=elsewhere_of(still, problem.machine),
     )
 
 
@@ -143,5 +143,5 @@ def _needed(problem: Problem, placed: set[int]) -> Ints:
     uses |= {(number, row.birth) for number, row in enumerate(trace.storages) if not row.persistent}
     here = [(number, tick) for number, tick in uses if number in placed]
     number, tick = np.array(here, dtype=np.int64).reshape(-1, 2).T
-    size = np.array(paged, dtype=np.int64)[number]
+    size = paged[number]
     return problem.needed - levels(tick, tick + 1, size, len(problem.live))

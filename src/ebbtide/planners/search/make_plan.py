@@ -6,15 +6,13 @@ from time import perf_counter_ns
 from ebbtide.errors import InfeasibleBudgetError
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Link, Machine, Tier
-from ebbtide.ir.occupancy import PageSize, occupancy, paged_bytes, peak
+from ebbtide.ir.occupancy import occupancy, peak
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
-from ebbtide.ir.schedule import lower
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.search.bound import lower_bound_ns
-from ebbtide.planners.search.idle_table import idle_table
 from ebbtide.planners.search.slow_tiers import reachable_tiers
-from ebbtide.simulator import Outcome, simulate
+from ebbtide.simulator import Outcome, simulate_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +47,6 @@ def pair_of(machine: Machine, live_bytes: int) -> Pair | None:
     return Pair(fast, slow, inward, outward)
 
 
-def paged_sizes(trace: Trace, page_bytes: PageSize) -> list[int]:
-    """Bytes of the pages under each storage."""
-    return [paged_bytes(trace, number, 0, row.nbytes, page_bytes) for number, row in enumerate(trace.storages)]
-
-
 def require_levels(level: Ints, trace: Trace, budget_bytes: int) -> None:
     """Raises InfeasibleBudgetError if the least that a method can hold at each tick is above the budget."""
     tick = int(level.argmax())
@@ -72,7 +65,7 @@ def outcome_of(trace: Trace, machine: Machine, budget_bytes: int, stays: list[St
     held = max(_peak(trace, machine, stays), budget_bytes)
     roomy = replace(machine, tiers=(replace(fast, capacity_bytes=held), *machine.tiers[1:]))
     plan = Plan("", PlanStatus.FEASIBLE, trace.signature(), held, 0, 0, 0, tuple(stays))
-    return simulate(lower(plan, trace, roomy), trace, roomy, page_bytes)
+    return simulate_plan(plan, trace, roomy, page_bytes)
 
 
 def fastest_of(trace: Trace, machine: Machine, budget_bytes: int, tried: list[list[Stay]]) -> tuple[int, list[Stay]]:
@@ -101,8 +94,7 @@ def make_plan(
         step_ns = outcome_of(trace, machine, budget_bytes, stays).step_ns
     bound = trace.step_ns
     if not uses_in_place(machine):
-        idle = idle_table(trace, machine.exclusive, page_size_of(machine))
-        bound = lower_bound_ns(trace, machine, idle, max(level, budget_bytes))
+        bound = lower_bound_ns(trace, machine, max(level, budget_bytes))
     if step_ns <= bound and status is not PlanStatus.OVER_BUDGET:
         status = PlanStatus.OPTIMAL
     predicted, spent = max(step_ns, bound), perf_counter_ns() - began_ns

@@ -9,15 +9,15 @@ from ebbtide.errors import InfeasibleBudgetError
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Link, Machine
 from ebbtide.ir.occupancy import PageSize, live_bytes, needed_bytes, occupancy
-from ebbtide.ir.plan import Plan, PlanStatus, Stay
-from ebbtide.ir.schedule import Schedule, lower
+from ebbtide.ir.plan import Stay
+from ebbtide.ir.stay_columns import StayColumns, columns_of
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.search.bound import lost_per_byte, never_used_bytes
 from ebbtide.planners.search.idle_table import Flags, Floats, IdleTable, idle_table
 from ebbtide.planners.search.slow_tiers import homeless_tier, packed_sizes, reachable_tiers
-from ebbtide.planners.search.timing import Clock, all_away, copy_ns, still_stays, without
-from ebbtide.simulator import Simulator
+from ebbtide.planners.search.timing import Clock, all_away, copy_ns, still_stays
+from ebbtide.simulator import Outcome, Simulator
 
 _LOST = 0.1
 """The least share of a copy's time that counts as lost to compute."""
@@ -27,6 +27,7 @@ _LOST = 0.1
 class Problem:
     """What does not change during a search. ``live`` is without what is never used; costs are in ns.
 
+    ``elsewhere`` are those of the ``still`` ones that are not in fast memory.
     ``fetch_lost`` and ``write_lost`` are the shares of these times that compute loses even if it does not wait for
     them. ``tiers`` are those that storages may go to; ``held`` is what lies on each slow tier for good, by tick.
     """
@@ -46,16 +47,13 @@ class Problem:
     clock: Clock
     simulator: Simulator
     still: tuple[Stay, ...]
+    elsewhere: StayColumns
     signature: str
 
-    def schedule_of(self, moved: list[Stay]) -> Schedule:
-        """Of the plan in which the others are ``still``. What is always in fast memory has no commands, so it is not
-        looked at: a step has ten storages that stay for one that moves."""
-        fast = self.machine.tiers[0].name
-        elsewhere = without(tuple(stay for stay in self.still if stay.tier != fast), moved)
-        stays = (*elsewhere, *moved)
-        plan = Plan("ebbtide", PlanStatus.FEASIBLE, self.signature, 0, 0, 0, 0, stays)
-        return lower(plan, self.trace, self.machine)
+    def simulated(self, moved: StayColumns, n_steps: int) -> Outcome:
+        """The step of the plan in which the others are ``still``. What is always in fast memory has no commands, so it
+        is not looked at: a step has ten storages that stay for one that moves."""
+        return self.simulator.run_stays(self.elsewhere.without(moved.storage) + moved, n_steps)
 
 
 def problem_of(trace: Trace, machine: Machine) -> Problem:
@@ -78,8 +76,15 @@ def problem_of(trace: Trace, machine: Machine) -> Problem:
         Clock(trace.start_ns(np.arange(len(trace.ticks) + 1))),
         Simulator(trace, machine, page_bytes),
         still,
+        elsewhere_of(still, machine),
         trace.signature(),
     )
+
+
+def elsewhere_of(still: Sequence[Stay], machine: Machine) -> StayColumns:
+    """What stays, but not in fast memory."""
+    names = [tier.name for tier in machine.tiers]
+    return columns_of([stay for stay in still if stay.tier != names[0]], names)
 
 
 def held_for_good(trace: Trace, machine: Machine, still: Sequence[Stay]) -> Mapping[str, Ints]:

@@ -5,6 +5,8 @@ interval, the longest first, asks for time on both links of the slower tier, for
 for its fetch up to when it is needed, and goes there if neither has to wait for longer than a patience. The least
 patience is used that makes the rest fit, one for writes and one for fetches. So the links work side by side, each as
 much as it can, in every part of the step. What the faster tier still has room for goes back to it, the shortest first.
+Where the slower tier's links are what binds, the *thrifty* way is better: that goes there which makes the room at the
+least time of its copies, by the prices of ``choice``.
 On a tier that packs, storages count with what they shrink to, and what does not shrink goes past it.
 Left out: moving contents from one slow tier to another, and one interval of a storage to another tier than the next.
 """
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+import ebbtide._decider as _decider
 from ebbtide.errors import PlanError
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Machine
@@ -21,6 +24,7 @@ from ebbtide.ir.occupancy import levels
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.search.bound import never_used_bytes
+from ebbtide.planners.search.choice import Demand, choose_rows
 from ebbtide.planners.search.idle_table import Flags, IdleTable
 from ebbtide.planners.search.timing import Clock, Headroom, copy_ns
 
@@ -56,6 +60,7 @@ def assign_tiers(
     clock: Clock,
     tiers: Sequence[str] | None = None,
     held: Mapping[str, Ints] | None = None,
+    thrifty: bool = False,
 ) -> list[str]:
     """One of the ``tiers`` (None: all that can be reached and do not pack) for each of the ``chosen`` intervals, the
     same for all of a group. ``held`` has the bytes at each tick of what lies on a tier for good, where that is more
@@ -81,7 +86,7 @@ def assign_tiers(
             raise PlanError(("the slow tiers have no room for what has to leave the fast one",))
         if spare is not None and is_full:
             books = _Books(machine, tiers[place + 1], idle, chosen, stored, clock, packs)
-            left = left | books.take(here, spare, left)
+            left = left | (books.least(here, spare) if thrifty else books.take(here, spare, left))
         home[left] = place + 1
     of_group = dict(zip(stored.group.tolist(), home.tolist(), strict=True))
     return [tiers[of_group[group]] for group in idle.group[chosen].tolist()]
@@ -142,10 +147,10 @@ class _Books:
         assert outward is not None
         self.stored, self.bin_ns, self.packs = stored, clock.step_ns / _BINS, packs
         pays, returns = idle.payers(chosen), idle.returns[chosen]
-        self.out_ns = np.where(pays, copy_ns(outward, idle.nbytes[chosen], 1.0), 0.0).tolist()
-        self.in_ns = np.where(returns, copy_ns(inward, idle.nbytes[chosen], 1.0), 0.0).tolist()
-        self.leaves = (clock.of(idle.after[chosen] + 1) / self.bin_ns).tolist()
-        self.needed = (clock.of(idle.until[chosen]) / self.bin_ns).tolist()
+        self.out_ns = np.where(pays, copy_ns(outward, idle.nbytes[chosen], 1.0), 0.0)
+        self.in_ns = np.where(returns, copy_ns(inward, idle.nbytes[chosen], 1.0), 0.0)
+        self.leaves = clock.of(idle.after[chosen] + 1) / self.bin_ns
+        self.needed = clock.of(idle.until[chosen]) / self.bin_ns
         lengths = clock.of(stored.high) - clock.of(stored.low)
         self.order = np.argsort(-lengths, kind="stable")
 
@@ -164,6 +169,17 @@ class _Books:
             taken = self._within(left, write, fetch)
         return self._give_back(left, taken, spare)
 
+    def least(self, left: Flags, spare: Ints) -> Flags:
+        """Of ``left``, what goes to this tier so that the rest fits in ``spare``, with as little to copy as can be."""
+        stored, rows = self.stored, np.flatnonzero(left)
+        spent = np.concatenate(([0.0], np.cumsum(self.in_ns + self.out_ns)))
+        demand = Demand(stored.low[rows], stored.high[rows], stored.levels(left, self.packs) - spare)
+        sizes, cost = stored.sizes(self.packs)[rows], (spent[stored.last] - spent[stored.first])[rows]
+        chosen = choose_rows(demand, demand, sizes, cost, np.arange(len(rows)), np.zeros(len(rows)))
+        taken = np.zeros(len(left), dtype=bool)
+        taken[rows] = True if chosen is None else chosen
+        return taken
+
     def _give_back(self, left: Flags, taken: Flags, spare: Ints) -> Flags:
         stored, taken = self.stored, taken.copy()
         rest = left & ~taken
@@ -178,31 +194,21 @@ class _Books:
 
     def _within(self, left: Flags, write: int, fetch: int) -> Flags:
         """What no link would have to carry later than these patiences after it could."""
-        write_bins, fetch_bins = 2.0 ** (write / 2), 2.0 ** (fetch / 2)
-        out, back = [self.bin_ns] * _BINS, [self.bin_ns] * _BINS
-        taken = np.zeros(len(left), dtype=bool)
-        for at in np.flatnonzero(self.others).tolist():
-            for job in range(int(self.stored.first[at]), int(self.stored.last[at])):
-                _book(out, self.leaves[job], 1, self.out_ns[job], _BINS, [])
-                _book(back, self.needed[job], -1, self.in_ns[job], _BINS, [])
-        for at in self.order[left[self.order]].tolist():
-            booked: list[tuple[list[float], int, float]] = []
-            for job in range(int(self.stored.first[at]), int(self.stored.last[at])):
-                goes = _book(
-                    out, self.leaves[job], 1, self.out_ns[job], write_bins + self.out_ns[job] / self.bin_ns, booked
-                )
-                if not (
-                    goes
-                    and _book(
-                        back, self.needed[job], -1, self.in_ns[job], fetch_bins + self.in_ns[job] / self.bin_ns, booked
-                    )
-                ):
-                    for link, place, spent in booked:
-                        link[place] += spent
-                    break
-            else:
-                taken[at] = True
-        return taken
+        taken = _decider.carried(
+            first=self.stored.first,
+            last=self.stored.last,
+            leaves=self.leaves,
+            needed=self.needed,
+            out_ns=self.out_ns,
+            in_ns=self.in_ns,
+            bin_ns=self.bin_ns,
+            n_bins=_BINS,
+            order=self.order[left[self.order]],
+            others=self.others,
+            write_bins=2.0 ** (write / 2),
+            fetch_bins=2.0 ** (fetch / 2),
+        )
+        return taken.astype(bool)
 
 
 def _least(fits: Callable[[int], bool], known: int = _MOST) -> int:
@@ -212,25 +218,3 @@ def _least(fits: Callable[[int], bool], known: int = _MOST) -> int:
         middle = (low + known) // 2
         low, known = (low, middle) if fits(middle) else (middle, known)
     return known
-
-
-def _book(
-    link: list[float],
-    place: float,
-    way: int,
-    needed_ns: float,
-    bins: float,
-    booked: list[tuple[list[float], int, float]],
-) -> bool:
-    """Takes time of a link within ``bins`` of ``place``, on or back, and notes it; False if it is too little."""
-    at = int(place) if way > 0 else int(place) - 1
-    for step in range(min(int(bins) + 1, len(link))):
-        if needed_ns <= 0:
-            break
-        bin_ = (at + way * step) % len(link)
-        if link[bin_] > 0:
-            spent = min(link[bin_], needed_ns)
-            link[bin_] -= spent
-            needed_ns -= spent
-            booked.append((link, bin_, spent))
-    return needed_ns <= 0

@@ -9,16 +9,17 @@ ticks, and compute may wait for it: [Note: stays].
 Tick times are given, so that a planner can use those of the last simulation, stalls and all.
 """
 
-import heapq
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
+import ebbtide._decider as _decider
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Link, Machine
 from ebbtide.ir.occupancy import levels
+from ebbtide.ir.of_trace import lives, once_for_a_trace
 from ebbtide.ir.plan import Stay
+from ebbtide.ir.stay_columns import StayColumns
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.search.idle_table import Flags, Floats, IdleTable
 
@@ -36,6 +37,18 @@ class Move:
     done: int
     gone: int
     back: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moves:
+    """Many, as columns, in the order of their rows; ``tier`` is the rank of ``Move.slow``."""
+
+    row: Ints
+    tier: Ints
+    out: Ints
+    done: Ints
+    gone: Ints
+    back: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +101,27 @@ class Headroom:
 
 
 class Clock:
-    """Times of ticks, in this step and its neighbours, from the times at which ticks of one step are reached."""
+    """Times of ticks, in this step and its neighbours, from the times at which ticks of one step are reached.
+
+    ``reached`` has those from the step before to three steps after.
+    """
 
     def __init__(self, start_ns: Ints) -> None:
         self.n_ticks = len(start_ns) - 1
         self.step_ns = max(float(start_ns[-1]), 1.0)
         one = start_ns[:-1].astype(np.float64)
-        self._all = np.concatenate([one + self.step_ns * step for step in range(-1, 4)])
+        self.reached = np.concatenate([one + self.step_ns * step for step in range(-1, 4)])
 
     def of(self, ticks: Ints) -> Floats:
         """When ticks are reached; from -T to 4T."""
-        result: Floats = self._all[ticks + self.n_ticks]
+        result: Floats = self.reached[ticks + self.n_ticks]
         return result
 
     def at_or_before(self, times: Floats) -> Ints:
-        return np.searchsorted(self._all, times, "right").astype(np.int64) - 1 - self.n_ticks
+        return np.searchsorted(self.reached, times, "right").astype(np.int64) - 1 - self.n_ticks
 
     def at_or_after(self, times: Floats) -> Ints:
-        return np.searchsorted(self._all, times, "left").astype(np.int64) - self.n_ticks
+        return np.searchsorted(self.reached, times, "left").astype(np.int64) - self.n_ticks
 
 
 def copy_ns(link: Link, nbytes: Ints, margin: float) -> Floats:
@@ -116,117 +132,44 @@ def copy_ns(link: Link, nbytes: Ints, margin: float) -> Floats:
 
 def time_moves(
     idle: IdleTable, chosen: Ints, slow: list[str], free: Ints, machine: Machine, clock: Clock, pace: Pace
-) -> list[Move]:
-    """Moves of the ``chosen`` rows, whose contents go to ``slow[i]``; ``free`` is the room with all of them away."""
-    fast, headroom = machine.tiers[0].name, Headroom(free)
-    after, until = idle.after[chosen], idle.until[chosen]
-    pages = idle.paged_bytes[chosen]
-    ready = idle.written[idle.group[chosen]] + 1 if pace.clean_early else after + 1
-    pays, returns = idle.payers(chosen), idle.returns[chosen]
+) -> Moves:
+    """Moves of the ``chosen`` rows, whose contents go to ``slow[i]``; ``free`` is the room with all of them away. Found
+    by ``native/search/timing.cpp``."""
+    after = idle.after[chosen]
+    tier = _ranks(slow, machine)
     in_ns, out_ns = np.zeros(len(chosen)), np.zeros(len(chosen))
-    tier_of = np.array(slow)
-    for tier in sorted(set(slow)):
-        here = tier_of == tier
-        inward, outward = machine.link(tier, fast), machine.link(fast, tier)
+    for rank in np.unique(tier).tolist():
+        here, fast, name = tier == rank, machine.tiers[0].name, machine.tiers[rank].name
+        inward, outward = machine.link(name, fast), machine.link(fast, name)
         assert inward is not None
         assert outward is not None
         in_ns[here] = copy_ns(inward, idle.nbytes[chosen][here], pace.margin)
         out_ns[here] = copy_ns(outward, idle.nbytes[chosen][here], pace.margin)
-    begin, out, done = until.copy(), after + 1, after + 1
-    for tier in sorted(set(slow)):
-        here = np.flatnonzero((tier_of == tier) & returns)
-        begin[here] = _as_late_as_is_safe(clock, until[here], in_ns[here])
-        here = np.flatnonzero((tier_of == tier) & pays)
-        out[here], done[here] = _as_soon_as_can_be(clock, ready[here], after[here] + 1, out_ns[here])
-    gone = after + 1
-    by_deadline = np.flatnonzero(returns)[np.argsort(until[returns] % clock.n_ticks, kind="stable")].tolist()
-    for at in by_deadline:
-        low = min(max(int(begin[at]), int(after[at]) + 1), int(until[at]))
-        begin[at] = headroom.earliest(low, int(until[at]), int(pages[at]))
-        headroom.take(int(begin[at]), int(until[at]), int(pages[at]))
-    for at in np.flatnonzero(pays)[np.argsort(after[pays] % clock.n_ticks, kind="stable")].tolist():
-        low, high = int(after[at]) + 1, min(int(done[at]), int(begin[at]))
-        gone[at] = headroom.latest(low, max(low, high), int(pages[at]))
-        headroom.take(low, int(gone[at]), int(pages[at]))
-        done[at] = min(done[at], gone[at])
-        out[at] = min(out[at], done[at])
-    if pace.lead_ns > 0:
-        wanted = clock.at_or_before(clock.of(begin) - pace.lead_ns)
-        for at in by_deadline:
-            low, high = max(int(wanted[at]), int(gone[at])), int(begin[at])
-            if low < high:
-                begin[at] = headroom.earliest(low, high, int(pages[at]))
-                headroom.take(int(begin[at]), high, int(pages[at]))
-    if pace.lazy:
-        out, done, gone = _put_off(headroom, clock, begin, out, done, gone, pays, pages, out_ns)
-    return [
-        Move(row, slow[at], int(out[at]), int(done[at]), int(gone[at]), int(begin[at]))
-        for at, row in enumerate(chosen.tolist())
-    ]
+    times = _decider.time_moves(
+        after=after,
+        until=idle.until[chosen],
+        ready=idle.written[idle.group[chosen]] + 1 if pace.clean_early else after + 1,
+        paged=idle.paged_bytes[chosen],
+        tier=tier,
+        pays=idle.payers(chosen),
+        returns=idle.returns[chosen],
+        in_ns=in_ns,
+        out_ns=out_ns,
+        free=free,
+        reached=clock.reached,
+        step_ns=clock.step_ns,
+        lead_ns=pace.lead_ns,
+        lazy=pace.lazy,
+    )
+    return Moves(chosen, tier, *times)
 
 
-def _put_off(
-    headroom: Headroom,
-    clock: Clock,
-    begin: Ints,
-    out: Ints,
-    done: Ints,
-    gone: Ints,
-    pays: Flags,
-    pages: Ints,
-    out_ns: Floats,
-) -> tuple[Ints, Ints, Ints]:
-    """Writes as late as the room that is still free allows."""
-    order = np.flatnonzero(pays)[np.argsort(gone[pays] % clock.n_ticks, kind="stable")].tolist()
-    later = gone.copy()
-    for at in order:
-        later[at] = headroom.latest(int(gone[at]), int(begin[at]), int(pages[at]))
-        headroom.take(int(gone[at]), int(later[at]), int(pages[at]))
-    rows = np.flatnonzero(pays)
-    latest = out.copy()
-    latest[rows] = _as_late_as_is_safe(clock, later[rows], out_ns[rows])
-    latest = np.minimum(np.maximum(latest, out), later)
-    return latest, np.maximum(later, latest), later
+def _ranks(tiers: list[str], machine: Machine) -> Ints:
+    rank = {tier.name: at for at, tier in enumerate(machine.tiers)}
+    return np.fromiter((rank[tier] for tier in tiers), dtype=np.int64, count=len(tiers))
 
 
-def _as_late_as_is_safe(clock: Clock, until: Ints, needed_ns: Floats) -> Ints:
-    """Ticks at which fetches over one link must start at the latest, the queue of the next step included."""
-    due = clock.of(until)
-    base = np.floor(due / clock.step_ns) * clock.step_ns
-    order = np.argsort(due - base, kind="stable")[::-1].tolist()
-    offset, needed = (due - base).tolist(), needed_ns.tolist()
-    start, free_from = np.zeros(len(until)), np.inf
-    for ahead in (clock.step_ns, 0.0):
-        for at in order:
-            free_from = min(offset[at] + ahead, free_from) - needed[at]
-            start[at] = free_from
-    return np.maximum(clock.at_or_before(np.maximum(start + base, -clock.step_ns)), -clock.n_ticks)
-
-
-def _as_soon_as_can_be(clock: Clock, ready: Ints, wanted: Ints, needed_ns: Floats) -> tuple[Ints, Ints]:
-    """Ticks at which evictions over one link start and before which they are done.
-
-    Of those that are ready, the link takes the one whose room is wanted first; the step before leaves its queue.
-    """
-    since, due = clock.of(ready), clock.of(wanted)
-    base = np.floor(since / clock.step_ns) * clock.step_ns
-    order = np.argsort(since - base, kind="stable").tolist()
-    offset, urgency, needed = (since - base).tolist(), (due - base).tolist(), needed_ns.tolist()
-    start, done, now = np.zeros(len(ready)), np.zeros(len(ready)), -np.inf
-    waiting: list[tuple[float, float, int]] = []
-    for behind in (-clock.step_ns, 0.0):
-        for place, at in enumerate(order):
-            heapq.heappush(waiting, (urgency[at] + behind, behind, at))
-            following = offset[order[place + 1]] + behind if place + 1 < len(order) else behind + clock.step_ns
-            now = max(now, offset[at] + behind)
-            while waiting and (now < following or (behind == 0.0 and place + 1 == len(order))):
-                _, _, job = heapq.heappop(waiting)
-                start[job], now = now, now + needed[job]
-                done[job] = now
-    first = np.maximum(clock.at_or_before(start + base), ready)
-    return first, np.maximum(clock.at_or_after(np.minimum(done + base, 3.5 * clock.step_ns)), first)
-
-
+@once_for_a_trace
 def still_stays(trace: Trace, fast: str, homeless: str) -> tuple[Stay, ...]:
     """Of each storage, its stay if it never moves. What is never used lies on tier ``homeless``."""
     used = np.zeros(len(trace.storages), dtype=bool)
@@ -245,75 +188,43 @@ def still_stays(trace: Trace, fast: str, homeless: str) -> tuple[Stay, ...]:
     )
 
 
-def stays_of(trace: Trace, idle: IdleTable, moves: list[Move], still: tuple[Stay, ...], fast: str) -> list[Stay]:
+def stays_of(trace: Trace, idle: IdleTable, moves: list[Move], still: tuple[Stay, ...], machine: Machine) -> list[Stay]:
     """The stays of every storage: of those that have no moves, their ``still_stays``."""
-    moved = moved_stays(trace, idle, moves, fast)
-    return [*without(still, moved), *moved]
+    ordered = sorted(moves, key=lambda move: move.row)
+    times = [(move.row, move.out, move.done, move.gone, move.back) for move in ordered]
+    row, *columns = np.array(times, dtype=np.int64).reshape(-1, 5).T
+    tier = _ranks([move.slow for move in ordered], machine)
+    moved = moved_stays(trace, idle, Moves(row, tier, *columns))
+    return with_still(trace, machine, still, moved)
 
 
-def without(still: tuple[Stay, ...], moved: list[Stay]) -> list[Stay]:
-    """The ``still_stays`` of the storages that have no other."""
-    movers = {stay.storage for stay in moved}
-    return [stay for stay in still if stay.storage not in movers]
+def with_still(trace: Trace, machine: Machine, still: tuple[Stay, ...], moved: StayColumns) -> list[Stay]:
+    """The stays of what moves, and the ``still_stays`` of the storages that have no other."""
+    movers = set(moved.storage.tolist())
+    names = [tier.name for tier in machine.tiers]
+    return [*(stay for stay in still if stay.storage not in movers), *moved.stays(trace, names)]
 
 
-def moved_stays(trace: Trace, idle: IdleTable, moves: list[Move], fast: str) -> list[Stay]:
-    """The stays of the storages that move."""
-    of_storage: dict[int, list[Move]] = {}
-    for move in moves:
-        of_storage.setdefault(int(idle.storage[move.row]), []).append(move)
-    n_ticks, found = len(trace.ticks), list[Stay]()
-    for number, mine in of_storage.items():
-        storage = trace.storages[number]
-        if storage.death - storage.birth > n_ticks:
-            mine = [_before(storage.birth + n_ticks, move) for move in mine]
-        mine.sort(key=lambda move: move.gone)
-        rows = [*_in_fast(trace, idle, number, mine, fast), *_in_slow(trace, idle, number, mine)]
-        for tier, start, valid_from, stop in rows:
-            shift = start // n_ticks * n_ticks if storage.persistent else 0
-            times = (start - shift, valid_from - shift, stop - shift)
-            found.append(Stay(number, 0, storage.nbytes, tier, *times))
-    return found
-
-
-def _before(tick: int, move: Move) -> Move:
-    """Gone by then, when a command would mean its successor ([Note: elders] in ``idle_table``)."""
-    gone = min(move.gone, tick)
-    done = min(move.done, gone)
-    return replace(move, out=min(move.out, done), done=done, gone=gone)
-
-
-def _in_fast(
-    trace: Trace, idle: IdleTable, number: int, moves: list[Move], fast: str
-) -> Iterator[tuple[str, int, int, int]]:
-    """Room between one interval and the next."""
-    storage, n_ticks = trace.storages[number], len(trace.ticks)
-    if storage.persistent:
-        for before, move in zip(moves, [*moves[1:], moves[0]], strict=True):
-            stop = move.gone if move.gone > before.back else move.gone + n_ticks
-            yield fast, before.back, int(idle.until[before.row]), stop
-        return
-    start, valid_from = storage.birth, storage.birth
-    for move in moves:
-        yield fast, start, valid_from, move.gone
-        start, valid_from = move.back, int(idle.until[move.row])
-    if idle.returns[moves[-1].row]:
-        yield fast, start, valid_from, storage.death
-
-
-def _in_slow(trace: Trace, idle: IdleTable, number: int, moves: list[Move]) -> Iterator[tuple[str, int, int, int]]:
-    """A replica from the write that a group pays for to its last fetch; of what is never written, for ever."""
-    storage, n_ticks = trace.storages[number], len(trace.ticks)
-    if not idle.dirty[idle.group[moves[0].row]]:
-        yield moves[0].slow, 0, 0, n_ticks
-        return
-    groups: dict[int, list[Move]] = {}
-    for move in moves:
-        groups.setdefault(int(idle.group[move.row]), []).append(move)
-    for members in groups.values():
-        first, last = members[0], members[-1]
-        stop = int(idle.until[last.row]) if idle.returns[last.row] else storage.death
-        yield first.slow, first.out, first.done, stop
+def moved_stays(trace: Trace, idle: IdleTable, moves: Moves) -> StayColumns:
+    """The stays of the storages that move: in fast memory between one interval and the next, and in a slow tier from
+    the write that a group pays for to its last fetch, or for ever if it is never written. An elder leaves before its
+    successor is born ([Note: elders] in ``idle_table``). Made by ``native/search/stays.cpp``."""
+    birth, death, persistent = lives(trace)
+    return StayColumns(
+        *_decider.stays_of(
+            storage=idle.storage[moves.row],
+            group=idle.group[moves.row],
+            until=idle.until[moves.row],
+            tier=moves.tier,
+            returns=idle.returns[moves.row],
+            moves=(moves.out, moves.done, moves.gone, moves.back),
+            birth=birth,
+            death=death,
+            persistent=persistent,
+            dirty=idle.dirty,
+            n_ticks=len(trace.ticks),
+        )
+    )
 
 
 def all_away(idle: IdleTable, chosen: Flags, live: Ints, budget_bytes: int) -> Ints:

@@ -1,0 +1,1 @@
+"""How fast ``ebbtide plan`` is, and how good its plans are."""

@@ -1,0 +1,22 @@
+// Which idle intervals to take, so that every tick fits: planners/search/choice.py says what is asked for and how it is found.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "prices.hpp"
+
+namespace ebbtide::search {
+
+// The ticks [low, high) to which each interval of a covering gives room, and what each tick lacks.
+struct Demand {
+  std::vector<std::int64_t> low, high;
+  std::vector<double> deficit;
+};
+
+// By interval, whether it is taken: what `wish` lacks is covered as far as that can be, what `must` lacks is covered, or there
+// is no choice. `wish` has the costs. Throws std::invalid_argument for columns that do not belong together.
+std::optional<std::vector<std::uint8_t>> choose(const Demand& must, const Covering& wish, int rounds);
+
+}  // namespace ebbtide::search

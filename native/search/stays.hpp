@@ -1,0 +1,29 @@
+// From moves to stays: planners/search/timing.py says what a move is, ir/plan.py what a stay is.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "../simulate/lowering.hpp"
+#include "timing.hpp"
+
+namespace ebbtide::search {
+
+// By moved interval, its storage, which are sorted, and group; whether it writes and is fetched are the chosen's.
+struct Moved {
+  std::vector<std::int64_t> storage, group, until, tier;
+  std::vector<std::uint8_t> returns;
+};
+
+// What a stay needs to know of storages and of groups.
+struct Homes {
+  std::vector<std::int64_t> birth, death;
+  std::vector<std::uint8_t> persistent;
+  std::vector<std::uint8_t> dirty;  // by group
+  std::int64_t n_ticks;
+};
+
+// Of the storages that move. Throws std::invalid_argument for columns that do not belong together.
+simulate::Stays stays_of(const Moved& moved, const Moves& moves, const Homes& homes);
+
+}  // namespace ebbtide::search

@@ -1,0 +1,51 @@
+"""Stays of whole storages as columns, for whoever handles thousands of them many times; ``plan`` has what a stay is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ebbtide.ir.base import Ints
+from ebbtide.ir.plan import Stay
+from ebbtide.ir.trace import Trace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StayColumns:
+    """``tier`` is a rank. The stays of one storage follow each other."""
+
+    storage: Ints
+    tier: Ints
+    start: Ints
+    valid_from: Ints
+    stop: Ints
+
+    def __len__(self) -> int:
+        return len(self.storage)
+
+    def __add__(self, other: "StayColumns") -> "StayColumns":
+        pairs = zip(self.columns, other.columns, strict=True)
+        return StayColumns(*(np.concatenate(pair) for pair in pairs))
+
+    @property
+    def columns(self) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+        return self.storage, self.tier, self.start, self.valid_from, self.stop
+
+    def without(self, storages: Ints) -> "StayColumns":
+        """Less those of some storages."""
+        keep = ~np.isin(self.storage, storages)
+        return StayColumns(*(column[keep] for column in self.columns))
+
+    def stays(self, trace: Trace, tiers: Sequence[str]) -> list[Stay]:
+        """One by one; ``tiers`` are the machine's names by rank."""
+        rows = zip(*(column.tolist() for column in self.columns), strict=True)
+        sizes = [row.nbytes for row in trace.storages]
+        return [Stay(number, 0, sizes[number], tiers[tier], *times) for number, tier, *times in rows]
+
+
+def columns_of(stays: Sequence[Stay], tiers: Sequence[str]) -> StayColumns:
+    """Sorted by storage. Callers MUST see to it that none is split."""
+    rank = {tier: at for at, tier in enumerate(tiers)}
+    rows = [(stay.storage, rank[stay.tier], stay.start, stay.valid_from, stay.stop) for stay in stays]
+    rows.sort(key=lambda row: row[0])
+    return StayColumns(*np.array(rows, dtype=np.int64).reshape(-1, 5).T)
