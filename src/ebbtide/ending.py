@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ebbtide.errors import BudgetError, RankError
 from ebbtide.ir.run_report import RunReport
 from ebbtide.report.ranks import column, render_ranks
-from ebbtide.report.summary import render_summary
+from ebbtide.report.summary import folded_for_terminal, render_summary
 
 if TYPE_CHECKING:
     from ebbtide.session import Session
@@ -60,7 +60,7 @@ def _show(report: RunReport, columns: dict[int, list[str]], name: str, local_ran
         others = local_rank > 0 and not report.trouble
         text = f"{name}: {text.splitlines()[0] if others else text}"
     if text:
-        print(text, file=sys.stderr)
+        print(folded_for_terminal(text), file=sys.stderr)
 
 
 def stay_at_the_end() -> None:
