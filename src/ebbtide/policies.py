@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from warnings import warn
 
-from ebbtide.errors import EbbtideWarning, FileFormatError, PlanError, SettingError
+from ebbtide.errors import EbbtideWarning, FileFormatError, PlanError, SettingError, unknown_name
 from ebbtide.ir.check import require_valid
 from ebbtide.ir.files import load
 from ebbtide.ir.machine import InPlace, Machine
@@ -73,7 +73,7 @@ class Files:
 def is_planned(policy: str) -> bool:
     """Whether steps are recorded for it. Raises SettingError for a name of neither a planner nor an online policy."""
     if policy not in PLANNERS and policy not in POLICIES:
-        raise SettingError(f"there is no policy {policy!r:.80}; there are {', '.join((*POLICIES, *PLANNERS))}")
+        raise unknown_name("policy", policy, (*POLICIES, *PLANNERS))
     return policy in PLANNERS or policy == NEXT_USE
 
 

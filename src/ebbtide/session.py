@@ -178,6 +178,7 @@ class Session(Driven):
             engine.stop()
             raise
         self._driver = self._engine = engine
+        self._say(f"what leaves memory is written to {', '.join(map(str, spill))}")
         for tier in self._settings.tiers:
             if said := same_memory(tier.node):
                 self._warn(said)

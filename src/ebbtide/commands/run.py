@@ -90,8 +90,8 @@ def run(
     the budget cannot work, was exceeded or never came into force, or when a plan was named and not used.
     """
     from ebbtide.api import run
-    from ebbtide.ending import stay_at_the_end
-    from ebbtide.launch import INTERRUPTED, on_interrupt
+    from ebbtide.ending import INTERRUPTED, stay_at_the_end
+    from ebbtide.launch import on_interrupt
     from ebbtide.settings import Settings
 
     warn_in_one_line()

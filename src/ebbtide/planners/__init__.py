@@ -10,7 +10,7 @@ from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from warnings import warn
 
-from ebbtide.errors import EbbtideWarning, PlanError, SettingError
+from ebbtide.errors import EbbtideWarning, PlanError, SettingError, unknown_name
 from ebbtide.ir.check import require_valid
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan, PlanStatus
@@ -113,7 +113,7 @@ def plan(name: str, trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     which is a bug of the planner's.
     """
     if name not in PLANNERS:
-        raise SettingError(f"there is no planner {name!r:.80}; there are {', '.join(PLANNERS)}")
+        raise unknown_name("planner", name, [*PLANNERS])
     try:
         found = PLANNERS[name](trace, machine, budget_bytes)
     except PlanError:

@@ -40,6 +40,11 @@ def folded(text: str, columns: int) -> str:
     return "\n".join(line for folds in lines for line in folds)
 
 
+def render_headline(report: RunReport) -> str:
+    """Whether the budget was kept, and what went wrong with it: one line or two."""
+    return "\n".join(render_summary(report).splitlines()[: 2 if report.trouble else 1])
+
+
 def render_summary(report: RunReport) -> str:
     """Several lines, without a newline at the end."""
     if report.policy == "disabled":
@@ -167,7 +172,7 @@ def _moved(steps: list[StepReport]) -> Iterable[str]:
     """In all, and of each kind that moved."""
 
     def average(pick: Callable[[StepReport], Traffic], kind: str) -> float:
-        return mean(getattr(pick(step), kind) for step in steps)
+        return float(mean(getattr(pick(step), kind) for step in steps))
 
     for kind in ("total", *KINDS):
         evicted = average(lambda step: step.evicted_bytes, kind)

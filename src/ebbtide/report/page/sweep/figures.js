@@ -1,0 +1,5 @@
+/* The sweep in single figures. */
+
+import { addFigures } from "../shared/figures.js";
+
+addFigures(5);
