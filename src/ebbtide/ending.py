@@ -58,7 +58,7 @@ def _show(report: RunReport, columns: dict[int, list[str]], name: str, local_ran
     text = render_summary(report) if whole else render_headline(report)
     if columns:
         text = render_ranks({f"rank {rank}": cells for rank, cells in columns.items()}) if local_rank == 0 else ""
-    elif name:
+    elif name and text:
         others = local_rank > 0 and not report.trouble
         text = f"{name}: {text.splitlines()[0] if others else text}"
     if text:

@@ -24,7 +24,7 @@ from ebbtide.ir.run_report import (
     TierReport,
     Traffic,
 )
-from ebbtide.report.summary import folded, render_summary
+from ebbtide.report.summary import folded, render_headline, render_summary
 from tests.helpers.paths import ROOT
 
 STEP = StepReport(
@@ -229,6 +229,14 @@ def test_a_summary_is_folded_to_a_terminal_below_its_text() -> None:
         trouble = next(at for at, line in enumerate(lines) if line.startswith("  trouble            word"))
         assert lines[trouble + 1].startswith(" " * 21 + "word")
     assert folded(text, 1000) == "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def test_below_an_error_of_the_scripts_there_is_one_line_or_two() -> None:
+    unbounded = replace(REPORT, bounded_as_asked=False, trouble="too few steps")
+    assert render_headline(unbounded).splitlines() == render_summary(unbounded).splitlines()[:1]
+    over = replace(REPORT, budget_violated=True, trouble="the watchdog went over budget")
+    assert render_headline(over).splitlines() == render_summary(over).splitlines()[:2]
+    assert render_headline(replace(unbounded, steps=())) == ""
 
 
 def test_the_summary_puts_trouble_first() -> None:

@@ -67,12 +67,12 @@ def trace(
     tell_misplaced_options(program)
     warn_in_one_line()
     settings = replace(Settings.from_environment(), disable=False, trace_step=None, machine=machine)
-    output = output or _named_for(program)
+    output = output or named_for(program)
     recorder = Recorder(output, first=step, count=steps, fake=fake, lines=lines, settings=settings)
     sys.exit(record_program(find_program(program), recorder, not keep_running))
 
 
-def _named_for(program: tuple[str, ...]) -> Path:
+def named_for(program: tuple[str, ...]) -> Path:
     """``train.trace`` for ``train.py`` and for ``-m package.train``."""
     script = program[0] if not names_module(program[0]) else (program[0][2:] or "".join(program[1:2])).split(".")[-1]
     return Path(f"{Path(script).stem or 'step'}.trace")

@@ -41,8 +41,9 @@ def folded(text: str, columns: int) -> str:
 
 
 def render_headline(report: RunReport) -> str:
-    """Whether the budget was kept, and what went wrong with it: one line or two."""
-    return "\n".join(render_summary(report).splitlines()[: 2 if report.trouble else 1])
+    """Whether the budget was kept, and why not if it was exceeded: one line or two. "" before the first step."""
+    lines = render_summary(report).splitlines()[: 2 if report.budget_violated and report.trouble else 1]
+    return "\n".join(lines) if report.steps or report.budget_violated else ""
 
 
 def render_summary(report: RunReport) -> str:

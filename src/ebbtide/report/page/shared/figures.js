@@ -1,21 +1,10 @@
-/* Single figures, each with its name. */
+/* Single figures, each with its name: how a section shows them. */
 
-import { addSection } from "./sections.js";
 import { element } from "./words.js";
 
-export function addFigures(place) {
-  addSection({
-    id: "figures",
-    title: "Figures",
-    place,
-    needs: ["facts"],
-    origins: () => [],
-    body: `<dl id="facts"></dl>`,
-    draw: figures,
-  });
-}
+export const FIGURES = `<dl id="facts"></dl>`;
 
-function figures({ facts }, section) {
+export function showFigures({ facts }, section) {
   const list = section.querySelector("#facts");
   for (const [name, value] of facts) {
     const pair = element("div");

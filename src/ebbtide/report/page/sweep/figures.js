@@ -1,5 +1,14 @@
 /* The sweep in single figures. */
 
-import { addFigures } from "../shared/figures.js";
+import { FIGURES, showFigures } from "../shared/figures.js";
+import { addSection } from "../shared/sections.js";
 
-addFigures(5);
+addSection({
+  id: "figures",
+  title: "Figures",
+  place: 5,
+  needs: ["facts"],
+  origins: () => [],
+  body: FIGURES,
+  draw: showFigures,
+});
