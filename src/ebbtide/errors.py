@@ -27,7 +27,7 @@ class SettingError(EbbtideError, ValueError):
 def unknown_name(what: str, name: str, known: Collection[str], besides: str = "") -> SettingError:
     """The error for a name that is none of those ``known``; ``besides`` says what else is accepted."""
     there_are = f"there are {', '.join(known)}{besides}"
-    return SettingError(f"there is no {what} {name!r:.80}{did_you_mean(name, known)}; {there_are}")
+    return SettingError(f"there is no {what} {name!r:.300}{did_you_mean(name, known)}; {there_are}")
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
