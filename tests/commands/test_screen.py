@@ -1,6 +1,7 @@
 """What commands show on a terminal of 80 columns: help in sections, tables that fit, and what takes long."""
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -105,6 +106,25 @@ def test_columns_that_say_nothing_are_left_out(capsys: pytest.CaptureFixture[str
     shown = capsys.readouterr().out
     assert not [name for name in silent if name in shown]
     assert "use of fast" in shown
+
+
+def test_a_plan_is_told_to_programs(tmp_path: Path) -> None:
+    save(network(layers=3), tmp_path / "step.trace")
+    words = ["plan", str(tmp_path / "step.trace"), "--machine", "dram-cxl", "--fast", "50%"]
+    figures = json.loads(CliRunner().invoke(cli, [*words, "--json"], catch_exceptions=False).stdout)
+    assert figures["planner"] == "ebbtide"
+    assert figures["resident_ns"] <= figures["lower_bound_ns"] <= figures["predicted_ns"]
+    shown = CliRunner().invoke(cli, words).stdout
+    assert f"{figures['operations']} operations, {figures['storages']} storages" in shown
+
+
+def test_an_analysis_on_a_machine_begins_with_what_budgets_cost(tmp_path: Path) -> None:
+    save(network(layers=3), tmp_path / "step.trace")
+    words = ["analyze", str(tmp_path / "step.trace")]
+    first = " ".join(CliRunner().invoke(cli, [*words, "--machine", "dram-cxl"]).stdout.split("\n\n")[0].split())
+    assert re.match(r"In short: tensors peak at .* times as long: 75% 1\.\d\d, 50% 1\.\d\d, 25% ", first)
+    assert "(simulated on DDR5 and one CXL memory expander)" in first
+    assert "In short" not in CliRunner().invoke(cli, words).stdout
 
 
 def test_a_misspelt_name_has_its_nearest(tmp_path: Path) -> None:
