@@ -117,7 +117,7 @@ def planner_from(path: Path) -> Planner:
 
     def planner(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
         if stored.signature != trace.signature():
-            raise PlanError((f"the plan in {path} was made for a step with other storages",))
+            raise PlanError(("it was made for a step with other storages",))
         require_valid(stored, trace, machine, arena_pages)
         return stored
 

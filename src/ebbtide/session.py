@@ -178,12 +178,12 @@ class Session(Driven):
             engine.stop()
             raise
         self._driver = self._engine = engine
-        self._say(f"what leaves memory is written to {', '.join(map(str, spill))}")
         for tier in self._settings.tiers:
             if said := same_memory(tier.node):
                 self._warn(said)
         if bounds.said:
             self._say(bounds.said)
+        self._say(f"what leaves memory is written to {', '.join(map(str, spill))}")
         self._progress.start()
         if bounds.process_bytes:
             named = bounds.size is not None

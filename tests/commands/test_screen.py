@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from ebbtide.cli import SECTIONS, cli
 from ebbtide.commands.tables import COLUMNS, cells, show_trials, whose_times
 from ebbtide.commands.trace import named_for
+from ebbtide.commands.working import working
 from ebbtide.errors import SettingError
 from ebbtide.ir.files import save
 from ebbtide.machines import find_machine
@@ -125,6 +126,15 @@ def test_an_analysis_on_a_machine_begins_with_what_budgets_cost(tmp_path: Path) 
     assert re.match(r"In short: tensors peak at .* times as long: 75% 1\.\d\d, 50% 1\.\d\d, 25% ", first)
     assert "(simulated on DDR5 and one CXL memory expander)" in first
     assert "In short" not in CliRunner().invoke(cli, words).stdout
+
+
+def test_what_work_says_stays_and_what_it_is_at_is_for_terminals(capfd: pytest.CaptureFixture[str]) -> None:
+    with working(2) as work:
+        work("first [part]")
+        work.say("done [1 of 2] " + "word " * 40)
+    told = capfd.readouterr()
+    assert told.err == "done [1 of 2] " + "word " * 40 + "\n"
+    assert told.out == ""
 
 
 def test_a_misspelt_name_has_its_nearest(tmp_path: Path) -> None:

@@ -1,13 +1,33 @@
 """What a command that takes long is at, on a terminal: a line on standard error that goes when the work is done."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+
+class Work:
+    """Called as each part begins, with what it is. Nothing else may be printed meanwhile than what it ``say``s."""
+
+    def __init__(self, shown: "Progress", task: "TaskID") -> None:
+        self._shown = shown
+        self._task = task
+        self._begun = 0
+
+    def __call__(self, what: str) -> None:
+        self._shown.update(self._task, description=what, completed=self._begun, refresh=True)
+        self._begun += 1
+
+    def say(self, text: str) -> None:
+        """A line that stays, on standard error."""
+        self._shown.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
-def working(parts: int) -> Iterator[Callable[[str], None]]:
-    """Yields a function to call as each of so many ``parts`` begins, with what it is. Shows nothing where standard
-    error is no terminal. Nothing else may be printed meanwhile."""
+def working(parts: int) -> Iterator[Work]:
+    """For work of so many parts. Only what is said is shown where standard error is no terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -23,12 +43,4 @@ def working(parts: int) -> Iterator[Callable[[str], None]]:
         disable=not console.is_terminal,
     )
     with alone as shown:
-        task = shown.add_task("", total=parts)
-        begun = 0
-
-        def begin(what: str) -> None:
-            nonlocal begun
-            shown.update(task, description=what, completed=begun, refresh=True)
-            begun += 1
-
-        yield begin
+        yield Work(shown, shown.add_task("", total=parts))
