@@ -32,7 +32,7 @@ from ebbtide.errors import SettingError
     metavar="DIR",
     multiple=True,
     help="Where tensors go when they leave memory: a directory on a local disk. Name one on each of several disks "
-    "(--spill DIR1 --spill DIR2) to use all at once.",
+    "(--spill DIR1 --spill DIR2) to use all at once. Default: the first that can serve of TMPDIR, /var/tmp, and here.",
 )
 @click.option(
     "--tier",
@@ -43,7 +43,11 @@ from ebbtide.errors import SettingError
     help="A tier between memory and the spill directory: compressed:2GiB (memory in which bytes lie compressed) or "
     "numa:1:32GiB (that of NUMA node 1). Repeatable, the fastest first.",
 )
-@click.option("--policy", metavar="NAME", help="What decides what moves when: ebbtide (default), demand, lru, ...")
+@click.option(
+    "--policy",
+    metavar="NAME",
+    help="What decides what moves when: ebbtide (default), demand, lru, ...; `ebbtide compare` tries all.",
+)
 @click.option("--plan", metavar="FILE", help="Follow this plan in place of making one.")
 @click.option("--machine", metavar="NAME|FILE", help="Plan for this machine (`ebbtide probe` writes one).")
 @click.option(
