@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import fields, replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,14 @@ def test_no_limit_stands_beside_a_figure_that_it_does_not_bound() -> None:
     above = replace(REPORT, process_peak_bytes=(1 << 30) + (10 << 20))
     assert "1.01 GiB of 1.00 GiB, within the 2 % tolerated" in render_summary(above)
     assert "tolerated" not in render_summary(replace(above, budget_violated=True))
+
+
+def test_a_notebook_shows_a_line_and_every_figure_when_it_is_opened() -> None:
+    shown = replace(REPORT, trouble="<b>trouble</b>")._repr_html_()
+    assert "2 steps, policy demand" in shown.split("</summary>")[0]
+    assert "<b>" not in shown
+    inside = unescape(shown.split("<pre>")[1].removesuffix("</pre></details>"))
+    assert RunReport.from_json(inside).trouble == "<b>trouble</b>"
 
 
 def test_kinds_that_moved_nothing_are_left_out() -> None:
