@@ -99,7 +99,7 @@ browser:
 
 # ---- installation ------------------------------------------------------------------------------------------------
 
-install: $(VENV)/.native
+install: $(VENV)/.native $(VENV)/.package
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -108,25 +108,26 @@ $(VENV)/.created:
 	touch $@
 
 # torch first and alone, so that the native module is built against the one that stays; and the headers of CUDA, so that it
-# knows GPUs.
+# knows GPUs. pip shows what it downloads.
 $(VENV)/.torch: | $(VENV)/.created
-	$(PIP) install --quiet "torch==2.13.0" "setuptools>=77" "nvidia-cuda-runtime>=13"
+	$(PIP) install "torch==2.13.0" "setuptools>=77" "nvidia-cuda-runtime>=13"
+	touch $@
+
+# Before the package, since it says which file it is at; pip, which would compile the same, says nothing meanwhile.
+$(VENV)/.native: $(NATIVE) setup.py $(VENV)/.torch
+	$(PY) setup.py --quiet build_ext --inplace
 	touch $@
 
 # Editable: a change to a Python file needs no installation.
-$(VENV)/.package: pyproject.toml setup.py $(VENV)/.torch
-	$(PIP) install --quiet --no-build-isolation --editable ".[demo]"
-	touch $@
-
-$(VENV)/.native: $(NATIVE) $(VENV)/.package
-	$(PY) setup.py --quiet build_ext --inplace
+$(VENV)/.package: pyproject.toml setup.py $(VENV)/.torch | $(VENV)/.native
+	$(PIP) install --no-build-isolation --editable ".[demo]"
 	touch $@
 
 # What tests, checks and their frameworks need besides.
 dev: install $(VENV)/.dev
 
 $(VENV)/.dev: $(VENV)/.package
-	$(PIP) install --quiet --no-build-isolation "torch==2.13.0" "ebbtide[dev]"
+	$(PIP) install --no-build-isolation "torch==2.13.0" "ebbtide[dev]"
 	touch $@
 
 # ---- other versions, and wheels ----------------------------------------------------------------------------------

@@ -227,14 +227,19 @@ class BuildNative(build_ext):
         preargs = compiler._get_cc_args(options, debug, extra_preargs)
         newest_shared = max(os.path.getmtime(path) for path in [__file__, *(depends or [])])
 
-        def compile_one(item: tuple[str, tuple[str, str]]) -> None:
-            target, (source, extension) = item
+        def is_stale(target: str, source: str) -> bool:
             newest = max(newest_shared, os.path.getmtime(source))
-            if self.compiles_all or not os.path.exists(target) or os.path.getmtime(target) < newest:
-                compiler._compile(target, source, extension, preargs, postargs, options)
+            return self.compiles_all or not os.path.exists(target) or os.path.getmtime(target) < newest
+
+        stale = [(target, *item) for target, item in build.items() if is_stale(target, item[0])]
+
+        def compile_one(numbered: tuple[int, tuple[str, str, str]]) -> None:
+            number, (target, source, extension) = numbered
+            print(f"compiling {source} ({number} of {len(stale)})", flush=True)
+            compiler._compile(target, source, extension, preargs, postargs, options)
 
         with ThreadPoolExecutor(JOBS) as pool:
-            list(pool.map(compile_one, build.items()))
+            list(pool.map(compile_one, enumerate(stale, 1)))
         return list(objects)
 
 

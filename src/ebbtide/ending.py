@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from ebbtide.errors import BudgetError, RankError
 from ebbtide.ir.run_report import RunReport
 from ebbtide.report.ranks import column, render_ranks
-from ebbtide.report.summary import render_summary
+from ebbtide.report.summary import folded_for_terminal, render_headline, render_summary
 
 if TYPE_CHECKING:
     from ebbtide.session import Session
 
+INTERRUPTED = 130  # what a shell reports for a process that Ctrl-C ended
 _GATHER_S = 2.0
 _STAY_S = 2.0
 _STAY = "import signal, sys, time; signal.signal(15, 1); time.sleep(float(sys.argv[1])); sys.exit(int(sys.argv[2]))"
@@ -45,22 +46,23 @@ def end_together(
     if not quiet:
         is_mine = not isinstance(told, RankError) or told.rank == here.rank
         if told is None or (is_mine and report.bounded_as_asked and len(report.steps) > 1):  # else it says all
-            _show(report, columns, here.name(), here.local_rank)
+            _show(report, columns, here.name(), here.local_rank, whole=told is not None or status in (0, INTERRUPTED))
     if told is not None and ranks.together:
         global _stays_with
         _stays_with = told.exit_code
     return told
 
 
-def _show(report: RunReport, columns: dict[int, list[str]], name: str, local_rank: int) -> None:
-    text = render_summary(report)
+def _show(report: RunReport, columns: dict[int, list[str]], name: str, local_rank: int, whole: bool) -> None:
+    """Not ``whole``: whether the budget was kept, below an error of the script's that a summary would hide."""
+    text = render_summary(report) if whole else render_headline(report)
     if columns:
         text = render_ranks({f"rank {rank}": cells for rank, cells in columns.items()}) if local_rank == 0 else ""
-    elif name:
+    elif name and text:
         others = local_rank > 0 and not report.trouble
         text = f"{name}: {text.splitlines()[0] if others else text}"
     if text:
-        print(text, file=sys.stderr)
+        print(folded_for_terminal(text), file=sys.stderr)
 
 
 def stay_at_the_end() -> None:

@@ -3,6 +3,8 @@
 All of them can be pickled: their arguments are their fields, and the text is made when it is read.
 """
 
+from collections.abc import Collection
+
 from ebbtide.units import KIB, MIB, format_bytes, option
 
 
@@ -20,6 +22,20 @@ class SettingError(EbbtideError, ValueError):
     """An argument or an ``EBBTIDE_...`` variable that cannot be understood; says what is accepted."""
 
     exit_code = 2
+
+
+def unknown_name(what: str, name: str, known: Collection[str], besides: str = "") -> SettingError:
+    """The error for a name that is none of those ``known``; ``besides`` says what else is accepted."""
+    there_are = f"there are {', '.join(known)}{besides}"
+    return SettingError(f"there is no {what} {name!r:.300}{did_you_mean(name, known)}; {there_are}")
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """A question in parentheses, or "" where none is near."""
+    from difflib import get_close_matches
+
+    nearest = get_close_matches(name[:80], known, n=1)
+    return f" (did you mean {nearest[0]}?)" if nearest else ""
 
 
 class ReportError(EbbtideError, ValueError):

@@ -17,13 +17,11 @@ from importlib.util import find_spec, module_from_spec
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
-from ebbtide.ending import end_together
+from ebbtide.ending import INTERRUPTED, end_together
 from ebbtide.errors import BudgetError, SettingError
 from ebbtide.ir.run_report import RunReport
 from ebbtide.recorder import Recorder
 from ebbtide.session import Session
-
-INTERRUPTED = 130  # what a shell reports for a process that Ctrl-C ended
 
 
 @dataclass(frozen=True, slots=True)

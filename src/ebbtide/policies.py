@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from warnings import warn
 
-from ebbtide.errors import EbbtideWarning, FileFormatError, PlanError, SettingError
+from ebbtide.errors import EbbtideWarning, FileFormatError, PlanError, SettingError, unknown_name
 from ebbtide.host.gpu import Gpu
 from ebbtide.ir.check import require_valid
 from ebbtide.ir.files import load
@@ -74,7 +74,7 @@ class Files:
 def is_planned(policy: str) -> bool:
     """Whether steps are recorded for it. Raises SettingError for a name of neither a planner nor an online policy."""
     if policy not in PLANNERS and policy not in POLICIES:
-        raise SettingError(f"there is no policy {policy!r:.80}; there are {', '.join((*POLICIES, *PLANNERS))}")
+        raise unknown_name("policy", policy, (*POLICIES, *PLANNERS))
     return policy in PLANNERS or policy == NEXT_USE
 
 
@@ -123,7 +123,7 @@ def planner_from(path: Path) -> Planner:
 
     def planner(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
         if stored.signature != trace.signature():
-            raise PlanError((f"the plan in {path} was made for a step with other storages",))
+            raise PlanError(("it was made for a step with other storages",))
         require_valid(stored, trace, machine, page_size_of(machine))
         return stored
 

@@ -184,6 +184,7 @@ class Session(Driven):
                 self._warn(said)
         if bounds.said:
             self._say(bounds.said)
+        self._say(f"what leaves memory is written to {', '.join(map(str, spill))}")
         self._progress.start()
         if bounds.process_bytes and gpu is None:
             named = bounds.size is not None

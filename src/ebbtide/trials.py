@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from time import perf_counter
 
-from ebbtide.errors import InfeasibleBudgetError, PlanError, SettingError, TiersTooSmallError
+from ebbtide.errors import InfeasibleBudgetError, PlanError, TiersTooSmallError, unknown_name
 from ebbtide.ir.check import require_tiers
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan
@@ -48,7 +48,7 @@ def named(names: str | None) -> list[str]:
     """``lru,ebbtide`` as a list; all without it. Raises SettingError."""
     chosen = policies() if names is None else [name.strip() for name in names.split(",")]
     if unknown := [name for name in chosen if name not in policies()]:
-        raise SettingError(f"there is no policy {unknown[0]!r:.80}; there are {', '.join(policies())}")
+        raise unknown_name("policy", unknown[0], policies())
     return chosen
 
 

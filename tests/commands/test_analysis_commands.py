@@ -103,6 +103,10 @@ def test_several_steps_are_compared(files: Path) -> None:
     assert "1 more: other, 2.00 KiB each" in page
 
 
+def test_without_a_choice_the_peak_is_explained(files: Path) -> None:
+    assert said("explain", files / "step.trace") == said("explain", files / "step.trace", "--at-peak")
+
+
 def test_lines_are_told_where_they_were_recorded(files: Path) -> None:
     for command in (("analyze",), ("explain", "--at-peak"), ("explain", "--storage", OUT_A)):
         assert "made" not in said(command[0], files / "step.trace", *command[1:])
@@ -321,7 +325,6 @@ def test_what_cannot_be_meant_is_refused(files: Path) -> None:
     }.items():
         assert words in str(refused(*arguments)), arguments
     for arguments in (
-        ("explain", trace),
         ("explain", trace, "--at-peak", "--storage", 0),
         ("analyze",),
         ("analyze", files),

@@ -84,8 +84,9 @@ def test_figures_of_the_machine_can_be_set(tiertrace: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("gpu.bytes=1", r"KEY is one of .*gpu\.capacity_bytes, .*host_to_gpu\.bytes_per_s, .*gpu_in\.bytes_per_s"),
-        ("gpu.name=1", "KEY is one of"),
+        ("gpu.bytes=1", r"KEY is gpu or host with \.capacity_bytes, .*host_to_gpu or .*; or gpu_in with \.bytes_per_s"),
+        ("gpu.capacity_byte=1", r"did you mean gpu\.capacity_bytes\?"),
+        ("gpu.name=1", "KEY is gpu or host with"),
         ("gpu.capacity_bytes", "write KEY=VALUE"),
         ("gpu.capacity_bytes=lots", "'lots' is not a number; accepted: a size such as"),
         ("gpu.capacity_bytes=-1", "not a number|must be an int in"),

@@ -1,6 +1,7 @@
 """What commands show on a terminal of 80 columns: help in sections, tables that fit, and what takes long."""
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -14,7 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 from ebbtide.cli import SECTIONS, cli
-from ebbtide.commands.tables import COLUMNS, cells, show_trials
+from ebbtide.commands.tables import COLUMNS, cells, show_trials, whose_times
+from ebbtide.commands.trace import named_for
+from ebbtide.commands.working import working
+from ebbtide.errors import SettingError
 from ebbtide.ir.files import save
 from ebbtide.machines import find_machine
 from ebbtide.trials import try_policy
@@ -61,6 +65,19 @@ def test_help_has_each_command_in_one_section_and_cuts_no_sentence(monkeypatch: 
         assert example in cli.commands
 
 
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [
+        (("net/train.py", "--steps", "3"), "train.trace"),
+        (("train",), "train.trace"),
+        (("-m", "package.train", "x"), "train.trace"),
+        (("-mtrain",), "train.trace"),
+    ],
+)
+def test_a_trace_is_named_for_its_program(program: tuple[str, ...], name: str) -> None:
+    assert named_for(program) == Path(name)
+
+
 @pytest.mark.starts
 def test_compare_fits_a_terminal_and_says_what_it_is_at(tmp_path: Path) -> None:
     save(network(layers=3), tmp_path / "step.trace")
@@ -90,6 +107,57 @@ def test_columns_that_say_nothing_are_left_out(capsys: pytest.CaptureFixture[str
     shown = capsys.readouterr().out
     assert not [name for name in silent if name in shown]
     assert "use of fast" in shown
+
+
+def test_a_plan_is_told_to_programs(tmp_path: Path) -> None:
+    save(network(layers=3), tmp_path / "step.trace")
+    words = ["plan", str(tmp_path / "step.trace"), "--machine", "dram-cxl", "--fast", "50%"]
+    figures = json.loads(CliRunner().invoke(cli, [*words, "--json"], catch_exceptions=False).stdout)
+    assert figures["planner"] == "ebbtide"
+    assert figures["resident_ns"] <= figures["lower_bound_ns"] <= figures["predicted_ns"]
+    shown = CliRunner().invoke(cli, words).stdout
+    assert f"{figures['operations']} operations, {figures['storages']} storages" in shown
+
+
+def test_an_analysis_on_a_machine_begins_with_what_budgets_cost(tmp_path: Path) -> None:
+    save(network(layers=3), tmp_path / "step.trace")
+    words = ["analyze", str(tmp_path / "step.trace")]
+    first = " ".join(CliRunner().invoke(cli, [*words, "--machine", "dram-cxl"]).stdout.split("\n\n")[0].split())
+    assert re.match(r"In short: tensors peak at .* times as long: 75% 1\.\d\d, 50% 1\.\d\d, 25% ", first)
+    assert "(simulated on DDR5 and one CXL memory expander)" in first
+    assert "In short" not in CliRunner().invoke(cli, words).stdout
+
+
+def test_what_work_says_stays_and_what_it_is_at_is_for_terminals(capfd: pytest.CaptureFixture[str]) -> None:
+    with working(2) as work:
+        work("first [part]")
+        work.say("done [1 of 2] " + "word " * 40)
+    told = capfd.readouterr()
+    assert told.err == "done [1 of 2] " + "word " * 40 + "\n"
+    assert told.out == ""
+
+
+def test_a_misspelt_name_has_its_nearest(tmp_path: Path) -> None:
+    save(network(layers=3), tmp_path / "step.trace")
+    for words, question in (
+        (("simulate", "--policy", "lur"), "no policy 'lur' (did you mean lru?); there are demand, lru,"),
+        (("plan", "--policy", "g11", "--machine", "g10"), "no planner 'g11' (did you mean g10?); there are"),
+        (("plan", "--machine", "dram-cx1"), "no machine 'dram-cx1' (did you mean dram-cxl?); there are"),
+        (("simulate", "--policy", "zzz"), "no policy 'zzz'; there are"),
+    ):
+        with pytest.raises(SettingError) as caught:
+            CliRunner().invoke(cli, [words[0], str(tmp_path / "step.trace"), *words[1:]], catch_exceptions=False)
+        assert question in str(caught.value)
+
+
+def test_whose_times_an_operation_has_is_said_where_a_machine_is_named(tmp_path: Path) -> None:
+    save(network(layers=3), tmp_path / "step.trace")
+    for command in ("simulate", "compare", "sweep"):
+        policy = ("--policies", "lru") if command == "compare" else ("--policy", "lru")
+        words = [command, str(tmp_path / "step.trace"), "--machine", "h200", "--fast", "50%", *policy]
+        shown = CliRunner().invoke(cli, words).stdout
+        assert "simulated, with operations' times as they were recorded" in shown
+    assert whose_times(find_machine("h200"), None) == ""
 
 
 @pytest.mark.starts

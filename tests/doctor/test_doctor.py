@@ -288,7 +288,7 @@ def test_without_o_direct_it_is_a_hint() -> None:
 def test_the_text_fits_the_terminal(machine: Machine, columns: int) -> None:
     views = (machine.view(), machine.view({f"{HUGE}/enabled": "never\n", "proc/sys/vm/max_map_count": "65530\n"}))
     for view in views:
-        lines = render(examine(view, ["/var/tmp"]), columns).splitlines()
+        lines = render(examine(view, ["/var/tmp"]), columns, verbose=True).splitlines()
         assert max(map(len, lines)) <= columns
         assert max(map(len, lines)) > columns - 15  # and has use of it
 
@@ -299,7 +299,8 @@ def test_text_and_json_hold_every_finding() -> None:
         Finding("two", Level.HINT, "found two", "means two", "cure two"),
         Finding("three", Level.PROBLEM, "found three", "means three", "cure three"),
     ]
-    text = render(findings, 80)
+    assert "(means one)" not in render(findings, 80)
+    text = render(findings, 80, verbose=True)
     for word in ("one", "two", "three"):
         assert f"found {word}" in text
         assert f"(means {word})" in text

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import fields, replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from ebbtide.ir.run_report import (
     TierReport,
     Traffic,
 )
-from ebbtide.report.summary import render_summary
+from ebbtide.report.summary import folded, render_headline, render_summary
 from tests.helpers.paths import ROOT
 
 STEP = StepReport(
@@ -64,7 +65,8 @@ def test_a_plan_comes_back_whole_and_its_forecasts_are_called_forecasts() -> Non
     planned = replace(REPORT, policy="ebbtide", plan=PLAN, steps=(STEP, replace(STEP, mode=StepMode.PLANNED)))
     assert RunReport.from_json(planned.to_json()) == planned
     text = render_summary(planned)
-    assert "ebbtide (feasible, one of 2): predicted 1.80 s, bound 1.70 s, unlimited 1.60 s; made in 2.50 s" in text
+    assert "ebbtide (feasible, one of 2): predicted 1.80 s a step; no plan is faster than 1.70 s, a step that" in text
+    assert "never waits takes 1.60 s; made in 2.50 s" in text
     assert "2 steps (1 planned)" in text
     assert "measured, but for the plan's forecasts" in text
     assert "all figures measured" in render_summary(REPORT)
@@ -81,7 +83,7 @@ def test_steps_far_off_their_forecast_are_remarked_on() -> None:
 def test_a_bound_that_a_step_has_beaten_is_null_and_not_shown() -> None:
     planned = replace(REPORT, plan=replace(PLAN, lower_bound_s=None))
     assert RunReport.from_json(planned.to_json()) == planned
-    assert "predicted 1.80 s, no bound (a step was faster), unlimited 1.60 s" in render_summary(planned)
+    assert "predicted 1.80 s a step; a step that never waits takes 1.60 s" in render_summary(planned)
 
 
 def test_the_fields_are_those_that_are_documented() -> None:
@@ -210,6 +212,40 @@ def test_no_limit_stands_beside_a_figure_that_it_does_not_bound() -> None:
     above = replace(REPORT, process_peak_bytes=(1 << 30) + (10 << 20))
     assert "1.01 GiB of 1.00 GiB, within the 2 % tolerated" in render_summary(above)
     assert "tolerated" not in render_summary(replace(above, budget_violated=True))
+
+
+def test_a_notebook_shows_a_line_and_every_figure_when_it_is_opened() -> None:
+    shown = replace(REPORT, trouble="<b>trouble</b>")._repr_html_()
+    assert "2 steps, policy demand" in shown.split("</summary>")[0]
+    assert "<b>" not in shown
+    inside = unescape(shown.split("<pre>")[1].removesuffix("</pre></details>"))
+    assert RunReport.from_json(inside).trouble == "<b>trouble</b>"
+
+
+def test_kinds_that_moved_nothing_are_left_out() -> None:
+    text = render_summary(REPORT)
+    assert "  activation" in text  # which only left
+    assert "other " not in text
+
+
+def test_a_summary_is_folded_to_a_terminal_below_its_text() -> None:
+    planned = replace(REPORT, plan=replace(PLAN, links=LINKS, measured_s=1.9, taken_up_after=14), trouble="word " * 60)
+    text = render_summary(planned)
+    for columns in (80, 110):
+        lines = folded(text, columns).splitlines()
+        assert max(map(len, lines)) <= columns
+        assert " ".join(" ".join(lines).split()) == " ".join(text.split())
+        trouble = next(at for at, line in enumerate(lines) if line.startswith("  trouble            word"))
+        assert lines[trouble + 1].startswith(" " * 21 + "word")
+    assert folded(text, 1000) == "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def test_below_an_error_of_the_scripts_there_is_one_line_or_two() -> None:
+    unbounded = replace(REPORT, bounded_as_asked=False, trouble="too few steps")
+    assert render_headline(unbounded).splitlines() == render_summary(unbounded).splitlines()[:1]
+    over = replace(REPORT, budget_violated=True, trouble="the watchdog went over budget")
+    assert render_headline(over).splitlines() == render_summary(over).splitlines()[:2]
+    assert render_headline(replace(unbounded, steps=())) == ""
 
 
 def test_the_summary_puts_trouble_first() -> None:

@@ -128,6 +128,8 @@ def test_the_answers_are_seen(browser: Any, tmp_path: Path, width: int, scheme: 
     assert rows[2][1:] == ["14.0 MiB", "10.4 ms", "1.04", "5.00 MiB"]
     assert rows[3][2] == "no plan"
     assert page.locator("#change li").count() == 2
+    sections = [part.get_attribute("id") for part in page.locator("main section").all()]
+    assert sections[:2] == ["answers", "figures"]  # single figures stand below what people come for
     shown = page.locator("#tree .slicetext").all_text_contents()
     assert any("activation" in text for text in shown)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -406,9 +406,12 @@ def test_a_file_and_a_row_are_a_section_of_the_page(
     assert page.locator("#fresh p").inner_text() == "1,234"
     assert page.locator("#fresh h2").inner_text() == "A new sectionassumed"
     shown = [part.get_attribute("id") for part in page.locator("main section").all()]
-    before, after = ["answers", "memory"], ["storages", "distribution", "swap", "candidates", "timelines", "words"]
+    before, after = (
+        ["answers", "figures", "memory"],
+        ["storages", "distribution", "swap", "candidates", "timelines", "words"],
+    )
     assert shown == [*before, "fresh", *after]
-    assert page.locator("nav a").all_inner_texts()[2] == "A new section"
+    assert page.locator("nav a").all_inner_texts()[3] == "A new section"
     (folder / "report" / "absent.js").write_text(section("absent", 25, "misspelt"))
     (tmp_path / "page.html").write_text(render_page(subject()))
     page.goto((tmp_path / "page.html").as_uri())

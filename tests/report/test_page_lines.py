@@ -70,6 +70,12 @@ def test_the_tree_by_line_holds_every_byte_once_by_file_and_line() -> None:
 def test_the_peak_is_told_by_line(show: Show) -> None:
     page = show(replace(subject(), trace=with_lines(step())))
     assert page.locator("#tree .slicetext").count()
+    answer = [row.inner_text().split("\t") for row in page.locator("#made tr").all()]
+    assert answer[1:] == [
+        ["train.py:31 <lambda>", "16.0 MiB", "57.1\u00a0%"],
+        [LINES[1], "8.00 MiB", "28.6\u00a0%"],
+        ["(made before the step)", "4.00 MiB", "14.3\u00a0%"],
+    ]
     page.get_by_label("by line of the program").check()
     page.locator("#tree .slicetext", has_text="train.py").first.wait_for()
     page.locator("#peak summary").click()

@@ -159,6 +159,17 @@ def test_charts_have_the_machines_and_their_frontier(show: Show) -> None:
     assert page.locator("h1").inner_text() == f"{SCRIPT}: what memory to buy"
 
 
+def test_the_name_of_a_line_stands_on_the_side_that_has_room(show: Show) -> None:
+    page = show(replace(SWEEP, target=4.5))
+    sides = page.evaluate(
+        """() => document.querySelector("#frontier .chart").layout.annotations.map(({ x, xanchor }) => [x, xanchor])"""
+    )
+    low, high = page.evaluate("""() => document.querySelector("#frontier .chart").layout.xaxis.range""")
+    assert len(sides) == 2
+    assert [side for _, side in sides] == ["right" if x > (low + high) / 2 else "left" for x, _ in sides]
+    assert {side for _, side in sides} == {"left", "right"}
+
+
 def test_without_prices_there_is_no_frontier_but_the_rest(show: Show) -> None:
     free = tuple(replace(row, memory_usd=None, step_usd=None) for row in POINTS)
     page = show(replace(SWEEP, points=free))

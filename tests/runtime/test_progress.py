@@ -30,6 +30,28 @@ def test_a_line_says_step_time_memory_traffic_and_stall() -> None:
     assert FINISHED.line() == ("step 4, 2.00 s, process 3.00 MiB of 4.00 MiB, out 100 MiB, in 1.00 MiB, stall 400 ms")
 
 
+def test_a_step_that_takes_long_is_told_of_before_it_ends() -> None:
+    assert "so far" not in replace(FINISHED, running_s=3.9).line()
+    slow = replace(FINISHED, running_s=65.0)
+    assert "step 4, 2.00 s, process 3.00 MiB of 4.00 MiB, the next 65.0 s so far, out" in slow.line()
+    assert "the next 65.0 s so far" in slow.line(70)
+    quick = replace(FINISHED, last=replace(STEP, wall_s=0.01), running_s=1.9)
+    assert "so far" not in quick.line()
+
+
+def test_a_line_goes_above_the_bars_of_tqdm() -> None:
+    from tqdm import tqdm
+
+    stream = io.StringIO()
+    with tqdm(total=4, file=stream, ncols=60) as bar:
+        bar.update(1)
+        bar.refresh()
+        Progress(lambda: FINISHED, ProgressMode.PLAIN, stream).say("a note")
+    written = re.split(r"[\r\n]", stream.getvalue())
+    assert "ebbtide: a note" in written  # alone on its line
+    assert any("1/4" in line for line in written[written.index("ebbtide: a note") :])  # and the bar again below
+
+
 def wait_for(condition: Callable[[], bool]) -> None:
     patience = time.monotonic() + 60
     while not condition():

@@ -208,8 +208,8 @@ def test_where_only_libraries_run_the_innermost_of_them_is_named(program: Path) 
     (package / "trainer.py").write_text(SCRIPT.replace("STEPS", "4"))
     env = installed(program)
     env["PYTHONPATH"] += os.pathsep + str(program)
-    out = program / "step.trace"
-    finished = run(EBBTIDE, "trace", "--lines", "-o", str(out), "-m", "trainer", cwd=package.parent, env=env)
+    out = package.parent / "trainer.trace"  # where no other name is given
+    finished = run(EBBTIDE, "trace", "--lines", "-m", "trainer", cwd=package.parent, env=env)
     assert finished.returncode == 0, finished.stderr
     found = set().union(*lines(load(out, Trace)).values())
     assert "installed.py:3 doubled" in found

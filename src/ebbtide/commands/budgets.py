@@ -1,4 +1,4 @@
-"""What smaller budgets would cost a step on a machine, for the page of ``ebbtide report``."""
+"""What smaller budgets would cost a step on a machine, for ``ebbtide analyze`` and the page of ``ebbtide report``."""
 
 from time import perf_counter
 

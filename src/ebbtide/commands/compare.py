@@ -30,11 +30,10 @@ def compare(
     Where our own plan's gap is above 2 %, a line says which constraint the bound relaxes so that it is loose.
     """
     from ebbtide.commands.inputs import budgets_of, read_step
-    from ebbtide.commands.tables import show, show_trials
+    from ebbtide.commands.tables import show, show_trials, whose_times
     from ebbtide.commands.trial_json import as_json as as_figures
     from ebbtide.commands.trial_json import print_json
     from ebbtide.commands.working import working
-    from ebbtide.simulator import is_modelled
     from ebbtide.trials import explain_looseness, named, try_policy
     from ebbtide.units import format_bytes
 
@@ -54,8 +53,8 @@ def compare(
             figures.append(as_figures(row, step, its_machine) | {"loose": None if loose is None else loose.as_json()})
         if as_json:
             continue
-        compute = ", operations' times modelled" if is_modelled(its_machine) else ""
-        title = f"{its_machine.name}: {format_bytes(budget)} of {fast_tier}{compute}; simulated"
+        simulated = f"simulated{whose_times(its_machine, machine)}"
+        title = f"{its_machine.name}: {format_bytes(budget)} of {fast_tier}; {simulated}"
         show_trials(title, rows, step.step_ns, fast_tier)
         for row, loose in zip(rows, loosenesses, strict=True):
             if loose is not None:

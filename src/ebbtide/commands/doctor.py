@@ -8,12 +8,13 @@ import click
 
 @click.command()
 @click.option("--spill", metavar="DIR", multiple=True, help="A directory to examine, as for `ebbtide run`.")
+@click.option("-v", "--verbose", is_flag=True, help="Say of each finding what it means, also where all is well.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def doctor(spill: tuple[str, ...], as_json: bool) -> None:
+def doctor(spill: tuple[str, ...], verbose: bool, as_json: bool) -> None:
     """Say what keeps Ebbtide from running here, or makes it slow.
 
-    Each finding is ok, a hint or a problem, says what it means, and how to get what is missing. The exit status is 1
-    only if something keeps Ebbtide from running.
+    Each finding is ok, a hint or a problem. Hints and problems say what they mean, and how to get what is missing. The
+    exit status is 1 only if something keeps Ebbtide from running.
     """
     from ebbtide.doctor.examine import examine
     from ebbtide.doctor.text import render, runs, to_json
@@ -21,5 +22,6 @@ def doctor(spill: tuple[str, ...], as_json: bool) -> None:
     from ebbtide.settings import Settings
 
     findings = examine(this_machine(), spill or Settings.from_environment().spill)
-    click.echo(to_json(findings) if as_json else render(findings, shutil.get_terminal_size().columns))
+    columns = shutil.get_terminal_size().columns
+    click.echo(to_json(findings) if as_json else render(findings, columns, verbose))
     sys.exit(0 if runs(findings) else 1)

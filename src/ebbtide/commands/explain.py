@@ -11,7 +11,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.argument("trace", metavar="FILE", type=_FILE)
 @click.option("--storage", metavar="NUMBER", type=int, help="Of one storage.")
 @click.option("--module", metavar="NAME", help="Of a module's storages, and of those within it; * stands for anything.")
-@click.option("--at-peak", is_flag=True, help="Of what is there at the step's peak.")
+@click.option("--at-peak", is_flag=True, help="Of what is there at the step's peak: what is explained by default.")
 @click.option("--plan", metavar="FILE", type=_FILE, help="The plan for this step (`ebbtide run --save-plan`).")
 @click.option("--timeline", metavar="FILE", type=_FILE, help="What happened in a step, or would.")
 @click.option("--machine", metavar="NAME|FILE", type=_FILE, help="What moving takes there (`ebbtide probe -o FILE`).")
@@ -29,7 +29,7 @@ def explain(
     bandwidth: str | None,
 ) -> None:
     """Say why a storage is where it is, and what would change that."""
-    if (storage is not None) + (module is not None) + at_peak != 1:
+    if (storage is not None) + (module is not None) + at_peak > 1:
         raise click.UsageError("name one of --storage NUMBER, --module NAME and --at-peak")
 
     from ebbtide.analysis.explain import Explainer

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
-from ebbtide.errors import SettingError
+from ebbtide.errors import SettingError, did_you_mean
 from ebbtide.ir.machine import Compute, Cost, Link, LinkGroup, Machine, Tier
 from ebbtide.units import SIZES_ACCEPTED, parse_size
 
@@ -35,7 +35,7 @@ def apply_changes(machine: Machine, changes: Sequence[str]) -> Machine:
         key, equals, text = change.partition("=")
         places = _places(machine)
         if not equals or key.strip() not in places:
-            raise SettingError(f"--set {change}: write KEY=VALUE, where KEY is one of {', '.join(places)}")
+            raise SettingError(f"--set {change}: write KEY=VALUE{did_you_mean(key.strip(), places)}, {_keys(machine)}")
         table, at, name = places[key.strip()]
         records = list(_records(machine, table))
         try:
@@ -58,6 +58,19 @@ def _places(machine: Machine) -> dict[str, tuple[str, int, str]]:
         for field in fields(record)
         if _number_type(get_type_hints(type(record))[field.name]) is not None
     }
+
+
+def _keys(machine: Machine) -> str:
+    """All of them in words, those of tables alike once."""
+    figures: dict[str, list[str]] = {}
+    for key in _places(machine):
+        name, _, figure = key.rpartition(".")
+        figures.setdefault(name, []).append(figure)
+    names: dict[tuple[str, ...], list[str]] = {}
+    for name, has in figures.items():
+        names.setdefault(tuple(has), []).append(name)
+    shown = (f"{' or '.join(alike)} with .{', .'.join(has)}" for has, alike in names.items())
+    return f"where KEY is {'; or '.join(shown)}"
 
 
 def _records(machine: Machine, table: str) -> tuple[Any, ...]:

@@ -1,11 +1,11 @@
 """``ebbtide plan``: a plan for a recorded step, for this machine or another."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ebbtide.commands.inputs import Inputs, fast_option, machine_options, read_inputs, trace_argument
+from ebbtide.commands.inputs import Inputs, fast_option, json_option, machine_options, read_inputs, trace_argument
 from ebbtide.driven import check_writable, written
 from ebbtide.errors import SettingError
 
@@ -22,6 +22,7 @@ TIERPLAN = "tierplan/1"
 @click.option("--policy", metavar="NAME", default="ebbtide", show_default=True, help="The planner.")
 @click.option("--export", type=click.Choice([TIERPLAN]), help="Write this format in place of Ebbtide's own.")
 @click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Write the plan.")
+@json_option
 def plan(
     trace: Path,
     machine: Path | None,
@@ -30,12 +31,14 @@ def plan(
     policy: str,
     export: str | None,
     output: Path | None,
+    as_json: bool,
 ) -> None:
     """Plan a recorded step, for this machine or another.
 
     Shows the time that the plan should take, a time that no plan can beat, and what lies between: where that is more
     than 2 %, also which constraint the bound relaxes so that it is loose. `ebbtide run --plan` follows the file.
     """
+    from ebbtide.commands.trial_json import print_json
     from ebbtide.commands.working import working
     from ebbtide.planners import DEFAULT
     from ebbtide.planners import plan as make
@@ -50,9 +53,29 @@ def plan(
         made = make(policy, inputs.trace, inputs.machine, inputs.budget_bytes)
     if output is not None:
         _write(made, inputs, trace, export, output)
+    if as_json:
+        print_json(figures_of(made, inputs))
+        return
     click.echo(describe(made, inputs))
     if made.planner == DEFAULT and (loose := looseness_of(made, inputs.trace, inputs.machine)) is not None:
         click.echo(f"{'of the gap':<12} {loose.sentence()}")
+
+
+def figures_of(made: "Plan", inputs: Inputs) -> dict[str, Any]:
+    """The same for programs. The plan itself is the file that -o writes."""
+    return {
+        "planner": made.planner,
+        "machine": inputs.machine.name,
+        "status": str(made.status),
+        "operations": len(inputs.trace.ticks),
+        "storages": len(inputs.trace.storages),
+        "budget_bytes": made.budget_bytes,
+        "resident_ns": inputs.trace.step_ns,
+        "predicted_ns": made.predicted_ns,
+        "lower_bound_ns": made.lower_bound_ns,
+        "gap": made.gap,
+        "planned_in_ns": made.plan_ns,
+    }
 
 
 def describe(made: "Plan", inputs: Inputs) -> str:

@@ -44,14 +44,14 @@ class ProgramCommand(click.Command):
         options = [parameter for parameter in self.params if isinstance(parameter, click.Option)]
         valued = {name for option in options if not option.is_flag for name in option.opts}
         index = 0
-        while index < len(args) and args[index].startswith("-") and not _names_module(args[index]):
+        while index < len(args) and args[index].startswith("-") and not names_module(args[index]):
             if args[index] == "--":
                 return super().parse_args(ctx, args)
             index += 2 if args[index] in valued else 1
         return super().parse_args(ctx, [*args[:index], "--", *args[index:]])
 
 
-def _names_module(argument: str) -> bool:
+def names_module(argument: str) -> bool:
     return argument.startswith("-m")
 
 

@@ -107,7 +107,7 @@ def _subject(
         raise ReportError("a plan is shown on its trace: name the trace's file too")
     plan = read_plan(plans[0], trace) if plans and trace is not None else None
     there = find_machine(machine) if machine is not None else own
-    if trace is not None and there is None and bandwidth is None:
+    if trace is not None and trace.accesses_known and there is None and bandwidth is None:
         there = _machine_or_none()
     way = way_of(machine, bandwidth, tier, there)
     has_forecast = any(timeline.origin is Origin.SIMULATED for timeline in timelines)

@@ -33,7 +33,7 @@ from ebbtide.errors import SettingError
     metavar="DIR",
     multiple=True,
     help="Where tensors go when they leave memory: a directory on a local disk. Name one on each of several disks "
-    "(--spill DIR1 --spill DIR2) to use all at once.",
+    "(--spill DIR1 --spill DIR2) to use all at once. Default: the first that can serve of TMPDIR, /var/tmp, and here.",
 )
 @click.option(
     "--tier",
@@ -45,7 +45,11 @@ from ebbtide.errors import SettingError
     "numa:1:32GiB (that of NUMA node 1). Repeatable, the fastest first.",
 )
 @device_options
-@click.option("--policy", metavar="NAME", help="What decides what moves when: ebbtide (default), demand, lru, ...")
+@click.option(
+    "--policy",
+    metavar="NAME",
+    help="What decides what moves when: ebbtide (default), demand, lru, ...; `ebbtide compare` tries all.",
+)
 @click.option("--plan", metavar="FILE", help="Follow this plan in place of making one.")
 @click.option("--machine", metavar="NAME|FILE", help="Plan for this machine (`ebbtide probe` writes one).")
 @click.option(
@@ -94,8 +98,8 @@ def run(
     the budget cannot work, was exceeded or never came into force, or when a plan was named and not used.
     """
     from ebbtide.api import run
-    from ebbtide.ending import stay_at_the_end
-    from ebbtide.launch import INTERRUPTED, on_interrupt
+    from ebbtide.ending import INTERRUPTED, stay_at_the_end
+    from ebbtide.launch import on_interrupt
     from ebbtide.settings import Settings
 
     warn_in_one_line()

@@ -36,7 +36,7 @@ def simulate(
 
     The steady step's time, what it waits for, what moves, and what it costs in energy, money and wear.
     """
-    from ebbtide.commands.tables import show, show_trials
+    from ebbtide.commands.tables import show, show_trials, whose_times
     from ebbtide.commands.trial_json import as_json as as_figures
     from ebbtide.commands.trial_json import print_json
     from ebbtide.commands.working import working
@@ -45,7 +45,6 @@ def simulate(
     from ebbtide.ir.occupancy import needed_bytes, peak
     from ebbtide.ir.plan import Plan, PlanStatus
     from ebbtide.planners.base import page_size_of
-    from ebbtide.simulator import is_modelled
     from ebbtide.trials import named, try_plan, try_policy
     from ebbtide.units import format_bytes
 
@@ -84,9 +83,9 @@ def simulate(
     if as_json:
         print_json(as_figures(row, step, its_machine))
     else:
-        compute = ", operations' times modelled" if is_modelled(its_machine) else ""
         fast_tier = its_machine.tiers[0].name
-        title = f"{its_machine.name}: {format_bytes(budget)} of {fast_tier}{compute}; simulated"
+        simulated = f"simulated{whose_times(its_machine, machine)}"
+        title = f"{its_machine.name}: {format_bytes(budget)} of {fast_tier}; {simulated}"
         show_trials(title, [row], step.step_ns, fast_tier)
         if row.planned is not None and row.planned.budget_bytes != budget:
             show(f"the plan was made for {format_bytes(row.planned.budget_bytes)}, and has {format_bytes(budget)} here")

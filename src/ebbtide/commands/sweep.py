@@ -58,7 +58,7 @@ def sweep(
     """
     from ebbtide.analysis import sweep as grid
     from ebbtide.commands.inputs import read_step
-    from ebbtide.commands.tables import show, show_fitting
+    from ebbtide.commands.tables import show, show_fitting, whose_times
     from ebbtide.commands.trial_json import print_json
     from ebbtide.commands.working import working
     from ebbtide.trials import named
@@ -100,7 +100,8 @@ def sweep(
     if as_json:
         print_json(rows)
     else:
-        show_fitting(f"{its_machine.name}, {policy}; simulated", _COLUMNS, _LEAST_WANTED_FIRST, lines)
+        title = f"{its_machine.name}, {policy}; simulated{whose_times(its_machine, machine)}"
+        show_fitting(title, _COLUMNS, _LEAST_WANTED_FIRST, lines)
         if target is not None:
             show(_cheapest(points, target * step.step_ns))
     if output is not None:

@@ -6,10 +6,12 @@ from ebbtide.units import format_bytes, format_time, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from rich.console import Console
     from rich.table import Table
 
+    from ebbtide.ir.machine import Machine
     from ebbtide.trials import Trial
 
 _WIDTH = 170
@@ -35,6 +37,15 @@ def _console() -> "Console":
 
     console = Console()
     return console if console.is_terminal else Console(width=_WIDTH)
+
+
+def whose_times(machine: "Machine", named: "Path | None") -> str:
+    """Whose the operations' times are, where one could take them for the machine's: it was ``named``, or has a rule."""
+    from ebbtide.simulator import is_modelled
+
+    if is_modelled(machine):
+        return ", operations' times modelled"
+    return ", with operations' times as they were recorded" if named is not None else ""
 
 
 def show_trials(title: str, rows: "Sequence[Trial]", resident_ns: int, fast: str) -> None:

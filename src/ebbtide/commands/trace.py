@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ebbtide.commands.program import ProgramCommand, tell_misplaced_options, warn_in_one_line
+from ebbtide.commands.program import ProgramCommand, names_module, tell_misplaced_options, warn_in_one_line
 
 
 @click.command(cls=ProgramCommand, options_metavar="[OPTIONS]")
@@ -15,8 +15,8 @@ from ebbtide.commands.program import ProgramCommand, tell_misplaced_options, war
     "--output",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    required=True,
-    help="The trace. Of several steps, step.trace becomes step-2.trace, step-3.trace, ...",
+    help="The trace; by default train.trace, here, for train.py. Of several steps it becomes train-2.trace, "
+    "train-3.trace, ...",
 )
 @click.option(
     "--step",
@@ -42,7 +42,7 @@ from ebbtide.commands.program import ProgramCommand, tell_misplaced_options, war
 )
 @click.argument("program", metavar="(SCRIPT | -m MODULE) [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
 def trace(
-    output: Path,
+    output: Path | None,
     step: int | None,
     steps: int,
     keep_running: bool,
@@ -67,5 +67,12 @@ def trace(
     tell_misplaced_options(program)
     warn_in_one_line()
     settings = replace(Settings.from_environment(), disable=False, trace_step=None, machine=machine)
+    output = output or named_for(program)
     recorder = Recorder(output, first=step, count=steps, fake=fake, lines=lines, settings=settings)
     sys.exit(record_program(find_program(program), recorder, not keep_running))
+
+
+def named_for(program: tuple[str, ...]) -> Path:
+    """``train.trace`` for ``train.py`` and for ``-m package.train``."""
+    script = program[0] if not names_module(program[0]) else (program[0][2:] or "".join(program[1:2])).split(".")[-1]
+    return Path(f"{Path(script).stem or 'step'}.trace")

@@ -52,8 +52,9 @@ def verify(
     Each run writes into a copy of the current directory; or name where the script writes with {out}, as in `ebbtide
     verify train.py --output {out}`: then it runs where it is. A few steps are enough: let the script make ten or so.
     """
+    from ebbtide.commands.working import working
     from ebbtide.settings import Settings
-    from ebbtide.verify.command import verify_script
+    from ebbtide.verify.command import RUNS, verify_script
     from ebbtide.verify.text import render, to_json
 
     if fast is None and "EBBTIDE_FAST" not in os.environ:
@@ -66,6 +67,7 @@ def verify(
         *(("DEVICE", device), ("HOST", host), ("POLICY", policy), ("OPTIMIZER", optimizer)),
     )
     options = {name: value for name, value in named if value}
-    verdict = verify_script(program, options, keep, lambda text: click.echo(f"ebbtide: {text}", err=True))
+    with working(RUNS) as work:
+        verdict = verify_script(program, options, keep, work, lambda text: work.say(f"ebbtide: {text}"))
     click.echo(to_json(verdict) if as_json else render(verdict))
     sys.exit(0 if verdict.proven else 1)

@@ -14,9 +14,12 @@ _WIDEST = 110
 """Longer lines are hard to read, however wide the terminal."""
 
 
-def render(findings: Sequence[Finding], columns: int) -> str:
-    """Several lines, without a newline at the end. What has no blank, such as a path, is not broken."""
-    return "\n".join(_lines(findings, max(min(columns, _WIDEST), 2 * _LABEL)))
+def render(findings: Sequence[Finding], columns: int, verbose: bool = False) -> str:
+    """Several lines, without a newline at the end. What has no blank, such as a path, is not broken.
+
+    What a finding means is said of hints and problems, and with ``verbose`` of all.
+    """
+    return "\n".join(_lines(findings, max(min(columns, _WIDEST), 2 * _LABEL), verbose))
 
 
 def to_json(findings: Sequence[Finding]) -> str:
@@ -29,11 +32,12 @@ def runs(findings: Sequence[Finding]) -> bool:
     return all(finding.level is not Level.PROBLEM for finding in findings)
 
 
-def _lines(findings: Sequence[Finding], width: int) -> Iterator[str]:
+def _lines(findings: Sequence[Finding], width: int, verbose: bool) -> Iterator[str]:
     for finding in findings:
         label = f"{finding.level:<8} {finding.name}"
         yield from _wrapped(f"{label:<{_LABEL}}", finding.found, width)
-        yield from _wrapped(" " * _LABEL, f"({finding.means})", width)
+        if verbose or finding.level is not Level.OK:
+            yield from _wrapped(" " * _LABEL, f"({finding.means})", width)
         if finding.level is not Level.OK:
             yield from _wrapped(" " * _LABEL, f"-> {finding.cure}", width)
     counts = {level: sum(finding.level is level for finding in findings) for level in Level}

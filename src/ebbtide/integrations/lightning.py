@@ -1,8 +1,8 @@
 """For Lightning's ``Trainer``, of ``lightning`` or ``pytorch_lightning``, whichever the program has imported:
 
-    from ebbtide.integrations.lightning import EbbtideCallback
+from ebbtide.integrations.lightning import EbbtideCallback
 
-    trainer = Trainer(..., callbacks=[EbbtideCallback(fast="25%")])
+trainer = Trainer(..., callbacks=[EbbtideCallback(fast="25%")])
 """
 
 import sys

@@ -1,8 +1,8 @@
 """For Hugging Face's ``Trainer`` and those made of it, such as TRL's:
 
-    from ebbtide.integrations.transformers import EbbtideCallback
+from ebbtide.integrations.transformers import EbbtideCallback
 
-    trainer = Trainer(..., callbacks=[EbbtideCallback(fast="25%")])
+trainer = Trainer(..., callbacks=[EbbtideCallback(fast="25%")])
 """
 
 from typing import Any, Unpack

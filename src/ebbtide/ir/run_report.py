@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from html import escape
 from pathlib import Path
 
 from ebbtide.errors import FileFormatError, ReportError
@@ -252,6 +253,12 @@ class RunReport:
         """Short: its JSON has all."""
         steps = len(self.steps) + self.left_out_steps
         return f"<RunReport: {steps} steps, policy {self.policy}, process peak {format_bytes(self.process_peak_bytes)}>"
+
+    def _repr_html_(self) -> str:
+        """Of a notebook's cell: a line, and below it every figure when it is opened."""
+        steps = f"{len(self.steps) + self.left_out_steps} steps, policy {escape(self.policy)}"
+        head = f"Ebbtide's report: {steps}; <code>session.summary()</code> tells it in words"
+        return f"<details><summary>{head}</summary><pre>{escape(self.to_json())}</pre></details>"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, allow_nan=False) + "\n"

@@ -3,7 +3,7 @@
 from importlib.resources import files
 from pathlib import Path
 
-from ebbtide.errors import FileFormatError, SettingError
+from ebbtide.errors import FileFormatError, SettingError, unknown_name
 from ebbtide.ir.machine import Machine
 
 
@@ -15,7 +15,7 @@ def names() -> list[str]:
 def text_of(name: str) -> str:
     """The machine's file, comments and all. Raises SettingError for a name that is not in ``names``."""
     if name not in names():
-        raise SettingError(f"there is no machine {name!r}; there are {', '.join(names())}, or name a file")
+        raise unknown_name("machine", name, names(), ", or name a file")
     return (files(__name__) / f"{name}.toml").read_text()
 
 

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 from warnings import warn
 
-from ebbtide.errors import EbbtideWarning, PlanError, SettingError
+from ebbtide.errors import EbbtideWarning, PlanError, SettingError, unknown_name
 from ebbtide.ir.check import require_valid
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan, PlanStatus
@@ -118,7 +118,7 @@ def plan(name: str, trace: Trace, machine: Machine, budget_bytes: int, effort: i
     which is a bug of the planner's.
     """
     if name not in PLANNERS:
-        raise SettingError(f"there is no planner {name!r:.80}; there are {', '.join(PLANNERS)}")
+        raise unknown_name("planner", name, [*PLANNERS])
     try:
         planner = partial(ebbtide, effort=effort) if name == DEFAULT else PLANNERS[name]
         found = planner(trace, machine, budget_bytes)

@@ -127,6 +127,17 @@ def advice(trace: Trace, peak: Peak, budgets: tuple[TriedBudget, ...]) -> Iterat
         )
 
 
+def in_short(trace: Trace, peak: Peak, budgets: tuple[TriedBudget, ...], machine: str) -> str:
+    """What smaller budgets cost, in a sentence."""
+    costs = (
+        f"{row.name} " + ("no plan" if row.step_ns is None else f"{_ratio(row.step_ns, trace):.2f}") for row in budgets
+    )
+    return (
+        f"In short: tensors peak at {format_bytes(peak.nbytes)}. Within a share of that a step takes so many times as "
+        f"long: {', '.join(costs)} (simulated on {machine})."
+    )
+
+
 def _ratio(ns: int | None, trace: Trace) -> float:
     assert ns is not None
     return ns / max(trace.step_ns, 1)

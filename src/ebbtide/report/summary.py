@@ -1,5 +1,8 @@
 """A run's report as text a person reads. Every figure is measured; what went wrong stands first."""
 
+import os
+import sys
+import textwrap
 from collections.abc import Callable, Iterable
 from statistics import mean, median
 
@@ -8,8 +11,39 @@ from ebbtide.report.ranks import verdict
 from ebbtide.units import format_bytes, format_time
 
 _LABEL = 19
+_WIDEST = 110
+"""Longer lines are hard to read, however wide the terminal."""
 _FAR_OFF = 1.5
 """Steps that take more times their forecast than this are remarked on."""
+
+
+def folded_for_terminal(text: str) -> str:
+    """A summary whose lines fit the terminal that standard error is; as it was where that is none."""
+    if not sys.stderr.isatty():
+        return text
+    return folded(text, min(os.get_terminal_size(sys.stderr.fileno()).columns, _WIDEST))
+
+
+def folded(text: str, columns: int) -> str:
+    """A summary whose lines have at most so many columns, as far as it can be had; they go on below their text."""
+    indent = " " * (2 + _LABEL)
+    lines = (
+        textwrap.wrap(
+            line,
+            max(columns, 2 * len(indent)),
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in text.splitlines()
+    )
+    return "\n".join(line for folds in lines for line in folds)
+
+
+def render_headline(report: RunReport) -> str:
+    """Whether the budget was kept, and why not if it was exceeded: one line or two. "" before the first step."""
+    lines = render_summary(report).splitlines()[: 2 if report.budget_violated and report.trouble else 1]
+    return "\n".join(lines) if report.steps or report.budget_violated else ""
 
 
 def render_summary(report: RunReport) -> str:
@@ -21,7 +55,7 @@ def render_summary(report: RunReport) -> str:
     if report.trouble:
         lines.append(_line("trouble", report.trouble))
     lines.append(_line("process peak", _process(report)))
-    lines.append(_line("arena peak", _arena(report)))
+    lines.append(_line("memory of tensors", _arena(report)))
     if report.resident_peak_bytes is not None and report.resident_mean_bytes is not None:
         peak, mean_bytes = format_bytes(report.resident_peak_bytes), format_bytes(report.resident_mean_bytes)
         lines.append(_line("live in memory", f"peak {peak}, mean {mean_bytes}"))
@@ -47,7 +81,7 @@ def render_summary(report: RunReport) -> str:
     lines += [_line(tier.name, _tier(tier)) for tier in report.tiers]
     lines += [_line("updates", text) for text in report.updates]
     if report.adopted_bytes:
-        lines.append(_line("adopted", f"{format_bytes(report.adopted_bytes)} of storages born elsewhere"))
+        lines.append(_line("taken over", f"{format_bytes(report.adopted_bytes)} of tensors that were made elsewhere"))
     lines += [
         _line("left alone", f"{entry.count} of {format_bytes(entry.nbytes)}: {entry.reason}")
         for entry in report.outside
@@ -93,12 +127,10 @@ def _arena(report: RunReport) -> str:
 def _plan(plan: PlanReport) -> str:
     count = f", one of {plan.plans}" if plan.plans > 1 else ""
     after = "" if plan.taken_up_after is None else f", taken up after step {plan.taken_up_after}"
-    bound = "no bound (a step was faster)"
-    if plan.lower_bound_s is not None:
-        bound = f"bound {format_time(plan.lower_bound_s)}"
+    bound = "" if plan.lower_bound_s is None else f"no plan is faster than {format_time(plan.lower_bound_s)}, "
     return (
-        f"{plan.planner} ({plan.status}{count}): predicted {format_time(plan.predicted_s)}, {bound}, unlimited "
-        f"{format_time(plan.step_s)}; made in {format_time(plan.plan_s)}{after}"
+        f"{plan.planner} ({plan.status}{count}): predicted {format_time(plan.predicted_s)} a step; {bound}a step that "
+        f"never waits takes {format_time(plan.step_s)}; made in {format_time(plan.plan_s)}{after}"
     )
 
 
@@ -138,15 +170,20 @@ def _tier(tier: TierReport) -> str:
 
 
 def _moved(steps: list[StepReport]) -> Iterable[str]:
-    def average(pick: Callable[[StepReport], Traffic], kind: str) -> str:
-        return format_bytes(mean(getattr(pick(step), kind) for step in steps))
+    """In all, and of each kind that moved."""
+
+    def average(pick: Callable[[StepReport], Traffic], kind: str) -> float:
+        return float(mean(getattr(pick(step), kind) for step in steps))
 
     for kind in ("total", *KINDS):
         evicted = average(lambda step: step.evicted_bytes, kind)
         written = average(lambda step: step.written_bytes, kind)
         fetched = average(lambda step: step.fetched_bytes, kind)
-        label = "moved a step" if kind == "total" else f"  {kind.replace('_', ' ')}"
-        yield _line(label, f"out {evicted:>8} (written {written:>8})   in {fetched:>8}")
+        out, to_tiers, back = (f"{format_bytes(nbytes):>8}" for nbytes in (evicted, written, fetched))
+        if kind == "total":
+            yield _line("moved a step", f"out {out} (written {to_tiers})   in {back}")
+        elif evicted or written or fetched:
+            yield _line(f"  {kind.replace('_', ' ')}", f"out {out} (written {to_tiers})   in {back}")
 
 
 def _stall(steps: list[StepReport]) -> str:

@@ -22,6 +22,9 @@ _LIVE_INTERVAL_S = 0.25
 _PLAIN_INTERVAL_S = 5.0  # doubled with every line, so that the log of a long run stays short
 _PLAIN_MOST_S = 300.0
 _FEWEST_ROWS = 4
+_LONG = 2.0
+"""A step that takes so many times as long as the one before is told of before it ends."""
+_LONG_S = 2.0
 _ESC = "\x1b"
 _NAME = "ebbtide "
 
@@ -66,6 +69,8 @@ class Observation:
         parts["held"] = f"{self.what} {format_bytes(self.held_bytes)}{budget}"
         if self.last is not None:
             parts["time"] = format_time(self.last.wall_s)
+            if self.running_s > max(_LONG * self.last.wall_s, _LONG_S):
+                parts["now"] = f"the next {format_time(self.running_s)} so far"
             parts["out"] = f"out {format_bytes(self.last.evicted_bytes.total)}"
             parts["in"] = f"in {format_bytes(self.last.fetched_bytes.total)}"
             parts["stall"] = f"stall {format_time(self.last.stall_s.total)}"
@@ -125,7 +130,7 @@ class Progress:
         if self._area is not None:
             self._area.say(text)
         else:
-            print(f"ebbtide: {self._whose}{text}", file=self._stream, flush=True)
+            _print_above_bars(f"ebbtide: {self._whose}{text}", self._stream)
 
     def close(self) -> None:
         self._stopping.set()
@@ -211,6 +216,16 @@ class FootLine:
         """In one call, so that nothing the script writes lands inside a sequence."""
         self._stream.flush()
         os.write(self._stream.fileno(), sequence.encode())
+
+
+def _print_above_bars(line: str, stream: TextIO) -> None:
+    """Bars of tqdm's, which trainers show, go for the line and come again below it."""
+    tqdm = sys.modules.get("tqdm")
+    if tqdm is None or not hasattr(tqdm, "tqdm"):
+        print(line, file=stream, flush=True)
+    else:
+        tqdm.tqdm.write(line, file=stream)
+        stream.flush()
 
 
 def _is_terminal(stream: TextIO) -> bool:

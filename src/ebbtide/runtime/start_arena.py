@@ -41,7 +41,8 @@ def start_arena(bounds: Bounds, settings: Settings, spill: Sequence[Path], decid
         )
     if _process is not None and (gpu is None) != (_gpu is None):
         raise SessionError(
-            "the first session of this process had the memory of " + ("the CPU" if _gpu is None else _gpu.name)
+            "the first session of this process had the memory of "
+            + ("the CPU" if _gpu is None else _gpu.name)
             + ", which stays: name the same device, or start another process"
         )
     is_first, real = _process is None, gpu if gpu is not None and not gpu.is_fake else None

@@ -20,6 +20,7 @@ from ebbtide.verify.runs import Run, bounded_environment, plain_environment, run
 from ebbtide.verify.verdict import Verdict, judge_bounded, judge_plain
 
 DEFAULT_FAST = "25%"
+RUNS = 3
 
 
 class NothingToVerifyError(EbbtideError):
@@ -33,9 +34,14 @@ class NothingToVerifyError(EbbtideError):
 
 
 def verify_script(
-    command: Sequence[str], options: Mapping[str, str], keep: Path | None, say: Callable[[str], None]
+    command: Sequence[str],
+    options: Mapping[str, str],
+    keep: Path | None,
+    begin: Callable[[str], None],
+    say: Callable[[str], None],
 ) -> Verdict:
-    """``options`` are EBBTIDE_... variables without the prefix; ``keep`` is where the runs' directories stay.
+    """``options`` are EBBTIDE_... variables without the prefix; ``keep`` is where the runs' directories stay. ``begin``
+    is told of each of ``RUNS`` runs, and of one more if the bits differ; ``say`` of what came of it.
 
     Raises SettingError or SpillError for what cannot be used, RunError when the script fails in one of the runs.
     """
@@ -45,6 +51,7 @@ def verify_script(
     with _directory(keep) as runs:
 
         def run(name: str, environment: dict[str, str], state_after: int | None) -> Run:
+            begin(f"{name} run")
             folder = make_folder(command, Path.cwd(), runs, name)
             done = run_once(name, folder, runs / name, environment, state_after)
             say(f"{name} run: {done.steps} steps, {format_time(done.ending.seconds)}")

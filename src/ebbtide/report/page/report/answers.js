@@ -1,4 +1,5 @@
-/* What people come for, in one look: what is in the peak, what can leave and what it costs, what could be changed. */
+/* What people come for, in one look: what is in the peak, what can leave and what it costs, which line of the program
+   made it, what could be changed. */
 
 import { colour } from "../shared/charts.js";
 import { onPrint, onResize, paper } from "../shared/paper.js";
@@ -7,6 +8,7 @@ import { bytes, element, kindName, percent, plain, time } from "../shared/words.
 
 const PRINT_WIDTH = 700;
 const WIDE = 1000;
+const MOST_LINES = 6;
 
 addSection({
   id: "answers",
@@ -24,12 +26,14 @@ addSection({
     <div class="chart" id="tree" role="img" aria-label="What the peak is made of: modules or lines of the program, and the kinds of storages in each"></div>
     <div class="columns">
       <div id="leave"><h3>What can leave, and what does it cost?</h3></div>
+      <div id="made"><h3>Which line of my program made it?</h3></div>
       <div id="change"><h3>What could be changed?</h3></div>
     </div>`,
   draw(data, section) {
     peakSaid(data);
     treemap(data.answers, section.querySelector("#tree"), section.querySelector("#tree-by"));
     budgetTable(data, section.querySelector("#leave"));
+    lineTable(data, section.querySelector("#made"));
     changes(data.answers, section.querySelector("#change"));
   },
 });
@@ -49,7 +53,7 @@ const NO_LINES =
   "The program's lines were not recorded: ebbtide trace --lines does that, and EBBTIDE_LINES=1 in a run that saves its trace.";
 
 function treemap(answers, area, choice) {
-  if (!answers.line_tree) choice.replaceWith(element("p", NO_LINES));
+  if (!answers.line_tree) choice.remove();
   else if (!answers.has_modules) choice.elements.by.value = "line_tree";
   const whole = answers.tree.find(({ parent }) => parent === null).nbytes;
   const share = ({ nbytes }) => `${bytes(nbytes)}, ${percent(nbytes, whole)}`;
@@ -86,6 +90,38 @@ function treemap(answers, area, choice) {
   onPrint(draw);
 }
 
+function lineTable({ answers, peak }, parent) {
+  if (!answers.line_tree) {
+    parent.append(element("p", NO_LINES));
+    return;
+  }
+  const table = tableOf("Lines that made the peak", ["line", "at the peak", "share"]);
+  for (const [line, nbytes] of peak.lines.slice(0, MOST_LINES)) {
+    addRow(table, [line || "(made before the step)", bytes(nbytes), percent(nbytes, peak.nbytes)], "td");
+  }
+  const rest = peak.lines.slice(MOST_LINES).reduce((sum, [, nbytes]) => sum + nbytes, 0);
+  if (rest) addRow(table, ["all others", bytes(rest), percent(rest, peak.nbytes)], "td");
+  parent.append(scrolled(table));
+}
+
+function tableOf(name, titles) {
+  const table = element("table", "", { "aria-label": name });
+  addRow(table, titles, "th");
+  return table;
+}
+
+function addRow(table, cells, tag) {
+  const line = element("tr");
+  for (const [place, text] of cells.entries()) line.append(element(tag, text, place ? { class: "number" } : {}));
+  table.append(line);
+}
+
+function scrolled(table) {
+  const scroll = element("div", "", { class: "scroll" });
+  scroll.append(table);
+  return scroll;
+}
+
 function budgetTable({ answers, trace, peak }, parent) {
   if (!answers.budgets.length) {
     const why = trace.accesses_known
@@ -95,25 +131,18 @@ function budgetTable({ answers, trace, peak }, parent) {
     return;
   }
   parent.append(element("p", `Simulated on: ${answers.machine}.`));
-  const table = element("table", "", { "aria-label": "Budgets and what they cost" });
-  const row = (cells, tag) => {
-    const line = element("tr");
-    for (const [place, text] of cells.entries()) line.append(element(tag, text, place ? { class: "number" } : {}));
-    table.append(line);
-  };
-  row(["--fast", "tensors have", "a step takes", "times", "moved a step"], "th");
-  row(["100%", bytes(peak.nbytes), time(trace.step_ns), "1.00", "0 B"], "td");
+  const titles = ["--fast", "tensors have", "a step takes", "times", "moved a step"];
+  const table = tableOf("Budgets and what they cost", titles);
+  addRow(table, ["100%", bytes(peak.nbytes), time(trace.step_ns), "1.00", "0 B"], "td");
   for (const { name, nbytes, step_ns, moved_bytes, why_not } of answers.budgets) {
     const figures =
       step_ns === null
         ? ["no plan", "", ""]
         : [time(step_ns), (step_ns / trace.step_ns).toFixed(2), bytes(moved_bytes)];
-    row([name, bytes(nbytes), ...figures], "td");
+    addRow(table, [name, bytes(nbytes), ...figures], "td");
     if (why_not) table.lastChild.setAttribute("title", why_not);
   }
-  const scroll = element("div", "", { class: "scroll" });
-  scroll.append(table);
-  parent.append(scroll);
+  parent.append(scrolled(table));
 }
 
 function changes({ advice }, parent) {

@@ -29,17 +29,6 @@ function badge(origin) {
   return element("span", origin, { class: origin === MEASURED ? "badge" : "badge modelled" });
 }
 
-function header(data) {
-  document.getElementById("source").textContent = data.source;
-  const facts = document.getElementById("facts");
-  for (const [name, value] of data.facts) {
-    const pair = element("div");
-    const unbroken = value.replace(/(?<=\d) (?=(?:[KMGT]?i?B|[mun]?s)\b)/g, "\u00a0"); // a number and its unit
-    pair.append(element("dt", name), element("dd", unbroken));
-    facts.append(pair);
-  }
-}
-
 function elementOf({ id, title, origins, body }, data) {
   const part = element("section", "", { id });
   part.innerHTML = body;
@@ -50,7 +39,7 @@ function elementOf({ id, title, origins, body }, data) {
 }
 
 function show(data) {
-  header(data);
+  document.getElementById("source").textContent = data.source;
   followWindow();
   sections.sort((one, other) => one.place - other.place);
   const shown = sections.filter(({ needs }) => needs.every((name) => isThere(data, name)));

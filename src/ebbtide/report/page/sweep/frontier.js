@@ -71,14 +71,15 @@ function frontierChart(data, section) {
       yref: "paper",
       line: { color: colour("faint"), width: 1, dash: "dot" },
     }));
+    const isRight = (ns) => ns / size > (full.x[0] + full.x[1]) / 2; // its name stands where there is room
     const annotations = lines.map(([text, ns], place) => ({
       x: ns / size,
       y: 1 - 0.08 * place,
       yref: "paper",
       text,
       showarrow: false,
-      xanchor: "left",
-      xshift: 5,
+      xanchor: isRight(ns) ? "right" : "left",
+      xshift: isRight(ns) ? -5 : 5,
       font: { color: colour("faint") },
     }));
     const layout = {
