@@ -17,6 +17,7 @@
 #undef cuMemcpyDtoHAsync
 #undef cuMemcpyHtoDAsync
 #undef cuStreamDestroy
+#undef cuStreamIsCapturing
 #undef cuEventDestroy
 #undef cuEventElapsedTime
 #undef cuStreamWriteValue64
@@ -208,6 +209,7 @@ CUresult cuStreamDestroy(CUstream stream) {
   delete &s;
   return CUDA_SUCCESS;
 }
+CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus* status) { return *status = CU_STREAM_CAPTURE_STATUS_NONE, CUDA_SUCCESS; }
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
   FakeEvent& e = of(event);
   std::uint64_t recorded = 0;

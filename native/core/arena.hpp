@@ -93,7 +93,7 @@ class Arena {
   std::uint64_t size_of(const void* address);  // as requested, of all pieces
   void* base_of(const void* address, std::size_t* nbytes);  // of the block there, and its size as requested; null: none
   void used_on(const void* address, void* stream);  // by work of that stream [Note: uses]
-  std::uint64_t give_back(std::uint64_t nbytes);    // cached pages, to the system: how many bytes went
+  std::uint64_t give_back(std::uint64_t nbytes);  // cached pages, to the system: how many bytes went
   void set_least_piece(std::uint64_t bytes);
   std::uint64_t limit() const { return budget_.limit(); }
 

@@ -142,8 +142,16 @@ Ticket Device::mark(StreamNumber stream) {
   return mark_locked(stream);
 }
 
+// A mark would become a part of the graph. It is made when the stream is marked next, after the capture.
+bool Device::is_captured(CUstream stream) const {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  check(driver_.cuStreamIsCapturing(stream, &status), "asking whether a stream is captured");
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 Ticket Device::mark_locked(StreamNumber stream) {
   Stream& s = streams_[stream];
+  if (s.unmarked && is_captured(s.stream)) return {stream, s.last + 1};
   if (s.unmarked) {
     check(driver_.cuStreamWriteValue64(s.stream, number(&words_[stream]), ++s.last, 0), "marking a stream");
     s.unmarked = false;

@@ -75,6 +75,7 @@ class Device {
   };
 
   StreamNumber own_stream();
+  bool is_captured(CUstream stream) const;
   Ticket mark_locked(StreamNumber stream);
   void wait(const Ticket& ticket) const;
   void check(CUresult result, const char* what) const;

@@ -15,7 +15,7 @@
   X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemGetAllocationGranularity) X(cuMemHostAlloc)        \
   X(cuMemFreeHost) X(cuMemHostRegister) X(cuMemHostUnregister) X(cuMemcpyDtoHAsync) X(cuMemcpyHtoDAsync)                \
   X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamQuery) X(cuStreamWaitEvent)                     \
-  X(cuStreamWriteValue64) X(cuStreamWaitValue64) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery)    \
+  X(cuStreamWriteValue64) X(cuStreamWaitValue64) X(cuStreamIsCapturing) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery)    \
   X(cuEventSynchronize) X(cuEventElapsedTime) X(cuModuleLoadData) X(cuModuleGetFunction) X(cuLaunchKernel)              \
   X(cuGetErrorName)
 // clang-format on

@@ -31,13 +31,13 @@ class HostPool final : public Tier {
  private:
   static constexpr std::uint64_t kWindow = std::uint64_t{1} << 30;
 
-  std::uint32_t units(const Extent& extent) const {
-    return static_cast<std::uint32_t>(round_up(extent.bytes, page_) / page_);
-  }
+  std::uint32_t units(const Extent& extent) const { return static_cast<std::uint32_t>(round_up(extent.bytes, page_) / page_); }
   std::uint32_t& place(const Extent& extent) const {  // holds unit + 1; of an extent, and of each page in it
     return reinterpret_cast<std::uint32_t*>(places_.begin())[extent.begin / page_];
   }
-  char* address(const Extent& chunk) const { return space_.begin() + (place(chunk) - std::size_t{1}) * page_ + chunk.begin % page_; }
+  char* address(const Extent& chunk) const {
+    return space_.begin() + (place(chunk) - std::size_t{1}) * page_ + chunk.begin % page_;
+  }
   bool grow();
 
   Device& device_;

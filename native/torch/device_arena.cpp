@@ -78,9 +78,7 @@ void await_work() {
   if (cuda != nullptr && !cuda->captures()) device->await(cuda->stream());
 }
 
-std::unique_ptr<Tier> host_pool(std::uint64_t capacity) {
-  return std::make_unique<HostPool>(opened(), capacity, region_bytes());
-}
+std::unique_ptr<Tier> host_pool(std::uint64_t capacity) { return std::make_unique<HostPool>(opened(), capacity, region_bytes()); }
 
 std::unique_ptr<Tier> staged(std::unique_ptr<Tier> of_the_host) {
   if (device == nullptr) return of_the_host;

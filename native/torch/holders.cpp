@@ -184,7 +184,9 @@ class Census {
   std::string holder_of(const c10::DataPtr& data) {
     // From the default allocator, or through ours while it managed nothing: before, between and after sessions.
     c10::DeleterFnPtr deleter = data.get_deleter();
-    if (deleter == c10::GetDefaultCPUAllocator()->raw_deleter() || (the_allocator() != nullptr && deleter == the_allocator()->raw_deleter())) return "";
+    if (deleter == c10::GetDefaultCPUAllocator()->raw_deleter() ||
+        (the_allocator() != nullptr && deleter == the_allocator()->raw_deleter()))
+      return "";
     if (deleter == watched_deleter()) return "";
     if (at::RefcountedMapAllocator::fromDataPtr(data) != nullptr) return "in shared memory";
     if (auto* map = at::MapAllocator::fromDataPtr(data)) {

@@ -6,7 +6,8 @@ namespace ebbtide {
 
 namespace {
 [[noreturn]] void refuse() {
-  throw ArenaError("Ebbtide was built without CUDA's headers: install it again where torch is a CUDA build, or with CUDA_HOME set");
+  throw ArenaError(
+      "Ebbtide was built without CUDA's headers: install it again where torch is a CUDA build, or with CUDA_HOME set");
 }
 }  // namespace
 
