@@ -24,7 +24,7 @@ from ebbtide.driven import Driven, check_writable, tell_disabled, warn_user
 from ebbtide.errors import BudgetError, SessionError, SettingError
 from ebbtide.host import process
 from ebbtide.host.free_memory import Follower, free_memory
-from ebbtide.host.gpu import Gpu, find_gpu, on_device
+from ebbtide.host.gpu import Gpu, find_gpu
 from ebbtide.host.native import require_native
 from ebbtide.host.place import Place, place
 from ebbtide.host.spill import choose_spill_directories
@@ -43,6 +43,12 @@ if TYPE_CHECKING:
 
     from ebbtide.runtime.engine import Engine
     from ebbtide.runtime.planning import Planning
+
+
+_NEVER_TRIED = (
+    "the part for GPUs has run over a fake driver alone, and on no GPU yet: `ebbtide verify --device cuda` says "
+    "whether a script ends with the same bits there"
+)
 
 
 class Session(Driven):
@@ -159,15 +165,19 @@ class Session(Driven):
         if self._settings.disable:
             tell_disabled()
             return
-        gpu = find_gpu(self._settings, self._place)
+        asked = self._settings
+        gpu = find_gpu(asked.device, asked.host, asked.fake_cuda, [tier.name for tier in asked.tiers])
         bounds = self._bounds(gpu)
+        if gpu is not None and not gpu.is_fake:
+            self._warn(_NEVER_TRIED)
         if bounds.warning:
             self._warn(bounds.warning)
         spill = choose_spill_directories(self._settings.spill)
         require_native()
         from ebbtide.runtime.engine import Engine
 
-        self._settings = on_device(self._settings, gpu, self._place)
+        if gpu is not None:
+            self._settings = asked.on_gpu(gpu.page_bytes, free_memory(ranks=self._place.local_size).nbytes)
         planning = self._planning(spill, gpu)
 
         decider = decider_policy(self._settings.policy)

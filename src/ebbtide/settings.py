@@ -39,6 +39,10 @@ class TierKind(StrEnum):
 
 
 CPU = "cpu"
+_LEAST_PAGES = 2
+"""Of a GPU's memory, in the smallest storage managed: less would waste it, and cost more to map than to copy."""
+_HOST_PERCENT = 50
+"""Of the host's memory that is free, what a run takes where none was named: it is pinned, and nobody else's then."""
 DEVICES_ACCEPTED = "cpu, cuda or cuda:NUMBER"
 
 
@@ -116,7 +120,7 @@ class Settings:
     fast_node: int | None = None  # in its place, the bytes of all ranks on this node, of which each takes its share
     spill: tuple[str, ...] = ()  # the directories moved storages go to, in stripes; none: a default
     tiers: tuple[SlowerTier, ...] = ()  # between memory and the spill file, the fastest first
-    device: str | None = None  # whose memory is short: cpu, cuda or cuda:1; a GPU's, where torch sees one
+    device: str | None = None  # whose memory is short: cpu, cuda or cuda:1; the CPU's unless host is named
     host: int | None = None  # of pinned host memory below a GPU; 0 for none, else a part of what is free
     fake_cuda: str | None = None  # a driver's library without a GPU, for tests: CPU tensors have its memory
     report: str | None = None  # the file the report is written to
@@ -156,6 +160,21 @@ class Settings:
         if "fast" in values and "fast_node" in values:
             raise SettingError(f"EBBTIDE_FAST and EBBTIDE_FAST_NODE are both set: {_ONE_OF_THEM}")
         return Settings(**values)  # type: ignore[arg-type]
+
+    def on_gpu(self, page_bytes: int, free_host_bytes: int) -> "Settings":
+        """These, with what a GPU makes of them: host memory is a tier, storages are whole, and no access faults.
+
+        ``page_bytes`` is what its memory is given in, ``free_host_bytes`` what the host has; a share of that is the
+        tier where none was named.
+        """
+        nbytes = free_host_bytes * _HOST_PERCENT // 100 if self.host is None else self.host
+        return replace(
+            self,
+            tiers=(SlowerTier(TierKind.HOST, nbytes),) if nbytes else (),
+            min_storage_bytes=max(self.min_storage_bytes, _LEAST_PAGES * page_bytes),
+            piece_bytes=0,
+            userfaultfd=False,
+        )
 
     def but(self, fast: str | int | Budget | None = None, **named: Unpack["Named"]) -> "Settings":
         """These, with what is named in place of theirs; None is not named. Raises SettingError, as for a variable."""

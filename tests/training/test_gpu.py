@@ -76,7 +76,7 @@ def test_a_run_on_a_gpu_is_told_as_one(tmp_path: Path) -> None:
     ("options", "says"),
     [
         (("--host", "1GiB", "--device", "cpu"), "memory below a GPU, and this run is on the CPU"),
-        (("--host", "1GiB"), "or name the GPU (--device cuda)"),
+        (("--host", "1GiB"), "is not built for CUDA"),
         (("--device", "cuda"), "is not built for CUDA"),
         (("--device", "gpu"), "accepted: cpu, cuda or cuda:NUMBER"),
         (("--device", "cuda:x"), "accepted: cpu, cuda or cuda:NUMBER"),

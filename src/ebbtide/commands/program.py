@@ -32,7 +32,7 @@ def device_options(command: Callable[..., None]) -> Callable[..., None]:
     device = click.option(
         "--device",
         metavar="DEVICE",
-        help="Whose memory is short: cpu, cuda or cuda:1. Default: a GPU's, where torch sees one.",
+        help="Whose memory is short: cpu, cuda or cuda:1. Default: cpu, or cuda where --host is named.",
     )
     return device(host(command))
 

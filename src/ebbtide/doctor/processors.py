@@ -22,7 +22,7 @@ def threads(view: View, torch: TorchFacts) -> Finding:
 
 def gpu(torch: TorchFacts) -> Finding:
     """Not a problem where there is none: runs are on the CPU then."""
-    means = "where torch sees a GPU, a run bounds that one's memory, and the host's lies below it"
+    means = "`--device cuda` bounds a GPU's memory, and the host's lies below it; it has not been tried on one yet"
     if not torch.cuda:
         return Finding("GPU", Level.OK, "torch is built for CPUs", means)
     found = f"torch is built for CUDA {torch.cuda}"

@@ -3,23 +3,19 @@
 Left out: PyTorch's side of it (``runtime.cuda``). Several GPUs in one process: of torchrun's ranks each has its own.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ebbtide.errors import PlatformError, SettingError
 from ebbtide.host.cuda import require_cuda
-from ebbtide.host.free_memory import free_memory
 from ebbtide.host.native import require_native
-from ebbtide.host.place import Place
+from ebbtide.host.place import place
 from ebbtide.host.process import MemoryLimit
-from ebbtide.settings import CPU, Settings, SlowerTier, TierKind
 from ebbtide.units import option
 
 DRIVER = "libcuda.so.1"
-_LEAST_PAGES = 2
-"""The smallest storage managed has so many pages: less would waste memory, and cost more to map than to copy."""
-_HOST_PERCENT = 50
-"""Of the host's memory that is free, what a run takes where none was named: it is pinned, and nobody else's then."""
+CPU = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,51 +38,31 @@ class Gpu:
         return MemoryLimit(self.total_bytes, f"{self.name} (GPU {self.ordinal})")
 
 
-def on_device(settings: Settings, gpu: Gpu | None, here: Place) -> Settings:
-    """With what a GPU makes of them: host memory is a tier, storages are whole, and the kernel serves no faults there.
+def find_gpu(
+    device: str | None, host_bytes: int | None, fake_cuda: str | None, tiers: Sequence[str] = ()
+) -> Gpu | None:
+    """None where tensors are to lie in the CPU's memory, which is so unless a GPU, or what lies below one, was named.
 
-    Of the host's memory it is a share of what is free, where none was named.
+    ``device``, ``host_bytes`` and ``fake_cuda`` are those of the settings, ``tiers`` the names of theirs. Raises
+    PlatformError for a GPU that cannot be used, SettingError where what else was named does not go with it.
     """
-    if gpu is None:
-        return settings
-    free = free_memory(ranks=here.local_size).nbytes * _HOST_PERCENT // 100
-    nbytes = free if settings.host is None else settings.host
-    return replace(
-        settings,
-        tiers=(SlowerTier(TierKind.HOST, nbytes),) if nbytes else (),
-        min_storage_bytes=max(settings.min_storage_bytes, _LEAST_PAGES * gpu.page_bytes),
-        piece_bytes=0,
-        userfaultfd=False,
-    )
-
-
-def find_gpu(settings: Settings, here: Place) -> Gpu | None:
-    """None where tensors are to lie in the CPU's memory. Raises PlatformError for a GPU that was named and cannot be
-    used, SettingError where what else was named does not go with it."""
-    gpu = _find(settings, here)
-    if gpu is None and settings.host:
+    if fake_cuda is None and device == CPU and host_bytes:
+        raise SettingError(f"{option('host')} is memory below a GPU, and this run is on the CPU: leave one of them out")
+    gpu = _find(device, host_bytes, fake_cuda)
+    if gpu is not None and tiers:
         raise SettingError(
-            f"{option('host')} is memory below a GPU, and this run is on the CPU: leave it out"
-            + ("" if settings.device == CPU else f", or name the GPU ({option('device', 'cuda')})")
+            f"below a GPU lie {option('host')} and the spill directory, and no {', '.join(tiers)}: leave that out"
         )
-    if gpu is not None and settings.tiers:
-        names = ", ".join(tier.name for tier in settings.tiers)
-        raise SettingError(f"below a GPU lie {option('host')} and the spill directory, and no {names}: leave that out")
     return gpu
 
 
-def _find(settings: Settings, here: Place) -> Gpu | None:
-    if settings.fake_cuda is not None:
-        return _open(str(Path(settings.fake_cuda).absolute()), 0, is_fake=True)
-    if settings.device == CPU:
+def _find(device: str | None, host_bytes: int | None, fake_cuda: str | None) -> Gpu | None:
+    if fake_cuda is not None:
+        return _open(str(Path(fake_cuda).absolute()), 0, is_fake=True)
+    if device == CPU or (device is None and not host_bytes):
         return None
-    require_native()
-    import torch
-
-    if settings.device is None and (torch.version.cuda is None or not torch.cuda.is_available()):
-        return None
-    _, _, number = (settings.device or "").partition(":")
-    ordinal = int(number) if number else here.local_rank
+    _, _, number = (device or "").partition(":")
+    ordinal = int(number) if number else place().local_rank
     require_cuda(ordinal)
     return _open(DRIVER, ordinal)
 

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from ebbtide.errors import SettingError
-from ebbtide.host.gpu import find_gpu, on_device
-from ebbtide.host.place import place
+from ebbtide.host.free_memory import free_memory
+from ebbtide.host.gpu import find_gpu
 from ebbtide.host.spill import choose_spill_directories
 from ebbtide.host.tiers import check_tier
 from ebbtide.ir.files import load
@@ -49,7 +49,7 @@ def probe_and_write(
     if output is not None and (output.is_dir() or not os.access(output.parent, os.W_OK | os.X_OK)):
         raise SettingError(f"the machine cannot be written to {output}: name a file in a writable directory")
     settings = Settings.from_environment().but(tiers=tiers, device=device, host=host)
-    gpu = find_gpu(settings, place())
+    gpu = find_gpu(settings.device, settings.host, settings.fake_cuda, [tier.name for tier in settings.tiers])
     if gpu is not None and trace is not None:
         raise SettingError("operators are measured on the CPU: leave out --kernels, or name --device cpu")
     for tier in settings.tiers:
@@ -66,7 +66,7 @@ def probe_and_write(
     table, machine = render_table(findings), machine_of(findings)
     show(table)
     if gpu is not None:
-        machine = with_gpu(machine, gpu, on_device(settings, gpu, place()).tiers)
+        machine = with_gpu(machine, gpu, settings.on_gpu(gpu.page_bytes, free_memory().nbytes).tiers)
         links = render_links(machine)
         show("\n" + links)
         table += "\n\n" + links
