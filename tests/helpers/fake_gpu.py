@@ -1,6 +1,6 @@
 """A GPU without a GPU: what a child's session needs to have its tensors on the fake one of ``bench/gpu/fake_cuda.cpp``.
 
-``make fake-gpu-test`` says EBBTIDE_TEST_ON_GPU=1: then every child's session is there.
+``make fake-gpu-test`` says TESTS_ON_FAKE_GPU=1: then every child's session is there.
 """
 
 import os
@@ -9,7 +9,7 @@ from tests.helpers.paths import ROOT
 
 LIBRARY = ROOT / "build/fake/libfake_cuda.so"
 """``make build/fake/libfake_cuda.so``; ``make python-test`` has it made."""
-EVERYWHERE = os.environ.get("EBBTIDE_TEST_ON_GPU") == "1"
+EVERYWHERE = os.environ.get("TESTS_ON_FAKE_GPU") == "1"
 
 # Memory in small pages, so that small tensors are managed there as on the CPU; accesses that meet the mappings.
 os.environ.setdefault("FAKE_CUDA_GRANULE", "4096")
