@@ -89,8 +89,8 @@ bool is_foreach(const c10::FunctionSchema& schema) {
 }
 
 struct InOperator {
-  InOperator(const char* name, const std::vector<Operand>& operands) {
-    the_watch()->enter(name, operands, Work::InGroups, pass_now());
+  InOperator(const char* name, const std::vector<Operand>& operands, Work work) {
+    the_watch()->enter(name, operands, work, pass_now());
     if (the_watch()->tape().records()) the_watch()->tape().describe("", phase_now());
   }
   ~InOperator() {
@@ -132,7 +132,7 @@ void by_groups(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   if (is_foreach(op.schema()) && !are_alike(arguments, length)) {
     std::vector<Operand> operands;
     for (std::size_t i = 0; i < length; ++i) collect_element(op.schema(), arguments, i, length, operands);
-    InOperator in_operator(name, operands);
+    InOperator in_operator(name, operands, Work::Itself);
     return original.callBoxed(op, keys, stack);
   }
   // What all groups share: a scale, a rate, whether something was infinite.
@@ -147,7 +147,7 @@ void by_groups(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   c10::List<at::Tensor> results;
   for (Group group = group_from(0, op.schema(), arguments, length); group.begin < length;) {
     group.operands.insert(group.operands.end(), shared.begin(), shared.end());
-    InOperator in_operator(name, group.operands);
+    InOperator in_operator(name, group.operands, Work::InGroups);
     Group next = group_from(group.end, op.schema(), arguments, length);
     the_watch()->prefetch(next.operands);  // on its way while this one computes
     torch::jit::Stack pieces;

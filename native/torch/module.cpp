@@ -60,6 +60,7 @@ void start(const std::vector<std::string>& spill_dirs, const std::vector<AskedTi
     bool serves_cpu = cuda_face.is_none();
     if (serves_cpu) check_allocator();
     std::unique_ptr<Region> region = on_device ? device_region(cuda_face) : nullptr;
+    if (on_device) group_bytes = kGroupPages * region->page();
     options.outside_bytes = outside_of_arena();
     options.host_reaches_device = on_device && serves_cpu;
     if (!serves_cpu) watched_device = c10::DeviceType::CUDA;

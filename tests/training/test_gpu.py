@@ -14,6 +14,7 @@ from ebbtide.settings import Settings
 from ebbtide.simulator import POLICIES
 from tests.helpers import child, fake_gpu
 from tests.helpers.command import EBBTIDE, TRAIN_MLP, run
+from tests.training.cases_gpu import LARGEST, OVER_LISTS
 from tests.training.same_bits import CASES
 
 SMALLEST = {"EBBTIDE_MIN_STORAGE": "8192"}
@@ -107,3 +108,22 @@ def test_what_does_not_go_with_a_gpu_is_refused_in_a_sentence(env: dict[str, str
 def test_the_settings_of_a_gpu_are_read_from_variables() -> None:
     settings = Settings.from_environment({"EBBTIDE_DEVICE": "cuda:1", "EBBTIDE_HOST": "64GiB"})
     assert (settings.device, settings.host) == ("cuda:1", 64 << 30)
+
+
+@pytest.mark.parametrize("are_unlike", [False, True], ids=["alike", "unlike"])
+@pytest.mark.parametrize("name", OVER_LISTS)
+def test_operators_over_lists_give_the_same_bits_in_groups(name: str, are_unlike: bool) -> None:
+    env = fake_gpu.variables(host="64MiB")
+    same, fetched, most = child.run("cases_gpu:over_lists", name, are_unlike, env=env)
+    assert same
+    assert fetched > 0
+    assert (most > 4 * LARGEST) == are_unlike  # else one element of each list, and of the result
+
+
+def test_what_python_touches_between_operators_is_brought() -> None:
+    assert child.run("cases_gpu:touched_between_operators", env=fake_gpu.variables(host="64MiB"))
+
+
+def test_an_operator_that_touches_what_it_did_not_name_ends_the_process_with_its_name() -> None:
+    with pytest.raises(child.ChildError, match="ebbtide_tests::stray is under way, which did not name it"):
+        child.run("cases_gpu:touched_by_an_operator_that_does_not_name_it", env=fake_gpu.variables(host="64MiB"))
