@@ -144,7 +144,7 @@ def cuda_headers(*wanted: str) -> Path | None:
 
 
 OF_THE_DRIVER = ("cuda.h",)
-OF_PYTORCH = ("cuda.h", "cuda_runtime.h", "crt/host_config.h")  # what its headers include, which NVIDIA's packages share out
+OF_PYTORCH = ("cuda.h", "cuda_runtime.h", "crt/host_config.h")  # what its headers include, from packages of NVIDIA's
 WITH_DEVICE, WITHOUT_DEVICE = "native/torch/device_arena.cpp", "native/torch/no_device.cpp"
 
 
@@ -283,7 +283,7 @@ setup(
     ext_modules=[
         extension(
             "_torch",
-            [source for source in native_files("*.cpp", "core", "torch") if source not in (WITH_DEVICE, WITHOUT_DEVICE)],
+            [each for each in native_files("*.cpp", "core", "torch") if each not in (WITH_DEVICE, WITHOUT_DEVICE)],
             "torch",
             libraries=("c10", "torch_cpu", "torch_python"),
         ),

@@ -102,7 +102,7 @@ class Arena {
   void enter(const char* name, std::span<const Operand> operands, Work work, Pass pass = Pass::Computes);
   void exit();
   bool asks_for_results() const { return !memory_.faults(); }
-  void saw(std::span<const void* const> results);  // of the operator that is about to end
+  void saw(std::span<const void* const> storages);  // results of the operator that is about to end, or what was adopted
   // The page-rounded bytes of these, which an operator needs all at once; remembered if no other has needed more.
   std::uint64_t note_need(const char* name, std::span<const Operand> operands);
 

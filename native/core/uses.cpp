@@ -40,9 +40,9 @@ int Moves::carry_out_of_device(const Block& b, const Extent& extent) {
   return tiers_.write(b.transfer.target, extent, r.contents(b.place));
 }
 
-void Arena::saw(std::span<const void* const> results) {
+void Arena::saw(std::span<const void* const> storages) {
   Lock lock(mutex_);
-  for (const void* address : results) {
+  for (const void* address : storages) {
     BlockId id = find_live(address);
     if (id != kNoBlock) blocks_[id].seen = true;
   }
