@@ -89,7 +89,7 @@ python-test: dev browser $(FAKE_CUDA)
 # Not part of `make test`, which has tests/training/test_gpu.py: all trainings of the tests once more, with their tensors on a
 # fake GPU.
 fake-gpu-test: dev $(FAKE_CUDA)
-	TESTS_ON_FAKE_GPU=1 $(PY) -m pytest --numprocesses=2 --dist=loadfile -m 'not cpu_memory' tests/training
+	TESTS_ON_FAKE_GPU=1 $(PY) -m pytest --numprocesses=2 --dist=loadfile tests/training
 
 # The report's page is tested in Chromium: installed where that may be done, else those tests are skipped.
 browser:

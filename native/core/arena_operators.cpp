@@ -48,7 +48,8 @@ void Arena::enter(const char* name, std::span<const Operand> operands, Work work
     bool prefetched = b.prefetched;
     stall.begin(b.blank ? Stall::Room : prefetched ? Stall::LatePrefetch : Stall::DemandFetch, b.recorded);
     std::int64_t since = now_ns();
-    room_.ensure_usable(lock, stack.pins[i].id);  // an error is not lost: the operator's own access meets it again
+    int error = room_.ensure_usable(lock, stack.pins[i].id);
+    if (error != 0 && !memory_.faults()) unreadable(b, error);  // elsewhere the operator's own access meets it again
     if (prefetched) replay_.was_late(b, stack.pins[i].id, now_ns() - since);
   }
   for (std::size_t i = first; i < stack.pins.size(); ++i) {

@@ -39,7 +39,7 @@ def test_a_loop_over_more_storages_than_the_budget_ends(case: str) -> None:
     child.run(f"cases_operands:{case}", env=PAGES)
 
 
-@pytest.mark.parametrize("by", ["an operator", "an access"])
+@pytest.mark.parametrize("by", ["an operator", pytest.param("an access", marks=pytest.mark.cpu_memory)])
 def test_bytes_that_cannot_be_read_back_end_the_process_with_the_reason(by: str) -> None:
     with pytest.raises(child.ChildError) as ended:
         child.run("cases_operands:reads_what_the_disk_lost", by, env=PAGES)
@@ -74,6 +74,7 @@ int mprotect(void *address, size_t bytes, int protection) {
 """
 
 
+@pytest.mark.cpu_memory
 def test_protection_that_fails_half_way_is_put_right(tmp_path: Path) -> None:
     source, shim = tmp_path / "shim.c", tmp_path / "shim.so"
     source.write_text(FAILS_HALF_WAY)
