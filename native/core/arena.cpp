@@ -28,12 +28,12 @@ Arena::Arena(const Options& options, Tiers::List slower_tiers, std::unique_ptr<R
       chaos_state_(options.chaos_seed * 2 + 1) {
   set_least_piece(options.least_piece);
   areas_.watch(memory_, userfault_ == nullptr);
-  mover_.start(mutex_, options.io_threads * tiers_.last());
-  governor_ = std::thread([this] { govern(); });
   if (!memory_.faults()) {
     set_checksum(false);
     budget_.has_device();
   }
+  mover_.start(mutex_, options.io_threads * tiers_.last());
+  governor_ = std::thread([this] { govern(); });
   if (userfault_ != nullptr) userfault_->start([this](const void* address, bool write) { on_fault(address, write); });
 }
 

@@ -186,6 +186,7 @@ void install_list_operators(bool lists_are_kernels) {
   c10::WarningUtils::WarningHandlerGuard guard(&silence);
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    if (name.overload_name.ends_with("out")) continue;  // each is made of another of them
     auto op = dispatcher.findSchema(name);
     if (!op.has_value() || !op->hasComputedKernelForDispatchKey(key) || !makes_a_list(op->schema())) continue;
     bool is_fused = starts_with_any(name.name, {"aten::_fused_ada", "aten::_fused_sgd"}) && op->schema().returns().empty();
