@@ -137,7 +137,7 @@ def test_the_report_is_written_also_where_the_end_raises(
 def test_a_trace_is_saved_by_its_old_name_too_and_recording_alone_has_a_name_of_its_own(
     native: FakeNative, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Session, "_planning", lambda self, spill: None)
+    monkeypatch.setattr(Session, "_planning", lambda self, spill, gpu: None)
     with pytest.warns(EbbtideWarning, match="save_trace"), Session("1GiB", settings=QUIET, trace=tmp_path / "a"):
         assert native.started["process_bytes"] > 0
     with pytest.raises(SettingError, match=r"ebbtide\.record"):

@@ -76,7 +76,7 @@ def test_a_policy_that_plans_nothing_has_no_plan_to_save() -> None:
 
 
 def test_an_unknown_policy_is_an_error_that_names_planners_and_online_policies() -> None:
-    with pytest.raises(SettingError, match=r"there is no policy 'mru'; there are demand, lru, .*zero-infinity"):
+    with pytest.raises(SettingError, match=r"'mru' \(did you mean lru\?\); there are demand, lru, .*zero-infinity"):
         is_planned("mru")
 
 

@@ -110,7 +110,7 @@ class Accesses:
     storage: Ints
     tick: Ints
     mode: Ints
-    _begins: list[int] = field(init=False, repr=False)  # of each storage up to the last, its first row, and the end
+    _rows: dict[int, slice] = field(init=False, repr=False)  # of each storage that has any
 
     def __post_init__(self) -> None:
         for name in ("storage", "tick", "mode"):
@@ -122,8 +122,10 @@ class Accesses:
             raise ValueError("accesses must be sorted by storage, then tick, without duplicates")
         if len(self.mode) and not 1 <= int(self.mode.min()) <= int(self.mode.max()) <= 3:
             raise ValueError("an access reads (1), writes (2) or does both (3)")
-        most = int(self.storage[-1]) if len(self.storage) else -1
-        object.__setattr__(self, "_begins", np.searchsorted(self.storage, np.arange(most + 2)).tolist())
+        storages, firsts = np.unique(self.storage, return_index=True)
+        ends = [*firsts[1:].tolist(), len(self.storage)]
+        rows = dict(zip(storages.tolist(), map(slice, firsts.tolist(), ends), strict=True))
+        object.__setattr__(self, "_rows", rows)
 
     def __len__(self) -> int:
         return len(self.storage)
@@ -136,10 +138,7 @@ class Accesses:
 
     def of(self, storage: int) -> slice:
         """The rows of one storage: ``accesses.tick[accesses.of(7)]``."""
-        begins = self._begins
-        return (
-            slice(begins[storage], begins[storage + 1]) if storage + 1 < len(begins) else slice(begins[-1], begins[-1])
-        )
+        return self._rows.get(storage, slice(0, 0))
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
