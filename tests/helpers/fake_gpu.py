@@ -12,14 +12,12 @@ LIBRARY = ROOT / "build/fake/libfake_cuda.so"
 EVERYWHERE = os.environ.get("TESTS_ON_FAKE_GPU") == "1"
 
 # Memory in small pages, so that small tensors are managed there as on the CPU; accesses that meet the mappings.
-os.environ.setdefault("FAKE_CUDA_GRANULE", "4096")
-os.environ.setdefault("FAKE_CUDA_PROTECTS", "1")
-os.environ.setdefault("FAKE_CUDA_BYTES", str(16 << 30))
+_DRIVER = {"FAKE_CUDA_GRANULE": "4096", "FAKE_CUDA_PROTECTS": "1", "FAKE_CUDA_BYTES": str(16 << 30)}
 
 
 def variables(host: str = "0") -> dict[str, str]:
     """``host`` is the memory below it; else what leaves goes to the spill file, as on the CPU."""
-    return {"EBBTIDE_FAKE_CUDA": str(LIBRARY), "EBBTIDE_HOST": host}
+    return _DRIVER | {"EBBTIDE_FAKE_CUDA": str(LIBRARY), "EBBTIDE_HOST": host}
 
 
 def everywhere() -> dict[str, str]:

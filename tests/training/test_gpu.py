@@ -62,7 +62,7 @@ def test_a_run_on_a_gpu_is_told_as_one(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     done = run(
         *(EBBTIDE, "run", "--fast", "50%", "--host", "64MiB", "--report", str(report), TRAIN_MLP),
-        env={"EBBTIDE_FAKE_CUDA": str(fake_gpu.LIBRARY)},
+        env=fake_gpu.variables(),
     )
     assert done.returncode == 0, done.stderr
     assert "fake device (GPU 0)" in done.stderr

@@ -1,6 +1,7 @@
 """The GPU whose memory a run's tensors have, if it is a GPU's: which one, and what it has.
 
-Left out: PyTorch's side of it (``runtime.cuda``). Several GPUs in one process: of torchrun's ranks each has its own.
+Left out: PyTorch's side of it (``runtime.cuda_front``). Several GPUs in one process: of torchrun's ranks each has its
+own.
 """
 
 from collections.abc import Sequence
