@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ebbtide.session import Session
 
 INTERRUPTED = 130  # what a shell reports for a process that Ctrl-C ended
-_GATHER_S = 2.0
-_STAY_S = 2.0
+_GATHER_S = 15.0
+_STAY_S = 5.0
 _STAY = "import signal, sys, time; signal.signal(15, 1); time.sleep(float(sys.argv[1])); sys.exit(int(sys.argv[2]))"
 _stays_with: int | None = None
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from ebbtide.errors import BudgetError, RankError
 from ebbtide.host.place import Place
 
-_ANSWER_S = 1.0
+_ANSWER_S = 5.0
 _LOOK_EVERY_S = 1.0
 _POLL_S = 0.02
 _REASON, _ENDED = "reason", "ended"
