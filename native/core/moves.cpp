@@ -291,7 +291,8 @@ void Moves::arrived(BlockId id) {
   Block& b = blocks_[id];
   Transfer t = b.transfer;
   Lane lane = t.target < t.source ? Lane::Back : Lane::Out;
-  if (t.error == 0) tape_.moved({b.recorded, t.asked_tick, lane, t.source, t.target, t.asked_ns, t.begun_ns, now_ns()});
+  if (t.error == 0 && !t.only_leaves)
+    tape_.moved({b.recorded, t.asked_tick, lane, t.source, t.target, t.asked_ns, t.begun_ns, now_ns()});
   b.transfer = {};
   if (t.gives_back != 0) tiers_.release(memory_.extent(b), t.gives_back);
   if (t.migrates) {

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "births.hpp"
+
 namespace ebbtide {
 
 // The arena over a GPU's memory. All may be called by any thread.
@@ -31,6 +33,8 @@ struct CudaFace {
   CUstream (*stream)();              // that the calling thread's work goes to
   bool (*captures)();                // whether that is recorded into a graph and does not run
   std::uint64_t (*outside_bytes)();  // of the GPU that PyTorch's own allocator has. Takes its lock
+  // From now on they are told of that GPU; null: nobody is. Kept until another call, and for calls under way.
+  void (*tell)(int device, const Births* births);
 };
 
 }  // namespace ebbtide

@@ -70,6 +70,14 @@ std::unique_ptr<Region> device_region(const pybind11::object& cuda_face) {
   return std::make_unique<DeviceRegion>(opened(), region_bytes(), stream);
 }
 
+void tell_births(const pybind11::object& cuda_face, int ordinal, const Births* births) {
+  opened();  // whose streams are awaited
+  cuda = cuda_face.cast<pybind11::capsule>().get_pointer<CudaFace>();
+  cuda->tell(ordinal, births);
+}
+
+std::size_t device_page() { return opened().granularity(); }
+
 std::uint64_t (*outside_of_arena())() { return cuda != nullptr ? cuda->outside_bytes : nullptr; }
 
 bool captures_now() { return cuda != nullptr && cuda->captures(); }

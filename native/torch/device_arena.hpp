@@ -13,6 +13,8 @@
 
 namespace ebbtide {
 
+struct Births;
+
 struct AskedDevice {
   std::string driver;  // its library
   int ordinal = 0;
@@ -30,6 +32,10 @@ DeviceMemory look_at_device(const AskedDevice& asked);
 // --- of the device that was opened
 // `cuda_face`: what ebbtide._cuda is asked for; none: the CPU's operators work on this device's memory.
 std::unique_ptr<Region> device_region(const pybind11::object& cuda_face);
+// Storages of PyTorch's own on GPU `ordinal` are told of, and its work is awaited, from now on; null: no more. `cuda_face` is
+// ebbtide._cuda's.
+void tell_births(const pybind11::object& cuda_face, int ordinal, const Births* births);
+std::size_t device_page();
 std::uint64_t (*outside_of_arena())();  // its memory that the process has besides
 bool captures_now();  // the calling thread's work is recorded into a graph, which will run again and again
 void await_work();    // that the calling thread has asked for, so far

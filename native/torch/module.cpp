@@ -41,6 +41,8 @@ Watch& watch() {
   return *the_watch();
 }
 
+PlainRecorder* plain_recorder = nullptr;  // the one that watched last
+
 // `cuda_face` is None where the CPU's operators are the ones that use the device, or there is no device.
 void start(const std::vector<std::string>& spill_dirs, const std::vector<AskedTier>& tiers, std::uint64_t arena_bytes,
            std::uint64_t process_bytes, std::size_t min_bytes, unsigned io_threads, std::int64_t watchdog_ns, double chaos_rate,
@@ -60,7 +62,7 @@ void start(const std::vector<std::string>& spill_dirs, const std::vector<AskedTi
     bool serves_cpu = cuda_face.is_none();
     if (serves_cpu) check_allocator();
     std::unique_ptr<Region> region = on_device ? device_region(cuda_face) : nullptr;
-    if (on_device) group_bytes = kGroupPages * region->page();
+    if (on_device) group_bytes = kGroupPages * device_page();
     options.outside_bytes = outside_of_arena();
     options.host_reaches_device = on_device && serves_cpu;
     if (!serves_cpu) watched_device = c10::DeviceType::CUDA;
@@ -145,16 +147,29 @@ std::vector<std::pair<int, bool>> uses_by_argument(const std::string& name, cons
   return uses;
 }
 
+void begin_to_watch(PlainRecorder& recorder, std::uint64_t least_piece) {
+  recorder.watch(true, least_piece);
+  set_watch(&recorder);
+  plain_recorder = &recorder;
+}
+
 void watch_without_arena(std::uint64_t least_piece) {
   PlainRecorder& recorder = install_plain_recorder();
-  recorder.watch(true, least_piece);
   begin_pieces(least_piece);
-  set_watch(&recorder);
+  begin_to_watch(recorder, least_piece);
   install_list_operators();
 }
 
+void watch_gpu(const py::object& cuda_face, int ordinal) {
+  PlainRecorder& recorder = install_gpu_recorder(cuda_face, ordinal);
+  watched_device = c10::DeviceType::CUDA;
+  group_bytes = kGroupPages * device_page();
+  begin_to_watch(recorder, 0);
+  install_list_operators(true);
+}
+
 void unwatch() {
-  if (the_arena() == nullptr && the_watch() != nullptr) install_plain_recorder().watch(false);
+  if (the_arena() == nullptr && plain_recorder != nullptr) plain_recorder->watch(false);
 }
 
 py::dict begin_step(bool record) {
@@ -270,6 +285,7 @@ PYBIND11_MODULE(_torch, m) {
       },
       py::kw_only(), py::arg("arena_bytes"), py::arg("process_bytes"));
   m.def("watch", &watch_without_arena, py::kw_only(), py::arg("piece_bytes") = kPiece);
+  m.def("watch_gpu", &watch_gpu, py::kw_only(), py::arg("cuda_face"), py::arg("ordinal"));
   m.def("unwatch", &unwatch);
   m.def("notice", [](const std::vector<at::Tensor>& tensors) {
     for (const at::Tensor& tensor : tensors) for_each_part(tensor, [](const at::Tensor& part) { watched_storage(part); });

@@ -13,6 +13,8 @@ namespace {
 
 DeviceMemory look_at_device(const AskedDevice&) { refuse(); }
 std::unique_ptr<Region> device_region(const pybind11::object&) { refuse(); }
+void tell_births(const pybind11::object&, int, const Births*) { refuse(); }
+std::size_t device_page() { refuse(); }
 std::uint64_t (*outside_of_arena())() { return nullptr; }
 bool captures_now() { return false; }
 void await_work() {}

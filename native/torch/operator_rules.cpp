@@ -21,6 +21,11 @@ bool overwrites(const std::string& name) {
   return false;
 }
 
+// Batch norms write to these, and their schemas do not say so. Where nothing is trained they read them.
+bool is_written_unsaid(const c10::Argument& argument) {
+  return argument.name() == "running_mean" || argument.name() == "running_var";
+}
+
 }  // namespace
 
 const c10::FunctionSchema& schema_of(const std::string& name, const std::string& overload) {
@@ -60,7 +65,8 @@ std::vector<Use> uses_of(const c10::FunctionSchema& schema, bool leaves_gradient
   bool all = overwrites(schema.name());
   for (const c10::Argument& argument : schema.arguments()) {
     bool only_reads = leaves_gradients && argument.name() == "grads";
-    uses.push_back({only_reads ? Access::Read : access_of(argument), all || argument.is_out()});
+    Access access = is_written_unsaid(argument) ? Access::ReadWrite : access_of(argument);
+    uses.push_back({only_reads ? Access::Read : access, all || argument.is_out()});
   }
   return uses;
 }

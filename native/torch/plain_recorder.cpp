@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "../core/system.hpp"
+#include "../device/births.hpp"
 #include "allocator.hpp"
+#include "device_arena.hpp"
 #include "lines.hpp"
 #include "operator_rules.hpp"
 
@@ -20,7 +22,12 @@ namespace {
 constexpr std::uint8_t kPriority = 254;  // an arena stands in front
 const c10::Device kCpu(c10::DeviceType::CPU);
 
-PlainRecorder* recorder = nullptr;
+PlainRecorder *recorder = nullptr, *gpu_recorder = nullptr;
+
+void require_no_arena() {
+  if (the_arena() == nullptr) return;
+  throw std::runtime_error("a session with a budget has run in this process, and only such a session can record it from then on");
+}
 
 // A storage that an operator of this thread uses.
 struct Used {
@@ -67,31 +74,39 @@ class WatchedAllocator final : public c10::Allocator {
 }  // namespace
 
 void* PlainRecorder::allocate(std::size_t nbytes) {
-  void* address = previous_.raw_allocate(nbytes);
-  if (address == nullptr || nbytes == 0 || in_child_ || !watches_) return address;
+  void* address = pytorchs_.raw_allocate(nbytes);
+  born(address, nbytes);
+  return address;
+}
+
+void PlainRecorder::born(void* address, std::size_t nbytes) {
+  if (address == nullptr || nbytes == 0 || in_child_ || !watches_) return;
   bool untouched = std::exchange(next_is_untouched, false) && this_thread.running.empty();
-  BirthLine line(tape_);
+  std::optional<BirthLine> line;
+  if (device_.is_cpu()) line.emplace(tape_);  // a GPU's is its operator's [Note: lines]
   Lock lock(mutex_);
   if (std::uint64_t each = piece_bytes(nbytes, least_piece_); each > 0) {
     ended_at(address);
     const Large& large = large_[address] = {.nbytes = nbytes, .each = each, .line = tape_.line()};
     if (!untouched) take_up(address, large, true, !this_thread.running.empty());
-    return address;
+    return;
   }
   Live live{.nbytes = nbytes,
             .kind = tape_.in_step() ? Kind::Activation : Kind::Other,
             .born_in_step = tape_.in_step(),
             .born_in_operator = !this_thread.running.empty()};
   begin_to_watch(address, live, true);
-  return address;
+}
+
+void PlainRecorder::ended(void* address) {
+  if (in_child_) return;
+  Lock lock(mutex_);
+  ended_at(address);
 }
 
 void PlainRecorder::release(void* address) {
-  if (!in_child_) {
-    Lock lock(mutex_);
-    ended_at(address);
-  }
-  previous_.raw_deleter()(address);  // last: from here on the address may be another thread's
+  ended(address);
+  pytorchs_.raw_deleter()(address);  // last: from here on the address may be another thread's
 }
 
 void PlainRecorder::ended_at(const void* address) {
@@ -172,7 +187,7 @@ void PlainRecorder::watch(bool watches, std::uint64_t least_piece) {
 
 const void* PlainRecorder::find(c10::StorageImpl& storage) {
   c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
-  if (!watches_ || data.get() == nullptr || storage.nbytes() == 0 || data.device().type() != c10::DeviceType::CPU) return nullptr;
+  if (!watches_ || data.get() == nullptr || storage.nbytes() == 0 || !is_watched(data.device())) return nullptr;
   Lock lock(mutex_);
   auto large = large_.find(data.get());
   if (large != large_.end() && (large->second.end_is_seen || large->second.nbytes == storage.nbytes())) return data.get();
@@ -180,10 +195,7 @@ const void* PlainRecorder::find(c10::StorageImpl& storage) {
   if (large == large_.end() && entry != live_.end() && (entry->second.end_is_seen || entry->second.nbytes == storage.nbytes()))
     return data.get();
   Live live{.nbytes = storage.nbytes()};
-  // The context of the default allocator's pointers is the address, so its end comes here from now on.
-  live.end_is_seen =
-      data.get_deleter() == &release_watched ||
-      (data.get_context() == data.get() && data.compare_exchange_deleter(previous_.raw_deleter(), &release_watched));
+  live.end_is_seen = sees_end_of(data);
   ended_at(data.get());
   if (std::uint64_t each = piece_bytes(live.nbytes, least_piece_); each > 0) {
     take_up(data.get(), large_[data.get()] = {.nbytes = live.nbytes, .each = each, .end_is_seen = live.end_is_seen}, false,
@@ -192,6 +204,13 @@ const void* PlainRecorder::find(c10::StorageImpl& storage) {
     begin_to_watch(data.get(), live, false);
   }
   return data.get();
+}
+
+bool PlainRecorder::sees_end_of(c10::DataPtr& data) {
+  if (!device_.is_cpu()) return data.get_deleter() == pytorchs_.raw_deleter();
+  // The context of the default allocator's pointers is the address, so its end comes here from now on.
+  return data.get_deleter() == &release_watched ||
+         (data.get_context() == data.get() && data.compare_exchange_deleter(pytorchs_.raw_deleter(), &release_watched));
 }
 
 void PlainRecorder::enter(const char* name, std::span<const Operand> operands, Work, Pass) {
@@ -291,19 +310,32 @@ void PlainRecorder::classify(const void* address, Kind kind) {
 }
 
 PlainRecorder& install_plain_recorder() {
-  if (the_arena() != nullptr)
-    throw std::runtime_error(
-        "a session with a budget has run in this process, and only such a session can record it from then on");
+  require_no_arena();
   if (recorder != nullptr) return *recorder;
   c10::Allocator* previous = c10::GetCPUAllocator();
   if (previous->raw_deleter() == nullptr) {
     throw std::runtime_error(
         "another CPU allocator is installed that Ebbtide cannot stand in front of; start to record before it");
   }
-  recorder = new PlainRecorder(*previous);
+  recorder = new PlainRecorder(*previous, kCpu);
   pthread_atfork(nullptr, nullptr, [] { recorder->child(); });
   c10::SetCPUAllocator(new WatchedAllocator(*previous), kPriority);
   return *recorder;
+}
+
+PlainRecorder& install_gpu_recorder(const pybind11::object& cuda_face, int ordinal) {
+  static constexpr Births kBirths{.born = [](void* address, std::size_t nbytes) { gpu_recorder->born(address, nbytes); },
+                                  .ended = [](void* address) { gpu_recorder->ended(address); }};
+  require_no_arena();
+  const c10::Device device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(ordinal));
+  if (gpu_recorder == nullptr) {
+    gpu_recorder = new PlainRecorder(*c10::GetAllocator(c10::DeviceType::CUDA), device);
+    pthread_atfork(nullptr, nullptr, [] { gpu_recorder->child(); });
+  } else if (gpu_recorder->device() != device) {
+    throw std::runtime_error("this process has recorded another GPU: record this one in another process");
+  }
+  tell_births(cuda_face, ordinal, &kBirths);
+  return *gpu_recorder;
 }
 
 c10::DeleterFnPtr watched_deleter() { return recorder != nullptr ? &release_watched : nullptr; }

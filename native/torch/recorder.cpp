@@ -240,7 +240,10 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     stay_on_top_in_child();
     return nullptr;
   }
-  if (notes_lines()) note_line_of_node(function.seqNr(), watch.tape());  // of views, too, and of Functions
+  if (notes_lines()) {
+    note_line_of_node(function.seqNr(), watch.tape());  // of views, too, and of Functions
+    if (the_arena() == nullptr && watched_device != c10::DeviceType::CPU) note_line_of_operator(watch.tape());
+  }
   if (anything_deferred()) look_at(function.inputs());  // before operands are collected: an update has its own
   const Treatment& treatment = known_treatment(function);
   next_is_untouched = treatment.makes_empty;
@@ -265,7 +268,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     if (pins) pin_for_collective(input, waited_for);
     ++i;
   }
-  if (is_captured) {  // whenever the graph runs it finds them where they were
+  if (is_captured && the_arena() != nullptr) {  // whenever the graph runs it finds them where they were
     for (const Operand& operand : operands) the_arena()->pin(operand.address);
   }
   auto entered = std::make_unique<Entered>();

@@ -154,6 +154,13 @@ def watch(*, piece_bytes: int = ...) -> None:
     Raises RuntimeError where an arena has been started, or another allocator cannot be stood in front of.
     """
 
+def watch_gpu(*, cuda_face: object, ordinal: int) -> None:
+    """The same of a GPU's storages, as PyTorch's own CUDA allocator tells of them; operators of a step that is recorded
+    are waited for. ``cuda_face`` is ``ebbtide._cuda``'s. The GPU must have been opened (``look_at_device``).
+
+    Raises RuntimeError where an arena has been started, or another device was watched.
+    """
+
 def unwatch() -> None:
     """From here allocations without an arena are not noted."""
 

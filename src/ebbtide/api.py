@@ -39,11 +39,12 @@ def record(
     fake: bool | None = None,
     machine: _Path | None = None,
     lines: bool | None = None,
+    device: str | None = None,
 ) -> "Recorder":
     """For ``with``: writes a step of what runs in the block to ``path``, as plain PyTorch runs it. See Recorder."""
     from ebbtide.recorder import Recorder
 
-    return Recorder(path, first=first, count=count, fake=fake, machine=machine, lines=lines)
+    return Recorder(path, first=first, count=count, fake=fake, machine=machine, lines=lines, device=device)
 
 
 def load(path: _Path) -> "Trace | Plan | Timeline | Machine | RunReport":

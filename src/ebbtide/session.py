@@ -24,7 +24,7 @@ from ebbtide.driven import Driven, check_writable, tell_disabled, warn_user
 from ebbtide.errors import BudgetError, SessionError, SettingError
 from ebbtide.host import process
 from ebbtide.host.free_memory import Follower, free_memory
-from ebbtide.host.gpu import Gpu, find_gpu
+from ebbtide.host.gpu import NEVER_TRIED, Gpu, find_gpu
 from ebbtide.host.native import require_native
 from ebbtide.host.place import Place, place
 from ebbtide.host.spill import choose_spill_directories
@@ -43,12 +43,6 @@ if TYPE_CHECKING:
 
     from ebbtide.runtime.engine import Engine
     from ebbtide.runtime.planning import Planning
-
-
-_NEVER_TRIED = (
-    "the part for GPUs has run over a fake driver alone, and on no GPU yet: `ebbtide verify --device cuda` says "
-    "whether a script ends with the same bits there"
-)
 
 
 class Session(Driven):
@@ -169,7 +163,9 @@ class Session(Driven):
         gpu = find_gpu(asked.device, asked.host, asked.fake_cuda, [tier.name for tier in asked.tiers])
         bounds = self._bounds(gpu)
         if gpu is not None and not gpu.is_fake:
-            self._warn(_NEVER_TRIED)
+            self._warn(
+                f"{NEVER_TRIED}: `ebbtide verify --device cuda` says whether a script ends with the same bits there"
+            )
         if bounds.warning:
             self._warn(bounds.warning)
         spill = choose_spill_directories(self._settings.spill)

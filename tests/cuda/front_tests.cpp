@@ -67,6 +67,36 @@ TEST(before_it_is_there_the_face_asks_of_the_current_gpu) {
   pytorchs().stats = {};
 }
 
+// As a recorder asks for it, which stands in front of nothing.
+TEST(whoever_asks_is_told_of_what_pytorch_gives_on_one_gpu) {
+  static std::vector<std::pair<void*, std::size_t>> seen;  // an end has 0 bytes
+  static constexpr ebbtide::Births kSeen{.born = [](void* at, std::size_t bytes) { seen.emplace_back(at, bytes); },
+                                         .ended = [](void* at) { seen.emplace_back(at, 0); }};
+  ebbtide::kCudaFace.tell(kOther, &kSeen);
+  void *storage = nullptr, *scratch = nullptr;
+  {
+    Set there(device, kOther);
+    DataPtr data = pytorchs().allocate(7);
+    storage = data.get();
+    scratch = pytorchs().raw_alloc(5);
+    pytorchs().raw_delete(scratch);
+  }
+  pytorchs().raw_delete(pytorchs().raw_alloc(6));  // of another GPU
+  using Seen = decltype(seen);
+  CHECK((seen == Seen{{storage, 7}, {scratch, 5}, {scratch, 0}, {storage, 0}}));
+  pytorchs().take_notes();
+  CHECK(ebbtide::kCudaFace.stream() != nullptr && ebbtide::kCudaFace.outside_bytes() == 0);
+  CHECK(pytorchs().take_notes() == std::vector<std::string>{"getDeviceStats 1"});  // of that GPU, whatever is current
+
+  seen.clear();
+  ebbtide::kCudaFace.tell(kOurs, &kSeen);
+  pytorchs().raw_delete(scratch = pytorchs().raw_alloc(6));
+  CHECK((seen == Seen{{scratch, 6}, {scratch, 0}}));  // once, though it was asked for twice
+  ebbtide::kCudaFace.tell(kOurs, nullptr);
+  pytorchs().raw_delete(pytorchs().raw_alloc(6));
+  CHECK(seen.size() == 2);
+}
+
 TEST(it_is_put_where_every_client_looks_once) {
   ebbtide::install_front(*stub_arena_face(), kOurs, kLarge);
   CHECK(native::get() == &front());

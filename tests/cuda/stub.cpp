@@ -51,17 +51,30 @@ void* Native::make(std::size_t bytes) {
   for (const auto& key : c10::FreeCudaMemoryCallbacksRegistry()->Keys())
     c10::FreeCudaMemoryCallbacksRegistry()->Create(key)->Execute();
   static std::size_t next = std::size_t{1} << 20;
-  std::lock_guard lock(mutex_);
-  auto* at = reinterpret_cast<void*>(next);
-  next += bytes + 1;
-  live_.insert(at);
+  void* at = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    at = reinterpret_cast<void*>(next);
+    next += bytes + 1;
+    live_.insert(at);
+  }
+  tell(native::TraceEntry::ALLOC, at, bytes);
   return at;
+}
+
+void Native::tell(native::TraceEntry::Action action, void* at, std::size_t bytes) {
+  native::TraceEntry entry(action, device, reinterpret_cast<std::size_t>(at), bytes, nullptr, {0, 0}, {});
+  for (const auto& tracker : trackers_) tracker(entry);
 }
 
 void Native::free(void* at) {
   std::lock_guard own(own_lock_);
-  std::lock_guard lock(mutex_);
-  TORCH_CHECK(live_.erase(at) == 1, "invalid device pointer");
+  {
+    std::lock_guard lock(mutex_);
+    TORCH_CHECK(live_.erase(at) == 1, "invalid device pointer");
+  }
+  tell(native::TraceEntry::FREE_REQUESTED, at, 0);
+  tell(native::TraceEntry::FREE_COMPLETED, at, 0);
 }
 
 DataPtr Native::allocate(size_t bytes) {

@@ -116,6 +116,8 @@ class Native final : public native::CUDAAllocator {
   void attachOutOfMemoryObserver(native::OutOfMemoryObserver to) override { note("attachOutOfMemoryObserver", to != nullptr); }
   void attachAllocatorTraceTracker(native::AllocatorTraceTracker to) override {
     note("attachAllocatorTraceTracker", to != nullptr);
+    std::lock_guard own(own_lock_);
+    if (to != nullptr) trackers_.push_back(std::move(to));
   }
   void enablePeerAccess(DeviceIndex on, DeviceIndex other) override { note("enablePeerAccess", int{on}, int{other}); }
   cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device, size_t bytes, cudaStream_t on,
@@ -156,10 +158,12 @@ class Native final : public native::CUDAAllocator {
   }
   void* make(std::size_t bytes);
   void free(void* at);
+  void tell(native::TraceEntry::Action action, void* at, std::size_t bytes);
 
   mutable std::mutex mutex_;
   mutable std::vector<std::string> notes_;
   std::set<void*> live_;
+  std::vector<native::AllocatorTraceTracker> trackers_;
   std::recursive_mutex own_lock_;  // held where the native allocator holds its own
 };
 

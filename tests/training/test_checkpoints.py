@@ -27,6 +27,7 @@ def test_a_safetensors_file_has_the_bytes_that_safetensors_writes(tmp_path: Path
     child.run("cases_checkpoints:same_bytes", str(tmp_path), env=PAGES)
 
 
+@pytest.mark.cpu_memory
 def test_what_safetensors_refuses_is_refused_in_its_words(tmp_path: Path) -> None:
     child.run("cases_checkpoints:same_refusals", str(tmp_path), env=PAGES)
 

@@ -5,15 +5,20 @@ name ends the process. So does oneDNN's LSTM, which keeps an address from its fo
 """
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
+from ebbtide.ir.files import load
+from ebbtide.ir.occupancy import live_bytes
+from ebbtide.ir.trace import Trace
 from ebbtide.planners import PLANNERS
 from ebbtide.settings import Settings
 from ebbtide.simulator import POLICIES
 from tests.helpers import child, fake_gpu
 from tests.helpers.command import EBBTIDE, TRAIN_MLP, run
+from tests.helpers.paths import ROOT
 from tests.training.cases_gpu import LARGEST, OVER_LISTS
 from tests.training.same_bits import CASES
 
@@ -67,25 +72,44 @@ def test_a_run_on_a_gpu_is_told_as_one(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "fake device (GPU 0)" in done.stderr
     assert "gpu->host" in done.stderr + done.stdout
+    assert "GPU peak" in done.stderr
+    assert "process peak" not in done.stderr
+    assert json.loads(report.read_text())["gpu"] == "fake device"
     tiers = json.loads(report.read_text())["tiers"]
     assert tiers[0]["name"] == "host"
     assert tiers[0]["capacity_bytes"] == 64 << 20
     assert tiers[0]["written_bytes"] > 0
 
 
+def test_a_step_is_traced_there_and_told_of(tmp_path: Path) -> None:
+    """The same storages and kinds as on the CPU: nothing moves, so a fake GPU's memory is not needed."""
+    for name, env in (("gpu", fake_gpu.variables()), ("cpu", {})):
+        trace = str(tmp_path / f"{name}.trace")
+        done = run(EBBTIDE, "trace", "--device", "cuda" if env else "cpu", "-o", trace, TRAIN_MLP, env=env)
+        assert done.returncode == 0, done.stderr
+    gpu, cpu = (load(tmp_path / f"{name}.trace", Trace) for name in ("gpu", "cpu"))
+    assert [storage.kind for storage in gpu.storages] == [storage.kind for storage in cpu.storages]
+    assert live_bytes(gpu).max() == live_bytes(cpu).max()
+    done = run(EBBTIDE, "analyze", str(tmp_path / "gpu.trace"))
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("command", "says"),
     [
-        (("--host", "1GiB", "--device", "cpu"), "memory below a GPU, and this run is on the CPU"),
-        (("--host", "1GiB"), "is not built for CUDA"),
-        (("--device", "cuda"), "is not built for CUDA"),
-        (("--device", "gpu"), "accepted: cpu, cuda or cuda:NUMBER"),
-        (("--device", "cuda:x"), "accepted: cpu, cuda or cuda:NUMBER"),
-        (("--tier", "host:1GiB"), "--host SIZE"),
+        (("run", "--host", "1GiB", "--device", "cpu"), "memory below a GPU, and this run is on the CPU"),
+        (("run", "--host", "1GiB"), "is not built for CUDA"),
+        (("run", "--device", "cuda"), "is not built for CUDA"),
+        (("run", "--device", "gpu"), "accepted: cpu, cuda or cuda:NUMBER"),
+        (("run", "--device", "cuda:x"), "accepted: cpu, cuda or cuda:NUMBER"),
+        (("run", "--tier", "host:1GiB"), "--host SIZE"),
+        (("trace", "--device", "cuda"), "is not built for CUDA"),
+        (("trace", "--device", "gpu"), "accepted: cpu, cuda or cuda:NUMBER"),
+        (("trace", "--device", "cpu", "--fake"), "with --fake, none are"),
     ],
 )
-def test_a_gpu_that_cannot_be_is_refused_in_a_sentence(options: tuple[str, ...], says: str) -> None:
-    done = run(EBBTIDE, "run", *options, TRAIN_MLP, env={"EBBTIDE_FAKE_CUDA": ""})
+def test_a_gpu_that_cannot_be_is_refused_in_a_sentence(command: tuple[str, ...], says: str) -> None:
+    done = run(EBBTIDE, *command, TRAIN_MLP, env={"EBBTIDE_FAKE_CUDA": ""})
     assert done.returncode != 0
     assert says in done.stderr
     assert "Traceback" not in done.stderr
@@ -127,3 +151,14 @@ def test_what_python_touches_between_operators_is_brought() -> None:
 def test_an_operator_that_touches_what_it_did_not_name_ends_the_process_with_its_name() -> None:
     with pytest.raises(child.ChildError, match="ebbtide_tests::stray is under way, which did not name it"):
         child.run("cases_gpu:touched_by_an_operator_that_does_not_name_it", env=fake_gpu.variables(host="64MiB"))
+
+
+def test_all_operators_touch_what_they_name() -> None:
+    """Each of PyTorch's operators in fp32, with its operands away before it."""
+    script = str(ROOT / "tests" / "training" / "operators.py")
+    done = run(sys.executable, script, "--only=float32 strided", "--samples=1", env=fake_gpu.variables())
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["cases"] >= 600
+    assert found["same"] > 0.99 * found["calls"]
+    assert found["fetched_bytes"] > 4096 * found["calls"]

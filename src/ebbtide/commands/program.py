@@ -29,12 +29,13 @@ def device_options(command: Callable[..., None]) -> Callable[..., None]:
         help="Of the host's memory, what tensors take there that leave a GPU (0: none, all go to the spill directory). "
         "Default: half of what is free.",
     )
-    device = click.option(
-        "--device",
-        metavar="DEVICE",
-        help="Whose memory is short: cpu, cuda or cuda:1. Default: cpu, or cuda where --host is named.",
-    )
-    return device(host(command))
+    return device_option("memory is short", ", or cuda where --host is named")(host(command))
+
+
+def device_option(whose: str, default: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """``--device``, whose ``whose``."""
+    text = f"Whose {whose}: cpu, cuda or cuda:1. Default: cpu{default}."
+    return click.option("--device", metavar="DEVICE", help=text)
 
 
 class ProgramCommand(click.Command):

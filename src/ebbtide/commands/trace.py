@@ -6,7 +6,13 @@ from pathlib import Path
 
 import click
 
-from ebbtide.commands.program import ProgramCommand, names_module, tell_misplaced_options, warn_in_one_line
+from ebbtide.commands.program import (
+    ProgramCommand,
+    device_option,
+    names_module,
+    tell_misplaced_options,
+    warn_in_one_line,
+)
 
 
 @click.command(cls=ProgramCommand, options_metavar="[OPTIONS]")
@@ -35,6 +41,7 @@ from ebbtide.commands.program import ProgramCommand, names_module, tell_misplace
     default=None,
     help="Note for each storage which line of the script made it (file, line, function). Recording takes longer.",
 )
+@device_option("storages are recorded")
 @click.option(
     "--machine",
     metavar="NAME|FILE",
@@ -48,6 +55,7 @@ def trace(
     keep_running: bool,
     fake: bool,
     lines: bool | None,
+    device: str | None,
     machine: str | None,
     program: tuple[str, ...],
 ) -> None:
@@ -64,11 +72,13 @@ def trace(
 
     if machine is not None and not fake:
         raise click.UsageError("--machine goes with --fake: without it, times are measured here")
+    if device is not None and fake:
+        raise click.UsageError("--device is whose storages are measured: with --fake, none are")
     tell_misplaced_options(program)
     warn_in_one_line()
     settings = replace(Settings.from_environment(), disable=False, trace_step=None, machine=machine)
     output = output or named_for(program)
-    recorder = Recorder(output, first=step, count=steps, fake=fake, lines=lines, settings=settings)
+    recorder = Recorder(output, first=step, count=steps, fake=fake, lines=lines, device=device, settings=settings)
     sys.exit(record_program(find_program(program), recorder, not keep_running))
 
 

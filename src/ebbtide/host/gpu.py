@@ -17,6 +17,7 @@ from ebbtide.units import option
 
 DRIVER = "libcuda.so.1"
 CPU = "cpu"
+NEVER_TRIED = "the part for GPUs has run over a fake driver alone, and on no GPU yet"
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,8 @@ _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 def fake_recorder(machine: Machine | None, path: Path, first: int, count: int, lines: bool) -> StepRecorder:
     """``machine`` None is an A100. Raises SettingError for one that does not say how fast it computes."""
-    return StepRecorder(FakeTape(roofline_of(machine)), Origin.MODELLED, path, first, count, lines)
+    tape = FakeTape(roofline_of(machine))
+    return StepRecorder(tape, Origin.MODELLED, path, first, count, tape.watch, lines)
 
 
 @dataclass(slots=True)
@@ -87,7 +88,7 @@ class FakeTape:
         self._in_optimizer = False
         self._told = False
 
-    def watch(self, *, piece_bytes: int) -> None:
+    def watch(self) -> None:
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         mode.fake_tensor_converter = _Converter()
         self._modes.enter_context(mode)

@@ -1,14 +1,14 @@
 """Records steps of a program in which nothing moves and nothing is bounded: chooses them, and writes what a tape holds.
 
-The tape is native code that sees what plain PyTorch allocates (every CPU storage, however small, and scratch inside
-operators), or one that sees fake tensors. Before and after the steps that are recorded only allocations are noted, so
-the step before the first of them shows what recording costs.
+The tape is native code that sees what plain PyTorch allocates (every storage of a device, however small, and scratch
+inside operators), or one that sees fake tensors. Before and after the steps that are recorded only allocations are
+noted, so the step before the first of them shows what recording costs.
 """
 
 import gc
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -36,7 +36,6 @@ class RecordingDone(SystemExit):
 class Tape(Protocol):
     """What sees a step. The native module is one: ``_torch.pyi`` says what each of these does."""
 
-    def watch(self, *, piece_bytes: int) -> None: ...
     def unwatch(self) -> None: ...
     def notice(self, tensors: Sequence[torch.Tensor]) -> None: ...
     def begin_step(self, *, record: bool = False) -> object: ...
@@ -53,18 +52,25 @@ class StepRecorder:
 
     The first step usually creates optimizer state and the second is the first steady one, so the third, which has a
     steady one before it to compare with, is what a user most often wants. ``lines``: each
-    storage is noted with the line of the program that made it. ``piece_bytes``: those of twice that are in pieces.
+    storage is noted with the line of the program that made it. ``watch`` begins what ``unwatch`` of the tape ends.
     """
 
     def __init__(
-        self, tape: Tape, origin: Origin, path: Path, first: int, count: int, lines: bool = False, piece_bytes: int = 0
+        self,
+        tape: Tape,
+        origin: Origin,
+        path: Path,
+        first: int,
+        count: int,
+        watch: Callable[[], None],
+        lines: bool = False,
     ) -> None:
         self._tape = tape
         self._origin = origin
         self._path = path
         self._steps = range(first, first + count)
         self._notes_lines = lines
-        self._piece_bytes = piece_bytes
+        self._watch = watch
         self._modules = ModuleNames(tape)
         self._hooks = OptimizerHooks(lambda: None, self._optimizer_begins, self._optimizer_ended, tape)
         self.following = Following(self)
@@ -76,7 +82,7 @@ class StepRecorder:
 
     def start(self) -> None:
         try:
-            self._tape.watch(piece_bytes=self._piece_bytes)
+            self._watch()
         except RuntimeError as error:
             raise RecordingError(str(error)) from error
         note_lines(self._notes_lines)

@@ -71,7 +71,7 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
         steps = sorted(step.wall_s for step in run.steps)
         facts += [("run", f"{len(steps)} steps, policy {run.policy}")]
         facts += [("median step, measured", format_time(steps[len(steps) // 2]))] if steps else []
-        facts += [("process peak, measured", format_bytes(run.process_peak_bytes))]
+        facts += [(f"{run.peak_name}, measured", format_bytes(run.process_peak_bytes))]
         if plan is not None and run.arena_budget_bytes is not None:
             facts += [("run's budget", format_bytes(run.arena_budget_bytes))]
         for link in run.plan.links if run.plan is not None else ():

@@ -33,6 +33,14 @@ def adopt_all() -> tuple[int, list[tuple[int, str]]]:
     return adopted, left_alone
 
 
+def on_gpu_before(ordinal: int) -> list[tuple[int, str]]:
+    """What PyTorch holds on that GPU, as ``adopt_all`` tells of what is left alone. Callers MUST ask before the arena
+    stands in front of PyTorch's allocator."""
+    there = torch.cuda.memory_allocated(ordinal)
+    why = "on the GPU before the session began, where it stays: begin the session before the model is made"
+    return [(there, why)] if there else []
+
+
 def _owners_in_cpp(objects: list[Any]) -> list[Any]:
     """The C++ halves of objects that hold tensors there. Comprehensions leave no variable holding the last tensor."""
     parallel, scripted = torch.nn.parallel.DistributedDataParallel, torch.jit.ScriptModule

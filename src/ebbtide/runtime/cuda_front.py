@@ -37,7 +37,6 @@ def stand_in_front(arena: "CapsuleType", device: int, min_bytes: int) -> None:
 def begin(nbytes: int) -> None:
     """New storages come from the arena; this process may have ``nbytes`` of its GPU in all (0: no bound).
 
-    Backward passes run on the thread that asks for them, whose operators are the step's (D16 in docs/gpu.md).
     SettingError where the script allows itself less memory.
     """
     from ebbtide import _cuda
@@ -46,7 +45,7 @@ def begin(nbytes: int) -> None:
         _cuda.set_budget(nbytes)
     except RuntimeError as error:
         raise SettingError(str(error)) from error
-    torch.autograd.set_multithreading_enabled(False)
+    run_backward_here(True)
     _cuda.set_on(True)
 
 
@@ -55,4 +54,9 @@ def end() -> None:
 
     _cuda.set_on(False)
     _cuda.set_budget(0)
-    torch.autograd.set_multithreading_enabled(True)
+    run_backward_here(False)
+
+
+def run_backward_here(here: bool) -> None:
+    """On the thread that asks for it, whose operators are the step's (D16 in docs/gpu.md); else on one of PyTorch's."""
+    torch.autograd.set_multithreading_enabled(not here)

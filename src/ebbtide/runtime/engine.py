@@ -14,7 +14,7 @@ from ebbtide.host import process
 from ebbtide.host.gpu import Gpu
 from ebbtide.ir.run_report import FORMAT, VERSION, RunReport, StepMode, by_reason
 from ebbtide.runtime import foreign_views, shortfalls
-from ebbtide.runtime.adopt import adopt_all
+from ebbtide.runtime.adopt import adopt_all, on_gpu_before
 from ebbtide.runtime.bounds import Bounds
 from ebbtide.runtime.budget_in_force import RECORDED_STEPS, BudgetInForce
 from ebbtide.runtime.children import Children
@@ -87,6 +87,7 @@ class Engine:
         )
         self._adopted_bytes = 0
         self._left_alone: list[tuple[int, str]] = []
+        self._before_arena: list[tuple[int, str]] = []  # of a GPU, where nothing is adopted
         self._steps = StepLog()
         self._final: RunReport | None = None
         self.hurries = False  # at its end it waits for no plan
@@ -95,6 +96,8 @@ class Engine:
     def start(self) -> None:
         """Raises BudgetError when what the process already holds leaves no room at all, SessionError in a forked child
         of a process that had a session."""
+        if self._gpu is not None and not self._gpu.is_fake:
+            self._before_arena = on_gpu_before(self._gpu.ordinal)
         start_arena(self._bounds, self._settings, self._spill, self._decider, self._gpu)
         self._started = True
         _torch.set_checksum(self._settings.checksum)
@@ -227,6 +230,7 @@ class Engine:
             resident_mean_bytes=round(counters["resident_byte_ns"] / max(counters["measured_ns"], 1)),
             updates=tuple(self._updates.told) if self._updates is not None else (),
             tiers=tier_reports(self._settings.tiers, before, counters),
+            gpu=self._gpu.name if self._gpu is not None else None,
         )
 
     def memory_stats(self) -> dict[str, int]:
@@ -306,5 +310,6 @@ class Engine:
             raise told
 
     def _adopt(self) -> None:
-        adopted, self._left_alone = adopt_all()
+        adopted, left_alone = adopt_all()
+        self._left_alone = self._before_arena + left_alone
         self._adopted_bytes += adopted
