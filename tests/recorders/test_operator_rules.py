@@ -72,6 +72,12 @@ def test_what_an_operator_does_with_its_arguments() -> None:
     assert accesses(aten.mm.out, x, y, out=x) == [(READ, False), (READ, False), (BOTH, True)]
 
 
+def test_running_statistics_are_written_though_no_schema_says_so() -> None:
+    x, mean, var = torch.ones(2, 2), torch.ones(2), torch.ones(2)
+    found = accesses(aten.native_batch_norm.default, x, None, None, mean, var, True, 0.1, 1e-5)
+    assert found == [(READ, False), (BOTH, False), (BOTH, False)]
+
+
 @pytest.mark.parametrize("name", ["zero_", "copy_", "add_"])
 def test_an_operator_over_lists_does_to_an_element_what_the_plain_one_does(name: str) -> None:
     """On the CPU it calls the plain one: zero_ and copy_ write an element without reading it."""

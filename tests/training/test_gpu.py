@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from ebbtide.ir.files import load
 from ebbtide.ir.occupancy import live_bytes
 from ebbtide.ir.trace import Trace
 from ebbtide.planners import PLANNERS
+from ebbtide.runtime.adopt import on_gpu_before
 from ebbtide.settings import Settings
 from ebbtide.simulator import POLICIES
 from tests.helpers import child, fake_gpu
@@ -162,3 +164,11 @@ def test_all_operators_touch_what_they_name() -> None:
     assert found["cases"] >= 600
     assert found["same"] > 0.99 * found["calls"]
     assert found["fetched_bytes"] > 4096 * found["calls"]
+
+
+def test_what_a_gpu_has_before_the_session_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda ordinal: 5 * ordinal)
+    assert on_gpu_before(0) == []
+    ((nbytes, why),) = on_gpu_before(1)
+    assert nbytes == 5
+    assert "begin the session before the model is made" in why
