@@ -300,6 +300,8 @@ PYBIND11_MODULE(_torch, m) {
   m.def("line_here", [](const std::string& of_node) { return notes_lines() ? line_here(of_node) : ""; });
   m.def("enter_module", [](const std::string& name) { return watch().tape().enter_module(name.c_str()); });
   m.def("back_to_module", [](std::uint32_t number) { watch().tape().enter_module(number); });
+  m.def("enter_graph", &enter_graph, py::call_guard<py::gil_scoped_release>());
+  m.def("exit_graph", &exit_graph, py::call_guard<py::gil_scoped_release>());
   m.def("enter_optimizer", &enter_optimizer);
   m.def("take_recording", [] { return as_columns(watch().tape().take()); });
   m.def("load_schedule", &load_schedule, py::kw_only(), py::arg("tick_ns"), py::arg("headroom"), py::arg("nbytes"),

@@ -14,6 +14,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -234,6 +235,12 @@ void stay_on_top_in_child() {
   if (the_arena() != nullptr && the_arena()->in_child()) install_fault_handler(*the_arena());
 }
 
+// Whenever the graph runs that is recorded, it finds them where they were.
+void pin_what_is_captured(std::span<const Operand> operands) {
+  if (the_arena() == nullptr || !captures_now()) return;
+  for (const Operand& operand : operands) the_arena()->pin(operand.address);
+}
+
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   Watch& watch = *the_watch();
   if (!watch.on()) {
@@ -261,16 +268,13 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   inputs = inputs.slice(of_the_caller);
   bool waited_for = treatment.async_op < inputs.size() && !inputs[treatment.async_op].toBool();
   bool pins = in_collective();
-  bool is_captured = captures_now();
   std::size_t i = 0;
   for (const c10::IValue& input : inputs) {
     collect_operands(input, i < treatment.uses.size() ? treatment.uses[i] : Use{}, operands);
     if (pins) pin_for_collective(input, waited_for);
     ++i;
   }
-  if (is_captured && the_arena() != nullptr) {  // whenever the graph runs it finds them where they were
-    for (const Operand& operand : operands) the_arena()->pin(operand.address);
-  }
+  pin_what_is_captured(operands);
   auto entered = std::make_unique<Entered>();
   entered->in_collective = treatment.pins;
   Tape& tape = watch.tape();
@@ -291,11 +295,12 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   return entered;
 }
 
-void name_results(const at::RecordFunction& function) {
+template <typename Values>
+void name_results(const Values& outputs) {
   static thread_local std::vector<Operand> found;
   static thread_local std::vector<const void*> results;
   found.clear(), results.clear();
-  for (const c10::IValue& output : function.outputs()) collect_operands(output, {}, found);
+  for (const auto& output : outputs) collect_operands(output, {}, found);
   for (const Operand& each : found) results.push_back(each.address);
   the_watch()->saw(results);
 }
@@ -303,7 +308,7 @@ void name_results(const at::RecordFunction& function) {
 void end(const at::RecordFunction& function, at::ObserverContext* context) {
   if (context == nullptr) return;
   --depth;
-  if (the_watch()->asks_for_results() && the_watch()->on()) name_results(function);
+  if (the_watch()->asks_for_results() && the_watch()->on()) name_results(function.outputs());
   if (the_watch()->tape().records()) await_work();  // so that its time is its own
   the_watch()->exit();
   auto* entered = static_cast<Entered*>(context);
@@ -312,6 +317,26 @@ void end(const at::RecordFunction& function, at::ObserverContext* context) {
 }
 
 }  // namespace
+
+bool enter_graph(const std::vector<at::Tensor>& read, const std::vector<at::Tensor>& written) {
+  Watch* watch = the_watch();
+  if (watch == nullptr || !watch->on()) return false;
+  std::vector<Operand> operands;
+  for (const at::Tensor& tensor : read) collect_operands(tensor, {.access = Access::Read}, operands);
+  for (const at::Tensor& tensor : written) collect_operands(tensor, {.access = Access::ReadWrite}, operands);
+  pin_what_is_captured(operands);
+  watch->enter("inductor::graph", operands, Work::Itself, pass_now());
+  ++depth;
+  if (watch->tape().records()) watch->tape().describe("", phase_now());
+  return true;
+}
+
+void exit_graph(const std::vector<at::Tensor>& results) {
+  --depth;
+  if (the_watch()->asks_for_results() && the_watch()->on()) name_results(results);
+  if (the_watch()->tape().records()) await_work();
+  the_watch()->exit();
+}
 
 void forget_nodes() {
   module_of_node().clear();

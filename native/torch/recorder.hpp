@@ -1,7 +1,10 @@
 // Sees every operator of every thread before it runs, so that its operands are there when it does.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/operator_name.h>
+
+#include <vector>
 
 #include "../core/recording.hpp"
 
@@ -14,6 +17,11 @@ void remove_recorder();
 // Those whose kernels work through lists of tensors: on a GPU, others than on the CPU.
 void install_list_operators(bool lists_are_kernels = false);
 bool is_served_by_groups(const c10::OperatorName& name);  // which are operators of their own
+
+// One operator that PyTorch's dispatcher knows nothing of, from the one call to the other on the same thread: a compiled graph.
+// False: there is nothing to see, and nothing to end.
+bool enter_graph(const std::vector<at::Tensor>& read, const std::vector<at::Tensor>& written);
+void exit_graph(const std::vector<at::Tensor>& results);
 
 // The calling thread's nodes of earlier steps are gone: nothing is known of the modules of new ones.
 void forget_nodes();

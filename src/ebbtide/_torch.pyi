@@ -194,6 +194,12 @@ def enter_module(name: str) -> int:
     """The module that runs from now on in the step that is recorded; returns the number of the one before."""
 
 def back_to_module(number: int) -> None: ...
+def enter_graph(read: Sequence[Tensor], written: Sequence[Tensor]) -> bool:
+    """An operator begins that PyTorch's dispatcher knows nothing of. False: there is nothing to see, nor to end."""
+
+def exit_graph(results: Sequence[Tensor]) -> None:
+    """It ends, on the same thread, and has made these."""
+
 def enter_optimizer(enters: bool) -> None:
     """What runs on this thread is an optimizer's, until it is told otherwise or a step begins."""
 

@@ -155,6 +155,17 @@ def test_an_operator_that_touches_what_it_did_not_name_ends_the_process_with_its
         child.run("cases_gpu:touched_by_an_operator_that_does_not_name_it", env=fake_gpu.variables(host="64MiB"))
 
 
+def test_a_graph_that_inductor_compiled_is_one_operator_there() -> None:
+    """Its kernels are called without PyTorch's dispatcher, and use inputs' memory again for what they make."""
+    chaos = {"EBBTIDE_CHAOS_RATE": "0.05", "EBBTIDE_CHAOS_SEED": "3"}
+    moved = child.run(
+        "cases_mishaps:a_compiled_gpt_block", "inductor", "70%", env=fake_gpu.variables() | SMALLEST | chaos
+    )
+    assert moved["parameter"] > 0
+    assert moved["activation"] > 0
+    assert moved["arena peak"] <= 0.71 * moved["unbounded peak"]
+
+
 def test_all_operators_touch_what_they_name() -> None:
     """Each of PyTorch's operators in fp32, with its operands away before it."""
     script = str(ROOT / "tests" / "training" / "operators.py")

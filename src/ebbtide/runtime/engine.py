@@ -13,7 +13,7 @@ from ebbtide.errors import BudgetError
 from ebbtide.host import process
 from ebbtide.host.gpu import Gpu
 from ebbtide.ir.run_report import FORMAT, VERSION, RunReport, StepMode, by_reason
-from ebbtide.runtime import foreign_views, shortfalls
+from ebbtide.runtime import compiled_graphs, foreign_views, shortfalls
 from ebbtide.runtime.adopt import adopt_all, on_gpu_before
 from ebbtide.runtime.bounds import Bounds
 from ebbtide.runtime.budget_in_force import RECORDED_STEPS, BudgetInForce
@@ -107,6 +107,8 @@ class Engine:
         counters = _torch.counters()
         self._before = counters
         stay_on_top()
+        if self._gpu is not None:
+            compiled_graphs.announce()
         foreign_views.in_pieces_from(2 * self._settings.piece_bytes)
         foreign_views.guard()
         if self._updates is not None:

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ebbtide.verify.after_import import AfterImport
+from ebbtide.after_import import AfterImport
 from ebbtide.verify.record import GONE, Loss, Recorder, State
 
 if TYPE_CHECKING:
