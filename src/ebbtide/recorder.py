@@ -97,8 +97,10 @@ class Recorder(Driven):
 
     def _plain_recorder(self) -> "StepRecorder":
         from ebbtide.recorders.plain import plain_recorder
+        from ebbtide.runtime.watching import watching
 
         gpu = find_gpu(self._device, None, self._fake_cuda)
         if gpu is not None and not gpu.is_fake:
             warn_user(NEVER_TRIED)
-        return plain_recorder(self._path, self._first, self._count, self._lines, self._piece_bytes, gpu)
+        watch = watching(gpu, self._piece_bytes)
+        return plain_recorder(self._path, self._first, self._count, watch, self._lines)

@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "units": set(),
     "errors": {"units"},
     "whole_file": set(),
+    "after_import": set(),
     "settings": BASE,
     "driven": {"errors", "whole_file"},
     "ir": BASE,
@@ -33,12 +34,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": IR | {"analysis"},
     "capture": IR | {"torch"},
     "recorders": IR | {"capture", "torch"},
-    "runtime": IR | {"capture", "host", "settings", "torch"},
+    "runtime": IR | {"after_import", "capture", "host", "settings", "torch"},
     "probe": IR | {"host", "settings", "torch"},  # calls operators
     "trials": IR | {"planners", "simulator"},
     "reading": IR | {"analysis", "host", "machines", "probe", "settings", "simulator"},
     "doctor": BASE | {"host", "torch"},  # torch to see whether it can be loaded
-    "verify": IR | {"capture", "host", "settings", "launch", "policies", "session", "torch"},  # runs scripts
+    "verify": IR
+    | {"after_import", "capture", "host", "settings", "launch", "policies", "session", "torch"},  # runs scripts
 }
 DOORS = {
     "api",

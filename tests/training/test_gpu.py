@@ -11,11 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from ebbtide import _torch
+from ebbtide.host.gpu import Gpu
 from ebbtide.ir.files import load
 from ebbtide.ir.occupancy import live_bytes
 from ebbtide.ir.trace import Trace
 from ebbtide.planners import PLANNERS
+from ebbtide.runtime import cuda_front
 from ebbtide.runtime.adopt import on_gpu_before
+from ebbtide.runtime.watching import watching
 from ebbtide.settings import Settings
 from ebbtide.simulator import POLICIES
 from tests.helpers import child, fake_gpu
@@ -183,3 +187,14 @@ def test_what_a_gpu_has_before_the_session_is_told_of(monkeypatch: pytest.Monkey
     ((nbytes, why),) = on_gpu_before(1)
     assert nbytes == 5
     assert "begin the session before the model is made" in why
+
+
+def test_a_gpu_is_watched_with_backward_passes_on_the_thread_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(cuda_front, "face", lambda ordinal: ("face", ordinal))
+    monkeypatch.setattr(_torch, "watch_gpu", lambda **named: told.append(named))
+    monkeypatch.setattr(torch.autograd, "set_multithreading_enabled", told.append)
+    begin = watching(Gpu(1, "a GPU", 0, 0, 0), piece_bytes=4096)
+    assert told == []
+    begin()
+    assert told == [{"cuda_face": ("face", 1), "ordinal": 1}, False]

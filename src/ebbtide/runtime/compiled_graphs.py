@@ -40,7 +40,7 @@ def _wrap() -> None:
     @functools.wraps(run)
     def as_one_operator(self: CompiledFxGraph, inputs: Sequence[Any]) -> Any:
         read = [value for value in (getattr(self, "constants", None) or {}).values() if isinstance(value, torch.Tensor)]
-        written = []
+        written: list[torch.Tensor] = []
         for at, value in enumerate(inputs):
             if isinstance(value, torch.Tensor):
                 stays = isinstance(value, torch.nn.Parameter) and at not in self.mutated_input_idxs
