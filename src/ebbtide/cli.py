@@ -1,6 +1,8 @@
 """The ``ebbtide`` command. What needs torch is imported when it is needed, so that the rest starts at once."""
 
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -19,7 +21,7 @@ from ebbtide.commands.simulate import simulate
 from ebbtide.commands.sweep import sweep
 from ebbtide.commands.trace import trace
 from ebbtide.commands.verify import verify
-from ebbtide.errors import EbbtideError
+from ebbtide.errors import INTERRUPTED, EbbtideError
 from ebbtide.units import name_options_as_the_command
 
 SECTIONS = {
@@ -46,6 +48,24 @@ class _Sections(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            having = [name for name, each in self.commands.items() if _has_option(each, error.option_name)]
+            if having:
+                name = error.option_name
+                text = f"{name} is an option of {_listed(having)}: `ebbtide {having[0]} {name} ...`"
+                raise click.UsageError(text, ctx) from error
+            raise
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("ebbtide: interrupted", err=True)
+            ctx.exit(INTERRUPTED)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         longest = max(map(len, self.commands))
         for title, commands in SECTIONS.items():
@@ -53,6 +73,14 @@ class _Sections(click.Group):
                 width = formatter.width - formatter.current_indent - longest - 2
                 rows = [(each.name or "", each.get_short_help_str(width)) for each in commands]
                 formatter.write_dl([(name.ljust(longest), text) for name, text in rows])
+
+
+def _has_option(command: click.Command, name: str) -> bool:
+    return any(name in parameter.opts for parameter in command.params)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 @click.group(cls=_Sections, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})

@@ -11,7 +11,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from ebbtide.errors import BudgetError, RankError
+from ebbtide.errors import INTERRUPTED, BudgetError, RankError
 from ebbtide.ir.run_report import RunReport
 from ebbtide.report.ranks import column, render_ranks
 from ebbtide.report.summary import folded_for_terminal, render_headline, render_summary
@@ -19,7 +19,6 @@ from ebbtide.report.summary import folded_for_terminal, render_headline, render_
 if TYPE_CHECKING:
     from ebbtide.session import Session
 
-INTERRUPTED = 130  # what a shell reports for a process that Ctrl-C ended
 _GATHER_S = 15.0
 _STAY_S = 5.0
 _STAY = "import signal, sys, time; signal.signal(15, 1); time.sleep(float(sys.argv[1])); sys.exit(int(sys.argv[2]))"

@@ -7,6 +7,9 @@ from collections.abc import Collection
 
 from ebbtide.units import KIB, MIB, format_bytes, option
 
+INTERRUPTED = 130
+"""What a shell reports for a process that Ctrl-C ended: an exit status."""
+
 
 class EbbtideWarning(UserWarning):
     """What was asked for is not available in full; the run goes on as the text says."""

@@ -17,8 +17,8 @@ from importlib.util import find_spec, module_from_spec
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
-from ebbtide.ending import INTERRUPTED, end_together
-from ebbtide.errors import BudgetError, SettingError
+from ebbtide.ending import end_together
+from ebbtide.errors import INTERRUPTED, BudgetError, SettingError
 from ebbtide.ir.run_report import RunReport
 from ebbtide.recorder import Recorder
 from ebbtide.session import Session

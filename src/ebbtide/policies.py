@@ -112,6 +112,12 @@ def without_commands(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     )
 
 
+OTHER_STORAGES = (
+    "it was made for a step with other storages: plan a step of this script that `ebbtide run --save-trace` recorded "
+    "with the same settings (`ebbtide trace` has every storage, and a run manages the large ones)"
+)
+
+
 def planner_from(path: Path) -> Planner:
     """Returns the plan in the file for the step it was made for. Raises SettingError when it cannot be read."""
     try:
@@ -123,7 +129,7 @@ def planner_from(path: Path) -> Planner:
 
     def planner(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
         if stored.signature != trace.signature():
-            raise PlanError(("it was made for a step with other storages",))
+            raise PlanError((OTHER_STORAGES,))
         require_valid(stored, trace, machine, page_size_of(machine))
         return stored
 

@@ -30,6 +30,7 @@ NOT_HERE = {  # of the guide's: why
     "ebbtide run --fast 8GiB train.py ARGS...": "stands for a script's own arguments",
     "ebbtide run --fast 8GiB -m package.module": "stands for a module",
     "ebbtide import snapshot.pickle -o step.trace": "needs a snapshot of a GPU; test_snapshot.py makes some",
+    "ebbtide trace --device cuda train.py": "needs a GPU; test_gpu.py has a fake one",
     "ebbtide probe -o machine.toml": "stands in a console block, too",
 }
 

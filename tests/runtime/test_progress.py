@@ -26,7 +26,7 @@ FINISHED = Observation(4, STEP, 0.5, "process", 3 << 20, 4 << 20)
 
 
 def test_a_line_says_step_time_memory_traffic_and_stall() -> None:
-    assert RUNNING.line() == "step 0, 1.50 s so far, tensors 3.00 MiB, no budget yet"
+    assert RUNNING.line() == "step 1, 1.50 s so far, tensors 3.00 MiB, no budget yet"
     assert FINISHED.line() == ("step 4, 2.00 s, process 3.00 MiB of 4.00 MiB, out 100 MiB, in 1.00 MiB, stall 400 ms")
 
 

@@ -36,7 +36,8 @@ def plan(
     """Plan a recorded step, for this machine or another.
 
     Shows the time that the plan should take, a time that no plan can beat, and what lies between: where that is more
-    than 2 %, also which constraint the bound relaxes so that it is loose. `ebbtide run --plan` follows the file.
+    than 2 %, also which constraint the bound relaxes so that it is loose. `ebbtide run --plan` follows the file of a
+    step that `ebbtide run --save-trace` recorded.
     """
     from ebbtide.commands.trial_json import print_json
     from ebbtide.commands.working import working

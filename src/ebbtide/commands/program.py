@@ -64,7 +64,7 @@ def tell_misplaced_options(program: Sequence[str]) -> None:
         for parameter in context.command.params
         if isinstance(parameter, click.Option) and parameter.name is not None
         for name in parameter.opts
-        if name.startswith("--") and context.get_parameter_source(parameter.name) is ParameterSource.DEFAULT
+        if context.get_parameter_source(parameter.name) is ParameterSource.DEFAULT
     }
     arguments = program[_words_of_name(program) :]
     if there := [argument for argument in arguments if argument.partition("=")[0] in open_options]:

@@ -95,10 +95,12 @@ def run(
 
     The script runs as it would under python, with all that follows its name as its arguments. Every option has an
     EBBTIDE_... variable too; EBBTIDE_DISABLE=1 runs the script alone. The exit status is the script's own, or 3 when
-    the budget cannot work, was exceeded or never came into force, or when a plan was named and not used.
+    the budget cannot work, was exceeded or never came into force, or when a plan was named and not used; 2 for
+    options that cannot be, 4 where nothing can be spilled, 130 after Ctrl-C.
     """
     from ebbtide.api import run
-    from ebbtide.ending import INTERRUPTED, stay_at_the_end
+    from ebbtide.ending import stay_at_the_end
+    from ebbtide.errors import INTERRUPTED
     from ebbtide.launch import on_interrupt
     from ebbtide.settings import Settings
 

@@ -176,6 +176,14 @@ def _cheapest(points: "Sequence[Point]", most_ns: float) -> str:
     from ebbtide.analysis.sweep import MEMORY, OWNERSHIP, cheapest
     from ebbtide.units import format_bytes, format_time, seconds
 
+    if all(point.memory_usd is None for point in points):
+        best = min(
+            (point for point in points if point.step_ns is not None and point.step_ns <= most_ns),
+            key=lambda point: point.fast_bytes,
+            default=None,
+        )
+        found = "none of the grid" if best is None else f"at least {format_bytes(best.fast_bytes)} fast"
+        return f"within {format_time(seconds(most_ns))}: {found}; the machine has no prices, so nothing is the cheapest"
     lines = []
     for price, words in ((MEMORY, "by the price of memory"), (OWNERSHIP, "by the total cost of a step")):
         best = cheapest(points, price, most_ns)

@@ -77,7 +77,10 @@ def trace(
     tell_misplaced_options(program)
     warn_in_one_line()
     settings = replace(Settings.from_environment(), disable=False, trace_step=None, machine=machine)
-    output = output or named_for(program)
+    if output is None:
+        output = named_for(program)
+        if output.exists():
+            click.echo(f"ebbtide: {output} is there already and will be replaced; -o names another file", err=True)
     recorder = Recorder(output, first=step, count=steps, fake=fake, lines=lines, device=device, settings=settings)
     sys.exit(record_program(find_program(program), recorder, not keep_running))
 

@@ -95,8 +95,10 @@ class BudgetInForce:
         """What a step's tensors peak at without a budget, as far as it is known."""
         return self._unbounded_peak_bytes or max(self._live_peak, counters["live_peak_bytes"])
 
-    def shortfall(self, steps: int, peak_of_others: int) -> str:
+    def shortfall(self, steps: int, peak_of_others: int, interrupted: bool) -> str:
         """Why what was asked for is not in force, or ""."""
+        if self.recording and interrupted:
+            return shortfalls.INTERRUPTED
         if self.recording:
             return shortfalls.no_peak(self._bounds.fraction or 0, steps, RECORDED_STEPS)
         if not self.is_set:

@@ -205,7 +205,8 @@ class Engine:
         trouble = trouble or ("" if self._limits.exploring else counters["message"])
         if excess and not trouble:
             trouble = f"the process peaked {format_bytes(excess)} above its budget"
-        unbounded, unplanned = self._budget.shortfall(len(self._steps), self._peak_of_others()), self._unplanned()
+        unbounded = self._budget.shortfall(len(self._steps), self._peak_of_others(), self.hurries)
+        unplanned = self._unplanned()
         return RunReport(
             format=FORMAT,
             version=VERSION,

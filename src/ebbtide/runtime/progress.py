@@ -65,9 +65,10 @@ class Observation:
         if self.planning is not None and not self.planning.beside:
             return f"{self.planning.doing(self.steps)}, {format_time(self.planning.seconds)} so far"
         budget = f" of {format_bytes(self.budget_bytes)}" if self.budget_bytes else ", no budget yet"
-        parts = {"step": f"step {self.steps}", "time": f"{format_time(self.running_s)} so far"}
+        parts = {"step": f"step {self.steps + 1}", "time": f"{format_time(self.running_s)} so far"}
         parts["held"] = f"{self.what} {format_bytes(self.held_bytes)}{budget}"
         if self.last is not None:
+            parts["step"] = f"step {self.steps}"
             parts["time"] = format_time(self.last.wall_s)
             if self.running_s > max(_LONG * self.last.wall_s, _LONG_S):
                 parts["now"] = f"the next {format_time(self.running_s)} so far"

@@ -13,6 +13,7 @@ BELOW_THE_REST = (
     "the budget is less than the process holds without its tensors, and no step ended that would show which one works, "
     "so it was never in force: the process was bounded by what there is. PyTorch alone takes some 200 MiB"
 )
+INTERRUPTED = "it was interrupted before the steps that a budget in percent begins with had ended"
 NOTHING_MANAGED = (
     "no storage was large enough to be managed, so the percentage bounded nothing; EBBTIDE_MIN_STORAGE names the "
     "smallest that is"

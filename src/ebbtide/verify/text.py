@@ -43,7 +43,7 @@ def _lines(verdict: Verdict) -> Iterator[str]:
         yield _line("plain, twice", _where(verdict.unsteady))
         yield _STEADY
         return
-    yield f"{'VERIFIED' if verdict.proven else 'NOT VERIFIED'}: {command}, --fast {verdict.fast}"
+    yield f"{_headline(verdict)}: {command}, --fast {verdict.fast}"
     compared = f"{verdict.losses} losses of {verdict.steps} steps, {verdict.tensors} tensors and numbers after the last"
     if verdict.difference is None:
         yield _line("the same bits", f"yes: {compared}; two plain runs agree")
@@ -58,6 +58,14 @@ def _lines(verdict: Verdict) -> Iterator[str]:
     yield _line("process peak", peaks)
     seconds = f"plain {format_time(verdict.plain_seconds)}, bounded {format_time(verdict.bounded_seconds)}"
     yield _line("took", f"{seconds} (with the comparison's own reading: no measure of speed)")
+
+
+def _headline(verdict: Verdict) -> str:
+    if verdict.proven:
+        return "VERIFIED"
+    if verdict.same_bits and verdict.budget_held:
+        return "THE SAME BITS, NOT SHOWN FOR ALL THAT CAN MOVE"
+    return "NOT VERIFIED"
 
 
 def _traced(verdict: Verdict) -> str:
@@ -91,8 +99,13 @@ def _moved(verdict: Verdict) -> Iterator[str]:
         if not moved.exists:
             text = "none is large enough to be moved"
         elif not moved.proven:
-            text += "   <- name a smaller --fast, or let the script make more steps"
+            text += f"   <- name a smaller budget{_smaller(verdict.fast)}"
         yield _line(f"  {kind.replace('_', ' ')}", text)
+
+
+def _smaller(fast: str) -> str:
+    """A share is halved; what fewer bytes would do, nobody has tried."""
+    return f", such as --fast {float(fast[:-1]) / 2:g}%" if fast.endswith("%") else ""
 
 
 def _line(label: str, text: str) -> str:
