@@ -257,3 +257,36 @@ def test_options_that_stand_after_the_script_are_told_and_the_script_has_them(tm
         assert command[0] == "verify" or "has ['--step=9', '--policy', 'lru']" in done.stdout
     given = run("trace", "-o", str(tmp_path / "t"), "--step", "3", train, "--step=9", "--other", **DISABLED)
     assert "passed on" not in given.stderr  # an option that was given is the script's own there
+
+
+def test_an_option_before_the_command_is_told_where_it_belongs() -> None:
+    done = CliRunner().invoke(cli, ["--fast", "50%", "train.py"])
+    assert done.exit_code == 2
+    assert "--fast is an option of run, verify, plan, simulate, compare and sweep: `ebbtide run --fast ...`" in done.output
+    assert "No such option" in CliRunner().invoke(cli, ["--frobnicate"]).output
+
+
+def test_ctrl_c_in_a_command_ends_it_as_it_ends_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ebbtide.commands.plan.read_inputs", interrupted)
+    (tmp_path / "step.trace").write_bytes(b"")
+    done = CliRunner().invoke(cli, ["plan", str(tmp_path / "step.trace")])
+    assert (done.exit_code, done.stderr) == (130, "ebbtide: interrupted\n")
+
+
+def test_a_run_that_is_interrupted_before_its_first_step_blames_nobody_else(tmp_path: Path) -> None:
+    done = run("run", "--fast", "50%", script(tmp_path, "raise KeyboardInterrupt"))
+    assert done.returncode == 130
+    assert "it was interrupted before the steps that a budget in percent begins with" in done.stderr
+    assert "accelerate launch" not in done.stderr
+
+
+def test_a_trace_that_would_be_replaced_is_told_of(tmp_path: Path) -> None:
+    train = script(tmp_path, "raise SystemExit(5)")
+    (tmp_path / "train.trace").write_text("another")
+    told = f"ebbtide: {Path(train).stem}.trace is there already and will be replaced; -o names another file"
+    done = run("trace", train, "-o", "x.trace", cwd=tmp_path)
+    assert told in done.stderr
+    assert f"ebbtide: -o after {train}: passed on to it" in done.stderr

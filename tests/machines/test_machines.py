@@ -209,5 +209,8 @@ def test_sweep_finds_the_frontier_and_the_cheapest(trace_file: Path) -> None:
     assert half["ns_per_gb_per_s"] == pytest.approx((half["step_ns"] - half_faster["step_ns"]) / 41)
     assert (half["frontier"], half_faster["frontier"], whole["frontier"]) == ("", "m", "mt")
     assert run(*command).stdout.count("links x 1") == 2  # the cheapest at the resident step's time, by both prices
+    unpriced = run("sweep", trace_file, *grid, "--target", 1.5).stdout
+    assert "at least " in unpriced
+    assert "the machine has no prices, so nothing is the cheapest" in unpriced
     for wrong in (("--fast", "1:x"), ("--bandwidth", "0"), ("--policy", "lru,resident")):
         assert isinstance(run("sweep", trace_file, "--machine", "h200", *wrong).exception, SettingError)
