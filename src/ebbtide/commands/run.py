@@ -93,6 +93,8 @@ def run(
 ) -> None:
     """Run a training script within a budget.
 
+    A step, which plans are made for, ends when every optimizer in use has stepped.
+
     The script runs as it would under python, with all that follows its name as its arguments. Every option has an
     EBBTIDE_... variable too; EBBTIDE_DISABLE=1 runs the script alone. The exit status is the script's own, or 3 when
     the budget cannot work, was exceeded or never came into force, or when a plan was named and not used; 2 for

@@ -26,7 +26,7 @@ from ebbtide.ir.files import save
 from ebbtide.ir.occupancy import live_bytes, peak
 from ebbtide.ir.recording import Recording
 from ebbtide.ir.trace import Trace
-from ebbtide.units import format_bytes
+from ebbtide.units import format_bytes, format_time, seconds
 
 
 class RecordingDone(SystemExit):
@@ -182,13 +182,13 @@ def _tensors() -> list[torch.Tensor]:
 
 def _described(trace: Trace) -> str:
     flops = sum(tick.flops for tick in trace.ticks)
-    recorded_s = trace.step_ns / 1e9
     modelled = " (modelled)" if trace.origin is Origin.MODELLED else ""
     text = (
         f"{trace.name}: {len(trace.ticks):,} operators, {len(trace.storages):,} storages, peak "
-        f"{format_bytes(peak(live_bytes(trace)))}, {flops / 1e9:,.1f} GFLOP, {recorded_s:.3g} s{modelled}"
+        f"{format_bytes(peak(live_bytes(trace)))}, {flops / 1e9:,.1f} GFLOP, "
+        f"{format_time(seconds(trace.step_ns))}{modelled}"
     )
     if not trace.unrecorded_ns:
         return text
-    times = recorded_s * 1e9 / trace.unrecorded_ns
-    return f"{text}, {times:.2f} times as long as the step before it ({trace.unrecorded_ns / 1e9:.3g} s, not recorded)"
+    times, before = trace.step_ns / trace.unrecorded_ns, format_time(seconds(trace.unrecorded_ns))
+    return f"{text}, {times:.2f} times as long as the step before it ({before}, not recorded)"
