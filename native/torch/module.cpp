@@ -43,6 +43,9 @@ Watch& watch() {
 
 PlainRecorder* plain_recorder = nullptr;  // the one that watched last
 
+constexpr const char* kAnotherDevice =
+    "this process has watched the operators of another device: start another process for this one";
+
 // `cuda_face` is None where the CPU's operators are the ones that use the device, or there is no device.
 void start(const std::vector<std::string>& spill_dirs, const std::vector<AskedTier>& tiers, std::uint64_t arena_bytes,
            std::uint64_t process_bytes, std::size_t min_bytes, unsigned io_threads, std::int64_t watchdog_ns, double chaos_rate,
@@ -61,11 +64,12 @@ void start(const std::vector<std::string>& spill_dirs, const std::vector<AskedTi
     options.unpins_come = collectives_under_way;
     bool serves_cpu = cuda_face.is_none();
     if (serves_cpu) check_allocator();
+    if (!watch_operators_of(serves_cpu ? c10::DeviceType::CPU : c10::DeviceType::CUDA))
+      throw std::invalid_argument(kAnotherDevice);
     std::unique_ptr<Region> region = on_device ? device_region(cuda_face) : nullptr;
     if (on_device) group_bytes = kGroupPages * device_page();
     options.outside_bytes = outside_of_arena();
     options.host_reaches_device = on_device && serves_cpu;
-    if (!serves_cpu) watched_device = c10::DeviceType::CUDA;
     make_arena(options, run_tiers(tiers, spill_dirs), std::move(region));
     if (serves_cpu) install_allocator();
     watch_arena();
@@ -154,6 +158,7 @@ void begin_to_watch(PlainRecorder& recorder, std::uint64_t least_piece) {
 }
 
 void watch_without_arena(std::uint64_t least_piece) {
+  if (!watch_operators_of(c10::DeviceType::CPU)) throw std::runtime_error(kAnotherDevice);
   PlainRecorder& recorder = install_plain_recorder();
   begin_pieces(least_piece);
   begin_to_watch(recorder, least_piece);
@@ -161,8 +166,8 @@ void watch_without_arena(std::uint64_t least_piece) {
 }
 
 void watch_gpu(const py::object& cuda_face, int ordinal) {
+  if (!watch_operators_of(c10::DeviceType::CUDA)) throw std::runtime_error(kAnotherDevice);
   PlainRecorder& recorder = install_gpu_recorder(cuda_face, ordinal);
-  watched_device = c10::DeviceType::CUDA;
   group_bytes = kGroupPages * device_page();
   begin_to_watch(recorder, 0);
   install_list_operators(true);

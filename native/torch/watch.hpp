@@ -26,6 +26,12 @@ inline void begin_pieces(std::uint64_t least_piece) {
 // Whose operators are watched: those of the CPU, or of a GPU.
 inline c10::DeviceType watched_device = c10::DeviceType::CPU;
 
+// From now on, for good: lists are served for the operators of one device. False where it is another already.
+inline bool watch_operators_of(c10::DeviceType device) {
+  static const c10::DeviceType first = watched_device = device;
+  return first == device;
+}
+
 // What this thread allocates next is empty()'s: whoever asked for it fills it later.
 inline thread_local bool next_is_untouched = false;
 
