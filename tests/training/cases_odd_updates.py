@@ -112,14 +112,15 @@ def handlers_of_signals() -> None:
     calls, torn = 0, 0
 
     def step(net: Any, optimizer: Any, number: int) -> None:
-        steps = False
+        steps, ended = False, False
 
         def save(*_: object) -> None:
             nonlocal calls, torn
             if not steps and number:
                 calls += 1
                 torn += len({float(state["step"]) for state in optimizer.state.values()}) != 1
-            signal.setitimer(signal.ITIMER_REAL, 0.001)
+            if not ended:  # a signal that came just before the timer was stopped must not start it again
+                signal.setitimer(signal.ITIMER_REAL, 0.001)
 
         before = signal.signal(signal.SIGALRM, save)
         signal.setitimer(signal.ITIMER_REAL, 0.001)
@@ -130,6 +131,7 @@ def handlers_of_signals() -> None:
             optimizer.step()
             steps = False
         finally:
+            ended = True
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
 
