@@ -46,6 +46,18 @@ def _rows() -> list[tuple[str, Callable[[Outcome, Outcome], str]]]:
     return rows
 
 
+def in_a_sentence(pairs: Sequence[tuple[Outcome, Outcome]]) -> str:
+    """What the planned runs came to, "" where none trained."""
+    told = [
+        f"{outcome.run.name[0]} trained in {gigabytes(outcome.result['peak_bytes'])} in place of "
+        f"{gigabytes(reference.result['peak_bytes'])}, at {outcome.step_s / reference.step_s:.2f} times the time"
+        for outcome, reference in pairs
+        if outcome.report and outcome.result and reference.result
+        if outcome.run.policy == "ebbtide" and outcome.same_bits(reference)
+    ]
+    return f"With the same bits as plain PyTorch, GPT {', and GPT '.join(told)}." if told else ""
+
+
 def show(pairs: Sequence[tuple[Outcome, Outcome]]) -> None:
     """Print the outcomes; each comes with the plain run that it is compared with (its reference)."""
     table = Table(box=box.MARKDOWN)

@@ -18,6 +18,7 @@ moves nothing, goes over its budget, or ends with other bits than plain PyTorch.
 
 import argparse
 import json
+import os
 import signal
 import sys
 import tempfile
@@ -30,7 +31,7 @@ from pathlib import Path
 from rich.console import Console
 
 from demo.calibrate import NotMeasured, Speed, measured_speed
-from demo.comparison import show
+from demo.comparison import in_a_sentence, show
 from demo.display import say, shown
 from demo.forecast import Forecast, Net, roughly, run_s
 from demo.memory_cgroup import NotPermitted, memory_cgroup
@@ -167,7 +168,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     if pairs:
         show(pairs)
-        print(f"{'Those runs' if failed else 'All runs'} took {time.monotonic() - started:.0f} s.")
+        print(f"{'Those runs' if failed else 'All runs'} took {time.monotonic() - started:.0f} s. {in_a_sentence(pairs)}")
+        command = os.path.relpath(Path(sys.executable).with_name("ebbtide"))
+        print(f"Your own script: {command} run --fast 8GiB train.py (docs/guide.md goes through the commands)")
     if args.json:
         rows = [
             {"name": o.run.name, "arguments": o.run.arguments, "killed": o.killed, "same_bits": o.same_bits(reference)}

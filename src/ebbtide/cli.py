@@ -39,6 +39,8 @@ Examples:
   ebbtide trace -o step.trace train.py
   ebbtide report step.trace -o step.html
   ebbtide compare step.trace --fast 25%,50%
+
+The guide, docs/guide.md in Ebbtide's sources, goes through the commands by task.
 """
 
 

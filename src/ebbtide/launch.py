@@ -75,7 +75,7 @@ def run_program(program: Program, session: Session, quiet: bool) -> int:
     return status
 
 
-def record_program(program: Program, recorder: Recorder, stop: bool) -> int:
+def record_program(program: Program, recorder: Recorder, stop: bool, quiet: bool = False) -> int:
     """The exit status: the script's own, or 1 when it succeeded and not every step was recorded. ``stop`` ends it once
     they are."""
     process = os.getpid()
@@ -85,7 +85,8 @@ def record_program(program: Program, recorder: Recorder, stop: bool) -> int:
         status = _execute(program)
     if os.getpid() != process:
         return status
-    print(f"ebbtide: {recorder.summary()}", file=sys.stderr)
+    if not quiet or not (status or recorder.done):
+        print(f"ebbtide: {recorder.summary()}", file=sys.stderr)
     return status or int(not recorder.done)
 
 

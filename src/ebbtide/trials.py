@@ -19,7 +19,7 @@ from ebbtide.simulator.costs import Costs, costs_of
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """``outcome`` and ``costs`` are None where the budget cannot be kept; ``why_not`` then says why.
+    """``outcome`` and ``costs`` are None where the budget cannot be kept; ``failure`` then says why.
 
     ``planned`` is the plan that was simulated, None for an online policy.
     """
@@ -31,7 +31,17 @@ class Trial:
     costs: Costs | None
     planned: Plan | None
     took_s: float
-    why_not: str = ""
+    failure: Exception | None = None
+
+    @property
+    def why_not(self) -> str:
+        """In words, "" where there is an outcome."""
+        return "" if self.failure is None else str(self.failure)
+
+    @property
+    def least_bytes(self) -> int | None:
+        """The smallest budget that can work, where this one cannot and that is known."""
+        return getattr(self.failure, "minimum_bytes", None)
 
     @property
     def gap(self) -> float | None:
@@ -78,7 +88,7 @@ def try_policy(policy: str, trace: Trace, machine: Machine, budget_bytes: int, r
     try:
         outcome, made = simulate_named(policy, trace, machine, budget_bytes, record)
     except (InfeasibleBudgetError, TiersTooSmallError, PlanError, ValueError) as error:
-        return Trial(policy, budget_bytes, bound, None, None, None, perf_counter() - began, str(error))
+        return Trial(policy, budget_bytes, bound, None, None, None, perf_counter() - began, error)
     costs = costs_of(outcome, machine.with_budget(budget_bytes))
     return Trial(policy, budget_bytes, bound, outcome, costs, made, perf_counter() - began)
 

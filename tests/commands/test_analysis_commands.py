@@ -193,8 +193,8 @@ def test_explaining_a_module_and_the_peak(files: Path) -> None:
     lines = said("explain", files / "step.trace", "--module", "b", *machine).splitlines()
     assert lines[0] == "b: 4 storages, 896 B in all; of the step's peak 768 B of 2.06 KiB"
     assert [line.split(":")[0].strip() for line in lines[1:5]] == [f"storage {at}" for at in (4, 1, 2, 5)]
-    assert "idle 1.00 us from tick 0 to 5 of the next step: fits" in lines[3]
-    assert "idle 100 ns from tick 4 to 5: too short" in lines[4]
+    assert "idle 1.00 us from 0 s to 1.00 us (ticks 0 to 5): fits" in lines[3]
+    assert "idle 100 ns from 900 ns to 1.00 us (ticks 4 to 5): too short" in lines[4]
     assert said("explain", files / "step.trace", "--module", "net.*", *machine).startswith("net.*: 6 storages")
     lines = said("explain", files / "step.trace", "--at-peak", *machine).splitlines()
     assert lines[0] == "the step's peak: 2.06 KiB of live tensors at tick 2 (loss), 300 ns into the step"
@@ -225,14 +225,14 @@ def test_explaining_a_plan_and_a_timeline(files: Path) -> None:
     options = ("--plan", files / "step.plan", "--timeline", files / "step.timeline")
     lines = said("explain", files / "step.trace", "--storage", WEIGHT_A, *options).splitlines()
     plan = "plan (by hand, feasible, budget 24.0 KiB)"
-    comes = "starts back at tick 3 and is there from tick 5"
+    comes = "starts back at 700 ns (tick 3) and is there from 1.00 us (tick 5) on"
     assert lines[-5:] == [
-        f"  {plan}: leaves by tick 2, written to slow from tick 1 to 2; {comes}",
+        f"  {plan}: leaves by 300 ns (tick 2), written to slow from 100 ns to 300 ns (ticks 1 to 2); {comes}",
         # A page of 4 KiB each: in tick 2 weight B, the momentum, A, B and scratch, and weight A besides, are 24 KiB.
         "  it could stay within the budget, with all else as planned",
         "  timeline (by hand, simulated): 64 B over fast->slow in 42 ns, from 100 ns into the step on",
         "  timeline (by hand, simulated): 64 B over slow->fast in 21 ns, from 1.00 us into the step on",
-        "  timeline (by hand, simulated): compute waits 7 ns for a prefetch under way at tick 5, which uses it",
+        "  timeline (by hand, simulated): compute waits 7 ns for a prefetch under way at 1.00 us (tick 5), which uses it",
     ]
     momentum = said("explain", files / "step.trace", "--storage", MOMENTUM, *options)
     assert f"{plan}: on fast throughout" in momentum
@@ -246,7 +246,7 @@ def test_explaining_a_plan_and_a_timeline(files: Path) -> None:
     assert "it would need 4.00 KiB more fast memory: a budget of 24.0 KiB" in tight
     momentum = said("explain", files / "step.trace", "--storage", MOMENTUM, "--plan", files / "tight.plan")
     assert "live tensors reach 24.0 KiB in whole pages: the plan makes room by moving others" in momentum
-    assert "planned away from tick 2 to 3" in said(
+    assert "planned away from 300 ns to 700 ns (ticks 2 to 3)" in said(
         "explain", files / "step.trace", "--module", "a", "--plan", files / "tight.plan"
     )
 

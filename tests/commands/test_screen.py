@@ -82,7 +82,7 @@ def test_a_trace_is_named_for_its_program(program: tuple[str, ...], name: str) -
 def test_compare_fits_a_terminal_and_says_what_it_is_at(tmp_path: Path) -> None:
     save(network(layers=3), tmp_path / "step.trace")
     where = ("compare", tmp_path / "step.trace", "--machine", "dram-cxl", "--fast", "50%")
-    said = on_a_terminal(*where, "--policies", "lru,demand,resident")
+    said = on_a_terminal(*where, "--policy", "lru,demand,resident")
     assert "demand at " in said  # on the line that goes
     lines = lines_of(said)
     assert all(len(line) <= 80 for line in lines), lines
@@ -91,7 +91,7 @@ def test_compare_fits_a_terminal_and_says_what_it_is_at(tmp_path: Path) -> None:
     (hidden,) = (line for line in lines if line.startswith("(no room here for: use of fast"))
     assert "no plan within it: resident" in lines
     assert all(name in " ".join(lines) for name in COLUMNS[:3]), hidden
-    wide = lines_of(on_a_terminal(*where, "--policies", "lru,demand", columns=170))
+    wide = lines_of(on_a_terminal(*where, "--policy", "lru,demand", columns=170))
     (header,) = (line for line in wide if line.startswith("policy"))
     assert "use of fast" in header
     assert not any("no room here" in line for line in wide)
@@ -153,8 +153,7 @@ def test_a_misspelt_name_has_its_nearest(tmp_path: Path) -> None:
 def test_whose_times_an_operation_has_is_said_where_a_machine_is_named(tmp_path: Path) -> None:
     save(network(layers=3), tmp_path / "step.trace")
     for command in ("simulate", "compare", "sweep"):
-        policy = ("--policies", "lru") if command == "compare" else ("--policy", "lru")
-        words = [command, str(tmp_path / "step.trace"), "--machine", "h200", "--fast", "50%", *policy]
+        words = [command, str(tmp_path / "step.trace"), "--machine", "h200", "--fast", "50%", "--policy", "lru"]
         shown = CliRunner().invoke(cli, words).stdout
         assert "simulated, with operations' times as they were recorded" in shown
     assert whose_times(find_machine("h200"), None) == ""

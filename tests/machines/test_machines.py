@@ -182,7 +182,7 @@ def test_times_of_another_kind_of_machine_are_marked_modelled(trace_file: Path) 
 
 
 def test_compare_ranks_the_policies_and_says_which_cannot(trace_file: Path) -> None:
-    some = ("--fast", "30%,100%", "--policies", "lru,evict-all,tiertrain,resident")
+    some = ("--fast", "30%,100%", "--policy", "lru,evict-all,tiertrain,resident")
     shown = run("compare", trace_file, "--machine", "h200", *some)
     assert shown.exit_code == 0, shown.output
     assert "no plan within it: resident" in shown.stdout
@@ -195,7 +195,7 @@ def test_compare_ranks_the_policies_and_says_which_cannot(trace_file: Path) -> N
     assert times == sorted(times)
     assert all(row["step_ns"] >= row["lower_bound_ns"] for row in rows if row["feasible"])
     assert next(row for row in roomy if row["policy"] == "resident")["gap"] == 0
-    assert isinstance(run("compare", trace_file, "--policies", "lru,mru").exception, SettingError)
+    assert isinstance(run("compare", trace_file, "--policy", "lru,mru").exception, SettingError)
 
 
 def test_sweep_finds_the_frontier_and_the_cheapest(trace_file: Path) -> None:

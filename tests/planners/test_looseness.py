@@ -123,7 +123,7 @@ def test_plan_and_compare_name_it(tmp_path: Path) -> None:
     planned = CliRunner().invoke(cli, ["plan", str(trace), "--machine", str(machine), "--fast", fast])
     assert planned.exit_code == 0, planned.output
     assert f"of it goes without {Constraint.LATENCY.what}" in planned.output.splitlines()[-1]
-    command = ["compare", str(trace), "--machine", str(machine), "--fast", fast, "--policies", "ebbtide,lru"]
+    command = ["compare", str(trace), "--machine", str(machine), "--fast", fast, "--policy", "ebbtide,lru"]
     compared = CliRunner().invoke(cli, command)
     assert compared.exit_code == 0, compared.output
     assert "ebbtide, gap" in compared.output

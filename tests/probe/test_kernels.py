@@ -397,7 +397,7 @@ def test_the_command_writes_a_machine_that_commands_take(recorded: Trace, disk: 
     found = Machine.from_toml(machine.read_text())
     assert found.tiers[1].in_place is InPlace.ALL
     assert len(found.kernels) > 10
-    some = ("--policies", "first-touch,autotm-static", "--json")
+    some = ("--policy", "first-touch,autotm-static", "--json")
     compared = run("compare", trace, "--machine", machine, "--fast", "60%", *some)
     assert compared.exit_code == 0, compared.output
     assert all(row["in_place_ns"] > 0 for row in json.loads(compared.stdout))

@@ -41,6 +41,19 @@ def test_the_tree_of_the_peak_holds_every_byte_once() -> None:
     assert sorted(leaves.values()) == [4 * MIB, 8 * MIB, 16 * MIB]
 
 
+def test_layers_that_are_alike_are_one_box() -> None:
+    trace = step()
+    peak = peak_of(trace)
+    row = max(peak.residents, key=lambda row: row.nbytes)
+    modules = ("net.h.0.mlp", "net.h.1.mlp", "net.h.1.mlp", "net.head.0", "net.head.1", "")
+    alike = replace(peak, nbytes=6 * row.nbytes, residents=tuple(replace(row, module=name) for name in modules))
+    by_id = {node["id"]: node for node in peak_tree(alike)}
+    inside = {(by_id[node["parent"]]["label"], node["label"]): node["nbytes"] for node in by_id.values() if node["parent"]}
+    assert inside["net", "h.*"] == inside["h.*", "mlp"] == 3 * row.nbytes
+    assert inside["net", "head"] == 2 * row.nbytes
+    assert inside["head", "0"] == inside["head", "1"] == inside["net", "no module"] == row.nbytes
+
+
 def test_small_boxes_are_put_together() -> None:
     trace = step()
     tiny = replace(trace.storages[2], nbytes=1000, module="a.b", birth=2, death=4, kind=StorageKind.OTHER, allocation=1)

@@ -6,12 +6,14 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from demo import demo
 from demo.calibrate import Speed, measured_speed
+from demo.comparison import in_a_sentence
 from demo.display import shown
 from demo.forecast import Forecast, Net, roughly, run_s
 from demo.runs import Door, Outcome, Run, RunFailed
@@ -90,6 +92,20 @@ def test_runs_that_worked_are_shown_where_a_later_one_fails(
     assert demo.A_PLAIN in said.out
     assert "error: A demand ended with exit code 3:\nits last words" in said.err
     assert [row["name"] for row in json.loads((tmp_path / "all.json").read_text())] == [demo.A_PLAIN]
+
+
+def test_the_table_ends_in_a_sentence() -> None:
+    def outcome(run: Run, seconds: float, peak_bytes: int, report: dict[str, Any] | None = None) -> Outcome:
+        same = {"losses": [1.0.hex()], "weights_sha256": "", "optimizer_sha256": ""}
+        return Outcome(run, False, {"peak_bytes": peak_bytes, "seconds": [seconds] * 4, **same}, report)
+
+    plain = outcome(Run(demo.A_PLAIN, Door.STOCK, ""), 2.0, 4 * 10**9)
+    demand = outcome(Run("A demand", Door.EBBTIDE, "", policy="demand"), 3.0, 10**9, {"steps": []})
+    planned = outcome(Run("A planned", Door.EBBTIDE, ""), 2.1, 10**9, {"steps": []})
+    assert in_a_sentence([(plain, plain), (demand, plain), (planned, plain)]) == (
+        "With the same bits as plain PyTorch, GPT A trained in 1.00 GB in place of 4.00 GB, at 1.05 times the time."
+    )
+    assert in_a_sentence([(plain, plain)]) == ""
 
 
 def appears(out: io.StringIO, text: str) -> bool:

@@ -200,7 +200,7 @@ class Explainer:
         for span in timeline.spans:
             if span.kind in _WAITED_FOR and span.tick in ticks and span.storage in (None, number):
                 waited = f"{time_text(span.stop_ns - span.start_ns)} for {_WAITED_FOR[span.kind]}"
-                yield f"{name}: compute waits {waited} at tick {span.tick:,}, which uses it"
+                yield f"{name}: compute waits {waited} at {self._names.moment(span.tick)}, which uses it"
         if not copies:
             yield f"{name}: it does not move"
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from ebbtide.analysis.texts import Names
 from ebbtide.ir.base import Ints
 from ebbtide.ir.occupancy import arena_pages, live_bytes, occupancy, paged_bytes
 from ebbtide.ir.plan import Plan, Stay
@@ -35,7 +36,7 @@ class PlanView:
     """A plan for ``trace``. ``fast`` is the tier that its budget bounds; by default the one with the most stays."""
 
     def __init__(self, trace: Trace, plan: Plan, fast: str = "") -> None:
-        self._trace, self._plan = trace, plan
+        self._trace, self._plan, self._names = trace, plan, Names(trace)
         self._stays: dict[int, list[Stay]] = defaultdict(list)
         for stay in plan.stays:
             self._stays[stay.storage].append(stay)
@@ -55,9 +56,9 @@ class PlanView:
         return f"{self.title}: holds {held} on {self.fast} at that tick"
 
     def short(self, number: int) -> str:
-        """Where it is away, "" if it never is."""
+        """When it is away, "" if it never is."""
         gaps = [
-            f"from tick {self._tick(gap.gone)} " + (f"to {self._tick(gap.back)}" if gap.back is not None else "on")
+            f"from {self._names.moment(gap.gone)} on" if gap.back is None else self._names.range_of(gap.gone, gap.back)
             for gap in self.gaps(number)
         ]
         return f"planned away {', '.join(gaps)}" if gaps else ""
@@ -88,11 +89,12 @@ class PlanView:
         to = f" to {gap.tier}" if gap.tier else ""
         how = ", without a write: it is clean"
         if gap.written is not None:
-            how = f", written{to} from tick {self._tick(gap.written[0])} to {self._tick(gap.written[1])}"
+            how = f", written{to} {self._names.range_of(*gap.written)}"
         comes = "does not come back"
         if gap.back is not None:
-            comes = f"starts back at tick {self._tick(gap.back)} and is there from tick {self._tick(gap.there or 0)}"
-        return f"{part}leaves by tick {self._tick(gap.gone)}{how}; {comes}"
+            there = self._names.moment(gap.there or 0)
+            comes = f"starts back at {self._names.moment(gap.back)} and is there from {there} on"
+        return f"{part}leaves by {self._names.moment(gap.gone)}{how}; {comes}"
 
     def gaps(self, number: int) -> Iterator[Gap]:
         """The times without room on the fast tier, of each piece of the storage that is ever there."""
@@ -121,9 +123,6 @@ class PlanView:
                     copied = start >= left.start and valid_from > start
                     return stay.tier, (start, valid_from) if copied else None
         return "", None
-
-    def _tick(self, tick: int) -> str:
-        return f"{tick % len(self._level):,}"
 
     def _until(self, gap: Gap, number: int) -> int:
         return self._trace.storages[number].death if gap.back is None else gap.back

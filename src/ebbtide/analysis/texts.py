@@ -62,10 +62,17 @@ class Names:
         return f"{at:,} ({place(row.operator, row.module.removeprefix(self.root))}{later})"
 
     def range_of(self, first: int, until: int) -> str:
-        """``from tick 3 to 12``; of the ticks of a later step, that they are so."""
-        later, last = divmod(until, len(self._trace.ticks))
-        return f"from tick {first % len(self._trace.ticks):,} to {last:,}{' of the next step' if later else ''}"
+        """``from 1.20 ms to 0.30 ms of the next step (ticks 12 to 3)``."""
+        n_ticks = len(self._trace.ticks)
+        later = " of the next step" if until // n_ticks > first // n_ticks else ""
+        first, until = first % n_ticks, until % n_ticks
+        return f"from {self.time_of(first)} to {self.time_of(until)}{later} (ticks {first:,} to {until:,})"
+
+    def moment(self, tick: int) -> str:
+        """``1.20 ms (tick 12)``, of the step that it is in."""
+        tick %= len(self._trace.ticks)
+        return f"{self.time_of(tick)} (tick {tick:,})"
 
     def time_of(self, tick: int) -> str:
-        """When a tick begins, after the beginning of the step."""
+        """When a tick of the step begins, after the beginning of the step."""
         return time_text(int(self._trace.start_ns(np.array([tick]))[0]))

@@ -14,7 +14,7 @@ _WIDTH = 110
     "--machine",
     metavar="NAME|FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="What moving would buy on this machine (`ebbtide probe -o FILE` writes one), and what budgets would cost.",
+    help="What moving would buy on this machine, and what budgets would cost there. Default: this computer, for the latter.",
 )
 @click.option("--tier", metavar="NAME", help="The machine's slow tier to move to; by default the first.")
 @click.option("--bandwidth", metavar="SIZE[,SIZE]", help="In place of a machine: bytes a second out, and back.")
@@ -34,8 +34,7 @@ def analyze(
     from ebbtide.analysis.summary import to_json
     from ebbtide.analysis.terminal import page
     from ebbtide.commands.budgets import try_budgets
-    from ebbtide.commands.routes import way_of
-    from ebbtide.machines import find_machine
+    from ebbtide.commands.routes import machine_for, way_of
     from ebbtide.reading import read_trace
     from ebbtide.report.answers import in_short
 
@@ -51,7 +50,6 @@ def analyze(
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:
         console.width = _WIDTH
-    there = find_machine(machine) if machine is not None else own
-    if there is not None and bandwidth is None and first.accesses_known:
+    if bandwidth is None and first.accesses_known and (there := machine_for(machine, own)) is not None:
         console.print(in_short(first, analysis.peak, try_budgets(first, there), there.name), end="\n\n")
     console.print(page(analysis, first))

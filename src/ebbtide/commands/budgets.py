@@ -32,7 +32,7 @@ def _try(share: str, trace: Trace, machine: Machine) -> TriedBudget:
     nbytes = budget_of(share, trace, machine)
     tried = try_policy("ebbtide", trace, machine, nbytes)
     if tried.outcome is None:
-        return TriedBudget(share, nbytes, None, why_not=tried.why_not)
+        return TriedBudget(share, nbytes, None, why_not=tried.why_not, least_bytes=tried.least_bytes)
     faster_ns = None
     if tried.outcome.step_ns > SMALL_COST * trace.step_ns:
         faster = try_policy("ebbtide", trace, with_links(machine, 2), nbytes)

@@ -13,7 +13,7 @@ from ebbtide.commands.inputs import json_option, machine_options, trace_argument
 @click.option(
     "--fast", metavar="LIST", default="15%,25%,50%,75%", show_default=True, help="Budgets: sizes, shares of the peak."
 )
-@click.option("--policies", "names", metavar="LIST", help="Planners and online policies. Default: all of them.")
+@click.option("--policy", "names", metavar="LIST", help="Planners and online policies: ebbtide,lru. Default: all.")
 @json_option
 def compare(
     trace: Path,

@@ -35,7 +35,8 @@ def apply_changes(machine: Machine, changes: Sequence[str]) -> Machine:
         key, equals, text = change.partition("=")
         places = _places(machine)
         if not equals or key.strip() not in places:
-            raise SettingError(f"--set {change}: write KEY=VALUE{did_you_mean(key.strip(), places)}, {_keys(machine)}")
+            near = did_you_mean(key.strip(), places) if equals else ""
+            raise SettingError(f"--set {change}: " + (f"no such KEY{near}" if near else f"write KEY=VALUE, {_keys(machine)}"))
         table, at, name = places[key.strip()]
         records = list(_records(machine, table))
         try:

@@ -75,14 +75,13 @@ def _subject(
     paths: tuple[Path, ...], machine: Path | None, tier: str | None, bandwidth: str | None, with_budgets: bool
 ) -> "Subject":
     from ebbtide.commands.budgets import try_budgets
-    from ebbtide.commands.routes import way_of
+    from ebbtide.commands.routes import machine_for, way_of
     from ebbtide.errors import ReportError
     from ebbtide.ir.base import Origin
     from ebbtide.ir.files import kind_of
     from ebbtide.ir.plan import Plan
     from ebbtide.ir.timeline import Timeline
     from ebbtide.ir.trace import Trace
-    from ebbtide.machines import find_machine
     from ebbtide.reading import read_plan, read_timeline, read_trace
     from ebbtide.report.subject import Subject
 
@@ -106,9 +105,8 @@ def _subject(
     if plans and trace is None:
         raise ReportError("a plan is shown on its trace: name the trace's file too")
     plan = read_plan(plans[0], trace) if plans and trace is not None else None
-    there = find_machine(machine) if machine is not None else own
-    if trace is not None and trace.accesses_known and there is None and bandwidth is None:
-        there = _machine_or_none()
+    wanted = trace is not None and trace.accesses_known and bandwidth is None
+    there = machine_for(machine, own) if wanted or machine is not None else own
     way = way_of(machine, bandwidth, tier, there)
     has_forecast = any(timeline.origin is Origin.SIMULATED for timeline in timelines)
     if trace is not None and plan is not None and there is not None and not has_forecast:
@@ -117,17 +115,6 @@ def _subject(
     if with_budgets and trace is not None and trace.accesses_known and there is not None:
         budgets = try_budgets(trace, there)
     return Subject(trace, plan, tuple(timelines), runs[0] if runs else None, *way, budgets)
-
-
-def _machine_or_none() -> "Machine | None":
-    from ebbtide.errors import SpillError
-    from ebbtide.reading import this_machine
-
-    try:
-        return this_machine()
-    except SpillError as error:
-        click.echo(f"ebbtide: warning: this machine could not be probed, so there is no swap line: {error}", err=True)
-        return None
 
 
 def _run_of(path: Path) -> "RunReport | None":

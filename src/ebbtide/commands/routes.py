@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import click
+
 from ebbtide.analysis.swapping import Route, assumed_route, route_of
-from ebbtide.errors import SettingError
+from ebbtide.errors import SettingError, SpillError
 from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import Machine
 from ebbtide.machines import find_machine
+from ebbtide.reading import this_machine
 from ebbtide.units import parse_size
 
 
@@ -30,6 +33,19 @@ def way_of(
         names = ", ".join(row.name for row in chosen.tiers)
         raise SettingError(f"{chosen.name} has no {wanted.removeprefix('a ')} with links both ways; its tiers: {names}")
     return route, f"{chosen.name}, tier {route.tier}", chosen.origin
+
+
+def machine_for(named: Path | None, own: Machine | None) -> Machine | None:
+    """The one that is named, else the trace's own, else this computer; a word where that cannot be probed."""
+    if named is not None:
+        return find_machine(named)
+    if own is not None:
+        return own
+    try:
+        return this_machine()
+    except SpillError as error:
+        click.echo(f"ebbtide: warning: this machine could not be probed, so nothing is simulated on it: {error}", err=True)
+        return None
 
 
 def _bandwidths(text: str) -> list[int]:

@@ -6,7 +6,7 @@ import click
 
 from ebbtide.commands.inputs import fast_option, json_option, machine_options, read_inputs, trace_argument
 from ebbtide.driven import check_writable, written
-from ebbtide.errors import SettingError
+from ebbtide.errors import EbbtideError, SettingError
 
 
 @click.command()
@@ -79,7 +79,8 @@ def simulate(
             begin(chosen[0])
             row = try_policy(chosen[0], step, its_machine, budget, record=True)
     if row.outcome is None:
-        raise SettingError(row.why_not)
+        assert row.failure is not None
+        raise row.failure if isinstance(row.failure, EbbtideError) else SettingError(row.why_not)
     if as_json:
         print_json(as_figures(row, step, its_machine))
     else:

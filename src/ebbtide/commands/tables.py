@@ -52,8 +52,10 @@ def show_trials(title: str, rows: "Sequence[Trial]", resident_ns: int, fast: str
     """A line for each policy that has a plan, with the columns that say something and have room; the others named."""
     lines = [cells(row, resident_ns, fast) for row in rows if row.outcome is not None]
     show_fitting(title, COLUMNS, _LEAST_WANTED_FIRST, lines)
-    if missing := [row.policy for row in rows if row.outcome is None]:
-        show(f"no plan within it: {', '.join(missing)}")
+    if missing := [row for row in rows if row.outcome is None]:
+        least = min((row.least_bytes for row in missing if row.least_bytes is not None), default=None)
+        works = "" if least is None else f"; the smallest budget that can work is {format_bytes(least)}"
+        show(f"no plan within it: {', '.join(row.policy for row in missing)}{works}")
 
 
 def show_fitting(

@@ -42,6 +42,7 @@ from ebbtide.commands.program import (
     help="Note for each storage which line of the script made it (file, line, function). Recording takes longer.",
 )
 @device_option("storages are recorded")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing of what was recorded; the exit status is 1 if it was not.")
 @click.option(
     "--machine",
     metavar="NAME|FILE",
@@ -56,6 +57,7 @@ def trace(
     fake: bool,
     lines: bool | None,
     device: str | None,
+    quiet: bool,
     machine: str | None,
     program: tuple[str, ...],
 ) -> None:
@@ -74,15 +76,16 @@ def trace(
         raise click.UsageError("--machine goes with --fake: without it, times are measured here")
     if device is not None and fake:
         raise click.UsageError("--device is whose storages are measured: with --fake, none are")
-    tell_misplaced_options(program)
+    if not quiet:
+        tell_misplaced_options(program)
     warn_in_one_line()
     settings = replace(Settings.from_environment(), disable=False, trace_step=None, machine=machine)
     if output is None:
         output = named_for(program)
-        if output.exists():
+        if output.exists() and not quiet:
             click.echo(f"ebbtide: {output} is there already and will be replaced; -o names another file", err=True)
     recorder = Recorder(output, first=step, count=steps, fake=fake, lines=lines, device=device, settings=settings)
-    sys.exit(record_program(find_program(program), recorder, not keep_running))
+    sys.exit(record_program(find_program(program), recorder, not keep_running, quiet))
 
 
 def named_for(program: tuple[str, ...]) -> Path:

@@ -1,17 +1,21 @@
 """What people come for, before all details: what the peak is made of, what a smaller budget costs, what to change."""
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ebbtide.analysis.columns import common_root
+from ebbtide.analysis.intervals import module_patterns
 from ebbtide.analysis.memory import Peak, Resident
 from ebbtide.ir.trace import StorageKind, Trace
 from ebbtide.units import format_bytes
 
 _DEPTH = 4
 """Levels of modules in the tree of the peak; what lies deeper counts for the last."""
+_LEVEL = re.compile(r"[^.]+(?:\.\*)*")
+"""Of a module's pattern; ``blocks.*`` is one."""
 _SMALLEST = 0.002
 """Boxes below this share of the peak are put together."""
 SMALL_COST = 1.05
@@ -28,7 +32,8 @@ _STATE = (StorageKind.PARAMETER, StorageKind.GRADIENT, StorageKind.OPTIMIZER_STA
 class TriedBudget:
     """A budget for this step on the page's machine: ``name`` is as ``--fast`` takes it, ``step_ns`` what a step would
     take with its links as they are and ``faster_ns`` with twice as fast ones, both None where there is no plan
-    (``why_not``). ``moved_bytes`` are those of a step, both ways."""
+    (``why_not``; ``least_bytes`` is the smallest budget that can work, where it is known). ``moved_bytes`` are those of a
+    step, both ways."""
 
     name: str
     nbytes: int
@@ -36,18 +41,23 @@ class TriedBudget:
     moved_bytes: int = 0
     faster_ns: int | None = None
     why_not: str = ""
+    least_bytes: int | None = None
 
 
 _Path = tuple[str, ...]
 
 
 def peak_tree(peak: Peak) -> list[dict[str, Any]]:
-    """Boxes in boxes: modules by their path, and the kinds of storages in each."""
-    root = common_root([row.module for row in peak.residents])
+    """Boxes in boxes: modules by their path, layers that are alike as one, and the kinds of storages in each."""
+    modules = [row.module for row in peak.residents if row.module]
+    root = common_root(modules)
+    patterns = module_patterns(module.removeprefix(root).strip(".") for module in modules)
 
     def path_of(row: Resident) -> _Path:
-        name = row.module.removeprefix(root).strip(".") if row.module else "no module"
-        return tuple(name.split(".")[:_DEPTH]) if name else ()
+        if not row.module:
+            return ("no module",)
+        pattern = patterns[row.module.removeprefix(root).strip(".")]
+        return tuple(_LEVEL.findall(pattern)[:_DEPTH])
 
     return _boxes(peak, path_of, root or "the step")
 
@@ -129,13 +139,17 @@ def advice(trace: Trace, peak: Peak, budgets: tuple[TriedBudget, ...]) -> Iterat
 
 def in_short(trace: Trace, peak: Peak, budgets: tuple[TriedBudget, ...], machine: str) -> str:
     """What smaller budgets cost, in a sentence."""
-    costs = (
-        f"{row.name} " + ("no plan" if row.step_ns is None else f"{_ratio(row.step_ns, trace):.2f}") for row in budgets
-    )
+    costs = (f"{row.name} {_cost(row, trace)}" for row in budgets)
     return (
         f"In short: tensors peak at {format_bytes(peak.nbytes)}. Within a share of that a step takes so many times as "
         f"long: {', '.join(costs)} (simulated on {machine})."
     )
+
+
+def _cost(row: TriedBudget, trace: Trace) -> str:
+    if row.step_ns is not None:
+        return f"{_ratio(row.step_ns, trace):.2f}"
+    return "no plan" + ("" if row.least_bytes is None else f" (it needs {format_bytes(row.least_bytes)})")
 
 
 def _ratio(ns: int | None, trace: Trace) -> float:

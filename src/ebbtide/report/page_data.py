@@ -15,6 +15,7 @@ from ebbtide.analysis.intervals import QUANTILES, byte_seconds, distributions_of
 from ebbtide.analysis.memory import memory_of, peak_of
 from ebbtide.analysis.swapping import candidates_of
 from ebbtide.ir.base import Ints, Origin
+from ebbtide.ir.plan import PlanStatus
 from ebbtide.ir.trace import StorageKind, Trace, idle_intervals
 from ebbtide.report.answers import advice, line_tree, peak_tree
 from ebbtide.report.plan_data import away_data, budgets_data
@@ -62,7 +63,7 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
     if plan is not None:
         beaten, bound = subject.bound_is_beaten, format_time(seconds(plan.lower_bound_ns))
         facts += [
-            ("plan", f"{plan.planner} ({plan.status})"),
+            ("plan", f"{plan.planner} ({PlanStatus.FEASIBLE if beaten else plan.status})"),
             ("plan's budget", format_bytes(plan.budget_bytes)),
             ("step predicted", format_time(seconds(plan.predicted_ns))),
             ("no plan is faster than", "unknown: a measured step was faster" if beaten else bound),

@@ -11,6 +11,7 @@ ROWS = (
     *("time a step", "stall a step", "out a step", "in a step", "written in all"),
 )
 """What a column says, from the top; its last entry is the verdict, and what went wrong."""
+WITHIN_BUDGET = "within budget"
 _LABEL = 17
 _MOST_COLUMNS = 8
 
@@ -42,7 +43,7 @@ def verdict(report: RunReport) -> str:
         return "NOT BOUNDED as asked"
     if report.fast_bytes is None and report.arena_budget_bytes is None:
         return "NO BUDGET was set"
-    return "within budget"
+    return WITHIN_BUDGET
 
 
 def render_ranks(columns: Mapping[str, Sequence[str]]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from statistics import mean, median
 
 from ebbtide.ir.run_report import KINDS, PlanReport, RunReport, StepMode, StepReport, TierReport, Traffic
-from ebbtide.report.ranks import verdict
+from ebbtide.report.ranks import WITHIN_BUDGET, verdict
 from ebbtide.units import format_bytes, format_time
 
 _LABEL = 19
@@ -95,7 +95,9 @@ def _headline(report: RunReport, steps: list[StepReport]) -> str:
     count = f"{len(report.steps) + report.left_out_steps} steps" + (f" ({known})" if known else "")
     took = f", median {format_time(median(step.wall_s for step in steps))} a step" if steps else ""
     figures = "all figures measured" if report.plan is None else "measured, but for the plan's forecasts"
-    return f"Ebbtide: {verdict(report)}, {count}{took}, policy {report.policy} ({figures})"
+    unmoved = steps and not any(step.evicted_bytes.total or step.fetched_bytes.total for step in report.steps)
+    kept = ", and nothing had to move" if unmoved and verdict(report) == WITHIN_BUDGET else ""
+    return f"Ebbtide: {verdict(report)}{kept}, {count}{took}, policy {report.policy} ({figures})"
 
 
 def _line(label: str, text: str) -> str:
@@ -190,9 +192,9 @@ def _stall(steps: list[StepReport]) -> str:
     wall = sum(step.wall_s for step in steps)
     stall = sum(step.stall_s.total for step in steps)
     causes = [
-        f"room {format_time(mean(step.stall_s.room for step in steps))}",
-        f"late prefetch {format_time(mean(step.stall_s.late_prefetch for step in steps))}",
-        f"demand fetch {format_time(mean(step.stall_s.demand_fetch for step in steps))}",
+        f"for room {format_time(mean(step.stall_s.room for step in steps))}",
+        f"for a late prefetch {format_time(mean(step.stall_s.late_prefetch for step in steps))}",
+        f"for what nothing had fetched {format_time(mean(step.stall_s.demand_fetch for step in steps))}",
     ]
     share = f" ({100 * stall / wall:.1f} % of its time)" if wall else ""
     return f"{format_time(stall / len(steps))} a step{share}: {', '.join(causes)}"

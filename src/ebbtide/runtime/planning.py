@@ -31,7 +31,7 @@ from ebbtide.runtime.followed_steps import FollowedSteps, Planned
 from ebbtide.runtime.pending_plan import PendingPlan, answer_to
 from ebbtide.runtime.plan_job import Answer, Ask, Followed, Job, PlanningKilledError, planning_bytes
 from ebbtide.runtime.progress import Activity
-from ebbtide.units import format_time, seconds
+from ebbtide.units import format_bytes, format_time, seconds
 
 _WARM_UP_STEPS = 1  # optimizer state is born in the first step
 _MOST_PLANS = 16
@@ -84,6 +84,7 @@ class Planning:
         self._seen: set[str] = set()
         self._tried: set[str] = set()
         self._plans: dict[int, Planned] = {}
+        self._replaced: PlanReport | None = None  # of the plan that steps followed before the last one came
         self._steps = 0
         self._followed: int | None = None  # by the last step: a schedule's number
         self._gave_up = False
@@ -136,10 +137,13 @@ class Planning:
             self._say(self.refusal)
 
     def report(self) -> PlanReport | None:
-        """Of the plan that was made last."""
+        """Of the plan that was made last; of the one before, where it came in its place and no step was left for it."""
         if not self._plans:
             return None
-        return replace(next(reversed(self._plans.values())).told(), plans=len(self._plans))
+        told = next(reversed(self._plans.values())).told()
+        if told.taken_up_after == self._steps and self._replaced is not None:
+            told = self._replaced
+        return replace(told, plans=len(self._plans))
 
     def ended(self, wall_s: float) -> bool:
         """Whether the step that just ended, and took so long, followed a schedule."""
@@ -311,16 +315,22 @@ class Planning:
         number = _torch.load_schedule(**vars(answer.schedule))
         report = replace(answer.report, taken_up_after=self._steps)
         self._made += 1
+        self._replaced = None if pending.replaces is None else self._plans[pending.replaces].told()
         pending.steps.follow(answer.trace, answer.plan if self._may_improve(report, pending) else b"")
         self._plans[number] = Planned(report, pending.like, pending.steps)
         if pending.keep:
             self._keep(answer)
         if pending.replaces is not None:
             del self._plans[pending.replaces]
-            self._say(
-                f"steps follow a better plan from step {self._steps} on: {format_time(report.predicted_s)} forecast"
-            )
+        self._tell(report, "a plan" if pending.replaces is None else "a better plan")
         return True
+
+    def _tell(self, report: PlanReport, what: str) -> None:
+        """With what the disk will have to take, before it does."""
+        out = f"{self._machine.tiers[0].name}->"
+        written = sum(link.forecast_bytes for link in report.links if link.name.startswith(out))
+        forecast = f"{format_time(report.predicted_s)} and {format_bytes(written)} written a step forecast"
+        self._say(f"steps follow {what} from step {self._steps} on: {forecast}")
 
     def _may_improve(self, report: PlanReport, pending: PendingPlan) -> bool:
         """Whether a faster plan is to be looked for: not after one that was, and not where little is left to gain."""

@@ -90,8 +90,8 @@ class Observation:
         return "" if self.planning is None else self.planning.doing(self.steps)
 
     def outcome(self) -> str:
-        """Of planning that has ended."""
-        return "planning has ended: steps follow the plan" if self.plans else "planning has ended without a plan"
+        """Of planning that has ended, where it had none: whoever takes a plan up tells of it."""
+        return "" if self.plans else "planning has ended without a plan"
 
 
 def _joined(parts: dict[str, str]) -> str:
@@ -150,7 +150,7 @@ class Progress:
             if seen.doing() != doing:
                 doing = seen.doing()
                 news = doing or seen.outcome()
-                if (kind := news.rstrip("0123456789")) not in told:
+                if news and (kind := news.rstrip("0123456789")) not in told:
                     told.add(kind)
                     self.say(news)
             if (seen.planning is not None and not seen.planning.beside) or time.monotonic() < due:

@@ -134,10 +134,10 @@ function budgetTable({ answers, trace, peak }, parent) {
   const titles = ["--fast", "tensors have", "a step takes", "times", "moved a step"];
   const table = tableOf("Budgets and what they cost", titles);
   addRow(table, ["100%", bytes(peak.nbytes), time(trace.step_ns), "1.00", "0 B"], "td");
-  for (const { name, nbytes, step_ns, moved_bytes, why_not } of answers.budgets) {
+  for (const { name, nbytes, step_ns, moved_bytes, why_not, least_bytes } of answers.budgets) {
     const figures =
       step_ns === null
-        ? ["no plan", "", ""]
+        ? [least_bytes === null ? "no plan" : `no plan: needs ${bytes(least_bytes)}`, "", ""]
         : [time(step_ns), (step_ns / trace.step_ns).toFixed(2), bytes(moved_bytes)];
     addRow(table, [name, bytes(nbytes), ...figures], "td");
     if (why_not) table.lastChild.setAttribute("title", why_not);

@@ -59,12 +59,14 @@ async function main() {
     return;
   }
   trouble.textContent = "Unpacking \u2026";
+  trouble.classList.add("working");
   try {
     const library = element("script", new TextDecoder().decode(await inflate("library")));
     document.head.append(library);
     show(unpack(await inflate("data")));
     trouble.remove();
   } catch (error) {
+    trouble.classList.remove("working");
     trouble.textContent = `This page is damaged, or its browser cannot show it: ${error.message}`;
     throw error;
   }
