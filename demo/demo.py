@@ -168,7 +168,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     if pairs:
         show(pairs)
-        print(f"{'Those runs' if failed else 'All runs'} took {time.monotonic() - started:.0f} s. {in_a_sentence(pairs)}")
+        took = f"{'Those runs' if failed else 'All runs'} took {time.monotonic() - started:.0f} s."
+        print(f"{took} {in_a_sentence(pairs)}")
         command = os.path.relpath(Path(sys.executable).with_name("ebbtide"))
         print(f"Your own script: {command} run --fast 8GiB train.py (docs/guide.md goes through the commands)")
     if args.json:

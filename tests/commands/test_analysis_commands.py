@@ -232,7 +232,8 @@ def test_explaining_a_plan_and_a_timeline(files: Path) -> None:
         "  it could stay within the budget, with all else as planned",
         "  timeline (by hand, simulated): 64 B over fast->slow in 42 ns, from 100 ns into the step on",
         "  timeline (by hand, simulated): 64 B over slow->fast in 21 ns, from 1.00 us into the step on",
-        "  timeline (by hand, simulated): compute waits 7 ns for a prefetch under way at 1.00 us (tick 5), which uses it",
+        "  timeline (by hand, simulated): compute waits 7 ns for a prefetch under way at 1.00 us (tick 5), which uses "
+        "it",
     ]
     momentum = said("explain", files / "step.trace", "--storage", MOMENTUM, *options)
     assert f"{plan}: on fast throughout" in momentum

@@ -84,9 +84,11 @@ def test_figures_of_the_machine_can_be_set(tiertrace: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("gpu.bytes=1", r"KEY is gpu or host with \.capacity_bytes, .*host_to_gpu or .*; or gpu_in with \.bytes_per_s"),
+        ("gpu.bytes=1", r"gpu has no \.bytes \(did you mean gpu\..*\?\), but \.capacity_bytes, \..*, \.page_bytes"),
+        ("disk.bytes=1", r"KEY is a figure of gpu, host, .*host_to_gpu, .*gpu_in, compute, cost"),
+        ("speed", r"KEY is a figure of gpu, .*, such as gpu\.capacity_bytes"),
         ("gpu.capacity_byte=1", r"did you mean gpu\.capacity_bytes\?"),
-        ("gpu.name=1", "KEY is gpu or host with"),
+        ("gpu.name=1", r"gpu has no \.name"),
         ("gpu.capacity_bytes", "write KEY=VALUE"),
         ("gpu.capacity_bytes=lots", "'lots' is not a number; accepted: a size such as"),
         ("gpu.capacity_bytes=-1", "not a number|must be an int in"),

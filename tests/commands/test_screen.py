@@ -89,7 +89,7 @@ def test_compare_fits_a_terminal_and_says_what_it_is_at(tmp_path: Path) -> None:
     (header,) = (line for line in lines if line.startswith("policy"))
     assert header.split()[1] == "step"
     (hidden,) = (line for line in lines if line.startswith("(no room here for: use of fast"))
-    assert "no plan within it: resident" in lines
+    assert "no plan within it: resident; the smallest budget that can work is 4.22 MiB" in lines
     assert all(name in " ".join(lines) for name in COLUMNS[:3]), hidden
     wide = lines_of(on_a_terminal(*where, "--policy", "lru,demand", columns=170))
     (header,) = (line for line in wide if line.startswith("policy"))
@@ -125,7 +125,10 @@ def test_an_analysis_on_a_machine_begins_with_what_budgets_cost(tmp_path: Path) 
     first = " ".join(CliRunner().invoke(cli, [*words, "--machine", "dram-cxl"]).stdout.split("\n\n")[0].split())
     assert re.match(r"In short: tensors peak at .* times as long: 75% 1\.\d\d, 50% 1\.\d\d, 25% ", first)
     assert "(simulated on DDR5 and one CXL memory expander)" in first
-    assert "In short" not in CliRunner().invoke(cli, words).stdout
+    here = " ".join(CliRunner().invoke(cli, words).stdout.split("\n\n")[0].split())
+    assert here.startswith("In short: tensors peak at ")
+    assert "spilling to" in here
+    assert "In short" not in CliRunner().invoke(cli, [*words, "--bandwidth", "1GB"]).stdout
 
 
 def test_what_work_says_stays_and_what_it_is_at_is_for_terminals(capfd: pytest.CaptureFixture[str]) -> None:

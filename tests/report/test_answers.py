@@ -48,7 +48,11 @@ def test_layers_that_are_alike_are_one_box() -> None:
     modules = ("net.h.0.mlp", "net.h.1.mlp", "net.h.1.mlp", "net.head.0", "net.head.1", "")
     alike = replace(peak, nbytes=6 * row.nbytes, residents=tuple(replace(row, module=name) for name in modules))
     by_id = {node["id"]: node for node in peak_tree(alike)}
-    inside = {(by_id[node["parent"]]["label"], node["label"]): node["nbytes"] for node in by_id.values() if node["parent"]}
+    inside = {
+        (by_id[node["parent"]]["label"], node["label"]): node["nbytes"]
+        for node in by_id.values()
+        if node["parent"] is not None
+    }
     assert inside["net", "h.*"] == inside["h.*", "mlp"] == 3 * row.nbytes
     assert inside["net", "head"] == 2 * row.nbytes
     assert inside["head", "0"] == inside["head", "1"] == inside["net", "no module"] == row.nbytes

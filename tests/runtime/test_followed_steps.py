@@ -114,7 +114,7 @@ def test_a_first_step_that_was_slower_than_the_later_ones_is_planned_anew_with_t
     assert (run.plan.step_s, run.plan.lower_bound_s, run.plan.predicted_s) == (0.4, 0.4, 0.4)
     run.steps(1, made_step(WARM))
     assert run.plan.lower_bound_s is None  # the step took 0.24 s
-    run.steps(1, made_step(WARM))
+    run.steps(2, made_step(WARM))
     assert (run.plan.step_s, run.plan.lower_bound_s, run.plan.predicted_s) == (0.24, 0.24, 0.24)
     assert [trace.step_ns for trace in run.saved] == [400 * MS, 240 * MS]  # what is saved is what is reported
     assert (native.schedules, run.plan.plans, run.warned) == (2, 1, [])
@@ -161,7 +161,7 @@ def test_a_faster_plan_is_looked_for_once_and_only_where_there_is_something_to_g
 def test_a_machine_that_grows_faster_later_is_noticed(native: Native) -> None:
     run = Run(native)
     run.steps(4, made_step(COLD))
-    run.steps(6, made_step(WARM))
+    run.steps(7, made_step(WARM))
     assert (native.schedules, run.plan.step_s, run.plan.lower_bound_s) == (2, 0.24, 0.24)
 
 
@@ -171,7 +171,7 @@ def test_what_copies_cost_beside_them_is_no_part_of_the_operations_times(native:
     run = Run(native)
     run.planning._machine = slowing
     run.steps(2, made_step(COLD))
-    run.steps(2, made_step(90, [(Lane.OUT, 0, 360)]))
+    run.steps(3, made_step(90, [(Lane.OUT, 0, 360)]))
     assert run.plan.step_s == pytest.approx(0.24)
 
 

@@ -5,7 +5,7 @@ Native code and the planner are stood in for; ``test_plans.py`` has real ones.
 
 import weakref
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from ebbtide.capture.recording import likeness
 from ebbtide.errors import EbbtideError
 from ebbtide.ir.occupancy import arena_pages, needed_bytes
 from ebbtide.ir.recording import Recording
-from ebbtide.ir.run_report import PlanReport
+from ebbtide.ir.run_report import LinkReport, PlanReport
 from ebbtide.policies import planner_named
 from ebbtide.runtime import planning
 from ebbtide.runtime.load_schedule import ScheduleColumns
@@ -71,7 +71,7 @@ def planned(job: Job) -> Answer:
 
 def after_steps(steps: int, work: Callable[[Job], Answer], **more: Any) -> tuple[Planning, list[str]]:
     said: list[str] = []
-    made = Planning(ask_here(work), None, lambda trace, plan: None, said.append, **more)  # type: ignore[arg-type]
+    made = Planning(ask_here(work), disk(), lambda trace, plan: None, said.append, **more)
     for _ in range(steps):
         made.ended(1.0)
         made.learn(100)
@@ -233,7 +233,7 @@ class Beside:
 
 def beside(room: bool = True, **more: Any) -> tuple[Planning, Beside, list[str], list[str]]:
     process, warned, said = Beside(room), list[str](), list[str]()
-    made = Planning(process, None, lambda trace, plan: None, warned.append, say=said.append, **more)  # type: ignore[arg-type]
+    made = Planning(process, disk(), lambda trace, plan: None, warned.append, say=said.append, **more)
     return made, process, warned, said
 
 
@@ -265,6 +265,32 @@ def test_training_waits_for_a_plan_as_long_as_the_step_took_and_then_goes_on_unr
     assert made.activity() is None
 
 
+def test_of_a_better_plan_that_no_step_was_left_for_nothing_is_reported(
+    native: Native, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = iter((0, 1))
+    monkeypatch.setattr(native, "load_schedule", lambda **columns: next(numbers))
+    links = (LinkReport("dram->file", 3 << 20, 0.1), LinkReport("file->dram", 5 << 20, 0.1))
+    said: list[str] = []
+    made, _ = after_steps(
+        2, lambda job: replace(planned(job), report=replace(REPORT, links=links)), measures=True, say=said.append
+    )
+    monkeypatch.setattr(native, "followed", lambda: 0)
+    steps(made, 2)
+    report = made.report()
+    assert report is not None
+    assert report.taken_up_after == 2
+    monkeypatch.setattr(native, "followed", lambda: 1)
+    made.ended(1.0)
+    report = made.report()
+    assert report is not None
+    assert (report.taken_up_after, report.plans) == (4, 1)
+    assert said == [
+        "steps follow a plan from step 2 on: 1.00 s and 3.00 MiB written a step forecast",
+        "steps follow a better plan from step 4 on: 1.00 s and 3.00 MiB written a step forecast",
+    ]
+
+
 def test_what_the_recording_took_is_given_back_when_the_plan_comes_later(native: Native) -> None:
     made, process, _, _ = beside()
     steps(made, 2)
@@ -277,15 +303,16 @@ def test_where_there_is_no_room_for_both_training_waits_and_says_so(native: Nati
     steps(made, 2)
     assert process.waited[-1] is None
     assert made.report() is not None
-    assert (warned, len(said)) == ([], 1)
+    assert (warned, len(said)) == ([], 2)
     assert "no room beside each other" in said[0]
+    assert said[1] == "steps follow a plan from step 2 on: 1.00 s and 0 B written a step forecast"
 
 
 @pytest.mark.parametrize("more", [{"waits": True}, {"save_timeline": lambda timeline: None}])
 def test_training_waits_where_that_is_asked_for(more: dict[str, Any], native: Native) -> None:
     made, process, _, said = beside(**more)
     steps(made, 2)
-    assert (process.waited, said) == ([None], [])
+    assert (process.waited, len(said)) == ([None], 1)
     assert made.report() is not None
 
 

@@ -96,7 +96,7 @@ def test_runs_that_worked_are_shown_where_a_later_one_fails(
 
 def test_the_table_ends_in_a_sentence() -> None:
     def outcome(run: Run, seconds: float, peak_bytes: int, report: dict[str, Any] | None = None) -> Outcome:
-        same = {"losses": [1.0.hex()], "weights_sha256": "", "optimizer_sha256": ""}
+        same = {"losses": [(1.0).hex()], "weights_sha256": "", "optimizer_sha256": ""}
         return Outcome(run, False, {"peak_bytes": peak_bytes, "seconds": [seconds] * 4, **same}, report)
 
     plain = outcome(Run(demo.A_PLAIN, Door.STOCK, ""), 2.0, 4 * 10**9)

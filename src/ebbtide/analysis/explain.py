@@ -198,7 +198,9 @@ class Explainer:
         rows, n_ticks = self._trace.accesses.of(number), len(self._trace.ticks)
         ticks = set((self._trace.accesses.tick[rows] % n_ticks).tolist())
         for span in timeline.spans:
-            if span.kind in _WAITED_FOR and span.tick in ticks and span.storage in (None, number):
+            if span.tick is None or span.tick not in ticks:
+                continue
+            if span.kind in _WAITED_FOR and span.storage in (None, number):
                 waited = f"{time_text(span.stop_ns - span.start_ns)} for {_WAITED_FOR[span.kind]}"
                 yield f"{name}: compute waits {waited} at {self._names.moment(span.tick)}, which uses it"
         if not copies:

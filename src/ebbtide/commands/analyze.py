@@ -14,7 +14,7 @@ _WIDTH = 110
     "--machine",
     metavar="NAME|FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="What moving would buy on this machine, and what budgets would cost there. Default: this computer, for the latter.",
+    help="What moving would buy on this machine, and budgets would cost there. Default: this computer, for budgets.",
 )
 @click.option("--tier", metavar="NAME", help="The machine's slow tier to move to; by default the first.")
 @click.option("--bandwidth", metavar="SIZE[,SIZE]", help="In place of a machine: bytes a second out, and back.")

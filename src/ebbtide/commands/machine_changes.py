@@ -5,7 +5,7 @@ A key is the name of a tier, a link or a group and one of its figures: ``gpu.cap
 ``ir.machine`` can be set.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
 from types import NoneType
 from typing import Any, get_args, get_type_hints
@@ -35,8 +35,7 @@ def apply_changes(machine: Machine, changes: Sequence[str]) -> Machine:
         key, equals, text = change.partition("=")
         places = _places(machine)
         if not equals or key.strip() not in places:
-            near = did_you_mean(key.strip(), places) if equals else ""
-            raise SettingError(f"--set {change}: " + (f"no such KEY{near}" if near else f"write KEY=VALUE, {_keys(machine)}"))
+            raise SettingError(f"--set {change}: {_wrong(key.strip(), places)}")
         table, at, name = places[key.strip()]
         records = list(_records(machine, table))
         try:
@@ -61,17 +60,17 @@ def _places(machine: Machine) -> dict[str, tuple[str, int, str]]:
     }
 
 
-def _keys(machine: Machine) -> str:
-    """All of them in words, those of tables alike once."""
-    figures: dict[str, list[str]] = {}
-    for key in _places(machine):
-        name, _, figure = key.rpartition(".")
-        figures.setdefault(name, []).append(figure)
-    names: dict[tuple[str, ...], list[str]] = {}
-    for name, has in figures.items():
-        names.setdefault(tuple(has), []).append(name)
-    shown = (f"{' or '.join(alike)} with .{', .'.join(has)}" for has, alike in names.items())
-    return f"where KEY is {'; or '.join(shown)}"
+def _wrong(key: str, places: Collection[str]) -> str:
+    """What a key can be that is none: the figures of what it names, or what it could name."""
+    if key in places:
+        return "write KEY=VALUE"
+    near = did_you_mean(key, places)
+    name, _, figure = key.rpartition(".")
+    names = list(dict.fromkeys(place.rpartition(".")[0] for place in places))
+    if name in names:
+        has = [place.removeprefix(name) for place in places if place.rpartition(".")[0] == name]
+        return f"{name} has no .{figure}{near}, but {', '.join(has)}"
+    return f"KEY is a figure of {', '.join(names)}{near or f', such as {next(iter(places))}'}"
 
 
 def _records(machine: Machine, table: str) -> tuple[Any, ...]:

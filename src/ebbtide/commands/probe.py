@@ -18,7 +18,11 @@ from ebbtide.commands.program import device_options, joined_tiers
 )
 @device_options
 @click.option(
-    "--seconds", type=click.FloatRange(1, 3600), default=12.0, show_default=True, help="About how long to measure, besides making the files."
+    "--seconds",
+    type=click.FloatRange(1, 3600),
+    default=12.0,
+    show_default=True,
+    help="About how long to measure, besides making the files.",
 )
 @click.option(
     "-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Write the machine as TOML, for planners."

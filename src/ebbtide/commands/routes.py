@@ -44,7 +44,9 @@ def machine_for(named: Path | None, own: Machine | None) -> Machine | None:
     try:
         return this_machine()
     except SpillError as error:
-        click.echo(f"ebbtide: warning: this machine could not be probed, so nothing is simulated on it: {error}", err=True)
+        click.echo(
+            f"ebbtide: warning: this machine could not be probed, so nothing is simulated on it: {error}", err=True
+        )
         return None
 
 

@@ -42,7 +42,9 @@ from ebbtide.commands.program import (
     help="Note for each storage which line of the script made it (file, line, function). Recording takes longer.",
 )
 @device_option("storages are recorded")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing of what was recorded; the exit status is 1 if it was not.")
+@click.option(
+    "-q", "--quiet", is_flag=True, help="Say nothing of what was recorded; the exit status is 1 if it was not."
+)
 @click.option(
     "--machine",
     metavar="NAME|FILE",

@@ -107,7 +107,7 @@ def resource_limits(view: View) -> Finding:
 def heap(view: View) -> Finding:
     means = (
         "tensors of 64 KiB and more come from the arena, which keeps its pages; plain PyTorch gives them back and "
-        f"faults them in anew each step, so a fair comparison is with a plain run that has {_TUNABLES} in its environment"
+        f"faults them in anew each step, so a fair comparison is with a plain run that has {_TUNABLES} set"
     )
     preloaded = [name for name in _ALLOCATORS if name in view.environment.get("LD_PRELOAD", "")]
     slow = [name for name in ("MALLOC_CHECK_", "MALLOC_PERTURB_") if view.environment.get(name, "0") != "0"]

@@ -61,7 +61,10 @@ def probe_and_write(
             "memory: name one --tier numa:NODE:SIZE, or none, or leave out --kernels"
         )
     directories = choose_spill_directories(spill or settings.spill)
-    print(f"ebbtide: measuring {', '.join(map(str, directories))} for about {seconds:g} s, besides making files", file=sys.stderr)
+    print(
+        f"ebbtide: measuring {', '.join(map(str, directories))} for about {seconds:g} s, besides making files",
+        file=sys.stderr,
+    )
     findings = measure(directories, replace(THOROUGH, seconds=seconds), settings.io_threads)
     table, machine = render_table(findings), machine_of(findings)
     show(table)

@@ -32,8 +32,8 @@ _STATE = (StorageKind.PARAMETER, StorageKind.GRADIENT, StorageKind.OPTIMIZER_STA
 class TriedBudget:
     """A budget for this step on the page's machine: ``name`` is as ``--fast`` takes it, ``step_ns`` what a step would
     take with its links as they are and ``faster_ns`` with twice as fast ones, both None where there is no plan
-    (``why_not``; ``least_bytes`` is the smallest budget that can work, where it is known). ``moved_bytes`` are those of a
-    step, both ways."""
+    (``why_not``; ``least_bytes`` is the smallest budget that can work, None where it is unknown). ``moved_bytes`` are
+    those of a step, both ways."""
 
     name: str
     nbytes: int
@@ -59,7 +59,7 @@ def peak_tree(peak: Peak) -> list[dict[str, Any]]:
         pattern = patterns[row.module.removeprefix(root).strip(".")]
         return tuple(_LEVEL.findall(pattern)[:_DEPTH])
 
-    return _boxes(peak, path_of, root or "the step")
+    return _boxes(peak, path_of, root.removesuffix(".") or "the step")
 
 
 def line_tree(peak: Peak) -> list[dict[str, Any]]:
