@@ -3,6 +3,7 @@
 import os
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -75,6 +76,20 @@ def test_the_default_is_the_first_that_can_serve(tmp_path: Path, monkeypatch: py
     with pytest.raises(SpillError, match="default directories") as caught:
         choose_spill_directories([], proc)
     assert str(ram) in str(caught.value)
+
+
+def test_a_default_that_is_nearly_full_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, here = tmp_path.resolve() / "first", tmp_path.resolve() / "here"
+    first.mkdir()
+    here.mkdir()
+    proc = proc_with(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(first))
+    monkeypatch.chdir(here)
+    free = {first: 40 << 20, Path("/var/tmp").resolve(): 10 << 20, here: 2 << 30}
+    monkeypatch.setattr("shutil.disk_usage", lambda directory: SimpleNamespace(free=free[directory]))
+    assert choose_spill_directories([], proc) == (here,)
+    free[here] = 20 << 20
+    assert choose_spill_directories([], proc) == (first,)
 
 
 def test_of_several_each_is_checked_and_named(tmp_path: Path) -> None:

@@ -287,7 +287,7 @@ def test_of_a_better_plan_that_no_step_was_left_for_nothing_is_reported(
     assert (report.taken_up_after, report.plans) == (4, 1)
     assert said == [
         "steps follow a plan from step 2 on: 1.00 s and 3.00 MiB written a step forecast",
-        "steps follow a better plan from step 4 on: 1.00 s and 3.00 MiB written a step forecast",
+        "steps follow a new plan from step 4 on: 1.00 s and 3.00 MiB written a step forecast",
     ]
 
 

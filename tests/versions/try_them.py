@@ -69,7 +69,7 @@ def attempt(minor: str, python: str, folder: Path, cuda: bool) -> Tried:
     first, ours, suite = ((), ".[demo]", SUITE) if not cuda else (CUDA_HEADERS, ".", CUDA_SUITE)
     here = folder / "bin" / "python"
     pip = (str(here), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-cache-dir")
-    logs = folder.with_suffix(".log")
+    logs = folder.with_name(f"{folder.name}.log")
     _said((python, "-m", "venv", "--clear", str(folder)), logs, "w")
     # torch first and alone, as in the Makefile.
     status, _ = _said((*pip, f"torch=={minor}.*", "setuptools>=77", *first), logs)

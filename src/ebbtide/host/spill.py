@@ -15,13 +15,19 @@ from pathlib import Path
 from ebbtide.errors import SpillError
 from ebbtide.host.mounts import find_mount, read_mounts
 from ebbtide.host.process import PROC
+from ebbtide.units import GIB
 
 _RAM_KINDS = ("tmpfs", "ramfs", "devtmpfs", "hugetlbfs")
 _RAM_DEVICES = ("/dev/zram", "/dev/ram")
+_ROOM = GIB
+"""A directory with less free space is nearly full."""
 
 
 def choose_spill_directories(asked: Sequence[str], proc: Path = PROC) -> tuple[Path, ...]:
-    """Those asked for, or the first default that can serve; raises SpillError when there is none."""
+    """Those asked for, or the first default that can serve; raises SpillError when there is none.
+
+    A default that is nearly full is taken only where no other has more room.
+    """
     if asked:
         return checked_spill_directories([Path(name).expanduser() for name in asked], proc)
     candidates = [Path(os.environ["TMPDIR"])] if os.environ.get("TMPDIR") else []
@@ -31,12 +37,19 @@ def choose_spill_directories(asked: Sequence[str], proc: Path = PROC) -> tuple[P
         candidates.append(Path.cwd())
     except FileNotFoundError:
         problems.append("the current directory: it was deleted")
+    free: dict[Path, int] = {}
     for candidate in candidates:
         try:
-            return (checked_spill_directory(candidate, proc),)
+            directory = checked_spill_directory(candidate, proc)
+            free[directory] = shutil.disk_usage(directory).free
         except SpillError as error:
             problems.append(f"{candidate}: {error.reason}")
-    raise SpillError("any of the default directories", "; ".join(problems))
+            continue
+        if free[directory] >= _ROOM:
+            return (directory,)
+    if not free:
+        raise SpillError("any of the default directories", "; ".join(problems))
+    return (max(free, key=free.__getitem__),)
 
 
 def checked_spill_directories(directories: Sequence[Path], proc: Path = PROC) -> tuple[Path, ...]:

@@ -322,7 +322,7 @@ class Planning:
             self._keep(answer)
         if pending.replaces is not None:
             del self._plans[pending.replaces]
-        self._tell(report, "a plan" if pending.replaces is None else "a better plan")
+        self._tell(report, "a plan" if pending.replaces is None else "a new plan")
         return True
 
     def _tell(self, report: PlanReport, what: str) -> None:
