@@ -33,8 +33,8 @@ from ebbtide.errors import SettingError
     metavar="DIR",
     multiple=True,
     help="Where tensors go when they leave memory: a directory on a local disk. Name one on each of several disks "
-    "(--spill DIR1 --spill DIR2) to use all at once. Default: the first of TMPDIR, /var/tmp and here that can serve and "
-    "has room.",
+    "(--spill DIR1 --spill DIR2) to use all at once. Default: the first of TMPDIR, /var/tmp and here that can serve "
+    "and has room.",
 )
 @click.option(
     "--tier",
