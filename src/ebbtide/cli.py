@@ -61,6 +61,18 @@ class _Sections(click.Group):
                 raise click.UsageError(text, ctx) from error
             raise
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if args[0].endswith(".py"):
+                raise click.UsageError(
+                    f"{args[0]} is no command: `ebbtide run {args[0]} ...` trains with it", ctx
+                ) from error
+            raise
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)

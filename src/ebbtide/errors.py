@@ -252,9 +252,11 @@ class InfeasibleBudgetError(EbbtideError):
 
     def __str__(self) -> str:
         operation = f"{self.operator or 'the operation'} at tick {self.tick}"
+        budget, least = format_bytes(self.budget_bytes), format_bytes(self.minimum_bytes)
+        more = f" ({format_bytes(self.minimum_bytes - self.budget_bytes)} more)" if budget == least else ""
         return (
-            f"no plan keeps a budget of {format_bytes(self.budget_bytes)}: {operation} needs "
-            f"{format_bytes(self.minimum_bytes)} of tensors in fast memory at once. The smallest budget that can work "
+            f"no plan keeps a budget of {budget}: {operation} needs "
+            f"{least}{more} of tensors in fast memory at once. The smallest budget that can work "
             f"is {format_bytes(self.minimum_bytes)}: use "
             f"{option('fast', written_size(self.minimum_bytes))} or more."
         )

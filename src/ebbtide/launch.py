@@ -86,7 +86,8 @@ def record_program(program: Program, recorder: Recorder, stop: bool, quiet: bool
     if os.getpid() != process:
         return status
     if not quiet or not (status or recorder.done):
-        print(f"ebbtide: {recorder.summary()}", file=sys.stderr)
+        ended = "; the script was ended after it (--keep-running lets it go on)" if stop and recorder.done else ""
+        print(f"ebbtide: {recorder.summary()}{ended}", file=sys.stderr)
     return status or int(not recorder.done)
 
 

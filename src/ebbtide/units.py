@@ -8,6 +8,7 @@ Unreadable input raises ValueError, whose text says what is accepted.
 
 import re
 from dataclasses import dataclass
+from math import floor
 
 KIB = 2**10
 MIB = 2**20
@@ -25,6 +26,7 @@ _PERCENT = re.compile(rf"\s*{_NUMBER}\s*%\s*", re.ASCII)
 
 SIZES_ACCEPTED = "a size such as 8GiB, 1.5G (binary), 800MB (decimal) or a number of bytes"
 FRACTIONS_ACCEPTED = "a percentage above 0 and at most 100, such as 25%"
+_SHARE = re.compile(r"0?\.\d*[1-9]\d*")
 _LARGEST = 2**63 - 1
 _by_command = False
 
@@ -86,10 +88,15 @@ def parse_budget(text: "str | int | Budget") -> Budget:
         nbytes = parse_size(text)
     except ValueError:
         raise ValueError(f"{text!r} is not a budget; accepted: {SIZES_ACCEPTED}, or {FRACTIONS_ACCEPTED}") from None
+    if isinstance(text, str) and _SHARE.fullmatch(text):
+        raise ValueError(f"a bare number means bytes; a share is a percentage, so write {100 * float(text):g}%?")
     if nbytes == 0:
         raise ValueError(f"a budget must be above zero; accepted: {SIZES_ACCEPTED}, or {FRACTIONS_ACCEPTED}")
     if nbytes < MIB:
-        raise ValueError(f"a budget of {nbytes} bytes holds nothing; a bare number means bytes, so write {nbytes}GiB?")
+        or_share = f" or {nbytes}%" if nbytes <= 100 else ""
+        raise ValueError(
+            f"a budget of {nbytes} bytes holds nothing; a bare number means bytes, so write {nbytes}GiB{or_share}?"
+        )
     return Budget(nbytes=nbytes)
 
 
@@ -140,4 +147,6 @@ def format_time(seconds: float) -> str:
 
 
 def _three_digits(value: float) -> str:
-    return f"{value:.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
+    if abs(value) >= 99.95:
+        return str(floor(value + 0.5))  # 232.5 is 233, as in the scripts of a page
+    return f"{value:.{2 if abs(value) < 9.995 else 1}f}"

@@ -89,7 +89,7 @@ def test_compare_fits_a_terminal_and_says_what_it_is_at(tmp_path: Path) -> None:
     (header,) = (line for line in lines if line.startswith("policy"))
     assert header.split()[1] == "step"
     (hidden,) = (line for line in lines if line.startswith("(no room here for: use of fast"))
-    assert "no plan within it: resident; the smallest budget that can work is 4.22 MiB" in lines
+    assert "no plan within it: resident" in lines
     assert all(name in " ".join(lines) for name in COLUMNS[:3]), hidden
     wide = lines_of(on_a_terminal(*where, "--policy", "lru,demand", columns=170))
     (header,) = (line for line in wide if line.startswith("policy"))

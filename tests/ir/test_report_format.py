@@ -268,11 +268,11 @@ def test_where_no_step_was_seen_a_budget_is_said_to_be_kept_only_where_it_was() 
 
 def test_a_report_without_what_lay_under_live_storages_is_read() -> None:
     value = json.loads(replace(REPORT, resident_peak_bytes=3 << 20, resident_mean_bytes=2 << 20).to_json())
-    assert "live in memory     peak 3.00 MiB, mean 2.00 MiB" in render_summary(RunReport.from_json(json.dumps(value)))
+    assert "of it in use     peak 3.00 MiB, mean 2.00 MiB" in render_summary(RunReport.from_json(json.dumps(value)))
     del value["resident_peak_bytes"], value["resident_mean_bytes"]
     old = RunReport.from_json(json.dumps(value))
     assert (old.resident_peak_bytes, old.resident_mean_bytes) == (None, None)
-    assert "live in memory" not in render_summary(old)
+    assert "of it in use" not in render_summary(old)
 
 
 def test_a_report_that_does_not_say_when_its_plan_was_taken_up_is_read() -> None:

@@ -286,8 +286,8 @@ def test_of_a_better_plan_that_no_step_was_left_for_nothing_is_reported(
     assert report is not None
     assert (report.taken_up_after, report.plans) == (4, 1)
     assert said == [
-        "steps follow a plan from step 2 on: 1.00 s and 3.00 MiB written a step forecast",
-        "steps follow a new plan from step 4 on: 1.00 s and 3.00 MiB written a step forecast",
+        "from step 3 on steps follow a plan; its forecast: 1.00 s a step, and 3.00 MiB written",
+        "from step 5 on steps follow a new plan; its forecast: 1.00 s a step, and 3.00 MiB written",
     ]
 
 
@@ -305,7 +305,7 @@ def test_where_there_is_no_room_for_both_training_waits_and_says_so(native: Nati
     assert made.report() is not None
     assert (warned, len(said)) == ([], 2)
     assert "no room beside each other" in said[0]
-    assert said[1] == "steps follow a plan from step 2 on: 1.00 s and 0 B written a step forecast"
+    assert said[1] == "from step 3 on steps follow a plan; its forecast: 1.00 s a step, and 0 B written"
 
 
 @pytest.mark.parametrize("more", [{"waits": True}, {"save_timeline": lambda timeline: None}])

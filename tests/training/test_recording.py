@@ -124,7 +124,7 @@ def test_the_command_ends_the_script_when_the_step_is_recorded(tmp_path: Path) -
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.count("loss") == 2
     assert "train_mlp.py, step 2: " in finished.stderr
-    assert "times as long as the step before it" in finished.stderr
+    assert "times what the step before took unrecorded" in finished.stderr
     trace = load(out, Trace)
     assert trace.unrecorded_ns is not None
     assert {tick.phase for tick in trace.ticks} >= {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER}

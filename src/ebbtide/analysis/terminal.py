@@ -59,7 +59,7 @@ def _table(titles: Sequence[str], n_texts: int = 1) -> Table:
 def _headline(analysis: Analysis, root: str) -> Text:
     modules = f"; modules are those of {root.removesuffix('.')}" if root else ""
     return Text(
-        f"{analysis.name or 'a step'}: {analysis.ticks:,} ticks, {time_text(analysis.step_ns)} a step "
+        f"{analysis.name or 'a step'}: {analysis.ticks:,} operations, {time_text(analysis.step_ns)} a step "
         f"({analysis.origin}), {analysis.storages:,} storages, {analysis.accesses:,} accesses{modules}"
     )
 

@@ -13,14 +13,19 @@ from ebbtide.commands.inputs import json_option, machine_options, trace_argument
 @click.option(
     "--fast", metavar="LIST", default="15%,25%,50%,75%", show_default=True, help="Budgets: sizes, shares of the peak."
 )
-@click.option("--policy", "names", metavar="LIST", help="Planners and online policies: ebbtide,lru. Default: all.")
+@click.option(
+    *("--policy", "names"),
+    metavar="LIST",
+    multiple=True,
+    help="Planners and online policies: ebbtide,lru. Default: all. May be repeated.",
+)
 @json_option
 def compare(
     trace: Path,
     machine: Path | None,
     changes: tuple[str, ...],
     fast: str,
-    names: str | None,
+    names: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Compare all policies on a recorded step, in one simulator.
@@ -37,7 +42,7 @@ def compare(
     from ebbtide.trials import explain_looseness, named, try_policy
     from ebbtide.units import format_bytes
 
-    chosen = named(names)
+    chosen = named(",".join(names) or None)
     step, its_machine = read_step(trace, machine, changes)
     fast_tier = its_machine.tiers[0].name
     figures = []

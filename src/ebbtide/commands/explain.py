@@ -35,6 +35,7 @@ def explain(
     from ebbtide.analysis.explain import Explainer
     from ebbtide.analysis.texts import printable
     from ebbtide.commands.routes import way_of
+    from ebbtide.commands.tables import folded_for_terminal
     from ebbtide.reading import read_plan, read_timeline, read_trace
 
     step, own = read_trace(trace)
@@ -50,4 +51,4 @@ def explain(
         lines = explainer.storage(storage)
     else:
         lines = explainer.module(module) if module is not None else explainer.at_peak()
-    click.echo("\n".join(map(printable, lines)))
+    click.echo("\n".join(folded_for_terminal(printable(line)) for line in lines))

@@ -1,5 +1,8 @@
 """How simulated results are shown: as a table that fits the terminal, and whole where it is not a terminal."""
 
+import shutil
+import sys
+import textwrap
 from typing import TYPE_CHECKING
 
 from ebbtide.units import format_bytes, format_time, seconds
@@ -39,6 +42,17 @@ def _console() -> "Console":
     return console if console.is_terminal else Console(width=_WIDTH)
 
 
+def folded_for_terminal(line: str) -> str:
+    """Broken between words, and indented, where standard output is a terminal that is narrower."""
+    if not sys.stdout.isatty():
+        return line
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    columns = max(shutil.get_terminal_size().columns, 2 * len(indent))
+    return textwrap.fill(
+        line, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+    )
+
+
 def whose_times(machine: "Machine", named: "Path | None") -> str:
     """Whose the operations' times are, where one could take them for the machine's: it was ``named``, or has a rule."""
     from ebbtide.simulator import is_modelled
@@ -53,7 +67,8 @@ def show_trials(title: str, rows: "Sequence[Trial]", resident_ns: int, fast: str
     lines = [cells(row, resident_ns, fast) for row in rows if row.outcome is not None]
     show_fitting(title, COLUMNS, _LEAST_WANTED_FIRST, lines)
     if missing := [row for row in rows if row.outcome is None]:
-        least = min((row.least_bytes for row in missing if row.least_bytes is not None), default=None)
+        known = (row.least_bytes for row in missing if row.least_bytes is not None)
+        least = None if lines else min(known, default=None)
         works = "" if least is None else f"; the smallest budget that can work is {format_bytes(least)}"
         show(f"no plan within it: {', '.join(row.policy for row in missing)}{works}")
 

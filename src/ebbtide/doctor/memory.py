@@ -10,10 +10,6 @@ _HUGE_PAGE_BYTES = 2 * MIB
 _AREAS_A_PAGE = 2  # a huge page that moved is an area where it lies, and one where it came from
 _COMFORTABLE_AREAS = 1_000_000
 _OWN_AREAS = 4096  # libraries, heaps and stacks have some hundreds
-_TUNABLES = (
-    "GLIBC_TUNABLES=glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=17179869184:"
-    "glibc.malloc.top_pad=67108864:glibc.malloc.hugetlb=1"
-)
 _ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc")
 
 
@@ -107,7 +103,8 @@ def resource_limits(view: View) -> Finding:
 def heap(view: View) -> Finding:
     means = (
         "tensors of 64 KiB and more come from the arena, which keeps its pages; plain PyTorch gives them back and "
-        f"faults them in anew each step, so a fair comparison is with a plain run that has {_TUNABLES} set"
+        "faults them in anew each step, so a fair comparison is with a plain run whose heap keeps them: docs/guide.md "
+        "has the variable"
     )
     preloaded = [name for name in _ALLOCATORS if name in view.environment.get("LD_PRELOAD", "")]
     slow = [name for name in ("MALLOC_CHECK_", "MALLOC_PERTURB_") if view.environment.get(name, "0") != "0"]

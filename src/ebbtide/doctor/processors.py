@@ -14,7 +14,7 @@ def threads(view: View, torch: TorchFacts) -> Finding:
     usable = view.cpus if quota is None else min(view.cpus, max(math.floor(quota), 1))
     found = f"{view.cpus} processors" + (f", of which the container may use {quota:g}" if quota is not None else "")
     if torch.threads:
-        found += f"; PyTorch uses {torch.threads} threads"
+        found += f"; PyTorch uses {torch.threads} thread{'' if torch.threads == 1 else 's'}"
     if torch.threads > usable:
         return Finding("threads", Level.HINT, found, means, f"set OMP_NUM_THREADS={usable}")
     return Finding("threads", Level.OK, found, means)

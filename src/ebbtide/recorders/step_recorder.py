@@ -184,11 +184,11 @@ def _described(trace: Trace) -> str:
     flops = sum(tick.flops for tick in trace.ticks)
     modelled = " (modelled)" if trace.origin is Origin.MODELLED else ""
     text = (
-        f"{trace.name}: {len(trace.ticks):,} operators, {len(trace.storages):,} storages, peak "
+        f"{trace.name}: {len(trace.ticks):,} operations, {len(trace.storages):,} storages, peak "
         f"{format_bytes(peak(live_bytes(trace)))}, {flops / 1e9:,.1f} GFLOP, "
         f"{format_time(seconds(trace.step_ns))}{modelled}"
     )
     if not trace.unrecorded_ns:
         return text
     times, before = trace.step_ns / trace.unrecorded_ns, format_time(seconds(trace.unrecorded_ns))
-    return f"{text}, {times:.2f} times as long as the step before it ({before}, not recorded)"
+    return f"{text}, {times:.2f} times what the step before took unrecorded ({before})"

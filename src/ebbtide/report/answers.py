@@ -9,6 +9,7 @@ from typing import Any
 from ebbtide.analysis.columns import common_root
 from ebbtide.analysis.intervals import module_patterns
 from ebbtide.analysis.memory import Peak, Resident
+from ebbtide.ir.base import Origin
 from ebbtide.ir.trace import StorageKind, Trace
 from ebbtide.units import format_bytes
 
@@ -140,9 +141,10 @@ def advice(trace: Trace, peak: Peak, budgets: tuple[TriedBudget, ...]) -> Iterat
 def in_short(trace: Trace, peak: Peak, budgets: tuple[TriedBudget, ...], machine: str) -> str:
     """What smaller budgets cost, in a sentence."""
     costs = (f"{row.name} {_cost(row, trace)}" for row in budgets)
+    times = ", with operations' times as they were modelled" if trace.origin is Origin.MODELLED else ""
     return (
         f"In short: tensors peak at {format_bytes(peak.nbytes)}. Within a share of that a step takes so many times as "
-        f"long: {', '.join(costs)} (simulated on {machine})."
+        f"long: {', '.join(costs)} (simulated on {machine}{times})."
     )
 
 

@@ -58,9 +58,9 @@ def render_summary(report: RunReport) -> str:
     lines.append(_line("memory of tensors", _arena(report)))
     if report.resident_peak_bytes is not None and report.resident_mean_bytes is not None:
         peak, mean_bytes = format_bytes(report.resident_peak_bytes), format_bytes(report.resident_mean_bytes)
-        lines.append(_line("live in memory", f"peak {peak}, mean {mean_bytes}"))
+        lines.append(_line("  of it in use", f"peak {peak}, mean {mean_bytes}"))
     if report.unbounded_peak_bytes:
-        lines.append(_line("live tensors", f"{format_bytes(report.unbounded_peak_bytes)} at a step's peak"))
+        lines.append(_line("moved or not", f"{format_bytes(report.unbounded_peak_bytes)} of tensors at a step's peak"))
     if not steps and report.arena_budget_bytes is not None:
         kept = not report.budget_violated and report.bounded_as_asked
         own = "; this process stayed within its budget, and those that it starts are not bounded" if kept else ""
@@ -92,12 +92,21 @@ def render_summary(report: RunReport) -> str:
 def _headline(report: RunReport, steps: list[StepReport]) -> str:
     modes = [(sum(step.mode is mode for step in report.steps), mode) for mode in (StepMode.RECORDED, StepMode.PLANNED)]
     known = ", ".join(f"{number} {mode}" for number, mode in [*modes, (report.left_out_steps, "not listed")] if number)
-    count = f"{len(report.steps) + report.left_out_steps} steps" + (f" ({known})" if known else "")
+    number = len(report.steps) + report.left_out_steps
+    count = f"{number} step{'' if number == 1 else 's'}" + (f" ({known})" if known else "")
     took = f", median {format_time(median(step.wall_s for step in steps))} a step" if steps else ""
     figures = "all figures measured" if report.plan is None else "measured, but for the plan's forecasts"
-    unmoved = steps and not any(step.evicted_bytes.total or step.fetched_bytes.total for step in report.steps)
-    kept = ", and nothing had to move" if unmoved and verdict(report) == WITHIN_BUDGET else ""
+    kept = _how_kept(report) if verdict(report) == WITHIN_BUDGET else ""
     return f"Ebbtide: {verdict(report)}{kept}, {count}{took}, policy {report.policy} ({figures})"
+
+
+def _how_kept(report: RunReport) -> str:
+    """Where a budget that was kept shows little."""
+    in_percent = report.fast_bytes is None
+    if report.steps and in_percent and all(step.mode is StepMode.RECORDED for step in report.steps):
+        return " since the last step, which showed what the share is of"
+    moved = report.written_bytes or any(step.evicted_bytes.total or step.fetched_bytes.total for step in report.steps)
+    return "" if moved or not report.steps else ", and nothing had to move"
 
 
 def _line(label: str, text: str) -> str:
@@ -150,10 +159,10 @@ def _forecast(plan: PlanReport) -> Iterable[str]:
 
 def _off_forecast(plan: PlanReport, planned_s: list[float]) -> Iterable[str]:
     if planned_s and plan.predicted_s > 0 and (ratio := median(planned_s) / plan.predicted_s) > _FAR_OFF:
-        typical = format_time(median(planned_s))
+        typical, one_above = format_time(median(planned_s)), "; above is one of them" if plan.links else ""
         yield _line(
             "off the forecast",
-            f"planned steps took {ratio:.1f} times as long as it says, {typical} (median; above is one of them): the "
+            f"planned steps took {ratio:.1f} times as long as it says, {typical} (median{one_above}): the "
             "machine does other work, or memory and disk are slower than they were when they were measured; `ebbtide "
             "doctor` looks at both",
         )

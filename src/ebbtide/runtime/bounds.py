@@ -4,6 +4,7 @@ Pure functions. Example: ``--fast 8GiB`` in a container of 6 GiB gives a process
 and a warning; ``--fast 25%`` gives no arena budget until a recorded step has shown a peak of, say, 4 GiB: then 1 GiB.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,10 @@ _REST_VARIES_BYTES = 16 * MIB
 _MARGIN_BYTES = 4 * MIB
 _MARGIN_PART = 128
 """Of the process's bound, native code leaves this part and those bytes free (``Arena::measure_rest``)."""
+
+
+_GATHERS = re.compile("embedding|gather|index|select|take")
+"""Operators that may use a few rows of a large tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +204,9 @@ def _advice(need: Need) -> str:
             "be in memory whole, or, of a large one, the pieces around that part. Make flat buffers smaller (DDP's "
             "bucket_cap_mb, DeepSpeed's reduce_bucket_size); keep a data set or a replay buffer in NumPy or a file."
         )
-    if need.largest_bytes > need.operand_bytes * 3 // 4:
+    if need.largest_bytes > need.operand_bytes * 3 // 4 and _GATHERS.search(need.operator):
         return (
-            f"One tensor of {format_bytes(need.largest_bytes)} is most of it: if the operation gathers a few rows of "
-            "that, keep it in NumPy or a file."
+            f"One tensor of {format_bytes(need.largest_bytes)} is most of it: if only a few rows of that are used, "
+            "keep it in NumPy or a file."
         )
     return ""

@@ -304,7 +304,7 @@ class Planning:
 
     def _job(self, recording: Recording, budget_bytes: int, followed: Followed | None = None) -> Job:
         flops = flop_table(recording, count_flops)
-        name = f"{Path(sys.argv[0]).name or 'python'}, step {self._steps - 1}"
+        name = f"{Path(sys.argv[0]).name or 'python'}, step {self._steps}"
         return Job(recording, flops, self._machine, budget_bytes, followed, shared_bytes=self._shared_bytes, name=name)
 
     def _follow(self, answer: Answer, pending: PendingPlan) -> bool:
@@ -329,8 +329,8 @@ class Planning:
         """With what the disk will have to take, before it does."""
         out = f"{self._machine.tiers[0].name}->"
         written = sum(link.forecast_bytes for link in report.links if link.name.startswith(out))
-        forecast = f"{format_time(report.predicted_s)} and {format_bytes(written)} written a step forecast"
-        self._say(f"steps follow {what} from step {self._steps} on: {forecast}")
+        forecast = f"{format_time(report.predicted_s)} a step, and {format_bytes(written)} written"
+        self._say(f"from step {self._steps + 1} on steps follow {what}; its forecast: {forecast}")
 
     def _may_improve(self, report: PlanReport, pending: PendingPlan) -> bool:
         """Whether a faster plan is to be looked for: not after one that was, and not where little is left to gain."""

@@ -72,12 +72,12 @@ class Observation:
             parts["time"] = format_time(self.last.wall_s)
             if self.running_s > max(_LONG * self.last.wall_s, _LONG_S):
                 parts["now"] = f"the next {format_time(self.running_s)} so far"
-            parts["out"] = f"out {format_bytes(self.last.evicted_bytes.total)}"
-            parts["in"] = f"in {format_bytes(self.last.fetched_bytes.total)}"
+            out, back = self.last.evicted_bytes.total, self.last.fetched_bytes.total
+            parts["traffic"] = f"out {format_bytes(out)}, in {format_bytes(back)}"
             parts["stall"] = f"stall {format_time(self.last.stall_s.total)}"
         if self.planning is not None:
             parts["planning"] = f"{self.planning.doing(self.steps)}, {format_time(self.planning.seconds)} so far"
-        shorter = (("planning", "planning"), ("out", ""), ("in", ""), ("planning", ""))
+        shorter = (("planning", "planning"), ("traffic", ""), ("planning", ""))
         for name, text in (*shorter, ("held", f"{self.what} {format_bytes(self.held_bytes)}")):
             if columns is None or len(_joined(parts)) <= columns:
                 break

@@ -53,7 +53,7 @@ def verify_script(
             begin(f"{name} run")
             folder = make_folder(command, Path.cwd(), runs, name)
             done = run_once(name, folder, runs / name, environment, state_after)
-            say(f"{name} run: {done.steps} steps, {format_time(done.ending.seconds)}")
+            say(f"{name.replace('-', ' ')} run: {done.steps} steps, {format_time(done.ending.seconds)}")
             return done
 
         def run_within(name: str, state_after: int | None) -> Run:

@@ -92,8 +92,8 @@ function swapChart(data, section) {
       full,
       layout: {
         hovermode: "closest",
-        xaxis: { type: "log", title: { text: "interval, ms" }, dtick: 1 },
-        yaxis: { type: "log", title: { text: chart.narrow ? "" : "size, MiB" }, dtick: 1 },
+        xaxis: { type: "log", title: { text: "interval, ms" }, dtick: 1, exponentformat: "power" },
+        yaxis: { type: "log", title: { text: chart.narrow ? "" : "size, MiB" }, dtick: 1, exponentformat: "power" },
       },
     };
   };
