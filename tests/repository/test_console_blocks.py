@@ -19,8 +19,8 @@ from tests.helpers.paths import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLE = ROOT / "docs" / "example"
-SKIPPED = {
-    "source .venv": "the tests run in that environment",  # the beginning of a command: why it does not run here
+SKIPPED = {  # the beginning of a command: why it does not run here
+    "source .venv": "the tests run in that environment",
     "pip install .": "compiles for minutes; `make install` has done it",
     "make demo": "installs packages and trains for minutes",
     "make test": "runs all tests, this one too",
