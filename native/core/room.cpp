@@ -110,8 +110,8 @@ void Room::claim_over_budget(Shape shape, Outcome why) {
       : stuck                             ? "an operator needs more at once than the budget holds"
       : why == Outcome::TimedOut          ? "the slower tiers did not answer for as long as the watchdog waits"
                                           : "the slower tiers take no more, and a storage must come back";
-  std::snprintf(trouble_, sizeof trouble_, "over budget: %s (tensors have %s of it, and hold %s now)", reason, BytesText(budget_.limit()).text,
-                BytesText(budget_.reserved()).text);
+  std::snprintf(trouble_, sizeof trouble_, "over budget: %s (tensors have %s of it, and hold %s now)", reason,
+                BytesText(budget_.limit()).text, BytesText(budget_.reserved()).text);
   say(trouble_);
 }
 
