@@ -93,10 +93,7 @@ def parse_budget(text: "str | int | Budget") -> Budget:
     if nbytes == 0:
         raise ValueError(f"a budget must be above zero; accepted: {SIZES_ACCEPTED}, or {FRACTIONS_ACCEPTED}")
     if nbytes < MIB:
-        or_share = f" or {nbytes}%" if nbytes <= 100 else ""
-        raise ValueError(
-            f"a budget of {nbytes} bytes holds nothing; a bare number means bytes, so write {nbytes}GiB{or_share}?"
-        )
+        raise ValueError(f"a budget of {nbytes} bytes holds nothing; a bare number means bytes, so write {nbytes}GiB?")
     return Budget(nbytes=nbytes)
 
 

@@ -117,7 +117,7 @@ def test_a_better_plan_is_taken_up_at_a_border_while_steps_follow_the_first() ->
     assert first < later < 9
     assert all(nbytes > 0 for nbytes in found.moved[first:])
     assert sum(found.moved[later + 1 :]) / len(found.moved[later + 1 :]) < found.moved[first]  # more room, fewer moves
-    assert [text for text in found.said if "better plan" in text] != []
+    assert [text for text in found.said if "steps follow a new plan" in text] != []
 
 
 def test_a_plan_that_is_not_predicted_to_be_faster_changes_nothing() -> None:

@@ -49,6 +49,4 @@ def _time(figure: Figure) -> str:
 
 
 def _percent(figure: Figure) -> str:
-    """What came out faster beside a move was not slowed: the machine did other work meanwhile."""
-    slower = f"{100 * figure.median:.0f} %" if figure.median >= 0 else "nothing that shows"
-    return f"{slower} [{100 * figure.low:.0f} to {100 * figure.high:.0f}]"
+    return f"{100 * figure.median:.0f} % [{100 * figure.low:.0f} to {100 * figure.high:.0f}]"
