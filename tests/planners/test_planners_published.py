@@ -454,6 +454,17 @@ def test_a_life_does_not_end_with_a_copy_that_nobody_reads() -> None:
     ]
 
 
+def test_a_copy_that_ends_as_the_round_does_is_of_what_the_next_begins_with() -> None:
+    """Written in place at 4, in beside 7, used at 9 of the round of 10, and out again beside 13, the last one."""
+    gadgets = Gadgets(0, 64, PAGE, ticks=(4, 7, 9, 13), modes=(R | W, 0, R, 0), end=14, persistent=True, exclusive=True)
+    life = Life(gadgets, fast=[False, True, True, True], stay=[False, True, True, False])
+    stays = stays_of_life(life, "fast", "slow", 10)
+    assert [(stay.tier, stay.start, stay.valid_from, stay.stop) for stay in stays] == [
+        ("fast", 7, 8, 14),
+        ("slow", 3, 4, 8),
+    ]
+
+
 def test_the_solver_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     program = Program()
     program.column(1.0, upper=2.0, integer=True)

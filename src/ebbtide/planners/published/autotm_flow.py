@@ -193,7 +193,9 @@ def stays_of_life(life: Life, fast: str, slow: str, n_ticks: int) -> list[Stay]:
     if all(life.fast) and all(life.stay):
         start, stop = (0, n_ticks) if gadgets.persistent else (gadgets.ticks[0], gadgets.end)
         return [Stay(gadgets.storage, 0, gadgets.nbytes, fast, start, start, stop)]
-    rows = [(fast, *row) for row in _fast_rows(life)] + [(slow, *row) for row in _slow_rows(life, n_ticks)]
+    rows = [(fast, *row) for row in _fast_rows(life)] + [
+        (slow, *row) for row in _joined(list(_slow_rows(life, n_ticks)), n_ticks)
+    ]
     found = []
     for tier, start, valid_from, stop in rows:
         shift = start // n_ticks * n_ticks if gadgets.persistent else 0
@@ -251,6 +253,14 @@ def _slow_rows(life: Life, n_ticks: int) -> Iterator[tuple[int, int, int]]:
             start = None
     if start is not None:
         yield *start, stop
+
+
+def _joined(rows: list[tuple[int, int, int]], n_ticks: int) -> list[tuple[int, int, int]]:
+    """A copy that ends as the round does is of the replica that the next round begins with."""
+    if not rows or rows[-1][1] < rows[-1][2]:
+        return rows
+    (_, _, stop), *between, (start, valid_from, _) = rows
+    return [*between, (start, valid_from, stop + n_ticks)]
 
 
 def gaps(gadgets: Gadgets) -> Iterator[tuple[int, int]]:
