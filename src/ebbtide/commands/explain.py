@@ -1,5 +1,6 @@
 """``ebbtide explain``: why a storage is where it is, in words."""
 
+import sys
 from pathlib import Path
 
 import click
@@ -35,8 +36,8 @@ def explain(
     from ebbtide.analysis.explain import Explainer
     from ebbtide.analysis.texts import printable
     from ebbtide.commands.routes import way_of
-    from ebbtide.commands.tables import folded_for_terminal
     from ebbtide.reading import read_plan, read_timeline, read_trace
+    from ebbtide.report.summary import folded_for_terminal
 
     step, own = read_trace(trace)
     route, name, _ = way_of(machine, bandwidth, tier, own)
@@ -51,4 +52,4 @@ def explain(
         lines = explainer.storage(storage)
     else:
         lines = explainer.module(module) if module is not None else explainer.at_peak()
-    click.echo("\n".join(folded_for_terminal(printable(line)) for line in lines))
+    click.echo(folded_for_terminal("\n".join(map(printable, lines)), sys.stdout, hanging=4))

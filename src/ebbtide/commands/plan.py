@@ -60,7 +60,7 @@ def plan(
     click.echo(describe(made, inputs))
     if made.planner == DEFAULT and (loose := looseness_of(made, inputs.trace, inputs.machine)) is not None:
         click.echo(f"{'of the gap':<12} {loose.sentence()}")
-    click.echo(f"{'written':<12} {'no: -o FILE keeps it' if output is None else output}")
+    click.echo(f"{'saved':<12} {'no: -o FILE saves it' if output is None else output}")
 
 
 def figures_of(made: "Plan", inputs: Inputs) -> dict[str, Any]:

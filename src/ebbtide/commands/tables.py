@@ -1,8 +1,5 @@
 """How simulated results are shown: as a table that fits the terminal, and whole where it is not a terminal."""
 
-import shutil
-import sys
-import textwrap
 from typing import TYPE_CHECKING
 
 from ebbtide.units import format_bytes, format_time, seconds
@@ -40,17 +37,6 @@ def _console() -> "Console":
 
     console = Console()
     return console if console.is_terminal else Console(width=_WIDTH)
-
-
-def folded_for_terminal(line: str) -> str:
-    """Broken between words, and indented, where standard output is a terminal that is narrower."""
-    if not sys.stdout.isatty():
-        return line
-    indent = " " * (len(line) - len(line.lstrip()) + 4)
-    columns = max(shutil.get_terminal_size().columns, 2 * len(indent))
-    return textwrap.fill(
-        line, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
-    )
 
 
 def whose_times(machine: "Machine", named: "Path | None") -> str:

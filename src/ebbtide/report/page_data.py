@@ -62,8 +62,9 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
         facts += [] if trace.accesses_known else [("accesses", "not recorded")]
     if plan is not None:
         beaten, bound = subject.bound_is_beaten, format_time(seconds(plan.lower_bound_ns))
+        refuted = beaten and plan.status is PlanStatus.OPTIMAL
         facts += [
-            ("plan", f"{plan.planner} ({PlanStatus.FEASIBLE if beaten else plan.status})"),
+            ("plan", f"{plan.planner} ({PlanStatus.FEASIBLE if refuted else plan.status})"),
             ("plan's budget", format_bytes(plan.budget_bytes)),
             ("step predicted", format_time(seconds(plan.predicted_ns))),
             ("no plan is faster than", "unknown: a measured step was faster" if beaten else bound),

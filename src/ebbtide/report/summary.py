@@ -5,6 +5,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable
 from statistics import mean, median
+from typing import TextIO
 
 from ebbtide.ir.run_report import KINDS, PlanReport, RunReport, StepMode, StepReport, TierReport, Traffic
 from ebbtide.report.ranks import WITHIN_BUDGET, verdict
@@ -17,16 +18,18 @@ _FAR_OFF = 1.5
 """Steps that take more times their forecast than this are remarked on."""
 
 
-def folded_for_terminal(text: str) -> str:
-    """A summary whose lines fit the terminal that standard error is; as it was where that is none."""
-    if not sys.stderr.isatty():
+def folded_for_terminal(text: str, stream: TextIO | None = None, hanging: int = 2 + _LABEL) -> str:
+    """A text whose lines fit the terminal that ``stream`` (standard error) is; as it was where that is none."""
+    stream = stream or sys.stderr
+    if not stream.isatty():
         return text
-    return folded(text, min(os.get_terminal_size(sys.stderr.fileno()).columns, _WIDEST))
+    return folded(text, min(os.get_terminal_size(stream.fileno()).columns, _WIDEST), hanging)
 
 
-def folded(text: str, columns: int) -> str:
-    """A summary whose lines have at most so many columns, as far as it can be had; they go on below their text."""
-    indent = " " * (2 + _LABEL)
+def folded(text: str, columns: int, hanging: int = 2 + _LABEL) -> str:
+    """A text whose lines have at most so many columns, as far as it can be had; they go on at column ``hanging``, by
+    default below a summary's text."""
+    indent = " " * hanging
     lines = (
         textwrap.wrap(
             line,
@@ -102,11 +105,12 @@ def _headline(report: RunReport, steps: list[StepReport]) -> str:
 
 def _how_kept(report: RunReport) -> str:
     """Where a budget that was kept shows little."""
-    in_percent = report.fast_bytes is None
-    if report.steps and in_percent and all(step.mode is StepMode.RECORDED for step in report.steps):
-        return " since the last step, which showed what the share is of"
+    if not report.steps or report.left_out_steps:
+        return ""
+    if report.fast_bytes is None and all(step.mode is StepMode.RECORDED for step in report.steps):
+        return " (no step ran under it)"
     moved = report.written_bytes or any(step.evicted_bytes.total or step.fetched_bytes.total for step in report.steps)
-    return "" if moved or not report.steps else ", and nothing had to move"
+    return "" if moved else ", and nothing had to move"
 
 
 def _line(label: str, text: str) -> str:
