@@ -68,6 +68,18 @@ def test_a_budget_is_bytes_or_a_fraction() -> None:
             Budget(**wrong)  # type: ignore[arg-type]
 
 
+def test_a_share_that_is_no_percentage_is_a_slip() -> None:
+    for text, share in (("0.4", "40%"), (".25", "25%"), ("0.125", "12.5%")):
+        with pytest.raises(ValueError, match=f"write {share}"):
+            parse_budget(text)
+    with pytest.raises(ValueError, match="must be above zero"):
+        parse_budget("0.0")
+
+
+def test_a_tie_is_rounded_as_the_pages_scripts_round_it() -> None:
+    assert (format_bytes(465 << 19), format_bytes(467 << 19)) == ("233 MiB", "234 MiB")  # 232.5 and 233.5
+
+
 def test_a_budget_of_a_few_bytes_is_a_slip() -> None:
     with pytest.raises(ValueError, match="write 8GiB"):
         parse_budget("8")

@@ -52,6 +52,12 @@ def refused(*arguments: object) -> EbbtideError:
     return result.exception
 
 
+@pytest.fixture(autouse=True)
+def _this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is not probed here."""
+    monkeypatch.setenv("EBBTIDE_MACHINE", "dram-cxl")
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     save(by_hand(), tmp_path / "step.trace")

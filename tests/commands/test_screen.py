@@ -18,11 +18,12 @@ from ebbtide.cli import SECTIONS, cli
 from ebbtide.commands.tables import COLUMNS, cells, show_trials, whose_times
 from ebbtide.commands.trace import named_for
 from ebbtide.commands.working import working
-from ebbtide.errors import SettingError
+from ebbtide.errors import InfeasibleBudgetError, SettingError
 from ebbtide.ir.files import save
 from ebbtide.machines import find_machine
 from ebbtide.trials import try_policy
-from tests.helpers.make_steps import network
+from ebbtide.units import format_bytes
+from tests.helpers.make_steps import disk, network
 
 
 def on_a_terminal(*words: object, columns: int = 80) -> str:
@@ -63,6 +64,45 @@ def test_help_has_each_command_in_one_section_and_cuts_no_sentence(monkeypatch: 
     assert all(len(line) <= 80 for line in shown.splitlines())
     for example in re.findall(r"^ +ebbtide (\w+)", shown, re.MULTILINE):
         assert example in cli.commands
+
+
+def test_a_script_in_place_of_a_command_is_told_of_run() -> None:
+    done = CliRunner().invoke(cli, ["train.py", "--steps", "3"])
+    assert done.exit_code == 2
+    assert "`ebbtide run train.py ...` trains with it" in done.output
+    assert "No such command 'tarin'" in CliRunner().invoke(cli, ["tarin"]).output
+
+
+def test_policies_are_a_list_or_an_option_each(tmp_path: Path) -> None:
+    save(network(layers=3), tmp_path / "step.trace")
+    words = ["compare", str(tmp_path / "step.trace"), "--machine", "dram-cxl", "--fast", "50%", "--json"]
+    for policies in (("--policy", "lru,demand"), ("--policy", "lru", "--policy", "demand")):
+        rows = json.loads(CliRunner().invoke(cli, [*words, *policies]).stdout)
+        assert sorted(row["policy"] for row in rows) == ["demand", "lru"]
+
+
+def test_a_budget_that_cannot_work_says_which_can(tmp_path: Path) -> None:
+    """With the same status in `plan` and `simulate`."""
+    save(network(layers=3), tmp_path / "step.trace")
+    (tmp_path / "disk.toml").write_text(disk().to_toml())
+    where = [str(tmp_path / "step.trace"), "--machine", str(tmp_path / "disk.toml")]
+    for command in ("plan", "simulate"):
+        done = CliRunner().invoke(cli, [command, *where, "--fast", "5%"])
+        assert isinstance(done.exception, InfeasibleBudgetError)
+        assert done.exception.exit_code == 3
+    least = format_bytes(done.exception.minimum_bytes)
+    compared = CliRunner().invoke(cli, ["compare", *where, "--fast", "5%", "--policy", "ebbtide"]).stdout
+    assert f"no plan within it: ebbtide; the smallest budget that can work is {least}" in compared
+    assert f"10% no plan (it needs {least})" in " ".join(CliRunner().invoke(cli, ["analyze", *where]).stdout.split())
+
+
+@pytest.mark.starts
+def test_an_explanation_fits_a_terminal(tmp_path: Path) -> None:
+    save(network(layers=3), tmp_path / "step.trace")
+    words = ("explain", tmp_path / "step.trace", "--machine", "dram-cxl")
+    lines = lines_of(on_a_terminal(*words))
+    assert all(len(line) <= 80 for line in lines), lines
+    assert any(line.startswith("    ") for line in lines)  # what went on
 
 
 @pytest.mark.parametrize(

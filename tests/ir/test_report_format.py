@@ -204,6 +204,20 @@ def test_the_summary_says_what_a_person_wants_to_know() -> None:
     assert "2 of 5.00 MiB: a NumPy array shares its memory" in text
 
 
+def test_a_budget_that_was_kept_and_shows_little_says_so() -> None:
+    nothing = Traffic.of((0, 0, 0, 0, 0))
+    idle = replace(STEP, evicted_bytes=nothing, fetched_bytes=nothing, written_bytes=nothing)
+    first = replace(idle, mode=StepMode.RECORDED)
+    unmoved = replace(REPORT, steps=(first, idle), written_bytes=0)
+    assert render_headline(unmoved).startswith("Ebbtide: within budget, and nothing had to move, 2 steps")
+    for moved in (replace(unmoved, written_bytes=1), replace(unmoved, left_out_steps=3), REPORT):
+        assert render_headline(moved).startswith("Ebbtide: within budget, ")
+        assert "had to move" not in render_headline(moved)
+    before = replace(unmoved, fast_bytes=None, steps=(first, first), written_bytes=120 << 20)
+    assert render_headline(before).startswith("Ebbtide: within budget (no step ran under it), 2 steps (2 recorded)")
+    assert "had to move" not in render_headline(replace(unmoved, budget_violated=True))
+
+
 def test_no_limit_stands_beside_a_figure_that_it_does_not_bound() -> None:
     text = render_summary(replace(REPORT, fast_bytes=None))
     assert "process peak       0.98 GiB, of which only the tensors are bounded" in text

@@ -198,6 +198,8 @@ def test_an_operation_that_uses_little_of_its_tensors_is_told_so(need: Need, wor
     error = arena_too_small(10 * MIB, 4 * GIB, need)
     assert word in str(error)
     assert "NumPy or a file" in str(error)
+    whole = Need("aten::addmm", 51 * MIB, 51 * MIB, 50 * MIB, 51 * MIB)  # it does not gather rows
+    assert "NumPy or a file" not in str(arena_too_small(10 * MIB, 4 * GIB, whole))
 
 
 # ---- the process that plans ----------------------------------------------------------------------------------------

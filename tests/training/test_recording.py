@@ -125,6 +125,12 @@ def test_the_command_ends_the_script_when_the_step_is_recorded(tmp_path: Path) -
     assert finished.stdout.count("loss") == 2
     assert "train_mlp.py, step 2: " in finished.stderr
     assert "times what the step before took unrecorded" in finished.stderr
+    assert "the script was ended after it (--keep-running lets it go on)" in finished.stderr
+    quiet = run(EBBTIDE, "trace", "-q", "-o", str(tmp_path / "quiet.trace"), *SMALL, "--steps", "9")
+    assert (quiet.returncode, quiet.stderr) == (0, "")
+    too_short = run(EBBTIDE, "trace", "-q", "-o", str(tmp_path / "none.trace"), *SMALL, "--steps", "1")
+    assert too_short.returncode == 1
+    assert too_short.stderr.startswith("ebbtide: ")
     trace = load(out, Trace)
     assert trace.unrecorded_ns is not None
     assert {tick.phase for tick in trace.ticks} >= {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER}
