@@ -87,7 +87,12 @@ def build(folder: Path, torch: Path | None) -> dict[str, str]:
         "probe": [*base, *sources, "-o", str(folder / "probe"), "-ldl", "-pthread"],
         "libfake_cuda.so": [*shared, str(HERE / "fake_cuda.cpp"), "-o", str(folder / "libfake_cuda.so"), "-pthread"],
         "vmm_allocator.so": [
-            *shared, table, str(HERE / "vmm_allocator.cpp"), "-o", str(folder / "vmm_allocator.so"), "-ldl"
+            *shared,
+            table,
+            str(HERE / "vmm_allocator.cpp"),
+            "-o",
+            str(folder / "vmm_allocator.so"),
+            "-ldl",
         ],
     }
     if torch is not None:

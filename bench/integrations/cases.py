@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "integrations"
 
@@ -10,8 +11,8 @@ SCRIPTS = Path(__file__).parents[2] / "examples" / "integrations"
 class Case:
     """``packages`` are what the script needs, the first is whose version is shown. ``fast`` is the budget.
 
-    ``launcher`` starts the script's processes, ``ranks`` of them. With ``callback`` the script itself is told the
-    budget, else ``ebbtide run`` stands in front of it.
+    ``launcher`` starts the script's processes, ``ranks`` of them. With ``inside`` the script itself is told the budget
+    and has a session or a callback, else ``ebbtide run`` stands in front of it.
     """
 
     name: str
@@ -22,7 +23,7 @@ class Case:
     arguments: tuple[str, ...] = ()
     launcher: str = ""
     ranks: int = 1
-    callback: bool = False
+    inside: bool = False
     resumes: bool = False
     """Training stops half way, and goes on in another process with ``--resume``."""
 
@@ -30,7 +31,7 @@ class Case:
         return [*self._launch(python, (python,)), *self._script(more)]
 
     def within(self, python: str, more: tuple[str, ...]) -> list[str]:
-        if self.callback:
+        if self.inside:
             return [*self._launch(python, (python,)), *self._script((*more, "--fast", self.fast))]
         return [*self._launch(python, (python, "-m", "ebbtide", "run", "--fast", self.fast)), *self._script(more)]
 
@@ -47,81 +48,115 @@ class Case:
         return command
 
 
-TRAINER = ("transformers", "accelerate")
+_TRAINER = ("transformers", "accelerate")
+_LIGHTNING = ("lightning", "transformers")
+_DEEPSPEED = ("deepspeed", "transformers")
+
+
+def _case(
+    name: str, about: str, packages: tuple[str, ...], script: str, fast: str, *arguments: str, **more: Any
+) -> Case:
+    return Case(name, about, packages, f"{script}.py", fast, arguments, **more)
+
+
+def _ranks(name: str, about: str, script: str, *arguments: str, inside: bool = False) -> Case:
+    """Of torch alone, two of them."""
+    return _case(name, about, ("torch",), script, "45%", *arguments, launcher="torchrun", ranks=2, inside=inside)
+
+
+def _zero(
+    stage: int, about: str = "", *, ranks: int = 2, inside: bool = False, of: str = "", fast: str = "60%"
+) -> Case:
+    """Of DeepSpeed. ``of`` is what is special, an option of the script's."""
+    name = "-".join(filter(None, (f"deepspeed-{stage}", of, "session" * inside)))
+    packages = (*_DEEPSPEED, "ninja") if of == "offload" else _DEEPSPEED
+    arguments = ("--stage", str(stage), *(f"--{option}" for option in (of,) if option))
+    about = about or f"ZeRO stage {stage}"
+    return _case(
+        name, about, packages, "deepspeed_zero", fast, *arguments, launcher="torchrun", ranks=ranks, inside=inside
+    )
+
+
+_BY_CALLBACK, _BY_SESSION = "the same, by the callback", "the same, by a session"
 CASES = (
-    Case(
+    _case(
         "trainer",
         "`Trainer`: accumulation, clipping, evaluation, checkpoints",
-        TRAINER,
-        "transformers_trainer.py",
+        _TRAINER,
+        "transformers_trainer",
         "30%",
     ),
-    Case("trainer-callback", "the same, by the callback", TRAINER, "transformers_trainer.py", "30%", callback=True),
-    Case("trainer-resume", "the same, stopped and resumed", TRAINER, "transformers_trainer.py", "30%", resumes=True),
-    Case(
+    _case("trainer-callback", _BY_CALLBACK, _TRAINER, "transformers_trainer", "30%", inside=True),
+    _case("trainer-resume", "the same, stopped and resumed", _TRAINER, "transformers_trainer", "30%", resumes=True),
+    _case(
         "trainer-checkpointing",
         "the same, with gradient checkpointing",
-        TRAINER,
-        "transformers_trainer.py",
+        _TRAINER,
+        "transformers_trainer",
         "45%",
-        ("--gradient-checkpointing",),
+        "--gradient-checkpointing",
     ),
-    Case(
-        "accelerate", "accumulation, clipping, `save_state`, `load_state`", TRAINER[::-1], "accelerate_script.py", "30%"
-    ),
-    Case(
-        "accelerate-launch", "`accelerate launch`", TRAINER[::-1], "accelerate_script.py", "30%", launcher="accelerate"
-    ),
-    Case("trl", "`SFTTrainer`", ("trl", "datasets"), "trl_sft.py", "60%"),
-    Case("trl-callback", "the same, by the callback", ("trl", "datasets"), "trl_sft.py", "60%", callback=True),
-    Case("peft", "LoRA", ("peft", "transformers"), "peft_lora.py", "30%"),
-    Case(
-        "lightning",
-        "`Trainer`: accumulation, clipping, validation, checkpoints",
-        ("lightning",),
-        "lightning_trainer.py",
+    _case(
+        "accelerate",
+        "accumulation, clipping, `save_state`, `load_state`",
+        _TRAINER[::-1],
+        "accelerate_script",
         "30%",
     ),
-    Case(
-        "lightning-callback", "the same, by the callback", ("lightning",), "lightning_trainer.py", "30%", callback=True
+    _case("accelerate-session", _BY_SESSION, _TRAINER[::-1], "accelerate_script", "30%", inside=True),
+    _case(
+        "accelerate-launch",
+        "`accelerate launch`, two ranks",
+        _TRAINER[::-1],
+        "accelerate_script",
+        "60%",
+        launcher="accelerate",
+        ranks=2,
     ),
-    Case(
+    _case("trl", "`SFTTrainer`", ("trl", "datasets"), "trl_sft", "60%"),
+    _case("trl-callback", _BY_CALLBACK, ("trl", "datasets"), "trl_sft", "60%", inside=True),
+    _case("peft", "LoRA", ("peft", "transformers"), "peft_lora", "30%"),
+    _case("peft-session", _BY_SESSION, ("peft", "transformers"), "peft_lora", "30%", inside=True),
+    _case(
+        "lightning",
+        "`Trainer`: accumulation, clipping, validation, checkpoints",
+        _LIGHTNING,
+        "lightning_trainer",
+        "30%",
+    ),
+    _case("lightning-callback", _BY_CALLBACK, _LIGHTNING, "lightning_trainer", "30%", inside=True),
+    _case(
+        "lightning-ddp",
+        "the same, two ranks that Lightning starts",
+        _LIGHTNING,
+        "lightning_trainer",
+        "60%",
+        "--devices",
+        "2",
+        ranks=2,
+        inside=True,
+    ),
+    _case(
         "compile",
         "`torch.compile` of the model and of `optimizer.step`",
         ("torch", "transformers"),
-        "compiled.py",
+        "compiled",
         "50%",
     ),
-    Case("ddp", "`DistributedDataParallel`", ("torch",), "ddp.py", "45%", launcher="torchrun", ranks=2),
-    Case(
-        "fsdp2",
-        "`fully_shard`, `torch.distributed.checkpoint`",
-        ("torch",),
-        "fsdp2.py",
-        "45%",
-        launcher="torchrun",
-        ranks=2,
-    ),
-    Case(
-        "zero-redundancy",
-        "`ZeroRedundancyOptimizer`",
-        ("torch",),
-        "zero_redundancy.py",
-        "45%",
-        launcher="torchrun",
-        ranks=2,
-    ),
-    *(
-        Case(
-            f"deepspeed-{stage}{'-offload' * offload}",
-            f"ZeRO stage {stage}{', optimizer offloaded' * offload}",
-            ("deepspeed", "transformers"),
-            "deepspeed_zero.py",
-            "60%",
-            ("--stage", str(stage), *("--offload",) * offload),
-            launcher="torchrun",
-            ranks=2 - offload,
-        )
-        for stage, offload in ((1, False), (2, False), (3, False), (2, True))
-    ),
+    _case("compile-session", _BY_SESSION, ("torch", "transformers"), "compiled", "50%", inside=True),
+    _case("compile-model", "of the model alone", ("torch", "transformers"), "compiled", "50%", "--only", "model"),
+    _case("compile-step", "of the step alone", ("torch", "transformers"), "compiled", "50%", "--only", "step"),
+    _ranks("ddp", "`DistributedDataParallel`", "ddp"),
+    _ranks("ddp-session", _BY_SESSION, "ddp", inside=True),
+    _ranks("ddp-static", "`gradient_as_bucket_view`, `static_graph`", "ddp", "--static"),
+    _ranks("fsdp2", "`fully_shard`, `torch.distributed.checkpoint`", "fsdp2"),
+    _ranks("fsdp2-session", _BY_SESSION, "fsdp2", inside=True),
+    _ranks("zero-redundancy", "`ZeroRedundancyOptimizer`", "zero_redundancy"),
+    _ranks("zero-redundancy-session", _BY_SESSION, "zero_redundancy", inside=True),
+    _zero(1),
+    _zero(1, "the same, buckets of the default size", of="default-buckets"),
+    _zero(2),
+    _zero(3),
+    _zero(3, _BY_SESSION, inside=True),
+    _zero(2, "ZeRO stage 2, optimizer offloaded", ranks=1, of="offload"),
 )

@@ -33,7 +33,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A case's two sides, and the reports of the ranks that trained within the budget."""
+    """A case's two sides, and the reports of the ranks that trained within the budget, of each run of theirs."""
 
     plain: Side
     within: Side
@@ -55,11 +55,13 @@ class Comparison:
 
     @property
     def worked(self) -> bool:
-        """Same bits, planned steps, bytes that moved, and a budget that held, on every rank."""
+        """Same bits, planned steps in which bytes moved, and a budget that held, on every rank."""
         held = all(report.bounded_as_asked and not report.budget_violated for report in self.reports)
-        planned = all(any(step.mode is StepMode.PLANNED for step in report.steps) for report in self.reports)
-        moved = all(any(step.evicted_bytes.total for step in report.steps) for report in self.reports)
-        return bool(self.reports) and self.within.status == 0 and self.same_bits and held and planned and moved
+        moved = all(
+            any(step.mode is StepMode.PLANNED and step.evicted_bytes.total for step in report.steps)
+            for report in self.reports
+        )
+        return bool(self.reports) and self.within.status == 0 and self.same_bits and held and moved
 
     @property
     def step_ratio(self) -> float:
@@ -80,31 +82,36 @@ def missing(case: Case) -> str:
 
 def compare(case: Case, folder: Path, steps: int, timeout_s: float | None = None) -> Comparison:
     """Everything is written below ``folder``. Raises subprocess.TimeoutExpired."""
-    plain = _side(case, folder / "plain", steps, timeout_s, within=False)
-    within = _side(case, folder / "within", steps, timeout_s, within=True)
+    plain = run_side(case, folder / "plain", steps, timeout_s, within=False)
+    return beside(plain, case, folder, steps, timeout_s)
+
+
+def beside(plain: Side, case: Case, folder: Path, steps: int, timeout_s: float | None = None) -> Comparison:
+    """The same with a plain side that has run: of this case, or of another with the same ``plain_command``."""
+    within = run_side(case, folder / "within", steps, timeout_s, within=True)
     return Comparison(plain, within, _reports(folder / "within"))
 
 
-def _side(case: Case, folder: Path, steps: int, timeout_s: float | None, within: bool) -> Side:
+def run_side(case: Case, folder: Path, steps: int, timeout_s: float | None, within: bool) -> Side:
     out = folder / "out"
     out.mkdir(parents=True)
     runs = [(steps // 2, ()), (steps, ("--resume",))] if case.resumes else [(steps, ())]
     status, printed = 0, ""
-    for count, resumed in runs:
+    for number, (count, resumed) in enumerate(runs):
         more = ("--out", str(out), "--steps", str(count), *resumed)
         command = (case.within if within else case.plain)(sys.executable, more)
-        status, said = _run(command, folder, timeout_s)
+        status, said = _run(command, folder, f"report-{number}.json", timeout_s)
         printed += said
         if status:
             break
     return Side(status, printed, _step_seconds(folder), _digests(out))
 
 
-def _run(command: Sequence[str], folder: Path, timeout_s: float | None) -> tuple[int, str]:
+def _run(command: Sequence[str], folder: Path, report: str, timeout_s: float | None) -> tuple[int, str]:
     paths = [str(OBSERVED), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
     environment |= {"PYTHONPATH": os.pathsep.join(paths), "STEP_TIMES": str(folder)}
-    environment |= {"EBBTIDE_REPORT": str(folder / "report.json"), "EBBTIDE_WAIT_FOR_PLAN": "1"}
+    environment |= {"EBBTIDE_REPORT": str(folder / report), "EBBTIDE_WAIT_FOR_PLAN": "1"}
     done = subprocess.run(
         command,
         cwd=folder,

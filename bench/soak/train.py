@@ -1,6 +1,6 @@
 """Trains one job of the soak in this process, plainly or in a session.
 
-    python -m bench.soak.train --seed 17 --result out.json [--plain]
+python -m bench.soak.train --seed 17 --result out.json [--plain]
 """
 
 import argparse
@@ -26,6 +26,7 @@ from bench.soak.nets import loss_of, network
 
 def train(job: Job, session: Any) -> dict[str, object]:
     """Hashes of the losses and of what training leaves, and what moved."""
+
     def data() -> Iterator[torch.Tensor]:
         """Batches of every length, through a loader whose workers are forked when it is first asked."""
         count = job.steps * job.micro_batches * job.batch

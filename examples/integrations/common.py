@@ -1,7 +1,7 @@
 """What the scripts beside this one share: their arguments, a text to learn, and what they leave behind.
 
 A script writes what it has learnt to ``--out``: ``weights.RANK.pt``, a dict of tensors, and ``losses.RANK.json``. So
-two runs can be compared byte by byte, as ``python -m bench.integrations`` does.
+two runs can be compared byte by byte, as ``python -m bench.integrations`` does. ``--fast`` asks for Ebbtide from within.
 """
 
 import argparse
@@ -9,6 +9,7 @@ import json
 import os
 import sysconfig
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
@@ -22,7 +23,17 @@ def arguments(about: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=12, help="optimizer steps")
     parser.add_argument("--out", type=Path, required=True, help="the directory that weights and losses go to")
+    parser.add_argument("--fast", help="a budget for Ebbtide, from within; without it the script knows nothing of that")
     return parser
+
+
+def budget(fast: str | None) -> AbstractContextManager[object]:
+    """Around the training: a session of Ebbtide's, or nothing."""
+    if fast is None:
+        return nullcontext()
+    import ebbtide
+
+    return ebbtide.Session(fast=fast)
 
 
 def sentences(count: int, length: int) -> torch.Tensor:
@@ -37,7 +48,7 @@ def sentences(count: int, length: int) -> torch.Tensor:
 
 def leave(out: Path, weights: Mapping[str, torch.Tensor], losses: Iterable[float]) -> None:
     """Of several ranks each leaves its own."""
-    rank = os.environ.get("RANK", "0")
+    rank = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))  # the latter by Lightning
     out.mkdir(parents=True, exist_ok=True)
     torch.save({name: tensor.detach().cpu().clone() for name, tensor in weights.items()}, out / f"weights.{rank}.pt")
     (out / f"losses.{rank}.json").write_text(json.dumps(list(losses)))

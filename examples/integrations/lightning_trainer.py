@@ -1,8 +1,8 @@
 """Lightning's Trainer: accumulation, clipping, validation, and a checkpoint.
 
-    python lightning_trainer.py --out plain
-    ebbtide run --fast 30% lightning_trainer.py --out ebbtide
-    python lightning_trainer.py --fast 30% --out callback
+python lightning_trainer.py --out plain
+ebbtide run --fast 30% lightning_trainer.py --out ebbtide
+python lightning_trainer.py --fast 30% --devices 2 --out callback
 """
 
 import lightning
@@ -34,7 +34,7 @@ class Learner(lightning.LightningModule):
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--fast", help="a budget, for the callback")
+    parser.add_argument("--devices", type=int, default=1, help="processes, which Lightning starts")
     args = parser.parse_args()
     lightning.seed_everything(0, verbose=False)
     rows = sentences(8 * args.steps + 8, 128)
@@ -45,6 +45,8 @@ def main() -> None:
         callbacks.append(EbbtideCallback(fast=args.fast))
     trainer = lightning.Trainer(
         accelerator="cpu",
+        devices=args.devices,
+        strategy="ddp" if args.devices > 1 else "auto",
         max_steps=args.steps,
         accumulate_grad_batches=2,
         gradient_clip_val=1.0,

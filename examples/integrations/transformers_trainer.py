@@ -13,7 +13,6 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--fast", help="a budget, for the callback")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
     parser.add_argument("--gradient-checkpointing", action="store_true")
     args = parser.parse_args()

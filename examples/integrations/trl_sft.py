@@ -1,8 +1,8 @@
 """TRL's SFTTrainer on a text, with a tokenizer that is made here, since nothing is downloaded.
 
-    python trl_sft.py --out plain
-    ebbtide run --fast 30% trl_sft.py --out ebbtide
-    python trl_sft.py --fast 30% --out callback
+python trl_sft.py --out plain
+ebbtide run --fast 60% trl_sft.py --out ebbtide
+python trl_sft.py --fast 60% --out callback
 """
 
 from common import arguments, leave, sentences
@@ -21,9 +21,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--fast", help="a budget, for the callback")
-    args = parser.parse_args()
+    args = arguments(__doc__).parse_args()
     set_seed(0)
     tokenizer = byte_tokenizer()
     config = LlamaConfig(

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Recorder(Driven):
-    """Writes steps ``first`` to ``first + count - 1`` of what runs in its ``with`` block, counted from 0, to ``path``.
+    """Writes steps ``first`` to ``first + count - 1`` of what runs in its ``with`` block, counted from 1, to ``path``.
 
-    Steps end where the optimizers do, or where ``step()`` says. Of several, ``step.trace`` becomes ``step-2.trace``,
-    ``step-3.trace``, ... By default it is the third, the first that has a steady one before it to compare with.
+    Steps end where the optimizers do, or where ``step()`` says. Of several, ``step.trace`` becomes ``step-3.trace``,
+    ``step-4.trace``, ... By default it is the third, the first that has a steady one before it to compare with.
     ``fake`` computes nothing and holds nothing: tensors have shapes only, numbers read out of them are 1, and times are
     modelled by the FLOPs and bytes a second of ``machine`` (a name or a file; an A100's data sheet); the default is
     then the second step. ``lines``: the trace says which line of the program made each storage. ``device``: whose
@@ -59,7 +59,7 @@ class Recorder(Driven):
             chosen = replace(chosen, trace_step=KNOBS["EBBTIDE_TRACE_STEP"].read("first", str(first)))  # type: ignore[arg-type]
         if count is not None:
             chosen = replace(chosen, trace_steps=KNOBS["EBBTIDE_TRACE_STEPS"].read("count", str(count)))  # type: ignore[arg-type]
-        self._first = (1 if self._fake else 2) if chosen.trace_step is None else chosen.trace_step
+        self._first = (2 if self._fake else 3) if chosen.trace_step is None else chosen.trace_step
         self._count = chosen.trace_steps
         self._recorder: StepRecorder | None = None
 

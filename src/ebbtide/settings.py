@@ -132,7 +132,7 @@ class Settings:
     save_plan: str | None = None  # the file its plan is written to
     save_timeline: str | None = None  # the file what a planned step came to is written to
     wait_for_plan: bool = False  # training stands still while a plan is made; else steps go on without it
-    trace_step: int | None = None  # of ebbtide.record: the first step to record, counted from 0; 2, or 1 of fake ones
+    trace_step: int | None = None  # of ebbtide.record: the first step to record, counted from 1; 3, or 2 of fake ones
     trace_steps: int = 1  # of ebbtide.record: how many steps
     fake: bool = False  # of ebbtide.record: with fake tensors, times modelled
     lines: bool = False  # a recorded step that is saved says which line of the program made each storage
@@ -349,7 +349,7 @@ KNOBS: dict[str, Knob] = {
     "EBBTIDE_SAVE_PLAN": Knob("save_plan", str, "a file"),
     "EBBTIDE_SAVE_TIMELINE": Knob("save_timeline", str, "a file"),
     "EBBTIDE_WAIT_FOR_PLAN": Knob("wait_for_plan", _switch, "1 or 0"),
-    "EBBTIDE_TRACE_STEP": Knob("trace_step", _whole(0, 2**31), "a whole number from 0 up"),
+    "EBBTIDE_TRACE_STEP": Knob("trace_step", _whole(1, 2**31), "a whole number from 1 up"),
     "EBBTIDE_FAKE": Knob("fake", _switch, "1 or 0"),
     "EBBTIDE_LINES": Knob("lines", _switch, "1 or 0"),
     "EBBTIDE_TRACE_STEPS": Knob("trace_steps", _whole(1, 1000), "a whole number from 1 to 1000"),

@@ -5,24 +5,41 @@ from pathlib import Path
 import pytest
 
 from bench.integrations.cases import CASES, Case
-from bench.integrations.runs import compare, missing
+from bench.integrations.runs import Side, beside, missing, run_side
 from ebbtide.ir.run_report import StepMode
 
 pytestmark = [pytest.mark.starts, pytest.mark.slow]
 
 STEPS = 10
+LONGEST_S = 500
 EVALUATES = {"trainer", "trainer-callback", "lightning", "lightning-callback"}
 
 
+@pytest.fixture(scope="module")
+def plain_sides() -> dict[object, Side]:
+    """Those that have run: a script is trained plainly once for all cases that start it in the same way."""
+    return {}
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_case(case: Case, tmp_path: Path) -> None:
+def test_case(case: Case, plain_sides: dict[object, Side], tmp_path: Path) -> None:
     if package := missing(case):
         pytest.skip(f"{package} is not installed: pip install 'ebbtide[frameworks]' has it")
-    comparison = compare(case, tmp_path, STEPS, timeout_s=500)
+    started = (*case.plain("python", ()), case.resumes)
+    if started not in plain_sides:
+        plain_sides[started] = run_side(case, tmp_path / "plain", STEPS, LONGEST_S, within=False)
+    comparison = beside(plain_sides[started], case, tmp_path, STEPS, LONGEST_S)
     assert comparison.plain.status == 0, comparison.plain.printed
     assert comparison.within.status == 0, comparison.within.printed
     assert comparison.same_bits
-    assert len(comparison.reports) == case.ranks
+    assert len(comparison.reports) == case.ranks * (2 if case.resumes else 1)
     assert comparison.worked, [report.trouble for report in comparison.reports]
+    assert (
+        min(len(comparison.plain.step_s), len(comparison.within.step_s)) >= STEPS // 2 - 1
+    )  # the page's table has them
     if case.name in EVALUATES:  # steps in which there is an evaluation or a checkpoint, too
         assert comparison.modes[StepMode.DEMAND] == 0
+    if case.name == "fsdp2":  # DTensors count as what they are
+        moved = [step.evicted_bytes for report in comparison.reports for step in report.steps]
+        assert sum(each.parameter for each in moved) > 0
+        assert sum(each.optimizer_state for each in moved) > 0

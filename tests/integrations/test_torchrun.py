@@ -112,6 +112,59 @@ def test_a_script_that_fails_by_itself_fails_as_it_does_without_ebbtide(tmp_path
     assert "ebbtide: error" not in done.stderr
 
 
+STARTS_ITS_OWN_RANKS = """
+import subprocess, sys, torch, torch.distributed as dist
+
+rank = int(sys.argv[1])
+other = subprocess.Popen([sys.executable, sys.argv[0], "1", sys.argv[2]]) if rank == 0 else None  # as Lightning does
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(256, 256))
+optimizer = torch.optim.SGD(net.parameters())
+for _ in range(4):
+    optimizer.zero_grad()
+    net(torch.randn(64, 256)).sum().backward()
+    optimizer.step()
+dist.destroy_process_group()
+if other is not None:
+    sys.exit(other.wait())
+"""
+
+
+def test_ranks_that_the_script_starts_are_said_to_be_unbounded(tmp_path: Path) -> None:
+    script = tmp_path / "starts.py"
+    script.write_text(STARTS_ITS_OWN_RANKS)
+    done = run(EBBTIDE, "run", "--fast", "2GiB", str(script), "0", str(tmp_path / "store"), env=FIT_FOR_A_TEST)
+    assert done.returncode == 0, done.stderr
+    assert "this process trains as one of 2 ranks, and no launcher has told of them" in done.stderr
+
+
+OUTGROWS = """
+import os, sys, torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1024, 1024))
+optimizer = torch.optim.SGD(net.parameters())
+kept = []
+for step in range(40):
+    optimizer.zero_grad()
+    net(torch.randn(64, 1024)).sum().backward()
+    optimizer.step()
+    if os.environ["RANK"] == "1" and step > 3:
+        kept.append(bytearray(b"x" * (64 << 20)))  # outside PyTorch
+"""
+
+
+def test_all_ranks_end_with_the_sentence_of_the_one_that_outgrew_its_budget(tmp_path: Path) -> None:
+    script = tmp_path / "outgrows.py"
+    script.write_text(OUTGROWS)
+    done = start(each_its_own(tmp_path, ("4GiB", "1GiB")), EBBTIDE, "run", str(script))
+    sentences = re.findall(r"^ebbtide: error: (.*)$", done.stderr, re.MULTILINE)
+    assert len(sentences) == 2, done.stderr
+    assert len(set(sentences)) == 1
+    assert sentences[0].startswith("rank 1: ")
+    assert statuses(done) == {"3"}
+
+
 IN_PYTHON = """
 import os, sys, time, torch, torch.distributed as dist, ebbtide
 

@@ -40,7 +40,8 @@ def only(found: Looseness | None, constraint: Constraint, gap: float, share: flo
     assert found.gap == pytest.approx(gap, rel=1e-3)
     assert found.shares == ((constraint, pytest.approx(share, abs=1e-3)),)
     assert found.together == pytest.approx(share, abs=1e-3)
-    assert f"{share:.0%} of it goes without {constraint.what}" in found.sentence()
+    assert f"does not count {constraint.what} in full" in found.sentence()
+    assert found.sentence().endswith(f"{share:.0%} of the gap")
     return found.named is constraint
 
 
@@ -92,7 +93,7 @@ def test_where_no_constraint_explains_the_gap_none_is_named() -> None:
     assert step_ns == pytest.approx(42 * SIZE, rel=1e-3)
     assert loose is not None
     assert (loose.named, loose.shares, loose.together) == (None, (), 0.0)
-    assert "no constraint" in loose.sentence()
+    assert "nothing that the bound leaves out" in loose.sentence()
 
 
 def test_slow_operands_in_place_are_named() -> None:
@@ -122,7 +123,7 @@ def test_plan_and_compare_name_it(tmp_path: Path) -> None:
     fast = str(peak(needed_bytes(made)) * 5 // 4)
     planned = CliRunner().invoke(cli, ["plan", str(trace), "--machine", str(machine), "--fast", fast])
     assert planned.exit_code == 0, planned.output
-    assert f"of it goes without {Constraint.LATENCY.what}" in planned.output.splitlines()[-2]
+    assert f"does not count {Constraint.LATENCY.what} in full" in planned.output.splitlines()[-2]
     command = ["compare", str(trace), "--machine", str(machine), "--fast", fast, "--policy", "ebbtide,lru"]
     compared = CliRunner().invoke(cli, command)
     assert compared.exit_code == 0, compared.output

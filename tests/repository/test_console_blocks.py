@@ -105,7 +105,7 @@ def test_each_reason_to_skip_is_used() -> None:
 def test_every_option_that_a_page_names_is_one() -> None:
     """Of commands in running text and tables, too: `ebbtide run --fast 8GiB train.py`."""
     wrong = []
-    for page in PAGES:
+    for page in [*PAGES, *sorted((ROOT / "docs" / "integrations").glob("*.md"))]:
         for named in re.findall(r"`ebbtide ([a-z]+)( [^`]*)?`", page.read_text()):
             command = cli.commands.get(named[0])
             if command is None:

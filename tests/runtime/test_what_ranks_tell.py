@@ -52,6 +52,16 @@ def test_nothing_is_gathered_where_one_says_why_it_ends() -> None:
     assert first.gather(["a"], 60.0) == {}
 
 
+def test_ranks_that_no_launcher_told_of_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone, launched = Ranks(Place()), two_ranks()[0]
+    assert alone.unlaunched() == 0
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    assert (alone.unlaunched(), launched.unlaunched()) == (2, 0)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1)
+    assert alone.unlaunched() == 0
+
+
 def test_a_rank_alone_has_nobody_to_tell() -> None:
     alone, _ = two_ranks()
     assert not alone.together

@@ -302,7 +302,7 @@ def a_step_that_raises() -> tuple[bool, str]:
 def seen(name: str, fake: bool, smallest: int) -> tuple[list[Any], int, int]:
     """Storages of a step that are no scratch, in the order of their births, with their uses; its FLOPs and its peak."""
     with trace_file() as path:
-        with ebbtide.record(path, first=2, fake=fake) as session:
+        with ebbtide.record(path, first=3, fake=fake) as session:
             train(begin(CASES[name]), 3, session)
         trace = load(path, Trace)
     rows = []  # without births: on a CPU an inner operator often makes what an outer one returns

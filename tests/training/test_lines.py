@@ -166,7 +166,7 @@ def test_each_piece_of_a_storage_has_the_line_that_made_the_storage(how: list[st
 
 IN_PYTHON = """
 import ebbtide, torch
-with ebbtide.record("step.trace", first=0, lines=True) as recorder:
+with ebbtide.record("step.trace", first=1, lines=True) as recorder:
     with recorder.step():
         kept = torch.ones(1000)
 """

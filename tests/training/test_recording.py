@@ -123,7 +123,7 @@ def test_the_command_ends_the_script_when_the_step_is_recorded(tmp_path: Path) -
     finished = run(EBBTIDE, "trace", "-o", str(out), *SMALL, "--steps", "9", "--workers", "2")
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.count("loss") == 2
-    assert "train_mlp.py, step 2: " in finished.stderr
+    assert "train_mlp.py, step 3: " in finished.stderr
     assert "times what the step before took unrecorded" in finished.stderr
     assert "the script was ended after it (--keep-running lets it go on)" in finished.stderr
     quiet = run(EBBTIDE, "trace", "-q", "-o", str(tmp_path / "quiet.trace"), *SMALL, "--steps", "9")
@@ -144,12 +144,12 @@ def test_the_command_ends_the_script_when_the_step_is_recorded(tmp_path: Path) -
 
 def test_several_steps_are_several_files_and_the_script_may_go_on(tmp_path: Path) -> None:
     out = tmp_path / "step.trace"
-    command = [EBBTIDE, "trace", "-o", str(out), "--step", "1", "--steps", "2", "--keep-running"]
+    command = [EBBTIDE, "trace", "-o", str(out), "--step", "2", "--steps", "2", "--keep-running"]
     finished = run(*command, *SMALL, "--steps", "4", "--exit-code", "7")
     assert finished.returncode == 7, finished.stderr
     assert finished.stdout.count("loss") == 4
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-1.trace", "step-2.trace"]
-    traces = [load(tmp_path / f"step-{step}.trace", Trace) for step in (1, 2)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-2.trace", "step-3.trace"]
+    traces = [load(tmp_path / f"step-{step}.trace", Trace) for step in (2, 3)]
     assert traces[0].signature() == traces[1].signature()
 
 
@@ -157,7 +157,7 @@ def test_a_script_that_ends_too_early_is_told(tmp_path: Path) -> None:
     out = tmp_path / "step.trace"
     finished = run(EBBTIDE, "trace", "-o", str(out), *SMALL, "--steps", "2")
     assert finished.returncode == 1
-    assert "the program made 2 steps, and step 2 was asked for, counted from 0" in finished.stderr
+    assert "the program made 2 steps, and step 3 was asked for (a step ends" in finished.stderr
     assert not out.exists()
 
 

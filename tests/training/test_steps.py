@@ -38,8 +38,9 @@ def test_a_step_is_an_iteration_and_a_percentage_is_of_all_of_it(program: str) -
     assert sum(step.fetched_bytes.total for step in bounded) > 0
 
 
-def test_steps_of_several_optimizers_are_planned() -> None:
-    report = child.run("cases_steps:followed", "muon_and_adamw", "60%", env=PLANNED)
+@pytest.mark.parametrize("program", PROGRAMS[1:])
+def test_steps_of_several_optimizers_are_planned(program: str) -> None:
+    report = child.run("cases_steps:followed", program, "60%", env=PLANNED)
     assert [step.mode for step in report.steps].count("planned") >= 3
     assert sum(step.fetched_bytes.total for step in report.steps) > 0
 

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from ebbtide.verify.after_import import AfterImport
+from ebbtide.after_import import AfterImport
 
 
 def observe() -> None:
@@ -31,7 +31,10 @@ def observe() -> None:
 
     def write() -> None:
         if ended and os.getpid() == process:
-            path = Path(os.environ["STEP_TIMES"]) / f"times.{os.environ.get('RANK', '0')}.json"
+            path = (
+                Path(os.environ["STEP_TIMES"])
+                / f"times.{os.environ.get('RANK', os.environ.get('LOCAL_RANK', '0'))}.json"
+            )
             path.write_text(json.dumps(ended))
 
     atexit.register(write)

@@ -59,7 +59,7 @@ def plan(
         return
     click.echo(describe(made, inputs))
     if made.planner == DEFAULT and (loose := looseness_of(made, inputs.trace, inputs.machine)) is not None:
-        click.echo(f"{'of the gap':<12} {loose.sentence()}")
+        click.echo(f"{'why a gap':<12} {loose.sentence()}")
     click.echo(f"{'saved':<12} {'no: -o FILE saves it' if output is None else output}")
 
 

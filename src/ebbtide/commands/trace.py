@@ -21,13 +21,13 @@ from ebbtide.commands.program import (
     "--output",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="The trace; by default train.trace, here, for train.py. Of several steps it becomes train-2.trace, "
-    "train-3.trace, ...",
+    help="The trace; by default train.trace, here, for train.py. Of several steps it becomes train-3.trace, "
+    "train-4.trace, ...",
 )
 @click.option(
     "--step",
-    type=click.IntRange(0),
-    help="The first step to record, counted from 0: by default 2, or 1 with --fake. A step ends when every "
+    type=click.IntRange(1),
+    help="The first step to record, counted from 1: by default 3, or 2 with --fake. A step ends when every "
     "optimizer in use has stepped.",
 )
 @click.option("--steps", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many steps to record.")

@@ -48,7 +48,7 @@ class Tape(Protocol):
 
 
 class StepRecorder:
-    """Records steps ``first`` to ``first + count - 1`` (counted from 0) into ``path``; used by one thread.
+    """Records steps ``first`` to ``first + count - 1`` (counted from 1) into ``path``; used by one thread.
 
     The first step usually creates optimizer state and the second is the first steady one, so the third, which has a
     steady one before it to compare with, is what a user most often wants. ``lines``: each
@@ -75,7 +75,7 @@ class StepRecorder:
         self._hooks = OptimizerHooks(lambda: None, self._optimizer_begins, self._optimizer_ended, tape)
         self.following = Following(self)
         self._stop_when_done = False
-        self._step = 0
+        self._step = 1  # the one that is open, or else comes next
         self._began_ns: int | None = None  # set while a step is open
         self._unrecorded_ns: int | None = None
         self._lines: list[str] = []
@@ -134,8 +134,8 @@ class StepRecorder:
         """What was recorded and what that cost, or why nothing was."""
         if not self._lines:
             return (
-                f"nothing was recorded: the program made {self._step} steps, and step {self._steps.start} was asked "
-                "for, counted from 0 (a step ends when every optimizer in use has stepped)"
+                f"nothing was recorded: the program made {self._step - 1} steps, and step {self._steps.start} was "
+                "asked for (a step ends when every optimizer in use has stepped)"
             )
         return "\n".join(self._lines)
 

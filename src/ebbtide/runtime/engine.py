@@ -157,6 +157,8 @@ class Engine:
         self._steps.add(step_between(before, after, mode))
         if len(self._steps) <= _ADOPTING_STEPS:
             self._adopt()
+        if len(self._steps) == 1 and (ranks := self._ranks.unlaunched()):
+            self._warn(shortfalls.others_unlaunched(ranks))
         self._note_step(after.counters)
         unlike, self._unlike = self._unlike, False
         if self._planning is not None and self._budget.is_set and not unlike:

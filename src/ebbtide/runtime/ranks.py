@@ -57,6 +57,14 @@ class Ranks:
             self._thread = threading.Thread(target=self._watch, name="ebbtide-ranks", daemon=True)
             self._thread.start()
 
+    def unlaunched(self) -> int:
+        """How many ranks the process group has, where this process began as one that no launcher started; else 0."""
+        distributed = sys.modules.get("torch.distributed")
+        if self._here != Place() or distributed is None or not distributed.is_available():
+            return 0
+        size = distributed.get_world_size() if distributed.is_initialized() else 1
+        return size if size > 1 else 0
+
     def close(self) -> None:
         """No more looking; the store can still be asked."""
         self._closing.set()

@@ -42,6 +42,15 @@ def others_unbounded(peak_bytes: int) -> str:
     )
 
 
+def others_unlaunched(ranks: int) -> str:
+    """This process trains with ranks that no launcher started, so that they may be the script's own."""
+    return (
+        f"this process trains as one of {ranks} ranks, and no launcher has told of them: those that the script starts "
+        f"itself are bounded by nothing. {_INSIDE}; Lightning's `devices=2` needs its callback. Where each rank is under "
+        "Ebbtide, nothing is amiss"
+    )
+
+
 def limit_fell(process_bytes: int, rest_bytes: int, operator: str, need_bytes: int) -> str:
     """The machine or a container lowered what there is for this process below what an operation needs."""
     return (

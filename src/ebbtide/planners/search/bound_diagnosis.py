@@ -83,10 +83,12 @@ class Looseness:
     def sentence(self) -> str:
         """For people, after the gap."""
         if self.named is None:
-            return "no constraint that the bound relaxes explains it: it is the search's, or that of the copies' order"
-        others = [f"{share:.0%} without {each.what}" for each, share in self.shares[1:] if share >= _WORTH_NAMING]
-        rest = [f"{self.together:.0%} without any of these constraints"] if len(self.shares) > 1 else []
-        first = f"{self.shares[0][1]:.0%} of it goes without {self.named.what} (of the bound: {self.named.why})"
+            return "nothing that the bound leaves out explains it: it is the search's, or that of the copies' order"
+        others = [f"{each.what}: {share:.0%}" for each, share in self.shares[1:] if share >= _WORTH_NAMING]
+        rest = [f"all that it leaves out: {self.together:.0%}"] if len(self.shares) > 1 else []
+        first = (
+            f"the bound does not count {self.named.what} in full ({self.named.why}): {self.shares[0][1]:.0%} of the gap"
+        )
         return "; ".join((first, *others, *rest))
 
 
