@@ -1,7 +1,9 @@
 """What the scripts beside this one share: their arguments, a text to learn, and what they leave behind.
 
 A script writes what it has learnt to ``--out``: ``weights.RANK.pt``, a dict of tensors, and ``losses.RANK.json``. So
-two runs can be compared byte by byte, as ``python -m bench.integrations`` does. ``--fast`` asks for Ebbtide from within.
+two runs can be compared byte by byte, as ``python -m bench.integrations`` does.
+
+With ``--fast`` a script asks for Ebbtide itself.
 """
 
 import argparse

@@ -46,8 +46,8 @@ def others_unlaunched(ranks: int) -> str:
     """This process trains with ranks that no launcher started, so that they may be the script's own."""
     return (
         f"this process trains as one of {ranks} ranks, and no launcher has told of them: those that the script starts "
-        f"itself are bounded by nothing. {_INSIDE}; Lightning's `devices=2` needs its callback. Where each rank is under "
-        "Ebbtide, nothing is amiss"
+        f"itself are bounded by nothing. {_INSIDE}; Lightning's `devices=2` needs its callback. Where each rank is "
+        "under Ebbtide, nothing is amiss"
     )
 
 
