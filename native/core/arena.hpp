@@ -139,6 +139,8 @@ class Arena {
   void unload_schedules();
   // The schedule that the last step followed to its end.
   std::optional<std::size_t> followed();
+  // Of that schedule's storages, how many have gone since the first step that followed it.
+  std::size_t gone();
   Counters counters();  // traffic not yet added to a kind counts for the one that its storage has at the moment
   void reset_peaks();
   // Forgets what the process had outside the arena since the step ended: something passing did, and is over.

@@ -100,4 +100,9 @@ std::optional<std::size_t> Arena::followed() {
   return replay_.followed();
 }
 
+std::size_t Arena::gone() {
+  Lock lock(mutex_);
+  return replay_.gone();
+}
+
 }  // namespace ebbtide

@@ -115,6 +115,7 @@ void Replay::begin() {
   seen_.clear();
   active_.reset();
   followed_.reset();
+  gone_ = 0;
   for (Script& script : scripts_) script.agrees = true;
   if (!scripts_.empty()) follow(preferred_);
 }
@@ -183,6 +184,22 @@ void Replay::end(std::int64_t stalled_ns) {
     }
   }
   active_.reset();
+  if (!followed_) return;
+  Script& script = scripts_[*followed_];
+  std::size_t now = standing(script);
+  if (!script.standing) script.standing = now;  // what only the recorded step had (its batch) has gone by then
+  gone_ = *script.standing - std::min(now, *script.standing);
+}
+
+std::size_t Replay::standing(const Script& script) const {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < script.bound.size(); ++i) {
+    const Bound& bound = script.bound[i];
+    if (script.schedule.storages[i].birth != kNever || bound.id == kNoBlock) continue;
+    const Block& b = blocks_[bound.id];
+    count += b.generation == bound.generation && b.state != State::Dead;
+  }
+  return count;
 }
 
 // What came late in this step starts earlier in the next; if that made it worse (the disk was busy), the best commands so

@@ -66,6 +66,9 @@ class Replay {
   bool active() const { return active_.has_value(); }
   bool lost() const { return !scripts_.empty() && !active_; }  // the step is like none of the schedules
   std::optional<std::size_t> followed() const { return followed_; }  // by the whole of the last step
+  // Of the storages from before a step that the followed schedule is about, how many have gone since the first step
+  // that followed it: what takes their places (a state that was loaded) is unknown to it, and does not move.
+  std::size_t gone() const { return gone_; }
 
   void begin();
   void tick();
@@ -101,12 +104,14 @@ class Replay {
     std::vector<std::uint64_t> best_headroom;
     std::int64_t best_stalled_ns = 0;
     unsigned setbacks = 0;  // how often moving them made it worse
+    std::optional<std::size_t> standing;  // of its storages from before a step, at the end of the first that followed it
     bool agrees = false;  // with what this step has allocated so far; none does that came during it
   };
 
   bool is_bound(const Block& b, BlockId id) const;
   bool follow(std::size_t number);
   void bind(Script& script, std::uint32_t storage, Bound block);
+  std::size_t standing(const Script& script) const;
   void learn(Script& script, std::int64_t stalled_ns);
   void move_late_ones(Script& script);
 
@@ -115,6 +120,7 @@ class Replay {
   std::vector<Script> scripts_;
   std::optional<std::size_t> active_;
   std::optional<std::size_t> followed_;
+  std::size_t gone_ = 0;
   std::size_t preferred_ = 0;
   std::vector<Bound> seen_;  // this step's allocations
   std::uint32_t tick_ = 0;  // by the active schedule's count

@@ -142,6 +142,23 @@ TEST(a_step_like_the_recorded_one_follows_its_schedule) {
   arena.check_invariants();
 }
 
+TEST(what_has_gone_of_a_schedule_is_counted) {
+  Arena& arena = make_arena(0);
+  void* early = arena.allocate(4 * kMiB);
+  void* late = arena.allocate(4 * kMiB);
+  step(arena, early, late);
+  arena.load_schedule(schedule_of(arena.tape().take(), 4));
+  step(arena, early, late);
+  CHECK(arena.followed() == 0u && arena.gone() == 0);
+  arena.release(late);
+  late = arena.allocate(4 * kMiB);  // in its place, as a state that is loaded
+  step(arena, early, late);
+  CHECK(arena.followed() == 0u && arena.gone() == 1);
+  step(arena, early, late);
+  CHECK(arena.gone() == 1);
+  arena.check_invariants();
+}
+
 TEST(a_step_that_evaluates_before_it_trains_follows_its_schedule_from_there) {
   Arena& arena = make_arena(0);
   void* early = arena.allocate(4 * kMiB);

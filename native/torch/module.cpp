@@ -320,6 +320,7 @@ PYBIND11_MODULE(_torch, m) {
   m.def("uses_of", &uses_by_argument);
   m.def("unload_schedules", [] { arena().unload_schedules(); });
   m.def("followed", [] { return arena().followed(); });
+  m.def("gone", [] { return arena().gone(); });
   m.def("classify", &classify, py::arg("tensors"), py::arg("kind"));
   m.def("counters", [] { return as_dict(arena().counters()); });
   m.def("reset_peaks", [] { arena().reset_peaks(); });

@@ -281,6 +281,9 @@ def unload_schedules() -> None: ...
 def followed() -> int | None:
     """The schedule that the last step followed from its beginning to its end."""
 
+def gone() -> int:
+    """Of that schedule's storages from before a step, how many have gone since the first step that followed it."""
+
 def classify(tensors: Sequence[Tensor], kind: int) -> None:
     """Name the kind (index into KINDS) of the storages behind these tensors; unmanaged ones are skipped."""
 

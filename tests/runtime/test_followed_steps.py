@@ -55,10 +55,13 @@ class Native:
 
     def __init__(self) -> None:
         self.step = made_step(COLD)
-        self.schedules = self.taken = 0
+        self.schedules = self.taken = self.lost = 0
 
     def followed(self) -> int | None:
         return self.schedules - 1 if self.schedules else None
+
+    def gone(self) -> int:
+        return self.lost
 
     def take_recording(self) -> Recording:
         self.taken += 1
@@ -66,6 +69,7 @@ class Native:
 
     def load_schedule(self, **columns: object) -> int:
         self.schedules += 1
+        self.lost = 0
         return self.schedules - 1
 
     def remeasure_unmanaged(self) -> None:
@@ -127,6 +131,33 @@ def test_a_bound_that_a_later_step_beats_is_no_bound(native: Native) -> None:
     run.planning.ended(0.23)
     assert (run.plan.lower_bound_s, run.plan.status) == (None, "feasible")
     assert run.plan.predicted_s == 0.24
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_what_has_gone_of_a_plan_has_the_step_planned_anew_once(native: Native, named: bool) -> None:
+    """With the times that are known, and however many looks there were; a named plan is only told of what is there."""
+    run = Run(native, fixed=named)
+    run.steps(50, made_step(WARM))
+    for round in range(1, 3):
+        native.lost = 3
+        run.steps(10, made_step(WARM))
+        assert (len(run.jobs), native.schedules, run.plan.plans, run.warned) == (round + 1, round + 1, 1, [])
+        assert run.plan.step_s == 0.24
+    native.lost = 1
+    run.steps(1, made_step(WARM))
+    assert len(run.jobs) == 4
+
+
+def test_a_step_that_cannot_be_planned_anew_for_what_has_gone_is_not_asked_for_again(native: Native) -> None:
+    run = Run(native)
+    run.steps(4, made_step(WARM))
+    run._work = lambda job: Answer(None, disk())
+    native.lost = 2
+    run.steps(10, made_step(WARM))
+    assert (len(run.jobs), native.schedules) == (2, 1)
+    native.lost = 3
+    run.steps(10, made_step(WARM))
+    assert len(run.jobs) == 3
 
 
 def test_times_that_are_no_news_cost_no_plan_and_soon_no_recordings(native: Native) -> None:

@@ -40,6 +40,9 @@ class Native:
     def followed(self) -> None:
         return None
 
+    def gone(self) -> int:
+        return 0
+
     def take_recording(self) -> Recording:
         made = recording()
         self.handed.append(weakref.ref(made))

@@ -224,6 +224,28 @@ def evaluation_between_steps() -> tuple[tuple[str, ...], tuple[str, ...], list[i
     return plain.differences(ours), tuple(str(step.mode) for step in session.report().steps), _fetched(session)
 
 
+def a_state_that_is_loaded() -> tuple[tuple[str, ...], tuple[str, ...], list[int]]:
+    """An optimizer's state is saved and loaded between two steps, into memory that no plan knows: what differs, the
+    steps' modes, and what left memory of such state."""
+    case = CASES["gpt2-adamw-fused"]
+
+    def run(session: Any) -> Any:
+        ours = begin(case)
+        train(ours, STEPS, session)
+        with TemporaryDirectory() as folder:
+            torch.save(ours.optimizer.state_dict(), f"{folder}/state")
+            ours.optimizer.load_state_dict(torch.load(f"{folder}/state"))
+        train(ours, STEPS, session)
+        return ours
+
+    plain = Snapshot.of(run(None))
+    with ebbtide.Session(fast="50%") as session:
+        ours = run(session)
+    steps = session.report().steps
+    left = [step.evicted_bytes.optimizer_state for step in steps]
+    return plain.differences(ours), tuple(str(step.mode) for step in steps), left
+
+
 def compiled_whole() -> tuple[str, ...]:
     """A module compiled as one graph goes on working in the steps that are recorded and planned; the steps' modes."""
     torch.manual_seed(0)

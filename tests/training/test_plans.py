@@ -81,6 +81,14 @@ def test_evaluation_between_steps_changes_nothing() -> None:
     assert modes[2:] == ("planned",) * 4
 
 
+def test_a_state_that_is_loaded_is_planned_like_the_one_before() -> None:
+    differences, modes, left = child.run("cases_plans:a_state_that_is_loaded", env=SMALLEST)
+    assert differences == ()
+    assert modes[-4:] == ("planned",) * 4
+    assert left[5] > 0
+    assert min(left[-2:]) > left[5] / 2
+
+
 def test_a_module_compiled_as_one_graph_can_be_planned() -> None:
     modes = child.run("cases_plans:compiled_whole", env=SMALLEST)
     assert modes[:2] == ("recorded", "recorded")

@@ -26,12 +26,14 @@ class FollowedSteps:
     """Steps of one shape; plans that are made anew for it share this. ``looks``: they may be planned anew.
 
     ``trace`` is that of the plan they follow, as a file's bytes, while it may be needed, and ``plan`` the plan itself,
-    while a faster one may be looked for. ``fastest_s`` is what the fastest step took that followed a plan.
+    while a faster one may be looked for. ``fastest_s`` is what the fastest step took that followed a plan. ``gone``:
+    of the plan's storages, how many were known to have gone.
     """
 
     def __init__(self, recorded: Recording, looks: bool) -> None:
         self.trace = self.plan = b""
         self.fastest_s = inf
+        self.gone = 0
         self.traffic: Traffic | None = None  # of the last step looked at that followed the plan
         self._times = deque([TickTimes.of(recorded)] if looks else [], maxlen=_KEPT)
         self._followed = self._noted = 0
@@ -66,7 +68,7 @@ class FollowedSteps:
 
     def follow(self, trace: bytes, plan: bytes) -> None:
         """A plan made from ``trace`` from now on. ``plan`` is empty where no faster one is to be looked for."""
-        self.traffic = None
+        self.traffic, self.gone = None, 0
         self.trace, self.plan = (trace, plan) if self._looks else (b"", b"")
         if not self._looks:
             self._times.clear()

@@ -4,7 +4,8 @@ Every step is recorded as long as another may be planned. A step that follows no
 first ones, or another sequence length, another branch) shows what it is like; seen a second time, it is planned.
 The first step after the warm-up is taken to be steady, and planned at once, unless it ends what the step before left
 and leaves nothing like it. Steps that follow a schedule show what they typically take (``followed_steps``) and, where
-the machine came from a probe, what their moves really cost. If that is news, the step is planned anew.
+the machine came from a probe, what their moves really cost. If that is news, the step is planned anew. It is, too, where
+storages of its plan have gone, since what a script put in their places (a state that it loaded) is no part of any plan.
 
 Plans are made one at a time, while steps go on as they did, unrecorded (``pending_plan``). A plan is taken up at the
 end of the step in which it came.
@@ -218,9 +219,11 @@ class Planning:
         if not self.wants_recordings or self._steps <= _WARM_UP_STEPS or not budget_bytes:
             return False
         planned = self._planned()
-        unknown = planned is not None and bool(planned.report.links) and planned.steps.traffic is None
-        looked_at = unknown or (planned is not None and planned.steps.looked_at)
-        return self._followed is None or looked_at or self._save_timeline is not None
+        if planned is None:
+            return self._followed is None or self._save_timeline is not None
+        unknown = bool(planned.report.links) and planned.steps.traffic is None
+        looked_at = unknown or planned.steps.looked_at or _torch.gone() > planned.steps.gone
+        return looked_at or self._save_timeline is not None
 
     def _planned(self) -> Planned | None:
         """The plan that the step followed which just ended."""
@@ -285,22 +288,32 @@ class Planning:
         steps = planned.steps
         if planned.report.links:
             steps.traffic = traffic(recording, self._machine)
-        if not steps.looked_at or likeness(recording) != planned.like:  # it did more than was planned; the next may not
+        gone = _torch.gone()
+        have_gone = gone > steps.gone
+        if not (steps.looked_at or have_gone) or likeness(recording) != planned.like:
+            return  # it did more than was planned; the next may not
+        if self._made >= _MOST_PLANS:
             return
-        if not steps.note(recording) or self._made >= _MOST_PLANS:
+        if have_gone:
+            steps.gone = gone
+            known = Followed(steps.trace, steps.times(), measures=False, anew=True) if steps.trace else None
+            self._plan_anew(recording, planned, budget_bytes, known)
+            return
+        if not steps.note(recording):
             return  # too few are known yet
         anew, measures = steps.are_news(planned.report, self._machine), self._measures
         plan, steps.plan = steps.plan, b""  # a faster one is looked for once
         self._measures = False
         if not anew and not measures and not plan:
             return
+        self._plan_anew(recording, planned, budget_bytes, Followed(steps.trace, steps.times(), measures, anew, plan))
+
+    def _plan_anew(self, recording: Recording, planned: Planned, budget_bytes: int, known: Followed | None) -> None:
         followed = self._followed
         is_first = next(iter(self._plans)) == followed
         self._waits_since_ns = time.perf_counter_ns()
-        asked = self._ask(
-            self._job(recording, budget_bytes, Followed(steps.trace, steps.times(), measures, anew, plan))
-        )
-        self._pending = PendingPlan.of(recording, asked, planned.like, steps, self._steps, is_first, followed)
+        asked = self._ask(self._job(recording, budget_bytes, known))
+        self._pending = PendingPlan.of(recording, asked, planned.like, planned.steps, self._steps, is_first, followed)
 
     def _job(self, recording: Recording, budget_bytes: int, followed: Followed | None = None) -> Job:
         flops = flop_table(recording, count_flops)
