@@ -18,7 +18,7 @@ from ebbtide.ir.base import Ints, Origin
 from ebbtide.ir.plan import PlanStatus
 from ebbtide.ir.trace import StorageKind, Trace, idle_intervals
 from ebbtide.report.answers import advice, line_tree, peak_tree
-from ebbtide.report.plan_data import away_data, budgets_data
+from ebbtide.report.plan_data import away_data, budgets_data, own_budget
 from ebbtide.report.subject import Subject
 from ebbtide.report.summary import copied
 from ebbtide.report.timeline_data import timelines_data
@@ -44,7 +44,7 @@ def _source(subject: Subject) -> str:
     if trace is None:
         return "Timelines alone; a trace of the same step would show its storages too."
     times = "measured" if trace.origin is Origin.MEASURED else f"{trace.origin}, not measured"
-    machine = f" Machine: {subject.machine} ({subject.origin})." if subject.machine else ""
+    machine = f" Machine: {subject.machine} ({subject.origin}){subject.times}." if subject.machine else ""
     return f"Trace {trace.name!r}, one step; its times are {times}.{machine}"
 
 
@@ -219,14 +219,16 @@ def _answers(subject: Subject) -> dict[str, Any] | None:
     trace = subject.trace
     if trace is None:
         return None
-    peak = peak_of(trace)
+    peak, own = peak_of(trace), own_budget(subject)
     return {
         "tree": peak_tree(peak),
         "line_tree": line_tree(peak) if has_lines(trace) else None,
         "has_modules": any(row.module for row in peak.residents),
+        "own": None if own is None else asdict(own),
         "budgets": [asdict(row) for row in subject.budgets],
         "advice": list(advice(trace, peak, subject.budgets)),
         "machine": subject.machine,
+        "times": subject.times,
     }
 
 
