@@ -121,9 +121,11 @@ def _trace(trace: Trace) -> dict[str, Any]:
             "line": numbers([row.line for row in rows]),
             "persistent": np.array([row.persistent for row in rows], dtype=bool),
             "scratch": np.array([row.scratch for row in rows], dtype=bool),
+            "roomless": np.array([row.room_of is not None for row in rows], dtype=bool),
         },
         "ticks": {
             "operator": numbers([tick.operator for tick in trace.ticks]),
+            "module": numbers([tick.module for tick in trace.ticks]),
         },
         "accesses": {"storage": accesses.storage, "tick": accesses.tick, "mode": accesses.mode},
         "strings": list(strings),
@@ -137,6 +139,7 @@ def _peak(trace: Trace) -> dict[str, Any]:
         return np.array([-1 if value is None else value for value in values], dtype=np.int64)
 
     return {
+        "tick": peak.tick,
         "time_ns": peak.time_ns,
         "nbytes": peak.nbytes,
         "operator": peak.operator,
