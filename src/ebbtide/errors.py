@@ -239,23 +239,24 @@ class InfeasibleBudgetError(EbbtideError):
     """No plan of the planner's kind keeps the budget: ``operator`` at ``tick`` needs ``minimum_bytes`` of fast memory.
 
     ``minimum_bytes`` is the smallest budget that can work, counted in the arena's pages, as ``budget_bytes`` is.
+    ``operation`` is that tick in words, with its module and its time in the step, where they are known.
     """
 
     exit_code = 3
 
-    def __init__(self, minimum_bytes: int, operator: str, tick: int, budget_bytes: int) -> None:
-        super().__init__(minimum_bytes, operator, tick, budget_bytes)
+    def __init__(self, minimum_bytes: int, operator: str, tick: int, budget_bytes: int, operation: str = "") -> None:
+        super().__init__(minimum_bytes, operator, tick, budget_bytes, operation)
         self.minimum_bytes = minimum_bytes
         self.operator = operator
         self.tick = tick
         self.budget_bytes = budget_bytes
+        self.operation = operation or operator or "an operation"
 
     def __str__(self) -> str:
-        operation = f"{self.operator or 'the operation'} at tick {self.tick}"
         budget, least = format_bytes(self.budget_bytes), format_bytes(self.minimum_bytes)
         more = f" ({format_bytes(self.minimum_bytes - self.budget_bytes)} more)" if budget == least else ""
         return (
-            f"no plan keeps a budget of {budget}: {operation} needs "
+            f"no plan keeps a budget of {budget}: {self.operation} needs "
             f"{least}{more} of tensors in fast memory at once. The smallest budget that can work "
             f"is {format_bytes(self.minimum_bytes)}: use "
             f"{option('fast', written_size(self.minimum_bytes))} or more."

@@ -19,7 +19,7 @@ from ebbtide.ir.files import encode, save
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
 from ebbtide.ir.timeline import Span, SpanKind, Timeline
 from ebbtide.ir.trace import Accesses, Storage, StorageKind, Tick, Trace
-from tests.helpers.make_analysis import GRADIENT, MOMENTUM, OUT_A, OUT_B, SCRATCH, WEIGHT_A, by_hand
+from tests.helpers.make_analysis import GRADIENT, MOMENTUM, OUT_A, OUT_B, SCRATCH, WEIGHT_A, WEIGHT_B, by_hand
 
 MACHINE = """
 format = "ebbtide-machine"
@@ -177,18 +177,19 @@ def test_explaining_a_storage(files: Path) -> None:
         "storage 3: activation of a, 256 B",
         "  allocated at tick 0 (embed in a), 0 s into the step; gone by tick 4 (embed_backward in a); used at 3 ticks",
         "  idle at the step's peak (tick 2)",
-        "  idle 400 ns between tick 1 (mm in b) and tick 3 (mm_backward in b); moving takes 138 ns + 69 ns on made up, "
-        "tier slow: fits, also when all that fit share the links",
+        "  idle 400 ns from 300 ns to 700 ns, between tick 1 (mm in b) and tick 3 (mm_backward in b); moving takes "
+        "138 ns + 69 ns on made up, tier slow: fits, also when all that fit share the links",
     ]
     gradient = said("explain", files / "step.trace", "--storage", GRADIENT, "--machine", files / "machine.toml")
     assert "not there at the step's peak" in gradient
     assert (
         "moving takes 74 ns + 37 ns on made up, tier slow: too long; it would fit from 3.01 GB/s each way" in gradient
     )
-    assert "idle 300 ns after its last use, until it is freed by tick 2 (loss, next step)" in gradient
+    assert "idle 300 ns after its last use, until it is freed by tick 2 (loss) of the next step" in gradient
     assert "cannot move" in said("explain", files / "step.trace", "--storage", SCRATCH)
     text = said("explain", files / "step.trace", "--storage", MOMENTUM, "--bandwidth", "1GB")
-    assert "idle 1.00 us between tick 5 (sgd) and tick 5 (sgd, next step)" in text
+    between = "between tick 5 (sgd) and tick 5 (sgd) of the next step"
+    assert f"idle 1.00 us from 0 s to 1.00 us of the next step, {between}" in text
     text = said("explain", files / "step.trace", "--storage", OUT_B)
     assert "idle 200 ns after its last use" in text
     assert "never idle between two uses" in text
@@ -199,7 +200,7 @@ def test_explaining_a_module_and_the_peak(files: Path) -> None:
     lines = said("explain", files / "step.trace", "--module", "b", *machine).splitlines()
     assert lines[0] == "b: 4 storages, 896 B in all; of the step's peak 768 B of 2.06 KiB"
     assert [line.split(":")[0].strip() for line in lines[1:5]] == [f"storage {at}" for at in (4, 1, 2, 5)]
-    assert "idle 1.00 us from 0 s to 1.00 us (ticks 0 to 5): fits" in lines[3]
+    assert "idle 1.00 us from 0 s to 1.00 us of the next step (ticks 0 to 5): fits" in lines[3]
     assert "idle 100 ns from 900 ns to 1.00 us (ticks 4 to 5): too short" in lines[4]
     assert said("explain", files / "step.trace", "--module", "net.*", *machine).startswith("net.*: 6 storages")
     lines = said("explain", files / "step.trace", "--at-peak", *machine).splitlines()
@@ -256,6 +257,31 @@ def test_explaining_a_plan_and_a_timeline(files: Path) -> None:
     assert "planned away from 300 ns to 700 ns (ticks 2 to 3)" in said(
         "explain", files / "step.trace", "--module", "a", "--plan", files / "tight.plan"
     )
+
+
+def test_what_goes_over_the_steps_end_says_so(files: Path) -> None:
+    trace = by_hand()
+    stays = [Stay(at, 0, row.nbytes, "fast", row.birth, row.birth, row.death) for at, row in enumerate(trace.storages)]
+    stays[MOMENTUM : MOMENTUM + 1] = [Stay(MOMENTUM, 0, 128, "fast", 3, 4, 7), Stay(MOMENTUM, 0, 128, "slow", 5, 6, 10)]
+    stays[-2] = Stay(GRADIENT, 0, 128, "fast", 3, 3, 7)
+    stays[WEIGHT_B : WEIGHT_B + 1] = [Stay(WEIGHT_B, 0, 128, "fast", 4, 4, 9), Stay(WEIGHT_B, 0, 128, "slow", 1, 2, 5)]
+    made = Plan("by hand", PlanStatus.FEASIBLE, trace.signature(), 24_576, 1050, 1050, 0, tuple(stays))
+    save(made, files / "over.plan")
+
+    def explained(storage: int) -> str:
+        return said("explain", files / "step.trace", "--storage", storage, "--plan", files / "over.plan")
+
+    assert (
+        "leaves by 100 ns of the next step (tick 1), written to slow from 1.00 us to 0 s of the next step (ticks 5 to "
+        "0); starts back at 700 ns of the next step (tick 3) and is there from 900 ns of the next step (tick 4) on"
+    ) in explained(MOMENTUM)
+    gone = "leaves by 100 ns of the next step (tick 1), without a write: it is clean; does not come back"
+    assert gone in explained(GRADIENT)
+    # What recurs is told of this step, although the plan has it in the next.
+    assert "leaves by 700 ns (tick 3), written to slow from 100 ns to 300 ns (ticks 1 to 2)" in explained(WEIGHT_B)
+    text = said("explain", files / "step.trace", "--module", "b", "--plan", files / "over.plan")
+    assert "planned away from 100 ns to 700 ns of the next step (ticks 1 to 3)" in text
+    assert "planned away from 100 ns of the next step (tick 1) on" in text
 
 
 def with_header(data: bytes, change: dict[str, object]) -> bytes:

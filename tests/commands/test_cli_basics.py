@@ -1,6 +1,7 @@
 """The command where it needs no native code, and how it runs a script: faithfully, in this process."""
 
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -239,6 +240,16 @@ def test_the_smallest_budget_is_a_size_that_can_be_typed() -> None:
     text = str(InfeasibleBudgetError(75_497_473, "aten::mm", 3, 1000))
     assert 'The smallest budget that can work is 72.0 MiB: use fast="73MiB" or more.' in text
     assert 'use fast="12KiB"' in str(InfeasibleBudgetError(12_288, "aten::mm", 3, 1000))
+
+
+def test_an_operation_is_named_by_its_module_and_its_time() -> None:
+    where = "aten::mm in h.3.mlp (1.20 ms into the step)"
+    error = pickle.loads(pickle.dumps(InfeasibleBudgetError(75_497_473, "aten::mm", 3, 500, where)))
+    assert f"a budget of 500 B: {where} needs 72.0 MiB of tensors" in str(error)
+    for unknown, name in (("aten::mm", "aten::mm"), ("", "an operation")):
+        text = str(InfeasibleBudgetError(75_497_473, unknown, 3, 1000))
+        assert f": {name} needs" in text
+        assert "tick" not in text
 
 
 def test_verify_names_the_option_that_is_not_understood(tmp_path: Path) -> None:

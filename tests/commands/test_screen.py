@@ -9,7 +9,9 @@ import struct
 import subprocess
 import sys
 import termios
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -19,11 +21,15 @@ from ebbtide.commands.tables import COLUMNS, cells, show_trials, whose_times
 from ebbtide.commands.trace import named_for
 from ebbtide.commands.working import working
 from ebbtide.errors import InfeasibleBudgetError, SettingError
-from ebbtide.ir.files import save
+from ebbtide.ir.base import Origin
+from ebbtide.ir.files import load, save
+from ebbtide.ir.trace import Trace
 from ebbtide.machines import find_machine
+from ebbtide.simulator import recost
 from ebbtide.trials import try_policy
 from ebbtide.units import format_bytes
 from tests.helpers.make_steps import disk, network
+from tests.report.test_page import unpack
 
 
 def on_a_terminal(*words: object, columns: int = 80) -> str:
@@ -164,7 +170,7 @@ def test_an_analysis_on_a_machine_begins_with_what_budgets_cost(tmp_path: Path) 
     words = ["analyze", str(tmp_path / "step.trace")]
     first = " ".join(CliRunner().invoke(cli, [*words, "--machine", "dram-cxl"]).stdout.split("\n\n")[0].split())
     assert re.match(r"In short: tensors peak at .* times as long: 75% 1\.\d\d, 50% 1\.\d\d, 25% ", first)
-    assert "(simulated on DDR5 and one CXL memory expander)" in first
+    assert "(simulated on DDR5 and one CXL memory expander, with operations' times as they were recorded)" in first
     here = " ".join(CliRunner().invoke(cli, words).stdout.split("\n\n")[0].split())
     assert here.startswith("In short: tensors peak at ")
     assert "spilling to" in here
@@ -199,7 +205,51 @@ def test_whose_times_an_operation_has_is_said_where_a_machine_is_named(tmp_path:
         words = [command, str(tmp_path / "step.trace"), "--machine", "h200", "--fast", "50%", "--policy", "lru"]
         shown = CliRunner().invoke(cli, words).stdout
         assert "simulated, with operations' times as they were recorded" in shown
-    assert whose_times(find_machine("h200"), None) == ""
+    assert whose_times(find_machine("h200"), None, network(layers=3)) == ""
+    modelled = replace(network(layers=3), origin=Origin.MODELLED)
+    assert whose_times(find_machine("h200"), None, modelled) == ", with operations' times as they were modelled"
+    words = [str(tmp_path / "step.trace"), "--machine", "h200"]
+    recorded = "with operations' times as they were recorded"
+    predicted = CliRunner().invoke(cli, ["plan", *words, "--fast", "50%"]).stdout.splitlines()[2]
+    assert predicted.startswith("predicted")
+    assert predicted.endswith(f"of the speed with everything resident, {recorded}")
+    first = " ".join(CliRunner().invoke(cli, ["analyze", *words]).stdout.split("\n\n")[0].split())
+    assert first.endswith(f"(simulated on one H200: HBM3E, host memory, NVMe, {recorded}).")
+    assert CliRunner().invoke(cli, ["report", *words, "-o", str(tmp_path / "page.html")]).exit_code == 0
+    shown = data_of(tmp_path / "page.html")
+    assert shown["answers"]["times"] == f", {recorded}"
+    assert shown["source"].endswith(f"(assumed), {recorded}.")
+
+
+def data_of(page: Path) -> Any:
+    return unpack(re.findall(r'id="data">([^<]*)<', page.read_text())[0])
+
+
+def test_all_commands_have_the_times_of_a_machine_that_models_them(tmp_path: Path) -> None:
+    trace = network(layers=3)
+    ticks = tuple(replace(tick, flops=(1 + place % 4) * 10**8) for place, tick in enumerate(trace.ticks))
+    save(replace(trace, ticks=ticks), tmp_path / "step.trace")
+    words = [str(tmp_path / "step.trace"), "--machine", "npu-flash"]
+
+    def said(*command: str) -> str:
+        return CliRunner().invoke(cli, [command[0], *words, *command[1:]], catch_exceptions=False).stdout
+
+    first = " ".join(said("analyze").split("\n\n")[0].split())
+    assert first.endswith("(TM-Training's setting), operations' times modelled).")
+    said("report", "-o", str(tmp_path / "page.html"))
+    shown = data_of(tmp_path / "page.html")
+    resident_ns = recost(load(tmp_path / "step.trace", Trace), find_machine("npu-flash")).step_ns
+    assert resident_ns != trace.step_ns
+    assert shown["trace"]["step_ns"] == json.loads(said("analyze", "--json"))["step_ns"] == resident_ns
+    for row in shown["answers"]["budgets"][:2]:
+        planned = json.loads(said("plan", "--fast", row["name"], "--json"))
+        compared = json.loads(said("compare", "--fast", row["name"], "--policy", "ebbtide", "--json"))
+        assert (planned["predicted_ns"], planned["resident_ns"]) == (row["step_ns"], resident_ns)
+        assert compared[0]["step_ns"] == row["step_ns"]
+        assert f"{row['name']} {row['step_ns'] / resident_ns:.2f}" in first
+    explained = said("explain", "--at-peak").splitlines()
+    assert explained[-1].startswith("all times are those of an NPU with HBM and flash")
+    assert explained[-1].endswith("operations' times modelled")
 
 
 @pytest.mark.starts

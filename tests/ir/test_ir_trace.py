@@ -62,6 +62,17 @@ def test_the_clock_and_the_signature() -> None:
     assert trace.signature() not in [other.signature() for other in others]
 
 
+def test_an_operation_is_told_by_its_module_and_its_time() -> None:
+    trace = trace_of(3, [], [])
+    ticks = (Tick(1_200_000), Tick(5, "aten::mm", "h.3.mlp"), Tick(5, "aten::add"))
+    named = replace(trace, ticks=ticks)
+    assert [named.operation(tick) for tick in range(3)] == [
+        "an operation (0 s into the step)",
+        "aten::mm in h.3.mlp (1.20 ms into the step)",
+        "aten::add (1.20 ms into the step)",
+    ]
+
+
 def test_columns_cannot_be_changed() -> None:
     given_ticks = np.array([1, 2])
     rows = Accesses(np.array([0, 0]), given_ticks, np.array([1, 2]))

@@ -22,7 +22,7 @@ from ebbtide.planners.search import timing
 from ebbtide.planners.search.idle_table import idle_table
 from ebbtide.simulator import simulate
 from ebbtide.trials import try_policy
-from ebbtide.units import MIB
+from ebbtide.units import MIB, format_time
 from tests.helpers.make_steps import PAGE, R, W, disk, network, page_traces, parameter, step
 
 DISK = disk(read=10**9, write=2 * 10**9, both=2 * 10**9, latency_ns=500)
@@ -200,7 +200,9 @@ def test_an_impossible_budget_names_the_least_and_who_needs_it(name: str) -> Non
     trace = network()
     needed = needed_bytes(trace, arena_pages)
     least, tick = int(needed.max()), int(needed.argmax())
-    with pytest.raises(InfeasibleBudgetError, match=rf"op{tick} at tick {tick} needs .* The smallest budget") as caught:
+    when = format_time(int(trace.start_ns(np.array([tick]))[0]) / 1e9)
+    says = rf"op{tick} \({when} into the step\) needs .* The smallest budget"
+    with pytest.raises(InfeasibleBudgetError, match=says) as caught:
         plan(name, trace, DISK, least - 1)
     assert (caught.value.minimum_bytes, caught.value.operator, caught.value.tick) == (least, f"op{tick}", tick)
     assert plan(name, trace, DISK, least).budget_bytes == least

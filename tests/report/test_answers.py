@@ -11,17 +11,22 @@ from ebbtide.analysis.memory import peak_of
 from ebbtide.cli import cli
 from ebbtide.commands import budgets as trying
 from ebbtide.commands.budgets import SHARES, try_budgets
+from ebbtide.ir.base import Origin
 from ebbtide.ir.files import save
-from ebbtide.ir.trace import StorageKind
+from ebbtide.ir.plan import Stay
+from ebbtide.ir.trace import Accesses, Storage, StorageKind
 from ebbtide.planners.base import budget_of
-from ebbtide.report.answers import TriedBudget, advice, peak_tree
+from ebbtide.report.answers import TriedBudget, advice, in_short, leaving, peak_tree
 from ebbtide.report.page import render_page
 from ebbtide.report.page_data import page_data
 from ebbtide.report.subject import Subject
 from ebbtide.trials import try_policy
 from ebbtide.units import MIB
-from tests.helpers.make_page import IMAGE, SCRIPT, snapshot, step, subject
+from tests.helpers.make_page import IMAGE, MS, SCRIPT, plan, snapshot, step, subject, timeline
 from tests.helpers.make_steps import disk, network
+from tests.ir.test_report_format import REPORT
+
+RECORDED = ", with operations' times as they were recorded"
 
 
 def test_the_tree_of_the_peak_holds_every_byte_once() -> None:
@@ -81,7 +86,54 @@ def test_budgets_are_what_the_planner_says_of_them(monkeypatch: pytest.MonkeyPat
     assert any(row.step_ns is None for row in tried)
     assert any(row.moved_bytes for row in tried)
     monkeypatch.setattr(trying, "PATIENCE_S", -1.0)
-    assert try_budgets(trace, machine) == ()
+    untried = try_budgets(trace, machine)
+    assert [(row.name, row.nbytes) for row in untried] == [(row.name, row.nbytes) for row in tried]
+    assert all(row.untried and row.step_ns is None for row in untried)
+    assert "75% not tried: took too long, 50% not tried: took" in in_short(trace, peak_of(trace), untried, "a disk")
+
+
+def test_what_leaves_is_told_by_kind_and_module() -> None:
+    # By hand: the 8 MiB of the activation have no room in memory between ticks 4 and 5.
+    assert leaving(step(), plan(), "dram") == ((f"activation of {IMAGE}", 8 * MIB),)
+    trace, machine = network(layers=3), disk()
+    rows = {row.name: row for row in try_budgets(trace, machine)}
+    made = try_policy("ebbtide", trace, machine, rows["50%"].nbytes).planned
+    assert made is not None
+    moved = {stay.storage for stay in made.stays if stay.tier == "file"}
+    assert rows["50%"].leaves == leaving(trace, made, "dram")
+    assert 0 < sum(nbytes for _, nbytes in rows["50%"].leaves) <= sum(trace.storages[at].nbytes for at in moved)
+
+
+def test_layers_that_are_alike_leave_as_one_and_the_most_first() -> None:
+    modules = ("net.h.0.mlp", "net.h.1.mlp", "net.h.1.attn", "net.head.0", "")
+    rows = tuple(
+        Storage((5 - place) * MIB, StorageKind.PARAMETER, 0, 10, module, persistent=True)
+        for place, module in enumerate(modules)
+    )
+    trace = replace(step(), storages=rows, accesses=Accesses((), (), ()))
+    half = [Stay(at, 0, row.nbytes // 2, "dram", 0, 0, 10) for at, row in enumerate(rows)]
+    away = [Stay(at, row.nbytes // 2, row.nbytes, "file", 0, 0, 10) for at, row in enumerate(rows)]
+    found = leaving(trace, replace(plan(), signature=trace.signature(), stays=(*half, *away)), "dram")
+    assert found == (
+        ("parameter of h.*", (5 + 4 + 3) * MIB // 2),
+        ("parameter of head.0", MIB),
+        ("parameter", MIB // 2),
+    )
+
+
+def test_the_plan_named_with_the_step_has_a_row() -> None:
+    of_plan = page_data(subject())["answers"]["own"]
+    assert (of_plan["name"], of_plan["nbytes"], of_plan["step_ns"]) == ("this plan, as predicted", 29 * MIB, 12 * MS)
+    assert (of_plan["moved_bytes"], of_plan["leaves"]) == (None, ((f"activation of {IMAGE}", 8 * MIB),))
+    played = replace(timeline(Origin.SIMULATED, 10), policy=plan().planner)
+    of_plan = page_data(replace(subject(), timelines=(timeline(), played)))["answers"]["own"]
+    assert (of_plan["name"], of_plan["step_ns"]) == ("this plan", played.step_ns)
+    assert of_plan["moved_bytes"] == 24 * MIB  # 8 out and back of the activation, 4 of the parameter
+    run = replace(REPORT, arena_budget_bytes=30 * MIB)
+    of_run = page_data(Subject(step(), None, (timeline(),), run))["answers"]["own"]
+    assert (of_run["name"], of_run["nbytes"], of_run["step_ns"]) == ("this run, measured", 30 * MIB, 11 * MS)
+    for nothing in (Subject(step()), Subject(step(), None, (), run), Subject(step(), None, (timeline(),))):
+        assert page_data(nothing)["answers"]["own"] is None
 
 
 def test_faster_links_are_tried_where_steps_are_dear() -> None:
@@ -131,8 +183,13 @@ def test_the_command_tries_budgets_on_the_named_machine(tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", [1400, 800, 400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_answers_are_seen(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
-    tried = (TriedBudget("50%", 14 * MIB, 10_400_000, 5 * MIB), TriedBudget("10%", 2 * MIB, None, why_not=SCRIPT))
-    (tmp_path / "page.html").write_text(render_page(replace(subject(), budgets=tried)))
+    leaves = ((f"optimizer state of transformer.h.* {IMAGE}", 9 * MIB), ("gradient of transformer.wte", 2 * MIB))
+    tried = (
+        TriedBudget("50%", 14 * MIB, 10_400_000, 5 * MIB, leaves=leaves),
+        TriedBudget("25%", 7 * MIB, None, untried=True),
+        TriedBudget("10%", 2 * MIB, None, why_not=SCRIPT),
+    )
+    (tmp_path / "page.html").write_text(render_page(replace(subject(), budgets=tried, times=RECORDED)))
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -141,9 +198,19 @@ def test_the_answers_are_seen(browser: Any, tmp_path: Path, width: int, scheme: 
     assert page.locator("main section").first.get_attribute("id") == "answers"
     assert "28.0 MiB of tensors, at 30\u00a0% of the step" in page.locator("#peak-said").inner_text()
     rows = [row.inner_text().split("\t") for row in page.locator("#leave tr").all()]
-    assert [row[0] for row in rows[1:]] == ["100%", "50%", "10%"]
-    assert rows[2][1:] == ["14.0 MiB", "10.4 ms", "1.04", "5.00 MiB"]
-    assert rows[3][2] == "no plan"
+    assert rows[1:] == [
+        ["this plan, as predicted", "29.0 MiB", "12.0 ms", "1.20", "unknown"],
+        [f"leaves: activation of {IMAGE} 8.00 MiB"],
+        ["100%", "28.0 MiB", "10.0 ms", "1.00", "0 B"],
+        ["50%", "14.0 MiB", "10.4 ms", "1.04", "5.00 MiB"],
+        [f"leaves: {leaves[0][0]} 9.00 MiB, gradient of transformer.wte 2.00 MiB"],
+        ["25%", "7.00 MiB", "not tried: took too long"],
+        ["10%", "2.00 MiB", "no plan"],
+    ]
+    table = page.locator("#leave .scroll")
+    assert table.evaluate("(box) => box.scrollWidth <= box.clientWidth")
+    assert "Simulated on: a machine" in page.locator("#leave").inner_text()
+    assert page.locator("#leave").inner_text().count("as they were recorded") == 1
     assert page.locator("#change li").count() == 2
     sections = [part.get_attribute("id") for part in page.locator("main section").all()]
     assert sections[:2] == ["answers", "figures"]  # single figures stand below what people come for

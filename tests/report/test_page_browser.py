@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ebbtide.analysis.memory import peak_of
+from ebbtide.analysis.memory import contents_at, peak_of
 from ebbtide.analysis.swapping import candidates_of
 from ebbtide.ir.base import Origin
 from ebbtide.ir.trace import Accesses, Storage, StorageKind, Tick, Trace
@@ -22,7 +22,7 @@ from ebbtide.report import page_data
 from ebbtide.report.page import render_page
 from ebbtide.report.subject import Subject
 from ebbtide.units import MIB
-from tests.helpers.make_page import IMAGE, LINK, SCRIPT, snapshot, step, subject
+from tests.helpers.make_page import IMAGE, LINK, MS, SCRIPT, snapshot, step, subject
 from tests.ir.test_report_format import REPORT
 
 PATIENCE_MS = 60_000
@@ -245,6 +245,114 @@ def test_the_peak_is_one_click_away_and_leads_to_its_storages(show: Show) -> Non
     assert page.locator("#storage strong").inner_text() == "#1: 8.00 MiB, activation"
     page.keyboard.press("k")
     assert page.locator("#storage strong").inner_text() == "#0: 4.00 MiB, parameter"
+
+
+def click_at(page: Any, part: float) -> None:
+    """On the memory chart, at a part of what is in view, half way up."""
+    page.locator("#memory .chart").scroll_into_view_if_needed()
+    plot = page.locator("#memory .nsewdrag").bounding_box()
+    page.mouse.click(plot["x"] + part * plot["width"], plot["y"] + plot["height"] / 2)
+
+
+def marks(page: Any) -> list[list[float]]:
+    """Where the moment that is shown begins and ends in the chart; none at the peak."""
+    shapes = "document.querySelector('#memory .chart').layout.shapes"
+    found: list[list[float]] = page.evaluate(f"{shapes}.map((shape) => [shape.x0, shape.x1])")
+    return found
+
+
+def ns_of(text: str) -> float:
+    number, unit = text.split()
+    return float(number) * {"s": 1e9, "ms": 1e6, "\u00b5s": 1e3, "ns": 1}[unit]
+
+
+def test_a_click_shows_what_is_there_at_that_moment(show: Show) -> None:
+    page = show("small")
+    assert marks(page) == []
+    click_at(page, 0.55)
+    found = contents_at(step(), 5)
+    assert page.locator("#peak-storages").is_visible()
+    assert page.locator("#peak summary").inner_text() == "12.0 MiB at 5.00 ms, aten::op5 in h.1.mlp. What is there?"
+    assert marks(page) == [[5, 6]]
+    assert column(page, "#peak-storages", 1) == [f"#{row.storage}" for row in found.residents] == ["#1", "#0"]
+    assert column(page, "#peak-storages", 6) == ["4.00 ms", ""]
+    assert column(page, "#peak-kinds", 1) == ["activation", "parameter"]
+    assert column(page, "#peak-modules", 3) == ["66.7\u00a0%", "33.3\u00a0%"]
+    page.locator("#peak").get_by_role("button", name="Show storage 1 in the chart").click()
+    assert page.locator("#storage strong").inner_text() == "#1: 8.00 MiB, activation"
+    mark = page.locator("#memory .scatterlayer .points path").bounding_box()
+    page.mouse.click(mark["x"] + mark["width"] / 2, mark["y"] + mark["height"] / 2)
+    assert page.locator("#peak summary").inner_text().startswith("Peak: 28.0 MiB at 3.00 ms")
+    assert marks(page) == []
+
+
+def test_a_drag_or_a_click_beside_the_plot_shows_no_moment(show: Show) -> None:
+    page = show("small")
+    plot = page.locator("#memory .nsewdrag").bounding_box()
+    page.mouse.move(plot["x"] + 300, plot["y"] + 100)
+    page.mouse.down()
+    page.mouse.move(plot["x"] + 700, plot["y"] + 100, steps=3)
+    page.mouse.up()
+    page.locator("#memory .legendtoggle").first.click()
+    page.mouse.click(plot["x"] + 300, plot["y"] + plot["height"] + 30)
+    page.wait_for_timeout(400)
+    assert marks(page) == []
+    assert not page.locator("#peak-storages").is_visible()
+    click_at(page, 0.5)  # of what the drag left in view
+    (mark,) = marks(page)
+    assert 2 <= mark[0] <= 5
+
+
+def test_moments_are_gone_through_by_key(show: Show) -> None:
+    page = show("small")
+    page.locator("#memory .chart").focus()
+    for key, summary in (
+        (".", "12.0 MiB at 4.00 ms"),
+        (".", "12.0 MiB at 5.00 ms"),
+        (",", "12.0 MiB at 4.00 ms"),
+        (",", "Peak: 28.0 MiB at 3.00 ms"),
+        (",", "12.0 MiB at 2.00 ms"),
+        ("p", "Peak: 28.0 MiB at 3.00 ms"),
+        (",", "12.0 MiB at 2.00 ms"),
+        (",", "12.0 MiB at 1.00 ms"),
+        (",", "6.00 MiB at 0 ns"),
+        (",", "6.00 MiB at 0 ns"),
+    ):
+        page.keyboard.press(key)
+        assert page.locator("#peak summary").inner_text().startswith(summary)
+    assert page.locator("#peak-storages").is_visible()
+    assert page.evaluate("document.activeElement.matches('#memory .chart')")
+
+
+def test_a_moments_contents_are_what_the_analysis_says(show: Show) -> None:
+    trace = trace_of(150)
+    page = show("random")
+    starts = trace.start_ns(np.arange(len(trace.ticks) + 1)).tolist()
+    for part in (0.003, 0.02, 0.31, 0.62, 0.9, 0.997):
+        click_at(page, part)
+        ((begins, ends),) = marks(page)
+        tick = min(range(len(trace.ticks)), key=lambda at: abs(starts[at] / MS - begins))
+        assert (starts[tick] / MS, starts[tick + 1] / MS) == pytest.approx((begins, ends))
+        told = page.locator("#memory .hoverlayer .legendtitletext").text_content()
+        pixel = trace.step_ns / MS / 1200
+        assert float(told.split()[1]) == pytest.approx(begins, abs=3 * pixel)  # what is pointed at
+        found = contents_at(trace, tick)
+        where = f"{found.operator} in {found.module}"
+        assert where in page.locator("#peak summary").inner_text()
+        while page.locator("#peak-storages .more").is_visible():
+            page.locator("#peak-storages .more").click()
+        assert column(page, "#peak-storages", 1) == [f"#{row.storage}" for row in found.residents]
+        assert column(page, "#peak-storages", 5) == [row.operator or "an earlier step" for row in found.residents]
+        ages = [ns_of(text) for text in column(page, "#peak-storages", 6)]
+        assert ages == pytest.approx([row.age_ns for row in found.residents], rel=0.01)
+        for text, row in zip(column(page, "#peak-storages", 7), found.residents, strict=True):
+            if row.idle_ns:
+                assert ns_of(text) == pytest.approx(row.idle_ns, rel=0.01)
+            else:
+                assert text == ("in use" if row.idle_ns == 0 else "no further use")
+        kinds = [str(share.label).replace("_", "\u00a0") for share in found.by_kind()]
+        assert column(page, "#peak-kinds", 1) == kinds
+        assert column(page, "#peak-modules", 1) == [share.label for share in found.by_module()][:12]
 
 
 def test_names_are_text_whatever_they_say(show: Show) -> None:

@@ -9,6 +9,7 @@ import json
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from ebbtide.report.perfetto import render_perfetto
 from ebbtide.report.subject import Subject
 from ebbtide.units import MIB
 from tests.helpers.make_ir import timelines, traces
-from tests.helpers.make_page import IMAGE, MS, SCRIPT, step, subject
+from tests.helpers.make_page import IMAGE, LINK, MS, SCRIPT, step, subject
 
 NEEDED = {  # field -> types, of each phase; from "Trace Event Format"
     "M": {"pid": int, "name": str, "args": dict},
@@ -85,6 +86,14 @@ def test_a_step_by_hand_has_its_operations_storages_and_counters() -> None:
     stalls = [event for event in events if event["pid"] == 3 and event["name"] == "stall_late"]
     assert [(event["ts"], event["dur"]) for event in stalls] == [(7 * MS / 1000, MS / 1000)]
     assert stalls[0]["args"]["waited_for"] == "storage 1 on file->dram"
+
+
+def test_storages_go_by_the_module_that_owns_them() -> None:
+    trace = step()
+    nameless = replace(trace.storages[0], module="")  # a parameter, which h.1.mlp reads
+    events = events_of(Subject(replace(trace, storages=(nameless, *trace.storages[1:]))))
+    modules = {event["name"]: event["args"]["module"] for event in events if event["ph"] == "b"}
+    assert modules == {"#0": "h.1.mlp", "#1": IMAGE, "#2": "h.1.mlp", "#3": LINK}
 
 
 @settings(max_examples=60)

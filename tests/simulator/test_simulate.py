@@ -139,7 +139,7 @@ def test_without_commands_the_safety_net_does_all() -> None:
 
 def test_what_does_not_fit_is_an_error() -> None:
     trace = step([MS], [parameter(4 * MB, 1)] * 2, [(0, 0, W), (1, 0, W)])
-    with pytest.raises(ValueError, match=r"tick 0 \(op0\) does not fit"):
+    with pytest.raises(ValueError, match=r"op0 \(0 s into the step\) does not fit"):
         run(trace, disk(), 5 * MB)
 
 

@@ -337,10 +337,10 @@ def test_a_step_that_needs_a_few_percent_more_than_there_is_is_planned_for_that(
     def planner(trace: Trace, machine: object, budget_bytes: int) -> Plan:
         asked.append(budget_bytes)
         if budget_bytes < 1050:
-            raise InfeasibleBudgetError(1050, "aten::mm", 3, budget_bytes)
+            raise InfeasibleBudgetError(1050, "aten::mm", 3, budget_bytes, "aten::mm in h.3 (1.20 ms into the step)")
         return f"for {budget_bytes}"  # type: ignore[return-value]
 
     assert _made_for(a_trace, None, 1000, planner) == "for 1050"  # type: ignore[arg-type, comparison-overlap]
     assert asked == [1000 - 1000 // 48, 1050]
-    with pytest.raises(EbbtideError, match="a plan counts"):
+    with pytest.raises(EbbtideError, match=r"at once at aten::mm in h\.3 \(1\.20 ms into the step\), and"):
         _made_for(a_trace, None, 900, planner)  # type: ignore[arg-type]

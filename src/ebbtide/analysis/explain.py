@@ -161,7 +161,7 @@ class Explainer:
         for after, until, idle_ns, row in intervals[:_MOST_INTERVALS]:
             verdict = "" if self._candidates is None else f"; {self._verdict(self._candidates, row)}"
             between = f"between tick {self._names.tick(after)} and tick {self._names.tick(until)}"
-            yield f"idle {time_text(idle_ns)} {between}{verdict}"
+            yield f"idle {time_text(idle_ns)} {self._names.times_of(after + 1, until)}, {between}{verdict}"
         if not intervals:
             yield "never idle between two uses" if self._has_accesses else "its uses were not recorded"
 

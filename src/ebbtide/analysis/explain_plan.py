@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -59,7 +59,7 @@ class PlanView:
         """When it is away, "" if it never is."""
         gaps = [
             f"from {self._names.moment(gap.gone)} on" if gap.back is None else self._names.range_of(gap.gone, gap.back)
-            for gap in self.gaps(number)
+            for gap in self._gaps_in_step(number)
         ]
         return f"planned away {', '.join(gaps)}" if gaps else ""
 
@@ -70,7 +70,7 @@ class PlanView:
             yield f"{self.title}: on {tiers} throughout"
             yield from self._why_it_stays(number)
             return
-        for gap in gaps:
+        for gap in self._gaps_in_step(number):
             yield f"{self.title}: {self._gap_text(gap, number)}"
         fullest = max(_most(self._level, gap.gone, self._until(gap, number)) for gap in gaps)
         needed = fullest + self._room(number)
@@ -82,6 +82,22 @@ class PlanView:
             )
         else:
             yield "it could stay within the budget, with all else as planned"
+
+    def _gaps_in_step(self, number: int) -> Iterator[Gap]:
+        """The same as ``gaps``, but those of a persistent storage, which recur, begin in this step with their copy."""
+        for gap in self.gaps(number):
+            first = gap.gone if gap.written is None else gap.written[0]
+            if not self._trace.storages[number].persistent or first < len(self._level):
+                yield gap
+                continue
+            shift = len(self._level)
+            yield replace(
+                gap,
+                gone=gap.gone - shift,
+                back=None if gap.back is None else gap.back - shift,
+                there=None if gap.there is None else gap.there - shift,
+                written=None if gap.written is None else (gap.written[0] - shift, gap.written[1] - shift),
+            )
 
     def _gap_text(self, gap: Gap, number: int) -> str:
         whole = (gap.low, gap.high) == (0, self._trace.storages[number].nbytes)
@@ -98,12 +114,8 @@ class PlanView:
 
     def gaps(self, number: int) -> Iterator[Gap]:
         """The times without room on the fast tier, of each piece of the storage that is ever there."""
-        storage, stays, n_ticks = self._trace.storages[number], self._stays[number], len(self._trace.ticks)
-        cuts = sorted({cut for stay in stays for cut in (stay.low, stay.high)})
-        for low, high in pairwise(cuts):
-            cover = sorted((row for row in stays if row.low <= low and high <= row.high), key=lambda row: row.start)
-            fast = [row for row in cover if row.tier == self.fast]
-            slow = [row for row in cover if row.tier != self.fast]
+        storage, n_ticks = self._trace.storages[number], len(self._trace.ticks)
+        for low, high, fast, slow in self._pieces(number):
             ends: list[tuple[int | None, int | None]] = [(row.start, row.valid_from) for row in fast[1:]]
             if fast and storage.persistent:
                 ends.append((fast[0].start + n_ticks, fast[0].valid_from + n_ticks))
@@ -113,6 +125,25 @@ class PlanView:
                 if row.stop < (storage.death if back is None else back):
                     tier, written = self._held_by(row, slow, storage.persistent)
                     yield Gap(low, high, row.stop, back, there, tier, written)
+
+    def away_bytes(self, number: int) -> int:
+        """Its bytes that are at some time without room on the fast tier."""
+        away = {(gap.low, gap.high) for gap in self.gaps(number)}
+        away |= {(low, high) for low, high, fast, slow in self._pieces(number) if slow and not fast}
+        return sum(high - low for low, high in away)
+
+    def _pieces(self, number: int) -> Iterator[tuple[int, int, list[Stay], list[Stay]]]:
+        """Bytes [low, high) that move as one, with their stays on the fast tier and on others, in their order."""
+        stays = self._stays[number]
+        cuts = sorted({cut for stay in stays for cut in (stay.low, stay.high)})
+        for low, high in pairwise(cuts):
+            cover = sorted((row for row in stays if row.low <= low and high <= row.high), key=lambda row: row.start)
+            yield (
+                low,
+                high,
+                [row for row in cover if row.tier == self.fast],
+                [row for row in cover if row.tier != self.fast],
+            )
 
     def _held_by(self, left: Stay, slow: list[Stay], repeats: bool) -> tuple[str, tuple[int, int] | None]:
         """The tier with the contents when the stay ``left`` on the fast tier ends, and the ticks of the copy there."""

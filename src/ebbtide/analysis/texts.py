@@ -56,22 +56,28 @@ class Names:
 
     def tick(self, tick: int) -> str:
         """By number, operator and module; one of a later step says so."""
-        steps, at = divmod(tick, len(self._trace.ticks))
+        at = tick % len(self._trace.ticks)
         row = self._trace.ticks[at]
-        later = ", next step" if steps else ""
-        return f"{at:,} ({place(row.operator, row.module.removeprefix(self.root))}{later})"
+        return f"{at:,} ({place(row.operator, row.module.removeprefix(self.root))}){self._later(tick)}"
+
+    def times_of(self, first: int, until: int) -> str:
+        """``from 1.20 ms to 0.30 ms of the next step``."""
+        n_ticks = len(self._trace.ticks)
+        return f"from {self.time_of(first % n_ticks)} to {self.time_of(until % n_ticks)}{self._later(until)}"
 
     def range_of(self, first: int, until: int) -> str:
         """``from 1.20 ms to 0.30 ms of the next step (ticks 12 to 3)``."""
         n_ticks = len(self._trace.ticks)
-        later = " of the next step" if until // n_ticks > first // n_ticks else ""
-        first, until = first % n_ticks, until % n_ticks
-        return f"from {self.time_of(first)} to {self.time_of(until)}{later} (ticks {first:,} to {until:,})"
+        return f"{self.times_of(first, until)} (ticks {first % n_ticks:,} to {until % n_ticks:,})"
 
     def moment(self, tick: int) -> str:
-        """``1.20 ms (tick 12)``, of the step that it is in."""
-        tick %= len(self._trace.ticks)
-        return f"{self.time_of(tick)} (tick {tick:,})"
+        """``0.30 ms of the next step (tick 3)``."""
+        at = tick % len(self._trace.ticks)
+        return f"{self.time_of(at)}{self._later(tick)} (tick {at:,})"
+
+    def _later(self, tick: int) -> str:
+        steps = tick // len(self._trace.ticks)
+        return f" of {'the next' if steps == 1 else 'a later'} step" if steps else ""
 
     def time_of(self, tick: int) -> str:
         """When a tick of the step begins, after the beginning of the step."""

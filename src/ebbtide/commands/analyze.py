@@ -34,14 +34,17 @@ def analyze(
     from ebbtide.analysis.summary import to_json
     from ebbtide.analysis.terminal import page
     from ebbtide.commands.budgets import try_budgets
-    from ebbtide.commands.routes import machine_for, way_of
+    from ebbtide.commands.routes import machine_for, machine_named, step_for, way_of
+    from ebbtide.commands.tables import whose_times
     from ebbtide.reading import read_trace
     from ebbtide.report.answers import in_short
 
     first, own = read_trace(traces[0])
-    others = tuple(read_trace(path)[0] for path in traces[1:])
+    others = [read_trace(path)[0] for path in traces[1:]]
     way = way_of(machine, bandwidth, tier, own)
-    analysis = analyze_trace(first, *way, others=others)
+    on = machine_named(machine, own)
+    first, *others = (step_for(step, on) for step in (first, *others))
+    analysis = analyze_trace(first, *way, others=tuple(others))
     if as_json:
         click.echo(json.dumps(to_json(analysis), allow_nan=False))
         return
@@ -51,5 +54,7 @@ def analyze(
     if not console.is_terminal:
         console.width = _WIDTH
     if bandwidth is None and first.accesses_known and (there := machine_for(machine, own)) is not None:
-        console.print(in_short(first, analysis.peak, try_budgets(first, there), there.name), end="\n\n")
+        step = step_for(first, there)
+        times = whose_times(there, machine, step)
+        console.print(in_short(step, analysis.peak, try_budgets(step, there), there.name, times), end="\n\n")
     console.print(page(analysis, first))

@@ -7,12 +7,12 @@ from ebbtide.commands.working import working
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.base import budget_of
-from ebbtide.report.answers import SMALL_COST, TriedBudget
+from ebbtide.report.answers import SMALL_COST, TriedBudget, leaving
 from ebbtide.trials import try_policy
 
 SHARES = ("75%", "50%", "25%", "10%")
 PATIENCE_S = 30.0
-"""No further budget is tried after this long."""
+"""No further budget is tried after this long; what is not tried says so."""
 
 
 def try_budgets(trace: Trace, machine: Machine) -> tuple[TriedBudget, ...]:
@@ -22,7 +22,8 @@ def try_budgets(trace: Trace, machine: Machine) -> tuple[TriedBudget, ...]:
     with working(len(SHARES)) as begin:
         for share in SHARES:
             if perf_counter() - began > PATIENCE_S:
-                break
+                found.append(TriedBudget(share, budget_of(share, trace, machine), None, untried=True))
+                continue
             begin(f"planning for {share} of the peak")
             found.append(_try(share, trace, machine))
     return tuple(found)
@@ -38,4 +39,5 @@ def _try(share: str, trace: Trace, machine: Machine) -> TriedBudget:
         faster = try_policy("ebbtide", trace, with_links(machine, 2), nbytes)
         faster_ns = None if faster.outcome is None else faster.outcome.step_ns
     moved = sum(tried.outcome.moved_bytes.values())
-    return TriedBudget(share, nbytes, tried.outcome.step_ns, moved, faster_ns)
+    leaves = () if tried.planned is None else leaving(trace, tried.planned, machine.tiers[0].name)
+    return TriedBudget(share, nbytes, tried.outcome.step_ns, moved, faster_ns, leaves=leaves)

@@ -58,7 +58,7 @@ def compare(
             figures.append(as_figures(row, step, its_machine) | {"loose": None if loose is None else loose.as_json()})
         if as_json:
             continue
-        simulated = f"simulated{whose_times(its_machine, machine)}"
+        simulated = f"simulated{whose_times(its_machine, machine, step)}"
         title = f"{its_machine.name}: {format_bytes(budget)} of {fast_tier}; {simulated}"
         show_trials(title, rows, step.step_ns, fast_tier)
         for row, loose in zip(rows, loosenesses, strict=True):

@@ -35,12 +35,16 @@ def explain(
 
     from ebbtide.analysis.explain import Explainer
     from ebbtide.analysis.texts import printable
-    from ebbtide.commands.routes import way_of
+    from ebbtide.commands.routes import machine_named, step_for, way_of
+    from ebbtide.commands.tables import whose_times
     from ebbtide.reading import read_plan, read_timeline, read_trace
     from ebbtide.report.summary import folded_for_terminal
+    from ebbtide.simulator import is_modelled
 
     step, own = read_trace(trace)
     route, name, _ = way_of(machine, bandwidth, tier, own)
+    there = machine_named(machine, own)
+    step = step_for(step, there)
     explainer = Explainer(
         step,
         route,
@@ -52,4 +56,6 @@ def explain(
         lines = explainer.storage(storage)
     else:
         lines = explainer.module(module) if module is not None else explainer.at_peak()
+    if there is not None and is_modelled(there):
+        lines.append(f"all times are those of {there.name}{whose_times(there, machine, step)}")
     click.echo(folded_for_terminal("\n".join(map(printable, lines)), sys.stdout, hanging=4))

@@ -39,6 +39,7 @@ def plan(
     than 2 %, also which constraint the bound relaxes so that it is loose. `ebbtide run --plan` follows the file of a
     step that `ebbtide run --save-trace` recorded.
     """
+    from ebbtide.commands.tables import whose_times
     from ebbtide.commands.trial_json import print_json
     from ebbtide.commands.working import working
     from ebbtide.planners import DEFAULT
@@ -57,7 +58,7 @@ def plan(
     if as_json:
         print_json(figures_of(made, inputs))
         return
-    click.echo(describe(made, inputs))
+    click.echo(describe(made, inputs, whose_times(inputs.machine, machine, inputs.trace)))
     if made.planner == DEFAULT and (loose := looseness_of(made, inputs.trace, inputs.machine)) is not None:
         click.echo(f"{'why a gap':<12} {loose.sentence()}")
     click.echo(f"{'saved':<12} {'no: -o FILE saves it' if output is None else output}")
@@ -80,8 +81,8 @@ def figures_of(made: "Plan", inputs: Inputs) -> dict[str, Any]:
     }
 
 
-def describe(made: "Plan", inputs: Inputs) -> str:
-    """The plan's figures, a line each."""
+def describe(made: "Plan", inputs: Inputs, times: str = "") -> str:
+    """The plan's figures, a line each; ``times`` are whose the operations' are."""
     from ebbtide.units import format_bytes, format_time, seconds
 
     resident_ns = inputs.trace.step_ns
@@ -90,7 +91,7 @@ def describe(made: "Plan", inputs: Inputs) -> str:
     rows = {
         "step": f"{len(inputs.trace.ticks)} operations, {len(inputs.trace.storages)} storages",
         "budget": f"{format_bytes(made.budget_bytes)} of {inputs.machine.tiers[0].name}",
-        "predicted": f"{predicted}, {share:.1f} % of the speed with everything resident",
+        "predicted": f"{predicted}, {share:.1f} % of the speed with everything resident{times}",
         "lower bound": f"{bound}: no plan is faster",
         "gap": f"{100 * made.gap:.2f} % ({made.status})",
         "planned in": f"{format_time(seconds(made.plan_ns))} by {made.planner}",

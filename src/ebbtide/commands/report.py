@@ -75,7 +75,8 @@ def _subject(
     paths: tuple[Path, ...], machine: Path | None, tier: str | None, bandwidth: str | None, with_budgets: bool
 ) -> "Subject":
     from ebbtide.commands.budgets import try_budgets
-    from ebbtide.commands.routes import machine_for, way_of
+    from ebbtide.commands.routes import machine_for, step_for, way_of
+    from ebbtide.commands.tables import whose_times
     from ebbtide.errors import ReportError
     from ebbtide.ir.base import Origin
     from ebbtide.ir.files import kind_of
@@ -108,13 +109,15 @@ def _subject(
     wanted = trace is not None and trace.accesses_known and bandwidth is None
     there = machine_for(machine, own) if wanted or machine is not None else own
     way = way_of(machine, bandwidth, tier, there)
+    trace = step_for(trace, there) if trace is not None else None
+    times = whose_times(there, machine, trace) if there is not None and trace is not None else ""
     has_forecast = any(timeline.origin is Origin.SIMULATED for timeline in timelines)
     if trace is not None and plan is not None and there is not None and not has_forecast:
         timelines = [*_forecast(trace, plan, there), *timelines]
     budgets: tuple[TriedBudget, ...] = ()
     if with_budgets and trace is not None and trace.accesses_known and there is not None:
         budgets = try_budgets(trace, there)
-    return Subject(trace, plan, tuple(timelines), runs[0] if runs else None, *way, budgets)
+    return Subject(trace, plan, tuple(timelines), runs[0] if runs else None, *way, budgets, times)
 
 
 def _run_of(path: Path) -> "RunReport | None":

@@ -8,8 +8,9 @@ from ebbtide.analysis.swapping import Route, assumed_route, route_of
 from ebbtide.errors import SettingError, SpillError
 from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import Machine
+from ebbtide.ir.trace import Trace
 from ebbtide.machines import find_machine
-from ebbtide.reading import this_machine
+from ebbtide.reading import step_on, this_machine
 from ebbtide.units import parse_size
 
 
@@ -22,7 +23,7 @@ def way_of(
         if machine is not None or tier is not None:
             raise SettingError("give a machine (and its tier) or a bandwidth, not both")
         return assumed_route(*_bandwidths(bandwidth)), f"a link of {bandwidth} a second", Origin.ASSUMED
-    chosen = find_machine(machine) if machine is not None else own
+    chosen = machine_named(machine, own)
     if chosen is None:
         if tier is not None:
             raise SettingError("--tier names a tier of a machine: give one with --machine FILE")
@@ -35,12 +36,20 @@ def way_of(
     return route, f"{chosen.name}, tier {route.tier}", chosen.origin
 
 
+def machine_named(named: Path | None, own: Machine | None) -> Machine | None:
+    """The one that is named, else the trace's own."""
+    return find_machine(named) if named is not None else own
+
+
+def step_for(trace: Trace, machine: Machine | None) -> Trace:
+    """The step with the machine's times, as `ebbtide plan` has it; as it is where that could not plan it."""
+    return step_on(trace, machine)[0] if machine is not None and trace.accesses_known else trace
+
+
 def machine_for(named: Path | None, own: Machine | None) -> Machine | None:
     """The one that is named, else the trace's own, else this computer; a word where that cannot be probed."""
-    if named is not None:
-        return find_machine(named)
-    if own is not None:
-        return own
+    if (machine := machine_named(named, own)) is not None:
+        return machine
     try:
         return this_machine()
     except SpillError as error:

@@ -85,7 +85,7 @@ def simulate(
         print_json(as_figures(row, step, its_machine))
     else:
         fast_tier = its_machine.tiers[0].name
-        simulated = f"simulated{whose_times(its_machine, machine)}"
+        simulated = f"simulated{whose_times(its_machine, machine, step)}"
         title = f"{its_machine.name}: {format_bytes(budget)} of {fast_tier}; {simulated}"
         show_trials(title, [row], step.step_ns, fast_tier)
         if row.planned is not None and row.planned.budget_bytes != budget:

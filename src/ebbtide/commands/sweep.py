@@ -100,7 +100,7 @@ def sweep(
     if as_json:
         print_json(rows)
     else:
-        title = f"{its_machine.name}, {policy}; simulated{whose_times(its_machine, machine)}"
+        title = f"{its_machine.name}, {policy}; simulated{whose_times(its_machine, machine, step)}"
         show_fitting(title, _COLUMNS, _LEAST_WANTED_FIRST, lines)
         if target is not None:
             show(_cheapest(points, target * step.step_ns))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ebbtide.ir.machine import Machine
+    from ebbtide.ir.trace import Trace
     from ebbtide.trials import Trial
 
 _WIDTH = 170
@@ -39,12 +40,16 @@ def _console() -> "Console":
     return console if console.is_terminal else Console(width=_WIDTH)
 
 
-def whose_times(machine: "Machine", named: "Path | None") -> str:
-    """Whose the operations' times are, where one could take them for the machine's: it was ``named``, or has a rule."""
+def whose_times(machine: "Machine", named: "Path | None", step: "Trace") -> str:
+    """Whose the operations' times are, where one could take them for the machine's: it was ``named``, or has a rule;
+    or where nobody measured them."""
+    from ebbtide.ir.base import Origin
     from ebbtide.simulator import is_modelled
 
     if is_modelled(machine):
         return ", operations' times modelled"
+    if step.origin is Origin.MODELLED:
+        return ", with operations' times as they were modelled"
     return ", with operations' times as they were recorded" if named is not None else ""
 
 

@@ -14,6 +14,7 @@ from enum import IntFlag, StrEnum
 import numpy as np
 
 from ebbtide.ir.base import LARGEST, Ints, Origin, check_range, frozen_ints
+from ebbtide.units import format_time, seconds
 
 
 class StorageKind(StrEnum):
@@ -226,6 +227,12 @@ class Trace:
         """When ticks begin, after the beginning of the step; a tick may lie in another step."""
         steps, tick = np.divmod(ticks, len(self.ticks))
         return steps * self.step_ns + self._starts_ns[tick]
+
+    def operation(self, tick: int) -> str:
+        """What a tick does, in words: ``aten::mm in h.3.mlp (1.20 ms into the step)``."""
+        row, when = self.ticks[tick], format_time(seconds(int(self._starts_ns[tick])))
+        where = f" in {row.module}" if row.module else ""
+        return f"{row.operator or 'an operation'}{where} ({when} into the step)"
 
     def crosses_end(self, storage: int) -> bool:
         """Whether a storage lives across the step's end."""

@@ -41,12 +41,18 @@ def budget_of(fast: str | int | Budget | None, trace: Trace, machine: Machine) -
     return wanted if capacity is None else min(wanted, capacity)
 
 
+def infeasible(trace: Trace, tick: int, minimum_bytes: int, budget_bytes: int) -> InfeasibleBudgetError:
+    """The error that a tick needs more than the budget."""
+    operator = trace.ticks[tick].operator
+    return InfeasibleBudgetError(minimum_bytes, operator, tick, budget_bytes, trace.operation(tick))
+
+
 def require_budget(trace: Trace, budget_bytes: int, page_bytes: PageSize = PAGES) -> None:
     """Raises InfeasibleBudgetError for a budget that no plan can keep."""
     needed = needed_bytes(trace, page_bytes)
     tick = int(needed.argmax())
     if int(needed[tick]) > budget_bytes:
-        raise InfeasibleBudgetError(int(needed[tick]), trace.ticks[tick].operator, tick, budget_bytes)
+        raise infeasible(trace, tick, int(needed[tick]), budget_bytes)
 
 
 def require_tiers(trace: Trace, machine: Machine, budget_bytes: int) -> None:

@@ -2,12 +2,11 @@
 
 from time import perf_counter_ns
 
-from ebbtide.errors import InfeasibleBudgetError
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import live_bytes
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
 from ebbtide.ir.trace import Trace
-from ebbtide.planners.base import page_size_of
+from ebbtide.planners.base import infeasible, page_size_of
 
 
 def resident(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
@@ -16,7 +15,7 @@ def resident(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     live = live_bytes(trace, page_size_of(machine))
     tick = int(live.argmax())
     if int(live[tick]) > budget_bytes:
-        raise InfeasibleBudgetError(int(live[tick]), trace.ticks[tick].operator, tick, budget_bytes)
+        raise infeasible(trace, tick, int(live[tick]), budget_bytes)
     fast = machine.tiers[0].name
     stays = tuple(
         Stay(number, 0, storage.nbytes, fast, storage.birth, storage.birth, storage.death)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ebbtide.analysis.columns import common_root
+from ebbtide.analysis.columns import common_root, modules_of
+from ebbtide.analysis.explain_plan import PlanView
 from ebbtide.analysis.intervals import module_patterns
 from ebbtide.analysis.memory import Peak, Resident
-from ebbtide.ir.base import Origin
+from ebbtide.ir.plan import Plan
 from ebbtide.ir.trace import StorageKind, Trace
 from ebbtide.units import format_bytes
 
@@ -19,6 +20,7 @@ _LEVEL = re.compile(r"[^.]+(?:\.\*)*")
 """Of a module's pattern; ``blocks.*`` is one."""
 _SMALLEST = 0.002
 """Boxes below this share of the peak are put together."""
+_MOST_LEAVING = 3
 SMALL_COST = 1.05
 """A budget whose steps take at most this many times the unlimited one is recommended, others show what a faster disk
 would do."""
@@ -33,16 +35,19 @@ _STATE = (StorageKind.PARAMETER, StorageKind.GRADIENT, StorageKind.OPTIMIZER_STA
 class TriedBudget:
     """A budget for this step on the page's machine: ``name`` is as ``--fast`` takes it, ``step_ns`` what a step would
     take with its links as they are and ``faster_ns`` with twice as fast ones, both None where there is no plan
-    (``why_not``; ``least_bytes`` is the smallest budget that can work, None where it is unknown). ``moved_bytes`` are
-    those of a step, both ways."""
+    (``why_not``; ``least_bytes`` is the smallest budget that can work, None where it is unknown), or none was tried
+    (``untried``). ``moved_bytes`` are those of a step, both ways, None where that is unknown; ``leaves`` is what leaves
+    memory, the most of it, with its bytes."""
 
     name: str
     nbytes: int
     step_ns: int | None
-    moved_bytes: int = 0
+    moved_bytes: int | None = 0
     faster_ns: int | None = None
     why_not: str = ""
     least_bytes: int | None = None
+    untried: bool = False
+    leaves: tuple[tuple[str, int], ...] = ()
 
 
 _Path = tuple[str, ...]
@@ -104,6 +109,28 @@ def _label(part: str) -> str:
     return _KIND_OF[part].replace("_", " ") if part in _KIND_OF else part
 
 
+def leaving(trace: Trace, plan: Plan, fast: str) -> tuple[tuple[str, int], ...]:
+    """What a plan has out of tier ``fast`` at some time of the step, the most of it: kinds of storages in modules,
+    layers that are alike as one, with the bytes of these storages."""
+    view, modules = PlanView(trace, plan, fast), modules_of(trace)
+    root = common_root(modules)
+    names = [module.removeprefix(root).strip(".") for module in modules]
+    patterns = module_patterns(names)
+    sums: dict[str, int] = defaultdict(int)
+    for number in sorted({stay.storage for stay in plan.stays if stay.tier != view.fast}):
+        where, kind = _alike(patterns[names[number]]), _label(f"/{trace.storages[number].kind}")
+        sums[f"{kind} of {where}" if where else kind] += view.away_bytes(number)
+    most = sorted(sums.items(), key=lambda row: (-row[1], row[0]))
+    return tuple(row for row in most[:_MOST_LEAVING] if row[1])
+
+
+def _alike(pattern: str) -> str:
+    """Of a module's pattern, up to the layers that are alike: ``transformer.h.*`` of ``transformer.h.*.mlp.c_fc``."""
+    levels = _LEVEL.findall(pattern)[:_DEPTH]
+    end = next((place for place, level in enumerate(levels) if level.endswith("*")), _DEPTH)
+    return ".".join(levels[: end + 1])
+
+
 def advice(trace: Trace, peak: Peak, budgets: tuple[TriedBudget, ...]) -> Iterator[str]:
     """What could be changed, a sentence each, with its figures: arithmetic on the peak, and what was simulated."""
     kinds = {row.label: row.nbytes for row in peak.by_kind()}
@@ -138,10 +165,9 @@ def advice(trace: Trace, peak: Peak, budgets: tuple[TriedBudget, ...]) -> Iterat
         )
 
 
-def in_short(trace: Trace, peak: Peak, budgets: tuple[TriedBudget, ...], machine: str) -> str:
-    """What smaller budgets cost, in a sentence."""
+def in_short(trace: Trace, peak: Peak, budgets: tuple[TriedBudget, ...], machine: str, times: str = "") -> str:
+    """What smaller budgets cost, in a sentence; ``times`` are whose the operations' are."""
     costs = (f"{row.name} {_cost(row, trace)}" for row in budgets)
-    times = ", with operations' times as they were modelled" if trace.origin is Origin.MODELLED else ""
     return (
         f"In short: tensors peak at {format_bytes(peak.nbytes)}. Within a share of that a step takes so many times as "
         f"long: {', '.join(costs)} (simulated on {machine}{times})."
@@ -151,6 +177,8 @@ def in_short(trace: Trace, peak: Peak, budgets: tuple[TriedBudget, ...], machine
 def _cost(row: TriedBudget, trace: Trace) -> str:
     if row.step_ns is not None:
         return f"{_ratio(row.step_ns, trace):.2f}"
+    if row.untried:
+        return "not tried: took too long"
     return "no plan" + ("" if row.least_bytes is None else f" (it needs {format_bytes(row.least_bytes)})")
 
 

@@ -18,7 +18,7 @@ from ebbtide.ir.base import Ints, Origin
 from ebbtide.ir.plan import PlanStatus
 from ebbtide.ir.trace import StorageKind, Trace, idle_intervals
 from ebbtide.report.answers import advice, line_tree, peak_tree
-from ebbtide.report.plan_data import away_data, budgets_data
+from ebbtide.report.plan_data import away_data, budgets_data, own_budget
 from ebbtide.report.subject import Subject
 from ebbtide.report.summary import copied
 from ebbtide.report.timeline_data import timelines_data
@@ -44,7 +44,7 @@ def _source(subject: Subject) -> str:
     if trace is None:
         return "Timelines alone; a trace of the same step would show its storages too."
     times = "measured" if trace.origin is Origin.MEASURED else f"{trace.origin}, not measured"
-    machine = f" Machine: {subject.machine} ({subject.origin})." if subject.machine else ""
+    machine = f" Machine: {subject.machine} ({subject.origin}){subject.times}." if subject.machine else ""
     return f"Trace {trace.name!r}, one step; its times are {times}.{machine}"
 
 
@@ -121,9 +121,11 @@ def _trace(trace: Trace) -> dict[str, Any]:
             "line": numbers([row.line for row in rows]),
             "persistent": np.array([row.persistent for row in rows], dtype=bool),
             "scratch": np.array([row.scratch for row in rows], dtype=bool),
+            "roomless": np.array([row.room_of is not None for row in rows], dtype=bool),
         },
         "ticks": {
             "operator": numbers([tick.operator for tick in trace.ticks]),
+            "module": numbers([tick.module for tick in trace.ticks]),
         },
         "accesses": {"storage": accesses.storage, "tick": accesses.tick, "mode": accesses.mode},
         "strings": list(strings),
@@ -137,6 +139,7 @@ def _peak(trace: Trace) -> dict[str, Any]:
         return np.array([-1 if value is None else value for value in values], dtype=np.int64)
 
     return {
+        "tick": peak.tick,
         "time_ns": peak.time_ns,
         "nbytes": peak.nbytes,
         "operator": peak.operator,
@@ -219,14 +222,16 @@ def _answers(subject: Subject) -> dict[str, Any] | None:
     trace = subject.trace
     if trace is None:
         return None
-    peak = peak_of(trace)
+    peak, own = peak_of(trace), own_budget(subject)
     return {
         "tree": peak_tree(peak),
         "line_tree": line_tree(peak) if has_lines(trace) else None,
         "has_modules": any(row.module for row in peak.residents),
+        "own": None if own is None else asdict(own),
         "budgets": [asdict(row) for row in subject.budgets],
         "advice": list(advice(trace, peak, subject.budgets)),
         "machine": subject.machine,
+        "times": subject.times,
     }
 
 

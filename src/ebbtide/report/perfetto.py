@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
+from ebbtide.analysis.columns import modules_of
 from ebbtide.analysis.memory import memory_of
 from ebbtide.ir.timeline import COMPUTE_LANE, Span, Timeline
 from ebbtide.ir.trace import Storage, Trace
@@ -54,18 +55,19 @@ def _trace(trace: Trace) -> Iterator[Event]:
         bytes_of = {kind: level[number] for kind, level in levels.items()}
         if number == 0 or any(level[number] != level[number - 1] for level in levels.values()):
             yield _counter(_TRACE, "live bytes", start[number], bytes_of)
+    modules = modules_of(trace)
     for number, storage in enumerate(trace.storages):
-        yield from _storage(trace, number, storage, start)
+        yield from _storage(trace, number, storage, modules[number], start)
 
 
-def _storage(trace: Trace, number: int, storage: Storage, start: list[int]) -> Iterator[Event]:
+def _storage(trace: Trace, number: int, storage: Storage, module: str, start: list[int]) -> Iterator[Event]:
     """Until the step's end, and for one that lives past it, what is left of its last generation before that."""
     n_ticks = len(trace.ticks)
     lives = [(start[storage.birth], start[min(storage.death, n_ticks)])]
     if storage.death > n_ticks:
         lives.insert(0, (0, start[min(storage.death - n_ticks, storage.birth)]))
     rows = trace.accesses.of(number)
-    args = {"storage": number, "bytes": storage.nbytes, "module": storage.module, "accesses": rows.stop - rows.start}
+    args = {"storage": number, "bytes": storage.nbytes, "module": module, "accesses": rows.stop - rows.start}
     for piece, (begin, end) in enumerate(lives):
         event = {"pid": _TRACE, "tid": _OPERATIONS, "cat": str(storage.kind), "name": f"#{number}"}
         event["id"] = f"{number}.{piece}"

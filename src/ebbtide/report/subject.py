@@ -17,7 +17,8 @@ from ebbtide.units import seconds
 @dataclass(frozen=True, slots=True)
 class Subject:
     """Any part may be missing. ``machine`` names what ``route`` is of, and ``origin`` says how its figures were
-    obtained. Raises ReportError for parts that are of different steps, and if there is nothing to show."""
+    obtained; ``times`` says whose the operations' times are, where one could take them for the machine's. Raises
+    ReportError for parts that are of different steps, and if there is nothing to show."""
 
     trace: Trace | None = None
     plan: Plan | None = None
@@ -27,6 +28,7 @@ class Subject:
     machine: str = ""
     origin: Origin = Origin.ASSUMED
     budgets: tuple[TriedBudget, ...] = ()
+    times: str = ""
 
     def __post_init__(self) -> None:
         if self.trace is None and not self.timelines:

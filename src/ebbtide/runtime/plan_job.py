@@ -208,10 +208,9 @@ def _made_for(trace: Trace, machine: Machine, budget_bytes: int, planner: Planne
         return planner(trace, machine, budget_bytes if fits else budget_bytes - budget_bytes // _SPARE)
     except InfeasibleBudgetError as error:
         if error.minimum_bytes > budget_bytes + budget_bytes // _SHORT:
-            where = f"{error.operator or 'an operation'} (tick {error.tick})"
             raise EbbtideError(
-                f"a plan counts {format_bytes(error.minimum_bytes)} of tensors at once at {where}, and there are "
-                f"{format_bytes(budget_bytes)}; without a plan less is enough"
+                f"a plan counts {format_bytes(error.minimum_bytes)} of tensors at once at {error.operation}, and there "
+                f"are {format_bytes(budget_bytes)}; without a plan less is enough"
             ) from error
         return planner(trace, machine, max(budget_bytes, error.minimum_bytes))
 

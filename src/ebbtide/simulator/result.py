@@ -74,7 +74,7 @@ class Outcome:
 
 def does_not_fit(trace: Trace, tick: int) -> str:
     """What an engine says when it cannot go on."""
-    return f"tick {tick} ({trace.ticks[tick].operator}) does not fit the budget with what cannot leave"
+    return f"{trace.operation(tick)} does not fit the budget with what cannot leave"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,13 +3,12 @@
 from dataclasses import dataclass, replace
 from time import perf_counter_ns
 
-from ebbtide.errors import InfeasibleBudgetError
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Link, Machine, Tier
 from ebbtide.ir.occupancy import occupancy, peak
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
 from ebbtide.ir.trace import Trace
-from ebbtide.planners.base import page_size_of
+from ebbtide.planners.base import infeasible, page_size_of
 from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.planners.search.slow_tiers import reachable_tiers
 from ebbtide.simulator import Outcome, simulate_plan
@@ -51,7 +50,7 @@ def require_levels(level: Ints, trace: Trace, budget_bytes: int) -> None:
     """Raises InfeasibleBudgetError if the least that a method can hold at each tick is above the budget."""
     tick = int(level.argmax())
     if int(level[tick]) > budget_bytes:
-        raise InfeasibleBudgetError(int(level[tick]), trace.ticks[tick].operator, tick, budget_bytes)
+        raise infeasible(trace, tick, int(level[tick]), budget_bytes)
 
 
 def uses_in_place(machine: Machine) -> bool:

@@ -5,14 +5,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ebbtide.errors import InfeasibleBudgetError
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Link, Machine
 from ebbtide.ir.occupancy import PageSize, live_bytes, needed_bytes, occupancy
 from ebbtide.ir.plan import Stay
 from ebbtide.ir.stay_columns import StayColumns, columns_of
 from ebbtide.ir.trace import Trace
-from ebbtide.planners.base import page_size_of
+from ebbtide.planners.base import infeasible, page_size_of
 from ebbtide.planners.search.bound import lost_per_byte, never_used_bytes
 from ebbtide.planners.search.idle_table import Flags, Floats, IdleTable, idle_table
 from ebbtide.planners.search.slow_tiers import homeless_tier, packed_sizes, reachable_tiers
@@ -137,7 +136,7 @@ def require_feasible(problem: Problem, budget_bytes: int) -> None:
     least = _least_levels(problem)
     tick = int(least.argmax())
     if int(least[tick]) > budget_bytes:
-        raise InfeasibleBudgetError(int(least[tick]), problem.trace.ticks[tick].operator, tick, budget_bytes)
+        raise infeasible(problem.trace, tick, int(least[tick]), budget_bytes)
 
 
 def lacks_bytes(problem: Problem, budget_bytes: int) -> int:

@@ -123,26 +123,38 @@ function scrolled(table) {
 }
 
 function budgetTable({ answers, trace, peak }, parent) {
-  if (!answers.budgets.length) {
+  if (answers.budgets.length) {
+    parent.append(element("p", `Simulated on: ${answers.machine}${answers.times}.`));
+  } else {
     const why = trace.accesses_known
       ? "No machine is known to try budgets on: name one with --machine."
       : "Not known: what uses which storage was not recorded.";
     parent.append(element("p", why));
-    return;
+    if (!answers.own) return;
   }
-  parent.append(element("p", `Simulated on: ${answers.machine}.`));
   const titles = ["--fast", "tensors have", "a step takes", "times", "moved a step"];
   const table = tableOf("Budgets and what they cost", titles);
+  if (answers.own) budgetRow(table, answers.own, trace);
   addRow(table, ["100%", bytes(peak.nbytes), time(trace.step_ns), "1.00", "0 B"], "td");
-  for (const { name, nbytes, step_ns, moved_bytes, why_not, least_bytes } of answers.budgets) {
-    const figures =
-      step_ns === null
-        ? [least_bytes === null ? "no plan" : `no plan: needs ${bytes(least_bytes)}`, "", ""]
-        : [time(step_ns), (step_ns / trace.step_ns).toFixed(2), bytes(moved_bytes)];
-    addRow(table, [name, bytes(nbytes), ...figures], "td");
-    if (why_not) table.lastChild.setAttribute("title", why_not);
-  }
+  for (const budget of answers.budgets) budgetRow(table, budget, trace);
   parent.append(scrolled(table));
+}
+
+function budgetRow(table, { name, nbytes, step_ns, moved_bytes, why_not, least_bytes, untried, leaves }, trace) {
+  if (step_ns === null) {
+    const none = least_bytes === null ? "no plan" : `no plan: needs ${bytes(least_bytes)}`;
+    addRow(table, [name, bytes(nbytes), untried ? "not tried: took too long" : none], "td");
+    table.lastChild.lastChild.setAttribute("colspan", 3);
+  } else {
+    const moved = moved_bytes === null ? "unknown" : bytes(moved_bytes);
+    addRow(table, [name, bytes(nbytes), time(step_ns), (step_ns / trace.step_ns).toFixed(2), moved], "td");
+  }
+  if (why_not) table.lastChild.setAttribute("title", why_not);
+  if (!leaves.length) return;
+  const line = element("tr", "", { class: "leaves" });
+  const most = leaves.map(([what, held]) => `${what} ${bytes(held)}`).join(", ");
+  line.append(element("td", `leaves: ${most}`, { colspan: 5 }));
+  table.append(line);
 }
 
 function changes({ advice }, parent) {

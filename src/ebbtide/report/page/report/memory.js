@@ -1,6 +1,7 @@
 /* Live bytes over the step, stacked by kind, and what the peak is made of. */
 
 import { Chart, colour } from "../shared/charts.js";
+import { contentsAt } from "../shared/contents.js";
 import { firstPlace } from "../shared/data.js";
 import { addSection } from "../shared/sections.js";
 import { selectionOf } from "../shared/selection.js";
@@ -15,10 +16,11 @@ addSection({
   origins: ({ trace }) => [trace.origin],
   body: `
     <p>Live bytes at each operation, by what they are to the training step<span class="uses">, and what the operation
-      uses. What the line does not reach lies idle meanwhile</span>.</p>
+      uses. What the line does not reach lies idle meanwhile</span>. A click shows what is there at that moment; with the
+      chart focused, <kbd>,</kbd> and <kbd>.</kbd> go to the moment before and after, <kbd>p</kbd> to the peak.</p>
     <div class="chart" data-label="Live bytes over the step, stacked by kind"></div>
     <details id="peak">
-      <summary></summary>
+      <summary aria-live="polite"></summary>
       <div class="columns">
         <div><h3>By kind</h3><div id="peak-kinds"></div></div>
         <div><h3>By module</h3><div id="peak-modules"></div></div>
@@ -29,8 +31,7 @@ addSection({
     </details>`,
   draw(data, section) {
     if (!data.trace.accesses_known) withoutUses(section);
-    memoryChart(data, section);
-    peakContents(data);
+    memoryChart(data, section, new Contents(data));
   },
 });
 
@@ -57,7 +58,10 @@ function ticksToDraw(start_ns, live, low, high, room) {
   return chosen;
 }
 
-function memoryChart({ trace, memory, peak }, section) {
+const NEAR = 8; // pixels to the peak's mark within which a click means the peak
+const POINTED = 20; // and to where an operation begins within which it is the one that is told of
+
+function memoryChart({ trace, memory, peak }, section, contents) {
   const step = Math.max(trace.step_ns, 1);
   const [timeName, timeSize] = timeUnit(step);
   const [byteName, byteSize] = byteUnit(peak.nbytes);
@@ -65,6 +69,7 @@ function memoryChart({ trace, memory, peak }, section) {
   const build = (chart) => {
     const [low, high] = chart.view.x || [0, step / timeSize];
     const ticks = ticksToDraw(start, memory.live, low * timeSize, high * timeSize, chart.size.width);
+    chart.ticks = ticks;
     const closed = [...ticks, ticks[ticks.length - 1]];
     const x = ticks.map((tick) => start[tick] / timeSize);
     x.push(start[closed[closed.length - 1] + 1] / timeSize);
@@ -117,12 +122,14 @@ function memoryChart({ trace, memory, peak }, section) {
       full: { x: [0, step / timeSize] },
       layout: {
         hovermode: "x unified",
+        hoverdistance: POINTED,
         xaxis: {
           title: { text: `time in the step, ${timeName}` },
           hoverformat: ".4~g",
           unifiedhovertitle: { text: `at %{x:.4~g} ${timeName}` },
         },
         yaxis: { title: { text: chart.narrow ? "" : byteName }, rangemode: "tozero" },
+        shapes: contents.isOfPeak ? [] : [markOf(start, contents.shown.tick, timeSize)],
         annotations: [
           {
             x: peak.time_ns / timeSize,
@@ -137,84 +144,135 @@ function memoryChart({ trace, memory, peak }, section) {
     };
   };
   const drawing = new Chart(section, build, { follows: true });
-  drawing.area.on("plotly_click", ({ points }) => {
-    if (points.some((point) => point.data.name === "peak")) showPeak();
+  const show = (tick) => {
+    contents.show(tick);
+    drawing.draw();
+  };
+  const next = (by) => () => {
+    const place = firstPlace(drawing.ticks, contents.shown.tick, by > 0) + Math.min(by, 0);
+    if (by > 0 ? place < drawing.ticks.length : place >= 0) show(drawing.ticks[place]);
+  };
+  drawing.keys = { ",": next(-1), ".": next(1), p: () => show(peak.tick) };
+  onClick(drawing.area, (part) => {
+    const [low, high] = drawing.view.x.map((value) => value * timeSize);
+    const at = low + part * (high - low);
+    const pixels = (tick) => (Math.abs(start[tick] - at) / (high - low)) * drawing.size.width;
+    const near = [peak.tick, ...drawing.ticks].sort((one, other) => pixels(one) - pixels(other))[0];
+    const begun = drawing.ticks.findLast((tick) => start[tick] <= at) ?? near;
+    show(pixels(peak.tick) <= NEAR ? peak.tick : pixels(near) <= POINTED ? near : begun);
+    contents.panel.querySelector("summary").focus();
   });
 }
 
-function showPeak() {
-  const panel = document.getElementById("peak");
-  panel.open = true;
-  panel.querySelector("summary").focus();
+/* The operation whose contents are shown: as wide as it is long. */
+function markOf(start, tick, timeSize) {
+  const [x0, x1] = [start[tick] / timeSize, start[tick + 1] / timeSize];
+  const line = { color: colour("accent"), width: 1.5 };
+  return { type: "rect", x0, x1, yref: "paper", y0: 0, y1: 1, line, fillcolor: "rgba(0,0,0,0)" };
 }
 
-function peakContents(data) {
-  const { trace, peak } = data;
-  const selection = selectionOf(data);
-  const where = [peak.operator, peak.module && `in ${peak.module}`].filter(Boolean).join(" ");
-  document.querySelector("#peak > summary").textContent =
-    `Peak: ${bytes(peak.nbytes)} at ${time(peak.time_ns)}${where && `, ${where}`}. What is there?`;
-  const shares = (id, rows, title, name) =>
-    new Table(
-      document.getElementById(id),
+/* Calls `clicked` with the part of the plot's width at which it is clicked. A drag is no click, of which the library
+   tells none. What it tells of a finger has no place, so that is where the finger went down. */
+function onClick(area, clicked) {
+  let [x, y] = [0, 0];
+  area.addEventListener("pointerdown", ({ clientX, clientY }) => {
+    [x, y] = [clientX, clientY];
+  });
+  area.addEventListener("click", () => {
+    const { left, right, top, bottom } = area.querySelector(".nsewdrag").getBoundingClientRect();
+    if (left <= x && x <= right && top <= y && y <= bottom) clicked((x - left) / (right - left));
+  });
+}
+
+/* The panel below the chart: what is there at one moment, first at the peak. */
+class Contents {
+  constructor(data) {
+    this.data = data;
+    this.panel = document.getElementById("peak");
+    const shares = (id, title, part, name) =>
+      this.table(
+        id,
+        [
+          {
+            title,
+            value: (row) => this.shown[part][row][0],
+            text: (row) => name(this.shown[part][row][0]) || "(none)",
+          },
+          this.figure("Bytes", (row) => this.shown[part][row][1], bytes),
+          this.figure(
+            "Share",
+            (row) => this.shown[part][row][1],
+            (held) => percent(held, this.shown.nbytes),
+          ),
+          this.figure("Storages", (row) => this.shown[part][row][2], count),
+        ],
+        `What is there by ${title.toLowerCase()}`,
+      );
+    this.shown = data.peak;
+    const line = (name) => name || "(made before the step)";
+    this.tables = {
+      kinds: shares("peak-kinds", "Kind", "kinds", kindName),
+      modules: shares("peak-modules", "Module", "modules", (name) => name),
+      ...(data.trace.lines_known ? { lines: shares("peak-lines", "Line", "lines", line) } : {}),
+      operators: this.storages(),
+    };
+    if (!data.trace.lines_known) document.querySelector("#peak .lines").remove();
+    this.fill();
+  }
+
+  get isOfPeak() {
+    return this.shown.tick === this.data.peak.tick;
+  }
+
+  show(tick) {
+    this.shown = tick === this.data.peak.tick ? this.data.peak : contentsAt(this.data, tick);
+    this.fill();
+    this.panel.open = true;
+  }
+
+  fill() {
+    const { operator, module, nbytes, time_ns } = this.shown;
+    const where = [operator, module && `in ${module}`].filter(Boolean).join(" ");
+    this.panel.querySelector("summary").textContent =
+      `${this.isOfPeak ? "Peak: " : ""}${bytes(nbytes)} at ${time(time_ns)}${where && `, ${where}`}. What is there?`;
+    for (const [part, table] of Object.entries(this.tables)) table.show(this.shown[part].keys());
+  }
+
+  table(id, columns, caption, action = null) {
+    return new Table(document.getElementById(id), columns, [], { sorted: [1, true], caption, action });
+  }
+
+  figure(title, value, text) {
+    return { title, number: true, value, text: (row) => text(value(row)) };
+  }
+
+  storages() {
+    const { trace } = this.data;
+    const selection = selectionOf(this.data);
+    const { kind, module } = trace.storages;
+    const storage = (row) => this.shown.residents.storage[row];
+    const held = (name) => (row) => this.shown.residents[name][row];
+    const moduleOf = (row) => trace.strings[module[storage(row)]];
+    const idle = (ns) =>
+      !trace.accesses_known ? "not recorded" : ns < 0 ? "no further use" : ns === 0 ? "in use" : time(ns);
+    return this.table(
+      "peak-storages",
       [
-        { title, value: (row) => rows[row][0], text: (row) => name(rows[row][0]) || "(none)" },
-        { title: "Bytes", number: true, value: (row) => rows[row][1], text: (row) => bytes(rows[row][1]) },
+        this.figure("Storage", storage, (number) => `#${number}`),
+        this.figure("Bytes", held("nbytes"), bytes),
+        { title: "Kind", value: (row) => kind[storage(row)], text: (row) => kindName(trace.kinds[kind[storage(row)]]) },
+        { title: "Module", value: moduleOf, text: moduleOf },
+        ...lineColumn(trace, storage),
         {
-          title: "Share",
-          number: true,
-          value: (row) => rows[row][1],
-          text: (row) => percent(rows[row][1], peak.nbytes),
+          title: "Born by",
+          value: (row) => this.shown.operators[row],
+          text: (row) => this.shown.operators[row] || "an earlier step",
         },
-        { title: "Storages", number: true, value: (row) => rows[row][2], text: (row) => count(rows[row][2]) },
+        this.figure("Age", held("age_ns"), (ns) => (ns < 0 ? "" : time(ns))),
+        this.figure("Idle around it", held("idle_ns"), idle),
       ],
-      rows.keys(),
-      { sorted: [1, true], caption: `The peak by ${title.toLowerCase()}` },
+      "Storages that are there",
+      (row) => button("show", `Show storage ${storage(row)} in the chart`, () => selection.show(storage(row))),
     );
-  shares("peak-kinds", peak.kinds, "Kind", kindName);
-  shares("peak-modules", peak.modules, "Module", (name) => name);
-  if (trace.lines_known) shares("peak-lines", peak.lines, "Line", (name) => name || "(made before the step)");
-  else document.querySelector("#peak .lines").remove();
-  const { storage, nbytes, age_ns, idle_ns } = peak.residents;
-  const { kind, module } = trace.storages;
-  const idle = (row) =>
-    !trace.accesses_known
-      ? "not recorded"
-      : idle_ns[row] < 0
-        ? "no further use"
-        : idle_ns[row] === 0
-          ? "in use"
-          : time(idle_ns[row]);
-  new Table(
-    document.getElementById("peak-storages"),
-    [
-      { title: "Storage", number: true, value: (row) => storage[row], text: (row) => `#${storage[row]}` },
-      { title: "Bytes", number: true, value: (row) => nbytes[row], text: (row) => bytes(nbytes[row]) },
-      { title: "Kind", value: (row) => kind[storage[row]], text: (row) => kindName(trace.kinds[kind[storage[row]]]) },
-      {
-        title: "Module",
-        value: (row) => trace.strings[module[storage[row]]],
-        text: (row) => trace.strings[module[storage[row]]],
-      },
-      ...lineColumn(trace, (row) => storage[row]),
-      {
-        title: "Born by",
-        value: (row) => peak.operators[row],
-        text: (row) => peak.operators[row] || "an earlier step",
-      },
-      {
-        title: "Age",
-        number: true,
-        value: (row) => age_ns[row],
-        text: (row) => (age_ns[row] < 0 ? "" : time(age_ns[row])),
-      },
-      { title: "Idle around it", number: true, value: (row) => idle_ns[row], text: idle },
-    ],
-    storage.keys(),
-    {
-      sorted: [1, true],
-      caption: "Storages at the peak",
-      action: (row) => button("show", `Show storage ${storage[row]} in the chart`, () => selection.show(storage[row])),
-    },
-  );
+  }
 }
