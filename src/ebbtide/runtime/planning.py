@@ -4,7 +4,7 @@ Every step is recorded as long as another may be planned. A step that follows no
 first ones, or another sequence length, another branch) shows what it is like; seen a second time, it is planned.
 The first step after the warm-up is taken to be steady, and planned at once, unless it ends what the step before left
 and leaves nothing like it. Steps that follow a schedule show what they typically take (``followed_steps``) and, where
-the machine came from a probe, what their moves really cost. If that is news, the step is planned anew. It is, too, where
+the machine came from a probe, what their moves really cost. If that is news, the step is planned anew. So it is where
 storages of its plan have gone, since what a script put in their places (a state that it loaded) is no part of any plan.
 
 Plans are made one at a time, while steps go on as they did, unrecorded (``pending_plan``). A plan is taken up at the
