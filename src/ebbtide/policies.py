@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from warnings import warn
 
-from ebbtide.errors import EbbtideWarning, FileFormatError, PlanError, SettingError, unknown_name
+from ebbtide.errors import OTHER_STORAGES, EbbtideWarning, FileFormatError, PlanError, SettingError, unknown_name
 from ebbtide.host.gpu import Gpu
 from ebbtide.ir.check import require_valid
 from ebbtide.ir.files import load
@@ -110,12 +110,6 @@ def without_commands(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
         predicted_ns=max(found.step_ns, trace.step_ns),
         lower_bound_ns=trace.step_ns,
     )
-
-
-OTHER_STORAGES = (
-    "it was made for a step with other storages: plan a step of this script that `ebbtide run --save-trace` recorded "
-    "with the same settings (`ebbtide trace` has every storage, and a run manages the large ones)"
-)
 
 
 def planner_from(path: Path) -> Planner:

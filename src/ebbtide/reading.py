@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ebbtide.analysis.texts import printable
-from ebbtide.errors import FileFormatError, SettingError
+from ebbtide.errors import OTHER_STORAGES, FileFormatError, SettingError
 from ebbtide.ir.files import MAGIC, kind_of, load
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan, Stay
@@ -133,7 +133,7 @@ def read_plan(path: Path, trace: Trace) -> Plan:
     except OSError as error:
         raise SettingError(f"the plan {path} cannot be read: {error.strerror or error}") from error
     if plan.signature != trace.signature():
-        raise SettingError(f"the plan {path} was made for another step: it and the trace must be of the same run")
+        raise SettingError(f"the plan {path} is not for the trace: {OTHER_STORAGES}")
     if not all(_is_of(stay, trace) for stay in plan.stays):
         raise SettingError(f"the plan {path} places storages, bytes or times that the trace does not have")
     return plan
