@@ -139,8 +139,10 @@ def asks_child(policy: str, plan: Path | None) -> "Ask":
     return lambda job: PlanningProcess(job, policy, plan)
 
 
-def machine_for(settings: Settings, spill: Sequence[Path], gpu: Gpu | None = None) -> Machine:
-    """From its file, or measured (the spill directories once for each set of them, then remembered).
+def machine_for(
+    settings: Settings, spill: Sequence[Path], gpu: Gpu | None = None, say: Callable[[str], None] = lambda text: None
+) -> Machine:
+    """From its file, or measured (the spill directories once for each set of them, then remembered), which is ``say``d.
 
     Raises SettingError for a file that cannot be read, and for a machine with tiers that a run does not have.
     Only the memory of NUMA nodes is used in place: where the file says that another tier is, an EbbtideWarning says so.
@@ -150,7 +152,7 @@ def machine_for(settings: Settings, spill: Sequence[Path], gpu: Gpu | None = Non
         from ebbtide.probe.quick import probe_quick
         from ebbtide.probe.tiers_between import with_tiers
 
-        machine = probe_quick(spill, settings.io_threads)
+        machine = probe_quick(spill, settings.io_threads, say=say)
         if gpu is not None:
             return with_gpu(machine, gpu, settings.tiers)
         return with_tiers(machine, settings.tiers) if settings.tiers else machine

@@ -1,6 +1,7 @@
 """Files that are read, and what goes wrong with them, said once; and a step with the machine that it is planned for."""
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from ebbtide.ir.tiertrace import load_tiertrace
 from ebbtide.ir.timeline import Timeline
 from ebbtide.ir.trace import Trace
 from ebbtide.machines import find_machine
-from ebbtide.settings import Settings
+from ebbtide.settings import ProgressMode, Settings
 from ebbtide.simulator import recost
 from ebbtide.units import MIB
 
@@ -116,14 +117,20 @@ def step_on(
 
 
 def this_machine() -> Machine:
-    """As for ``ebbtide run``: named by a setting, or probed now or within the last week. Raises SpillError."""
+    """As for ``ebbtide run``: named by a setting, or probed within the last week, or now, which is said on standard
+    error. Raises SpillError."""
     from ebbtide.host.spill import choose_spill_directories
     from ebbtide.probe.quick import probe_quick
 
     settings = Settings.from_environment()
     if settings.machine is not None:
         return find_machine(settings.machine)
-    return probe_quick(choose_spill_directories(settings.spill), settings.io_threads)
+
+    def say(text: str) -> None:
+        if settings.progress is not ProgressMode.OFF:
+            print(f"ebbtide: {text}", file=sys.stderr, flush=True)
+
+    return probe_quick(choose_spill_directories(settings.spill), settings.io_threads, say=say)
 
 
 def read_plan(path: Path, trace: Trace) -> Plan:

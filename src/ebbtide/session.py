@@ -233,7 +233,7 @@ class Session(Driven):
             return None
         ask = asks_child(policy, files.plan)
         measures = self._settings.machine is None and files.plan is None
-        machine = machine_for(self._settings, spill, gpu)
+        machine = machine_for(self._settings, spill, gpu, self._say)
         timeline, saved = files.timeline_saver(), files.saved_with_a_plan()
         waits = self._settings.wait_for_plan or files.plan is not None  # a plan that was named is to be followed
         fixed = files.plan is not None
