@@ -1,4 +1,5 @@
-"""The demo's one table: a column per run, a row per figure. Printed as Markdown, so that it can stand in a README."""
+"""The demo's one table: a column per run, a row per figure. Printed as Markdown, so that it can stand in a README; on a
+terminal that it does not fit, one for each net."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,6 +9,7 @@ from rich.table import Table
 
 from demo.runs import KINDS, Outcome, gigabytes
 
+_WIDTH = 140
 TITLES = dict(zip(KINDS, ("parameters", "gradients", "optimizer state", "activations", "other"), strict=True))
 
 
@@ -60,8 +62,17 @@ def in_a_sentence(pairs: Sequence[tuple[Outcome, Outcome]]) -> str:
 
 def show(pairs: Sequence[tuple[Outcome, Outcome]]) -> None:
     """Print the outcomes; each comes with the plain run that it is compared with (its reference)."""
+    console = Console()
+    if not console.is_terminal or console.width >= _WIDTH:
+        Console(width=max(_WIDTH, console.width)).print(_table(pairs))
+        return
+    for net in sorted({outcome.run.name[0] for outcome, _ in pairs}):
+        console.print(_table([pair for pair in pairs if pair[0].run.name[0] == net]))
+
+
+def _table(pairs: Sequence[tuple[Outcome, Outcome]]) -> Table:
     table = Table(box=box.MARKDOWN)
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for outcome, _ in pairs:
         table.add_column(outcome.run.name, justify="right")
     table.add_row("budget (--fast)", *(_budget(outcome) for outcome, _ in pairs))
@@ -70,4 +81,4 @@ def show(pairs: Sequence[tuple[Outcome, Outcome]]) -> None:
     table.add_row("outcome", *("KILLED" if outcome.killed else "trained" for outcome, _ in pairs))
     for name, text in _rows():
         table.add_row(name, *("" if outcome.killed else text(outcome, reference) for outcome, reference in pairs))
-    Console(width=max(140, Console().width)).print(table)
+    return table

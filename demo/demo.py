@@ -159,16 +159,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     pairs: list[Pair] = []
     failed: Exception | None = None
+    interrupted = False
     try:
         for pair in runs(args.dtype, Console()):
             pairs.append(pair)
     except (RunFailed, NotMeasured) as failure:
         failed = failure  # what the others came to is shown all the same
     except KeyboardInterrupt:
-        return 130
+        interrupted = True
     if pairs:
         show(pairs)
-        took = f"{'Those runs' if failed else 'All runs'} took {time.monotonic() - started:.0f} s."
+        took = f"{'Those runs' if failed or interrupted else 'All runs'} took {time.monotonic() - started:.0f} s."
         print(f"{took} {in_a_sentence(pairs)}")
         command = os.path.relpath(Path(sys.executable).with_name("ebbtide"))
         print(f"Your own script: {command} run --fast 8GiB train.py (docs/guide.md goes through the commands)")
@@ -182,6 +183,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = [*problems(pairs), *([str(failed)] if failed else [])]
     for problem in found:
         print(f"error: {problem}", file=sys.stderr)
+    if interrupted:
+        return 130
     return 1 if found else 0
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ebbtide.errors import INTERRUPTED, BudgetError, RankError
 from ebbtide.ir.run_report import RunReport
 from ebbtide.report.ranks import column, render_ranks
-from ebbtide.report.summary import folded_for_terminal, render_headline, render_summary
+from ebbtide.report.summary import folded_for_terminal, render_headline, render_summary, terminal_columns
 
 if TYPE_CHECKING:
     from ebbtide.session import Session
@@ -56,7 +56,8 @@ def _show(report: RunReport, columns: dict[int, list[str]], name: str, local_ran
     """Not ``whole``: whether the budget was kept, below an error of the script's that a summary would hide."""
     text = render_summary(report) if whole else render_headline(report)
     if columns:
-        text = render_ranks({f"rank {rank}": cells for rank, cells in columns.items()}) if local_rank == 0 else ""
+        ranks = {f"rank {rank}": cells for rank, cells in columns.items()}
+        text = render_ranks(ranks, terminal_columns()) if local_rank == 0 else ""
     elif name and text:
         others = local_rank > 0 and not report.trouble
         text = f"{name}: {text.splitlines()[0] if others else text}"

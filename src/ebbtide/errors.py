@@ -216,6 +216,14 @@ class OrderError(EbbtideError):
         )
 
 
+OTHER_STORAGES = (
+    "it was made for a step with other storages. A plan is for the step that it was made from, or one like it of the "
+    "same script and settings: for a run that is a step that `ebbtide run --save-trace` recorded (`ebbtide trace` has "
+    "every storage, and a run manages the large ones)"
+)
+"""Why a plan is not one for a step, wherever that is said."""
+
+
 class PlanError(EbbtideError):
     """A plan that breaks its promises for a trace and a machine; ``violations`` says how, in words."""
 

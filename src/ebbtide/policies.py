@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from warnings import warn
 
-from ebbtide.errors import EbbtideWarning, FileFormatError, PlanError, SettingError, unknown_name
+from ebbtide.errors import OTHER_STORAGES, EbbtideWarning, FileFormatError, PlanError, SettingError, unknown_name
 from ebbtide.host.gpu import Gpu
 from ebbtide.ir.check import require_valid
 from ebbtide.ir.files import load
@@ -112,12 +112,6 @@ def without_commands(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     )
 
 
-OTHER_STORAGES = (
-    "it was made for a step with other storages: plan a step of this script that `ebbtide run --save-trace` recorded "
-    "with the same settings (`ebbtide trace` has every storage, and a run manages the large ones)"
-)
-
-
 def planner_from(path: Path) -> Planner:
     """Returns the plan in the file for the step it was made for. Raises SettingError when it cannot be read."""
     try:
@@ -145,8 +139,10 @@ def asks_child(policy: str, plan: Path | None) -> "Ask":
     return lambda job: PlanningProcess(job, policy, plan)
 
 
-def machine_for(settings: Settings, spill: Sequence[Path], gpu: Gpu | None = None) -> Machine:
-    """From its file, or measured (the spill directories once for each set of them, then remembered).
+def machine_for(
+    settings: Settings, spill: Sequence[Path], gpu: Gpu | None = None, say: Callable[[str], None] = lambda text: None
+) -> Machine:
+    """From its file, or measured (the spill directories once for each set of them, then remembered), which is ``say``d.
 
     Raises SettingError for a file that cannot be read, and for a machine with tiers that a run does not have.
     Only the memory of NUMA nodes is used in place: where the file says that another tier is, an EbbtideWarning says so.
@@ -156,7 +152,7 @@ def machine_for(settings: Settings, spill: Sequence[Path], gpu: Gpu | None = Non
         from ebbtide.probe.quick import probe_quick
         from ebbtide.probe.tiers_between import with_tiers
 
-        machine = probe_quick(spill, settings.io_threads)
+        machine = probe_quick(spill, settings.io_threads, say=say)
         if gpu is not None:
             return with_gpu(machine, gpu, settings.tiers)
         return with_tiers(machine, settings.tiers) if settings.tiers else machine

@@ -1,6 +1,7 @@
 """Files that are read, and what goes wrong with them, said once; and a step with the machine that it is planned for."""
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ebbtide.analysis.texts import printable
-from ebbtide.errors import FileFormatError, SettingError
+from ebbtide.errors import OTHER_STORAGES, FileFormatError, SettingError
 from ebbtide.ir.files import MAGIC, kind_of, load
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan, Stay
@@ -18,7 +19,7 @@ from ebbtide.ir.tiertrace import load_tiertrace
 from ebbtide.ir.timeline import Timeline
 from ebbtide.ir.trace import Trace
 from ebbtide.machines import find_machine
-from ebbtide.settings import Settings
+from ebbtide.settings import ProgressMode, Settings
 from ebbtide.simulator import recost
 from ebbtide.units import MIB
 
@@ -116,14 +117,20 @@ def step_on(
 
 
 def this_machine() -> Machine:
-    """As for ``ebbtide run``: named by a setting, or probed now or within the last week. Raises SpillError."""
+    """As for ``ebbtide run``: named by a setting, or probed within the last week, or now, which is said on standard
+    error. Raises SpillError."""
     from ebbtide.host.spill import choose_spill_directories
     from ebbtide.probe.quick import probe_quick
 
     settings = Settings.from_environment()
     if settings.machine is not None:
         return find_machine(settings.machine)
-    return probe_quick(choose_spill_directories(settings.spill), settings.io_threads)
+
+    def say(text: str) -> None:
+        if settings.progress is not ProgressMode.OFF:
+            print(f"ebbtide: {text}", file=sys.stderr, flush=True)
+
+    return probe_quick(choose_spill_directories(settings.spill), settings.io_threads, say=say)
 
 
 def read_plan(path: Path, trace: Trace) -> Plan:
@@ -133,7 +140,7 @@ def read_plan(path: Path, trace: Trace) -> Plan:
     except OSError as error:
         raise SettingError(f"the plan {path} cannot be read: {error.strerror or error}") from error
     if plan.signature != trace.signature():
-        raise SettingError(f"the plan {path} was made for another step: it and the trace must be of the same run")
+        raise SettingError(f"the plan {path} is not for the trace: {OTHER_STORAGES}")
     if not all(_is_of(stay, trace) for stay in plan.stays):
         raise SettingError(f"the plan {path} places storages, bytes or times that the trace does not have")
     return plan

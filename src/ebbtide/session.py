@@ -33,7 +33,8 @@ from ebbtide.ir.run_report import FORMAT, VERSION, RunReport
 from ebbtide.policies import Files, asks_child, decider_policy, is_planned, machine_for, takes_effort
 from ebbtide.report.summary import render_summary
 from ebbtide.runtime.bounds import Bounds, choose_bounds, usable_bytes
-from ebbtide.runtime.progress import Progress
+from ebbtide.runtime.notebook import warnings_go_to
+from ebbtide.runtime.progress import Observation, Progress
 from ebbtide.runtime.ranks import Ranks
 from ebbtide.settings import Named, ProgressMode, Settings
 from ebbtide.units import Budget
@@ -162,6 +163,8 @@ class Session(Driven):
         asked = self._settings
         gpu = find_gpu(asked.device, asked.host, asked.fake_cuda, [tier.name for tier in asked.tiers])
         bounds = self._bounds(gpu)
+        self._progress = Progress(self._observe, self._shown(), name=self._place.name())
+        warnings_go_to(self._progress.area)
         if gpu is not None and not gpu.is_fake:
             self._warn(
                 f"{NEVER_TRIED}: `ebbtide verify --device cuda` says whether a script ends with the same bits there"
@@ -178,7 +181,6 @@ class Session(Driven):
 
         decider = decider_policy(self._settings.policy)
         engine = Engine(bounds, self._settings, spill, planning, decider, self._say, self._warn, self._ranks, gpu)
-        self._progress = Progress(engine.observe, self._shown(), name=self._place.name())
         try:
             engine.start()
         except BaseException:
@@ -231,7 +233,7 @@ class Session(Driven):
             return None
         ask = asks_child(policy, files.plan)
         measures = self._settings.machine is None and files.plan is None
-        machine = machine_for(self._settings, spill, gpu)
+        machine = machine_for(self._settings, spill, gpu, self._say)
         timeline, saved = files.timeline_saver(), files.saved_with_a_plan()
         waits = self._settings.wait_for_plan or files.plan is not None  # a plan that was named is to be followed
         fixed = files.plan is not None
@@ -257,7 +259,15 @@ class Session(Driven):
             if self._progress is not None:
                 self._progress.close()
         finally:
-            super()._close()
+            try:
+                super()._close()
+            finally:
+                warnings_go_to(None)
+
+    def _observe(self) -> Observation:
+        """Of the engine, which there is before progress starts."""
+        assert self._engine is not None
+        return self._engine.observe()
 
     def _shown(self) -> ProgressMode:
         """Of several ranks on a node the first shows its progress, unless each is asked to."""

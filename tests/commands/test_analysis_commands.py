@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ebbtide.cli import cli
-from ebbtide.errors import EbbtideError, FileFormatError
+from ebbtide.errors import OTHER_STORAGES, EbbtideError, FileFormatError
 from ebbtide.ir.base import Origin
 from ebbtide.ir.files import encode, save
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
@@ -351,7 +351,7 @@ def test_what_cannot_be_meant_is_refused(files: Path) -> None:
         (*explain[:3], -1): "no storage -1",
         ("explain", trace, "--module", "aa"): "there are a",
         ("explain", trace, "--module", ""): "no storage belongs",
-        (*explain, "--plan", other): "another step",
+        (*explain, "--plan", other): OTHER_STORAGES,
         (*explain, "--plan", trace): "not a plan",
         (*explain, "--plan", files / "none.plan"): "none.plan",
         (*explain, "--timeline", files / "none.timeline"): "none.timeline",

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from ebbtide import reading
 from ebbtide.cli import cli
 from ebbtide.commands.inputs import budgets_of, fast_option, machine_options, read_inputs, trace_argument
-from ebbtide.errors import FileFormatError, SettingError
+from ebbtide.errors import OTHER_STORAGES, FileFormatError, SettingError
 from ebbtide.ir.files import load, save
 from ebbtide.ir.occupancy import arena_pages, live_bytes, peak
 from ebbtide.ir.plan import Plan
@@ -224,6 +224,18 @@ def test_a_file_that_cannot_be_written_is_told_before_work_begins(
     assert str(result.exception) == (
         f"the {what} cannot be written to {there} (No such file or directory): name a file in a writable directory"
     )
+
+
+@pytest.mark.parametrize("command", ["simulate", "explain", "report"])
+def test_a_plan_of_another_model_is_refused_alike(command: str, own: Path, machine_file: Path, tmp_path: Path) -> None:
+    other, made = tmp_path / "other.trace", tmp_path / "other.plan"
+    save(network(layers=3), other)
+    assert invoked("plan", other, "--machine", machine_file, "--fast", "60%", "-o", made)[0] == 0
+    files = (made, "-o", tmp_path / "page.html") if command == "report" else ("--plan", made)
+    result = CliRunner().invoke(cli, list(map(str, (command, own, "--machine", machine_file, *files))))
+    assert isinstance(result.exception, SettingError)
+    assert result.exception.exit_code == 2
+    assert str(result.exception) == f"the plan {made} is not for the trace: {OTHER_STORAGES}"
 
 
 def test_a_plan_is_simulated_within_its_own_budget_or_it_is_said(own: Path, machine_file: Path, tmp_path: Path) -> None:

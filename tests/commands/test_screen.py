@@ -28,8 +28,12 @@ from ebbtide.machines import find_machine
 from ebbtide.simulator import recost
 from ebbtide.trials import try_policy
 from ebbtide.units import format_bytes
+from ebbtide.verify.compare import Difference
+from ebbtide.verify.text import render
 from tests.helpers.make_steps import disk, network
+from tests.ir.test_report_format import REPORT
 from tests.report.test_page import unpack
+from tests.training.test_verify import record, report, verdict_of
 
 
 def on_a_terminal(*words: object, columns: int = 80) -> str:
@@ -109,6 +113,40 @@ def test_an_explanation_fits_a_terminal(tmp_path: Path) -> None:
     lines = lines_of(on_a_terminal(*words))
     assert all(len(line) <= 80 for line in lines), lines
     assert any(line.startswith("    ") for line in lines)  # what went on
+
+
+@pytest.mark.starts
+def test_a_plan_says_what_it_is_at_to_the_end_and_fits_a_terminal(tmp_path: Path) -> None:
+    save(network(layers=3), tmp_path / "step.trace")
+    said = on_a_terminal("plan", tmp_path / "step.trace", "--machine", "dram-cxl", "--fast", "50%")
+    assert "looking for why a gap is left" in said  # on the line that goes
+    assert all(len(line) <= 80 for line in lines_of(said))
+
+
+@pytest.mark.starts
+def test_reports_of_runs_fit_a_terminal(tmp_path: Path) -> None:
+    for rank in range(6):
+        replace(REPORT, trouble="one operator needs more at once than the budget holds, as far as it was seen").write(
+            tmp_path / f"out.{rank}.json"
+        )
+    one, several = (lines_of(on_a_terminal("report", tmp_path / name)) for name in ("out.0.json", "out.json"))
+    assert all(len(line) <= 80 for line in (*one, *several)), (one, several)
+    assert [len(line.split("rank ")) - 1 for line in several if line.startswith("      ") and "rank" in line] == [5, 1]
+    assert any(line.startswith(" " * 21) for line in one)  # what went on
+
+
+def test_a_verdict_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = verdict_of(record(("1", "2", "9")), report())
+    unsteady = replace(good, unsteady=Difference(1, "loss", "1" * 30, "2" * 30))
+    monkeypatch.setattr("ebbtide.report.summary.terminal_columns", lambda stream: 80)
+    for verdict, goes_on in ((good, " " * 21), (unsteady, " " * 4)):
+        monkeypatch.setattr("ebbtide.verify.command.verify_script", lambda *_, verdict=verdict: verdict)
+        done = CliRunner().invoke(cli, ["verify", "train.py"])
+        assert done.exit_code == 1
+        lines = done.stdout.splitlines()
+        assert all(len(line) <= 80 for line in lines), lines
+        assert any(re.match(goes_on + r"\S", line) for line in lines)
+        assert " ".join(done.stdout.split()) == " ".join(render(verdict).split())
 
 
 @pytest.mark.parametrize(

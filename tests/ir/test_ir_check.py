@@ -241,7 +241,7 @@ def test_a_plan_for_another_step_is_refused() -> None:
     other = trace_of(10, [WEIGHT, replace(BLOCK, nbytes=5)], [])
     found = check_plan(plan_of(TRACE, GOOD), other, MACHINE)
     assert [violation.rule for violation in found] == [Rule.TRACE]
-    with pytest.raises(PlanError, match="cannot be carried out: the plan was made"):
+    with pytest.raises(PlanError, match="cannot be carried out: it was made for a step with other storages"):
         require_valid(plan_of(TRACE, GOOD), other, MACHINE)
 
 

@@ -37,7 +37,7 @@ from ebbtide.probe.calls import NotRepeatableError, call_of
 from ebbtide.probe.figures import Figure
 from ebbtide.probe.kernel_table import render_kernels
 from ebbtide.probe.mapped import MappedFile
-from ebbtide.probe.placements import TOO_SMALL, Profile, measure_kernel, measure_kernels, unique_operators
+from ebbtide.probe.placements import TOO_SMALL, Profile, Unique, measure_kernel, measure_kernels, unique_operators
 from ebbtide.simulator import simulate
 from ebbtide.simulator.measured_in_place import MeasuredInPlace
 from tests.helpers.paths import ROOT
@@ -336,6 +336,18 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     command = [sys.executable, "-m", "ebbtide", "trace", "-o", folder / "step.trace", folder / "train.py"]
     subprocess.run(command, check=True, capture_output=True)
     return load(folder / "step.trace", Trace)
+
+
+@pytest.mark.parametrize(("columns", "has_placements"), [(80, False), (100, True), (110, True), (None, True)])
+def test_the_table_of_operators_fits(columns: int | None, has_placements: bool) -> None:
+    told = json.dumps({"args": [{"shape": [4096, 3072]}] * 5})
+    profile = Profile([(Unique("aten::addcmul_", told, 12_345, 1000), MUL)] * 20, {TOO_SMALL: 500})
+    rate = Figure.of([1e9])
+    head, *rows = render_kernels(profile, step(), rate, rate, columns=columns).splitlines()[3:]
+    assert head.endswith("placements") == has_placements
+    assert max(map(len, (head, *rows))) <= (columns or 112)
+    assert rows[0].startswith("  addcmul_ 4096")
+    assert rows[0].endswith("  8") == has_placements
 
 
 @pytest.mark.starts

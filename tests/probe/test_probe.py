@@ -22,13 +22,15 @@ from ebbtide.probe import quick, spill_bench
 from ebbtide.probe.command import machine_file, probe_and_write
 from ebbtide.probe.figures import CHUNK_BYTES, Cell, Direction, Figure, Findings, Slowdown
 from ebbtide.probe.kernels import Copying, Matmul
-from ebbtide.probe.measure import THOROUGH, Effort, affordable_cells, measure
+from ebbtide.probe.measure import THOROUGH, Effort, affordable_cells, measure, parts_of
 from ebbtide.probe.model import machine_of
 from ebbtide.probe.pages import HUGE_PAGE_BYTES, huge_bytes
 from ebbtide.probe.quick import cache_file, probe_quick
 from ebbtide.probe.spill_bench import SpillBench
 from ebbtide.probe.table import render_table
+from ebbtide.reading import this_machine
 from ebbtide.units import GIB, MIB
+from tests.commands.test_screen import lines_of, on_a_terminal
 
 TINY = Effort(seconds=0.3, file_bytes=16 * MIB, memory_bytes=8 * MIB, blocks=(MIB,), threads=(1,), rounds=1)
 OUT, BACK, BOTH = Direction.OUT, Direction.BACK, Direction.BOTH
@@ -140,7 +142,8 @@ def test_the_table_shows_every_cell_with_its_quartiles() -> None:
     ]
     text = "\n".join(lines)
     assert "out 80.0 us [78.0 us-81.0 us], back 60.0 us" in text
-    assert "back slows           matmul by -3 % [-3 to -3], copying by 0 %" in text
+    assert "out slows            matmul by 2 % [2 to 2], copying by 4 % [4 to 4]" in text
+    assert "back slows           matmul by 0 % (noise), copying by 0 % [0 to 0]" in text
     assert "20.00 [19.00-20.50] GB/s read and written, 2 threads copying" in text
 
 
@@ -165,7 +168,9 @@ def test_what_is_left_out_is_left_out_in_all_directions() -> None:
 
 
 def test_a_tiny_probe_finds_every_figure_and_its_file_reads_back(disk: Path) -> None:
-    findings = measure([disk], TINY)
+    begun: list[str] = []
+    findings = measure([disk], TINY, begin=begun.append)
+    assert len(begun) == parts_of(TINY)
     asked = {Cell(way, block, threads) for way in Direction for block in (MIB, CHUNK_BYTES) for threads in (1, 2)}
     assert {Cell(way, CHUNK_BYTES, 2) for way in Direction} <= set(findings.moves) <= asked  # a slow disk: not all
     figures = [*findings.moves.values(), findings.memory, findings.first_write, *findings.latency_ns.values()]
@@ -347,14 +352,32 @@ def never(*_: object) -> Findings:
 
 
 def test_a_quick_probe_measures_once(disk: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = probe_quick([disk])
+    said: list[str] = []
+    first = probe_quick([disk], say=said.append)
+    assert said == [f"measuring {disk} for about 2 s (kept for up to a week)"]
     assert first.links == machine_of(FINDINGS).links
     assert Machine.from_toml(cache.read_text()) == machine_of(FINDINGS)
     assert [path.name for path in cache.parent.iterdir()] == [cache.name]
     assert stat.S_IMODE(cache.parent.stat().st_mode) == 0o700
     monkeypatch.setattr(quick, "measure", never)
-    again = probe_quick([disk])
+    again = probe_quick([disk], say=said.append)
+    assert len(said) == 1
     assert (again.name, again.links, again.groups) == (first.name, first.links, first.groups)
+
+
+def test_whoever_waits_for_a_quick_probe_is_told_on_standard_error(
+    disk: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("EBBTIDE_MACHINE", raising=False)
+    monkeypatch.setenv("EBBTIDE_SPILL", str(disk))
+    this_machine()
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", f"ebbtide: measuring {disk} for about 2 s (kept for up to a week)\n")
+    this_machine()
+    cache.unlink()
+    monkeypatch.setenv("EBBTIDE_PROGRESS", "off")
+    this_machine()
+    assert capsys.readouterr() == ("", "")
 
 
 def test_capacities_are_those_of_now(disk: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -460,6 +483,16 @@ def test_the_command_shows_the_table_and_writes_the_machine(
     assert f"wrote {output}" in shown[1]
     probe_and_write([str(disk)], 0.1, None, shown.append)
     assert len(shown) == 3
+
+
+@pytest.mark.starts
+def test_on_a_terminal_the_command_shows_what_it_measures_and_its_table_fits(disk: Path) -> None:
+    said = on_a_terminal("probe", "--spill", disk, "--seconds", "1")
+    for part in ("writing a file", "writing and reading, round 5 of 5", "computing beside a busy disk"):
+        assert part in said
+    lines = lines_of(said)
+    at = next(number for number, line in enumerate(lines) if line.startswith("GB/s: median"))
+    assert all(len(line) <= 80 for line in lines[at:])
 
 
 @pytest.mark.starts

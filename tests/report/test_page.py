@@ -175,7 +175,7 @@ def test_stalls_of_any_timeline_are_as_long_as_its_stalls(found: Timeline) -> No
 def test_parts_of_different_steps_are_refused() -> None:
     with pytest.raises(ReportError, match="nothing to draw"):
         Subject()
-    with pytest.raises(ReportError, match="another step"):
+    with pytest.raises(ReportError, match="a step with other storages"):
         Subject(step(), replace(plan(), signature="x"))
     spans = tuple(replace(span, storage=7) if span.storage else span for span in timeline().spans)
     far = replace(timeline(), spans=spans)

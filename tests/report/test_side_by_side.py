@@ -63,6 +63,16 @@ def test_more_ranks_than_fit_a_line_stand_below() -> None:
     assert max(map(len, text.splitlines())) < 120
 
 
+@pytest.mark.parametrize("width", [20, 60, 80, 110])
+def test_ranks_stand_in_blocks_that_fit(width: int) -> None:
+    names = [f"rank {rank}" for rank in range(9)]
+    lines = render_ranks({name: column(REPORT) for name in names}, width).splitlines()[1:]
+    fitting = {20: 1, 60: 3, 80: 5, 110: 7}[width]
+    heads = [line.split("rank ")[1:] for line in lines if "rank " in line]
+    assert [len(head) for head in heads] == [fitting] * (9 // fitting) + ([9 % fitting] if 9 % fitting else [])
+    assert max(map(len, lines)) <= max(width, 31)
+
+
 def test_the_ranks_of_a_job_are_found_by_the_name_they_were_given(folder: Path) -> None:
     printed = report(folder / "out.json")
     assert printed.exit_code == 0, printed.output

@@ -1,14 +1,18 @@
 """A notebook's kernel trains in a session that no block encloses, and shows it in one area, not on standard error."""
 
 import io
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import ebbtide
-from ebbtide.errors import SessionError
+from ebbtide.driven import warn_user
+from ebbtide.errors import EbbtideWarning, SessionError
 from ebbtide.runtime import progress
-from ebbtide.runtime.notebook import Area, area_here
+from ebbtide.runtime.notebook import Area, area_here, warnings_go_to
 from ebbtide.runtime.progress import Progress
 from ebbtide.session import Session
 from ebbtide.settings import ProgressMode
@@ -52,6 +56,83 @@ def test_in_a_notebook_nothing_goes_to_standard_error(monkeypatch: pytest.Monkey
     shown.close()
     assert handle.texts[-1] == "a note"
     assert stream.getvalue() == ""
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[list[str]]:
+    """Every warning that is shown where Python shows them, each time."""
+    shown: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda message, *_: shown.append(str(message))
+        yield shown
+
+
+@pytest.fixture
+def area(elsewhere: list[str]) -> Iterator[Area]:
+    """Where Ebbtide's go in place of that."""
+    area = Area(Handle())
+    warnings_go_to(area)
+    yield area
+    warnings_go_to(None)
+
+
+def test_a_warning_goes_to_the_area(area: Area, elsewhere: list[str]) -> None:
+    warn_user("a word")
+    assert area._handle.texts == ["warning: a word"]
+    assert elsewhere == []
+    warnings.warn("of somebody else", UserWarning, stacklevel=1)
+    assert elsewhere == ["of somebody else"]
+    warnings_go_to(None)
+    warn_user("after the session")
+    assert elsewhere == ["of somebody else", "after the session"]
+    assert area._handle.texts == ["warning: a word"]
+
+
+def test_filters_and_whoever_records_warnings_come_before_the_area(
+    area: Area, elsewhere: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warn_user("recorded")
+    assert [str(warning.message) for warning in caught] == ["recorded"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warn_user("hidden")
+        warnings.simplefilter("error")
+        warn_user("an error")  # -W error: printed, and training goes on
+        with pytest.raises(EbbtideWarning):
+            warnings.warn("raised", EbbtideWarning, stacklevel=1)
+    assert area._handle.texts == elsewhere == []
+    assert capsys.readouterr().err == "ebbtide: warning: an error\n"
+
+
+def test_what_others_put_over_it_may_call_it(area: Area, elsewhere: list[str]) -> None:
+    before = warnings.showwarning
+    warnings.showwarning = lambda *arguments: before(*arguments)
+    another = Area(Handle())
+    warnings_go_to(another)
+    warn_user("a word")
+    warnings.warn("of somebody else", UserWarning, stacklevel=1)
+    assert another._handle.texts == ["warning: a word"]
+    assert area._handle.texts == []
+    assert elsewhere == ["of somebody else"]
+
+
+def test_a_session_in_a_notebook_warns_in_its_area(
+    native: FakeNative, elsewhere: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handle = Handle()
+    monkeypatch.setattr(progress, "area_here", lambda: Area(handle))
+    session = Session("1GiB", settings=replace(QUIET, progress=ProgressMode.AUTO))
+    session.start()
+    session._warn("too little")
+    session.close()
+    assert "warning: too little" in handle.texts[-1]
+    assert elsewhere == []
+    assert capsys.readouterr().err == ""
+    session._warn("too late")
+    assert "too late" not in handle.texts[-1]
+    assert elsewhere == ["too late"]
 
 
 CELLS = (

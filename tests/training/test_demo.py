@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from demo import demo
+from demo import comparison, demo
 from demo.calibrate import Speed, measured_speed
-from demo.comparison import in_a_sentence
+from demo.comparison import in_a_sentence, show
 from demo.display import shown
 from demo.forecast import Forecast, Net, roughly, run_s
 from demo.runs import Door, Outcome, Run, RunFailed
@@ -73,14 +73,59 @@ def test_what_is_foretold_is_what_runs(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert sum(" left" in line for line in out.getvalue().splitlines()) == len(ran) - 1
 
 
+RESULT = {
+    "state_bytes": 1, "peak_bytes": 1, "seconds": [1.0] * 4, "losses": [1.0.hex()], "weights_sha256": "",
+    "optimizer_sha256": "",
+}  # fmt: skip
+
+
+def test_runs_that_worked_are_shown_where_ctrl_c_ends_the_demo(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    worked = Outcome(Run(demo.A_PLAIN, Door.STOCK, "--steps 4"), killed=False, result=RESULT)
+
+    def runs(dtype: str, console: Console) -> Iterator[tuple[Outcome, Outcome]]:
+        if dtype == "fp32":
+            yield worked, worked
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "runs", runs)
+    assert demo.main(["--dtype", "fp32", "--json", str(tmp_path / "all.json")]) == 130
+    said = capsys.readouterr().out
+    assert demo.A_PLAIN in said
+    assert "Those runs took" in said
+    assert [row["name"] for row in json.loads((tmp_path / "all.json").read_text())] == [demo.A_PLAIN]
+    assert demo.main(["--dtype", "bf16"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_table_fits_a_terminal_and_is_one_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [demo.A_PLAIN, demo.A_TUNED, "A demand", "A planned", demo.B_PLAIN, demo.B_LIMITED, "B demand", "B planned"]
+    worked = [Outcome(Run(name, Door.STOCK, "", fast="25%"), killed=False, result=RESULT) for name in names]
+    pairs = [(outcome, outcome) for outcome in worked]
+    show(pairs)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert {line.count("|") for line in lines} == {10}
+    out = io.StringIO()
+
+    def terminal(width: int = 80) -> Console:
+        return Console(file=out, force_terminal=True, color_system=None, width=width)
+
+    monkeypatch.setattr(comparison, "Console", terminal)
+    show(pairs)
+    lines = out.getvalue().splitlines()
+    assert all(len(line.rstrip()) <= 80 for line in lines), lines
+    assert "…" not in out.getvalue()
+    assert sum("budget (--fast)" in line for line in lines) == 2
+    assert sum("parameters + gradients + state" in line for line in lines) == 2
+
+
 def test_runs_that_worked_are_shown_where_a_later_one_fails(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = {
-        "state_bytes": 1, "peak_bytes": 1, "seconds": [1.0] * 4, "losses": [1.0.hex()], "weights_sha256": "",
-        "optimizer_sha256": "",
-    }  # fmt: skip
-    worked = Outcome(Run(demo.A_PLAIN, Door.STOCK, "--steps 4"), killed=False, result=result)
+    worked = Outcome(Run(demo.A_PLAIN, Door.STOCK, "--steps 4"), killed=False, result=RESULT)
 
     def runs(dtype: str, console: Console) -> Iterator[tuple[Outcome, Outcome]]:
         yield worked, worked

@@ -1,5 +1,6 @@
 """``ebbtide plan``: a plan for a recorded step, for this machine or another."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,22 +46,28 @@ def plan(
     from ebbtide.planners import DEFAULT
     from ebbtide.planners import plan as make
     from ebbtide.planners.search.bound_diagnosis import looseness_of
+    from ebbtide.report.summary import folded_for_terminal
 
     check_writable("plan", output)
     if export is not None and output is None:
         raise SettingError(f"--export {export} needs a file: -o FILE")
     inputs = read_inputs(trace, machine, changes, fast)
-    with working(1) as begin:
+    explains = policy == DEFAULT and not as_json
+    with working(1 + explains) as begin:
         begin(f"planning {len(inputs.trace.storages)} storages")
         made = make(policy, inputs.trace, inputs.machine, inputs.budget_bytes)
-    if output is not None:
-        _write(made, inputs, trace, export, output)
+        if output is not None:
+            _write(made, inputs, trace, export, output)
+        loose = None
+        if explains and made.planner == DEFAULT:
+            begin("looking for why a gap is left")
+            loose = looseness_of(made, inputs.trace, inputs.machine)
     if as_json:
         print_json(figures_of(made, inputs))
         return
     click.echo(describe(made, inputs, whose_times(inputs.machine, machine, inputs.trace)))
-    if made.planner == DEFAULT and (loose := looseness_of(made, inputs.trace, inputs.machine)) is not None:
-        click.echo(f"{'why a gap':<12} {loose.sentence()}")
+    if loose is not None:
+        click.echo(folded_for_terminal(f"{'why a gap':<12} {loose.sentence()}", sys.stdout, hanging=13))
     click.echo(f"{'saved':<12} {'no: -o FILE saves it' if output is None else output}")
 
 

@@ -1,5 +1,6 @@
 """``ebbtide probe``: this machine as a file."""
 
+import sys
 from pathlib import Path
 
 import click
@@ -59,6 +60,12 @@ def probe(
     measured time of each operator of the step by where its operands lie. It is for `plan`, `simulate`, `compare` and
     `sweep`; `run` always moves what an operation uses into memory.
     """
+    from ebbtide.commands.working import working
     from ebbtide.probe.command import probe_and_write
+    from ebbtide.report.summary import folded_for_terminal, terminal_columns
 
-    probe_and_write(spill, seconds, output, click.echo, kernels, kernel_seconds, tiers, device, host)
+    def show(text: str) -> None:
+        click.echo(folded_for_terminal(text, sys.stdout))
+
+    columns = terminal_columns(sys.stdout)
+    probe_and_write(spill, seconds, output, show, kernels, kernel_seconds, tiers, device, host, working, columns)

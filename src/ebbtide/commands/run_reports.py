@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ def print_runs(paths: tuple[Path, ...], as_json: bool) -> None:
     """Raises UsageError for a file that holds something else of Ebbtide's, and ReportError."""
     from ebbtide.ir.files import kind_of
     from ebbtide.report.ranks import column, render_ranks
-    from ebbtide.report.summary import render_summary
+    from ebbtide.report.summary import folded_for_terminal, render_summary, terminal_columns
 
     for path in paths:
         if (kind := kind_of(path)) is not None:
@@ -34,10 +35,13 @@ def print_runs(paths: tuple[Path, ...], as_json: bool) -> None:
     runs = [read_run(path) for path in paths]
     if as_json:
         click.echo(json.dumps([asdict(run) for run in runs], indent=2, allow_nan=False))
-    elif len(runs) == 1:
-        click.echo(render_summary(runs[0]))
+        return
+    if len(runs) == 1:
+        text = render_summary(runs[0])
     else:
-        click.echo(render_ranks(dict(zip(_names(paths), map(column, runs), strict=True))))
+        columns = dict(zip(_names(paths), map(column, runs), strict=True))
+        text = render_ranks(columns, terminal_columns(sys.stdout))
+    click.echo(folded_for_terminal(text, sys.stdout))
 
 
 def read_run(path: Path) -> "RunReport":

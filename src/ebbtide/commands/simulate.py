@@ -41,10 +41,11 @@ def simulate(
     from ebbtide.commands.trial_json import print_json
     from ebbtide.commands.working import working
     from ebbtide.ir.check import require_valid
-    from ebbtide.ir.files import load, save
+    from ebbtide.ir.files import save
     from ebbtide.ir.occupancy import needed_bytes, peak
-    from ebbtide.ir.plan import Plan, PlanStatus
+    from ebbtide.ir.plan import PlanStatus
     from ebbtide.planners.base import page_size_of
+    from ebbtide.reading import read_plan
     from ebbtide.trials import named, try_plan, try_policy
     from ebbtide.units import format_bytes
 
@@ -56,10 +57,7 @@ def simulate(
         raise SettingError("--policy takes one name here; `ebbtide compare` takes several")
     step, its_machine, budget = read_inputs(trace, machine, changes, fast)
     if plan is not None:
-        try:
-            made = load(plan, Plan)
-        except OSError as error:
-            raise SettingError(f"the plan {plan} cannot be read: {error.strerror or error}") from error
+        made = read_plan(plan, step)
         if fast is None:
             budget = made.budget_bytes
         if made.status is not PlanStatus.OVER_BUDGET:

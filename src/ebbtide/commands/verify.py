@@ -53,6 +53,7 @@ def verify(
     verify train.py --output {out}`: then it runs where it is. A few steps are enough: let the script make ten or so.
     """
     from ebbtide.commands.working import working
+    from ebbtide.report.summary import folded_for_terminal
     from ebbtide.settings import Settings
     from ebbtide.verify.command import RUNS, verify_script
     from ebbtide.verify.text import render, to_json
@@ -69,5 +70,10 @@ def verify(
     options = {name: value for name, value in named if value}
     with working(RUNS) as work:
         verdict = verify_script(program, options, keep, work, lambda text: work.say(f"ebbtide: {text}"))
-    click.echo(to_json(verdict) if as_json else render(verdict))
+    if as_json:
+        click.echo(to_json(verdict))
+    elif verdict.unsteady is None:
+        click.echo(folded_for_terminal(render(verdict), sys.stdout))
+    else:  # a list of reasons
+        click.echo(folded_for_terminal(render(verdict), sys.stdout, hanging=4))
     sys.exit(0 if verdict.proven else 1)

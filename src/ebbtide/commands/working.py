@@ -49,6 +49,7 @@ def working(parts: int) -> Iterator[Work]:
         transient=True,
         redirect_stdout=False,
         redirect_stderr=False,
+        refresh_per_second=2,  # the clock shows seconds, and a probe that is shown measures meanwhile
         disable=not console.is_terminal,
     )
     with alone as shown:

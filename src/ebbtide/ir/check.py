@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-from ebbtide.errors import PlanError
+from ebbtide.errors import OTHER_STORAGES, PlanError
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import PageSize, exact, occupancy
 from ebbtide.ir.plan import Plan, Stay
@@ -74,7 +74,7 @@ class _Piece:
 def check_plan(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize = exact) -> tuple[Violation, ...]:
     """All broken promises; empty for a plan that can be carried out. The budget is ``machine.with_budget``'s."""
     if plan.signature != trace.signature():
-        return (Violation(Rule.TRACE, "the plan was made for a step with other storages"),)
+        return (Violation(Rule.TRACE, OTHER_STORAGES),)
     tiers = {tier.name for tier in machine.tiers}
     found = [violation for stay in plan.stays for violation in _bounds(stay, trace, tiers)]
     if found:

@@ -2,10 +2,12 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from ebbtide.errors import SettingError
 from ebbtide.host.free_memory import free_memory
@@ -17,7 +19,7 @@ from ebbtide.ir.machine import Machine
 from ebbtide.ir.trace import Trace
 from ebbtide.probe.figures import Figure, Findings
 from ebbtide.probe.gpu_tiers import with_gpu
-from ebbtide.probe.measure import THOROUGH, measure
+from ebbtide.probe.measure import THOROUGH, measure, parts_of
 from ebbtide.probe.model import FILE, machine_of, with_kernels
 from ebbtide.probe.table import render_table
 from ebbtide.probe.tiers_between import render_links, with_tiers
@@ -26,6 +28,15 @@ from ebbtide.whole_file import write_whole
 
 _OPERANDS_PART = 8
 """What an operator's operands may take of memory, for they lie there and in files' pages, too."""
+
+Working: TypeAlias = Callable[[int], AbstractContextManager[Callable[[str], None]]]
+"""A block of so many parts, and what is called as each begins, with what it is."""
+
+
+@contextmanager
+def unseen(parts: int) -> Iterator[Callable[[str], None]]:
+    """Shows nothing."""
+    yield lambda what: None
 
 
 def probe_and_write(
@@ -38,9 +49,12 @@ def probe_and_write(
     tiers: str | None = None,
     device: str | None = None,
     host: str | None = None,
+    working: Working = unseen,
+    columns: int | None = None,
 ) -> None:
     """``kernels`` is a trace whose operators are measured as well, ``tiers`` those between memory and the spill file,
-    ``device`` whose memory is the fast one, ``host`` what there is below a GPU.
+    ``device`` whose memory is the fast one, ``host`` what there is below a GPU. While measuring goes on, ``working``
+    shows it. What is ``show``n of operators fits ``columns``, if there are so many; the file has all.
 
     Raises SpillError when a directory cannot serve, SettingError when the file cannot be written or the trace does
     not have what is needed.
@@ -65,7 +79,9 @@ def probe_and_write(
         f"ebbtide: measuring {', '.join(map(str, directories))} for about {seconds:g} s, besides making files",
         file=sys.stderr,
     )
-    findings = measure(directories, replace(THOROUGH, seconds=seconds), settings.io_threads)
+    effort = replace(THOROUGH, seconds=seconds)
+    with working(parts_of(effort)) as begin:
+        findings = measure(directories, effort, settings.io_threads, begin)
     table, machine = render_table(findings), machine_of(findings)
     show(table)
     if gpu is not None:
@@ -83,12 +99,14 @@ def probe_and_write(
     if trace is not None:
         print(f"ebbtide: calling the step's operators again for at most about {kernel_seconds:g} s", file=sys.stderr)
         most_bytes = findings.memory_capacity_bytes // _OPERANDS_PART
-        if nodes:
-            machine, kernel_table = _measured_on_node(machine, trace, nodes[0], kernel_seconds, most_bytes)
-        else:
-            machine, kernel_table = _measured_in_file(machine, trace, directories[0], kernel_seconds, most_bytes)
-        show("\n" + kernel_table)
-        table += "\n\n" + kernel_table
+        with working(1) as begin:
+            begin("calling operators")
+            if nodes:
+                machine, kernel_table = _measured_on_node(machine, trace, nodes[0], kernel_seconds, most_bytes)
+            else:
+                machine, kernel_table = _measured_in_file(machine, trace, directories[0], kernel_seconds, most_bytes)
+        show("\n" + kernel_table(columns=columns))
+        table += "\n\n" + kernel_table()
     if output is not None:
         write_whole(output, machine_file(findings, table, machine).encode())
         written = "the figures marked *, the latencies and the mean slow-downs"
@@ -97,20 +115,20 @@ def probe_and_write(
 
 def _measured_in_file(
     machine: Machine, trace: Trace, directory: Path, seconds: float, most_bytes: int
-) -> tuple[Machine, str]:
-    """The machine with the step's operators, and what they showed as a table."""
+) -> tuple[Machine, partial[str]]:
+    """The machine with the step's operators, and what they showed: ``render_kernels`` of it."""
     from ebbtide.probe.kernel_table import render_kernels
     from ebbtide.probe.mapped import MappedFile
     from ebbtide.probe.placements import file_rates, measure_kernels
 
     rates = file_rates(directory)
     profile = measure_kernels(trace, partial(MappedFile, directory), FILE, seconds, most_bytes)
-    return with_kernels(machine, profile, *rates), render_kernels(profile, trace, *rates)
+    return with_kernels(machine, profile, *rates), partial(render_kernels, profile, trace, *rates)
 
 
 def _measured_on_node(
     machine: Machine, trace: Trace, tier: SlowerTier, seconds: float, most_bytes: int
-) -> tuple[Machine, str]:
+) -> tuple[Machine, partial[str]]:
     """Likewise, with the node's memory in the place of a file."""
     from ebbtide.probe.kernel_table import render_kernels
     from ebbtide.probe.node_memory import NodeMemory
@@ -122,8 +140,8 @@ def _measured_on_node(
     there = machine.tier(tier.name)
     reading, writing = (Figure.of([float(rate or 0)]) for rate in (there.bytes_per_s, there.write_bytes_per_s))
     kernels = tuple(kernel for _, kernel in profile.kernels)
-    text = render_kernels(profile, trace, reading, writing, f"on NUMA node {tier.node}")
-    return replace(machine, name=f"{machine.name}, {tier.name} in place", kernels=kernels), text
+    table = partial(render_kernels, profile, trace, reading, writing, f"on NUMA node {tier.node}")
+    return replace(machine, name=f"{machine.name}, {tier.name} in place", kernels=kernels), table
 
 
 def machine_file(findings: Findings, table: str, machine: Machine) -> str:

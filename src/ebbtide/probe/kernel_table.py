@@ -11,21 +11,34 @@ from ebbtide.probe.placements import RUNS, Profile, Unique
 from ebbtide.units import format_bytes, format_time, seconds
 
 _ROWS = 12
-_CALL = 44
-
+_CALL, _LEAST_CALL = 44, 16
+_LABEL = 52
+_FIGURES = f" {'calls':>6} {'of step':>8} {'in memory':>18} {'all in slow':>18}"
+_PLACEMENTS = "  placements"
+_WHOLE = _CALL + len(_PLACEMENTS)
 
 FILE = "in a mapped file that is not loaded"
 
 
-def render_kernels(profile: Profile, trace: Trace, reading: Figure, writing: Figure, where: str = FILE) -> str:
-    """The operators that take most of the step, what the table covers, and what was left out."""
+def render_kernels(
+    profile: Profile, trace: Trace, reading: Figure, writing: Figure, where: str = FILE, columns: int | None = None
+) -> str:
+    """The operators that take most of the step, what the table covers, and what was left out.
+
+    Where the table is to fit ``columns``, operators are cut, and of few columns the placements are left out.
+    """
+    room = _WHOLE if columns is None else columns - 2 - len(_FIGURES)
+    with_placements = room >= _CALL
+    width = max(min(_CALL, room - with_placements * len(_PLACEMENTS)), _LEAST_CALL)
     lines = [
         f"Operators of {trace.name!r:.80}, called again with operands in memory or {where}",
         f"(reading {_rate(reading)}, writing {_rate(writing)}): medians of {RUNS} runs, +- the farthest run",
         "",
-        f"  {'operator':<{_CALL}} {'calls':>6} {'of step':>8} {'in memory':>18} {'all in slow':>18}  placements",
+        f"  {'operator':<{width}}{_FIGURES}{_PLACEMENTS if with_placements else ''}",
     ]
-    lines += [_row(unique, kernel, trace.step_ns) for unique, kernel in profile.kernels[:_ROWS]]
+    for unique, kernel in profile.kernels[:_ROWS]:
+        placements = f"  {len(kernel.slow)}" if with_placements else ""
+        lines.append(f"  {_called(unique, width):<{width}}{_figures(unique, kernel, trace.step_ns)}{placements}")
     if (more := len(profile.kernels) - _ROWS) > 0:
         lines.append(f"  ... and {more} more, which the file has")
     lines.append("")
@@ -33,27 +46,28 @@ def render_kernels(profile: Profile, trace: Trace, reading: Figure, writing: Fig
         rows = [row for row in profile.kernels if row[1].origin is origin]
         covered = sum(unique.step_ns for unique, _ in rows)
         calls = sum(unique.calls for unique, _ in rows)
-        lines.append(f"  {words:<50} {_share(covered, trace):>8}  {len(rows)} operators, {calls} calls")
+        covers = f"{words}, {len(rows)} operators, {calls} calls"
+        lines.append(f"  {covers:<{_LABEL}} {_share(covered, trace):>8}")
     alone = sum(unique.calls * kernel.times_ns[0] for unique, kernel in profile.kernels)
     within = sum(unique.step_ns for unique, _ in profile.kernels)
     spent = f"{format_time(seconds(within))} within the step, and {format_time(seconds(alone))} alone"
     lines.append(f"  These took {spent}.")
     lines += [
-        f"  left out: {reason:.38} {_share(spent, trace):>{60 - len(f'left out: {reason:.38}')}}"
+        f"  {f'left out: {reason:.38}':<{_LABEL}} {_share(spent, trace):>8}"
         for reason, spent in sorted(profile.left_out_ns.items(), key=lambda row: -row[1])
     ]
     return "\n".join(lines)
 
 
-def _row(unique: Unique, kernel: Kernel, step_ns: int) -> str:
+def _figures(unique: Unique, kernel: Kernel, step_ns: int) -> str:
     all_slow = max(kernel.slow) if kernel.origin is Origin.MEASURED else None
     shares = dict.fromkeys(kernel.free, 1.0)
     slow_ns = kernel.times_ns[0] + kernel.extra_ns(shares)
     spread = "modelled" if all_slow is None else _spread(kernel, kernel.slow.index(all_slow))
     return (
-        f"  {_called(unique):<{_CALL}} {unique.calls:>6} {100 * unique.step_ns / max(step_ns, 1):>6.1f} % "
+        f" {unique.calls:>6} {100 * unique.step_ns / max(step_ns, 1):>6.1f} % "
         f"{format_time(seconds(kernel.times_ns[0])) + ' ' + _spread(kernel, 0):>18} "
-        f"{format_time(seconds(slow_ns)) + ' ' + spread:>18}  {len(kernel.slow)}"
+        f"{format_time(seconds(slow_ns)) + ' ' + spread:>18}"
     )
 
 
@@ -61,7 +75,7 @@ def _spread(kernel: Kernel, at: int) -> str:
     return f"+- {format_time(seconds(kernel.spread_ns[at]))}"
 
 
-def _called(unique: Unique) -> str:
+def _called(unique: Unique, width: int) -> str:
     """The operator with its tensors' shapes, cut to fit."""
     shapes: list[str] = []
 
@@ -74,7 +88,7 @@ def _called(unique: Unique) -> str:
 
     walk(json.loads(unique.arguments)["args"])
     text = f"{unique.operator.removeprefix('aten::')} {' '.join(shapes)}"
-    return text if len(text) <= _CALL else text[: _CALL - 3] + "..."
+    return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def _share(spent: int, trace: Trace) -> str:

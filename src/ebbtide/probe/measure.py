@@ -56,9 +56,17 @@ THOROUGH = Effort(
 QUICK = Effort(seconds=1.2, file_bytes=256 * MIB, memory_bytes=128 * MIB, blocks=(), threads=(), rounds=3)
 
 
-def measure(asked: Sequence[Path], effort: Effort, io_threads: int = 2) -> Findings:
-    """Probes spill directories and the memory; raises SpillError when one cannot serve."""
-    begin = time.monotonic()
+def parts_of(effort: Effort) -> int:
+    """That ``measure`` tells of."""
+    return 3 + effort.rounds + len(_WAYS)
+
+
+def measure(
+    asked: Sequence[Path], effort: Effort, io_threads: int = 2, begin: Callable[[str], None] = lambda what: None
+) -> Findings:
+    """Probes spill directories and the memory; raises SpillError when one cannot serve. ``begin`` is told of each part
+    before it begins."""
+    started = time.monotonic()
     load = os.getloadavg()[0]
     directories = checked_spill_directories(asked)
     free_bytes = usable_bytes(directories)
@@ -75,25 +83,27 @@ def measure(asked: Sequence[Path], effort: Effort, io_threads: int = 2) -> Findi
         SpillBench(directories, file_bytes, most_threads, largest) as bench,
         Copying(min(effort.memory_bytes, limit.nbytes // 8)) as copying,
     ):
+        begin("writing a file")
         first_write = Figure.of(bench.write_first(io_threads, _FIRST_WRITE * effort.seconds))
+        begin("copying memory")
         memory = Figure.of([copying.speed(_MEMORY * effort.seconds / 8) for _ in range(8)])
+        begin("looking for the latency")
         latency = {
             way: Figure.of(bench.latencies_ns(way, _LATENCY * effort.seconds / 2, _LEAST_LATENCIES)) for way in _WAYS
         }
         fitting = [cell for cell in cells if cell in runtime.values() or bench.fits(cell)]
         kept = affordable_cells(fitting, set(runtime.values()), first_write.median, effort)
-        moves = _moves(bench, kept, set(runtime.values()), effort)
-        matmul = Matmul()
-        slowdown = {
-            way: Slowdown(*(_slowdown(bench, runtime[way], kernel, effort) for kernel in (matmul, copying)))
-            for way in _WAYS
-        }
+        moves = _moves(bench, kept, set(runtime.values()), effort, begin)
+        matmul, slowdown = Matmul(), {}
+        for way in _WAYS:
+            begin("computing beside a busy disk")
+            slowdown[way] = Slowdown(*(_slowdown(bench, runtime[way], kernel, effort) for kernel in (matmul, copying)))
     return Findings(
         machine=_machine_in_words(limit.nbytes),
         directory=" and ".join(map(_directory_in_words, directories)),
         notes=_notes(bench, effort, file_bytes, len(cells) - len(kept), load),
         disturbed=_disturbing(load),
-        took_s=time.monotonic() - begin,
+        took_s=time.monotonic() - started,
         file_bytes=bench.nbytes,
         memory_capacity_bytes=limit.nbytes,
         file_capacity_bytes=free_bytes,
@@ -130,14 +140,17 @@ def _least_bytes(cells: Sequence[Cell]) -> int:
     return sum(cell.block_bytes * cell.threads for cell in cells)
 
 
-def _moves(bench: SpillBench, cells: Sequence[Cell], runtime: set[Cell], effort: Effort) -> dict[Cell, Figure]:
+def _moves(
+    bench: SpillBench, cells: Sequence[Cell], runtime: set[Cell], effort: Effort, begin: Callable[[str], None]
+) -> dict[Cell, Figure]:
     """[Note: interleaving]"""
     visits = [cell for cell in cells for _ in range(_RUNTIME_CELL_WEIGHT if cell in runtime else 1)]
     weight = {cell: _RUNTIME_CELL_WEIGHT if cell in runtime else 1 for cell in cells}
     slice_s = _MOVES * effort.seconds / effort.rounds / sum(weight[cell] for cell in visits)
     samples: dict[Cell, list[float]] = {cell: [] for cell in cells}
     order = random.Random(0)
-    for _ in range(effort.rounds):
+    for number in range(effort.rounds):
+        begin(f"writing and reading, round {number + 1} of {effort.rounds}")
         order.shuffle(visits)
         for cell in visits:
             samples[cell].append(bench.speed(cell, slice_s * weight[cell]))

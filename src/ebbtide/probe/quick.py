@@ -3,7 +3,7 @@
 import hashlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +23,13 @@ _EDITION = 2
 """Of what a probe measures; raised when that changes, so that no older machine is taken for one of it."""
 
 
-def probe_quick(spill_dirs: Sequence[Path], io_threads: int = 2, effort: Effort = QUICK) -> Machine:
-    """This machine with these spill directories, measured now or within the last week.
+def probe_quick(
+    spill_dirs: Sequence[Path],
+    io_threads: int = 2,
+    effort: Effort = QUICK,
+    say: Callable[[str], None] = lambda text: None,
+) -> Machine:
+    """This machine with these spill directories, measured now, which it ``say``s before, or within the last week.
 
     Capacities are always those of this moment. Raises SpillError when a directory cannot serve. A cache that is
     damaged, old or cannot be written costs a measurement, nothing else.
@@ -33,6 +38,8 @@ def probe_quick(spill_dirs: Sequence[Path], io_threads: int = 2, effort: Effort 
     path = cache_file(directories, io_threads)
     machine = _read(path) if path is not None else None
     if machine is None:
+        kept = "" if path is None else " (kept for up to a week)"
+        say(f"measuring {', '.join(map(str, directories))} for about 2 s{kept}")
         findings = measure(directories, effort, io_threads)
         machine = machine_of(findings)
         if path is not None:

@@ -46,22 +46,30 @@ def verdict(report: RunReport) -> str:
     return WITHIN_BUDGET
 
 
-def render_ranks(columns: Mapping[str, Sequence[str]]) -> str:
-    """By the name of each; several lines, without a newline at the end."""
+def render_ranks(columns: Mapping[str, Sequence[str]], width: int | None = None) -> str:
+    """By the name of each; several lines, without a newline at the end. Those of the table have at most ``width``
+    characters, if it is named, or one column."""
     verdicts = {cells[len(ROWS)] for cells in columns.values()}
     worst = next(iter(verdicts)) if len(verdicts) == 1 else "NOT ALL within budget"
     lines = [f"Ebbtide: {worst}, {len(columns)} runs side by side (all figures measured)"]
     names = list(columns)
-    for first in range(0, len(names), _MOST_COLUMNS):
-        shown = {name: columns[name] for name in names[first : first + _MOST_COLUMNS]}
-        width = max(10, *(len(cell) for name, cells in shown.items() for cell in (name, *cells[: len(ROWS)]))) + 2
-        lines.append(_line("", shown, width))
-        lines += [_line(label, (cells[row] for cells in shown.values()), width) for row, label in enumerate(ROWS)]
+    fitting = _MOST_COLUMNS
+    if width is not None:
+        fitting = min(max((width - 2 - _LABEL) // _cell_width(columns), 1), _MOST_COLUMNS)
+    for first in range(0, len(names), fitting):
+        shown = {name: columns[name] for name in names[first : first + fitting]}
+        cell_width = _cell_width(shown)
+        lines.append(_line("", shown, cell_width))
+        lines += [_line(label, (cells[row] for cells in shown.values()), cell_width) for row, label in enumerate(ROWS)]
     for name, cells in columns.items():
         told, trouble = cells[len(ROWS) :]
         if trouble or len(verdicts) > 1:
             lines.append(f"  {name}: {told}" + (f": {trouble}" if trouble else ""))
     return "\n".join(lines)
+
+
+def _cell_width(columns: Mapping[str, Sequence[str]]) -> int:
+    return max(10, *(len(cell) for name, cells in columns.items() for cell in (name, *cells[: len(ROWS)]))) + 2
 
 
 def _line(label: str, cells: Iterable[str], width: int) -> str:

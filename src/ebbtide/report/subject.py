@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import inf
 
 from ebbtide.analysis.swapping import Route
-from ebbtide.errors import ReportError
+from ebbtide.errors import OTHER_STORAGES, ReportError
 from ebbtide.ir.base import Origin
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.run_report import RunReport, StepMode
@@ -36,7 +36,7 @@ class Subject:
         if self.trace is None:
             return
         if self.plan is not None and self.plan.signature != self.trace.signature():
-            raise ReportError("the plan was made for another step than the trace's")
+            raise ReportError(f"the plan is not for the trace: {OTHER_STORAGES}")
         for timeline in self.timelines:
             ticks = [span.tick for span in timeline.spans if span.tick is not None]
             storages = [span.storage for span in timeline.spans if span.storage is not None]

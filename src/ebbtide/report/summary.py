@@ -18,12 +18,16 @@ _FAR_OFF = 1.5
 """Steps that take more times their forecast than this are remarked on."""
 
 
+def terminal_columns(stream: TextIO | None = None) -> int | None:
+    """How long a line may be on the terminal that ``stream`` (standard error) is; None where that is none."""
+    stream = stream or sys.stderr
+    return min(os.get_terminal_size(stream.fileno()).columns, _WIDEST) if stream.isatty() else None
+
+
 def folded_for_terminal(text: str, stream: TextIO | None = None, hanging: int = 2 + _LABEL) -> str:
     """A text whose lines fit the terminal that ``stream`` (standard error) is; as it was where that is none."""
-    stream = stream or sys.stderr
-    if not stream.isatty():
-        return text
-    return folded(text, min(os.get_terminal_size(stream.fileno()).columns, _WIDEST), hanging)
+    columns = terminal_columns(stream)
+    return text if columns is None else folded(text, columns, hanging)
 
 
 def folded(text: str, columns: int, hanging: int = 2 + _LABEL) -> str:
@@ -38,6 +42,7 @@ def folded(text: str, columns: int, hanging: int = 2 + _LABEL) -> str:
             break_long_words=False,
             break_on_hyphens=False,
         )
+        or [""]
         for line in text.splitlines()
     )
     return "\n".join(line for folds in lines for line in folds)

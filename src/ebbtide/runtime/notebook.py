@@ -1,10 +1,21 @@
 """What is shown in a notebook: one area below the cell that is written anew, in place of lines on standard error, which
-a notebook shows as errors."""
+a notebook shows as errors. Ebbtide's warnings go there, too.
+
+A warning is still one of Python's: filters hide it or make it an error first, and ``catch_warnings(record=True)`` has
+it. Only where it would be written to standard error, it is not.
+"""
 
 import sys
-from typing import Any
+import warnings
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from ebbtide.errors import EbbtideWarning
 
 _MOST_LINES = 12
+_warned: "Area | None" = None
+_ours: Callable[..., None] | None = None
+"""What shows warnings, once a session began in a notebook. It stays: what other code put over it may call it."""
 
 
 class Area:
@@ -32,6 +43,31 @@ class Area:
         if text != self._shown:
             self._shown = text
             self._handle.update({"text/plain": text}, raw=True)
+
+
+def warnings_go_to(area: Area | None) -> None:
+    """Of Ebbtide's, from now on; None: to where Python's go."""
+    global _warned, _ours
+    _warned = area
+    if area is not None and warnings.showwarning is not _ours:
+        _ours = warnings.showwarning = _shown_in_area(warnings.showwarning)
+
+
+def _shown_in_area(others: Callable[..., None]) -> Callable[..., None]:
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if _warned is not None and file is None and issubclass(category, EbbtideWarning):
+            _warned.say(f"warning: {message}")
+        else:
+            others(message, category, filename, lineno, file, line)
+
+    return show
 
 
 def area_here() -> Area | None:

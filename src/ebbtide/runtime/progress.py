@@ -115,12 +115,13 @@ class Progress:
         self._stream = stream or sys.stderr
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._area: Area | None = area_here() if mode is ProgressMode.AUTO else None
+        self.area: Area | None = area_here() if mode is ProgressMode.AUTO else None
+        """Where all is shown in a notebook."""
 
     def start(self) -> None:
         if self._mode is ProgressMode.OFF:
             return
-        live = self._area is not None or (self._mode is ProgressMode.AUTO and _is_terminal(self._stream))
+        live = self.area is not None or (self._mode is ProgressMode.AUTO and _is_terminal(self._stream))
         target = self._draw_live if live else self._print_plain
         self._thread = threading.Thread(target=target, name="ebbtide-progress", daemon=True)
         self._thread.start()
@@ -128,8 +129,8 @@ class Progress:
     def say(self, text: str) -> None:
         if self._mode is ProgressMode.OFF:
             return
-        if self._area is not None:
-            self._area.say(text)
+        if self.area is not None:
+            self.area.say(text)
         else:
             _print_above_bars(f"ebbtide: {self._whose}{text}", self._stream)
 
@@ -165,7 +166,7 @@ class Progress:
             self.say(seen.line())
 
     def _draw_live(self) -> None:
-        line = self._area or FootLine(self._stream)
+        line = self.area or FootLine(self._stream)
         try:
             while not self._stopping.wait(_LIVE_INTERVAL_S):
                 columns = line.columns() if isinstance(line, FootLine) else None
