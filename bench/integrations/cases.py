@@ -153,7 +153,7 @@ CASES = (
     _ranks("zero-redundancy", "`ZeroRedundancyOptimizer`", "zero_redundancy"),
     _ranks("zero-redundancy-session", _BY_SESSION, "zero_redundancy", inside=True),
     _zero(1),
-    _zero(1, "the same, buckets of the default size", of="default-buckets"),
+    _zero(1, "the same, buckets of the default size", of="default-buckets", fast="80%"),
     _zero(2),
     _zero(3),
     _zero(3, _BY_SESSION, inside=True),
