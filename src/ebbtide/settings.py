@@ -126,7 +126,7 @@ class Settings:
     report: str | None = None  # the file the report is written to
     policy: str = "ebbtide"  # how to decide what moves when: a planner's name, or an online policy's
     plan: str | None = None  # a plan's file, in place of a planner
-    machine: str | None = None  # a machine's file, in place of a probe
+    machine: str | None = None  # a machine's name or file, in place of a probe
     optimizer: UpdateOrder = UpdateOrder.AS_WRITTEN  # when each parameter is updated
     save_trace: str | None = None  # the file the recorded step is written to
     save_plan: str | None = None  # the file its plan is written to
@@ -343,7 +343,7 @@ KNOBS: dict[str, Knob] = {
     "EBBTIDE_REPORT": Knob("report", str, "a file"),
     "EBBTIDE_POLICY": Knob("policy", str, "the name of an online policy (demand, lru, ...) or of a planner"),
     "EBBTIDE_PLAN": Knob("plan", str, "a file"),
-    "EBBTIDE_MACHINE": Knob("machine", str, "a file"),
+    "EBBTIDE_MACHINE": Knob("machine", str, "a name or a file"),
     "EBBTIDE_OPTIMIZER": Knob("optimizer", UpdateOrder, "as-written, in-backward or deferred"),
     "EBBTIDE_SAVE_TRACE": Knob("save_trace", str, "a file"),
     "EBBTIDE_SAVE_PLAN": Knob("save_plan", str, "a file"),

@@ -16,7 +16,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--plan", metavar="FILE", type=_FILE, help="The plan for this step (`ebbtide run --save-plan`).")
 @click.option("--timeline", metavar="FILE", type=_FILE, help="What happened in a step, or would.")
 @click.option("--machine", metavar="NAME|FILE", type=_FILE, help="What moving takes there (`ebbtide probe -o FILE`).")
-@click.option("--tier", metavar="NAME", help="The machine's slow tier to move to; by default the first.")
+@click.option("--slow-tier", metavar="NAME", help="The machine's slow tier to move to; by default the first.")
 @click.option("--bandwidth", metavar="SIZE[,SIZE]", help="In place of a machine: bytes a second out, and back.")
 def explain(
     trace: Path,
@@ -26,7 +26,7 @@ def explain(
     plan: Path | None,
     timeline: Path | None,
     machine: Path | None,
-    tier: str | None,
+    slow_tier: str | None,
     bandwidth: str | None,
 ) -> None:
     """Say why a storage is where it is, and what would change that."""
@@ -40,7 +40,7 @@ def explain(
     from ebbtide.report.summary import folded_for_terminal
 
     step, own = read_trace(trace)
-    route, name, _ = way_of(machine, bandwidth, tier, own)
+    route, name, _ = way_of(machine, bandwidth, slow_tier, own)
     explainer = Explainer(
         step,
         route,

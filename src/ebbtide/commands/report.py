@@ -30,7 +30,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     type=_FILE,
     help="What would move in time on this machine, and how a plan would run there; default: this one, probed.",
 )
-@click.option("--tier", metavar="NAME", help="The machine's slow tier to move to; by default the first.")
+@click.option("--slow-tier", metavar="NAME", help="The machine's slow tier to move to; by default the first.")
 @click.option("--bandwidth", metavar="SIZE[,SIZE]", help="In place of a machine: bytes a second out, and back.")
 @click.option("--json", "as_json", is_flag=True, help="Print the reports of runs as one list.")
 def report(
@@ -38,7 +38,7 @@ def report(
     output: Path | None,
     perfetto: Path | None,
     machine: Path | None,
-    tier: str | None,
+    slow_tier: str | None,
     bandwidth: str | None,
     as_json: bool,
 ) -> None:
@@ -62,7 +62,7 @@ def report(
     wanted = (("page", output, render_page), ("Perfetto trace", perfetto, render_perfetto))
     for what, path, _ in wanted:
         check_writable(what, path)
-    subject = _subject(paths, machine, tier, bandwidth, output is not None)
+    subject = _subject(paths, machine, slow_tier, bandwidth, output is not None)
     for what, path, render in wanted:
         if path is not None:
             text = render(subject).encode()
@@ -72,7 +72,7 @@ def report(
 
 
 def _subject(
-    paths: tuple[Path, ...], machine: Path | None, tier: str | None, bandwidth: str | None, with_budgets: bool
+    paths: tuple[Path, ...], machine: Path | None, slow_tier: str | None, bandwidth: str | None, with_budgets: bool
 ) -> "Subject":
     from ebbtide.commands.budgets import try_budgets
     from ebbtide.commands.routes import machine_for, way_of
@@ -107,7 +107,7 @@ def _subject(
     plan = read_plan(plans[0], trace) if plans and trace is not None else None
     wanted = trace is not None and trace.accesses_known and bandwidth is None
     there = machine_for(machine, own) if wanted or machine is not None else own
-    way = way_of(machine, bandwidth, tier, there)
+    way = way_of(machine, bandwidth, slow_tier, there)
     has_forecast = any(timeline.origin is Origin.SIMULATED for timeline in timelines)
     if trace is not None and plan is not None and there is not None and not has_forecast:
         timelines = [*_forecast(trace, plan, there), *timelines]
