@@ -21,7 +21,7 @@ PAGE_BYTES = 4 * KIB
 
 class ProgressMode(StrEnum):
     """How progress is shown: a live line on a terminal and plain lines elsewhere, plain lines (ever more seldom), a
-    plain line for each step (of several in a quarter of a second the last), or nothing."""
+    plain line for each step (of several in a quarter of a second the last), or none. The summary stays."""
 
     AUTO = "auto"
     PLAIN = "plain"
@@ -145,7 +145,7 @@ class Settings:
     checksum: bool = False  # what comes back from the spill directories is compared with what was written there
     userfaultfd: bool = False  # system calls wait for tensors that are away, where the kernel permits that
     arena_bytes: int | None = None  # the arena's budget itself, for tests and experiments
-    progress: ProgressMode = ProgressMode.AUTO  # a live line on a terminal, plain lines, one a step, or nothing
+    progress: ProgressMode = ProgressMode.AUTO  # a live line, plain lines, one a step, or none; the summary stays
 
     @staticmethod
     def from_environment(environment: Mapping[str, str] = os.environ) -> "Settings":

@@ -58,10 +58,13 @@ def test_a_machine_is_found_by_name_or_by_file(tmp_path: Path) -> None:
     for unknown in ("g11", tmp_path / "nowhere.toml"):
         with pytest.raises(SettingError, match="there are dram-cxl"):
             find_machine(unknown)
-    for unreadable in (tmp_path, file):
-        file.write_bytes(b"\xff\xfe")
-        with pytest.raises(SettingError, match="cannot be used"):
+    file.write_bytes(b"\xff\xfe")
+    for unreadable, why in ((tmp_path, "Is a directory"), (file, ".*codec can't decode")):
+        with pytest.raises(SettingError, match=f"^the machine {unreadable} cannot be used: {why}"):
             find_machine(unreadable)
+    with pytest.raises(SettingError) as caught:
+        find_machine(tmp_path)
+    assert str(caught.value).count(str(tmp_path)) == 1
 
 
 @pytest.mark.parametrize(

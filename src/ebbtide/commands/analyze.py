@@ -4,11 +4,13 @@ from pathlib import Path
 
 import click
 
+from ebbtide.commands.examples import examples
+
 _WIDTH = 110
 """Of the page where there is no terminal to fit."""
 
 
-@click.command()
+@click.command(epilog=examples("ebbtide analyze step.trace", "ebbtide analyze step.trace --machine dram-optane --json"))
 @click.argument("traces", metavar="FILE...", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--machine",

@@ -5,10 +5,17 @@ from pathlib import Path
 
 import click
 
+from ebbtide.commands.examples import examples
+
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "ebbtide explain step.trace --module '*.attn'",
+        "ebbtide explain step.trace --plan step.plan --storage 12",
+    ),
+)
 @click.argument("trace", metavar="FILE", type=_FILE)
 @click.option("--storage", metavar="NUMBER", type=int, help="Of one storage.")
 @click.option("--module", metavar="NAME", help="Of a module's storages, and of those within it; * stands for anything.")

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from ebbtide.commands.examples import examples
+
 
 def _number(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
     """Of ``cuda:1``, as other commands have it, or of ``1``; None, which is the only one there is, of ``cuda``."""
@@ -15,7 +17,13 @@ def _number(context: click.Context, parameter: click.Parameter, text: str | None
     return int(number)
 
 
-@click.command("import")
+@click.command(
+    "import",
+    epilog=examples(
+        "ebbtide import snapshot.pickle -o step.trace",
+        "ebbtide import snapshot.pickle --device cuda:1 -o step.trace",
+    ),
+)
 @click.argument("snapshot", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), required=True, help="The trace.")
 @click.option(

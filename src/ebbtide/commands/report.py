@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ebbtide.commands.examples import examples
 from ebbtide.commands.run_reports import print_runs, text_of, with_ranks
 from ebbtide.driven import check_writable, written
 
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.command()
+@click.command(
+    epilog=examples("ebbtide report run.json", "ebbtide report step.trace step.plan run.json -o report.html"),
+)
 @click.argument("paths", metavar="FILE...", nargs=-1, required=True, type=_FILE)
 @click.option("-o", "--output", metavar="PAGE", type=_FILE, help="Write one HTML page that needs no network.")
 @click.option("--perfetto", metavar="JSON", type=_FILE, help="Write a trace that ui.perfetto.dev opens.")

@@ -4,12 +4,18 @@ from pathlib import Path
 
 import click
 
+from ebbtide.commands.examples import examples
 from ebbtide.commands.inputs import fast_option, json_option, machine_options, read_inputs, trace_argument
 from ebbtide.driven import check_writable, written
 from ebbtide.errors import EbbtideError, SettingError
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "ebbtide simulate step.trace --fast 25% --policy lru",
+        "ebbtide simulate step.trace --plan step.plan --save-timeline step.timeline",
+    ),
+)
 @trace_argument
 @machine_options
 @fast_option

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ebbtide.commands.examples import examples
 from ebbtide.commands.inputs import json_option, machine_options, trace_argument
 from ebbtide.driven import check_writable, written
 from ebbtide.errors import SettingError
@@ -21,7 +22,12 @@ _COLUMNS = ("fast", "links", "step", "x resident", "memory $", "$/1000 steps", "
 _LEAST_WANTED_FIRST = ("ms per GB/s", "ms per GB", "$/1000 steps", "memory $", "links")
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "ebbtide sweep step.trace --machine dram-optane --fast 1:8,1:1 -o sweep.html",
+        "ebbtide sweep step.trace --machine dram-optane --links 1,2 --target 1.2",
+    ),
+)
 @trace_argument
 @machine_options
 @click.option(
