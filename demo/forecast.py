@@ -66,7 +66,7 @@ class Forecast:
         times = self._misjudged()
         if 1 / _NOTABLE < times < _NOTABLE:
             return text
-        longer = f"{times:.1f} times as long as" if times > 1 else f"{times:.0%} of the time that"
+        longer = f"{times:.1f} times as long as" if times > 1 else f"{100 * times:.0f} % of the time that"
         return f"{text}, corrected: runs take {longer} the first estimate said"
 
     def _misjudged(self) -> float:

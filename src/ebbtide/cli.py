@@ -10,6 +10,7 @@ from ebbtide import __version__
 from ebbtide.commands.analyze import analyze
 from ebbtide.commands.compare import compare
 from ebbtide.commands.doctor import doctor
+from ebbtide.commands.examples import examples
 from ebbtide.commands.explain import explain
 from ebbtide.commands.import_snapshot import import_snapshot
 from ebbtide.commands.machines import machines
@@ -29,19 +30,15 @@ SECTIONS = {
     "See what a step does with memory": (trace, import_snapshot, analyze, explain, report),
     "Plan and simulate": (plan, simulate, compare, sweep, machines),
 }
-EXAMPLES = """
-Examples:
-
-\b
-  ebbtide run --fast 8GiB train.py --epochs 3
-  ebbtide run --fast 25% -m package.train
-  ebbtide verify train.py
-  ebbtide trace -o step.trace train.py
-  ebbtide report step.trace -o step.html
-  ebbtide compare step.trace --fast 25%,50%
-
-The guide, docs/guide.md in Ebbtide's sources, goes through the commands by task.
-"""
+EXAMPLES = examples(
+    "ebbtide run --fast 8GiB train.py --epochs 3",
+    "ebbtide run --fast 25% -m package.train",
+    "ebbtide verify train.py",
+    "ebbtide trace -o step.trace train.py",
+    "ebbtide report step.trace -o step.html",
+    "ebbtide compare step.trace --fast 25%,50%",
+)
+GUIDE = "The guide, docs/guide.md in Ebbtide's sources, goes through the commands by task."
 
 
 class _Sections(click.Group):
@@ -97,7 +94,7 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-@click.group(cls=_Sections, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Sections, epilog=f"{EXAMPLES}\n\n{GUIDE}", context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="ebbtide", message="%(prog)s %(version)s")
 def cli() -> None:
     """Trains PyTorch networks in far less fast memory than they need, with the same bits."""

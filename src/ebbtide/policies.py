@@ -46,11 +46,12 @@ class Files:
         paths = (settings.plan, settings.save_trace, settings.save_plan, settings.save_timeline)
         return Files(*(Path(path).absolute() if path is not None else None for path in paths))
 
-    def check_unused(self) -> None:
+    def check_unused(self, machine: str | None) -> None:
         """Raises SettingError where something was asked for that demand mode does not have."""
-        if any((self.plan, self.save_trace, self.save_plan, self.save_timeline)):
+        if any((self.plan, self.save_trace, self.save_plan, self.save_timeline, machine)):
             raise SettingError(
-                "an online policy makes no plan: choose a planner to read or save a plan, a trace or a timeline"
+                "an online policy makes no plan: choose a planner to read or save a plan, a trace or a timeline, or to "
+                "plan for a machine that is named"
             )
 
     def save(self, trace: bytes, made: bytes) -> None:

@@ -52,10 +52,10 @@ class Session(Driven):
 
     Every setting of docs/api.md can be named. Of those, ``spill`` is the directory that moved storages go to, or
     several that share them (on disks of their own), ``report`` a JSON file written at the end, ``progress`` "auto",
-    "plain" or "off", ``policy`` how to decide what moves when: a planner's name, by default "ebbtide", or for no plan
-    an online policy's, such as "demand" or "lru". What is not named comes from ``settings``, by default the
-    ``EBBTIDE_...`` variables. Raises SettingError for what cannot be understood; entering raises SpillError,
-    PlatformError, or BudgetError.
+    "plain", "verbose" (a line for every step) or "off", ``policy`` how to decide what moves when: a planner's name, by
+    default "ebbtide", or for no plan an online policy's, such as "demand" or "lru". What is not named comes from
+    ``settings``, by default the ``EBBTIDE_...`` variables. Raises SettingError for what cannot be understood; entering
+    raises SpillError, PlatformError, or BudgetError.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class Session(Driven):
 
         policy, files = self._settings.policy, Files.of(self._settings)
         if not is_planned(policy):
-            files.check_unused()
+            files.check_unused(self._settings.machine)
             return None
         ask = asks_child(policy, files.plan)
         measures = self._settings.machine is None and files.plan is None

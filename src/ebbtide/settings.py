@@ -21,7 +21,7 @@ PAGE_BYTES = 4 * KIB
 
 class ProgressMode(StrEnum):
     """How progress is shown: a live line on a terminal and plain lines elsewhere, plain lines (ever more seldom), a
-    plain line for each step (of several in a quarter of a second the last), or nothing."""
+    plain line for each step (of several in a quarter of a second the last), or none. The summary stays."""
 
     AUTO = "auto"
     PLAIN = "plain"
@@ -126,7 +126,7 @@ class Settings:
     report: str | None = None  # the file the report is written to
     policy: str = "ebbtide"  # how to decide what moves when: a planner's name, or an online policy's
     plan: str | None = None  # a plan's file, in place of a planner
-    machine: str | None = None  # a machine's file, in place of a probe
+    machine: str | None = None  # a machine's name or file, in place of a probe
     optimizer: UpdateOrder = UpdateOrder.AS_WRITTEN  # when each parameter is updated
     save_trace: str | None = None  # the file the recorded step is written to
     save_plan: str | None = None  # the file its plan is written to
@@ -145,7 +145,7 @@ class Settings:
     checksum: bool = False  # what comes back from the spill directories is compared with what was written there
     userfaultfd: bool = False  # system calls wait for tensors that are away, where the kernel permits that
     arena_bytes: int | None = None  # the arena's budget itself, for tests and experiments
-    progress: ProgressMode = ProgressMode.AUTO  # a live line on a terminal, plain lines, one a step, or nothing
+    progress: ProgressMode = ProgressMode.AUTO  # a live line, plain lines, one a step, or none; the summary stays
 
     @staticmethod
     def from_environment(environment: Mapping[str, str] = os.environ) -> "Settings":
@@ -343,7 +343,7 @@ KNOBS: dict[str, Knob] = {
     "EBBTIDE_REPORT": Knob("report", str, "a file"),
     "EBBTIDE_POLICY": Knob("policy", str, "the name of an online policy (demand, lru, ...) or of a planner"),
     "EBBTIDE_PLAN": Knob("plan", str, "a file"),
-    "EBBTIDE_MACHINE": Knob("machine", str, "a file"),
+    "EBBTIDE_MACHINE": Knob("machine", str, "a name or a file"),
     "EBBTIDE_OPTIMIZER": Knob("optimizer", UpdateOrder, "as-written, in-backward or deferred"),
     "EBBTIDE_SAVE_TRACE": Knob("save_trace", str, "a file"),
     "EBBTIDE_SAVE_PLAN": Knob("save_plan", str, "a file"),

@@ -168,9 +168,23 @@ def test_a_device_is_chosen_where_there_are_two(tmp_path: Path) -> None:
     both = snapshot(HISTORY, BLOCKS)
     both["device_traces"][1] = HISTORY[1:2]
     path = written(both, tmp_path)
-    with pytest.raises(FileFormatError, match="choose one of the devices in it with --device: 0, 1"):
+    with pytest.raises(FileFormatError, match="choose one of the devices in it with --device: cuda:0, cuda:1"):
         read_snapshot(path)
     assert len(read_snapshot(path, 1).ticks) == 1
+
+
+def test_a_device_is_named_as_for_other_commands_or_by_its_number(tmp_path: Path) -> None:
+    both, out = snapshot(HISTORY, BLOCKS), tmp_path / "step.trace"
+    both["device_traces"][1] = HISTORY[1:2]
+    command = ["import", str(written(both, tmp_path)), "-o", str(out), "--device"]
+    for name in ("cuda:1", "1"):
+        assert CliRunner().invoke(cli, [*command, name]).exit_code == 0
+        assert load(out, Trace).name == "snapshot.pickle, device 1"
+    assert isinstance(CliRunner().invoke(cli, [*command, "cuda"]).exception, FileFormatError)  # which of the two
+    for wrong in ("cpu", "cuda:", "cuda1", ":1", "-1", "cuda:1000"):
+        done = CliRunner().invoke(cli, [*command, wrong])
+        assert done.exit_code == 2
+        assert "accepted: cuda, cuda:NUMBER or NUMBER" in " ".join(done.output.split())
 
 
 class Hostile:

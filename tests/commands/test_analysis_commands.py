@@ -19,7 +19,9 @@ from ebbtide.ir.files import encode, save
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
 from ebbtide.ir.timeline import Span, SpanKind, Timeline
 from ebbtide.ir.trace import Accesses, Storage, StorageKind, Tick, Trace
+from ebbtide.units import format_bytes
 from tests.helpers.make_analysis import GRADIENT, MOMENTUM, OUT_A, OUT_B, SCRATCH, WEIGHT_A, WEIGHT_B, by_hand
+from tests.helpers.make_steps import disk, network
 
 MACHINE = """
 format = "ebbtide-machine"
@@ -92,6 +94,33 @@ def test_json_is_one_object_with_every_figure(files: Path) -> None:
     assert len(alone["waiting"]["bandwidths"]) == 9
 
 
+def test_json_has_what_budgets_cost_on_the_machine_that_the_page_names(tmp_path: Path) -> None:
+    save(network(layers=3), tmp_path / "step.trace")
+    (tmp_path / "disk.toml").write_text(disk().to_toml())
+    where = ("analyze", tmp_path / "step.trace", "--machine", tmp_path / "disk.toml")
+    found = json.loads(said(*where, "--json"))
+    peak, step_ns = found["peak"]["nbytes"], found["step_ns"]
+    rows = {row["fast"]: row for row in found["budgets"]}
+    assert list(rows) == ["75%", "50%", "25%", "10%"]
+    page = " ".join(said(*where).split())
+    for share, row in rows.items():
+        assert (row["machine"], row["budget_bytes"]) == (
+            disk().name,
+            pytest.approx(peak * int(share[:-1]) / 100, abs=1),
+        )
+        if row["feasible"]:
+            assert f"{share} {row['step_ns'] / step_ns:.2f}" in page
+            assert row["moved_bytes"] > 0
+            assert row["why_not"] == ""
+        else:
+            assert f"{share} no plan (it needs {format_bytes(row['least_bytes'])})" in page
+            assert (row["step_ns"], row["moved_bytes"]) == (None, None)
+            assert row["why_not"]
+    assert {row["feasible"] for row in rows.values()} == {True, False}
+    assert json.loads(said("analyze", tmp_path / "step.trace", "--json"))["budgets"][0]["machine"] != disk().name
+    assert json.loads(said("analyze", tmp_path / "step.trace", "--bandwidth", "1GB", "--json"))["budgets"] is None
+
+
 def test_without_a_machine_the_bandwidths_are_shown(files: Path) -> None:
     page = said("analyze", files / "step.trace")
     assert "by the bandwidth each way" in page
@@ -139,6 +168,7 @@ def test_a_trace_without_accesses_says_what_is_not_available(files: Path) -> Non
     assert page.count("not available") == 2
     found = json.loads(said("analyze", files / "allocations.trace", "--json"))
     assert (found["waiting"], found["swapping"], found["peak"]["nbytes"]) == (None, None, 2112)
+    assert found["budgets"] is None
     assert (found["memory"]["used"], found["memory"]["idle"]) == (None, None)
     text = said("explain", files / "allocations.trace", "--storage", OUT_A)
     assert "its uses were not recorded" in text
@@ -342,11 +372,11 @@ def test_what_cannot_be_meant_is_refused(files: Path) -> None:
         ("analyze", trace, files / "none.trace"): "none.trace",
         ("analyze", trace, "--machine", files / "broken.toml"): "not TOML",
         ("analyze", trace, "--machine", files / "none.toml"): "none.toml",
-        ("analyze", trace, "--machine", files / "machine.toml", "--tier", "tape"): "its tiers: fast, slow",
-        ("analyze", trace, "--tier", "tape"): "--machine FILE",
+        ("analyze", trace, "--machine", files / "machine.toml", "--slow-tier", "tape"): "its tiers: fast, slow",
+        ("analyze", trace, "--slow-tier", "tape"): "--machine NAME|FILE",
         ("analyze", trace, "--bandwidth", "fast"): "not a size",
         ("analyze", trace, "--bandwidth", "0"): "above 0",
-        ("analyze", trace, "--bandwidth", "1GB", "--tier", "slow"): "not both",
+        ("analyze", trace, "--bandwidth", "1GB", "--slow-tier", "slow"): "not both",
         (*explain[:3], 7): "the trace has 7",
         (*explain[:3], -1): "no storage -1",
         ("explain", trace, "--module", "aa"): "there are a",

@@ -210,7 +210,7 @@ def invoked(*words: object) -> tuple[int, str]:
         ("Perfetto trace", ("report", "--perfetto")),
         ("page", ("sweep", "-o")),
         ("plan", ("plan", "-o")),
-        ("timeline", ("simulate", "--timeline")),
+        ("timeline", ("simulate", "--save-timeline")),
     ],
 )
 def test_a_file_that_cannot_be_written_is_told_before_work_begins(

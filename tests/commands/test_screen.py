@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import struct
 import subprocess
 import sys
@@ -13,10 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from ebbtide.cli import SECTIONS, cli
+from ebbtide.commands.program import ProgramCommand
 from ebbtide.commands.tables import COLUMNS, cells, show_trials, whose_times
 from ebbtide.commands.trace import named_for
 from ebbtide.commands.working import working
@@ -74,6 +77,23 @@ def test_help_has_each_command_in_one_section_and_cuts_no_sentence(monkeypatch: 
     assert all(len(line) <= 80 for line in shown.splitlines())
     for example in re.findall(r"^ +ebbtide (\w+)", shown, re.MULTILINE):
         assert example in cli.commands
+
+
+@pytest.mark.parametrize("name", ["", *cli.commands])
+def test_help_has_examples_whose_options_there_are(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = CliRunner().invoke(cli, [name, "--help"] if name else ["--help"]).output
+    examples = re.findall(r"^ +ebbtide .*$", shown.partition("Examples:")[2], re.MULTILINE)
+    assert examples
+    for example in examples:
+        assert len(example) <= 80
+        _, named, *words = shlex.split(example)
+        assert named == name or not name
+        command = cli.commands[named]
+        if isinstance(command, ProgramCommand):  # what follows the program's name is its own
+            at = next(at for at, word in enumerate(words) if word == "-m" or word.endswith(".py"))
+            words.insert(at, "--")
+        command.make_parser(click.Context(command)).parse_args(words)  # raises for an option that there is not
 
 
 def test_a_script_in_place_of_a_command_is_told_of_run() -> None:

@@ -58,10 +58,13 @@ def test_a_machine_is_found_by_name_or_by_file(tmp_path: Path) -> None:
     for unknown in ("g11", tmp_path / "nowhere.toml"):
         with pytest.raises(SettingError, match="there are dram-cxl"):
             find_machine(unknown)
-    for unreadable in (tmp_path, file):
-        file.write_bytes(b"\xff\xfe")
-        with pytest.raises(SettingError, match="cannot be used"):
+    file.write_bytes(b"\xff\xfe")
+    for unreadable, why in ((tmp_path, "Is a directory"), (file, ".*codec can't decode")):
+        with pytest.raises(SettingError, match=f"^the machine {unreadable} cannot be used: {why}"):
             find_machine(unreadable)
+    with pytest.raises(SettingError) as caught:
+        find_machine(tmp_path)
+    assert str(caught.value).count(str(tmp_path)) == 1
 
 
 @pytest.mark.parametrize(
@@ -139,7 +142,7 @@ def test_machines_lists_and_shows() -> None:
 
 def test_simulate_writes_figures_and_a_timeline(trace_file: Path, tmp_path: Path) -> None:
     line = tmp_path / "out.timeline"
-    files = ("--json", "--timeline", line)
+    files = ("--json", "--save-timeline", line)
     done = run("simulate", trace_file, "--machine", "dram-optane", "--fast", "40%", "--policy", "lru", *files)
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
@@ -199,7 +202,7 @@ def test_compare_ranks_the_policies_and_says_which_cannot(trace_file: Path) -> N
 
 
 def test_sweep_finds_the_frontier_and_the_cheapest(trace_file: Path) -> None:
-    grid = ("--fast", "1:1,1:0", "--bandwidth", "1,2", "--policy", "lru-next-use")
+    grid = ("--fast", "1:1,1:0", "--links", "1,2", "--policy", "lru-next-use")
     command = ("sweep", trace_file, "--machine", "dram-optane", *grid, "--target", 1.0)
     half, half_faster, whole, _ = json.loads(run(*command, "--json").stdout)
     assert half["step_ns"] > half_faster["step_ns"] > whole["step_ns"]
@@ -212,5 +215,5 @@ def test_sweep_finds_the_frontier_and_the_cheapest(trace_file: Path) -> None:
     unpriced = run("sweep", trace_file, *grid, "--target", 1.5).stdout
     assert "at least " in unpriced
     assert "the machine has no prices, so nothing is the cheapest" in unpriced
-    for wrong in (("--fast", "1:x"), ("--bandwidth", "0"), ("--policy", "lru,resident")):
+    for wrong in (("--fast", "1:x"), ("--links", "0"), ("--policy", "lru,resident")):
         assert isinstance(run("sweep", trace_file, "--machine", "h200", *wrong).exception, SettingError)

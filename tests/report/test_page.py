@@ -275,7 +275,7 @@ def test_a_timeline_alone_has_a_page(folder: Path) -> None:
         (("garbage.bin", "-o", "page.html"), "garbage.bin"),
         (("cut.trace", "-o", "page.html"), "cut.trace"),
         (("empty.trace", "-o", "page.html"), "empty.trace"),
-        (("step.trace", "-o", "page.html", "--tier", "tape"), "tape"),
+        (("step.trace", "-o", "page.html", "--slow-tier", "tape"), "tape"),
         (("step.trace", "-o", "page.html", "--bandwidth", "1GB", "--machine", "machine.toml"), "not both"),
     ],
 )

@@ -89,7 +89,7 @@ def test_a_machine_without_prices_has_no_costs() -> None:
 def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
     save(step(), tmp_path / "step.trace")
     base = ["sweep", str(tmp_path / "step.trace"), "--machine", "dram-optane", "--policy", "first-touch"]
-    grid = ["--fast", "1:1,1:0", "--bandwidth", "1,2", "--target", "1.5", "--json"]
+    grid = ["--fast", "1:1,1:0", "--links", "1,2", "--target", "1.5", "--json"]
     done = CliRunner().invoke(cli, [*base, *grid, "-o", str(tmp_path / "sweep.html")])
     assert done.exit_code == 0, done.output
     page = (tmp_path / "sweep.html").read_text()

@@ -221,6 +221,7 @@ def test_a_source_distribution_is_the_clone(made: Path) -> None:
         assert wanted
         assert wanted <= names, folder
     assert {"README.md", "LICENSE", "Makefile", "pyproject.toml", "setup.py", "biome.json"} <= names
+    assert {".ci/run", ".clang-format"} <= names
     assert not [name for name in names if name.endswith((".so", ".pyc", ".o"))]
 
 

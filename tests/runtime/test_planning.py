@@ -6,6 +6,7 @@ Native code and the planner are stood in for; ``test_plans.py`` has real ones.
 import weakref
 from collections.abc import Callable
 from dataclasses import fields, replace
+from errno import ENOSPC
 from typing import Any
 
 import numpy as np
@@ -185,13 +186,25 @@ def test_a_plan_that_was_to_be_saved_and_was_not_made_is_told(
 ) -> None:
     made, said = after_steps(steps, work, saved="plan")
     made.finish()
-    assert f"no step was planned, so there is no plan to save: {why}" in said[-1]
+    assert made.unsaved.startswith(f"no step was planned, so there is no plan to save: {why}")
+    assert not any("to save" in text for text in said)  # whoever ends the run tells it
 
 
 def test_where_a_plan_was_made_or_none_was_to_be_saved_nothing_is_told(native: Native) -> None:
     for made, said in (after_steps(2, planned, saved="plan"), after_steps(1, planned)):
         made.finish()
-        assert said == []
+        assert (said, made.unsaved) == ([], "")
+
+
+def test_what_cannot_be_written_is_told_at_once_and_known_at_the_end(native: Native) -> None:
+    def on_a_full_disk(trace: bytes, plan: bytes) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    said: list[str] = []
+    made = Planning(ask_here(planned), disk(), on_a_full_disk, said.append, saved="plan")
+    steps(made, 2)
+    made.finish()
+    assert said == [made.unsaved] == ["the trace or the plan could not be saved: [Errno 28] No space left on device"]
 
 
 def test_a_plan_that_needs_more_than_there_is_names_no_budget_to_ask_for() -> None:
@@ -346,7 +359,8 @@ def test_the_end_waits_for_what_is_to_be_saved_unless_the_script_was_interrupted
     made, process, warned, _ = beside(saved="plan")
     steps(made, 3)
     made.finish(hurries)
-    assert process.stopped == hurries == bool(warned)
+    assert (process.stopped, warned) == (hurries, [])
+    assert ("the run ended while its plan was being made" in made.unsaved) == hurries
     assert (made.report() is None) == hurries
     assert (process.waited[-1] is None) != hurries
 

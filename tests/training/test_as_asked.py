@@ -203,6 +203,20 @@ def test_a_trace_to_save_leaves_a_run_without_a_size_bounded(tmp_path: Path) -> 
 def test_a_plan_to_save_that_was_not_made_is_told(tmp_path: Path) -> None:
     plan = tmp_path / "step.plan"
     done = run(EBBTIDE, "run", "--fast", "2GiB", "--save-plan", str(plan), TRAIN_MLP, *SMALL, "--steps", "1")
-    assert done.returncode == 0, done.stderr
-    assert "warning: no step was planned, so there is no plan to save: 1 steps were made" in done.stderr
+    assert done.returncode == 3, done.stderr
+    assert done.stderr.count("no step was planned, so there is no plan to save: 1 steps were made") == 1
+    assert "error: the run was not planned as asked" in done.stderr
     assert not plan.exists()
+
+
+def test_a_timeline_to_save_that_did_not_come_about_is_told(tmp_path: Path) -> None:
+    """Beside the trouble of a percentage that was never in force, of which the report speaks."""
+    line, out = tmp_path / "step.timeline", tmp_path / "out.json"
+    saves = ["--save-timeline", str(line), "--report", str(out)]
+    done = run(EBBTIDE, "run", "--fast", "50%", *saves, TRAIN_MLP, *SMALL, "--steps", "1")
+    assert done.returncode == 3, done.stderr
+    assert done.stderr.count("no step followed a plan to its end, so there is no timeline to save") == 1
+    assert "error: the run was not bounded as asked" in done.stderr
+    report = json.loads(out.read_text())
+    assert (report["bounded_as_asked"], report["planned_as_asked"]) == (False, False)
+    assert not line.exists()

@@ -1,7 +1,6 @@
 """Online policies in the runtime: the decider does there what it does in the simulator, and changes no bit."""
 
 from array import array
-from dataclasses import replace
 
 import pytest
 
@@ -69,8 +68,9 @@ def test_every_online_policy_trains_with_the_same_bits() -> None:
     assert 0 < fetched["lru-next-use"] < fetched["lru"] < fetched["evict-all"]
 
 
-def test_a_policy_that_plans_nothing_has_no_plan_to_save() -> None:
-    settings = replace(Settings(), policy="lru", save_plan="a.plan", arena_bytes=2**20)
+@pytest.mark.parametrize("named", [{"save_plan": "a.plan"}, {"machine": "dram-cxl"}])
+def test_a_policy_that_plans_nothing_has_no_plan_to_save_and_plans_for_no_machine(named: dict[str, str]) -> None:
+    settings = Settings(policy="lru", arena_bytes=2**20).but(**named)  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="an online policy makes no plan"), ebbtide.Session(settings=settings):
         pass
 

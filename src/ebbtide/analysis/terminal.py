@@ -128,7 +128,7 @@ def _purchase(analysis: Analysis) -> Iterable[RenderableType]:
         yield Text(_NOT_RECORDED)
         return
     if swapping is None:
-        yield _heading("What moving would buy, by the bandwidth each way (--machine FILE: on that machine)")
+        yield _heading("What moving would buy, by the bandwidth each way (--machine NAME|FILE: on that machine)")
         yield _bandwidths(analysis.waiting.bandwidths, peak_bytes)
     else:
         yield _heading(f"What moving would buy on {swapping.machine} ({swapping.origin})")

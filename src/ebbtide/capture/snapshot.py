@@ -82,7 +82,7 @@ def _chosen(segments: list[dict[str, Any]], histories: list[Any], device: int | 
         device = used.pop()
         used = {device}
     if device is None or device not in used or device < 0:
-        known = ", ".join(f"{number}" for number in sorted(used)[:_MOST_NAMED]) or "none"
+        known = ", ".join(f"cuda:{number}" for number in sorted(used)[:_MOST_NAMED]) or "none"
         raise FileFormatError(f"choose one of the devices in it with --device: {known}")
     return device
 

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import click
 
+from ebbtide.commands.examples import examples
+
 _WIDTH = 110
 """Of the page where there is no terminal to fit."""
 
 
-@click.command()
+@click.command(epilog=examples("ebbtide analyze step.trace", "ebbtide analyze step.trace --machine dram-optane --json"))
 @click.argument("traces", metavar="FILE...", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--machine",
@@ -16,11 +18,11 @@ _WIDTH = 110
     type=click.Path(dir_okay=False, path_type=Path),
     help="What moving would buy on this machine, and budgets would cost there. Default: this computer, for budgets.",
 )
-@click.option("--tier", metavar="NAME", help="The machine's slow tier to move to; by default the first.")
+@click.option("--slow-tier", metavar="NAME", help="The machine's slow tier to move to; by default the first.")
 @click.option("--bandwidth", metavar="SIZE[,SIZE]", help="In place of a machine: bytes a second out, and back.")
 @click.option("--json", "as_json", is_flag=True, help="Print every figure as JSON.")
 def analyze(
-    traces: tuple[Path, ...], machine: Path | None, tier: str | None, bandwidth: str | None, as_json: bool
+    traces: tuple[Path, ...], machine: Path | None, slow_tier: str | None, bandwidth: str | None, as_json: bool
 ) -> None:
     """Say what a step holds at its peak, and what could leave.
 
@@ -33,7 +35,7 @@ def analyze(
     from ebbtide.analysis.summary import analyze as analyze_trace
     from ebbtide.analysis.summary import to_json
     from ebbtide.analysis.terminal import page
-    from ebbtide.commands.budgets import try_budgets
+    from ebbtide.commands.budgets import as_figures, try_budgets
     from ebbtide.commands.routes import machine_for, machine_named, step_for, way_of
     from ebbtide.commands.tables import whose_times
     from ebbtide.reading import read_trace
@@ -41,20 +43,23 @@ def analyze(
 
     first, own = read_trace(traces[0])
     others = [read_trace(path)[0] for path in traces[1:]]
-    way = way_of(machine, bandwidth, tier, own)
+    way = way_of(machine, bandwidth, slow_tier, own)
     on = machine_named(machine, own)
     first, *others = (step_for(step, on) for step in (first, *others))
     analysis = analyze_trace(first, *way, others=tuple(others))
+    there = machine_for(machine, own) if bandwidth is None and first.accesses_known else None
+    step = first if there is None else step_for(first, there)
+    budgets = try_budgets(step, there) if there is not None else ()
     if as_json:
-        click.echo(json.dumps(to_json(analysis), allow_nan=False))
+        tried = None if there is None else [as_figures(row, there) for row in budgets]
+        click.echo(json.dumps(to_json(analysis) | {"budgets": tried}, allow_nan=False))
         return
     from rich.console import Console
 
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:
         console.width = _WIDTH
-    if bandwidth is None and first.accesses_known and (there := machine_for(machine, own)) is not None:
-        step = step_for(first, there)
+    if there is not None:
         times = whose_times(there, machine, step)
-        console.print(in_short(step, analysis.peak, try_budgets(step, there), there.name, times), end="\n\n")
+        console.print(in_short(step, analysis.peak, budgets, there.name, times), end="\n\n")
     console.print(page(analysis, first))

@@ -1,6 +1,7 @@
 """What smaller budgets would cost a step on a machine, for ``ebbtide analyze`` and the page of ``ebbtide report``."""
 
 from time import perf_counter
+from typing import Any
 
 from ebbtide.commands.machine_changes import with_links
 from ebbtide.commands.working import working
@@ -27,6 +28,22 @@ def try_budgets(trace: Trace, machine: Machine) -> tuple[TriedBudget, ...]:
             begin(f"planning for {share} of the peak")
             found.append(_try(share, trace, machine))
     return tuple(found)
+
+
+def as_figures(row: TriedBudget, machine: Machine) -> dict[str, Any]:
+    """For programs, named as those of ``ebbtide compare --json``."""
+    return {
+        "machine": machine.name,
+        "origin": "simulated",
+        "fast": row.name,
+        "budget_bytes": row.nbytes,
+        "feasible": row.step_ns is not None,
+        "step_ns": row.step_ns,
+        "moved_bytes": row.moved_bytes if row.step_ns is not None else None,
+        "faster_links_ns": row.faster_ns,
+        "why_not": row.why_not,
+        "least_bytes": row.least_bytes,
+    }
 
 
 def _try(share: str, trace: Trace, machine: Machine) -> TriedBudget:

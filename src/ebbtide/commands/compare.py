@@ -4,10 +4,16 @@ from pathlib import Path
 
 import click
 
+from ebbtide.commands.examples import examples
 from ebbtide.commands.inputs import json_option, machine_options, trace_argument
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "ebbtide compare step.trace --fast 25%,50%",
+        "ebbtide compare step.trace --machine g10 --policy ebbtide,g10,lru",
+    ),
+)
 @trace_argument
 @machine_options
 @click.option(
@@ -63,7 +69,7 @@ def compare(
         show_trials(title, rows, step.step_ns, fast_tier)
         for row, loose in zip(rows, loosenesses, strict=True):
             if loose is not None:
-                show(f"{row.policy}, gap {loose.gap:.1%}: {loose.sentence()}")
+                show(f"{row.policy}, gap {100 * loose.gap:.1f} %: {loose.sentence()}")
         show("")
     if as_json:
         print_json(figures)

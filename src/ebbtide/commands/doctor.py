@@ -5,8 +5,10 @@ import sys
 
 import click
 
+from ebbtide.commands.examples import examples
 
-@click.command()
+
+@click.command(epilog=examples("ebbtide doctor", "ebbtide doctor -v --spill DIR"))
 @click.option("--spill", metavar="DIR", multiple=True, help="A directory to examine, as for `ebbtide run`.")
 @click.option("-v", "--verbose", is_flag=True, help="Say of each finding what it means, also where all is well.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")

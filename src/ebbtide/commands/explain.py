@@ -5,10 +5,17 @@ from pathlib import Path
 
 import click
 
+from ebbtide.commands.examples import examples
+
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "ebbtide explain step.trace --module '*.attn'",
+        "ebbtide explain step.trace --plan step.plan --storage 12",
+    ),
+)
 @click.argument("trace", metavar="FILE", type=_FILE)
 @click.option("--storage", metavar="NUMBER", type=int, help="Of one storage.")
 @click.option("--module", metavar="NAME", help="Of a module's storages, and of those within it; * stands for anything.")
@@ -16,7 +23,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--plan", metavar="FILE", type=_FILE, help="The plan for this step (`ebbtide run --save-plan`).")
 @click.option("--timeline", metavar="FILE", type=_FILE, help="What happened in a step, or would.")
 @click.option("--machine", metavar="NAME|FILE", type=_FILE, help="What moving takes there (`ebbtide probe -o FILE`).")
-@click.option("--tier", metavar="NAME", help="The machine's slow tier to move to; by default the first.")
+@click.option("--slow-tier", metavar="NAME", help="The machine's slow tier to move to; by default the first.")
 @click.option("--bandwidth", metavar="SIZE[,SIZE]", help="In place of a machine: bytes a second out, and back.")
 def explain(
     trace: Path,
@@ -26,7 +33,7 @@ def explain(
     plan: Path | None,
     timeline: Path | None,
     machine: Path | None,
-    tier: str | None,
+    slow_tier: str | None,
     bandwidth: str | None,
 ) -> None:
     """Say why a storage is where it is, and what would change that."""
@@ -42,7 +49,7 @@ def explain(
     from ebbtide.simulator import is_modelled
 
     step, own = read_trace(trace)
-    route, name, _ = way_of(machine, bandwidth, tier, own)
+    route, name, _ = way_of(machine, bandwidth, slow_tier, own)
     there = machine_named(machine, own)
     step = step_for(step, there)
     explainer = Explainer(

@@ -2,8 +2,10 @@
 
 import click
 
+from ebbtide.commands.examples import examples
 
-@click.command()
+
+@click.command(epilog=examples("ebbtide machines", "ebbtide machines h200 > mine.toml"))
 @click.argument("name", required=False)
 def machines(name: str | None) -> None:
     """List the documented machines, or show one with its sources.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ebbtide.commands.examples import examples
 from ebbtide.commands.inputs import Inputs, fast_option, json_option, machine_options, read_inputs, trace_argument
 from ebbtide.driven import check_writable, written
 from ebbtide.errors import SettingError
@@ -16,7 +17,12 @@ if TYPE_CHECKING:
 TIERPLAN = "tierplan/1"
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "ebbtide plan step.trace --fast 25% -o step.plan",
+        "ebbtide plan step.trace --machine dram-cxl --fast 50% --json",
+    ),
+)
 @trace_argument
 @machine_options
 @fast_option

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import click
 
+from ebbtide.commands.examples import examples
 from ebbtide.commands.program import device_options, joined_tiers
 
 
-@click.command()
+@click.command(epilog=examples("ebbtide probe -o machine.toml", "ebbtide probe --tier numa:1:32GiB -o machine.toml"))
 @click.option("--spill", metavar="DIR", multiple=True, help="A directory to measure, as for `ebbtide run`.")
 @click.option(
     *("--tier", "tiers"),

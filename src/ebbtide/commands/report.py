@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ebbtide.commands.examples import examples
 from ebbtide.commands.run_reports import print_runs, text_of, with_ranks
 from ebbtide.driven import check_writable, written
 
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.command()
+@click.command(
+    epilog=examples("ebbtide report run.json", "ebbtide report step.trace step.plan run.json -o report.html"),
+)
 @click.argument("paths", metavar="FILE...", nargs=-1, required=True, type=_FILE)
 @click.option("-o", "--output", metavar="PAGE", type=_FILE, help="Write one HTML page that needs no network.")
 @click.option("--perfetto", metavar="JSON", type=_FILE, help="Write a trace that ui.perfetto.dev opens.")
@@ -30,7 +33,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     type=_FILE,
     help="What would move in time on this machine, and how a plan would run there; default: this one, probed.",
 )
-@click.option("--tier", metavar="NAME", help="The machine's slow tier to move to; by default the first.")
+@click.option("--slow-tier", metavar="NAME", help="The machine's slow tier to move to; by default the first.")
 @click.option("--bandwidth", metavar="SIZE[,SIZE]", help="In place of a machine: bytes a second out, and back.")
 @click.option("--json", "as_json", is_flag=True, help="Print the reports of runs as one list.")
 def report(
@@ -38,7 +41,7 @@ def report(
     output: Path | None,
     perfetto: Path | None,
     machine: Path | None,
-    tier: str | None,
+    slow_tier: str | None,
     bandwidth: str | None,
     as_json: bool,
 ) -> None:
@@ -62,7 +65,7 @@ def report(
     wanted = (("page", output, render_page), ("Perfetto trace", perfetto, render_perfetto))
     for what, path, _ in wanted:
         check_writable(what, path)
-    subject = _subject(paths, machine, tier, bandwidth, output is not None)
+    subject = _subject(paths, machine, slow_tier, bandwidth, output is not None)
     for what, path, render in wanted:
         if path is not None:
             text = render(subject).encode()
@@ -72,7 +75,7 @@ def report(
 
 
 def _subject(
-    paths: tuple[Path, ...], machine: Path | None, tier: str | None, bandwidth: str | None, with_budgets: bool
+    paths: tuple[Path, ...], machine: Path | None, slow_tier: str | None, bandwidth: str | None, with_budgets: bool
 ) -> "Subject":
     from ebbtide.commands.budgets import try_budgets
     from ebbtide.commands.routes import machine_for, step_for, way_of
@@ -108,7 +111,7 @@ def _subject(
     plan = read_plan(plans[0], trace) if plans and trace is not None else None
     wanted = trace is not None and trace.accesses_known and bandwidth is None
     there = machine_for(machine, own) if wanted or machine is not None else own
-    way = way_of(machine, bandwidth, tier, there)
+    way = way_of(machine, bandwidth, slow_tier, there)
     trace = step_for(trace, there) if trace is not None else None
     times = whose_times(there, machine, trace) if there is not None and trace is not None else ""
     has_forecast = any(timeline.origin is Origin.SIMULATED for timeline in timelines)

@@ -15,22 +15,22 @@ from ebbtide.units import parse_size
 
 
 def way_of(
-    machine: Path | None, bandwidth: str | None, tier: str | None, own: Machine | None
+    machine: Path | None, bandwidth: str | None, slow_tier: str | None, own: Machine | None
 ) -> tuple[Route | None, str, Origin]:
     """The way to a slow tier, what it is of, and how its figures were obtained: from a machine file, from given
     bandwidths, or from the machine that came with the trace. Raises SettingError."""
     if bandwidth is not None:
-        if machine is not None or tier is not None:
+        if machine is not None or slow_tier is not None:
             raise SettingError("give a machine (and its tier) or a bandwidth, not both")
         return assumed_route(*_bandwidths(bandwidth)), f"a link of {bandwidth} a second", Origin.ASSUMED
     chosen = machine_named(machine, own)
     if chosen is None:
-        if tier is not None:
-            raise SettingError("--tier names a tier of a machine: give one with --machine FILE")
+        if slow_tier is not None:
+            raise SettingError("--slow-tier names a tier of a machine: give one with --machine NAME|FILE")
         return None, "", Origin.ASSUMED
-    route = route_of(chosen, tier)
+    route = route_of(chosen, slow_tier)
     if route is None:
-        wanted = "a slow tier" if tier is None else f"a slow tier {tier!r:.80}"
+        wanted = "a slow tier" if slow_tier is None else f"a slow tier {slow_tier!r:.80}"
         names = ", ".join(row.name for row in chosen.tiers)
         raise SettingError(f"{chosen.name} has no {wanted.removeprefix('a ')} with links both ways; its tiers: {names}")
     return route, f"{chosen.name}, tier {route.tier}", chosen.origin

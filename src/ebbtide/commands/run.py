@@ -5,6 +5,7 @@ import sys
 
 import click
 
+from ebbtide.commands.examples import examples
 from ebbtide.commands.program import (
     ProgramCommand,
     device_options,
@@ -16,7 +17,14 @@ from ebbtide.commands.program import (
 from ebbtide.errors import SettingError
 
 
-@click.command(cls=ProgramCommand, options_metavar="[OPTIONS]")
+@click.command(
+    cls=ProgramCommand,
+    options_metavar="[OPTIONS]",
+    epilog=examples(
+        "ebbtide run --fast 8GiB train.py --epochs 3",
+        "ebbtide run --fast 25% --report out.json -m package.train",
+    ),
+)
 @click.option(
     "--fast",
     metavar="SIZE|P%",
@@ -49,7 +57,8 @@ from ebbtide.errors import SettingError
 @click.option(
     "--policy",
     metavar="NAME",
-    help="What decides what moves when: ebbtide (default), demand, lru, ...; `ebbtide compare` tries all.",
+    help="What decides what moves when: ebbtide (default), demand, lru, ... `ebbtide compare` tries all; in Ebbtide's "
+    "sources docs/planners.md lists those that plan, docs/simulator.md the others.",
 )
 @click.option("--plan", metavar="FILE", help="Follow this plan in place of making one.")
 @click.option("--machine", metavar="NAME|FILE", help="Plan for this machine (`ebbtide probe` writes one).")
@@ -97,9 +106,12 @@ def run(
     A step, which plans are made for, ends when every optimizer in use has stepped.
 
     The script runs as it would under python, with all that follows its name as its arguments. Every option has an
-    EBBTIDE_... variable too; EBBTIDE_DISABLE=1 runs the script alone. The exit status is the script's own, or 3 when
-    the budget cannot work, was exceeded or never came into force, or when a plan was named and not used; 2 for
-    options that cannot be, 4 where nothing can be spilled, 130 after Ctrl-C.
+    EBBTIDE_... variable too; EBBTIDE_DISABLE=1 runs the script alone, and EBBTIDE_PROGRESS is how progress is shown
+    (auto, plain, verbose or off; the summary stays).
+
+    The exit status is the script's own, or 3 when the budget cannot work, was exceeded or never came into force, when
+    a plan was named and not used, or when a trace, a plan or a timeline was to be saved and was not; 2 for options that
+    cannot be, 4 where nothing can be spilled, 130 after Ctrl-C.
     """
     from ebbtide.api import run
     from ebbtide.ending import stay_at_the_end

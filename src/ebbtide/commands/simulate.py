@@ -4,12 +4,18 @@ from pathlib import Path
 
 import click
 
+from ebbtide.commands.examples import examples
 from ebbtide.commands.inputs import fast_option, json_option, machine_options, read_inputs, trace_argument
 from ebbtide.driven import check_writable, written
 from ebbtide.errors import EbbtideError, SettingError
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "ebbtide simulate step.trace --fast 25% --policy lru",
+        "ebbtide simulate step.trace --plan step.plan --save-timeline step.timeline",
+    ),
+)
 @trace_argument
 @machine_options
 @fast_option
@@ -21,7 +27,7 @@ from ebbtide.errors import EbbtideError, SettingError
     help="Simulate this plan in place of a policy, within the budget that it was made for or another --fast.",
 )
 @json_option
-@click.option("--timeline", metavar="FILE", type=click.Path(path_type=Path), help="Write what happens when.")
+@click.option("--save-timeline", metavar="FILE", type=click.Path(path_type=Path), help="Write what happens when.")
 def simulate(
     trace: Path,
     machine: Path | None,
@@ -30,7 +36,7 @@ def simulate(
     policy: str | None,
     plan: Path | None,
     as_json: bool,
-    timeline: Path | None,
+    save_timeline: Path | None,
 ) -> None:
     """Simulate a recorded step under a policy or a plan, on any machine.
 
@@ -49,7 +55,7 @@ def simulate(
     from ebbtide.trials import named, try_plan, try_policy
     from ebbtide.units import format_bytes
 
-    check_writable("timeline", timeline)
+    check_writable("timeline", save_timeline)
     if plan is not None and policy is not None:
         raise SettingError("--plan and --policy: name one of them")
     chosen = named(policy or "ebbtide")
@@ -88,6 +94,6 @@ def simulate(
         show_trials(title, [row], step.step_ns, fast_tier)
         if row.planned is not None and row.planned.budget_bytes != budget:
             show(f"the plan was made for {format_bytes(row.planned.budget_bytes)}, and has {format_bytes(budget)} here")
-    if timeline is not None:
-        with written("timeline", timeline):
-            save(row.outcome.timeline(row.policy), timeline)
+    if save_timeline is not None:
+        with written("timeline", save_timeline):
+            save(row.outcome.timeline(row.policy), save_timeline)

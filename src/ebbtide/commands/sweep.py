@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ebbtide.commands.examples import examples
 from ebbtide.commands.inputs import json_option, machine_options, trace_argument
 from ebbtide.driven import check_writable, written
 from ebbtide.errors import SettingError
@@ -21,7 +22,12 @@ _COLUMNS = ("fast", "links", "step", "x resident", "memory $", "$/1000 steps", "
 _LEAST_WANTED_FIRST = ("ms per GB/s", "ms per GB", "$/1000 steps", "memory $", "links")
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "ebbtide sweep step.trace --machine dram-optane --fast 1:8,1:1 -o sweep.html",
+        "ebbtide sweep step.trace --machine dram-optane --links 1,2 --target 1.2",
+    ),
+)
 @trace_argument
 @machine_options
 @click.option(
@@ -31,7 +37,7 @@ _LEAST_WANTED_FIRST = ("ms per GB/s", "ms per GB", "$/1000 steps", "memory $", "
     show_default=True,
     help="Sizes, shares of the peak, or ratios fast:slow as AutoTM has them.",
 )
-@click.option("--bandwidth", metavar="LIST", default="1", show_default=True, help="Factors for all links.")
+@click.option("--links", metavar="LIST", default="1", show_default=True, help="Factors for all links.")
 @click.option("--policy", metavar="NAME", default="ebbtide", show_default=True, help="A planner or an online policy.")
 @click.option("--target", metavar="X", type=click.FloatRange(1), help="Find the cheapest within X resident steps.")
 @click.option(
@@ -43,7 +49,7 @@ def sweep(
     machine: Path | None,
     changes: tuple[str, ...],
     fast: str,
-    bandwidth: str,
+    links: str,
     policy: str,
     target: float | None,
     output: Path | None,
@@ -69,7 +75,7 @@ def sweep(
         raise SettingError("--policy takes one name here")
     step, its_machine = read_step(trace, machine, changes)
     budgets = sorted({_budget(text.strip(), step, its_machine) for text in fast.split(",")})
-    factors = sorted({_factor(text) for text in bandwidth.split(",")})
+    factors = sorted({_factor(text) for text in links.split(",")})
     points = []
     with working(len(budgets) * len(factors)) as begin:
         for budget in budgets:
@@ -152,7 +158,7 @@ def _factor(text: str) -> float:
     except ValueError:
         factor = 0.0
     if not 1e-3 <= factor <= 1e3:
-        raise SettingError(f"--bandwidth: {text!r} is not a factor from 0.001 to 1000")
+        raise SettingError(f"--links: {text!r} is not a factor from 0.001 to 1000")
     return factor
 
 

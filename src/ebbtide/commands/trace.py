@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ebbtide.commands.examples import examples
 from ebbtide.commands.program import (
     ProgramCommand,
     device_option,
@@ -15,7 +16,11 @@ from ebbtide.commands.program import (
 )
 
 
-@click.command(cls=ProgramCommand, options_metavar="[OPTIONS]")
+@click.command(
+    cls=ProgramCommand,
+    options_metavar="[OPTIONS]",
+    epilog=examples("ebbtide trace train.py", "ebbtide trace --lines -o step.trace train.py --epochs 1"),
+)
 @click.option(
     "-o",
     "--output",

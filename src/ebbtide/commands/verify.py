@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ebbtide.commands.examples import examples
 from ebbtide.commands.program import (
     ProgramCommand,
     device_options,
@@ -15,7 +16,14 @@ from ebbtide.commands.program import (
 )
 
 
-@click.command(cls=ProgramCommand, options_metavar="[OPTIONS]")
+@click.command(
+    cls=ProgramCommand,
+    options_metavar="[OPTIONS]",
+    epilog=examples(
+        "ebbtide verify --fast 25% train.py --steps 10",
+        "ebbtide verify --optimizer in-backward train.py --output {out}",
+    ),
+)
 @click.option("--fast", metavar="SIZE|P%", help="The budget, as for `ebbtide run`; 25% if none is named.")
 @click.option("--spill", metavar="DIR", multiple=True, help="Where tensors go when they leave memory; repeatable.")
 @click.option(

@@ -211,7 +211,8 @@ class RunReport:
 
     ``bounded_as_asked`` is false where a budget was asked for and was not in force at the end, or where no step was
     seen and a process that the script started peaked above it. ``planned_as_asked`` is false where a plan was named
-    and no step followed it to its end. ``trouble`` says why.
+    and no step followed it to its end, or a trace, a plan or a timeline was to be saved and was not. ``trouble`` says
+    why.
     """
 
     format: str

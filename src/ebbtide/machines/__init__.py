@@ -26,4 +26,5 @@ def find_machine(name_or_file: str | Path) -> Machine:
         text = text_of(name) if name in names() or not path.exists() else path.read_text()
         return Machine.from_toml(text)
     except (OSError, UnicodeDecodeError, FileFormatError) as error:
-        raise SettingError(f"the machine {name} cannot be used: {error}") from error
+        why = getattr(error, "strerror", None) or error  # which of the system's would name the file again
+        raise SettingError(f"the machine {name} cannot be used: {why}") from error

@@ -189,6 +189,9 @@ class Engine:
             self._kept.release()
             stop_arena()
         told = self._limits.refused or self._budget.nothing_managed or self._ranks.heard() is not None
+        unsaved = self._planning.unsaved if self._planning is not None else ""
+        if unsaved not in self._final.trouble:  # which is something else
+            self._warn(unsaved)
         as_asked = self._final.bounded_as_asked and self._final.planned_as_asked
         if not told and (self._peak_of_others() if as_asked else not self.is_told_on):
             self._warn(self._final.trouble)
@@ -299,10 +302,14 @@ class Engine:
         return 0 if len(self._steps) else self._children.peak_bytes()
 
     def _unplanned(self) -> str:
+        """A plan that was named and not followed, and what was to be saved and was not."""
         plan, planning = self._settings.plan, self._planning
-        if plan is None or planning is None or planning.ever_followed:
+        if planning is None:
             return ""
-        return shortfalls.no_plan(plan, planning.refusal, len(self._steps))
+        if plan is None or planning.ever_followed:
+            return planning.unsaved
+        unused = shortfalls.no_plan(plan, planning.refusal, len(self._steps))
+        return f"{unused}; {planning.unsaved}" if planning.unsaved else unused
 
     def _note_step(self, counters: "_torch.Counters") -> None:
         self._ranks.look()

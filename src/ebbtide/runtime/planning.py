@@ -48,7 +48,7 @@ class Planning:
     ``save`` is given the files of the first plan: the trace's and its own. ``measures``: the machine is a probe's, so
     what the steps themselves show goes before it. ``fixed``: the plan was named, and no other is made.
     ``save_timeline`` is given the last step that followed a schedule, once, at the end. ``saved`` names what ``save``
-    writes ("plan"), for a warning where there was no plan. ``waits``: training stands still while a plan is made.
+    writes ("plan"), for ``unsaved`` where there was no plan. ``waits``: training stands still while a plan is made.
     ``say`` tells what is no trouble. ``improves``: with the time that is left the planner may find a faster plan.
     """
 
@@ -91,6 +91,7 @@ class Planning:
         self._gave_up = False
         self.ever_followed = False
         self.refusal = ""  # why a plan was not made, or not used, last
+        self.unsaved = ""  # what was to be saved and was not, and why: known at the end
         self._modules = ModuleNames()
         self._waits_since_ns: int | None = None  # while training stands still for a plan
 
@@ -104,7 +105,7 @@ class Planning:
         self._modules.remove()
 
     def finish(self, hurries: bool = False) -> None:
-        """At the end: saves what is asked for. What cannot be saved is a warning. Waits for a plan that is to be saved,
+        """At the end: saves what is asked for; ``unsaved`` says what cannot be. Waits for a plan that is to be saved,
         unless it ``hurries``, since the script was interrupted, say."""
         self.close()
         try:
@@ -117,17 +118,20 @@ class Planning:
         if self._saved and not self._plans:
             few = f"{self._steps} steps were made, and {_WARM_UP_STEPS + 1} are needed"
             why = few if self._steps <= _WARM_UP_STEPS else "no step under a budget could be recorded"
-            self._warn(f"no step was planned, so there is no {self._saved} to save: {self.refusal or why}")
+            self._miss(f"no step was planned, so there is no {self._saved} to save: {self.refusal or why}")
         if self._save_timeline is None:
             return
         if self._last is None:
-            self._warn("no step followed a plan to its end, so there is no timeline to save")
+            self._miss("no step followed a plan to its end, so there is no timeline to save")
             return
         recording, planner = self._last
         try:
             self._save_timeline(answer_to(self._ask(replace(self._job(recording, 0), shown=planner))).timeline)
         except (OSError, ValueError, EbbtideError) as error:
-            self._warn(f"the timeline could not be saved: {error}")
+            self._miss(f"the timeline could not be saved: {error}")
+
+    def _miss(self, what: str) -> None:
+        self.unsaved = f"{self.unsaved}; {what}" if self.unsaved else what
 
     def _end_pending(self) -> None:
         if self._pending is None:
@@ -355,5 +359,6 @@ class Planning:
         try:
             self._save(answer.trace, answer.plan)
         except OSError as error:
-            self._warn(f"the trace or the plan could not be saved: {error}")
+            self._warn(missed := f"the trace or the plan could not be saved: {error}")
+            self._miss(missed)
         note_lines(False)  # what is saved is the first

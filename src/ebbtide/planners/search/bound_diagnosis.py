@@ -84,10 +84,11 @@ class Looseness:
         """For people, after the gap."""
         if self.named is None:
             return "nothing that the bound leaves out explains it: it is the search's, or that of the copies' order"
-        others = [f"{each.what}: {share:.0%}" for each, share in self.shares[1:] if share >= _WORTH_NAMING]
-        rest = [f"all that it leaves out: {self.together:.0%}"] if len(self.shares) > 1 else []
+        others = [f"{each.what}: {100 * share:.0f} %" for each, share in self.shares[1:] if share >= _WORTH_NAMING]
+        rest = [f"all that it leaves out: {100 * self.together:.0f} %"] if len(self.shares) > 1 else []
         first = (
-            f"the bound does not count {self.named.what} in full ({self.named.why}): {self.shares[0][1]:.0%} of the gap"
+            f"the bound does not count {self.named.what} in full ({self.named.why}): {100 * self.shares[0][1]:.0f} % of "
+            "the gap"
         )
         return "; ".join((first, *others, *rest))
 

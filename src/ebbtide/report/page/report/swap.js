@@ -32,7 +32,7 @@ function swapChart(data, section) {
       ? `Below the line, a storage moves to ${route.tier} and back within its interval, alone on the links: ` +
         `${bytes(route.out_bytes_per_s)}/s out, ${bytes(route.back_bytes_per_s)}/s back (${route.machine}; ${route.origin}). ` +
         "Outliers do so and are among the hundredth with the most bytes \u00d7 interval. "
-      : "No machine is known, so there is no swap line: --machine names a file of one, which `ebbtide probe` writes. ") +
+      : "No machine is known, so there is no swap line: --machine names one, or the file that `ebbtide probe` writes. ") +
     (short
       ? `Of ${count(idle_ns.length)} intervals ${count(short)} are shorter than 1 \u00b5s, in which nothing moves: they have ` +
         "no mark."
