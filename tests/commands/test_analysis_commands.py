@@ -161,7 +161,7 @@ def test_lines_are_told_where_they_were_recorded(files: Path) -> None:
 
 
 def test_a_trace_without_accesses_says_what_is_not_available(files: Path) -> None:
-    step = replace(by_hand(), accesses=Accesses(*np.zeros((3, 0), dtype=np.int64)))
+    step = replace(by_hand(), accesses=Accesses(*np.zeros((3, 0), dtype=np.int64)), accesses_known=False)
     save(step, files / "allocations.trace")
     page = said("analyze", files / "allocations.trace", "--machine", files / "machine.toml")
     assert "Peak: 2.06 KiB" in page

@@ -71,9 +71,10 @@ def plan(
     if as_json:
         print_json(figures_of(made, inputs))
         return
-    click.echo(describe(made, inputs, whose_times(inputs.machine, machine, inputs.trace)))
+    lines = [describe(made, inputs, whose_times(inputs.machine, machine, inputs.trace))]
     if loose is not None:
-        click.echo(folded_for_terminal(f"{'why a gap':<12} {loose.sentence()}", sys.stdout, hanging=13))
+        lines.append(f"{'why a gap':<12} {loose.sentence()}")
+    click.echo(folded_for_terminal("\n".join(lines), sys.stdout, hanging=13))
     click.echo(f"{'saved':<12} {'no: -o FILE saves it' if output is None else output}")
 
 

@@ -84,13 +84,15 @@ class Looseness:
         """For people, after the gap."""
         if self.named is None:
             return "nothing that the bound leaves out explains it: it is the search's, or that of the copies' order"
-        others = [f"{each.what}: {100 * share:.0f} %" for each, share in self.shares[1:] if share >= _WORTH_NAMING]
-        rest = [f"all that it leaves out: {100 * self.together:.0f} %"] if len(self.shares) > 1 else []
-        first = (
-            f"the bound does not count {self.named.what} in full ({self.named.why}): {100 * self.shares[0][1]:.0f} % of "
-            "the gap"
-        )
+        others = [f"{each.what}: {_percent(share)}" for each, share in self.shares[1:] if share >= _WORTH_NAMING]
+        rest = [f"all that it leaves out: {_percent(self.together)}"] if len(self.shares) > 1 else []
+        of_the_gap = f"{_percent(self.shares[0][1])} of the gap"
+        first = f"the bound does not count {self.named.what} in full ({self.named.why}): {of_the_gap}"
         return "; ".join((first, *others, *rest))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def looseness_of(plan: Plan, trace: Trace, machine: Machine) -> Looseness | None:
