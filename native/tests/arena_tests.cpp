@@ -222,8 +222,8 @@ TEST(operators_that_wait_for_each_other_do_not_wait) {
     both_hold.arrive_and_wait();
     void* b = arena.allocate(4 * kMiB);
     fill(b, 4 * kMiB, 2);
+    CHECK(filled(a, 4 * kMiB, 1) && filled(b, 4 * kMiB, 2));  // after its end that is a fault, which waits for nobody
     arena.exit();
-    CHECK(filled(a, 4 * kMiB, 1) && filled(b, 4 * kMiB, 2));
     arena.release(a);
     arena.release(b);
   };
