@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from ebbtide.analysis.memory import peak_of
 from ebbtide.cli import cli
 from ebbtide.commands import budgets as trying
-from ebbtide.commands.budgets import SHARES, try_budgets
+from ebbtide.commands.budgets import SHARES, as_figures, try_budgets
 from ebbtide.ir.base import Origin
 from ebbtide.ir.files import save
 from ebbtide.ir.plan import Stay
@@ -89,6 +89,7 @@ def test_budgets_are_what_the_planner_says_of_them(monkeypatch: pytest.MonkeyPat
     untried = try_budgets(trace, machine)
     assert [(row.name, row.nbytes) for row in untried] == [(row.name, row.nbytes) for row in tried]
     assert all(row.untried and row.step_ns is None for row in untried)
+    assert {as_figures(row, machine)["feasible"] for row in untried} == {None}
     assert "75% not tried: took too long, 50% not tried: took" in in_short(trace, peak_of(trace), untried, "a disk")
 
 

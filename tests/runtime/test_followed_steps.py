@@ -160,6 +160,19 @@ def test_a_step_that_cannot_be_planned_anew_for_what_has_gone_is_not_asked_for_a
     assert len(run.jobs) == 3
 
 
+def test_once_all_plans_are_made_what_has_gone_is_looked_at_no_more(native: Native) -> None:
+    run = Run(native)
+    for _ in range(20):
+        native.lost = 1
+        run.steps(2, made_step(WARM))
+    native.lost = 1
+    run.steps(2, made_step(WARM))
+    assert native.schedules == planning._MOST_PLANS
+    taken = native.taken
+    run.steps(50, made_step(WARM))
+    assert native.taken <= taken + 20  # what the looks at typical times take
+
+
 def test_times_that_are_no_news_cost_no_plan_and_soon_no_recordings(native: Native) -> None:
     run = Run(native)
     run.steps(50, made_step(WARM))

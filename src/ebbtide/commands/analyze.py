@@ -48,7 +48,7 @@ def analyze(
     first, *others = (step_for(step, on) for step in (first, *others))
     analysis = analyze_trace(first, *way, others=tuple(others))
     there = machine_for(machine, own) if bandwidth is None and first.accesses_known else None
-    step = first if there is None else step_for(first, there)
+    step = step_for(first, there)
     budgets = try_budgets(step, there) if there is not None else ()
     if as_json:
         tried = None if there is None else [as_figures(row, there) for row in budgets]

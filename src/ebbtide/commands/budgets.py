@@ -31,13 +31,13 @@ def try_budgets(trace: Trace, machine: Machine) -> tuple[TriedBudget, ...]:
 
 
 def as_figures(row: TriedBudget, machine: Machine) -> dict[str, Any]:
-    """For programs, named as those of ``ebbtide compare --json``."""
+    """For programs, named as those of ``ebbtide compare --json``; of a budget that was not tried nothing is known."""
     return {
         "machine": machine.name,
         "origin": "simulated",
         "fast": row.name,
         "budget_bytes": row.nbytes,
-        "feasible": row.step_ns is not None,
+        "feasible": None if row.untried else row.step_ns is not None,
         "step_ns": row.step_ns,
         "moved_bytes": row.moved_bytes if row.step_ns is not None else None,
         "faster_links_ns": row.faster_ns,

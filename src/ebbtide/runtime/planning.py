@@ -296,14 +296,13 @@ class Planning:
         have_gone = gone > steps.gone
         if not (steps.looked_at or have_gone) or likeness(recording) != planned.like:
             return  # it did more than was planned; the next may not
-        if self._made >= _MOST_PLANS:
-            return
         if have_gone:
             steps.gone = gone
-            known = Followed(steps.trace, steps.times(), measures=False, anew=True) if steps.trace else None
-            self._plan_anew(recording, planned, budget_bytes, known)
+            if self._made < _MOST_PLANS:
+                known = Followed(steps.trace, steps.times(), measures=False, anew=True) if steps.trace else None
+                self._plan_anew(recording, planned, budget_bytes, known)
             return
-        if not steps.note(recording):
+        if not steps.note(recording) or self._made >= _MOST_PLANS:
             return  # too few are known yet
         anew, measures = steps.are_news(planned.report, self._machine), self._measures
         plan, steps.plan = steps.plan, b""  # a faster one is looked for once
