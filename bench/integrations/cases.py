@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "integrations"
 
@@ -36,7 +35,7 @@ class Case:
         return [*self._launch(python, (python, "-m", "ebbtide", "run", "--fast", self.fast)), *self._script(more)]
 
     def _script(self, more: tuple[str, ...]) -> tuple[str, ...]:
-        return (str(SCRIPTS / self.script), *self.arguments, *more)
+        return (str(SCRIPTS / f"{self.script}.py"), *self.arguments, *more)
 
     def _launch(self, python: str, command: tuple[str, ...]) -> tuple[str, ...]:
         if self.launcher == "torchrun":
@@ -50,61 +49,49 @@ class Case:
 
 _TRAINER = ("transformers", "accelerate")
 _LIGHTNING = ("lightning", "transformers")
-_DEEPSPEED = ("deepspeed", "transformers")
-
-
-def _case(
-    name: str, about: str, packages: tuple[str, ...], script: str, fast: str, *arguments: str, **more: Any
-) -> Case:
-    return Case(name, about, packages, f"{script}.py", fast, arguments, **more)
 
 
 def _ranks(name: str, about: str, script: str, *arguments: str, inside: bool = False) -> Case:
     """Of torch alone, two of them."""
-    return _case(name, about, ("torch",), script, "45%", *arguments, launcher="torchrun", ranks=2, inside=inside)
+    return Case(name, about, ("torch",), script, "45%", arguments, launcher="torchrun", ranks=2, inside=inside)
 
 
-def _zero(
-    stage: int, about: str = "", *, ranks: int = 2, inside: bool = False, of: str = "", fast: str = "60%"
-) -> Case:
-    """Of DeepSpeed. ``of`` is what is special, an option of the script's."""
-    name = "-".join(filter(None, (f"deepspeed-{stage}", of, "session" * inside)))
-    packages = (*_DEEPSPEED, "ninja") if of == "offload" else _DEEPSPEED
-    arguments = ("--stage", str(stage), *(f"--{option}" for option in (of,) if option))
-    about = about or f"ZeRO stage {stage}"
-    return _case(
-        name, about, packages, "deepspeed_zero", fast, *arguments, launcher="torchrun", ranks=ranks, inside=inside
-    )
+def _zero(stage: int, about: str, option: str = "", fast: str = "60%", ranks: int = 2, inside: bool = False) -> Case:
+    """Of DeepSpeed, with an option of the script's."""
+    name = "-".join(filter(None, ("deepspeed", str(stage), option, "session" * inside)))
+    packages = ("deepspeed", "transformers", *("ninja",) * (option == "offload"))
+    arguments = ("--stage", str(stage), *(f"--{option}",) * bool(option))
+    return Case(name, about, packages, "deepspeed_zero", fast, arguments, "torchrun", ranks, inside)
 
 
 _BY_CALLBACK, _BY_SESSION = "the same, by the callback", "the same, by a session"
 CASES = (
-    _case(
+    Case(
         "trainer",
         "`Trainer`: accumulation, clipping, evaluation, checkpoints",
         _TRAINER,
         "transformers_trainer",
         "30%",
     ),
-    _case("trainer-callback", _BY_CALLBACK, _TRAINER, "transformers_trainer", "30%", inside=True),
-    _case("trainer-resume", "the same, stopped and resumed", _TRAINER, "transformers_trainer", "30%", resumes=True),
-    _case(
+    Case("trainer-callback", _BY_CALLBACK, _TRAINER, "transformers_trainer", "30%", inside=True),
+    Case("trainer-resume", "the same, stopped and resumed", _TRAINER, "transformers_trainer", "30%", resumes=True),
+    Case(
         "trainer-checkpointing",
         "the same, with gradient checkpointing",
         _TRAINER,
         "transformers_trainer",
         "45%",
-        "--gradient-checkpointing",
+        ("--gradient-checkpointing",),
     ),
-    _case(
+    Case(
         "accelerate",
         "accumulation, clipping, `save_state`, `load_state`",
         _TRAINER[::-1],
         "accelerate_script",
         "30%",
     ),
-    _case("accelerate-session", _BY_SESSION, _TRAINER[::-1], "accelerate_script", "30%", inside=True),
-    _case(
+    Case("accelerate-session", _BY_SESSION, _TRAINER[::-1], "accelerate_script", "30%", inside=True),
+    Case(
         "accelerate-launch",
         "`accelerate launch`",
         _TRAINER[::-1],
@@ -112,39 +99,38 @@ CASES = (
         "30%",
         launcher="accelerate",
     ),
-    _case("trl", "`SFTTrainer`", ("trl", "datasets"), "trl_sft", "60%"),
-    _case("trl-callback", _BY_CALLBACK, ("trl", "datasets"), "trl_sft", "60%", inside=True),
-    _case("peft", "LoRA", ("peft", "transformers"), "peft_lora", "30%"),
-    _case("peft-session", _BY_SESSION, ("peft", "transformers"), "peft_lora", "30%", inside=True),
-    _case(
+    Case("trl", "`SFTTrainer`", ("trl", "datasets"), "trl_sft", "60%"),
+    Case("trl-callback", _BY_CALLBACK, ("trl", "datasets"), "trl_sft", "60%", inside=True),
+    Case("peft", "LoRA", ("peft", "transformers"), "peft_lora", "30%"),
+    Case("peft-session", _BY_SESSION, ("peft", "transformers"), "peft_lora", "30%", inside=True),
+    Case(
         "lightning",
         "`Trainer`: accumulation, clipping, validation, checkpoints",
         _LIGHTNING,
         "lightning_trainer",
         "30%",
     ),
-    _case("lightning-callback", _BY_CALLBACK, _LIGHTNING, "lightning_trainer", "30%", inside=True),
-    _case(
+    Case("lightning-callback", _BY_CALLBACK, _LIGHTNING, "lightning_trainer", "30%", inside=True),
+    Case(
         "lightning-ddp",
         "the same, two ranks that Lightning starts",
         _LIGHTNING,
         "lightning_trainer",
         "60%",
-        "--devices",
-        "2",
+        ("--devices", "2"),
         ranks=2,
         inside=True,
     ),
-    _case(
+    Case(
         "compile",
         "`torch.compile` of the model and of `optimizer.step`",
         ("torch", "transformers"),
         "compiled",
         "50%",
     ),
-    _case("compile-session", _BY_SESSION, ("torch", "transformers"), "compiled", "50%", inside=True),
-    _case("compile-model", "of the model alone", ("torch", "transformers"), "compiled", "50%", "--only", "model"),
-    _case("compile-step", "of the step alone", ("torch", "transformers"), "compiled", "50%", "--only", "step"),
+    Case("compile-session", _BY_SESSION, ("torch", "transformers"), "compiled", "50%", inside=True),
+    Case("compile-model", "of the model alone", ("torch", "transformers"), "compiled", "50%", ("--only", "model")),
+    Case("compile-step", "of the step alone", ("torch", "transformers"), "compiled", "50%", ("--only", "step")),
     _ranks("ddp", "`DistributedDataParallel`", "ddp"),
     _ranks("ddp-session", _BY_SESSION, "ddp", inside=True),
     _ranks("ddp-static", "`gradient_as_bucket_view`, `static_graph`", "ddp", "--static"),
@@ -152,10 +138,10 @@ CASES = (
     _ranks("fsdp2-session", _BY_SESSION, "fsdp2", inside=True),
     _ranks("zero-redundancy", "`ZeroRedundancyOptimizer`", "zero_redundancy"),
     _ranks("zero-redundancy-session", _BY_SESSION, "zero_redundancy", inside=True),
-    _zero(1),
-    _zero(1, "the same, buckets of the default size", of="default-buckets", fast="80%"),
-    _zero(2),
-    _zero(3),
+    _zero(1, "ZeRO stage 1"),
+    _zero(1, "the same, buckets of the default size", "default-buckets", fast="80%"),
+    _zero(2, "ZeRO stage 2"),
+    _zero(3, "ZeRO stage 3"),
     _zero(3, _BY_SESSION, inside=True),
-    _zero(2, "ZeRO stage 2, optimizer offloaded", ranks=1, of="offload"),
+    _zero(2, "ZeRO stage 2, optimizer offloaded", "offload", ranks=1),
 )

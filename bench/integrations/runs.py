@@ -87,7 +87,7 @@ def compare(case: Case, folder: Path, steps: int, timeout_s: float | None = None
 
 
 def beside(plain: Side, case: Case, folder: Path, steps: int, timeout_s: float | None = None) -> Comparison:
-    """The same with a plain side that has run: of this case, or of another with the same ``plain_command``."""
+    """The same with a plain side that has run: of this case, or of another whose ``plain`` is the same."""
     within = run_side(case, folder / "within", steps, timeout_s, within=True)
     return Comparison(plain, within, _reports(folder / "within"))
 

@@ -31,10 +31,8 @@ def observe() -> None:
 
     def write() -> None:
         if ended and os.getpid() == process:
-            path = (
-                Path(os.environ["STEP_TIMES"])
-                / f"times.{os.environ.get('RANK', os.environ.get('LOCAL_RANK', '0'))}.json"
-            )
+            rank = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))  # the latter by Lightning
+            path = Path(os.environ["STEP_TIMES"]) / f"times.{rank}.json"
             path.write_text(json.dumps(ended))
 
     atexit.register(write)
