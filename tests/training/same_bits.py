@@ -104,16 +104,26 @@ class Snapshot:
         )
 
     def differences(self, run: Run) -> tuple[str, ...]:
-        """Names of what only one side has, or is not the same to the last bit; losses first, step by step."""
+        """What only one side has, or is not the same to the last bit, and by how much; losses first, step by step.
+
+        A lost page is a thousand elements that are far off; a sum in another order is most of them, by their last bit.
+        """
         actual = dict(run.tensors())
         one_sided = [f"only one run has: {name}" for name in self.tensors.keys() ^ actual.keys()]
-        unequal = [name for name in self.tensors if name in actual and not self._equal(name, actual[name])]
+        both = [name for name in self.tensors if name in actual]
+        unequal = [f"{name}: {how}" for name in both if (how := self._unlike(name, actual[name]))]
         return tuple(one_sided + unequal)
 
-    def _equal(self, name: str, actual: Tensor) -> bool:
+    def _unlike(self, name: str, actual: Tensor) -> str:
         dtype, shape, content = self.tensors[name]
         expected = torch.frombuffer(content, dtype=torch.uint8).view(dtype).reshape(shape)
-        return actual.dtype == dtype and torch.equal(expected, actual)
+        if (actual.dtype, actual.shape) != (dtype, shape):
+            return f"{actual.dtype} {tuple(actual.shape)}, not {dtype} {shape}"
+        if torch.equal(expected, actual):
+            return ""
+        off = (actual.double() - expected.double()).abs()
+        largest = expected.double().abs().max()
+        return f"{int((off != 0).sum())} of {off.numel()}, by at most {off.max():.2g} of {largest:.2g}"
 
 
 def train_plainly(case: Case, steps: int) -> Snapshot:

@@ -17,6 +17,7 @@ Without a budget the script already ends differently from run to run, so nothing
   - data: DataLoader(generator=torch.Generator().manual_seed(0)), and a worker_init_fn that seeds what workers draw from
   - algorithms: torch.use_deterministic_algorithms(True)
   - threads: the same number in every run (OMP_NUM_THREADS), and none that update tensors without order
+  - matrix products: MKL repeats itself for certain only with MKL_CBWR=AUTO MKL_DYNAMIC=FALSE
   - clocks, process ids and the network in what is computed
   - files: what the runs share, so that a later one goes on where an earlier one stopped; write to {out}"""
 
