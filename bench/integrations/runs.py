@@ -95,7 +95,7 @@ def beside(plain: Side, case: Case, folder: Path, steps: int, timeout_s: float |
 def run_side(case: Case, folder: Path, steps: int, timeout_s: float | None, within: bool) -> Side:
     out = folder / "out"
     out.mkdir(parents=True)
-    runs = [(steps // 2, ()), (steps, ("--resume",))] if case.resumes else [(steps, ())]
+    runs = [(steps, ()), (2 * steps, ("--resume",))] if case.resumes else [(steps, ())]
     status, printed = 0, ""
     for number, (count, resumed) in enumerate(runs):
         more = ("--out", str(out), "--steps", str(count), *resumed)

@@ -13,6 +13,7 @@ A cell's name is ``network/way``. Ways:
 ``checkpoint``, ``hooks``, ``compile-0.5``: the techniques of ``techniques.py``, with tuned glibc
 ``swap-25%``     plain, in a memory cgroup a little larger than Ebbtide's process at 25%, with the kernel's swap
 ``deepspeed``    ZeRO-3 with the optimizer on NVMe
+``zero-offload``, ``zero-offload-state/3``: ZeRO-3 with the optimizer in host memory, alone and within Ebbtide
 """
 
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from ebbtide.policies import is_planned
 from ebbtide.simulator import POLICIES
 
 ORDERS = ("in-backward", "deferred")
+DEEPSPEED = {"deepspeed": "nvme", "zero-offload": "cpu"}  # where each has its optimizer
 TECHNIQUES = ("checkpoint", "hooks", "compile-0.5")  # of techniques.py, which imports torch
 BUDGETS = ("100%", "75%", "50%", "35%", "25%", "15%", "10%")
 STEADY_STEPS = 4
@@ -92,8 +94,11 @@ def cell(name: str) -> Cell:
         return Cell(net, way, Door.STOCK)
     if way in ("tuned", "control"):
         return Cell(net, way, Door.TUNED)
-    if way == "deepspeed":
-        return Cell(net, way, Door.DEEPSPEED)
+    if way in DEEPSPEED:
+        return Cell(net, way, Door.DEEPSPEED, technique=DEEPSPEED[way])
+    if kind == "zero-offload" and _is_budget(budget):
+        technique = DEEPSPEED[kind]
+        return Cell(net, way, Door.DEEPSPEED, budget, technique=technique, settle_steps=EBBTIDE_SETTLE_STEPS)
     if way in TECHNIQUES:
         settle = COMPILE_SETTLE_STEPS if way.startswith("compile") else 1
         return Cell(net, way, Door.TUNED, technique=way, settle_steps=settle)
@@ -121,8 +126,9 @@ def _names() -> list[str]:
     orders = [f"{order}-state/3" for order in ORDERS]
     names += [f"{net}/{way}" for net in state for way in ("state/3", *orders, "stock")]
     names += [f"{net}/{way}" for net in headline for way in (*peers, "demand-25%", "control")]
-    names += [f"gpt-210M/{way}" for way in ("checkpoint", "hooks", "compile-0.5", "swap-state/3", "deepspeed")]
-    names += ["gpt-210M/demand-state/3", "gpt-1B/state/3", *(f"gpt-1B/{way}" for way in orders), "gpt-1B/stock"]
+    names += [f"gpt-210M/{way}" for way in ("checkpoint", "hooks", "compile-0.5", "swap-state/3", *DEEPSPEED)]
+    names += ["gpt-210M/zero-offload-state/3", "gpt-210M/demand-state/3"]
+    names += ["gpt-1B/state/3", *(f"gpt-1B/{way}" for way in orders), "gpt-1B/stock"]
     names += [f"gpt-400M/{order}-state/10" for order in ORDERS]
     names += [f"{net}/{budget}" for net in headline for budget in ("15%", "10%", "35%", "75%")]
     names += [f"gpt2-fp32/{way}" for way in (*BUDGETS, "stock", *peers)]

@@ -90,11 +90,13 @@ def _command(cell: Cell, steps: int, place: Place, result: Path, report: Path, s
     if cell.door is Door.DEEPSPEED:
         if place.deepspeed_python is None:
             raise CellFailed("no interpreter with DeepSpeed was named (--deepspeed-python)")
-        return [str(place.deepspeed_python), "-m", "bench.step.train_deepspeed", *arguments]
-    script = ["-m", "bench.step.train", *arguments, "--technique", cell.technique]
-    if cell.door is not Door.EBBTIDE:
-        return [sys.executable, *script]
-    ours = [sys.executable, "-m", "ebbtide", "run", "--fast", cell.fast_argument, "--policy", cell.policy]
+        python, script = place.deepspeed_python, ["-m", "bench.step.train_deepspeed", *arguments]
+        script += ["--offload", cell.technique]
+    else:
+        python, script = Path(sys.executable), ["-m", "bench.step.train", *arguments, "--technique", cell.technique]
+    if not cell.fast or cell.door is Door.SWAP:
+        return [str(python), *script]
+    ours = [str(python), "-m", "ebbtide", "run", "--fast", cell.fast_argument, "--policy", cell.policy]
     ours += ["--optimizer", cell.order]
     return [*ours, "--spill", str(place.spill), "--report", str(report), *script]
 

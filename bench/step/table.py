@@ -27,6 +27,7 @@ NAMES = {
     "hooks": "saved tensors to disk (`torch.save`)",
     "compile-0.5": "`torch.compile`, activation budget 0.5",
     "deepspeed": "DeepSpeed ZeRO-3, optimizer on NVMe",
+    "zero-offload": "DeepSpeed ZeRO-3, optimizer in memory",
 }
 
 
@@ -36,6 +37,8 @@ def describe(found: Cell) -> str:
     budget = found.fast if found.fast.endswith("%") else f"{int(found.fast_argument) / 1e9:.2f} GB ({found.fast})"
     if found.way.startswith("swap-"):
         return f"kernel swap, as much memory as Ebbtide at {budget}"
+    if found.way.startswith("zero-offload-"):
+        return f"{NAMES['zero-offload']}, within Ebbtide {budget}"
     order = f", updates {found.order}" if found.order != "as-written" else ""
     return f"Ebbtide {budget}" + (f", {found.policy}" if found.policy != "ebbtide" else "") + order
 

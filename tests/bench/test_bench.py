@@ -268,6 +268,8 @@ def test_cells_and_networks_are_what_their_names_say() -> None:
     assert all(cell(found.name) == found for found in CELLS)
     assert cell("gpt-1B/state/3").fast_argument == str(NETS["gpt-1B"].shape.state_bytes // 3)
     assert cell("gpt-210M/swap-state/3").door is Door.SWAP
+    within = cell("gpt-210M/zero-offload-state/3")
+    assert (within.door, within.technique, within.fast) == (Door.DEEPSPEED, "cpu", "state/3")
     orders = [cell(f"gpt-210M/{order}state/3") for order in ("", "in-backward-", "deferred-")]
     assert len({found.fast_argument for found in orders}) == 1
     assert [found.order for found in orders] == ["as-written", "in-backward", "deferred"]

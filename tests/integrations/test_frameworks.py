@@ -26,10 +26,9 @@ def test_case(case: Case, plain_sides: dict[object, Side], tmp_path: Path) -> No
     if package := missing(case):
         pytest.skip(f"{package} is not installed: pip install 'ebbtide[frameworks]' has it")
     started = (*case.plain("python", ()), case.resumes)
-    steps = 2 * STEPS if case.resumes else STEPS  # each half is recorded and planned
     if started not in plain_sides:
-        plain_sides[started] = run_side(case, tmp_path / "plain", steps, LONGEST_S, within=False)
-    comparison = beside(plain_sides[started], case, tmp_path, steps, LONGEST_S)
+        plain_sides[started] = run_side(case, tmp_path / "plain", STEPS, LONGEST_S, within=False)
+    comparison = beside(plain_sides[started], case, tmp_path, STEPS, LONGEST_S)
     assert comparison.plain.status == 0, comparison.plain.printed
     assert comparison.within.status == 0, comparison.within.printed
     assert comparison.same_bits

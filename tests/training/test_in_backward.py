@@ -7,9 +7,11 @@ import pytest
 from tests.helpers import child
 from tests.helpers.command import EBBTIDE, run
 from tests.training import cases_in_backward as cases
+from tests.training import cases_in_backward_refused as refused
 
 QUIET = {"EBBTIDE_PROGRESS": "off"}
 CASE = "cases_in_backward:{}".format
+REFUSED_CASE = "cases_in_backward_refused:{}".format
 
 
 @pytest.mark.parametrize("name", cases.OPTIMIZERS)
@@ -83,9 +85,9 @@ SAYS = {
 }
 
 
-@pytest.mark.parametrize("name", cases.REFUSALS)
+@pytest.mark.parametrize("name", refused.REFUSALS)
 def test_a_script_that_it_would_change_is_left_as_written_and_the_report_says_why(name: str) -> None:
-    updates = child.run(CASE("refused"), name, env=QUIET)
+    updates = child.run(REFUSED_CASE("refused"), name, env=QUIET)
     assert updates
     assert all("is left as the script has it" in told for told in updates)
     assert SAYS[name] in updates[0]
@@ -115,10 +117,10 @@ ERROR_SAYS = {
 }
 
 
-@pytest.mark.parametrize("name", cases.ERRORS)
+@pytest.mark.parametrize("name", refused.ERRORS)
 def test_what_an_early_update_does_not_allow_is_an_error_where_the_script_does_it(name: str) -> None:
     """And training does not go on from parameters that were updated for a step that was not made."""
-    said, made = child.run(CASE("error"), name, env=QUIET)
+    said, made = child.run(REFUSED_CASE("error"), name, env=QUIET)
     assert ERROR_SAYS.get(name, "uses a parameter or state (") in said
     assert "--optimizer as-written" in said
     assert made == (2 if name in GOES_ON else 0)

@@ -1,0 +1,407 @@
+"""Scenarios of cases_in_backward.py that an early update does not allow: from their first step on (they are left as
+written), or from ``LATER`` on (an error)."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn, optim
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from ebbtide.errors import OrderError
+from tests.training.cases_in_backward import (
+    WIDTH,
+    Both,
+    adamw,
+    compare,
+    loss_of,
+    plain_step,
+    session,
+    tokens,
+    train,
+)
+
+LATER = 3
+"""A step in which updates are early, if they ever are."""
+
+
+# ---- left as written ----------------------------------------------------------------------------------------------
+
+
+def accumulates(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(net, number).backward()
+    loss_of(net, number + 50).backward()
+    optimizer.step()
+
+
+def clips(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(net, number).backward()
+    nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+    optimizer.step()
+
+
+def reads_gradients(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(net, number).backward()
+    [p.grad for p in net.parameters()]
+    optimizer.step()
+
+
+def reads_parameters(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(net, number).backward()
+    net.norm.weight.detach().sum()
+    optimizer.step()
+
+
+def reads_state(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(net, number).backward()
+    for state in optimizer.state.values():
+        state["exp_avg"].sum()
+    optimizer.step()
+
+
+def scales(net: Any, optimizer: Any, number: int) -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    optimizer.zero_grad()
+    scaler.scale(loss_of(net, number)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+
+
+def schedules_before_step(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(net, number).backward()
+    optimizer.param_groups[0]["lr"] *= 0.5
+    optimizer.step()
+
+
+def loads_before_step(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(net, number).backward()
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.step()
+
+
+def keeps_gradients(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad(set_to_none=False)
+    loss_of(net, number).backward()
+    optimizer.step()
+
+
+def gives_a_closure(net: Any, optimizer: Any, number: int) -> None:
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(net, number)
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+
+
+def steps_under_autocast(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss_of(net, number).backward()
+        optimizer.step()
+
+
+def differentiates_gradients(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(net, number).backward(create_graph=True)
+    optimizer.step()
+
+
+def steps_compiled(net: Any, optimizer: Any, number: int) -> None:
+    if not hasattr(optimizer, "compiled"):
+        optimizer.compiled = torch.compile(optimizer.step, backend="eager")
+    optimizer.zero_grad()
+    loss_of(net, number).backward()
+    optimizer.compiled()
+
+
+def checkpoints_tied_layers(net: Any, optimizer: Any, number: int) -> None:
+    """Each of its two backward passes within the backward pass completes the layer's gradient."""
+    optimizer.zero_grad()
+    x = net.embedding(tokens(number))
+    for part in (net.layers[1], net.layers[2], net.layers[1]):
+        x = checkpoint(lambda x, part=part: F.gelu(part(x)), x, use_reentrant=True)
+    F.cross_entropy(x, tokens(number + 100)).backward()
+    optimizer.step()
+
+
+def steps_twice(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(net, number).backward()
+    optimizer.step()
+    optimizer.step()
+
+
+def with_a_hook_of_step(net: Any) -> optim.Optimizer:
+    optimizer = adamw(net)
+    optimizer.register_step_pre_hook(lambda *_: None)
+    return optimizer
+
+
+def halve(parameter: Tensor) -> None:
+    assert parameter.grad is not None
+    parameter.grad.mul_(0.5)
+
+
+def with_a_hook_of_a_gradient(net: Any) -> optim.Optimizer:
+    net.layers[2].weight.register_post_accumulate_grad_hook(halve)
+    return adamw(net)
+
+
+def with_sparse_gradients(net: Any) -> optim.Optimizer:
+    net.embedding = nn.Embedding(WIDTH, WIDTH, sparse=True)
+    return optim.Adagrad([p for p in net.parameters() if p.requires_grad], lr=1e-2)
+
+
+def embeds(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    x = net.embedding(tokens(number))
+    for layer in net.layers:
+        x = F.gelu(layer(x))
+    F.cross_entropy(x, tokens(number + 100)).backward()
+    optimizer.step()
+
+
+class Own(optim.AdamW):
+    """Not one of torch.optim."""
+
+
+def of_its_own(net: Any) -> optim.Optimizer:
+    return Own([p for p in net.parameters() if p.requires_grad], lr=1e-2)
+
+
+def lbfgs(net: Any) -> optim.Optimizer:
+    return optim.LBFGS([p for p in net.parameters() if p.requires_grad], lr=1e-2, max_iter=2)
+
+
+def two_of_the_same(net: Any) -> Both:
+    thawed = [p for p in net.parameters() if p.requires_grad]
+    return Both(optim.AdamW(thawed, lr=1e-2), optim.AdamW(thawed, lr=1e-2))
+
+
+def both_step(net: Any, both: Both, number: int) -> None:
+    both.all_of[0].zero_grad()
+    loss_of(net, number).backward()
+    for optimizer in both.all_of:
+        optimizer.step()
+
+
+def sharing_memory(net: Any) -> optim.Optimizer:
+    net.layers[2].weight.data = net.layers[0].weight.data
+    return adamw(net)
+
+
+def steps_in_inference_mode(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(net, number).backward()
+    with torch.inference_mode():
+        optimizer.step()
+
+
+REFUSALS: dict[str, tuple[Callable[..., None], Callable[[nn.Module], Any]]] = {
+    "accumulates": (accumulates, adamw),
+    "clips": (clips, adamw),
+    "reads_gradients": (reads_gradients, adamw),
+    "reads_parameters": (reads_parameters, adamw),
+    "scales": (scales, adamw),
+    "schedules_before_step": (schedules_before_step, adamw),
+    "loads_before_step": (loads_before_step, adamw),
+    "keeps_gradients": (keeps_gradients, adamw),
+    "gives_a_closure": (gives_a_closure, adamw),
+    "steps_under_autocast": (steps_under_autocast, adamw),
+    "differentiates_gradients": (differentiates_gradients, adamw),
+    "steps_compiled": (steps_compiled, adamw),
+    "checkpoints_tied_layers": (checkpoints_tied_layers, adamw),
+    "steps_twice": (steps_twice, adamw),
+    "with_a_hook_of_step": (plain_step, with_a_hook_of_step),
+    "with_a_hook_of_a_gradient": (plain_step, with_a_hook_of_a_gradient),
+    "with_sparse_gradients": (embeds, with_sparse_gradients),
+    "of_its_own": (plain_step, of_its_own),
+    "lbfgs": (gives_a_closure, lbfgs),
+    "two_of_the_same": (both_step, two_of_the_same),
+    "sharing_memory": (plain_step, sharing_memory),
+    "steps_in_inference_mode": (steps_in_inference_mode, adamw),
+}
+
+
+def refused(name: str) -> tuple[str, ...]:
+    """What the report says of the optimizers; the bits are plain PyTorch's, and gradients stay where they were."""
+    step, make = REFUSALS[name]
+    return compare(step, make).updates
+
+
+# ---- errors -------------------------------------------------------------------------------------------------------
+
+
+def evaluates_before_step(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(net, number).backward()
+    with torch.no_grad():
+        loss_of(net, number)
+    optimizer.step()
+
+
+def saves_before_step(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(net, number).backward()
+    net.state_dict()
+    optimizer.step()
+
+
+def skips_after_backward(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(net, number).backward()
+    optimizer.zero_grad()
+
+
+def reads_the_norm_after_step(net: Any, optimizer: Any, number: int) -> None:
+    plain_step(net, optimizer, number)
+    net.norm.weight.grad.norm()
+
+
+def sums_two_losses(net: Any, optimizer: Any, number: int) -> None:
+    """With one forward pass."""
+    optimizer.zero_grad()
+    logits = net(tokens(number))
+    F.cross_entropy(logits, tokens(number + 100)).backward(retain_graph=True)
+    logits.square().mean().backward()
+    optimizer.step()
+
+
+def never_zeroes(net: Any, optimizer: Any, number: int) -> None:
+    loss_of(net, number).backward()
+    optimizer.step()
+
+
+def hooks_late(net: Any, optimizer: Any, number: int) -> None:
+    net.norm.weight.register_post_accumulate_grad_hook(lambda p: None)
+    plain_step(net, optimizer, number)
+
+
+def changes_a_parameter(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(net, number).backward()
+    with torch.no_grad():
+        net.norm.weight.mul_(0.9)
+    optimizer.step()
+
+
+def changes_data(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(net, number).backward()
+    net.norm.weight.data.mul_(0.9)
+    optimizer.step()
+
+
+def reads_through_a_view(net: Any, optimizer: Any, number: int) -> None:
+    view = net.norm.weight.detach()[:4]
+    optimizer.zero_grad()
+    loss_of(net, number).backward()
+    view.sum()
+    optimizer.step()
+
+
+def replaces_state(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(net, number).backward()
+    optimizer.state.clear()
+    optimizer.step()
+
+
+def replaces_state_of_one(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(net, number).backward()
+    optimizer.state[net.norm.weight]["exp_avg"] = torch.zeros(WIDTH)
+    optimizer.step()
+
+
+def swallows_what_clipping_says(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(net, number).backward()
+    with suppress(Exception):
+        nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+    optimizer.step()
+
+
+class Stop(Exception):
+    """The script's own."""
+
+
+def raises_in_backward(net: Any, optimizer: Any, number: int) -> None:
+    """And goes on, as a script does that skips what fails."""
+
+    def stop(_: Tensor) -> None:
+        raise Stop
+
+    optimizer.zero_grad()
+    x = net.embedding(tokens(number))
+    x.register_hook(stop)
+    loss = F.cross_entropy(net.layers[1](net.layers[0](x)), tokens(number + 100))
+    try:
+        loss.backward()
+    except Stop:
+        net.state_dict()
+
+
+ERRORS: dict[str, Callable[..., None]] = {
+    "accumulates": accumulates,
+    "clips": clips,
+    "reads_parameters": reads_parameters,
+    "reads_state": reads_state,
+    "scales": scales,
+    "schedules_before_step": schedules_before_step,
+    "loads_before_step": loads_before_step,
+    "keeps_gradients": keeps_gradients,
+    "gives_a_closure": gives_a_closure,
+    "steps_under_autocast": steps_under_autocast,
+    "differentiates_gradients": differentiates_gradients,
+    "checkpoints_tied_layers": checkpoints_tied_layers,
+    "steps_twice": steps_twice,
+    "evaluates_before_step": evaluates_before_step,
+    "saves_before_step": saves_before_step,
+    "skips_after_backward": skips_after_backward,
+    "reads_the_norm_after_step": reads_the_norm_after_step,
+    "sums_two_losses": sums_two_losses,
+    "never_zeroes": never_zeroes,
+    "hooks_late": hooks_late,
+    "changes_a_parameter": changes_a_parameter,
+    "changes_data": changes_data,
+    "reads_through_a_view": reads_through_a_view,
+    "raises_in_backward": raises_in_backward,
+    "replaces_state": replaces_state,
+    "replaces_state_of_one": replaces_state_of_one,
+    "swallows_what_clipping_says": swallows_what_clipping_says,
+}
+
+
+def error(name: str) -> tuple[str, int]:
+    """What is said when a script does this for the first time in step ``LATER``, and after it the number of steps that
+    it can still make."""
+    with session():
+        training = train(plain_step, adamw, LATER)
+        try:
+            ERRORS[name](training.net, training.optimizer, LATER)
+            if name == "never_zeroes":
+                ERRORS[name](training.net, training.optimizer, LATER + 1)
+        except OrderError as refused:
+            said = str(refused)
+        else:
+            return "nothing", 0
+        made = 0
+        try:
+            for number in range(LATER, LATER + 2):
+                plain_step(training.net, training.optimizer, number)
+                made += 1
+        except OrderError:
+            pass
+    return said, made
