@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.step.cells import STEADY_STEPS, Cell
+from bench.step.cells import STEADY_STEPS, Cell, Door
 from bench.step.results import Results
 
 CONFIDENCE = 0.95
@@ -54,7 +54,8 @@ class Row:
     ``predicted`` is the plan's step over the time of the operations that it was made from. ``bound_s`` is max(the tuned
     run's step, bytes moved over the bandwidth probed in that round), and ``over_bound`` the paired ratio to it; None
     where runs beat it (the ratio's interval begins below 1), so that it is no bound. ``same_bits`` compares losses
-    with the tuned run's, and the hashes of weights and moments where both ran as many steps.
+    with the tuned run's, and the hashes of weights and moments where both ran as many steps; what DeepSpeed computes
+    within Ebbtide is compared with what it computes alone.
     """
 
     name: str
@@ -104,7 +105,7 @@ def row(results: Results, cell: Cell) -> Row | None:
         predicted=median(plan["predicted_s"] / plan["step_s"] for plan in plans) if plans else None,
         bound_s=median(bound for _, bound in bounds) if bounds else None,
         over_bound=over_bound,
-        same_bits=_same_bits(paired),
+        same_bits=_same_bits([(run, alone) for run in runs for alone in _alone(results, cell)] or paired),
     )
 
 
@@ -127,6 +128,12 @@ def _over_stock(results: Results, cell: Cell) -> list[float]:
 
     ours, stock = ratios(cell.name), ratios(f"{cell.net.name}/stock")
     return [ours[pair] / stock[pair] for pair in sorted(ours.keys() & stock.keys())]
+
+
+def _alone(results: Results, cell: Cell) -> list[Run]:
+    """Runs without Ebbtide of a cell whose arithmetic is not plain PyTorch's."""
+    way = cell.way.removesuffix(f"-{cell.fast}")
+    return results.of(f"{cell.net.name}/{way}") if cell.door is Door.DEEPSPEED and cell.fast else []
 
 
 def _same_bits(pairs: Sequence[tuple[Run, Run]]) -> str:
