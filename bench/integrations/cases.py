@@ -1,6 +1,6 @@
 """What people train with: a script of examples/integrations each, and how it is started without Ebbtide and with it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "integrations"
@@ -41,6 +41,9 @@ class Case:
         if self.launcher == "torchrun":
             ranks = ("--standalone", f"--nproc-per-node={self.ranks}", "--no-python")
             return (python, "-m", "torch.distributed.run", *ranks, *command)
+        if self.launcher == "deepspeed":
+            ranks = (f"--num_accelerators={self.ranks}", "--no_local_rank")
+            return (python, "-m", "deepspeed.launcher.runner", *ranks, "--no_python", *command)
         if self.launcher == "accelerate":
             ranks = ("--cpu", f"--num_processes={self.ranks}", "--num_machines=1", "--mixed_precision=no")
             return (python, "-m", "accelerate.commands.launch", *ranks, "--no_python", *command)
@@ -139,6 +142,7 @@ CASES = (
     _ranks("zero-redundancy", "`ZeroRedundancyOptimizer`", "zero_redundancy"),
     _ranks("zero-redundancy-session", _BY_SESSION, "zero_redundancy", inside=True),
     _zero(1, "ZeRO stage 1"),
+    replace(_zero(1, "the same, started by `deepspeed`"), name="deepspeed-launcher", launcher="deepspeed"),
     _zero(1, "the same, buckets of the default size", "default-buckets", fast="80%"),
     _zero(2, "ZeRO stage 2"),
     _zero(3, "ZeRO stage 3"),

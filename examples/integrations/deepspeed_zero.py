@@ -2,6 +2,7 @@
 
 torchrun --nproc-per-node 2 deepspeed_zero.py --stage 2 --out plain
 torchrun --nproc-per-node 2 --no-python ebbtide run --fast 60% deepspeed_zero.py --stage 2 --out ebbtide
+deepspeed --no_python --no_local_rank ebbtide run --fast 60% deepspeed_zero.py --stage 2 --out ebbtide
 """
 
 import os

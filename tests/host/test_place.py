@@ -16,6 +16,7 @@ TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE
         ({"RANK": "3", "WORLD_SIZE": "4"}, Place(3, 4, 0, 1)),
         ({"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, Place(local_size=2)),
         ({"MPI_LOCALNRANKS": "2"}, Place(local_size=2)),
+        ({"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_SIZE": "2"}, Place(1, 2, 1, 2)),  # DeepSpeed's
         ({"SLURM_STEP_TASKS_PER_NODE": "4(x2)"}, Place(local_size=4)),
         ({"SLURM_STEP_TASKS_PER_NODE": "4(x2),3"}, Place()),  # which node this is is not said
         ({"SLURM_NTASKS_PER_NODE": "4"}, Place()),  # a batch script's, too
