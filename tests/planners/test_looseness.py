@@ -89,6 +89,14 @@ def test_of_a_copy_that_is_waited_for_the_latency_is_named() -> None:
     assert only(loose, Constraint.LATENCY, 8 / 40, 3 / 4)
 
 
+def test_shares_that_do_not_add_up_are_said_to_be_of_each_by_itself() -> None:
+    shares = ((Constraint.SLOWDOWN, 0.48), (Constraint.SHARING, 0.15), (Constraint.PAGES, 0.01))
+    said = Looseness(0.1, shares, 0.67).sentence()
+    assert "48 % of the gap, bandwidth that links share 15 %, each by itself" in said
+    assert "67 % together, which is not their sum" in said
+    assert said.endswith("the other 33 % are the search's, or that of the copies' order")
+
+
 def test_where_no_constraint_explains_the_gap_none_is_named() -> None:
     step_ns, loose = found(ONE_AT_A_TIME, in_bytes(disk()), SIZE, *ITS_STAYS)
     assert step_ns == pytest.approx(42 * SIZE, rel=1e-3)

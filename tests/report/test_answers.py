@@ -122,13 +122,28 @@ def test_layers_that_are_alike_leave_as_one_and_the_most_first() -> None:
     )
 
 
+def test_what_is_as_large_is_in_order_of_its_number() -> None:
+    rows = tuple(
+        Storage(MIB, StorageKind.PARAMETER, 0, 10, f"net.{number}", persistent=True) for number in (12, 0, 10, 2)
+    )
+    trace = replace(step(), storages=rows, accesses=Accesses((), (), ()))
+    away = tuple(Stay(at, 0, MIB, "file", 0, 0, 10) for at in (0, 2, 3))
+    memory = Stay(1, 0, MIB, "dram", 0, 0, 10)
+    found = leaving(trace, replace(plan(), signature=trace.signature(), stays=(*away, memory)), "dram")
+    assert [name for name, _ in found] == ["parameter of 2", "parameter of 10", "parameter of 12"]
+    data = page_data(Subject(trace))
+    assert [row[0] for row in data["peak"]["modules"]] == ["net.0", "net.2", "net.10", "net.12"]
+    labels = [node["label"] for node in data["answers"]["tree"]]
+    assert [label for label in labels if label.isdigit()] == ["0", "2", "10", "12"]
+
+
 def test_the_plan_named_with_the_step_has_a_row() -> None:
     of_plan = page_data(subject())["answers"]["own"]
     assert (of_plan["name"], of_plan["nbytes"], of_plan["step_ns"]) == ("this plan, as predicted", 29 * MIB, 12 * MS)
     assert (of_plan["moved_bytes"], of_plan["leaves"]) == (None, ((f"activation of {IMAGE}", 8 * MIB),))
     played = replace(timeline(Origin.SIMULATED, 10), policy=plan().planner)
     of_plan = page_data(replace(subject(), timelines=(timeline(), played)))["answers"]["own"]
-    assert (of_plan["name"], of_plan["step_ns"]) == ("this plan", played.step_ns)
+    assert (of_plan["name"], of_plan["step_ns"]) == ("this plan, simulated", played.step_ns)
     assert of_plan["moved_bytes"] == 24 * MIB  # 8 out and back of the activation, 4 of the parameter
     run = replace(REPORT, arena_budget_bytes=30 * MIB)
     of_run = page_data(Subject(step(), None, (timeline(),), run))["answers"]["own"]
@@ -157,6 +172,10 @@ def test_advice_is_arithmetic_on_the_peak_and_on_what_was_simulated() -> None:
     )
     assert "a batch about 4.5 times as large" in batch  # a peak of 56 MiB: 20 that stay, and 36 of activations
     assert disk == "A disk twice as fast: --fast 25% would take 1.20 in place of 1.50 times the time."
+    parameter, activation, *others = trace.storages
+    small = replace(trace, storages=(parameter, replace(activation, nbytes=MIB), *others))
+    _, batch = advice(small, peak_of(small), (replace(cheap, nbytes=7 * MIB),))
+    assert "a batch about 43 times as large" in batch  # a peak of 63 MiB: 20 that stay, and 43 of activations
     heavy = replace(trace, storages=(replace(trace.storages[0], nbytes=24 * MIB), *trace.storages[1:]))
     (wide,) = advice(heavy, peak_of(heavy), ())
     assert wide.startswith("Parameters, gradients and optimizer state are 24.0 MiB of the peak: in a type half as wide")
@@ -201,10 +220,10 @@ def test_the_answers_are_seen(browser: Any, tmp_path: Path, width: int, scheme: 
     rows = [row.inner_text().split("\t") for row in page.locator("#leave tr").all()]
     assert rows[1:] == [
         ["this plan, as predicted", "29.0 MiB", "12.0 ms", "1.20", "unknown"],
-        [f"leaves: activation of {IMAGE} 8.00 MiB"],
+        [f"leaves: activation of {IMAGE} (8.00 MiB)"],
         ["100%", "28.0 MiB", "10.0 ms", "1.00", "0 B"],
         ["50%", "14.0 MiB", "10.4 ms", "1.04", "5.00 MiB"],
-        [f"leaves: {leaves[0][0]} 9.00 MiB, gradient of transformer.wte 2.00 MiB"],
+        [f"leaves: {leaves[0][0]} (9.00 MiB), gradient of transformer.wte (2.00 MiB)"],
         ["25%", "7.00 MiB", "not tried: took too long"],
         ["10%", "2.00 MiB", "no plan"],
     ]

@@ -27,8 +27,10 @@ from ebbtide.ir.timeline import Level, SpanKind, Timeline
 from ebbtide.report.packing import pack
 from ebbtide.report.page import render_page
 from ebbtide.report.page_data import page_data
+from ebbtide.report.ranks import ROWS, column
 from ebbtide.report.stalls import STALLS, Awaited, stalls_of
 from ebbtide.report.subject import Subject
+from ebbtide.report.summary import render_summary
 from ebbtide.units import MIB, format_time
 from tests.helpers.make_ir import MACHINE, timelines
 from tests.helpers.make_page import IMAGE, LINK, MS, SCRIPT, plan, snapshot, step, subject, timeline
@@ -115,6 +117,7 @@ def test_the_page_has_the_step_as_it_is() -> None:
     assert data["away"] == {"storage": [1], "gone": [4], "back": [5], "tier": ["file"]}
     assert data["trace"]["lines_known"] is False
     assert dict(data["facts"])["storages"] == "4"
+    assert dict(data["facts"])["step, the plan's forecast"] == "12.0 ms"
 
 
 def test_a_page_of_allocations_alone_does_not_tell_what_is_used() -> None:
@@ -256,6 +259,26 @@ def test_each_links_forecast_stands_with_what_was_measured() -> None:
     assert facts["dram->numa0, forecast"] == "18.0 MiB in 1.00 ms"
     assert facts["dram->numa0, measured"] == "11.0 MiB in 500 us"
     assert facts["numa0->dram, measured"] == "unknown"
+
+
+def test_a_run_has_one_median_and_says_of_which_steps_it_is() -> None:
+    first = REPORT.steps[-1]
+    modes = (StepMode.RECORDED, StepMode.RECORDED, StepMode.PLANNED, StepMode.PLANNED)
+    times_s = zip(modes, (9.0, 8.0, 1.0, 2.0), strict=True)
+    run = replace(REPORT, steps=tuple(replace(first, mode=mode, wall_s=wall_s) for mode, wall_s in times_s))
+
+    def shown(run: RunReport) -> dict[str, str]:
+        return dict(page_data(Subject(None, None, (timeline(),), run))["facts"])
+
+    assert shown(run)["median of 2 planned steps, measured"] == "1.50 s"
+    assert "4 steps (2 recorded, 2 planned), median 1.50 s a step (over 2 planned steps)" in render_summary(run)
+    assert column(run)[ROWS.index("time a step")] == "1.50 s"
+    mixed = replace(run, steps=(*run.steps, replace(first, mode=StepMode.DEMAND, wall_s=3.0)))
+    assert shown(mixed)["median of 3 steps not recorded, measured"] == "2.00 s"
+    recorded = replace(run, steps=run.steps[:2])
+    assert shown(recorded)["median of 2 recorded steps, measured"] == "8.50 s"
+    assert "median 8.50 s a step, policy" in render_summary(recorded)
+    assert not [name for name in shown(replace(run, steps=())) if "median" in name]
 
 
 def test_a_timeline_alone_has_a_page(folder: Path) -> None:

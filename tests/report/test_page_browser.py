@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ebbtide.analysis.memory import contents_at, peak_of
+from ebbtide.analysis.memory import contents_at, memory_of, peak_of
 from ebbtide.analysis.swapping import candidates_of
 from ebbtide.ir.base import Origin
 from ebbtide.ir.trace import Accesses, Storage, StorageKind, Tick, Trace
@@ -46,6 +46,20 @@ def trace_of(n_storages: int) -> Trace:
     return Trace(f"{n_storages} storages", Origin.ASSUMED, ticks, tuple(storages), Accesses(*np.array(uses).T))
 
 
+def spike() -> Trace:
+    """A second, in the first 0.1 ms of which 64 MiB are there, and 1 MiB afterwards."""
+    ticks = tuple(Tick(time_ns, "aten::mm") for time_ns in (MS // 10, MS // 10, 800 * MS, 200 * MS - MS // 5))
+    sizes = ((63 * MIB, 0, 1), (MIB, 0, 4))
+    storages = tuple(Storage(nbytes, StorageKind.GRADIENT, birth, death) for nbytes, birth, death in sizes)
+    return Trace("spike", Origin.ASSUMED, ticks, storages, Accesses((0, 1), (0, 2), (2, 1)))
+
+
+def numbered() -> Trace:
+    """Four parameters as large as each other, of modules with numbers."""
+    rows = tuple(Storage(MIB, StorageKind.PARAMETER, 0, 10, name, persistent=True) for name in ("12", "0", "10", "2"))
+    return replace(step(), storages=rows, accesses=Accesses((0, 1, 2, 3), (1, 1, 1, 1), (1, 1, 1, 1)))
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
@@ -56,6 +70,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "random": Subject(trace_of(150), route=route, machine="made up"),
         "large": Subject(trace_of(20_000), route=None),
         "no accesses": Subject(snapshot()),
+        "spike": Subject(spike()),
+        "numbered": Subject(numbered()),
     }
     for name, what in subjects.items():
         (folder / f"{name}.html").write_text(render_page(what))
@@ -353,6 +369,102 @@ def test_a_moments_contents_are_what_the_analysis_says(show: Show) -> None:
         kinds = [str(share.label).replace("_", "\u00a0") for share in found.by_kind()]
         assert column(page, "#peak-kinds", 1) == kinds
         assert column(page, "#peak-modules", 1) == [share.label for share in found.by_module()][:12]
+
+
+@pytest.mark.parametrize("width", [400, 800, 1400])
+def test_what_is_drawn_of_memory_is_what_is_there_to_the_pixel(show: Show, width: int) -> None:
+    trace = trace_of(150)
+    x, drawn_mib, pixels = show("random", width=width).evaluate(
+        """() => {
+            const { _fullData, _fullLayout } = document.querySelector("#memory .chart");
+            const { x, y } = _fullData.find(({ name }) => name === "in all");
+            return [Array.from(x), Array.from(y), _fullLayout.xaxis._length];
+        }"""
+    )
+    live = memory_of(trace).live
+    assert len(x) <= 2 * pixels + 2
+    assert max(drawn_mib) * MIB == pytest.approx(live.max())
+    edges = trace.step_ns * (np.arange(1, pixels) / pixels)
+    starts = trace.start_ns(np.arange(len(trace.ticks)))
+    there = live[np.searchsorted(starts, edges) - 1]
+    shown = np.array(drawn_mib)[np.searchsorted(np.array(x) * MS, edges) - 1] * MIB
+    assert shown == pytest.approx(there)
+
+
+def test_a_spike_is_no_wider_than_a_pixel(show: Show) -> None:
+    x, level, pixels = show("spike", width=400).evaluate(
+        """() => {
+            const { _fullData, _fullLayout } = document.querySelector("#memory .chart");
+            const { x, y } = _fullData.find(({ name }) => name === "in all");
+            return [Array.from(x), Array.from(y), _fullLayout.xaxis._length];
+        }"""
+    )
+    assert level[0] == max(level) == 64
+    assert level[1] == 1
+    assert x[1] - x[0] <= 1000 / pixels  # ms of a second
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_labels_of_boxes_can_be_read_or_are_left_out(show: Show, width: int, scheme: str) -> None:
+    page = show("random", width=width, color_scheme=scheme)
+    page.wait_for_timeout(500)
+    labels = page.evaluate(
+        """() => {
+            const light = (fill) => {
+                const parts = fill.match(/[0-9.]+/g).slice(0, 3).map((part) => part / 255);
+                const [r, g, b] = parts.map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+                return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+            };
+            const shown = [...document.querySelectorAll("#tree text.slicetext")].filter(
+                (text) => text.textContent.trim() && getComputedStyle(text).display !== "none",
+            );
+            return shown.map((text) => {
+                const { a, b } = text.getScreenCTM();
+                const ground = getComputedStyle(text.closest(".slice").querySelector("path.surface")).fill;
+                const [dark, bright] = [getComputedStyle(text).fill, ground].map(light).sort((x, y) => x - y);
+                const size = parseFloat(getComputedStyle(text).fontSize) * Math.hypot(a, b);
+                return [size, (bright + 0.05) / (dark + 0.05)];
+            });
+        }"""
+    )
+    assert len(labels) >= 5
+    assert min(size for size, _ in labels) >= 11
+    assert min(contrast for _, contrast in labels) >= 4.5
+
+
+def test_tables_and_orders_by_module_take_numbers_as_numbers(show: Show) -> None:
+    page = show("numbered")
+    page.locator("#peak summary").click()
+    assert column(page, "#peak-modules", 1) == ["0", "2", "10", "12"]
+    head = page.locator("#peak-storages th").filter(has_text="Module")
+    head.get_by_role("button").click()
+    assert column(page, "#peak-storages", 4) == ["0", "2", "10", "12"]
+    page.get_by_label("Order").select_option("module")
+    labels = page.locator("#storages .ytick text").all_text_contents()
+    assert [label.split()[-1] for label in labels] == ["0", "2", "10", "12"]
+
+
+def test_no_option_of_a_command_is_broken(show: Show) -> None:
+    page = show("small", width=400)
+    options = page.locator("#made .option, #change .option")
+    assert options.first.inner_text() == "ebbtide trace --lines"
+    assert all(option.evaluate("(option) => option.getClientRects().length") == 1 for option in options.all())
+
+
+def test_levels_and_budgets_do_not_look_alike(show: Show) -> None:
+    levels, bounds = show("run").evaluate(
+        """() => {
+            const { _fullData, layout } = document.querySelector("#timelines .chart");
+            const lines = _fullData.filter(({ yaxis }) => yaxis === "y2").map(({ line }) => line);
+            const looks = ({ color, dash }) => [color, dash];
+            return [lines.map(looks), layout.shapes.map(({ line }) => looks(line))];
+        }"""
+    )
+    assert len({colour for colour, _ in levels}) == len(levels) == 2
+    assert not {colour for colour, _ in levels} & {colour for colour, _ in bounds}
+    assert {dash for _, dash in levels} == {"solid"}
+    assert {dash for _, dash in bounds} == {"dash", "dot"}
 
 
 def test_names_are_text_whatever_they_say(show: Show) -> None:

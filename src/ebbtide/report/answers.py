@@ -12,6 +12,7 @@ from ebbtide.analysis.intervals import module_patterns
 from ebbtide.analysis.memory import Peak, Resident
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.trace import StorageKind, Trace
+from ebbtide.report.names import by_number
 from ebbtide.units import format_bytes
 
 _DEPTH = 4
@@ -101,7 +102,7 @@ def _boxes(peak: Peak, path_of: Callable[[Resident], _Path], whole: str) -> list
             "kind": _KIND_OF.get(path[-1], "") if path else "",
             "nbytes": nbytes,
         }
-        for path, nbytes in sorted(sums.items())
+        for path, nbytes in sorted(sums.items(), key=lambda row: [by_number(part) for part in row[0]])
     ]
 
 
@@ -120,7 +121,7 @@ def leaving(trace: Trace, plan: Plan, fast: str) -> tuple[tuple[str, int], ...]:
     for number in sorted({stay.storage for stay in plan.stays if stay.tier != view.fast}):
         where, kind = _alike(patterns[names[number]]), _label(f"/{trace.storages[number].kind}")
         sums[f"{kind} of {where}" if where else kind] += view.away_bytes(number)
-    most = sorted(sums.items(), key=lambda row: (-row[1], row[0]))
+    most = sorted(sums.items(), key=lambda row: (-row[1], by_number(row[0])))
     return tuple(row for row in most[:_MOST_LEAVING] if row[1])
 
 
@@ -146,9 +147,9 @@ def advice(trace: Trace, peak: Peak, budgets: tuple[TriedBudget, ...]) -> Iterat
         times = (peak.nbytes**2 / least.nbytes - (peak.nbytes - activations)) / activations if activations else 0
         if times >= 1.25:
             yield (
-                f"Or, in the {format_bytes(peak.nbytes)} that it takes today, a batch about {times:.1f} times as "
-                f"large, with the same --fast {least.name}: activations, {format_bytes(activations)} of the peak, grow "
-                "with it."
+                f"Or, in the {format_bytes(peak.nbytes)} that it takes today, a batch about {_two_digits(times)} times "
+                f"as large, with the same --fast {least.name}: activations, {format_bytes(activations)} of the peak, "
+                "grow with it."
             )
     slow = [row for row in planned if row.faster_ns is not None and _ratio(row.step_ns, trace) > SMALL_COST]
     if slow:
@@ -163,6 +164,11 @@ def advice(trace: Trace, peak: Peak, budgets: tuple[TriedBudget, ...]) -> Iterat
             f"Parameters, gradients and optimizer state are {format_bytes(state)} of the peak: in a type half as wide "
             f"they would be {format_bytes(state // 2)} (which changes results, as a budget does not)."
         )
+
+
+def _two_digits(value: float) -> str:
+    """At most: ``1.3``, ``52``, ``150``."""
+    return f"{float(f'{value:.2g}'):,.12g}"
 
 
 def in_short(trace: Trace, peak: Peak, budgets: tuple[TriedBudget, ...], machine: str, times: str = "") -> str:

@@ -4,7 +4,7 @@
 makes it of the subject, or None where the subject has not what it takes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -12,16 +12,18 @@ import numpy as np
 
 from ebbtide.analysis.columns import has_lines, modules_of
 from ebbtide.analysis.intervals import QUANTILES, byte_seconds, distributions_of, histogram_of
-from ebbtide.analysis.memory import memory_of, peak_of
+from ebbtide.analysis.memory import Share, memory_of, peak_of
 from ebbtide.analysis.swapping import candidates_of
 from ebbtide.ir.base import Ints, Origin
 from ebbtide.ir.plan import PlanStatus
 from ebbtide.ir.trace import StorageKind, Trace, idle_intervals
 from ebbtide.report.answers import advice, line_tree, peak_tree
+from ebbtide.report.names import by_number
 from ebbtide.report.plan_data import away_data, budgets_data, own_budget
 from ebbtide.report.subject import Subject
 from ebbtide.report.summary import copied
 from ebbtide.report.timeline_data import timelines_data
+from ebbtide.report.typical_steps import median_step_s, typical_steps_named
 from ebbtide.report.words import words_data
 from ebbtide.units import format_bytes, format_time, seconds
 
@@ -66,13 +68,13 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
         facts += [
             ("plan", f"{plan.planner} ({PlanStatus.FEASIBLE if refuted else plan.status})"),
             ("plan's budget", format_bytes(plan.budget_bytes)),
-            ("step predicted", format_time(seconds(plan.predicted_ns))),
+            ("step, the plan's forecast", format_time(seconds(plan.predicted_ns))),
             ("no plan is faster than", "unknown: a measured step was faster" if beaten else bound),
         ]
     if run is not None:
-        steps = sorted(step.wall_s for step in run.steps)
-        facts += [("run", f"{len(steps)} steps, policy {run.policy}")]
-        facts += [("median step, measured", format_time(steps[len(steps) // 2]))] if steps else []
+        facts += [("run", f"{len(run.steps)} steps, policy {run.policy}")]
+        if (typical_s := median_step_s(run)) is not None:
+            facts += [(f"median of {typical_steps_named(run)}, measured", format_time(typical_s))]
         facts += [(f"{run.peak_name}, measured", format_bytes(run.process_peak_bytes))]
         if plan is not None and run.arena_budget_bytes is not None:
             facts += [("run's budget", format_bytes(run.arena_budget_bytes))]
@@ -144,9 +146,9 @@ def _peak(trace: Trace) -> dict[str, Any]:
         "nbytes": peak.nbytes,
         "operator": peak.operator,
         "module": peak.module,
-        "kinds": [(row.label, row.nbytes, row.count) for row in peak.by_kind()],
-        "modules": [(row.label, row.nbytes, row.count) for row in peak.by_module()],
-        "lines": [(row.label, row.nbytes, row.count) for row in peak.by_line()],
+        "kinds": _largest_first(peak.by_kind()),
+        "modules": _largest_first(peak.by_module()),
+        "lines": _largest_first(peak.by_line()),
         "operators": [row.operator for row in peak.residents],
         "residents": {
             "storage": column([row.storage for row in peak.residents]),
@@ -155,6 +157,12 @@ def _peak(trace: Trace) -> dict[str, Any]:
             "idle_ns": column([row.idle_ns for row in peak.residents]),
         },
     }
+
+
+def _largest_first(shares: Iterable[Share]) -> list[tuple[str, int, int]]:
+    """Equal ones by name."""
+    rows = [(share.label, share.nbytes, share.count) for share in shares]
+    return sorted(rows, key=lambda row: (-row[1], by_number(row[0])))
 
 
 def _intervals(subject: Subject) -> dict[str, Any] | None:

@@ -30,7 +30,7 @@ def own_budget(subject: Subject) -> TriedBudget | None:
         played = _timeline_of(subject, Origin.SIMULATED, plan.planner)
         if played is None:
             return TriedBudget("this plan, as predicted", plan.budget_bytes, plan.predicted_ns, None, leaves=leaves)
-        return TriedBudget("this plan", plan.budget_bytes, played.step_ns, _moved(played), leaves=leaves)
+        return TriedBudget("this plan, simulated", plan.budget_bytes, played.step_ns, _moved(played), leaves=leaves)
     measured = _timeline_of(subject, Origin.MEASURED)
     if run is None or run.arena_budget_bytes is None or measured is None:
         return None

@@ -1,9 +1,10 @@
 """Runs side by side, a column for each: the ranks of a job, from their reports. What went wrong stands below."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import mean, median
+from statistics import mean
 
-from ebbtide.ir.run_report import RunReport, StepMode, StepReport
+from ebbtide.ir.run_report import RunReport, StepMode
+from ebbtide.report.typical_steps import median_step_s, typical_steps
 from ebbtide.units import format_bytes, format_time
 
 ROWS = (
@@ -18,7 +19,6 @@ _MOST_COLUMNS = 8
 
 def column(report: RunReport) -> list[str]:
     """A run's figures in the order of ``ROWS``, its verdict, and its trouble or ""."""
-    bounded_s = [step for step in report.steps if step.mode is not StepMode.RECORDED] or list(report.steps)
     process = report.fast_bytes is not None
     budget = report.fast_bytes if process else report.arena_budget_bytes
     in_steps = sum(step.written_bytes.total for step in report.steps) + report.left_out_written_bytes
@@ -28,7 +28,7 @@ def column(report: RunReport) -> list[str]:
         format_bytes(report.process_peak_bytes if process else report.arena_peak_bytes),
         format_bytes(report.process_peak_bytes),
         *_modes(report),
-        *_of_a_step(bounded_s),
+        *_of_a_step(report),
         format_bytes(in_steps if report.written_bytes is None else report.written_bytes),
         verdict(report),
         report.trouble,
@@ -86,11 +86,12 @@ def _modes(report: RunReport) -> list[str]:
 _IN_ORDER = (StepMode.RECORDED, StepMode.PLANNED, StepMode.DEMAND)
 
 
-def _of_a_step(steps: Sequence[StepReport]) -> list[str]:
-    if not steps:
+def _of_a_step(report: RunReport) -> list[str]:
+    steps, typical_s = typical_steps(report), median_step_s(report)
+    if typical_s is None:
         return [""] * 4
     return [
-        format_time(median(step.wall_s for step in steps)),
+        format_time(typical_s),
         format_time(mean(step.stall_s.total for step in steps)),
         format_bytes(mean(step.evicted_bytes.total for step in steps)),
         format_bytes(mean(step.fetched_bytes.total for step in steps)),

@@ -9,6 +9,7 @@ from typing import TextIO
 
 from ebbtide.ir.run_report import KINDS, PlanReport, RunReport, StepMode, StepReport, TierReport, Traffic
 from ebbtide.report.ranks import WITHIN_BUDGET, verdict
+from ebbtide.report.typical_steps import median_step_s, typical_steps, typical_steps_named
 from ebbtide.units import format_bytes, format_time
 
 _LABEL = 19
@@ -58,8 +59,8 @@ def render_summary(report: RunReport) -> str:
     """Several lines, without a newline at the end."""
     if report.policy == "disabled":
         return "Ebbtide was disabled: nothing was managed, nothing was bounded."
-    steps = [step for step in report.steps if step.mode is not StepMode.RECORDED] or list(report.steps)
-    lines = [_headline(report, steps)]
+    steps = typical_steps(report)
+    lines = [_headline(report)]
     if report.trouble:
         lines.append(_line("trouble", report.trouble))
     lines.append(_line(report.peak_name, _process(report)))
@@ -97,12 +98,14 @@ def render_summary(report: RunReport) -> str:
     return "\n".join(lines)
 
 
-def _headline(report: RunReport, steps: list[StepReport]) -> str:
+def _headline(report: RunReport) -> str:
     modes = [(sum(step.mode is mode for step in report.steps), mode) for mode in (StepMode.RECORDED, StepMode.PLANNED)]
     known = ", ".join(f"{number} {mode}" for number, mode in [*modes, (report.left_out_steps, "not listed")] if number)
     number = len(report.steps) + report.left_out_steps
     count = f"{number} step{'' if number == 1 else 's'}" + (f" ({known})" if known else "")
-    took = f", median {format_time(median(step.wall_s for step in steps))} a step" if steps else ""
+    typical_s = median_step_s(report)
+    over = "" if len(typical_steps(report)) == number else f" (over {typical_steps_named(report)})"
+    took = "" if typical_s is None else f", median {format_time(typical_s)} a step{over}"
     figures = "all figures measured" if report.plan is None else "measured, but for the plan's forecasts"
     kept = _how_kept(report) if verdict(report) == WITHIN_BUDGET else ""
     return f"Ebbtide: {verdict(report)}{kept}, {count}{took}, policy {report.policy} ({figures})"

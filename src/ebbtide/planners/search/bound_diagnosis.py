@@ -84,11 +84,16 @@ class Looseness:
         """For people, after the gap."""
         if self.named is None:
             return "nothing that the bound leaves out explains it: it is the search's, or that of the copies' order"
-        others = [f"{each.what}: {_percent(share)}" for each, share in self.shares[1:] if share >= _WORTH_NAMING]
-        rest = [f"all that it leaves out: {_percent(self.together)}"] if len(self.shares) > 1 else []
         of_the_gap = f"{_percent(self.shares[0][1])} of the gap"
         first = f"the bound does not count {self.named.what} in full ({self.named.why}): {of_the_gap}"
-        return "; ".join((first, *others, *rest))
+        if len(self.shares) == 1:
+            return first
+        others = [f", {each.what} {_percent(share)}" for each, share in self.shares[1:] if share >= _WORTH_NAMING]
+        return (
+            f"{first}{''.join(others)}, each by itself; all that it leaves out makes {_percent(self.together)} "
+            "together, which is not their sum, for one can hide or add to another; the other "
+            f"{_percent(1 - self.together)} are the search's, or that of the copies' order"
+        )
 
 
 def _percent(share: float) -> str:

@@ -1,14 +1,15 @@
 /* What people come for, in one look: what is in the peak, what can leave and what it costs, which line of the program
    made it, what could be changed. */
 
-import { colour } from "../shared/charts.js";
+import { colour, readableOn } from "../shared/charts.js";
 import { onPrint, onResize, paper } from "../shared/paper.js";
 import { addSection } from "../shared/sections.js";
-import { bytes, element, kindName, percent, plain, time } from "../shared/words.js";
+import { bytes, element, kindName, percent, plain, sentence, time } from "../shared/words.js";
 
 const PRINT_WIDTH = 700;
 const WIDE = 1000;
 const MOST_LINES = 6;
+const [LETTERS, LEAST_LETTERS] = [12, 11]; // pixels
 
 addSection({
   id: "answers",
@@ -41,12 +42,24 @@ addSection({
 function peakSaid({ peak, trace }) {
   const shares = peak.kinds
     .filter(([, nbytes]) => nbytes >= 0.005 * peak.nbytes)
-    .map(([kind, nbytes]) => `${kindName(kind)} ${Math.round((100 * nbytes) / peak.nbytes)}\u00a0%`);
+    .flatMap(([kind, nbytes], place) => [place ? ", " : "", shareOf(kind, nbytes / peak.nbytes)]);
   const where = peak.module ? `${peak.operator} in ${peak.module}` : peak.operator;
   const share = Math.round((100 * peak.time_ns) / Math.max(trace.step_ns, 1));
-  document.getElementById("peak-said").textContent =
-    `${bytes(peak.nbytes)} of tensors, at ${share}\u00a0% of the step (${where}): ${shares.join(", ")}. ` +
-    "A click on a box shows what lies in it.";
+  document
+    .getElementById("peak-said")
+    .append(
+      `${bytes(peak.nbytes)} of tensors, at ${share}\u00a0% of the step (${where}): `,
+      ...shares,
+      ". A click on a box shows what lies in it.",
+    );
+}
+
+/* With the colour that its boxes have. */
+function shareOf(kind, share) {
+  const said = element("span", "", { class: "share" });
+  const swatch = element("span", "", { class: "swatch", style: `background: var(--${kind})` });
+  said.append(swatch, `${kindName(kind)} ${Math.round(100 * share)}\u00a0%`);
+  return said;
 }
 
 const NO_LINES =
@@ -57,28 +70,33 @@ function treemap(answers, area, choice) {
   else if (!answers.has_modules) choice.elements.by.value = "line_tree";
   const whole = answers.tree.find(({ parent }) => parent === null).nbytes;
   const share = ({ nbytes }) => `${bytes(nbytes)}, ${percent(nbytes, whole)}`;
+  const short = ({ label, kind }) => (kind ? plain(label).replace(" ", "<br>") : plain(label));
   const draw = () => {
     if (!area.clientWidth && !paper.printing) return;
     const tree = answers[choice.elements.by.value];
+    const fills = tree.map(({ kind }) => colour(kind || "raised"));
     const trace = {
       type: "treemap",
       branchvalues: "total",
       ids: tree.map(({ id }) => id),
       parents: tree.map(({ parent }) => parent ?? ""),
-      labels: tree.map(({ label }) => plain(label)),
+      labels: tree.map(short),
       values: tree.map(({ nbytes }) => nbytes),
-      text: tree.map(share),
+      text: tree.map(({ nbytes }) => `${bytes(nbytes)}<br>${percent(nbytes, whole)}`),
       hovertext: tree.map((node) => `${plain(node.label)}: ${share(node)}`),
-      textinfo: area.clientWidth < WIDE ? "label" : "label+text", // letters are as small as a box's longest line
+      textinfo: area.clientWidth < WIDE ? "label" : "label+text",
+      textfont: { color: fills.map(readableOn) },
       hoverinfo: "text",
-      marker: { colors: tree.map(({ kind }) => colour(kind || "raised")), line: { width: 1, color: colour("ground") } },
+      marker: { colors: fills, line: { width: 1, color: colour("ground") } },
       pathbar: { visible: true },
       tiling: { pad: 2 },
     };
     const layout = {
       margin: { l: 0, r: 0, t: 0, b: 4 },
       paper_bgcolor: "rgba(0,0,0,0)",
-      font: { color: colour("ink"), family: "system-ui, sans-serif", size: 12 },
+      font: { color: colour("ink"), family: "system-ui, sans-serif", size: LETTERS },
+      hoverlabel: { bgcolor: colour("raised"), bordercolor: colour("line"), font: { color: colour("ink") } },
+      uniformtext: { minsize: LEAST_LETTERS, mode: "hide" }, // a label that does not fit so is left out
       autosize: !paper.printing,
       ...(paper.printing ? { width: PRINT_WIDTH } : {}),
     };
@@ -92,7 +110,7 @@ function treemap(answers, area, choice) {
 
 function lineTable({ answers, peak }, parent) {
   if (!answers.line_tree) {
-    parent.append(element("p", NO_LINES));
+    parent.append(sentence("p", NO_LINES));
     return;
   }
   const table = tableOf("Lines that made the peak", ["line", "at the peak", "share"]);
@@ -129,7 +147,7 @@ function budgetTable({ answers, trace, peak }, parent) {
     const why = trace.accesses_known
       ? "No machine is known to try budgets on: name one with --machine."
       : "Not known: what uses which storage was not recorded.";
-    parent.append(element("p", why));
+    parent.append(sentence("p", why));
     if (!answers.own) return;
   }
   const titles = ["--fast", "tensors have", "a step takes", "times", "moved a step"];
@@ -152,13 +170,13 @@ function budgetRow(table, { name, nbytes, step_ns, moved_bytes, why_not, least_b
   if (why_not) table.lastChild.setAttribute("title", why_not);
   if (!leaves.length) return;
   const line = element("tr", "", { class: "leaves" });
-  const most = leaves.map(([what, held]) => `${what} ${bytes(held)}`).join(", ");
+  const most = leaves.map(([what, held]) => `${what} (${bytes(held)})`).join(", ");
   line.append(element("td", `leaves: ${most}`, { colspan: 5 }));
   table.append(line);
 }
 
 function changes({ advice }, parent) {
   const list = element("ul");
-  for (const sentence of advice) list.append(element("li", sentence));
+  for (const text of advice) list.append(sentence("li", text));
   parent.append(advice.length ? list : element("p", "Nothing that these figures show."));
 }

@@ -42,18 +42,21 @@ function withoutUses(section) {
   section.querySelector("p").append(` ${note}`);
 }
 
-/* The ticks to draw of those in view: at most one for each of `room` equal times, the one with the most live bytes, so
-   that no peak is lost. The last tick before the view is there too. */
+/* The ticks to draw of those in view: at most two for each of `room` equal times, the one with the most live bytes, so
+   that no peak is lost, and the last, whose level stays until the next that is drawn. The last tick before the view is
+   there too. */
 function ticksToDraw(start_ns, live, low, high, room) {
   const first = Math.max(firstPlace(start_ns, low, true) - 1, 0);
   const end = Math.min(firstPlace(start_ns, high, true), live.length);
+  const slot = (tick) => Math.floor(((start_ns[tick] - low) / (high - low)) * room);
   const chosen = [];
-  let slot = -1;
+  let most = first;
   for (let tick = first; tick < end; tick++) {
-    const here = Math.floor(((start_ns[tick] - low) / (high - low)) * room);
-    if (here !== slot) chosen.push(tick);
-    else if (live[tick] > live[chosen[chosen.length - 1]]) chosen[chosen.length - 1] = tick;
-    slot = here;
+    if (live[tick] > live[most]) most = tick;
+    if (tick + 1 < end && slot(tick + 1) === slot(tick)) continue;
+    if (most < tick) chosen.push(most);
+    chosen.push(tick);
+    most = tick + 1;
   }
   return chosen;
 }

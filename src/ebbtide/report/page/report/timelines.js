@@ -48,7 +48,7 @@ function timelineChart({ timelines, budgets }, section) {
   const [byteName, byteSize] = byteUnit(most);
   const lanes = timelines.flatMap((timeline) => timeline.lanes.map((lane) => ({ ...lane, timeline })));
   const kinds = [...new Set(lanes.flatMap(({ groups }) => groups.map(({ kind }) => kind)))];
-  const dashes = ["solid", "dot", "dash", "longdash"];
+  const inks = ["parameter", "ink", "optimizer_state"]; // and no dashes, which are the budgets'
   const build = (chart) => {
     chart.left = chart.narrow ? 122 : 190;
     const [low, high] = (chart.view.x || [0, longest / timeSize]).map((value) => value * timeSize);
@@ -88,9 +88,8 @@ function timelineChart({ timelines, budgets }, section) {
           y: Array.from(level.nbytes, (held) => held / byteSize),
           line: {
             shape: "hv",
-            width: 1.5,
-            color: colour(number ? "activation" : "parameter"),
-            dash: dashes[number % 4],
+            width: Math.max(2.5 - number, 1), // one below another shows beside it
+            color: colour(inks[number % inks.length]),
           },
         });
     const hasLevels = traces.length > kinds.length;

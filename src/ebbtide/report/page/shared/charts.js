@@ -9,6 +9,14 @@ export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
+/* Black or white, whichever is easier to read on a colour, "#rrggbb"; the contrast is 4.5:1 or more, as WCAG has it. */
+export function readableOn(ground) {
+  const [red, green, blue] = [1, 3, 5]
+    .map((at) => Number.parseInt(ground.slice(at, at + 2), 16) / 255)
+    .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000000" : "#ffffff";
+}
+
 /* A chart draws what `build(chart)` returns: {traces, layout, full: {x: [low, high], y: ...}}, in axis units, whose
    `full` is all there is to see. `view` is what is seen. `follows` says that what is drawn depends on the view. Whoever
    uses a chart may set `keys` (actions by key), `after` (called when it is drawn) and `left` (pixels left of the plot). */

@@ -1,5 +1,7 @@
 /* What is there at any tick of the step: as `analysis/memory.py` has it, which says what these figures are. */
 
+import { byNumber } from "./words.js";
+
 /* The fields are those of the page's data of the peak. */
 export function contentsAt({ trace, intervals }, tick) {
   const { storages, strings, kinds, ticks, start_ns, step_ns } = trace;
@@ -22,7 +24,7 @@ export function contentsAt({ trace, intervals }, tick) {
       sums.set(label(storage), [held + nbytes(storage), number + times(storage)]);
     }
     const rows = Array.from(sums, ([name, [held, number]]) => [name, held, number]);
-    return rows.sort(([one, held], [other, more]) => more - held || (one < other ? -1 : 1));
+    return rows.sort(([one, held], [other, more]) => more - held || byNumber(one, other));
   };
   return {
     tick,

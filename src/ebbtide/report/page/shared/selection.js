@@ -1,6 +1,6 @@
 /* Which storages are chosen, by the form of the section that draws them, and in what order. */
 
-import { bytes, count, element, kindName } from "./words.js";
+import { byNumber, bytes, count, element, kindName } from "./words.js";
 
 let selection = null;
 
@@ -8,6 +8,14 @@ let selection = null;
 export function selectionOf(data) {
   selection ??= new Selection(data);
   return selection;
+}
+
+/* Of each of the names, which one it is when they are in order. */
+function placesByName(names) {
+  const places = new Int32Array(names.length);
+  const order = Array.from(names.keys()).sort((one, other) => byNumber(names[one], names[other]));
+  for (const [place, name] of order.entries()) places[name] = place;
+  return places;
 }
 
 /* Listeners are told of changes, and whether others are chosen or only the order differs. `show(storage)` shows one in
@@ -23,12 +31,13 @@ class Selection {
     intervals?.storage.forEach((storage, row) => {
       this.idle[storage] += intervals.byte_seconds[row];
     });
+    const place = placesByName(trace.strings);
     this.by = {
       birth: (one, other) => birth[one] - birth[other] || one - other,
       size: (one, other) => nbytes[other] - nbytes[one] || one - other,
       idle: (one, other) => this.idle[other] - this.idle[one] || one - other,
-      module: (one, other) => module[one] - module[other] || kind[one] - kind[other] || one - other,
-      line: (one, other) => line[one] - line[other] || kind[one] - kind[other] || one - other,
+      module: (one, other) => place[module[one]] - place[module[other]] || kind[one] - kind[other] || one - other,
+      line: (one, other) => place[line[one]] - place[line[other]] || kind[one] - kind[other] || one - other,
     };
     const kinds = document.getElementById("kinds");
     trace.kinds.forEach((name, number) => {

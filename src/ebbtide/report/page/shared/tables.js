@@ -1,7 +1,7 @@
 /* Tables that sort by a click or a key on their headings, and show a few rows until more are asked for. */
 
 import { onPrint, paper } from "./paper.js";
-import { button, count, element } from "./words.js";
+import { button, byNumber, count, element } from "./words.js";
 
 const ROWS = 12;
 const ROWS_ON_PAPER = 30;
@@ -66,7 +66,7 @@ export class Table {
     const { value } = this.columns[this.column];
     const sign = this.descending ? -1 : 1;
     const keys = new Map(this.rows.map((row) => [row, value(row)]));
-    const compare = (one, other) => (one < other ? -1 : one > other ? 1 : 0);
+    const compare = (one, other) => (typeof one === "string" ? byNumber(one, other) : one - other);
     this.rows.sort((one, other) => sign * compare(keys.get(one), keys.get(other)) || one - other);
     this.heads.forEach((head, place) => {
       if (place === this.column) head.setAttribute("aria-sort", this.descending ? "descending" : "ascending");

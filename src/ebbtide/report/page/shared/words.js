@@ -79,6 +79,17 @@ export function shortened(text, most) {
   return `\u2026${part >= 0 && part < end.length - 1 ? end.slice(part) : end}`;
 }
 
+/* What sorts names: a number in one counts as a number, so that h.2 comes before h.10. */
+export const byNumber = new Intl.Collator("en", { numeric: true }).compare;
+
+/* An element with a sentence in which no option of a command is broken. */
+export function sentence(tag, text) {
+  const made = element(tag);
+  for (const [place, part] of text.split(/((?:ebbtide \w+ )?--[a-z][\w-]*(?: \d+%)?)/).entries())
+    made.append(place % 2 ? element("span", part, { class: "option" }) : part);
+  return made;
+}
+
 export function element(tag, text = "", attributes = {}) {
   const made = document.createElement(tag);
   made.textContent = text;
