@@ -217,7 +217,7 @@ bool is_resident(const at::Tensor& tensor) {
   return arena().is_resident(p);
 }
 
-// PyTorch hands the kernel the address of the whole storage, of which a part may be away.
+// PyTorch hands the kernel the address of the whole storage, which may be away, or a part of it.
 at::Tensor read_record(caffe2::serialize::PyTorchStreamReader& reader, const std::string& name, std::size_t nbytes) {
   next_is_untouched = true;
   at::DataPtr data = c10::GetAllocator(c10::DeviceType::CPU)->allocate(nbytes);

@@ -96,7 +96,7 @@ class BudgetError(EbbtideError):
         besides = ", besides what the process holds outside them and what planning takes"
         smallest = "A budget that works is"
         if self.minimum_fast.endswith("%"):
-            besides, smallest = "", "The smallest budget that can work is"
+            besides, smallest = "", "The smallest budget that can work with what has run so far is"
         return (
             f"{refused}: {self.operator} needs {format_bytes(self.operator_bytes)} of tensors in memory at once"
             f"{besides}. {smallest} {format_bytes(self.minimum_bytes)}: {use}, or a smaller batch.{advice}"

@@ -44,7 +44,8 @@ def find_program(command: Sequence[str]) -> Program:
 
 
 def run_program(program: Program, session: Session, quiet: bool) -> int:
-    """The exit status: the script's own, or 3 when it succeeded and was not bounded or not planned as asked.
+    """The exit status: the script's own, or 3 when it succeeded and was not bounded or planned as asked, or its report
+    not saved.
 
     Raises the BudgetError that ended the script, or another rank's, once the report is written and the summary shown.
     """
@@ -66,13 +67,15 @@ def run_program(program: Program, session: Session, quiet: bool) -> int:
     report = session.report()
     failed = _failed(report) if status == 0 else ""
     told = end_together(session, report, status, refusal, failed, quiet)
+    if session._unwritten and (status == 0 or not quiet):
+        print(f"ebbtide: {'warning' if status else 'error'}: {session._unwritten}", file=sys.stderr)
     if told is not None:
         raise told
     if failed:
         why = "see `trouble` above" if report.trouble and not quiet else report.trouble or "see the report"
         print(f"ebbtide: error: {failed}: {why}", file=sys.stderr)
         return BudgetError.exit_code
-    return status
+    return BudgetError.exit_code if status == 0 and session._unwritten else status
 
 
 def record_program(program: Program, recorder: Recorder, stop: bool, quiet: bool = False) -> int:

@@ -74,6 +74,7 @@ class Session(Driven):
         self._ranks = Ranks(self._place)
         self._settings = _with_own_files(chosen, self._place)
         self._report_path = _own_path(Path(chosen.report).absolute(), self._place) if chosen.report else None
+        self._unwritten = ""  # the report, and why
         self._engine: Engine | None = None
         self._progress: Progress | None = None
         self._follower: Follower | None = None
@@ -91,10 +92,19 @@ class Session(Driven):
         try:
             super().__exit__(kind, error, trace)
         finally:
-            if self._report_path is not None:
-                self.report().write(self._report_path)
+            self._write_report()
         if told is not None:
             raise told from error
+
+    def _write_report(self) -> None:
+        if self._report_path is None:
+            return
+        try:
+            self.report().write(self._report_path)
+        except OSError as error:  # what was trained is worth more
+            self._unwritten = f"the report could not be saved in {self._report_path}: {error.strerror or error}"
+            if self._engine is None or not self._engine.is_told_on:
+                self._warn(self._unwritten)
 
     def keep(self, what: "torch.nn.Module | torch.Tensor | Iterable[torch.nn.Module | torch.Tensor]") -> None:
         """Parameters and buffers of a module, or tensors, stay in memory until the session ends.

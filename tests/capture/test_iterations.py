@@ -126,6 +126,16 @@ def test_one_that_is_freed_or_replaced_is_not_waited_for(program: Program) -> No
     assert program.step("aa") == ["a", "a"]
 
 
+def test_one_that_is_made_anew_over_the_same_parameters_takes_the_place_of_the_former(program: Program) -> None:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    for _ in range(3):
+        for _ in range(2):
+            program.optimizers["a"] = SGD([parameter], lr=0.1)
+            gc.collect()
+            assert program.step("a") == ["a"]
+        assert program.step("aa") == ["a", "a"]
+
+
 def test_inner_optimizers_that_come_and_go_belong_to_the_outer_ones_step(program: Program) -> None:
     program.build("o")
     for _ in range(3):

@@ -22,16 +22,13 @@ from tests.training.cases_in_backward import (
     Both,
     Training,
     adamw,
-    both_step,
-    lbfgs,
     loss_of,
-    of_its_own,
     optimizer_in_groups,
     plain_step,
     tokens,
     train,
-    two_of_the_same,
 )
+from tests.training.cases_in_backward_refused import both_step, lbfgs, of_its_own, two_of_the_same
 
 STEPS = 6
 Step = Callable[[Any, Any, int], None]

@@ -1,6 +1,7 @@
 """``ebbtide run`` ends with status 3 where it was not bounded or not planned as asked, and says what to do."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -35,6 +36,15 @@ for _ in range(4):
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
 """
+PUTS_OFF = """
+import torch
+model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(6)])
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(6):
+    model(torch.ones(64, 512)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
 LAUNCHER = "import subprocess, sys\nsys.exit(subprocess.run([sys.executable, *sys.argv[1:]]).returncode)\n"
 
 
@@ -56,6 +66,15 @@ def test_a_percentage_without_an_optimizer_is_never_a_budget(script: Path, tmp_p
     assert "error: the run was not bounded as asked" in done.stderr
     report = json.loads(out.read_text())
     assert (report["bounded_as_asked"], report["planned_as_asked"], report["fast_bytes"]) == (False, True, None)
+
+
+def test_the_percentage_that_is_named_works_where_updates_are_deferred(script: Path) -> None:
+    script.write_text(PUTS_OFF)
+    refused = run(EBBTIDE, "run", "--fast", "3%", "--optimizer", "deferred", str(script))
+    assert refused.returncode == 3, refused.stderr
+    (named,) = re.findall(r"use --fast (\d+%) or more", refused.stderr)
+    done = run(EBBTIDE, "run", "--fast", named, "--optimizer", "deferred", str(script))
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_size_without_an_optimizer_is_kept_and_the_summary_says_that_no_step_was_seen(script: Path) -> None:
@@ -220,3 +239,17 @@ def test_a_timeline_to_save_that_did_not_come_about_is_told(tmp_path: Path) -> N
     report = json.loads(out.read_text())
     assert (report["bounded_as_asked"], report["planned_as_asked"]) == (False, False)
     assert not line.exists()
+
+
+@pytest.mark.parametrize("ends", ["", "raise SystemExit(7)"])
+def test_a_report_that_cannot_be_saved_at_the_end_is_an_error_but_not_instead_of_the_summary(
+    script: Path, tmp_path: Path, ends: str
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script.write_text(f"{TINY}\nimport shutil\nshutil.rmtree({str(gone)!r})\n{ends}\n")
+    done = run(EBBTIDE, "run", "--fast", "2GiB", "--report", str(gone / "run.json"), str(script))
+    assert done.returncode == (7 if ends else 3), done.stderr
+    assert "Ebbtide: " in done.stderr  # the summary
+    assert f"{'warning' if ends else 'error'}: the report could not be saved in {gone / 'run.json'}" in done.stderr
+    assert "Traceback" not in done.stderr

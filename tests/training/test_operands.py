@@ -22,7 +22,7 @@ def test_every_part_of_a_tensor_is_an_operand(layout: str) -> None:
 def test_a_budget_that_sparse_operands_do_not_fit_is_refused_by_name() -> None:
     said = child.run("cases_operands:refused_for_sparse_operands", env=PAGES)
     assert "needs" in said
-    assert "The smallest budget that can work is" in said
+    assert "The smallest budget that can work with what has run so far is" in said
 
 
 def test_sparse_operands_larger_than_the_arena_go_over_budget() -> None:

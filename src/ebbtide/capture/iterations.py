@@ -44,7 +44,7 @@ class Iterations:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
-        self._known: dict[_Key, weakref.ref[Any]] = {}
+        self._known: dict[_Key, list[weakref.ref[Any]]] = {}
         self._in_use: set[_Key] = set()
         self._awaited: set[_Key] = set()  # in use, and not stepped since the program's step began
         self._made: dict[_Key, int] = {}  # outermost steps since then
@@ -52,7 +52,7 @@ class Iterations:
     def built(self, optimizer: Optimizer) -> None:
         """It took parameters; to say so again changes nothing."""
         if not any(known == id(optimizer) for known, _ in self._known):
-            self._meet((id(optimizer), 0), optimizer, True)
+            self._meet((id(optimizer), 0), True, optimizer)
 
     def stepped(self, optimizer: Optimizer) -> bool:
         """Its step ended, and its hooks are running: whether the program's step ends with it."""
@@ -61,7 +61,7 @@ class Iterations:
         in_use = built in self._in_use or built not in self._known
         self._forget(built)
         if key not in self._known:
-            self._meet(key, optimizer if parameter is None else parameter, in_use)
+            self._meet(key, in_use, optimizer, *([] if parameter is None else [parameter]))
         if not is_outermost() or not self._is_ours():
             self._in_use.discard(key)
             self._awaited.discard(key)
@@ -82,9 +82,9 @@ class Iterations:
             self._thread = threading.current_thread()
         return self._thread is threading.current_thread()
 
-    def _meet(self, key: _Key, lives: object, in_use: bool) -> None:
-        """It is known as long as that lives."""
-        self._known[key] = weakref.ref(lives, lambda _: self._forget(key))
+    def _meet(self, key: _Key, in_use: bool, *live: object) -> None:
+        """It is known as long as all of these live."""
+        self._known[key] = [weakref.ref(one, lambda _: self._forget(key)) for one in live]
         if in_use:
             self._in_use.add(key)
             self._awaited.add(key)

@@ -1,7 +1,8 @@
 """Which rank of a job this process is, and how many of them are on its node, as its launcher says in variables.
 
-torchrun (and what is built on it) and DeepSpeed set all of them; of mpirun and srun the number on the node is known. Lightning,
-which starts ranks itself, says the rank on the node; which one of all it is, the process group knows once it is there.
+torchrun (and what is built on it) and DeepSpeed set all of them; of mpirun and srun the number on the node is known.
+Lightning, which starts ranks itself, says the rank on the node; which one of all it is, the process group knows once it
+is there.
 A process that no launcher started is one rank of one.
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_SIZE")
-"""torchrun's, Open MPI's, that of MPICH and Intel MPI, DeepSpeed's. torchrun's goes first: it may run under one of the others."""
+"""torchrun's, Open MPI's, that of MPICH and Intel MPI, DeepSpeed's. torchrun's is first: it may run under another."""
 _SLURM = "SLURM_STEP_TASKS_PER_NODE"
 """Set by srun for its tasks, as ``4`` or ``4(x2)``. (SLURM_NTASKS_PER_NODE is set for a batch script, too.)"""
 

@@ -109,7 +109,7 @@ class Engine:
         stay_on_top()
         if self._gpu is not None:
             compiled_graphs.announce()
-        foreign_views.in_pieces_from(2 * self._settings.piece_bytes)
+        foreign_views.sizes(self._settings.min_storage_bytes, 2 * self._settings.piece_bytes)
         foreign_views.guard()
         if self._updates is not None:
             self._updates.install()  # before the hooks, which see its steps as they are carried out
@@ -131,7 +131,8 @@ class Engine:
         self.following.trained = False
         if self._budget.recording:
             _torch.reset_peaks()  # what ran since the last step is no step's
-        if self._budget.recording and len(self._steps) == RECORDED_STEPS - 1:
+        puts_off = self._settings.optimizer is UpdateOrder.DEFERRED  # this step's updates come in the next one
+        if self._budget.recording and len(self._steps) == RECORDED_STEPS - 1 and not puts_off:
             _torch.reset_needs()  # what ran once, at construction say, does not bind steps
         stay_on_top()
         foreign_views.guard()

@@ -27,14 +27,15 @@ from ebbtide.runtime import safetensors_files, scripted_files
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _guarded = False
-_least_in_pieces = sys.maxsize
+_least_managed = _least_in_pieces = sys.maxsize
 _this_thread = threading.local()
 
 
-def in_pieces_from(nbytes: int) -> None:
-    """From now on storages of so many bytes may be in pieces."""
-    global _least_in_pieces
-    _least_in_pieces = min(_least_in_pieces, nbytes)
+def sizes(least_managed: int, least_in_pieces: int) -> None:
+    """From now on storages of so many bytes may leave memory, or be in pieces."""
+    global _least_managed, _least_in_pieces
+    _least_managed = min(_least_managed, least_managed)
+    _least_in_pieces = min(_least_in_pieces, least_in_pieces)
 
 
 def guard() -> None:
@@ -124,14 +125,14 @@ def _extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> 
 
 
 def _read_in_chunks() -> None:
-    """The storages that may be in pieces: PyTorch would hand the kernel an address of which a part may be away."""
+    """What may leave memory: PyTorch would hand the kernel its address, where nothing waits for what is away."""
     reader: Any = torch._C.PyTorchFileReader
     original = reader.get_storage_from_record
 
     @untraced
     @functools.wraps(original)
     def in_chunks(self: Any, name: str, numel: int, dtype: Any) -> Any:
-        if dtype is torch.UntypedStorage and numel >= _least_in_pieces:
+        if dtype is torch.UntypedStorage and numel >= _least_managed:
             return _torch.read_record(self, name, numel)
         return original(self, name, numel, dtype)
 

@@ -25,7 +25,7 @@ from ebbtide.errors import EbbtideError
 from ebbtide.runtime.anonymous_file import AnonymousFile
 from ebbtide.runtime.bounds import need_of
 from ebbtide.runtime.plan_job import MARK, Answer, Job, PlanningKilledError, planning_bytes, with_seconds
-from ebbtide.units import MIB, seconds
+from ebbtide.units import MIB, format_bytes, seconds
 
 _POLL_S = 0.005
 _PATIENCE_S = 2.0  # for evictions that make room; they take a fraction of it where room can be made
@@ -151,7 +151,10 @@ def _wait_for_room(needed: int) -> None:
     deadline = time.monotonic() + _PATIENCE_S
     while (counters := _torch.counters())["arena_limit_bytes"] < counters["reserved_bytes"]:
         if time.monotonic() > deadline:
-            raise NoRoomToPlan(f"planning takes about {needed // MIB} MiB, which the budget does not leave")
+            held, left = (format_bytes(counters[name]) for name in ("reserved_bytes", "arena_limit_bytes"))
+            raise NoRoomToPlan(
+                f"planning takes about {needed // MIB} MiB, and tensors hold {held} where that leaves them {left}"
+            )
         time.sleep(_POLL_S)
 
 
