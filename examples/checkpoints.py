@@ -28,7 +28,7 @@ def main() -> None:
     model = nn.Sequential(*[nn.Sequential(nn.Linear(args.width, args.width), nn.Tanh()) for _ in range(8)])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     first = 0
-    with ebbtide.Session(fast=args.fast) as session:
+    with ebbtide.Session(fast=args.fast, wait_for_plan=True) as session:
         if args.file.exists():
             with session.evaluating():
                 saved = torch.load(args.file)

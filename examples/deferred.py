@@ -25,7 +25,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*[nn.Sequential(nn.Linear(args.width, args.width), nn.GELU()) for _ in range(8)])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    with ebbtide.Session(fast=args.fast, optimizer=args.order) as session:
+    with ebbtide.Session(fast=args.fast, optimizer=args.order, wait_for_plan=True) as session:
         for _ in range(args.steps):  # the session follows the optimizer: a step is an iteration
             optimizer.zero_grad()
             model(torch.randn(16, args.width)).square().mean().backward()

@@ -1,6 +1,6 @@
 """Data-parallel training over gloo. Nothing here knows of Ebbtide: the launcher starts it in each rank.
 
-    torchrun --standalone --nproc-per-node 2 --no-python ebbtide run --fast 50% examples/ranks.py
+    torchrun --standalone --nproc-per-node 2 --no-python ebbtide run --fast 50% --wait-for-plan examples/ranks.py
 
 Each rank keeps a budget of its own: with bytes, N ranks hold N budgets. Without a launcher it trains as one rank.
 """

@@ -2,7 +2,8 @@
 
     python examples/session.py --fast 40%
 
-With EBBTIDE_DISABLE=1 the same program trains on plain PyTorch.
+It waits for the plan, since its few short steps would be over first. With EBBTIDE_DISABLE=1 the same program trains on
+plain PyTorch.
 """
 
 import argparse
@@ -25,7 +26,7 @@ def main() -> None:
     model = nn.Sequential(*layers, nn.Linear(args.width, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loss_of = nn.CrossEntropyLoss()
-    with ebbtide.Session(fast=args.fast) as session:
+    with ebbtide.Session(fast=args.fast, wait_for_plan=True) as session:
         for epoch in range(args.epochs):
             for _ in range(4):
                 with session.step():

@@ -1,7 +1,7 @@
 """An ordinary training script: a small GPT on made-up text. Nothing here knows of Ebbtide.
 
     python examples/train.py
-    ebbtide run --fast 30% examples/train.py
+    ebbtide run --fast 30% --wait-for-plan examples/train.py
 
 Both print the same losses and the same digest of the weights.
 """

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,11 @@ from click.testing import CliRunner
 import ebbtide
 from ebbtide.cli import cli
 from ebbtide.errors import InfeasibleBudgetError, SettingError
+from ebbtide.ir.files import save
+from ebbtide.machines import find_machine
+from ebbtide.planners import plan
 from ebbtide.policies import planner_from
+from tests.helpers.make_steps import network
 from tests.ir.test_report_format import REPORT
 
 pytestmark = pytest.mark.starts
@@ -299,6 +304,94 @@ def test_a_trace_that_would_be_replaced_is_told_of(tmp_path: Path) -> None:
     train = script(tmp_path, "raise SystemExit(5)")
     (tmp_path / "train.trace").write_text("another")
     told = f"ebbtide: {Path(train).stem}.trace is there already and will be replaced; -o names another file"
-    done = run("trace", train, "-o", "x.trace", cwd=tmp_path)
+    done = run("trace", train, "--output=x", cwd=tmp_path)
     assert told in done.stderr
-    assert f"ebbtide: -o after {train}: passed on to it" in done.stderr
+    assert f"ebbtide: --output=x after {train}: passed on to it" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["-o", "--fake", "--lines", "--keep-running"])
+def test_options_of_a_trace_that_stand_after_the_script_are_refused(option: str, tmp_path: Path) -> None:
+    train = script(tmp_path, "import sys; print('has', sys.argv[1:])")
+    (tmp_path / "train.trace").write_text("another")
+    done = run("trace", train, option, "late.trace", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{option} stands after {train} and so went to it" in done.stderr
+    assert "will be replaced" not in done.stderr
+    theirs = run("trace", "--", train, option, "late.trace", cwd=tmp_path)
+    assert theirs.stdout == f"has ['{option}', 'late.trace']\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["run", "--fast"], "--fast has no value, and no script or -m MODULE follows"),
+        (["run", "--fast", "train.py", "--epochs", "3"], "train.py as one: ebbtide run --fast VALUE train.py"),
+        (["run", "--fast", "-m", "train"], "would take -m as one: ebbtide run --fast VALUE -m train"),
+        (["verify", "--fast", "-h"], "--fast has no value of its own, and would take -h as one"),
+        (["trace", "-o", "train.py"], "-o has no value of its own, and would take train.py as one"),
+    ],
+)
+def test_an_option_without_a_value_is_named(words: list[str], complaint: str) -> None:
+    done = CliRunner().invoke(cli, words, prog_name="ebbtide")
+    assert done.exit_code == 2
+    assert complaint in done.output
+
+
+def test_two_outputs_of_a_run_are_two_files(tmp_path: Path) -> None:
+    train = script(tmp_path, "print('it ran')")
+    (tmp_path / "link.json").symlink_to("out.json")
+    done = run("run", "--report", "out.json", "--save-plan", "link.json", train, cwd=tmp_path, **DISABLED)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--report and --save-plan both write link.json" in done.stderr
+    done = run("run", "--save-plan", "./out.json", train, cwd=tmp_path, EBBTIDE_REPORT="out.json", **DISABLED)
+    assert done.returncode == 2
+    assert not (tmp_path / "out.json").exists()
+
+
+STUCK = """
+    import ctypes
+    import sys
+
+    from ebbtide import trials
+    from ebbtide.cli import main
+
+    def stuck(*_, **__):
+        print("stuck", flush=True)
+        lock = ctypes.create_string_buffer(64)
+        while True:
+            ctypes.CDLL(None).pthread_mutex_lock(lock)  # the second time no signal ends it
+
+    trials.try_policy = stuck
+    main()
+"""
+
+
+@pytest.mark.parametrize("command", ["compare", "sweep", "simulate"])
+def test_ctrl_c_ends_a_command_amid_a_call_that_hears_of_no_signal(command: str, tmp_path: Path) -> None:
+    save(network(layers=3), tmp_path / "step.trace")
+    words = [script(tmp_path, STUCK), command, str(tmp_path / "step.trace"), "--machine", "dram-cxl", "--fast", "50%"]
+    child = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "stuck\n"
+    child.send_signal(signal.SIGINT)
+    assert child.communicate()[1] == "ebbtide: interrupted\n"
+    assert child.returncode == 130
+
+
+def test_a_plan_alone_asks_for_all_that_its_page_takes(tmp_path: Path) -> None:
+    trace = network(layers=3)
+    save(trace, tmp_path / "step.trace")
+    save(plan("resident", trace, find_machine("dram-cxl"), 1 << 40), tmp_path / "step.plan")
+    alone = run("report", "step.plan", cwd=tmp_path)
+    assert alone.returncode == 2
+    assert "step.plan holds a plan: name its step's trace, too, and say with -o report.html" in alone.stderr
+    both = run("report", "step.plan", "step.trace", cwd=tmp_path)
+    assert "step.plan holds a plan: say with -o report.html" in both.stderr
+
+
+def test_a_script_is_no_snapshot(tmp_path: Path) -> None:
+    train = script(tmp_path, "import os\nprint('it ran')\n")
+    Path(train).write_text(Path(train).read_text().lstrip())
+    done = run("import", train, "-o", str(tmp_path / "x.trace"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{train}: no memory snapshot: it is not a pickle, or a damaged one" in done.stderr

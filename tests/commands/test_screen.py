@@ -1,6 +1,7 @@
 """What commands show on a terminal of 80 columns: help in sections, tables that fit, and what takes long."""
 
 import fcntl
+import io
 import json
 import os
 import pty
@@ -10,8 +11,10 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import click
@@ -20,6 +23,7 @@ from click.testing import CliRunner
 
 from ebbtide.cli import SECTIONS, cli
 from ebbtide.commands.program import ProgramCommand
+from ebbtide.commands.sweep import digits
 from ebbtide.commands.tables import COLUMNS, cells, show_trials, whose_times
 from ebbtide.commands.trace import named_for
 from ebbtide.commands.working import working
@@ -199,6 +203,8 @@ def test_compare_fits_a_terminal_and_says_what_it_is_at(tmp_path: Path) -> None:
     (header,) = (line for line in wide if line.startswith("policy"))
     assert "use of fast" in header
     assert not any("no room here" in line for line in wide)
+    both = lines_of(on_a_terminal(*where[:-1], "50%,75%", "--policy", "lru,demand"))
+    assert len([line for line in both if line.startswith("policy")]) == 2
 
 
 def test_columns_that_say_nothing_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
@@ -242,6 +248,47 @@ def test_what_work_says_stays_and_what_it_is_at_is_for_terminals(capfd: pytest.C
     told = capfd.readouterr()
     assert told.err == "done [1 of 2] " + "word " * 40 + "\n"
     assert told.out == ""
+
+
+class Log(io.StringIO):
+    """Standard error that is no terminal; ``told`` is set by a line that says how long it took so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = Event()
+
+    def write(self, text: str) -> int:
+        size = super().write(text)
+        if "so far" in text:
+            self.told.set()
+        return size
+
+
+def test_long_work_is_told_in_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ebbtide.commands.working._EVERY_S", 0.01)
+    monkeypatch.setattr(sys, "stderr", log := Log())
+    with working(3) as work:
+        work("first")
+        work("second at 25%")
+        assert log.told.wait(60)  # amid a part
+    told = log.getvalue()
+    assert re.fullmatch(r"(ebbtide: [0-2] of 3, .*\d s so far\n)+", told)
+    assert re.match(r"ebbtide: 2 of 3, second at 25%, \d+ s so far", told.splitlines()[-1])
+    assert "ebbtide-work" not in [thread.name for thread in threading.enumerate()]  # so nothing follows
+
+
+def test_work_that_is_soon_done_tells_nothing(tmp_path: Path) -> None:
+    save(network(layers=3), tmp_path / "step.trace")
+    words = ["compare", str(tmp_path / "step.trace"), "--machine", "dram-cxl", "--policy", "lru,demand"]
+    assert CliRunner().invoke(cli, words).stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (1670.4, "1670"), (12345.6, "12350"), (-3.14159, "-3.142"), (2.5e-5, "0.000025"), (-1e-12, "0")],
+)
+def test_figures_of_a_sweep_have_four_digits_and_no_exponent(value: float, text: str) -> None:
+    assert digits(value) == text
 
 
 def test_a_misspelt_name_has_its_nearest(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ Left out: protocols 0 and 1, which write numbers as text; sets; integers of more
 themselves within a tuple.
 """
 
+import re
 import struct
 from typing import Any
 
@@ -26,6 +27,7 @@ _INTEGERS = {0x4B: 1, 0x4D: 2}  # without a sign
 _CONSTANTS = {0x4E: None, 0x88: True, 0x89: False}
 _PROTOCOLS = range(2, 6)
 _KEYS = {str, int}
+_NAME = re.compile(r"[\w.<>]+", re.ASCII)
 
 
 def read_plain(data: bytes) -> object:
@@ -144,6 +146,8 @@ def _refusal(data: bytes, code: int, at: int, stack: list[Any]) -> str:
     names: list[Any] = []
     if code in b"ci":  # GLOBAL, INST: two lines say what
         names = [part.decode("latin-1") for part in data[at : at + 200].split(b"\n")[:2]]
+        if not all(map(_NAME.fullmatch, names)):  # a script, say, which begins with "import"
+            return "no memory snapshot: it is not a pickle, or a damaged one"
     elif code == 0x93:  # STACK_GLOBAL: two texts do
         names = [name for name in stack[-2:] if type(name) is str]
     if names:

@@ -20,7 +20,7 @@ def try_budgets(trace: Trace, machine: Machine) -> tuple[TriedBudget, ...]:
     """``SHARES`` of the step's peak, the largest first, as the default planner has them."""
     began = perf_counter()
     found = []
-    with working(len(SHARES)) as begin:
+    with working(len(SHARES)) as begin, begin.leaving_nothing():
         for share in SHARES:
             if perf_counter() - began > PATIENCE_S:
                 found.append(TriedBudget(share, budget_of(share, trace, machine), None, untried=True))

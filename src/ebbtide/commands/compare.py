@@ -52,24 +52,28 @@ def compare(
     step, its_machine = read_step(trace, machine, changes)
     fast_tier = its_machine.tiers[0].name
     figures = []
-    for budget in budgets_of(fast, step, its_machine):
-        with working(len(chosen)) as begin:
+    budgets = budgets_of(fast, step, its_machine)
+    with working(len(budgets) * len(chosen)) as begin, begin.leaving_nothing():
+        for budget in budgets:
             rows = []
             for policy in chosen:
                 begin(f"{policy} at {format_bytes(budget)}")
                 rows.append(try_policy(policy, step, its_machine, budget))
             rows.sort(key=lambda row: (row.outcome is None, row.outcome.step_ns if row.outcome else 0))
-            loosenesses = [explain_looseness(row, step, its_machine) for row in rows]
-        for row, loose in zip(rows, loosenesses, strict=True):
-            figures.append(as_figures(row, step, its_machine) | {"loose": None if loose is None else loose.as_json()})
-        if as_json:
-            continue
-        simulated = f"simulated{whose_times(its_machine, machine, step)}"
-        title = f"{its_machine.name}: {format_bytes(budget)} of {fast_tier}; {simulated}"
-        show_trials(title, rows, step.step_ns, fast_tier)
-        for row, loose in zip(rows, loosenesses, strict=True):
-            if loose is not None:
-                show(f"{row.policy}, gap {100 * loose.gap:.1f} %: {loose.sentence()}")
-        show("")
+            tried = [(row, explain_looseness(row, step, its_machine)) for row in rows]
+            figures += [
+                as_figures(row, step, its_machine) | {"loose": None if loose is None else loose.as_json()}
+                for row, loose in tried
+            ]
+            if as_json:
+                continue
+            simulated = f"simulated{whose_times(its_machine, machine, step)}"
+            title = f"{its_machine.name}: {format_bytes(budget)} of {fast_tier}; {simulated}"
+            with begin.aside():
+                show_trials(title, rows, step.step_ns, fast_tier)
+                for row, loose in tried:
+                    if loose is not None:
+                        show(f"{row.policy}, gap {100 * loose.gap:.1f} %: {loose.sentence()}")
+                show("")
     if as_json:
         print_json(figures)

@@ -61,7 +61,8 @@ def plan(
     explains = policy == DEFAULT and not as_json
     with working(1 + explains) as begin:
         begin(f"planning {len(inputs.trace.storages)} storages")
-        made = make(policy, inputs.trace, inputs.machine, inputs.budget_bytes)
+        with begin.leaving_nothing():
+            made = make(policy, inputs.trace, inputs.machine, inputs.budget_bytes)
         if output is not None:
             _write(made, inputs, trace, export, output)
         loose = None

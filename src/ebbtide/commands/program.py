@@ -38,6 +38,10 @@ def device_option(whose: str, default: str = "") -> Callable[[Callable[..., None
     return click.option("--device", metavar="DEVICE", help=text)
 
 
+_SEPARATED = "ebbtide.separated"
+"""In a context's ``meta`` where ``--`` stands before the script, and so all after it is meant for the script."""
+
+
 class ProgramCommand(click.Command):
     """Our options end where the script or ``-m`` begins: what follows belongs to the script, untouched."""
 
@@ -47,9 +51,21 @@ class ProgramCommand(click.Command):
         index = 0
         while index < len(args) and args[index].startswith("-") and not names_module(args[index]):
             if args[index] == "--":
+                ctx.meta[_SEPARATED] = True
                 return super().parse_args(ctx, args)
+            if args[index] in valued and not ctx.resilient_parsing:
+                _require_value(ctx, args[index], args[index + 1 :])
             index += 2 if args[index] in valued else 1
         return super().parse_args(ctx, [*args[:index], "--", *args[index:]])
+
+
+def _require_value(context: click.Context, option: str, rest: Sequence[str]) -> None:
+    """Raises UsageError where nothing follows, or what cannot be the value: another option, or the script."""
+    if not rest:
+        raise click.UsageError(f"{option} has no value, and no script or -m MODULE follows", context)
+    if rest[0].startswith("-") or rest[0].endswith(".py"):
+        right = f"{context.command_path} {option} VALUE {' '.join(rest[: _words_of_name(rest)])}"
+        raise click.UsageError(f"{option} has no value of its own, and would take {rest[0]} as one: {right}", context)
 
 
 def names_module(argument: str) -> bool:
@@ -58,14 +74,7 @@ def names_module(argument: str) -> bool:
 
 def tell_misplaced_options(program: Sequence[str]) -> None:
     """Says which of the command's options, that were not given to it, stand among the script's own arguments."""
-    context = click.get_current_context()
-    open_options = {
-        name
-        for parameter in context.command.params
-        if isinstance(parameter, click.Option) and parameter.name is not None
-        for name in parameter.opts
-        if context.get_parameter_source(parameter.name) is ParameterSource.DEFAULT
-    }
+    open_options = _open_options(click.get_current_context())
     arguments = program[_words_of_name(program) :]
     if there := [argument for argument in arguments if argument.partition("=")[0] in open_options]:
         name = " ".join(program[: _words_of_name(program)])
@@ -73,6 +82,17 @@ def tell_misplaced_options(program: Sequence[str]) -> None:
             f"ebbtide: {', '.join(there)} after {name}: passed on to it; options of ebbtide come before the program",
             err=True,
         )
+
+
+def _open_options(context: click.Context) -> set[str]:
+    """Those that the command was not given."""
+    return {
+        name
+        for parameter in context.command.params
+        if isinstance(parameter, click.Option) and parameter.name is not None
+        for name in parameter.opts
+        if context.get_parameter_source(parameter.name) is ParameterSource.DEFAULT
+    }
 
 
 def _words_of_name(program: Sequence[str]) -> int:
@@ -90,6 +110,22 @@ def refuse_misplaced_budget(program: Sequence[str]) -> None:
                 f"no budget: {option} stands after {name} and so went to it. Options of ebbtide come before the "
                 f"program: {command} {option} {name} ... (If {name} has a --fast of its own, name the "
                 "budget before it, or with EBBTIDE_FAST.)"
+            )
+
+
+def refuse_misplaced_options(program: Sequence[str], names: Sequence[str]) -> None:
+    """Raises UsageError for an option of these, not given to the command, that stands among the script's arguments."""
+    context = click.get_current_context()
+    if context.meta.get(_SEPARATED):
+        return
+    open_options = _open_options(context)
+    name = " ".join(program[: _words_of_name(program)])
+    for argument in program[_words_of_name(program) :]:
+        if argument.partition("=")[0] in open_options.intersection(names):
+            raise click.UsageError(
+                f"{argument} stands after {name} and so went to it. Options of ebbtide come before the program: "
+                f"{context.command_path} {argument} ... {name} (If {name} has a {argument} of its own: "
+                f"{context.command_path} -- {name} ...)"
             )
 
 

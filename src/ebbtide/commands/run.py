@@ -1,7 +1,9 @@
 """``ebbtide run``: a training script within a budget."""
 
+import os
 import signal
 import sys
+from pathlib import Path
 
 import click
 
@@ -111,7 +113,8 @@ def run(
 
     The exit status is the script's own, or 3 when the budget cannot work, was exceeded or never came into force, when
     a plan was named and not used, or when a trace, a plan or a timeline was to be saved and was not; 2 for options that
-    cannot be, 4 where nothing can be spilled, 130 after Ctrl-C.
+    cannot be, 4 where nothing can be spilled, 6 on a machine that cannot serve (no GPU for --device cuda), 130 after
+    Ctrl-C.
     """
     from ebbtide.api import run
     from ebbtide.ending import stay_at_the_end
@@ -124,6 +127,8 @@ def run(
     if quiet and verbose:
         raise SettingError("-q and -v: name one of them")
     settings = Settings.from_environment()
+    written = {"report": report, "save-trace": save_trace, "save-plan": save_plan, "save-timeline": save_timeline}
+    _refuse_one_file_twice({name: path or getattr(settings, name.replace("-", "_")) for name, path in written.items()})
     budgets = (fast, fast_node, settings.fast, settings.fast_node, settings.arena_bytes)
     if all(budget is None for budget in budgets) and not settings.disable:
         refuse_misplaced_budget(program)
@@ -153,3 +158,15 @@ def run(
     if status == INTERRUPTED:
         on_interrupt(signal.SIG_DFL)
     sys.exit(status)
+
+
+def _refuse_one_file_twice(written: dict[str, str | Path | None]) -> None:
+    """Of options and what each writes. Raises SettingError."""
+    options: dict[str, str] = {}
+    for name, path in written.items():
+        if path is None:
+            continue
+        there = os.path.realpath(path)
+        if there in options and not Path(there).is_char_device():
+            raise SettingError(f"--{options[there]} and --{name} both write {path}: name two files")
+        options[there] = name

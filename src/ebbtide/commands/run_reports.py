@@ -28,10 +28,10 @@ def print_runs(paths: tuple[Path, ...], as_json: bool) -> None:
     from ebbtide.report.ranks import column, render_ranks
     from ebbtide.report.summary import folded_for_terminal, render_summary, terminal_columns
 
-    for path in paths:
-        if (kind := kind_of(path)) is not None:
-            what = kind.__name__.lower()
-            raise click.UsageError(f"{path} holds a {what}: say with -o report.html where the page of it goes.")
+    kinds = {path: kind.__name__.lower() for path in paths if (kind := kind_of(path)) is not None}
+    for path, what in kinds.items():
+        also = "name its step's trace, too, and " if what == "plan" and "trace" not in kinds.values() else ""
+        raise click.UsageError(f"{path} holds a {what}: {also}say with -o report.html where the page of it goes.")
     runs = [read_run(path) for path in paths]
     if as_json:
         click.echo(json.dumps([asdict(run) for run in runs], indent=2, allow_nan=False))

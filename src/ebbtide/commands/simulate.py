@@ -79,7 +79,7 @@ def simulate(
                 f"plan was made for {format_bytes(made.budget_bytes)}"
             ) from error
     else:
-        with working(1) as begin:
+        with working(1) as begin, begin.leaving_nothing():
             begin(chosen[0])
             row = try_policy(chosen[0], step, its_machine, budget, record=True)
     if row.outcome is None:

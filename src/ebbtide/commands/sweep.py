@@ -77,7 +77,7 @@ def sweep(
     budgets = sorted({_budget(text.strip(), step, its_machine) for text in fast.split(",")})
     factors = sorted({_factor(text) for text in links.split(",")})
     points = []
-    with working(len(budgets) * len(factors)) as begin:
+    with working(len(budgets) * len(factors)) as begin, begin.leaving_nothing():
         for budget in budgets:
             for factor in factors:
                 begin(f"{format_bytes(budget)}, links x {factor:g}")
@@ -97,10 +97,10 @@ def sweep(
                 "infeasible" if point.step_ns is None else format_time(seconds(point.step_ns)),
                 "" if point.step_ns is None else f"{point.step_ns / max(step.step_ns, 1):.3f}",
                 "-" if point.memory_usd is None else f"{point.memory_usd:.0f}",
-                "-" if point.step_usd is None else f"{1000 * point.step_usd:.4g}",
+                "-" if point.step_usd is None else digits(1000 * point.step_usd),
                 f"* {stars}" if stars else "",
-                "" if gb is None else f"{gb / 1e6:.3g}",
-                "" if rate is None else f"{rate / 1e6:.3g}",
+                "" if gb is None else digits(gb / 1e6),
+                "" if rate is None else digits(rate / 1e6),
             )
         )
     if as_json:
@@ -112,6 +112,12 @@ def sweep(
             show(_cheapest(points, target * step.step_ns))
     if output is not None:
         _draw(output, points, step, its_machine, policy, target)
+
+
+def digits(value: float) -> str:
+    """Four that count, and no exponent."""
+    rounded = round(float(f"{value:.4g}"), 9) + 0.0  # not -0
+    return f"{rounded:.9f}".rstrip("0").rstrip(".")
 
 
 def _draw(

@@ -11,6 +11,7 @@ from ebbtide.commands.program import (
     ProgramCommand,
     device_option,
     names_module,
+    refuse_misplaced_options,
     tell_misplaced_options,
     warn_in_one_line,
 )
@@ -83,6 +84,7 @@ def trace(
         raise click.UsageError("--machine goes with --fake: without it, times are measured here")
     if device is not None and fake:
         raise click.UsageError("--device is whose storages are measured: with --fake, none are")
+    refuse_misplaced_options(program, ("-o", "--fake", "--lines", "--keep-running"))
     if not quiet:
         tell_misplaced_options(program)
     warn_in_one_line()

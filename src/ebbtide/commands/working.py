@@ -1,27 +1,39 @@
-"""What a command that takes long is at, on a terminal: a line on standard error that goes when the work is done."""
+"""What a command that takes long is at, on standard error: on a terminal a line that goes when the work is done, else a
+line every ten seconds, for logs."""
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from threading import Event, Thread
+from time import monotonic
 from typing import TYPE_CHECKING
+
+import click
+
+from ebbtide.commands.interrupts import ended_by_interrupt
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+_EVERY_S = 10.0
+
 
 class Work:
-    """Called as each part begins, with what it is. Nothing else may be printed meanwhile than what it ``say``s."""
+    """Called as each part begins, with what it is. Meanwhile nothing is printed but what it ``say``s, and ``aside``."""
 
-    def __init__(self, shown: "Progress | None" = None, task: "TaskID | None" = None) -> None:
+    def __init__(self, parts: int, shown: "Progress | None" = None, task: "TaskID | None" = None) -> None:
         """``task`` is the line of ``shown``; None: there is no terminal."""
+        self._parts = parts
         self._shown = shown
         self._task = task
         self._begun = 0
+        self._what = ""
 
     def __call__(self, what: str) -> None:
         if self._shown is not None and self._task is not None:
             self._shown.update(self._task, description=what, completed=self._begun, refresh=True)
         self._begun += 1
+        self._what = what
 
     def say(self, text: str) -> None:
         """A line that stays, on standard error."""
@@ -30,12 +42,39 @@ class Work:
         else:
             self._shown.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """A block in which a part's results may be printed."""
+        if self._shown is not None:
+            self._shown.stop()
+        yield
+        if self._shown is not None:
+            self._shown.start()
+
+    @contextmanager
+    def leaving_nothing(self) -> Iterator[None]:
+        """A block that Ctrl-C ends within a second, whatever it is at. No ``finally`` is reached then."""
+        with ended_by_interrupt(self._leave):
+            yield
+
+    def _leave(self) -> None:
+        if self._shown is not None:
+            self._shown.stop()
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+        click.echo("ebbtide: interrupted", err=True)
+
+    def told(self) -> str:
+        return f"{self._begun} of {self._parts}, {self._what}" if self._begun else f"0 of {self._parts}"
+
 
 @contextmanager
 def working(parts: int) -> Iterator[Work]:
-    """For work of so many parts. Only what is said is shown where standard error is no terminal."""
+    """For work of so many parts."""
     if not sys.stderr.isatty():  # the library that draws takes as long to load as many a plan to make
-        yield Work()
+        work = Work(parts)
+        with _told_of(work):
+            yield work
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -53,4 +92,25 @@ def working(parts: int) -> Iterator[Work]:
         disable=not console.is_terminal,
     )
     with alone as shown:
-        yield Work(shown, shown.add_task("", total=parts))
+        yield Work(parts, shown, shown.add_task("", total=parts))
+
+
+@contextmanager
+def _told_of(work: Work) -> Iterator[None]:
+    context = click.get_current_context(silent=True)
+    name = "ebbtide" if context is None else context.command_path
+    began, ended = monotonic(), Event()
+
+    def tell() -> None:
+        with suppress(OSError, ValueError):  # nobody reads it any more
+            while not ended.wait(_EVERY_S):
+                sys.stderr.write(f"{name}: {work.told()}, {monotonic() - began:.0f} s so far\n")
+                sys.stderr.flush()
+
+    teller = Thread(target=tell, daemon=True, name="ebbtide-work")
+    teller.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        teller.join()

@@ -1,0 +1,43 @@
+"""Ctrl-C amid a call that hears of no signal before it returns, as a solver's: the process ends all the same."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ebbtide.errors import INTERRUPTED
+
+_PATIENCE_S = 0.5
+"""So long the block has to end by itself, of KeyboardInterrupt."""
+
+
+@contextmanager
+def ended_by_interrupt(leave: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C ends this block, or ``leave`` is called in another thread and the process exits. For work that leaves
+    nothing behind, since no ``finally`` is reached then."""
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not ours or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard, told = os.pipe()
+    os.set_blocking(told, False)
+    ended = threading.Event()
+
+    def listen() -> None:
+        while sent := os.read(heard, 1):
+            if sent[0] == signal.SIGINT and not ended.wait(_PATIENCE_S):
+                leave()
+                os._exit(INTERRUPTED)
+
+    before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    listener = threading.Thread(target=listen, daemon=True, name="ebbtide-interrupt")
+    listener.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        signal.set_wakeup_fd(before)
+        os.close(told)
+        listener.join()
+        os.close(heard)
