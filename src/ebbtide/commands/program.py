@@ -1,5 +1,6 @@
 """What the commands share that run a training script: their command line, and how they warn."""
 
+import re
 import warnings
 from collections.abc import Callable, Sequence
 
@@ -63,7 +64,7 @@ def _require_value(context: click.Context, option: str, rest: Sequence[str]) -> 
     """Raises UsageError where nothing follows, or what cannot be the value: another option, or the script."""
     if not rest:
         raise click.UsageError(f"{option} has no value, and no script or -m MODULE follows", context)
-    if rest[0].startswith("-") or rest[0].endswith(".py"):
+    if re.match(r"-(?![0-9.])", rest[0]) or rest[0].endswith(".py"):  # `-8GiB` is a size, and refused as one
         right = f"{context.command_path} {option} VALUE {' '.join(rest[: _words_of_name(rest)])}"
         raise click.UsageError(f"{option} has no value of its own, and would take {rest[0]} as one: {right}", context)
 
