@@ -135,3 +135,10 @@ def test_a_current_directory_that_was_deleted_is_passed_over(tmp_path: Path, mon
     in_ram = proc_with(tmp_path / "ram", ("/var/tmp", "tmpfs", "tmpfs"))
     with pytest.raises(SpillError, match=r"the current directory: it was deleted.*spill="):
         choose_spill_directories([], in_ram)
+
+
+def test_after_chroot_no_mount_holds_the_root_directory_and_it_serves(tmp_path: Path) -> None:
+    proc = tmp_path / "proc"
+    (proc / "self").mkdir(parents=True)
+    (proc / "self/mountinfo").write_text("30 20 0:5 / /proc rw - proc proc rw\n")
+    assert checked_spill_directory(tmp_path, proc) == tmp_path.resolve()

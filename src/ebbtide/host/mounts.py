@@ -23,11 +23,15 @@ def read_mounts(proc: Path) -> list[Mount]:
     return [_parse(line) for line in (proc / "self/mountinfo").read_text().splitlines()]
 
 
+UNSEEN = Mount("/", Path("/"), "unknown", "unknown", "")
+"""That of the root directory after chroot(2): the kernel lists no mount that begins above it."""
+
+
 def find_mount(mounts: list[Mount], directory: Path) -> Mount:
-    """The mount that an absolute path without symbolic links lies on."""
+    """The mount that an absolute path without symbolic links lies on; ``UNSEEN`` where none is listed."""
     holding = [mount for mount in mounts if directory.is_relative_to(mount.point)]
     if not holding:
-        raise ValueError(f"no mounted file system holds {directory}")
+        return UNSEEN
     deepest = max(len(mount.point.parts) for mount in holding)
     return [mount for mount in holding if len(mount.point.parts) == deepest][-1]
 
