@@ -137,6 +137,8 @@ def put_in_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNative]:
     fake = FakeNative()
     monkeypatch.setitem(sys.modules, "ebbtide._torch", fake)
     monkeypatch.setattr(ebbtide, "_torch", fake, raising=False)
+    # Its wrappers stay for good: nothing is large enough for them, or tensors of later tests would be read by the fake.
+    monkeypatch.setattr("ebbtide.runtime.foreign_views.sizes", lambda *bytes_: None)
     monkeypatch.setattr("faulthandler.enable", importlib.import_module("faulthandler").enable)
     for name in OVER_NATIVE:
         monkeypatch.delitem(sys.modules, name, raising=False)
