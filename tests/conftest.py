@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from tests.helpers.fake_native import FakeNative
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-# Without these MKL does not promise the same bits from run to run, on the same machine with the same threads.
-os.environ.setdefault("MKL_CBWR", "AUTO")
-os.environ.setdefault("MKL_DYNAMIC", "FALSE")
 
 # No new examples at each run, and no limit for slow machines. The constants of the modules that are loaded take part in
 # what Hypothesis draws, so a file alone and all files together may see others: what is said of a share of random cases
