@@ -112,9 +112,9 @@ def run(
     (auto, plain, verbose or off; the summary stays).
 
     The exit status is the script's own, or 3 when the budget cannot work, was exceeded or never came into force, when
-    a plan was named and not used, or when a report, a trace, a plan or a timeline was to be saved and was not; 2 for options that
-    cannot be, 4 where nothing can be spilled, 6 on a machine that cannot serve (no GPU for --device cuda), 130 after
-    Ctrl-C.
+    a plan was named and not used, or when a report, a trace, a plan or a timeline was to be saved and was not; 2 for
+    options that cannot be, 4 where nothing can be spilled, 6 on a machine that cannot serve (no GPU for --device cuda),
+    130 after Ctrl-C.
     """
     from ebbtide.api import run
     from ebbtide.ending import stay_at_the_end
