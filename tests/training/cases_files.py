@@ -1,11 +1,13 @@
 """What the tests of files, forks and kills run in child processes."""
 
 import ctypes
+import io
 import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -191,3 +193,22 @@ def train_for_ever(spill: str, moving: str) -> None:
             train(run, 1, session)
             if session.report().steps[-1].written_bytes.total > 0:
                 Path(moving).touch()
+
+
+class _Evicting(io.FileIO):
+    """A file that sends away what it is about to be read into, as somebody else's need for room might."""
+
+    def readinto(self, view: Any) -> int:
+        if len(view) >= 2**16:
+            _torch.evict([torch.frombuffer(view, dtype=torch.uint8)])
+        return super().readinto(view) or 0
+
+
+def loads_while_memory_leaves(folder: str) -> bool:
+    path = Path(folder) / "weights.pt"
+    saved = [torch.randn(512, 512) for _ in range(8)]
+    expected = [bytes(tensor.numpy()) for tensor in saved]
+    torch.save(saved, path)
+    with ebbtide.Session(fast="100%"), _Evicting(str(path)) as file:
+        loaded = torch.load(file, weights_only=True)
+        return [bytes(tensor.numpy()) for tensor in loaded] == expected

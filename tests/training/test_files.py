@@ -44,3 +44,7 @@ def test_nothing_is_left_behind_after_kill_9(tmp_path: Path) -> None:
         assert os.listdir(spill) == []
         trainer.kill()
         assert os.listdir(spill) == []
+
+
+def test_a_checkpoint_is_read_into_what_leaves_meanwhile(tmp_path: Path) -> None:
+    assert child.run("cases_files:loads_while_memory_leaves", str(tmp_path))
