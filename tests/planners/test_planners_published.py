@@ -88,10 +88,20 @@ def least_for(name: str, trace: Trace, machine: Machine) -> int:
 
 @st.composite
 def labelled(draw: st.DrawFn) -> Trace:
-    """Random steps with storages of all kinds and operations of two modules."""
-    trace = draw(page_traces(tenants=True))
-    storages = tuple(replace(row, kind=draw(st.sampled_from(KINDS))) for row in trace.storages)
-    ticks = tuple(replace(tick, module=draw(st.sampled_from("ab"))) for tick in trace.ticks)
+    """Random steps with storages of all kinds and operations of two modules; some lie on pages of different sizes."""
+    trace, larger = draw(page_traces(tenants=True)), draw(st.sampled_from([1, 452]))
+    storages = tuple(
+        replace(
+            row,
+            kind=draw(st.sampled_from(KINDS)),
+            nbytes=row.nbytes * larger,
+            packed_bytes=None if row.packed_bytes is None else row.packed_bytes * larger,
+        )
+        for row in trace.storages
+    )
+    ticks = tuple(
+        replace(tick, module=draw(st.sampled_from("ab")), time_ns=tick.time_ns * larger) for tick in trace.ticks
+    )
     return replace(trace, storages=storages, ticks=ticks)
 
 
@@ -359,6 +369,16 @@ def test_tm_training_splits_and_moves_fewer_bytes_than_whole_tensors() -> None:
     assert moved(split, trace, disk()) == {"dram->file": 200 * PAGE, "file->dram": 200 * PAGE}
     assert moved(whole, trace, disk()) == {"dram->file": 400 * PAGE, "file->dram": 400 * PAGE}
     assert split.predicted_ns < whole.predicted_ns
+
+
+def test_tm_training_ends_where_a_piece_alone_would_lie_on_larger_pages() -> None:
+    """904 pages of 4 KiB are no two huge ones, and 457 of them would be one: room for 55 more, which there is not."""
+    whole = parameter(904 * PAGE, 6)
+    block = Storage(447 * PAGE, StorageKind.ACTIVATION, 3, 4)
+    assert [arena_pages(n * PAGE) for n in (904, 457, 447)] == [PAGE, 512 * PAGE, PAGE]
+    trace = step([10**7] * 6, [whole, block], [(0, 0, W), (0, 5, R), (1, 3, W)])
+    found = tm_training(trace, disk(), whole.nbytes)
+    assert moved(found, trace, disk()) == {"dram->file": 447 * PAGE, "file->dram": 447 * PAGE}
 
 
 def test_scratch_keeps_its_room_where_storages_before_it_are_split() -> None:

@@ -9,8 +9,9 @@ from copy import copy
 
 import numpy as np
 
+from ebbtide.errors import PlanError
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.occupancy import levels, live_bytes
+from ebbtide.ir.occupancy import PageSize, levels, live_bytes
 from ebbtide.ir.plan import Stay
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.base import page_size_of
@@ -29,11 +30,13 @@ class Pressure:
 
     Away in ticks [gone, back), written during [out, done). ``evictable`` are those that the method moves at all;
     persistent storages that no tick uses lie in the slowest tier. ``rows`` of one storage have one slow tier.
-    ``idle_ns`` is how long each interval could last.
+    ``idle_ns`` is how long each interval could last. ``page_bytes`` are the machine's where none are given.
     """
 
-    def __init__(self, trace: Trace, machine: Machine, evictable: Flags | None = None) -> None:
-        self.trace, self.machine, self.page_bytes = trace, machine, page_size_of(machine)
+    def __init__(
+        self, trace: Trace, machine: Machine, evictable: Flags | None = None, page_bytes: PageSize | None = None
+    ) -> None:
+        self.trace, self.machine, self.page_bytes = trace, machine, page_bytes or page_size_of(machine)
         self.idle: IdleTable = idle_table(trace, machine.exclusive, self.page_bytes)
         self.clock = Clock(trace.start_ns(np.arange(len(trace.ticks) + 1)))
         everything = np.ones(len(self.idle), dtype=bool)
@@ -76,7 +79,10 @@ class Pressure:
         return any(bool(np.any(self.level[part] > budget_bytes)) for part in parts)
 
     def squeeze(self, budget_bytes: int, last_to_leave: Floats) -> None:
-        """Keeps the budget. ``require`` MUST have passed. Of what is there, the row with the least value goes first."""
+        """Keeps the budget. Of what is there, the row with the least value goes first.
+
+        ``require`` MUST have passed. Raises PlanError where it would not have.
+        """
         idle, n_ticks = self.idle, len(self.live)
         low, high, stride = idle.after + 1, idle.until, max(1, n_ticks // _STRIDES)
         while np.any(over := self.level > budget_bytes):
@@ -89,6 +95,8 @@ class Pressure:
                 if self.level[tick] <= budget_bytes:
                     break
                 self._vacate(row, int(here[row]), stride)
+            if self.level[tick] > budget_bytes:
+                raise PlanError(f"tick {tick} holds {self.level[tick]:,} bytes with all away that may leave")
 
     def _vacate(self, row: int, tick: int, stride: int) -> None:
         """Away at ``tick``, at which it is there and idle; a fetch that came before waits for ``stride`` ticks."""

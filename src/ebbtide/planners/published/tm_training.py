@@ -26,7 +26,7 @@ import numpy as np
 
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.occupancy import live_bytes, peak
+from ebbtide.ir.occupancy import exact, live_bytes, peak
 from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.trace import Accesses, Storage, Trace
 from ebbtide.planners.base import page_size_of
@@ -155,7 +155,7 @@ def _joules_per_byte(pair: Pair) -> tuple[float, float]:
 class _Pieces:
     """A trace of pieces: piece p is bytes [low[p], high[p]) of storage ``storage[p]``, a storage of its own here.
 
-    Its size is that of its pages, so that room is counted as for the whole storage.
+    Its size is that of its pages, which are those of the whole storage: a piece alone might get larger ones.
     """
 
     trace: Trace
@@ -181,7 +181,7 @@ class _Pieces:
             mine = trace.accesses.of(number)
             uses = list(zip(trace.accesses.tick[mine].tolist(), trace.accesses.mode[mine].tolist(), strict=True))
             for low, high in pairwise(borders):
-                nbytes = entire.nbytes if len(borders) == 2 else round_up(high, page_bytes(entire.nbytes)) - low
+                nbytes = round_up(high, page_bytes(entire.nbytes)) - low
                 rows += [(len(storages), tick, mode) for tick, mode in uses]
                 storages.append(replace(entire, nbytes=nbytes, allocation=None, room_of=home))
                 storage.append(number)
@@ -206,7 +206,7 @@ def _timed(
         (number, after): _cut(nbytes, whole.page_bytes(nbytes), part)
         for number, after, nbytes, part in zip(*(column.tolist() for column in columns), strict=True)
     }
-    pressure = Pressure(pieces.trace, machine)
+    pressure = Pressure(pieces.trace, machine, page_bytes=exact)
     idle = pressure.idle
     away = np.array(
         [
