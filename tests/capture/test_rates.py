@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ebbtide.capture.rates import Rates, rates
+from ebbtide.capture.rates import Pace, Rates, rates
 from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Tier
 from ebbtide.ir.native import Lane
@@ -51,15 +51,58 @@ def step(
 def test_rates_out_back_and_both_ways_at_once() -> None:
     spans = [(OUT, 3000, 0, 300), (BACK, 1000, 200, 300), (BACK, 800, 300, 400), (STALL, 0, 0, 400)]
     found = rates(*step([(400, 400)], spans))
-    assert found.out == pytest.approx(2000 / 0.2)  # while it was alone
-    assert found.back == pytest.approx(800 / 0.1)
+    assert found.out is not None
+    assert found.back is not None
+    assert found.out.bytes_per_s == pytest.approx(2000 / 0.2)  # while it was alone
+    assert found.back.bytes_per_s == pytest.approx(800 / 0.1)
     assert found.both == pytest.approx((1000 + 1000) / 0.1)
     assert found.slows_compute is None  # no operation ran alone
 
 
 def test_two_at_once_the_same_way_are_one_link() -> None:
     found = rates(*step([(100, 100)], [(OUT, 500, 0, 100), (OUT, 500, 0, 100)]))
-    assert found.out == pytest.approx(1000 / 0.1)
+    assert found.out == Pace(pytest.approx(1000 / 0.1), 0.0)
+
+
+def one_by_one(way: int, sizes: list[int], latency_ms: int, bytes_per_ms: int) -> list[tuple[int, int, int, int]]:
+    """Copies in a row."""
+    ends = np.cumsum([latency_ms + nbytes // bytes_per_ms for nbytes in sizes]).tolist()
+    return [(way, nbytes, begin, end) for nbytes, begin, end in zip(sizes, [0, *ends], ends, strict=False)]
+
+
+def test_a_latency_is_told_apart_from_a_rate_by_copies_of_different_sizes() -> None:
+    spans = one_by_one(OUT, [100, 400, 200, 800, 100, 600, 300, 200], latency_ms=7, bytes_per_ms=100)
+    out = rates(*step([(200, 200)], spans)).out
+    assert out == Pace(pytest.approx(100 * 1000), pytest.approx(7 * MS))
+
+
+@pytest.mark.parametrize("sizes", [[300] * 10, [100, 800, 300]], ids=["alike", "few"])
+def test_copies_that_tell_no_latency_have_all_that_they_took_in_their_rate(sizes: list[int]) -> None:
+    spans = one_by_one(OUT, sizes, latency_ms=7, bytes_per_ms=100)
+    out = rates(*step([(200, 200)], spans)).out
+    assert out == Pace(pytest.approx(sum(sizes) / spans[-1][3] * 1000), 0.0)
+
+
+def test_a_latency_that_two_threads_hide_from_each_other_is_half_as_long() -> None:
+    sizes = [100, 400, 200, 800, 100, 600, 300, 200]
+    spans = one_by_one(OUT, sizes, latency_ms=7, bytes_per_ms=50)
+    out = rates(*step([(200, 200)], spans + spans)).out
+    assert out == Pace(pytest.approx(100 * 1000), pytest.approx(3.5 * MS))
+
+
+def test_both_ways_at_once_flow_faster_than_they_move_where_each_has_a_latency() -> None:
+    """Alone 8 copies take 20 ms of latency each and then 100 bytes a ms: in half of it the other way goes on alone."""
+    sizes = [1000, 3000, 1000, 3000, 1000, 3000, 1000, 3000]
+    alone = one_by_one(OUT, sizes, 20, 100)
+    later = alone[-1][3]
+    back = [(BACK, nbytes, begin + later, end + later) for _, nbytes, begin, end in alone]
+    beside = [(way, 2000, 2 * later, 3 * later) for way in (OUT, BACK) for _ in range(8)]
+    found = rates(*step([(3 * later, 3 * later)], [*alone, *back, *beside]))
+    assert found.out == found.back == Pace(pytest.approx(100 * 1000, rel=0.01), pytest.approx(20 * MS, rel=0.01))
+    idle = 8 * 20 / later
+    moved = 2 * 8 * 2000 / later
+    flowing = (moved - 2 * (1 - idle) * idle * 100) / (1 - idle) ** 2
+    assert found.both == pytest.approx(flowing * 1000, rel=0.01)
 
 
 def test_what_copies_cost_the_operations_beside_them() -> None:
@@ -78,9 +121,9 @@ def test_too_little_tells_nothing_and_changes_nothing(spans: list[tuple[int, int
 
 
 def test_a_machine_takes_what_was_measured_and_keeps_the_rest() -> None:
-    machine = Rates(100.0, None, 120.0, 0.25).applied_to(MACHINE)
+    machine = Rates(Pace(100.0, 3.2), None, 120.0, 0.25).applied_to(MACHINE)
     out, back = machine.links
-    assert (out.bytes_per_s, out.bytes_per_s_spread, out.latency_ns, out.slows_compute) == (100, 0, 5, 0.25)
-    assert (back.bytes_per_s, back.slows_compute) == (9, 0.25)
+    assert (out.bytes_per_s, out.bytes_per_s_spread, out.latency_ns, out.slows_compute) == (100, 0, 3, 0.25)
+    assert (back.bytes_per_s, back.latency_ns, back.slows_compute) == (9, 5, 0.25)
     assert machine.groups == (LinkGroup("disk", 120),)
     assert machine.tiers == MACHINE.tiers

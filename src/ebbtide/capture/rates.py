@@ -1,9 +1,10 @@
-"""What a step's own moves tell of the machine: bandwidths, and what copies cost the operations beside them.
+"""What a step's own moves tell of the machine: what a copy takes, and what copies cost the operations beside them.
 
 A probe measures a machine at another moment, under another load, and with other operations beside it. The moves of a
 planned step are the very ones that the next plan is about. Only between the first two tiers.
 
-Left out: latency, and bandwidth by block size.
+A copy takes a latency and its bytes at a rate, one after the other, as simulated. Where several share a lane, each is
+charged its part of the time, so that what threads of the lane hide from each other is hidden in the latency too.
 """
 
 from dataclasses import dataclass, replace
@@ -20,19 +21,30 @@ from ebbtide.ir.trace import Trace
 
 Floats: TypeAlias = NDArray[np.float64]
 
-_ENOUGH_NS = 50_000_000  # of copying one way, before its rate is believed
+_ENOUGH_NS = 10_000_000  # of copying one way, before its rate is believed
+_ENOUGH_COPIES = 8  # before a latency is told apart from a rate
 _ENOUGH_SHARE = 0.1  # of the step's operations, both beside copies and alone, before a slowdown is
+_MOST_LATENCY = 0.9  # of what copies took, so that bytes cost something
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """A copy of n bytes takes ``latency_ns`` and then n at ``bytes_per_s``. No latency where copies do not tell it
+    apart, since they are few or alike: then all that they took is in the rate."""
+
+    bytes_per_s: float
+    latency_ns: float
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Bytes a second out and back while the other link was idle, and of both together while neither was.
+    """Of copies out and back while the other link was idle, and bytes a second of both together while both flowed.
 
     ``slows_compute`` is how much longer operations took per busy link. None where the step showed too little of it.
     """
 
-    out: float | None
-    back: float | None
+    out: Pace | None
+    back: Pace | None
     both: float | None
     slows_compute: float | None
 
@@ -41,9 +53,15 @@ class Rates:
         fast, slow = (tier.name for tier in machine.tiers[:2])
         links = []
         for link in machine.links:
-            rate = {(fast, slow): self.out, (slow, fast): self.back}.get((link.source, link.target))
-            if rate is not None:
-                link = replace(link, bytes_per_s=max(1, round(rate)), bytes_per_s_spread=0)
+            pace = {(fast, slow): self.out, (slow, fast): self.back}.get((link.source, link.target))
+            if pace is not None:
+                link = replace(
+                    link,
+                    bytes_per_s=max(1, round(pace.bytes_per_s)),
+                    latency_ns=round(pace.latency_ns),
+                    bytes_per_s_spread=0,
+                    latency_ns_spread=0,
+                )
             if {link.source, link.target} == {fast, slow} and self.slows_compute is not None:
                 link = replace(link, slows_compute=self.slows_compute)
             links.append(link)
@@ -62,35 +80,82 @@ def rates(recording: Recording, trace: Trace) -> Rates:
     lanes, begin, end = recording.span_lane, recording.span_begin_ns, recording.span_end_ns
     first_two = (recording.span_source <= 1) & (recording.span_target <= 1)
     moves = (lanes <= Lane.BACK) & first_two & (end > begin)
-    nbytes = recording.nbytes[recording.span_storage[moves]]
+    nbytes = recording.nbytes[recording.span_storage[moves]].astype(float)
     lanes, begin, end = lanes[moves], begin[moves], end[moves]
     edges = np.unique(np.concatenate([begin, end]))
     if len(edges) < 2:
         return Rates(None, None, None, None)
-    width = np.diff(edges).astype(float)
-    busy, moved = np.zeros((2, len(width))), np.zeros((2, len(width)))
-    for lane in (Lane.OUT, Lane.BACK):
+    outward, inward = (_at_once(edges, begin[lanes == lane], end[lanes == lane]) for lane in (Lane.OUT, Lane.BACK))
+
+    def way(lane: Lane, mine: Floats, other: Floats) -> _Way:
         own = lanes == lane
-        speed = nbytes[own] / (end[own] - begin[own])
-        busy[lane] = _sums(edges, begin[own], end[own], np.ones(int(own.sum())))
-        moved[lane] = _sums(edges, begin[own], end[own], speed) * width
-    out, back = busy[Lane.OUT] > 0, busy[Lane.BACK] > 0
+        part = np.divide(1.0, mine, out=np.zeros_like(mine), where=mine > 0)
+        took = _during(edges, part, begin[own], end[own])
+        return _Way(nbytes[own], took, _during(edges, part * (other == 0), begin[own], end[own]))
 
-    def rate(when: "NDArray[np.bool_]", *ways: int) -> float | None:
-        time_ns = float(width[when].sum())
-        return sum(float(moved[way][when].sum()) for way in ways) / time_ns * 1e9 if time_ns >= _ENOUGH_NS else None
-
-    slows = _slowdown(recording, trace, edges, out.astype(float) + back)
-    both = rate(out & back, Lane.OUT, Lane.BACK)
-    return Rates(rate(out & ~back, Lane.OUT), rate(back & ~out, Lane.BACK), both, slows)
+    ways = way(Lane.OUT, outward, inward), way(Lane.BACK, inward, outward)
+    out, back = (each.pace() for each in ways)
+    beside_ns = float(np.diff(edges)[(outward > 0) & (inward > 0)].sum())
+    links = (outward > 0).astype(float) + (inward > 0)
+    return Rates(out, back, _both(ways, out, back, beside_ns), _slowdown(recording, trace, edges, links))
 
 
-def _sums(edges: Floats, begin: Floats, end: Floats, values: Floats) -> Floats:
-    """Sum, in each interval between two edges, of the values whose [begin, end) covers it."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Way:
+    """The copies of one lane, what each was charged of its time, and how much of that while the other lane was idle."""
+
+    nbytes: Floats
+    took_ns: Floats
+    alone_ns: Floats
+
+    def pace(self) -> Pace | None:
+        """By least squares over what was alone of each copy, and then so that all of them take as long as they did."""
+        if self.alone_ns.sum() < _ENOUGH_NS:
+            return None
+        share = self.alone_ns / self.took_ns
+        copies, moved, alone = share.sum(), float(share @ self.nbytes), self.alone_ns.sum()
+        mean = moved / copies
+        latency = 0.0
+        if copies >= _ENOUGH_COPIES and float(share @ (self.nbytes - mean) ** 2) > 0.01 * copies * mean**2:
+            fitted, *_ = np.linalg.lstsq(np.stack([share, share * self.nbytes / mean], 1), self.alone_ns, rcond=None)
+            latency = float(np.clip(fitted[0], 0.0, _MOST_LATENCY * alone / copies))
+        return Pace(float(moved / (alone - latency * copies) * 1e9), latency)
+
+    def beside(self) -> tuple[float, float]:
+        """Copies and bytes, while the other lane was busy too."""
+        share = 1 - self.alone_ns / self.took_ns
+        return float(share.sum()), float(share @ self.nbytes)
+
+
+def _both(ways: tuple[_Way, _Way], out: Pace | None, back: Pace | None, time_ns: float) -> float | None:
+    """Bytes a second while neither link was in its latency: in the rest of the time one of them went on alone."""
+    if time_ns < _ENOUGH_NS:
+        return None
+    moved, idle, alone = 0.0, list[float](), list[float]()
+    for way, pace in zip(ways, (out, back), strict=True):
+        copies, nbytes = way.beside()
+        moved += nbytes
+        idle.append(min(copies * pace.latency_ns / time_ns, _MOST_LATENCY) if pace is not None else 0.0)
+        alone.append(pace.bytes_per_s if pace is not None else 0.0)
+    flowing = (1 - idle[0]) * (1 - idle[1])
+    by_one = (1 - idle[0]) * idle[1] * alone[0] + (1 - idle[1]) * idle[0] * alone[1]
+    return max(moved / time_ns * 1e9 - by_one, moved / time_ns * 1e9 * flowing) / flowing
+
+
+def _at_once(edges: Floats, begin: Floats, end: Floats) -> Floats:
+    """How many of [begin, end) cover each interval between two edges."""
     change = np.zeros(len(edges))
-    np.add.at(change, np.searchsorted(edges, begin), values)
-    np.add.at(change, np.searchsorted(edges, end), -values)
-    return np.maximum(np.cumsum(change)[:-1], 0.0)
+    np.add.at(change, np.searchsorted(edges, begin), 1.0)
+    np.add.at(change, np.searchsorted(edges, end), -1.0)
+    counts: Floats = np.cumsum(change)[:-1]
+    return counts
+
+
+def _during(edges: Floats, density: Floats, begin: Floats, end: Floats) -> Floats:
+    """The integral over each [begin, end) of what holds in each interval between two edges."""
+    total = np.concatenate([[0.0], np.cumsum(density * np.diff(edges))])
+    found: Floats = total[np.searchsorted(edges, end)] - total[np.searchsorted(edges, begin)]
+    return found
 
 
 def _slowdown(recording: Recording, trace: Trace, edges: Floats, links: Floats) -> float | None:

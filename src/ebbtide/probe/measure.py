@@ -58,7 +58,7 @@ QUICK = Effort(seconds=1.2, file_bytes=256 * MIB, memory_bytes=128 * MIB, blocks
 
 def parts_of(effort: Effort) -> int:
     """That ``measure`` tells of."""
-    return 3 + effort.rounds + len(_WAYS)
+    return 2 + effort.rounds + len(_WAYS)
 
 
 def measure(
@@ -87,13 +87,9 @@ def measure(
         first_write = Figure.of(bench.write_first(io_threads, _FIRST_WRITE * effort.seconds))
         begin("copying memory")
         memory = Figure.of([copying.speed(_MEMORY * effort.seconds / 8) for _ in range(8)])
-        begin("looking for the latency")
-        latency = {
-            way: Figure.of(bench.latencies_ns(way, _LATENCY * effort.seconds / 2, _LEAST_LATENCIES)) for way in _WAYS
-        }
         fitting = [cell for cell in cells if cell in runtime.values() or bench.fits(cell)]
         kept = affordable_cells(fitting, set(runtime.values()), first_write.median, effort)
-        moves = _moves(bench, kept, set(runtime.values()), effort, begin)
+        moves, latency = _moves(bench, kept, set(runtime.values()), effort, begin)
         matmul, slowdown = Matmul(), {}
         for way in _WAYS:
             begin("computing beside a busy disk")
@@ -142,19 +138,24 @@ def _least_bytes(cells: Sequence[Cell]) -> int:
 
 def _moves(
     bench: SpillBench, cells: Sequence[Cell], runtime: set[Cell], effort: Effort, begin: Callable[[str], None]
-) -> dict[Cell, Figure]:
-    """[Note: interleaving]"""
+) -> tuple[dict[Cell, Figure], dict[Direction, Figure]]:
+    """Speeds of the cells, and the latency each way in ns. [Note: interleaving]"""
     visits = [cell for cell in cells for _ in range(_RUNTIME_CELL_WEIGHT if cell in runtime else 1)]
     weight = {cell: _RUNTIME_CELL_WEIGHT if cell in runtime else 1 for cell in cells}
     slice_s = _MOVES * effort.seconds / effort.rounds / sum(weight[cell] for cell in visits)
     samples: dict[Cell, list[float]] = {cell: [] for cell in cells}
+    waits: dict[Direction, list[float]] = {way: [] for way in _WAYS}
+    wait_s = _LATENCY * effort.seconds / effort.rounds / len(_WAYS)
     order = random.Random(0)
     for number in range(effort.rounds):
         begin(f"writing and reading, round {number + 1} of {effort.rounds}")
         order.shuffle(visits)
         for cell in visits:
             samples[cell].append(bench.speed(cell, slice_s * weight[cell]))
-    return {cell: Figure.of(speeds) for cell, speeds in samples.items()}
+        for way in _WAYS:
+            waits[way] += bench.latencies_ns(way, wait_s, -(-_LEAST_LATENCIES // effort.rounds))
+    speeds = {cell: Figure.of(found) for cell, found in samples.items()}
+    return speeds, {way: Figure.of(found) for way, found in waits.items()}
 
 
 def _slowdown(bench: SpillBench, cell: Cell, kernel: Kernel, effort: Effort) -> Figure:

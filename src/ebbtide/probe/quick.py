@@ -19,7 +19,7 @@ from ebbtide.whole_file import write_whole
 MOST_AGE_S = 7 * 24 * 3600
 DISTURBED_AGE_S = 3600
 """For how long a machine is good that was measured while other programs ran."""
-_EDITION = 2
+_EDITION = 3
 """Of what a probe measures; raised when that changes, so that no older machine is taken for one of it."""
 
 

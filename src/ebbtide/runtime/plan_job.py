@@ -14,7 +14,7 @@ from ebbtide.capture.tick_times import TickTimes, typical_ns, with_times
 from ebbtide.capture.timeline import timeline
 from ebbtide.errors import EbbtideError, InfeasibleBudgetError
 from ebbtide.ir.files import decode, encode
-from ebbtide.ir.machine import Machine
+from ebbtide.ir.machine import Link, Machine
 from ebbtide.ir.occupancy import arena_pages, live_bytes, peak
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.recording import Recording
@@ -35,7 +35,7 @@ _SPARE = 48  # of the arena's budget, this part is left to what no trace shows: 
 _SHORT = 8  # a plan that needs so large a part more than there is still beats none: the decider finds the rest
 _EFFORT = 8  # of a planner beside steps that follow a plan already: nobody waits for it
 _FASTER = 0.002  # a plan that is predicted to be so much faster (as a share) takes the place of another
-_NEWS = 0.1  # a bandwidth this much off the probe's (as a share), or a slowdown, is worth another plan
+_NEWS = 0.1  # a copy's time this much off the probe's (as a share), or a slowdown, is worth another plan
 
 _BASE_BYTES = 44 * MIB
 """What a planning process takes however small the step is: Python, NumPy and the planners are 20 MiB, HiGHS is 10."""
@@ -217,10 +217,15 @@ def _made_for(trace: Trace, machine: Machine, budget_bytes: int, planner: Planne
 
 def _is_news(before: Machine, after: Machine) -> bool:
     """Whether what was measured differs enough to change a plan."""
-    speeds = [(link.bytes_per_s, now.bytes_per_s) for link, now in zip(before.links, after.links, strict=True)]
-    speeds += [(group.bytes_per_s, now.bytes_per_s) for group, now in zip(before.groups, after.groups, strict=True)]
+    costs = [(_copy_ns(link), _copy_ns(now)) for link, now in zip(before.links, after.links, strict=True)]
+    costs += [(group.bytes_per_s, now.bytes_per_s) for group, now in zip(before.groups, after.groups, strict=True)]
     slower = [abs(link.slows_compute - now.slows_compute) for link, now in zip(before.links, after.links, strict=True)]
-    return any(abs(now / was - 1) > _NEWS for was, now in speeds) or any(change > _NEWS / 2 for change in slower)
+    return any(abs(now / was - 1) > _NEWS for was, now in costs) or any(change > _NEWS / 2 for change in slower)
+
+
+def _copy_ns(link: Link) -> float:
+    """Of a copy of a size that tells of both its latency and its rate."""
+    return link.latency_ns + MIB * 1e9 / link.bytes_per_s
 
 
 def with_seconds(answer: Answer, seconds: float) -> Answer:

@@ -96,7 +96,7 @@ class Pressure:
                     break
                 self._vacate(row, int(here[row]), stride)
             if self.level[tick] > budget_bytes:
-                raise PlanError(f"tick {tick} holds {self.level[tick]:,} bytes with all away that may leave")
+                raise PlanError((f"tick {tick} holds {self.level[tick]:,} bytes with all away that may leave",))
 
     def _vacate(self, row: int, tick: int, stride: int) -> None:
         """Away at ``tick``, at which it is there and idle; a fetch that came before waits for ``stride`` ticks."""
