@@ -10,6 +10,7 @@ namespace ebbtide {
 namespace {
 constexpr int kAccessible = PROT_READ | PROT_WRITE;
 constexpr std::uint64_t kReadOnly = std::uint64_t{1} << 63;
+constexpr std::uint32_t kPagesPerMove = 16;  // [Note: scattered pages]
 }  // namespace
 
 HostRegion::HostRegion(std::size_t bytes, std::size_t page, const PageBackend& backend)
@@ -126,6 +127,18 @@ void HostRegion::make(Run run, bool huge) {
   set_marks(run, new_numbers(run.count));
 }
 
+// Whether new pages cost less than to move these.
+bool HostRegion::scattered(Run run) const {
+  if (page() == kHugePage || absent_is_mapped_ || !populates_) return false;
+  return (1 + areas_beginning({run.first + 1, run.count - 1})) * kPagesPerMove > run.count;
+}
+
+// All of them by one call, as many page faults would make them.
+void HostRegion::make_at_once(Run run) {
+  make(run, false);
+  must_populate(address(run.first), run.count * page());
+}
+
 Run HostRegion::allocate_pages(std::uint32_t pages, bool sparing) {
   if (cached_.fits(pages)) return cached_.take(pages);
   Run taken = take_vacant(pages);
@@ -138,9 +151,9 @@ void HostRegion::give_pages(Run run, bool sparing) {
   for (std::uint32_t missing = run.count; missing > 0 && cached_.count() > 0;) {
     Run from = cached_.take(missing);
     missing -= from.count;
-    if (!sparing) {
+    if (!sparing && !scattered(from)) {
       move(from, rest.first);
-      rest = {rest.first + from.count, missing};
+      rest = {rest.first + from.count, rest.count - from.count};
     }
     make_vacant(from);
   }
@@ -157,9 +170,14 @@ void HostRegion::free_address(Run run) {
 void HostRegion::unmap(Run run) {
   backend_.before_move(address(run.first), run.count * page());
   Run to = take_vacant(run.count);
-  move(run, to.first);
-  if (!absent_is_mapped_) empty(run);
-  make_writable(to);
+  if (scattered(run)) {
+    empty(run);
+    make_at_once(to);
+  } else {
+    move(run, to.first);
+    if (!absent_is_mapped_) empty(run);
+    make_writable(to);
+  }
   cached_.give(to);
 }
 
@@ -182,7 +200,12 @@ void HostRegion::make_writable(Run run) {
 void HostRegion::begin_fill(Run run) {
   for (std::uint32_t done = 0; done < run.count;) {
     Run from = cached_.take(run.count - done);
-    if (from.count == 0) make(from = take_vacant(run.count - done), page() == kHugePage);
+    if (from.count == 0) {
+      make(from = take_vacant(run.count - done), page() == kHugePage);
+    } else if (scattered(from)) {
+      empty(from);
+      make_at_once(from);
+    }
     for (std::uint32_t i = 0; i < from.count; ++i) source(run.first + done + i) = from.first + i;
     done += from.count;
   }

@@ -18,6 +18,11 @@
 // areas run short the arena says so (`sparing`): then what is evicted gives its pages to the kernel and not to a vacant
 // place, and births take new pages in place of scattered cached ones.
 //
+// [Note: scattered pages]  What one area moves in one system call and one interruption, so a run of many areas is dear to move,
+// and each storage that is cut from the cached pages of others leaves more of them: after some hundred steps of small
+// storages every page would move alone. A move costs about as much as ten new small pages. Where the contents of a run
+// are on their way out, or not yet there, and its areas are shorter than that, it gets new pages in place of its own.
+//
 // The kernel makes a small page about as slowly as a tenth of a huge one, hence grow(): 512 of them by one page fault.
 //
 // Allocates nothing after construction (used by the fault handler).
@@ -80,6 +85,8 @@ class HostRegion final : public Region {
   void mark_read_only(Run run, bool read_only);
   // While it is filled; in a forked child, which begins with none, see come().
   Slot& source(Slot place) const { return reinterpret_cast<Slot*>(sources_.begin())[place]; }
+  bool scattered(Run run) const;  // [Note: scattered pages]
+  void make_at_once(Run run);
   void move(Run from, Slot to);  // leaves places without pages
   void empty(Run run);
   void make_vacant(Run run);
@@ -87,6 +94,7 @@ class HostRegion final : public Region {
 
   const PageBackend& backend_;
   const bool absent_is_mapped_;
+  const bool populates_ = can_populate();
   std::unique_ptr<Reservation> space_;
   Reservation marks_;  // [Note: memory areas]: 0 without a page, else its number, and kReadOnly
   Reservation sources_;

@@ -193,6 +193,51 @@ TEST(pages_of_a_region_keep_their_bytes_and_move_as_one_memory_area) {
   }
 }
 
+// [Note: scattered pages]: what leaves and comes back for ever is not cut into single pages.
+TEST(small_pages_do_not_scatter_however_long_blocks_come_and_go) {
+  if (!can_populate()) return;
+  constexpr std::uint32_t kBlocks = 40, kMostPages = 1200;
+  HostRegion region(40'000 * kSmallPage, kSmallPage, signals());
+  std::vector<std::pair<Run, bool>> blocks;  // and whether it is present
+  std::mt19937 random(11);
+  std::uint32_t present = 0, moved = 0, areas = 0;
+  auto leave = [&](std::pair<Run, bool>& block) {
+    for (Run rest = block.first; rest.count > 0; ++areas) {
+      std::uint32_t n = region.together(rest);
+      rest = {rest.first + n, rest.count - n};
+    }
+    moved += block.first.count;
+    CHECK(region.make_read_only(block.first));
+    region.unmap(block.first);
+    block.second = false;
+    present -= block.first.count;
+  };
+  for (std::uint32_t i = 0; i < kBlocks; ++i) {
+    auto count = 17 + static_cast<std::uint32_t>(random() % 120);
+    while (present + count > kMostPages) {
+      auto& other = blocks[random() % blocks.size()];
+      if (other.second) leave(other);
+    }
+    blocks.emplace_back(region.allocate_pages(count, false), true);
+    present += count;
+  }
+  for (int step = 0; step < 6000; ++step) {
+    if (step == 3000) moved = areas = 0;
+    auto& block = blocks[random() % kBlocks];
+    if (block.second) continue;
+    while (present + block.first.count > kMostPages) {
+      auto& other = blocks[random() % kBlocks];
+      if (other.second) leave(other);
+    }
+    region.begin_fill(block.first);
+    region.end_fill(block.first, true);
+    region.make_writable(block.first);
+    block.second = true;
+    present += block.first.count;
+  }
+  CHECK(moved > 50'000 && areas < moved / 16);
+}
+
 TEST(a_region_reuses_warm_pages_where_they_lie) {
   HostRegion region(200 * kHugePage, kHugePage, signals());
   Run big = region.allocate_pages(30, false);
