@@ -133,7 +133,7 @@ bool HostRegion::scattered(Run run) const {
   return (1 + areas_beginning({run.first + 1, run.count - 1})) * kPagesPerMove > run.count;
 }
 
-// All of them by one call, as many page faults would make them.
+// By one call; touched one by one they would take a page fault each.
 void HostRegion::make_at_once(Run run) {
   make(run, false);
   must_populate(address(run.first), run.count * page());
@@ -148,16 +148,20 @@ Run HostRegion::allocate_pages(std::uint32_t pages, bool sparing) {
 
 void HostRegion::give_pages(Run run, bool sparing) {
   Run rest = run;
+  std::uint32_t renewed = 0;
   for (std::uint32_t missing = run.count; missing > 0 && cached_.count() > 0;) {
     Run from = cached_.take(missing);
     missing -= from.count;
     if (!sparing && !scattered(from)) {
       move(from, rest.first);
       rest = {rest.first + from.count, rest.count - from.count};
+    } else if (!sparing) {
+      renewed += from.count;
     }
     make_vacant(from);
   }
   make(rest, page() == kHugePage);
+  if (renewed > 0) must_populate(address(rest.first), renewed * page());
 }
 
 void HostRegion::give_new(Run run) { make(run, page() == kHugePage); }
