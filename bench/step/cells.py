@@ -75,7 +75,7 @@ class Cell:
 
     @property
     def steps(self) -> int:
-        return self.settle_steps + STEADY_STEPS
+        return self.settle_steps + self.net.more_steps + STEADY_STEPS
 
 
 EBBTIDE_SETTLE_STEPS = 6  # two unbounded, one on the way into the budget, three in which late prefetches are mended

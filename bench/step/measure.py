@@ -123,7 +123,7 @@ class Benchmark:
         """The number of the run in the results. None: it failed, now or before."""
         if found.name in self._results.failures:
             return None
-        steps = FULL_STEPS if full and found.door not in _SHORT else found.steps
+        steps = FULL_STEPS + found.net.more_steps if full and found.door not in _SHORT else found.steps
         began = datetime.now(UTC).isoformat(timespec="seconds")
         try:
             outcome = run_child(found, steps, self._place, self._peak_at_budget(found))

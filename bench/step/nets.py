@@ -49,23 +49,28 @@ class ResNet:
 
 @dataclass(frozen=True, slots=True)
 class Net:
-    """``peak_bytes`` is about what plain PyTorch's process peaks at: a run that cannot fit is not begun."""
+    """``peak_bytes`` is about what plain PyTorch's process peaks at: a run that cannot fit is not begun.
+
+    ``more_steps``: where steps are short, runs go on until all plans are made that steps lead to.
+    """
 
     name: str
     shape: Gpt | ResNet
     peak_bytes: int
+    more_steps: int = 0
 
 
+_MANY = 40
 _ALL = (
     Net("gpt2-bf16", Gpt(12, 768, 8, 512, bf16=True), 5_500_000_000),
     Net("gpt2-fp32", Gpt(12, 768, 8, 512, bf16=False), 6_500_000_000),
     Net("resnet50", ResNet(24, 224), 4_000_000_000),
-    Net("resnet50-96px", ResNet(12, 96), 1_200_000_000),  # of 440 MiB at its peak, two thirds are state
+    Net("resnet50-96px", ResNet(12, 96), 1_200_000_000, _MANY),  # of 440 MiB at its peak, two thirds are state
     Net("gpt-210M", Gpt(12, 1216, 2, 128, bf16=False), 4_700_000_000),
     Net("gpt-400M", Gpt(20, 1280, 2, 128, bf16=False), 7_800_000_000),
     Net("gpt-1B", Gpt(20, 2048, 2, 128, bf16=False), 17_800_000_000),
     # Seconds instead of minutes, to try the benchmark itself.
-    Net("gpt-small", Gpt(4, 256, 4, 128, bf16=True), 900_000_000),
-    Net("resnet-small", ResNet(4, 96), 1_000_000_000),
+    Net("gpt-small", Gpt(4, 256, 4, 128, bf16=True), 900_000_000, _MANY),
+    Net("resnet-small", ResNet(4, 96), 1_000_000_000, _MANY),
 )
 NETS = {net.name: net for net in _ALL}

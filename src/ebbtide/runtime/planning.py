@@ -4,8 +4,9 @@ Every step is recorded as long as another may be planned. A step that follows no
 first ones, or another sequence length, another branch) shows what it is like; seen a second time, it is planned.
 The first step after the warm-up is taken to be steady, and planned at once, unless it ends what the step before left
 and leaves nothing like it. Steps that follow a schedule show what they typically take (``followed_steps``) and, where
-the machine came from a probe, what their moves really cost. If that is news, the step is planned anew. So it is where
-storages of its plan have gone, since what a script put in their places (a state that it loaded) is no part of any plan.
+the machine came from a probe, what their moves really cost, each time that they are looked at. If that is news, the
+step is planned anew. So it is where storages of its plan have gone, since what a script put in their places (a state
+that it loaded) is no part of any plan.
 
 Plans are made one at a time, while steps go on as they did, unrecorded (``pending_plan``). A plan is taken up at the
 end of the step in which it came.
@@ -306,7 +307,6 @@ class Planning:
             return  # too few are known yet
         anew, measures = steps.are_news(planned.report, self._machine), self._measures
         plan, steps.plan = steps.plan, b""  # a faster one is looked for once
-        self._measures = False
         if not anew and not measures and not plan:
             return
         self._plan_anew(recording, planned, budget_bytes, Followed(steps.trace, steps.times(), measures, anew, plan))
