@@ -229,7 +229,7 @@ def main() -> None:
     args = parser.parse_args()
     try:
         cells = chosen(args.only)
-        results = Results.open(args.out, machine())
+        results = Results.open(args.out, machine(), beside=("tuned", RESIDENT))
         (spill,) = choose_spill_directories([args.spill] if args.spill else [])
     except (ValueError, EbbtideError) as error:
         sys.exit(f"error: {error}")

@@ -7,6 +7,7 @@ number of the tuned run beside it; None for tuned runs and where that failed), `
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,22 +26,23 @@ class Results:
     failures: dict[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def open(path: Path, machine: dict[str, Any]) -> "Results":
-        """Those in the file, or none. Raises ValueError for a file of another kind."""
+    def open(path: Path, machine: dict[str, Any], beside: Sequence[str] = ("tuned",)) -> "Results":
+        """Those in the file, or none. Raises ValueError for a file of another kind, or where beside a run stands none of
+        its network and of these ways."""
         if not path.exists():
             return Results(path, machine)
-        return Results.read(path)
+        return Results.read(path, beside)
 
     @staticmethod
-    def read(path: Path) -> "Results":
+    def read(path: Path, beside: Sequence[str] = ("tuned",)) -> "Results":
         value = json.loads(path.read_text())
         if not isinstance(value, dict) or (value.get("format"), value.get("version")) != (FORMAT, VERSION):
             raise ValueError(f"{path} holds no results of this benchmark (format {FORMAT!r}, version {VERSION})")
         runs = value["runs"]
         for run in runs:
-            beside = run["baseline"]
-            if beside is not None and runs[beside]["cell"] != f"{_net(run)}/tuned":
-                raise ValueError(f"{path} pairs a run of {run['cell']} with one of {runs[beside]['cell']}")
+            number = run["baseline"]
+            if number is not None and runs[number]["cell"] not in [f"{_net(run)}/{way}" for way in beside]:
+                raise ValueError(f"{path} pairs a run of {run['cell']} with one of {runs[number]['cell']}")
         return Results(path, value["machine"], runs, value["failures"])
 
     def write(self) -> None:

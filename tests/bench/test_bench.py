@@ -259,6 +259,15 @@ def test_a_run_paired_with_another_net_is_refused(tmp_path: Path) -> None:
         Results.read(results.path)
 
 
+def test_a_file_of_calibrations_is_gone_on_with_and_makes_no_table_over_tuned(tmp_path: Path) -> None:
+    results = Results.open(tmp_path / "results.json", {})
+    results.add({"cell": "gpt-small/100%", "baseline": None})
+    results.add({"cell": "gpt-small/25%", "baseline": 0})
+    assert len(Results.open(results.path, {}, beside=("tuned", calibrate.RESIDENT)).runs) == 2
+    with pytest.raises(ValueError, match="pairs a run of gpt-small/25% with one of gpt-small/100%"):
+        Results.read(results.path)
+
+
 def test_cells_and_networks_are_what_their_names_say() -> None:
     from bench.step import techniques
     from bench.step.train import gpt_model
