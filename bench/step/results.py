@@ -27,8 +27,8 @@ class Results:
 
     @staticmethod
     def open(path: Path, machine: dict[str, Any], beside: Sequence[str] = ("tuned",)) -> "Results":
-        """Those in the file, or none. Raises ValueError for a file of another kind, or where beside a run stands none of
-        its network and of these ways."""
+        """Those in the file, or none. Raises ValueError for a file of another kind, or where beside a run stands none
+        of its network and of these ways."""
         if not path.exists():
             return Results(path, machine)
         return Results.read(path, beside)
