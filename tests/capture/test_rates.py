@@ -1,5 +1,7 @@
 """What a step's moves tell of the machine, against steps made by known rates."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Tier
 from ebbtide.ir.native import Lane
 from ebbtide.ir.recording import Recording
 from ebbtide.ir.trace import Accesses, Tick, Trace
+from ebbtide.simulator.links import Copy, Links
 from tests.helpers.make_recording import recording
 
 OUT, BACK, STALL = Lane.OUT, Lane.BACK, Lane.STALL_LATE
@@ -90,19 +93,46 @@ def test_a_latency_that_two_threads_hide_from_each_other_is_half_as_long() -> No
     assert out == Pace(pytest.approx(100 * 1000), pytest.approx(3.5 * MS))
 
 
-def test_both_ways_at_once_flow_faster_than_they_move_where_each_has_a_latency() -> None:
-    """Alone 8 copies take 20 ms of latency each and then 100 bytes a ms: in half of it the other way goes on alone."""
-    sizes = [1000, 3000, 1000, 3000, 1000, 3000, 1000, 3000]
-    alone = one_by_one(OUT, sizes, 20, 100)
-    later = alone[-1][3]
-    back = [(BACK, nbytes, begin + later, end + later) for _, nbytes, begin, end in alone]
-    beside = [(way, 2000, 2 * later, 3 * later) for way in (OUT, BACK) for _ in range(8)]
-    found = rates(*step([(3 * later, 3 * later)], [*alone, *back, *beside]))
-    assert found.out == found.back == Pace(pytest.approx(100 * 1000, rel=0.01), pytest.approx(20 * MS, rel=0.01))
-    idle = 8 * 20 / later
-    moved = 2 * 8 * 2000 / later
-    flowing = (moved - 2 * (1 - idle) * idle * 100) / (1 - idle) ** 2
-    assert found.both == pytest.approx(flowing * 1000, rel=0.01)
+class _Takes:
+    """A receiver with room for everything."""
+
+    def admits(self, copy: Copy, nbytes: int) -> bool:
+        return True
+
+    def arrived(self, copy: Copy, nbytes: int) -> None:
+        pass
+
+
+def test_copies_of_a_simulated_machine_tell_its_latencies_and_rates() -> None:
+    """Both ways at once for half of the time, each with a latency in which the other way goes on alone."""
+    out = Link("dram", "file", 4 * 10**9, 200_000, shares="disk")
+    back = Link("file", "dram", 3 * 10**9, 300_000, shares="disk")
+    machine = replace(MACHINE, links=(out, back), groups=(LinkGroup("disk", 5 * 10**9),))
+    links, spans, random = Links(machine, _Takes()), list[tuple[int, int, int, int]](), np.random.default_rng(7)
+    sizes = {number: int(random.integers(10**5, 4 * 10**6)) for number in range(600)}
+
+    def finished(name: str, copy: Copy, now: float) -> None:
+        spans.append((OUT if name == out.name else BACK, sizes[copy.piece], round(copy.began), round(now)))
+
+    links.finished = finished
+    now, numbers = 0.0, iter(sizes)
+    for ways in ((0,), (1,), (0, 1)):
+        for _ in range(150):
+            for way in ways:
+                number = next(numbers)
+                links.put(Copy(number, way, 1 - way, sizes[number], due=0))
+        links.start(now)
+        while not links.idle:
+            now = links.next_end
+            links.advance(now)
+    seen, trace = step([(1, 1)], spans)
+    seen = replace(seen, time_ns=round(now), span_begin_ns=seen.span_begin_ns // MS, span_end_ns=seen.span_end_ns // MS)
+    found = rates(seen, trace)
+    for pace, link in ((found.out, out), (found.back, back)):
+        assert pace is not None
+        assert pace.latency_ns == pytest.approx(link.latency_ns, rel=0.02)
+        assert pace.bytes_per_s == pytest.approx(link.bytes_per_s, rel=0.02)
+    assert found.both == pytest.approx(5 * 10**9, rel=0.1)
 
 
 def test_what_copies_cost_the_operations_beside_them() -> None:
