@@ -113,7 +113,7 @@ def test_a_script_that_fails_by_itself_fails_as_it_does_without_ebbtide(tmp_path
 
 
 STARTS_ITS_OWN_RANKS = """
-import subprocess, sys, torch, torch.distributed as dist
+import signal, subprocess, sys, torch, torch.distributed as dist
 
 rank = int(sys.argv[1])
 other = subprocess.Popen([sys.executable, sys.argv[0], "1", sys.argv[2]]) if rank == 0 else None  # as Lightning does
@@ -126,7 +126,8 @@ for _ in range(4):
     optimizer.step()
 dist.destroy_process_group()
 if other is not None:
-    other.wait()  # plain PyTorch, which has been seen to abort as it ends, with its process group's threads
+    # Plain PyTorch, which has been seen to abort as it ends, with its process group's threads.
+    sys.exit(0 if other.wait() in (0, -signal.SIGABRT) else 1)
 """
 
 
