@@ -1,5 +1,5 @@
 """Builds the native modules: ``ebbtide._torch`` against the torch of the interpreter that is installed into, and
-``ebbtide._decider``, for the simulator (whom to evict, and its engine), which loads no torch (it is compiled with the
+``ebbtide._planning``, for the simulator (whom to evict, and its engine), which loads no torch (it is compiled with the
 pybind11 that torch brings). Where torch is built for CUDA and CUDA's headers are there, ``ebbtide._cuda`` too:
 EBBTIDE_BUILD_CUDA=1 insists on it, and EBBTIDE_BUILD_CUDA=0 leaves it out.
 
@@ -172,7 +172,7 @@ class BuildNative(build_ext):
         self.compiles_all, self.force = self.force, True  # a link is of one torch, and of a clone or a wheel
         self.stays_in_clone = bool(self.inplace or getattr(self, "editable_mode", False))
         # Editable and in-place builds, which pip would do in a temporary directory, share their objects. Another torch
-        # has others, even of _decider: it brings another pybind11, and objects of two of its versions do not mix.
+        # has others, even of _planning: it brings another pybind11, and objects of two of its versions do not mix.
         name = f"native.{self.plat_name}-{sys.implementation.cache_tag}-torch{self.torch.version}"
         self.build_temp = str(ROOT / "build" / name)
         if self.inplace:  # linked for the clone: a wheel must not pick it up as its own
@@ -288,7 +288,7 @@ setup(
             libraries=("c10", "torch_cpu", "torch_python"),
         ),
         extension(
-            "_decider",
+            "_planning",
             ["native/core/decider.cpp", *native_files("*.cpp", "search", "simulate")],
             "search",
             "simulate",

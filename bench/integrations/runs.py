@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.integrations.cases import Case
 from ebbtide.ir.run_report import RunReport, StepMode
-from ebbtide.reading import read
+from ebbtide.pipeline.reading import read
 
 OBSERVED = Path(__file__).parent / "observed"
 

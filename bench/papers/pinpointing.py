@@ -23,7 +23,7 @@ from ebbtide.analysis.intervals import byte_seconds
 from ebbtide.analysis.memory import memory_of, peak_of
 from ebbtide.analysis.swapping import assumed_route, candidates_of
 from ebbtide.ir.trace import Trace, idle_intervals
-from ebbtide.reading import read_trace
+from ebbtide.pipeline.reading import read_trace
 from ebbtide.units import format_bytes, format_time
 
 FAMILIES = ("mlp", "vgg", "resnet", "bert", "gpt", "vit", "lstm")

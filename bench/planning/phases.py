@@ -25,10 +25,10 @@ def main() -> None:
     from ebbtide.commands.inputs import read_inputs
     from ebbtide.ir.check import require_valid
     from ebbtide.ir.files import save
+    from ebbtide.pipeline.reading import step_on  # noqa: F401 (loaded here, as the others are)
     from ebbtide.planners.base import page_size_of
     from ebbtide.planners.ebbtide import ebbtide
     from ebbtide.planners.search.bound_diagnosis import looseness_of
-    from ebbtide.reading import step_on  # noqa: F401 (loaded here, as the others are)
 
     note("loading Ebbtide and NumPy")
     trace, machine, budget_bytes = read_inputs(asked.step, asked.machine, (), asked.fast)

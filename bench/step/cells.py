@@ -21,7 +21,7 @@ from enum import Enum
 
 from bench.step.nets import NETS, Net
 from ebbtide.planners import PLANNERS
-from ebbtide.policies import is_planned
+from ebbtide.planning.policies import is_planned
 from ebbtide.simulator import POLICIES
 
 ORDERS = ("in-backward", "deferred")

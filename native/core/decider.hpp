@@ -1,5 +1,5 @@
 // Whom to evict, and when: pure functions of what has been seen. They touch no memory but their arguments and make no
-// system call. The arena asks them, and so does the simulator (ebbtide._decider), so that one code decides in both.
+// system call. The arena asks them, and so does the simulator (ebbtide._planning), so that one code decides in both.
 #pragma once
 
 #include <cstddef>

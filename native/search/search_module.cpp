@@ -1,4 +1,4 @@
-// The search's part of ebbtide._decider: columns are NumPy's, and the GIL is free while it computes.
+// The search's part of ebbtide._planning: columns are NumPy's, and the GIL is free while it computes.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 

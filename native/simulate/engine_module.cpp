@@ -1,4 +1,4 @@
-// The engine's part of ebbtide._decider: what Python has as lists comes as lists, and the GIL is free while steps run.
+// The engine's part of ebbtide._planning: what Python has as lists comes as lists, and the GIL is free while steps run.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 

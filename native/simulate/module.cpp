@@ -1,4 +1,4 @@
-// ebbtide._decider: see _decider.pyi for what each function promises. No torch: only its copy of pybind11, to compile.
+// ebbtide._planning: see _planning.pyi for what each function promises. No torch: only its copy of pybind11, to compile.
 #include <pybind11/functional.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -42,7 +42,7 @@ struct SharedOrder {
 
 }  // namespace
 
-PYBIND11_MODULE(_decider, m) {
+PYBIND11_MODULE(_planning, m) {
   m.attr("BUILT_FOR_TORCH") = EBBTIDE_BUILT_FOR_TORCH;
   py::class_<Policy>(m, "Policy")
       .def_property_readonly("name", [](const Policy& p) { return std::string(p.name); })

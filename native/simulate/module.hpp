@@ -1,4 +1,4 @@
-// The parts of ebbtide._decider.
+// The parts of ebbtide._planning.
 #pragma once
 
 #include <pybind11/pybind11.h>

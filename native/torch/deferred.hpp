@@ -2,7 +2,7 @@
 //
 // Whoever reads or writes a parameter, its gradient or its state does so with an operator, and every operator comes by
 // here before its first kernel, with all its arguments: also a view, and one that is composed of others. Whoever reads
-// in another way (an address, an array, a file) has a door in Python (runtime/doors.py), which asks here as well.
+// in another way (an address, an array, a file) has a door in Python (doors/tensors.py), which asks here as well.
 //
 // Left out: a kernel that is called without PyTorch's dispatcher, on an address that it had before.
 #pragma once

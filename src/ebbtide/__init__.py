@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ebbtide.api import load, plan, record, run, save, simulate
-    from ebbtide.driven import active
     from ebbtide.errors import (
         BudgetError,
         EbbtideError,
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
         SpillError,
     )
     from ebbtide.ir.run_report import RunReport, StepReport
-    from ebbtide.session import Session
+    from ebbtide.session.driven import active
+    from ebbtide.session.session import Session
 
 __version__ = "0.1.0"
 
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 _HOMES = {"RunReport": "ebbtide.ir.run_report", "StepReport": "ebbtide.ir.run_report"}
-_HOMES |= {"Session": "ebbtide.session", "active": "ebbtide.driven"}
+_HOMES |= {"Session": "ebbtide.session.session", "active": "ebbtide.session.driven"}
 _HOMES |= dict.fromkeys(("load", "plan", "record", "run", "save", "simulate"), "ebbtide.api")
 
 

@@ -113,7 +113,7 @@ def start(
 
     ``tiers`` lie between memory and the spill directories, the fastest first: kind, capacity in bytes, NUMA node or -1.
     They are those of the process's first call. ``policy`` says who is evicted where no schedule does: a name in
-    ``_decider.POLICIES``. Storages of twice ``piece_bytes`` are in pieces; 0: none is. ``userfaultfd`` asks that
+    ``_planning.POLICIES``. Storages of twice ``piece_bytes`` are in pieces; 0: none is. ``userfaultfd`` asks that
     system calls wait for storages that are away; what the process's first call says holds. ``on_device``: memory is
     that of the GPU that was opened, and ``cuda_face`` (of ``ebbtide._cuda``) says that PyTorch's CUDA allocates there;
     without it CPU storages lie on the GPU, which is a fake one. Raises RuntimeError when a
@@ -274,7 +274,7 @@ def load_schedule(
 ) -> int:
     """Follow this schedule in every step that allocates like it; returns its number.
 
-    ``runtime.load_schedule.ScheduleColumns`` says what each column holds. Raises ValueError for anything else.
+    ``planning.load_schedule.ScheduleColumns`` says what each column holds. Raises ValueError for anything else.
     """
 
 def unload_schedules() -> None: ...

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ebbtide.ir.run_report import RunReport
     from ebbtide.ir.timeline import Timeline
     from ebbtide.ir.trace import Trace
-    from ebbtide.recorder import Recorder
+    from ebbtide.session.recorder import Recorder
     from ebbtide.simulator import Outcome
     from ebbtide.units import Budget
 
@@ -42,7 +42,7 @@ def record(
     device: str | None = None,
 ) -> "Recorder":
     """For ``with``: writes a step of what runs in the block to ``path``, as plain PyTorch runs it. See Recorder."""
-    from ebbtide.recorder import Recorder
+    from ebbtide.session.recorder import Recorder
 
     return Recorder(path, first=first, count=count, fake=fake, machine=machine, lines=lines, device=device)
 
@@ -52,7 +52,7 @@ def load(path: _Path) -> "Trace | Plan | Timeline | Machine | RunReport":
 
     Raises FileFormatError for other files, and SettingError for one that cannot be read.
     """
-    from ebbtide.reading import read
+    from ebbtide.pipeline.reading import read
 
     return read(Path(path))
 
@@ -76,9 +76,9 @@ def plan(
     Without ``fast`` that is what the tier has; without ``machine`` it is the trace's own, or this computer, probed once
     a week. ``policy`` is a planner's name. Raises SettingError, InfeasibleBudgetError, or PlanError.
     """
+    from ebbtide.pipeline.reading import step_on
     from ebbtide.planners import plan
     from ebbtide.planners.base import budget_of
-    from ebbtide.reading import step_on
 
     step, on = step_on(trace, machine)
     return plan(policy, step, on, budget_of(fast, step, on))
@@ -98,9 +98,9 @@ def simulate(
 
     Raises as ``plan`` does, and ValueError where a tick's storages do not fit the budget together.
     """
+    from ebbtide.pipeline.reading import step_on
+    from ebbtide.pipeline.trials import simulate_named, simulate_plan
     from ebbtide.planners.base import budget_of
-    from ebbtide.reading import step_on
-    from ebbtide.trials import simulate_named, simulate_plan
 
     step, on = step_on(trace, machine)
     if plan is not None:
@@ -124,8 +124,8 @@ def run(
     """
     if isinstance(program, str) or not program:
         raise SettingError('a program is a list: ["train.py", "--epochs", "3"] or ["-m", "package"]')
-    from ebbtide.launch import find_program, on_interrupt, run_program
-    from ebbtide.session import Session
+    from ebbtide.session.launch import find_program, on_interrupt, run_program
+    from ebbtide.session.session import Session
 
     if quiet:
         named["progress"] = "off"

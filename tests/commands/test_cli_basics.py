@@ -17,7 +17,7 @@ from ebbtide.errors import InfeasibleBudgetError, SettingError
 from ebbtide.ir.files import save
 from ebbtide.machines import find_machine
 from ebbtide.planners import plan
-from ebbtide.policies import planner_from
+from ebbtide.planning.policies import planner_from
 from tests.helpers.make_steps import network
 from tests.ir.test_report_format import REPORT
 
@@ -352,7 +352,7 @@ STUCK = """
     import ctypes
     import sys
 
-    from ebbtide import trials
+    from ebbtide.pipeline import trials
     from ebbtide.cli import main
 
     def stuck(*_, **__):

@@ -8,7 +8,6 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from ebbtide import reading
 from ebbtide.cli import cli
 from ebbtide.commands.inputs import budgets_of, fast_option, machine_options, read_inputs, trace_argument
 from ebbtide.errors import OTHER_STORAGES, FileFormatError, SettingError
@@ -16,6 +15,7 @@ from ebbtide.ir.files import load, save
 from ebbtide.ir.occupancy import arena_pages, live_bytes, peak
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.trace import Accesses
+from ebbtide.pipeline import reading
 from ebbtide.units import GIB, MIB, format_bytes
 from tests.helpers.make_steps import disk, network
 from tests.ir.test_report_format import REPORT
@@ -216,7 +216,7 @@ def invoked(*words: object) -> tuple[int, str]:
 def test_a_file_that_cannot_be_written_is_told_before_work_begins(
     what: str, words: tuple[str, str], own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ebbtide.reading.read_trace", lambda path: pytest.fail("work began"))
+    monkeypatch.setattr("ebbtide.pipeline.reading.read_trace", lambda path: pytest.fail("work began"))
     command, option = words
     there = tmp_path / "nowhere" / "file"
     result = CliRunner().invoke(cli, [command, str(own), option, str(there)])

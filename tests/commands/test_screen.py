@@ -32,8 +32,8 @@ from ebbtide.ir.base import Origin
 from ebbtide.ir.files import load, save
 from ebbtide.ir.trace import Trace
 from ebbtide.machines import find_machine
+from ebbtide.pipeline.trials import try_policy
 from ebbtide.simulator import recost
-from ebbtide.trials import try_policy
 from ebbtide.units import format_bytes
 from ebbtide.verify.compare import Difference
 from ebbtide.verify.text import render

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ebbtide.runtime.plan_job import Answer, Ask, Job
+from ebbtide.planning.plan_job import Answer, Ask, Job
 
 
 class Done:

@@ -19,7 +19,8 @@ QUIET = Settings(progress=ProgressMode.OFF, spill=("/var/tmp",), policy="demand"
 OVER_NATIVE = [
     "ebbtide.capture.lines",
     "ebbtide.capture.optimizer_hooks",
-    *(f"ebbtide.runtime.{name}" for name in ("adopt", "budget_in_force", "engine", "faults", "limits", "start_arena")),
+    *(f"ebbtide.budget.{name}" for name in ("budget_in_force", "limits")),
+    *(f"ebbtide.runtime.{name}" for name in ("adopt", "engine", "faults", "start_arena")),
 ]
 NOTHING = (0, 0, 0, 0, 0)
 
@@ -138,7 +139,7 @@ def put_in_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNative]:
     monkeypatch.setitem(sys.modules, "ebbtide._torch", fake)
     monkeypatch.setattr(ebbtide, "_torch", fake, raising=False)
     # Its wrappers stay for good: nothing is large enough for them, or tensors of later tests would be read by the fake.
-    monkeypatch.setattr("ebbtide.runtime.foreign_views.sizes", lambda *bytes_: None)
+    monkeypatch.setattr("ebbtide.doors.foreign_views.sizes", lambda *bytes_: None)
     monkeypatch.setattr("faulthandler.enable", importlib.import_module("faulthandler").enable)
     for name in OVER_NATIVE:
         monkeypatch.delitem(sys.modules, name, raising=False)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import ebbtide._decider as _decider
+import ebbtide._planning as _planning
 
 N_TICKS = 6
 ROWS = st.lists(
@@ -30,7 +30,7 @@ def test_prices_bound_every_choice_that_covers(
     rows: list[tuple[int, int, int, int, int]], deficit: list[int], write_cost: list[int]
 ) -> None:
     low, length, paged, cost, group = np.array(rows).T
-    price, bound = _decider.find_prices(
+    price, bound = _planning.find_prices(
         low=low,
         high=low + length,
         paged=paged,
@@ -60,7 +60,7 @@ def test_prices_bound_every_choice_that_covers(
 
 def test_prices_find_the_best_bound_there_is() -> None:
     """Two intervals that each cover both ticks: one of cost 3 is enough, whole or in parts."""
-    _, bound = _decider.find_prices(
+    _, bound = _planning.find_prices(
         low=np.array([0, 0]),
         high=np.array([2, 2]),
         paged=np.array([4, 4]),
@@ -85,7 +85,7 @@ def test_a_choice_covers_if_any_does_and_takes_nothing_in_vain(
     low, length, paged, cost, group = np.array(rows).T
     demand = (low, low + length, np.array(deficit))
     costs = {"cost": cost.astype(float), "group": group, "write_cost": np.array(write_cost, dtype=float)}
-    found = _decider.choose(must=demand, wish=demand, paged=paged, rounds=200, **costs)
+    found = _planning.choose(must=demand, wish=demand, paged=paged, rounds=200, **costs)
 
     def covers(taken: Sequence[int]) -> bool:
         room = [0] * N_TICKS
@@ -127,7 +127,7 @@ def test_copies_take_only_room_that_is_free_and_stay_within_their_interval(
     until = after + 1 + length
     starts = np.concatenate(([0], np.cumsum(tick_ns)))
     step_ns = max(float(starts[-1]), 1.0)
-    out, done, gone, back = _decider.time_moves(
+    out, done, gone, back = _planning.time_moves(
         after=after,
         until=until,
         ready=np.maximum(after - 1, 0),
@@ -168,7 +168,7 @@ def test_windows_are_all_rows_of_windows(
     rests = [(max(made, 0), max(made, last, 0), nbytes) for made, last, nbytes in rests]
     cuts, begins = [0, 2, 3, N_TICKS], [0.0, 10.0, 11.0, 30.0]
     walls = [(room, [(1.0, 2.0), (3.0, 0.5)], 0.25, 0.5), (room + 7, [(4.0, 4.0)], 0.0, 0.0)]
-    found = _decider.longest_windows(
+    found = _planning.longest_windows(
         cuts=np.array(cuts),
         begins_ns=np.array(begins),
         fresh=np.array(fresh, dtype=float),
@@ -198,7 +198,7 @@ def test_windows_are_all_rows_of_windows(
 def test_columns_that_do_not_belong_together_are_refused(wrong: dict[str, np.ndarray]) -> None:
     columns = {"low": np.array([0]), "high": np.array([1]), "group": np.array([0])} | wrong
     with pytest.raises(ValueError, match="out of range"):
-        _decider.find_prices(
+        _planning.find_prices(
             **columns,
             paged=np.array([1]),
             cost=np.ones(1),

@@ -16,12 +16,12 @@ from ebbtide.ir.occupancy import arena_pages, live_bytes, needed_bytes, occupanc
 from ebbtide.ir.plan import Plan, PlanStatus
 from ebbtide.ir.schedule import lower
 from ebbtide.ir.trace import Access, Storage, StorageKind, Trace
+from ebbtide.pipeline.trials import try_policy
 from ebbtide.planners import PLANNERS, plan
 from ebbtide.planners.ebbtide import ebbtide
 from ebbtide.planners.search import timing
 from ebbtide.planners.search.idle_table import idle_table
 from ebbtide.simulator import simulate
-from ebbtide.trials import try_policy
 from ebbtide.units import MIB, format_time
 from tests.helpers.make_steps import PAGE, R, W, disk, network, page_traces, parameter, step
 

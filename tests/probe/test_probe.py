@@ -18,6 +18,7 @@ from ebbtide.errors import SettingError, SpillError
 from ebbtide.host.spill import checked_spill_directory
 from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import InPlace, Machine
+from ebbtide.pipeline.reading import this_machine
 from ebbtide.probe import quick, spill_bench
 from ebbtide.probe.command import machine_file, probe_and_write
 from ebbtide.probe.figures import CHUNK_BYTES, Cell, Direction, Figure, Findings, Slowdown
@@ -28,7 +29,6 @@ from ebbtide.probe.pages import HUGE_PAGE_BYTES, huge_bytes
 from ebbtide.probe.quick import cache_file, probe_quick
 from ebbtide.probe.spill_bench import SpillBench
 from ebbtide.probe.table import render_table
-from ebbtide.reading import this_machine
 from ebbtide.units import GIB, MIB
 from tests.commands.test_screen import lines_of, on_a_terminal
 

@@ -15,12 +15,12 @@ from ebbtide.ir.base import Origin
 from ebbtide.ir.files import save
 from ebbtide.ir.plan import Stay
 from ebbtide.ir.trace import Accesses, Storage, StorageKind
+from ebbtide.pipeline.trials import try_policy
 from ebbtide.planners.base import budget_of
 from ebbtide.report.answers import TriedBudget, advice, in_short, leaving, peak_tree
 from ebbtide.report.page import render_page
 from ebbtide.report.page_data import page_data
 from ebbtide.report.subject import Subject
-from ebbtide.trials import try_policy
 from ebbtide.units import MIB
 from tests.helpers.make_page import IMAGE, MS, SCRIPT, plan, snapshot, step, subject, timeline
 from tests.helpers.make_steps import disk, network

@@ -10,7 +10,7 @@ from dataclasses import fields
 from enum import Enum
 
 from ebbtide import api, errors, settings
-from ebbtide.session import Session
+from ebbtide.session.session import Session
 from ebbtide.units import format_bytes
 from tests.helpers.paths import ROOT
 

@@ -17,7 +17,7 @@ import pytest
 import setuptools
 
 import ebbtide
-from ebbtide._decider import BUILT_FOR_TORCH
+from ebbtide._planning import BUILT_FOR_TORCH
 from ebbtide.host.torch_versions import DEVELOPED_WITH, TRIED
 from tests.helpers.paths import ROOT
 from tests.versions.try_them import HEADINGS, Tried, outcome, pairs
@@ -193,7 +193,7 @@ def test_a_wheel_names_its_torch_and_holds_no_debug_information(made: Path, tmp_
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         native = [name for name in names if name.endswith(".so")]
-        assert sorted(name.split(".")[0] for name in native) == ["ebbtide/_decider", "ebbtide/_torch"]
+        assert sorted(name.split(".")[0] for name in native) == ["ebbtide/_planning", "ebbtide/_torch"]
         for name in native:
             sections = said(["readelf", "--section-headers", archive.extract(name, tmp_path)])
             assert ".text" in sections

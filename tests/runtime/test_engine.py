@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ebbtide.errors import SessionError
-from ebbtide.session import Session
+from ebbtide.session.session import Session
 from tests.helpers.fake_native import QUIET, FakeNative
 
 

@@ -5,8 +5,8 @@ import sys
 import torch
 
 import ebbtide
-from ebbtide import session as session_module
 from ebbtide.host import process
+from ebbtide.session import session as session_module
 
 bounded = sys.argv[1] == "bounded"
 torch.manual_seed(0)

@@ -16,8 +16,8 @@ from ebbtide import _torch
 from ebbtide.errors import EbbtideWarning
 from ebbtide.host import process
 from ebbtide.ir.run_report import RunReport
-from ebbtide.runtime import followed_steps, plan_child
-from ebbtide.runtime.planning import Planning
+from ebbtide.planning import followed_steps, plan_child
+from ebbtide.planning.planning import Planning
 from ebbtide.units import MIB
 from tests.training.same_bits import CASES, Run, Verdict, begin, step, train, train_plainly, verdict
 

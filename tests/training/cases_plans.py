@@ -16,18 +16,18 @@ from torch import nn
 
 import ebbtide
 from ebbtide import _torch
-from ebbtide import session as session_module
 from ebbtide.capture import rates
 from ebbtide.ir.files import load
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.schedule import Verb
 from ebbtide.ir.trace import Trace
-from ebbtide.plan_process import predict
-from ebbtide.policies import planner_named
-from ebbtide.runtime import load_schedule, plan_job
-from ebbtide.runtime.followed_steps import FollowedSteps
-from ebbtide.runtime.load_schedule import ScheduleColumns
-from ebbtide.runtime.plan_job import Answer, Job, carry_out
+from ebbtide.planning import load_schedule, plan_job
+from ebbtide.planning.followed_steps import FollowedSteps
+from ebbtide.planning.load_schedule import ScheduleColumns
+from ebbtide.planning.plan_job import Answer, Job, carry_out
+from ebbtide.planning.plan_process import predict
+from ebbtide.planning.policies import planner_named
+from ebbtide.session import session as session_module
 from ebbtide.settings import Settings
 from tests.helpers.ask_here import ask_here
 from tests.helpers.zoo import adamw_fused, gpt2, labelled, language_loss

@@ -17,14 +17,14 @@ from torch.func import functional_call, grad, vmap
 
 import ebbtide
 from ebbtide import _torch
-from ebbtide import session as session_module
 from ebbtide.capture import rates
 from ebbtide.ir.files import load
 from ebbtide.ir.run_report import RunReport
 from ebbtide.ir.trace import Trace
-from ebbtide.policies import planner_named
+from ebbtide.planning.plan_job import carry_out
+from ebbtide.planning.policies import planner_named
 from ebbtide.runtime import engine
-from ebbtide.runtime.plan_job import carry_out
+from ebbtide.session import session as session_module
 from tests.helpers.ask_here import ask_here
 from tests.training.same_bits import CASES, begin, step, train_plainly, verdict
 

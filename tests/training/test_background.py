@@ -103,8 +103,8 @@ def test_ctrl_c_while_training_waits_for_a_plan_ends_that_alone(tmp_path: Path) 
 
 IN_CGROUP = r"""
 import os, sys, torch
-from ebbtide import driven
-from ebbtide.runtime import plan_child
+from ebbtide.session import driven
+from ebbtide.planning import plan_child
 
 gate = sys.argv[1]
 held = f"import ctypes, os, time\nctypes.CDLL(None).prctl(1, 9)\nwhile not os.path.exists({gate!r}): time.sleep(0.01)\n"
@@ -147,7 +147,7 @@ def test_a_named_size_holds_while_a_plan_is_made_beside_steps(tmp_path: Path) ->
 
 SCRIPT = """
 import signal, torch
-from ebbtide.runtime import plan_child
+from ebbtide.planning import plan_child
 plan_child._START = "import ctypes, time; ctypes.CDLL(None).prctl(1, 9); time.sleep(1000)"
 model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(8)])
 optimizer = torch.optim.AdamW(model.parameters())
@@ -155,8 +155,8 @@ for step in range(6):
     optimizer.zero_grad()
     loss = model(torch.randn(1024, 512)).square().mean()
     if step == 4:
-        import ebbtide.driven
-        print("planner", ebbtide.driven._active._engine._planning._pending.asked._child.pid, flush=True)
+        import ebbtide.session.driven
+        print("planner", ebbtide.session.driven._active._engine._planning._pending.asked._child.pid, flush=True)
         {what}
     loss.backward()
     optimizer.step()

@@ -15,14 +15,14 @@ import torch  # noqa: F401 (loads the libraries that native code needs)
 import ebbtide
 from bench.soak.named_sizes import NETS, try_named
 from demo.memory_cgroup import NotPermitted, memory_cgroup
+from ebbtide.budget.bounds import Need, arena_too_small, choose_bounds
 from ebbtide.errors import EbbtideError, InfeasibleBudgetError
 from ebbtide.host.free_memory import Follower, free_memory
 from ebbtide.host.process import MemoryLimit
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.trace import Storage, StorageKind, Trace
-from ebbtide.runtime import plan_child
-from ebbtide.runtime.bounds import Need, arena_too_small, choose_bounds
-from ebbtide.runtime.plan_job import _made_for, planning_bytes
+from ebbtide.planning import plan_child
+from ebbtide.planning.plan_job import _made_for, planning_bytes
 from ebbtide.units import GIB, MIB, parse_budget
 from tests.helpers.command import EBBTIDE, TRAIN_MLP, environment, run
 from tests.helpers.make_ir import R, trace_of
@@ -235,7 +235,7 @@ def ask(command: Sequence[str], room: Room, monkeypatch: pytest.MonkeyPatch) -> 
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "exit status -9: it said nothing"),
         ("raise MemoryError('on purpose')", "exit status 1: MemoryError: on purpose"),
         ("pass", "exit status 0: it said nothing"),
-        ("import ebbtide.plan_process as p; p.main()", "AttributeError: 'NoneType'"),
+        ("import ebbtide.planning.plan_process as p; p.main()", "AttributeError: 'NoneType'"),
     ],
 )
 def test_a_planning_process_that_fails_is_an_error_and_its_room_is_given_back(
@@ -264,7 +264,7 @@ def test_what_is_printed_when_python_starts_is_no_answer(tmp_path: Path, monkeyp
         ask([plan_child._START], Room(held=0), monkeypatch)
     with pytest.raises(EbbtideError, match="exit status 0: it said nothing"):
         ask(["pass"], Room(held=0), monkeypatch)
-    half = "import sys; from ebbtide.runtime.plan_job import MARK; sys.stdout.buffer.write(MARK + b'half')"
+    half = "import sys; from ebbtide.planning.plan_job import MARK; sys.stdout.buffer.write(MARK + b'half')"
     with pytest.raises(EbbtideError, match="exit status 0: it said nothing"):
         ask([half], Room(held=0), monkeypatch)
 
@@ -327,7 +327,7 @@ def test_without_a_python_to_start_it_is_said(attribute: str, value: object, mon
 
 
 def test_the_planning_process_loads_no_torch() -> None:
-    program = "import sys, ebbtide.plan_process; print('torch' in sys.modules)"
+    program = "import sys, ebbtide.planning.plan_process; print('torch' in sys.modules)"
     assert run(sys.executable, "-c", program).stdout == "False\n"
 
 

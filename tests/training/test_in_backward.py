@@ -23,7 +23,7 @@ def test_every_optimizer_whose_parameters_are_independent_ends_with_the_same_bit
 def test_all_of_torch_optim_is_tried_or_left() -> None:
     from torch import optim
 
-    from ebbtide.runtime.independent import INDEPENDENT
+    from ebbtide.update_order.independent import INDEPENDENT
 
     there = {kind for kind in vars(optim).values() if isinstance(kind, type) and issubclass(kind, optim.Optimizer)}
     assert there - {optim.Optimizer, optim.LBFGS, optim.SparseAdam} == set(INDEPENDENT)

@@ -182,7 +182,7 @@ CLOSES = """
 import os, sys, threading
 import torch
 from torch import nn
-from ebbtide.runtime import plan_child
+from ebbtide.planning import plan_child
 
 if sys.argv[2] == "while planning":
     held = "import ctypes, time; ctypes.CDLL(None).prctl(1, 9); time.sleep(1000)"  # it does not outlive this process

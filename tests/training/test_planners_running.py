@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.planners import BUILT_IN
-from ebbtide.policies import DEMAND
+from ebbtide.planning.policies import DEMAND
 from tests.helpers import child
 from tests.helpers.command import EBBTIDE, TRAIN_MLP, run
 

@@ -5,13 +5,13 @@ from array import array
 import pytest
 
 import ebbtide
-from ebbtide._decider import POLICIES as RULES
-from ebbtide._decider import Order
+from ebbtide._planning import POLICIES as RULES
+from ebbtide._planning import Order
 from ebbtide.errors import SettingError
 from ebbtide.ir.occupancy import arena_pages
 from ebbtide.ir.schedule import Schedule
 from ebbtide.ir.trace import Trace
-from ebbtide.policies import is_planned
+from ebbtide.planning.policies import is_planned
 from ebbtide.settings import Settings
 from ebbtide.simulator import POLICIES
 from ebbtide.simulator.engine import Run

@@ -16,7 +16,7 @@ from ebbtide.ir.occupancy import arena_pages
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.trace import Trace
 from ebbtide.planners import plan
-from ebbtide.policies import machine_for
+from ebbtide.planning.policies import machine_for
 from ebbtide.settings import Settings
 from tests.helpers.command import EBBTIDE, TRAIN_MLP, run
 from tests.helpers.make_steps import disk

@@ -10,7 +10,7 @@ from ebbtide.errors import SettingError
 from ebbtide.ir.files import load
 from ebbtide.ir.run_report import RunReport
 from ebbtide.ir.timeline import Timeline
-from ebbtide.policies import machine_for
+from ebbtide.planning.policies import machine_for
 from ebbtide.probe.quick import probe_quick
 from ebbtide.settings import Settings
 from ebbtide.units import GIB

@@ -38,7 +38,7 @@ def analyze(
     from ebbtide.commands.budgets import as_figures, try_budgets
     from ebbtide.commands.routes import machine_for, machine_named, step_for, way_of
     from ebbtide.commands.tables import whose_times
-    from ebbtide.reading import read_trace
+    from ebbtide.pipeline.reading import read_trace
     from ebbtide.report.answers import in_short
 
     first, own = read_trace(traces[0])

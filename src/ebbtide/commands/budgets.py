@@ -7,9 +7,9 @@ from ebbtide.commands.machine_changes import with_links
 from ebbtide.commands.working import working
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.trace import Trace
+from ebbtide.pipeline.trials import try_policy
 from ebbtide.planners.base import budget_of
 from ebbtide.report.answers import SMALL_COST, TriedBudget, leaving
-from ebbtide.trials import try_policy
 
 SHARES = ("75%", "50%", "25%", "10%")
 PATIENCE_S = 30.0

@@ -45,7 +45,7 @@ def compare(
     from ebbtide.commands.trial_json import as_json as as_figures
     from ebbtide.commands.trial_json import print_json
     from ebbtide.commands.working import working
-    from ebbtide.trials import explain_looseness, named, try_policy
+    from ebbtide.pipeline.trials import explain_looseness, named, try_policy
     from ebbtide.units import format_bytes
 
     chosen = named(",".join(names) or None)

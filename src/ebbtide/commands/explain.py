@@ -44,7 +44,7 @@ def explain(
     from ebbtide.analysis.texts import printable
     from ebbtide.commands.routes import machine_named, step_for, way_of
     from ebbtide.commands.tables import whose_times
-    from ebbtide.reading import read_plan, read_timeline, read_trace
+    from ebbtide.pipeline.reading import read_plan, read_timeline, read_trace
     from ebbtide.report.summary import folded_for_terminal
     from ebbtide.simulator import is_modelled
 

@@ -82,7 +82,7 @@ def read_step(trace: Path, machine: Path | None, changes: Sequence[str]) -> "tup
     Raises FileFormatError for a trace that does not know what uses what.
     """
     from ebbtide.commands.machine_changes import apply_changes
-    from ebbtide.reading import step_on
+    from ebbtide.pipeline.reading import step_on
 
     return step_on(trace, machine, lambda on: apply_changes(on, changes))
 

@@ -8,8 +8,8 @@ import click
 
 from ebbtide.commands.examples import examples
 from ebbtide.commands.inputs import Inputs, fast_option, json_option, machine_options, read_inputs, trace_argument
-from ebbtide.driven import check_writable, written
 from ebbtide.errors import SettingError
+from ebbtide.session.driven import check_writable, written
 
 if TYPE_CHECKING:
     from ebbtide.ir.plan import Plan

@@ -7,7 +7,7 @@ import click
 
 from ebbtide.commands.examples import examples
 from ebbtide.commands.run_reports import print_runs, text_of, with_ranks
-from ebbtide.driven import check_writable, written
+from ebbtide.session.driven import check_writable, written
 
 if TYPE_CHECKING:
     from ebbtide.ir.machine import Machine
@@ -86,7 +86,7 @@ def _subject(
     from ebbtide.ir.plan import Plan
     from ebbtide.ir.timeline import Timeline
     from ebbtide.ir.trace import Trace
-    from ebbtide.reading import read_plan, read_timeline, read_trace
+    from ebbtide.pipeline.reading import read_plan, read_timeline, read_trace
     from ebbtide.report.subject import Subject
 
     traces, plans, timelines, runs = [], [], [], []

@@ -10,7 +10,7 @@ from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.trace import Trace
 from ebbtide.machines import find_machine
-from ebbtide.reading import step_on, this_machine
+from ebbtide.pipeline.reading import step_on, this_machine
 from ebbtide.units import parse_size
 
 

@@ -117,9 +117,9 @@ def run(
     130 after Ctrl-C.
     """
     from ebbtide.api import run
-    from ebbtide.ending import stay_at_the_end
     from ebbtide.errors import INTERRUPTED
-    from ebbtide.launch import on_interrupt
+    from ebbtide.session.ending import stay_at_the_end
+    from ebbtide.session.launch import on_interrupt
     from ebbtide.settings import Settings
 
     warn_in_one_line()

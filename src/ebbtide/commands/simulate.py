@@ -6,8 +6,8 @@ import click
 
 from ebbtide.commands.examples import examples
 from ebbtide.commands.inputs import fast_option, json_option, machine_options, read_inputs, trace_argument
-from ebbtide.driven import check_writable, written
 from ebbtide.errors import EbbtideError, SettingError
+from ebbtide.session.driven import check_writable, written
 
 
 @click.command(
@@ -50,9 +50,9 @@ def simulate(
     from ebbtide.ir.files import save
     from ebbtide.ir.occupancy import needed_bytes, peak
     from ebbtide.ir.plan import PlanStatus
+    from ebbtide.pipeline.reading import read_plan
+    from ebbtide.pipeline.trials import named, try_plan, try_policy
     from ebbtide.planners.base import page_size_of
-    from ebbtide.reading import read_plan
-    from ebbtide.trials import named, try_plan, try_policy
     from ebbtide.units import format_bytes
 
     check_writable("timeline", save_timeline)

@@ -8,8 +8,8 @@ import click
 
 from ebbtide.commands.examples import examples
 from ebbtide.commands.inputs import json_option, machine_options, trace_argument
-from ebbtide.driven import check_writable, written
 from ebbtide.errors import SettingError
+from ebbtide.session.driven import check_writable, written
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +67,7 @@ def sweep(
     from ebbtide.commands.tables import show, show_fitting, whose_times
     from ebbtide.commands.trial_json import print_json
     from ebbtide.commands.working import working
-    from ebbtide.trials import named
+    from ebbtide.pipeline.trials import named
     from ebbtide.units import format_bytes, format_time, seconds
 
     check_writable("page", output)
@@ -171,8 +171,8 @@ def _factor(text: str) -> float:
 def _point(trace: "Trace", machine: "Machine", policy: str, budget_bytes: int, factor: float) -> "Point":
     from ebbtide.analysis.sweep import Point
     from ebbtide.commands.machine_changes import with_links
+    from ebbtide.pipeline.trials import try_policy
     from ebbtide.simulator.costs import costs_of
-    from ebbtide.trials import try_policy
 
     faster = with_links(machine, factor)
     row = try_policy(policy, trace, faster, budget_bytes)

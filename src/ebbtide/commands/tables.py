@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ebbtide.ir.machine import Machine
     from ebbtide.ir.trace import Trace
-    from ebbtide.trials import Trial
+    from ebbtide.pipeline.trials import Trial
 
 _WIDTH = 170
 COLUMNS = (

@@ -76,8 +76,8 @@ def trace(
 
     With --fake even a model that fits no memory can be recorded. Numbers that the script reads out of tensors are 1.
     """
-    from ebbtide.launch import find_program, record_program
-    from ebbtide.recorder import Recorder
+    from ebbtide.session.launch import find_program, record_program
+    from ebbtide.session.recorder import Recorder
     from ebbtide.settings import Settings
 
     if machine is not None and not fake:

@@ -8,8 +8,8 @@ import click
 
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.trace import Trace
+from ebbtide.pipeline.trials import Trial
 from ebbtide.simulator import is_modelled
-from ebbtide.trials import Trial
 
 
 def as_json(row: Trial, trace: Trace, machine: Machine) -> dict[str, Any]:

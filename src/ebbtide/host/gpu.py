@@ -71,7 +71,7 @@ def _find(device: str | None, host_bytes: int | None, fake_cuda: str | None) -> 
 
 def _open(driver: str, ordinal: int, is_fake: bool = False) -> Gpu:
     require_native()
-    from ebbtide import _torch
+    import ebbtide._torch as _torch
 
     try:
         found = _torch.look_at_device(driver=driver, ordinal=ordinal)

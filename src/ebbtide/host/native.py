@@ -43,7 +43,7 @@ def require_native() -> None:
 def _built_for() -> str:
     """Asked of the module that loads without torch, since the other may not load with the torch that is there."""
     try:
-        from ebbtide._decider import BUILT_FOR_TORCH
+        from ebbtide._planning import BUILT_FOR_TORCH
     except ImportError as error:
         torch = "" if find_spec("torch") else f'; first, pip install "torch=={DEVELOPED_WITH}.*"'
         raise PlatformError(f"Ebbtide's native module cannot be loaded ({error}): {_AGAIN}{torch}") from error

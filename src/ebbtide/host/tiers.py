@@ -9,7 +9,7 @@ from ebbtide.host.native import require_native
 def check_tier(name: str, kind: str, capacity_bytes: int, node: int) -> None:
     """Raises SettingError, which says why and what to do, and PlatformError."""
     require_native()
-    from ebbtide import _torch
+    import ebbtide._torch as _torch
 
     try:
         _torch.check_tier(kind, capacity_bytes, node)

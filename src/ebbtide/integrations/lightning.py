@@ -9,7 +9,7 @@ import sys
 from typing import Any, Unpack
 
 from ebbtide.integrations.trainer_session import TrainerSession
-from ebbtide.session import Session
+from ebbtide.session.session import Session
 from ebbtide.settings import Named
 from ebbtide.units import Budget
 

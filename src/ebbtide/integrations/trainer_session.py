@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import ClassVar
 
-from ebbtide.driven import Driven, Step, active
-from ebbtide.session import Session
+from ebbtide.session.driven import Driven, Step, active
+from ebbtide.session.session import Session
 from ebbtide.settings import Named
 from ebbtide.units import Budget
 

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from transformers import TrainerCallback
 
 from ebbtide.integrations.trainer_session import TrainerSession
-from ebbtide.session import Session
+from ebbtide.session.session import Session
 from ebbtide.settings import Named
 from ebbtide.units import Budget
 

@@ -37,7 +37,7 @@ def with_gpu(machine: Machine, gpu: Gpu, tiers: Sequence[SlowerTier]) -> Machine
 
 def _measured() -> tuple[int, int, int]:
     """Bytes a second out and back, and nanoseconds of a map and an unmap."""
-    from ebbtide import _torch
+    import ebbtide._torch as _torch
 
     try:
         found = _torch.measure_device()

@@ -28,7 +28,7 @@ class NodeMemory:
     """``nbytes`` whose pages all lie on the node, as a tensor of bytes. Raises SettingError."""
 
     def __init__(self, node: int, nbytes: int) -> None:
-        from ebbtide import _torch
+        import ebbtide._torch as _torch
 
         pages = mmap.mmap(-1, nbytes, flags=_PRIVATE)
         address = ctypes.addressof(ctypes.c_char.from_buffer(pages))
@@ -54,7 +54,7 @@ def with_nodes(machine: Machine, tiers: Sequence[SlowerTier]) -> Machine:
     """With what operations reach in the tiers that are a node's memory, and how long a load takes there and in memory.
     Raises SettingError.
     """
-    from ebbtide import _torch
+    import ebbtide._torch as _torch
 
     nodes = {tier.name: tier.node for tier in tiers if tier.kind is TierKind.NUMA}
     dram, *slower = machine.tiers

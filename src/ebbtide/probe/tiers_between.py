@@ -59,7 +59,7 @@ def _slower(memory_ns_per_byte: float, there: int, fast: int) -> int:
 
 
 def _measured(tier: SlowerTier) -> dict[str, int]:
-    from ebbtide import _torch
+    import ebbtide._torch as _torch
 
     try:
         rates = _torch.measure_tier(tier.kind, tier.node)

@@ -6,32 +6,34 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import ebbtide._torch as _torch
+from ebbtide.budget import shortfalls
+from ebbtide.budget.bounds import Bounds
+from ebbtide.budget.budget_in_force import RECORDED_STEPS, BudgetInForce
+from ebbtide.budget.limits import Limits
 from ebbtide.capture.following import Following
 from ebbtide.capture.lines import note_lines
 from ebbtide.capture.optimizer_hooks import OptimizerHooks
+from ebbtide.doors import foreign_views
 from ebbtide.errors import BudgetError
 from ebbtide.host import process
 from ebbtide.host.gpu import Gpu
 from ebbtide.ir.run_report import FORMAT, VERSION, RunReport, StepMode, by_reason
-from ebbtide.runtime import compiled_graphs, foreign_views, shortfalls
+from ebbtide.planning.planning import Planning
+from ebbtide.runtime import compiled_graphs
 from ebbtide.runtime.adopt import adopt_all, on_gpu_before
-from ebbtide.runtime.bounds import Bounds
-from ebbtide.runtime.budget_in_force import RECORDED_STEPS, BudgetInForce
 from ebbtide.runtime.children import Children
-from ebbtide.runtime.deferred import Deferred
 from ebbtide.runtime.faults import stay_on_top
-from ebbtide.runtime.in_backward import InBackward
 from ebbtide.runtime.kept import Kept
-from ebbtide.runtime.limits import Limits
 from ebbtide.runtime.memory_stats import memory_stats
-from ebbtide.runtime.planning import Planning
-from ebbtide.runtime.progress import Observation
 from ebbtide.runtime.ranks import Ranks
 from ebbtide.runtime.start_arena import may_still_pack, rooms_of, start_arena, stop_arena, tier_reports
 from ebbtide.runtime.step_counters import Reading, read_now, step_between
 from ebbtide.runtime.step_log import StepLog
+from ebbtide.screen.progress import Observation
 from ebbtide.settings import Settings, TierKind, UpdateOrder
 from ebbtide.units import format_bytes, seconds
+from ebbtide.update_order.deferred import Deferred
+from ebbtide.update_order.in_backward import InBackward
 
 _ADOPTING_STEPS = 2  # optimizer state loaded or built elsewhere appears during the first steps
 _NO_USERFAULTFD = (

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from ebbtide import _torch
+import ebbtide._torch as _torch
+from ebbtide.budget.bounds import Bounds
 from ebbtide.errors import PlatformError, SessionError, SettingError, SpillError
 from ebbtide.host.gpu import Gpu
 from ebbtide.host.spill import usable_bytes
 from ebbtide.ir import native
 from ebbtide.ir.run_report import TierReport
 from ebbtide.runtime import cuda_front
-from ebbtide.runtime.bounds import Bounds
 from ebbtide.settings import Settings, SlowerTier, TierKind
 from ebbtide.units import format_bytes
 

@@ -15,7 +15,7 @@ from ebbtide.ir.trace import Trace
 from ebbtide.simulator.measured_in_place import MeasuredInPlace
 
 try:
-    import ebbtide._decider  # noqa: F401
+    import ebbtide._planning  # noqa: F401
 except ImportError as error:
     raise PlatformError(
         f"Ebbtide's native decider cannot be loaded ({error}): install Ebbtide again (in a clone: make install)"

@@ -6,8 +6,8 @@ policies, spans and levels, and measured operands (``measured_in_place``).
 
 import numpy as np
 
-from ebbtide._decider import Machine as NativeMachine
-from ebbtide._decider import Record, Storages, simulate, simulate_stays
+from ebbtide._planning import Machine as NativeMachine
+from ebbtide._planning import Record, Storages, simulate, simulate_stays
 from ebbtide.ir.machine import Machine, Sharing
 from ebbtide.ir.occupancy import PageSize
 from ebbtide.ir.of_trace import lives

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ebbtide._decider import Pieces as NativePieces
+from ebbtide._planning import Pieces as NativePieces
 from ebbtide.ir.base import Ints
 from ebbtide.ir.occupancy import PageSize, paged_sizes
 from ebbtide.ir.of_trace import lives, once_for_a_trace, scratch_of, sizes

@@ -9,8 +9,8 @@ bring every operand to the first tier on demand, as a hardware-managed cache wou
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from ebbtide._decider import POLICIES as RULES
-from ebbtide._decider import Policy as Rule
+from ebbtide._planning import POLICIES as RULES
+from ebbtide._planning import Policy as Rule
 from ebbtide.simulator.shortage import Shortage
 
 

@@ -7,8 +7,8 @@ from array import array
 from collections.abc import Callable
 from math import inf
 
-from ebbtide._decider import Order
-from ebbtide._decider import Policy as Rule
+from ebbtide._planning import Order
+from ebbtide._planning import Policy as Rule
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.trace import Trace
 from ebbtide.simulator.links import Copy

@@ -8,7 +8,7 @@ from array import array
 from collections import deque
 from math import inf
 
-from ebbtide._decider import Order
+from ebbtide._planning import Order
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.trace import Trace
 from ebbtide.simulator.links import Copy, Links

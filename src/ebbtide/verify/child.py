@@ -15,8 +15,8 @@ from pathlib import Path
 
 from ebbtide.errors import EbbtideError, EbbtideWarning
 from ebbtide.host.process import peak_resident_bytes
-from ebbtide.launch import find_program, run_program
-from ebbtide.session import Session
+from ebbtide.session.launch import find_program, run_program
+from ebbtide.session.session import Session
 from ebbtide.units import name_options_as_the_command
 from ebbtide.verify.record import Ending, Recorder
 from ebbtide.verify.watch import Watch

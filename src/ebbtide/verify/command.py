@@ -10,7 +10,7 @@ from ebbtide.errors import EbbtideError, SettingError
 from ebbtide.host.gpu import find_gpu
 from ebbtide.host.spill import choose_spill_directories
 from ebbtide.host.tiers import check_tier
-from ebbtide.policies import is_planned
+from ebbtide.planning.policies import is_planned
 from ebbtide.settings import PREFIX, Settings
 from ebbtide.units import format_time
 from ebbtide.verify.compare import first_difference

@@ -124,7 +124,7 @@ def state_digests(optimizers: "Sequence[Optimizer]") -> Iterator[tuple[str, str]
     """
     import torch
 
-    from ebbtide.capture.gone_gradient import GoneGradient
+    from ebbtide.update_order.gone_gradient import GoneGradient
 
     modules = _outermost_modules(optimizers)
     names = _parameter_names(optimizers, modules)

@@ -23,7 +23,7 @@ from itertools import chain, combinations
 
 import numpy as np
 
-import ebbtide._decider as _decider
+import ebbtide._planning as _planning
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Link, Machine, Sharing
 from ebbtide.ir.occupancy import PageSize, levels, live_bytes, paged_sizes
@@ -158,7 +158,7 @@ def _by_windows(trace: Trace, machine: Machine, budget_bytes: int) -> float:
         even = np.searchsorted(starts, np.linspace(0, starts[-1], _GRID // 2))
         cuts = np.sort(np.concatenate((even, np.linspace(0, n_ticks, _GRID // 2).astype(np.int64))))
         cuts = cuts[np.diff(cuts, prepend=-1) != 0]
-    return _decider.longest_windows(
+    return _planning.longest_windows(
         cuts=cuts,
         begins_ns=starts[cuts],
         fresh=_fresh(trace)[cuts],

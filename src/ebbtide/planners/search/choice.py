@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-import ebbtide._decider as _decider
+import ebbtide._planning as _planning
 from ebbtide.ir.base import Ints
 from ebbtide.planners.search.idle_table import Flags, Floats, IdleTable
 
@@ -50,7 +50,7 @@ def find_prices(idle: IdleTable, demand: Demand, cost: Floats, write_cost: Float
     """Polyak steps towards the best prices, in ``native/search/prices.cpp``. ``write_cost`` is per group, 0 for clean
     ones."""
     low, high, deficit = demand.columns
-    of_tick, bound = _decider.find_prices(
+    of_tick, bound = _planning.find_prices(
         low=low,
         high=high,
         paged=idle.paged_bytes,
@@ -78,7 +78,7 @@ def choose_rows(
     must: Demand, wish: Demand, paged: Ints, cost: Floats, group: Ints, write_cost: Floats, rounds: int = 200
 ) -> Flags | None:
     """The same of any rows that give so many bytes of room."""
-    found = _decider.choose(
+    found = _planning.choose(
         must=must.columns, wish=wish.columns, paged=paged, cost=cost, group=group, write_cost=write_cost, rounds=rounds
     )
     return None if found is None else found.astype(bool)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-import ebbtide._decider as _decider
+import ebbtide._planning as _planning
 from ebbtide.errors import PlanError
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Machine
@@ -194,7 +194,7 @@ class _Books:
 
     def _within(self, left: Flags, write: int, fetch: int) -> Flags:
         """What no link would have to carry later than these patiences after it could."""
-        taken = _decider.carried(
+        taken = _planning.carried(
             first=self.stored.first,
             last=self.stored.last,
             leaves=self.leaves,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-import ebbtide._decider as _decider
+import ebbtide._planning as _planning
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Link, Machine
 from ebbtide.ir.occupancy import levels
@@ -145,7 +145,7 @@ def time_moves(
         assert outward is not None
         in_ns[here] = copy_ns(inward, idle.nbytes[chosen][here], pace.margin)
         out_ns[here] = copy_ns(outward, idle.nbytes[chosen][here], pace.margin)
-    times = _decider.time_moves(
+    times = _planning.time_moves(
         after=after,
         until=idle.until[chosen],
         ready=idle.written[idle.group[chosen]] + 1 if pace.clean_early else after + 1,
@@ -211,7 +211,7 @@ def moved_stays(trace: Trace, idle: IdleTable, moves: Moves) -> StayColumns:
     successor is born ([Note: elders] in ``idle_table``). Made by ``native/search/stays.cpp``."""
     birth, death, persistent = lives(trace)
     return StayColumns(
-        *_decider.stays_of(
+        *_planning.stays_of(
             storage=idle.storage[moves.row],
             group=idle.group[moves.row],
             until=idle.until[moves.row],

@@ -1,0 +1,185 @@
+"""The budget from the session's start to its end: found by recording where it is in percent, set, and watched.
+
+A budget in percent is found as tiertrain's profiling step is, by running: step 0 creates the optimizers' state, step
+1 shows the peak of live tensor bytes with it. The arena's budget is a share of the highest peak of the two. Left out:
+what native code is told, and by whom (``limits``), and what is wrong in words (``shortfalls``, ``bounds``).
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+import ebbtide._torch as _torch
+from ebbtide.budget import shortfalls
+from ebbtide.budget.bounds import Bounds, Need, arena_too_small, need_of, tiers_too_small
+from ebbtide.budget.limits import Limits
+from ebbtide.errors import BudgetError
+from ebbtide.host import process
+from ebbtide.units import format_bytes
+
+RECORDED_STEPS = 2  # the warm-up, which creates optimizer state, and the one that is measured
+_POLL_S = 0.005
+
+
+class BudgetInForce:
+    """``recording`` says that a percentage's peak is still to be found, ``is_set`` that what was asked for is in force.
+
+    ``nothing_managed`` says that no storage was large enough to be bounded, ``limit_fell`` in words that the machine
+    has less than an operation needs ("" where it has enough).
+    """
+
+    def __init__(
+        self,
+        bounds: Bounds,
+        limits: Limits,
+        watchdog_s: float,
+        planning_bytes: Callable[[], int],
+        kept_bytes: Callable[[], int],
+        say: Callable[[str], None],
+        warn: Callable[[str], None],
+        slower: Callable[[], Sequence[tuple[str, int]] | None] = lambda: None,
+    ) -> None:
+        """``slower`` tells where bytes can go and how many; None where that is not known."""
+        self._bounds = bounds
+        self._limits = limits
+        self._watchdog_s = watchdog_s
+        self._planning_bytes = planning_bytes
+        self._kept_bytes = kept_bytes
+        self._say = say
+        self._warn = warn
+        self._slower = slower
+        self.recording = bounds.fraction is not None
+        self.is_set = False
+        self.nothing_managed = False
+        self.limit_fell = ""
+        self._over_at_start = False
+        self._over_budget_told = False
+        self._peak_known = True
+        self._unbounded_peak_bytes = 0
+        self._live_peak = self._reserved_peak = 0  # of the recorded steps
+
+    def start(self, over_budget: bool, rest_bytes: int) -> None:
+        """``over_budget`` is an earlier session's trouble, ``rest_bytes`` what the process has outside the arena.
+
+        Raises BudgetError where there is no room at all.
+        """
+        self._over_at_start = over_budget
+        self._limits.explore(rest_bytes)
+        self.is_set = self._bounds.fraction is None and not self._limits.exploring
+        self._wait()
+        self._reset_peaks()
+
+    def note_step(self, counters: "_torch.Counters", steps: int) -> None:
+        """Of the step that ended as number ``steps``. Raises BudgetError when the budget cannot work."""
+        if self.recording:
+            self._live_peak = max(self._live_peak, counters["live_peak_bytes"])
+            self._reserved_peak = max(self._reserved_peak, counters["reserved_peak_bytes"])
+        self._check(counters)
+        if self.recording and steps == RECORDED_STEPS:
+            self._set(counters)
+
+    def is_exceeded(self, counters: "_torch.Counters") -> bool:
+        return counters["over_budget"] and not self._over_at_start and not self._limits.exploring
+
+    def too_small(self, counters: "_torch.Counters") -> str:
+        """Where what ran after the last step (an evaluation, say) needed more at once than there was: a budget that
+        works, in words; else ""."""
+        need, rest = self._need(counters), counters["unmanaged_bytes"]
+        told = self._over_budget_told or self._limits.refused
+        if told or not self.is_set or not self.is_exceeded(counters):
+            return ""
+        if need.nbytes <= counters["arena_limit_bytes"] or self._limits.are_the_machines(rest, need):
+            return ""
+        return str(self._refusal(rest, need))
+
+    def unbounded_peak_bytes(self, counters: "_torch.Counters") -> int:
+        """What a step's tensors peak at without a budget, as far as it is known."""
+        return self._unbounded_peak_bytes or max(self._live_peak, counters["live_peak_bytes"])
+
+    def shortfall(self, steps: int, peak_of_others: int, interrupted: bool) -> str:
+        """Why what was asked for is not in force, or ""."""
+        if self.recording and interrupted:
+            return shortfalls.INTERRUPTED
+        if self.recording:
+            return shortfalls.no_peak(self._bounds.fraction or 0, steps, RECORDED_STEPS)
+        if not self.is_set:
+            refused = shortfalls.REFUSED if self._limits.refused else shortfalls.BELOW_THE_REST
+            return shortfalls.NOTHING_MANAGED if self.nothing_managed else refused
+        too_large = self._bounds.process_asked and peak_of_others > self._limits.tolerated_bytes()
+        return shortfalls.others_unbounded(peak_of_others) if too_large else ""
+
+    def _set(self, counters: "_torch.Counters") -> None:
+        """From unbounded to the asked share of the peak that the recorded step showed."""
+        self.recording = False
+        peak = self._unbounded_peak_bytes = self._live_peak
+        fraction = self._bounds.fraction or 0
+        arena = int(peak * fraction)
+        if fraction >= 1:  # all of it: with what pages add, so that nothing has to move
+            arena = max(arena, int(self._reserved_peak * fraction))
+        if not arena:
+            self.nothing_managed = True
+            self._warn(shortfalls.NOTHING_MANAGED)
+            return
+        if (need := self._need(counters)).nbytes > arena:
+            raise self._limits.refusal(self._arena_too_small(arena, counters["unmanaged_bytes"], need))
+        slower = self._slower()
+        if slower is not None and (error := tiers_too_small(arena, peak, slower)) is not None:
+            raise self._limits.refusal(error)
+        self._limits.take_share(arena)
+        self.is_set = True
+        self._say(
+            f"a step's tensors peak at {format_bytes(peak)}; from here they have {format_bytes(arena)} of memory, and "
+            "peaks are measured anew"
+        )
+        self._wait()
+        self._reset_peaks()
+
+    def _check(self, counters: "_torch.Counters") -> None:
+        """Over budget for want of room for one operation is an error; otherwise the watchdog's doing: a warning.
+
+        So is a process that holds more outside the arena than its whole budget, whatever the arena does. Where the
+        machine lowered what there is, and what the user named has room, it is a warning too.
+        """
+        need, rest = self._need(counters), counters["unmanaged_bytes"]
+        process_asked = self._bounds.process_asked
+        if self._limits.exploring or (process_asked and rest > self._limits.tolerated_bytes()):
+            raise self._limits.refusal(self._process_too_small(rest, need))
+        if self._over_budget_told or not self.is_exceeded(counters):
+            return
+        self._over_budget_told = True
+        if need.nbytes <= counters["arena_limit_bytes"]:
+            self._warn(f"the budget was exceeded rather than wait for ever: {counters['message']}")
+        elif self._limits.are_the_machines(rest, need):
+            self.limit_fell = shortfalls.limit_fell(self._limits.process_bytes, rest, need.operator, need.nbytes)
+            self._warn(self.limit_fell)
+        else:
+            raise self._limits.refusal(self._refusal(rest, need))
+
+    def _refusal(self, rest: int, need: Need) -> BudgetError:
+        if self._bounds.process_asked or self.recording:
+            return self._process_too_small(rest, need)
+        return self._arena_too_small(self._limits.arena_bytes, rest, need)
+
+    def _process_too_small(self, rest: int, need: Need) -> BudgetError:
+        return self._limits.too_small_error(rest, need, self._planning_bytes())
+
+    def _arena_too_small(self, arena: int, rest: int, need: Need) -> BudgetError:
+        planning_bytes, limit = self._planning_bytes(), self._bounds.limit
+        return arena_too_small(arena, self._unbounded_peak_bytes, need, rest, planning_bytes, limit)
+
+    def _need(self, counters: "_torch.Counters") -> Need:
+        return need_of(counters, self._kept_bytes())
+
+    def _wait(self) -> None:
+        """Until what the arena holds fits its limit, or the watchdog's time is over (then the report will show it)."""
+        deadline = time.monotonic() + self._watchdog_s
+        while time.monotonic() < deadline:
+            counters = _torch.counters()
+            if not counters["arena_limit_bytes"] or counters["reserved_bytes"] <= counters["arena_limit_bytes"]:
+                return
+            time.sleep(_POLL_S)
+
+    def _reset_peaks(self) -> None:
+        _torch.reset_peaks()
+        if not process.reset_peak() and self._peak_known:
+            self._peak_known = False
+            self._warn("the kernel does not let VmHWM be reset, so the process's peak includes what came before")

@@ -1,0 +1,116 @@
+"""The bounds that native code keeps, as they are at this moment: what was asked for, as far as the machine allows it.
+
+Two threads change them: the one that trains, and the one that follows what the machine and its containers have. A lock
+holds each change and what native code is told of it together, so that the last one told is the last one made. Nothing
+else calls ``set_limits``. Left out: what the bounds begin with (``bounds``), and who looks at the machine
+(``free_memory``).
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from math import inf
+
+import ebbtide._torch as _torch
+from ebbtide.budget.bounds import TOLERANCE_PERCENT, Bounds, Need, process_too_small
+from ebbtide.errors import BudgetError
+from ebbtide.units import format_bytes
+
+_WORTH_TELLING = 4  # a bound that changed by less than this part of it is followed without a word
+_TELLS_EVERY_S = 30.0  # at most
+
+
+class Limits:
+    """``process_bytes`` is the process's bound now (0 for none), ``most_process_bytes`` the most that it ever was.
+
+    ``arena_bytes`` is the arena's own (0 for none). ``exploring`` says that the size that was asked for cannot work and
+    is not in force: a step runs within what there is, and only shows which size does. ``refused`` says that an error
+    told the user so.
+    """
+
+    def __init__(self, bounds: Bounds, say: Callable[[str], None]) -> None:
+        self._bounds = bounds
+        self._say = say
+        self._lock = threading.Lock()
+        self._told_process_bytes, self._told_at_s = bounds.process_bytes, -inf
+        self.process_bytes = self.most_process_bytes = bounds.process_bytes
+        self.arena_bytes = bounds.arena_bytes
+        self.exploring = False
+        self.refused = False
+
+    def explore(self, rest_bytes: int) -> None:
+        """Where the process holds more without any tensor, ``rest_bytes``, than the size that bounds it.
+
+        Where there is no more memory than that, raises BudgetError with a lower bound.
+        """
+        bounds = self._bounds
+        if not bounds.process_asked or rest_bytes < bounds.process_bytes:
+            return
+        if bounds.there_bytes <= rest_bytes:
+            raise self.refusal(process_too_small(bounds.process_bytes, rest_bytes, None, 0, bounds.limit))
+        with self._lock:
+            self.exploring = True
+            self.process_bytes = bounds.there_bytes
+            self._tell_native()
+        self._say(
+            f"the budget of {format_bytes(bounds.process_bytes)} is less than the process holds without its tensors: "
+            f"one step runs within {format_bytes(bounds.there_bytes)} to find the smallest that works"
+        )
+
+    def take_share(self, arena_bytes: int) -> None:
+        """The arena's own bound, once a percentage is known in bytes."""
+        with self._lock:
+            self.arena_bytes = arena_bytes
+            self._tell_native()
+
+    def follow(self, there_bytes: int) -> None:
+        """The process can have so much in all from now on, of which it takes no more than it was asked to."""
+        with self._lock:
+            if self.exploring or not self._bounds.process_bytes:
+                return
+            allowed = min(self._bounds.size or there_bytes, there_bytes)
+            if allowed != self.process_bytes:
+                self.process_bytes = allowed
+                self.most_process_bytes = max(self.most_process_bytes, allowed)
+                self._tell_native()
+            much = abs(allowed - self._told_process_bytes) > self._told_process_bytes // _WORTH_TELLING
+            worth = much and time.monotonic() - self._told_at_s > _TELLS_EVERY_S
+            if worth:
+                self._told_process_bytes, self._told_at_s = allowed, time.monotonic()
+        if worth:
+            self._say(f"this process can have {format_bytes(allowed)} from here: a limit, or what others take, changed")
+
+    def tolerated_bytes(self) -> int:
+        """Up to which peak the process counts as within its bound."""
+        return self.most_process_bytes + self.most_process_bytes * TOLERANCE_PERCENT // 100
+
+    @property
+    def fast_bytes(self) -> int | None:
+        """What bounded the process at most, where that is what was asked for, and was in force."""
+        return self.most_process_bytes if self._bounds.process_asked and not self.exploring else None
+
+    def exceeded_by(self, peak_bytes: int) -> int:
+        """How far above its bound the process peaked; 0 where that is tolerated, or it was to have no such bound."""
+        over = self.fast_bytes is not None and peak_bytes > self.tolerated_bytes()
+        return peak_bytes - self.most_process_bytes if over else 0
+
+    def are_the_machines(self, rest_bytes: int, need: Need) -> bool:
+        """Whether an operation has no room for what the machine has or takes, and not for what the user named."""
+        if self.arena_bytes and need.nbytes > self.arena_bytes:
+            return False
+        if self.arena_bytes and not self._bounds.process_asked:
+            return True
+        return self.process_bytes < self.most_process_bytes and rest_bytes + need.nbytes <= self.most_process_bytes
+
+    def too_small_error(self, rest_bytes: int, need: Need, planning_bytes: int) -> BudgetError:
+        """For the size that was asked for, or what was taken in its place; names one that works."""
+        tried = self._bounds.process_bytes if self.exploring else self.process_bytes
+        return process_too_small(tried, rest_bytes, need, planning_bytes, self._bounds.limit)
+
+    def refusal(self, error: BudgetError) -> BudgetError:
+        """The same, to be raised: it tells all there is to tell."""
+        self.refused = True
+        return error
+
+    def _tell_native(self) -> None:
+        _torch.set_limits(arena_bytes=self.arena_bytes, process_bytes=self.process_bytes)

@@ -1,0 +1,1 @@
+"""Where memory is reached without an operator: NumPy, DLPack, files. Each door tells the arena before it opens."""

@@ -1,0 +1,83 @@
+"""A plan that is being made, and how long training stands still for it.
+
+Steps of which there is no plan wait for it about as long as the recorded one took: a plan that is there by then serves
+the very next step, and standing still has cost no more than a step without a plan may cost. Then steps go on. Where
+there is no room for both, or where that is asked for, training stands still until the plan is there.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ebbtide.ir.recording import Recording
+from ebbtide.planning.followed_steps import FollowedSteps
+from ebbtide.planning.plan_job import Answer, Asked, planning_bytes
+from ebbtide.units import MIB, format_time, seconds
+
+
+@dataclass(frozen=True, slots=True)
+class PendingPlan:
+    """Of steps that are ``like`` the one that was recorded, the run's ``step``-th.
+
+    ``steps`` are those that will follow it. ``keep``: it is the first plan, which is what is saved. ``replaces`` is the
+    schedule that steps follow meanwhile.
+    """
+
+    asked: Asked
+    like: str
+    steps: FollowedSteps
+    step: int
+    step_s: float
+    needed_bytes: int
+    keep: bool
+    replaces: int | None
+    since_ns: int = field(default_factory=time.perf_counter_ns)
+
+    @staticmethod
+    def of(
+        recording: Recording,
+        asked: Asked,
+        like: str,
+        steps: FollowedSteps,
+        step: int,
+        keep: bool,
+        replaces: int | None = None,
+    ) -> "PendingPlan":
+        step_s, needed = seconds(recording.time_ns), planning_bytes(recording)
+        return PendingPlan(asked, like, steps, step, step_s, needed, keep, replaces)
+
+    def is_there(self) -> bool:
+        """Without waiting."""
+        return self.asked.wait(0)
+
+    def wait(self, for_good: bool, say: Callable[[str], None]) -> bool:
+        """Between two steps. Whether it is there; if not, steps go on."""
+        follows_one = self.replaces is not None
+        if self.asked.wait(None if for_good else 0.0 if follows_one else self.step_s):
+            return True
+        if self.asked.steps_go_on():
+            return False
+        say(
+            f"training waits while step {self.step} is planned: a step and the {self.needed_bytes // MIB} MiB that "
+            "planning takes have no room beside each other"
+        )
+        return self.asked.wait(None)
+
+    def stop(self) -> str:
+        """What became of it, in words."""
+        self.asked.stop()
+        so_far = format_time(seconds(time.perf_counter_ns() - self.since_ns))
+        return (
+            f"the run ended while its plan was being made ({so_far} so far); "
+            "--wait-for-plan (EBBTIDE_WAIT_FOR_PLAN=1) waits for it"
+        )
+
+
+def answer_to(asked: Asked) -> Answer:
+    """Once it is there."""
+    try:
+        asked.wait(None)
+    except BaseException:
+        asked.stop()
+        raise
+    return asked.answer()

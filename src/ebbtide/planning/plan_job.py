@@ -1,0 +1,234 @@
+"""What is asked of a planner and what it answers, as plain data that goes between processes. Imports no torch.
+
+``carry_out`` does all that takes memory: the trace, the search, the schedule. The training process holds the
+recording's columns before it and the schedule's after it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
+
+from ebbtide.capture.rates import rates
+from ebbtide.capture.recording import Captured, capture
+from ebbtide.capture.tick_times import TickTimes, typical_ns, with_times
+from ebbtide.capture.timeline import timeline
+from ebbtide.errors import EbbtideError, InfeasibleBudgetError
+from ebbtide.ir.files import decode, encode
+from ebbtide.ir.machine import Link, Machine
+from ebbtide.ir.occupancy import arena_pages, live_bytes, peak
+from ebbtide.ir.plan import Plan
+from ebbtide.ir.recording import Recording
+from ebbtide.ir.run_report import LinkReport, PlanReport
+from ebbtide.ir.trace import Trace
+from ebbtide.planning.load_schedule import ScheduleColumns, schedule_columns
+from ebbtide.units import KIB, MIB, format_bytes
+
+Planner: TypeAlias = Callable[[Trace, Machine, int], Plan]
+Forecast: TypeAlias = Callable[[Plan, Trace, Machine], tuple[LinkReport, ...]]
+Predict: TypeAlias = Callable[[Plan, Trace, Machine, int], int]
+"""The ns that a step takes under a plan within a budget."""
+
+MARK = b"\0the answer of ebbtide's planning process\0"
+"""Precedes the answer on the planning process's standard output; what a ``sitecustomize`` prints lies before it."""
+
+_SPARE = 48  # of the arena's budget, this part is left to what no trace shows: pages on their way, late evictions
+_SHORT = 8  # a plan that needs so large a part more than there is still beats none: the decider finds the rest
+_EFFORT = 8  # of a planner beside steps that follow a plan already: nobody waits for it
+_FASTER = 0.002  # a plan that is predicted to be so much faster (as a share) takes the place of another
+_NEWS = 0.1  # a copy's time this much off the probe's (as a share), or a slowdown, is worth another plan
+
+_BASE_BYTES = 44 * MIB
+"""What a planning process takes however small the step is: Python, NumPy and the planners are 20 MiB, HiGHS is 10."""
+_PER_ROW_BYTES = 4 * KIB
+"""And on top for each tick and storage: measured were 3.9 KiB for a step of 12,006 ticks and 7,502 storages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What is planned anew, and why: ``trace`` is what the plan was made from that steps follow, as a file's bytes, and
+    ``times`` are those of such steps. ``measures``: moves show what the machine does, and if that is news, so is the
+    plan. ``anew``: it is to be made in any case. ``plan`` is what they follow, as a file's bytes, where another one is
+    wanted if it is faster; else empty.
+    """
+
+    trace: bytes
+    times: tuple[TickTimes, ...]
+    measures: bool
+    anew: bool
+    plan: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A recorded step to be planned.
+
+    ``flops`` are those of its operators (``flop_table``). ``followed``: the step followed a plan, and is planned anew
+    with what steps like it typically take. ``shown`` asks for the step as a timeline in place of a plan, with this
+    planner's name. ``shared_bytes`` is how much of the budget goes to tiers that pack when they fill up: their memory
+    is the process's own, so where the process is bounded the arena loses it. ``name`` is the trace's.
+    """
+
+    recording: Recording
+    flops: Mapping[tuple[str, str], int]
+    machine: Machine
+    budget_bytes: int
+    followed: Followed | None = None
+    shown: str | None = None
+    shared_bytes: int = 0
+    name: str = ""
+
+    @property
+    def effort(self) -> int:
+        """Of the planner, over what it spends where somebody waits for the plan."""
+        return 1 if self.followed is None else _EFFORT
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``schedule`` is what native code follows, None where nothing new was planned.
+
+    ``machine`` is what was planned for; ``trace``, ``plan`` and ``timeline`` are files' bytes, empty where not made.
+    ``report`` counts one plan.
+    """
+
+    schedule: ScheduleColumns | None
+    machine: Machine
+    report: PlanReport | None = None
+    trace: bytes = b""
+    plan: bytes = b""
+    timeline: bytes = b""
+
+
+class Asked(Protocol):
+    """A job that is being carried out."""
+
+    def wait(self, most_s: float | None) -> bool:
+        """Until it has ended, or for so long (None: however long it takes). Whether it has ended."""
+
+    def steps_go_on(self) -> bool:
+        """Steps are to be made meanwhile. False where there is no room for both: then it MUST be waited for."""
+
+    def answer(self) -> Answer:
+        """Of a job that has ended. Raises what the planner raised."""
+
+    def stop(self) -> None:
+        """Ends it without an answer, if it has not ended."""
+
+
+Ask: TypeAlias = Callable[[Job], Asked]
+"""Has a job carried out. Raises EbbtideError where that cannot even begin."""
+
+
+class PlanningKilledError(EbbtideError):
+    """A signal ended the process that planned, which says nothing of the step: planning it again may work."""
+
+
+def planning_bytes(recording: Recording) -> int:
+    """About what a process takes to plan a recorded step."""
+    return _BASE_BYTES + (recording.n_ticks + recording.n_storages) * _PER_ROW_BYTES
+
+
+def no_forecast(plan: Plan, trace: Trace, machine: Machine) -> tuple[LinkReport, ...]:
+    """Of no link anything."""
+    return ()
+
+
+def as_planned(plan: Plan, trace: Trace, machine: Machine, budget_bytes: int) -> int:
+    """What the plan says of itself, for the step that it was made from."""
+    return plan.predicted_ns
+
+
+def carry_out(job: Job, planner: Planner, forecast: Forecast = no_forecast, predict: Predict = as_planned) -> Answer:
+    """``forecast`` says of a plan what each link copies, ``predict`` what a step takes under it. Raises whatever the
+    planner raises, and ValueError for a recording that is none."""
+    step = capture(job.recording, job.name, lambda *operator: job.flops.get(operator, 0))
+    if job.shown is not None:
+        shown = timeline(job.recording, step.trace, step.numbers, job.machine, job.shown)
+        return Answer(None, job.machine, timeline=encode(shown))
+    if job.followed is None:
+        return _planned(step.trace, step, job.machine, job, planner, forecast)
+    followed, machine = job.followed, job.machine
+    trace = decode(followed.trace, Trace)
+    if step.trace.signature() != trace.signature():
+        return Answer(None, machine)
+    if followed.measures:
+        machine = rates(job.recording, trace).applied_to(machine)
+    typical = with_times(trace, typical_ns(followed.times, machine))
+    if followed.anew or _is_news(job.machine, machine):
+        return _planned(typical, step, machine, job, planner, forecast)
+    if not followed.plan:
+        return Answer(None, job.machine)
+    answer = _planned(typical, step, job.machine, job, planner, forecast)
+    made, now = decode(answer.plan, Plan), decode(followed.plan, Plan)
+    now_ns = predict(now, typical, job.machine, made.budget_bytes)
+    return answer if made.predicted_ns < now_ns * (1 - _FASTER) else Answer(None, job.machine)
+
+
+def _planned(trace: Trace, step: Captured, machine: Machine, job: Job, planner: Planner, forecast: Forecast) -> Answer:
+    """Of the schedule for steps like ``step``; the times are those of ``trace``."""
+    plan = _decided(trace, machine, job, planner)
+    report = PlanReport(
+        planner=plan.planner,
+        status=str(plan.status),
+        budget_bytes=plan.budget_bytes,
+        step_s=trace.step_ns / 1e9,
+        predicted_s=plan.predicted_ns / 1e9,
+        lower_bound_s=plan.lower_bound_ns / 1e9,
+        plan_s=plan.plan_ns / 1e9,
+        plans=1,
+        links=forecast(plan, trace, machine),
+    )
+    schedule = schedule_columns(plan, trace, machine, step.serials, job.budget_bytes)
+    return Answer(schedule, machine, report, encode(trace), encode(plan))
+
+
+def _decided(trace: Trace, machine: Machine, job: Job, planner: Planner) -> Plan:
+    """Where tiers that pack take of the budget: the faster of a plan without them and of one for so much less."""
+    shrinks = bool(machine.packing) and any(row.packed_bytes is not None for row in trace.storages)
+    if not job.shared_bytes or not shrinks:
+        return _made_for(trace, machine, job.budget_bytes, planner)
+    unpacked = replace(trace, storages=tuple(replace(row, packed_bytes=None) for row in trace.storages))
+    made: list[Plan] = []
+    trouble: EbbtideError | None = None
+    for seen, budget_bytes in ((unpacked, job.budget_bytes), (trace, job.budget_bytes - job.shared_bytes)):
+        try:
+            made.append(_made_for(seen, machine, budget_bytes, planner))
+        except EbbtideError as error:
+            trouble = trouble or error
+    if not made:
+        assert trouble is not None
+        raise trouble
+    return min(made, key=lambda plan: plan.predicted_ns)
+
+
+def _made_for(trace: Trace, machine: Machine, budget_bytes: int, planner: Planner) -> Plan:
+    """With a reserve where something has to move; without it, or for a little more than there is, where no plan is."""
+    fits = peak(live_bytes(trace, arena_pages)) <= budget_bytes
+    try:
+        return planner(trace, machine, budget_bytes if fits else budget_bytes - budget_bytes // _SPARE)
+    except InfeasibleBudgetError as error:
+        if error.minimum_bytes > budget_bytes + budget_bytes // _SHORT:
+            raise EbbtideError(
+                f"a plan counts {format_bytes(error.minimum_bytes)} of tensors at once at {error.operation}, and there "
+                f"are {format_bytes(budget_bytes)}; without a plan less is enough"
+            ) from error
+        return planner(trace, machine, max(budget_bytes, error.minimum_bytes))
+
+
+def _is_news(before: Machine, after: Machine) -> bool:
+    """Whether what was measured differs enough to change a plan."""
+    costs = [(_copy_ns(link), _copy_ns(now)) for link, now in zip(before.links, after.links, strict=True)]
+    costs += [(group.bytes_per_s, now.bytes_per_s) for group, now in zip(before.groups, after.groups, strict=True)]
+    slower = [abs(link.slows_compute - now.slows_compute) for link, now in zip(before.links, after.links, strict=True)]
+    return any(abs(now / was - 1) > _NEWS for was, now in costs) or any(change > _NEWS / 2 for change in slower)
+
+
+def _copy_ns(link: Link) -> float:
+    """Of a copy of a size that tells of both its latency and its rate."""
+    return link.latency_ns + MIB * 1e9 / link.bytes_per_s
+
+
+def with_seconds(answer: Answer, seconds: float) -> Answer:
+    """The same, where planning took so long in all."""
+    report = None if answer.report is None else replace(answer.report, plan_s=seconds)
+    return replace(answer, report=report)

@@ -1,0 +1,51 @@
+"""The process that plans: reads one job from standard input, answers on standard output, and ends.
+
+It imports no torch. Started by ``ebbtide.planning.plan_child``; whoever started it kills it where it is in the way, and
+it does not outlive the thread that started it. It lies in a process group of its own, so Ctrl-C does not reach it.
+"""
+
+import ctypes
+import os
+import pickle
+import signal
+import sys
+
+from ebbtide.errors import EbbtideError
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.plan import Plan
+from ebbtide.ir.run_report import LinkReport
+from ebbtide.ir.trace import Trace
+from ebbtide.planners.base import PAGES
+from ebbtide.planning.plan_job import MARK, carry_out, no_forecast
+from ebbtide.planning.policies import NEXT_USE, planner_from, planner_named
+from ebbtide.simulator import simulate_plan
+from ebbtide.simulator.forecast import forecast_links
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _forecast(plan: Plan, trace: Trace, machine: Machine) -> tuple[LinkReport, ...]:
+    return forecast_links(plan, trace, machine, PAGES)
+
+
+def predict(plan: Plan, trace: Trace, machine: Machine, budget_bytes: int) -> int:
+    """What a step takes under a plan within a budget, in ns, as simulated."""
+    return simulate_plan(plan, trace, machine.with_budget(budget_bytes), PAGES).step_ns
+
+
+def main() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    answers = os.dup(1)
+    os.dup2(2, 1)  # whatever prints, prints no answer
+    job, policy, plan = pickle.load(sys.stdin.buffer)
+    sys.stdin.close()  # a file in memory, which goes with it
+    try:
+        planner = planner_named(policy, job.effort) if plan is None else planner_from(plan)
+        answer = carry_out(job, planner, no_forecast if policy == NEXT_USE else _forecast, predict)
+        said = pickle.dumps(answer, protocol=5)
+    except EbbtideError as error:
+        said = pickle.dumps(error)
+    except Exception as error:
+        said = pickle.dumps(EbbtideError(f"{type(error).__name__}: {error}"))
+    with os.fdopen(answers, "wb") as file:
+        file.write(MARK + said)

@@ -1,0 +1,363 @@
+"""From recorded steps to schedules that native code follows. Knows no planner: it is handed who carries out a job.
+
+Every step is recorded as long as another may be planned. A step that follows no schedule (the
+first ones, or another sequence length, another branch) shows what it is like; seen a second time, it is planned.
+The first step after the warm-up is taken to be steady, and planned at once, unless it ends what the step before left
+and leaves nothing like it. Steps that follow a schedule show what they typically take (``followed_steps``) and, where
+the machine came from a probe, what their moves really cost, each time that they are looked at. If that is news, the
+step is planned anew. So it is where storages of its plan have gone, since what a script put in their places (a state
+that it loaded) is no part of any plan.
+
+Plans are made one at a time, while steps go on as they did, unrecorded (``pending_plan``). A plan is taken up at the
+end of the step in which it came.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import ebbtide._torch as _torch
+from ebbtide.capture.flops import count_flops
+from ebbtide.capture.lines import note_lines
+from ebbtide.capture.module_names import ModuleNames
+from ebbtide.capture.recording import ends_unlike_it_begins, flop_table, likeness
+from ebbtide.capture.timeline import traffic
+from ebbtide.errors import EbbtideError
+from ebbtide.host.process import give_back_freed_memory
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.recording import Recording
+from ebbtide.ir.run_report import PlanReport
+from ebbtide.planning.followed_steps import FollowedSteps, Planned
+from ebbtide.planning.pending_plan import PendingPlan, answer_to
+from ebbtide.planning.plan_job import Answer, Ask, Followed, Job, PlanningKilledError, planning_bytes
+from ebbtide.screen.progress import Activity
+from ebbtide.units import format_bytes, format_time, seconds
+
+_WARM_UP_STEPS = 1  # optimizer state is born in the first step
+_MOST_PLANS = 16
+_MOST_REFUSALS = 3  # of planners, where there is no plan yet: each step that is planned costs time
+_MOST_KILLS = 3  # of planning processes: from the last one on, a step whose planning was killed is not planned again
+_TO_GAIN = 0.005  # a plan is good that takes at most so much longer (as a share) than any could
+_MOST_SHAPES = 64  # steps whose shapes never settle stay in demand mode
+
+
+class Planning:
+    """One session's plans. Callers MUST call ``ended`` after every step that ran to its end.
+
+    ``save`` is given the files of the first plan: the trace's and its own. ``measures``: the machine is a probe's, so
+    what the steps themselves show goes before it. ``fixed``: the plan was named, and no other is made.
+    ``save_timeline`` is given the last step that followed a schedule, once, at the end. ``saved`` names what ``save``
+    writes ("plan"), for ``unsaved`` where there was no plan. ``waits``: training stands still while a plan is made.
+    ``say`` tells what is no trouble. ``improves``: with the time that is left the planner may find a faster plan.
+    """
+
+    def __init__(
+        self,
+        ask: Ask,
+        machine: Machine,
+        save: Callable[[bytes, bytes], None],
+        warn: Callable[[str], None],
+        measures: bool = False,
+        fixed: bool = False,
+        save_timeline: Callable[[bytes], None] | None = None,
+        saved: str = "",
+        waits: bool = False,
+        say: Callable[[str], None] = lambda text: None,
+        improves: bool = False,
+    ) -> None:
+        self._improves = improves
+        self._ask = ask
+        self._machine = machine
+        self._save = save
+        self._warn = warn
+        self._measures = measures
+        self._fixed = fixed
+        self._save_timeline = save_timeline
+        self._saved = saved
+        self._shared_bytes = 0
+        self._waits = waits or save_timeline is not None  # the timeline is of a step that followed a plan
+        self._say = say
+        self._pending: PendingPlan | None = None
+        self._kills = self._refusals = 0
+        self._last: tuple[Recording, str] | None = None  # and the planner's name
+        self._made = 0
+        self._seen: set[str] = set()
+        self._tried: set[str] = set()
+        self._plans: dict[int, Planned] = {}
+        self._replaced: PlanReport | None = None  # of the plan that steps followed before the last one came
+        self._steps = 0
+        self._followed: int | None = None  # by the last step: a schedule's number
+        self._gave_up = False
+        self.ever_followed = False
+        self.refusal = ""  # why a plan was not made, or not used, last
+        self.unsaved = ""  # what was to be saved and was not, and why: known at the end
+        self._modules = ModuleNames()
+        self._waits_since_ns: int | None = None  # while training stands still for a plan
+
+    def begins(self) -> None:
+        """Before a step. Module names are looked up only where the step before followed no schedule."""
+        if self._steps >= _WARM_UP_STEPS and self._followed is None and self.wants_recordings:
+            self._modules.install()
+
+    def close(self) -> None:
+        """Before the end, and after a step that raised."""
+        self._modules.remove()
+
+    def finish(self, hurries: bool = False) -> None:
+        """At the end: saves what is asked for; ``unsaved`` says what cannot be. Waits for a plan that is to be saved,
+        unless it ``hurries``, since the script was interrupted, say."""
+        self.close()
+        try:
+            if self._pending is not None and self._saved and not self._plans and not hurries:
+                self._say(f"the run has ended; it waits for the {self._saved} that is to be saved")
+                self._waits = True
+                self.learn(0)
+        finally:
+            self._end_pending()
+        if self._saved and not self._plans:
+            few = f"{self._steps} steps were made, and {_WARM_UP_STEPS + 1} are needed"
+            why = few if self._steps <= _WARM_UP_STEPS else "no step under a budget could be recorded"
+            self._miss(f"no step was planned, so there is no {self._saved} to save: {self.refusal or why}")
+        if self._save_timeline is None:
+            return
+        if self._last is None:
+            self._miss("no step followed a plan to its end, so there is no timeline to save")
+            return
+        recording, planner = self._last
+        try:
+            self._save_timeline(answer_to(self._ask(replace(self._job(recording, 0), shown=planner))).timeline)
+        except (OSError, ValueError, EbbtideError) as error:
+            self._miss(f"the timeline could not be saved: {error}")
+
+    def _miss(self, what: str) -> None:
+        self.unsaved = f"{self.unsaved}; {what}" if self.unsaved else what
+
+    def _end_pending(self) -> None:
+        if self._pending is None:
+            return
+        pending, self._pending = self._pending, None
+        self.refusal = pending.stop()
+        if not self._plans and not self._saved:
+            self._say(self.refusal)
+
+    def report(self) -> PlanReport | None:
+        """Of the plan that was made last; of the one before, where it came in its place and no step was left for it."""
+        if not self._plans:
+            return None
+        told = next(reversed(self._plans.values())).told()
+        if told.taken_up_after == self._steps and self._replaced is not None:
+            told = self._replaced
+        return replace(told, plans=len(self._plans))
+
+    def ended(self, wall_s: float) -> bool:
+        """Whether the step that just ended, and took so long, followed a schedule."""
+        self._steps += 1
+        self._modules.remove()
+        self._followed = _torch.followed()
+        self.ever_followed |= self._followed is not None
+        if (planned := self._planned()) is not None:
+            planned.steps.ended(wall_s)
+        return self._followed is not None
+
+    @property
+    def wants_recordings(self) -> bool:
+        """Whether another step may still be planned, or is to be shown."""
+        more = not self._gave_up and len(self._plans) < _MOST_PLANS and len(self._seen) < _MOST_SHAPES
+        return self._pending is None and (more or self._save_timeline is not None)
+
+    @property
+    def plans(self) -> int:
+        """That steps may follow."""
+        return len(self._plans)
+
+    def activity(self) -> Activity | None:
+        """For the progress thread."""
+        pending, since_ns = self._pending, self._waits_since_ns
+        if since_ns is not None:
+            return Activity(seconds(time.perf_counter_ns() - since_ns), beside=False)
+        if pending is None:
+            return None
+        so_far_s = seconds(time.perf_counter_ns() - pending.since_ns)
+        return Activity(so_far_s, beside=True, anew=pending.replaces is not None)
+
+    def takes_bytes(self) -> int:
+        """About what planning the step that just ended takes or would take, of memory outside the arena."""
+        if self._pending is not None:
+            return self._pending.needed_bytes
+        recording = _torch.take_recording()
+        return planning_bytes(recording) if recording.n_ticks else 0
+
+    def learn(self, budget_bytes: int, shared_bytes: int = 0) -> None:
+        """Takes up the plan that was being made, if it is there. Else has the step that just ended planned, if it is
+        worth it; ``budget_bytes`` is the arena's, 0 for none, and ``shared_bytes`` what ``Job`` says.
+
+        Whatever goes wrong here is a warning: the run goes on, as it would without a plan.
+        """
+        self._shared_bytes = shared_bytes
+        took = False
+        anew = self._pending.replaces is not None if self._pending is not None else self._followed is not None
+        try:
+            if self._pending is not None:
+                took = self._take_up(waits=self._waits)
+            elif self._is_worth_it(budget_bytes):
+                took = self._begin(budget_bytes)
+        except Exception as error:
+            again = self._tries_again(error)
+            self._refusals += not again
+            too_many = self._kills >= _MOST_KILLS or self._refusals >= _MOST_REFUSALS
+            self._gave_up = too_many and not self._plans
+            self.refusal = str(error)
+            found = "no plan was found for a step, so steps like it run in demand mode"
+            kept = "a step could not be planned anew from what its moves showed, so its plan stays"
+            if again:
+                found = "a step was not planned; the next one like it will be"
+            self._warn(f"{kept if anew else found}: {error}")
+        finally:
+            self._waits_since_ns = None
+        if took:
+            give_back_freed_memory()
+            _torch.remeasure_unmanaged()  # planning took memory, and is over
+
+    def _is_worth_it(self, budget_bytes: int) -> bool:
+        if not self.wants_recordings or self._steps <= _WARM_UP_STEPS or not budget_bytes:
+            return False
+        planned = self._planned()
+        if planned is None:
+            return self._followed is None or self._save_timeline is not None
+        unknown = bool(planned.report.links) and planned.steps.traffic is None
+        looked_at = unknown or planned.steps.looked_at or _torch.gone() > planned.steps.gone
+        return looked_at or self._save_timeline is not None
+
+    def _planned(self) -> Planned | None:
+        """The plan that the step followed which just ended."""
+        return None if self._followed is None else self._plans.get(self._followed)
+
+    def _begin(self, budget_bytes: int) -> bool:
+        """Whether there is a new plan already."""
+        recording = _torch.take_recording()
+        if not recording.n_ticks:
+            return False  # the step was too long to be recorded
+        if self._followed is None:
+            self._learn(recording, budget_bytes)
+        elif (planned := self._planned()) is not None:
+            self._learn_from(recording, planned, budget_bytes)
+        if self._pending is None:
+            return False
+        del recording  # the memory that it takes is given back, once all that had it have let go of it
+        return self._take_up(waits=True)
+
+    def _take_up(self, waits: bool) -> bool:
+        """Whether there is a new plan, which steps like the one recorded then follow."""
+        pending = self._pending
+        assert pending is not None
+        try:
+            if not (pending.wait(self._waits, self._say) if waits else pending.is_there()):
+                return False
+        except BaseException:  # Ctrl-C
+            self._pending = None
+            self._tried.discard(pending.like)
+            pending.asked.stop()
+            raise
+        try:
+            return self._follow(pending.asked.answer(), pending)
+        except PlanningKilledError as error:
+            self._kills += 1
+            self._waits = True  # between steps there is more room
+            if self._tries_again(error):
+                self._tried.discard(pending.like)
+            raise
+        finally:
+            self._pending = None  # the progress thread sees a plan before it sees that planning has ended
+
+    def _tries_again(self, error: BaseException) -> bool:
+        return isinstance(error, PlanningKilledError) and self._kills < _MOST_KILLS
+
+    def _learn(self, recording: Recording, budget_bytes: int) -> None:
+        like = likeness(recording)
+        recurs = like in self._seen or not (self._plans or self._refusals or ends_unlike_it_begins(recording))
+        self._seen.add(like)
+        if not recurs or like in self._tried:
+            return
+        self._tried.add(like)
+        steps = FollowedSteps(recording, looks=not self._fixed)
+        self._waits_since_ns = time.perf_counter_ns()
+        asked = self._ask(self._job(recording, budget_bytes))
+        self._pending = PendingPlan.of(recording, asked, like, steps, self._steps, keep=not self._plans)
+
+    def _learn_from(self, recording: Recording, planned: Planned, budget_bytes: int) -> None:
+        """A step that followed a schedule shows what its operations take, and what its moves cost."""
+        if self._save_timeline is not None:
+            self._last = (recording, planned.report.planner)
+        steps = planned.steps
+        if planned.report.links:
+            steps.traffic = traffic(recording, self._machine)
+        gone = _torch.gone()
+        have_gone = gone > steps.gone
+        if not (steps.looked_at or have_gone) or likeness(recording) != planned.like:
+            return  # it did more than was planned; the next may not
+        if have_gone:
+            steps.gone = gone
+            if self._made < _MOST_PLANS:
+                known = Followed(steps.trace, steps.times(), measures=False, anew=True) if steps.trace else None
+                self._plan_anew(recording, planned, budget_bytes, known)
+            return
+        if not steps.note(recording) or self._made >= _MOST_PLANS:
+            return  # too few are known yet
+        anew, measures = steps.are_news(planned.report, self._machine), self._measures
+        plan, steps.plan = steps.plan, b""  # a faster one is looked for once
+        if not anew and not measures and not plan:
+            return
+        self._plan_anew(recording, planned, budget_bytes, Followed(steps.trace, steps.times(), measures, anew, plan))
+
+    def _plan_anew(self, recording: Recording, planned: Planned, budget_bytes: int, known: Followed | None) -> None:
+        followed = self._followed
+        is_first = next(iter(self._plans)) == followed
+        self._waits_since_ns = time.perf_counter_ns()
+        asked = self._ask(self._job(recording, budget_bytes, known))
+        self._pending = PendingPlan.of(recording, asked, planned.like, planned.steps, self._steps, is_first, followed)
+
+    def _job(self, recording: Recording, budget_bytes: int, followed: Followed | None = None) -> Job:
+        flops = flop_table(recording, count_flops)
+        name = f"{Path(sys.argv[0]).name or 'python'}, step {self._steps}"
+        return Job(recording, flops, self._machine, budget_bytes, followed, shared_bytes=self._shared_bytes, name=name)
+
+    def _follow(self, answer: Answer, pending: PendingPlan) -> bool:
+        """Whether there is a new plan, which steps like the one recorded then follow."""
+        self._machine = answer.machine
+        if answer.schedule is None or answer.report is None:
+            return False
+        number = _torch.load_schedule(**vars(answer.schedule))
+        report = replace(answer.report, taken_up_after=self._steps)
+        self._made += 1
+        self._replaced = None if pending.replaces is None else self._plans[pending.replaces].told()
+        pending.steps.follow(answer.trace, answer.plan if self._may_improve(report, pending) else b"")
+        self._plans[number] = Planned(report, pending.like, pending.steps)
+        if pending.keep:
+            self._keep(answer)
+        if pending.replaces is not None:
+            del self._plans[pending.replaces]
+        self._tell(report, "a plan" if pending.replaces is None else "a new plan")
+        return True
+
+    def _tell(self, report: PlanReport, what: str) -> None:
+        """With what the disk will have to take, before it does."""
+        out = f"{self._machine.tiers[0].name}->"
+        written = sum(link.forecast_bytes for link in report.links if link.name.startswith(out))
+        forecast = f"{format_time(report.predicted_s)} a step, and {format_bytes(written)} written"
+        self._say(f"from step {self._steps + 1} on steps follow {what}; its forecast: {forecast}")
+
+    def _may_improve(self, report: PlanReport, pending: PendingPlan) -> bool:
+        """Whether a faster plan is to be looked for: not after one that was, and not where little is left to gain."""
+        is_first = pending.replaces is None
+        bound_s = report.lower_bound_s or 0.0
+        return self._improves and is_first and report.predicted_s > bound_s * (1 + _TO_GAIN)
+
+    def _keep(self, answer: Answer) -> None:
+        try:
+            self._save(answer.trace, answer.plan)
+        except OSError as error:
+            self._warn(missed := f"the trace or the plan could not be saved: {error}")
+            self._miss(missed)
+        note_lines(False)  # what is saved is the first

@@ -1,0 +1,186 @@
+"""What a session plans with: a planner by its name or a plan from a file, a machine from a file or from a probe."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from warnings import warn
+
+from ebbtide.errors import OTHER_STORAGES, EbbtideWarning, FileFormatError, PlanError, SettingError, unknown_name
+from ebbtide.host.gpu import Gpu
+from ebbtide.ir.check import require_valid
+from ebbtide.ir.files import load
+from ebbtide.ir.machine import InPlace, Machine
+from ebbtide.ir.occupancy import live_bytes, peak
+from ebbtide.ir.plan import Plan, PlanStatus
+from ebbtide.ir.trace import Trace
+from ebbtide.machines import find_machine
+from ebbtide.planners import DEFAULT, PLANNERS, plan
+from ebbtide.planners.base import Planner, page_size_of
+from ebbtide.planners.resident import resident
+from ebbtide.settings import Settings, TierKind
+from ebbtide.simulator import POLICIES, simulate_policy
+from ebbtide.whole_file import write_whole
+
+if TYPE_CHECKING:
+    from ebbtide.planning.plan_job import Ask
+
+DEMAND = "demand"
+"""The policy that plans nothing and names none of the others: every fetch is forced."""
+
+NEXT_USE = "lru-next-use"
+"""The online policy that has to know the step: it is recorded, and then followed without a command."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What is read in place of planning, and what is written of it."""
+
+    plan: Path | None
+    save_trace: Path | None
+    save_plan: Path | None
+    save_timeline: Path | None
+
+    @staticmethod
+    def of(settings: Settings) -> "Files":
+        paths = (settings.plan, settings.save_trace, settings.save_plan, settings.save_timeline)
+        return Files(*(Path(path).absolute() if path is not None else None for path in paths))
+
+    def check_unused(self, machine: str | None) -> None:
+        """Raises SettingError where something was asked for that demand mode does not have."""
+        if any((self.plan, self.save_trace, self.save_plan, self.save_timeline, machine)):
+            raise SettingError(
+                "an online policy makes no plan: choose a planner to read or save a plan, a trace or a timeline, or to "
+                "plan for a machine that is named"
+            )
+
+    def save(self, trace: bytes, made: bytes) -> None:
+        """The first trace and its plan, each as its file's bytes, where they are asked for. Raises OSError."""
+        if self.save_trace is not None:
+            write_whole(self.save_trace, trace)
+        if self.save_plan is not None:
+            write_whole(self.save_plan, made)
+
+    def saved_with_a_plan(self) -> str:
+        """What ``save`` writes, in words; "" where it writes nothing."""
+        asked = (("trace", self.save_trace), ("plan", self.save_plan))
+        return " and no ".join(what for what, path in asked if path is not None)
+
+    def timeline_saver(self) -> Callable[[bytes], None] | None:
+        """None where no timeline is asked for; it is given the file's bytes, and raises OSError."""
+        path = self.save_timeline
+        return None if path is None else lambda timeline: write_whole(path, timeline)
+
+
+def is_planned(policy: str) -> bool:
+    """Whether steps are recorded for it. Raises SettingError for a name of neither a planner nor an online policy."""
+    if policy not in PLANNERS and policy not in POLICIES:
+        raise unknown_name("policy", policy, (*POLICIES, *PLANNERS))
+    return policy in PLANNERS or policy == NEXT_USE
+
+
+def decider_policy(policy: str) -> str:
+    """Who is evicted where no schedule says so: the native decider's name for it."""
+    return policy if policy in POLICIES else DEMAND
+
+
+def takes_effort(policy: str) -> bool:
+    """Whether its planner finds better plans if it may try more."""
+    return policy == DEFAULT
+
+
+def planner_named(policy: str, effort: int = 1) -> Planner:
+    """Raises SettingError when there is none."""
+    if policy == NEXT_USE:
+        return without_commands
+    is_planned(policy)
+    return lambda trace, machine, budget_bytes: plan(policy, trace, machine, budget_bytes, effort)
+
+
+def without_commands(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
+    """All storages stay, so no command moves one: what the decider then knows is when each is used next.
+
+    The predicted time is that of Belady's rule in the simulator. It keeps no budget: that is left to the decider.
+    """
+    found = simulate_policy(NEXT_USE, trace, machine.with_budget(budget_bytes), page_size_of(machine))
+    return replace(
+        resident(trace, machine, peak(live_bytes(trace, page_size_of(machine)))),
+        planner=NEXT_USE,
+        status=PlanStatus.FEASIBLE,
+        budget_bytes=budget_bytes,
+        predicted_ns=max(found.step_ns, trace.step_ns),
+        lower_bound_ns=trace.step_ns,
+    )
+
+
+def planner_from(path: Path) -> Planner:
+    """Returns the plan in the file for the step it was made for. Raises SettingError when it cannot be read."""
+    try:
+        stored = load(path, Plan)
+    except OSError as error:
+        raise SettingError(f"the plan {path} cannot be read: {error.strerror or error}") from error
+    except FileFormatError as error:  # which names the file
+        raise SettingError(f"no plan that can be used: {error}") from error
+
+    def planner(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
+        if stored.signature != trace.signature():
+            raise PlanError((OTHER_STORAGES,))
+        require_valid(stored, trace, machine, page_size_of(machine))
+        return stored
+
+    return planner
+
+
+def asks_child(policy: str, plan: Path | None) -> "Ask":
+    """Jobs are carried out by processes of their own. Raises SettingError for a plan that cannot be read."""
+    from ebbtide.planning.plan_child import PlanningProcess
+
+    if plan is not None:
+        planner_from(plan)
+    return lambda job: PlanningProcess(job, policy, plan)
+
+
+def machine_for(
+    settings: Settings, spill: Sequence[Path], gpu: Gpu | None = None, say: Callable[[str], None] = lambda text: None
+) -> Machine:
+    """From its file, or measured (the spill directories once for each set of them, then remembered), which is ``say``d.
+
+    Raises SettingError for a file that cannot be read, and for a machine with tiers that a run does not have.
+    Only the memory of NUMA nodes is used in place: where the file says that another tier is, an EbbtideWarning says so.
+    """
+    if settings.machine is None:
+        from ebbtide.probe.gpu_tiers import with_gpu
+        from ebbtide.probe.quick import probe_quick
+        from ebbtide.probe.tiers_between import with_tiers
+
+        machine = probe_quick(spill, settings.io_threads, say=say)
+        if gpu is not None:
+            return with_gpu(machine, gpu, settings.tiers)
+        return with_tiers(machine, settings.tiers) if settings.tiers else machine
+    machine = find_machine(settings.machine)
+    between = [tier.name for tier in settings.tiers]
+    if [tier.name for tier in machine.tiers[1:-1]] != between or len(machine.tiers) < 2:
+        raise SettingError(
+            f"the machine {settings.machine} has {len(machine.tiers)} tiers "
+            f"({', '.join(tier.name for tier in machine.tiers)}), and this run has {len(between) + 2}: "
+            f"{', '.join(['memory', *between])} and the spill file. Name a machine that has those of `--tier` between "
+            "its first and its last (`ebbtide probe` with the same `--tier` writes one), or no machine; `ebbtide "
+            "plan`, `simulate` and `compare` plan for all tiers"
+        )
+    nodes = {tier.name for tier in settings.tiers if tier.kind is TierKind.NUMA}
+    if in_place := [tier.name for tier in machine.tiers[1:] if tier.in_place.reads and tier.name not in nodes]:
+        measured = ", at measured times" if machine.kernels else ""
+        warn(
+            f"the machine {settings.machine} lets operations use {', '.join(in_place)} in place{measured}. A run moves "
+            f"whatever an operation uses into {machine.tiers[0].name}, so it is planned without that; `ebbtide plan`, "
+            "`simulate` and `compare` have it",
+            EbbtideWarning,
+            stacklevel=2,
+        )
+    packing = {tier.name for tier in settings.tiers if tier.kind is TierKind.COMPRESSED}
+    slower = tuple(
+        tier if tier.name in nodes else replace(tier, in_place=InPlace.NOTHING, packs=tier.name in packing)
+        for tier in machine.tiers[1:]
+    )
+    kernels = tuple(kernel for kernel in machine.kernels if kernel.tier in nodes)
+    return replace(machine, tiers=(machine.tiers[0], *slower), kernels=kernels)

@@ -1,0 +1,234 @@
+"""One live line at the foot of a terminal, or now and then a plain line where there is none. On standard error.
+
+The line lies outside the terminal's scrolling region (as apt draws its bar), so that the script's own output, carriage
+returns and progress bars included, is neither wrapped nor overwritten. A daemon thread draws it from native counters,
+so a step that waits inside an operator still shows. A notebook has an area of its own for it.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TextIO
+
+from ebbtide.ir.run_report import StepReport
+from ebbtide.screen.notebook import Area, area_here
+from ebbtide.settings import ProgressMode
+from ebbtide.units import format_bytes, format_time
+
+_LIVE_INTERVAL_S = 0.25
+_PLAIN_INTERVAL_S = 5.0  # doubled with every line, so that the log of a long run stays short
+_PLAIN_MOST_S = 300.0
+_FEWEST_ROWS = 4
+_LONG = 2.0
+"""A step that takes so many times as long as the one before is told of before it ends."""
+_LONG_S = 2.0
+_ESC = "\x1b"
+_NAME = "ebbtide "
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """A plan is being made, for ``seconds`` so far: beside the steps, or while training stands still. ``anew``: steps
+    follow one already, and another is looked for."""
+
+    seconds: float
+    beside: bool
+    anew: bool = False
+
+    def doing(self, steps: int) -> str:
+        """In words, after so many steps."""
+        if not self.beside:
+            return f"planning step {steps}"
+        return "looking for a better plan in the background" if self.anew else "planning in the background"
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """``steps`` are finished, ``last`` is the latest of them. ``what`` is bounded, the process or the tensors in
+    memory: it holds ``held_bytes``; ``budget_bytes`` 0 means no bound yet."""
+
+    steps: int
+    last: StepReport | None
+    running_s: float
+    what: str
+    held_bytes: int
+    budget_bytes: int
+    planning: Activity | None = None
+    plans: int = 0
+    """That there are so far."""
+
+    def line(self, columns: int | None = None) -> str:
+        """Within ``columns``, if they are named: traffic gives way first, the step, its memory and its stall last."""
+        if self.planning is not None and not self.planning.beside:
+            return f"{self.planning.doing(self.steps)}, {format_time(self.planning.seconds)} so far"
+        budget = f" of {format_bytes(self.budget_bytes)}" if self.budget_bytes else ", no budget yet"
+        parts = {"step": f"step {self.steps + 1}", "time": f"{format_time(self.running_s)} so far"}
+        parts["held"] = f"{self.what} {format_bytes(self.held_bytes)}{budget}"
+        if self.last is not None:
+            parts["step"] = f"step {self.steps}"
+            parts["time"] = format_time(self.last.wall_s)
+            if self.running_s > max(_LONG * self.last.wall_s, _LONG_S):
+                parts["now"] = f"the next {format_time(self.running_s)} so far"
+            out, back = self.last.evicted_bytes.total, self.last.fetched_bytes.total
+            parts["traffic"] = f"out {format_bytes(out)}, in {format_bytes(back)}"
+            parts["stall"] = f"stall {format_time(self.last.stall_s.total)}"
+        if self.planning is not None:
+            parts["planning"] = f"{self.planning.doing(self.steps)}, {format_time(self.planning.seconds)} so far"
+        shorter = (("planning", "planning"), ("traffic", ""), ("planning", ""))
+        for name, text in (*shorter, ("held", f"{self.what} {format_bytes(self.held_bytes)}")):
+            if columns is None or len(_joined(parts)) <= columns:
+                break
+            if name in parts:
+                parts[name] = text
+        return _joined(parts)
+
+    def doing(self) -> str:
+        """What is done besides training, or in its place; "" for nothing."""
+        return "" if self.planning is None else self.planning.doing(self.steps)
+
+    def outcome(self) -> str:
+        """Of planning that has ended, where it had none: whoever takes a plan up tells of it."""
+        return "" if self.plans else "planning has ended without a plan"
+
+
+def _joined(parts: dict[str, str]) -> str:
+    return ", ".join(filter(None, parts.values()))
+
+
+class Progress:
+    """Shows observations until it is closed; ``say`` prints a line that stays."""
+
+    def __init__(
+        self,
+        observe: Callable[[], Observation],
+        mode: ProgressMode,
+        stream: TextIO | None = None,
+        name: str = "",
+    ) -> None:
+        """``name`` says whose they are, where there are several."""
+        self._observe = observe
+        self._whose = f"{name}: " if name else ""
+        self._mode = mode
+        self._stream = stream or sys.stderr
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.area: Area | None = area_here() if mode is ProgressMode.AUTO else None
+        """Where all is shown in a notebook."""
+
+    def start(self) -> None:
+        if self._mode is ProgressMode.OFF:
+            return
+        live = self.area is not None or (self._mode is ProgressMode.AUTO and _is_terminal(self._stream))
+        target = self._draw_live if live else self._print_plain
+        self._thread = threading.Thread(target=target, name="ebbtide-progress", daemon=True)
+        self._thread.start()
+
+    def say(self, text: str) -> None:
+        if self._mode is ProgressMode.OFF:
+            return
+        if self.area is not None:
+            self.area.say(text)
+        else:
+            _print_above_bars(f"ebbtide: {self._whose}{text}", self._stream)
+
+    def close(self) -> None:
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _print_plain(self) -> None:
+        printed, said, doing = 0, "", ""
+        told: set[str] = set()  # of planning: of what comes again and again, the first time
+        verbose = self._mode is ProgressMode.VERBOSE
+        interval_s = 0.0 if verbose else _PLAIN_INTERVAL_S
+        due = time.monotonic() + interval_s
+        while not self._stopping.wait(_LIVE_INTERVAL_S):
+            seen = self._observe()
+            if seen.doing() != doing:
+                doing = seen.doing()
+                news = doing or seen.outcome()
+                if news and (kind := news.rstrip("0123456789")) not in told:
+                    told.add(kind)
+                    self.say(news)
+            if (seen.planning is not None and not seen.planning.beside) or time.monotonic() < due:
+                continue
+            if seen.line() != said and (seen.steps > printed or not verbose):
+                said, printed = seen.line(), seen.steps
+                self.say(said)
+            interval_s = min(2 * interval_s, _PLAIN_MOST_S)
+            due = time.monotonic() + interval_s
+        seen = self._observe()
+        if seen.steps > printed:
+            self.say(seen.line())
+
+    def _draw_live(self) -> None:
+        line = self.area or FootLine(self._stream)
+        try:
+            while not self._stopping.wait(_LIVE_INTERVAL_S):
+                columns = line.columns() if isinstance(line, FootLine) else None
+                room = None if columns is None else columns - len(self._whose)
+                line.draw(self._whose + self._observe().line(room))
+        finally:
+            line.erase()
+
+
+class FootLine:
+    """The terminal's last row, taken out of its scrolling region (DECSTBM)."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+
+        self._stream = stream
+        self._console = Console(file=stream, stderr=True)
+        self._rows = 0  # of the terminal when the region was set; 0 while there is none
+
+    def columns(self) -> int:
+        """That a line has, after the name."""
+        return os.get_terminal_size(self._stream.fileno()).columns - 1 - len(_NAME)
+
+    def draw(self, text: str) -> None:
+        columns, rows = os.get_terminal_size(self._stream.fileno())
+        if rows < _FEWEST_ROWS:
+            return
+        region = ""
+        if rows != self._rows:
+            # A new line first, so that the cursor leaves the row that is taken; setting the region homes the cursor.
+            region = f"\n{_ESC}7{_ESC}[1;{rows - 1}r{_ESC}8{_ESC}[1A"
+            self._rows = rows
+        self._write(f"{region}{_ESC}7{_ESC}[{rows};1H{_ESC}[2K{self._styled(text, columns - 1)}{_ESC}8")
+
+    def erase(self) -> None:
+        if self._rows:
+            self._write(f"{_ESC}7{_ESC}[r{_ESC}[{self._rows};1H{_ESC}[2K{_ESC}8")
+            self._rows = 0
+
+    def _styled(self, text: str, columns: int) -> str:
+        from rich.text import Text
+
+        with self._console.capture() as capture:
+            styled = Text.assemble((_NAME, "bold cyan"), text)
+            self._console.print(styled, end="", width=columns, no_wrap=True, overflow="ellipsis")
+        return capture.get()
+
+    def _write(self, sequence: str) -> None:
+        """In one call, so that nothing the script writes lands inside a sequence."""
+        self._stream.flush()
+        os.write(self._stream.fileno(), sequence.encode())
+
+
+def _print_above_bars(line: str, stream: TextIO) -> None:
+    """Bars of tqdm's, which trainers show, go for the line and come again below it."""
+    tqdm = sys.modules.get("tqdm")
+    if tqdm is None or not hasattr(tqdm, "tqdm"):
+        print(line, file=stream, flush=True)
+    else:
+        tqdm.tqdm.write(line, file=stream)
+        stream.flush()
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    return stream.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb")

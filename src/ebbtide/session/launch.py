@@ -1,0 +1,198 @@
+"""Runs an unmodified script or module as ``__main__`` in this process, inside a session.
+
+As under ``python``: ``sys.argv``, ``sys.path[0]``, ``__file__``, ``__spec__``, exit statuses, tracebacks without our
+frames, and a ``__main__`` that multiprocessing's spawn can find again. What this leaves out: a directory or a zip
+file as the script.
+"""
+
+import io
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import find_spec, module_from_spec
+from types import CodeType, ModuleType, TracebackType
+from typing import Any
+
+from ebbtide.errors import INTERRUPTED, BudgetError, SettingError
+from ebbtide.ir.run_report import RunReport
+from ebbtide.session.ending import end_together
+from ebbtide.session.recorder import Recorder
+from ebbtide.session.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What is to run: its code, and the module that becomes ``__main__``."""
+
+    code: CodeType
+    module: ModuleType
+    arguments: tuple[str, ...]
+
+
+def find_program(command: Sequence[str]) -> Program:
+    """From ``script.py ARGS`` or ``-m module ARGS``; puts ``sys.path[0]`` in order, and raises SettingError."""
+    if command[0].startswith("-m"):
+        rest = [command[0][2:], *command[1:]] if command[0] != "-m" else list(command[1:])
+        if not rest:
+            raise SettingError("-m needs the name of a module")
+        return _find_module(rest[0], rest[1:])
+    return _find_script(command[0], command[1:])
+
+
+def run_program(program: Program, session: Session, quiet: bool) -> int:
+    """The exit status: the script's own, or 3 when it succeeded and was not bounded or planned as asked, or its report
+    not saved.
+
+    Raises the BudgetError that ended the script, or another rank's, once the report is written and the summary shown.
+    """
+    process, refusal = os.getpid(), None
+    with session:
+        try:
+            status = _execute(program, session._ranks.ask)
+            if status == INTERRUPTED:
+                session._hurry()
+            if status == 0 or not quiet:
+                session._leave_trouble()
+        except BudgetError as error:
+            status, refusal = error.exit_code, error
+        except KeyboardInterrupt:  # one more, while the first was told
+            status = INTERRUPTED
+            session._hurry()
+    if os.getpid() != process:
+        return status  # a child that the script forked; the session is its parent's
+    report = session.report()
+    failed = _failed(report) if status == 0 else ""
+    told = end_together(session, report, status, refusal, failed, quiet)
+    if session._unwritten and (status == 0 or not quiet):
+        print(f"ebbtide: {'warning' if status else 'error'}: {session._unwritten}", file=sys.stderr)
+    if told is not None:
+        raise told
+    if failed:
+        why = "see `trouble` above" if report.trouble and not quiet else report.trouble or "see the report"
+        print(f"ebbtide: error: {failed}: {why}", file=sys.stderr)
+        return BudgetError.exit_code
+    return BudgetError.exit_code if status == 0 and session._unwritten else status
+
+
+def record_program(program: Program, recorder: Recorder, stop: bool, quiet: bool = False) -> int:
+    """The exit status: the script's own, or 1 when it succeeded and not every step was recorded. ``stop`` ends it once
+    they are."""
+    process = os.getpid()
+    with recorder:
+        if stop:
+            recorder.stop_when_done()
+        status = _execute(program)
+    if os.getpid() != process:
+        return status
+    if not quiet or not (status or recorder.done):
+        ended = "; the script was ended after it (--keep-running lets it go on)" if stop and recorder.done else ""
+        print(f"ebbtide: {recorder.summary()}{ended}", file=sys.stderr)
+    return status or int(not recorder.done)
+
+
+def _failed(report: RunReport) -> str:
+    """What was asked for and did not come about, or ""."""
+    if report.budget_violated:
+        return "the budget was exceeded"
+    if not report.bounded_as_asked:
+        return "the run was not bounded as asked"
+    return "" if report.planned_as_asked else "the run was not planned as asked"
+
+
+def _execute(program: Program, why: Callable[[], BudgetError | None] = lambda: None) -> int:
+    """Where it fails, ``why`` says whether another rank ended, and what with: then that is raised."""
+    sys.modules["__main__"] = program.module
+    program.module.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={})
+    sys.argv = list(program.arguments)
+    try:
+        exec(program.code, program.module.__dict__)
+    except SystemExit as error:
+        if error.code and (told := why()) is not None:
+            raise told from None
+        return _exit_status(error.code)
+    except BudgetError:  # whoever runs the program tells it
+        raise
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            on_interrupt(signal.SIG_IGN)  # until the session has ended
+        elif (told := why()) is not None:
+            raise told from None
+        error.with_traceback(_below_launcher(error.__traceback__, program.code))
+        sys.excepthook(type(error), error, error.__traceback__)
+        return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+    return 0
+
+
+def on_interrupt(action: Any) -> None:
+    """What another Ctrl-C does, once one has ended the script: no traceback. A handler of the script's stays."""
+    ours = (signal.default_int_handler, signal.SIG_IGN)
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) in ours:
+        signal.signal(signal.SIGINT, action)
+
+
+def _exit_status(code: object) -> int:
+    if code is None or isinstance(code, int):
+        return code or 0
+    print(code, file=sys.stderr)
+    return 1
+
+
+def _below_launcher(trace: TracebackType | None, code: CodeType) -> TracebackType | None:
+    below = trace
+    while below is not None and below.tb_frame.f_code is not code:
+        below = below.tb_next
+    return below or trace
+
+
+def _find_script(path: str, arguments: Sequence[str]) -> Program:
+    full = os.path.abspath(path)
+    try:
+        with io.open_code(full) as file:
+            source = file.read()
+    except OSError as error:
+        raise SettingError(f"cannot open {path}: {error.strerror}") from error
+    _lead_path(os.path.dirname(os.path.realpath(full)))
+    module = ModuleType("__main__")
+    module.__dict__.update(__file__=full, __cached__=None, __loader__=SourceFileLoader("__main__", full))
+    return Program(_compiled(source, full), module, (path, *arguments))
+
+
+def _find_module(name: str, arguments: Sequence[str]) -> Program:
+    _lead_path(os.getcwd())
+    spec = _spec_to_run(name)
+    code = spec.loader.get_code(spec.name) if spec.loader is not None and hasattr(spec.loader, "get_code") else None
+    if code is None:
+        raise SettingError(f"{name} has no code that can run as a script")
+    module = module_from_spec(spec)
+    module.__name__ = "__main__"
+    return Program(code, module, (spec.origin or name, *arguments))
+
+
+def _spec_to_run(name: str) -> ModuleSpec:
+    try:
+        spec = find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = find_spec(f"{name}.__main__")
+    except ModuleNotFoundError as error:
+        raise SettingError(f"no module named {error.name}") from error
+    if spec is None:
+        raise SettingError(f"no module named {name}, or a package without __main__")
+    return spec
+
+
+def _lead_path(directory: str) -> None:
+    """What ``python`` puts first; nothing where the user forbids it (``-P``, PYTHONSAFEPATH)."""
+    if not sys.flags.safe_path:
+        sys.path[0] = directory
+
+
+def _compiled(source: bytes, path: str) -> CodeType:
+    try:
+        return compile(source, path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        sys.excepthook(SyntaxError, error.with_traceback(None), None)
+        raise SystemExit(1) from None

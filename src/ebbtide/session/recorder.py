@@ -1,0 +1,106 @@
+"""Recording a step of a program in which nothing moves and nothing is bounded.
+
+with ebbtide.record("step.trace"):
+    trainer.train()
+"""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ebbtide.host.gpu import NEVER_TRIED, find_gpu
+from ebbtide.host.native import require_native
+from ebbtide.machines import find_machine
+from ebbtide.session.driven import Driven, check_writable, tell_disabled, warn_user
+from ebbtide.settings import KNOBS, Settings
+
+if TYPE_CHECKING:
+    from ebbtide.recorders.step_recorder import StepRecorder
+
+
+class Recorder(Driven):
+    """Writes steps ``first`` to ``first + count - 1`` of what runs in its ``with`` block, counted from 1, to ``path``.
+
+    Steps end where the optimizers do, or where ``step()`` says. Of several, ``step.trace`` becomes ``step-3.trace``,
+    ``step-4.trace``, ... By default it is the third, the first that has a steady one before it to compare with.
+    ``fake`` computes nothing and holds nothing: tensors have shapes only, numbers read out of them are 1, and times are
+    modelled by the FLOPs and bytes a second of ``machine`` (a name or a file; an A100's data sheet); the default is
+    then the second step. ``lines``: the trace says which line of the program made each storage. ``device``: whose
+    storages are recorded, ``cpu`` (the default) or ``cuda:1``; on a GPU, operators wait for one another while a step is
+    recorded. What is not given comes from ``settings``, by default the ``EBBTIDE_...`` variables. Entering raises
+    PlatformError, RecordingError, and SettingError for what cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        first: int | None = None,
+        count: int | None = None,
+        fake: bool | None = None,
+        machine: str | os.PathLike[str] | None = None,
+        lines: bool | None = None,
+        device: str | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        super().__init__()
+        chosen = settings or Settings.from_environment()
+        self._path = Path(path).absolute()
+        self._disabled = chosen.disable
+        self._fake = chosen.fake if fake is None else fake
+        self._machine = chosen.machine if machine is None else os.fspath(machine)
+        self._piece_bytes = chosen.piece_bytes
+        self._lines = chosen.lines if lines is None else lines
+        if device is not None:
+            chosen = replace(chosen, device=KNOBS["EBBTIDE_DEVICE"].read("device", device))  # type: ignore[arg-type]
+        self._device, self._fake_cuda = chosen.device, chosen.fake_cuda
+        if first is not None:
+            chosen = replace(chosen, trace_step=KNOBS["EBBTIDE_TRACE_STEP"].read("first", str(first)))  # type: ignore[arg-type]
+        if count is not None:
+            chosen = replace(chosen, trace_steps=KNOBS["EBBTIDE_TRACE_STEPS"].read("count", str(count)))  # type: ignore[arg-type]
+        self._first = (2 if self._fake else 3) if chosen.trace_step is None else chosen.trace_step
+        self._count = chosen.trace_steps
+        self._recorder: StepRecorder | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether all that was to be recorded has been."""
+        return self._recorder is not None and self._recorder.done
+
+    def stop_when_done(self) -> None:
+        """Within the block: the program ends (SystemExit) after the last step that is recorded."""
+        if self._recorder is not None:
+            self._recorder.stop_when_done()
+
+    def summary(self) -> str:
+        """What was recorded and what that cost, or why nothing was."""
+        return "nothing was recorded yet" if self._recorder is None else self._recorder.summary()
+
+    def _check(self) -> None:
+        check_writable("trace", self._path)
+
+    def _start(self) -> None:
+        if self._disabled:
+            tell_disabled()
+            return
+        require_native()
+        recorder = self._fake_recorder() if self._fake else self._plain_recorder()
+        recorder.start()
+        self._driver = self._recorder = recorder
+
+    def _fake_recorder(self) -> "StepRecorder":
+        from ebbtide.recorders.fake import fake_recorder
+
+        machine = find_machine(self._machine) if self._machine is not None else None
+        return fake_recorder(machine, self._path, self._first, self._count, self._lines)
+
+    def _plain_recorder(self) -> "StepRecorder":
+        from ebbtide.recorders.plain import plain_recorder
+        from ebbtide.runtime.watching import watching
+
+        gpu = find_gpu(self._device, None, self._fake_cuda)
+        if gpu is not None and not gpu.is_fake:
+            warn_user(NEVER_TRIED)
+        watch = watching(gpu, self._piece_bytes)
+        return plain_recorder(self._path, self._first, self._count, watch, self._lines)

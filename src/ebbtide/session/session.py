@@ -1,0 +1,339 @@
+"""The session: a stretch of a program in which training stays within a budget.
+
+    with ebbtide.Session(fast="8GiB") as session:
+        for batch in loader:
+            with session.step():
+                ...
+        print(session.summary())
+
+Without a size it stays within what the machine and its containers have free. Without ``session.step()`` the session
+follows the optimizers: ``with ebbtide.Session(fast="8GiB"): trainer.train()``.
+
+The model and the optimizer may exist before. One session at a time, each used once; what it managed stays valid after.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Unpack
+
+from ebbtide.budget.bounds import Bounds, choose_bounds, usable_bytes
+from ebbtide.errors import BudgetError, SessionError, SettingError
+from ebbtide.host import process
+from ebbtide.host.free_memory import Follower, free_memory
+from ebbtide.host.gpu import NEVER_TRIED, Gpu, find_gpu
+from ebbtide.host.native import require_native
+from ebbtide.host.place import Place, place
+from ebbtide.host.spill import choose_spill_directories
+from ebbtide.host.tiers import same_memory
+from ebbtide.ir.run_report import FORMAT, VERSION, RunReport
+from ebbtide.planning.policies import Files, asks_child, decider_policy, is_planned, machine_for, takes_effort
+from ebbtide.report.summary import render_summary
+from ebbtide.runtime.ranks import Ranks
+from ebbtide.screen.notebook import warnings_go_to
+from ebbtide.screen.progress import Observation, Progress
+from ebbtide.session.driven import Driven, check_writable, tell_disabled, warn_user
+from ebbtide.settings import Named, ProgressMode, Settings
+from ebbtide.units import Budget
+
+if TYPE_CHECKING:
+    import torch
+
+    from ebbtide.planning.planning import Planning
+    from ebbtide.runtime.engine import Engine
+
+
+class Session(Driven):
+    """Trains within ``fast``: bytes for the whole process ("8GiB"), or a share of the step's live tensors ("25%"). With
+    neither, within what the machine and its containers have free.
+
+    Every setting of docs/api.md can be named. Of those, ``spill`` is the directory that moved storages go to, or
+    several that share them (on disks of their own), ``report`` a JSON file written at the end, ``progress`` "auto",
+    "plain", "verbose" (a line for every step) or "off", ``policy`` how to decide what moves when: a planner's name, by
+    default "ebbtide", or for no plan an online policy's, such as "demand" or "lru". What is not named comes from
+    ``settings``, by default the ``EBBTIDE_...`` variables. Raises SettingError for what cannot be understood; entering
+    raises SpillError, PlatformError, or BudgetError.
+    """
+
+    def __init__(
+        self,
+        fast: str | int | Budget | None = None,
+        *,
+        settings: Settings | None = None,
+        trace: str | os.PathLike[str] | None = None,
+        **named: Unpack[Named],
+    ) -> None:
+        super().__init__()
+        chosen = (settings or Settings.from_environment()).but(fast, **named)
+        if trace is not None:
+            chosen = _with_trace(chosen, trace)
+        self._place = place()
+        self._ranks = Ranks(self._place)
+        self._settings = _with_own_files(chosen, self._place)
+        self._report_path = _own_path(Path(chosen.report).absolute(), self._place) if chosen.report else None
+        self._unwritten = ""  # the report, and why
+        self._engine: Engine | None = None
+        self._progress: Progress | None = None
+        self._follower: Follower | None = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._is_ours():
+            return
+        told = None
+        if error is not None:
+            self._hurry()
+            if isinstance(error, Exception) and not isinstance(error, BudgetError):
+                told = self._ranks.ask()  # a collective fails where another rank ended
+        try:
+            super().__exit__(kind, error, trace)
+        finally:
+            self._write_report()
+        if told is not None:
+            raise told from error
+
+    def _write_report(self) -> None:
+        if self._report_path is None:
+            return
+        try:
+            self.report().write(self._report_path)
+        except OSError as error:  # what was trained is worth more
+            self._unwritten = f"the report could not be saved in {self._report_path}: {error.strerror or error}"
+            if self._engine is None or not self._engine.is_told_on:
+                self._warn(self._unwritten)
+
+    def keep(self, what: "torch.nn.Module | torch.Tensor | Iterable[torch.nn.Module | torch.Tensor]") -> None:
+        """Parameters and buffers of a module, or tensors, stay in memory until the session ends.
+
+        To be called in the session's block, when they exist (what replaces them later is not kept) and before the
+        first step: plans that are made from then on count them as in use all the time. Raises SessionError, and
+        SettingError for anything else.
+        """
+        if not self._is_ours():
+            raise SessionError("what is to be kept is named inside the session's `with` block")
+        if self._engine is not None:
+            self._engine.keep(what)
+
+    def memory_stats(self) -> dict[str, int]:
+        """Bytes and counts of this moment, by the names of ``torch.cuda.memory_stats`` where it has one.
+
+        ``allocated`` is what tensors asked for, wherever it is, ``reserved`` the memory held for them, ``active`` the
+        part of it under live tensors; ``evicted``, ``fetched`` and ``written`` are totals since the process began.
+        All are 0 before and after the session.
+        """
+        return {} if self._engine is None else self._engine.memory_stats()
+
+    def report(self) -> RunReport:
+        """What is known now, or at the end what there was."""
+        if not self._used:
+            raise SessionError("a session has nothing to report before it is entered")
+        return _empty_report() if self._engine is None else self._engine.report()
+
+    def summary(self) -> str:
+        """The report as text a person reads."""
+        return render_summary(self.report())
+
+    def __repr__(self) -> str:
+        state = "running" if self._is_ours() else "ended" if self._used else "not begun"
+        return f"<ebbtide.Session, {state}>"
+
+    def _repr_html_(self) -> str:
+        """Of a notebook's cell."""
+        if not self._used:
+            return escape(repr(self))
+        report = self.report()
+        if self._is_ours() and not report.bounded_as_asked and not report.budget_violated:
+            return escape(f"<ebbtide.Session, running, its budget not in force yet; {len(report.steps)} steps so far>")
+        return f"<pre>{escape(render_summary(report))}</pre>"
+
+    def _hurry(self) -> None:
+        """The end, when it comes, waits for no plan that is being made, also where that was to be saved."""
+        if self._engine is not None:
+            self._engine.hurries = True
+
+    def _leave_trouble(self) -> None:
+        """Why the run was not as asked is said by the caller, and by no warning at the end."""
+        if self._engine is not None:
+            self._engine.is_told_on = True
+
+    def _check(self) -> None:
+        check_writable("report", self._report_path)
+        files = Files.of(self._settings)
+        for what, path in (("trace", files.save_trace), ("plan", files.save_plan), ("timeline", files.save_timeline)):
+            check_writable(what, path)
+
+    def _start(self) -> None:
+        if self._settings.disable:
+            tell_disabled()
+            return
+        asked = self._settings
+        gpu = find_gpu(asked.device, asked.host, asked.fake_cuda, [tier.name for tier in asked.tiers])
+        bounds = self._bounds(gpu)
+        self._progress = Progress(self._observe, self._shown(), name=self._place.name())
+        warnings_go_to(self._progress.area)
+        if gpu is not None and not gpu.is_fake:
+            self._warn(
+                f"{NEVER_TRIED}: `ebbtide verify --device cuda` says whether a script ends with the same bits there"
+            )
+        if bounds.warning:
+            self._warn(bounds.warning)
+        spill = choose_spill_directories(self._settings.spill)
+        require_native()
+        from ebbtide.runtime.engine import Engine
+
+        if gpu is not None:
+            self._settings = asked.on_gpu(gpu.page_bytes, free_memory(ranks=self._place.local_size).nbytes)
+        planning = self._planning(spill, gpu)
+
+        decider = decider_policy(self._settings.policy)
+        engine = Engine(bounds, self._settings, spill, planning, decider, self._say, self._warn, self._ranks, gpu)
+        try:
+            engine.start()
+        except BaseException:
+            engine.stop()
+            raise
+        self._driver = self._engine = engine
+        for tier in self._settings.tiers:
+            if said := same_memory(tier.node):
+                self._warn(said)
+        if bounds.said:
+            self._say(bounds.said)
+        self._say(f"what leaves memory is written to {', '.join(map(str, spill))}")
+        self._progress.start()
+        if bounds.process_bytes and gpu is None:
+            named = bounds.size is not None
+            self._follower = Follower(lambda: self._usable_bytes(named), engine.limit_changed, self._say)
+            self._follower.start()
+
+    def _budget(self) -> Budget | None:
+        """This rank's."""
+        if self._settings.fast_node is None:
+            return self._settings.fast
+        if (share := self._settings.fast_node // self._place.local_size) == 0:
+            raise SettingError(f"{self._place.local_size} ranks have no share of {self._settings.fast_node} bytes")
+        return Budget(nbytes=share)
+
+    def _bounds(self, gpu: Gpu | None) -> Bounds:
+        """Of several ranks on a node each has a GPU of its own."""
+        asked, arena = self._budget(), self._settings.arena_bytes
+        if gpu is not None:
+            return choose_bounds(asked, arena, gpu.limit(), gpu.there())
+        ranks = self._place.local_size
+        return choose_bounds(asked, arena, process.memory_limit(), free_memory(ranks=ranks), ranks)
+
+    def _usable_bytes(self, size_is_named: bool) -> int:
+        """Of what there is at this moment, this rank's share."""
+        ranks = self._place.local_size
+        if not size_is_named:
+            return usable_bytes(free_memory(ranks=ranks))
+        limit = process.memory_limit()
+        return usable_bytes(process.MemoryLimit(limit.nbytes // ranks, limit.source))
+
+    def _planning(self, spill: Sequence[Path], gpu: Gpu | None) -> "Planning | None":
+        """None for an online policy. Raises SettingError for a policy, a plan or a machine that is not there."""
+        from ebbtide.planning.planning import Planning
+
+        policy, files = self._settings.policy, Files.of(self._settings)
+        if not is_planned(policy):
+            files.check_unused(self._settings.machine)
+            return None
+        ask = asks_child(policy, files.plan)
+        measures = self._settings.machine is None and files.plan is None
+        machine = machine_for(self._settings, spill, gpu, self._say)
+        timeline, saved = files.timeline_saver(), files.saved_with_a_plan()
+        waits = self._settings.wait_for_plan or files.plan is not None  # a plan that was named is to be followed
+        fixed = files.plan is not None
+        return Planning(
+            ask,
+            machine,
+            files.save,
+            self._warn,
+            measures,
+            fixed,
+            timeline,
+            saved,
+            waits,
+            self._say,
+            takes_effort(policy),
+        )
+
+    def _close(self) -> None:
+        try:
+            self._ranks.close()
+            if self._follower is not None:
+                self._follower.close()
+            if self._progress is not None:
+                self._progress.close()
+        finally:
+            try:
+                super()._close()
+            finally:
+                warnings_go_to(None)
+
+    def _observe(self) -> Observation:
+        """Of the engine, which there is before progress starts."""
+        assert self._engine is not None
+        return self._engine.observe()
+
+    def _shown(self) -> ProgressMode:
+        """Of several ranks on a node the first shows its progress, unless each is asked to."""
+        mode = self._settings.progress
+        others = self._place.local_rank > 0 and mode is ProgressMode.AUTO
+        return ProgressMode.OFF if others else mode
+
+    def _warn(self, text: str) -> None:
+        name = self._place.name()
+        warn_user(f"{name}: {text}" if name else text)
+
+    def _say(self, text: str) -> None:
+        if self._progress is not None:
+            self._progress.say(text)
+
+
+def _with_trace(chosen: Settings, trace: str | os.PathLike[str]) -> Settings:
+    if chosen.fast is None and chosen.arena_bytes is None:
+        raise SettingError(
+            "a session trains within a budget; to record a step while plain PyTorch allocates: "
+            "`with ebbtide.record(path): ...`"
+        )
+    warn_user("Session(trace=...) is called save_trace; the old name goes with the next release")
+    return chosen.but(save_trace=trace)
+
+
+def _with_own_files(chosen: Settings, here: Place) -> Settings:
+    """What several ranks save goes to files of their own, as their reports do."""
+    if here.size == 1:
+        return chosen
+    saved = {name: getattr(chosen, name) for name in ("save_trace", "save_plan", "save_timeline")}
+    own = {name: str(_own_path(Path(path), here)) for name, path in saved.items() if path}
+    return replace(chosen, **own)  # type: ignore[arg-type]
+
+
+def _own_path(path: Path, here: Place) -> Path:
+    """Of several ranks each writes its own: out.json becomes out.0.json, out.1.json, ..."""
+    return path if here.size == 1 else path.with_name(f"{path.stem}.{here.rank}{path.suffix}")
+
+
+def _empty_report() -> RunReport:
+    return RunReport(
+        format=FORMAT,
+        version=VERSION,
+        policy="disabled",
+        fast_bytes=None,
+        arena_budget_bytes=None,
+        process_peak_bytes=process.peak_resident_bytes(),
+        unbounded_peak_bytes=0,
+        arena_peak_bytes=0,
+        arena_mean_bytes=0,
+        budget_violated=False,
+        trouble="",
+        adopted_bytes=0,
+        outside_bytes=0,
+        outside=(),
+        plan=None,
+        steps=(),
+    )

@@ -1,0 +1,277 @@
+"""Deferred updates: ``optimizer.step()`` takes note, and each parameter is updated before anybody looks at it.
+
+Parameters, gradients and optimizer state are then used just before the parameter's next use, mostly in the next
+forward pass, and their traffic overlaps with computing. ``step`` itself updates what is too small to be moved. Native
+code looks at every operator's arguments (``native/torch/deferred.cpp``), ``doors`` at whatever needs no operator;
+whoever is about to use a parameter, its gradient or its state has the update carried out first, so nothing can be seen
+that the script's own order would not show. All that is left goes at the beginning of a backward pass, at the
+optimizer's next step, before a fork, and at the session's end.
+
+Left out: what ``doors`` leaves out, and a parameter's version counter, which grows by one in ``step``.
+"""
+
+import itertools
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._device import DeviceContext
+
+import ebbtide._torch as _torch
+from ebbtide.capture.iterations import is_compiled, steps_on_stack, uncompiled
+from ebbtide.doors import tensors as doors
+from ebbtide.errors import OrderError
+from ebbtide.ir.run_report import LEFT
+from ebbtide.update_order.gone_gradient import script_line
+from ebbtide.update_order.independent import INDEPENDENT, hooks_of_others, overlap
+from ebbtide.update_order.noted_update import NO_STATE_YET, NotedUpdate, kept, reason_to_stay, stand_in
+
+_autograd: Any = torch.autograd
+
+
+class Deferred:
+    """Of one session. ``say`` and ``warn`` are told what becomes of each optimizer; ``told`` keeps it. ``unlike`` is
+    called in a step that begins or ends with deferred updates, and not both: it is not like those that follow."""
+
+    def __init__(self, say: Callable[[str], None], warn: Callable[[str], None], unlike: Callable[[], None]) -> None:
+        self._say = say
+        self._warn = warn
+        self._unlike = unlike
+        self.told: list[str] = []
+        self._noted: dict[int, NotedUpdate] = {}  # by number
+        self._last: dict[int, dict[int, int]] = {}  # by optimizer: of its last step, numbers by parameter
+        self._one_at_a_time = threading.RLock()
+        self._stepping: dict[int, list[NotedUpdate]] = {}  # by thread: what a step has noted that did not end
+        self._compiled_before = doors.compiled_calls()
+        self._broken = ""  # an update that failed
+        self._handles: list[Any] = []
+        self._run_backward: Any = None
+        self._process = os.getpid()
+
+    def install(self) -> None:
+        """Before other hooks of optimizers, which then see a step without what this leaves in it."""
+        doors.guard()
+        _torch.set_updater(self._update)
+        self._handles = [
+            register_optimizer_step_pre_hook(uncompiled(self._before_step)),
+            register_optimizer_step_post_hook(uncompiled(self._after_step)),
+        ]
+        self._run_backward = run_backward = _autograd._engine_run_backward
+
+        def engine_run_backward(*args: Any, **kwargs: Any) -> Any:
+            if self._run_backward is not None and os.getpid() == self._process:
+                self._check_step()
+                _torch.carry_out_all()
+                self._check()
+            return run_backward(*args, **kwargs)
+
+        _autograd._engine_run_backward = engine_run_backward
+
+    def remove(self) -> None:
+        """Raises OrderError where an update cannot be carried out."""
+        for handle in self._handles:
+            handle.remove()
+        _autograd._engine_run_backward, self._run_backward = self._run_backward, None
+        try:
+            _torch.carry_out_all()
+        finally:
+            _torch.set_updater(None)
+            for number in self._noted:  # an error has come between
+                _torch.carried_out(number)
+
+    # ---- the script's step ----------------------------------------------------------------------------------------
+
+    def _before_step(
+        self, optimizer: Optimizer, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], Mapping[str, Any]] | None:
+        """What ``step`` is called with in place of the optimizer: a stand-in that has the rest of its parameters."""
+        if os.getpid() != self._process:
+            return None
+        self._check_step(own_steps=1)
+        self._check()
+        doors.guard()
+        last = self._last.pop(id(optimizer), {})
+        _torch.carry_out(list(last.values()))
+        reason = self._refusal(optimizer, args, kwargs)
+        deferred: dict[int, int] = {}
+        rest = optimizer
+        if not reason:
+            deferred, rest, reason = self._defer(optimizer)
+        if deferred:
+            self._tell(f"{type(optimizer).__name__}: each parameter is updated before its next use", self._say)
+            self._last[id(optimizer)] = deferred
+        elif reason not in ("", NO_STATE_YET):
+            self._tell(f"{type(optimizer).__name__} {LEFT}: {reason}", self._warn)
+        if bool(deferred) != bool(last):
+            self._unlike()
+        if not deferred:
+            return None
+        noted = [self._noted[number] for number in deferred.values() if number in self._noted]
+        self._stepping[threading.get_ident()] = noted
+        return (rest, *args[1:]), kwargs
+
+    def _after_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        self._stepping.pop(threading.get_ident(), None)
+
+    def _check_step(self, own_steps: int = 0) -> None:
+        """A step that raised, and that the script went on after: its order would have updated other parameters."""
+        if threading.get_ident() not in self._stepping or steps_on_stack() > own_steps:
+            return
+        noted = self._stepping.pop(threading.get_ident())
+        for update in noted:
+            update.withdrawn = f"{update.name} is not made, since step raised an error after it was put off"
+        if noted and not self._broken:
+            self._break(noted[0], OrderError(noted[0].withdrawn, deferred=True))
+
+    def _refusal(self, optimizer: Optimizer, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
+        """Why this step is made as the script has it, or ""."""
+        if type(optimizer) not in INDEPENDENT or not getattr(type(optimizer).step, "hooked", False):
+            return "only optimizers of torch.optim that treat each parameter on its own can"
+        if any(argument is not None for argument in (*args[1:], *kwargs.values())):
+            return "step is called with a closure"
+        if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or hooks_of_others():
+            return "a hook of its step may change gradients, or look at what step was called with"
+        if any(group.get("differentiable") for group in optimizer.param_groups):
+            return "its step is differentiable"
+        if steps_on_stack() != 1 or is_compiled():
+            return "its step is compiled, or lies within another's"
+        if doors.compiled_calls() != self._compiled_before:
+            return "compiled code reads parameters, and does not say when"
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if len({*map(id, parameters)}) < len(parameters) or overlap(parameters):
+            return "parameters share memory"
+        if _is_in_a_mode():
+            return "step is called within a mode of PyTorch's (a dispatch or function mode, torch.func, tracing)"
+        return ""
+
+    def _defer(self, optimizer: Optimizer) -> tuple[dict[int, int], Optimizer, str]:
+        """Takes note: the numbers of the updates, what is left for now, and if nothing is deferred, why."""
+        attributes = {name: kept(value) for name, value in vars(optimizer).items() if name not in _GIVEN}
+        deferred: dict[int, int] = {}
+        reasons: list[str] = []
+        gradients: set[int] = set()
+        groups = []
+        for group in optimizer.param_groups:
+            settings = {name: kept(value) for name, value in group.items() if name != "params"}
+            rest = []
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                reason = reason_to_stay(optimizer, group, parameter)
+                if id(parameter.grad) in gradients:
+                    reason = "parameters have the same gradient"
+                gradients.add(id(parameter.grad))
+                if not reason:
+                    _torch.look_at([parameter, parameter.grad])  # they may be another optimizer's too
+                    number = self._note(NotedUpdate(optimizer, attributes, settings, parameter), parameter)
+                    reason = "" if number >= 0 else "parameters share memory"
+                if reason:
+                    rest.append(parameter)
+                    reasons.append(reason)
+                else:
+                    deferred[id(parameter)] = number
+            if rest:
+                groups.append({**group, "params": rest})
+        return deferred, stand_in(type(optimizer), attributes, groups, optimizer.state), next(iter(reasons), "")
+
+    def _note(self, update: NotedUpdate, parameter: torch.Tensor) -> int:
+        """Its number, or -1."""
+        torch._C._increment_version((parameter,))
+        number = next(_numbers)
+        self._noted[number] = update
+        if update.defer(number):
+            return number
+        del self._noted[number]
+        return -1
+
+    # ---- an update ------------------------------------------------------------------------------------------------
+
+    def _update(self, number: int) -> type[BaseException] | None:
+        """Native code calls this. What is returned is raised where somebody looked: nothing can be raised from here."""
+        self._check_step()
+        with _signals_later(), self._one_at_a_time:
+            update = self._noted.get(number)
+            if update is None:
+                return None  # another thread has made it
+            try:
+                _torch.make_in_its_modes(number, update.carry_out)
+            except BaseException as error:
+                return self._break(update, error)
+            finally:
+                del self._noted[number]
+                _torch.carried_out(number)
+            return None
+
+    def _break(self, update: NotedUpdate, error: BaseException) -> type[BaseException]:
+        """Training cannot go on, also where the script catches what is raised: the next step or backward pass raises
+        it again."""
+        what = error.what if isinstance(error, OrderError) else f"{update.name} raised {type(error).__name__}: {error}"
+        if not self._broken:
+            self._broken = f"{script_line()}: {what}"
+            self._tell(f"an error, and training cannot go on: {self._broken}", self._warn)
+        if not isinstance(error, Exception):  # SystemExit, say, from a signal's handler
+            return type(error)
+        broken = self._broken
+
+        class Broken(OrderError):
+            def __init__(self) -> None:
+                super().__init__(broken, deferred=True)
+
+        Broken.__name__, Broken.__qualname__, Broken.__module__ = "OrderError", "OrderError", OrderError.__module__
+        return Broken
+
+    def _check(self) -> None:
+        if self._broken:
+            raise OrderError(self._broken, deferred=True)
+
+    def _tell(self, text: str, how: Callable[[str], None]) -> None:
+        if text not in self.told:
+            self.told.append(text)
+            how(f"deferred updates: {text}")
+
+
+_GIVEN = ("param_groups", "state")
+_SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS})
+_numbers = itertools.count()  # of updates, in the process
+
+
+def _is_in_a_mode() -> bool:
+    """Where a mode is on that sees or changes what is called; a default device's creates tensors, and changes none."""
+    c: Any = torch._C
+    functions = (c._get_function_stack_at(place) for place in range(c._len_torch_function_stack()))
+    return bool(
+        c._len_torch_dispatch_stack()
+        or c._functorch.peek_interpreter_stack() is not None
+        or c._is_tracing()
+        or any(not isinstance(mode, DeviceContext) for mode in functions)
+    )
+
+
+@contextmanager
+def _signals_later() -> Iterator[None]:
+    """Handlers that Python runs (Ctrl-C's, a job's that saves before it is ended) would find an update half made, and
+    could end it there. What comes meanwhile is handled afterwards.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    noted: list[int] = []
+    handlers = {number: handler for number in _SIGNALS if callable(handler := signal.getsignal(number))}
+    for number in handlers:
+        signal.signal(number, lambda number, _: noted.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if noted:
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, noted)
+            for come in noted:
+                signal.raise_signal(come)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # all of them are there: one handler may raise

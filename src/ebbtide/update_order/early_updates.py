@@ -1,0 +1,255 @@
+"""One optimizer whose parameters are updated in the backward pass: what it takes for that, and an update.
+
+The optimizer's own ``step`` makes each update, told for the moment of one parameter alone, so its mathematics are not
+copied. That gives the bits of one step over all parameters only where these are independent of each other, as in the
+optimizers of ``INDEPENDENT`` (``test_in_backward.py`` tries each, for-loop, foreach and fused).
+"""
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+import ebbtide._torch as _torch
+from ebbtide.ir.run_report import KINDS
+from ebbtide.update_order.gone_gradient import GoneGradient
+from ebbtide.update_order.independent import INDEPENDENT, hooks_of_others, storage_of
+
+_GRADIENT = KINDS.index("gradient")
+_Hook = Callable[[torch.Tensor], None]
+
+
+class EarlyUpdates:
+    """What is known of one optimizer. ``due`` are the parameters whose gradients are complete, since its last step:
+    they have been updated already where updates are ``early``, and wait for ``step`` where it is only watched.
+    """
+
+    def __init__(self, optimizer: Optimizer, gone: Callable[[], None]) -> None:
+        self._reference = weakref.ref(optimizer, lambda _: gone())
+        self.name = type(optimizer).__name__
+        self.left = False  # as it is written: nothing is watched
+        self.early = False
+        self.watched_steps = 0
+        self.due: dict[int, torch.Tensor] = {}
+        self._storages: set[int] = set()  # of those parameters, their state, and while it is watched their gradients
+        self._completed: dict[int, tuple[int, int]] = {}  # by parameter: its gradient's storage and version
+        self._held: set[int] = set()  # parameters that had a gradient before the backward pass
+        self._groups: dict[int, dict[str, Any]] = {}  # by parameter
+        self._handles: dict[int, RemovableHandle] = {}
+        self._settings: list[Mapping[str, object]] = []
+        self._states: dict[int, object] = {}  # by parameter: its state after the update, or before step where it waits
+        self._returning: list[torch.Tensor] = []
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        return self._reference()
+
+    def parameters(self) -> Iterator[torch.Tensor]:
+        if (optimizer := self.optimizer) is not None:
+            for group in optimizer.param_groups:
+                yield from group["params"]
+
+    def attach(self, hook: Callable[["EarlyUpdates"], _Hook]) -> None:
+        """``hook`` is called when a gradient is complete. Parameters may be added and thawed at any time."""
+        for parameter in self.parameters():
+            if parameter.requires_grad and id(parameter) not in self._handles:
+                register: Any = parameter.register_post_accumulate_grad_hook
+                self._handles[id(parameter)] = register(hook(self))
+
+    def detach(self) -> None:
+        for handle in self._handles.values():
+            handle.remove()
+        self._handles.clear()
+
+    def begin(self) -> None:
+        """Before a backward pass."""
+        optimizer = self.optimizer
+        if optimizer is None:
+            return
+        self._held = {id(parameter) for parameter in self.parameters() if parameter.grad is not None}
+        self._groups = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
+        if not self.due:
+            self._settings = _settings(optimizer)
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether the first update may be early: a step was watched, and what it left behind is gone."""
+        return self.watched_steps > 0 and not self.due and not self._held
+
+    # ---- what forbids it, in words, or "" -------------------------------------------------------------------------
+
+    def forbidden(self) -> str:
+        """What can be seen at any time between steps."""
+        optimizer = self.optimizer
+        if optimizer is None:
+            return ""
+        if type(optimizer) not in INDEPENDENT or not getattr(type(optimizer).step, "hooked", False):
+            return "only optimizers of torch.optim that treat each parameter on its own can"
+        if distributed.is_available() and distributed.is_initialized():
+            return "processes exchange gradients after they are complete"
+        if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or hooks_of_others():
+            return "a hook of its step may look at gradients"
+        if any(group.get("differentiable") for group in optimizer.param_groups):
+            return "its step is differentiable"
+        for parameter in self.parameters():
+            if type(parameter) not in (torch.Tensor, torch.nn.Parameter) or parameter.layout is not torch.strided:
+                return f"a parameter is a {type(parameter).__name__} of layout {parameter.layout}"
+            hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
+            if len(hooks) > (id(parameter) in self._handles):
+                return "a hook of the script's waits for its gradients"
+        return ""
+
+    def completed(self, parameter: torch.Tensor) -> str:
+        """Its gradient is: whether it may be used at once."""
+        gradient = parameter.grad
+        if id(parameter) in self.due or id(parameter) in self._held:
+            return "gradients are added up over several backward passes, or kept (zero_grad(set_to_none=False))"
+        if gradient is None or gradient.layout is not torch.strided or type(gradient) is not torch.Tensor:
+            return "a gradient is sparse, or not a plain tensor"
+        if gradient.requires_grad:
+            return "gradients have gradients (create_graph)"
+        if gradient.dtype != parameter.dtype:
+            return "a gradient has another type than its parameter"
+        return ""
+
+    def changed_settings(self) -> str:
+        """What of the optimizer's settings is not as it was when the backward pass began."""
+        optimizer = self.optimizer
+        now = [] if optimizer is None else _settings(optimizer)
+        if len(now) != len(self._settings):
+            return "a group of parameters"
+        for before, after in zip(self._settings, now, strict=True):
+            for name in before.keys() | after.keys():
+                if before.get(name) is not after.get(name) and before.get(name) != after.get(name):
+                    return {"params": "the parameters of a group", "": "its state"}.get(name, name)
+        return "its state" if any(self._states[key] != self._state_of(self.due[key]) for key in self.due) else ""
+
+    def changed_gradient(self) -> bool:
+        """While it is watched: whether a gradient is not as it was when it was complete, or came from elsewhere."""
+        for parameter in self.parameters():
+            noted = self._completed.get(id(parameter))
+            if (noted is None) != (parameter.grad is None):
+                return True
+            if noted is not None and parameter.grad is not None and noted != _identity(parameter.grad):
+                return True
+        return False
+
+    # ---- between a complete gradient and the script's step --------------------------------------------------------
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor is one of those that are not what the script's order would have, or may not change."""
+        if id(tensor) in self.due:
+            return True
+        if isinstance(tensor, GoneGradient):  # which speaks for itself
+            return False
+        return bool(self._storages) and storage_of(tensor) in self._storages
+
+    def watch(self, parameter: torch.Tensor) -> None:
+        """Notes a complete gradient, which stays for ``step``."""
+        assert parameter.grad is not None
+        self._completed[id(parameter)] = _identity(parameter.grad)
+        self._note(parameter)
+        self._storages.add(storage_of(parameter.grad))
+
+    def update(self, parameter: torch.Tensor) -> None:
+        """The optimizer's step of one parameter, whose gradient is gone after it."""
+        optimizer = self.optimizer
+        assert optimizer is not None
+        assert parameter.grad is not None
+        self.due[id(parameter)] = parameter  # from here on, whatever becomes of the update
+        _torch.classify([parameter.grad], _GRADIENT)
+        step: Any = type(optimizer).step
+        _torch.enter_optimizer(True)
+        try:
+            with _only(optimizer, self._groups[id(parameter)], parameter), _outside_autocast():
+                step.__wrapped__(optimizer)  # below the hooks, which belong to the script's own step
+        finally:
+            _torch.enter_optimizer(False)
+        parameter.grad = GoneGradient.of(parameter)
+        self._note(parameter)
+
+    def stale(self) -> bool:
+        """Whether the script's step would find gradients that an update has used already, as if they were new."""
+        waiting = (parameter for parameter in self.parameters() if id(parameter) not in self.due)
+        return bool(self._returning) or any(isinstance(parameter.grad, GoneGradient) for parameter in waiting)
+
+    def stepping(self) -> None:
+        """The script's step begins: it finds the gradients of those parameters alone that have not been updated."""
+        if self.early:
+            self._returning = list(self.due.values())
+            for parameter in self._returning:
+                parameter.grad = None
+        self.due.clear()
+        self._states.clear()
+        self._storages.clear()
+        self._completed.clear()
+
+    def stepped(self) -> None:
+        """It ended."""
+        for parameter in self._returning:
+            if parameter.grad is None:
+                parameter.grad = GoneGradient.of(parameter)
+        self._returning = []
+
+    def _state_of(self, parameter: torch.Tensor) -> object:
+        state = self.optimizer.state.get(parameter) if self.optimizer is not None else None
+        return state and (id(state), {name: _constant(value) for name, value in state.items()})
+
+    def _note(self, parameter: torch.Tensor) -> None:
+        self.due[id(parameter)] = parameter
+        self._states[id(parameter)] = self._state_of(parameter)
+        self._storages.add(storage_of(parameter))
+        state = self.optimizer.state.get(parameter, {}) if self.optimizer is not None else {}
+        self._storages.update(storage_of(value) for value in state.values() if isinstance(value, torch.Tensor))
+        self._storages.discard(0)
+
+
+@contextmanager
+def _only(optimizer: Optimizer, group: dict[str, Any], parameter: torch.Tensor) -> Iterator[None]:
+    """The group itself, since a step may write to it."""
+    groups, parameters = optimizer.param_groups, group["params"]
+    optimizer.param_groups, group["params"] = [group], [parameter]
+    try:
+        yield
+    finally:
+        optimizer.param_groups, group["params"] = groups, parameters
+
+
+@contextmanager
+def _outside_autocast() -> Iterator[None]:
+    """As the script's step runs, which was seen; a backward pass may run inside."""
+    if not torch.is_autocast_enabled("cpu"):
+        yield
+        return
+    with torch.autocast("cpu", enabled=False):
+        yield
+
+
+def _settings(optimizer: Optimizer) -> list[Mapping[str, object]]:
+    """By group, and last what holds the state: compared, not read."""
+    groups: list[Mapping[str, object]] = [
+        {name: [*map(id, value)] if name == "params" else _setting(value) for name, value in group.items()}
+        for group in optimizer.param_groups
+    ]
+    return [*groups, {"": id(optimizer.state)}]
+
+
+def _constant(value: object) -> object:
+    if isinstance(value, torch.Tensor):
+        return id(value), value._version
+    return [*map(_constant, value)] if isinstance(value, list | tuple) else value
+
+
+def _setting(value: object) -> object:
+    """With the number in it: ``lr.data`` can be changed unseen."""
+    number = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else None
+    return _constant(value), number
+
+
+def _identity(gradient: torch.Tensor) -> tuple[int, int]:
+    return storage_of(gradient), gradient._version

@@ -1,0 +1,248 @@
+"""Updates in the backward pass: each parameter is updated as soon as its gradient is complete, and the gradient freed.
+
+``optimizer.step()`` then does the rest. An optimizer's first steps run as the script has them, and are watched. If
+nobody reads or changes a gradient, a parameter, the optimizer's state or its settings between the backward pass and
+``step``, and no gradient is added to, its updates are early from then on, else it is left as written, and the report
+says why. What an early update does not allow is an error from then on, raised at the call that would see another
+number: by the ``StepWindow`` up to ``step``, by the ``GoneGradient`` after it.
+
+Left out: what C++ alone sees (a backward formula that kept an alias made with ``.data``), and other threads.
+"""
+
+import gc
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from ebbtide.capture.iterations import Building, is_compiled, steps_on_stack, uncompiled
+from ebbtide.errors import OrderError
+from ebbtide.ir.run_report import LEFT
+from ebbtide.update_order.early_updates import EarlyUpdates
+from ebbtide.update_order.gone_gradient import listeners, script_line
+from ebbtide.update_order.independent import overlap
+from ebbtide.update_order.step_window import StepWindow
+
+_autograd: Any = torch.autograd
+_MODIFIED = "has been modified by an inplace operation"  # autograd's words for a saved tensor
+
+
+class InBackward:
+    """Of one session. ``say`` and ``warn`` are told what becomes of each optimizer; ``told`` keeps it."""
+
+    def __init__(self, say: Callable[[str], None], warn: Callable[[str], None]) -> None:
+        self._say = say
+        self._warn = warn
+        self.told: list[str] = []
+        self._known: dict[int, EarlyUpdates] = {}  # by optimizer
+        self._window = StepWindow(self._look)
+        self._broken = ""  # an error that left parameters updated for a step that was not made
+        self._handles: list[RemovableHandle | Building] = []
+        self._run_backward: Any = None
+        self._process = os.getpid()
+
+    def install(self) -> None:
+        """Before other hooks of optimizers, which then see a step without what this leaves in it."""
+        for found in gc.get_objects():
+            if issubclass(type(found), Optimizer) and hasattr(found, "param_groups"):
+                self._built(found)
+        self._handles = [
+            register_optimizer_step_pre_hook(uncompiled(self._before_step)),
+            register_optimizer_step_post_hook(uncompiled(self._after_step)),
+            Building(self._built),
+        ]
+        listeners.append(self._used)
+        self._run_backward = run_backward = _autograd._engine_run_backward
+
+        def engine_run_backward(*args: Any, **kwargs: Any) -> Any:
+            ours = self._run_backward is not None and os.getpid() == self._process
+            if not ours or not kwargs.get("accumulate_grad") or _within_backward():
+                return run_backward(*args, **kwargs)
+            self._begin()
+            try:
+                return run_backward(*args, **kwargs)
+            except BaseException as error:
+                self._broke(error)
+                if _MODIFIED in str(error) and self._broken:
+                    raise OrderError(self._broken) from error
+                raise
+            finally:
+                self._end()
+
+        _autograd._engine_run_backward = engine_run_backward
+
+    def remove(self) -> None:
+        """A step that was updated and not made stays guarded."""
+        _autograd._engine_run_backward, self._run_backward = self._run_backward, None
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        listeners.remove(self._used)
+        for order in self._orders():
+            order.detach()
+        if not any(order.early and order.due for order in self._orders()):
+            self._window.close()
+
+    # ---- optimizers and backward passes ---------------------------------------------------------------------------
+
+    def _built(self, optimizer: Optimizer) -> None:
+        key = id(optimizer)
+        if key not in self._known:
+            self._known[key] = EarlyUpdates(optimizer, lambda: self._forget(key))
+
+    def _orders(self) -> list[EarlyUpdates]:
+        """As they are now: an optimizer may go at any moment."""
+        return list(self._known.values())
+
+    def _forget(self, key: int) -> None:
+        self._known.pop(key).detach()
+
+    def _begin(self) -> None:
+        """A backward pass begins, and no parameter has been updated in it."""
+        if self._broken:
+            raise OrderError(self._broken)
+        compiled = "the backward pass is compiled" if is_compiled() else ""
+        with self._window.quiet():
+            parameters = [parameter for order in self._orders() for parameter in order.parameters()]
+            owners, overlapping = Counter(map(id, parameters)), overlap(parameters)
+            for order in self._orders():
+                if order.left:
+                    continue
+                order.begin()
+                shared = any(owners[id(parameter)] > 1 for parameter in order.parameters())
+                reason = "another optimizer has the same parameters" if shared else order.forbidden() or compiled
+                if any(id(parameter) in overlapping for parameter in order.parameters()):
+                    reason = "parameters share memory"
+                if reason and order.early:
+                    raise OrderError(f"{order.name} cannot be updated in the backward pass any more: {reason}")
+                if reason:
+                    self._leave(order, reason)
+                    continue
+                if not order.early and order.may_begin:
+                    order.early = True
+                    begins = f"{order.name}: each parameter is updated as soon as its gradient is complete"
+                    self._tell(begins, self._say)
+                order.attach(self._hook)
+        if any(not order.left for order in self._orders()):
+            self._window.open()
+
+    def _end(self) -> None:
+        for order in self._orders():
+            if order.left:
+                order.detach()  # not while its hooks are called
+        self._close_window()
+
+    def _broke(self, error: BaseException) -> None:
+        """Parameters that were updated stay guarded: the script's order would not have updated them."""
+        updated = sum(len(order.due) for order in self._orders() if order.early)
+        if updated:
+            raised = error.what if isinstance(error, OrderError) else f"the backward pass raised {type(error).__name__}"
+            if _MODIFIED in str(error):
+                raised = f"{script_line()} needs parameters as they were before their updates"
+            self._break(f"{raised}, when {updated} parameters had been updated")
+
+    def _used(self, what: str) -> None:
+        """A gone gradient was. Where that is before step, what the script would have done to it is in no update."""
+        if any(order.early and order.due for order in self._orders()):
+            self._break(what)
+
+    def _break(self, what: str) -> None:
+        """Training cannot go on, also where the script catches the error: the next backward pass or step raises it."""
+        if not self._broken:
+            self._broken = what
+            self._tell(f"an error, and training cannot go on: {what}", self._warn)
+
+    def _hook(self, order: EarlyUpdates) -> Callable[[torch.Tensor], None]:
+        def gradient_is_complete(parameter: torch.Tensor) -> None:
+            if order.left:
+                return
+            with self._window.quiet():
+                elsewhere = "the backward pass is not called through torch.autograd, or on another thread"
+                reason = order.completed(parameter) if self._window.is_ours else elsewhere
+                if reason and order.early:
+                    raise OrderError(f"{script_line()}: {reason}")
+                if reason:
+                    self._leave(order, reason)
+                elif order.early:
+                    order.update(parameter)
+                else:
+                    order.watch(parameter)
+
+        return gradient_is_complete
+
+    # ---- up to the script's step ----------------------------------------------------------------------------------
+
+    def _look(self, name: str, tensor: torch.Tensor) -> None:
+        """A call of the script's, before it is made."""
+        for order in self._orders():
+            if order.left or not order.due or not order.holds(tensor):
+                continue
+            if not order.early:
+                self._leave(order, f"{script_line()} uses what its step works on, between the backward pass and step")
+            elif name != "grad":  # what is there speaks for itself
+                self._break(f"{script_line()} uses a parameter or state ({name}) before step")
+                raise OrderError(self._broken)
+
+    def _before_step(self, optimizer: Optimizer, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+        order = self._known.get(id(optimizer))
+        if order is None or order.left:
+            return
+        if self._broken:
+            raise OrderError(self._broken)
+        with self._window.quiet():
+            reason = order.forbidden() or self._refusal(order, args, kwargs)
+            if reason and order.early:
+                self._break(f"{script_line()}: {reason}")
+                raise OrderError(self._broken)
+            if reason:
+                self._leave(order, reason)
+            else:
+                order.watched_steps += bool(order.due)
+            order.stepping()
+        self._close_window()
+
+    def _refusal(self, order: EarlyUpdates, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
+        """Why this step is not one whose updates can be early, or could have been."""
+        if any(argument is not None for argument in (*args[1:], kwargs.get("closure"))):
+            return "step is called with a closure"
+        if steps_on_stack() != 1 or is_compiled():
+            return "its step is compiled, or lies within another's"
+        if torch.is_autocast_enabled("cpu"):
+            return "step is called under autocast"
+        if torch.is_inference_mode_enabled():
+            return "step is called in inference mode"
+        if order.due and not self._window.is_ours:
+            return "the backward pass and step are on different threads"
+        if order.due and (changed := order.changed_settings()):
+            return f"{changed} changed between the backward pass and step"
+        if order.early:
+            return "step is called again with gradients that an update has used" if order.stale() else ""
+        return "a gradient is changed between the backward pass and step" if order.changed_gradient() else ""
+
+    def _after_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        order = self._known.get(id(optimizer))
+        if order is not None:
+            with self._window.quiet():
+                order.stepped()
+
+    def _close_window(self) -> None:
+        if self._window.is_open and not any(order.due and not order.left for order in self._orders()):
+            self._window.close()
+
+    def _leave(self, order: EarlyUpdates, reason: str) -> None:
+        order.left = True
+        order.due.clear()
+        self._tell(f"{order.name} {LEFT}: {reason}", self._warn)
+
+    def _tell(self, text: str, how: Callable[[str], None]) -> None:
+        self.told.append(text)
+        how(f"updates in backward: {text}")
+
+
+def _within_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1

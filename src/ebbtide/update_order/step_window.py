@@ -1,0 +1,86 @@
+"""Looks at what a script calls between a backward pass and ``optimizer.step()``, where parameters are updated early.
+
+A torch function mode: every call of PyTorch from Python comes by, on the thread that called ``backward``, with its
+tensors, before it is made. Calls from C++ (autograd's own formulas) do not. It is open from the backward pass up to
+``step`` alone, where a script makes few calls.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._C import _len_torch_function_stack, _pop_torch_function_stack, _push_on_torch_function_stack
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext
+
+from ebbtide.update_order.gone_gradient import METADATA, called
+
+
+class StepWindow(TorchFunctionMode):
+    """``look`` is told of every call that names a tensor: the call's name and the tensor. It may raise."""
+
+    def __init__(self, look: Callable[[str, torch.Tensor], None]) -> None:
+        super().__init__()
+        self._look = look
+        self._quiet = False
+        self._thread: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._thread is not None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this is the thread on which it was opened."""
+        return self._thread == threading.get_ident()
+
+    def open(self) -> None:
+        """Below the script's own modes, which take the uppermost one away where they end; above a default device's,
+        which must be the lowest."""
+        stack = self._others()
+        if stack and isinstance(stack[-1], DeviceContext):
+            _push_on_torch_function_stack(stack.pop())
+        _push_on_torch_function_stack(self)
+        for mode in reversed(stack):
+            _push_on_torch_function_stack(mode)
+        self._thread = threading.get_ident()
+
+    def close(self) -> None:
+        """On another thread than the one that opened it: nothing is looked at any more, and the mode stays there."""
+        if self.is_ours:
+            for mode in reversed(self._others()):
+                _push_on_torch_function_stack(mode)
+        self._thread = None
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """What is called in here is ours, not the script's."""
+        before, self._quiet = self._quiet, True
+        try:
+            yield
+        finally:
+            self._quiet = before
+
+    def _others(self) -> list[TorchFunctionMode]:
+        """All modes but this one, taken off the stack, the uppermost first."""
+        modes = [_pop_torch_function_stack() for _ in range(_len_torch_function_stack())]
+        return [mode for mode in modes if mode is not self]
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not self._quiet and self._thread is not None and (name := called(func)) not in METADATA:
+            for tensor in _tensors((*args, *kwargs.values())):
+                self._look(name, tensor)
+        return func(*args, **kwargs)
+
+
+def _tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)

@@ -1,0 +1,1 @@
+"""Tests of ``ebbtide.budget``, without native code."""

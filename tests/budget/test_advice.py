@@ -1,0 +1,74 @@
+"""What a refused budget says: which one works, and what else helps where no budget does by itself."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from ebbtide.budget.bounds import Need, arena_too_small, process_too_small
+from ebbtide.errors import BudgetError
+from ebbtide.host.process import MemoryLimit
+from ebbtide.runtime.kept import Kept
+from ebbtide.units import GIB, MIB, Budget, parse_budget
+
+NEED = Need("aten::mm", 600 * MIB, 600 * MIB, 200 * MIB, 600 * MIB)
+CONTAINER = MemoryLimit(2 * GIB, "this container")
+
+
+def advised(error: BudgetError) -> Budget:
+    """The budget that the text names: one that is accepted."""
+    assert f'use fast="{error.minimum_fast}"' in str(error)
+    return parse_budget(error.minimum_fast)
+
+
+def test_an_operation_outside_the_steps_that_needs_more_than_a_steps_peak_is_told_a_size() -> None:
+    """An evaluation on larger batches, say: the whole process needs what the operation does and what lies outside."""
+    error = arena_too_small(250 * MIB, 500 * MIB, NEED, rest_bytes=300 * MIB, limit=CONTAINER)
+    assert (advised(error).nbytes or 0) >= 900 * MIB
+    assert "A step's tensors peak at 500 MiB, so no percentage is enough." in str(error)
+    assert "100%" not in str(error)
+
+
+def test_all_of_a_peak_is_the_most_that_a_percentage_names() -> None:
+    error = arena_too_small(250 * MIB, 601 * MIB, NEED)
+    assert advised(error).fraction == 1.0
+    assert "or more" not in str(error)
+    assert 'use fast="60%" or more' in str(arena_too_small(250 * MIB, 1000 * MIB, NEED))
+
+
+def test_a_size_that_the_container_does_not_allow_is_told_with_its_limit() -> None:
+    large = replace(NEED, nbytes=2 * GIB)
+    for error in (
+        process_too_small(GIB, 300 * MIB, large, limit=CONTAINER),
+        arena_too_small(GIB, GIB, large, 300 * MIB, limit=CONTAINER),
+        process_too_small(GIB, 3 * GIB, replace(large, operator=""), limit=CONTAINER),
+        process_too_small(GIB, 3 * GIB, None, limit=CONTAINER),
+    ):
+        assert "this container allows 2.00 GiB in all: that limit must be raised first" in str(error)
+    assert "container" not in str(process_too_small(GIB, 300 * MIB, NEED, limit=CONTAINER))
+
+
+@pytest.mark.parametrize(("kept", "named"), [(500 * MIB, True), (50 * MIB, False)])
+def test_what_is_kept_is_named_where_it_takes_the_room(kept: int, named: bool) -> None:
+    for error in (
+        process_too_small(GIB, 300 * MIB, replace(NEED, kept_bytes=kept)),
+        arena_too_small(GIB, 2 * GIB, replace(NEED, kept_bytes=kept)),
+    ):
+        assert ("500 MiB are kept in memory by session.keep(): keep less." in str(error)) == named
+
+
+def test_kept_bytes_are_of_what_is_pinned_and_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    import ebbtide.runtime.kept as module
+
+    monkeypatch.setattr(module._torch, "pin", lambda address: True)
+    monkeypatch.setattr(module._torch, "unpin", lambda address: None)
+    kept, first, second = Kept(), torch.zeros(1000), torch.zeros(500)
+    held: Iterable[torch.Tensor] = [first, first[10:], second]
+    kept.keep(held)
+    assert kept.nbytes() == 6000
+    del second, held
+    assert kept.nbytes() == 4000
+    kept.release()
+    assert kept.nbytes() == 0

@@ -1,0 +1,1 @@
+"""Tests of ``ebbtide.planning``, without native code."""

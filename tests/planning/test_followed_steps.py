@@ -1,0 +1,274 @@
+"""Forecasts that hold: times come from steps that follow a plan too, and no bound is told that such a step has beaten.
+
+Native code is stood in for; planning is real, and is done at once. A made step has four ticks and one parameter.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch  # noqa: F401 (loads the libraries that native code needs)
+
+from ebbtide.capture.timeline import Traffic, traffic
+from ebbtide.ir.files import decode
+from ebbtide.ir.native import Lane
+from ebbtide.ir.recording import Recording
+from ebbtide.ir.run_report import LinkReport, PlanReport
+from ebbtide.ir.trace import Trace
+from ebbtide.planning import planning
+from ebbtide.planning.followed_steps import with_measured
+from ebbtide.planning.plan_job import Answer, Job, carry_out
+from ebbtide.planning.planning import Planning
+from ebbtide.planning.policies import planner_named
+from ebbtide.units import MIB
+from tests.helpers.ask_here import ask_here
+from tests.helpers.make_recording import recording
+from tests.helpers.make_steps import disk
+
+MS = 1_000_000
+N_TICKS = 4
+COLD, WARM = 100, 60  # ms a tick
+
+
+def made_step(tick_ms: int, spans: Sequence[tuple[Lane, int, int]] = ()) -> Recording:
+    begins = [tick * tick_ms * MS for tick in range(N_TICKS)]
+    return recording(
+        time_ns=N_TICKS * tick_ms * MS,
+        tick_begin_ns=begins,
+        nbytes=[MIB],
+        birth=[-1],
+        death=[-1],
+        serial=[1],
+        use_storage=[0],
+        use_first=[1],
+        use_last=[2],
+        span_storage=[0] * len(spans),
+        span_lane=[lane for lane, _, _ in spans],
+        span_begin_ns=[begin * MS for _, begin, _ in spans],
+        span_end_ns=[end * MS for _, _, end in spans],
+    )
+
+
+class Native:
+    """Stands for native code: each step follows the schedule that was loaded last, if there is one."""
+
+    def __init__(self) -> None:
+        self.step = made_step(COLD)
+        self.schedules = self.taken = self.lost = 0
+
+    def followed(self) -> int | None:
+        return self.schedules - 1 if self.schedules else None
+
+    def gone(self) -> int:
+        return self.lost
+
+    def take_recording(self) -> Recording:
+        self.taken += 1
+        return self.step
+
+    def load_schedule(self, **columns: object) -> int:
+        self.schedules += 1
+        self.lost = 0
+        return self.schedules - 1
+
+    def remeasure_unmanaged(self) -> None:
+        pass
+
+
+@pytest.fixture
+def native(monkeypatch: pytest.MonkeyPatch) -> Native:
+    found = Native()
+    monkeypatch.setattr(planning, "_torch", found)
+    return found
+
+
+class Run:
+    """A run of made steps."""
+
+    def __init__(self, native: Native, work: Callable[[Job], Answer] | None = None, **more: Any) -> None:
+        self.native = native
+        self.jobs: list[Job] = []
+        self.saved: list[Trace] = []
+        self.warned: list[str] = []
+        self._work = work or (lambda job: carry_out(job, planner_named("ebbtide")))
+        save = lambda trace, plan: self.saved.append(decode(trace, Trace))  # noqa: E731
+        self.planning = Planning(ask_here(self._carry_out), disk(), save, self.warned.append, **more)
+
+    def _carry_out(self, job: Job) -> Answer:
+        self.jobs.append(job)
+        return self._work(job)
+
+    def steps(self, number: int, step: Recording) -> None:
+        self.native.step = step
+        for _ in range(number):
+            self.planning.ended(step.time_ns / 1e9)
+            self.planning.learn(100 * MIB)
+
+    @property
+    def plan(self) -> PlanReport:
+        report = self.planning.report()
+        assert report is not None
+        return report
+
+
+def test_a_first_step_that_was_slower_than_the_later_ones_is_planned_anew_with_their_times(native: Native) -> None:
+    run = Run(native)
+    run.steps(2, made_step(COLD))
+    assert (run.plan.step_s, run.plan.lower_bound_s, run.plan.predicted_s) == (0.4, 0.4, 0.4)
+    run.steps(1, made_step(WARM))
+    assert run.plan.lower_bound_s is None  # the step took 0.24 s
+    run.steps(2, made_step(WARM))
+    assert (run.plan.step_s, run.plan.lower_bound_s, run.plan.predicted_s) == (0.24, 0.24, 0.24)
+    assert [trace.step_ns for trace in run.saved] == [400 * MS, 240 * MS]  # what is saved is what is reported
+    assert (native.schedules, run.plan.plans, run.warned) == (2, 1, [])
+
+
+def test_a_bound_that_a_later_step_beats_is_no_bound(native: Native) -> None:
+    run = Run(native)
+    run.steps(6, made_step(WARM))
+    assert (run.plan.lower_bound_s, run.plan.status) == (0.24, "optimal")
+    run.planning.ended(0.23)
+    assert (run.plan.lower_bound_s, run.plan.status) == (None, "feasible")
+    assert run.plan.predicted_s == 0.24
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_what_has_gone_of_a_plan_has_the_step_planned_anew_once(native: Native, named: bool) -> None:
+    """With the times that are known, and however many looks there were; a named plan is only told of what is there."""
+    run = Run(native, fixed=named)
+    run.steps(50, made_step(WARM))
+    for round in range(1, 3):
+        native.lost = 3
+        run.steps(10, made_step(WARM))
+        assert (len(run.jobs), native.schedules, run.plan.plans, run.warned) == (round + 1, round + 1, 1, [])
+        assert run.plan.step_s == 0.24
+    native.lost = 1
+    run.steps(1, made_step(WARM))
+    assert len(run.jobs) == 4
+
+
+def test_a_step_that_cannot_be_planned_anew_for_what_has_gone_is_not_asked_for_again(native: Native) -> None:
+    run = Run(native)
+    run.steps(4, made_step(WARM))
+    run._work = lambda job: Answer(None, disk())
+    native.lost = 2
+    run.steps(10, made_step(WARM))
+    assert (len(run.jobs), native.schedules) == (2, 1)
+    native.lost = 3
+    run.steps(10, made_step(WARM))
+    assert len(run.jobs) == 3
+
+
+def test_once_all_plans_are_made_what_has_gone_is_looked_at_no_more(native: Native) -> None:
+    run = Run(native)
+    for _ in range(20):
+        native.lost = 1
+        run.steps(2, made_step(WARM))
+    native.lost = 1
+    run.steps(2, made_step(WARM))
+    assert native.schedules == planning._MOST_PLANS
+    taken = native.taken
+    run.steps(50, made_step(WARM))
+    assert native.taken <= taken + 20  # what the looks at typical times take
+
+
+def test_times_that_are_no_news_cost_no_plan_and_soon_no_recordings(native: Native) -> None:
+    run = Run(native)
+    run.steps(50, made_step(WARM))
+    assert (len(run.jobs), native.schedules, run.plan.plans) == (1, 1, 1)
+    taken = native.taken
+    run.steps(50, made_step(WARM))
+    assert native.taken == taken
+
+
+def test_a_faster_plan_is_looked_for_once_and_only_where_there_is_something_to_gain(native: Native) -> None:
+    run = Run(native, improves=True)
+    run.steps(50, made_step(WARM))
+    assert len(run.jobs) == 1  # the first plan was optimal
+
+    def slow(job: Job) -> Answer:
+        answer = carry_out(job, planner_named("ebbtide"))
+        report = None if answer.report is None else replace(answer.report, lower_bound_s=answer.report.predicted_s / 2)
+        return replace(answer, report=report)
+
+    run = Run(native, slow, improves=True)
+    native.schedules = 0
+    run.steps(50, made_step(WARM))
+    assert [(job.effort, job.followed is not None and bool(job.followed.plan)) for job in run.jobs] == [
+        (1, False),
+        (8, True),
+    ]
+    assert native.schedules == 1  # what was found was no faster
+
+
+def test_a_machine_that_grows_faster_later_is_noticed(native: Native) -> None:
+    run = Run(native)
+    run.steps(4, made_step(COLD))
+    run.steps(7, made_step(WARM))
+    assert (native.schedules, run.plan.step_s, run.plan.lower_bound_s) == (2, 0.24, 0.24)
+
+
+def test_what_copies_cost_beside_them_is_no_part_of_the_operations_times(native: Native) -> None:
+    machine = disk()
+    slowing = replace(machine, links=tuple(replace(link, slows_compute=0.5) for link in machine.links))
+    run = Run(native)
+    run.planning._machine = slowing
+    run.steps(2, made_step(COLD))
+    run.steps(3, made_step(90, [(Lane.OUT, 0, 360)]))
+    assert run.plan.step_s == pytest.approx(0.24)
+
+
+def test_a_plan_that_was_named_stays(native: Native) -> None:
+    run = Run(native, fixed=True)
+    run.steps(2, made_step(COLD))
+    run.steps(50, made_step(WARM))
+    assert (len(run.jobs), native.schedules) == (1, 1)
+    assert run.plan.lower_bound_s is None
+
+
+def test_a_step_that_did_more_than_was_planned_shows_nothing(native: Native) -> None:
+    run = Run(native)
+    run.steps(2, made_step(COLD))
+    longer = replace(made_step(WARM), nbytes=made_step(WARM).nbytes + 1)
+    run.steps(50, longer)
+    assert len(run.jobs) == 1
+
+
+def test_a_training_process_keeps_columns_of_a_few_steps(native: Native) -> None:
+    run = Run(native)
+    run.steps(2, made_step(COLD))
+    (planned,) = run.planning._plans.values()
+    assert [len(kept.took_ns) for kept in planned.steps.times()] == [N_TICKS]
+    run.steps(8, made_step(WARM))
+    (planned,) = run.planning._plans.values()
+    assert len(planned.steps.times()) == 5
+    assert planned.steps.times()[0].took_ns.itemsize == 4
+
+
+def test_plans_of_one_run_are_bounded(native: Native, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "_MOST_PLANS", 1)
+    run = Run(native)
+    run.steps(2, made_step(COLD))
+    run.steps(50, made_step(WARM))
+    assert native.schedules == 1
+
+
+def test_each_links_forecast_stands_beside_what_a_step_came_to() -> None:
+    ways = {"span_source": [0, 0, 1, 0], "span_target": [1, 1, 0, 0]}
+    times = {"span_begin_ns": [0, 3, 5, 0], "span_end_ns": [4, 6, 9, 9]}
+    lanes = [Lane.OUT, Lane.OUT, Lane.BACK, Lane.STALL_ROOM]
+    step = recording(time_ns=10, nbytes=[100], span_lane=lanes, span_storage=[0] * 4, **ways, **times)
+    machine = disk()
+    fast, slow = (tier.name for tier in machine.tiers)
+    shown = traffic(step, machine)
+    assert shown == Traffic(10, {f"{fast}->{slow}": (200, 6), f"{slow}->{fast}": (100, 4)})
+    foreseen = LinkReport(f"{fast}->{slow}", 300, 1.0), LinkReport("elsewhere", 1, 1.0)
+    report = with_measured(PlanReport("ebbtide", "feasible", 1, 1.0, 1.0, 1.0, 0.0, 1, links=foreseen), shown)
+    assert report.measured_s == 1e-8
+    assert report.links == (
+        replace(foreseen[0], measured_bytes=200, measured_busy_s=6e-9),
+        replace(foreseen[1], measured_bytes=0, measured_busy_s=0.0),
+        LinkReport(f"{slow}->{fast}", 0, 0.0, 100, 4e-9),
+    )
+    assert with_measured(report, None) is report

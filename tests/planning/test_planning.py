@@ -1,0 +1,382 @@
+"""What a session does around a planner: when it tries again, what it lets go of, and what it says where none was made.
+
+Native code and the planner are stood in for; ``test_plans.py`` has real ones.
+"""
+
+import weakref
+from collections.abc import Callable
+from dataclasses import fields, replace
+from errno import ENOSPC
+from typing import Any
+
+import numpy as np
+import pytest
+import torch  # noqa: F401 (loads the libraries that native code needs)
+
+from ebbtide.capture.recording import likeness
+from ebbtide.errors import EbbtideError
+from ebbtide.ir.occupancy import arena_pages, needed_bytes
+from ebbtide.ir.recording import Recording
+from ebbtide.ir.run_report import LinkReport, PlanReport
+from ebbtide.planning import planning
+from ebbtide.planning.load_schedule import ScheduleColumns
+from ebbtide.planning.plan_job import Answer, Job, PlanningKilledError, _made_for
+from ebbtide.planning.planning import Planning
+from ebbtide.planning.policies import planner_named
+from tests.helpers.ask_here import ask_here
+from tests.helpers.make_recording import recording
+from tests.helpers.make_steps import disk, network
+
+SCHEDULE = ScheduleColumns(*[np.zeros(0, dtype=np.int64)] * len(fields(ScheduleColumns)))
+REPORT = PlanReport("ebbtide", "feasible", 100, 1.0, 1.0, 1.0, 0.0, 1)
+
+
+class Native:
+    """Stands for native code: hands out recordings, and notes what becomes of them."""
+
+    def __init__(self) -> None:
+        self.handed: list[weakref.ref[Recording]] = []
+        self.remeasured = 0
+
+    def followed(self) -> None:
+        return None
+
+    def gone(self) -> int:
+        return 0
+
+    def take_recording(self) -> Recording:
+        made = recording()
+        self.handed.append(weakref.ref(made))
+        return made
+
+    def load_schedule(self, **columns: object) -> int:
+        return 0
+
+    def remeasure_unmanaged(self) -> None:
+        self.remeasured += 1
+
+
+@pytest.fixture
+def native(monkeypatch: pytest.MonkeyPatch) -> Native:
+    found = Native()
+    monkeypatch.setattr(planning, "_torch", found)
+    monkeypatch.setattr(planning, "likeness", lambda recording: "alike")
+    monkeypatch.setattr(planning, "flop_table", lambda recording, count: {})
+    return found
+
+
+def killed(job: Job) -> Answer:
+    raise PlanningKilledError("the planning process ended with exit status -9: it said nothing")
+
+
+def planned(job: Job) -> Answer:
+    return Answer(SCHEDULE, job.machine, REPORT)
+
+
+def after_steps(steps: int, work: Callable[[Job], Answer], **more: Any) -> tuple[Planning, list[str]]:
+    said: list[str] = []
+    made = Planning(ask_here(work), disk(), lambda trace, plan: None, said.append, **more)
+    for _ in range(steps):
+        made.ended(1.0)
+        made.learn(100)
+    return made, said
+
+
+def test_a_step_whose_planning_was_killed_is_planned_when_it_comes_again(native: Native) -> None:
+    asked: list[Job] = []
+
+    def once_killed(job: Job) -> Answer:
+        asked.append(job)
+        return killed(job) if len(asked) == 1 else planned(job)
+
+    made, said = after_steps(3, once_killed)
+    assert made.report() is not None
+    assert len(said) == 1
+    assert "the next one like it will be" in said[0]
+
+
+def test_planning_that_is_always_killed_is_given_up(native: Native) -> None:
+    made, said = after_steps(9, killed)
+    assert len(said) == 3
+    assert "steps like it run in demand mode" in said[-1]
+    assert not made.wants_recordings
+
+
+def test_what_the_recording_took_is_given_back_when_nobody_holds_it(
+    native: Native, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    living: list[int] = []
+    monkeypatch.setattr(
+        planning,
+        "give_back_freed_memory",
+        lambda: living.append(sum(recording() is not None for recording in native.handed)),
+    )
+    after_steps(2, planned)
+    assert (living, native.remeasured) == ([0], 1)
+
+
+def test_a_recording_that_cannot_be_taken_costs_the_plan_and_not_the_run(
+    native: Native, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory() -> Recording:
+        raise MemoryError("on purpose")
+
+    monkeypatch.setattr(native, "take_recording", no_memory)
+    made, said = after_steps(2, planned)
+    assert (len(said), "on purpose" in said[0]) == (1, True)
+    assert made.activity() is None
+
+
+def test_a_step_that_ends_what_it_does_not_leave_is_not_taken_to_be_steady(
+    native: Native, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gradients that the last step of another order left, say: the step after it shows what steps are like."""
+    once = recording(nbytes=[4 << 20, 8 << 20], birth=[-1, -1], death=[0, -1])
+    steady = recording(nbytes=[8 << 20], birth=[-1], death=[-1])
+    steps = iter([once, steady, steady])
+    monkeypatch.setattr(native, "take_recording", lambda: next(steps))
+    monkeypatch.setattr(planning, "likeness", likeness)
+    asked: list[Job] = []
+
+    def noted(job: Job) -> Answer:
+        asked.append(job)
+        return planned(job)
+
+    after_steps(3, noted)
+    assert [job.recording for job in asked] == [steady]
+
+
+def test_after_a_refusal_another_step_is_planned_when_it_recurs(
+    native: Native, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alike = iter("aabbb")
+    monkeypatch.setattr(planning, "likeness", lambda recording: next(alike))
+    asked: list[Job] = []
+
+    def once_refused(job: Job) -> Answer:
+        asked.append(job)
+        return refused(job) if len(asked) == 1 else planned(job)
+
+    made, said = after_steps(5, once_refused)
+    assert (len(asked), len(said)) == (2, 1)
+    assert made.report() is not None
+
+
+def test_planning_that_is_always_refused_is_given_up(native: Native, monkeypatch: pytest.MonkeyPatch) -> None:
+    alike = iter("abbccdd")
+    monkeypatch.setattr(planning, "likeness", lambda recording: next(alike))
+    made, said = after_steps(7, refused)
+    assert len(said) == 3
+    assert not made.wants_recordings
+
+
+def refused(job: Job) -> Answer:
+    raise EbbtideError("no plan keeps this budget")
+
+
+@pytest.mark.parametrize(
+    ("steps", "work", "why"),
+    [
+        (1, planned, "1 steps were made, and 2 are needed"),
+        (3, refused, "no plan keeps this budget"),
+    ],
+)
+def test_a_plan_that_was_to_be_saved_and_was_not_made_is_told(
+    steps: int, work: Callable[[Job], Answer], why: str, native: Native
+) -> None:
+    made, said = after_steps(steps, work, saved="plan")
+    made.finish()
+    assert made.unsaved.startswith(f"no step was planned, so there is no plan to save: {why}")
+    assert not any("to save" in text for text in said)  # whoever ends the run tells it
+
+
+def test_where_a_plan_was_made_or_none_was_to_be_saved_nothing_is_told(native: Native) -> None:
+    for made, said in (after_steps(2, planned, saved="plan"), after_steps(1, planned)):
+        made.finish()
+        assert (said, made.unsaved) == ([], "")
+
+
+def test_what_cannot_be_written_is_told_at_once_and_known_at_the_end(native: Native) -> None:
+    def on_a_full_disk(trace: bytes, plan: bytes) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    said: list[str] = []
+    made = Planning(ask_here(planned), disk(), on_a_full_disk, said.append, saved="plan")
+    steps(made, 2)
+    made.finish()
+    assert said == [made.unsaved] == ["the trace or the plan could not be saved: [Errno 28] No space left on device"]
+
+
+def test_a_plan_that_needs_more_than_there_is_names_no_budget_to_ask_for() -> None:
+    """What a plan counts at once is more than a run without one needs, so it is no smallest budget."""
+    trace = network()
+    least = int(needed_bytes(trace, arena_pages).max())
+    with pytest.raises(EbbtideError, match="without a plan less is enough") as caught:
+        _made_for(trace, disk(), least // 2, planner_named("ebbtide"))
+    assert "--fast" not in str(caught.value)
+
+
+# ---- beside the steps ---------------------------------------------------------------------------------------------
+
+
+class Beside:
+    """Stands for a planning process: ends when it is told to."""
+
+    def __init__(self, room: bool = True) -> None:
+        self.jobs: list[Job] = []
+        self.waited: list[float | None] = []
+        self.ended = self.stopped = False
+        self.room = room
+        self.found: Answer | Exception | None = None
+
+    def __call__(self, job: Job) -> "Beside":
+        self.jobs.append(job)
+        return self
+
+    def wait(self, most_s: float | None) -> bool:
+        self.waited.append(most_s)
+        return self.ended or most_s is None
+
+    def steps_go_on(self) -> bool:
+        return self.room
+
+    def answer(self) -> Answer:
+        return self.found(self.jobs[-1]) if callable(self.found) else planned(self.jobs[-1])
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def beside(room: bool = True, **more: Any) -> tuple[Planning, Beside, list[str], list[str]]:
+    process, warned, said = Beside(room), list[str](), list[str]()
+    made = Planning(process, disk(), lambda trace, plan: None, warned.append, say=said.append, **more)
+    return made, process, warned, said
+
+
+def steps(made: Planning, number: int) -> None:
+    for _ in range(number):
+        made.ended(1.0)
+        made.learn(100)
+
+
+def test_training_waits_for_a_plan_as_long_as_the_step_took_and_then_goes_on_unrecorded(native: Native) -> None:
+    made, process, warned, _ = beside()
+    steps(made, 2)
+    recorded_s = recording().time_ns / 1e9
+    assert process.waited == [recorded_s]
+    assert not made.wants_recordings
+    activity = made.activity()
+    assert activity is not None
+    assert activity.beside
+    handed = len(native.handed)
+    steps(made, 5)
+    assert (len(process.jobs), len(native.handed), made.report()) == (1, handed, None)
+    assert process.waited == [recorded_s] + [0] * 5
+    process.ended = True
+    steps(made, 1)
+    report = made.report()
+    assert report is not None
+    assert (report.taken_up_after, report.plans, warned) == (8, 1, [])
+    assert made.wants_recordings
+    assert made.activity() is None
+
+
+def test_of_a_better_plan_that_no_step_was_left_for_nothing_is_reported(
+    native: Native, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = iter((0, 1))
+    monkeypatch.setattr(native, "load_schedule", lambda **columns: next(numbers))
+    links = (LinkReport("dram->file", 3 << 20, 0.1), LinkReport("file->dram", 5 << 20, 0.1))
+    said: list[str] = []
+    made, _ = after_steps(
+        2, lambda job: replace(planned(job), report=replace(REPORT, links=links)), measures=True, say=said.append
+    )
+    monkeypatch.setattr(native, "followed", lambda: 0)
+    steps(made, 2)
+    report = made.report()
+    assert report is not None
+    assert report.taken_up_after == 2
+    monkeypatch.setattr(native, "followed", lambda: 1)
+    made.ended(1.0)
+    report = made.report()
+    assert report is not None
+    assert (report.taken_up_after, report.plans) == (4, 1)
+    assert said == [
+        "from step 3 on steps follow a plan; its forecast: 1.00 s a step, and 3.00 MiB written",
+        "from step 5 on steps follow a new plan; its forecast: 1.00 s a step, and 3.00 MiB written",
+    ]
+
+
+def test_what_the_recording_took_is_given_back_when_the_plan_comes_later(native: Native) -> None:
+    made, process, _, _ = beside()
+    steps(made, 2)
+    process.jobs.clear()
+    assert [found() for found in native.handed] == [None]
+
+
+def test_where_there_is_no_room_for_both_training_waits_and_says_so(native: Native) -> None:
+    made, process, warned, said = beside(room=False)
+    steps(made, 2)
+    assert process.waited[-1] is None
+    assert made.report() is not None
+    assert (warned, len(said)) == ([], 2)
+    assert "no room beside each other" in said[0]
+    assert said[1] == "from step 3 on steps follow a plan; its forecast: 1.00 s a step, and 0 B written"
+
+
+@pytest.mark.parametrize("more", [{"waits": True}, {"save_timeline": lambda timeline: None}])
+def test_training_waits_where_that_is_asked_for(more: dict[str, Any], native: Native) -> None:
+    made, process, _, said = beside(**more)
+    steps(made, 2)
+    assert process.waited == [None]
+    assert said == ["from step 3 on steps follow a plan; its forecast: 1.00 s a step, and 0 B written"]
+    assert made.report() is not None
+
+
+def test_a_planner_that_is_killed_beside_steps_is_waited_for_the_next_time(native: Native) -> None:
+    made, process, warned, _ = beside()
+    steps(made, 2)
+    process.ended, process.found = True, killed  # type: ignore[assignment]
+    steps(made, 1)
+    assert len(warned) == 1
+    assert made.wants_recordings
+    process.ended, process.found = False, None
+    steps(made, 1)
+    assert (len(process.jobs), process.waited[-1]) == (2, None)
+    assert made.report() is not None
+
+
+def test_the_end_stops_a_planner_and_says_so(native: Native) -> None:
+    made, process, warned, said = beside()
+    steps(made, 3)
+    made.finish()
+    assert (process.stopped, warned, len(said)) == (True, [], 1)
+    assert "EBBTIDE_WAIT_FOR_PLAN=1" in said[0]
+
+
+@pytest.mark.parametrize("hurries", [False, True])
+def test_the_end_waits_for_what_is_to_be_saved_unless_the_script_was_interrupted(hurries: bool, native: Native) -> None:
+    made, process, warned, _ = beside(saved="plan")
+    steps(made, 3)
+    made.finish(hurries)
+    assert (process.stopped, warned) == (hurries, [])
+    assert ("the run ended while its plan was being made" in made.unsaved) == hurries
+    assert (made.report() is None) == hurries
+    assert (process.waited[-1] is None) != hurries
+
+
+def test_ctrl_c_while_training_waits_stops_the_planner_and_the_step_is_tried_again(
+    native: Native, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: Beside, most_s: float | None) -> bool:
+        raise KeyboardInterrupt
+
+    made, process, _, _ = beside(waits=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(Beside, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            steps(made, 2)
+    assert process.stopped
+    assert made.activity() is None
+    steps(made, 1)
+    assert made.report() is not None

@@ -1,0 +1,1 @@
+"""Tests of ``ebbtide.screen``, without native code."""
