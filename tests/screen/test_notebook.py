@@ -17,7 +17,7 @@ from ebbtide.session.driven import warn_user
 from ebbtide.session.session import Session
 from ebbtide.settings import ProgressMode
 from tests.helpers.fake_native import QUIET, FakeNative
-from tests.runtime.test_progress import FINISHED, wait_for
+from tests.screen.test_progress import FINISHED, wait_for
 
 
 class Handle:
