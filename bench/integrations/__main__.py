@@ -1,8 +1,8 @@
-"""What people train with, without Ebbtide and with it: the table of docs/integrations/.
+"""What people train with, without Ebbtide and with it: a table of bench/results.
 
     python -m bench.integrations                              # all; what is not installed is left out and named
     python -m bench.integrations --only trainer --only ddp
-    python -m bench.integrations --write docs/integrations/README.md
+    python -m bench.integrations --write bench/results/2026-11-25_integrations.md
 
 The exit status is 0 if every case that ran gave the same bits, planned steps, moved bytes and kept its budget.
 """

@@ -8,7 +8,7 @@
 //
 // A released run's pages go back to the kernel at once. The process's budget counts resident memory, so what stayed here for
 // nobody would be missing to the arena; and a forked child that shares the old page costs no copy of it. The price is a fault
-// for each page that is written: more than half the time of writing words without zeros (docs/compressed.md).
+// for each page that is written: more than half the time of writing words without zeros (docs/arena.md).
 //
 // [Note: packing's threads]  The table's entries of a chunk belong to whoever writes it, and change hands by the arena's
 // mutex, like the chunk. Free runs are behind a lock that spins, under which nothing waits. Work areas are taken from a few,

@@ -11,7 +11,7 @@ from enum import Enum
 
 from ebbtide import api, errors, settings
 from ebbtide.session.session import Session
-from ebbtide.units import format_bytes
+from ebbtide.units import SIZES_ACCEPTED, format_bytes
 from tests.helpers.paths import ROOT
 
 PAGE = ROOT / "docs" / "api.md"
@@ -24,7 +24,8 @@ def settings_table() -> str:
     defaults = {field.name: field.default for field in fields(settings.Settings)}
     rows = ["| variable | field | default | accepts | means |", "|---|---|---|---|---|"]
     for variable, knob in settings.KNOBS.items():
-        cells = (f"`{variable}`", f"`{knob.field}`", _shown(knob.field, defaults[knob.field]), knob.accepts)
+        accepts = knob.accepts.replace(SIZES_ACCEPTED, "a size")  # what one is stands above the table
+        cells = (f"`{variable}`", f"`{knob.field}`", _shown(knob.field, defaults[knob.field]), accepts)
         rows.append(f"| {' | '.join((*cells, said.get(knob.field, '')))} |".replace("  |", " |"))
     return "\n".join(rows) + "\n"
 

@@ -34,10 +34,10 @@ def test_no_page_is_a_diary(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_page_is_short_and_the_index_has_it(page: Path) -> None:
+def test_a_page_is_short_and_the_readme_has_it(page: Path) -> None:
     assert len(page.read_text().splitlines()) <= MOST_LINES
     if page.parent == ROOT / "docs":
-        assert page.name == "index.md" or f"]({page.name})" in (ROOT / "docs" / "index.md").read_text()
+        assert f"](docs/{page.name})" in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -23,7 +23,7 @@ from tests.helpers.paths import ROOT
 from tests.versions.try_them import HEADINGS, Tried, outcome, pairs
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-PAGE = ROOT / "docs" / "packaging.md"
+PAGE = ROOT / "bench" / "results" / "2026-11-25_torch-versions.md"
 
 
 @pytest.fixture

@@ -146,7 +146,7 @@ def test_the_search_on_the_example(folder: Path) -> None:
         f"{plan.predicted_ns:,} ns",
         f"a gap of {plan.gap * 100:.2f} % and the status `{plan.status}`",
     ]
-    page = words(DOCS / "planner-ebbtide.md")
+    page = words(DOCS / "planners.md")
     assert "\n".join(text for text in expected if text not in page) == ""
 
 

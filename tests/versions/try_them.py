@@ -2,7 +2,7 @@
 
 Each minor version's newest release is fetched from where pip is configured to look; builds for CUDA run on a CPU, too,
 and take several gigabytes, so an environment is removed when it has been tried. A row is printed for each, as
-docs/packaging.md has them. `make cuda-versions` (``--cuda``) looks at the part for GPUs alone, and needs no GPU.
+``bench/results`` has them. `make cuda-versions` (``--cuda``) looks at the part for GPUs alone, and needs no GPU.
 
 Exit status 0: all were built, and all tests passed. What was compiled stays in build/.
 """

@@ -1,4 +1,4 @@
-"""Everything that is known of a step from its trace, and as JSON: ``docs/analysis.md`` says what each figure is."""
+"""Everything that is known of a step from its trace, and as JSON: ``docs/guide.md`` says what each figure is."""
 
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum

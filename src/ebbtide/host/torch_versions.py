@@ -1,6 +1,6 @@
 """The versions of torch that Ebbtide is for. setup.py runs this file, too, so it imports nothing.
 
-``make versions`` builds against each and runs a quick suite; docs/packaging.md has what it found. Older ones are
+``make versions`` builds against each and runs a quick suite; ``bench/results`` has what it found. Older ones are
 refused, newer ones are built for with a warning. A native module works with the one minor version it was built for.
 """
 

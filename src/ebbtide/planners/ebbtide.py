@@ -12,7 +12,7 @@ Where operations work in place on a slow tier, the search is made for several se
 (``in_place``), and at last the plans of other planners are candidates (``rivals``). Where a tier packs what lies there,
 and something shrinks, the search is made with it and without it, since its copies cost compute more than a disk's.
 
-Left out: splitting storages (``docs/planner-ebbtide.md``), several replicas in slow tiers, and what
+Left out: splitting storages (``docs/planners.md``), several replicas in slow tiers, and what
 lives for longer than a step once its successor is born. The search is bounded by a number of simulations that
 depends on the step's size alone, so that plans are deterministic unless the time limit strikes.
 """
