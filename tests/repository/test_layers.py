@@ -1,4 +1,4 @@
-"""The layer rules of the design, read from the sources: who may import whom, and what starts without torch."""
+"""The layer rules of CONTRIBUTING, read from the sources: who may import whom, and what starts without torch."""
 
 import ast
 import re
@@ -112,8 +112,8 @@ def test_imports_point_one_way(component: str, path: Path) -> None:
         assert found <= MAY_IMPORT[component]
 
 
-def test_the_design_has_the_same_table() -> None:
-    table = (ROOT / "docs" / "design.md").read_text().split("| component | is | may import |")[1].split("\n\n")[0]
+def test_contributing_has_the_same_table() -> None:
+    table = (ROOT / "CONTRIBUTING.md").read_text().split("| component | is | may import |")[1].split("\n\n")[0]
     rows = [line.strip("| ").split(" |") for line in table.splitlines()[2:]]
     listed = {}
     for components, _, imports in ([cell.strip() for cell in row[:2]] + [" ".join(row[2:])] for row in rows):
