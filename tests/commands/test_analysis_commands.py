@@ -242,10 +242,10 @@ def test_explaining_a_module_and_the_peak(files: Path) -> None:
 
 def plan_for(trace: Trace, budget_bytes: int) -> Plan:
     """Weight A leaves after tick 0, written in tick 1, and starts back in tick 3; the momentum stays."""
-    stays = [Stay(at, 0, row.nbytes, "fast", row.birth, row.birth, row.death) for at, row in enumerate(trace.storages)]
+    stays = [Stay(at, "fast", row.birth, row.birth, row.death) for at, row in enumerate(trace.storages)]
     stays[WEIGHT_A : WEIGHT_A + 1] = [
-        Stay(WEIGHT_A, 0, 64, "fast", 3, 5, 8),
-        Stay(WEIGHT_A, 0, 64, "slow", 1, 2, 5),
+        Stay(WEIGHT_A, "fast", 3, 5, 8),
+        Stay(WEIGHT_A, "slow", 1, 2, 5),
     ]
     return Plan("by hand", PlanStatus.FEASIBLE, trace.signature(), budget_bytes, 1050, 1050, 0, tuple(stays))
 
@@ -291,10 +291,10 @@ def test_explaining_a_plan_and_a_timeline(files: Path) -> None:
 
 def test_what_goes_over_the_steps_end_says_so(files: Path) -> None:
     trace = by_hand()
-    stays = [Stay(at, 0, row.nbytes, "fast", row.birth, row.birth, row.death) for at, row in enumerate(trace.storages)]
-    stays[MOMENTUM : MOMENTUM + 1] = [Stay(MOMENTUM, 0, 128, "fast", 3, 4, 7), Stay(MOMENTUM, 0, 128, "slow", 5, 6, 10)]
-    stays[-2] = Stay(GRADIENT, 0, 128, "fast", 3, 3, 7)
-    stays[WEIGHT_B : WEIGHT_B + 1] = [Stay(WEIGHT_B, 0, 128, "fast", 4, 4, 9), Stay(WEIGHT_B, 0, 128, "slow", 1, 2, 5)]
+    stays = [Stay(at, "fast", row.birth, row.birth, row.death) for at, row in enumerate(trace.storages)]
+    stays[MOMENTUM : MOMENTUM + 1] = [Stay(MOMENTUM, "fast", 3, 4, 7), Stay(MOMENTUM, "slow", 5, 6, 10)]
+    stays[-2] = Stay(GRADIENT, "fast", 3, 3, 7)
+    stays[WEIGHT_B : WEIGHT_B + 1] = [Stay(WEIGHT_B, "fast", 4, 4, 9), Stay(WEIGHT_B, "slow", 1, 2, 5)]
     made = Plan("by hand", PlanStatus.FEASIBLE, trace.signature(), 24_576, 1050, 1050, 0, tuple(stays))
     save(made, files / "over.plan")
 
@@ -414,7 +414,7 @@ def test_hostile_names_are_shown_as_text(files: Path) -> None:
 def test_a_plan_that_places_what_the_trace_has_not_is_refused(files: Path) -> None:
     trace = by_hand()
     good = plan_for(trace, 24_576)
-    for wrong in ({"storage": 99}, {"high": 65}, {"stop": 13}):
+    for wrong in ({"storage": 99}, {"stop": 13}):
         save(replace(good, stays=(replace(good.stays[0], **wrong), *good.stays[1:])), files / "bad.plan")
         done = call("explain", files / "step.trace", "--storage", 0, "--plan", files / "bad.plan")
         assert "that the trace does not have" in str(done.exception)

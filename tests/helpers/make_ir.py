@@ -83,19 +83,14 @@ def traces(draw: st.DrawFn, longest_life: int = 2) -> Trace:
 
 @st.composite
 def planned(draw: st.DrawFn, longest_life: int = 2) -> tuple[Trace, Plan]:
-    """A trace and a plan for it that keeps every promise, with splits, replicas, and copies of any window."""
+    """A trace and a plan for it that keeps every promise, with replicas, and copies of any window."""
     trace = draw(traces(longest_life))
-    stays = []
-    for number, storage in enumerate(trace.storages):
-        cut = draw(st.integers(1, storage.nbytes))
-        for low, high in ((0, cut), (cut, storage.nbytes)):
-            if low < high:
-                stays += [Stay(number, low, high, *row) for row in _history(draw, trace, number)]
-    return trace, plan_of(trace, stays)
+    numbers = range(len(trace.storages))
+    return trace, plan_of(trace, [Stay(number, *row) for number in numbers for row in _history(draw, trace, number)])
 
 
 def _history(draw: st.DrawFn, trace: Trace, number: int) -> list[tuple[str, int, int, int]]:
-    """(tier, start, valid_from, stop) of one piece: on dram when used, between uses perhaps elsewhere."""
+    """(tier, start, valid_from, stop) of one storage: on dram when used, between uses perhaps elsewhere."""
     storage, n_ticks = trace.storages[number], len(trace.ticks)
     rows = trace.accesses.of(number)
     modes = dict(zip(trace.accesses.tick[rows].tolist(), trace.accesses.mode[rows].tolist(), strict=True))

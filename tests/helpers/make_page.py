@@ -42,12 +42,12 @@ def snapshot() -> Trace:
 def plan() -> Plan:
     """The activation leaves at tick 3 and is back at tick 7."""
     stays = (
-        Stay(0, 0, 4 * MIB, "dram", 0, 0, 10),
-        Stay(1, 0, 8 * MIB, "dram", 1, 1, 4),
-        Stay(1, 0, 8 * MIB, "file", 3, 4, 8),
-        Stay(1, 0, 8 * MIB, "dram", 5, 7, 8),
-        Stay(2, 0, 2 * MIB, "dram", 8, 8, 11),
-        Stay(3, 0, 16 * MIB, "dram", 3, 3, 4),
+        Stay(0, "dram", 0, 0, 10),
+        Stay(1, "dram", 1, 1, 4),
+        Stay(1, "file", 3, 4, 8),
+        Stay(1, "dram", 5, 7, 8),
+        Stay(2, "dram", 8, 8, 11),
+        Stay(3, "dram", 3, 3, 4),
     )
     return Plan(f"by hand {IMAGE}", PlanStatus.FEASIBLE, step().signature(), 29 * MIB, 12 * MS, 10 * MS, 5, stays)
 

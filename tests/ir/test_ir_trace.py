@@ -115,9 +115,8 @@ SPAN = Span("compute", SpanKind.COMPUTE, 0, 10)
         (lambda: Accesses([1, 1], [0, 0], [1, 1]), "sorted"),  # type: ignore[arg-type]
         (lambda: Accesses([1], [0], [4]), "reads"),  # type: ignore[arg-type]
         (lambda: Accesses([1], [0], []), "length"),  # type: ignore[arg-type]
-        (lambda: Stay(0, 4, 4, "dram", 0, 0, 1), "high"),
-        (lambda: Stay(0, 0, 4, "dram", 2, 1, 3), "valid_from"),
-        (lambda: Stay(0, 0, 4, "dram", 2, 3, 3), "stop"),
+        (lambda: Stay(0, "dram", 2, 1, 3), "valid_from"),
+        (lambda: Stay(0, "dram", 2, 3, 3), "stop"),
         (lambda: Plan("p", PlanStatus.OPTIMAL, "", 1, 99, 100, 0, ()), "predicted_ns"),
         (lambda: Tier("a b", InPlace.ALL), "not a name"),
         (lambda: Link("a", "a", 1), "itself"),

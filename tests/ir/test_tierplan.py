@@ -53,12 +53,12 @@ def test_each_end_of_a_stay_is_an_operation() -> None:
     local = Storage(8, StorageKind.ACTIVATION, 1, 7)
     trace = step([10] * 8, [parameter(8, 8), local, parameter(8, 8)], [(0, 2, R), (0, 4, W), (1, 1, W), (1, 6, R)])
     stays = [
-        Stay(0, 0, 8, "gpu", 1, 2, 7),  # used at 2 and 4; leaves from 6 on, is back at 2 of the next step
-        Stay(0, 0, 8, "ssd", 6, 7, 10),
-        Stay(1, 0, 8, "gpu", 1, 1, 3),
-        Stay(1, 0, 8, "host", 1, 3, 6),  # the copy begins as soon as it is written, while it is in use
-        Stay(1, 0, 8, "gpu", 5, 6, 7),
-        Stay(2, 0, 8, "host", 0, 0, 8),
+        Stay(0, "gpu", 1, 2, 7),  # used at 2 and 4; leaves from 6 on, is back at 2 of the next step
+        Stay(0, "ssd", 6, 7, 10),
+        Stay(1, "gpu", 1, 1, 3),
+        Stay(1, "host", 1, 3, 6),  # the copy begins as soon as it is written, while it is in use
+        Stay(1, "gpu", 5, 6, 7),
+        Stay(2, "host", 0, 0, 8),
     ]
     assert exported(trace, stays) == {
         "format": "tierplan/1",
@@ -74,7 +74,7 @@ def test_each_end_of_a_stay_is_an_operation() -> None:
 
 def test_a_clean_replica_is_given_up_by_an_eviction_after_the_last_use() -> None:
     trace = step([10] * 6, [parameter(8, 6)], [(0, 0, R), (0, 1, R)])
-    stays = [Stay(0, 0, 8, "host", 0, 0, 6), Stay(0, 0, 8, "gpu", 5, 6, 8)]
+    stays = [Stay(0, "host", 0, 0, 6), Stay(0, "gpu", 5, 6, 8)]
     assert exported(trace, stays) == {
         "format": "tierplan/1",
         "initial": {"100": "gpu"},
@@ -88,10 +88,9 @@ def test_a_clean_replica_is_given_up_by_an_eviction_after_the_last_use() -> None
 @pytest.mark.parametrize(
     ("storage", "stays", "says"),
     [
-        (Storage(8, StorageKind.OTHER, 0, 2), [Stay(0, 0, 4, "gpu", 0, 0, 2), Stay(0, 4, 8, "gpu", 0, 0, 2)], "split"),
-        (Storage(8, StorageKind.OTHER, 1, 3), [Stay(0, 0, 8, "gpu", 1, 1, 3)], "across the step's end"),
-        (Storage(8, StorageKind.OTHER, 0, 2), [Stay(0, 0, 8, "host", 0, 0, 2)], "elsewhere than in the fastest"),
-        (parameter(8, 2), [Stay(0, 0, 8, "host", 0, 0, 2)], "elsewhere than in the fastest"),
+        (Storage(8, StorageKind.OTHER, 1, 3), [Stay(0, "gpu", 1, 1, 3)], "across the step's end"),
+        (Storage(8, StorageKind.OTHER, 0, 2), [Stay(0, "host", 0, 0, 2)], "elsewhere than in the fastest"),
+        (parameter(8, 2), [Stay(0, "host", 0, 0, 2)], "elsewhere than in the fastest"),
     ],
 )
 def test_what_the_format_cannot_say_is_an_error(storage: Storage, stays: list[Stay], says: str) -> None:

@@ -51,7 +51,7 @@ def test_a_copy_beside_an_operation_slows_it() -> None:
     trace = step([SIZE, 2 * SIZE], [parameter(SIZE, 2)], [(0, 0, W)])
     machine = in_bytes(disk())
     machine = replace(machine, links=tuple(replace(link, slows_compute=0.25) for link in machine.links))
-    step_ns, loose = found(trace, machine, SIZE, Stay(0, 0, SIZE, "dram", 0, 0, 2), Stay(0, 0, SIZE, "file", 1, 1, 2))
+    step_ns, loose = found(trace, machine, SIZE, Stay(0, "dram", 0, 0, 2), Stay(0, "file", 1, 1, 2))
     assert step_ns == pytest.approx(3 * SIZE + SIZE * 0.25 / 1.25, rel=1e-3)
     assert only(loose, Constraint.SLOWDOWN, 0.2 / 3, 1.0)
 
@@ -60,10 +60,10 @@ def test_a_fetch_that_is_waited_for_shares_the_disk_with_a_write() -> None:
     """Both at half the rate: the fetch takes twice as long as alone, and half of that is the sharing's."""
     trace = step([10 * SIZE] * 3, [parameter(SIZE, 3)] * 2, [(0, 0, W), (1, 1, R)])
     stays = (
-        Stay(0, 0, SIZE, "dram", 0, 0, 3),
-        Stay(0, 0, SIZE, "file", 1, 2, 3),  # a copy out that nobody waits for
-        Stay(1, 0, SIZE, "file", 0, 0, 3),
-        Stay(1, 0, SIZE, "dram", 1, 1, 2),
+        Stay(0, "dram", 0, 0, 3),
+        Stay(0, "file", 1, 2, 3),  # a copy out that nobody waits for
+        Stay(1, "file", 0, 0, 3),
+        Stay(1, "dram", 1, 1, 2),
     )
     step_ns, loose = found(trace, in_bytes(disk(both=10**9)), 2 * SIZE, *stays)
     assert step_ns == pytest.approx(30 * SIZE + 2 * SIZE, rel=1e-3)
@@ -77,9 +77,9 @@ ONE_AT_A_TIME = step(
 )
 """With room for one storage the weight comes twice, and each time compute waits."""
 ITS_STAYS = (
-    Stay(0, 0, SIZE, "file", 0, 0, 4),
-    *(Stay(0, 0, SIZE, "dram", tick, tick, tick + 1) for tick in (0, 2)),
-    *(Stay(number, 0, SIZE, "dram", tick, tick, tick + 1) for number, tick in ((1, 1), (2, 3))),
+    Stay(0, "file", 0, 0, 4),
+    *(Stay(0, "dram", tick, tick, tick + 1) for tick in (0, 2)),
+    *(Stay(number, "dram", tick, tick, tick + 1) for number, tick in ((1, 1), (2, 3))),
 )
 
 
@@ -111,7 +111,7 @@ def test_slow_operands_in_place_are_named() -> None:
     fast, slow = disk().tiers
     slow = replace(slow, in_place=InPlace.READS, bytes_per_s=10**9)
     machine = replace(disk(), tiers=(replace(fast, bytes_per_s=10**10, page_bytes=1), slow))
-    step_ns, loose = found(trace, machine, SIZE, Stay(0, 0, SIZE, "file", 0, 0, 2))
+    step_ns, loose = found(trace, machine, SIZE, Stay(0, "file", 0, 0, 2))
     assert step_ns == pytest.approx(3 * SIZE + 0.9 * SIZE, rel=1e-3)
     assert only(loose, Constraint.IN_PLACE, 0.3, 1.0)
 

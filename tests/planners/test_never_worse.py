@@ -15,7 +15,7 @@ from ebbtide.ir.plan import PlanStatus
 from ebbtide.ir.schedule import lower
 from ebbtide.ir.trace import Trace
 from ebbtide.machines import find_machine, names
-from ebbtide.planners import BUILT_IN, ebbtide, plan
+from ebbtide.planners import BUILT_IN, plan
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.rivals import rival_plans
 from ebbtide.simulator import simulate
@@ -36,11 +36,7 @@ def times_ns(trace: Trace, machine: Machine, share: float) -> dict[str, int]:
     bounded = machine.with_budget(budget)
     for name in BUILT_IN:
         try:
-            made = (
-                ebbtide(trace, machine, budget, may_split=True)
-                if name == "ebbtide"
-                else plan(name, trace, machine, budget)
-            )
+            made = plan(name, trace, machine, budget)
         except (InfeasibleBudgetError, PlanError):
             continue
         if made.status is not PlanStatus.OVER_BUDGET:
@@ -79,5 +75,5 @@ def test_in_larger_steps_the_quickest_are_asked_and_no_solver() -> None:
     trace, machine = network(layers=260), disk()
     assert len(trace.accesses) + len(trace.ticks) > 4_000
     budget = peak(live_bytes(trace, page_size_of(machine))) // 2
-    asked = rival_plans(trace, machine, budget, perf_counter_ns() + 60 * 10**9, may_split=False)
+    asked = rival_plans(trace, machine, budget, perf_counter_ns() + 60 * 10**9)
     assert {rival.planner for rival in asked} == {"ati-outliers", "g10"}

@@ -73,7 +73,7 @@ def step(depths: tuple[int, ...] = (0, 0)) -> Trace:
 def simulated(trace: Trace, slow: set[int], machine: Machine = MACHINE) -> int:
     """The step's time with those storages in the slow tier for good."""
     stays = tuple(
-        Stay(number, 0, row.nbytes, "pmm" if number in slow else "dram", row.birth, row.birth, row.death)
+        Stay(number, "pmm" if number in slow else "dram", row.birth, row.birth, row.death)
         for number, row in enumerate(trace.storages)
     )
     placed = Plan("by hand", PlanStatus.FEASIBLE, trace.signature(), 1000, 0, 0, 0, stays)

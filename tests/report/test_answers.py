@@ -106,20 +106,16 @@ def test_what_leaves_is_told_by_kind_and_module() -> None:
 
 
 def test_layers_that_are_alike_leave_as_one_and_the_most_first() -> None:
-    modules = ("net.h.0.mlp", "net.h.1.mlp", "net.h.1.attn", "net.head.0", "")
+    modules = ("net.h.0.mlp", "net.h.1.mlp", "net.h.1.attn", "net.head.0", "", "net.stays")
     rows = tuple(
-        Storage((5 - place) * MIB, StorageKind.PARAMETER, 0, 10, module, persistent=True)
+        Storage((6 - place) * MIB, StorageKind.PARAMETER, 0, 10, module, persistent=True)
         for place, module in enumerate(modules)
     )
     trace = replace(step(), storages=rows, accesses=Accesses((), (), ()))
-    half = [Stay(at, 0, row.nbytes // 2, "dram", 0, 0, 10) for at, row in enumerate(rows)]
-    away = [Stay(at, row.nbytes // 2, row.nbytes, "file", 0, 0, 10) for at, row in enumerate(rows)]
-    found = leaving(trace, replace(plan(), signature=trace.signature(), stays=(*half, *away)), "dram")
-    assert found == (
-        ("parameter of h.*", (5 + 4 + 3) * MIB // 2),
-        ("parameter of head.0", MIB),
-        ("parameter", MIB // 2),
-    )
+    away = [Stay(at, "file", 0, 0, 10) for at in range(len(rows) - 1)]
+    memory = Stay(len(rows) - 1, "dram", 0, 0, 10)
+    found = leaving(trace, replace(plan(), signature=trace.signature(), stays=(*away, memory)), "dram")
+    assert found == (("parameter of h.*", (6 + 5 + 4) * MIB), ("parameter of head.0", 3 * MIB), ("parameter", 2 * MIB))
 
 
 def test_what_is_as_large_is_in_order_of_its_number() -> None:
@@ -127,8 +123,8 @@ def test_what_is_as_large_is_in_order_of_its_number() -> None:
         Storage(MIB, StorageKind.PARAMETER, 0, 10, f"net.{number}", persistent=True) for number in (12, 0, 10, 2)
     )
     trace = replace(step(), storages=rows, accesses=Accesses((), (), ()))
-    away = tuple(Stay(at, 0, MIB, "file", 0, 0, 10) for at in (0, 2, 3))
-    memory = Stay(1, 0, MIB, "dram", 0, 0, 10)
+    away = tuple(Stay(at, "file", 0, 0, 10) for at in (0, 2, 3))
+    memory = Stay(1, "dram", 0, 0, 10)
     found = leaving(trace, replace(plan(), signature=trace.signature(), stays=(*away, memory)), "dram")
     assert [name for name, _ in found] == ["parameter of 2", "parameter of 10", "parameter of 12"]
     data = page_data(Subject(trace))

@@ -68,7 +68,7 @@ def assert_same(schedule: Schedule, trace: Trace, machine: Machine, page_bytes: 
 
 @st.composite
 def schedules(draw: st.DrawFn, trace: Trace, machine: Machine) -> Schedule:
-    """Any commands along the machine's links, of wholes and of parts, and any beginnings: no plan is behind them."""
+    """Any commands along the machine's links, and any beginnings: no plan is behind them."""
     n_ticks, fast = len(trace.ticks), machine.tiers[0].name
     movable = [number for number, row in enumerate(trace.storages) if not row.scratch]
     if not movable:
@@ -76,21 +76,18 @@ def schedules(draw: st.DrawFn, trace: Trace, machine: Machine) -> Schedule:
     rank, tick = {tier.name: at for at, tier in enumerate(machine.tiers)}, st.integers(0, n_ticks - 1)
     commands, begins = [], []
     for number in draw(st.lists(st.sampled_from(movable), max_size=12)):
-        whole = trace.storages[number].nbytes
-        cut = draw(st.sampled_from([0, 0, 0, whole // 2]))
-        low, high = draw(st.sampled_from([(0, cut), (cut, whole)])) if cut else (0, whole)
         at, due = Clock(draw(tick)), Clock(draw(tick))
         link = draw(st.sampled_from(machine.links))
         if draw(st.sampled_from([False, False, False, True])):
-            begins.append(Begin(number, low, high, draw(st.sampled_from(machine.tiers)).name))
+            begins.append(Begin(number, draw(st.sampled_from(machine.tiers)).name))
         elif draw(st.booleans()):
             verb = Verb.EVICT if rank[link.target] > rank[link.source] else Verb.FETCH
-            commands.append(Command(verb, number, low, high, link.source, link.target, at, due))
+            commands.append(Command(verb, number, link.source, link.target, at, due))
             if verb is Verb.EVICT and draw(st.booleans()):
-                commands.append(Command(Verb.DROP, number, low, high, fast, None, due, due))
+                commands.append(Command(Verb.DROP, number, fast, None, due, due))
         else:
             source = draw(st.sampled_from(machine.tiers)).name
-            commands.append(Command(Verb.DROP, number, low, high, source, None, at, at))
+            commands.append(Command(Verb.DROP, number, source, None, at, at))
     commands.sort(key=lambda command: command.at)
     return Schedule(trace.signature(), n_ticks, tuple(commands), tuple(begins))
 
@@ -115,7 +112,7 @@ def test_what_lives_for_several_steps_does_too(trace: Trace, budget: int, data: 
 
 @settings(max_examples=80)
 @given(planned(), st.data())
-def test_plans_of_splits_and_replicas_do_too(case: tuple[Trace, Plan], data: st.DataObject) -> None:
+def test_plans_of_replicas_do_too(case: tuple[Trace, Plan], data: st.DataObject) -> None:
     trace, plan = case
     trace = shrunk(trace, data.draw(st.lists(st.sampled_from([None, 0, 1, 3]), min_size=1, max_size=4)))
     rate, latency = st.sampled_from([10**9, 10**8]), st.sampled_from([0, 7])
@@ -131,21 +128,14 @@ def test_plans_of_splits_and_replicas_do_too(case: tuple[Trace, Plan], data: st.
 @settings(max_examples=150)
 @given(planned(longest_life=3), st.data())
 def test_stays_are_lowered_as_schedules_are(case: tuple[Trace, Plan], data: st.DataObject) -> None:
-    """The native schedule of stays against ``lower``: of each storage one part's stays, for all of it."""
+    """The native schedule of stays against ``lower``."""
     trace, plan = case
-    first = {stay.storage: stay.low for stay in reversed(plan.stays)}
-    stays = tuple(
-        replace(stay, low=0, high=trace.storages[stay.storage].nbytes)
-        for stay in plan.stays
-        if stay.low == first[stay.storage]
-    )
-    plan = replace(plan, stays=stays)
     exclusive, budget = data.draw(st.booleans()), data.draw(st.integers(1, 30))
     machine = replace(MACHINE, exclusive=exclusive).with_budget(budget)
     names = [tier.name for tier in machine.tiers]
     engine = NativeEngine(trace, machine, exact)
     try:
-        found: Found = listed(engine.figures_of_stays(columns_of(stays, names), 3))
+        found: Found = listed(engine.figures_of_stays(columns_of(plan.stays, names), 3))
     except ValueError as error:
         found = str(error)
     assert found == by_oracle(lower(plan, trace, machine), trace, machine, exact, 3)
@@ -177,18 +167,18 @@ def test_a_drop_of_what_leaves_its_other_tier_too_ends() -> None:
     machine = Machine("made up", Origin.ASSUMED, tuple(tiers), links, exclusive=True)
     trace = step([20 * PAGE, 1], [parameter(PAGE, 2)], [(0, 1, R)])
     commands = (
-        Command(Verb.FETCH, 0, 0, PAGE, "cxl", "dram", Clock(0), Clock(1)),
-        Command(Verb.EVICT, 0, 0, PAGE, "cxl", "file", Clock(0), Clock(1)),
-        Command(Verb.DROP, 0, 0, PAGE, "dram", None, Clock(1), Clock(1)),
+        Command(Verb.FETCH, 0, "cxl", "dram", Clock(0), Clock(1)),
+        Command(Verb.EVICT, 0, "cxl", "file", Clock(0), Clock(1)),
+        Command(Verb.DROP, 0, "dram", None, Clock(1), Clock(1)),
     )
     for time_ns in (2 * PAGE, 20 * PAGE):
         short = replace(trace, ticks=(replace(trace.ticks[0], time_ns=time_ns), trace.ticks[1]))
-        assert_same(Schedule(trace.signature(), 2, commands, (Begin(0, 0, PAGE, "cxl"),)), short, machine)
+        assert_same(Schedule(trace.signature(), 2, commands, (Begin(0, "cxl"),)), short, machine)
 
 
 def test_a_command_along_no_link_is_an_error_of_the_same_kind() -> None:
     machine = replace(disk(), links=())
-    away = Command(Verb.EVICT, 0, 0, PAGE, "dram", "file", Clock(1), Clock(1))
+    away = Command(Verb.EVICT, 0, "dram", "file", Clock(1), Clock(1))
     trace = step([1, 1], [parameter(PAGE, 2)], [(0, 0, R)])
     for engine in (by_oracle, natively):
         with pytest.raises(KeyError):
@@ -216,19 +206,20 @@ def test_what_planners_ask_runs_natively_and_the_rest_in_python(monkeypatch: pyt
 
 
 def test_copies_that_make_room_for_one_another_for_ever_are_an_error() -> None:
-    """Two storages for whose ends the middle tier has no room: each that leaves it brings the other one back."""
-    storages = [Storage(4 * PAGE, StorageKind.ACTIVATION, 0, 3), parameter(2 * PAGE, 4)]
-    trace = step([1819, 89, 8791, 131], storages, [(0, 0, W), (0, 1, R), (1, 1, R), (1, 2, R)])
+    """Storages for whose ends the middle tier has no room: each that leaves it brings another one back."""
+    blocks = [Storage(2 * PAGE, StorageKind.ACTIVATION, 0, 3)] * 2
+    uses = [(0, 0, W), (0, 1, R), (1, 0, W), (1, 1, R), *((number, tick, R) for number in (2, 3) for tick in (1, 2))]
+    trace = step([1819, 89, 8791, 131], [*blocks, parameter(PAGE, 4), parameter(PAGE, 4)], uses)
     commands = (
-        Command(Verb.DROP, 1, 0, 2 * PAGE, "file", None, Clock(0), Clock(0)),
-        Command(Verb.EVICT, 1, 0, 2 * PAGE, "cxl", "file", Clock(0), Clock(1)),
-        Command(Verb.DROP, 1, 0, 2 * PAGE, "cxl", None, Clock(0), Clock(0)),
-        Command(Verb.DROP, 1, 0, 2 * PAGE, "file", None, Clock(1), Clock(1)),
-        Command(Verb.DROP, 0, 0, 4 * PAGE, "cxl", None, Clock(1), Clock(1)),
-        Command(Verb.FETCH, 1, 0, PAGE, "file", "cxl", Clock(2), Clock(1)),
-        Command(Verb.DROP, 1, 0, 2 * PAGE, "dram", None, Clock(2), Clock(2)),
+        *(Command(Verb.DROP, number, "file", None, Clock(0), Clock(0)) for number in (2, 3)),
+        *(Command(Verb.EVICT, number, "cxl", "file", Clock(0), Clock(1)) for number in (2, 3)),
+        *(Command(Verb.DROP, number, "cxl", None, Clock(0), Clock(0)) for number in (2, 3)),
+        *(Command(Verb.DROP, number, "file", None, Clock(1), Clock(1)) for number in (2, 3)),
+        *(Command(Verb.DROP, number, "cxl", None, Clock(1), Clock(1)) for number in (0, 1)),
+        Command(Verb.FETCH, 2, "file", "cxl", Clock(2), Clock(1)),
+        *(Command(Verb.DROP, number, "dram", None, Clock(2), Clock(2)) for number in (2, 3)),
     )
-    begins = (Begin(0, 0, 4 * PAGE, "file"), Begin(1, 0, 2 * PAGE, "file"), Begin(0, 2 * PAGE, 4 * PAGE, "cxl"))
+    begins = (*(Begin(number, "file") for number in range(4)), Begin(1, "cxl"))
     tiers = (
         Tier("dram", InPlace.ALL, 38069, 10**10),
         Tier("cxl", InPlace.ALL, 3 * PAGE, 5 * 10**9, write_bytes_per_s=2 * 10**9),

@@ -22,27 +22,25 @@ def schedule_of(trace: Trace, *commands: Command) -> Schedule:
     return Schedule(trace.signature(), len(trace.ticks), tuple(sorted(commands, key=lambda row: row.at)))
 
 
-def evict(number: int, trace: Trace, at: int, due: int) -> Command:
-    nbytes = trace.storages[number].nbytes
-    return Command(Verb.EVICT, number, 0, nbytes, "dram", "file", Clock(at), Clock(due))
+def evict(number: int, at: int, due: int) -> Command:
+    return Command(Verb.EVICT, number, "dram", "file", Clock(at), Clock(due))
 
 
-def drop(number: int, trace: Trace, at: int, tier: str = "dram") -> Command:
-    return Command(Verb.DROP, number, 0, trace.storages[number].nbytes, tier, None, Clock(at), Clock(at))
+def drop(number: int, at: int, tier: str = "dram") -> Command:
+    return Command(Verb.DROP, number, tier, None, Clock(at), Clock(at))
 
 
-def fetch(number: int, trace: Trace, at: int, due: int) -> Command:
-    nbytes = trace.storages[number].nbytes
-    return Command(Verb.FETCH, number, 0, nbytes, "file", "dram", Clock(at), Clock(due))
+def fetch(number: int, at: int, due: int) -> Command:
+    return Command(Verb.FETCH, number, "file", "dram", Clock(at), Clock(due))
 
 
 def away(trace: Trace, number: int, evict_at: int, fetch_at: int, due: int) -> tuple[Command, ...]:
     """Out at one tick, back from another."""
     return (
-        evict(number, trace, evict_at, evict_at),
-        drop(number, trace, evict_at),
-        fetch(number, trace, fetch_at, due),
-        drop(number, trace, due, "file"),
+        evict(number, evict_at, evict_at),
+        drop(number, evict_at),
+        fetch(number, fetch_at, due),
+        drop(number, due, "file"),
     )
 
 
@@ -86,12 +84,12 @@ def test_both_directions_share_a_link() -> None:
     """Storage 1 comes back at tick 3, while storage 0 goes out; tick 4 needs storage 1."""
     times = [MS, 20 * MS, MS, MS, 30 * MS, MS]
     trace = step(times, [parameter(4 * MB, 6)] * 2, [(0, 2, W), (0, 5, R), (1, 0, W), (1, 4, R)])
-    commands = [evict(1, trace, 1, 2), drop(1, trace, 2), fetch(1, trace, 3, 4), drop(1, trace, 4, "file")]
-    commands += [evict(0, trace, 3, 4), drop(0, trace, 4)]
+    commands = [evict(1, 1, 2), drop(1, 2), fetch(1, 3, 4), drop(1, 4, "file")]
+    commands += [evict(0, 3, 4), drop(0, 4)]
 
     def wait_for_1(both: int | None) -> int:
         machine = disk(both=both)
-        return int(run(trace, machine, 100 * MB, *commands, fetch(0, trace, 5, 5)).stall_ns[4])
+        return int(run(trace, machine, 100 * MB, *commands, fetch(0, 5, 5)).stall_ns[4])
 
     assert wait_for_1(None) == 3 * MS  # 4 MB at 1 GB/s, less the ms of tick 3
     assert wait_for_1(10**9) == 7 * MS  # both at 0.5 GB/s
@@ -111,8 +109,8 @@ def test_a_fetch_waits_for_room_until_the_eviction_is_done() -> None:
     # Two parameters of 4 MB in 5 MB: one leaves while the other waits to come in.
     trace = step([MS, MS], [parameter(4 * MB, 2)] * 2, [(0, 0, W), (1, 1, W)])
     commands = [
-        *(evict(0, trace, 1, 1), drop(0, trace, 1), fetch(1, trace, 1, 1), drop(1, trace, 1, "file")),
-        *(evict(1, trace, 0, 0), drop(1, trace, 0), fetch(0, trace, 0, 0), drop(0, trace, 0, "file")),
+        *(evict(0, 1, 1), drop(0, 1), fetch(1, 1, 1), drop(1, 1, "file")),
+        *(evict(1, 0, 0), drop(1, 0), fetch(0, 0, 0), drop(0, 0, "file")),
     ]
     found = run(trace, disk(), 5 * MB, *commands)
     assert found.step_ns == (1 + 4 + 4) * 2 * MS
@@ -122,7 +120,7 @@ def test_a_fetch_waits_for_room_until_the_eviction_is_done() -> None:
 def test_what_is_born_waits_for_room() -> None:
     block = Storage(4 * MB, StorageKind.ACTIVATION, 1, 2)
     trace = step([MS, MS, MS], [parameter(4 * MB, 3), block], [(0, 0, W), (1, 1, W)])
-    commands = [evict(0, trace, 1, 1), drop(0, trace, 1), fetch(0, trace, 2, 0), drop(0, trace, 0, "file")]
+    commands = [evict(0, 1, 1), drop(0, 1), fetch(0, 2, 0), drop(0, 0, "file")]
     found = run(trace, disk(), 5 * MB, *commands)
     assert found.stalls[SpanKind.STALL_ROOM] == 4 * MS
     assert found.stalls[SpanKind.STALL_LATE] == 3 * MS  # tick 2 lasts 1 of the 4 ms

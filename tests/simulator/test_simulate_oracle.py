@@ -150,10 +150,9 @@ def test_times_are_those_of_a_clock_that_goes_ns_by_ns(case: tuple[Trace, list[t
     trace, trips, machine = case
     commands = []
     for number, out, back in trips:
-        nbytes = trace.storages[number].nbytes
-        commands.append(Command(Verb.EVICT, number, 0, nbytes, "dram", "file", Clock(out), Clock(out)))
-        commands.append(Command(Verb.DROP, number, 0, nbytes, "dram", None, Clock(out), Clock(out)))
-        commands.append(Command(Verb.FETCH, number, 0, nbytes, "file", "dram", Clock(back), Clock(back)))
+        commands.append(Command(Verb.EVICT, number, "dram", "file", Clock(out), Clock(out)))
+        commands.append(Command(Verb.DROP, number, "dram", None, Clock(out), Clock(out)))
+        commands.append(Command(Verb.FETCH, number, "file", "dram", Clock(back), Clock(back)))
     order = {Verb.EVICT: 0, Verb.DROP: 0, Verb.FETCH: 1}
     commands.sort(key=lambda row: (row.at, order[row.verb]))
     schedule = Schedule(trace.signature(), len(trace.ticks), tuple(commands))

@@ -26,12 +26,12 @@ def away_and_back(sizes: list[int | None]) -> tuple[Trace, Schedule]:
     uses = [(number, tick, mode) for number in range(len(rows)) for tick, mode in ((0, W), (3, R))]
     trace = step([1000, 10**6, 10**6, 1000], rows, uses)
     commands = [
-        Command(verb, number, 0, PAGE, *route, Clock(at), Clock(at))
+        Command(verb, number, *route, Clock(at), Clock(at))
         for at, (verb, *route) in ((1, (Verb.EVICT, "dram", "packed")), (1, (Verb.DROP, "dram", None)),
                                    (2, (Verb.FETCH, "packed", "dram")))
         for number in range(len(rows))
     ]  # fmt: skip
-    begins = tuple(Begin(number, 0, PAGE, "dram") for number in range(len(rows)))
+    begins = tuple(Begin(number, "dram") for number in range(len(rows)))
     return trace, Schedule(trace.signature(), 4, tuple(commands), begins)
 
 

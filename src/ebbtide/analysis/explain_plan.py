@@ -3,7 +3,6 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 
@@ -17,14 +16,12 @@ from ebbtide.units import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Bytes [low, high) have no room on the fast tier during ticks [gone, back), and are valid there from ``there``.
+    """A storage has no room on the fast tier during ticks [gone, back), and are valid there from ``there``.
 
     ``back`` is None if they do not come back. ``tier`` has them meanwhile, "" if the plan does not say; ``written`` are
     the ticks of the copy there, None if they were there before.
     """
 
-    low: int
-    high: int
     gone: int
     back: int | None
     there: int | None
@@ -100,8 +97,6 @@ class PlanView:
             )
 
     def _gap_text(self, gap: Gap, number: int) -> str:
-        whole = (gap.low, gap.high) == (0, self._trace.storages[number].nbytes)
-        part = "" if whole else f"bytes {gap.low:,}-{gap.high:,} "
         to = f" to {gap.tier}" if gap.tier else ""
         how = ", without a write: it is clean"
         if gap.written is not None:
@@ -110,40 +105,32 @@ class PlanView:
         if gap.back is not None:
             there = self._names.moment(gap.there or 0)
             comes = f"starts back at {self._names.moment(gap.back)} and is there from {there} on"
-        return f"{part}leaves by {self._names.moment(gap.gone)}{how}; {comes}"
+        return f"leaves by {self._names.moment(gap.gone)}{how}; {comes}"
 
     def gaps(self, number: int) -> Iterator[Gap]:
-        """The times without room on the fast tier, of each piece of the storage that is ever there."""
+        """The times without room on the fast tier, of a storage that is ever there."""
         storage, n_ticks = self._trace.storages[number], len(self._trace.ticks)
-        for low, high, fast, slow in self._pieces(number):
-            ends: list[tuple[int | None, int | None]] = [(row.start, row.valid_from) for row in fast[1:]]
-            if fast and storage.persistent:
-                ends.append((fast[0].start + n_ticks, fast[0].valid_from + n_ticks))
-            elif fast:
-                ends.append((None, None))
-            for row, (back, there) in zip(fast, ends, strict=True):
-                if row.stop < (storage.death if back is None else back):
-                    tier, written = self._held_by(row, slow, storage.persistent)
-                    yield Gap(low, high, row.stop, back, there, tier, written)
+        fast, slow = self._places(number)
+        ends: list[tuple[int | None, int | None]] = [(row.start, row.valid_from) for row in fast[1:]]
+        if fast and storage.persistent:
+            ends.append((fast[0].start + n_ticks, fast[0].valid_from + n_ticks))
+        elif fast:
+            ends.append((None, None))
+        for row, (back, there) in zip(fast, ends, strict=True):
+            if row.stop < (storage.death if back is None else back):
+                tier, written = self._held_by(row, slow, storage.persistent)
+                yield Gap(row.stop, back, there, tier, written)
 
     def away_bytes(self, number: int) -> int:
-        """Its bytes that are at some time without room on the fast tier."""
-        away = {(gap.low, gap.high) for gap in self.gaps(number)}
-        away |= {(low, high) for low, high, fast, slow in self._pieces(number) if slow and not fast}
-        return sum(high - low for low, high in away)
+        """Its bytes if it is at some time without room on the fast tier, else 0."""
+        fast, slow = self._places(number)
+        is_away = any(True for _ in self.gaps(number)) or (slow and not fast)
+        return self._trace.storages[number].nbytes if is_away else 0
 
-    def _pieces(self, number: int) -> Iterator[tuple[int, int, list[Stay], list[Stay]]]:
-        """Bytes [low, high) that move as one, with their stays on the fast tier and on others, in their order."""
-        stays = self._stays[number]
-        cuts = sorted({cut for stay in stays for cut in (stay.low, stay.high)})
-        for low, high in pairwise(cuts):
-            cover = sorted((row for row in stays if row.low <= low and high <= row.high), key=lambda row: row.start)
-            yield (
-                low,
-                high,
-                [row for row in cover if row.tier == self.fast],
-                [row for row in cover if row.tier != self.fast],
-            )
+    def _places(self, number: int) -> tuple[list[Stay], list[Stay]]:
+        """A storage's stays on the fast tier, and those on others, in their order."""
+        stays = sorted(self._stays[number], key=lambda row: row.start)
+        return [row for row in stays if row.tier == self.fast], [row for row in stays if row.tier != self.fast]
 
     def _held_by(self, left: Stay, slow: list[Stay], repeats: bool) -> tuple[str, tuple[int, int] | None]:
         """The tier with the contents when the stay ``left`` on the fast tier ends, and the ticks of the copy there."""
@@ -159,7 +146,7 @@ class PlanView:
         return self._trace.storages[number].death if gap.back is None else gap.back
 
     def _room(self, number: int) -> int:
-        return paged_bytes(self._trace, number, 0, self._trace.storages[number].nbytes, arena_pages)
+        return paged_bytes(self._trace, number, arena_pages)
 
     def _why_it_stays(self, number: int) -> Iterator[str]:
         """By what is alive while the storage is idle for longest."""

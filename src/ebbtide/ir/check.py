@@ -1,14 +1,13 @@
 """The independent checker: does a plan keep its promises for a trace and a machine? The rules are [Note: stays].
 
-It shares no code with planners; bytes it asks of the accountant. Each storage is cut at the ends of its stays' byte
-ranges, and each piece is checked on its own. Left out: time. A copy whose window is too short is late, not wrong.
+It shares no code with planners; bytes it asks of the accountant. Left out: time. A copy whose window is too short is
+late, not wrong.
 """
 
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
 
 from ebbtide.errors import OTHER_STORAGES, PlanError
 from ebbtide.ir.machine import Machine
@@ -23,8 +22,8 @@ class Rule(StrEnum):
 
     TRACE = "the plan is for this trace"
     BOUNDS = "a stay lies within its storage and its life, on a tier of the machine"
-    ROOM = "bytes have room on a tier only once at a time"
-    WHOLE = "every live byte has a valid replica at every tick"
+    ROOM = "a storage has room on a tier only once at a time"
+    WHOLE = "a live storage has a valid replica at every tick"
     SOURCE = "contents come from birth, the same tier, or a valid replica over a link"
     ACCESS = "an access finds a valid replica where it may be used in place"
     WRITE = "a write finds no other replica and no copy in flight"
@@ -46,17 +45,15 @@ class Violation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """The stays that cover one piece of a storage. ``repeated`` has those of the neighbouring steps as well."""
+class _Placed:
+    """A storage with its stays. ``repeated`` has those of the neighbouring steps as well."""
 
     storage: int
-    low: int
-    high: int
     stays: list[Stay]
     repeated: list[tuple[int, int, int, str]]  # start, valid_from, stop, tier
 
     def broken(self, rule: Rule, tick: int, what: str) -> Violation:
-        text = f"storage {self.storage}, bytes [{self.low}, {self.high}), tick {tick}: {what}"
+        text = f"storage {self.storage}, tick {tick}: {what}"
         return Violation(rule, text, self.storage, tick)
 
     def valid(self) -> dict[str, list[tuple[int, int]]]:
@@ -87,11 +84,11 @@ def check_plan(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize 
     for storage in range(len(trace.storages)):
         if _stays_put(by_storage[storage], trace.storages[storage], anything):
             continue
-        for piece in _pieces(storage, by_storage[storage], trace):
-            found += _room(piece)
-            found += _whole(piece, trace)
-            found += _sources(piece, trace, machine)
-            found += _uses(piece, trace, machine)
+        placed = _placed(storage, by_storage[storage], trace)
+        found += _room(placed)
+        found += _whole(placed, trace)
+        found += _sources(placed, trace, machine)
+        found += _uses(placed, trace, machine)
     found += _capacity(plan, trace, machine, page_bytes)
     return tuple(found)
 
@@ -125,7 +122,6 @@ def _bounds(stay: Stay, trace: Trace, tiers: Container[str]) -> Iterator[Violati
     in_step = not storage.persistent or stay.start < n_ticks
     if (
         stay.tier in tiers
-        and stay.high <= storage.nbytes
         and earliest <= stay.start
         and stay.stop <= latest
         and in_step
@@ -133,7 +129,6 @@ def _bounds(stay: Stay, trace: Trace, tiers: Container[str]) -> Iterator[Violati
         return
     problems = {
         f"is on {stay.tier}, which the machine does not have": stay.tier not in tiers,
-        f"has bytes up to {stay.high} of {storage.nbytes}": stay.high > storage.nbytes,
         f"starts before its life, at {stay.start}": stay.start < earliest,
         f"is persistent and starts in another step, at {stay.start}": storage.persistent and stay.start >= n_ticks,
         f"goes on to tick {stay.stop} though it may last to {latest}": stay.stop > latest,
@@ -148,89 +143,85 @@ def _stays_put(stays: list[Stay], storage: Storage, tiers: Container[str]) -> bo
     if len(stays) != 1 or stays[0].tier not in tiers:
         return False
     stay = stays[0]
-    whole = stay.low == 0 and stay.high == storage.nbytes
-    return whole and stay.start == stay.valid_from == storage.birth and stay.stop == storage.death
+    return stay.start == stay.valid_from == storage.birth and stay.stop == storage.death
 
 
-def _pieces(storage: int, stays: list[Stay], trace: Trace) -> Iterator[_Piece]:
-    n_ticks, row = len(trace.ticks), trace.storages[storage]
-    shifts = (-n_ticks, 0, n_ticks) if row.persistent else (0,)
-    cuts = sorted({0, row.nbytes} | {stay.low for stay in stays} | {stay.high for stay in stays})
-    for low, high in pairwise(cuts):
-        cover = [stay for stay in stays if stay.low <= low and high <= stay.high]
-        repeated = [
-            (stay.start + shift, stay.valid_from + shift, stay.stop + shift, stay.tier)
-            for shift in shifts
-            for stay in cover
-        ]
-        yield _Piece(storage, low, high, cover, repeated)
+def _placed(storage: int, stays: list[Stay], trace: Trace) -> _Placed:
+    n_ticks = len(trace.ticks)
+    shifts = (-n_ticks, 0, n_ticks) if trace.storages[storage].persistent else (0,)
+    repeated = [
+        (stay.start + shift, stay.valid_from + shift, stay.stop + shift, stay.tier)
+        for shift in shifts
+        for stay in stays
+    ]
+    return _Placed(storage, stays, repeated)
 
 
-def _room(piece: _Piece) -> Iterator[Violation]:
+def _room(placed: _Placed) -> Iterator[Violation]:
     last: dict[str, int] = {}
     reported: set[str] = set()
-    for start, _, stop, tier in sorted(piece.repeated):
+    for start, _, stop, tier in sorted(placed.repeated):
         if start < last.get(tier, start) and tier not in reported:
             reported.add(tier)
-            yield piece.broken(Rule.ROOM, start, f"has room on {tier} twice")
+            yield placed.broken(Rule.ROOM, start, f"has room on {tier} twice")
         last[tier] = max(stop, last.get(tier, stop))
 
 
-def _whole(piece: _Piece, trace: Trace) -> Iterator[Violation]:
-    storage = trace.storages[piece.storage]
+def _whole(placed: _Placed, trace: Trace) -> Iterator[Violation]:
+    storage = trace.storages[placed.storage]
     reached = storage.birth
-    for low, high in sorted(interval for intervals in piece.valid().values() for interval in intervals):
+    for low, high in sorted(interval for intervals in placed.valid().values() for interval in intervals):
         if low > reached:
             break
         reached = max(reached, high)
     if reached < storage.death:
-        yield piece.broken(Rule.WHOLE, reached, "there is no valid replica")
+        yield placed.broken(Rule.WHOLE, reached, "there is no valid replica")
 
 
-def _sources(piece: _Piece, trace: Trace, machine: Machine) -> Iterator[Violation]:
-    storage, valid = trace.storages[piece.storage], piece.valid()
+def _sources(placed: _Placed, trace: Trace, machine: Machine) -> Iterator[Violation]:
+    storage, valid = trace.storages[placed.storage], placed.valid()
     born = False
-    for stay in piece.stays:
+    for stay in placed.stays:
         between_ticks = stay.valid_from == stay.start
         if between_ticks and stay.start == storage.birth and not storage.persistent:
             if born:
-                yield piece.broken(Rule.SOURCE, stay.start, "is born in two places")
+                yield placed.broken(Rule.SOURCE, stay.start, "is born in two places")
             if not machine.tier(stay.tier).in_place.writes:
-                yield piece.broken(Rule.SOURCE, stay.start, f"is born on {stay.tier}, where nothing can be written")
+                yield placed.broken(Rule.SOURCE, stay.start, f"is born on {stay.tier}, where nothing can be written")
             born = True
             continue
         first = stay.start - 1 if between_ticks else stay.start
         reachable = [tier for tier in valid if machine.link(tier, stay.tier) or (between_ticks and tier == stay.tier)]
         if not any(low <= first and stay.valid_from <= high for tier in reachable for low, high in valid[tier]):
-            yield piece.broken(
+            yield placed.broken(
                 Rule.SOURCE,
                 stay.start,
                 f"no tier with a link to {stay.tier} has valid contents until {stay.valid_from}",
             )
 
 
-def _uses(piece: _Piece, trace: Trace, machine: Machine) -> Iterator[Violation]:
+def _uses(placed: _Placed, trace: Trace, machine: Machine) -> Iterator[Violation]:
     in_place_of = {tier.name: tier.in_place for tier in machine.tiers}
-    for tick, mode in _accesses(piece, trace):
-        here = [stay for stay in piece.repeated if stay[0] <= tick < stay[2]]
+    for tick, mode in _accesses(placed, trace):
+        here = [stay for stay in placed.repeated if stay[0] <= tick < stay[2]]
         usable = [in_place_of[tier] for _, valid_from, _, tier in here if valid_from <= tick]
         writes = bool(mode & Access.WRITE)
         if not any(in_place.writes if writes else in_place.reads for in_place in usable):
             verb = "written" if writes else "read"
-            yield piece.broken(Rule.ACCESS, tick, f"it is {verb} where no valid replica may be {verb} in place")
+            yield placed.broken(Rule.ACCESS, tick, f"it is {verb} where no valid replica may be {verb} in place")
         if writes and len(here) > 1:
             others = ", ".join(sorted(tier for *_, tier in here))
-            yield piece.broken(Rule.WRITE, tick, f"it is written while there is room for it on {others}")
+            yield placed.broken(Rule.WRITE, tick, f"it is written while there is room for it on {others}")
 
 
-def _accesses(piece: _Piece, trace: Trace) -> Iterable[tuple[int, int]]:
+def _accesses(placed: _Placed, trace: Trace) -> Iterable[tuple[int, int]]:
     """Of scratch, which is in use throughout, the ticks at which anything about its stays changes."""
-    storage = trace.storages[piece.storage]
+    storage = trace.storages[placed.storage]
     if storage.scratch:
-        changes = {tick for start, valid_from, stop, _ in piece.repeated for tick in (start, valid_from, stop)}
+        changes = {tick for start, valid_from, stop, _ in placed.repeated for tick in (start, valid_from, stop)}
         ticks = {storage.birth} | {tick for tick in changes if storage.birth <= tick < storage.death}
         return [(tick, Access.READ | Access.WRITE) for tick in sorted(ticks)]
-    rows = trace.accesses.of(piece.storage)
+    rows = trace.accesses.of(placed.storage)
     return zip(trace.accesses.tick[rows].tolist(), trace.accesses.mode[rows].tolist(), strict=True)
 
 

@@ -26,7 +26,7 @@ from ebbtide.units import GIB, MIB
 from ebbtide.whole_file import write_whole
 
 MAGIC = b"ebbtide\n"
-VERSION = 6
+VERSION = 7
 
 _PREFIX = struct.Struct("<8sIII")  # magic, version, bytes of the header, CRC-32 of all but magic and itself
 _NAMES: dict[type[Trace] | type[Plan] | type[Timeline], str] = {Trace: "trace", Plan: "plan", Timeline: "timeline"}
@@ -36,14 +36,6 @@ MOST_ROWS = MIB  # of records, each of which becomes an object
 _MOST_ACCESSES = 16 * MIB
 
 _Stored = TypeVar("_Stored", Trace, Plan, Timeline)
-_ADDED = {
-    2: {"ticks": {"arguments"}, "storages": {"room_of", "packed_bytes", "line"}},
-    3: {"storages": {"room_of", "packed_bytes", "line"}},
-    4: {"storages": {"packed_bytes", "line"}},
-    5: {"storages": {"line"}},
-}
-"""Columns that files of an older version do not have; a record's default stands for them."""
-
 _Columns: TypeAlias = dict[str, Any]  # a field's name and its declared type
 
 
@@ -97,14 +89,12 @@ def encode(value: Trace | Plan | Timeline) -> bytes:
 
 def decode(data: bytes, kind: type[_Stored]) -> _Stored:
     """The opposite of ``encode``; raises FileFormatError for all other bytes."""
-    version, text, body = _split(data)
+    text, body = _header_and_body(data)
     try:
         header = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise FileFormatError(f"the header is damaged: {error}") from error
     scalars, tables = _schema(kind)
-    for table in tables.keys() & _ADDED.get(version, {}).keys():
-        tables[table] = {name: tables[table][name] for name in tables[table] if name not in _ADDED[version][table]}
     if not isinstance(header, dict) or header.keys() != {"kind", "fields", "tables", "strings"}:
         raise FileFormatError("the header does not have the fields of this version")
     if header["kind"] != _NAMES[kind]:
@@ -131,8 +121,8 @@ def _checksum(version: int, n_header: int, rest: bytes) -> int:
     return zlib.crc32(rest, zlib.crc32(struct.pack("<II", version, n_header)))
 
 
-def _split(data: bytes) -> tuple[int, bytes, bytes]:
-    """Version, header and compressed body of a file whose prefix and checksum are right."""
+def _header_and_body(data: bytes) -> tuple[bytes, bytes]:
+    """Those of a file whose prefix and checksum are right."""
     if len(data) > _MOST_FILE_BYTES:
         raise FileFormatError("the file is too large")
     if not data:
@@ -142,14 +132,16 @@ def _split(data: bytes) -> tuple[int, bytes, bytes]:
     if len(data) < _PREFIX.size:
         raise FileFormatError("the file is truncated")
     _, version, n_header, checksum = _PREFIX.unpack_from(data)
-    if version != VERSION and version not in _ADDED:
-        raise FileFormatError(f"the file is of version {version}, and this Ebbtide reads versions up to {VERSION}")
+    if version != VERSION:
+        raise FileFormatError(
+            f"the file is of version {version}, and this Ebbtide reads version {VERSION}: write it again"
+        )
     rest = data[_PREFIX.size :]
     if checksum != _checksum(version, n_header, rest):
         raise FileFormatError("the file is damaged or truncated: its checksum is wrong")
     if n_header > min(len(rest), _MOST_HEADER_BYTES):
         raise FileFormatError("the header is too large")
-    return version, rest[:n_header], rest[n_header:]
+    return rest[:n_header], rest[n_header:]
 
 
 def _schema(kind: type) -> tuple[_Columns, dict[str, _Columns]]:

@@ -8,8 +8,7 @@ Worked example. A step of T = 4 ticks and two stays on dram: a parameter of 100 
 of 30 bytes that is born at tick 2 and freed in tick 1 of the next step, so during [2, 6), of which ticks 4 and 5 are
 0 and 1 of the next step. The level at ticks 0 .. 3 is 100+30, 100+30, 100+30, 100+30: in steady state there is always
 a gradient. Were it freed in tick 0 of the next step, [2, 5), the level would be 130, 100, 130, 130. With pages of
-64 bytes the parameter takes 128 and the gradient 64, or if it were split at byte 20 into [0, 20) and [20, 30), 64 for
-each part, because both touch the first page: split at page boundaries.
+64 bytes the parameter takes 128 and the gradient 64.
 """
 
 import functools
@@ -50,19 +49,17 @@ def arena_pages(nbytes: int) -> int:
     return _HUGE_PAGE_BYTES if -nbytes % _HUGE_PAGE_BYTES <= nbytes // share else _SMALL_PAGE_BYTES
 
 
-def paged_bytes(trace: Trace, storage: int, low: int, high: int, page_bytes: PageSize) -> int:
-    """The bytes of all pages that bytes [low, high) of a storage touch; none if it lies in another's room."""
-    if trace.storages[storage].room_of is not None:
-        return 0
-    page = page_bytes(trace.storages[storage].nbytes)
-    return round_up(high, page) - low // page * page
-
-
-def packed_bytes(trace: Trace, storage: int, low: int, high: int) -> int | None:
-    """What bytes [low, high) of a storage take on a tier that packs: their share of all of it. None where they may not
-    lie there, since they do not shrink or nobody looked."""
+def paged_bytes(trace: Trace, storage: int, page_bytes: PageSize) -> int:
+    """The bytes of the pages under a storage; none if it lies in another's room."""
     row = trace.storages[storage]
-    return None if row.packed_bytes is None or row.scratch else -(-row.packed_bytes * (high - low) // row.nbytes)
+    return 0 if row.room_of is not None else round_up(row.nbytes, page_bytes(row.nbytes))
+
+
+def packed_bytes(trace: Trace, storage: int) -> int | None:
+    """What a storage takes on a tier that packs. None where it may not lie there, since it does not shrink or nobody
+    looked."""
+    row = trace.storages[storage]
+    return None if row.scratch else row.packed_bytes
 
 
 def levels(start: Ints, stop: Ints, nbytes: Ints, n_ticks: int) -> Ints:
@@ -94,9 +91,9 @@ def occupancy(
     rows: dict[str, list[tuple[int, int, int]]] = {tier: [] for tier in tiers}
     for stay in stays:
         if stay.tier in rows:
-            nbytes = packed_bytes(trace, stay.storage, stay.low, stay.high) if stay.tier in packing else None
+            nbytes = packed_bytes(trace, stay.storage) if stay.tier in packing else None
             if nbytes is None:
-                nbytes = paged_bytes(trace, stay.storage, stay.low, stay.high, page_bytes)
+                nbytes = paged_bytes(trace, stay.storage, page_bytes)
             rows[stay.tier].append((stay.start, stay.stop, nbytes))
     return {tier: _levels_of(trace, intervals) for tier, intervals in rows.items()}
 
@@ -131,7 +128,7 @@ def needed_bytes(trace: Trace, page_bytes: PageSize = exact) -> Ints:
 def paged_sizes(trace: Trace, page_bytes: PageSize = exact) -> Ints:
     """By storage, the bytes of the pages under it."""
     return np.fromiter(
-        (paged_bytes(trace, number, 0, row.nbytes, page_bytes) for number, row in enumerate(trace.storages)),
+        (paged_bytes(trace, number, page_bytes) for number in range(len(trace.storages))),
         dtype=np.int64,
         count=len(trace.storages),
     )

@@ -1,4 +1,4 @@
-"""Plan: where every byte of every storage lies at every tick, and how that was found. Time is [Note: ticks].
+"""Plan: where every storage lies at every tick, and how that was found. Time is [Note: ticks].
 
 Who writes it: planners. Who reads it: ``check``, ``schedule``, the simulator, the report.
 
@@ -7,10 +7,10 @@ A stay is room on a tier during ticks [start, stop), with contents valid during 
 - ``valid_from > start``: a copy in flight during [start, valid_from), with room on both tiers.
 - ``valid_from == start``: the storage is born here; or the stay goes on from one on the same tier; or it is a copy
   between two ticks, before ``start``, for which compute waits.
-- Valid stays of the same bytes may overlap on different tiers: a clean replica, which is dropped without a write.
+- Valid stays of one storage may overlap on different tiers: a clean replica, which is dropped without a write.
 - A write at tick t makes all other replicas invalid, so they stop at t or before, and no copy is in flight.
-- A storage may be split into stays of different byte ranges.
-From birth to death every byte has a valid replica at every tick. A plan never throws contents away, even if the next
+- A stay is of a whole storage.
+From birth to death a storage has a valid replica at every tick. A plan never throws contents away, even if the next
 access overwrites them: a plan is advice, and if it is wrong no number may change.
 """
 
@@ -22,24 +22,21 @@ from ebbtide.ir.base import check_range
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """Bytes [low, high) of a storage have room on a tier during ticks [start, stop), valid from ``valid_from``.
+    """A storage has room on a tier during ticks [start, stop), valid from ``valid_from``.
 
     Ticks are those of the step in which the storage was born. A persistent storage's stay starts in [0, T) and lasts
     at most T, so it may run past the step's end.
     """
 
     storage: int
-    low: int
-    high: int
     tier: str
     start: int
     valid_from: int
     stop: int
 
     def __post_init__(self) -> None:
-        check_range(self, "storage low start high valid_from stop")
-        if not (self.low < self.high and self.start <= self.valid_from < self.stop):
-            check_range(self, "high", low=self.low + 1)
+        check_range(self, "storage start valid_from stop")
+        if not self.start <= self.valid_from < self.stop:
             check_range(self, "valid_from", low=self.start)
             check_range(self, "stop", low=self.valid_from + 1)
 

@@ -7,10 +7,9 @@ same tier. Left out: times. A command is issued when its clock comes; the copy i
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from itertools import pairwise
 
 from ebbtide.ir.base import LARGEST, check_range
 from ebbtide.ir.machine import Machine
@@ -52,7 +51,7 @@ _clock = lru_cache(maxsize=2**16)(Clock)
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """At clock ``at``, copy bytes [low, high) of a storage from ``source`` to ``target``, or drop them on ``source``.
+    """At clock ``at``, copy a storage from ``source`` to ``target``, or drop it on ``source``.
 
     ``due`` is when the plan counts on a copy; at == due is a copy for which compute waits. ``due`` may be in the next
     step: it is then the smaller of the two. A drop is due at once and has no target.
@@ -60,27 +59,22 @@ class Command:
 
     verb: Verb
     storage: int
-    low: int
-    high: int
     source: str
     target: str | None
     at: Clock
     due: Clock
 
     def __post_init__(self) -> None:
-        check_range(self, "storage low")
-        check_range(self, "high", low=self.low + 1)
+        check_range(self, "storage")
         if (self.target is None) != (self.verb is Verb.DROP):
             raise ValueError("a copy has a target and a drop has none")
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Bytes [low, high) of a storage are valid on ``tier`` when it is born, or at tick 0 if it is persistent."""
+    """A storage is valid on ``tier`` when it is born, or at tick 0 if it is persistent."""
 
     storage: int
-    low: int
-    high: int
     tier: str
 
 
@@ -117,12 +111,7 @@ def lower(plan: Plan, trace: Trace, machine: Machine) -> Schedule:
         life = trace.storages[number].death - trace.storages[number].birth
         if len(stays) == 1 and stays[0].stop - stays[0].start == life:
             continue  # it never moves
-        pieces: list[Command] = []
-        cuts = sorted({cut for stay in stays for cut in (stay.low, stay.high)})
-        for low, high in pairwise(cuts):
-            cover = [stay for stay in stays if stay.low <= low and high <= stay.high]
-            pieces += _commands(low, high, cover, trace, rank, ways)
-        commands += pieces if len(cuts) == 2 else _joined(pieces)
+        commands += _commands(stays, trace, rank, ways)
     return Schedule(plan.signature, len(trace.ticks), tuple(_ordered(commands, len(trace.ticks))), tuple(begins))
 
 
@@ -133,7 +122,7 @@ def _begins(number: int, stays: list[Stay], trace: Trace, fast: str) -> list[Beg
     here = [stay for stay in stays if any(stay.valid_from <= at + by < stay.stop for by in shifts)]
     if all(stay.tier == fast for stay in here):
         return []
-    return [Begin(number, stay.low, stay.high, stay.tier) for stay in here]
+    return [Begin(number, stay.tier) for stay in here]
 
 
 def _ordered(commands: list[Command], n_ticks: int) -> list[Command]:
@@ -143,10 +132,10 @@ def _ordered(commands: list[Command], n_ticks: int) -> list[Command]:
     """
     fetched = {(row.at.tick, row.storage, row.source) for row in commands if row.verb is Verb.FETCH}
 
-    def key(row: Command) -> tuple[int, bool, int, int, int, int]:
+    def key(row: Command) -> tuple[int, bool, int, int, int]:
         tick = row.at.tick
         is_last = row.verb is Verb.DROP and (tick, row.storage, row.source) in fetched
-        return tick, is_last, _ORDER[row.verb], (row.due.tick - tick) % n_ticks, row.storage, row.low
+        return tick, is_last, _ORDER[row.verb], (row.due.tick - tick) % n_ticks, row.storage
 
     return sorted(commands, key=key)
 
@@ -157,14 +146,10 @@ def _ways(machine: Machine) -> _Ways:
     return {target: tuple(source for source in names if (source, target) in pairs) for target in names}
 
 
-def _commands(
-    low: int, high: int, stays: list[Stay], trace: Trace, rank: dict[str, int], ways: _Ways
-) -> Iterator[Command]:
-    """Of one piece of a storage, which all of ``stays`` cover."""
-    if not stays:
-        return
+def _commands(stays: list[Stay], trace: Trace, rank: dict[str, int], ways: _Ways) -> Iterator[Command]:
+    """Of one storage, which has these stays."""
     storage, n_ticks = trace.storages[stays[0].storage], len(trace.ticks)
-    period = n_ticks if storage.persistent else LARGEST  # after which the piece's stays come again
+    period = n_ticks if storage.persistent else LARGEST  # after which the stays come again
     starts = {(stay.tier, stay.start % period) for stay in stays if stay.valid_from == stay.start}
     stops = {(stay.tier, stay.stop % period) for stay in stays}
     valid = _valid(stays, period if storage.persistent else 0)
@@ -176,10 +161,10 @@ def _commands(
         source = None if born or goes_on else _source(stay, valid, ways)
         if source is not None:
             verb = Verb.EVICT if rank[stay.tier] > rank[source] else Verb.FETCH
-            yield Command(verb, stay.storage, low, high, source, stay.tier, start, due)
+            yield Command(verb, stay.storage, source, stay.tier, start, due)
         dies = not storage.persistent and stay.stop == storage.death
         if not dies and (stay.tier, stay.stop % period) not in starts:
-            yield Command(Verb.DROP, stay.storage, low, high, stay.tier, None, stop, stop)
+            yield Command(Verb.DROP, stay.storage, stay.tier, None, stop, stop)
 
 
 def _source(stay: Stay, valid: dict[str, list[tuple[int, int]]], ways: _Ways) -> str | None:
@@ -202,18 +187,3 @@ def _valid(stays: list[Stay], period: int) -> dict[str, list[tuple[int, int]]]:
             low, high = known[-1][0], max(high, known.pop()[1])
         known.append((low, high))
     return valid
-
-
-def _joined(pieces: list[Command]) -> Iterator[Command]:
-    """Commands for adjacent byte ranges that differ in nothing else are one; ``pieces`` are in the order of bytes."""
-    last: dict[tuple[object, ...], Command] = {}
-    for piece in pieces:
-        key = (piece.verb, piece.source, piece.target, piece.at, piece.due)
-        before = last.get(key)
-        if before is not None and before.high == piece.low:
-            last[key] = replace(before, high=piece.high)
-        else:
-            if before is not None:
-                yield before
-            last[key] = piece
-    yield from last.values()

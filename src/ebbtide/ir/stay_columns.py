@@ -1,4 +1,4 @@
-"""Stays of whole storages as columns, for whoever handles thousands of them many times; ``plan`` has what a stay is."""
+"""Stays as columns, for whoever handles thousands of them many times; ``plan`` has what a stay is."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,6 @@ import numpy as np
 
 from ebbtide.ir.base import Ints
 from ebbtide.ir.plan import Stay
-from ebbtide.ir.trace import Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,15 +35,14 @@ class StayColumns:
         keep = ~np.isin(self.storage, storages)
         return StayColumns(*(column[keep] for column in self.columns))
 
-    def stays(self, trace: Trace, tiers: Sequence[str]) -> list[Stay]:
+    def stays(self, tiers: Sequence[str]) -> list[Stay]:
         """One by one; ``tiers`` are the machine's names by rank."""
         rows = zip(*(column.tolist() for column in self.columns), strict=True)
-        sizes = [row.nbytes for row in trace.storages]
-        return [Stay(number, 0, sizes[number], tiers[tier], *times) for number, tier, *times in rows]
+        return [Stay(number, tiers[tier], *times) for number, tier, *times in rows]
 
 
 def columns_of(stays: Sequence[Stay], tiers: Sequence[str]) -> StayColumns:
-    """Sorted by storage. Callers MUST see to it that none is split."""
+    """Sorted by storage."""
     rank = {tier: at for at, tier in enumerate(tiers)}
     rows = [(stay.storage, rank[stay.tier], stay.start, stay.valid_from, stay.stop) for stay in stays]
     rows.sort(key=lambda row: row[0])

@@ -5,7 +5,7 @@ there has ended, since contents lie in one place there. A ``prefetch`` is queued
 stay in the fastest tier begins. At one tick, evictions come before prefetches, and of those the one needed first.
 ``initial`` is where globals lie when the step begins, so that the first iteration is like the others.
 
-What the format cannot say raises PlanError: split storages, births elsewhere than in the fastest tier, use in place
+What the format cannot say raises PlanError: births elsewhere than in the fastest tier, use in place
 of a slower one, moves between slower tiers, and storages that live across the step's end.
 """
 
@@ -66,7 +66,6 @@ def _require_expressible(number: int, stays: list[Stay], trace: Trace, fast: str
     by_step = (0, len(trace.ticks)) if storage.persistent else (0,)
     used = trace.accesses.tick[rows].tolist() + ([] if storage.persistent else [storage.birth])
     problems = {
-        "is split": any((stay.low, stay.high) != (0, storage.nbytes) for stay in stays),
         "moves though it is scratch": storage.scratch and bool(slow),
         "lives across the step's end": not storage.persistent and storage.death > len(trace.ticks),
         "is used elsewhere than in the fastest tier": not all(

@@ -142,7 +142,7 @@ def read_plan(path: Path, trace: Trace) -> Plan:
     if plan.signature != trace.signature():
         raise SettingError(f"the plan {path} is not for the trace: {OTHER_STORAGES}")
     if not all(_is_of(stay, trace) for stay in plan.stays):
-        raise SettingError(f"the plan {path} places storages, bytes or times that the trace does not have")
+        raise SettingError(f"the plan {path} places storages or times that the trace does not have")
     return plan
 
 
@@ -153,7 +153,7 @@ def _is_of(stay: Stay, trace: Trace) -> bool:
     end = (
         2 * len(trace.ticks) if row.persistent else row.death
     )  # a persistent storage's stay may run into the next step
-    return stay.high <= row.nbytes and row.birth <= stay.start and stay.stop <= end
+    return row.birth <= stay.start and stay.stop <= end
 
 
 def read_timeline(path: Path) -> Timeline:

@@ -12,9 +12,9 @@ Where operations work in place on a slow tier, the search is made for several se
 (``in_place``), and at last the plans of other planners are candidates (``rivals``). Where a tier packs what lies there,
 and something shrinks, the search is made with it and without it, since its copies cost compute more than a disk's.
 
-Left out: splitting storages (``docs/planners.md``), several replicas in slow tiers, and what
-lives for longer than a step once its successor is born. The search is bounded by a number of simulations that
-depends on the step's size alone, so that plans are deterministic unless the time limit strikes.
+Left out: several replicas in slow tiers, and what lives for longer than a step once its successor is born. The search
+is bounded by a number of simulations that depends on the step's size alone, so that plans are deterministic unless the
+time limit strikes.
 """
 
 from dataclasses import dataclass, replace
@@ -106,11 +106,9 @@ def ebbtide(
     machine: Machine,
     budget_bytes: int,
     time_limit_s: float = TIME_LIMIT_S,
-    may_split: bool = False,
     effort: int = 1,
 ) -> Plan:
-    """The fastest plan found within the budget. Storages move whole, as the runtime and tierplan/1 move them; with
-    ``may_split`` another planner's split is taken where it is faster. ``effort``: so many times as much is tried.
+    """The fastest plan found within the budget. ``effort``: so many times as much is tried.
 
     InfeasibleBudgetError if there is no plan; PlanError if what has to leave has no room in the slow tiers.
     """
@@ -140,7 +138,7 @@ def ebbtide(
         if best[0] <= bound or out_of_time:
             break
     if best is None or best[0] > bound:
-        for rival in rival_plans(trace, machine, capacity, deadline, may_split):
+        for rival in rival_plans(trace, machine, capacity, deadline):
             step_ns = problem.simulator.run_plan(rival).step_ns
             if best is None or step_ns < best[0]:
                 best = step_ns, rival.stays

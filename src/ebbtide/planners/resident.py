@@ -18,7 +18,7 @@ def resident(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
         raise infeasible(trace, tick, int(live[tick]), budget_bytes)
     fast = machine.tiers[0].name
     stays = tuple(
-        Stay(number, 0, storage.nbytes, fast, storage.birth, storage.birth, storage.death)
+        Stay(number, fast, storage.birth, storage.birth, storage.death)
         for number, storage in enumerate(trace.storages)
     )
     spent = perf_counter_ns() - began

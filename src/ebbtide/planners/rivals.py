@@ -32,11 +32,8 @@ _QUICKEST_WORK, _QUICK_WORK, _SLOW_WORK, _SOLVER_WORK = 6_000, 3_000, 1_500, 200
 """Accesses and ticks of a step up to which these are asked where nothing is used in place."""
 
 
-def rival_plans(trace: Trace, machine: Machine, budget_bytes: int, deadline_ns: int, may_split: bool) -> Iterator[Plan]:
-    """Their plans that keep the budget, until the time (of ``perf_counter_ns``) is over.
-
-    Those that split a storage only where ``may_split``, or where operations use a slow tier in place.
-    """
+def rival_plans(trace: Trace, machine: Machine, budget_bytes: int, deadline_ns: int) -> Iterator[Plan]:
+    """Their plans that keep the budget, until the time (of ``perf_counter_ns``) is over."""
     work, in_place = len(trace.accesses) + len(trace.ticks), uses_in_place(machine)
     planners: list[Planner] = []
     if in_place or work <= _QUICKEST_WORK:
@@ -54,8 +51,7 @@ def rival_plans(trace: Trace, machine: Machine, budget_bytes: int, deadline_ns: 
             plan = planner(trace, machine, budget_bytes)
         except (InfeasibleBudgetError, PlanError):
             continue  # it has no plan for this step: that is its own answer, not ours
-        whole = all((stay.low, stay.high) == (0, trace.storages[stay.storage].nbytes) for stay in plan.stays)
-        if plan.status is not PlanStatus.OVER_BUDGET and (in_place or may_split or whole):
+        if plan.status is not PlanStatus.OVER_BUDGET:
             yield plan
 
 

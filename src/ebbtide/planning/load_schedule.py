@@ -69,7 +69,7 @@ def schedule_columns(
 
 
 def _begins(begins: Sequence[Begin], n_storages: int, machine: Machine) -> list[int]:
-    """By storage; of one in pieces, what has the fastest of them."""
+    """By storage: the fastest tier that has it."""
     ranks = [0] * n_storages
     for begin in sorted(begins, key=lambda begin: -machine.rank(begin.tier)):
         ranks[begin.storage] = machine.rank(begin.tier)

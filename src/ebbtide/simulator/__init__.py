@@ -8,7 +8,7 @@ from ebbtide.errors import PlatformError, SettingError
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import PageSize, exact
 from ebbtide.ir.plan import Plan as TracePlan
-from ebbtide.ir.plan import PlanStatus, Stay
+from ebbtide.ir.plan import PlanStatus
 from ebbtide.ir.schedule import Schedule, lower
 from ebbtide.ir.stay_columns import StayColumns, columns_of
 from ebbtide.ir.trace import Trace
@@ -61,22 +61,19 @@ class Simulator:
         if self._native is not None:
             return self._native.figures_of_stays(stays, n_steps).outcome(self._machine)
         names = [tier.name for tier in self._machine.tiers]
-        rows = tuple(stays.stays(self._trace, names))
+        rows = tuple(stays.stays(names))
         plan = TracePlan("", PlanStatus.FEASIBLE, self._trace.signature(), 0, 0, 0, 0, rows)
         return self._in_python(lower(plan, self._trace, self._machine), n_steps, False, Plan())
 
     def run_plan(self, plan: TracePlan, n_steps: int = 3) -> Outcome:
         """The same under a plan, which MUST have been checked."""
-        if self._native is not None and all(self._is_whole(stay) for stay in plan.stays):
+        if self._native is not None:
             names = [tier.name for tier in self._machine.tiers]
             elsewhere = {stay.storage for stay in plan.stays if stay.tier != names[0]}
             return self.run_stays(
                 columns_of([stay for stay in plan.stays if stay.storage in elsewhere], names), n_steps
             )
         return self.run(lower(plan, self._trace, self._machine), n_steps)
-
-    def _is_whole(self, stay: Stay) -> bool:
-        return stay.low == 0 and stay.high == self._trace.storages[stay.storage].nbytes
 
     def _in_python(self, schedule: Schedule, n_steps: int, record: bool, policy: Policy) -> Outcome:
         whole = whole_pieces(self._trace, self._page_bytes)

@@ -1,19 +1,16 @@
-"""What does not change during a simulation: a step as pieces of storages, and what happens to them tick by tick.
+"""What does not change during a simulation: a step as pieces, and what happens to them tick by tick.
 
-A *piece* is a range of a storage's bytes that a schedule moves as one: all of it, unless the schedule splits it. All
-scratch that lives in one tick alone is one piece, since a fused optimizer may make thousands.
+A *piece* is a storage, or all scratch that lives in one tick alone, since a fused optimizer may make thousands.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 
 from ebbtide.ir.base import Ints
 from ebbtide.ir.occupancy import PageSize, levels, packed_bytes, paged_bytes
 from ebbtide.ir.of_trace import lives, once_for_a_trace
-from ebbtide.ir.schedule import Begin, Command, Schedule
+from ebbtide.ir.schedule import Command, Schedule
 from ebbtide.ir.trace import Access, Trace
 
 NEVER = 2
@@ -30,8 +27,7 @@ class Pieces:
     ``moves``: whether it may move at all; scratch may not. ``uses`` of a tick, without those of elders ([Note: elders]
     in ``planners.search.idle_table``), are (piece, mode, ticks until its next use), ``n_used`` how many of them are
     there before the tick; its operation touches ``reads`` and ``writes`` bytes. ``packed_bytes`` is what a piece takes
-    on a tier that packs, None where it may not lie there. ``of`` has the pieces of each storage, in the order of their
-    bytes.
+    on a tier that packs, None where it may not lie there. ``of`` is the piece of each storage.
     ``commands`` of a tick are (command, piece) in their order.
     ``begins``: the ranks of the tiers with valid contents at the beginning, where the schedule says so.
     """
@@ -48,7 +44,7 @@ class Pieces:
     writes: list[int]
     births: list[list[int]]
     deaths: list[list[int]]
-    of: list[range]
+    of: list[int]
     commands: list[list[tuple[Command, int]]]
     begins: dict[int, list[int]]
 
@@ -58,40 +54,36 @@ class Pieces:
 
 @once_for_a_trace
 def whole_pieces(trace: Trace, page_bytes: PageSize) -> Pieces:
-    """Every storage as one piece, without commands: what all schedules that split nothing have in common."""
-    return _pieces(trace, page_bytes, {}, _brief(trace))
+    """Without commands: what all schedules have in common that name no scratch of one tick."""
+    return _pieces(trace, page_bytes, _brief(trace))
 
 
 def pieces_of(
     schedule: Schedule, trace: Trace, ranks: dict[str, int], page_bytes: PageSize, whole: Pieces | None = None
 ) -> Pieces:
-    """The pieces of a schedule; ``whole`` is that of ``whole_pieces``, if somebody has it. Where the schedule splits
-    nothing, its lists are the result's, but for ``commands`` and ``begins``."""
-    n_ticks = len(trace.ticks)
-    cuts, brief = _cuts(schedule, trace), _brief(trace)
+    """The pieces of a schedule; ``whole`` is that of ``whole_pieces``, if somebody has it. Where the schedule names
+    no scratch of one tick, its lists are the result's, but for ``commands`` and ``begins``."""
+    n_ticks, brief = len(trace.ticks), _brief(trace)
     named = {row.storage for row in schedule.commands} | {row.storage for row in schedule.begins}
-    if whole is None or cuts or named & brief:
-        whole = _pieces(trace, page_bytes, cuts, brief - named)
+    if whole is None or named & brief:
+        whole = _pieces(trace, page_bytes, brief - named)
     commands: list[list[tuple[Command, int]]] = [[] for _ in range(n_ticks)]
     for command in schedule.commands:
-        row = commands[command.at.tick]
-        for piece in _covered(command, whole.of, cuts):
-            row.append((command, piece))
+        commands[command.at.tick].append((command, whole.of[command.storage]))
     begins: dict[int, list[int]] = {}
     for begin in schedule.begins:
-        for piece in _covered(begin, whole.of, cuts):
-            begins.setdefault(piece, []).append(ranks[begin.tier])
+        begins.setdefault(whole.of[begin.storage], []).append(ranks[begin.tier])
     return replace(whole, commands=commands, begins=begins)
 
 
-def _pieces(trace: Trace, page_bytes: PageSize, cuts: dict[int, list[int]], brief: set[int]) -> Pieces:
+def _pieces(trace: Trace, page_bytes: PageSize, brief: set[int]) -> Pieces:
     n_ticks = len(trace.ticks)
     storage: list[int] = []
     nbytes: list[int] = []
     paged: list[int] = []
     packed: list[int | None] = []
     moves: list[bool] = []
-    of: list[range] = []
+    of: list[int] = []
     births: list[list[int]] = [[] for _ in range(n_ticks)]
     deaths: list[list[int]] = [[] for _ in range(n_ticks)]
     together: dict[int, int] = {}  # tick -> piece of all that is ``brief`` then
@@ -99,24 +91,23 @@ def _pieces(trace: Trace, page_bytes: PageSize, cuts: dict[int, list[int]], brie
         if number in brief and row.birth in together:
             piece = together[row.birth]
             nbytes[piece] += row.nbytes
-            paged[piece] += paged_bytes(trace, number, 0, row.nbytes, page_bytes)
-            of.append(range(0))
+            paged[piece] += paged_bytes(trace, number, page_bytes)
+            of.append(piece)
             continue
-        first = len(storage)
-        for low, high in pairwise(cuts.get(number) or (0, row.nbytes)):
-            storage.append(number)
-            nbytes.append(high - low)
-            paged.append(paged_bytes(trace, number, low, high, page_bytes))
-            packed.append(packed_bytes(trace, number, low, high))
-            moves.append(not row.scratch)
-        of.append(range(first, len(storage)))
+        piece = len(storage)
+        storage.append(number)
+        nbytes.append(row.nbytes)
+        paged.append(paged_bytes(trace, number, page_bytes))
+        packed.append(packed_bytes(trace, number))
+        moves.append(not row.scratch)
+        of.append(piece)
         if number in brief:
-            together[row.birth] = first
+            together[row.birth] = piece
         if not row.persistent:
-            births[row.birth].extend(of[-1])
-            deaths[row.death % n_ticks].extend(of[-1])
+            births[row.birth].append(piece)
+            deaths[row.death % n_ticks].append(piece)
     first_use = [NOT_AT_ALL] * len(storage)
-    uses = _uses(trace, of, first_use)
+    uses = _uses(trace, of, storage, first_use)
     n_used = [sum(use[0] not in born for use in used) for used, born in zip(uses, map(set, births), strict=True)]
     reads, writes = operand_bytes(trace)
     return Pieces(
@@ -127,24 +118,6 @@ def _pieces(trace: Trace, page_bytes: PageSize, cuts: dict[int, list[int]], brie
 def _brief(trace: Trace) -> set[int]:
     """Scratch of one tick: what is born in the same one comes, stays and goes together, so it is one piece."""
     return {number for number, row in enumerate(trace.storages) if row.scratch and row.death - row.birth == 1}
-
-
-def _cuts(schedule: Schedule, trace: Trace) -> dict[int, list[int]]:
-    """Where storages are split: the bounds of their pieces, for those alone that have more than one."""
-    found: dict[int, set[int]] = {}
-    for rows in (schedule.commands, schedule.begins):
-        for row in rows:
-            whole = trace.storages[row.storage].nbytes
-            if row.low or row.high != whole:
-                found.setdefault(row.storage, {0, whole}).update((row.low, row.high))
-    return {number: sorted(bounds) for number, bounds in found.items()}
-
-
-def _covered(row: Command | Begin, of: list[range], cuts: dict[int, list[int]]) -> Sequence[int]:
-    if row.storage not in cuts:
-        return of[row.storage]
-    places = zip(of[row.storage], cuts[row.storage][:-1], strict=True)
-    return [piece for piece, low in places if row.low <= low < row.high]
 
 
 def next_uses(trace: Trace) -> Ints:
@@ -163,24 +136,24 @@ def next_uses(trace: Trace) -> Ints:
     return gap
 
 
-def _uses(trace: Trace, of: list[range], first_use: list[int]) -> list[list[tuple[int, int, int]]]:
+def _uses(trace: Trace, of: list[int], own: list[int], first_use: list[int]) -> list[list[tuple[int, int, int]]]:
     """Scratch is read and written in each tick of its life, whatever its accesses say."""
     n_ticks, rows = len(trace.ticks), trace.accesses
     uses: list[list[tuple[int, int, int]]] = [[] for _ in range(n_ticks)]
     begins = np.flatnonzero(np.diff(rows.storage, prepend=-1))
     for number, tick in zip(rows.storage[begins].tolist(), rows.tick[begins].tolist(), strict=True):
-        for piece in of[number]:
-            first_use[piece] = tick
+        first_use[of[number]] = tick
     young = rows.tick < lives(trace)[0][rows.storage] + n_ticks
     columns = (column[young].tolist() for column in (rows.storage, rows.tick % n_ticks, rows.mode, next_uses(trace)))
     for number, tick, mode, until in zip(*columns, strict=True):
         if not trace.storages[number].scratch:
-            uses[tick].extend((piece, mode, until) for piece in of[number])
+            uses[tick].append((of[number], mode, until))
     both = int(Access.READ | Access.WRITE)
-    for number, storage in enumerate(trace.storages):
+    for piece, number in enumerate(own):
+        storage = trace.storages[number]
         if storage.scratch:
             for tick in range(storage.birth, storage.death):
-                uses[tick % n_ticks].extend((piece, both, 1) for piece in of[number])
+                uses[tick % n_ticks].append((piece, both, 1))
     return uses
 
 

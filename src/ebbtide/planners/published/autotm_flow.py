@@ -192,14 +192,14 @@ def stays_of_life(life: Life, fast: str, slow: str, n_ticks: int) -> list[Stay]:
     gadgets = life.gadgets
     if all(life.fast) and all(life.stay):
         start, stop = (0, n_ticks) if gadgets.persistent else (gadgets.ticks[0], gadgets.end)
-        return [Stay(gadgets.storage, 0, gadgets.nbytes, fast, start, start, stop)]
+        return [Stay(gadgets.storage, fast, start, start, stop)]
     rows = [(fast, *row) for row in _fast_rows(life)] + [
         (slow, *row) for row in _joined(list(_slow_rows(life, n_ticks)), n_ticks)
     ]
     found = []
     for tier, start, valid_from, stop in rows:
         shift = start // n_ticks * n_ticks if gadgets.persistent else 0
-        found.append(Stay(gadgets.storage, 0, gadgets.nbytes, tier, start - shift, valid_from - shift, stop - shift))
+        found.append(Stay(gadgets.storage, tier, start - shift, valid_from - shift, stop - shift))
     return found
 
 

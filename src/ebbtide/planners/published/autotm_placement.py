@@ -57,7 +57,7 @@ def step_of(trace: Trace, machine: Machine, pair: Pair, longest: int = 0) -> Ste
             continue
         homeless = storage.persistent and number not in used and not storage.scratch
         tier = pair.slow.name if homeless else pair.fast.name
-        stays.append(Stay(number, 0, storage.nbytes, tier, storage.birth, storage.birth, storage.death))
+        stays.append(Stay(number, tier, storage.birth, storage.birth, storage.death))
         if not homeless:
             fixed.append((storage.birth, storage.death, paged[number]))
     level, measured = _levels(fixed, len(trace.ticks)), MeasuredInPlace(trace, machine)

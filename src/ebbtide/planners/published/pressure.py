@@ -11,7 +11,7 @@ import numpy as np
 
 from ebbtide.errors import PlanError
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.occupancy import PageSize, levels, live_bytes
+from ebbtide.ir.occupancy import levels, live_bytes
 from ebbtide.ir.plan import Stay
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.base import page_size_of
@@ -30,13 +30,11 @@ class Pressure:
 
     Away in ticks [gone, back), written during [out, done). ``evictable`` are those that the method moves at all;
     persistent storages that no tick uses lie in the slowest tier. ``rows`` of one storage have one slow tier.
-    ``idle_ns`` is how long each interval could last. ``page_bytes`` are the machine's where none are given.
+    ``idle_ns`` is how long each interval could last.
     """
 
-    def __init__(
-        self, trace: Trace, machine: Machine, evictable: Flags | None = None, page_bytes: PageSize | None = None
-    ) -> None:
-        self.trace, self.machine, self.page_bytes = trace, machine, page_bytes or page_size_of(machine)
+    def __init__(self, trace: Trace, machine: Machine, evictable: Flags | None = None) -> None:
+        self.trace, self.machine, self.page_bytes = trace, machine, page_size_of(machine)
         self.idle: IdleTable = idle_table(trace, machine.exclusive, self.page_bytes)
         self.clock = Clock(trace.start_ns(np.arange(len(trace.ticks) + 1)))
         everything = np.ones(len(self.idle), dtype=bool)

@@ -240,7 +240,7 @@ def _exclusive(stays: list[Stay], pressure: Pressure, slow: list[str], exclusive
         number = int(pressure.idle.storage[move.row])
         storage, until = pressure.trace.storages[number], int(pressure.idle.until[move.row])
         shift = move.gone // n_ticks * n_ticks if storage.persistent else 0
-        found.append(Stay(number, 0, storage.nbytes, move.slow, *(at - shift for at in (move.gone, move.gone, until))))
+        found.append(Stay(number, move.slow, *(at - shift for at in (move.gone, move.gone, until))))
     return found
 
 

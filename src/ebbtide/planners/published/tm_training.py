@@ -1,34 +1,32 @@
-"""``tm-training``: a static placement of pages that splits data between the tiers, with energy in the objective.
+"""``tm-training``: a static placement of data in two tiers, with energy in the objective.
 
 After TM-Training (ACM TOS 21(4), 2025): training repeats itself, so the best place of every page at every time is found
-before it runs, and data items are split so that a part stays in the upper tier. Its rule for the split and its energies
-are not available; this is a reconstruction, a linear program. Of item i (here an idle interval: bytes
-that are idle from one use to the next) a share x_i stays in fast memory and the rest is away:
+before it runs. Its rules and its energies are not available; this is a reconstruction, a linear program. Of item i
+(here an idle interval: bytes that are idle between two uses) a share x_i stays in fast memory, and the rest is away:
 
     minimise   sum_i  watts * stall_i + (1 - x_i) S_i * (joules per byte in, and once for each write: out)
     stall_i >= (1 - x_i) S_i (1/B_r + 1/B_w) - idle_i;    total stall >= all copies in (or out) - the step's time
     at each tick: what is in use, what stays of the idle, and copies in flight, within the budget
 
 Watts are those of the machine while it waits, so the objective is the energy of a step: least energy for a step is most
-throughput for a watt. A basic solution has few fractions; those become cuts at page borders, the tail leaves. The
-pieces are then timed: out at once, in as late as the queue of the link allows; pressure keeps the budget.
+throughput for a watt. A basic solution has few fractions; what is kept in part leaves whole. Copies are then timed: out
+at once, in as late as the queue of the link allows; pressure keeps the budget.
 
-Left out: the online adjustment of ratios by a timing monitor, address translation, operations that read the lower tier
-in place, and more than one lower tier. Energies that a machine does not state are 1 pJ/bit, as in the published
-configuration template, and its power is 1 W.
+Left out: the paper's data splitting, which keeps a part of an item in the upper tier. A stay is of a whole storage,
+since the runtime moves no parts that a plan chose. Also left out: the online adjustment of ratios by a timing monitor,
+address translation, operations that read the lower tier in place, and more than one lower tier. Energies that a machine
+does not state are 1 pJ/bit, as in the published configuration template, and its power is 1 W.
 """
 
-from dataclasses import dataclass, replace
-from itertools import pairwise
 from time import perf_counter_ns
 
 import numpy as np
 
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.occupancy import exact, live_bytes, peak
+from ebbtide.ir.occupancy import live_bytes, peak
 from ebbtide.ir.plan import Plan, Stay
-from ebbtide.ir.trace import Accesses, Storage, Trace
+from ebbtide.ir.trace import Trace
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.published.pressure import Pressure
 from ebbtide.planners.published.solver import Outcome, Program, level_rows
@@ -36,7 +34,6 @@ from ebbtide.planners.resident import resident
 from ebbtide.planners.search.idle_table import Floats
 from ebbtide.planners.search.make_plan import Pair, make_plan, outcome_of, pair_of
 from ebbtide.planners.search.timing import copy_ns
-from ebbtide.units import round_up
 
 TIME_LIMIT_S = 20.0
 
@@ -44,6 +41,8 @@ _PJ = 8e-12
 """Joules per byte of one pJ/bit."""
 _FLIGHT = (1.0, 0.5, 0.0)
 """How much of a copy's time counts as room in flight. All are tried, and the plan with the least energy is taken."""
+_WHOLE = 1 - 1e-6
+"""A share above it is all."""
 
 
 def tm_training(trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: float = TIME_LIMIT_S) -> Plan:
@@ -59,12 +58,11 @@ def tm_training(trace: Trace, machine: Machine, budget_bytes: int, time_limit_s:
         answer = _program(pressure, pair, budget_bytes, flight).solve(time_limit_s / len(_FLIGHT), whole=False)
         if answer.outcome is Outcome.SOLVED:
             kept = np.clip(answer.values[: len(pressure.idle)], 0.0, 1.0)
-            stays = _timed(_Pieces.of(pressure, kept), pressure, kept, machine, pair, budget_bytes)
+            stays = _timed(pressure, kept, pair, budget_bytes)
             found.append((_joules(trace, machine, budget_bytes, stays, pair), stays))
     in_time = bool(found)
     if not found:
-        kept = np.zeros(len(pressure.idle))
-        found.append((0.0, _timed(_Pieces.of(pressure, kept), pressure, kept, machine, pair, budget_bytes)))
+        found.append((0.0, _timed(pressure, np.zeros(len(pressure.idle)), pair, budget_bytes)))
     stays = min(found, key=lambda pair: pair[0])[1]
     return make_plan("tm-training", trace, machine, budget_bytes, stays, began, out_of_time=not in_time)
 
@@ -148,84 +146,19 @@ def _joules_per_byte(pair: Pair) -> tuple[float, float]:
     return read * _PJ, (values[2] + values[3] + pair.outward.pj_per_bit) * _PJ
 
 
-# ---- pieces ----------------------------------------------------------------------------------------------------------
+# ---- the copies ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Pieces:
-    """A trace of pieces: piece p is bytes [low[p], high[p]) of storage ``storage[p]``, a storage of its own here.
-
-    Its size is that of its pages, which are those of the whole storage: a piece alone might get larger ones.
-    """
-
-    trace: Trace
-    storage: list[int]
-    low: list[int]
-    high: list[int]
-
-    @staticmethod
-    def of(whole: Pressure, kept: Floats) -> "_Pieces":
-        """Cut where an interval's share ends, at the page border below: the tail leaves."""
-        cuts: dict[int, set[int]] = {}
-        trace, page_bytes = whole.trace, whole.page_bytes
-        for row, number in enumerate(whole.idle.storage.tolist()):
-            nbytes = trace.storages[number].nbytes
-            cuts.setdefault(number, set()).add(_cut(nbytes, page_bytes(nbytes), float(kept[row])))
-        storages, storage, lows, highs = list[Storage](), list[int](), list[int](), list[int]()
-        rows: list[tuple[int, int, int]] = []
-        first: list[int] = []  # piece of each storage; scratch is never absent, so it has one alone
-        for number, entire in enumerate(trace.storages):
-            first.append(len(storages))
-            home = None if entire.room_of is None else first[entire.room_of]
-            borders = sorted({0, entire.nbytes} | cuts.get(number, set()))
-            mine = trace.accesses.of(number)
-            uses = list(zip(trace.accesses.tick[mine].tolist(), trace.accesses.mode[mine].tolist(), strict=True))
-            for low, high in pairwise(borders):
-                nbytes = round_up(high, page_bytes(entire.nbytes)) - low
-                rows += [(len(storages), tick, mode) for tick, mode in uses]
-                storages.append(replace(entire, nbytes=nbytes, allocation=None, room_of=home))
-                storage.append(number)
-                lows.append(low)
-                highs.append(high)
-        columns = np.array(rows, dtype=np.int64).reshape(-1, 3).T
-        pieces = replace(trace, storages=tuple(storages), accesses=Accesses(*columns))
-        return _Pieces(pieces, storage, lows, highs)
-
-
-def _cut(nbytes: int, page_bytes: int, kept: float) -> int:
-    """How many bytes of a storage stay: a multiple of its page, or all of it."""
-    return nbytes if kept > 1 - 1e-6 else int(kept * nbytes + 1e-6 * page_bytes) // page_bytes * page_bytes
-
-
-def _timed(
-    pieces: _Pieces, whole: Pressure, kept: Floats, machine: Machine, pair: Pair, budget_bytes: int
-) -> list[Stay]:
-    """The stays of all pieces, in bytes of their storages."""
-    columns = (whole.idle.storage, whole.idle.after, whole.idle.nbytes, kept)
-    share = {
-        (number, after): _cut(nbytes, whole.page_bytes(nbytes), part)
-        for number, after, nbytes, part in zip(*(column.tolist() for column in columns), strict=True)
-    }
-    pressure = Pressure(pieces.trace, machine, page_bytes=exact)
-    idle = pressure.idle
-    away = np.array(
-        [
-            pieces.low[piece] >= share[pieces.storage[piece], after]
-            for piece, after in zip(idle.storage.tolist(), idle.after.tolist(), strict=True)
-        ],
-        dtype=bool,
-    )
-    rows = np.flatnonzero(away)
+def _timed(pressure: Pressure, kept: Floats, pair: Pair, budget_bytes: int) -> list[Stay]:
+    """The stays of all storages: what is not kept whole leaves whole."""
+    pressure, idle = pressure.copy(), pressure.idle
+    rows = np.flatnonzero(kept <= _WHOLE)
     back = _as_late_as_the_queue_allows(pressure, rows, pair)
     for row in rows.tolist():
         gone, until = int(idle.after[row]) + 1, int(idle.until[row])
         pressure.set(row, gone, gone, gone, max(int(back[row]), gone) if idle.returns[row] else until)
     pressure.squeeze(budget_bytes, idle.after.astype(np.float64))
-    found = []
-    for stay in pressure.stays([pair.slow.name] * len(idle) if _roomy(pressure, pair) else None):
-        low, high = pieces.low[stay.storage], pieces.high[stay.storage]
-        found.append(replace(stay, storage=pieces.storage[stay.storage], low=low, high=high))
-    return found
+    return pressure.stays([pair.slow.name] * len(idle) if _roomy(pressure, pair) else None)
 
 
 def _roomy(pressure: Pressure, pair: Pair) -> bool:

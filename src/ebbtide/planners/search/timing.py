@@ -177,8 +177,6 @@ def still_stays(trace: Trace, fast: str, homeless: str) -> tuple[Stay, ...]:
     return tuple(
         Stay(
             number,
-            0,
-            storage.nbytes,
             homeless if storage.persistent and not used[number] and not storage.scratch else fast,
             storage.birth,
             storage.birth,
@@ -202,7 +200,7 @@ def with_still(trace: Trace, machine: Machine, still: tuple[Stay, ...], moved: S
     """The stays of what moves, and the ``still_stays`` of the storages that have no other."""
     movers = set(moved.storage.tolist())
     names = [tier.name for tier in machine.tiers]
-    return [*(stay for stay in still if stay.storage not in movers), *moved.stays(trace, names)]
+    return [*(stay for stay in still if stay.storage not in movers), *moved.stays(names)]
 
 
 def moved_stays(trace: Trace, idle: IdleTable, moves: Moves) -> StayColumns:
