@@ -115,37 +115,37 @@ class UpdateOrder(StrEnum):
 class Settings:
     """The knobs of a session. An argument of ``Session`` or of the command goes before its variable."""
 
-    disable: bool = False  # do nothing at all
-    fast: Budget | None = None  # the budget, when no argument names one
-    fast_node: int | None = None  # in its place, the bytes of all ranks on this node, of which each takes its share
-    spill: tuple[str, ...] = ()  # the directories moved storages go to, in stripes; none: a default
+    disable: bool = False  # turns Ebbtide off
+    fast: Budget | None = None  # the budget
+    fast_node: int | None = None  # the budget of all ranks on this node together
+    spill: tuple[str, ...] = ()  # where moved data goes, in stripes
     tiers: tuple[SlowerTier, ...] = ()  # between memory and the spill file, the fastest first
     device: str | None = None  # whose memory is short: cpu, cuda or cuda:1; the CPU's unless host is named
     host: int | None = None  # of pinned host memory below a GPU; 0 for none, else a part of what is free
     fake_cuda: str | None = None  # a driver's library without a GPU, for tests: CPU tensors have its memory
     report: str | None = None  # the file the report is written to
-    policy: str = "ebbtide"  # how to decide what moves when: a planner's name, or an online policy's
-    plan: str | None = None  # a plan's file, in place of a planner
-    machine: str | None = None  # a machine's name or file, in place of a probe
+    policy: str = "ebbtide"  # what decides which storages move when
+    plan: str | None = None  # a saved plan, in place of a planner
+    machine: str | None = None  # a machine, in place of a probe
     optimizer: UpdateOrder = UpdateOrder.AS_WRITTEN  # when each parameter is updated
-    save_trace: str | None = None  # the file the recorded step is written to
-    save_plan: str | None = None  # the file its plan is written to
-    save_timeline: str | None = None  # the file what a planned step came to is written to
-    wait_for_plan: bool = False  # training stands still while a plan is made; else steps go on without it
-    trace_step: int | None = None  # of ebbtide.record: the first step to record, counted from 1; 3, or 2 of fake ones
-    trace_steps: int = 1  # of ebbtide.record: how many steps
-    fake: bool = False  # of ebbtide.record: with fake tensors, times modelled
-    lines: bool = False  # a recorded step that is saved says which line of the program made each storage
-    min_storage_bytes: int = 64 * KIB  # the smallest storage managed
-    piece_bytes: int = 16 * MIB  # storages of twice this are moved in pieces, each of so much at least
-    io_threads: int = 2  # native threads that read and write
-    watchdog_s: float = 30.0  # a wait for room longer than this goes over budget, loudly
-    chaos_rate: float = 0.0  # probability of a random eviction at every allocation
-    chaos_seed: int = 0  # of these evictions
+    save_trace: str | None = None  # where the recorded step is written
+    save_plan: str | None = None  # where its plan is written
+    save_timeline: str | None = None  # where the timeline of a planned step is written
+    wait_for_plan: bool = False  # training waits while a plan is made
+    trace_step: int | None = None  # for ebbtide.record: the first step to record; 3, or 2 of fake ones
+    trace_steps: int = 1  # for ebbtide.record: how many steps
+    fake: bool = False  # for ebbtide.record: fake tensors, modelled times
+    lines: bool = False  # a saved step says which line made each storage
+    min_storage_bytes: int = 64 * KIB  # the smallest storage that is managed
+    piece_bytes: int = 16 * MIB  # storages of twice this move in pieces of at least this
+    io_threads: int = 2  # native threads for each slower tier
+    watchdog_s: float = 30.0  # a longer wait for room goes over budget, with a warning
+    chaos_rate: float = 0.0  # for tests: probability of a random eviction at each allocation
+    chaos_seed: int = 0  # for tests: the seed of these evictions
     checksum: bool = False  # what comes back from the spill directories is compared with what was written there
     userfaultfd: bool = False  # system calls wait for tensors that are away, where the kernel permits that
     arena_bytes: int | None = None  # the arena's budget itself, for tests and experiments
-    progress: ProgressMode = ProgressMode.AUTO  # a live line, plain lines, one a step, or none; the summary stays
+    progress: ProgressMode = ProgressMode.AUTO  # a live line, plain lines, a line for each step, or none
 
     @staticmethod
     def from_environment(environment: Mapping[str, str] = os.environ) -> "Settings":
