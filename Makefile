@@ -3,6 +3,7 @@
 #   make demo       train under a quarter of the memory, beside plain PyTorch
 #   make test       lint, types, native stress tests (plain, ASan+UBSan, TSan), Python tests
 #   make quick      the Python tests that start no process and are not slow, for whoever changes a line
+#   make nightly    what takes hours: every framework, all random examples, and each target of NIGHTLY; it says what it ran
 #   make core-test  the native stress tests alone
 #   make fake-gpu-test  the tests' trainings with their tensors on a fake GPU
 #   make numa-test  the native tests of NUMA tiers and a small training in a machine of QEMU's that has a second node
@@ -33,7 +34,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 NATIVE := $(foreach part,core torch simulate search cuda device,$(wildcard native/$(part)/*.cpp native/$(part)/*.h*))
 FAKE_CUDA := build/fake/libfake_cuda.so
 
-.PHONY: bench-plan calibrate demo operators soak quick test lint lint-page types core-test python-test browser install clean
+.PHONY: bench-plan calibrate demo operators soak quick test nightly python-test-all lint lint-page types core-test python-test browser install clean
 .PHONY: cuda-versions dev fake-gpu-test distclean numa-test versions wheel
 
 demo: install
@@ -61,13 +62,22 @@ soak: install
 calibrate: install
 	$(PY) -m bench.step.calibrate --out calibration.json
 
-# Two at a time, and the Python tests after the rest: they are two processes already.
+# Two at a time: the native tests need nothing that pip installs, so they are compiled meanwhile. The Python tests come
+# after the rest, since they are two processes already.
 test:
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint types core-test
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target dev core-test lint types
 	$(MAKE) --no-print-directory python-test
 
+# What `make test` has only a share of, or nothing. All of it runs, whatever fails on the way.
+NIGHTLY := python-test-all operators soak numa-test versions
+nightly:
+	@said=; status=0; for part in $(NIGHTLY); do \
+	  if $(MAKE) --no-print-directory $$part; then result=passed; else result=FAILED status=1; fi; \
+	  said+="  $$part: $$result"$$'\n'; \
+	done; printf 'make nightly ran:\n%s' "$$said"; exit $$status
+
 quick: dev
-	$(PY) -m pytest -q --numprocesses=2 --dist=worksteal -m 'not starts and not slow'
+	$(PYTEST) -q -m 'not starts and not slow'
 
 lint: dev
 	$(PY) -m ruff check
@@ -82,9 +92,14 @@ lint-page: dev
 types: dev
 	$(PY) -m mypy
 
-# Two processes, each with whole files, whose fixtures are so made once: planning and starting Python take one core.
+# Two processes: planning and starting Python take one core. Each begins with half of the files, in their order, so that
+# few fixtures are made twice; who has nothing left takes tests from the other.
+PYTEST := $(PY) -m pytest --numprocesses=2 --dist=worksteal
 python-test: dev browser $(FAKE_CUDA)
-	$(PY) -m pytest --numprocesses=2 --dist=loadfile
+	$(PYTEST)
+
+python-test-all: dev browser $(FAKE_CUDA)
+	$(PYTEST) --all
 
 # Not part of `make test`, which has tests/training/test_gpu.py: all trainings of the tests once more, with their tensors on a
 # fake GPU.
@@ -155,7 +170,7 @@ CORE := $(wildcard native/core/*.cpp native/device/*.cpp) $(filter-out %module.c
 CUDA_INCLUDE = $(shell echo $(VENV)/lib/python*/site-packages/nvidia/cu*/include)
 CORE_TESTS := $(wildcard native/tests/*.cpp)
 CORE_VARIANTS := plain asan tsan
-CORE_FLAGS := -std=c++20 -g -pthread -Wall -Wextra -ffp-contract=off -Inative -MMD -MP
+CORE_FLAGS := -std=c++20 -g1 -pthread -Wall -Wextra -ffp-contract=off -Inative -MMD -MP
 FLAGS_plain := -O2
 FLAGS_asan := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 FLAGS_tsan := -O1 -fno-omit-frame-pointer -fsanitize=thread

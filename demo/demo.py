@@ -34,8 +34,8 @@ from demo.calibrate import NotMeasured, Speed, measured_speed
 from demo.comparison import in_a_sentence, show
 from demo.display import say, shown
 from demo.forecast import Forecast, Net, roughly, run_s
-from demo.memory_cgroup import NotPermitted, memory_cgroup
 from demo.runs import Door, Outcome, Run, RunFailed, execute
+from tests.helpers.memory_cgroup import NotPermitted, memory_cgroup
 
 Pair = tuple[Outcome, Outcome]
 

@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from demo.memory_cgroup import MemoryCgroup
+from tests.helpers.memory_cgroup import MemoryCgroup
 
 SCRIPT = Path(__file__).with_name("train_gpt.py")
 _STEP = re.compile(r"step (\d+)  loss ")  # what the script prints at a step's end, counted from 0

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from ebbtide import units
 
@@ -24,6 +24,26 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # draws them from a seed by itself.
 settings.register_profile("ebbtide", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ebbtide")
+
+AT_EACH_CHANGE = 3
+"""One of so many random examples is tried by ``make test``: those that Hypothesis makes first. `make nightly`, all."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="also what is marked nightly, and every random example")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--all"):
+        return
+    nightly = [item for item in items if item.get_closest_marker("nightly")]
+    config.hook.pytest_deselected(items=nightly)
+    items[:] = [item for item in items if item not in nightly]
+    for test in {item.obj for item in items if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)}:
+        own = test._hypothesis_internal_use_settings or settings.default
+        share = settings(own, max_examples=-(-own.max_examples // AT_EACH_CHANGE))
+        test._hypothesis_internal_use_settings = share
+
 
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system", "socket.connect"}
 """What only a test that is marked ``starts`` may do: start a process, or connect (also to a server of processes)."""

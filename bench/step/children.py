@@ -20,8 +20,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.step.cells import STEADY_STEPS, Cell, Door
-from demo.memory_cgroup import MemoryCgroup, NotPermitted, memory_cgroup
 from demo.runs import TUNABLES
+from tests.helpers.memory_cgroup import MemoryCgroup, NotPermitted, memory_cgroup
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE_S = 0.02

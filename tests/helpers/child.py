@@ -1,8 +1,8 @@
 """Run a function of a module in ``tests/training`` in a fresh process, and say how it died if it did.
 
 A session changes its process for good (the arena outlives it), and a fault in native code would take pytest along, so
-each case has a process of its own. They are forked from a server that has imported torch and transformers but computed
-nothing, so a case starts in a tenth of a second.
+each case has a process of its own. They are forked from a server that has imported all that they need but computed
+nothing (``preloaded``), so a case starts in a tenth of a second.
 """
 
 import faulthandler
@@ -21,8 +21,8 @@ from tests.helpers import fake_gpu
 
 HUNG_AFTER_S = 240  # far above any case's time: only a hang gets here
 PRELOADED = [
-    "torch",
     *(f"transformers.models.{m}.modeling_{m}" for m in ("gpt2", "llama", "vit", "resnet", "convnext")),
+    "tests.helpers.preloaded",
 ]
 
 _server = multiprocessing.get_context("forkserver")

@@ -1,15 +1,22 @@
 """Run ``ebbtide`` and plain Python as a user would, in child processes, and watch their memory from outside."""
 
+import atexit
+import json
 import os
+import re
+import select
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import IO
 
 from tests.helpers import fake_gpu
-from tests.helpers.paths import SCRIPTS
+from tests.helpers.paths import ROOT, SCRIPTS
 
 EBBTIDE = str(Path(sys.executable).with_name("ebbtide"))
 TRAIN_MLP = str(SCRIPTS / "train_mlp.py")
@@ -26,10 +33,52 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 def run(
     *command: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run to the end, whatever the exit code; both streams are captured as text."""
+    """Run to the end, whatever the exit code; both streams are captured as text.
+
+    ``ebbtide`` and scripts are forked from a Python that has imported PyTorch (``command_server``), unless the process
+    itself matters: a budget in bytes is for all that it holds, and some variables are read when it starts.
+    """
+    words = command[1:] if command[0] == sys.executable else command
+    is_ours = words[0] == EBBTIDE or words[0].endswith(".py")
+    if is_ours and not _BUDGET_IN_BYTES.search(" ".join(words)) and all(map(_is_read_late, env or {})):
+        return _forked(words, environment(env), cwd or Path.cwd())
     return subprocess.run(
         command, env=environment(env), cwd=cwd, capture_output=True, text=True, timeout=HUNG_AFTER_S, check=False
     )
+
+
+_BUDGET_IN_BYTES = re.compile(r"--fast(-node)?[= ](?!\d+%)")
+
+
+def _is_read_late(variable: str) -> bool:
+    return variable.startswith("EBBTIDE_") and not variable.startswith("EBBTIDE_FAST")
+
+
+@cache
+def _server() -> subprocess.Popen[str]:
+    """Of this process, as long as it runs."""
+    command = [sys.executable, "-m", "tests.helpers.command_server"]
+    server = subprocess.Popen(command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    atexit.register(server.communicate)
+    return server
+
+
+def _forked(words: Sequence[str], env: Mapping[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    server = _server()
+    with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
+        asked = {"words": words, "env": env, "cwd": str(cwd), "streams": [out.name, err.name]}
+        print(json.dumps(asked), file=server.stdin, flush=True)
+        pid = int(_line_of(server.stdout))
+        if not select.select([server.stdout], [], [], HUNG_AFTER_S)[0]:
+            os.kill(pid, signal.SIGKILL)
+            _line_of(server.stdout)
+            raise subprocess.TimeoutExpired(words, HUNG_AFTER_S, out.read(), err.read())
+        return subprocess.CompletedProcess(words, int(_line_of(server.stdout)), out.read(), err.read())
+
+
+def _line_of(stream: IO[str] | None) -> str:
+    assert stream is not None
+    return stream.readline()
 
 
 @dataclass(frozen=True, slots=True)

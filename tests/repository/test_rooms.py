@@ -38,6 +38,13 @@ def test_pages_cite_tests_that_are_there() -> None:
             assert (ROOT / path).exists(), f"{page}: {path}"
 
 
+def test_only_their_own_tests_import_bench_and_the_demo() -> None:
+    """These lie in ``tests/bench``; what others need of it is in ``tests/helpers``, where both find it."""
+    for path in (ROOT / "tests").rglob("*.py"):
+        if path.parent.name != "bench":
+            assert not re.search(r"^\s*(from|import) (bench|demo)\b", path.read_text(), re.MULTILINE), path
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_nothing_edits_where_modules_are_looked_for(path: Path) -> None:
     assert not re.search(r"sys\.path\.(insert|append|extend)|sys\.path\s*(\+?=)[^=]", path.read_text())

@@ -8,7 +8,7 @@ from tests.helpers import fake_gpu
 
 HERE = Path(__file__).parent
 OF_THE_CPU = {
-    "test_as_asked", "test_bounds", "test_budgets", "test_command", "test_demo", "test_fake", "test_faults",
+    "test_as_asked", "test_bounds", "test_budgets", "test_command", "test_fake", "test_faults",
     "test_faulty_disk", "test_forks", "test_gathers", "test_packing_running", "test_pieces", "test_piecework",
     "test_run_in_place", "test_scale", "test_tiers", "test_tiers_that_fail", "test_verify",
 }  # fmt: skip

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from demo.memory_cgroup import NotPermitted, memory_cgroup
 from ebbtide.ir.files import load
 from ebbtide.ir.plan import Plan
 from ebbtide.units import MIB
 from tests.helpers import child
 from tests.helpers.command import EBBTIDE, run
+from tests.helpers.memory_cgroup import NotPermitted, memory_cgroup
 
 BESIDE = {"EBBTIDE_MIN_STORAGE": "4096", "EBBTIDE_PROGRESS": "off", "EBBTIDE_WAIT_FOR_PLAN": "0"}
 WAITS = BESIDE | {"EBBTIDE_WAIT_FOR_PLAN": "1"}

@@ -12,6 +12,7 @@ pytestmark = [pytest.mark.starts, pytest.mark.slow]
 
 STEPS = 10
 LONGEST_S = 500
+AT_EACH_CHANGE = {"trainer", "accelerate-session", "lightning-callback", "compile", "fsdp2", "deepspeed-2"}
 EVALUATES = {"trainer", "trainer-callback", "lightning", "lightning-callback"}
 
 
@@ -21,7 +22,13 @@ def plain_sides() -> dict[object, Side]:
     return {}
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=[pytest.mark.nightly] * (case.name not in AT_EACH_CHANGE))
+        for case in CASES
+    ],
+)
 def test_case(case: Case, plain_sides: dict[object, Side], tmp_path: Path) -> None:
     if package := missing(case):
         pytest.skip(f"{package} is not installed: pip install 'ebbtide[frameworks]' has it")
