@@ -60,7 +60,7 @@ soak: install
 	$(PY) -m bench.soak --minutes $(SOAK_MINUTES) --out build/soak $(if $(SOAK_SEED),--seed $(SOAK_SEED)) $(if $(SOAK_JOBS),--jobs $(SOAK_JOBS))
 
 calibrate: install
-	$(PY) -m bench.step.calibrate --out calibration.json
+	$(PY) -m bench.step.calibrate --out calibration.jsonl.gz
 
 # Two at a time: the native tests need nothing that pip installs, so they are compiled meanwhile. The Python tests come
 # after the rest, since they are two processes already.

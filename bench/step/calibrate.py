@@ -1,9 +1,9 @@
 """How well a plan's predicted step time agrees with the real run's: the simulator's calibration.
 
-    python -m bench.step.calibrate --out calibration.json                     # all cells, one pair each
-    python -m bench.step.calibrate --out calibration.json --only 'resnet50/*' --pairs 3
-    python -m bench.step.calibrate --out calibration.json --table             # only prints what the file holds
-    python -m bench.step.calibrate --out results.json --table                 # the same of what measure.py measured
+    python -m bench.step.calibrate --out calibration.jsonl.gz                     # all cells, one pair each
+    python -m bench.step.calibrate --out calibration.jsonl.gz --only 'resnet50/*' --pairs 3
+    python -m bench.step.calibrate --out calibration.jsonl.gz --table             # only prints what the file holds
+    python -m bench.step.calibrate --out results.jsonl.gz --table                 # the same of what measure.py measured
 
 Every run is a fresh process, kept in the file at once (``results.py``); started again, cells that have their pairs are
 skipped. Beside each run stands one at ``--fast 100%``: the same arena with nothing moved, whose steady steps are *the
@@ -218,7 +218,7 @@ def chosen(patterns: Sequence[str]) -> list[Cell]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("calibration.json"), help="runs are added to this file")
+    parser.add_argument("--out", type=Path, default=Path("calibration.jsonl.gz"), help="runs are added to this file")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's rows and the summary")
     parser.add_argument("--only", action="append", default=[], metavar="CELL", help="a name or a pattern; repeatable")
     parser.add_argument("--pairs", type=int, default=1, help="how many each cell shall have (1)")

@@ -1,8 +1,8 @@
 """Step time and memory of Ebbtide beside plain PyTorch and what people use today: the benchmark of the README.
 
-    python -m bench.step.measure --out results.json --only 'gpt2-bf16/*' --pairs 12
-    python -m bench.step.measure --out results.json --minutes 30
-    python -m bench.step.table results.json
+    python -m bench.step.measure --out results.jsonl.gz --only 'gpt2-bf16/*' --pairs 12
+    python -m bench.step.measure --out results.jsonl.gz --minutes 30
+    python -m bench.step.table results.jsonl.gz
 
 Every run is a fresh process. A round runs each cell once, two cells around each *tuned* plain run (A tuned B, in the
 next round B tuned A), so that the two halves of a pair are neighbours in time. Every run is kept on disk at once:
@@ -181,7 +181,7 @@ def chosen_cells(patterns: Sequence[str]) -> list[Cell]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("results.json"), help="results are added to this file")
+    parser.add_argument("--out", type=Path, default=Path("results.jsonl.gz"), help="results are added to this file")
     parser.add_argument("--only", action="append", default=[], metavar="CELL", help="a name or a pattern; repeatable")
     parser.add_argument("--pairs", type=int, default=12, help="how many each cell shall have (12)")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="end before this")

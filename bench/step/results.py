@@ -1,19 +1,23 @@
 """The file of results: every run of every cell, and which tuned run each is paired with. Written whole after each run.
 
+It is gzip of JSON lines. The first has the format, the machine and the failures, and each other line has one run.
+
 A record is what ``children.run_child`` returns with ``cell``, ``pair`` (0, 1, ...), ``steps_run``, ``baseline`` (the
 number of the tuned run beside it; None for tuned runs and where that failed), ``began`` (UTC) and ``bandwidth``
 (bytes a second, probed at the start of the round: ``read``, ``write``, ``both``).
 """
 
+import gzip
 import json
 import os
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 FORMAT = "ebbtide-bench"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(slots=True)
@@ -35,21 +39,23 @@ class Results:
 
     @staticmethod
     def read(path: Path, beside: Sequence[str] = ("tuned",)) -> "Results":
-        value = json.loads(path.read_text())
-        if not isinstance(value, dict) or (value.get("format"), value.get("version")) != (FORMAT, VERSION):
+        try:
+            head, *runs = map(json.loads, gzip.decompress(path.read_bytes()).splitlines())
+        except (gzip.BadGzipFile, EOFError, zlib.error, ValueError):
+            head, runs = None, []
+        if not isinstance(head, dict) or (head.get("format"), head.get("version")) != (FORMAT, VERSION):
             raise ValueError(f"{path} holds no results of this benchmark (format {FORMAT!r}, version {VERSION})")
-        runs = value["runs"]
         for run in runs:
             number = run["baseline"]
             if number is not None and runs[number]["cell"] not in [f"{_net(run)}/{way}" for way in beside]:
                 raise ValueError(f"{path} pairs a run of {run['cell']} with one of {runs[number]['cell']}")
-        return Results(path, value["machine"], runs, value["failures"])
+        return Results(path, head["machine"], runs, head["failures"])
 
     def write(self) -> None:
-        value = {"format": FORMAT, "version": VERSION, "machine": self.machine}
-        value |= {"runs": self.runs, "failures": self.failures}
+        head = {"format": FORMAT, "version": VERSION, "machine": self.machine, "failures": self.failures}
+        lines = "".join(json.dumps(line) + "\n" for line in (head, *self.runs))
         partial = self.path.with_name(self.path.name + ".partial")
-        partial.write_text(json.dumps(value, indent=1) + "\n")
+        partial.write_bytes(gzip.compress(lines.encode(), mtime=0))
         os.replace(partial, self.path)
 
     def of(self, name: str) -> list[dict[str, Any]]:

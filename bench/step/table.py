@@ -1,8 +1,8 @@
 """Prints results as Markdown, a table for each network.
 
-python -m bench.step.table results.json            every figure
-python -m bench.step.table results.json --brief    what a README has room for
-python -m bench.step.table results.json --publish bench/results
+python -m bench.step.table results.jsonl.gz            every figure
+python -m bench.step.table results.jsonl.gz --brief    what a README has room for
+python -m bench.step.table results.jsonl.gz --publish bench/results
                                               as a dated page there, with the raw results beside it
 """
 
@@ -119,7 +119,7 @@ def page(results: Results, columns: list[Column]) -> str:
 
 
 def publish(results: Results, folder: Path, columns: list[Column]) -> Path:
-    """Writes ``<date>_<commit>.md`` and the raw results as ``.json``; raises ValueError where nothing was measured."""
+    """Writes ``<date>_<commit>.md`` and the raw results beside it. Raises ValueError where nothing was measured."""
     if not results.runs:
         raise ValueError("they hold no runs")
     began = sorted(run["began"] for run in results.runs)
@@ -133,7 +133,7 @@ def publish(results: Results, folder: Path, columns: list[Column]) -> Path:
     when = f"Runs began from {began[0]} to {began[-1]} (UTC). Disk: {disk}."
     folder.mkdir(parents=True, exist_ok=True)
     written.write_text(f"{title}\n\n{when}\n\n{page(results, columns)}\n\nMade by `bench/step/table.py --publish`.\n")
-    written.with_suffix(".json").write_text(results.path.read_text())
+    written.with_suffix(".jsonl.gz").write_bytes(results.path.read_bytes())
     return written
 
 

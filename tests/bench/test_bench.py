@@ -1,5 +1,6 @@
 """The benchmark's order of runs and its arithmetic, without training: what the table says follows from the records."""
 
+import gzip
 import json
 import math
 import subprocess
@@ -53,13 +54,13 @@ def benchmark(fake: Fake, path: Path, pairs: int, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(measure, "run_child", fake.run)
     monkeypatch.setattr(measure.Benchmark, "probe", lambda self: None)
     place = Place(path, path, None, 0, 60)
-    return measure.Benchmark(Results.open(path / "results.json", {}), place, pairs)
+    return measure.Benchmark(Results.open(path / "results.jsonl.gz", {}), place, pairs)
 
 
 def rounds(fake: Fake, folder: Path, pairs: int, monkeypatch: pytest.MonkeyPatch) -> Results:
     chosen = [cell(name) for name in NAMES]
     benchmark(fake, folder, pairs, monkeypatch).run(chosen, math.inf, 1)
-    return Results.read(folder / "results.json")
+    return Results.read(folder / "results.jsonl.gz")
 
 
 def test_the_two_runs_of_a_pair_are_neighbours_and_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +108,7 @@ def test_minutes_bound_the_cells_so_that_each_gets_its_pairs(tmp_path: Path, mon
     monkeypatch.setattr(measure, "run_child", slow)
     monkeypatch.setattr(measure.time, "monotonic", lambda: clock[0])
     running.run(list(CELLS), 30 * 60, 3)
-    results = Results.read(tmp_path / "results.json")
+    results = Results.read(tmp_path / "results.jsonl.gz")
     pairs = {run["cell"]: len(results.of(run["cell"])) for run in results.runs if not run["cell"].endswith("/tuned")}
     assert clock[0] <= 30 * 60
     assert set(pairs.values()) == {3}
@@ -163,7 +164,7 @@ def test_the_bound_is_computing_or_moving(tmp_path: Path) -> None:
 def test_a_bound_that_a_run_has_beaten_is_not_shown(step_s: float, shown: float | None, tmp_path: Path) -> None:
     still = {"steps": [{"stall_s": 0.0, "fetched_bytes": 0, "written_bytes": 0, "evicted_bytes": 0}] * 4, "plan": None}
     bandwidth = {"bandwidth": {"read": 1e9, "write": 1e9, "both": 1e9}}
-    results = Results(tmp_path / "results.json", {})
+    results = Results(tmp_path / "results.jsonl.gz", {})
     for pair, ours_s in enumerate((2.2, step_s)):
         tuned = results.add(outcome(2.0, 4) | {"cell": "resnet50/tuned", "baseline": None, "pair": pair})
         results.add(outcome(ours_s, 4, still) | bandwidth | {"cell": "resnet50/25%", "baseline": tuned, "pair": pair})
@@ -227,7 +228,7 @@ def test_a_published_page_names_its_build_and_disk_and_keeps_the_raw_results(
     assert page.name == f"{results.runs[0]['began'][:10]}_abc1234.md"
     assert "read 2.0 to 2.0 GB/s" in page.read_text()
     assert "| Ebbtide 25%" in page.read_text()
-    assert json.loads(page.with_suffix(".json").read_text())["runs"] == results.runs
+    assert Results.read(page.with_suffix(".jsonl.gz")).runs == results.runs
 
 
 @pytest.mark.parametrize(
@@ -243,14 +244,17 @@ def test_a_failed_runs_reason_is_its_error(tmp_path: Path, printed: list[str], r
     assert children._reason(tmp_path / "log") == reason
 
 
-def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "other.json").write_text('{"format": "something"}')
+@pytest.mark.parametrize(
+    "content", [b"", b'{"format": "something"}', gzip.compress(b'{"format": "something"}'), gzip.compress(b"{}\n")[:-9]]
+)
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "other").write_bytes(content)
     with pytest.raises(ValueError, match="no results of this benchmark"):
-        Results.read(tmp_path / "other.json")
+        Results.read(tmp_path / "other")
 
 
 def test_a_run_paired_with_another_net_is_refused(tmp_path: Path) -> None:
-    results = Results.open(tmp_path / "results.json", {})
+    results = Results.open(tmp_path / "results.jsonl.gz", {})
     results.add({"cell": "gpt-210M/tuned", "baseline": None})
     results.add({"cell": "gpt-210M/25%", "baseline": 0})
     assert len(Results.read(results.path).runs) == 2
@@ -260,7 +264,7 @@ def test_a_run_paired_with_another_net_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_of_calibrations_is_gone_on_with_and_makes_no_table_over_tuned(tmp_path: Path) -> None:
-    results = Results.open(tmp_path / "results.json", {})
+    results = Results.open(tmp_path / "results.jsonl.gz", {})
     results.add({"cell": "gpt-small/100%", "baseline": None})
     results.add({"cell": "gpt-small/25%", "baseline": 0})
     assert len(Results.open(results.path, {}, beside=("tuned", calibrate.RESIDENT)).runs) == 2
@@ -302,7 +306,7 @@ def reported(
 def calibrated(
     *runs: tuple[str, dict[str, Any], dict[str, Any]], folder: Path
 ) -> tuple[Results, list[calibrate.Row | None], list[str]]:
-    results = Results(folder / "calibration.json", {"cpu": "a CPU"})
+    results = Results(folder / "calibration.jsonl.gz", {"cpu": "a CPU"})
     for name, ours, resident in runs:
         baseline = results.add(resident | {"cell": f"{name.partition('/')[0]}/100%", "baseline": None})
         results.add(ours | {"cell": name, "baseline": baseline})
@@ -356,7 +360,7 @@ def test_calibration_leaves_out_what_is_no_planned_or_no_resident_step(tmp_path:
 
 
 def test_calibration_of_the_benchmarks_own_runs_takes_the_rounds_resident_run_and_its_drift(tmp_path: Path) -> None:
-    results = Results(tmp_path / "results.json", {})
+    results = Results(tmp_path / "results.jsonl.gz", {})
     runs: list[tuple[str, float, dict[str, Any]]] = [  # the machine is twice as slow when the cell has its turn
         ("100%", 1.0, reported(1.0, 0, 1.0, 1.0)),
         ("25%", 2.0, reported(2.5, 7, 1.2, 1.0)),
@@ -383,7 +387,7 @@ def test_calibrations_baseline_is_a_run_at_all_of_the_memory(tmp_path: Path, mon
     fake = Fake()
     monkeypatch.setattr(measure, "run_child", fake.run)
     monkeypatch.setattr(measure.Benchmark, "probe", lambda self: None)
-    results = Results.open(tmp_path / "results.json", {})
+    results = Results.open(tmp_path / "results.jsonl.gz", {})
     place = Place(tmp_path, tmp_path, None, 0, 60)
     measure.Benchmark(results, place, 1, calibrate.RESIDENT).run(calibrate.chosen(["resnet50/*"]), math.inf, 1)
     ours = [run for run in results.runs if run["cell"] != "resnet50/100%"]
