@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.analysis.allocators import AllocatorKind, reuse_of, size_class
 from ebbtide.analysis.columns import common_root, modules_of
 from ebbtide.analysis.curves import bandwidth_curve, break_even_bytes_per_s, mean_freed_bytes, moves_curve
 from ebbtide.analysis.explain import Explainer
@@ -34,7 +33,6 @@ from tests.helpers.make_analysis import (
     by_hand,
     instances,
     large,
-    naive_heap,
     route,
     used_at,
 )
@@ -137,21 +135,6 @@ def test_moving_by_hand() -> None:
     assert ROUTE.most_bytes(100) == 113  # 85 ns at 0.75 ns a byte
 
 
-def test_allocators_by_hand() -> None:
-    found = reuse_of(by_hand())
-    # A at 320, B at 576, scratch at 1088 up to 2112; the gradient takes scratch's place and leaves before it is back.
-    # Size classes: 64, three of 128, 256, 512, 1024.
-    needs = {need.kind: need.heap_bytes for need in found.needs}
-    assert needs == {
-        AllocatorKind.FIRST_FIT: 2112,
-        AllocatorKind.BEST_FIT: 2112,
-        AllocatorKind.SIZE_CLASSES: 64 + 3 * 128 + 256 + 512 + 1024,
-    }
-    assert (found.allocations, found.allocated_bytes, found.persistent_bytes) == (4, 1920, 320)
-    assert found.turnover == pytest.approx(1920 / 1792)
-    assert [size_class(nbytes) for nbytes in (1, 64, 65, 256, 257, 513, 1025)] == [64, 64, 128, 256, 320, 640, 1280]
-
-
 def test_json_has_the_figures() -> None:
     analysis = analyze(by_hand(), ROUTE, "by hand", Origin.ASSUMED, (by_hand(),))
     found = to_json(analysis)
@@ -162,7 +145,6 @@ def test_json_has_the_figures() -> None:
     assert found["waiting"]["distributions"]["overall"]["quantiles_ns"] == [0, 0, 100, 400, 900, 1000]
     assert found["swapping"]["candidates"]["queued"] == [True] * 4 + [False] * 6
     assert found["swapping"]["curve"][-1] == {"moves": 4, "moved_bytes": 576, "peak_bytes": 1920}
-    assert found["reuse"]["needs"][0]["heap_bytes"] == 2112
     assert found["differences"][0]["alike"] is True
     assert found["repetition"] is None
     assert analysis.swapping is not None
@@ -262,20 +244,6 @@ def test_the_curve_is_what_taking_bytes_away_gives(trace: Trace) -> None:
                 level[tick % len(level)] -= int(found.nbytes[row])
         assert (point.moved_bytes, point.peak_bytes) == (moved, max(level))
     assert min(level) >= 0
-
-
-@settings(max_examples=60, deadline=None)
-@given(traces(longest_life=2), st.lists(st.integers(1, 300), min_size=4, max_size=4))
-def test_heaps_are_what_looking_at_every_unit_gives(trace: Trace, sizes: list[int]) -> None:
-    from dataclasses import replace
-
-    sized = tuple(replace(row, nbytes=nbytes) for row, nbytes in zip(trace.storages, sizes, strict=False))
-    trace = replace(trace, storages=sized)
-    found = {need.kind: need for need in reuse_of(trace).needs}
-    assert found[AllocatorKind.FIRST_FIT].heap_bytes == naive_heap(trace, best=False)
-    assert found[AllocatorKind.BEST_FIT].heap_bytes == naive_heap(trace, best=True)
-    for need in found.values():
-        assert need.heap_bytes >= need.peak_bytes
 
 
 @settings(max_examples=200, deadline=None)

@@ -6,16 +6,12 @@ import pickle
 import pickletools
 import random
 import struct
-import tracemalloc
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ebbtide.capture.snapshot import read_snapshot
 from ebbtide.cli import cli
@@ -23,7 +19,6 @@ from ebbtide.errors import FileFormatError
 from ebbtide.ir.files import load
 from ebbtide.ir.occupancy import live_bytes, peak
 from ebbtide.ir.trace import Trace
-from ebbtide.units import MIB
 
 INSTRUCTIONS = [opcode.code.encode("latin-1") for opcode in pickletools.opcodes]
 Event = dict[str, Any]
@@ -262,54 +257,6 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
             continue  # or the flip was in a text or a number, and it is another snapshot
 
 
-def read_or_refused(data: bytes, folder: Path) -> int:
-    """The most bytes that reading took; whatever the file holds, it is read or refused."""
-    path = folder / "snapshot.pickle"
-    path.write_bytes(data)
-    tracemalloc.start()
-    try:
-        with suppress(FileFormatError):
-            read_snapshot(path)
-    finally:
-        most = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-    return most
-
-
-CONSTANT, PER_BYTE = MIB, 150
-"""An empty dict is one byte of a pickle, and 72 in memory with its place on the stack."""
-
-LAUGHS = b"K\x01\x85" + b"q\x000h\x00h\x00\x86" * 60  # tuples of tuples: 2**60 ones for who looks through them
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\x80\x02]r" + struct.pack("<I", 200_000_000) + b".",  # a memo that is said to have so many places
-        b"\x80\x02]r" + struct.pack("<I", 2**32 - 1) + b".",
-        b"\x80\x02]p200000000\n.",
-        b"\x80\x02]j" + struct.pack("<I", 2**32 - 1) + b".",
-        b"\x80\x02X" + struct.pack("<I", 2**31) + b".",
-        b"\x80\x02B" + struct.pack("<I", 2**31) + b".",
-        b"\x80\x04\x8e" + struct.pack("<Q", 2**40) + b".",
-        b"\x80\x04\x8d" + struct.pack("<Q", 2**40) + b".",
-        b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b".",
-        b"\x80\x04\x95" + struct.pack("<Q", 2**40) + b"].",
-        b"\x80\x02\x8b" + struct.pack("<I", 2**31 - 1) + b"\xff.",
-        b"\x80\x02\x8a\xff" + b"\xff" * 255 + b".",
-        b"\x80\x02" + b"]" * 20_000 + b"a" * 19_999 + b".",
-        b"\x80\x02" + b"}" * 20_000 + b".",
-        b"\x80\x02" + b"(" * 20_000 + b".",
-        b"\x80\x02(" + b"K\x01" + b"2" * 20_000 + b"t.",
-        b"\x80\x02}" + LAUGHS + b"Ns.",  # as a key, to be hashed
-    ],
-)
-def test_a_few_bytes_take_little_and_are_refused(data: bytes, tmp_path: Path) -> None:
-    assert read_or_refused(data, tmp_path) < CONSTANT + PER_BYTE * len(data)
-    with pytest.raises(FileFormatError, match=r"damaged|lacks"):
-        read_snapshot(tmp_path / "snapshot.pickle")
-
-
 def nested() -> Any:
     value: Any = (1,)
     for _ in range(60):
@@ -335,8 +282,8 @@ def nested() -> Any:
 def test_what_is_no_number_and_no_text_is_neither_printed_nor_compared(change: Any, tmp_path: Path) -> None:
     whole = copy.deepcopy(snapshot(HISTORY, BLOCKS))
     change(whole)
-    data = pickle.dumps(whole)
-    assert read_or_refused(data, tmp_path) < CONSTANT + PER_BYTE * len(data)
+    with suppress(FileFormatError):  # it would not come back, were one of them looked through
+        read_snapshot(written(whole, tmp_path))
 
 
 def test_lists_that_are_named_many_times_are_read_once(tmp_path: Path) -> None:
@@ -350,16 +297,3 @@ def test_lists_that_are_named_many_times_are_read_once(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match="choose one of the devices"):
         read_snapshot(path)
     assert len(read_snapshot(path, 1).ticks) == 1000
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.data())
-def test_a_mutated_snapshot_takes_little_and_is_read_or_refused(draw: st.DataObject) -> None:
-    flipped = bytearray(pickle.dumps(snapshot(HISTORY, BLOCKS), draw.draw(st.sampled_from([2, 4, 5]))))
-    for _ in range(draw.draw(st.integers(1, 6))):
-        at = draw.draw(st.integers(0, len(flipped) - 1))
-        cut = draw.draw(st.sampled_from([0, 1, 1, 1, 4]))
-        flipped[at : at + cut] = draw.draw(st.binary(max_size=6) | st.sampled_from(INSTRUCTIONS))
-    with TemporaryDirectory() as folder:
-        most = read_or_refused(bytes(flipped), Path(folder))
-    assert most < CONSTANT + PER_BYTE * len(flipped)

@@ -105,46 +105,6 @@ class Slots:
         return next(tick for tick, stop in zip(range(low, high), starts[1:], strict=True) if at < stop)
 
 
-def naive_heap(trace: Trace, best: bool) -> int:
-    """The highest of units of 64 bytes that first or best fit takes, found by looking at each unit."""
-    units: list[tuple[int, int] | None] = []
-    n_ticks = len(trace.ticks)
-
-    def place(key: tuple[int, int], size: int) -> None:
-        used = max((at + 1 for at, unit in enumerate(units) if unit is not None), default=0)
-        holes, start = [], None
-        for at in range(used + 1):
-            if at < used and units[at] is None:
-                start = at if start is None else start
-            elif start is not None:
-                holes.append((at - start, start))
-                start = None
-        fitting = [hole for hole in holes if hole[0] >= size]
-        address = used if not fitting else min(fitting)[1] if best else fitting[0][1]
-        units.extend([None] * (address + size - len(units)))
-        units[address : address + size] = [key] * size
-
-    for number, row in enumerate(trace.storages):
-        rounds = 1 if row.persistent else (row.death - row.birth) // n_ticks
-        if rounds:
-            place((number, -1), -(-row.nbytes // 64) * rounds)
-    for step in range(6):
-        for tick in range(n_ticks):
-            now = step * n_ticks + tick
-            for at, unit in enumerate(units):
-                if unit is not None and unit[1] >= 0:
-                    row = trace.storages[unit[0]]
-                    if unit[1] * n_ticks + row.birth + (row.death - row.birth) % n_ticks <= now:
-                        units[at] = None
-            born = [
-                (row.allocation is None, row.allocation or 0, number)
-                for number, row in enumerate(trace.storages)
-                if not row.persistent and row.birth == tick and (row.death - row.birth) % n_ticks
-            ]
-            for *_, number in sorted(born):
-                place((number, step), -(-trace.storages[number].nbytes // 64))
-    return 64 * len(units)
-
 
 def route(out: int, back: int, shared: bool) -> Route:
     """``out`` and ``back`` are bytes per us; copies wait 2 and 1 ns first."""

@@ -134,16 +134,6 @@ def test_the_report_is_written_also_where_the_end_raises(
     assert RunReport.from_json(report.read_text()).fast_bytes == GIB
 
 
-def test_a_trace_is_saved_by_its_old_name_too_and_recording_alone_has_a_name_of_its_own(
-    native: FakeNative, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Session, "_planning", lambda self, spill, gpu: None)
-    with pytest.warns(EbbtideWarning, match="save_trace"), Session("1GiB", settings=QUIET, trace=tmp_path / "a"):
-        assert native.started["process_bytes"] > 0
-    with pytest.raises(SettingError, match=r"ebbtide\.record"):
-        Session(settings=QUIET, trace=tmp_path / "a")
-
-
 @pytest.mark.parametrize(("name", "value"), [("first", -1), ("count", 0), ("count", 1001), ("first", "soon")])
 def test_a_recording_of_no_steps_is_refused(name: str, value: object, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=name):

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.analysis.allocators import Reuse, reuse_of
 from ebbtide.analysis.columns import has_accesses
 from ebbtide.analysis.curves import BandwidthPoint, MovesPoint, bandwidth_curve, mean_freed_bytes, moves_curve
 from ebbtide.analysis.intervals import QUANTILES, Distributions, Histogram, distributions_of, histogram_of
@@ -64,7 +63,6 @@ class Analysis:
     accesses: int
     memory: Memory
     peak: Peak
-    reuse: Reuse
     repetition: Repetition | None
     waiting: Waiting | None
     swapping: Swapping | None
@@ -88,7 +86,6 @@ def analyze(
         len(trace.accesses),
         memory_of(trace),
         peak_of(trace),
-        reuse_of(trace),
         repetition_of(allocation_sizes(trace)),
         waiting_of(trace) if has_accesses(trace) else None,
         swapping_of(trace, route, machine, origin) if route is not None and has_accesses(trace) else None,

@@ -32,7 +32,6 @@ def page(analysis: Analysis, trace: Trace) -> RenderableType:
         *_idle(analysis, root),
         *_purchase(analysis),
         *_best(analysis, trace, names.short),
-        *_allocators(analysis),
         *_steps(analysis),
     )
 
@@ -194,16 +193,6 @@ def _best(analysis: Analysis, trace: Trace, modules: Sequence[str]) -> Iterable[
             "queued" if found.queued[row] else "alone",
         )
     yield table if len(fitting) else Text("none: no interval is long enough for its storage")
-
-
-def _allocators(analysis: Analysis) -> Iterable[RenderableType]:
-    reuse = analysis.reuse
-    needs = ", ".join(f"{words(need.kind)} +{100 * need.overhead:.1f} %" for need in reuse.needs)
-    yield _heading(f"Allocators, against the peak of live bytes: {needs}")
-    yield Text(
-        f"{reuse.allocations:,} allocations of {format_bytes(reuse.allocated_bytes)} a step: each byte of room that is "
-        f"not persistent is allocated {reuse.turnover:.1f} times"
-    )
 
 
 def _steps(analysis: Analysis) -> Iterable[RenderableType]:

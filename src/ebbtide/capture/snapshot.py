@@ -1,8 +1,8 @@
 """Reads a CUDA memory snapshot (``torch.cuda.memory._dump_snapshot``) as a Trace in which no accesses are known.
 
-The file is a pickle, and a pickle may name any function to be called. So it is read as plain data or refused
-(``plain_pickle``), and every field that is used is of the type that ``torch.cuda.memory._snapshot`` documents: what
-is another container in its place is neither printed nor compared, since that can take any time and room.
+The file is a pickle, and a pickle may name any function to be called. A snapshot holds plain data, so a file that
+names anything is refused. Every field that is used is of the type that ``torch.cuda.memory._snapshot`` documents.
+Another container in its place is neither printed nor compared, since that can take any time and memory.
 
 Every allocation and every release of the recorded history is a tick, which takes until the next of them. A storage
 lives until its memory can be used again (``free_completed``). What was there before the history began and still is when
@@ -10,13 +10,13 @@ it ends is persistent. Left out: which allocations belong to which step, what th
 that they were cut from.
 """
 
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, NoReturn, TypeVar
 
 import numpy as np
 
-from ebbtide.capture.plain_pickle import read_plain
 from ebbtide.errors import FileFormatError
 from ebbtide.ir.base import Origin
 from ebbtide.ir.files import MOST_ROWS
@@ -29,6 +29,9 @@ _OURS = ("/torch/", "/site-packages/", "<frozen", "??")  # frames of libraries: 
 _MOST_NAMED = 64
 _MOST_PLACE = 200  # characters
 
+_DAMAGED = (ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
+"""What ``pickle`` raises for bytes that no pickle of plain data has, besides its own error."""
+
 _Field = TypeVar("_Field", int, str, list[Any])
 
 
@@ -38,7 +41,7 @@ def read_snapshot(path: Path, device: int | None = None) -> Trace:
         with path.open("rb") as file:
             if path.stat().st_size > _MOST_FILE_BYTES:
                 raise FileFormatError("the file is too large")
-            snapshot = read_plain(file.read())
+            snapshot = _read_plain(file)
         if type(snapshot) is not dict or not {"segments", "device_traces"} <= snapshot.keys():
             raise FileFormatError("not a memory snapshot: it lacks segments or device_traces")
         segments = _records(_field(snapshot, "segments", list))
@@ -54,6 +57,26 @@ def read_snapshot(path: Path, device: int | None = None) -> Trace:
         raise FileFormatError(f"{path}: {error}") from error
     except (ValueError, OverflowError) as error:
         raise FileFormatError(f"{path}: not a memory snapshot: {error}") from error
+
+
+class _PlainData(pickle.Unpickler):
+    """Reads dicts, lists, tuples, texts, bytes and numbers; refuses whatever else a pickle could make or call."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        called = ascii(f"{module}.{name}")[1:-1]
+        raise FileFormatError(f"it would call {called:.200}, and plain data calls nothing: refused")
+
+    def persistent_load(self, pid: object) -> NoReturn:
+        raise FileFormatError("it refers to objects outside of it, and plain data has none: refused")
+
+
+def _read_plain(file: BinaryIO) -> object:
+    try:
+        return _PlainData(file).load()
+    except FileFormatError:
+        raise
+    except (pickle.UnpicklingError, *_DAMAGED) as error:
+        raise FileFormatError("not a pickle, or a damaged one") from error
 
 
 def _field(record: Mapping[str, Any], name: str, kind: type[_Field], default: _Field | None = None) -> _Field:

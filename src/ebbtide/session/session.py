@@ -12,7 +12,6 @@ follows the optimizers: ``with ebbtide.Session(fast="8GiB"): trainer.train()``.
 The model and the optimizer may exist before. One session at a time, each used once; what it managed stays valid after.
 """
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from html import escape
@@ -63,13 +62,10 @@ class Session(Driven):
         fast: str | int | Budget | None = None,
         *,
         settings: Settings | None = None,
-        trace: str | os.PathLike[str] | None = None,
         **named: Unpack[Named],
     ) -> None:
         super().__init__()
         chosen = (settings or Settings.from_environment()).but(fast, **named)
-        if trace is not None:
-            chosen = _with_trace(chosen, trace)
         self._place = place()
         self._ranks = Ranks(self._place)
         self._settings = _with_own_files(chosen, self._place)
@@ -292,16 +288,6 @@ class Session(Driven):
     def _say(self, text: str) -> None:
         if self._progress is not None:
             self._progress.say(text)
-
-
-def _with_trace(chosen: Settings, trace: str | os.PathLike[str]) -> Settings:
-    if chosen.fast is None and chosen.arena_bytes is None:
-        raise SettingError(
-            "a session trains within a budget; to record a step while plain PyTorch allocates: "
-            "`with ebbtide.record(path): ...`"
-        )
-    warn_user("Session(trace=...) is called save_trace; the old name goes with the next release")
-    return chosen.but(save_trace=trace)
 
 
 def _with_own_files(chosen: Settings, here: Place) -> Settings:
