@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from ebbtide.capture.optimizer_events import subscribe, unsubscribe
 from ebbtide.capture.optimizer_hooks import OptimizerHooks
 from ebbtide.ir.run_report import KINDS
 
@@ -30,7 +31,7 @@ class Native:
 def test_a_closure_is_no_part_of_the_optimizer(kind: Callable[..., torch.optim.Optimizer], by_name: bool) -> None:
     native = Native()
     hooks = OptimizerHooks(lambda: None, lambda: None, lambda: None, native)
-    hooks.install()
+    subscribe(hooks)
     try:
         weight = torch.nn.Parameter(torch.ones(4))
         optimizer = kind([weight], lr=0.1)
@@ -45,7 +46,7 @@ def test_a_closure_is_no_part_of_the_optimizer(kind: Callable[..., torch.optim.O
 
         returned = optimizer.step(closure=closure) if by_name else optimizer.step(closure)
     finally:
-        hooks.remove()
+        unsubscribe(hooks)
     assert inside
     assert not any(inside)
     assert not native.in_optimizer
@@ -57,7 +58,7 @@ def test_a_closure_is_no_part_of_the_optimizer(kind: Callable[..., torch.optim.O
 def test_a_closure_that_raises_leaves_the_optimizer_as_the_hooks_do() -> None:
     native = Native()
     hooks = OptimizerHooks(lambda: None, lambda: None, lambda: None, native)
-    hooks.install()
+    subscribe(hooks)
     try:
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(4))], lr=0.1)
 
@@ -67,4 +68,4 @@ def test_a_closure_that_raises_leaves_the_optimizer_as_the_hooks_do() -> None:
         with pytest.raises(ValueError, match="of the closure"):
             optimizer.step(closure)
     finally:
-        hooks.remove()
+        unsubscribe(hooks)

@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from torch.optim import SGD, Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ebbtide.capture.iterations import MOST, Building, Iterations, uncompiled
+from ebbtide.capture.iterations import MOST, Iterations
+from ebbtide.capture.optimizer_events import Place, Subscriber, subscribe, unsubscribe
 
 
-class Program:
+class Program(Subscriber):
     """Optimizers that are stepped by name; ``ended`` are those whose steps ended one of the program's, in order."""
+
+    place = Place.STEPS
 
     def __init__(self) -> None:
         self.optimizers: dict[str, Optimizer] = {}
@@ -31,7 +33,10 @@ class Program:
             self.optimizers[name].step()
         return self.ended[before:]
 
-    def saw(self, optimizer: Optimizer) -> None:
+    def built(self, optimizer: Optimizer) -> None:
+        self.iterations.built(optimizer)
+
+    def after_step(self, optimizer: Optimizer) -> None:
         if self.iterations.stepped(optimizer):
             self.ended.append(next(name for name, known in self.optimizers.items() if known is optimizer))
 
@@ -39,11 +44,9 @@ class Program:
 @pytest.fixture
 def program() -> Iterator[Program]:
     program = Program()
-    building = Building(program.iterations.built)
-    hook = register_optimizer_step_post_hook(uncompiled(lambda optimizer, args, kwargs: program.saw(optimizer)))
+    subscribe(program)
     yield program
-    hook.remove()
-    building.remove()
+    unsubscribe(program)
 
 
 def test_one_optimizer_ends_a_step_each_time(program: Program) -> None:

@@ -22,6 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": {"units"},
     "whole_file": set(),
     "after_import": set(),
+    "in_front": set(),
     "settings": BASE,
     "ir": BASE,
     "_planning": set(),  # native code without torch
@@ -31,16 +32,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "machines": IR,
     "analysis": IR,
     "report": IR | {"analysis"},
-    "capture": IR | {"torch"},
+    "capture": IR | {"in_front", "torch"},
     "recorders": IR | {"capture", "torch"},
-    "doors": BASE | {"torch"},
-    "screen": IR | {"settings"},
+    "doors": BASE | {"in_front", "torch"},
+    "screen": IR | {"in_front", "settings"},
     "budget": BASE | {"host", "torch"},
     "update_order": IR | {"capture", "doors", "torch"},
     "planning": IR
     | {"budget", "capture", "host", "machines", "planners", "probe", "screen", "settings", "simulator", "torch"},
     "runtime": IR
-    | {"after_import", "budget", "capture", "doors", "host", "planning", "screen", "settings", "torch", "update_order"},
+    | {
+        *("after_import", "budget", "capture", "doors", "host", "in_front", "planning", "screen", "settings"),
+        *("torch", "update_order"),
+    },
     "probe": IR | {"host", "settings", "torch"},  # calls operators
     "pipeline": IR | {"analysis", "host", "machines", "planners", "probe", "settings", "simulator"},
     "session": IR

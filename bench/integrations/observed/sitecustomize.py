@@ -11,22 +11,28 @@ import time
 from pathlib import Path
 
 from ebbtide.after_import import AfterImport
+from ebbtide.capture.optimizer_events import Place, Subscriber, subscribe
 
 
 def observe() -> None:
-    from torch.optim.optimizer import register_optimizer_step_post_hook
+    from torch.optim import Optimizer
 
-    from ebbtide.capture.iterations import Building, Iterations, uncompiled
+    from ebbtide.capture.iterations import Iterations
 
     ended: list[float] = []
     iterations = Iterations()
-    Building(iterations.built)
 
-    def after(optimizer: object, args: object, kwargs: object) -> None:
-        if iterations.stepped(optimizer):  # type: ignore[arg-type]
-            ended.append(time.perf_counter())
+    class Observer(Subscriber):
+        place = Place.WATCH
 
-    register_optimizer_step_post_hook(uncompiled(after))
+        def built(self, optimizer: Optimizer) -> None:
+            iterations.built(optimizer)
+
+        def after_step(self, optimizer: Optimizer) -> None:
+            if iterations.stepped(optimizer):
+                ended.append(time.perf_counter())
+
+    subscribe(Observer())
     process = os.getpid()
 
     def write() -> None:

@@ -16,16 +16,13 @@ Left out: an optimizer that steps more rarely than that, whose work belongs to w
 This module knows nothing of native code, so that whoever only looks (``ebbtide verify``) follows the same rule.
 """
 
-import functools
 import sys
 import threading
 import weakref
-from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 import torch
-from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
 MOST = 16
@@ -128,38 +125,3 @@ def is_compiled() -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def uncompiled(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """The hook for a compiled ``optimizer.step`` too: Dynamo calls it, and does not trace into it.
-
-    Dynamo is not imported before an optimizer exists, whose own methods are wrapped like this too.
-    """
-
-    def function(*args: Any) -> Any:  # a method takes no attributes, and the wrapper keeps one
-        return hook(*args)
-
-    return _disable_dynamo(function)
-
-
-class Building:
-    """Calls ``then`` with every optimizer that has just taken parameters, until it is removed."""
-
-    def __init__(self, then: Callable[[Optimizer], None]) -> None:
-        self._then: Callable[[Optimizer], None] | None = then
-        self._original = original = Optimizer.add_param_group
-
-        @functools.wraps(original)
-        def add_param_group(optimizer: Optimizer, param_group: dict[str, Any]) -> None:
-            original(optimizer, param_group)
-            if self._then is not None:
-                self._then(optimizer)
-
-        self._wrapper = add_param_group
-        Optimizer.add_param_group = add_param_group  # type: ignore[method-assign,assignment]
-
-    def remove(self) -> None:
-        """A wrapper that someone else wrapped stays where it is, and does nothing any more."""
-        self._then = None
-        if Optimizer.add_param_group is self._wrapper:
-            Optimizer.add_param_group = self._original  # type: ignore[method-assign]

@@ -1,21 +1,20 @@
-"""The optimizer's hooks: where steps end, and which storages are parameters, gradients and optimizer state.
+"""Where steps end, and which storages are parameters, gradients and optimizer state: from what optimizers do.
 
-Hooks are global (``torch.optim.optimizer``), so every optimizer is seen, also one built before the session. Where a
-program's step ends: ``iterations``.
+``optimizer_events`` tells of every optimizer, also of one built before the session. ``iterations`` says where a
+program's step ends.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-from torch.utils.hooks import RemovableHandle
 
 import ebbtide._torch as _torch
-from ebbtide.capture.iterations import Building, Iterations, is_outermost, uncompiled
+from ebbtide.capture.iterations import Iterations, is_outermost
+from ebbtide.capture.optimizer_events import Call, Place, Subscriber
 from ebbtide.ir.run_report import KINDS
 
 _PARAMETER = KINDS.index("parameter")
@@ -23,13 +22,15 @@ _GRADIENT = KINDS.index("gradient")
 _OPTIMIZER_STATE = KINDS.index("optimizer_state")
 
 
-class OptimizerHooks:
-    """Tells a session about optimizers and classifies what they hold.
+class OptimizerHooks(Subscriber):
+    """Tells a session about optimizers and classifies what they hold, while it is subscribed.
 
     ``on_built`` is called when an optimizer took parameters, before they are classified, ``on_begin`` after that and
     when an optimizer starts to step, ``on_end`` when the program's step ended. All run on the optimizer's thread.
     ``native`` is told of kinds and of where optimizers run, or what stands in for it.
     """
+
+    place = Place.STEPS
 
     def __init__(
         self,
@@ -43,27 +44,14 @@ class OptimizerHooks:
         self._on_begin = on_begin
         self._on_end = on_end
         self._iterations = Iterations()
-        self._handles: list[RemovableHandle | Building] = []
 
-    def install(self) -> None:
-        self._handles = [
-            register_optimizer_step_pre_hook(uncompiled(self._before_step)),
-            register_optimizer_step_post_hook(uncompiled(self._after_step)),
-            Building(self._built),
-        ]
-
-    def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-
-    def _built(self, optimizer: Optimizer) -> None:
+    def built(self, optimizer: Optimizer) -> None:
         self._on_built()
         self._iterations.built(optimizer)
         self._classify(_parameters(optimizer), _PARAMETER)
         self._on_begin()  # last, so that what parameters moved before is not taken for this step's
 
-    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call | None:
         self._on_begin()
         self._classify(_parameters(optimizer), _PARAMETER)
         self._classify(_gradients(optimizer), _GRADIENT)
@@ -88,7 +76,7 @@ class OptimizerHooks:
 
         return computing
 
-    def _after_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+    def after_step(self, optimizer: Optimizer) -> None:
         self._classify(_tensors_in(optimizer.state), _OPTIMIZER_STATE)
         if is_outermost():
             self._native.enter_optimizer(False)

@@ -1,13 +1,14 @@
 """What the commands share that run a training script: their command line, and how they warn."""
 
 import re
-import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from ebbtide.errors import EbbtideWarning
+from ebbtide.in_front import InFrontOf
 from ebbtide.settings import KNOBS
 
 
@@ -132,15 +133,11 @@ def refuse_misplaced_options(program: Sequence[str], names: Sequence[str]) -> No
 
 def warn_in_one_line() -> None:
     """Ours as one line from now on; the script's own warnings as they were."""
-    other = warnings.formatwarning
 
     def one_line(
-        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+        other: Callable[..., str], message: Warning | str, category: type[Warning], *at: Any, **line: Any
     ) -> str:
-        return (
-            f"ebbtide: warning: {message}\n"
-            if category is EbbtideWarning
-            else other(message, category, filename, lineno, line)
-        )
+        is_ours = category is EbbtideWarning
+        return f"ebbtide: warning: {message}\n" if is_ours else other(message, category, *at, **line)
 
-    warnings.formatwarning = one_line
+    InFrontOf.TERMINAL_WARNINGS.install(one_line)

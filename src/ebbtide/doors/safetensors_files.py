@@ -12,7 +12,6 @@ needs the memory for the copy outside the arena. ``save``, which returns bytes, 
 
 import contextlib
 import ctypes
-import functools
 import importlib
 import importlib.util
 import json
@@ -22,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import ebbtide._torch as _torch
+from ebbtide.in_front import InFrontOf
 from ebbtide.units import MIB
 
 _LENGTH_BYTES = 8
@@ -29,7 +29,7 @@ _ALIGNMENT = 8
 _AT_ONCE = 16 * MIB  # bytes that are held while they are written: a tensor may be larger than fast memory
 
 
-def guard(addresses_only: Callable[[], contextlib.AbstractContextManager[None]], untraced: Callable[..., Any]) -> None:
+def guard(addresses_only: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
     """Replaces what ``safetensors.torch`` writes files with, where it is installed; called once.
 
     It is imported for that, because a script may import it for its last line. Within ``addresses_only`` nothing is
@@ -43,11 +43,13 @@ def guard(addresses_only: Callable[[], contextlib.AbstractContextManager[None]],
         return
     if not hasattr(library, "TensorSpec"):
         return
-    original = library.serialize_file
 
-    @untraced
-    @functools.wraps(original)
-    def serialize_file(tensor_dict: Mapping[str, Any], filename: Any, metadata: dict[str, str] | None = None) -> None:
+    def serialize_file(
+        original: Callable[..., None],
+        tensor_dict: Mapping[str, Any],
+        filename: Any,
+        metadata: dict[str, str] | None = None,
+    ) -> None:
         layout = _layout(library, tensor_dict, metadata)
         if layout is None:
             original(tensor_dict, filename, metadata=metadata)
@@ -58,19 +60,12 @@ def guard(addresses_only: Callable[[], contextlib.AbstractContextManager[None]],
             reason = f"{error.strerror} (os error {error.errno})"
             raise _error_class()(f"Error while serializing: I/O error: {reason}") from error
 
-    library.serialize_file = serialize_file
-    for name in ("_flatten_as_ptr", "_remove_duplicate_names"):
-        if hasattr(library, name):
-            setattr(library, name, untraced(_within(addresses_only, getattr(library, name))))
+    def comparing(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with addresses_only():
+            return original(*args, **kwargs)
 
-
-def _within(context: Callable[[], contextlib.AbstractContextManager[None]], function: Callable[..., Any]) -> Any:
-    @functools.wraps(function)
-    def inner(*args: Any, **kwargs: Any) -> Any:
-        with context():
-            return function(*args, **kwargs)
-
-    return inner
+    InFrontOf.SAFETENSORS_WRITER.install(serialize_file)
+    InFrontOf.SAFETENSORS_ADDRESSES.install(comparing)
 
 
 _ONE_ELEMENT = ctypes.create_string_buffer(16)  # of the widest dtype

@@ -5,7 +5,6 @@ some may be away by then, where it is about as large as the arena. Such files go
 which a program fills and empties.
 """
 
-import functools
 import zipfile
 from collections.abc import Callable
 from typing import Any
@@ -13,40 +12,33 @@ from typing import Any
 import torch
 
 import ebbtide._torch as _torch
+from ebbtide.in_front import InFrontOf
 
 
-def guard(untraced: Callable[..., Any], is_in_pieces: Callable[[int], bool]) -> None:
+def guard(is_in_pieces: Callable[[int], bool]) -> None:
     """Callers MUST call this once. ``is_in_pieces``: whether storages of so many bytes may be."""
 
     def goes_through_a_buffer(nbytes: int) -> bool:
         return is_in_pieces(nbytes) and 0 < _torch.counters()["arena_limit_bytes"] < 2 * nbytes
 
-    jit: Any = torch.jit
-    native: Any = torch._C
-    scripted = jit.RecursiveScriptModule
-    save, read = scripted.save, native.import_ir_module
-
-    @untraced
-    @functools.wraps(save)
-    def save_large(self: Any, f: Any, **kwargs: Any) -> Any:
-        tensors = [*self.parameters(), *self.buffers()]
+    def save_large(save: Callable[..., Any], module: Any, f: Any, **kwargs: Any) -> Any:
+        tensors = [*module.parameters(), *module.buffers()]
         if not any(goes_through_a_buffer(tensor.untyped_storage().nbytes()) for tensor in tensors):
-            return save(self, f, **kwargs)
-        written = self.save_to_buffer(**kwargs)
+            return save(module, f, **kwargs)
+        written = module.save_to_buffer(**kwargs)
         with open(str(f), "wb") as file:
             file.write(written)
         return None
 
-    @untraced
-    @functools.wraps(read)
-    def read_large(unit: Any, path: str, *args: Any, **kwargs: Any) -> Any:
+    def read_large(read: Callable[..., Any], unit: Any, path: str, *args: Any, **kwargs: Any) -> Any:
         if not goes_through_a_buffer(_largest_record(path)):
             return read(unit, path, *args, **kwargs)
         with open(path, "rb") as file:
+            native: Any = torch._C
             return native.import_ir_module_from_buffer(unit, file.read(), *args, **kwargs)
 
-    scripted.save = save_large
-    native.import_ir_module = read_large
+    InFrontOf.SCRIPTED_WRITER.install(save_large)
+    InFrontOf.SCRIPTED_READER.install(read_large)
 
 
 def _largest_record(path: str) -> int:

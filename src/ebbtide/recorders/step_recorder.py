@@ -18,6 +18,7 @@ from ebbtide.capture.flops import count_flops
 from ebbtide.capture.following import Following
 from ebbtide.capture.lines import note_lines
 from ebbtide.capture.module_names import ModuleNames
+from ebbtide.capture.optimizer_events import subscribe, unsubscribe
 from ebbtide.capture.optimizer_hooks import OptimizerHooks
 from ebbtide.capture.recording import capture
 from ebbtide.errors import RecordingError
@@ -86,7 +87,7 @@ class StepRecorder:
         except RuntimeError as error:
             raise RecordingError(str(error)) from error
         note_lines(self._notes_lines)
-        self._hooks.install()
+        subscribe(self._hooks)
 
     def stop_when_done(self) -> None:
         """Ends the program (RecordingDone) after the last step that is recorded."""
@@ -125,7 +126,7 @@ class StepRecorder:
         self._step += 1
 
     def stop(self) -> None:
-        self._hooks.remove()
+        unsubscribe(self._hooks)
         self.end_step(completed=False)
         note_lines(False)
         self._tape.unwatch()

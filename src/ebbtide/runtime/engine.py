@@ -12,6 +12,7 @@ from ebbtide.budget.budget_in_force import RECORDED_STEPS, BudgetInForce
 from ebbtide.budget.limits import Limits
 from ebbtide.capture.following import Following
 from ebbtide.capture.lines import note_lines
+from ebbtide.capture.optimizer_events import subscribe, unsubscribe
 from ebbtide.capture.optimizer_hooks import OptimizerHooks
 from ebbtide.doors import foreign_views
 from ebbtide.errors import BudgetError
@@ -114,8 +115,8 @@ class Engine:
         foreign_views.sizes(self._settings.min_storage_bytes, 2 * self._settings.piece_bytes)
         foreign_views.guard()
         if self._updates is not None:
-            self._updates.install()  # before the hooks, which see its steps as they are carried out
-        self._hooks.install()
+            self._updates.install()
+        subscribe(self._hooks)
         self._adopt()
         self._budget.start(counters["over_budget"], self._rest_bytes())
 
@@ -173,7 +174,7 @@ class Engine:
         """Ends an open step and takes the final report; managed tensors stay valid, under the same budget."""
         if self._final is not None or not self._started:
             return
-        self._hooks.remove()
+        unsubscribe(self._hooks)
         try:
             if self._updates is not None:
                 self._updates.remove()

@@ -1,29 +1,26 @@
 """Keeps the SIGSEGV safety net on top when the script enables Python's faulthandler after it.
 
 faulthandler's own handler ends the process at the first fault it sees; ours must see a fault first and pass on those
-that are not its own. The wrapper stays until the process ends, because managed storages do.
+that are not its own.
 """
 
-import faulthandler
-import functools
+from collections.abc import Callable
 
 import ebbtide._torch as _torch
+from ebbtide.in_front import InFrontOf
 
-_wrapped = False
+_stays = False
 
 
 def stay_on_top() -> None:
     """Puts the safety net on top now, and again after every ``faulthandler.enable``."""
-    global _wrapped
+    global _stays
     _torch.install_fault_handler()
-    if _wrapped:
-        return
-    _wrapped = True
-    enable = faulthandler.enable
+    if not _stays:
+        _stays = True
+        InFrontOf.FAULTHANDLER.install(_enable_below)
 
-    @functools.wraps(enable)
-    def enable_below(*args: object, **kwargs: object) -> None:
-        enable(*args, **kwargs)  # type: ignore[arg-type]
-        _torch.install_fault_handler()
 
-    faulthandler.enable = enable_below
+def _enable_below(enable: Callable[..., None], *args: object, **kwargs: object) -> None:
+    enable(*args, **kwargs)
+    _torch.install_fault_handler()

@@ -6,16 +6,16 @@ it. Only where it would be written to standard error, it is not.
 """
 
 import sys
-import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TextIO
 
 from ebbtide.errors import EbbtideWarning
+from ebbtide.in_front import InFrontOf, Wrapper
 
 _MOST_LINES = 12
-_warned: "Area | None" = None
-_ours: Callable[..., None] | None = None
-"""What shows warnings, once a session began in a notebook. It stays: what other code put over it may call it."""
+_shown: list[Wrapper] = []
+"""What shows warnings in a session's area."""
 
 
 class Area:
@@ -47,27 +47,26 @@ class Area:
 
 def warnings_go_to(area: Area | None) -> None:
     """Of Ebbtide's, from now on; None: to where Python's go."""
-    global _warned, _ours
-    _warned = area
-    if area is not None and warnings.showwarning is not _ours:
-        _ours = warnings.showwarning = _shown_in_area(warnings.showwarning)
+    while _shown:
+        _shown.pop().remove()
+    if area is not None:
+        _shown.extend(InFrontOf.NOTEBOOK_WARNINGS.install(partial(_show, area)))
 
 
-def _shown_in_area(others: Callable[..., None]) -> Callable[..., None]:
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
-        if _warned is not None and file is None and issubclass(category, EbbtideWarning):
-            _warned.say(f"warning: {message}")
-        else:
-            others(message, category, filename, lineno, file, line)
-
-    return show
+def _show(
+    area: Area,
+    others: Callable[..., None],
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    if file is None and issubclass(category, EbbtideWarning):
+        area.say(f"warning: {message}")
+    else:
+        others(message, category, filename, lineno, file, line)
 
 
 def area_here() -> Area | None:

@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._device import DeviceContext
 
 import ebbtide._torch as _torch
-from ebbtide.capture.iterations import is_compiled, steps_on_stack, uncompiled
+from ebbtide.capture.iterations import is_compiled, steps_on_stack
+from ebbtide.capture.optimizer_events import Call, Place, Subscriber, subscribe, unsubscribe
 from ebbtide.doors import tensors as doors
 from ebbtide.errors import OrderError
 from ebbtide.ir.run_report import LEFT
@@ -32,12 +32,12 @@ from ebbtide.update_order.gone_gradient import script_line
 from ebbtide.update_order.independent import INDEPENDENT, hooks_of_others, overlap
 from ebbtide.update_order.noted_update import NO_STATE_YET, NotedUpdate, kept, reason_to_stay, stand_in
 
-_autograd: Any = torch.autograd
 
-
-class Deferred:
+class Deferred(Subscriber):
     """Of one session. ``say`` and ``warn`` are told what becomes of each optimizer; ``told`` keeps it. ``unlike`` is
     called in a step that begins or ends with deferred updates, and not both: it is not like those that follow."""
+
+    place = Place.UPDATE_ORDER
 
     def __init__(self, say: Callable[[str], None], warn: Callable[[str], None], unlike: Callable[[], None]) -> None:
         self._say = say
@@ -50,34 +50,16 @@ class Deferred:
         self._stepping: dict[int, list[NotedUpdate]] = {}  # by thread: what a step has noted that did not end
         self._compiled_before = doors.compiled_calls()
         self._broken = ""  # an update that failed
-        self._handles: list[Any] = []
-        self._run_backward: Any = None
         self._process = os.getpid()
 
     def install(self) -> None:
-        """Before other hooks of optimizers, which then see a step without what this leaves in it."""
         doors.guard()
         _torch.set_updater(self._update)
-        self._handles = [
-            register_optimizer_step_pre_hook(uncompiled(self._before_step)),
-            register_optimizer_step_post_hook(uncompiled(self._after_step)),
-        ]
-        self._run_backward = run_backward = _autograd._engine_run_backward
-
-        def engine_run_backward(*args: Any, **kwargs: Any) -> Any:
-            if self._run_backward is not None and os.getpid() == self._process:
-                self._check_step()
-                _torch.carry_out_all()
-                self._check()
-            return run_backward(*args, **kwargs)
-
-        _autograd._engine_run_backward = engine_run_backward
+        subscribe(self)
 
     def remove(self) -> None:
         """Raises OrderError where an update cannot be carried out."""
-        for handle in self._handles:
-            handle.remove()
-        _autograd._engine_run_backward, self._run_backward = self._run_backward, None
+        unsubscribe(self)
         try:
             _torch.carry_out_all()
         finally:
@@ -87,9 +69,7 @@ class Deferred:
 
     # ---- the script's step ----------------------------------------------------------------------------------------
 
-    def _before_step(
-        self, optimizer: Optimizer, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[tuple[Any, ...], Mapping[str, Any]] | None:
+    def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call | None:
         """What ``step`` is called with in place of the optimizer: a stand-in that has the rest of its parameters."""
         if os.getpid() != self._process:
             return None
@@ -116,8 +96,15 @@ class Deferred:
         self._stepping[threading.get_ident()] = noted
         return (rest, *args[1:]), kwargs
 
-    def _after_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+    def after_step(self, optimizer: Optimizer) -> None:
         self._stepping.pop(threading.get_ident(), None)
+
+    def around_backward(self, run: Callable[[], Any], roots: Sequence[torch.Tensor], trains: bool) -> Any:
+        if os.getpid() == self._process:
+            self._check_step()
+            _torch.carry_out_all()
+            self._check()
+        return run()
 
     def _check_step(self, own_steps: int = 0) -> None:
         """A step that raised, and that the script went on after: its order would have updated other parameters."""

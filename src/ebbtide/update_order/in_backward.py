@@ -17,10 +17,9 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.hooks import RemovableHandle
 
-from ebbtide.capture.iterations import Building, is_compiled, steps_on_stack, uncompiled
+from ebbtide.capture.iterations import is_compiled, steps_on_stack
+from ebbtide.capture.optimizer_events import Place, Subscriber, subscribe, unsubscribe
 from ebbtide.errors import OrderError
 from ebbtide.ir.run_report import LEFT
 from ebbtide.update_order.early_updates import EarlyUpdates
@@ -28,12 +27,13 @@ from ebbtide.update_order.gone_gradient import listeners, script_line
 from ebbtide.update_order.independent import overlap
 from ebbtide.update_order.step_window import StepWindow
 
-_autograd: Any = torch.autograd
 _MODIFIED = "has been modified by an inplace operation"  # autograd's words for a saved tensor
 
 
-class InBackward:
+class InBackward(Subscriber):
     """Of one session. ``say`` and ``warn`` are told what becomes of each optimizer; ``told`` keeps it."""
+
+    place = Place.UPDATE_ORDER
 
     def __init__(self, say: Callable[[str], None], warn: Callable[[str], None]) -> None:
         self._say = say
@@ -42,46 +42,18 @@ class InBackward:
         self._known: dict[int, EarlyUpdates] = {}  # by optimizer
         self._window = StepWindow(self._look)
         self._broken = ""  # an error that left parameters updated for a step that was not made
-        self._handles: list[RemovableHandle | Building] = []
-        self._run_backward: Any = None
         self._process = os.getpid()
 
     def install(self) -> None:
-        """Before other hooks of optimizers, which then see a step without what this leaves in it."""
         for found in gc.get_objects():
             if issubclass(type(found), Optimizer) and hasattr(found, "param_groups"):
-                self._built(found)
-        self._handles = [
-            register_optimizer_step_pre_hook(uncompiled(self._before_step)),
-            register_optimizer_step_post_hook(uncompiled(self._after_step)),
-            Building(self._built),
-        ]
+                self.built(found)
+        subscribe(self)
         listeners.append(self._used)
-        self._run_backward = run_backward = _autograd._engine_run_backward
-
-        def engine_run_backward(*args: Any, **kwargs: Any) -> Any:
-            ours = self._run_backward is not None and os.getpid() == self._process
-            if not ours or not kwargs.get("accumulate_grad") or _within_backward():
-                return run_backward(*args, **kwargs)
-            self._begin()
-            try:
-                return run_backward(*args, **kwargs)
-            except BaseException as error:
-                self._broke(error)
-                if _MODIFIED in str(error) and self._broken:
-                    raise OrderError(self._broken) from error
-                raise
-            finally:
-                self._end()
-
-        _autograd._engine_run_backward = engine_run_backward
 
     def remove(self) -> None:
         """A step that was updated and not made stays guarded."""
-        _autograd._engine_run_backward, self._run_backward = self._run_backward, None
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        unsubscribe(self)
         listeners.remove(self._used)
         for order in self._orders():
             order.detach()
@@ -90,7 +62,7 @@ class InBackward:
 
     # ---- optimizers and backward passes ---------------------------------------------------------------------------
 
-    def _built(self, optimizer: Optimizer) -> None:
+    def built(self, optimizer: Optimizer) -> None:
         key = id(optimizer)
         if key not in self._known:
             self._known[key] = EarlyUpdates(optimizer, lambda: self._forget(key))
@@ -101,6 +73,20 @@ class InBackward:
 
     def _forget(self, key: int) -> None:
         self._known.pop(key).detach()
+
+    def around_backward(self, run: Callable[[], Any], roots: Sequence[torch.Tensor], trains: bool) -> Any:
+        if not trains or os.getpid() != self._process:
+            return run()
+        self._begin()
+        try:
+            return run()
+        except BaseException as error:
+            self._broke(error)
+            if _MODIFIED in str(error) and self._broken:
+                raise OrderError(self._broken) from error
+            raise
+        finally:
+            self._end()
 
     def _begin(self) -> None:
         """A backward pass begins, and no parameter has been updated in it."""
@@ -188,7 +174,7 @@ class InBackward:
                 self._break(f"{script_line()} uses a parameter or state ({name}) before step")
                 raise OrderError(self._broken)
 
-    def _before_step(self, optimizer: Optimizer, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+    def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         order = self._known.get(id(optimizer))
         if order is None or order.left:
             return
@@ -224,7 +210,7 @@ class InBackward:
             return "step is called again with gradients that an update has used" if order.stale() else ""
         return "a gradient is changed between the backward pass and step" if order.changed_gradient() else ""
 
-    def _after_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+    def after_step(self, optimizer: Optimizer) -> None:
         order = self._known.get(id(optimizer))
         if order is not None:
             with self._window.quiet():
@@ -242,7 +228,3 @@ class InBackward:
     def _tell(self, text: str, how: Callable[[str], None]) -> None:
         self.told.append(text)
         how(f"updates in backward: {text}")
-
-
-def _within_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1

@@ -1,21 +1,19 @@
 """Watches a training script from inside its process: the roots of its backward calls, and its state after steps.
 
-Only these doors of PyTorch are touched: ``torch.autograd.backward``, which ``Tensor.backward`` calls, and where
-optimizers take parameters and step. Reading a loss takes no operator, so a run that is watched makes the same
-operations as one that is not. A digest of the state reads all of it, which would move a great deal under a budget; so
-it is taken only in the steps that are asked for.
+It hears of both from ``capture.optimizer_events``, and touches nothing else of PyTorch. Reading a loss takes no
+operator, so a run that is watched makes the same operations as one that is not. A digest of the state reads all of it,
+which would move a great deal under a budget; so it is taken only in the steps that are asked for.
 """
 
-import functools
 import hashlib
 import io
 import sys
-import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ebbtide.after_import import AfterImport
+from ebbtide.capture.optimizer_events import Place, Subscriber, subscribe
 from ebbtide.verify.record import GONE, Loss, Recorder, State
 
 if TYPE_CHECKING:
@@ -24,23 +22,22 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
     from torch.optim import Optimizer
-    from torch.utils.hooks import RemovableHandle
 
     from ebbtide.capture.iterations import Iterations
 
 _DIGEST_BYTES = 16
 
 
-class Watch:
+class Watch(Subscriber):
     """Writes what happens to a recorder. ``state_after`` is the step whose state is wanted, None for every one."""
+
+    place = Place.WATCH
 
     def __init__(self, recorder: Recorder, state_after: int | None) -> None:
         self._recorder = recorder
         self._state_after = state_after
         self._optimizers: list[weakref.ref[Optimizer]] = []  # in the order of their first steps
-        self._after: RemovableHandle | None = None
         self._iterations: Iterations | None = None
-        self._backward = threading.local()
         self.steps = 0
         self.largest_bytes: dict[str, int] = {}
 
@@ -52,44 +49,27 @@ class Watch:
             sys.meta_path.insert(0, AfterImport("torch", self._install))
 
     def _install(self) -> None:
-        import torch
-        from torch.optim.optimizer import register_optimizer_step_pre_hook
+        from ebbtide.capture.iterations import Iterations
 
-        from ebbtide.capture.iterations import Building, Iterations, uncompiled
-
-        backward = torch.autograd.backward
-
-        @functools.wraps(backward)
-        def watched(tensors: Any, *args: Any, **kwargs: Any) -> None:
-            if getattr(self._backward, "inside", False):  # a backward within one, as reentrant checkpointing makes it
-                backward(tensors, *args, **kwargs)
-                return
-            for root in (tensors,) if isinstance(tensors, torch.Tensor) else tensors:
-                self._recorder.write(Loss(self.steps, digest_of(root), _value_of(root)))
-            self._backward.inside = True
-            try:
-                backward(tensors, *args, **kwargs)
-            finally:
-                self._backward.inside = False
-
-        torch.autograd.backward = watched
         self._iterations = Iterations()
-        Building(self._iterations.built)
-        register_optimizer_step_pre_hook(uncompiled(self._before_step))
+        subscribe(self)
 
-    def _before_step(self, optimizer: "Optimizer", args: object, kwargs: object) -> None:
-        from torch.optim.optimizer import register_optimizer_step_post_hook
+    def built(self, optimizer: "Optimizer") -> None:
+        assert self._iterations is not None
+        self._iterations.built(optimizer)
 
-        from ebbtide.capture.iterations import uncompiled
+    def around_backward(self, run: Callable[[], Any], roots: "Sequence[torch.Tensor]", trains: bool) -> Any:
+        if trains:
+            for root in roots:
+                self._recorder.write(Loss(self.steps, digest_of(root), _value_of(root)))
+        return run()
 
+    def before_step(self, optimizer: "Optimizer", args: object, kwargs: object) -> None:
         if not any(known() is optimizer for known in self._optimizers):
             self._optimizers.append(weakref.ref(optimizer))
             self._note_sizes(optimizer)
-        if self._after is not None:  # registered anew, to be the last: a session ends its step before
-            self._after.remove()
-        self._after = register_optimizer_step_post_hook(uncompiled(self._after_step))
 
-    def _after_step(self, optimizer: "Optimizer", args: object, kwargs: object) -> None:
+    def after_step(self, optimizer: "Optimizer") -> None:
         """Of several optimizers each tells its state; of a program's step the last that is told is kept."""
         from ebbtide.capture.iterations import is_outermost
 

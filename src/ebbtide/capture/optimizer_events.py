@@ -1,0 +1,131 @@
+"""The one place that hears of optimizers and backward passes, and tells subscribers of them in one order.
+
+The first subscriber has PyTorch call this module before and after each optimizer's step, when an optimizer takes
+parameters, and around each run of autograd's engine. ``Place`` gives the order in which subscribers are told:
+
+- ``deferred`` or ``in_backward``, where a session has one, changes what a step is called with, so that all others see
+  the step as it is carried out;
+- ``OptimizerHooks``, of a session or a recorder, finds where the program's step begins and ends;
+- ``Watch``, of ``ebbtide verify``, looks at what the step has left once the session has ended it.
+
+The first two subscribe when the session starts and go when it stops; ``Watch`` stays until the process ends. When the
+last one goes, nothing of this is left in PyTorch (``in_front`` says how). An error that a subscriber raises leaves
+``optimizer.step()`` or ``backward()``, and those after it are not told. A forked child tells its subscribers, too; each
+of them knows the process that it is of.
+
+This module knows nothing of native code, and imports torch late: a script may have something to set before that.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ebbtide.in_front import InFrontOf, Wrapper
+
+if TYPE_CHECKING:
+    import torch
+    from torch.optim import Optimizer
+    from torch.utils.hooks import RemovableHandle
+
+Call = tuple[tuple[Any, ...], Mapping[str, Any]]
+"""What a step is called with: the optimizer first."""
+
+
+class Place(IntEnum):
+    """Subscribers are told in this order that a step begins, and that it ends. Around a backward pass the last one is
+    outermost, next to the script."""
+
+    UPDATE_ORDER = 0
+    STEPS = 1
+    WATCH = 2
+
+
+class Subscriber:
+    """Hears of every optimizer and backward pass of the process, on the thread that it is on."""
+
+    place: ClassVar[Place]
+
+    def built(self, optimizer: "Optimizer") -> None:
+        """It has just taken parameters."""
+
+    def before_step(self, optimizer: "Optimizer", args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call | None:
+        """What the step, and those told later, get in place of these arguments; None: these."""
+
+    def after_step(self, optimizer: "Optimizer") -> None:
+        """Its step has ended, and raised nothing."""
+
+    def around_backward(self, run: Callable[[], Any], roots: "Sequence[torch.Tensor]", trains: bool) -> Any:
+        """Runs the pass. ``trains``: it adds to the gradients of parameters, and lies within no other pass."""
+        return run()
+
+
+_subscribers: list[Subscriber] = []
+_installed: "list[RemovableHandle | Wrapper]" = []
+
+
+def subscribe(subscriber: Subscriber) -> None:
+    """From now on it is told, in its place."""
+    _subscribers.append(subscriber)
+    _subscribers.sort(key=lambda each: each.place)
+    if not _installed:
+        _install()
+
+
+def unsubscribe(subscriber: Subscriber) -> None:
+    """It is told no more; nothing where it was not."""
+    if subscriber in _subscribers:
+        _subscribers.remove(subscriber)
+    while _installed and not _subscribers:
+        _installed.pop().remove()
+
+
+def _install() -> None:
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+    _installed.extend(
+        (
+            register_optimizer_step_pre_hook(_uncompiled(_before_step)),
+            register_optimizer_step_post_hook(_uncompiled(_after_step)),
+            *InFrontOf.OPTIMIZER_BUILT.install(_take_parameters),
+            *InFrontOf.BACKWARD.install(_run_backward),
+        )
+    )
+
+
+def _before_step(optimizer: "Optimizer", args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call | None:
+    call = None
+    for subscriber in tuple(_subscribers):
+        call = subscriber.before_step(optimizer, *(call or (args, kwargs))) or call
+    return call
+
+
+def _after_step(optimizer: "Optimizer", args: object, kwargs: object) -> None:
+    for subscriber in tuple(_subscribers):
+        subscriber.after_step(optimizer)
+
+
+def _take_parameters(original: Callable[..., None], optimizer: "Optimizer", *args: Any, **kwargs: Any) -> None:
+    original(optimizer, *args, **kwargs)
+    for subscriber in tuple(_subscribers):
+        subscriber.built(optimizer)
+
+
+def _run_backward(original: Callable[..., Any], roots: "Sequence[torch.Tensor]", *args: Any, **kwargs: Any) -> Any:
+    import torch
+
+    trains = bool(kwargs.get("accumulate_grad")) and torch._C._current_graph_task_id() == -1
+    run: Callable[[], Any] = partial(original, roots, *args, **kwargs)
+    for subscriber in _subscribers:
+        run = partial(subscriber.around_backward, run, roots, trains)
+    return run()
+
+
+def _uncompiled(hook: Callable[..., Any]) -> Any:
+    """The hook for a compiled ``optimizer.step`` too: Dynamo calls it, and does not trace into it.
+
+    Dynamo is not imported before an optimizer exists, whose own methods are wrapped like this too.
+    """
+    from torch._compile import _disable_dynamo
+
+    return _disable_dynamo(hook)

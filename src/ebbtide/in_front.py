@@ -1,0 +1,223 @@
+"""Everything in PyTorch, Python and other libraries that Ebbtide puts itself in front of.
+
+``InFrontOf`` has a row for each reason to replace functions, and ``install`` is the one place that replaces any.
+``REGISTERED`` lists what takes no replacing: hooks, callbacks, handlers, kernels and allocators. The tests compare both
+with the sources, so this page is all that a new version of torch has to be compared with.
+
+A wrapper that nobody touched gives way to the very object that was there before. One that another library has wrapped
+meanwhile stays where it is, and only hands calls on. Left out: objects that a script made itself, such as the gradients
+that ``update_order`` takes away.
+"""
+
+import functools
+import pkgutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+_INHERITED = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """``by`` is the module that does it, or the native file. ``may_lack``: some versions have not all of the names.
+
+    ``traced``: what the function calls may be compiled, so Dynamo looks into the wrapper, too.
+    """
+
+    by: str
+    why: str
+    names: tuple[str, ...]
+    ends: str = "with the process, as managed storages do"
+    may_lack: bool = False
+    traced: bool = False
+
+
+_VIEWS, _TENSORS, _EVENTS = "doors.foreign_views", "doors.tensors", "capture.optimizer_events"
+_WITH_THE_LAST, _WITH_SESSION = "with the last subscriber", "with the session"
+
+
+class InFrontOf(Enum):
+    """The functions that are replaced. Of two rows that name one function, the one installed later is called first."""
+
+    BACKWARD = Row(
+        _EVENTS, "subscribers act before or after a backward pass", ("torch.autograd._engine_run_backward",),
+        ends=_WITH_THE_LAST,
+        traced=True,
+    )
+    OPTIMIZER_BUILT = Row(
+        _EVENTS, "an optimizer has taken parameters", ("torch.optim.Optimizer.add_param_group",), _WITH_THE_LAST,
+    )
+    NUMPY = Row(_VIEWS, "system calls on an array cannot wait, so its memory stays", ("torch.Tensor.numpy",))
+    DLPACK = Row(_VIEWS, "nobody tells when exported memory is done with, so it stays", ("torch.Tensor.__dlpack__",))
+    DATA_PTR = Row(_VIEWS, "who asks for an address finds the tensor in memory", ("torch.Tensor.data_ptr",))
+    STORAGE_FILES = Row(
+        _VIEWS, "PyTorch hands a storage to the kernel, which cannot wait",
+        ("torch.UntypedStorage._write_file", "torch.UntypedStorage._set_from_file"),
+    )
+    RECORD_WRITER = Row(_VIEWS, "torch.save hands a storage to the kernel", ("torch.PyTorchFileWriter.write_record",))
+    RECORD_READER = Row(_VIEWS, "torch.load does", ("torch._C.PyTorchFileReader.get_storage_from_record",))
+    SAFETENSORS_WRITER = Row(
+        "doors.safetensors_files", "safetensors hands all tensors of a model to the kernel",
+        ("safetensors.torch.serialize_file",),
+    )
+    SAFETENSORS_ADDRESSES = Row(
+        "doors.safetensors_files", "addresses are compared there, so nothing is fetched",
+        ("safetensors.torch._flatten_as_ptr", "safetensors.torch._remove_duplicate_names"),
+        may_lack=True,
+    )
+    SCRIPTED_WRITER = Row(
+        "doors.scripted_files", "TorchScript hands tensors to the kernel that may be as large as the arena",
+        ("torch.jit.RecursiveScriptModule.save",),
+    )
+    SCRIPTED_READER = Row("doors.scripted_files", "it does so to read, too", ("torch._C.import_ir_module",))
+    TENSOR_DOORS = Row(
+        _TENSORS, "a tensor is looked at without an operator: its deferred update is made before",
+        (
+            *(f"torch.Tensor.{name}" for name in ("numpy", "__dlpack__", "data_ptr", "untyped_storage")),
+            *("torch.to_dlpack", "torch.utils.dlpack.to_dlpack"),
+        ),
+    )
+    STORAGE_DOORS = Row(
+        _TENSORS, "bytes are looked at: deferred updates of them are made before",
+        tuple(
+            f"torch.UntypedStorage.{name}"
+            for name in (
+                *("__getitem__", "__setitem__", "data_ptr", "copy_", "fill_", "resize_", "_byteswap", "_write_file"),
+                *("_set_from_file", "_share_fd_cpu_", "_share_filename_cpu_", "_swap_data_ptr_", "_resize_with_addr_"),
+            )
+        ),
+    )
+    SETTINGS = Row(
+        _TENSORS, "what operators compute changes: deferred updates are made before",
+        (
+            *(f"{module}.set_{name}" for module in ("torch", "torch._C") for name in ("num_threads", "flush_denormal")),
+            *(f"torch._C._set_{name}" for name in ("default_dtype", "default_tensor_type", "deterministic_algorithms")),
+            *(f"torch._C._set_{name}" for name in ("float32_matmul_precision", "fp32_precision_setter")),
+            *(f"torch._C._set_{name}" for name in ("mkldnn_enabled", "mkldnn_deterministic", "nnpack_enabled")),
+        ),
+        may_lack=True,
+    )
+    SCRIPTED_DOORS = Row(
+        _TENSORS, "a module is written without an operator: deferred updates are made before",
+        tuple(
+            f"torch.jit.RecursiveScriptModule.{name}"
+            for name in ("save", "save_to_buffer", "_save_for_lite_interpreter", "_save_to_buffer_for_lite_interpreter")
+        ),
+    )
+    COMPILED_CODE = Row(
+        _TENSORS, "compiled code uses addresses: deferred updates are made before",
+        ("torch._dynamo.eval_frame._maybe_set_eval_frame",),
+        traced=True,
+    )
+    FAULTHANDLER = Row("runtime.faults", "the SIGSEGV safety net goes on top again", ("faulthandler.enable",))
+    NOTEBOOK_WARNINGS = Row(
+        "screen.notebook", "Ebbtide's warnings go to the area below the cell", ("warnings.showwarning",), _WITH_SESSION
+    )
+    TERMINAL_WARNINGS = Row("commands.program", "Ebbtide's warnings take one line", ("warnings.formatwarning",))
+
+    def install(self, function: Callable[..., Any]) -> "list[Wrapper]":
+        """From now on ``function`` is called in place of each, with the original and the call's arguments."""
+        row = self.value
+        return [Wrapper(name, function, row.traced) for name in row.names if not row.may_lack or _is_there(name)]
+
+
+REGISTERED = (
+    Row(
+        _EVENTS, "an optimizer's step begins, or has ended",
+        ("register_optimizer_step_pre_hook", "register_optimizer_step_post_hook"), _WITH_THE_LAST,
+    ),
+    Row(
+        "capture.module_names", "a recorded step says which module runs",
+        ("register_module_forward_pre_hook", "register_module_forward_hook"), "with the step",
+    ),
+    Row("capture.module_names", "PyTorch warns of such hooks, which do nothing in compiled code", ("filterwarnings",)),
+    Row(
+        "update_order.early_updates", "a parameter's gradient is complete",
+        ("register_post_accumulate_grad_hook",), _WITH_SESSION,
+    ),
+    Row(
+        "update_order.step_window", "what a script calls up to its step is looked at",
+        ("TorchFunctionMode", "_push_on_torch_function_stack"),
+        "at the step; the script's own modes stay above it",
+    ),
+    Row(
+        "update_order.deferred", "no handler of a signal finds an update half made", ("signal.signal",),
+        "with the update; the script's handlers return, and are called",
+    ),
+    Row(_TENSORS, "a child finds its parent's updates made", ("register_at_fork",)),
+    Row("session.driven", "a child has no session", ("register_at_fork",)),
+    Row("session.driven", "a session outside a block ends with the program", ("atexit.register",), _WITH_SESSION),
+    Row("session.ending", "a rank stays for a moment, so that others can say why they end", ("atexit.register",)),
+    Row("session.launch", "a script finds its own arguments", ("sys.argv",)),
+    Row("session.launch", "a second Ctrl-C shows no traceback", ("signal.signal",)),
+    Row("recorders.fake", "a step runs on fake tensors", ("FakeTensorMode", "TorchDispatchMode"), "with the recorder"),
+    Row("after_import", "a module's import has ended", ("spec.loader.exec_module",), "with that import"),
+    Row("runtime.compiled_graphs", "Inductor is imported", ("meta_path.insert",), "with that import"),
+    Row("runtime.compiled_graphs", "on a GPU a compiled graph is one operator", ("CompiledFxGraph.__call__",)),
+    Row("verify.watch", "torch is imported", ("meta_path.insert",), "with that import"),
+    Row("verify.child", "a plain run is not told that Ebbtide is off", ("filterwarnings",)),
+    Row("native/torch/allocator.cpp", "large storages are the arena's, all others as before", ("SetCPUAllocator",)),
+    Row("native/torch/adopt.cpp", "the arena resizes an adopted storage", ("set_allocator",), "with the storage"),
+    Row("native/torch/plain_recorder.cpp", "births are noted; memory comes as before", ("SetCPUAllocator",)),
+    Row("native/torch/plain_recorder.cpp", "a child records nothing", ("pthread_atfork",)),
+    Row("native/torch/recorder.cpp", "operators begin and end", ("addGlobalCallback",), "with the step, or the arena"),
+    Row("native/torch/collective_pins.cpp", "a collective returns what it is waited for by", ("addGlobalCallback",)),
+    Row("native/torch/gathers.cpp", "index_select and index read only the pages of their rows", ("torch::Library",)),
+    Row("native/torch/list_operators.cpp", "a fused optimizer runs in groups that fit memory", ("torch::Library",)),
+    Row("native/core/fault.cpp", "absent pages are served; other faults go to who was there", ("sigaction",)),
+    Row("native/core/fault.cpp", "a child has no training state, and no copy half made", ("pthread_atfork",)),
+    Row(
+        "native/cuda/front.cpp", "large storages of a GPU are the arena's, all others as before",
+        ("allocator.store", "SetAllocator", "REGISTER_FREE_MEMORY_CALLBACK"),
+    ),
+)
+"""What is registered, by the names that the sources use."""
+
+
+class Wrapper:
+    """Stands in front of the function of that name (``torch.Tensor.numpy``) until it is removed."""
+
+    def __init__(self, name: str, function: Callable[..., Any], traced: bool = False) -> None:
+        owner, _, self._attribute = name.rpartition(".")
+        self._owner = pkgutil.resolve_name(owner)
+        self._before = vars(self._owner).get(self._attribute, _INHERITED)
+        self._function: Callable[..., Any] | None = function
+        original = getattr(self._owner, self._attribute)
+
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            inserted = self._function
+            return original(*args, **kwargs) if inserted is None else inserted(original, *args, **kwargs)
+
+        if not traced:
+            _leave_to_python(wrapper)
+        self._wrapper = wrapper
+        setattr(self._owner, self._attribute, wrapper)
+
+    def remove(self) -> None:
+        """Takes it off; where somebody has wrapped it, it stays below and hands calls on."""
+        self._function = None
+        if vars(self._owner).get(self._attribute) is not self._wrapper:
+            return
+        if self._before is _INHERITED:
+            delattr(self._owner, self._attribute)
+        else:
+            setattr(self._owner, self._attribute, self._before)
+
+
+def _is_there(name: str) -> bool:
+    owner, _, attribute = name.rpartition(".")
+    return hasattr(pkgutil.resolve_name(owner), attribute)
+
+
+def _leave_to_python(function: Callable[..., Any]) -> None:
+    """Dynamo runs this function as it is. It is told without being imported, which takes a second."""
+    if (torch := sys.modules.get("torch")) is not None:
+        function._torchdynamo_disable = True  # type: ignore[attr-defined]
+        function.__code__ = function.__code__.replace()  # one of its own, since Dynamo knows functions by that
+        dynamo = torch._C._dynamo.eval_frame
+        skip = dynamo._FrameAction.SKIP
+        dynamo.set_code_exec_strategy(function.__code__, dynamo._FrameExecStrategy(skip, skip))

@@ -1,0 +1,162 @@
+"""The list of what Ebbtide puts itself in front of is whole, and each goes as it came, whatever others do meanwhile."""
+
+import ast
+import functools
+import pkgutil
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ebbtide
+from ebbtide.in_front import REGISTERED, InFrontOf, Wrapper
+from tests.helpers.paths import ROOT
+
+PACKAGE = Path(ebbtide.__file__).parent
+NAMES = [pytest.param(row, name, id=f"{row.name}-{name}") for row in InFrontOf for name in row.value.names]
+
+REGISTERING = re.compile(
+    r"register_\w+_hook\b|register_at_fork|atexit\.register|meta_path\.insert|signal\.signal|filterwarnings"
+    r"|_push_on_torch_function_stack|TorchFunctionMode|TorchDispatchMode|FakeTensorMode|set_allocator"
+    r"|SetCPUAllocator|SetAllocator|allocator\.store|addGlobalCallback|pthread_atfork(?=\()|torch::Library(?=>?\()"
+    r"|REGISTER_FREE_MEMORY_CALLBACK|sigaction(?=\(SIGSEGV, &)"
+)
+
+
+def place(name: str) -> tuple[Any, str]:
+    owner, _, attribute = name.rpartition(".")
+    return pkgutil.resolve_name(owner), attribute
+
+
+def missing(name: str) -> bool:
+    """In this version of a library, or the library itself."""
+    try:
+        return not hasattr(*place(name))
+    except ImportError:
+        return True
+
+
+@pytest.mark.parametrize(("row", "name"), NAMES)
+def test_what_comes_and_goes_leaves_the_very_same_object(row: InFrontOf, name: str) -> None:
+    if missing(name):
+        pytest.skip("not in this version")
+    owner, attribute = place(name)
+    before = dict(vars(owner))
+    [wrapper] = [Wrapper(each, lambda original: None) for each in row.value.names if each == name]
+    assert vars(owner)[attribute] is not before.get(attribute)
+    wrapper.remove()
+    after = dict(vars(owner))
+    assert after.keys() == before.keys()
+    assert all(after[key] is value for key, value in before.items() if key == attribute)
+    wrapper.remove()
+    assert dict(vars(owner)).keys() == before.keys()
+
+
+@pytest.mark.parametrize(("row", "name"), NAMES)
+def test_the_wrapper_of_another_library_outlives_ours(
+    row: InFrontOf, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if missing(name):
+        pytest.skip("not in this version")
+    owner, attribute = place(name)
+    called: list[str] = []
+
+    def original(*args: int, **kwargs: int) -> tuple[object, object]:
+        called.append("original")
+        return args, kwargs
+
+    monkeypatch.setattr(owner, attribute, staticmethod(original) if isinstance(owner, type) else original)
+
+    def inserted(hands_on: Callable[..., Any], *args: int, **kwargs: int) -> Any:
+        called.append("Ebbtide's")
+        return hands_on(*args, **kwargs)
+
+    ours = Wrapper(name, inserted, row.value.traced)
+    ours_there = getattr(owner, attribute)
+
+    @functools.wraps(ours_there)
+    def theirs(*args: int, **kwargs: int) -> Any:
+        called.append("theirs")
+        return ours_there(*args, **kwargs)
+
+    monkeypatch.setattr(owner, attribute, theirs)
+    assert getattr(owner, attribute)(1, two=2) == ((1,), {"two": 2})
+    assert called == ["theirs", "Ebbtide's", "original"]
+    called.clear()
+    ours.remove()
+    assert getattr(owner, attribute) is theirs
+    assert getattr(owner, attribute)(1, two=2) == ((1,), {"two": 2})
+    assert called == ["theirs", "original"]
+
+
+def test_torch_has_all_that_is_replaced_and_may_not_lack() -> None:
+    names = [name for row in InFrontOf if not row.value.may_lack for name in row.value.names]
+    assert [name for name in names if name.startswith("torch") and missing(name)] == []
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    """Each by the name that the list has for it."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        if name != "in_front":
+            yield name, path.read_text()
+    for path in sorted((ROOT / "native").rglob("*.[ch]pp")):
+        if "tests" not in path.parts:
+            yield str(path.relative_to(ROOT)), path.read_text()
+
+
+def test_the_list_has_every_hook_and_handler_and_nothing_else_is_replaced() -> None:
+    found: set[tuple[str, str]] = set()
+    for by, text in sources():
+        found |= {(by, match) for match in REGISTERING.findall(words(by, text))}
+        if not by.startswith("native/"):
+            found |= {(by, name) for name in replaced(ast.parse(text))}
+    assert found == {(row.by, name) for row in REGISTERED for name in row.names}
+
+
+def words(by: str, text: str) -> str:
+    """Of Python all names, without its texts."""
+    if by.startswith("native/"):
+        return text
+    nodes = ast.walk(ast.parse(text))
+    return "\n".join(ast.unparse(node) for node in nodes if isinstance(node, ast.Name | ast.Attribute | ast.alias))
+
+
+def replaced(tree: ast.Module) -> Iterator[str]:
+    """What is assigned to an attribute of a module or class from elsewhere, or of one that an import hook has found."""
+    outside: set[str] = {"spec"}
+    nodes = sorted((node for node in ast.walk(tree) if hasattr(node, "lineno")), key=lambda node: node.lineno)
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            outside |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("ebbtide"):
+            outside |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "delattr"):
+            if root(node.args[0]) in outside:
+                yield ast.unparse(node)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                if isinstance(target, ast.Attribute) and root(target) in outside:
+                    yield ast.unparse(target)
+                elif isinstance(target, ast.Name) and node.value is not None and root(node.value) in outside:
+                    outside.add(target.id)
+
+
+def root(node: ast.expr) -> str:
+    """The name at the beginning of ``a.b.c``, and of what a module was imported as by ``importlib``."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "importlib.import_module":
+        return "importlib"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def test_rows_say_who_does_it() -> None:
+    known = dict(sources())
+    for row in (*REGISTERED, *(each.value for each in InFrontOf)):
+        assert row.by in known, row
+    for each in InFrontOf:
+        assert f"InFrontOf.{each.name}.install(" in known[each.value.by]
