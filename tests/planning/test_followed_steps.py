@@ -19,7 +19,7 @@ from ebbtide.ir.trace import Trace
 from ebbtide.planning import planning
 from ebbtide.planning.followed_steps import with_measured
 from ebbtide.planning.plan_job import Answer, Job, carry_out
-from ebbtide.planning.planning import Planning
+from ebbtide.planning.planning import Planning, Wanted
 from ebbtide.planning.policies import planner_named
 from ebbtide.units import MIB
 from tests.helpers.ask_here import ask_here
@@ -93,7 +93,8 @@ class Run:
         self.warned: list[str] = []
         self._work = work or (lambda job: carry_out(job, planner_named("ebbtide")))
         save = lambda trace, plan: self.saved.append(decode(trace, Trace))  # noqa: E731
-        self.planning = Planning(ask_here(self._carry_out), disk(), save, self.warned.append, **more)
+        wanted = Wanted(save=save, **more)
+        self.planning = Planning(ask_here(self._carry_out), disk(), wanted, warn=self.warned.append)
 
     def _carry_out(self, job: Job) -> Answer:
         self.jobs.append(job)

@@ -21,7 +21,7 @@ from ebbtide.ir.run_report import LinkReport, PlanReport
 from ebbtide.planning import planning
 from ebbtide.planning.load_schedule import ScheduleColumns
 from ebbtide.planning.plan_job import Answer, Job, PlanningKilledError, _made_for
-from ebbtide.planning.planning import Planning
+from ebbtide.planning.planning import Planning, Wanted
 from ebbtide.planning.policies import planner_named
 from tests.helpers.ask_here import ask_here
 from tests.helpers.make_recording import recording
@@ -73,9 +73,11 @@ def planned(job: Job) -> Answer:
     return Answer(SCHEDULE, job.machine, REPORT)
 
 
-def after_steps(steps: int, work: Callable[[Job], Answer], **more: Any) -> tuple[Planning, list[str]]:
+def after_steps(
+    steps: int, work: Callable[[Job], Answer], say: Callable[[str], None] = lambda text: None, **more: Any
+) -> tuple[Planning, list[str]]:
     said: list[str] = []
-    made = Planning(ask_here(work), disk(), lambda trace, plan: None, said.append, **more)
+    made = Planning(ask_here(work), disk(), Wanted(**more), warn=said.append, say=say)
     for _ in range(steps):
         made.ended(1.0)
         made.learn(100)
@@ -201,7 +203,7 @@ def test_what_cannot_be_written_is_told_at_once_and_known_at_the_end(native: Nat
         raise OSError(ENOSPC, "No space left on device")
 
     said: list[str] = []
-    made = Planning(ask_here(planned), disk(), on_a_full_disk, said.append, saved="plan")
+    made = Planning(ask_here(planned), disk(), Wanted(save=on_a_full_disk, saved="plan"), warn=said.append)
     steps(made, 2)
     made.finish()
     assert said == [made.unsaved] == ["the trace or the plan could not be saved: [Errno 28] No space left on device"]
@@ -249,7 +251,7 @@ class Beside:
 
 def beside(room: bool = True, **more: Any) -> tuple[Planning, Beside, list[str], list[str]]:
     process, warned, said = Beside(room), list[str](), list[str]()
-    made = Planning(process, disk(), lambda trace, plan: None, warned.append, say=said.append, **more)
+    made = Planning(process, disk(), Wanted(**more), warn=warned.append, say=said.append)
     return made, process, warned, said
 
 

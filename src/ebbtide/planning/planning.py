@@ -15,7 +15,7 @@ end of the step in which it came.
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import ebbtide._torch as _torch
@@ -43,58 +43,63 @@ _TO_GAIN = 0.005  # a plan is good that takes at most so much longer (as a share
 _MOST_SHAPES = 64  # steps whose shapes never settle stay in demand mode
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a session wants of its plans.
+
+    ``measures``: the machine is a probe's, so what the steps themselves show goes before it. ``fixed``: the plan was
+    named, and no other is made. ``waits``: training stands still while a plan is made. ``improves``: with the time that
+    is left the planner may find a faster plan. ``save`` is given the files of the first plan, the trace's and its own;
+    ``saved`` names what it writes ("plan"), "" for nothing. ``save_timeline`` is given the last step that followed a
+    schedule, once, at the end.
+    """
+
+    measures: bool = False
+    fixed: bool = False
+    waits: bool = False
+    improves: bool = False
+    save: Callable[[bytes, bytes], None] = lambda trace, plan: None
+    saved: str = ""
+    save_timeline: Callable[[bytes], None] | None = None
+
+
 class Planning:
     """One session's plans. Callers MUST call ``ended`` after every step that ran to its end.
 
-    ``save`` is given the files of the first plan: the trace's and its own. ``measures``: the machine is a probe's, so
-    what the steps themselves show goes before it. ``fixed``: the plan was named, and no other is made.
-    ``save_timeline`` is given the last step that followed a schedule, once, at the end. ``saved`` names what ``save``
-    writes ("plan"), for ``unsaved`` where there was no plan. ``waits``: training stands still while a plan is made.
-    ``say`` tells what is no trouble. ``improves``: with the time that is left the planner may find a faster plan.
+    ``warn`` tells of trouble, ``say`` of all else.
     """
 
     def __init__(
         self,
         ask: Ask,
         machine: Machine,
-        save: Callable[[bytes, bytes], None],
+        wanted: Wanted,
+        *,
         warn: Callable[[str], None],
-        measures: bool = False,
-        fixed: bool = False,
-        save_timeline: Callable[[bytes], None] | None = None,
-        saved: str = "",
-        waits: bool = False,
         say: Callable[[str], None] = lambda text: None,
-        improves: bool = False,
     ) -> None:
-        self._improves = improves
         self._ask = ask
-        self._machine = machine
-        self._save = save
+        self._machine = machine  # as the last plan has it, once moves have shown what it does
+        self._wanted = wanted
         self._warn = warn
-        self._measures = measures
-        self._fixed = fixed
-        self._save_timeline = save_timeline
-        self._saved = saved
-        self._shared_bytes = 0
-        self._waits = waits or save_timeline is not None  # the timeline is of a step that followed a plan
         self._say = say
-        self._pending: PendingPlan | None = None
+        self._shared_bytes = 0  # of the job at hand
+        # the timeline is of a step that followed a plan; and after a planning process was killed it is waited for, too
+        self._waits = wanted.waits or wanted.save_timeline is not None
+        self._pending: PendingPlan | None = None  # one at a time; the progress thread reads it
+        self._waits_since_ns: int | None = None  # while training stands still for a plan; so it does this
         self._kills = self._refusals = 0
-        self._last: tuple[Recording, str] | None = None  # and the planner's name
-        self._made = 0
-        self._seen: set[str] = set()
-        self._tried: set[str] = set()
-        self._plans: dict[int, Planned] = {}
+        self._last: tuple[Recording, str] | None = None  # for the timeline: a step, and the planner's name
+        self._shapes: dict[str, bool] = {}  # what steps were like, and whether a plan was asked for
+        self._plans: dict[int, Planned] = {}  # that steps may follow, by schedule; the first one stays the first
+        self._made = 0  # with those that were replaced since
         self._replaced: PlanReport | None = None  # of the plan that steps followed before the last one came
         self._steps = 0
         self._followed: int | None = None  # by the last step: a schedule's number
-        self._gave_up = False
         self.ever_followed = False
         self.refusal = ""  # why a plan was not made, or not used, last
         self.unsaved = ""  # what was to be saved and was not, and why: known at the end
         self._modules = ModuleNames()
-        self._waits_since_ns: int | None = None  # while training stands still for a plan
 
     def begins(self) -> None:
         """Before a step. Module names are looked up only where the step before followed no schedule."""
@@ -110,24 +115,24 @@ class Planning:
         unless it ``hurries``, since the script was interrupted, say."""
         self.close()
         try:
-            if self._pending is not None and self._saved and not self._plans and not hurries:
-                self._say(f"the run has ended; it waits for the {self._saved} that is to be saved")
+            if self._pending is not None and self._wanted.saved and not self._plans and not hurries:
+                self._say(f"the run has ended; it waits for the {self._wanted.saved} that is to be saved")
                 self._waits = True
                 self.learn(0)
         finally:
             self._end_pending()
-        if self._saved and not self._plans:
+        if self._wanted.saved and not self._plans:
             few = f"{self._steps} steps were made, and {_WARM_UP_STEPS + 1} are needed"
             why = few if self._steps <= _WARM_UP_STEPS else "no step under a budget could be recorded"
-            self._miss(f"no step was planned, so there is no {self._saved} to save: {self.refusal or why}")
-        if self._save_timeline is None:
+            self._miss(f"no step was planned, so there is no {self._wanted.saved} to save: {self.refusal or why}")
+        if self._wanted.save_timeline is None:
             return
         if self._last is None:
             self._miss("no step followed a plan to its end, so there is no timeline to save")
             return
         recording, planner = self._last
         try:
-            self._save_timeline(answer_to(self._ask(replace(self._job(recording, 0), shown=planner))).timeline)
+            self._wanted.save_timeline(answer_to(self._ask(replace(self._job(recording, 0), shown=planner))).timeline)
         except (OSError, ValueError, EbbtideError) as error:
             self._miss(f"the timeline could not be saved: {error}")
 
@@ -139,7 +144,7 @@ class Planning:
             return
         pending, self._pending = self._pending, None
         self.refusal = pending.stop()
-        if not self._plans and not self._saved:
+        if not self._plans and not self._wanted.saved:
             self._say(self.refusal)
 
     def report(self) -> PlanReport | None:
@@ -164,8 +169,12 @@ class Planning:
     @property
     def wants_recordings(self) -> bool:
         """Whether another step may still be planned, or is to be shown."""
-        more = not self._gave_up and len(self._plans) < _MOST_PLANS and len(self._seen) < _MOST_SHAPES
-        return self._pending is None and (more or self._save_timeline is not None)
+        more = not self._gave_up and len(self._plans) < _MOST_PLANS and len(self._shapes) < _MOST_SHAPES
+        return self._pending is None and (more or self._wanted.save_timeline is not None)
+
+    @property
+    def _gave_up(self) -> bool:
+        return not self._plans and (self._kills >= _MOST_KILLS or self._refusals >= _MOST_REFUSALS)
 
     @property
     def plans(self) -> int:
@@ -206,8 +215,6 @@ class Planning:
         except Exception as error:
             again = self._tries_again(error)
             self._refusals += not again
-            too_many = self._kills >= _MOST_KILLS or self._refusals >= _MOST_REFUSALS
-            self._gave_up = too_many and not self._plans
             self.refusal = str(error)
             found = "no plan was found for a step, so steps like it run in demand mode"
             kept = "a step could not be planned anew from what its moves showed, so its plan stays"
@@ -225,10 +232,10 @@ class Planning:
             return False
         planned = self._planned()
         if planned is None:
-            return self._followed is None or self._save_timeline is not None
+            return self._followed is None or self._wanted.save_timeline is not None
         unknown = bool(planned.report.links) and planned.steps.traffic is None
         looked_at = unknown or planned.steps.looked_at or _torch.gone() > planned.steps.gone
-        return looked_at or self._save_timeline is not None
+        return looked_at or self._wanted.save_timeline is not None
 
     def _planned(self) -> Planned | None:
         """The plan that the step followed which just ended."""
@@ -257,7 +264,7 @@ class Planning:
                 return False
         except BaseException:  # Ctrl-C
             self._pending = None
-            self._tried.discard(pending.like)
+            self._shapes[pending.like] = False
             pending.asked.stop()
             raise
         try:
@@ -266,7 +273,7 @@ class Planning:
             self._kills += 1
             self._waits = True  # between steps there is more room
             if self._tries_again(error):
-                self._tried.discard(pending.like)
+                self._shapes[pending.like] = False
             raise
         finally:
             self._pending = None  # the progress thread sees a plan before it sees that planning has ended
@@ -276,19 +283,19 @@ class Planning:
 
     def _learn(self, recording: Recording, budget_bytes: int) -> None:
         like = likeness(recording)
-        recurs = like in self._seen or not (self._plans or self._refusals or ends_unlike_it_begins(recording))
-        self._seen.add(like)
-        if not recurs or like in self._tried:
+        recurs = like in self._shapes or not (self._plans or self._refusals or ends_unlike_it_begins(recording))
+        if not recurs or self._shapes.get(like):
+            self._shapes.setdefault(like, False)
             return
-        self._tried.add(like)
-        steps = FollowedSteps(recording, looks=not self._fixed)
+        self._shapes[like] = True
+        steps = FollowedSteps(recording, looks=not self._wanted.fixed)
         self._waits_since_ns = time.perf_counter_ns()
         asked = self._ask(self._job(recording, budget_bytes))
         self._pending = PendingPlan.of(recording, asked, like, steps, self._steps, keep=not self._plans)
 
     def _learn_from(self, recording: Recording, planned: Planned, budget_bytes: int) -> None:
         """A step that followed a schedule shows what its operations take, and what its moves cost."""
-        if self._save_timeline is not None:
+        if self._wanted.save_timeline is not None:
             self._last = (recording, planned.report.planner)
         steps = planned.steps
         if planned.report.links:
@@ -305,7 +312,7 @@ class Planning:
             return
         if not steps.note(recording) or self._made >= _MOST_PLANS:
             return  # too few are known yet
-        anew, measures = steps.are_news(planned.report, self._machine), self._measures
+        anew, measures = steps.are_news(planned.report, self._machine), self._wanted.measures
         plan, steps.plan = steps.plan, b""  # a faster one is looked for once
         if not anew and not measures and not plan:
             return
@@ -352,11 +359,11 @@ class Planning:
         """Whether a faster plan is to be looked for: not after one that was, and not where little is left to gain."""
         is_first = pending.replaces is None
         bound_s = report.lower_bound_s or 0.0
-        return self._improves and is_first and report.predicted_s > bound_s * (1 + _TO_GAIN)
+        return self._wanted.improves and is_first and report.predicted_s > bound_s * (1 + _TO_GAIN)
 
     def _keep(self, answer: Answer) -> None:
         try:
-            self._save(answer.trace, answer.plan)
+            self._wanted.save(answer.trace, answer.plan)
         except OSError as error:
             self._warn(missed := f"the trace or the plan could not be saved: {error}")
             self._miss(missed)

@@ -231,31 +231,24 @@ class Session(Driven):
 
     def _planning(self, spill: Sequence[Path], gpu: Gpu | None) -> "Planning | None":
         """None for an online policy. Raises SettingError for a policy, a plan or a machine that is not there."""
-        from ebbtide.planning.planning import Planning
+        from ebbtide.planning.planning import Planning, Wanted
 
         policy, files = self._settings.policy, Files.of(self._settings)
         if not is_planned(policy):
             files.check_unused(self._settings.machine)
             return None
-        ask = asks_child(policy, files.plan)
-        measures = self._settings.machine is None and files.plan is None
-        machine = machine_for(self._settings, spill, gpu, self._say)
-        timeline, saved = files.timeline_saver(), files.saved_with_a_plan()
-        waits = self._settings.wait_for_plan or files.plan is not None  # a plan that was named is to be followed
-        fixed = files.plan is not None
-        return Planning(
-            ask,
-            machine,
-            files.save,
-            self._warn,
-            measures,
-            fixed,
-            timeline,
-            saved,
-            waits,
-            self._say,
-            takes_effort(policy),
+        is_named = files.plan is not None
+        wanted = Wanted(
+            measures=self._settings.machine is None and not is_named,
+            fixed=is_named,
+            waits=self._settings.wait_for_plan or is_named,
+            improves=takes_effort(policy),
+            save=files.save,
+            saved=files.saved_with_a_plan(),
+            save_timeline=files.timeline_saver(),
         )
+        machine = machine_for(self._settings, spill, gpu, self._say)
+        return Planning(asks_child(policy, files.plan), machine, wanted, warn=self._warn, say=self._say)
 
     def _close(self) -> None:
         try:
