@@ -13,7 +13,7 @@ import ebbtide
 from tests.helpers.paths import ROOT
 
 PACKAGE = Path(ebbtide.__file__).parent
-BASE = {"errors", "units", "whole_file"}
+BASE = {"errors", "terminal", "units", "whole_file"}
 IR = BASE | {"ir"}
 
 # component -> the components of ebbtide that it may import (and itself); "torch" stands for torch and native code
@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "units": set(),
     "errors": {"units"},
     "whole_file": set(),
+    "terminal": set(),
     "after_import": set(),
     "in_front": set(),
     "settings": BASE,

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import io
 import itertools
+import logging
 import os
 import pty
 import re
@@ -63,6 +64,26 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_LIVE_INTERVAL_S", 0.01)
     monkeypatch.setattr(progress, "_PLAIN_INTERVAL_S", 0.02)
+
+
+def test_what_is_said_goes_to_a_logger_and_stands_once_where_its_handler_writes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stream = io.StringIO()
+    shown, log = Progress(lambda: FINISHED, ProgressMode.PLAIN, stream, name="rank 1"), logging.getLogger("ebbtide")
+    shown.say("a note")
+    assert stream.getvalue() == "ebbtide: rank 1: a note\n"
+    Progress(lambda: FINISHED, ProgressMode.OFF, stream).say("another")
+    handler = logging.StreamHandler(stream)
+    log.addHandler(handler)
+    try:
+        shown.say("a third")
+    finally:
+        log.removeHandler(handler)
+    assert stream.getvalue() == "ebbtide: rank 1: a note\nrank 1: a third\n"
+    assert caplog.record_tuples == [
+        ("ebbtide", logging.INFO, text) for text in ("rank 1: a note", "another", "rank 1: a third")
+    ]
 
 
 def test_without_a_terminal_lines_are_plain() -> None:

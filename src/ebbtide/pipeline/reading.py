@@ -1,7 +1,6 @@
 """Files that are read, and what goes wrong with them, said once; and a step with the machine that it is planned for."""
 
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from ebbtide.ir.trace import Trace
 from ebbtide.machines import find_machine
 from ebbtide.settings import ProgressMode, Settings
 from ebbtide.simulator import recost
+from ebbtide.terminal import tell
 from ebbtide.units import MIB
 
 AnyPath: TypeAlias = "str | os.PathLike[str]"
@@ -128,7 +128,7 @@ def this_machine() -> Machine:
 
     def say(text: str) -> None:
         if settings.progress is not ProgressMode.OFF:
-            print(f"ebbtide: {text}", file=sys.stderr, flush=True)
+            tell(f"ebbtide: {text}")
 
     return probe_quick(choose_spill_directories(settings.spill), settings.io_threads, say=say)
 

@@ -1,6 +1,5 @@
 """A run's report as text a person reads. Every figure is measured; what went wrong stands first."""
 
-import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
@@ -10,6 +9,7 @@ from typing import TextIO
 from ebbtide.ir.run_report import KINDS, PlanReport, RunReport, StepMode, StepReport, TierReport, Traffic
 from ebbtide.report.ranks import WITHIN_BUDGET, verdict
 from ebbtide.report.typical_steps import median_step_s, typical_steps, typical_steps_named
+from ebbtide.terminal import columns_of
 from ebbtide.units import format_bytes, format_time
 
 _LABEL = 19
@@ -21,8 +21,8 @@ _FAR_OFF = 1.5
 
 def terminal_columns(stream: TextIO | None = None) -> int | None:
     """How long a line may be on the terminal that ``stream`` (standard error) is; None where that is none."""
-    stream = stream or sys.stderr
-    return min(os.get_terminal_size(stream.fileno()).columns, _WIDEST) if stream.isatty() else None
+    columns = columns_of(stream or sys.stderr)
+    return None if columns is None else min(columns, _WIDEST)
 
 
 def folded_for_terminal(text: str, stream: TextIO | None = None, hanging: int = 2 + _LABEL) -> str:

@@ -3,19 +3,25 @@
 The line lies outside the terminal's scrolling region (as apt draws its bar), so that the script's own output, carriage
 returns and progress bars included, is neither wrapped nor overwritten. A daemon thread draws it from native counters,
 so a step that waits inside an operator still shows. A notebook has an area of its own for it.
+
+What is said goes to the logger ``ebbtide`` too, at level INFO, so that a program can route it. Left out of the log: the
+line that changes.
 """
 
+import logging
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TextIO
 
 from ebbtide.ir.run_report import StepReport
 from ebbtide.screen.notebook import Area, area_here
 from ebbtide.settings import ProgressMode
+from ebbtide.terminal import columns_of, tell
 from ebbtide.units import format_bytes, format_time
 
 _LIVE_INTERVAL_S = 0.25
@@ -27,6 +33,7 @@ _LONG = 2.0
 _LONG_S = 2.0
 _ESC = "\x1b"
 _NAME = "ebbtide "
+_log = logging.getLogger("ebbtide")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +106,7 @@ def _joined(parts: dict[str, str]) -> str:
 
 
 class Progress:
-    """Shows observations until it is closed; ``say`` prints a line that stays."""
+    """Shows observations until it is closed; ``say`` logs a line, and prints it so that it stays."""
 
     def __init__(
         self,
@@ -121,18 +128,21 @@ class Progress:
     def start(self) -> None:
         if self._mode is ProgressMode.OFF:
             return
-        live = self.area is not None or (self._mode is ProgressMode.AUTO and _is_terminal(self._stream))
+        dumb = os.environ.get("TERM", "dumb") in ("", "dumb")
+        terminal = self._mode is ProgressMode.AUTO and not dumb and columns_of(self._stream) is not None
+        live = self.area is not None or terminal
         target = self._draw_live if live else self._print_plain
         self._thread = threading.Thread(target=target, name="ebbtide-progress", daemon=True)
         self._thread.start()
 
     def say(self, text: str) -> None:
-        if self._mode is ProgressMode.OFF:
+        logs_here = _tell_log(self._whose + text, self._stream)
+        if logs_here or self._mode is ProgressMode.OFF:
             return
         if self.area is not None:
             self.area.say(text)
         else:
-            _print_above_bars(f"ebbtide: {self._whose}{text}", self._stream)
+            _tell_above_bars(f"ebbtide: {self._whose}{text}", self._stream)
 
     def close(self) -> None:
         self._stopping.set()
@@ -167,12 +177,12 @@ class Progress:
 
     def _draw_live(self) -> None:
         line = self.area or FootLine(self._stream)
-        try:
+        with suppress(OSError, ValueError):  # the terminal went away, or the script closed its stream
             while not self._stopping.wait(_LIVE_INTERVAL_S):
                 columns = line.columns() if isinstance(line, FootLine) else None
-                room = None if columns is None else columns - len(self._whose)
-                line.draw(self._whose + self._observe().line(room))
-        finally:
+                width = None if columns is None else columns - len(self._whose)
+                line.draw(self._whose + self._observe().line(width))
+        with suppress(OSError, ValueError):
             line.erase()
 
 
@@ -220,15 +230,24 @@ class FootLine:
         os.write(self._stream.fileno(), sequence.encode())
 
 
-def _print_above_bars(line: str, stream: TextIO) -> None:
-    """Bars of tqdm's, which trainers show, go for the line and come again below it."""
-    tqdm = sys.modules.get("tqdm")
-    if tqdm is None or not hasattr(tqdm, "tqdm"):
-        print(line, file=stream, flush=True)
+def _tell_log(text: str, stream: TextIO | None) -> bool:
+    """Whether a handler of the program's has put it on ``stream``, where it need not stand twice."""
+    if _log.level == logging.NOTSET:
+        _log.setLevel(logging.INFO)  # else the root logger's level decides, which is WARNING unless somebody set it
+    _log.info(text)
+    heard = [*_log.handlers, *(logging.getLogger().handlers if _log.propagate else ())]
+    return _log.isEnabledFor(logging.INFO) and any(
+        getattr(handler, "stream", None) is stream and handler.level <= logging.INFO for handler in heard
+    )
+
+
+def _tell_above_bars(line: str, stream: TextIO | None) -> None:
+    """Bars of tqdm's, which trainers show, go for the line and come again below it. Without a bar tqdm is not asked: it
+    would make a lock, and with it fix how the script's processes start."""
+    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    if stream is None or not getattr(tqdm, "_instances", None):
+        tell(line, stream)
     else:
-        tqdm.tqdm.write(line, file=stream)
-        stream.flush()
-
-
-def _is_terminal(stream: TextIO) -> bool:
-    return stream.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb")
+        with suppress(Exception):
+            tqdm.write(line, file=stream)
+            stream.flush()

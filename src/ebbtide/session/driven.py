@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ebbtide.errors import EbbtideWarning, SessionError, SettingError
+from ebbtide.terminal import tell
 from ebbtide.whole_file import try_writing
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def warn_user(text: str) -> None:
     try:
         warnings.warn(text, EbbtideWarning, stacklevel=2)
     except EbbtideWarning:
-        print(f"ebbtide: warning: {text}", file=sys.stderr)
+        tell(f"ebbtide: warning: {text}")
 
 
 def tell_disabled() -> None:

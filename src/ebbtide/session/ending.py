@@ -15,6 +15,7 @@ from ebbtide.errors import INTERRUPTED, BudgetError, RankError
 from ebbtide.ir.run_report import RunReport
 from ebbtide.report.ranks import column, render_ranks
 from ebbtide.report.summary import folded_for_terminal, render_headline, render_summary, terminal_columns
+from ebbtide.terminal import tell
 
 if TYPE_CHECKING:
     from ebbtide.session.session import Session
@@ -62,7 +63,7 @@ def _show(report: RunReport, columns: dict[int, list[str]], name: str, local_ran
         others = local_rank > 0 and not report.trouble
         text = f"{name}: {text.splitlines()[0] if others else text}"
     if text:
-        print(folded_for_terminal(text), file=sys.stderr)
+        tell(folded_for_terminal(text))
 
 
 def stay_at_the_end() -> None:
@@ -73,8 +74,9 @@ def stay_at_the_end() -> None:
 def _stay() -> None:
     if _stays_with is None or not sys.executable:
         return
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # the script may have closed it, or put something else there
+            stream.flush()
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2:
             with contextlib.suppress(OSError):  # that of the listing itself

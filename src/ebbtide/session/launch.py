@@ -22,6 +22,7 @@ from ebbtide.ir.run_report import RunReport
 from ebbtide.session.ending import end_together
 from ebbtide.session.recorder import Recorder
 from ebbtide.session.session import Session
+from ebbtide.terminal import tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +69,12 @@ def run_program(program: Program, session: Session, quiet: bool) -> int:
     failed = _failed(report) if status == 0 else ""
     told = end_together(session, report, status, refusal, failed, quiet)
     if session._unwritten and (status == 0 or not quiet):
-        print(f"ebbtide: {'warning' if status else 'error'}: {session._unwritten}", file=sys.stderr)
+        tell(f"ebbtide: {'warning' if status else 'error'}: {session._unwritten}")
     if told is not None:
         raise told
     if failed:
         why = "see `trouble` above" if report.trouble and not quiet else report.trouble or "see the report"
-        print(f"ebbtide: error: {failed}: {why}", file=sys.stderr)
+        tell(f"ebbtide: error: {failed}: {why}")
         return BudgetError.exit_code
     return BudgetError.exit_code if status == 0 and session._unwritten else status
 
@@ -90,7 +91,7 @@ def record_program(program: Program, recorder: Recorder, stop: bool, quiet: bool
         return status
     if not quiet or not (status or recorder.done):
         ended = "; the script was ended after it (--keep-running lets it go on)" if stop and recorder.done else ""
-        print(f"ebbtide: {recorder.summary()}{ended}", file=sys.stderr)
+        tell(f"ebbtide: {recorder.summary()}{ended}")
     return status or int(not recorder.done)
 
 
