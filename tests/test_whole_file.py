@@ -27,6 +27,22 @@ def test_it_may_be_read_by_whom_the_umask_allows(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o640
 
 
+def test_who_may_read_a_file_stays_as_it_was_and_a_link_stays_a_link(tmp_path: Path) -> None:
+    path, link = tmp_path / "out", tmp_path / "link"
+    write_whole(path, b"old")
+    path.chmod(0o600)
+    link.symlink_to("out")
+    write_whole(link, b"new")
+    assert link.readlink() == Path("out")
+    assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"new", 0o600)
+
+
+def test_the_umask_of_other_threads_is_never_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "umask", lambda _: pytest.fail("another thread's new file would be open to all"))
+    write_whole(tmp_path / "out", b"text")
+    try_writing(tmp_path / "out")
+
+
 def test_what_cannot_be_finished_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "out"
     write_whole(path, b"old")

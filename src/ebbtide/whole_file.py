@@ -1,11 +1,14 @@
 """Writes a file whole or not at all: what cannot be finished leaves the old file, and nothing beside it.
 
-A device or a pipe (``/dev/null``, ``/dev/stdout``) is written to, and not replaced.
+A device or a pipe (``/dev/null``, ``/dev/stdout``) is written to, and not replaced. A link stays, and the file that it
+names is written.
 """
 
 import errno
 import os
-import tempfile
+import secrets
+import stat
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -17,27 +20,33 @@ def try_writing(path: Path) -> None:
         if not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         return
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, beside = _new_beside(Path(os.path.realpath(path)))
     os.close(handle)
-    os.unlink(name)
+    beside.unlink()
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Readable by those whom the umask allows, like any new file. Raises OSError."""
+    """Who may read it stays as it was; of a new file the umask decides, as ever. Raises OSError."""
     if _is_special(path):
         path.write_bytes(data)
         return
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    place = Path(os.path.realpath(path))
+    handle, beside = _new_beside(place)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
-        os.replace(name, path)
+        with suppress(FileNotFoundError):
+            beside.chmod(stat.S_IMODE(place.stat().st_mode))
+        os.replace(beside, place)
     except BaseException:
-        os.unlink(name)
+        beside.unlink()
         raise
+
+
+def _new_beside(place: Path) -> tuple[int, Path]:
+    """The kernel applies the umask: to ask for it is to set it, for all threads."""
+    beside = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
+    return os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666), beside
 
 
 def _is_special(path: Path) -> bool:
