@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ebbtide.ir.base import Origin
-from ebbtide.ir.trace import Access, Accesses, Storage, StorageKind, Tick, Trace
+from ebbtide.ir.trace import Access, Accesses, Storage, StorageKind, Storages, Tick, Ticks, Trace
 
 R, W = int(Access.READ), int(Access.WRITE)
 
@@ -63,7 +63,8 @@ class Builder:
             storages.append(Storage(nbytes, kind, *life, persistent=kind in lasting))
         rows = [(number, tick, mode) for number, uses in enumerate(self.uses) for tick, mode in sorted(uses.items())]
         columns = np.array(rows, dtype=np.int64).reshape(-1, 3).T
-        return Trace(name, Origin.ASSUMED, tuple(self.ticks), tuple(storages), Accesses(*columns))
+        tables = (Ticks.from_rows(self.ticks), Storages.from_rows(storages), Accesses(*columns))
+        return Trace(name, Origin.ASSUMED, *tables)
 
 
 @dataclass(frozen=True, slots=True)

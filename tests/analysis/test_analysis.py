@@ -20,7 +20,7 @@ from ebbtide.analysis.swapping import Route, assumed_route, candidates_of, route
 from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Tier
 from ebbtide.ir.plan import Plan
-from ebbtide.ir.trace import StorageKind, Trace
+from ebbtide.ir.trace import StorageKind, Storages, Trace
 from tests.helpers.make_analysis import (
     GRADIENT,
     MOMENTUM,
@@ -279,7 +279,8 @@ def test_steps_that_differ_say_how() -> None:
     from dataclasses import replace
 
     first = by_hand()
-    other = replace(first, storages=(*first.storages[:-1], replace(first.storages[-1], nbytes=2048, module="net.b")))
+    *rest, last = first.storages
+    other = replace(first, storages=Storages.from_rows([*rest, replace(last, nbytes=2048, module="net.b")]))
     found = difference_of(first, other)
     assert not found.alike
     assert found.first_tick is None  # scratch is nobody's operand

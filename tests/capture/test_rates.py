@@ -10,7 +10,7 @@ from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Tier
 from ebbtide.ir.native import Lane
 from ebbtide.ir.recording import Recording
-from ebbtide.ir.trace import Accesses, Tick, Trace
+from ebbtide.ir.trace import Accesses, Storages, Tick, Ticks, Trace
 from ebbtide.simulator.links import Copy, Links
 from tests.helpers.make_recording import recording
 
@@ -47,7 +47,8 @@ def step(
         span_end_ns=[end * MS for _, _, _, end in spans],
     )
     accesses = Accesses(NOTHING, NOTHING, NOTHING)
-    trace = Trace("t", Origin.MEASURED, tuple(Tick(alone * MS, "op") for alone, _ in ticks), (), accesses)
+    rows = Ticks.from_rows(Tick(alone * MS, "op") for alone, _ in ticks)
+    trace = Trace("t", Origin.MEASURED, rows, Storages.from_rows(()), accesses)
     return seen, trace
 
 

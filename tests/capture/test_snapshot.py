@@ -108,7 +108,7 @@ def test_every_figure_of_a_small_history(tmp_path: Path) -> None:
         *("alloc", "free_requested", "free_completed", "alloc", "free_requested", "alloc", "free_completed")
     ]
     assert [tick.time_ns for tick in trace.ticks] == [30_000, 20_000, 1_000, 19_000, 10_000, 20_000, 0]
-    assert [tick.module for tick in trace.ticks[:1] + trace.ticks[-1:]] == ["train.py:12 forward", ""]
+    assert [trace.ticks[0].module, trace.ticks[-1].module] == ["train.py:12 forward", ""]
     lines = {storage.nbytes: storage.line for storage in trace.storages}
     assert {lines[1000], lines[300]} == {"train.py:12 forward"}
     assert lines[2000] == ""  # of the time before the history

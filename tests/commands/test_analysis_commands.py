@@ -18,7 +18,7 @@ from ebbtide.ir.base import Origin
 from ebbtide.ir.files import encode, save
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
 from ebbtide.ir.timeline import Span, SpanKind, Timeline
-from ebbtide.ir.trace import Accesses, Storage, StorageKind, Tick, Trace
+from ebbtide.ir.trace import Accesses, Storage, StorageKind, Storages, Tick, Ticks, Trace
 from ebbtide.units import format_bytes
 from tests.helpers.make_analysis import GRADIENT, MOMENTUM, OUT_A, OUT_B, SCRATCH, WEIGHT_A, WEIGHT_B, by_hand
 from tests.helpers.make_steps import disk, network
@@ -131,7 +131,8 @@ def test_without_a_machine_the_bandwidths_are_shown(files: Path) -> None:
 
 def test_several_steps_are_compared(files: Path) -> None:
     step = by_hand()
-    save(replace(step, storages=(*step.storages[:-1], replace(step.storages[-1], nbytes=2048))), files / "other.trace")
+    *rest, last = step.storages
+    save(replace(step, storages=Storages.from_rows([*rest, replace(last, nbytes=2048)])), files / "other.trace")
     page = said("analyze", files / "step.trace", files / "step.trace", files / "other.trace")
     assert "Step 2 against the first: the same storages at the same times, 1.00 times as long" in page
     assert "Step 3 against the first: not the same" in page
@@ -147,7 +148,7 @@ def test_lines_are_told_where_they_were_recorded(files: Path) -> None:
         assert "made" not in said(command[0], files / "step.trace", *command[1:])
     lines = {OUT_A: "net.py:7 Net.forward", OUT_B: "net.py:8 Net.forward", SCRATCH: "net.py:8 Net.forward"}
     storages = tuple(replace(row, line=lines.get(number, "")) for number, row in enumerate(by_hand().storages))
-    save(replace(by_hand(), storages=storages), files / "lines.trace")
+    save(replace(by_hand(), storages=Storages.from_rows(storages)), files / "lines.trace")
     page = [" ".join(line.split()) for line in said("analyze", files / "lines.trace").splitlines()]
     assert "net.py:8 Net.forward 1.50 KiB 73 % 2" in page
     assert "net.py:7 Net.forward 256 B 12 % 1" in page
@@ -328,10 +329,11 @@ def bad_files() -> dict[str, bytes]:
     trace, good = by_hand(), encode(by_hand())
     columns = {"rows": 2**40, "columns": ["storage", "tick", "mode"]}
     header = json.loads(good[20 : 20 + struct.unpack_from("<I", good, 12)[0]])
-    forever = (*trace.storages[:-1], replace(trace.storages[-1], death=2**60))
-    hoard = (*trace.storages[:-1], replace(trace.storages[-1], nbytes=2**61))
+    *rest, last = trace.storages
+    forever = (*rest, replace(last, death=2**60))
+    hoard = (*rest, replace(last, nbytes=2**61))
     old, nothing = Storage(1, StorageKind.OTHER, 0, 2**20), Accesses(*np.zeros((3, 0), dtype=np.int64))
-    late = Trace("late", Origin.ASSUMED, (Tick(2**50),), (old,), nothing)
+    late = Trace("late", Origin.ASSUMED, Ticks.from_rows([Tick(2**50)]), Storages.from_rows([old]), nothing)
     return {
         "empty": b"",
         "text": b"import torch\n",
@@ -344,8 +346,8 @@ def bad_files() -> dict[str, bytes]:
         "a plan": encode(plan_for(trace, 1)),
         "claims more rows than there could be": with_header(good, {"tables": header["tables"] | {"accesses": columns}}),
         "claims text that is not there": with_header(good, {"strings": []}),
-        "lives for ever": encode(replace(trace, storages=forever)),
-        "more bytes than there are": encode(replace(trace, storages=hoard)),
+        "lives for ever": encode(replace(trace, storages=Storages.from_rows(forever))),
+        "more bytes than there are": encode(replace(trace, storages=Storages.from_rows(hoard))),
         "longer than time": encode(late),
     }
 
@@ -398,8 +400,8 @@ def test_what_cannot_be_meant_is_refused(files: Path) -> None:
 def test_hostile_names_are_shown_as_text(files: Path) -> None:
     hostile = "net.\x1b[31m[bold]\r\n<b>"
     trace = by_hand()
-    ticks = tuple(replace(row, module=hostile, operator=hostile) for row in trace.ticks)
-    storages = tuple(replace(row, module=hostile, line=hostile) for row in trace.storages)
+    ticks = Ticks.from_rows(replace(row, module=hostile, operator=hostile) for row in trace.ticks)
+    storages = Storages.from_rows(replace(row, module=hostile, line=hostile) for row in trace.storages)
     save(replace(trace, name=hostile, ticks=ticks, storages=storages), files / "hostile.trace")
     shown = [
         said("analyze", files / "hostile.trace", "--machine", files / "machine.toml"),

@@ -30,7 +30,7 @@ from ebbtide.commands.working import working
 from ebbtide.errors import InfeasibleBudgetError, SettingError
 from ebbtide.ir.base import Origin
 from ebbtide.ir.files import load, save
-from ebbtide.ir.trace import Trace
+from ebbtide.ir.trace import Ticks, Trace
 from ebbtide.machines import find_machine
 from ebbtide.pipeline.trials import try_policy
 from ebbtide.simulator import recost
@@ -333,7 +333,7 @@ def data_of(page: Path) -> Any:
 def test_all_commands_have_the_times_of_a_machine_that_models_them(tmp_path: Path) -> None:
     trace = network(layers=3)
     ticks = tuple(replace(tick, flops=(1 + place % 4) * 10**8) for place, tick in enumerate(trace.ticks))
-    save(replace(trace, ticks=ticks), tmp_path / "step.trace")
+    save(replace(trace, ticks=Ticks.from_rows(ticks)), tmp_path / "step.trace")
     words = [str(tmp_path / "step.trace"), "--machine", "npu-flash"]
 
     def said(*command: str) -> str:

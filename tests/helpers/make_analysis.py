@@ -5,7 +5,7 @@ import numpy as np
 from ebbtide.analysis.swapping import Route
 from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import Link
-from ebbtide.ir.trace import Access, Accesses, Storage, StorageKind, Tick, Trace
+from ebbtide.ir.trace import Access, Accesses, Storage, StorageKind, Storages, Tick, Ticks, Trace
 
 R, W, RW = Access.READ, Access.WRITE, Access.READ | Access.WRITE
 WEIGHT_A, WEIGHT_B, MOMENTUM, OUT_A, OUT_B, GRADIENT, SCRATCH = range(7)
@@ -40,7 +40,8 @@ def by_hand() -> Trace:
         GRADIENT: {3: W, 5: R},
     }
     rows = [(storage, tick, mode) for storage, ticks_of in uses.items() for tick, mode in ticks_of.items()]
-    return Trace("by hand", Origin.ASSUMED, ticks, storages, Accesses(*np.array(sorted(rows)).T))
+    accesses = Accesses(*np.array(sorted(rows)).T)
+    return Trace("by hand", Origin.ASSUMED, Ticks.from_rows(ticks), Storages.from_rows(storages), accesses)
 
 
 def large(n_ticks: int = 20_000, n_storages: int = 20_000, n_uses: int = 10) -> Trace:
@@ -59,7 +60,8 @@ def large(n_ticks: int = 20_000, n_storages: int = 20_000, n_uses: int = 10) -> 
             )
         row = storages[-1]
         rows += [(number, row.birth + use * (row.death - row.birth) // n_uses, 1) for use in range(n_uses)]
-    return Trace("large", Origin.ASSUMED, ticks, tuple(storages), Accesses(*np.array(rows).T))
+    accesses = Accesses(*np.array(rows).T)
+    return Trace("large", Origin.ASSUMED, Ticks.from_rows(ticks), Storages.from_rows(storages), accesses)
 
 
 def instances(trace: Trace) -> list[tuple[int, int, int]]:

@@ -10,7 +10,7 @@ from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Tier
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
 from ebbtide.ir.timeline import COMPUTE_LANE, Level, Span, SpanKind, Timeline
-from ebbtide.ir.trace import Access, Accesses, Phase, Storage, StorageKind, Tick, Trace
+from ebbtide.ir.trace import Access, Accesses, Phase, Storage, StorageKind, Storages, Tick, Ticks, Trace
 
 R, W = Access.READ, Access.WRITE
 
@@ -39,7 +39,7 @@ def shrunk(trace: Trace, packed: Sequence[int | None]) -> Trace:
         replace(row, packed_bytes=None if size is None else min(size, row.nbytes))
         for row, size in zip(trace.storages, sizes, strict=True)
     )
-    return replace(trace, storages=tuple(storages))
+    return replace(trace, storages=Storages.from_rows(storages))
 
 
 def trace_of(n_ticks: int, storages: Sequence[Storage], accesses: Sequence[tuple[int, int, int]]) -> Trace:
@@ -50,7 +50,7 @@ def trace_of(n_ticks: int, storages: Sequence[Storage], accesses: Sequence[tuple
         for tick in range(n_ticks)
     )
     columns = np.array(sorted(accesses), dtype=np.int64).reshape(-1, 3).T
-    return Trace("made up", Origin.ASSUMED, ticks, tuple(storages), Accesses(*columns))
+    return Trace("made up", Origin.ASSUMED, Ticks.from_rows(ticks), Storages.from_rows(storages), Accesses(*columns))
 
 
 def plan_of(trace: Trace, stays: Sequence[Stay]) -> Plan:

@@ -4,7 +4,7 @@ from ebbtide.analysis.swapping import assumed_route
 from ebbtide.ir.base import Origin
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
 from ebbtide.ir.timeline import COMPUTE_LANE, Level, Span, SpanKind, Timeline
-from ebbtide.ir.trace import Access, Accesses, Storage, StorageKind, Tick, Trace
+from ebbtide.ir.trace import Access, Accesses, Storage, StorageKind, Storages, Tick, Ticks, Trace
 from ebbtide.report.subject import Subject
 from ebbtide.units import MIB
 
@@ -31,7 +31,8 @@ def step() -> Trace:
     uses = [(0, 1, _R), (0, 6, _R), (0, 9, _R | _W), (1, 1, _W), (1, 2, _R), (1, 7, _R), (2, 8, _W), (2, 9, _R)]
     storage, tick, mode = zip(*uses, strict=True)
     ticks = tuple(Tick(MS, f"aten::op{number}" if number != 2 else IMAGE, "h.1.mlp") for number in range(10))
-    return Trace(f"step {SCRIPT}", Origin.ASSUMED, ticks, storages, Accesses(storage, tick, mode))
+    uses = Accesses(storage, tick, mode)
+    return Trace(f"step {SCRIPT}", Origin.ASSUMED, Ticks.from_rows(ticks), Storages.from_rows(storages), uses)
 
 
 def snapshot() -> Trace:

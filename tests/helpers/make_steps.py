@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Sharing, Tier
-from ebbtide.ir.trace import Access, Accesses, Storage, StorageKind, Tick, Trace
+from ebbtide.ir.trace import Access, Accesses, Storage, StorageKind, Storages, Tick, Ticks, Trace
 
 PAGE = 4096
 R, W = int(Access.READ), int(Access.WRITE)
@@ -26,7 +26,7 @@ def step(times_ns: Sequence[int], storages: Sequence[Storage], accesses: Sequenc
     """``accesses`` are (storage, tick, mode) in any order."""
     columns = np.array(sorted(accesses), dtype=np.int64).reshape(-1, 3).T
     ticks = tuple(Tick(time, f"op{tick}") for tick, time in enumerate(times_ns))
-    return Trace("made up", Origin.ASSUMED, ticks, tuple(storages), Accesses(*columns))
+    return Trace("made up", Origin.ASSUMED, Ticks.from_rows(ticks), Storages.from_rows(storages), Accesses(*columns))
 
 
 def parameter(nbytes: int, n_ticks: int) -> Storage:

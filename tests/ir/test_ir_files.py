@@ -20,7 +20,7 @@ from ebbtide.ir.occupancy import live_bytes, needed_bytes, peak
 from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.tiertrace import load_tiertrace, read_tiertrace
 from ebbtide.ir.timeline import Timeline
-from ebbtide.ir.trace import Access, Storage, StorageKind, Trace
+from ebbtide.ir.trace import Access, Storage, StorageKind, Storages, Trace
 from ebbtide.units import GIB
 from tests.helpers.make_ir import R, W, plan_of, planned, shrunk, timelines, trace_of
 from tests.helpers.paths import G10, ROOT
@@ -156,7 +156,9 @@ def test_what_is_not_known_is_refused(data: bytes, message: str) -> None:
 
 
 def test_lines_come_back_and_one_that_is_no_text_of_the_file_is_refused() -> None:
-    made = replace(SMALL, storages=(SMALL.storages[0], replace(SMALL.storages[1], line="train.py:12 Net.forward")))
+    weight, activation = SMALL.storages
+    lines = [weight, replace(activation, line="train.py:12 Net.forward")]
+    made = replace(SMALL, storages=Storages.from_rows(lines))
     assert decode(encode(made), Trace) == made
     header, body = unpacked(encode(made))
     header["strings"].remove("train.py:12 Net.forward")

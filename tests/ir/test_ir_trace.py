@@ -15,7 +15,7 @@ from ebbtide.ir.base import Origin, frozen_ints
 from ebbtide.ir.machine import InPlace, Link, Machine, Tier
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
 from ebbtide.ir.timeline import Level, Span, SpanKind, Timeline
-from ebbtide.ir.trace import Accesses, Storage, StorageKind, Tick, Trace, idle_intervals
+from ebbtide.ir.trace import Accesses, Storage, StorageKind, Storages, Tick, Ticks, Trace, idle_intervals
 from tests.helpers.make_ir import MACHINE, R, W, plan_of, trace_of, traces
 from tests.helpers.paths import ROOT
 
@@ -52,8 +52,7 @@ def test_idle_intervals_are_what_a_walk_finds(trace: Trace) -> None:
 def test_the_clock_and_the_signature() -> None:
     first = Storage(4, StorageKind.ACTIVATION, 2, 3, allocation=0)
     trace = trace_of(4, [WEIGHT, BLOCK, first], [])
-    assert trace.allocations() == (2, 1)
-    assert (trace.crosses_end(0), trace.crosses_end(1), trace.crosses_end(2)) == (True, True, False)
+    assert trace.allocations().tolist() == [2, 1]
     assert trace.step_ns == 100
     assert trace.start_ns(np.array([0, 3, 4, 7])).tolist() == [0, 60, 100, 160]
     assert trace.signature() == trace_of(4, [WEIGHT, BLOCK, first], [(0, 0, R)]).signature()
@@ -62,10 +61,21 @@ def test_the_clock_and_the_signature() -> None:
     assert trace.signature() not in [other.signature() for other in others]
 
 
+def test_a_table_has_its_records_back() -> None:
+    rows = [WEIGHT, BLOCK, replace(BLOCK, allocation=2, module="h.3.mlp", packed_bytes=0)]
+    trace = trace_of(4, rows, [])
+    assert list(trace.storages) == [trace.storage(number) for number in range(3)] == rows
+    assert trace.storages.allocation.tolist() == [-1, 1, 2]
+    assert trace.storages.packed_bytes.tolist() == [-1, -1, 0]
+    assert list(trace.storages.take(trace.storages.birth > 0)) == rows[1:]
+    assert trace.tick(3) == list(trace.ticks)[3] == trace.ticks[-1]
+    assert trace.storages == Storages.from_rows(rows) != Storages.from_rows(rows[:2])
+
+
 def test_an_operation_is_told_by_its_module_and_its_time() -> None:
     trace = trace_of(3, [], [])
     ticks = (Tick(1_200_000), Tick(5, "aten::mm", "h.3.mlp"), Tick(5, "aten::add"))
-    named = replace(trace, ticks=ticks)
+    named = replace(trace, ticks=Ticks.from_rows(ticks))
     assert [named.operation(tick) for tick in range(3)] == [
         "an operation (0 s into the step)",
         "aten::mm in h.3.mlp (1.20 ms into the step)",
@@ -92,17 +102,21 @@ SPAN = Span("compute", SpanKind.COMPUTE, 0, 10)
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Tick(-1), "time_ns"),
-        (lambda: Tick(np.int64(3)), "must be an int"),  # type: ignore[arg-type]
-        (lambda: Storage(0, StorageKind.OTHER, 0, 1), "nbytes"),
-        (lambda: Storage(1, StorageKind.OTHER, 3, 3), "death"),
-        (lambda: replace(WEIGHT, allocation=0), "not allocated"),
+        (lambda: Ticks.from_rows([Tick(-1)]), "time_ns"),
+        (lambda: Ticks.from_rows([Tick(1.5)]), "time_ns must be one row of integers"),  # type: ignore[arg-type]
+        (lambda: Ticks.from_rows([Tick(1, operator=3)]), "operator must be one row of str"),  # type: ignore[arg-type]
+        (lambda: Ticks.from_rows([Tick(1, phase="other")]), "phase must be one row of Phase"),  # type: ignore[arg-type]
+        (lambda: replace(Ticks.from_rows([Tick(1)]), module=np.array([], dtype=object)), "the ticks differ in length"),
+        (lambda: Storages.from_rows([Storage(0, StorageKind.OTHER, 0, 1)]), "nbytes"),
+        (lambda: Storages.from_rows([Storage(1, StorageKind.OTHER, 3, 3)]), "death"),
+        (lambda: Storages.from_rows([replace(BLOCK, allocation=-2)]), "allocation"),
+        (lambda: Storages.from_rows([replace(WEIGHT, allocation=0)]), "not allocated"),
         (lambda: trace_of(0, [], []), "at least one tick"),
         (lambda: trace_of(5, [WEIGHT], []), "not the whole step"),
         (lambda: trace_of(2, [BLOCK], []), "born at tick 2 of 2"),
         (lambda: trace_of(4, [BLOCK], [(0, 6, R)]), "outside its life"),
         (lambda: trace_of(4, [BLOCK], [(1, 2, R)]), "not in the trace"),
-        (lambda: trace_of(4, [BLOCK], [(-1, 2, R)]), "not in the trace"),
+        (lambda: trace_of(4, [BLOCK], [(-1, 2, R)]), "storage must be"),
         (lambda: trace_of(4, [BLOCK, BLOCK], []), "same place of the clock"),
         (lambda: trace_of(4, [BLOCK, replace(BLOCK, allocation=None, room_of=0)], []), "room that is not there"),
         (lambda: trace_of(4, [SCRATCH, replace(SCRATCH, allocation=None, room_of=1)], []), "room that is not there"),

@@ -15,6 +15,7 @@ from ebbtide.errors import FileFormatError, PlanError, SettingError
 from ebbtide.ir.files import load, save
 from ebbtide.ir.machine import InPlace, Machine
 from ebbtide.ir.timeline import Timeline
+from ebbtide.ir.trace import Ticks
 from ebbtide.machines import find_machine, names, text_of
 from tests.helpers.make_steps import network
 
@@ -124,7 +125,7 @@ def _toml(value: dict[str, Any]) -> str:
 @pytest.fixture(scope="module")
 def trace_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trace = network(6, 2**20, 1_000_000)
-    trace = replace(trace, ticks=tuple(replace(tick, flops=10**9) for tick in trace.ticks))
+    trace = replace(trace, ticks=Ticks.from_rows(replace(tick, flops=10**9) for tick in trace.ticks))
     path = tmp_path_factory.mktemp("traces") / "step.trace"
     save(trace, path)
     return path

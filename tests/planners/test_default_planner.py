@@ -16,7 +16,7 @@ from ebbtide.ir.check import check_plan
 from ebbtide.ir.machine import InPlace, Link, Machine, Tier
 from ebbtide.ir.occupancy import exact, live_bytes, needed_bytes, occupancy, peak
 from ebbtide.ir.tiertrace import read_tiertrace
-from ebbtide.ir.trace import Storage, StorageKind, Trace
+from ebbtide.ir.trace import Storage, StorageKind, Storages, Trace
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.ebbtide import ebbtide
 from ebbtide.planners.search.bound import lost_per_byte, lower_bound_ns, ns_per_byte
@@ -262,7 +262,7 @@ def test_thousands_of_scratch_in_one_tick_are_as_one() -> None:
     one = [Storage(200 * PAGE, StorageKind.OTHER, at, at + 1, scratch=True)]
     times = []
     for more in (many, one):
-        its = replace(trace, storages=(*trace.storages, *more))
+        its = replace(trace, storages=Storages.from_rows([*trace.storages, *more]))
         budget = peak(needed_bytes(its, page_size_of(DISK))) * 2
         times.append(ebbtide(its, DISK, budget).predicted_ns)
     assert times[0] == times[1] > trace.step_ns

@@ -13,7 +13,7 @@ from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import live_bytes, needed_bytes, peak
 from ebbtide.ir.plan import PlanStatus
 from ebbtide.ir.schedule import lower
-from ebbtide.ir.trace import Trace
+from ebbtide.ir.trace import Storages, Trace
 from ebbtide.machines import find_machine, names
 from ebbtide.planners import BUILT_IN, plan
 from ebbtide.planners.base import page_size_of
@@ -53,7 +53,7 @@ def assert_none_is_faster(found: dict[str, int]) -> None:
 @settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(trace=page_traces(tenants=True), share=st.floats(0, 1))
 def test_on_random_steps(name: str, trace: Trace, share: float) -> None:
-    larger = replace(trace, storages=tuple(replace(row, nbytes=row.nbytes * 32) for row in trace.storages))
+    larger = replace(trace, storages=Storages.from_rows(replace(row, nbytes=row.nbytes * 32) for row in trace.storages))
     assert_none_is_faster(times_ns(larger, find_machine(name), share))
 
 

@@ -8,7 +8,7 @@ import pytest
 from ebbtide.errors import InfeasibleBudgetError
 from ebbtide.ir.machine import InPlace, Link, Machine, Tier
 from ebbtide.ir.occupancy import arena_pages, live_bytes, occupancy, peak
-from ebbtide.ir.trace import Trace
+from ebbtide.ir.trace import Storages, Trace
 from ebbtide.planners import PLANNERS, plan
 from tests.helpers.make_steps import disk, network
 
@@ -27,7 +27,7 @@ def half_shrink(trace: Trace, nth: int = 2) -> Trace:
         replace(row, packed_bytes=row.nbytes // 8) if number % nth == 0 and row.kind == "activation" else row
         for number, row in enumerate(trace.storages)
     )
-    return replace(trace, storages=tuple(rows))
+    return replace(trace, storages=Storages.from_rows(rows))
 
 
 def test_what_shrinks_goes_where_it_is_packed_and_the_rest_goes_past_it() -> None:

@@ -15,7 +15,7 @@ from ebbtide.ir.machine import InPlace, Link, Machine, Tier
 from ebbtide.ir.occupancy import arena_pages, live_bytes, needed_bytes, occupancy, peak
 from ebbtide.ir.plan import Plan, PlanStatus
 from ebbtide.ir.schedule import lower
-from ebbtide.ir.trace import Access, Storage, StorageKind, Trace
+from ebbtide.ir.trace import Access, Storage, StorageKind, Storages, Trace
 from ebbtide.pipeline.trials import try_policy
 from ebbtide.planners import PLANNERS, plan
 from ebbtide.planners.ebbtide import ebbtide
@@ -53,7 +53,7 @@ def test_ebbtide_keeps_every_promise(trace: Trace, share: float) -> None:
 @settings(max_examples=100, deadline=None)
 @given(page_traces(), st.floats(0, 1))
 def test_tiertrain_moves_activations_alone_and_says_if_the_budget_is_not_kept(trace: Trace, share: float) -> None:
-    trace = replace(trace, storages=tuple(replace(row, nbytes=row.nbytes * 32) for row in trace.storages))
+    trace = replace(trace, storages=Storages.from_rows(replace(row, nbytes=row.nbytes * 32) for row in trace.storages))
     budget = budget_of(trace, share)
     found = plan("tiertrain", trace, DISK, budget)
     level = peak(occupancy(trace, found.stays, ["dram"], arena_pages)["dram"])

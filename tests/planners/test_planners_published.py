@@ -16,7 +16,7 @@ from ebbtide.ir.machine import Compute, InPlace, Link, Machine, Tier
 from ebbtide.ir.occupancy import arena_pages, live_bytes, needed_bytes, peak
 from ebbtide.ir.plan import Plan, PlanStatus
 from ebbtide.ir.schedule import lower
-from ebbtide.ir.trace import Storage, StorageKind, Trace
+from ebbtide.ir.trace import Storage, StorageKind, Storages, Ticks, Trace
 from ebbtide.planners import BUILT_IN, plan
 from ebbtide.planners.published.autotm import autotm_async, autotm_static, autotm_sync
 from ebbtide.planners.published.autotm_addresses import lay_out
@@ -102,7 +102,7 @@ def labelled(draw: st.DrawFn) -> Trace:
     ticks = tuple(
         replace(tick, module=draw(st.sampled_from("ab")), time_ns=tick.time_ns * larger) for tick in trace.ticks
     )
-    return replace(trace, storages=storages, ticks=ticks)
+    return replace(trace, storages=Storages.from_rows(storages), ticks=Ticks.from_rows(ticks))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -328,7 +328,7 @@ def passes(n_parameters: int, nbytes: int) -> Trace:
     storages = [parameter(nbytes, n_ticks) for _ in range(n_parameters)]
     accesses = [(number, tick, R) for number in range(n_parameters) for tick in (number, n_ticks - 1 - number)]
     trace = step([10**6] * n_ticks, storages, accesses)
-    return replace(trace, ticks=tuple(replace(tick, module=f"m{at}") for at, tick in enumerate(trace.ticks)))
+    return replace(trace, ticks=Ticks.from_rows(replace(tick, module=f"m{at}") for at, tick in enumerate(trace.ticks)))
 
 
 def test_10cache_loads_what_any_policy_must() -> None:

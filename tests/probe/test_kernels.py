@@ -31,7 +31,7 @@ from ebbtide.ir.kernels import Kernel, whole_operators
 from ebbtide.ir.machine import InPlace, Link, Machine, Tier
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
 from ebbtide.ir.schedule import lower
-from ebbtide.ir.trace import Accesses, Storage, StorageKind, Tick, Trace
+from ebbtide.ir.trace import Accesses, Storage, StorageKind, Storages, Tick, Ticks, Trace
 from ebbtide.planners import plan
 from ebbtide.probe.calls import NotRepeatableError, call_of
 from ebbtide.probe.figures import Figure
@@ -56,6 +56,10 @@ MACHINE = Machine(
 )
 
 
+def with_arguments(trace: Trace, arguments: str) -> Trace:
+    return replace(trace, ticks=Ticks.from_rows(replace(row, arguments=arguments) for row in trace.ticks))
+
+
 def step(depths: tuple[int, ...] = (0, 0)) -> Trace:
     """mul over storages 0 and 1 into 2, in one tick or with another operator within; and after it something else."""
     last = len(depths) - 2
@@ -67,7 +71,8 @@ def step(depths: tuple[int, ...] = (0, 0)) -> Trace:
         Storage(100, StorageKind.ACTIVATION, last, len(depths)),
     )
     uses = [(number, tick, R) for number in (0, 1) for tick in range(last + 1)] + [(2, last, W)]
-    return Trace("made up", Origin.ASSUMED, ticks, storages, Accesses(*np.array(uses).T))
+    accesses = Accesses(*np.array(uses).T)
+    return Trace("made up", Origin.ASSUMED, Ticks.from_rows(ticks), Storages.from_rows(storages), accesses)
 
 
 def simulated(trace: Trace, slow: set[int], machine: Machine = MACHINE) -> int:
@@ -93,7 +98,7 @@ def test_simulated_times_are_what_the_table_says(depths: tuple[int, ...]) -> Non
         assert simulated(trace, slow) == trace.step_ns + expected, slow
     # Without the table each byte of the 200 takes 9 ns longer there, in every tick that holds it.
     assert simulated(trace, {1}, replace(MACHINE, kernels=())) == trace.step_ns + 1800 * (len(depths) - 1)
-    assert simulated(replace(trace, ticks=tuple(replace(row, arguments="y") for row in trace.ticks)), {1}) == (
+    assert simulated(with_arguments(trace, "y"), {1}) == (
         trace.step_ns + 1800 * (len(depths) - 1)
     )
 
@@ -109,7 +114,7 @@ def test_a_planner_places_by_the_table() -> None:
     trace = step()
     keep = trace.accesses.storage < 2
     accesses = Accesses(*(getattr(trace.accesses, name)[keep] for name in ("storage", "tick", "mode")))
-    short = replace(trace, storages=trace.storages[:2], accesses=accesses)
+    short = replace(trace, storages=trace.storages.take(slice(2)), accesses=accesses)
     table = replace(MUL, slow=(0, 1, 2, 3), times_ns=(50, 950, 51, 951), spread_ns=(0,) * 4)
     for kernels, expected in (((), 0), ((table,), 1)):
         made = plan("autotm-static", short, replace(MACHINE, kernels=kernels), 200)
@@ -139,7 +144,7 @@ def test_operands_that_are_alike_are_taken_in_order() -> None:
     twins = replace(MUL, operand_bytes=(100, 100, 100), operand_access=(R, R, W))
     trace = step()
     storages = (trace.storages[0], replace(trace.storages[1], nbytes=100), trace.storages[2])
-    found = MeasuredInPlace(replace(trace, storages=storages), replace(MACHINE, kernels=(twins,)))
+    found = MeasuredInPlace(replace(trace, storages=Storages.from_rows(storages)), replace(MACHINE, kernels=(twins,)))
     assert [found.operand(0, 1, number) for number in range(3)] == [0, 1, 2]
     assert [found.operand(0, 2, number) for number in range(3)] == [None] * 3
     assert [found.operand(1, 1, number) for number in range(3)] == [None] * 3
@@ -417,7 +422,7 @@ def test_the_command_writes_a_machine_that_commands_take(recorded: Trace, disk: 
 
 def test_a_trace_without_arguments_is_refused(tmp_path: Path) -> None:
     trace = step()
-    save(replace(trace, ticks=tuple(replace(row, arguments="") for row in trace.ticks)), tmp_path / "old.trace")
+    save(with_arguments(trace, ""), tmp_path / "old.trace")
     done = run("probe", "--kernels", tmp_path / "old.trace")
     assert isinstance(done.exception, SettingError)
     assert "record the step anew" in str(done.exception)

@@ -14,7 +14,7 @@ from ebbtide.commands.budgets import SHARES, as_figures, try_budgets
 from ebbtide.ir.base import Origin
 from ebbtide.ir.files import save
 from ebbtide.ir.plan import Stay
-from ebbtide.ir.trace import Accesses, Storage, StorageKind
+from ebbtide.ir.trace import Accesses, Storage, StorageKind, Storages
 from ebbtide.pipeline.trials import try_policy
 from ebbtide.planners.base import budget_of
 from ebbtide.report.answers import TriedBudget, advice, in_short, leaving, peak_tree
@@ -67,7 +67,7 @@ def test_small_boxes_are_put_together() -> None:
     trace = step()
     tiny = replace(trace.storages[2], nbytes=1000, module="a.b", birth=2, death=4, kind=StorageKind.OTHER, allocation=1)
     other = replace(tiny, module="c.d", allocation=2)
-    tree = peak_tree(peak_of(replace(trace, storages=(*trace.storages, tiny, other))))
+    tree = peak_tree(peak_of(replace(trace, storages=Storages.from_rows([*trace.storages, tiny, other]))))
     (small,) = (node for node in tree if node["label"] == "smaller ones")
     assert small["nbytes"] == 2000
     assert not [node for node in tree if node["label"] in ("a", "b", "c", "d")]
@@ -111,7 +111,7 @@ def test_layers_that_are_alike_leave_as_one_and_the_most_first() -> None:
         Storage((6 - place) * MIB, StorageKind.PARAMETER, 0, 10, module, persistent=True)
         for place, module in enumerate(modules)
     )
-    trace = replace(step(), storages=rows, accesses=Accesses((), (), ()))
+    trace = replace(step(), storages=Storages.from_rows(rows), accesses=Accesses((), (), ()))
     away = [Stay(at, "file", 0, 0, 10) for at in range(len(rows) - 1)]
     memory = Stay(len(rows) - 1, "dram", 0, 0, 10)
     found = leaving(trace, replace(plan(), signature=trace.signature(), stays=(*away, memory)), "dram")
@@ -122,7 +122,7 @@ def test_what_is_as_large_is_in_order_of_its_number() -> None:
     rows = tuple(
         Storage(MIB, StorageKind.PARAMETER, 0, 10, f"net.{number}", persistent=True) for number in (12, 0, 10, 2)
     )
-    trace = replace(step(), storages=rows, accesses=Accesses((), (), ()))
+    trace = replace(step(), storages=Storages.from_rows(rows), accesses=Accesses((), (), ()))
     away = tuple(Stay(at, "file", 0, 0, 10) for at in (0, 2, 3))
     memory = Stay(1, "dram", 0, 0, 10)
     found = leaving(trace, replace(plan(), signature=trace.signature(), stays=(*away, memory)), "dram")
@@ -169,10 +169,11 @@ def test_advice_is_arithmetic_on_the_peak_and_on_what_was_simulated() -> None:
     assert "a batch about 4.5 times as large" in batch  # a peak of 56 MiB: 20 that stay, and 36 of activations
     assert disk == "A disk twice as fast: --fast 25% would take 1.20 in place of 1.50 times the time."
     parameter, activation, *others = trace.storages
-    small = replace(trace, storages=(parameter, replace(activation, nbytes=MIB), *others))
+    small = replace(trace, storages=Storages.from_rows([parameter, replace(activation, nbytes=MIB), *others]))
     _, batch = advice(small, peak_of(small), (replace(cheap, nbytes=7 * MIB),))
     assert "a batch about 43 times as large" in batch  # a peak of 63 MiB: 20 that stay, and 43 of activations
-    heavy = replace(trace, storages=(replace(trace.storages[0], nbytes=24 * MIB), *trace.storages[1:]))
+    weight, *rest = trace.storages
+    heavy = replace(trace, storages=Storages.from_rows([replace(weight, nbytes=24 * MIB), *rest]))
     (wide,) = advice(heavy, peak_of(heavy), ())
     assert wide.startswith("Parameters, gradients and optimizer state are 24.0 MiB of the peak: in a type half as wide")
 
@@ -180,7 +181,7 @@ def test_advice_is_arithmetic_on_the_peak_and_on_what_was_simulated() -> None:
 def test_storages_go_by_the_module_that_owns_them() -> None:
     trace = step()
     nameless = replace(trace.storages[0], module="")  # a parameter, which h.1.mlp reads
-    data = page_data(Subject(replace(trace, storages=(nameless, *trace.storages[1:]))))
+    data = page_data(Subject(replace(trace, storages=Storages.from_rows([nameless, *list(trace.storages)[1:]]))))
     module = data["trace"]["strings"][data["trace"]["storages"]["module"][0]]
     assert module == "h.1.mlp"
 

@@ -16,7 +16,7 @@ import pytest
 from ebbtide.analysis.memory import contents_at, memory_of, peak_of
 from ebbtide.analysis.swapping import candidates_of
 from ebbtide.ir.base import Origin
-from ebbtide.ir.trace import Accesses, Storage, StorageKind, Tick, Trace
+from ebbtide.ir.trace import Accesses, Storage, StorageKind, Storages, Tick, Ticks, Trace
 from ebbtide.report import page as page_module
 from ebbtide.report import page_data
 from ebbtide.report.page import render_page
@@ -43,7 +43,8 @@ def trace_of(n_storages: int) -> Trace:
         kind = list(StorageKind)[1 + number % 4]
         storages.append(Storage(int(rng.integers(1, 8 * MIB)), kind, birth, death, ticks[birth].module))
         uses += [(number, tick, 1 + tick % 3) for tick in np.unique(rng.integers(birth, death, 5)).tolist()]
-    return Trace(f"{n_storages} storages", Origin.ASSUMED, ticks, tuple(storages), Accesses(*np.array(uses).T))
+    columns, name = np.array(uses).T, f"{n_storages} storages"
+    return Trace(name, Origin.ASSUMED, Ticks.from_rows(ticks), Storages.from_rows(storages), Accesses(*columns))
 
 
 def spike() -> Trace:
@@ -51,13 +52,15 @@ def spike() -> Trace:
     ticks = tuple(Tick(time_ns, "aten::mm") for time_ns in (MS // 10, MS // 10, 800 * MS, 200 * MS - MS // 5))
     sizes = ((63 * MIB, 0, 1), (MIB, 0, 4))
     storages = tuple(Storage(nbytes, StorageKind.GRADIENT, birth, death) for nbytes, birth, death in sizes)
-    return Trace("spike", Origin.ASSUMED, ticks, storages, Accesses((0, 1), (0, 2), (2, 1)))
+    uses = Accesses((0, 1), (0, 2), (2, 1))
+    return Trace("spike", Origin.ASSUMED, Ticks.from_rows(ticks), Storages.from_rows(storages), uses)
 
 
 def numbered() -> Trace:
     """Four parameters as large as each other, of modules with numbers."""
     rows = tuple(Storage(MIB, StorageKind.PARAMETER, 0, 10, name, persistent=True) for name in ("12", "0", "10", "2"))
-    return replace(step(), storages=rows, accesses=Accesses((0, 1, 2, 3), (1, 1, 1, 1), (1, 1, 1, 1)))
+    uses = Accesses((0, 1, 2, 3), (1, 1, 1, 1), (1, 1, 1, 1))
+    return replace(step(), storages=Storages.from_rows(rows), accesses=uses)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ebbtide.analysis.memory import peak_of
-from ebbtide.ir.trace import Trace
+from ebbtide.ir.trace import Storages, Trace
 from ebbtide.report.answers import line_tree
 from ebbtide.report.page import render_page
 from ebbtide.report.page_data import page_data
@@ -23,7 +23,7 @@ LINES = ("", f"net/model.py:12 {IMAGE}", "train.py:30", "train.py:31 <lambda>")
 
 def with_lines(trace: Trace) -> Trace:
     rows = zip(trace.storages, LINES, strict=True)
-    return replace(trace, storages=tuple(replace(row, line=line) for row, line in rows))
+    return replace(trace, storages=Storages.from_rows(replace(row, line=line) for row, line in rows))
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_where_no_line_was_recorded_there_is_one_sentence_and_no_empty_column(sh
 
 def test_a_snapshot_whose_modules_are_unknown_is_shown_by_line(show: Show) -> None:
     rows = tuple(replace(row, module="") for row in with_lines(snapshot()).storages)
-    page = show(Subject(replace(snapshot(), storages=rows)))
+    page = show(Subject(replace(snapshot(), storages=Storages.from_rows(rows))))
     assert page.get_by_label("by line of the program").is_checked()
     assert page.locator("#tree .slicetext", has_text="train.py").count()
     assert page.locator("#memory .legendtext").count() == 4  # no kind that there is nothing of

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.ir.timeline import Timeline
-from ebbtide.ir.trace import Trace
+from ebbtide.ir.trace import Storages, Trace
 from ebbtide.report.perfetto import render_perfetto
 from ebbtide.report.subject import Subject
 from ebbtide.units import MIB
@@ -91,7 +91,7 @@ def test_a_step_by_hand_has_its_operations_storages_and_counters() -> None:
 def test_storages_go_by_the_module_that_owns_them() -> None:
     trace = step()
     nameless = replace(trace.storages[0], module="")  # a parameter, which h.1.mlp reads
-    events = events_of(Subject(replace(trace, storages=(nameless, *trace.storages[1:]))))
+    events = events_of(Subject(replace(trace, storages=Storages.from_rows([nameless, *list(trace.storages)[1:]]))))
     modules = {event["name"]: event["args"]["module"] for event in events if event["ph"] == "b"}
     assert modules == {"#0": "h.1.mlp", "#1": IMAGE, "#2": "h.1.mlp", "#3": LINK}
 

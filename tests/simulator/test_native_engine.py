@@ -20,7 +20,7 @@ from ebbtide.ir.occupancy import PageSize, arena_pages, exact, live_bytes, neede
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.schedule import Begin, Clock, Command, Schedule, Verb, lower
 from ebbtide.ir.stay_columns import columns_of
-from ebbtide.ir.trace import Storage, StorageKind, Trace
+from ebbtide.ir.trace import Storage, StorageKind, Ticks, Trace
 from ebbtide.planners import PLANNERS
 from ebbtide.planners.ebbtide import ebbtide
 from ebbtide.simulator.engine import Run
@@ -172,7 +172,7 @@ def test_a_drop_of_what_leaves_its_other_tier_too_ends() -> None:
         Command(Verb.DROP, 0, "dram", None, Clock(1), Clock(1)),
     )
     for time_ns in (2 * PAGE, 20 * PAGE):
-        short = replace(trace, ticks=(replace(trace.ticks[0], time_ns=time_ns), trace.ticks[1]))
+        short = replace(trace, ticks=Ticks.from_rows([replace(trace.ticks[0], time_ns=time_ns), trace.ticks[1]]))
         assert_same(Schedule(trace.signature(), 2, commands, (Begin(0, "cxl"),)), short, machine)
 
 

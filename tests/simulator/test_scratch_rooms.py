@@ -85,7 +85,7 @@ def test_room_is_no_less_than_what_is_there_and_no_more_than_all(ticks: list[lis
 def test_no_two_lie_in_one_room_at_once(ticks: list[list[Event]]) -> None:
     columns, _ = recording(ticks)
     found = capture(columns, "scratch", lambda *_: 0)
-    row_of = {number: row for row, number in found.numbers.items()}
+    row_of = {number: row for row, number in enumerate(found.numbers.tolist())}
     tenants: dict[int, list[int]] = {}
     for number, storage in enumerate(found.trace.storages):
         home = number if storage.room_of is None else storage.room_of
@@ -108,5 +108,5 @@ def test_what_comes_after_scratch_of_earlier_ticks_went_lies_in_its_room() -> No
     big, small = 512 * KIB, 256 * KIB
     trace, _ = trace_of([(True, 0, big)], [(True, 0, small)], [(False, 0, 0), (True, 0, big), (True, 0, small)])
     first, _, second, third = trace.storages
-    assert (second.room_of, third.room_of) == (trace.storages.index(first), None)
+    assert (second.room_of, third.room_of) == (list(trace.storages).index(first), None)
     assert live_bytes(trace).tolist() == [big, big + small, big + small + small]

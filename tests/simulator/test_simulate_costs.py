@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from ebbtide.errors import SettingError
@@ -88,7 +89,7 @@ def test_what_a_machine_does_not_say_is_not_made_up() -> None:
 
 def with_flops(*flops: int) -> Trace:
     trace = step([MS] * len(flops), [parameter(4 * MB, len(flops))], [(0, 0, R), (0, 1, R | W)])
-    return replace(trace, ticks=tuple(replace(tick, flops=n) for tick, n in zip(trace.ticks, flops, strict=True)))
+    return replace(trace, ticks=replace(trace.ticks, flops=np.array(flops)))
 
 
 def on(compute: Compute, bytes_per_s: int = 10**9) -> Machine:

@@ -5,11 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ebbtide.ir.base import Ints
+from ebbtide.ir.base import Flags, Ints
 from ebbtide.ir.trace import StorageKind, Trace
-
-Flags = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,9 +11,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from ebbtide.analysis.columns import Flags
 from ebbtide.analysis.swapping import Candidates, Route, assumed_route, candidates_of
-from ebbtide.ir.base import Ints
+from ebbtide.ir.base import Flags, Ints
 from ebbtide.ir.occupancy import levels, live_bytes
 from ebbtide.ir.trace import Trace
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ebbtide.analysis.texts import Names
 from ebbtide.ir.base import Ints
-from ebbtide.ir.occupancy import arena_pages, live_bytes, occupancy, paged_bytes
+from ebbtide.ir.occupancy import arena_pages, live_bytes, occupancy, paged_sizes
 from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.trace import Trace, idle_intervals
 from ebbtide.units import format_bytes
@@ -146,7 +146,7 @@ class PlanView:
         return self._trace.storages[number].death if gap.back is None else gap.back
 
     def _room(self, number: int) -> int:
-        return paged_bytes(self._trace, number, arena_pages)
+        return int(paged_sizes(self._trace, arena_pages)[number])
 
     def _why_it_stays(self, number: int) -> Iterator[str]:
         """By what is alive while the storage is idle for longest."""

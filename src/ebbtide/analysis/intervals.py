@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ebbtide.analysis.columns import Floats, columns_of, modules_of
-from ebbtide.ir.base import Ints
+from ebbtide.analysis.columns import columns_of, modules_of
+from ebbtide.ir.base import Floats, Ints
 from ebbtide.ir.trace import IdleIntervals, Trace, idle_intervals
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99)

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ebbtide.analysis.columns import Flags
-from ebbtide.ir.base import Ints
+from ebbtide.ir.base import Flags, Ints
 from ebbtide.ir.trace import Storage, StorageKind, Trace
 
 LEAST_MATCH = 0.8

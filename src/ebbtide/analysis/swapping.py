@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ebbtide.analysis.columns import Flags, Floats, columns_of
+from ebbtide.analysis.columns import columns_of
 from ebbtide.analysis.intervals import byte_seconds
-from ebbtide.ir.base import Ints, Origin
+from ebbtide.ir.base import Flags, Floats, Ints, Origin
 from ebbtide.ir.machine import InPlace, Link, Machine, Tier
 from ebbtide.ir.trace import Trace, idle_intervals
 

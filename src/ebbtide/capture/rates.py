@@ -8,18 +8,15 @@ charged its part of the time, so that what threads of the lane hide from each ot
 """
 
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ebbtide.capture.tick_times import own_ns
+from ebbtide.ir.base import Floats
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.native import Lane
 from ebbtide.ir.recording import Recording
 from ebbtide.ir.trace import Trace
-
-Floats: TypeAlias = NDArray[np.float64]
 
 _ENOUGH_NS = 10_000_000  # of copying one way, before its rate is believed
 _ENOUGH_COPIES = 8  # before a latency is told apart from a rate

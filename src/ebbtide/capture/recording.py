@@ -10,17 +10,18 @@ Left out: what other threads' operators do between two ticks of the step's threa
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from ebbtide.capture.tick_times import own_ns
 from ebbtide.ir import native
-from ebbtide.ir.base import Ints, Origin
+from ebbtide.ir.base import Flags, Ints, Names, Origin
+from ebbtide.ir.native import NEVER
 from ebbtide.ir.occupancy import arena_pages
 from ebbtide.ir.recording import Recording
-from ebbtide.ir.trace import Access, Accesses, Phase, Storage, StorageKind, Tick, Trace
+from ebbtide.ir.trace import Access, Accesses, Phase, StorageKind, Storages, Ticks, Trace
 from ebbtide.units import round_up
 
 KINDS = tuple(StorageKind)
@@ -33,25 +34,31 @@ class Captured:
     """A trace, and whose part each of its storages was.
 
     ``serials``: by storage, the serial of the allocation that had its part when the step ended; 0 for one that was not
-    alive then. ``numbers``: by the recording's row, the storage.
+    alive then. ``numbers``: by the recording's row, the storage; -1 for none.
     """
 
     trace: Trace
     serials: Ints
-    numbers: Mapping[int, int]
+    numbers: Ints
 
 
-@dataclass(slots=True)
-class _Life:
-    """A storage of the trace on its way: the row of its birth, and of the counterpart that shows its end."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Lives:
+    """By storage of the trace, the row of its birth and its life.
 
-    row: int
-    birth: int
-    death: int
-    persistent: bool = False
-    allocation: int | None = None
-    later: int | None = None  # a row whose ticks count from T on
-    in_use: bool = False
+    ``later`` is the row of the counterpart that shows its end, whose ticks count from T on; -1 for none.
+    """
+
+    row: Ints
+    birth: Ints
+    death: Ints
+    persistent: Flags
+    allocation: Ints
+    later: Ints
+    in_use: Flags
+
+    def __len__(self) -> int:
+        return len(self.row)
 
 
 def capture(
@@ -70,43 +77,41 @@ def capture(
     if not n_ticks:
         raise ValueError("no step was recorded")
     lives = _lives(recording, n_ticks)
-    accesses, used = _accesses(recording, lives, n_ticks)
-    scratch = [life.in_use or (number not in used and not life.persistent) for number, life in enumerate(lives)]
-    rooms = _rooms(recording, lives, scratch)
-    kinds, sizes, names = recording.kind, recording.nbytes, recording.names
-    storages = tuple(
-        Storage(
-            nbytes=int(sizes[life.row]),
-            kind=KINDS[kinds[life.row]],
-            birth=life.birth,
-            death=life.death,
-            module=names[recording.module[life.row]],
-            persistent=life.persistent,
-            scratch=scratch[number],
-            allocation=life.allocation,
-            room_of=rooms[number],
-            packed_bytes=_packed_bytes(recording, life),
-            line=names[recording.line[life.row]],
-        )
-        for number, life in enumerate(lives)
+    row, later = lives.row, lives.later
+    numbers = np.full(recording.n_storages, NEVER, dtype=np.int64)
+    numbers[row] = np.arange(len(lives))
+    numbers[later[later >= 0]] = np.flatnonzero(later >= 0)
+    accesses = _accesses(recording, lives, numbers, n_ticks)
+    used = lives.persistent.copy()
+    used[accesses.storage[accesses.tick != lives.birth[accesses.storage]]] = True
+    scratch = lives.in_use | ~used
+    names, packed = np.array(recording.names, dtype=object), recording.packed_bytes
+    storages = Storages(
+        nbytes=recording.nbytes[row],
+        kind=np.array(KINDS, dtype=object)[recording.kind[row]],
+        birth=lives.birth,
+        death=lives.death,
+        module=names[recording.module[row]],
+        persistent=lives.persistent,
+        scratch=scratch,
+        allocation=lives.allocation,
+        room_of=_rooms(recording, lives, scratch),
+        # As this step showed it; where it did not, as it showed its counterpart's of the step before.
+        packed_bytes=np.where((packed[row] < 0) & (later >= 0), packed[later], packed[row]),
+        line=names[recording.line[row]],
     )
-    columns = (
-        times.tolist(),
-        [names[number] for number in recording.tick_name],
-        [names[number] for number in recording.tick_module],
-        _flops(recording, count_flops),
-        _moved_bytes(recording, n_ticks).tolist(),
-        _phases(recording.tick_phase),
-        recording.tick_depth.tolist(),
-        [names[number] for number in recording.tick_arguments],
+    ticks = Ticks(
+        time_ns=times,
+        operator=names[recording.tick_name],
+        module=names[recording.tick_module],
+        flops=_flops(recording, count_flops),
+        nbytes=_moved_bytes(recording, n_ticks),
+        phase=_phases(recording.tick_phase),
+        depth=recording.tick_depth,
+        arguments=names[recording.tick_arguments],
     )
-    ticks = tuple(Tick(*row) for row in zip(*columns, strict=True))
-    alive = recording.death < 0
-    serials = [int(recording.serial[life.row]) if alive[life.row] else 0 for life in lives]
     trace = Trace(name, origin, ticks, storages, accesses, unrecorded_ns=unrecorded_ns)
-    numbers = {life.row: number for number, life in enumerate(lives)}
-    numbers |= {life.later: number for number, life in enumerate(lives) if life.later is not None}
-    return Captured(trace, np.array(serials, dtype=np.int64), numbers)
+    return Captured(trace, np.where(recording.death[row] < 0, recording.serial[row], 0), numbers)
 
 
 def likeness(recording: Recording) -> str:
@@ -151,101 +156,111 @@ def flop_table(recording: Recording, count_flops: Callable[[str, str], int]) -> 
     return {pair: flops for pair in table if (flops := count_flops(*pair))}
 
 
-def _lives(recording: Recording, n_ticks: int) -> list[_Life]:
-    birth, allocation, death = recording.birth.tolist(), recording.allocation.tolist(), recording.death.tolist()
-    sizes, scratch = recording.nbytes.tolist(), recording.scratch.tolist()
-    rows = sorted(range(len(sizes)), key=recording.serial.tolist().__getitem__)
-    persistent = [
-        _Life(row, 0, n_ticks, persistent=True, in_use=bool(scratch[row]))
-        for row in rows
-        if birth[row] < 0 and death[row] < 0
-    ]
-    ended = defaultdict(list)  # by size, those of the step before that ended in this one
-    for row in rows:
-        if birth[row] < 0 and death[row] >= 0:
-            ended[sizes[row]].append(row)
-    born: list[_Life] = []
-    for row in rows:
-        if birth[row] < 0:
-            continue
-        clock = allocation[row] if allocation[row] >= 0 else None
-        life = _Life(row, birth[row], death[row], allocation=clock, in_use=bool(scratch[row]))
-        if death[row] < 0:
-            life.later = ended[sizes[row]].pop(0) if ended[sizes[row]] else None
-            life.death = n_ticks + (death[life.later] if life.later is not None else 0)
-        born.append(life)
-    leftover = [_Life(row, 0, max(death[row], 1), in_use=True) for rows in ended.values() for row in rows]
-    return (
-        persistent
-        + leftover
-        + sorted(born, key=lambda life: (life.birth, life.allocation is None, life.allocation or 0))
+def _lives(recording: Recording, n_ticks: int) -> _Lives:
+    order = np.argsort(recording.serial, kind="stable")
+    before, ends = recording.birth[order] < 0, recording.death[order] >= 0
+    persistent, ended, born = order[before & ~ends], order[before & ends], order[~before]
+    allocation = recording.allocation[born]
+    born = born[np.lexsort((allocation, allocation < 0, recording.birth[born]))]
+    later = _counterparts(recording, ended)
+    leftover = np.setdiff1d(ended, later)
+    leftover = leftover[np.lexsort((recording.serial[leftover], recording.nbytes[leftover]))]
+    row = np.concatenate((persistent, leftover, born))
+    group = np.repeat(np.arange(3), (len(persistent), len(leftover), len(born)))
+    last = np.where(later >= 0, recording.death[later], 0)[row] + n_ticks
+    gone = np.where(recording.death[row] < 0, last, recording.death[row])
+    return _Lives(
+        row,
+        birth=np.maximum(recording.birth[row], 0),
+        death=np.choose(group, (np.full(len(row), n_ticks), np.maximum(gone, 1), gone)),
+        persistent=group == 0,
+        allocation=np.where(group == 2, recording.allocation[row], NEVER),
+        later=later[row],
+        in_use=(group == 1) | (recording.scratch[row] != 0),
     )
 
 
-def _rooms(recording: Recording, lives: list[_Life], scratch: list[bool]) -> list[int | None]:
+def _counterparts(recording: Recording, ended: Ints) -> Ints:
+    """By row, of what this step leaves to the next: the row of the same size that the step before left to this one.
+
+    Those of one size are paired in the order of their allocation; -1 where none is left. ``ended`` are all of the step
+    before that ended here, in that order.
+    """
+    order = np.argsort(recording.serial, kind="stable")
+    left = order[(recording.birth[order] >= 0) & (recording.death[order] < 0)]
+    _, size = np.unique(recording.nbytes, return_inverse=True)
+    mine, theirs = (size[rows] * recording.n_storages + _places(size[rows]) for rows in (left, ended))
+    _, at, its = np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)
+    found = np.full(recording.n_storages, NEVER, dtype=np.int64)
+    found[left[at]] = ended[its]
+    return found
+
+
+def _places(values: Ints) -> Ints:
+    """Of each value, how many equal ones come before it."""
+    order = np.argsort(values, kind="stable")
+    begins = np.diff(values[order], prepend=-1) != 0
+    first = np.maximum.accumulate(np.where(begins, np.arange(len(values)), 0))
+    places = np.empty(len(values), dtype=np.int64)
+    places[order] = np.arange(len(values)) - first
+    return places
+
+
+def _rooms(recording: Recording, lives: _Lives, scratch: Flags) -> Ints:
     """By storage: in whose room scratch of one tick lies: of scratch that the same thread allocated, and that went
-    earlier in that tick.
+    earlier in that tick; -1 for none.
 
     Best fit among the room that is free then; other threads' order may be another in the next step.
     """
-    serial, thread, freed_after = recording.serial.tolist(), recording.thread.tolist(), recording.freed_after.tolist()
-    sizes = [int(recording.nbytes[life.row]) for life in lives]
-    found: list[int | None] = [None] * len(lives)
+    found = np.full(len(lives), NEVER, dtype=np.int64)
+    numbers = np.flatnonzero(scratch)
+    row = lives.row[numbers]
+    whole, part = lives.death[numbers] > lives.birth[numbers] + 1, lives.death[numbers] - 1
+    columns = (numbers, recording.nbytes[row], recording.serial[row], recording.freed_after[row])
+    places = zip(*(column.tolist() for column in (part, recording.thread[row])), strict=True)
+    rows = zip(*(column.tolist() for column in (*columns, whole)), strict=True)
     slots: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)  # (bytes, storage, freed after)
-    for number, life in enumerate(lives):
-        row = life.row
-        if not scratch[number]:
-            continue
-        mine = slots[life.death - 1, thread[row]]
-        if life.death > life.birth + 1:
-            mine.append((sizes[number], number, freed_after[row]))
-            continue
-        paged = _paged(sizes[number])
+    for place, (number, size, serial, freed_after, is_long) in zip(places, rows, strict=True):
+        mine = slots[place]
+        paged = _paged(size)
         free = [
             (nbytes, storage, at)
             for at, (nbytes, storage, after) in enumerate(mine)
-            if after < serial[row] and nbytes >= sizes[number] and _paged(nbytes) >= paged
+            if not is_long and after < serial and nbytes >= size and _paged(nbytes) >= paged
         ]
         if free:
             nbytes, storage, at = min(free)
             found[number] = storage
-            mine[at] = (nbytes, storage, freed_after[row])
+            mine[at] = (nbytes, storage, freed_after)
         else:
-            mine.append((sizes[number], number, freed_after[row]))
+            mine.append((size, number, freed_after))
     return found
-
-
-def _packed_bytes(recording: Recording, life: _Life) -> int | None:
-    """As this step showed it; where it did not, as it showed its counterpart's of the step before."""
-    rows = (life.row,) if life.later is None else (life.row, life.later)
-    return next((packed for row in rows if (packed := int(recording.packed_bytes[row])) >= 0), None)
 
 
 def _paged(nbytes: int) -> int:
     return round_up(nbytes, arena_pages(nbytes))
 
 
-def _accesses(recording: Recording, lives: list[_Life], n_ticks: int) -> tuple[Accesses, set[int]]:
-    """Every tick of every use, within the life it belongs to."""
-    numbers = {life.row: (number, 0) for number, life in enumerate(lives)}
-    numbers |= {life.later: (number, n_ticks) for number, life in enumerate(lives) if life.later is not None}
-    modes: dict[tuple[int, int], int] = defaultdict(int)
-    columns = (recording.use_storage, recording.use_first, recording.use_last, recording.use_access)
-    for row, first, last, access in zip(*(column.tolist() for column in columns), strict=True):
-        if row not in numbers:
-            continue
-        number, shift = numbers[row]
-        life = lives[number]
-        low, high = max(first + shift, life.birth), min(last + shift, life.death - 1)
-        for tick in range(low, high + 1):
-            modes[number, tick] |= access
-    for number, life in enumerate(lives):  # who allocates also writes
-        if not life.persistent and life.allocation is not None:
-            modes[number, life.birth] |= Access.WRITE
-    keys = sorted(modes)
-    used = {number for number, tick in keys if tick != lives[number].birth or lives[number].persistent}
-    table = np.array([(*key, modes[key]) for key in keys], dtype=np.int64).reshape(-1, 3)
-    return Accesses(table[:, 0], table[:, 1], table[:, 2]), used
+def _accesses(recording: Recording, lives: _Lives, numbers: Ints, n_ticks: int) -> Accesses:
+    """Every tick of every use, within the life it belongs to. Who allocates also writes."""
+    shift = np.zeros(recording.n_storages, dtype=np.int64)
+    shift[lives.later[lives.later >= 0]] = n_ticks
+    known = numbers[recording.use_storage] >= 0
+    row, mode = recording.use_storage[known], recording.use_access[known]
+    number = numbers[row]
+    first = np.maximum(recording.use_first[known] + shift[row], lives.birth[number])
+    last = np.minimum(recording.use_last[known] + shift[row], lives.death[number] - 1)
+    lengths = np.maximum(last - first + 1, 0)
+    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    born = np.flatnonzero(lives.allocation >= 0)
+    storage = np.concatenate((np.repeat(number, lengths), born))
+    tick = np.concatenate((np.repeat(first, lengths) + within, lives.birth[born]))
+    mode = np.concatenate((np.repeat(mode, lengths), np.full(len(born), int(Access.WRITE))))
+    order = np.lexsort((tick, storage))
+    storage, tick, mode = storage[order], tick[order], mode[order]
+    begins = np.flatnonzero((np.diff(storage, prepend=-1) != 0) | (np.diff(tick, prepend=-1) != 0))
+    together = np.bitwise_or.reduceat(mode, begins) if len(begins) else mode
+    return Accesses(storage[begins], tick[begins], together)
 
 
 def _moved_bytes(recording: Recording, n_ticks: int) -> Ints:
@@ -264,7 +279,7 @@ def _moved_bytes(recording: Recording, n_ticks: int) -> Ints:
     return total
 
 
-def _flops(recording: Recording, count_flops: Callable[[str, str], int]) -> list[int]:
+def _flops(recording: Recording, count_flops: Callable[[str, str], int]) -> Ints:
     """By tick. An operator whose inner ones are counted has none of its own: convolution calls mkldnn_convolution."""
     names, counted = recording.names, dict[tuple[int, int], int]()
     pairs = zip(recording.tick_name.tolist(), recording.tick_arguments.tolist(), strict=True)
@@ -279,16 +294,14 @@ def _flops(recording: Recording, count_flops: Callable[[str, str], int]) -> list
             for _, around in outer:
                 flops[around] = 0
         outer.append((depth, tick))
-    return flops
+    return np.array(flops, dtype=np.int64)
 
 
-def _phases(marks: Ints) -> list[Phase]:
+def _phases(marks: Ints) -> Names:
     """A tick outside of backward passes and optimizers belongs to the forward pass if a backward pass comes next."""
     marked = np.flatnonzero(marks)
     after = np.searchsorted(marked, np.arange(len(marks)))
     coming = np.append(marks[marked], 0)[after]
-    names = {native.Phase.BACKWARD: Phase.BACKWARD, native.Phase.OPTIMIZER: Phase.OPTIMIZER}
-    return [
-        names[mark] if mark else Phase.FORWARD if next_mark == native.Phase.BACKWARD else Phase.OTHER
-        for mark, next_mark in zip(marks.tolist(), coming.tolist(), strict=True)
-    ]
+    phases = np.array((Phase.OTHER, Phase.BACKWARD, Phase.OPTIMIZER, Phase.FORWARD), dtype=object)
+    found: Names = phases[np.where((marks == native.Phase.OTHER) & (coming == native.Phase.BACKWARD), 3, marks)]
+    return found

@@ -20,7 +20,7 @@ import numpy as np
 from ebbtide.errors import FileFormatError
 from ebbtide.ir.base import Origin
 from ebbtide.ir.files import MOST_ROWS
-from ebbtide.ir.trace import Accesses, Storage, StorageKind, Tick, Trace
+from ebbtide.ir.trace import Accesses, Storage, StorageKind, Storages, Tick, Ticks, Trace
 from ebbtide.units import GIB
 
 _MOST_FILE_BYTES = 2 * GIB
@@ -133,7 +133,7 @@ def _trace(name: str, events: list[dict[str, Any]], blocks: list[dict[str, Any]]
         name,
         Origin.MEASURED,
         _ticks(events, place),
-        (*lasting, *storages, *born),
+        Storages.from_rows([*lasting, *storages, *born]),
         Accesses(nothing, nothing, nothing),
         accesses_known=False,
     )
@@ -155,12 +155,13 @@ def _lives(events: list[dict[str, Any]], place_of: "_Places") -> tuple[list[Stor
     return done, alive
 
 
-def _ticks(events: list[dict[str, Any]], place_of: "_Places") -> tuple[Tick, ...]:
+def _ticks(events: list[dict[str, Any]], place_of: "_Places") -> Ticks:
     if not events:
-        return (Tick(0, "snapshot"),)
+        return Ticks.from_rows([Tick(0, "snapshot")])
     begins = np.array([_field(event, "time_us", int, 0) for event in events], dtype=np.int64) * 1000
     times = np.maximum(np.diff(begins, append=begins[-1]), 0).tolist()
-    return tuple(Tick(time, event["action"], place_of(event)) for time, event in zip(times, events, strict=True))
+    rows = zip(times, events, strict=True)
+    return Ticks.from_rows(Tick(time, event["action"], place_of(event)) for time, event in rows)
 
 
 def _size(record: Mapping[str, Any]) -> int:

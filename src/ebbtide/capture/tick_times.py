@@ -14,14 +14,13 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ebbtide.ir.base import Ints
+from ebbtide.ir.base import Floats, Ints
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.native import Lane
 from ebbtide.ir.recording import Recording
 from ebbtide.ir.trace import Trace
 
 Column: TypeAlias = NDArray[np.float32]
-Floats: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,8 +58,7 @@ def typical_ns(steps: Sequence[TickTimes], machine: Machine) -> Ints:
 
 def with_times(trace: Trace, times_ns: Ints) -> Trace:
     """The same step, whose ticks take so long."""
-    ticks = (replace(tick, time_ns=took) for tick, took in zip(trace.ticks, times_ns.tolist(), strict=True))
-    return replace(trace, ticks=tuple(ticks))
+    return replace(trace, ticks=replace(trace.ticks, time_ns=times_ns))
 
 
 def own_ns(recording: Recording) -> Ints:

@@ -5,14 +5,13 @@ began are cut off there; those that outlast the step belong to the next.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from ebbtide.ir.base import Ints, Origin
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.native import Lane
+from ebbtide.ir.native import NEVER, Lane
 from ebbtide.ir.recording import Recording
 from ebbtide.ir.timeline import COMPUTE_LANE, Level, Span, SpanKind, Timeline, union_ns
 from ebbtide.ir.trace import Trace
@@ -20,8 +19,9 @@ from ebbtide.ir.trace import Trace
 _STALLS: dict[int, SpanKind] = {lane: SpanKind(lane.name.lower()) for lane in Lane if lane > Lane.BACK}
 
 
-def timeline(recording: Recording, trace: Trace, numbers: Mapping[int, int], machine: Machine, policy: str) -> Timeline:
-    """``numbers`` says which storage of ``trace`` a row of the recording is. The machine's tiers are the arena's."""
+def timeline(recording: Recording, trace: Trace, numbers: Ints, machine: Machine, policy: str) -> Timeline:
+    """``numbers`` says which storage of ``trace`` a row of the recording is, -1 for none. The machine's tiers are
+    the arena's."""
     tiers = [tier.name for tier in machine.tiers]
     columns = (
         recording.span_lane,
@@ -35,7 +35,7 @@ def timeline(recording: Recording, trace: Trace, numbers: Mapping[int, int], mac
     rows = sorted(zip(*(column.tolist() for column in columns), strict=True), key=lambda row: row[1])
     copies, stalls = [], []
     for lane, begin, end, tick, row, source, target in rows:
-        storage = numbers.get(row)
+        storage = None if row == NEVER or numbers[row] == NEVER else int(numbers[row])
         if lane in _STALLS:
             stalls.append(Span(COMPUTE_LANE, _STALLS[lane], begin, end, tick, storage))
         else:
@@ -78,8 +78,8 @@ def _compute(recording: Recording, trace: Trace, stalls: list[Span]) -> list[Spa
     spans: list[Span] = []
     waiting = iter(stalls)
     stall = next(waiting, None)
-    for tick, (start, end) in enumerate(zip(begins, ends, strict=True)):
-        label = trace.ticks[tick].operator
+    rows = zip(begins, ends, trace.ticks.operator.tolist(), strict=True)
+    for tick, (start, end, label) in enumerate(rows):
         while stall is not None and stall.start_ns < end:
             if stall.start_ns > start:
                 spans.append(Span(COMPUTE_LANE, SpanKind.COMPUTE, start, stall.start_ns, tick, label=label))

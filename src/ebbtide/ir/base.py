@@ -10,6 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 Ints: TypeAlias = npt.NDArray[np.int64]
+Flags: TypeAlias = npt.NDArray[np.bool_]
+Floats: TypeAlias = npt.NDArray[np.float64]
+Names: TypeAlias = npt.NDArray[np.object_]
+"""A column of strings, or of members of a StrEnum."""
 
 LARGEST = 2**62
 """No integer in ``ir`` exceeds this, so that every one fits a 64-bit column and two can be added."""
@@ -42,12 +46,12 @@ def check_range(record: object, names: str, low: int = 0, high: int = LARGEST) -
             raise ValueError(f"{name} must be an int in [{low}, {high}], not {value!r:.40}")
 
 
-def frozen_ints(values: npt.ArrayLike, name: str) -> Ints:
-    """A read-only column of its own; ValueError for anything but one dimension of integers."""
+def frozen_ints(values: npt.ArrayLike, name: str, low: int = -LARGEST) -> Ints:
+    """A read-only column of its own; ValueError for anything but one dimension of integers in [low, LARGEST]."""
     column = np.array(values, dtype=None if np.size(values) else np.int64)
     integers = column.ndim == 1 and column.dtype.kind in "iu"
-    if not integers or (column.size and not -LARGEST <= int(column.min()) <= int(column.max()) <= LARGEST):
-        raise ValueError(f"{name} must be one row of integers from -{LARGEST} to {LARGEST}")
+    if not integers or (column.size and not low <= int(column.min()) <= int(column.max()) <= LARGEST):
+        raise ValueError(f"{name} must be one row of integers from {low} to {LARGEST}")
     column = column.astype(np.int64)
     column.flags.writeable = False
     return column

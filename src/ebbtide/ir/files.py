@@ -8,20 +8,21 @@ file that it does not know in full, before it makes room for what the file claim
 import json
 import struct
 import zlib
-from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
 from types import UnionType
-from typing import Any, NoReturn, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, TypeAlias, TypeVar, get_args, get_origin
 
 import numpy as np
+import numpy.typing as npt
 
 from ebbtide.errors import FileFormatError
 from ebbtide.ir.base import Ints
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.records import read_value
+from ebbtide.ir.table import Table, columns_of, kinds_of, rows_of
 from ebbtide.ir.timeline import Timeline
-from ebbtide.ir.trace import Accesses, Trace
+from ebbtide.ir.trace import Trace
 from ebbtide.units import GIB, MIB
 from ebbtide.whole_file import write_whole
 
@@ -32,7 +33,7 @@ _PREFIX = struct.Struct("<8sIII")  # magic, version, bytes of the header, CRC-32
 _NAMES: dict[type[Trace] | type[Plan] | type[Timeline], str] = {Trace: "trace", Plan: "plan", Timeline: "timeline"}
 _MOST_FILE_BYTES = GIB
 _MOST_HEADER_BYTES = 64 * MIB
-MOST_ROWS = MIB  # of records, each of which becomes an object
+MOST_ROWS = MIB
 _MOST_ACCESSES = 16 * MIB
 
 _Stored = TypeVar("_Stored", Trace, Plan, Timeline)
@@ -71,13 +72,15 @@ def encode(value: Trace | Plan | Timeline) -> bytes:
     scalars, tables = _schema(type(value))
     strings: dict[str, int] = {}
     columns = {
-        table: [_column(getattr(value, table), name, strings) for name in names] for table, names in tables.items()
+        table: [_numbered(column, strings) for column in _columns(getattr(value, table)).values()]
+        for table in tables
     }
     header = {
         "kind": _NAMES[type(value)],
         "fields": {name: getattr(value, name) for name in scalars},
         "tables": {
-            table: {"rows": len(getattr(value, table)), "columns": list(names)} for table, names in tables.items()
+            table: {"rows": len(getattr(value, table)), "columns": list(names)}
+            for table, names in tables.items()
         },
         "strings": list(strings),
     }
@@ -104,10 +107,10 @@ def decode(data: bytes, kind: type[_Stored]) -> _Stored:
     if not isinstance(header["fields"], dict) or header["fields"].keys() != scalars.keys():
         raise FileFormatError("the header does not have the fields of this version")
     values = {name: read_value(scalars[name], header["fields"][name], name) for name in scalars}
-    types = get_type_hints(kind)
+    types = kinds_of(kind)
     try:
         for table, names in tables.items():
-            values[table] = _records(types[table], names, found[table], strings, table)
+            values[table] = _table(types[table], names, found[table], strings, table)
         return kind(**values)
     except (ValueError, OverflowError) as error:
         raise FileFormatError(str(error)) from error
@@ -147,34 +150,33 @@ def _header_and_body(data: bytes) -> tuple[bytes, bytes]:
 def _schema(kind: type) -> tuple[_Columns, dict[str, _Columns]]:
     """The scalars of a stored type, and the columns of its tables, from its dataclasses' declarations."""
     scalars, tables = {}, {}
-    for name, declared in _declared(kind).items():
-        origin: object = get_origin(declared)
-        if origin is tuple:
-            tables[name] = _declared(get_args(declared)[0])
-        elif declared is Accesses:
-            tables[name] = _declared(Accesses)
-        else:
+    for name, declared in kinds_of(kind).items():
+        if (record := _record_of(declared)) is None:
             scalars[name] = declared
+        else:
+            tables[name] = kinds_of(record)
     return scalars, tables
 
 
-def _declared(record: type) -> _Columns:
-    types = get_type_hints(record)
-    return {field.name: types[field.name] for field in fields(record) if field.init}
+def _record_of(declared: Any) -> type | None:
+    """The record of a table's rows; None for a scalar. A table is a ``Table``, or a tuple of records."""
+    if get_origin(declared) is tuple:
+        record: type = get_args(declared)[0]
+        return record
+    return declared.ROW if isinstance(declared, type) and issubclass(declared, Table) else None
 
 
-def _column(table: Any, name: str, strings: dict[str, int]) -> Ints:
-    """One column of a table: a string is its number in ``strings``, None is -1."""
-    if isinstance(table, Accesses):
-        return getattr(table, name)  # type: ignore[no-any-return]
-    values = [getattr(row, name) for row in table]
-    return np.array(
-        [
-            strings.setdefault(value, len(strings)) if isinstance(value, str) else -1 if value is None else value
-            for value in values
-        ],
-        dtype=np.int64,
-    )
+def _columns(table: Any) -> dict[str, npt.NDArray[Any]]:
+    if isinstance(table, Table):
+        return {name: getattr(table, name) for name in kinds_of(table.ROW)}
+    return columns_of(type(table[0]), list(table)) if table else {}
+
+
+def _numbered(column: npt.NDArray[Any], strings: dict[str, int]) -> Ints:
+    """A column as it is stored: a string is its number in ``strings``."""
+    if column.dtype != object:
+        return column.astype(np.int64)
+    return np.array([strings.setdefault(value, len(strings)) for value in column.tolist()], dtype=np.int64)
 
 
 def _rows(declared: object, tables: dict[str, _Columns]) -> dict[str, int]:
@@ -210,28 +212,23 @@ def _read_columns(rows: dict[str, int], tables: dict[str, _Columns], body: bytes
     return columns
 
 
-def _records(declared: Any, names: _Columns, columns: list[Ints], strings: tuple[str, ...], table: str) -> object:
-    if declared is Accesses:
-        return Accesses(*columns)
-    readable = [
-        _values(expected, column, strings, f"{table}.{name}")
-        for (name, expected), column in zip(names.items(), columns, strict=True)
-    ]
-    record = get_args(declared)[0]
-    return tuple(record(*row) for row in zip(*readable, strict=True))
+def _table(declared: Any, names: _Columns, columns: list[Ints], strings: tuple[str, ...], place: str) -> object:
+    """The opposite of ``_columns``, for columns as they are stored."""
+    record = _record_of(declared)
+    assert record is not None
+    stored = zip(names.items(), columns, strict=True)
+    found = {name: _values(kind, column, strings, f"{place}.{name}") for (name, kind), column in stored}
+    return tuple(rows_of(record, found)) if get_origin(declared) is tuple else declared(**found)
 
 
-def _values(expected: Any, column: Ints, strings: tuple[str, ...], place: str) -> list[Any]:
-    """A column's values as the declared type; the opposite of ``_column``."""
-    numbers: list[int] = column.tolist()
-    if isinstance(expected, UnionType):
-        return [None if number == -1 else number for number in numbers]
-    if expected is int:
-        return numbers
-    choices: tuple[Any, ...] = (False, True) if expected is bool else strings
-    if numbers and not 0 <= min(numbers) <= max(numbers) < len(choices):
+def _values(kind: Any, column: Ints, strings: tuple[str, ...], place: str) -> npt.NDArray[Any]:
+    """A column as its type has it; the opposite of ``_numbered``."""
+    if kind is int or isinstance(kind, UnionType):
+        return column
+    choices = np.array((False, True) if kind is bool else strings, dtype=bool if kind is bool else object)
+    if len(column) and not 0 <= int(column.min()) <= int(column.max()) < len(choices):
         raise FileFormatError(f"{place} has a value that does not exist")
-    if issubclass(expected, StrEnum):
-        known = {text: read_value(expected, text, place) for text in {choices[number] for number in numbers}}
-        return [known[choices[number]] for number in numbers]
-    return [choices[number] for number in numbers]
+    if issubclass(kind, StrEnum):
+        for number in np.unique(column).tolist():
+            choices[number] = read_value(kind, strings[number], place)
+    return choices[column]

@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ebbtide.ir.base import LARGEST, Ints
-from ebbtide.ir.of_trace import lives, once_for_a_trace, scratch_of
+from ebbtide.ir.of_trace import once_for_a_trace
 from ebbtide.ir.plan import Stay
 from ebbtide.ir.trace import Trace
 from ebbtide.units import KIB, MIB, round_up
@@ -49,19 +49,6 @@ def arena_pages(nbytes: int) -> int:
     return _HUGE_PAGE_BYTES if -nbytes % _HUGE_PAGE_BYTES <= nbytes // share else _SMALL_PAGE_BYTES
 
 
-def paged_bytes(trace: Trace, storage: int, page_bytes: PageSize) -> int:
-    """The bytes of the pages under a storage; none if it lies in another's room."""
-    row = trace.storages[storage]
-    return 0 if row.room_of is not None else round_up(row.nbytes, page_bytes(row.nbytes))
-
-
-def packed_bytes(trace: Trace, storage: int) -> int | None:
-    """What a storage takes on a tier that packs. None where it may not lie there, since it does not shrink or nobody
-    looked."""
-    row = trace.storages[storage]
-    return None if row.scratch else row.packed_bytes
-
-
 def levels(start: Ints, stop: Ints, nbytes: Ints, n_ticks: int) -> Ints:
     """THE sum: bytes at each of ``n_ticks`` ticks of a cycle, of room for ``nbytes`` during [start, stop) each.
 
@@ -88,21 +75,25 @@ def occupancy(
 ) -> dict[str, Ints]:
     """Bytes at each tick of a step, for each of ``tiers``; stays on other tiers are not counted. On those ``packing``
     storages count with what they shrink to."""
+    paged = paged_sizes(trace, page_bytes)
+    packed = packed_sizes(trace)
+    packed = np.where(packed >= 0, packed, paged)
     rows: dict[str, list[tuple[int, int, int]]] = {tier: [] for tier in tiers}
     for stay in stays:
         if stay.tier in rows:
-            nbytes = packed_bytes(trace, stay.storage) if stay.tier in packing else None
-            if nbytes is None:
-                nbytes = paged_bytes(trace, stay.storage, page_bytes)
-            rows[stay.tier].append((stay.start, stay.stop, nbytes))
-    return {tier: _levels_of(trace, intervals) for tier, intervals in rows.items()}
+            rows[stay.tier].append((stay.storage, stay.start, stay.stop))
+    held = {}
+    for tier, here in rows.items():
+        storage, start, stop = np.array(here, dtype=np.int64).reshape(-1, 3).T
+        held[tier] = levels(start, stop, (packed if tier in packing else paged)[storage], len(trace.ticks))
+    return held
 
 
 @once_for_a_trace
 def live_bytes(trace: Trace, page_bytes: PageSize = exact) -> Ints:
     """Bytes of all storages alive at each tick, wherever they lie."""
-    birth, death, _ = lives(trace)
-    return levels(birth, death, paged_sizes(trace, page_bytes), len(trace.ticks))
+    rows = trace.storages
+    return levels(rows.birth, rows.death, paged_sizes(trace, page_bytes), len(trace.ticks))
 
 
 @once_for_a_trace
@@ -113,8 +104,8 @@ def needed_bytes(trace: Trace, page_bytes: PageSize = exact) -> Ints:
     the operation that needs it.
     """
     rows, size = trace.accesses, paged_sizes(trace, page_bytes)
-    birth, death, persistent = lives(trace)
-    scratch = scratch_of(trace)
+    birth, death = trace.storages.birth, trace.storages.death
+    persistent, scratch = trace.storages.persistent, trace.storages.scratch
     born = np.flatnonzero(~scratch & ~persistent)
     used = ~scratch[rows.storage] & (persistent[rows.storage] | (rows.tick != birth[rows.storage]))
     storage, tick = np.concatenate((born, rows.storage[used])), np.concatenate((birth[born], rows.tick[used]))
@@ -126,12 +117,16 @@ def needed_bytes(trace: Trace, page_bytes: PageSize = exact) -> Ints:
 
 @once_for_a_trace
 def paged_sizes(trace: Trace, page_bytes: PageSize = exact) -> Ints:
-    """By storage, the bytes of the pages under it."""
-    return np.fromiter(
-        (paged_bytes(trace, number, page_bytes) for number in range(len(trace.storages))),
-        dtype=np.int64,
-        count=len(trace.storages),
-    )
+    """By storage, the bytes of the pages under it; none if it lies in another's room."""
+    sizes, which = np.unique(trace.storages.nbytes, return_inverse=True)
+    paged = np.array([round_up(nbytes, page_bytes(nbytes)) for nbytes in sizes.tolist()], dtype=np.int64)
+    return np.where(trace.storages.room_of == -1, paged[which], 0)
+
+
+def packed_sizes(trace: Trace) -> Ints:
+    """By storage, what it takes on a tier that packs; -1 where it may not lie there, since it does not shrink or nobody
+    looked."""
+    return np.where(trace.storages.scratch, -1, trace.storages.packed_bytes)
 
 
 def peak(level: Ints) -> int:
@@ -141,10 +136,5 @@ def peak(level: Ints) -> int:
 
 def mean(level: Ints, trace: Trace) -> int:
     """The mean over the step's time; over its ticks if the trace has no times."""
-    times = np.array([tick.time_ns for tick in trace.ticks], dtype=np.float64)
+    times = trace.ticks.time_ns
     return round(float(np.average(level, weights=times if times.any() else None)))
-
-
-def _levels_of(trace: Trace, intervals: list[tuple[int, int, int]]) -> Ints:
-    start, stop, nbytes = np.array(intervals, dtype=np.int64).reshape(-1, 3).T
-    return levels(start, stop, nbytes, len(trace.ticks))

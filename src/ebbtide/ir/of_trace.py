@@ -10,9 +10,8 @@ from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from ebbtide.ir.base import Ints
+from ebbtide.ir.base import Flags, Ints
 from ebbtide.ir.trace import Trace
 
 _Asked = ParamSpec("_Asked")
@@ -41,22 +40,16 @@ def once_for_a_trace(
     return asked
 
 
-@once_for_a_trace
-def lives(trace: Trace) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
+def lives(trace: Trace) -> tuple[Ints, Ints, Flags]:
     """By storage: birth, death, and whether it is persistent."""
-    count = len(trace.storages)
-    birth = np.fromiter((row.birth for row in trace.storages), dtype=np.int64, count=count)
-    death = np.fromiter((row.death for row in trace.storages), dtype=np.int64, count=count)
-    return birth, death, np.fromiter((row.persistent for row in trace.storages), dtype=bool, count=count)
+    return trace.storages.birth, trace.storages.death, trace.storages.persistent
 
 
-@once_for_a_trace
 def sizes(trace: Trace) -> Ints:
     """By storage, its bytes."""
-    return np.fromiter((row.nbytes for row in trace.storages), dtype=np.int64, count=len(trace.storages))
+    return trace.storages.nbytes
 
 
-@once_for_a_trace
-def scratch_of(trace: Trace) -> npt.NDArray[np.bool_]:
+def scratch_of(trace: Trace) -> Flags:
     """By storage, whether it is scratch."""
-    return np.fromiter((row.scratch for row in trace.storages), dtype=bool, count=len(trace.storages))
+    return trace.storages.scratch

@@ -18,7 +18,7 @@ from ebbtide.errors import FileFormatError
 from ebbtide.ir.base import Origin, check_range
 from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Sharing, Tier
 from ebbtide.ir.records import read_record
-from ebbtide.ir.trace import Access, Accesses, Storage, StorageKind, Tick, Trace
+from ebbtide.ir.trace import Access, Accesses, Storage, StorageKind, Storages, Tick, Ticks, Trace
 from ebbtide.units import MIB
 
 FORMAT = "tiertrace/1"
@@ -152,8 +152,8 @@ def _trace(file: _File) -> Trace:
         scratch += late
         rows += [(place[tensor.id], tick, mode) for tick, mode in modes[tensor.id].items() if tick < storage.death]
     columns = np.array(sorted(rows), dtype=np.int64).reshape(-1, 3).T
-    ticks = tuple(Tick(kernel.duration_ns, kernel.name, kernel.layer) for kernel in file.kernels)
-    return Trace(file.workload, Origin.ASSUMED, ticks, (*storages, *scratch), Accesses(*columns))
+    ticks = Ticks.from_rows(Tick(kernel.duration_ns, kernel.name, kernel.layer) for kernel in file.kernels)
+    return Trace(file.workload, Origin.ASSUMED, ticks, Storages.from_rows([*storages, *scratch]), Accesses(*columns))
 
 
 def _storage(tensor: _Tensor, modes: dict[int, int], n_ticks: int) -> tuple[Storage, list[Storage]]:

@@ -1,7 +1,7 @@
 """Trace: one steady training step as it was recorded. Time is [Note: ticks].
 
 Who writes it: the recorder (``capture``), and ``tiertrace`` from published traces. Who reads it: planners, checker,
-simulator, analysis. Accesses are columns, since a step has ten times as many of them as storages.
+simulator, analysis. Ticks, storages and accesses are tables of columns; whoever wants one row asks for it.
 
 Left out: the order of accesses within a tick (a tick holds all its operands at once), and which bytes of a storage
 an access touches (all of them).
@@ -10,10 +10,12 @@ an access touches (all of them).
 import hashlib
 from dataclasses import dataclass, field
 from enum import IntFlag, StrEnum
+from typing import ClassVar
 
 import numpy as np
 
-from ebbtide.ir.base import LARGEST, Ints, Origin, check_range, frozen_ints
+from ebbtide.ir.base import LARGEST, Flags, Ints, Names, Origin, check_range, frozen_ints
+from ebbtide.ir.table import Table
 from ebbtide.units import format_time, seconds
 
 
@@ -63,8 +65,20 @@ class Tick:
     depth: int = 0
     arguments: str = ""
 
-    def __post_init__(self) -> None:
-        check_range(self, "time_ns flops nbytes depth")
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ticks(Table[Tick]):
+    """Columns of all ticks; ``Tick`` says what each holds."""
+
+    ROW: ClassVar = Tick
+    time_ns: Ints
+    operator: Names
+    module: Names
+    flops: Ints
+    nbytes: Ints
+    phase: Names
+    depth: Ints
+    arguments: Names
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,31 +107,65 @@ class Storage:
     packed_bytes: int | None = None
     line: str = ""
 
-    def __post_init__(self) -> None:
-        check_range(self, "nbytes", low=1)
-        check_range(self, "birth allocation room_of packed_bytes")
-        check_range(self, "death", low=self.birth + 1)
-        if self.persistent and (self.birth != 0 or self.allocation is not None):
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Storages(Table[Storage]):
+    """Columns of all storages; ``Storage`` says what each holds. A column has -1 where a ``Storage`` has None."""
+
+    ROW: ClassVar = Storage
+    nbytes: Ints
+    kind: Names
+    birth: Ints
+    death: Ints
+    module: Names
+    persistent: Flags
+    scratch: Flags
+    allocation: Ints
+    room_of: Ints
+    packed_bytes: Ints
+    line: Names
+
+    def _check(self) -> None:
+        if np.any(self.nbytes < 1):
+            raise ValueError("nbytes must be at least 1")
+        if np.any(self.death <= self.birth):
+            raise ValueError("death must come after birth")
+        if np.any(self.persistent & ((self.birth != 0) | (self.allocation != -1))):
             raise ValueError("a persistent storage is born at tick 0 and not allocated within the step")
+        clock = np.stack((self.birth, self.allocation), axis=1)[self.allocation != -1]
+        if len(np.unique(clock, axis=0)) != len(clock):
+            raise ValueError("two storages were allocated at the same place of the clock")
+        lodgers = np.flatnonzero(self.room_of != -1)
+        host = self.room_of[lodgers]
+        fits = host < lodgers
+        host = np.where(fits, host, 0)
+        fits &= self.scratch[lodgers] & (self.death[lodgers] == self.birth[lodgers] + 1)
+        fits &= self.scratch[host] & (self.death[host] == self.death[lodgers]) & (self.room_of[host] == -1)
+        fits &= self.nbytes[lodgers] <= self.nbytes[host]
+        if not fits.all():
+            raise ValueError(f"storage {lodgers[~fits][0]} lies in room that is not there for it")
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Storage ``storage`` is accessed at ``tick`` as ``mode`` (Access) says."""
+
+    storage: int
+    tick: int
+    mode: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Accesses:
-    """Columns: storage ``storage[i]`` is accessed at tick ``tick[i]`` as ``mode[i]`` (Access) says.
+class Accesses(Table[Use]):
+    """Columns of all uses, sorted by storage, then tick; at most one row for each pair of them."""
 
-    Sorted by storage, then tick; at most one row for each pair of them.
-    """
-
+    ROW: ClassVar = Use
     storage: Ints
     tick: Ints
     mode: Ints
     _rows: dict[int, slice] = field(init=False, repr=False)  # of each storage that has any
 
-    def __post_init__(self) -> None:
-        for name in ("storage", "tick", "mode"):
-            object.__setattr__(self, name, frozen_ints(getattr(self, name), name))
-        if not len(self.storage) == len(self.tick) == len(self.mode):
-            raise ValueError("the columns of the accesses differ in length")
+    def _check(self) -> None:
         before, after = self.storage[:-1], self.storage[1:]
         if not np.all((after > before) | ((after == before) & (self.tick[1:] > self.tick[:-1]))):
             raise ValueError("accesses must be sorted by storage, then tick, without duplicates")
@@ -128,15 +176,6 @@ class Accesses:
         rows = dict(zip(storages.tolist(), map(slice, firsts.tolist(), ends), strict=True))
         object.__setattr__(self, "_rows", rows)
 
-    def __len__(self) -> int:
-        return len(self.storage)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Accesses):
-            return NotImplemented
-        pairs = ((self.storage, other.storage), (self.tick, other.tick), (self.mode, other.mode))
-        return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
-
     def of(self, storage: int) -> slice:
         """The rows of one storage: ``accesses.tick[accesses.of(7)]``."""
         return self._rows.get(storage, slice(0, 0))
@@ -144,79 +183,68 @@ class Accesses:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Trace:
-    """One steady step. A storage's number is its place in ``storages``; T is ``len(ticks)``.
+    """One steady step. A storage's number is its row in ``storages``, a tick its row in ``ticks``; T is ``len(ticks)``.
 
     ``origin`` says how the times were obtained. ``accesses_known`` is False where only allocations were seen (a CUDA
     memory snapshot): then there are no accesses, and whatever needs them (ATIs) is not available. ``unrecorded_ns`` is
     how long the step before took, without a recorder: what recording cost is the difference. Raises ValueError for
-    accesses outside of lives, times that do not fit 62 bits in sum, and two storages with one place on the runtime's
-    clock.
+    accesses outside of lives, times that do not fit 62 bits in sum, and lives that do not fit the step.
     """
 
     name: str
     origin: Origin
-    ticks: tuple[Tick, ...]
-    storages: tuple[Storage, ...]
+    ticks: Ticks
+    storages: Storages
     accesses: Accesses
     accesses_known: bool = True
     unrecorded_ns: int | None = None
     _starts_ns: Ints = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not self.ticks:
+        if not len(self.ticks):
             raise ValueError("a trace has at least one tick")
         check_range(self, "unrecorded_ns")
         if not self.accesses_known and len(self.accesses):
             raise ValueError("a trace whose accesses are not known has accesses")
-        self._check_sums()
+        for what, column in (("times", self.ticks.time_ns), ("storages", self.storages.nbytes)):
+            if (total := sum(column.tolist())) > LARGEST:
+                raise ValueError(f"the {what} add up to {total}, more than 2**62")
         self._check_lives()
         self._check_accesses()
-        starts = np.cumsum([0, *(tick.time_ns for tick in self.ticks)])
+        starts = np.append(0, np.cumsum(self.ticks.time_ns))
         object.__setattr__(self, "_starts_ns", frozen_ints(starts, "times"))
 
-    def _check_sums(self) -> None:
-        for what, total in (("times", sum(tick.time_ns for tick in self.ticks)), ("storages", self.total_bytes)):
-            if total > LARGEST:
-                raise ValueError(f"the {what} add up to {total}, more than 2**62")
-
     def _check_lives(self) -> None:
-        clock = [(storage.birth, storage.allocation) for storage in self.storages if storage.allocation is not None]
-        if len(set(clock)) != len(clock):
-            raise ValueError("two storages were allocated at the same place of the clock")
-        for number, storage in enumerate(self.storages):
-            if storage.birth >= len(self.ticks):
-                raise ValueError(f"storage {number} is born at tick {storage.birth} of {len(self.ticks)}")
-            if storage.room_of is not None and not self._may_lie_in(storage, number):
-                raise ValueError(f"storage {number} lies in room that is not there for it")
-            if storage.persistent and storage.death != len(self.ticks):
-                raise ValueError(f"storage {number} is persistent, but its life is not the whole step")
-
-    def _may_lie_in(self, storage: Storage, number: int) -> bool:
-        assert storage.room_of is not None
-        if storage.room_of >= number:
-            return False
-        room = self.storages[storage.room_of]
-        if not (storage.scratch and storage.death == storage.birth + 1):
-            return False
-        return room.scratch and room.death == storage.death and room.room_of is None and storage.nbytes <= room.nbytes
+        rows, n_ticks = self.storages, len(self.ticks)
+        if len(late := np.flatnonzero(rows.birth >= n_ticks)):
+            raise ValueError(f"storage {late[0]} is born at tick {rows.birth[late[0]]} of {n_ticks}")
+        if len(cut := np.flatnonzero(rows.persistent & (rows.death != n_ticks))):
+            raise ValueError(f"storage {cut[0]} is persistent, but its life is not the whole step")
 
     def _check_accesses(self) -> None:
         rows = self.accesses
         if not len(rows):
             return
-        if rows.storage[0] < 0 or rows.storage[-1] >= len(self.storages):
+        if rows.storage[-1] >= len(self.storages):
             raise ValueError("an access to a storage that is not in the trace")
-        birth = np.array([storage.birth for storage in self.storages])[rows.storage]
-        death = np.array([storage.death for storage in self.storages])[rows.storage]
+        birth, death = self.storages.birth[rows.storage], self.storages.death[rows.storage]
         outside = np.flatnonzero((rows.tick < birth) | (rows.tick >= death))
         if len(outside):
             row = outside[0]
             raise ValueError(f"storage {rows.storage[row]} is accessed at tick {rows.tick[row]}, outside its life")
 
+    def tick(self, tick: int) -> Tick:
+        """One tick as a record, for people: code that asks many takes the columns."""
+        return self.ticks[tick]
+
+    def storage(self, number: int) -> Storage:
+        """One storage as a record, for people: code that asks many takes the columns."""
+        return self.storages[number]
+
     @property
     def total_bytes(self) -> int:
         """Of all storages, whether or not they are ever there at once."""
-        return sum(storage.nbytes for storage in self.storages)
+        return int(self.storages.nbytes.sum())
 
     @property
     def step_ns(self) -> int:
@@ -230,29 +258,21 @@ class Trace:
 
     def operation(self, tick: int) -> str:
         """What a tick does, in words: ``aten::mm in h.3.mlp (1.20 ms into the step)``."""
-        row, when = self.ticks[tick], format_time(seconds(int(self._starts_ns[tick])))
+        row, when = self.tick(tick), format_time(seconds(int(self._starts_ns[tick])))
         where = f" in {row.module}" if row.module else ""
         return f"{row.operator or 'an operation'}{where} ({when} into the step)"
 
-    def crosses_end(self, storage: int) -> bool:
-        """Whether a storage lives across the step's end."""
-        return self.storages[storage].persistent or self.storages[storage].death > len(self.ticks)
-
-    def allocations(self) -> tuple[int, ...]:
+    def allocations(self) -> Ints:
         """The storages that the main thread allocates in the step, in the order of the runtime's clock."""
-        clock = [
-            (storage.birth, storage.allocation, number)
-            for number, storage in enumerate(self.storages)
-            if storage.allocation is not None
-        ]
-        return tuple(number for _, _, number in sorted(clock))
+        rows = self.storages
+        order = np.lexsort((rows.allocation, rows.birth))
+        found: Ints = order[rows.allocation[order] != -1]
+        return found
 
     def signature(self) -> str:
         """What a replay can verify: ticks, and the size and clock of each storage. Equal for steps that are alike."""
-        rows = [
-            (storage.nbytes, storage.birth, -1 if storage.allocation is None else storage.allocation)
-            for storage in self.storages
-        ]
+        columns = (self.storages.nbytes, self.storages.birth, self.storages.allocation)
+        rows = list(zip(*(column.tolist() for column in columns), strict=True))
         return hashlib.sha256(f"{len(self.ticks)} {rows}".encode()).hexdigest()
 
 
@@ -274,15 +294,13 @@ def idle_intervals(trace: Trace) -> IdleIntervals:
     (ISPASS'21), who count per block address; here an allocation is a storage of its own.
     """
     rows = trace.accesses
-    scratch = np.array([storage.scratch for storage in trace.storages], dtype=bool)
-    persistent = np.array([storage.persistent for storage in trace.storages], dtype=bool)
-    keep = ~scratch[rows.storage]
+    keep = ~trace.storages.scratch[rows.storage]
     storage, tick = rows.storage[keep], rows.tick[keep]
     begins = np.flatnonzero(np.diff(storage, prepend=-1))  # the first row of each storage
     ends = np.append(begins[1:], len(storage)) - 1 if len(begins) else begins
     until = np.append(tick[1:], 0)
     until[ends] = tick[begins] + len(trace.ticks)
     has_next = np.ones(len(storage), dtype=bool)
-    has_next[ends] = persistent[storage[ends]]
+    has_next[ends] = trace.storages.persistent[storage[ends]]
     storage, after, until = storage[has_next], tick[has_next], until[: len(tick)][has_next]
     return IdleIntervals(storage, after, until, trace.start_ns(until) - trace.start_ns(after + 1))

@@ -52,10 +52,9 @@ def read_trace(path: Path) -> tuple[Trace, Machine | None]:
 
 
 def _countable(trace: Trace, path: Path) -> Trace:
-    generations = np.array(
-        [-(-(row.death - row.birth) // len(trace.ticks)) for row in trace.storages], dtype=np.float64
-    )
-    nbytes = np.array([row.nbytes + 2 * MIB for row in trace.storages], dtype=np.float64)  # what pages may add
+    rows = trace.storages
+    generations = np.ceil((rows.death - rows.birth) / len(trace.ticks))
+    nbytes = rows.nbytes + 2.0 * MIB  # what pages may add
     if float(generations @ nbytes) > _MOST or float(generations.max(initial=1.0)) * max(trace.step_ns, 1) > _MOST:
         raise FileFormatError(f"{path}: its storages hold more bytes, or live for longer, than can be added up")
     return trace
@@ -63,17 +62,18 @@ def _countable(trace: Trace, path: Path) -> Trace:
 
 def _printable(trace: Trace) -> Trace:
     """With names that can be shown; nearly always the same trace."""
-    names = [trace.name, *(name for row in trace.storages for name in (row.module, row.line))]
-    names += [name for tick in trace.ticks for name in (tick.operator, tick.module)]
-    if all(map(str.isprintable, set(names))):
+    ticks, storages = trace.ticks, trace.storages
+    columns = (ticks.operator, ticks.module, storages.module, storages.line)
+    if all(map(str.isprintable, {trace.name, *(name for column in columns for name in column.tolist())})):
         return trace
+    operators, tick_modules, modules, lines = (
+        np.array([printable(name) for name in column.tolist()], dtype=object) for column in columns
+    )
     return replace(
         trace,
         name=printable(trace.name),
-        ticks=tuple(
-            replace(row, operator=printable(row.operator), module=printable(row.module)) for row in trace.ticks
-        ),
-        storages=tuple(replace(row, module=printable(row.module), line=printable(row.line)) for row in trace.storages),
+        ticks=replace(ticks, operator=operators, module=tick_modules),
+        storages=replace(storages, module=modules, line=lines),
     )
 
 

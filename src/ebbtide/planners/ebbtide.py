@@ -24,7 +24,7 @@ from time import perf_counter_ns
 import numpy as np
 
 from ebbtide.errors import PlanError
-from ebbtide.ir.base import Ints
+from ebbtide.ir.base import Flags, Floats, Ints
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
 from ebbtide.ir.stay_columns import StayColumns
@@ -33,7 +33,6 @@ from ebbtide.planners.resident import resident
 from ebbtide.planners.rivals import rival_plans
 from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.planners.search.choice import Demand, choose
-from ebbtide.planners.search.idle_table import Flags, Floats
 from ebbtide.planners.search.in_place import placed_in_slow
 from ebbtide.planners.search.problem import Problem, lacks_bytes, problem_of, require_feasible, with_packing
 from ebbtide.planners.search.slow_tiers import assign_tiers, reachable_tiers

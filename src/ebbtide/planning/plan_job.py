@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
+import numpy as np
+
 from ebbtide.capture.rates import rates
 from ebbtide.capture.recording import Captured, capture
 from ebbtide.capture.tick_times import TickTimes, typical_ns, with_times
@@ -15,6 +17,7 @@ from ebbtide.capture.timeline import timeline
 from ebbtide.errors import EbbtideError, InfeasibleBudgetError
 from ebbtide.ir.files import decode, encode
 from ebbtide.ir.machine import Link, Machine
+from ebbtide.ir.native import NEVER
 from ebbtide.ir.occupancy import arena_pages, live_bytes, peak
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.recording import Recording
@@ -184,10 +187,10 @@ def _planned(trace: Trace, step: Captured, machine: Machine, job: Job, planner: 
 
 def _decided(trace: Trace, machine: Machine, job: Job, planner: Planner) -> Plan:
     """Where tiers that pack take of the budget: the faster of a plan without them and of one for so much less."""
-    shrinks = bool(machine.packing) and any(row.packed_bytes is not None for row in trace.storages)
+    shrinks = bool(machine.packing) and bool((trace.storages.packed_bytes != NEVER).any())
     if not job.shared_bytes or not shrinks:
         return _made_for(trace, machine, job.budget_bytes, planner)
-    unpacked = replace(trace, storages=tuple(replace(row, packed_bytes=None) for row in trace.storages))
+    unpacked = replace(trace, storages=replace(trace.storages, packed_bytes=np.full(len(trace.storages), NEVER)))
     made: list[Plan] = []
     trouble: EbbtideError | None = None
     for seen, budget_bytes in ((unpacked, job.budget_bytes), (trace, job.budget_bytes - job.shared_bytes)):

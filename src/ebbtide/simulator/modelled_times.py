@@ -32,14 +32,14 @@ def recost(trace: Trace, machine: Machine) -> Trace:
     compute = machine.compute
     if compute.rule is ComputeRule.TRACE:
         return trace
-    flops = np.array([tick.flops for tick in trace.ticks], dtype=np.float64)
+    flops = trace.ticks.flops.astype(np.float64)
     if not flops.any():
         raise SettingError(
             f"the machine {machine.name} has operations' times from their FLOPs, and this trace has none: record it "
             "with this version of Ebbtide, or leave the machine's [compute] rule out"
         )
     reads, writes = operand_bytes(trace)
-    counted = np.array([tick.nbytes for tick in trace.ticks], dtype=np.float64)
+    counted = trace.ticks.nbytes.astype(np.float64)
     nbytes = np.where(counted > 0, counted, np.array(reads, dtype=np.float64) + np.array(writes, dtype=np.float64))
     rate = machine.tiers[0].bytes_per_s
     assert rate is not None
@@ -54,6 +54,5 @@ def recost(trace: Trace, machine: Machine) -> Trace:
         held = max(compute.buffer_bytes // 2 // (compute.array * compute.element_bytes), 1)
         passes = columns / np.clip(columns, 1.0, held)
         busy = (columns + passes * compute.array) / compute.clock_hz * (flops > 0)
-    times = np.rint(np.maximum(busy, nbytes / rate) * 1e9).astype(np.int64).tolist()
-    ticks = tuple(replace(tick, time_ns=time) for tick, time in zip(trace.ticks, times, strict=True))
-    return replace(trace, origin=Origin.SIMULATED, ticks=ticks)
+    times = np.rint(np.maximum(busy, nbytes / rate) * 1e9).astype(np.int64)
+    return replace(trace, origin=Origin.SIMULATED, ticks=replace(trace.ticks, time_ns=times))

@@ -4,7 +4,7 @@ import numpy as np
 
 from ebbtide._planning import Pieces as NativePieces
 from ebbtide.ir.base import Ints
-from ebbtide.ir.occupancy import PageSize, paged_sizes
+from ebbtide.ir.occupancy import PageSize, packed_sizes, paged_sizes
 from ebbtide.ir.of_trace import lives, once_for_a_trace, scratch_of, sizes
 from ebbtide.ir.trace import Access, Trace
 from ebbtide.simulator.pieces import NOT_AT_ALL, Pieces, next_uses, operand_bytes
@@ -25,11 +25,7 @@ def whole_columns(trace: Trace, page_bytes: PageSize) -> tuple[NativePieces, Int
     own = first == np.arange(count)  # has a piece
     piece = (np.cumsum(own) - 1)[first]
     numbers = np.flatnonzero(own)
-    packed = np.fromiter(
-        (-1 if row.packed_bytes is None or row.scratch else row.packed_bytes for row in trace.storages),
-        dtype=np.int64,
-        count=count,
-    )
+    packed = packed_sizes(trace)
     first_use = np.full(count, NOT_AT_ALL, dtype=np.int64)
     first_use[rows.storage[::-1]] = rows.tick[::-1]
     young = (rows.tick < birth[rows.storage] + n_ticks) & ~scratch[rows.storage]
@@ -60,7 +56,7 @@ def whole_columns(trace: Trace, page_bytes: PageSize) -> tuple[NativePieces, Int
         n_used=np.bincount(tick[came], minlength=n_ticks),
         reads=reads,
         writes=writes,
-        times=np.fromiter((row.time_ns for row in trace.ticks), dtype=np.float64, count=n_ticks),
+        times=trace.ticks.time_ns.astype(np.float64),
     )
     return made, piece
 

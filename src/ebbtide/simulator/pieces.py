@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ebbtide.ir.base import Ints
-from ebbtide.ir.occupancy import PageSize, levels, packed_bytes, paged_bytes
+from ebbtide.ir.occupancy import PageSize, levels, packed_sizes, paged_sizes
 from ebbtide.ir.of_trace import lives, once_for_a_trace
 from ebbtide.ir.schedule import Command, Schedule
 from ebbtide.ir.trace import Access, Trace
@@ -78,6 +78,7 @@ def pieces_of(
 
 def _pieces(trace: Trace, page_bytes: PageSize, brief: set[int]) -> Pieces:
     n_ticks = len(trace.ticks)
+    sizes, shrunk = paged_sizes(trace, page_bytes).tolist(), packed_sizes(trace).tolist()
     storage: list[int] = []
     nbytes: list[int] = []
     paged: list[int] = []
@@ -91,14 +92,14 @@ def _pieces(trace: Trace, page_bytes: PageSize, brief: set[int]) -> Pieces:
         if number in brief and row.birth in together:
             piece = together[row.birth]
             nbytes[piece] += row.nbytes
-            paged[piece] += paged_bytes(trace, number, page_bytes)
+            paged[piece] += sizes[number]
             of.append(piece)
             continue
         piece = len(storage)
         storage.append(number)
         nbytes.append(row.nbytes)
-        paged.append(paged_bytes(trace, number, page_bytes))
-        packed.append(packed_bytes(trace, number))
+        paged.append(sizes[number])
+        packed.append(None if shrunk[number] < 0 else shrunk[number])
         moves.append(not row.scratch)
         of.append(piece)
         if number in brief:

@@ -11,7 +11,7 @@ from time import perf_counter
 import numpy as np
 
 from ebbtide.errors import PlanError
-from ebbtide.ir.base import Ints
+from ebbtide.ir.base import Floats, Ints
 from ebbtide.ir.machine import InPlace, Machine
 from ebbtide.ir.occupancy import levels, paged_sizes
 from ebbtide.ir.plan import Stay
@@ -19,7 +19,6 @@ from ebbtide.ir.trace import Access, Trace
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.published.autotm_flow import Gadgets, Life, gadgets_of, gaps
 from ebbtide.planners.published.solver import Outcome, Program, level_rows
-from ebbtide.planners.search.idle_table import Floats
 from ebbtide.planners.search.make_plan import Pair
 from ebbtide.simulator.measured_in_place import MeasuredInPlace
 

@@ -15,14 +15,13 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from ebbtide.ir.base import Ints
+from ebbtide.ir.base import Floats, Ints
 from ebbtide.ir.machine import Link, Machine
 from ebbtide.ir.occupancy import levels, occupancy
 from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.published.pressure import Pressure
 from ebbtide.planners.resident import resident
-from ebbtide.planners.search.idle_table import Floats
 from ebbtide.planners.search.make_plan import fastest_of, make_plan
 from ebbtide.planners.search.slow_tiers import reachable_tiers
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from ebbtide.ir.base import Ints
+from ebbtide.ir.base import Flags, Ints
 from ebbtide.ir.trace import Trace
-from ebbtide.planners.search.idle_table import Flags, IdleTable
+from ebbtide.planners.search.idle_table import IdleTable
 
 
 def leaves_module(trace: Trace, idle: IdleTable) -> Flags:

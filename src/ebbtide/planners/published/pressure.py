@@ -10,13 +10,14 @@ from copy import copy
 import numpy as np
 
 from ebbtide.errors import PlanError
+from ebbtide.ir.base import Flags, Floats
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import levels, live_bytes
 from ebbtide.ir.plan import Stay
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.search.bound import never_used_bytes
-from ebbtide.planners.search.idle_table import Flags, Floats, IdleTable, idle_table
+from ebbtide.planners.search.idle_table import IdleTable, idle_table
 from ebbtide.planners.search.make_plan import require_levels
 from ebbtide.planners.search.slow_tiers import assign_tiers, homeless_tier
 from ebbtide.planners.search.timing import Clock, Move, stays_of, still_stays

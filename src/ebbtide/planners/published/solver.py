@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ebbtide.ir.base import Ints
-from ebbtide.planners.search.idle_table import Floats
+from ebbtide.ir.base import Floats, Ints
 from ebbtide.units import MIB
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from ebbtide.ir.base import Ints
+from ebbtide.ir.base import Flags, Floats, Ints
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import levels, occupancy, peak
 from ebbtide.ir.plan import Plan, PlanStatus
@@ -25,7 +25,7 @@ from ebbtide.ir.trace import StorageKind, Trace
 from ebbtide.planners.base import PAGES, require_budget
 from ebbtide.planners.resident import resident
 from ebbtide.planners.search.bound import lower_bound_ns
-from ebbtide.planners.search.idle_table import Flags, Floats, IdleTable, idle_table
+from ebbtide.planners.search.idle_table import IdleTable, idle_table
 from ebbtide.planners.search.slow_tiers import reachable_tiers
 from ebbtide.planners.search.timing import Clock, Move, copy_ns, stays_of, still_stays
 from ebbtide.simulator import simulate_plan

@@ -22,7 +22,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from ebbtide.ir.base import Ints
+from ebbtide.ir.base import Floats, Ints
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import live_bytes, peak
 from ebbtide.ir.plan import Plan, Stay
@@ -31,7 +31,6 @@ from ebbtide.planners.base import page_size_of
 from ebbtide.planners.published.pressure import Pressure
 from ebbtide.planners.published.solver import Outcome, Program, level_rows
 from ebbtide.planners.resident import resident
-from ebbtide.planners.search.idle_table import Floats
 from ebbtide.planners.search.make_plan import Pair, make_plan, outcome_of, pair_of
 from ebbtide.planners.search.timing import copy_ns
 

@@ -24,14 +24,14 @@ from itertools import chain, combinations
 import numpy as np
 
 import ebbtide._planning as _planning
-from ebbtide.ir.base import Ints
+from ebbtide.ir.base import Floats, Ints
 from ebbtide.ir.machine import Link, Machine, Sharing
 from ebbtide.ir.occupancy import PageSize, levels, live_bytes, paged_sizes
-from ebbtide.ir.of_trace import lives, once_for_a_trace, scratch_of, sizes
+from ebbtide.ir.of_trace import once_for_a_trace
 from ebbtide.ir.trace import Access, Trace
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.search.choice import Demand, find_prices
-from ebbtide.planners.search.idle_table import Floats, idle_table
+from ebbtide.planners.search.idle_table import idle_table
 
 _GRID = 1536
 """Windows begin and end at this many places of a step, at most: at all of its ticks if it has no more."""
@@ -146,7 +146,7 @@ def never_used_bytes(trace: Trace, page_bytes: PageSize) -> int:
     """Of persistent storages that no tick uses: they need not be in fast memory at all."""
     used = np.zeros(len(trace.storages), dtype=bool)
     used[trace.accesses.storage] = True
-    never = ~used & lives(trace)[2] & ~scratch_of(trace)
+    never = ~used & trace.storages.persistent & ~trace.storages.scratch
     return int(paged_sizes(trace, page_bytes)[never].sum())
 
 
@@ -171,13 +171,9 @@ def _by_windows(trace: Trace, machine: Machine, budget_bytes: int) -> float:
 def _fresh(trace: Trace) -> Floats:
     """At each tick, and at the first of the next step, the bytes that its operation has to have in fast memory and that
     come from nowhere: what it gives birth to, and scratch that is in use."""
-    rows = [
-        (row.birth, row.death if row.scratch else row.birth + 1, row.nbytes)
-        for row in trace.storages
-        if (row.scratch or not row.persistent) and row.room_of is None
-    ]
-    start, stop, nbytes = np.array(rows, dtype=np.int64).reshape(-1, 3).T
-    fresh = levels(start, stop, nbytes, len(trace.ticks)).astype(np.float64)
+    rows = trace.storages.take((trace.storages.scratch | ~trace.storages.persistent) & (trace.storages.room_of == -1))
+    stop = np.where(rows.scratch, rows.death, rows.birth + 1)
+    fresh = levels(rows.birth, stop, rows.nbytes, len(trace.ticks)).astype(np.float64)
     return np.append(fresh, fresh[0])
 
 
@@ -208,8 +204,8 @@ def _uses(trace: Trace) -> tuple[Ints, Ints, Ints]:
     What is born in the step comes from nowhere, and its birth counts as a use.
     """
     rows, n_ticks = trace.accesses, len(trace.ticks)
-    birth, _, persistent = lives(trace)
-    keep = ~scratch_of(trace)[rows.storage]
+    birth, persistent = trace.storages.birth, trace.storages.persistent
+    keep = ~trace.storages.scratch[rows.storage]
     storage, tick = rows.storage[keep], rows.tick[keep]
     begins = np.diff(storage, prepend=-1) != 0
     ends = np.append(begins[1:], True)[: len(storage)]
@@ -217,7 +213,7 @@ def _uses(trace: Trace) -> tuple[Ints, Ints, Ints]:
     before[begins] = np.where(persistent[storage[begins]], tick[ends] - n_ticks, birth[storage[begins]])
     came = ~(begins & ~persistent[storage] & (tick == birth[storage]))
     shift = tick // n_ticks * n_ticks
-    return (before - shift)[came], (tick - shift)[came], sizes(trace)[storage][came]
+    return (before - shift)[came], (tick - shift)[came], trace.storages.nbytes[storage][came]
 
 
 @once_for_a_trace
@@ -227,8 +223,9 @@ def _rests(trace: Trace, exclusive: bool) -> tuple[Ints, Ints, Ints]:
     They begin with a write or birth, and are of use up to the next write, that included, or to death. On an
     exclusive machine every use begins them anew: if they are away before the next, they have left since.
     """
-    rows, n_ticks, scratch = trace.accesses, len(trace.ticks), scratch_of(trace)
-    birth, death, persistent = lives(trace)
+    rows, n_ticks = trace.accesses, len(trace.ticks)
+    birth, death = trace.storages.birth, trace.storages.death
+    persistent, scratch = trace.storages.persistent, trace.storages.scratch
     born = np.flatnonzero(~scratch & ~persistent)
     keep = ~scratch[rows.storage] & (exclusive | (rows.mode & int(Access.WRITE) != 0))
     keep &= persistent[rows.storage] | (rows.tick != birth[rows.storage])
@@ -241,4 +238,4 @@ def _rests(trace: Trace, exclusive: bool) -> tuple[Ints, Ints, Ints]:
     end = np.append(tick[1:], 0)[: len(storage)]
     end[ends] = np.where(persistent[storage[ends]], tick[begins] + n_ticks, death[storage[ends]] - 1)
     shift = tick // n_ticks * n_ticks
-    return tick - shift, end - shift, sizes(trace)[storage]
+    return tick - shift, end - shift, trace.storages.nbytes[storage]

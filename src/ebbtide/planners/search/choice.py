@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 import ebbtide._planning as _planning
-from ebbtide.ir.base import Ints
-from ebbtide.planners.search.idle_table import Flags, Floats, IdleTable
+from ebbtide.ir.base import Flags, Floats, Ints
+from ebbtide.planners.search.idle_table import IdleTable
 
 
 @dataclass(frozen=True, slots=True, eq=False)

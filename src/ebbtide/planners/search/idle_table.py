@@ -19,16 +19,12 @@ to the death. Left out: intervals that are longer than a step, of elders that li
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from ebbtide.ir.base import Ints
+from ebbtide.ir.base import Flags, Ints
 from ebbtide.ir.occupancy import PageSize, paged_sizes
-from ebbtide.ir.of_trace import lives, once_for_a_trace, scratch_of, sizes
+from ebbtide.ir.of_trace import once_for_a_trace
 from ebbtide.ir.trace import Access, Trace
 from ebbtide.planners.base import PAGES
-
-Flags = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,10 +59,10 @@ def idle_table(trace: Trace, exclusive: bool = False, page_bytes: PageSize = PAG
     """All of a step's idle intervals that hold at least one tick."""
     uses = _uses(trace)
     written = uses.tick if exclusive else uses.written
-    keep = (uses.until > uses.tick + 1) & (lives(trace)[2][uses.storage] | _before_successor(trace, uses))
+    keep = (uses.until > uses.tick + 1) & (trace.storages.persistent[uses.storage] | _before_successor(trace, uses))
     storage, after, written = uses.storage[keep], uses.tick[keep], written[keep]
     begins = (np.diff(storage, prepend=-1) != 0) | (np.diff(written, prepend=-1) != 0)  # of groups
-    nbytes = sizes(trace)
+    nbytes = trace.storages.nbytes
     paged = paged_sizes(trace, page_bytes)
     return IdleTable(
         storage,
@@ -99,8 +95,8 @@ class _Uses:
 def _uses(trace: Trace) -> _Uses:
     """Of all storages but scratch; a birth is a use that writes."""
     rows, n_ticks, count = trace.accesses, len(trace.ticks), len(trace.storages)
-    birth, death, persistent = lives(trace)
-    scratch = scratch_of(trace)
+    birth, death = trace.storages.birth, trace.storages.death
+    persistent, scratch = trace.storages.persistent, trace.storages.scratch
     born = np.flatnonzero(~scratch & ~persistent)
     used = ~scratch[rows.storage]
     at_birth = used & ~persistent[rows.storage] & (rows.tick == birth[rows.storage])
@@ -125,7 +121,7 @@ def _uses(trace: Trace) -> _Uses:
 
 def _before_successor(trace: Trace, uses: _Uses) -> Flags:
     """Whether all that is to be commanded comes before the storage is an elder ([Note: elders])."""
-    n_ticks, elder_at = len(trace.ticks), lives(trace)[0][uses.storage] + len(trace.ticks)
+    n_ticks, elder_at = len(trace.ticks), trace.storages.birth[uses.storage] + len(trace.ticks)
     back = np.where(uses.returns, uses.until <= elder_at, uses.until <= uses.tick + 1 + n_ticks)
     found: Flags = (uses.tick < elder_at) & back
     return found

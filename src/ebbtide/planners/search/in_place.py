@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ebbtide.ir.base import Ints
+from ebbtide.ir.base import Flags, Floats, Ints
 from ebbtide.ir.machine import Tier
 from ebbtide.ir.occupancy import levels, paged_sizes
 from ebbtide.ir.trace import Access
 from ebbtide.planners.search.choice import Demand, choose
-from ebbtide.planners.search.idle_table import Flags, Floats, IdleTable
+from ebbtide.planners.search.idle_table import IdleTable
 from ebbtide.planners.search.problem import Problem, elsewhere_of, held_for_good
 
 _FACTORS = (1.0, 3.0, 10.0, np.inf)
@@ -59,29 +59,18 @@ def placed_in_slow(problem: Problem, budget_bytes: int) -> Iterator[Problem]:
 def _lives_of(problem: Problem, tier: Tier) -> _Lives:
     trace, machine = problem.trace, problem.machine
     slower = [machine.in_place_ns(tier.name, 10**6, 0) / 1e6, machine.in_place_ns(tier.name, 0, 10**6) / 1e6]
-    rows, nbytes = trace.accesses, np.array([row.nbytes for row in trace.storages], dtype=np.float64)
+    rows, storages = trace.accesses, trace.storages
     reads, writes = rows.mode & Access.READ != 0, rows.mode & Access.WRITE != 0
-    longer = nbytes[rows.storage] * (reads * slower[0] + writes * slower[1])
-    count = len(trace.storages)
+    longer = storages.nbytes[rows.storage] * (reads * slower[0] + writes * slower[1])
+    count = len(storages)
     cost: Floats = np.bincount(rows.storage, longer, count).astype(np.float64)
     written = np.bincount(rows.storage, writes, count) > 0
-    found = [
-        number
-        for number, row in enumerate(trace.storages)
-        if not row.scratch
-        and row.death - row.birth <= len(trace.ticks)
-        and problem.still[number].tier == machine.tiers[0].name
-        and (tier.in_place.writes or (row.persistent and not written[number]))
-    ]
-    paged = paged_sizes(trace, problem.page_bytes).tolist()
-    return _Lives(
-        tier,
-        np.array(found, dtype=np.int64),
-        np.array([trace.storages[number].birth for number in found], dtype=np.int64),
-        np.array([trace.storages[number].death for number in found], dtype=np.int64),
-        np.array([paged[number] for number in found], dtype=np.int64),
-        cost[found],
-    )
+    may = ~storages.scratch & (storages.death - storages.birth <= len(trace.ticks))
+    may &= np.array([stay.tier == machine.tiers[0].name for stay in problem.still], dtype=bool)
+    if not tier.in_place.writes:
+        may &= storages.persistent & ~written
+    found, paged = np.flatnonzero(may), paged_sizes(trace, problem.page_bytes)
+    return _Lives(tier, found, storages.birth[found], storages.death[found], paged[found], cost[found])
 
 
 def _choice(problem: Problem, lives: _Lives, budget_bytes: int, factor: float) -> Ints | None:
@@ -111,11 +100,10 @@ def _choice(problem: Problem, lives: _Lives, budget_bytes: int, factor: float) -
 
 def _without(problem: Problem, lives: _Lives, rows: Ints) -> Problem:
     """The same problem, of whose storages these lie in the slow tier for good."""
-    placed, idle = set(lives.storage[rows].tolist()), problem.idle
-    keep = ~np.isin(idle.storage, lives.storage[rows])
-    still = tuple(
-        replace(stay, tier=lives.tier.name) if number in placed else stay for number, stay in enumerate(problem.still)
-    )
+    placed, idle = lives.storage[rows], problem.idle
+    keep = ~np.isin(idle.storage, placed)
+    there = set(placed.tolist())
+    still = tuple(replace(stay, tier=lives.tier.name) if stay.storage in there else stay for stay in problem.still)
     return replace(
         problem,
         idle=_kept(idle, keep),
@@ -135,13 +123,12 @@ def _kept(idle: IdleTable, keep: Flags) -> IdleTable:
     return replace(idle, **{name: getattr(idle, name)[keep] for name in names})
 
 
-def _needed(problem: Problem, placed: set[int]) -> Ints:
+def _needed(problem: Problem, placed: Ints) -> Ints:
     """What each tick's operation has to have in fast memory when those ``placed`` are used where they lie."""
     trace, paged = problem.trace, paged_sizes(problem.trace, problem.page_bytes)
-    rows = trace.accesses
-    uses = set(zip(rows.storage.tolist(), rows.tick.tolist(), strict=True))
-    uses |= {(number, row.birth) for number, row in enumerate(trace.storages) if not row.persistent}
-    here = [(number, tick) for number, tick in uses if number in placed]
-    number, tick = np.array(here, dtype=np.int64).reshape(-1, 2).T
-    size = paged[number]
-    return problem.needed - levels(tick, tick + 1, size, len(problem.live))
+    here = np.isin(trace.accesses.storage, placed)
+    born = placed[~trace.storages.persistent[placed]]
+    number = np.concatenate((trace.accesses.storage[here], born))
+    tick = np.concatenate((trace.accesses.tick[here], trace.storages.birth[born]))
+    number, tick = np.unique(np.stack((number, tick)), axis=1)
+    return problem.needed - levels(tick, tick + 1, paged[number], len(problem.live))

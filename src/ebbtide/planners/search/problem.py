@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ebbtide.ir.base import Ints
+from ebbtide.ir.base import Flags, Floats, Ints
 from ebbtide.ir.machine import Link, Machine
 from ebbtide.ir.occupancy import PageSize, live_bytes, needed_bytes, occupancy
 from ebbtide.ir.plan import Stay
@@ -13,8 +13,8 @@ from ebbtide.ir.stay_columns import StayColumns, columns_of
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.base import infeasible, page_size_of
 from ebbtide.planners.search.bound import lost_per_byte, never_used_bytes
-from ebbtide.planners.search.idle_table import Flags, Floats, IdleTable, idle_table
-from ebbtide.planners.search.slow_tiers import homeless_tier, packed_sizes, reachable_tiers
+from ebbtide.planners.search.idle_table import IdleTable, idle_table
+from ebbtide.planners.search.slow_tiers import homeless_tier, reachable_tiers
 from ebbtide.planners.search.timing import Clock, all_away, copy_ns, still_stays
 from ebbtide.simulator import Outcome, Simulator
 
@@ -96,7 +96,7 @@ def with_packing(problem: Problem) -> Iterator[Problem]:
     """The problem with the tiers that pack, where something shrinks; nothing on a machine without one."""
     machine, idle = problem.machine, problem.idle
     tiers = tuple(reachable_tiers(machine, packing=True))
-    shrinks = packed_sizes(problem.trace)[idle.storage] >= 0
+    shrinks = problem.trace.storages.packed_bytes[idle.storage] >= 0
     if tiers == problem.tiers or not shrinks.any():
         return
     first = [(name, shrinks) for name in tiers if machine.tier(name).packs][:1]

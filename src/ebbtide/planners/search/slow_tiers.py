@@ -18,14 +18,14 @@ import numpy as np
 
 import ebbtide._planning as _planning
 from ebbtide.errors import PlanError
-from ebbtide.ir.base import Ints
+from ebbtide.ir.base import Flags, Ints
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import levels
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.search.bound import never_used_bytes
 from ebbtide.planners.search.choice import Demand, choose_rows
-from ebbtide.planners.search.idle_table import Flags, IdleTable
+from ebbtide.planners.search.idle_table import IdleTable
 from ebbtide.planners.search.timing import Clock, Headroom, copy_ns
 
 _BINS = 1000
@@ -39,12 +39,6 @@ def reachable_tiers(machine: Machine, packing: bool = False) -> list[str]:
     fast = machine.tiers[0].name
     names = [tier.name for tier in machine.tiers[1:] if packing or not tier.packs]
     return [name for name in names if machine.link(fast, name) and machine.link(name, fast)]
-
-
-def packed_sizes(trace: Trace) -> Ints:
-    """By storage, what it takes on a tier that packs; -1 for what may not lie there."""
-    sizes = (-1 if row.packed_bytes is None else row.packed_bytes for row in trace.storages)
-    return np.fromiter(sizes, dtype=np.int64, count=len(trace.storages))
 
 
 def homeless_tier(machine: Machine) -> str:
@@ -68,7 +62,7 @@ def assign_tiers(
     tiers = reachable_tiers(machine) if tiers is None else tiers
     if len(tiers) == 1 and machine.tier(tiers[0]).capacity_bytes is None:
         return [tiers[0]] * len(chosen)
-    stored = _stored(idle, chosen, len(trace.ticks), packed_sizes(trace))
+    stored = _stored(idle, chosen, len(trace.ticks), trace.storages.packed_bytes)
     if held is None:
         held = {homeless_tier(machine): np.full(len(trace.ticks), never_used_bytes(trace, page_size_of(machine)))}
     nothing: Ints = np.zeros(len(trace.ticks), dtype=np.int64)

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 import ebbtide._planning as _planning
-from ebbtide.ir.base import Ints
+from ebbtide.ir.base import Flags, Floats, Ints
 from ebbtide.ir.machine import Link, Machine
 from ebbtide.ir.occupancy import levels
-from ebbtide.ir.of_trace import lives, once_for_a_trace
+from ebbtide.ir.of_trace import once_for_a_trace
 from ebbtide.ir.plan import Stay
 from ebbtide.ir.stay_columns import StayColumns
 from ebbtide.ir.trace import Trace
-from ebbtide.planners.search.idle_table import Flags, Floats, IdleTable
+from ebbtide.planners.search.idle_table import IdleTable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,7 +207,7 @@ def moved_stays(trace: Trace, idle: IdleTable, moves: Moves) -> StayColumns:
     """The stays of the storages that move: in fast memory between one interval and the next, and in a slow tier from
     the write that a group pays for to its last fetch, or for ever if it is never written. An elder leaves before its
     successor is born ([Note: elders] in ``idle_table``). Made by ``native/search/stays.cpp``."""
-    birth, death, persistent = lives(trace)
+    rows = trace.storages
     return StayColumns(
         *_planning.stays_of(
             storage=idle.storage[moves.row],
@@ -216,9 +216,9 @@ def moved_stays(trace: Trace, idle: IdleTable, moves: Moves) -> StayColumns:
             tier=moves.tier,
             returns=idle.returns[moves.row],
             moves=(moves.out, moves.done, moves.gone, moves.back),
-            birth=birth,
-            death=death,
-            persistent=persistent,
+            birth=rows.birth,
+            death=rows.death,
+            persistent=rows.persistent,
             dirty=idle.dirty,
             n_ticks=len(trace.ticks),
         )
