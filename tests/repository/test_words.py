@@ -18,7 +18,7 @@ from tests.helpers.paths import ROOT
 
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 PAGES = [*DOCS, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "examples" / "README.md"]
-MOST_WORDS = 18_250  # of README and docs/ together, as `wc -w` counts them
+MOST_WORDS = 18_000  # of README and docs/ together, as `wc -w` counts them
 MEDIAN_WORDS = 18
 LONGEST_SENTENCE = 40
 CODE_BLOCK = re.compile(r"^```.*?^```|^    \S.*?$|<!--.*?-->", re.DOTALL | re.MULTILINE)
