@@ -1,14 +1,7 @@
 #include "codec.hpp"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cstring>
-#include <string>
-#include <type_traits>
-
-#include "system.hpp"
-#include "types.hpp"
 
 namespace ebbtide {
 
@@ -71,34 +64,9 @@ void unpack_bits(const char* from, std::size_t bytes, char* to) {
 
 }  // namespace
 
-// --- LZ4
-
-Lz4 Lz4::open(const char* library) {
-  // All its symbols at once: what is bound at the first call may allocate.
-  void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
-  Lz4 lz4{};
-  auto find = [handle](const char* name, auto& function) {
-    if (handle != nullptr) function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));
-    return function != nullptr;
-  };
-  bool all = find("LZ4_compress_fast_extState", lz4.compress_fast) && find("LZ4_decompress_safe", lz4.decompress) &&
-             find("LZ4_sizeofState", lz4.size_of_state);
-  if (!all) {
-    throw ArenaError(std::string("a compressed tier needs the LZ4 library, and ") + library +
-                     " is not here; install it (Debian and Ubuntu: liblz4-1, Fedora: lz4-libs), or leave the tier out");
-  }
-  return lz4;
-}
-
-Codec::Codec(Words words32, Words words16) : words32_(words32), words16_(words16) {
-  if (static_cast<std::size_t>(lz4_.size_of_state()) > kScratch - kBlock)
-    throw ArenaError("this LZ4 library needs too much room");
-}
-
 // --- a block
 
-Codec::Packed Codec::pack(const void* from, std::size_t bytes, char* to, char* scratch) const {
-  char* copy = scratch + (kScratch - kBlock);
+Codec::Packed Codec::pack(const void* from, std::size_t bytes, char* to, char* copy) const {
   Seen seen = copy_and_look(from, bytes, copy);
   auto packed = [](Form form, std::size_t size) { return Packed{form, static_cast<std::uint32_t>(size)}; };
   if (seen.bits == 0) return packed(Form::Zeros, 0);
@@ -118,8 +86,6 @@ Codec::Packed Codec::pack(const void* from, std::size_t bytes, char* to, char* s
     words16_.pack(copy, bytes, to);
     return packed(Form::Words16, size16);
   }
-  int size = lz4_.compress_fast(scratch, copy, to, static_cast<int>(bytes), static_cast<int>(most), 1);
-  if (size > 0) return packed(Form::Lz4, static_cast<std::size_t>(size));
   std::memcpy(to, copy, bytes);
   return packed(Form::Plain, bytes);
 }
@@ -145,10 +111,6 @@ bool Codec::unpack(Packed packed, const char* from, void* to, std::size_t bytes)
       return words32_.unpack(from, packed.bytes, out, bytes);
     case Form::Words16:
       return words16_.unpack(from, packed.bytes, out, bytes);
-    case Form::Lz4: {
-      int size = static_cast<int>(bytes);
-      return lz4_.decompress(from, out, static_cast<int>(packed.bytes), size) == size;
-    }
     case Form::Plain:
       std::memcpy(out, from, bytes);
       return packed.bytes == bytes;

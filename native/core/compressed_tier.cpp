@@ -17,7 +17,7 @@ constexpr std::array<std::uint64_t, kRegions> kRegionBytes{std::uint64_t{1} << 4
 // What blocks begin at: chunks begin at huge pages, or at any small one.
 constexpr std::array<std::uint64_t, kRegions> kSlot{kBlock, kSmallPage};
 constexpr unsigned kAreas = 32;
-constexpr std::uint64_t kArea = Codec::kScratch + kBlock;  // to pack in, and for a block of a sample
+constexpr std::uint64_t kArea = 2 * kBlock;  // to pack in, and for a block of a sample
 constexpr std::uint64_t kSampled = 16;                     // of so many blocks one is looked at
 constexpr std::uint64_t kStride = 5;                       // and of the next ones that which lies so much further on
 constexpr std::uint64_t kSlack = 2 * kBlock;  // so much more than its share is packed before a chunk is refused
@@ -220,7 +220,7 @@ std::optional<std::uint64_t> CompressedTier::packed_bytes(const void* from, std:
       std::uint64_t at = some + (begin + some) / (kSampled * kBlock) * kStride % blocks * kBlock;
       std::uint64_t block = std::min(kBlock, chunk - at);
       const char* sample = static_cast<const char*>(from) + begin + at;
-      taken += round_up(codec_.pack(sample, block, area.begin() + Codec::kScratch, area.begin()).bytes, 8);
+      taken += round_up(codec_.pack(sample, block, area.begin() + kBlock, area.begin()).bytes, 8);
       looked_at += block;
     }
     double share = static_cast<double>(taken) / static_cast<double>(looked_at);

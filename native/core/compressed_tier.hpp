@@ -33,7 +33,7 @@ namespace ebbtide {
 
 class CompressedTier final : public Tier {
  public:
-  // Throws ArenaError where there is no LZ4, and for a capacity that is none.
+  // Throws ArenaError for a capacity that is none.
   explicit CompressedTier(std::uint64_t capacity);
 
   // ENOSPC where it would not fit if it shrank as what came before did.

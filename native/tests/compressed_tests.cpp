@@ -64,19 +64,16 @@ void mask32(char* to, std::size_t n, std::mt19937& random) {
 void mask16(char* to, std::size_t n, std::mt19937& random) {
   for (std::size_t i = 0; i < n; i += 2) reinterpret_cast<std::uint16_t*>(to)[i / 2] = random() % 2 == 0 ? 0 : 0x3F8E;
 }
-// One value but for the last word.
+// One value or zero but for the last word.
 void nearly(char* to, std::size_t n, std::mt19937& random) {
-  mask32(to, n, random);
+  for (std::size_t i = 0; i < n; i += 4) reinterpret_cast<float*>(to)[i / 4] = random() % 2 == 0 ? 0.0f : 1.0f / 0.9f;
   to[n - 2] = 77;
-}
-void text(char* to, std::size_t n, std::mt19937& random) {
-  for (std::size_t i = 0; i < n; i += 16) std::memcpy(to + i, random() % 2 == 0 ? "what ebbs, flows" : "and comes back..", 16);
 }
 // Each block is of another kind, and a few do not shrink.
 void mixed(char* to, std::size_t n, std::mt19937& random) {
-  Fill* const kinds[] = {text, zeros, bools, relu, relu16, noise, ones, mask16, mask32};
+  Fill* const kinds[] = {zeros, bools, relu, relu16, noise, ones, mask16, mask32};
   for (std::size_t at = 0; at < n; at += Codec::kBlock)
-    kinds[at / Codec::kBlock % 9](to + at, std::min(Codec::kBlock, n - at), random);
+    kinds[at / Codec::kBlock % 8](to + at, std::min(Codec::kBlock, n - at), random);
 }
 // Only single bytes differ from zero, at the ends of words and groups of them.
 void corners(char* to, std::size_t n, std::mt19937& random) {
@@ -84,7 +81,7 @@ void corners(char* to, std::size_t n, std::mt19937& random) {
   for (std::size_t i = 0; i < n; i += 256) to[i + (random() % 4) * 63] = static_cast<char>(2 + random() % 200);
 }
 
-constexpr Fill* kShrink[] = {zeros, ones, bools, relu, relu16, text, mixed, corners, mask32, mask16, nearly};
+constexpr Fill* kShrink[] = {zeros, ones, bools, relu, relu16, mixed, corners, mask32, mask16, nearly};
 constexpr std::size_t kSizes[] = {16 * kKiB, 60 * kKiB, 64 * kKiB, 68 * kKiB, 1000 * kKiB, 4 * kMiB - 4 * kKiB, 4 * kMiB};
 
 bool reads(const Tier& tier, const Extent& chunk, const Bytes& to) {
@@ -132,7 +129,6 @@ TEST(compressed_booleans_take_a_bit_each_and_half_zeros_a_little_over_half) {
   CHECK(std::abs(used(relu) - (0.5 + 1.0 / 32)) < 0.01);
   CHECK(std::abs(used(relu16) - (0.5 + 1.0 / 16)) < 0.01);
   CHECK(std::abs(used(mask32) - 1.0 / 32) < 0.005 && std::abs(used(mask16) - 1.0 / 16) < 0.005);
-  CHECK(used(text) < 0.25);
 }
 
 // As fast memory's pages lie: in parts, and in calls that begin anywhere.
@@ -173,7 +169,7 @@ TEST(compressed_neighbours_in_the_small_region_do_not_touch) {
     chunks.push_back({1, at * kSmallPage, (2 + i % 18) * kSmallPage});
   auto fill_of = [&](std::size_t i) {
     std::mt19937 own(static_cast<unsigned>(i));
-    text(from.get(), chunks[i].bytes, own);
+    corners(from.get(), chunks[i].bytes, own);
     fill(from.get(), 64, static_cast<unsigned>(i));
   };
   for (std::size_t i = 0; i < chunks.size(); ++i) {
@@ -263,13 +259,13 @@ TEST(released_compressed_memory_goes_back_to_the_kernel) {
 TEST(damaged_compressed_bytes_are_told_or_come_back_within_their_bounds) {
   const Codec codecs[] = {Codec(), Codec(words_in_software<std::uint32_t>(), words_in_software<std::uint16_t>())};
   std::mt19937 random(9);
-  Bytes from(Codec::kBlock), to(3 * Codec::kBlock), packed(2 * Codec::kBlock), scratch(Codec::kScratch);
+  Bytes from(Codec::kBlock), to(3 * Codec::kBlock), packed(2 * Codec::kBlock), copy(Codec::kBlock);
   int told = 0;
-  for (Fill* fill_with : {relu, relu16, mask32, mask16, text}) {
+  for (Fill* fill_with : {relu, relu16, mask32, mask16}) {
     for (int round = 0; round < 300; ++round) {
       const Codec& codec = codecs[round % 2];
       fill_with(from.get(), from.size(), random);
-      Codec::Packed p = codec.pack(from.get(), from.size(), packed.get(), scratch.get());
+      Codec::Packed p = codec.pack(from.get(), from.size(), packed.get(), copy.get());
       for (int flips = 0; flips < 8; ++flips) packed.get()[random() % p.bytes] ^= static_cast<char>(1 + random() % 255);
       std::memset(to.get(), 0x5A, to.size());
       if (!codec.unpack(p, packed.get(), to.get() + Codec::kBlock, from.size())) ++told;
@@ -311,13 +307,7 @@ TEST(compressed_words_are_the_same_in_software_and_as_the_processor_does_it) {
   compare_words<std::uint16_t>(words_in_software<std::uint16_t>(), words_of_processor<std::uint16_t>());
 }
 
-TEST(a_missing_lz4_library_is_a_sentence_that_says_what_to_install) {
-  try {
-    Lz4::open("libnone-of-that-name.so.1");
-    CHECK(false);
-  } catch (const ArenaError& error) {
-    CHECK(std::strstr(error.what(), "liblz4-1") != nullptr && std::strstr(error.what(), "lz4-libs") != nullptr);
-  }
+TEST(a_capacity_that_compressed_memory_cannot_have_is_refused) {
   for (std::uint64_t capacity : {std::uint64_t{0}, std::uint64_t{1} << 50}) {
     try {
       CompressedTier tier(capacity);
@@ -350,7 +340,8 @@ TEST(compressed_chunks_are_written_and_read_by_several_threads_and_nothing_is_le
         tier.release(w.chunk);
         return true;
       });
-      Written w{{1, begin, kSmallPage * (2 + random() % 255)}, random() % 8 == 0 ? noise : kShrink[random() % 11], i};
+      Written w{
+          {1, begin, kSmallPage * (2 + random() % 255)}, random() % 8 == 0 ? noise : kShrink[random() % std::size(kShrink)], i};
       std::mt19937 own(w.seed);
       w.fill_with(from.get(), w.chunk.bytes, own);
       int error = tier.reserve(w.chunk);
@@ -476,7 +467,7 @@ TEST(a_sample_tells_about_what_contents_take_and_which_are_refused) {
   CompressedTier tier(256 * kMiB);
   std::mt19937 random(12);
   for (std::size_t n : {4 * kKiB, 100 * kKiB, 900 * kKiB, 5 * kMiB, 12 * kMiB + 16 * kKiB}) {
-    for (Fill* fill_with : {zeros, bools, relu, relu16, mask32, mask16, text, noise}) {
+    for (Fill* fill_with : {zeros, bools, relu, relu16, mask32, mask16, noise}) {
       Bytes from(n);
       fill_with(from.get(), n, random);
       auto told = tier.packed_bytes(from.get(), n);
