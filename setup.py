@@ -1,7 +1,6 @@
 """Builds the native modules: ``ebbtide._torch`` against the torch of the interpreter that is installed into, and
 ``ebbtide._planning``, for the simulator (whom to evict, and its engine), which loads no torch (it is compiled with the
-pybind11 that torch brings). Where torch is built for CUDA and CUDA's headers are there, ``ebbtide._cuda`` too:
-EBBTIDE_BUILD_CUDA=1 insists on it, and EBBTIDE_BUILD_CUDA=0 leaves it out.
+pybind11 that torch brings).
 
 torch is never imported and never a build requirement: under an isolated build its files are found through the target
 interpreter's own paths, so ``pip install .`` neither fetches a second torch nor links against the wrong one. Front ends
@@ -32,8 +31,6 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).resolve().parent
 TORCH = runpy.run_path(str(ROOT / "src/ebbtide/host/torch_versions.py"))
 JOBS = 2
-CUDA = "ebbtide._cuda"
-TOOLKIT = Path("/usr/local/cuda")
 COMMON = ("-fvisibility=hidden", "-pthread", "-Wall", "-Wextra")
 
 
@@ -78,19 +75,6 @@ class Torch(NamedTuple):
     version: str
     minor: str
 
-    def has(self, library: str) -> bool:
-        return (self.folder / "lib" / f"lib{library}.so").is_file()
-
-    def wants_cuda(self) -> bool:
-        """Whether ``ebbtide._cuda`` is built for it; stops where that is asked for and cannot be."""
-        asked = os.environ.get("EBBTIDE_BUILD_CUDA")
-        if asked == "1" and cuda_headers(*OF_PYTORCH) is None:
-            raise stop(
-                "EBBTIDE_BUILD_CUDA=1 asks for ebbtide._cuda, and CUDA's headers are not here",
-                "pip install nvidia-cuda-runtime nvidia-cuda-crt, or name a toolkit in CUDA_HOME",
-            )
-        return asked == "1" or (asked != "0" and self.has("c10_cuda") and cuda_headers(*OF_PYTORCH) is not None)
-
 
 def site_directories() -> list[Path]:
     """Where the target interpreter keeps packages, best first; an isolated build hides all of them from sys.path.
@@ -131,34 +115,6 @@ def find_torch() -> Torch:
     )
 
 
-def cuda_headers(*wanted: str) -> Path | None:
-    """The folder of CUDA's headers, if all that are wanted are there.
-
-    Of the toolkit that CUDA_HOME names, of a package of NVIDIA's (a torch built for CUDA brings it), or of a toolkit.
-    """
-    named = os.environ.get("CUDA_HOME")
-    folders = [Path(named) / "include"] if named else []
-    folders += [folder for packages in site_directories() for folder in sorted(packages.glob("nvidia/*/include"))]
-    folders.append(TOOLKIT / "include")
-    return next((folder for folder in folders if all((folder / name).is_file() for name in wanted)), None)
-
-
-OF_THE_DRIVER = ("cuda.h",)
-OF_PYTORCH = ("cuda.h", "cuda_runtime.h", "crt/host_config.h")  # what its headers include, from packages of NVIDIA's
-WITH_DEVICE, WITHOUT_DEVICE = "native/torch/device_arena.cpp", "native/torch/no_device.cpp"
-
-
-def add_device(ext: Extension) -> None:
-    """What moves a GPU's memory, where there is a header to build it with. No library of CUDA is linked."""
-    headers = cuda_headers(*OF_THE_DRIVER)
-    if headers is None:
-        ext.sources.append(WITHOUT_DEVICE)
-        return
-    ext.sources += [WITH_DEVICE, *native_files("*.cpp", "device")]
-    ext.depends += native_files("*.h*", "device")
-    ext.extra_compile_args += ["-isystem", str(headers)]
-
-
 class BuildNative(build_ext):
     """Compiles stale objects only, JOBS at a time, and links against the torch that is there."""
 
@@ -167,8 +123,6 @@ class BuildNative(build_ext):
         self.torch = find_torch()
         if TORCH["is_newer"](self.torch.minor):
             self.warn(TORCH["not_tried"](self.torch.version))
-        if not self.torch.wants_cuda():
-            self.extensions = [ext for ext in self.extensions if ext.name != CUDA]
         self.compiles_all, self.force = self.force, True  # a link is of one torch, and of a clone or a wheel
         self.stays_in_clone = bool(self.inplace or getattr(self, "editable_mode", False))
         # Editable and in-place builds, which pip would do in a temporary directory, share their objects. Another torch
@@ -177,22 +131,11 @@ class BuildNative(build_ext):
         self.build_temp = str(ROOT / "build" / name)
         if self.inplace:  # linked for the clone: a wheel must not pick it up as its own
             self.build_lib = str(Path(self.build_temp) / "in-place")
-        # It may not be made this time, and then one that was made for another torch must not be taken.
-        for folder in (Path(self.build_lib), ROOT / "src") if self.inplace else (Path(self.build_lib),):
-            (folder / self.get_ext_filename(CUDA)).unlink(missing_ok=True)
         super().run()
 
     def build_extension(self, ext: Extension) -> None:
-        if ext.name == "ebbtide._torch":
-            add_device(ext)
         for headers in ("include", "include/torch/csrc/api/include"):
             ext.extra_compile_args += ["-isystem", str(self.torch.folder / headers)]  # whose warnings are not ours
-        if ext.name == CUDA:
-            # A torch that is newer than those it was tried with may not have it, and is of use all the same.
-            ext.optional = os.environ.get("EBBTIDE_BUILD_CUDA") != "1"
-            ext.extra_compile_args += ["-isystem", str(cuda_headers(*OF_PYTORCH))]
-            if not self.torch.has("c10_cuda"):  # its symbols are then left to whoever loads the module
-                ext.libraries.remove("c10_cuda")
         ext.define_macros.append(("EBBTIDE_BUILT_FOR_TORCH", f'"{self.torch.minor}"'))
         if ext.libraries:
             ext.library_dirs.append(str(self.torch.folder / "lib"))
@@ -259,7 +202,6 @@ def extension(name: str, sources: list[str], *parts: str, libraries: tuple[str, 
     """All are compiled alike, since they share objects.
 
     Without contraction of a product and a sum, the simulator's times are those of Python's floats on every processor.
-    PyTorch's CPU build lacks the one header that it generates for CUDA's, which says nothing about Linux.
     """
     return Extension(
         f"ebbtide.{name}",
@@ -270,7 +212,6 @@ def extension(name: str, sources: list[str], *parts: str, libraries: tuple[str, 
             ("TORCH_EXTENSION_NAME", "_torch"),
             ("_GLIBCXX_USE_CXX11_ABI", "1"),
             ("NDEBUG", None),
-            ("C10_CUDA_NO_CMAKE_CONFIGURE_FILE", None),
         ],
         libraries=list(libraries),
         extra_compile_args=["-std=c++20", "-O2", "-g1", "-ffp-contract=off", *COMMON],
@@ -283,7 +224,7 @@ setup(
     ext_modules=[
         extension(
             "_torch",
-            [each for each in native_files("*.cpp", "core", "torch") if each not in (WITH_DEVICE, WITHOUT_DEVICE)],
+            native_files("*.cpp", "core", "torch"),
             "torch",
             libraries=("c10", "torch_cpu", "torch_python"),
         ),
@@ -293,7 +234,6 @@ setup(
             "search",
             "simulate",
         ),
-        extension("_cuda", native_files("*.cpp", "cuda"), "cuda", "device", libraries=("c10", "c10_cuda")),
     ],
     cmdclass={"build_ext": BuildNative, "bdist_wheel": Wheel},
 )

@@ -1,1 +1,1 @@
-"""What measures Ebbtide: steps, the findings of papers, long hunts for faults, and what a GPU allows."""
+"""What measures Ebbtide: steps, the findings of papers, and long hunts for faults."""

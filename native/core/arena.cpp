@@ -8,12 +8,11 @@
 
 namespace ebbtide {
 
-Arena::Arena(const Options& options, Tiers::List slower_tiers, std::unique_ptr<Region> device)
+Arena::Arena(const Options& options, Tiers::List slower_tiers)
     : options_(options),
       userfault_(options.userfault ? Userfault::open() : nullptr),
       areas_(options.most_areas),
-      memory_(options.huge_region_bytes, options.small_region_bytes, userfault_ != nullptr ? *userfault_ : signals(),
-              std::move(device)),
+      memory_(options.huge_region_bytes, options.small_region_bytes, userfault_ != nullptr ? *userfault_ : signals()),
       tiers_(std::move(slower_tiers), {options.huge_region_bytes, options.small_region_bytes}),
       replay_(blocks_, tiers_.last()),
       mover_(blocks_, tape_, options_.hook, tiers_.last(), moves_),
@@ -28,10 +27,6 @@ Arena::Arena(const Options& options, Tiers::List slower_tiers, std::unique_ptr<R
       chaos_state_(options.chaos_seed * 2 + 1) {
   set_least_piece(options.least_piece);
   areas_.watch(memory_, userfault_ == nullptr);
-  if (!memory_.faults()) {
-    set_checksum(false);
-    budget_.has_device();
-  }
   mover_.start(mutex_, options.io_threads * tiers_.last());
   governor_ = std::thread([this] { govern(); });
   if (userfault_ != nullptr) userfault_->start([this](const void* address, bool write) { on_fault(address, write); });
@@ -61,7 +56,7 @@ void* Arena::allocate(std::size_t nbytes, bool untouched) {
   begin_stretch();
   chaos();
   room_.spare_areas();
-  Shape shape = memory_.shape_of(nbytes);
+  Shape shape = shape_of(nbytes);
   reserve_ahead(nbytes, shape);
   if (std::uint64_t each = piece_bytes(nbytes, least_piece_); each > 0)
     return allocate_pieces(lock, nbytes, each, shape, untouched);
@@ -72,7 +67,7 @@ void* Arena::allocate(std::size_t nbytes, bool untouched) {
   bool is_fast = id == kNoBlock;
   if (is_fast) {
     if (!found_room && !room_.claim(lock, shape)) throw ArenaError(no_room(nbytes));
-    Run place = allocate_claimed(shape);
+    Run place = memory_.region(shape).allocate_pages(shape.pages, areas_.run_short());
     id = make_block(shape, nbytes, place);
     if (id == kNoBlock) {
       memory_.region(shape).free_pages(place);
@@ -94,16 +89,6 @@ void* Arena::allocate(std::size_t nbytes, bool untouched) {
   if (in_operator) pin_operand(stack, id, Access::Write, true, nbytes, b.paged_bytes);
   if ((room_.short_lately() || victims_.policy().ahead_of_pressure) && !replay_.active()) room_.evict_ahead();
   return b.address;
-}
-
-// A device may have less than the budget: what was claimed is given up then.
-Run Arena::allocate_claimed(const Shape& shape) {
-  try {
-    return memory_.region(shape).allocate_pages(shape.pages, areas_.run_short());
-  } catch (const ArenaError&) {
-    budget_.account(-static_cast<std::int64_t>(shape.bytes()));
-    throw;
-  }
 }
 
 BlockId Arena::make_block(const Shape& shape, std::size_t nbytes, Run place) {
@@ -183,7 +168,6 @@ void Arena::release(void* address) {
 void Arena::release_block(BlockId id) {
   Block& b = blocks_[id];
   flush_traffic(b);
-  memory_.region(b).used(b.place);
   step_.died(id);
   blocks_.remove_live(id);
   budget_.account_live(-static_cast<std::int64_t>(b.nbytes));

@@ -62,17 +62,13 @@ struct Options {
   bool userfault = false;  // serve the kernel's own accesses too, where that is permitted [Note: userfaultfd]
   std::uint64_t most_areas = 0;  // memory areas of the process; 0: vm.max_map_count
   Hook hook;
-  // Of a device: what the process has there outside the arena; called by the governor, without the mutex.
-  std::uint64_t (*outside_bytes)() = nullptr;
-  bool host_reaches_device = false;  // a device whose memory the CPU sees: what it touches outside operators is brought
   void (*on_governor_wake)() = nullptr;  // called by the governor about every 10 ms, without the mutex
   bool (*unpins_come)() = nullptr;  // whether external pins will be let go, whatever threads wait for
 };
 
 class Arena {
  public:
-  // `device`: whose memory the storages have; null: the CPU's. Throws ArenaError.
-  Arena(const Options& options, Tiers::List slower_tiers, std::unique_ptr<Region> device = nullptr);
+  Arena(const Options& options, Tiers::List slower_tiers);  // throws ArenaError
   ~Arena();  // tests only; a training process never destroys its arena
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -91,9 +87,6 @@ class Arena {
   bool is_resident(const void* address);  // all of its storage that has been used
   Ranks tiers_with(const void* address);  // the slower ones that have its contents
   std::uint64_t size_of(const void* address);  // as requested, of all pieces
-  void* base_of(const void* address, std::size_t* nbytes);  // of the block there, and its size as requested; null: none
-  void used_on(const void* address, void* stream);  // by work of that stream [Note: uses]
-  std::uint64_t give_back(std::uint64_t nbytes);  // cached pages, to the system: how many bytes went
   void set_least_piece(std::uint64_t bytes);
   std::uint64_t limit() const { return budget_.limit(); }
 
@@ -101,8 +94,6 @@ class Arena {
   // until exit()
   void enter(const char* name, std::span<const Operand> operands, Work work, Pass pass = Pass::Computes);
   void exit();
-  bool asks_for_results() const { return !memory_.faults(); }
-  void saw(std::span<const void* const> storages);  // results of the operator that is about to end, or what was adopted
   // The page-rounded bytes of these, which an operator needs all at once; remembered if no other has needed more.
   std::uint64_t note_need(const char* name, std::span<const Operand> operands);
 
@@ -126,7 +117,7 @@ class Arena {
   void set_policy(const Policy& policy);  // who is evicted where no schedule says so
   void set_chaos(double rate, std::uint64_t seed);
   void set_watchdog(std::int64_t ns);
-  void set_checksum(bool on) { tiers_.set_checksum(on && memory_.faults()); }  // of what the CPU can read
+  void set_checksum(bool on) { tiers_.set_checksum(on); }
 
   // --- steps and figures. The thread that begins a step is the one whose operators and allocations make its clock.
   // What they return is read at the step's edge itself: all traffic of before it has been added to its kind, so the
@@ -180,7 +171,6 @@ class Arena {
   void release_storage(char* address);
 
   // arena.cpp
-  Run allocate_claimed(const Shape& shape);
   BlockId make_block(const Shape& shape, std::size_t nbytes, Run place);
   BlockId make_in_place(const Shape& shape, std::size_t nbytes, Rank rank);
   bool settle_in_place(BlockId id, Rank rank);
@@ -199,7 +189,6 @@ class Arena {
   std::uint64_t evict(Lock& lock, BlockId id, Rank target);  // arena_moves.cpp
 
   // touch.cpp
-  bool is_stray(const void* address);
   void begin_stretch();
   [[noreturn]] void unreadable(const Block& b, int error);
 

@@ -48,13 +48,8 @@ void Arena::enter(const char* name, std::span<const Operand> operands, Work work
     bool prefetched = b.prefetched;
     stall.begin(b.blank ? Stall::Room : prefetched ? Stall::LatePrefetch : Stall::DemandFetch, b.recorded);
     std::int64_t since = now_ns();
-    int error = room_.ensure_usable(lock, stack.pins[i].id);
-    if (error != 0 && !memory_.faults()) unreadable(b, error);  // elsewhere the operator's own access meets it again
+    room_.ensure_usable(lock, stack.pins[i].id);  // of what cannot be read the operator's own access learns
     if (prefetched) replay_.was_late(b, stack.pins[i].id, now_ns() - since);
-  }
-  for (std::size_t i = first; i < stack.pins.size(); ++i) {
-    const Pin& pin = stack.pins[i];
-    if (blocks_[pin.id].generation == pin.generation) moves_.take_up(pin.id, pin.access != Access::Read);
   }
   step_.start_prefetches();
 }
@@ -129,7 +124,6 @@ void Arena::exit() {
   for (std::size_t i = op.first_pin; i < stack.pins.size(); ++i) {
     const Pin& pin = stack.pins[i];
     Block& b = blocks_[pin.id];
-    if (b.generation == pin.generation) memory_.region(b).used(b.place);
     if (pin.born_here && outer != nullptr && b.generation == pin.generation) {
       b.pinned_by = outer->serial;
       outer->bytes += pin.counted;

@@ -25,7 +25,6 @@ struct Transfer {
   bool cancelled = false;  // what it copies has changed or died: it drains in vain
   Ranks gives_back = 0;    // tiers whose space for it is released when it ends
   bool migrates = false;   // its pages move, from memory to memory [Note: in place]
-  bool only_leaves = false;  // the target has its contents: it leaves when its uses have ended [Note: uses]
   std::uint32_t chunks = 0;
   std::uint32_t handed_out = 0;
   std::uint32_t done = 0;
@@ -54,7 +53,6 @@ struct Block {
   Kind kind = Kind::Other;
   bool classified = false;
   bool born_in_step = false;
-  bool seen = false;              // by an operator, as its operand or result
   bool read_only = false;         // the protection of its pages
   bool drains_with_pages = false;  // dead, with pages that are given back when its transfer ends
   bool inherited = false;         // a forked child may share its pages

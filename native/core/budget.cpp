@@ -16,7 +16,7 @@ void Budget::set_limits(std::uint64_t arena_bytes, std::uint64_t process_bytes) 
 }
 
 std::uint64_t Budget::process_bytes() {
-  std::uint64_t resident = on_device_ ? reserved() + outside_ : process_resident_bytes();
+  std::uint64_t resident = process_resident_bytes();
   std::uint64_t bytes = resident - std::min<std::uint64_t>(resident, in_place_);
   process_peak_ = std::max(process_peak_, bytes);
   return bytes;
@@ -43,7 +43,6 @@ void Budget::begin_step() {
 }
 
 std::uint64_t Budget::process_peak() const {
-  if (on_device_) return reserved_.peak() + outside_;
   std::uint64_t peak = process_peak_bytes();
   return peak - std::min(peak, in_place_);
 }
@@ -56,7 +55,6 @@ void Budget::forget_step() {
 }
 
 void Budget::set_aside(std::uint64_t bytes, int process) {
-  if (on_device_) return;  // a child has none of its memory
   aside_bytes_ = set_aside_ = bytes;
   aside_process_ = process;
   measure();
@@ -88,7 +86,7 @@ void Budget::read(Counters& c) const {
   c.arena_limit = limit();
   c.process_limit = process_limit_;
   c.unmanaged = unmanaged_.bytes();
-  c.process_peak = on_device_ ? std::max(process_peak_, process_peak()) : process_peak_;
+  c.process_peak = process_peak_;
   c.outside = in_place_;
   c.measured_ns = now - peaks_reset_ns_;
 }

@@ -61,10 +61,6 @@ class Budget {
   std::uint64_t in_place() const { return in_place_; }
   void account_in_place(std::int64_t bytes) { in_place_ += static_cast<std::uint64_t>(bytes); }
 
-  // What the process has of fast memory outside the arena, where that is a device's and nobody else could tell.
-  void set_outside(std::uint64_t bytes) { outside_ = bytes; }
-  void has_device() { on_device_ = true; }
-
   // What the process holds outside the arena leaves the rest of its bound to the arena. Whether it has just grown.
   bool measure();
   void measure_if_due();
@@ -87,8 +83,6 @@ class Budget {
   std::atomic<std::uint64_t> limit_ = 0;
   std::uint64_t arena_limit_ = 0;
   std::uint64_t process_limit_ = 0;
-  bool on_device_ = false;
-  std::uint64_t outside_ = 0;
   Unmanaged unmanaged_;
   std::int64_t measured_ns_ = 0;
   std::uint64_t process_peak_ = 0;  // as looked at

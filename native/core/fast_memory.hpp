@@ -1,10 +1,8 @@
-// Fast memory: a region of huge pages and one of small ones, or a device's region. Guarded as the regions are.
+// Fast memory: a region of huge pages and one of small ones. Guarded as the regions are.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
-#include <utility>
 
 #include "block.hpp"
 #include "host_region.hpp"
@@ -15,21 +13,10 @@ namespace ebbtide {
 
 class FastMemory {
  public:
-  // `device`: all blocks are there; null: none is.
-  FastMemory(std::size_t huge_bytes, std::size_t small_bytes, const PageBackend& backend, std::unique_ptr<Region> device)
-      : huge_(device != nullptr ? kHugePage : huge_bytes, kHugePage, backend),
-        small_(device != nullptr ? kHugePage : small_bytes, kSmallPage, backend),
-        device_(std::move(device)) {}
+  FastMemory(std::size_t huge_bytes, std::size_t small_bytes, const PageBackend& backend)
+      : huge_(huge_bytes, kHugePage, backend), small_(small_bytes, kSmallPage, backend) {}
 
-  bool faults() const { return device_ == nullptr || device_->faults(); }
-  Shape shape_of(std::size_t nbytes) const {
-    if (device_ == nullptr) return ebbtide::shape_of(nbytes);
-    return {device_->page(), static_cast<std::uint32_t>(round_up(nbytes, device_->page()) / device_->page())};
-  }
-  Region& region(const Shape& shape) {
-    if (device_ != nullptr) return *device_;
-    return host_region(shape);
-  }
+  Region& region(const Shape& shape) { return host_region(shape); }
   Region& region(const Block& b) { return region(b.shape); }
   const Region& region(const Block& b) const { return const_cast<FastMemory*>(this)->region(b); }
   HostRegion& huge() { return huge_; }
@@ -42,25 +29,21 @@ class FastMemory {
     return r != nullptr ? r->owner(p) : kNoBlock;
   }
 
-  std::uint64_t cached_bytes() const {
-    return huge_.cached_bytes() + small_.cached_bytes() + (device_ != nullptr ? device_->cached_bytes() : 0);
-  }
+  std::uint64_t cached_bytes() const { return huge_.cached_bytes() + small_.cached_bytes(); }
   // What a shape adds to reserved bytes: cached pages are reserved already.
   std::uint64_t fresh_bytes(const Shape& shape) { return region(shape).fresh_bytes(shape.pages); }
   // Cached pages that a claim of this shape has no use for go back to the system; returns their bytes.
   std::uint64_t release_cached(std::uint64_t bytes, const Shape& shape) {
     std::uint64_t released = 0;
-    for (Region* r : {static_cast<Region*>(&huge_), static_cast<Region*>(&small_), device_.get()}) {
-      if (r == nullptr || released >= bytes) continue;
-      released += r->release_cached(bytes - released, r == &region(shape) ? shape.pages : 0);
+    for (Region* r : {&huge_, &small_}) {
+      if (released < bytes) released += r->release_cached(bytes - released, r == &region(shape) ? shape.pages : 0);
     }
     return released;
   }
-  bool release_comes() const { return device_ != nullptr && device_->release_comes(); }
 
   std::uint64_t areas() const { return huge_.areas() + small_.areas(); }
   std::uint64_t merge_areas() { return huge_.merge_areas() + small_.merge_areas(); }
-  int areas_more_without(const Block& b) { return device_ != nullptr ? 0 : host_region(b.shape).areas_more_without(b.place); }
+  int areas_more_without(const Block& b) { return host_region(b.shape).areas_more_without(b.place); }
 
   // What a slower tier knows this part of a block by.
   Extent extent(const Block& b, std::uint64_t begin, std::uint64_t bytes) const {
@@ -71,13 +54,11 @@ class FastMemory {
  private:
   const Region* owning(const void* p) const {
     if (huge_.contains(p)) return &huge_;
-    if (small_.contains(p)) return &small_;
-    return device_ != nullptr && device_->contains(p) ? device_.get() : nullptr;
+    return small_.contains(p) ? &small_ : nullptr;
   }
 
   HostRegion huge_;
   HostRegion small_;
-  std::unique_ptr<Region> device_;
 };
 
 }  // namespace ebbtide

@@ -13,12 +13,6 @@ void Arena::govern() {
   bool grew = false;
   while (!stopping_) {
     governor_wakes_.wait_for(lock, grew ? kLookAgain : kPeriod);
-    if (options_.outside_bytes != nullptr) {
-      lock.unlock();
-      std::uint64_t outside = options_.outside_bytes();
-      lock.lock();
-      budget_.set_outside(outside);
-    }
     if (budget_.bounds_process()) {
       budget_.measure_aside();
       grew = budget_.measure();

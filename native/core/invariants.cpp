@@ -33,8 +33,7 @@ void Arena::check_invariants() {
     require((b.state == State::Writing || b.state == State::Reading) <= b.transfer.busy(), "a move without a transfer");
     bool to_or_from_fast = b.transfer.busy() && (b.transfer.source == kFast || b.transfer.target == kFast);
     require(!(b.state == State::Absent && to_or_from_fast), "an absent block comes or goes");
-    bool elsewhere = b.state == State::Clean || b.state == State::Absent || b.state == State::Reading ||
-                     (b.state == State::Writing && b.transfer.only_leaves);
+    bool elsewhere = b.state == State::Clean || b.state == State::Absent || b.state == State::Reading;
     require((b.valid != 0) == (elsewhere && !b.blank) && b.valid >> (tiers_.last() + 1) == 0,
             "a block's state and its tiers differ");
     require(b.state == State::Absent || b.state == State::Reading || b.read_only == (b.state != State::Dirty),

@@ -33,7 +33,7 @@ void Mover::enqueue(BlockId id, Rank source, Rank target, Then then, bool urgent
   Transfer& t = b.transfer;
   t.asked_ns = now_ns();
   t.asked_tick = tape_.clock().tick;
-  t.chunks = cargo_.chunks(b);
+  t.chunks = static_cast<std::uint32_t>((moved_bytes(b) + kChunk - 1) / kChunk);
   ++busy_;
   push(id, urgent);
   hook_(Point::Queued, id);

@@ -36,7 +36,6 @@ struct Hook {
 // What is moved. `buffer` has room for a chunk, and is null where there is none: on its way from or to fast memory.
 class Cargo {
  public:
-  virtual std::uint32_t chunks(const Block& b) const = 0;                    // that a transfer of it has
   virtual int carry(const Block& b, std::uint32_t chunk, void* buffer) = 0;  // without the mutex; 0 or errno
   virtual void arrived(BlockId id) = 0;                                      // under it: the transfer has ended
  protected:

@@ -36,14 +36,12 @@ bool Moves::start_evict(BlockId id, Then then, Rank target) {
     return true;
   }
   if (clean) {
-    evict_clean(id);
+    take_pages(id);
     mover_.changed();
     return true;
   }
   if (rank == kFast) return false;
-  if (!memory_.faults()) {
-    memory_.region(b).start_leaving(b.place, then == Then::Keep);
-  } else if (!memory_.region(b).make_read_only(b.place)) {
+  if (!memory_.region(b).make_read_only(b.place)) {
     memory_.region(b).make_writable(b.place);  // it may have become read-only in part
     tiers_.release(memory_.extent(b), bit(rank));
     return false;
@@ -93,13 +91,11 @@ void Moves::written(BlockId id, const Transfer& t) {
   if (t.error == 0) {
     b.state = State::Clean;
     b.valid |= bit(t.target);
-    if (!t.only_leaves) b.written += moved_bytes(b);
+    b.written += moved_bytes(b);
     // It stays where an operator took it up meanwhile, say.
-    bool goes = (b.pins == 0 && t.then != Then::Keep) || (t.then == Then::DropInUse && memory_.faults());
-    goes ? evict_clean(id) : memory_.region(b).stay(b.place, true);
+    if (t.then == Then::DropInUse || (t.then == Then::Drop && b.pins == 0)) take_pages(id);
     return;
   }
-  memory_.region(b).stay(b.place, false);
   Extent extent = memory_.extent(b);
   tiers_.release(extent, bit(t.target));
   if (t.target == tiers_.last()) tiers_.note_failure(t.target, t.error);
@@ -116,7 +112,7 @@ void Moves::written(BlockId id, const Transfer& t) {
 // Nobody wants its transfer any more. Chunks on their way finish in vain; the rest are not begun.
 void Moves::abandon(BlockId id) {
   Transfer& t = blocks_[id].transfer;
-  if (t.target != kFast && !t.only_leaves) t.gives_back |= bit(t.target);
+  if (t.target != kFast) t.gives_back |= bit(t.target);
   Ranks back = t.gives_back;
   if (!mover_.cut_short(id)) return;
   tiers_.release(memory_.extent(blocks_[id]), back);
@@ -128,10 +124,7 @@ void Moves::cancel(BlockId id) {
   Block& b = blocks_[id];
   ++cancelled_;
   if (b.is_evicting()) evicting_ -= b.paged_bytes;
-  bool clean = b.transfer.only_leaves;
-  memory_.region(b).stay(b.place, clean);
-  b.state = clean ? State::Clean : State::Dirty;
-  b.read_only = b.read_only && (clean || memory_.faults());
+  b.state = State::Dirty;
   abandon(id);
   mover_.changed();
 }
@@ -243,7 +236,7 @@ void Moves::drop(BlockId id, Rank rank) {
   Block& b = blocks_[id];
   if (rank == b.home) {
     if (b.state == State::Writing) evict_when_written(id);
-    if (b.state == State::Clean && !b.transfer.busy() && allows_eviction(b)) evict_clean(id);
+    if (b.state == State::Clean && !b.transfer.busy()) take_pages(id);
     return;
   }
   if ((b.valid & bit(rank)) == 0 || tiers_[rank].capacity() == 0) return;  // space without bounds is no gain
@@ -264,16 +257,13 @@ int Moves::carry(const Block& b, std::uint32_t chunk, void* buffer) {
   std::uint64_t begin = chunk * kChunk;
   if (t.migrates)
     return tiers_.migrate(t.source, t.target, b.address + begin, std::min<std::uint64_t>(kChunk, b.paged_bytes - begin));
-  Extent extent =
-      memory_.extent(b, begin, goes_in_one(t) ? moved_bytes(b) : std::min<std::uint64_t>(kChunk, moved_bytes(b) - begin));
-  if (t.source == kFast && !memory_.faults()) return carry_out_of_device(b, extent);
+  Extent extent = memory_.extent(b, begin, std::min<std::uint64_t>(kChunk, moved_bytes(b) - begin));
   if (t.source == kFast || tiers_[t.source].in_place()) return tiers_.write(t.target, extent, b.address + begin);
   if (t.target != kFast) {
     int error = tiers_.read_into(t.source, extent, buffer);
     return error != 0 ? error : tiers_.write(t.target, extent, buffer);
   }
   Region& r = memory_.region(b);
-  r.await_fill(b.place);
   auto first = static_cast<std::uint32_t>(begin / r.page());
   return tiers_.read(t.source, extent, [&](std::uint64_t at, iovec* parts) {
     int count = 0;
@@ -291,8 +281,7 @@ void Moves::arrived(BlockId id) {
   Block& b = blocks_[id];
   Transfer t = b.transfer;
   Lane lane = t.target < t.source ? Lane::Back : Lane::Out;
-  if (t.error == 0 && !t.only_leaves)
-    tape_.moved({b.recorded, t.asked_tick, lane, t.source, t.target, t.asked_ns, t.begun_ns, now_ns()});
+  if (t.error == 0) tape_.moved({b.recorded, t.asked_tick, lane, t.source, t.target, t.asked_ns, t.begun_ns, now_ns()});
   b.transfer = {};
   if (t.gives_back != 0) tiers_.release(memory_.extent(b), t.gives_back);
   if (t.migrates) {

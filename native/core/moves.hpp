@@ -35,10 +35,6 @@ class Moves final : public Cargo {
   // or another move is under way.
   bool start_copy(BlockId id, Rank source, Rank target, Then then);
   void give_up_copy(BlockId id) { abandon(id); }  // somebody waits for its contents
-  // An operator is about to use it, which is resident: where no access faults, it stays, and is dirty if it is written to.
-  void take_up(BlockId id, bool writes);
-  // Whether it may be taken away. Where accesses are not noticed, only operators tell of them [Note: uses].
-  bool allows_eviction(const Block& b) const { return memory_.faults() || (b.seen && b.pins == 0); }
   void drop(BlockId id, Rank rank);  // the contents there, unless there are none elsewhere
   void make_dirty(BlockId id);       // somebody writes
   // A new block's pages, which are vacant or fast, are those of this tier, which has space for them. False: they are not.
@@ -56,17 +52,12 @@ class Moves final : public Cargo {
   void contents_change(BlockId id);
   bool have_changed(BlockId id) const { return versions_[id].load() != blocks_[id].version; }  // since the fork
 
-  bool goes_in_one(const Transfer& t) const;
-  std::uint32_t chunks(const Block& b) const override;
   int carry(const Block& b, std::uint32_t chunk, void* buffer) override;
   void arrived(BlockId id) override;
 
  private:
   void enqueue(BlockId id, Rank target, Then then);
   void take_pages(BlockId id);
-  void evict_clean(BlockId id);
-  void evict_after_uses(BlockId id);
-  int carry_out_of_device(const Block& b, const Extent& extent);
   void abandon(BlockId id);
   void cancel(BlockId id);
   void forget(Block& b, Ranks ranks);

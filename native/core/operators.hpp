@@ -101,11 +101,6 @@ class OperatorStacks {
     return std::ranges::any_of(
         stacks_, [me = pthread_self()](auto* s) { return pthread_equal(s->thread, me) != 0 && !s->operators.empty(); });
   }
-  // One of any thread, by its name; null: there is none.
-  const char* any_under_way() const {
-    auto found = std::ranges::find_if(stacks_, [](auto* s) { return !s->operators.empty(); });
-    return found == stacks_.end() ? nullptr : (*found)->operators.back().name;
-  }
   const std::vector<OperatorStack*>& all() const { return stacks_; }
 
  private:

@@ -1,5 +1,5 @@
 // How a touch of an absent page, and a write to a read-only one, are noticed: by a signal (here), or by userfaultfd
-// (userfault.hpp). Memory that cannot notice either (a GPU's) is another region [Note: uses, in region.hpp].
+// (userfault.hpp).
 //
 // All of it is async-signal-safe. Where the kernel refuses, the process ends, but for make_read_only().
 #pragma once

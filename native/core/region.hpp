@@ -1,17 +1,12 @@
 // A region of address space on a grid of pages of one size, and what memory must be able to do to be an arena's fast memory.
-// The CPU's is HostRegion, a GPU's DeviceRegion. Slower tiers know a block's contents by its place here.
+// HostRegion is the only one so far. Slower tiers know a block's contents by its place here.
 //
 // Verbs, in pairs: allocate_pages() and free_pages() are of places with their pages (which are cached then), a place
 // without pages is given back by free_address(); unmap() and begin_fill() are an eviction and a fetch, between which the
 // place has no pages; decommit() and release_cached() give pages back to the system.
 //
-// Not thread-safe: the arena's mutex guards it, but for detach() and await_fill(). Held bytes are the arena's to count: callers of
-// allocate_pages() and begin_fill() have accounted for the pages that are not cached.
-//
-// [Note: uses]  Where work only runs after it was asked for (a GPU's), memory may change owners when the work that was asked
-// for has run, and an access without pages is no fault that could be served. So operators say what they have asked for
-// (used()), and what leaves does so in two steps: start_leaving() under the mutex, and detach() without it, which waits for
-// the uses. Whoever wants it in between says stay(). Where accesses fault none of this does anything.
+// Not thread-safe: the arena's mutex guards it. Held bytes are the arena's to count: callers of allocate_pages() and
+// begin_fill() have accounted for the pages that are not cached.
 #pragma once
 
 #include <algorithm>
@@ -42,12 +37,10 @@ class Region {
 
   Run take_vacant(std::uint32_t pages);  // places without pages, inaccessible
 
-  virtual bool faults() const { return true; }  // what is not there, or is read-only, and is accessed
   virtual std::uint64_t cached_bytes() const = 0;
   virtual std::uint64_t fresh_bytes(std::uint32_t pages) const = 0;  // of so many pages together, those that are not cached
   // Cached bytes, but for what so many pages together take, go back to the system, rounded up to pages; how many did.
   virtual std::uint64_t release_cached(std::uint64_t bytes, std::uint32_t pages_kept) = 0;
-  virtual bool release_comes() const { return false; }  // some that cannot yet go back will be able to
 
   virtual Run allocate_pages(std::uint32_t pages, bool sparing) = 0;  // places with their pages, accessible
   virtual void give_pages(Run run, bool sparing) = 0;  // to places that have none: cached ones, then new ones
@@ -63,18 +56,6 @@ class Region {
   virtual void begin_fill(Run run) = 0;
   virtual Run filling(Slot place, std::uint32_t most) const = 0;  // where the pages for these places are now, one run of them
   virtual void end_fill(Run run, bool appear) = 0;
-
-  // [Note: uses]
-  virtual void used(Run /*run*/) {}  // by work that the calling thread has just asked for
-  virtual void used_on(Run /*run*/, void* /*stream*/) {}  // by work of that stream
-  // Its contents: nobody uses them from now on, or, where they stay readable, writes to them.
-  virtual void start_leaving(Run /*run*/, bool /*readable*/) {}
-  virtual void stay(Run /*run*/, bool /*read_only*/) {}  // somebody does, or nothing has left
-  virtual bool is_detached(Run /*run*/) const { return true; }
-  // Both without the mutex, before contents are copied. False: it stays.
-  virtual bool detach(Run /*run*/) { return true; }
-  virtual void await_fill(Run /*run*/) {}
-  virtual const char* contents(Run run) const { return address(run.first); }  // where they can be copied from, once detached
 
  protected:
   Region(char* begin, std::size_t bytes, std::size_t page);  // of address space, inaccessible, as long as there is the region

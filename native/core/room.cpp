@@ -135,10 +135,6 @@ Room::Outcome Room::make_room(Lock& lock, Shape shape, std::int64_t since) {
     if (started > 0 && moves_.evicting() == 0) return Outcome::Progress;  // clean ones are evicted at once
     if (tiers_.failures() != failures) return Outcome::TiersFailed;
   }
-  if (memory_.release_comes()) {  // when work that has been asked for has run
-    mover_.wait(lock, true);
-    return Outcome::Progress;
-  }
   std::uint64_t changes = mover_.changes();
   if (mover_.busy() == 0 && !mover_.hushed() && (stretch_.thrashes() || is_standstill(changes))) {
     return budget_.end_aside() ? Outcome::Progress : Outcome::Stuck;

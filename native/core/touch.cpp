@@ -73,25 +73,11 @@ void Arena::unreadable(const Block& b, int error) {
   fatal(what, error);
 }
 
-// Where no access faults, one that does is an operator's that did not name what it touches, and ends the process: what it
-// would have found is not its bytes. What the host touches between operators stands for a copy that it would ask for.
-bool Arena::is_stray(const void* address) {
-  if (memory_.faults()) return false;
-  if (!options_.host_reaches_device) return true;
-  const char* name = stacks_.any_under_way();
-  if (name == nullptr) return false;
-  char text[256];
-  std::snprintf(text, sizeof text, "%p is touched while %s is under way, which did not name it", address, name);
-  say(text);
-  return true;
-}
-
 // Runs in the SIGSEGV handler, as if called at the faulting instruction. That instruction held no lock of ours
 // [Note: invariants, I5], and nothing on this path allocates [I6].
 bool Arena::on_fault(const void* address, bool write) {
   if (in_child_) return on_fault_in_child(address);
   Lock lock(mutex_);
-  if (is_stray(address)) return false;
   BlockId id = find(address);
   if (id == kNoBlock) return false;
   Block& b = blocks_[id];
@@ -104,7 +90,6 @@ bool Arena::on_fault(const void* address, bool write) {
       return true;
     case State::Clean:
     case State::Writing:
-      if (!memory_.faults() && b.state == State::Writing) moves_.take_up(id, write);
       if (write) room_.spare_areas();  // because it may part an area; the block itself may be evicted for that, and fetched
       if (write && b.state != State::Absent) moves_.make_dirty(id);
       return true;

@@ -25,8 +25,7 @@ void Victims::set_policy(const Policy& policy) {
 bool Victims::may_move(const Block& b) const {
   // What is clean may leave while a copy of it goes on between slower tiers.
   bool moves = b.transfer.busy() && (b.state != State::Clean || b.transfer.source == kFast || b.transfer.target == kFast);
-  return (b.state == State::Dirty || b.state == State::Clean) && !moves && b.external_pins == 0 && !moves_.frozen() &&
-         moves_.allows_eviction(b);
+  return (b.state == State::Dirty || b.state == State::Clean) && !moves && b.external_pins == 0 && !moves_.frozen();
 }
 
 // What no schedule knows is small or short-lived: while one is followed, it is evicted last.

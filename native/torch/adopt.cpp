@@ -28,8 +28,6 @@ void move_in(c10::StorageImpl& storage) {
   c10::DataPtr moved = the_allocator()->allocate_managed(nbytes, true);  // filled from its first piece to its last
   std::memcpy(moved.get(), data.get(), nbytes);
   if (mapped) drop_file_pages(data.get(), nbytes);
-  const void* address = moved.get();
-  the_arena()->saw({&address, 1});  // a storage, whether or not an operator ever names it
   storage.set_data_ptr_noswap(std::move(moved));
   storage.set_allocator(the_allocator());
 }

@@ -67,8 +67,8 @@ c10::DeleterFnPtr ArenaAllocator::raw_deleter() const { return &release_pointer;
 Arena* the_arena() { return arena; }
 ArenaAllocator* the_allocator() { return allocator; }
 
-void make_arena(const Options& options, Tiers::List slower_tiers, std::unique_ptr<Region> device) {
-  if (arena == nullptr) arena = new Arena(options, std::move(slower_tiers), std::move(device));
+void make_arena(const Options& options, Tiers::List slower_tiers) {
+  if (arena == nullptr) arena = new Arena(options, std::move(slower_tiers));
 }
 
 void install_allocator() {

@@ -39,8 +39,8 @@ class ArenaAllocator final : public c10::Allocator {
 Arena* the_arena();              // null before make_arena()
 ArenaAllocator* the_allocator();  // null before install_allocator()
 
-// Makes the arena, once. `device` is whose memory it has; null: the CPU's. Throws ArenaError.
-void make_arena(const Options& options, Tiers::List slower_tiers, std::unique_ptr<Region> device);
+// Makes the arena, once. Throws ArenaError.
+void make_arena(const Options& options, Tiers::List slower_tiers);
 // Puts the allocator in front of PyTorch's own for CPUs, once. The first throws ArenaError where that cannot be.
 void check_allocator();
 void install_allocator();

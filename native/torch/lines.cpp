@@ -113,10 +113,6 @@ void forget_lines() {
   for (auto& [code, known] : std::exchange(known_code(), {})) Py_DECREF(code);
 }
 
-void note_line_of_operator(Tape& tape) {
-  if (tape.records_here()) tape.at_line(line_here(line_of_current_node()).c_str());
-}
-
 BirthLine::BirthLine(Tape& tape) {
   if (!notes_lines() || !tape.records_here()) return;
   tape_ = &tape;

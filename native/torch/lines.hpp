@@ -6,9 +6,6 @@
 // backward(): what a node makes there belongs to the line of the forward operator that made the node, as modules do
 // (recorder.cpp). Frames within the engine (a Function's backward, checkpointing) go before that.
 //
-// What is born on a GPU is told of under its allocator's lock, where Python's must not be taken: there the line is that at which
-// the operator began in which it is born.
-//
 // Python's lock is taken here, so callers MUST hold no lock of ours.
 #pragma once
 
@@ -41,9 +38,6 @@ std::string line_here(const std::string& of_node);
 // The line that a node with this number is made at, until forget_lines.
 void note_line_of_node(std::int64_t sequence_nr, Tape& tape);
 void forget_lines();
-
-// What is born from now on is born at the current line: for births that are told of under a lock.
-void note_line_of_operator(Tape& tape);
 
 // What is born on the step's thread as long as this lives is born at the current line.
 class BirthLine {

@@ -1,9 +1,6 @@
 // Fused optimizers work through lists as long as the model in one operator, so all their state would have to be there
 // at once. They are served group by group: the same kernel on consecutive pieces of the lists, which computes the same
 // bits, because every element is updated on its own.
-//
-// [Note: lists on a GPU]  There a _foreach_ operator is one kernel, too, if all its tensors are alike; else it is a loop, in which
-// bits may differ from the kernel's. So lists are cut where all of them are alike, and then each group is the kernel, too.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
@@ -14,7 +11,6 @@
 #include <optional>
 #include <span>
 
-#include "device_arena.hpp"
 #include "operands.hpp"
 #include "operator_rules.hpp"
 #include "recorder.hpp"
@@ -66,37 +62,12 @@ c10::IValue piece(const c10::IValue& argument, std::size_t begin, std::size_t en
   return part;
 }
 
-// What PyTorch's kernels over lists ask of them [Note: lists on a GPU].
-bool are_alike(at::ArrayRef<c10::IValue> arguments, std::size_t length) {
-  std::vector<at::ArrayRef<c10::IValue>> lists;
-  for (const c10::IValue& argument : arguments) {
-    if (argument.isTensorList() && argument.toListRef().size() == length) lists.push_back(argument.toListRef());
-  }
-  const at::Tensor& model = lists.front()[0].toTensor();
-  for (const auto& list : lists) {
-    for (std::size_t i = 0; i < length; ++i) {
-      const at::Tensor &tensor = list[i].toTensor(), &first = lists.front()[i].toTensor();
-      if (tensor.layout() != c10::kStrided || !tensor.is_non_overlapping_and_dense()) return false;
-      if (tensor.dtype() != model.dtype() || tensor.device() != model.device()) return false;
-      if (tensor.sizes() != first.sizes() || tensor.strides() != first.strides()) return false;
-    }
-  }
-  return true;
-}
-
-bool is_foreach(const c10::FunctionSchema& schema) {
-  return starts_with_any(schema.name(), {"aten::_foreach_", "aten::_amp_foreach_"});
-}
-
 struct InOperator {
   InOperator(const char* name, const std::vector<Operand>& operands, Work work) {
     the_watch()->enter(name, operands, work, pass_now());
     if (the_watch()->tape().records()) the_watch()->tape().describe("", phase_now());
   }
-  ~InOperator() {
-    if (the_watch()->tape().records()) await_work();
-    the_watch()->exit();
-  }
+  ~InOperator() { the_watch()->exit(); }
 };
 
 // Elements [begin, end) of the lists, and their storages.
@@ -129,43 +100,16 @@ void by_groups(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   std::size_t length = common_length(arguments);
   if (length == 0 || !the_watch()->on()) return original.callBoxed(op, keys, stack);
   const char* name = op.schema().name().c_str();
-  if (is_foreach(op.schema()) && !are_alike(arguments, length)) {
-    std::vector<Operand> operands;
-    for (std::size_t i = 0; i < length; ++i) collect_element(op.schema(), arguments, i, length, operands);
-    InOperator in_operator(name, operands, Work::Itself);
-    return original.callBoxed(op, keys, stack);
-  }
-  // What all groups share: a scale, a rate, whether something was infinite.
-  std::vector<Operand> shared;
-  if (is_foreach(op.schema())) {
-    std::vector<Use> uses = uses_of(op.schema(), false);
-    for (std::size_t a = 0; a < count; ++a) {
-      if (arguments[a].isTensor()) collect_operands(arguments[a], uses[a], shared);
-    }
-  }
-  const bool returns_list = !op.schema().returns().empty();
-  c10::List<at::Tensor> results;
   for (Group group = group_from(0, op.schema(), arguments, length); group.begin < length;) {
-    group.operands.insert(group.operands.end(), shared.begin(), shared.end());
     InOperator in_operator(name, group.operands, Work::InGroups);
     Group next = group_from(group.end, op.schema(), arguments, length);
     the_watch()->prefetch(next.operands);  // on its way while this one computes
     torch::jit::Stack pieces;
     for (const c10::IValue& argument : arguments) pieces.push_back(piece(argument, group.begin, group.end, length));
     original.callBoxed(op, keys, &pieces);
-    if (returns_list) {
-      for (const c10::IValue& result : pieces.back().toListRef()) results.push_back(result.toTensor());
-    }
     group = std::move(next);
   }
   torch::jit::drop(*stack, count);
-  if (returns_list) stack->emplace_back(std::move(results));
-}
-
-// Whether its kernel can be served by groups: it has lists, and makes at most one.
-bool makes_a_list(const c10::FunctionSchema& schema) {
-  const auto& returns = schema.returns();
-  return returns.empty() || (returns.size() == 1 && *returns[0].type() == *c10::ListType::ofTensors());
 }
 
 // torch warns that a kernel is overridden, once; this one is meant.
@@ -177,10 +121,10 @@ struct Silence : c10::WarningHandler {
 
 bool is_served_by_groups(const c10::OperatorName& name) { return originals().contains(name); }
 
-void install_list_operators(bool lists_are_kernels) {
+void install_list_operators() {
   static std::unique_ptr<torch::Library> library;
   if (library != nullptr) return;
-  const c10::DispatchKey key = c10::computeDispatchKey({}, {}, watched_device);
+  const c10::DispatchKey key = c10::DispatchKey::CPU;
   library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
   Silence silence;
   c10::WarningUtils::WarningHandlerGuard guard(&silence);
@@ -188,9 +132,8 @@ void install_list_operators(bool lists_are_kernels) {
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     if (name.overload_name.ends_with("out")) continue;  // each is made of another of them
     auto op = dispatcher.findSchema(name);
-    if (!op.has_value() || !op->hasComputedKernelForDispatchKey(key) || !makes_a_list(op->schema())) continue;
-    bool is_fused = starts_with_any(name.name, {"aten::_fused_ada", "aten::_fused_sgd"}) && op->schema().returns().empty();
-    if (!is_fused && !(lists_are_kernels && is_foreach(op->schema()))) continue;
+    if (!op.has_value() || !op->hasComputedKernelForDispatchKey(key) || !op->schema().returns().empty()) continue;
+    if (!starts_with_any(name.name, {"aten::_fused_ada", "aten::_fused_sgd"})) continue;
     originals().emplace(name, op->getComputedKernelForDispatchKey(key));
     std::string full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
     library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&by_groups>());

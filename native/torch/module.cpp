@@ -16,7 +16,6 @@
 #include "collective_pins.hpp"
 #include "counters_dict.hpp"
 #include "deferred.hpp"
-#include "device_arena.hpp"
 #include "lines.hpp"
 #include "operands.hpp"
 #include "operator_rules.hpp"
@@ -41,16 +40,11 @@ Watch& watch() {
   return *the_watch();
 }
 
-PlainRecorder* plain_recorder = nullptr;  // the one that watched last
+PlainRecorder* plain_recorder = nullptr;  // once it has watched
 
-constexpr const char* kAnotherDevice =
-    "this process has watched the operators of another device: start another process for this one";
-
-// `cuda_face` is None where the CPU's operators are the ones that use the device, or there is no device.
 void start(const std::vector<std::string>& spill_dirs, const std::vector<AskedTier>& tiers, std::uint64_t arena_bytes,
            std::uint64_t process_bytes, std::size_t min_bytes, unsigned io_threads, std::int64_t watchdog_ns, double chaos_rate,
-           std::uint64_t chaos_seed, const std::string& policy, bool userfaultfd, std::uint64_t least_piece, bool on_device,
-           const py::object& cuda_face) {
+           std::uint64_t chaos_seed, const std::string& policy, bool userfaultfd, std::uint64_t least_piece) {
   const Policy* chosen = find_policy(policy);
   if (chosen == nullptr) throw std::invalid_argument("no such policy: " + policy);
   if (the_arena() == nullptr) {
@@ -62,20 +56,13 @@ void start(const std::vector<std::string>& spill_dirs, const std::vector<AskedTi
       unpin_ended(false);
     };
     options.unpins_come = collectives_under_way;
-    bool serves_cpu = cuda_face.is_none();
-    if (serves_cpu) check_allocator();
-    if (!watch_operators_of(serves_cpu ? c10::DeviceType::CPU : c10::DeviceType::CUDA))
-      throw std::invalid_argument(kAnotherDevice);
-    std::unique_ptr<Region> region = on_device ? device_region(cuda_face) : nullptr;
-    if (on_device) group_bytes = kGroupPages * device_page();
-    options.outside_bytes = outside_of_arena();
-    options.host_reaches_device = on_device && serves_cpu;
-    make_arena(options, run_tiers(tiers, spill_dirs), std::move(region));
-    if (serves_cpu) install_allocator();
+    check_allocator();
+    make_arena(options, run_tiers(tiers, spill_dirs));
+    install_allocator();
     watch_arena();
     install_recorder();
-    install_list_operators(on_device);
-    if (serves_cpu) install_gathers();
+    install_list_operators();
+    install_gathers();
     learn_slice_deleter(*torch::createStorage(py::module_::import("torch").attr("UntypedStorage")(64)[py::slice(0, 32, 1)].ptr())
                              .unsafeGetStorageImpl());
   }
@@ -86,10 +73,8 @@ void start(const std::vector<std::string>& spill_dirs, const std::vector<AskedTi
   arena().set_policy(*chosen);
   arena().set_least_piece(least_piece);
   begin_pieces(least_piece);
-  if (the_allocator() != nullptr) {
-    the_allocator()->min_bytes = min_bytes;
-    the_allocator()->on = true;
-  }
+  the_allocator()->min_bytes = min_bytes;
+  the_allocator()->on = true;
   py::gil_scoped_release unlocked;
   arena().set_limits(arena_bytes, process_bytes);
 }
@@ -151,26 +136,12 @@ std::vector<std::pair<int, bool>> uses_by_argument(const std::string& name, cons
   return uses;
 }
 
-void begin_to_watch(PlainRecorder& recorder, std::uint64_t least_piece) {
-  recorder.watch(true, least_piece);
-  set_watch(&recorder);
-  plain_recorder = &recorder;
-}
-
 void watch_without_arena(std::uint64_t least_piece) {
-  if (!watch_operators_of(c10::DeviceType::CPU)) throw std::runtime_error(kAnotherDevice);
-  PlainRecorder& recorder = install_plain_recorder();
+  plain_recorder = &install_plain_recorder();
   begin_pieces(least_piece);
-  begin_to_watch(recorder, least_piece);
+  plain_recorder->watch(true, least_piece);
+  set_watch(plain_recorder);
   install_list_operators();
-}
-
-void watch_gpu(const py::object& cuda_face, int ordinal) {
-  if (!watch_operators_of(c10::DeviceType::CUDA)) throw std::runtime_error(kAnotherDevice);
-  PlainRecorder& recorder = install_gpu_recorder(cuda_face, ordinal);
-  group_bytes = kGroupPages * device_page();
-  begin_to_watch(recorder, 0);
-  install_list_operators(true);
 }
 
 void unwatch() {
@@ -243,21 +214,7 @@ PYBIND11_MODULE(_torch, m) {
   m.attr("MANAGED_BYTES") = kManagedBytes;
   m.def("start", &start, py::kw_only(), py::arg("spill_dirs"), py::arg("tiers"), py::arg("arena_bytes"), py::arg("process_bytes"),
         py::arg("min_bytes"), py::arg("io_threads"), py::arg("watchdog_ns"), py::arg("chaos_rate"), py::arg("chaos_seed"),
-        py::arg("policy"), py::arg("userfaultfd"), py::arg("piece_bytes") = kPiece, py::arg("on_device") = false,
-        py::arg("cuda_face") = py::none());
-  m.def(
-      "look_at_device",
-      [](const std::string& driver, int ordinal) {
-        DeviceMemory found = look_at_device({driver, ordinal});
-        return py::dict(py::arg("name") = found.name, py::arg("free_bytes") = found.free, py::arg("total_bytes") = found.total,
-                        py::arg("page_bytes") = found.page);
-      },
-      py::kw_only(), py::arg("driver"), py::arg("ordinal"));
-  m.def("arena_face", arena_face);
-  m.def("measure_device", [] {
-    DeviceRates r = measure_device();
-    return py::dict(py::arg("out") = r.out, py::arg("back") = r.back, py::arg("latency_ns") = r.latency_ns);
-  });
+        py::arg("policy"), py::arg("userfaultfd"), py::arg("piece_bytes") = kPiece);
   m.def("serves_system_calls", [] { return arena().serves_system_calls(); });
   m.def(
       "measure_tier",
@@ -279,7 +236,7 @@ PYBIND11_MODULE(_torch, m) {
       py::arg("address"), py::arg("nbytes"), py::arg("node"));
   m.def("stop", [] {
     arena().set_chaos(0.0, 0);
-    if (the_allocator() != nullptr) the_allocator()->on = false;
+    the_allocator()->on = false;
   });
   m.def("set_checksum", [](bool on) { arena().set_checksum(on); }, py::arg("on"));
   m.def(
@@ -290,7 +247,6 @@ PYBIND11_MODULE(_torch, m) {
       },
       py::kw_only(), py::arg("arena_bytes"), py::arg("process_bytes"));
   m.def("watch", &watch_without_arena, py::kw_only(), py::arg("piece_bytes") = kPiece);
-  m.def("watch_gpu", &watch_gpu, py::kw_only(), py::arg("cuda_face"), py::arg("ordinal"));
   m.def("unwatch", &unwatch);
   m.def("notice", [](const std::vector<at::Tensor>& tensors) {
     for (const at::Tensor& tensor : tensors) for_each_part(tensor, [](const at::Tensor& part) { watched_storage(part); });
@@ -305,8 +261,6 @@ PYBIND11_MODULE(_torch, m) {
   m.def("line_here", [](const std::string& of_node) { return notes_lines() ? line_here(of_node) : ""; });
   m.def("enter_module", [](const std::string& name) { return watch().tape().enter_module(name.c_str()); });
   m.def("back_to_module", [](std::uint32_t number) { watch().tape().enter_module(number); });
-  m.def("enter_graph", &enter_graph, py::call_guard<py::gil_scoped_release>());
-  m.def("exit_graph", &exit_graph, py::call_guard<py::gil_scoped_release>());
   m.def("enter_optimizer", &enter_optimizer);
   m.def("take_recording", [] { return as_columns(watch().tape().take()); });
   m.def("load_schedule", &load_schedule, py::kw_only(), py::arg("tick_ns"), py::arg("headroom"), py::arg("nbytes"),

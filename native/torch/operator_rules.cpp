@@ -73,7 +73,7 @@ std::vector<Use> uses_of(const c10::FunctionSchema& schema, bool leaves_gradient
 
 std::uint64_t counted_bytes(std::uint64_t nbytes) { return nbytes >= kManagedBytes ? shape_of(nbytes).bytes() : 0; }
 
-bool group_is_full(std::size_t elements, std::uint64_t bytes_with_next) { return elements > 0 && bytes_with_next > group_bytes; }
+bool group_is_full(std::size_t elements, std::uint64_t bytes_with_next) { return elements > 0 && bytes_with_next > kGroupBytes; }
 
 std::vector<std::size_t> cut_groups(const std::vector<std::vector<std::uint64_t>>& elements) {
   std::vector<std::size_t> groups;

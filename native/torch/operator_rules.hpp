@@ -37,10 +37,8 @@ std::vector<Use> uses_of(const c10::FunctionSchema& schema, bool leaves_gradient
 
 // [Note: groups]  Small elements of a fused optimizer's lists share a group of so many bytes at most, whatever the budget
 // and also without an arena: a step's ticks must not depend on it. So a storage counts with its pages if an arena would
-// manage it, and else not at all. On a GPU, where each group is a launch, a group is of so many of its pages.
+// manage it, and else not at all.
 inline constexpr std::uint64_t kGroupBytes = std::uint64_t{256} << 10;
-inline constexpr std::uint64_t kGroupPages = 32;
-inline std::uint64_t group_bytes = kGroupBytes;
 inline constexpr std::uint64_t kManagedBytes = std::uint64_t{64} << 10;  // the least, unless an arena is told otherwise
 
 std::uint64_t counted_bytes(std::uint64_t nbytes);

@@ -9,9 +9,7 @@
 #include <vector>
 
 #include "../core/system.hpp"
-#include "../device/births.hpp"
 #include "allocator.hpp"
-#include "device_arena.hpp"
 #include "lines.hpp"
 #include "operator_rules.hpp"
 
@@ -22,7 +20,7 @@ namespace {
 constexpr std::uint8_t kPriority = 254;  // an arena stands in front
 const c10::Device kCpu(c10::DeviceType::CPU);
 
-PlainRecorder *recorder = nullptr, *gpu_recorder = nullptr;
+PlainRecorder* recorder = nullptr;
 
 void require_no_arena() {
   if (the_arena() == nullptr) return;
@@ -82,8 +80,7 @@ void* PlainRecorder::allocate(std::size_t nbytes) {
 void PlainRecorder::born(void* address, std::size_t nbytes) {
   if (address == nullptr || nbytes == 0 || in_child_ || !watches_) return;
   bool untouched = std::exchange(next_is_untouched, false) && this_thread.running.empty();
-  std::optional<BirthLine> line;
-  if (device_.is_cpu()) line.emplace(tape_);  // a GPU's is its operator's [Note: lines]
+  BirthLine line(tape_);
   Lock lock(mutex_);
   if (std::uint64_t each = piece_bytes(nbytes, least_piece_); each > 0) {
     ended_at(address);
@@ -98,14 +95,11 @@ void PlainRecorder::born(void* address, std::size_t nbytes) {
   begin_to_watch(address, live, true);
 }
 
-void PlainRecorder::ended(void* address) {
-  if (in_child_) return;
-  Lock lock(mutex_);
-  ended_at(address);
-}
-
 void PlainRecorder::release(void* address) {
-  ended(address);
+  if (!in_child_) {
+    Lock lock(mutex_);
+    ended_at(address);
+  }
   pytorchs_.raw_deleter()(address);  // last: from here on the address may be another thread's
 }
 
@@ -187,7 +181,7 @@ void PlainRecorder::watch(bool watches, std::uint64_t least_piece) {
 
 const void* PlainRecorder::find(c10::StorageImpl& storage) {
   c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
-  if (!watches_ || data.get() == nullptr || storage.nbytes() == 0 || !is_watched(data.device())) return nullptr;
+  if (!watches_ || data.get() == nullptr || storage.nbytes() == 0 || !data.device().is_cpu()) return nullptr;
   Lock lock(mutex_);
   auto large = large_.find(data.get());
   if (large != large_.end() && (large->second.end_is_seen || large->second.nbytes == storage.nbytes())) return data.get();
@@ -207,7 +201,6 @@ const void* PlainRecorder::find(c10::StorageImpl& storage) {
 }
 
 bool PlainRecorder::sees_end_of(c10::DataPtr& data) {
-  if (!device_.is_cpu()) return data.get_deleter() == pytorchs_.raw_deleter();
   // The context of the default allocator's pointers is the address, so its end comes here from now on.
   return data.get_deleter() == &release_watched ||
          (data.get_context() == data.get() && data.compare_exchange_deleter(pytorchs_.raw_deleter(), &release_watched));
@@ -317,25 +310,10 @@ PlainRecorder& install_plain_recorder() {
     throw std::runtime_error(
         "another CPU allocator is installed that Ebbtide cannot stand in front of; start to record before it");
   }
-  recorder = new PlainRecorder(*previous, kCpu);
+  recorder = new PlainRecorder(*previous);
   pthread_atfork(nullptr, nullptr, [] { recorder->child(); });
   c10::SetCPUAllocator(new WatchedAllocator(*previous), kPriority);
   return *recorder;
-}
-
-PlainRecorder& install_gpu_recorder(const pybind11::object& cuda_face, int ordinal) {
-  static constexpr Births kBirths{.born = [](void* address, std::size_t nbytes) { gpu_recorder->born(address, nbytes); },
-                                  .ended = [](void* address) { gpu_recorder->ended(address); }};
-  require_no_arena();
-  const c10::Device device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(ordinal));
-  if (gpu_recorder == nullptr) {
-    gpu_recorder = new PlainRecorder(*c10::GetAllocator(c10::DeviceType::CUDA), device);
-    pthread_atfork(nullptr, nullptr, [] { gpu_recorder->child(); });
-  } else if (gpu_recorder->device() != device) {
-    throw std::runtime_error("this process has recorded another GPU: record this one in another process");
-  }
-  tell_births(cuda_face, ordinal, &kBirths);
-  return *gpu_recorder;
 }
 
 c10::DeleterFnPtr watched_deleter() { return recorder != nullptr ? &release_watched : nullptr; }

@@ -1,14 +1,11 @@
-// Records a step on what plain PyTorch allocates: nothing moves, and every storage of the CPU, or of one GPU, is seen, however
-// small.
+// Records a step on what plain PyTorch allocates: nothing moves, and every storage of the CPU is seen, however small.
 //
 // Storages are known by their addresses. One that was born before the recorder is met at its first use, or when
 // Python names it; from then on its end is seen too, if PyTorch's own allocator made it. Other memory (a mapped file,
-// a NumPy array) ends unseen: it counts as there until something else lies at its address. On a GPU PyTorch's allocator tells
-// of all that it gives, and nobody stands in front of it.
+// a NumPy array) ends unseen: it counts as there until something else lies at its address.
 #pragma once
 
 #include <c10/core/Allocator.h>
-#include <pybind11/pybind11.h>
 
 #include <atomic>
 #include <mutex>
@@ -21,16 +18,13 @@ namespace ebbtide {
 
 class PlainRecorder final : public Watch {
  public:
-  PlainRecorder(c10::Allocator& pytorchs, c10::Device device) : pytorchs_(pytorchs), device_(device) {}
+  explicit PlainRecorder(c10::Allocator& pytorchs) : pytorchs_(pytorchs) {}
 
   void* allocate(std::size_t nbytes);
   void release(void* address);
-  void born(void* address, std::size_t nbytes);
-  void ended(void* address);
   // What is there is forgotten, and met again at its next use. Storages are in pieces as in an arena.
   void watch(bool watches, std::uint64_t least_piece = 0);
   void child() { in_child_ = true; }
-  c10::Device device() const { return device_; }
 
   bool on() const override { return tape_.records() && !in_child_; }
   const void* find(c10::StorageImpl& storage) override;
@@ -67,6 +61,7 @@ class PlainRecorder final : public Watch {
     LineOf line{};  // where it was made
   };
 
+  void born(void* address, std::size_t nbytes);
   void take_up(const void* address, const Large& large, bool is_born, bool in_operator);
   void begin_piece(const void* address, const Large& large, std::uint64_t number, bool is_born, bool in_operator);
   template <typename Visit>
@@ -76,11 +71,9 @@ class PlainRecorder final : public Watch {
   void begin_to_watch(const void* address, Live live, bool is_born, LineOf line);
   void ended(std::unordered_map<const void*, Live>::iterator entry);
 
-  bool is_watched(c10::Device device) const { return device_.is_cpu() ? device.is_cpu() : device == device_; }
   bool sees_end_of(c10::DataPtr& data);
 
   c10::Allocator& pytorchs_;
-  const c10::Device device_;
   std::mutex mutex_;  // guards all below
   std::unordered_map<const void*, Live> live_;
   std::unordered_map<const void*, Large> large_;
@@ -95,8 +88,6 @@ class PlainRecorder final : public Watch {
 // Puts the recorder in front of the CPU allocator, once; it stays there until the process ends. Throws
 // std::runtime_error where an arena or another allocator is in the way.
 PlainRecorder& install_plain_recorder();
-// The same on a GPU, whose allocator tells it of births. `cuda_face` is ebbtide._cuda's.
-PlainRecorder& install_gpu_recorder(const pybind11::object& cuda_face, int ordinal);
 
 // Of the storages that the recorder saw the birth of. Null before there is one.
 c10::DeleterFnPtr watched_deleter();

@@ -25,7 +25,6 @@
 #include "allocator.hpp"
 #include "collective_pins.hpp"
 #include "deferred.hpp"
-#include "device_arena.hpp"
 #include "lines.hpp"
 #include "operands.hpp"
 #include "operator_rules.hpp"
@@ -50,8 +49,8 @@ struct Treatment {
 bool passes_over(std::string_view name, const c10::OperatorHandle& op) {
   if (touches_nothing(op.schema()) || over_lists(name) || is_served_by_groups(op.operator_name())) return true;
   if (starts_with_any(name, {"aten::new_"}) || name.ends_with("_like")) return true;
-  bool own_kernel = op.hasKernelForDispatchKey(c10::computeDispatchKey({}, {}, watched_device));
-  return !own_kernel && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+  return !op.hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
+         op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
 }
 
 Treatment treatment_of(const at::RecordFunction& function) {
@@ -159,7 +158,7 @@ class Description {
       text_ += ",\"layout\":\"other\"}";
       return;
     }
-    if (t.device().type() != watched_device) text_ += ",\"device\":\"other\"";
+    if (!t.is_cpu()) text_ += ",\"device\":\"other\"";
     if (!t.is_contiguous()) {
       text_ += ",\"strides\":";
       numbers(t.strides());
@@ -235,22 +234,13 @@ void stay_on_top_in_child() {
   if (the_arena() != nullptr && the_arena()->in_child()) install_fault_handler(*the_arena());
 }
 
-// Whenever the graph runs that is recorded, it finds them where they were.
-void pin_what_is_captured(std::span<const Operand> operands) {
-  if (the_arena() == nullptr || !captures_now()) return;
-  for (const Operand& operand : operands) the_arena()->pin(operand.address);
-}
-
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   Watch& watch = *the_watch();
   if (!watch.on()) {
     stay_on_top_in_child();
     return nullptr;
   }
-  if (notes_lines()) {
-    note_line_of_node(function.seqNr(), watch.tape());  // of views, too, and of Functions
-    if (the_arena() == nullptr && watched_device != c10::DeviceType::CPU) note_line_of_operator(watch.tape());
-  }
+  if (notes_lines()) note_line_of_node(function.seqNr(), watch.tape());  // of views, too, and of Functions
   if (anything_deferred()) look_at(function.inputs());  // before operands are collected: an update has its own
   const Treatment& treatment = known_treatment(function);
   next_is_untouched = treatment.makes_empty;
@@ -274,7 +264,6 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     if (pins) pin_for_collective(input, waited_for);
     ++i;
   }
-  pin_what_is_captured(operands);
   auto entered = std::make_unique<Entered>();
   entered->in_collective = treatment.pins;
   Tape& tape = watch.tape();
@@ -295,21 +284,9 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   return entered;
 }
 
-template <typename Values>
-void name_results(const Values& outputs) {
-  static thread_local std::vector<Operand> found;
-  static thread_local std::vector<const void*> results;
-  found.clear(), results.clear();
-  for (const auto& output : outputs) collect_operands(output, {}, found);
-  for (const Operand& each : found) results.push_back(each.address);
-  the_watch()->saw(results);
-}
-
-void end(const at::RecordFunction& function, at::ObserverContext* context) {
+void end(const at::RecordFunction&, at::ObserverContext* context) {
   if (context == nullptr) return;
   --depth;
-  if (the_watch()->asks_for_results() && the_watch()->on()) name_results(function.outputs());
-  if (the_watch()->tape().records()) await_work();  // so that its time is its own
   the_watch()->exit();
   auto* entered = static_cast<Entered*>(context);
   if (entered->in_collective) exit_collective();
@@ -317,26 +294,6 @@ void end(const at::RecordFunction& function, at::ObserverContext* context) {
 }
 
 }  // namespace
-
-bool enter_graph(const std::vector<at::Tensor>& read, const std::vector<at::Tensor>& written) {
-  Watch* watch = the_watch();
-  if (watch == nullptr || !watch->on()) return false;
-  std::vector<Operand> operands;
-  for (const at::Tensor& tensor : read) collect_operands(tensor, {.access = Access::Read}, operands);
-  for (const at::Tensor& tensor : written) collect_operands(tensor, {.access = Access::ReadWrite}, operands);
-  pin_what_is_captured(operands);
-  watch->enter("inductor::graph", operands, Work::Itself, pass_now());
-  ++depth;
-  if (watch->tape().records()) watch->tape().describe("", phase_now());
-  return true;
-}
-
-void exit_graph(const std::vector<at::Tensor>& results) {
-  --depth;
-  if (the_watch()->asks_for_results() && the_watch()->on()) name_results(results);
-  if (the_watch()->tape().records()) await_work();
-  the_watch()->exit();
-}
 
 void forget_nodes() {
   module_of_node().clear();
@@ -369,10 +326,7 @@ Pass pass_now() {
 
 void install_recorder() {
   if (callback != at::INVALID_CALLBACK_HANDLE) return;
-  callback = at::addGlobalCallback(at::RecordFunctionCallback(begin, end)
-                                       .needsInputs(true)
-                                       .needsOutputs(the_watch()->asks_for_results())
-                                       .scopes({at::RecordScope::FUNCTION}));
+  callback = at::addGlobalCallback(at::RecordFunctionCallback(begin, end).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
 }
 
 void remove_recorder() {

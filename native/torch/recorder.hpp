@@ -14,14 +14,8 @@ namespace ebbtide {
 // ends there.
 void install_recorder();
 void remove_recorder();
-// Those whose kernels work through lists of tensors: on a GPU, others than on the CPU.
-void install_list_operators(bool lists_are_kernels = false);
+void install_list_operators();  // those whose kernels work through lists of tensors
 bool is_served_by_groups(const c10::OperatorName& name);  // which are operators of their own
-
-// One operator that PyTorch's dispatcher knows nothing of, from the one call to the other on the same thread: a compiled graph.
-// False: there is nothing to see, and nothing to end.
-bool enter_graph(const std::vector<at::Tensor>& read, const std::vector<at::Tensor>& written);
-void exit_graph(const std::vector<at::Tensor>& results);
 
 // The calling thread's nodes of earlier steps are gone: nothing is known of the modules of new ones.
 void forget_nodes();

@@ -11,7 +11,6 @@
 #include "../core/file_tier.hpp"
 #include "../core/numa_tier.hpp"
 #include "../core/system.hpp"
-#include "device_arena.hpp"
 
 namespace ebbtide {
 
@@ -22,7 +21,6 @@ constexpr std::uint64_t kSample = std::uint64_t{64} << 20;
 std::unique_ptr<Tier> make_tier(const AskedTier& asked) {
   const auto& [kind, capacity, node] = asked;
   try {
-    if (kind == "host") return host_pool(capacity);
     if (kind == "compressed") return std::make_unique<CompressedTier>(capacity);
     if (kind == "numa") return std::make_unique<NumaTier>(node, capacity);
   } catch (const ArenaError& error) {
@@ -36,7 +34,7 @@ std::unique_ptr<Tier> make_tier(const AskedTier& asked) {
 Tiers::List run_tiers(const std::vector<AskedTier>& asked, const std::vector<std::string>& spill_directories) {
   Tiers::List tiers;
   for (const AskedTier& each : asked) tiers.push_back(make_tier(each));
-  tiers.push_back(staged(std::make_unique<FileTier>(spill_directories)));
+  tiers.push_back(std::make_unique<FileTier>(spill_directories));
   return tiers;
 }
 

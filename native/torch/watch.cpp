@@ -21,8 +21,6 @@ class ArenaWatch final : public Watch {
   void enter(const char* name, std::span<const Operand> operands, Work work, Pass pass) override {
     arena_.enter(name, operands, work, pass);
   }
-  bool asks_for_results() const override { return arena_.asks_for_results(); }
-  void saw(std::span<const void* const> results) override { arena_.saw(results); }
   void exit() override {
     if (!arena_.in_child()) arena_.exit();
   }

@@ -23,15 +23,6 @@ inline void begin_pieces(std::uint64_t least_piece) {
   if (least_piece > 0) least_in_pieces = std::min(least_in_pieces.load(), 2 * least_piece);
 }
 
-// Whose operators are watched: those of the CPU, or of a GPU.
-inline c10::DeviceType watched_device = c10::DeviceType::CPU;
-
-// From now on, for good: lists are served for the operators of one device. False where it is another already.
-inline bool watch_operators_of(c10::DeviceType device) {
-  static const c10::DeviceType first = watched_device = device;
-  return first == device;
-}
-
 // What this thread allocates next is empty()'s: whoever asked for it fills it later.
 inline thread_local bool next_is_untouched = false;
 
@@ -43,8 +34,6 @@ class Watch {
   virtual const void* find(c10::StorageImpl& storage) = 0;  // its address, or null for one that is not watched
 
   virtual void enter(const char* name, std::span<const Operand> operands, Work work, Pass pass) = 0;
-  virtual bool asks_for_results() const { return false; }
-  virtual void saw(std::span<const void* const> /*results*/) {}  // of the operator that is about to end
   virtual void exit() = 0;
   virtual std::uint64_t note_need(const char* name, std::span<const Operand> operands) = 0;  // their bytes
   virtual void prefetch(std::span<const Operand> operands) = 0;

@@ -10,7 +10,6 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
-from typing_extensions import CapsuleType
 
 from ebbtide.ir.recording import Recording
 
@@ -76,22 +75,6 @@ class Counters(TypedDict):
     over_budget: bool  # the watchdog or an impossible operator went over the arena's budget
     message: str  # first trouble in words ("" when none)
 
-class DeviceMemory(TypedDict):
-    name: str
-    free_bytes: int
-    total_bytes: int
-    page_bytes: int
-
-def look_at_device(*, driver: str, ordinal: int) -> DeviceMemory:
-    """Opens a GPU by the driver's library, once for this process. RuntimeError, which says why it cannot be used."""
-
-def measure_device() -> dict[str, float]:
-    """Of the GPU that was opened: bytes a second ``out`` to pinned memory and ``back``, and ``latency_ns`` of an unmap
-    and a map. RuntimeError."""
-
-def arena_face() -> CapsuleType:
-    """A capsule for ``ebbtide._cuda``, once an arena was started on its GPU."""
-
 def start(
     *,
     spill_dirs: Sequence[str],
@@ -106,17 +89,13 @@ def start(
     policy: str,
     userfaultfd: bool,
     piece_bytes: int = ...,
-    on_device: bool = ...,
-    cuda_face: object = ...,
 ) -> None:
     """Manage CPU storages of ``min_bytes`` and more from now on (0 = no bound). A later call sets a new budget.
 
     ``tiers`` lie between memory and the spill directories, the fastest first: kind, capacity in bytes, NUMA node or -1.
     They are those of the process's first call. ``policy`` says who is evicted where no schedule does: a name in
     ``_planning.POLICIES``. Storages of twice ``piece_bytes`` are in pieces; 0: none is. ``userfaultfd`` asks that
-    system calls wait for storages that are away; what the process's first call says holds. ``on_device``: memory is
-    that of the GPU that was opened, and ``cuda_face`` (of ``ebbtide._cuda``) says that PyTorch's CUDA allocates there;
-    without it CPU storages lie on the GPU, which is a fake one. Raises RuntimeError when a
+    system calls wait for storages that are away; what the process's first call says holds. Raises RuntimeError when a
     spill directory cannot be used, and ValueError for a tier that cannot be had, or no such policy (the text says why
     and what to do).
     """
@@ -154,13 +133,6 @@ def watch(*, piece_bytes: int = ...) -> None:
     Raises RuntimeError where an arena has been started, or another allocator cannot be stood in front of.
     """
 
-def watch_gpu(*, cuda_face: object, ordinal: int) -> None:
-    """The same of a GPU's storages, as PyTorch's own CUDA allocator tells of them; operators of a step that is recorded
-    are waited for. ``cuda_face`` is ``ebbtide._cuda``'s. The GPU must have been opened (``look_at_device``).
-
-    Raises RuntimeError where an arena has been started, or another device was watched.
-    """
-
 def unwatch() -> None:
     """From here allocations without an arena are not noted."""
 
@@ -194,12 +166,6 @@ def enter_module(name: str) -> int:
     """The module that runs from now on in the step that is recorded; returns the number of the one before."""
 
 def back_to_module(number: int) -> None: ...
-def enter_graph(read: Sequence[Tensor], written: Sequence[Tensor]) -> bool:
-    """An operator begins that PyTorch's dispatcher knows nothing of. False: there is nothing to see, nor to end."""
-
-def exit_graph(results: Sequence[Tensor]) -> None:
-    """It ends, on the same thread, and has made these."""
-
 def enter_optimizer(enters: bool) -> None:
     """What runs on this thread is an optimizer's, until it is told otherwise or a step begins."""
 

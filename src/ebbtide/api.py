@@ -39,12 +39,11 @@ def record(
     fake: bool | None = None,
     machine: _Path | None = None,
     lines: bool | None = None,
-    device: str | None = None,
 ) -> "Recorder":
     """For ``with``: writes a step of what runs in the block to ``path``, as plain PyTorch runs it. See Recorder."""
     from ebbtide.session.recorder import Recorder
 
-    return Recorder(path, first=first, count=count, fake=fake, machine=machine, lines=lines, device=device)
+    return Recorder(path, first=first, count=count, fake=fake, machine=machine, lines=lines)
 
 
 def load(path: _Path) -> "Trace | Plan | Timeline | Machine | RunReport":

@@ -30,20 +30,10 @@ class ProgressMode(StrEnum):
 
 
 class TierKind(StrEnum):
-    """A tier between memory and the spill file: memory in which bytes lie compressed, that of a NUMA node, or, where
-    memory is a GPU's, the host's."""
+    """A tier between memory and the spill file: memory in which bytes lie compressed, or that of a NUMA node."""
 
     COMPRESSED = "compressed"
     NUMA = "numa"
-    HOST = "host"
-
-
-CPU = "cpu"
-_LEAST_PAGES = 2
-"""Of a GPU's memory, in the smallest storage managed: less would waste it, and cost more to map than to copy."""
-_HOST_PERCENT = 50
-"""Of the host's memory that is free, what a run takes where none was named: it is pinned, and nobody else's then."""
-DEVICES_ACCEPTED = "cpu, cuda or cuda:NUMBER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +69,6 @@ def parse_tiers(text: str) -> tuple[SlowerTier, ...]:
 def _parse_tier(text: str) -> SlowerTier:
     shown = f"{text!r:.60}"
     kind, *rest = (part.strip() for part in text.split(":"))
-    if kind == TierKind.HOST:
-        raise NoTierError(f"the host's memory, below a GPU, is named by {option('host', 'SIZE')}")
     if kind not in [*TierKind]:
         raise NoTierError(f"there is no kind {kind!r:.20}" if kind else f"{shown} names no kind")
     node = -1
@@ -120,9 +108,6 @@ class Settings:
     fast_node: int | None = None  # the budget of all ranks on this node together
     spill: tuple[str, ...] = ()  # where moved data goes, in stripes
     tiers: tuple[SlowerTier, ...] = ()  # between memory and the spill file, the fastest first
-    device: str | None = None  # whose memory is short: cpu, cuda or cuda:1; the CPU's unless host is named
-    host: int | None = None  # of pinned host memory below a GPU; 0 for none, else a part of what is free
-    fake_cuda: str | None = None  # a driver's library without a GPU, for tests: CPU tensors have its memory
     report: str | None = None  # the file the report is written to
     policy: str = "ebbtide"  # what decides which storages move when
     plan: str | None = None  # a saved plan, in place of a planner
@@ -160,21 +145,6 @@ class Settings:
         if "fast" in values and "fast_node" in values:
             raise SettingError(f"EBBTIDE_FAST and EBBTIDE_FAST_NODE are both set: {_ONE_OF_THEM}")
         return Settings(**values)  # type: ignore[arg-type]
-
-    def on_gpu(self, page_bytes: int, free_host_bytes: int) -> "Settings":
-        """These, with what a GPU makes of them: host memory is a tier, storages are whole, and no access faults.
-
-        ``page_bytes`` is what its memory is given in, ``free_host_bytes`` what the host has; a share of that is the
-        tier where none was named.
-        """
-        nbytes = free_host_bytes * _HOST_PERCENT // 100 if self.host is None else self.host
-        return replace(
-            self,
-            tiers=(SlowerTier(TierKind.HOST, nbytes),) if nbytes else (),
-            min_storage_bytes=max(self.min_storage_bytes, _LEAST_PAGES * page_bytes),
-            piece_bytes=0,
-            userfaultfd=False,
-        )
 
     def but(self, fast: str | int | Budget | None = None, **named: Unpack["Named"]) -> "Settings":
         """These, with what is named in place of theirs; None is not named. Raises SettingError, as for a variable."""
@@ -221,9 +191,6 @@ class Named(TypedDict, total=False):
     fast_node: str | int | None
     spill: _File | Sequence[_File] | None
     tiers: str | None
-    device: str | None
-    host: str | int | None
-    fake_cuda: _File | None
     report: _File | None
     policy: str | None
     plan: _File | None
@@ -289,14 +256,6 @@ def _directories(text: str) -> tuple[str, ...]:
     return names
 
 
-def _device(text: str) -> str:
-    kind, colon, number = text.partition(":")
-    is_number = number.isascii() and number.isdecimal() and len(number) < 4
-    if kind not in (CPU, "cuda") or (colon and (kind == CPU or not is_number)):
-        raise ValueError(text)
-    return text
-
-
 def _whole(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         return _within(int(text), low, high)
@@ -337,9 +296,6 @@ KNOBS: dict[str, Knob] = {
     "EBBTIDE_FAST_NODE": Knob("fast_node", _node_size, SIZES_ACCEPTED),
     "EBBTIDE_SPILL": Knob("spill", _directories, f"a directory, or several with {os.pathsep!r} between them"),
     "EBBTIDE_TIERS": Knob("tiers", parse_tiers, TIERS_ACCEPTED),
-    "EBBTIDE_DEVICE": Knob("device", _device, DEVICES_ACCEPTED),
-    "EBBTIDE_HOST": Knob("host", _size(0), f"{SIZES_ACCEPTED}, or 0"),
-    "EBBTIDE_FAKE_CUDA": Knob("fake_cuda", str, "a file"),
     "EBBTIDE_REPORT": Knob("report", str, "a file"),
     "EBBTIDE_POLICY": Knob("policy", str, "the name of an online policy (demand, lru, ...) or of a planner"),
     "EBBTIDE_PLAN": Knob("plan", str, "a file"),

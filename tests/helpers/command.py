@@ -15,7 +15,6 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
-from tests.helpers import fake_gpu
 from tests.helpers.paths import ROOT, SCRIPTS
 
 EBBTIDE = str(Path(sys.executable).with_name("ebbtide"))
@@ -27,7 +26,7 @@ POLL_S = 0.005
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """This process's environment, with no ``EBBTIDE_...`` variables but ``extra`` and that training waits for plans."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("EBBTIDE_")}
-    return kept | {"EBBTIDE_WAIT_FOR_PLAN": "1"} | fake_gpu.everywhere() | dict(extra or {})
+    return kept | {"EBBTIDE_WAIT_FOR_PLAN": "1"} | dict(extra or {})
 
 
 def run(

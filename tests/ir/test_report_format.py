@@ -114,7 +114,6 @@ def test_the_fields_are_those_that_are_documented() -> None:
         "written_bytes",
         "updates",
         "tiers",
-        "gpu",
     ]
     step = value["steps"][1]
     assert list(step) == [

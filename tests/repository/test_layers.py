@@ -66,7 +66,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"after_import", "capture", "host", "planning", "session", "settings", "torch", "update_order"},  # runs scripts
 }
 FRONTS = {"api", "cli", "commands", "integrations", "__main__"}  # import everything; only they import each other
-NATIVE = {"torch", "_torch", "_cuda"}
+NATIVE = {"torch", "_torch"}
 
 
 def sources() -> Iterator[tuple[str, Path]]:

@@ -87,62 +87,6 @@ def test_an_activated_environment_is_looked_into_last(
     assert setup.site_directories() == [*without, tmp_path / "lib" / version / "site-packages"]
 
 
-def with_headers(folder: Path, *names: str) -> Path:
-    for name in names:
-        header = folder / "nvidia" / "cu13" / "include" / name
-        header.parent.mkdir(parents=True, exist_ok=True)
-        header.touch()
-    return folder
-
-
-HEADERS = ("cuda.h", "cuda_runtime.h", "crt/host_config.h")
-
-
-@pytest.fixture
-def packages(setup: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A folder of packages, the only one that the build sees, with a torch in it."""
-    for name in ("CUDA_HOME", "EBBTIDE_BUILD_CUDA"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(setup, "site_directories", lambda: [tmp_path])
-    monkeypatch.setattr(setup, "TOOLKIT", tmp_path / "toolkit")
-    return install(tmp_path, "2.13.0+cu130")
-
-
-def test_headers_are_taken_where_all_are_there(
-    setup: ModuleType, monkeypatch: pytest.MonkeyPatch, packages: Path
-) -> None:
-    assert setup.cuda_headers(*setup.OF_PYTORCH) is None
-    with_headers(packages, *HEADERS[:2])
-    assert setup.cuda_headers(*setup.OF_PYTORCH) is None
-    with_headers(packages, HEADERS[2])
-    assert setup.cuda_headers(*setup.OF_PYTORCH) == packages / "nvidia" / "cu13" / "include"
-    named = with_headers(packages / "named", *HEADERS) / "nvidia" / "cu13"
-    monkeypatch.setenv("CUDA_HOME", str(named))
-    assert setup.cuda_headers(*setup.OF_PYTORCH) == named / "include"
-
-
-def test_the_part_for_gpus_is_built_for_a_torch_with_cuda_and_where_it_is_asked_for(
-    setup: ModuleType, monkeypatch: pytest.MonkeyPatch, packages: Path
-) -> None:
-    torch = setup.find_torch()
-    library = torch.folder / "lib" / "libc10_cuda.so"
-    library.parent.mkdir()
-    library.touch()
-    assert not torch.wants_cuda()  # there are no headers
-    monkeypatch.setenv("EBBTIDE_BUILD_CUDA", "1")
-    with pytest.raises(SystemExit, match=r"pip install nvidia-cuda-runtime nvidia-cuda-crt, or name a toolkit"):
-        torch.wants_cuda()
-    with_headers(packages, *HEADERS)
-    library.unlink()
-    assert torch.wants_cuda()
-    monkeypatch.delenv("EBBTIDE_BUILD_CUDA")
-    assert not torch.wants_cuda()  # torch is not built for CUDA
-    library.touch()
-    assert torch.wants_cuda()
-    monkeypatch.setenv("EBBTIDE_BUILD_CUDA", "0")
-    assert not torch.wants_cuda()
-
-
 def test_the_oldest_torch_is_the_one_that_pip_asks_for_and_there_is_no_newest() -> None:
     """With a bound above, pip would change the torch of whoever has a newer one."""
     (asked,) = (named for named in PROJECT["dependencies"] if named.startswith("torch"))

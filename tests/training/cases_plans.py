@@ -279,7 +279,7 @@ def a_probe_that_was_far_off() -> tuple[Verdict, list[tuple[int, ...]], int]:
     real = session_module.machine_for
     seen: list[tuple[int, ...]] = []
 
-    def machine_for(settings: Settings, spill: Sequence[Path], gpu: Any, say: Any) -> Any:
+    def machine_for(settings: Settings, spill: Sequence[Path], say: Any) -> Any:
         machine = real(settings, spill)
         return replace(machine, links=tuple(replace(link, bytes_per_s=1_000_000) for link in machine.links))
 
@@ -323,7 +323,7 @@ def a_better_plan_later(steps: int, is_better: bool) -> Bettered:
     loaded: list[int] = []
     said: list[str] = []
 
-    def machine_for(settings: Settings, spill: Sequence[Path], gpu: Any, say: Any) -> Any:
+    def machine_for(settings: Settings, spill: Sequence[Path], say: Any) -> Any:
         machine = real(settings, spill)
         return replace(machine, links=tuple(replace(link, bytes_per_s=100_000_000) for link in machine.links))
 

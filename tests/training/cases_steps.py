@@ -385,7 +385,7 @@ def a_followed_step_that_does_more(extra_in: Sequence[int]) -> tuple[Any, int, l
     real_machine, planner = session_module.machine_for, planner_named("ebbtide")
     planned = 0
 
-    def machine_for(settings: Any, spill: Any, gpu: Any, say: Any) -> Any:
+    def machine_for(settings: Any, spill: Any, say: Any) -> Any:
         machine = real_machine(settings, spill)
         return replace(machine, links=tuple(replace(link, bytes_per_s=1_000_000) for link in machine.links))
 

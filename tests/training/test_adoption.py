@@ -51,7 +51,6 @@ def test_a_reference_that_passes_is_looked_at_again() -> None:
     child.run("cases_adoption:passing_reference")
 
 
-@pytest.mark.cpu_memory
 @pytest.mark.parametrize("name", cases_adoption.ORDINARY)
 def test_of_an_ordinary_model_nothing_is_left_alone(name: str) -> None:
     child.run("cases_adoption:ordinary", name, env=PAGES)
@@ -61,7 +60,6 @@ def test_an_alias_of_one_parameter_leaves_the_others_of_a_parallel_model() -> No
     child.run("cases_adoption:alias_of_a_parallel_model", env=PAGES)
 
 
-@pytest.mark.cpu_memory
 def test_many_storages_are_adopted_at_once() -> None:
     assert child.run("cases_adoption:many", env={"EBBTIDE_MIN_STORAGE": "4096"}) == 50_000
 

@@ -52,7 +52,6 @@ def test_a_script_that_closes_the_planner_s_files_loses_a_plan_and_not_its_own_f
     assert all(moved > 0 for moved in beside.moved[2:])
 
 
-@pytest.mark.cpu_memory
 def test_where_a_step_needs_the_planner_s_room_the_planner_goes_and_the_budget_stays(tmp_path: Path) -> None:
     whole = {**BESIDE, "EBBTIDE_PIECE": "1GiB"}  # a storage in pieces would need no more room than some of them take
     found = child.run("cases_background:a_step_without_room_beside_the_planner", tmp_path / "gate", env=whole)
@@ -124,7 +123,6 @@ for step in range(400):
 """
 
 
-@pytest.mark.cpu_memory
 def test_a_named_size_holds_while_a_plan_is_made_beside_steps(tmp_path: Path) -> None:
     """In a memory cgroup of that size, with the planning process in it."""
     script, out, size = tmp_path / "script.py", tmp_path / "out.json", 512 * MIB

@@ -13,7 +13,6 @@ from tests.training import cases_checkpoints
 PAGES = {"EBBTIDE_MIN_STORAGE": "4096"}
 
 
-@pytest.mark.cpu_memory
 @pytest.mark.parametrize("kind", cases_checkpoints.KINDS)
 def test_a_model_larger_than_the_arena_goes_to_a_file(kind: str, tmp_path: Path) -> None:
     child.run("cases_checkpoints:to_a_file", kind, str(tmp_path), env=PAGES)
@@ -27,7 +26,6 @@ def test_a_safetensors_file_has_the_bytes_that_safetensors_writes(tmp_path: Path
     child.run("cases_checkpoints:same_bytes", str(tmp_path), env=PAGES)
 
 
-@pytest.mark.cpu_memory
 def test_what_safetensors_refuses_is_refused_in_its_words(tmp_path: Path) -> None:
     child.run("cases_checkpoints:same_refusals", str(tmp_path), env=PAGES)
 

@@ -152,7 +152,6 @@ for _ in range(8):
 """
 
 
-@pytest.mark.cpu_memory
 @pytest.mark.parametrize("how", [["trace"], ["run", "--fast", "90%"]], ids=["trace", "run"])
 def test_each_piece_of_a_storage_has_the_line_that_made_the_storage(how: list[str], program: Path) -> None:
     (program / "train.py").write_text(PIECES)

@@ -37,7 +37,6 @@ def test_it_trains_to_the_same_bits(case: str) -> None:
     child.run(f"cases_mishaps:{case}", env=PAGES)
 
 
-@pytest.mark.cpu_memory
 def test_forks_in_the_middle_of_steps_harm_neither_side() -> None:
     assert child.run("cases_mishaps:forks_with_work_in_flight", env=PAGES) > 10
 
@@ -54,7 +53,6 @@ def test_a_full_spill_directory_is_an_error_that_says_so_and_training_can_go_on(
     assert "free space there or choose another (--spill DIR or EBBTIDE_SPILL)" in said
 
 
-@pytest.mark.cpu_memory
 def test_a_limited_address_space_is_an_error_that_names_the_limit() -> None:
     said = child.run("cases_mishaps:an_address_space_that_is_limited", env=PAGES)
     assert "address space" in said
@@ -202,7 +200,6 @@ for step in range(8):
 """
 
 
-@pytest.mark.cpu_memory
 @pytest.mark.parametrize("moment", ["after planning", "while planning"])
 def test_a_script_that_closes_the_spill_file_is_told_and_its_own_files_are_left_alone(
     moment: str, tmp_path: Path

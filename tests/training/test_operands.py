@@ -35,13 +35,13 @@ def test_lists_of_unequal_length_are_refused_as_plain_pytorch_refuses_them(short
 
 
 @pytest.mark.parametrize(
-    "case", ["a_loop_over_raw_addresses", pytest.param("a_compiled_update", marks=pytest.mark.cpu_memory)]
+    "case", ["a_loop_over_raw_addresses", "a_compiled_update"]
 )
 def test_a_loop_over_more_storages_than_the_budget_ends(case: str) -> None:
     child.run(f"cases_operands:{case}", env=PAGES)
 
 
-@pytest.mark.parametrize("by", ["an operator", pytest.param("an access", marks=pytest.mark.cpu_memory)])
+@pytest.mark.parametrize("by", ["an operator", "an access"])
 def test_bytes_that_cannot_be_read_back_end_the_process_with_the_reason(by: str) -> None:
     with pytest.raises(child.ChildError) as ended:
         child.run("cases_operands:reads_what_the_disk_lost", by, env=PAGES)
@@ -76,7 +76,6 @@ int mprotect(void *address, size_t bytes, int protection) {
 """
 
 
-@pytest.mark.cpu_memory
 def test_protection_that_fails_half_way_is_put_right(tmp_path: Path) -> None:
     source, shim = tmp_path / "shim.c", tmp_path / "shim.so"
     source.write_text(FAILS_HALF_WAY)

@@ -48,7 +48,6 @@ def test_a_policy_trains_a_model_to_the_same_bits(policy: str) -> None:
         assert min(evicted_bytes, fetched_bytes) > 8 * 2**20
 
 
-@pytest.mark.cpu_memory
 def test_a_plan_made_from_a_saved_trace_is_followed(tmp_path: Path) -> None:
     policy = "g10"
     size = ["--width", "512", "--depth", "4", "--rows", "512", "--steps", "5"]

@@ -45,7 +45,6 @@ def test_a_wrong_plan_costs_time_and_changes_no_bit(how: str) -> None:
     assert sum(verdict.fetched_bytes.values()) > 0
 
 
-@pytest.mark.cpu_memory
 def test_planners_count_the_pages_that_the_arena_takes() -> None:
     bounds = [2 / 3, 1, 16 / 9, 2, 3, 4, 4.5, 6, 33]  # MiB: where the size of the pages changes, and elsewhere
     sizes = [round(mib * 2**20) + more for mib in bounds for more in (-1, 0, 1)]
@@ -136,7 +135,6 @@ def test_a_plan_that_is_not_predicted_to_be_faster_changes_nothing() -> None:
     assert sum(found.verdict.fetched_bytes.values()) > 0
 
 
-@pytest.mark.cpu_memory
 def test_a_timeline_shows_the_moves_and_stalls_that_the_report_counts(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("step.timeline", "step.trace")]
     report = child.run("cases_plans:save_timeline", *map(str, paths), env=SMALLEST)

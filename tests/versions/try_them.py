@@ -2,7 +2,7 @@
 
 Each minor version's newest release is fetched from where pip is configured to look; builds for CUDA run on a CPU, too,
 and take several gigabytes, so an environment is removed when it has been tried. A row is printed for each, as
-``bench/results`` has them. `make cuda-versions` (``--cuda``) looks at the part for GPUs alone, and needs no GPU.
+``bench/results`` has them.
 
 Exit status 0: all were built, and all tests passed. What was compiled stays in build/.
 """
@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,9 +34,6 @@ SUITE = (
     "tests/training/test_command.py",
     "tests/training/test_same_bits.py::test_a_case_gives_the_same_bits_as_planned_and_its_steps_follow_the_plan",
 )
-# That the part for GPUs is built, loads beside torch's own libraries, and says what is missing.
-CUDA_SUITE = ("tests/host/test_cuda.py", "tests/cuda")
-CUDA_HEADERS = ("nvidia-cuda-crt",)  # that a torch built for CUDA does not bring
 ASK = "import json, sys, torch; print(json.dumps([torch.__version__, '%d.%d.%d' % sys.version_info[:3]]))"
 WHICH = "import sys; print('%d.%d' % sys.version_info[:2])"
 HEADINGS = ("torch", "Python", "builds", "tests")
@@ -64,22 +60,21 @@ def _row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def attempt(minor: str, python: str, folder: Path, cuda: bool) -> Tried:
+def attempt(minor: str, python: str, folder: Path) -> Tried:
     """Makes the environment and leaves it there. The logs lie beside it."""
-    first, ours, suite = ((), ".[demo]", SUITE) if not cuda else (CUDA_HEADERS, ".", CUDA_SUITE)
     here = folder / "bin" / "python"
     pip = (str(here), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-cache-dir")
     logs = folder.with_name(f"{folder.name}.log")
     _said((python, "-m", "venv", "--clear", str(folder)), logs, "w")
     # torch first and alone, as in the Makefile.
-    status, _ = _said((*pip, f"torch=={minor}.*", "setuptools>=77", *first), logs)
+    status, _ = _said((*pip, f"torch=={minor}.*", "setuptools>=77"), logs)
     if status:
         return Tried(minor, python, False, "torch cannot be installed")
     torch, version = json.loads(subprocess.check_output((str(here), "-c", ASK), text=True))
-    status, _ = _said((*pip, ours, *TOOLS), logs, more={"EBBTIDE_BUILD_CUDA": "1"} if cuda else {})
+    status, _ = _said((*pip, ".[demo]", *TOOLS), logs)
     if status:
         return Tried(torch, version, False, "none")
-    _, said = _said((str(here), "-m", "pytest", "-q", "-rP", "-p", "no:cacheprovider", *suite), logs)
+    _, said = _said((str(here), "-m", "pytest", "-q", "-rP", "-p", "no:cacheprovider", *SUITE), logs)
     return Tried(torch, version, True, outcome(said))
 
 
@@ -89,9 +84,7 @@ def outcome(said: str) -> str:
     return lines[-1] if lines else "none ran"
 
 
-def _said(
-    command: tuple[str, ...], logs: Path, mode: str = "a", more: Mapping[str, str] | None = None
-) -> tuple[int, str]:
+def _said(command: tuple[str, ...], logs: Path, mode: str = "a") -> tuple[int, str]:
     finished = subprocess.run(
         command,
         cwd=ROOT,
@@ -99,7 +92,6 @@ def _said(
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=os.environ | (more or {}),
     )
     with logs.open(mode) as log:
         log.write(f"$ {' '.join(command)}\n{finished.stdout}\n")
@@ -117,7 +109,6 @@ def main() -> int:
     parser.add_argument("versions", nargs="*", metavar="2.15", help=f"by default {' '.join(TRIED)}")
     parser.add_argument("--python", action="append", help="an interpreter; of several, all but the first try one torch")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "versions", help="for environments and logs")
-    parser.add_argument("--cuda", action="store_true", help="looks at the part for GPUs alone")
     parser.add_argument("--keep", action="store_true", help="leave the environments there")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
@@ -127,7 +118,7 @@ def main() -> int:
         version = subprocess.check_output((python, "-c", WHICH), text=True).strip()
         folder = args.folder.absolute() / f"torch{minor}-python{version}"
         try:
-            found.append(attempt(minor, python, folder, args.cuda))
+            found.append(attempt(minor, python, folder))
         finally:
             if not args.keep:
                 shutil.rmtree(folder, ignore_errors=True)

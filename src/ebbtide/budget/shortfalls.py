@@ -51,6 +51,14 @@ def others_unlaunched(ranks: int) -> str:
     )
 
 
+def on_gpus(nbytes: int) -> str:
+    """The script trains on GPUs."""
+    return (
+        f"tensors take {format_bytes(nbytes)} on a GPU, and Ebbtide bounds and moves the CPU's memory alone: what runs "
+        "out of a GPU's memory still does. Train on the CPU (device 'cpu') for the budget to bound the training"
+    )
+
+
 def limit_fell(process_bytes: int, rest_bytes: int, operator: str, need_bytes: int) -> str:
     """The machine or a container lowered what there is for this process below what an operation needs."""
     return (

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from ebbtide.commands.examples import examples
-from ebbtide.commands.program import device_options, joined_tiers
+from ebbtide.commands.program import joined_tiers
 
 
 @click.command(epilog=examples("ebbtide probe -o machine.toml", "ebbtide probe --tier numa:1:32GiB -o machine.toml"))
@@ -18,7 +18,6 @@ from ebbtide.commands.program import device_options, joined_tiers
     callback=joined_tiers,
     help="A tier to measure, as for `ebbtide run`.",
 )
-@device_options
 @click.option(
     "--seconds",
     type=click.FloatRange(1, 3600),
@@ -45,8 +44,6 @@ from ebbtide.commands.program import device_options, joined_tiers
 def probe(
     spill: tuple[str, ...],
     tiers: str | None,
-    device: str | None,
-    host: str | None,
     seconds: float,
     output: Path | None,
     kernels: Path | None,
@@ -69,4 +66,4 @@ def probe(
         click.echo(folded_for_terminal(text, sys.stdout))
 
     columns = terminal_columns(sys.stdout)
-    probe_and_write(spill, seconds, output, show, kernels, kernel_seconds, tiers, device, host, working, columns)
+    probe_and_write(spill, seconds, output, show, kernels, kernel_seconds, tiers, working, columns)

@@ -23,23 +23,6 @@ def joined_tiers(context: click.Context, parameter: click.Parameter, named: tupl
     return joined
 
 
-def device_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds ``--device`` and ``--host``: whose memory is short, and what lies below it where that is a GPU's."""
-    host = click.option(
-        "--host",
-        metavar="SIZE",
-        help="Of the host's memory, what tensors take there that leave a GPU (0: none, all go to the spill directory). "
-        "Default: half of what is free.",
-    )
-    return device_option("memory is short", ", or cuda where --host is named")(host(command))
-
-
-def device_option(whose: str, default: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """``--device``, whose ``whose``."""
-    text = f"Whose {whose}: cpu, cuda or cuda:1. Default: cpu{default}."
-    return click.option("--device", metavar="DEVICE", help=text)
-
-
 _SEPARATED = "ebbtide.separated"
 """In a context's ``meta`` where ``--`` stands before the script, and so all after it is meant for the script."""
 

@@ -10,7 +10,6 @@ import click
 from ebbtide.commands.examples import examples
 from ebbtide.commands.program import (
     ProgramCommand,
-    device_options,
     joined_tiers,
     refuse_misplaced_budget,
     tell_misplaced_options,
@@ -55,7 +54,6 @@ from ebbtide.errors import SettingError
     help="A tier between memory and the spill directory: compressed:2GiB (memory in which bytes lie compressed) or "
     "numa:1:32GiB (that of NUMA node 1). Repeatable, the fastest first.",
 )
-@device_options
 @click.option(
     "--policy",
     metavar="NAME",
@@ -88,8 +86,6 @@ def run(
     fast_node: str | None,
     spill: tuple[str, ...],
     tiers: str | None,
-    device: str | None,
-    host: str | None,
     policy: str | None,
     plan: str | None,
     machine: str | None,
@@ -113,7 +109,7 @@ def run(
 
     The exit status is the script's own, or 3 when the budget cannot work, was exceeded or never came into force, when
     a plan was named and not used, or when a report, a trace, a plan or a timeline was to be saved and was not; 2 for
-    options that cannot be, 4 where nothing can be spilled, 6 on a machine that cannot serve (no GPU for --device cuda),
+    options that cannot be, 4 where nothing can be spilled, 6 on a machine that cannot serve,
     130 after Ctrl-C.
     """
     from ebbtide.api import run
@@ -142,8 +138,6 @@ def run(
         fast_node=fast_node,
         spill=spill or None,
         tiers=tiers,
-        device=device,
-        host=host,
         policy=policy,
         plan=plan,
         machine=machine,

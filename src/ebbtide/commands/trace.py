@@ -9,7 +9,6 @@ import click
 from ebbtide.commands.examples import examples
 from ebbtide.commands.program import (
     ProgramCommand,
-    device_option,
     names_module,
     refuse_misplaced_options,
     tell_misplaced_options,
@@ -47,7 +46,6 @@ from ebbtide.commands.program import (
     default=None,
     help="Note for each storage which line of the script made it (file, line, function). Recording takes longer.",
 )
-@device_option("storages are recorded")
 @click.option(
     "-q", "--quiet", is_flag=True, help="Say nothing of what was recorded; the exit status is 1 if it was not."
 )
@@ -64,7 +62,6 @@ def trace(
     keep_running: bool,
     fake: bool,
     lines: bool | None,
-    device: str | None,
     quiet: bool,
     machine: str | None,
     program: tuple[str, ...],
@@ -82,8 +79,6 @@ def trace(
 
     if machine is not None and not fake:
         raise click.UsageError("--machine goes with --fake: without it, times are measured here")
-    if device is not None and fake:
-        raise click.UsageError("--device is whose storages are measured: with --fake, none are")
     refuse_misplaced_options(program, ("-o", "--fake", "--lines", "--keep-running"))
     if not quiet:
         tell_misplaced_options(program)
@@ -93,7 +88,7 @@ def trace(
         output = named_for(program)
         if output.exists() and not quiet:
             click.echo(f"ebbtide: {output} is there already and will be replaced; -o names another file", err=True)
-    recorder = Recorder(output, first=step, count=steps, fake=fake, lines=lines, device=device, settings=settings)
+    recorder = Recorder(output, first=step, count=steps, fake=fake, lines=lines, settings=settings)
     sys.exit(record_program(find_program(program), recorder, not keep_running, quiet))
 
 

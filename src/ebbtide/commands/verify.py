@@ -9,7 +9,6 @@ import click
 from ebbtide.commands.examples import examples
 from ebbtide.commands.program import (
     ProgramCommand,
-    device_options,
     joined_tiers,
     refuse_misplaced_budget,
     tell_misplaced_options,
@@ -33,7 +32,6 @@ from ebbtide.commands.program import (
     callback=joined_tiers,
     help="As for `ebbtide run`; repeatable.",
 )
-@device_options
 @click.option("--policy", metavar="NAME", help="What decides which tensor moves when: ebbtide (default), demand, ...")
 @click.option("--optimizer", metavar="ORDER", help="as-written (default), in-backward, deferred: as for `ebbtide run`.")
 @click.option("--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep the runs' directories here.")
@@ -43,8 +41,6 @@ def verify(
     fast: str | None,
     spill: tuple[str, ...],
     tiers: str | None,
-    device: str | None,
-    host: str | None,
     policy: str | None,
     optimizer: str | None,
     keep: Path | None,
@@ -70,10 +66,10 @@ def verify(
         refuse_misplaced_budget(program)
     tell_misplaced_options(program)
     # Raises by the option.
-    Settings().but(fast, spill=spill or None, tiers=tiers, device=device, host=host, policy=policy, optimizer=optimizer)
+    Settings().but(fast, spill=spill or None, tiers=tiers, policy=policy, optimizer=optimizer)
     named = (
         *(("FAST", fast), ("SPILL", os.pathsep.join(spill)), ("TIERS", tiers)),
-        *(("DEVICE", device), ("HOST", host), ("POLICY", policy), ("OPTIMIZER", optimizer)),
+        *(("POLICY", policy), ("OPTIMIZER", optimizer)),
     )
     options = {name: value for name, value in named if value}
     with working(RUNS) as work:

@@ -23,7 +23,6 @@ def examine(view: View, spill: Sequence[str]) -> list[Finding]:
         memory.heap(view),
         processors.threads(view, torch),
         processors.nodes(view),
-        processors.gpu(torch),
     ]
 
 

@@ -20,17 +20,6 @@ def threads(view: View, torch: TorchFacts) -> Finding:
     return Finding("threads", Level.OK, found, means)
 
 
-def gpu(torch: TorchFacts) -> Finding:
-    """Not a problem where there is none: runs are on the CPU then."""
-    means = "`--device cuda` bounds a GPU's memory, and the host's lies below it; it has not been tried on one yet"
-    if not torch.cuda:
-        return Finding("GPU", Level.OK, "torch is built for CPUs", means)
-    found = f"torch is built for CUDA {torch.cuda}"
-    if torch.gpu_error:
-        return Finding("GPU", Level.HINT, f"{found}, and no GPU can be used", means, torch.gpu_error)
-    return Finding("GPU", Level.OK, f"{found}, and GPU 0 can be used", means)
-
-
 def nodes(view: View) -> Finding:
     means = "memory on another node is slower to reach; a node without processors is added memory, such as CXL"
     found_nodes = sorted((view.root / "sys/devices/system/node").glob("node[0-9]*"))

@@ -20,17 +20,11 @@ _FAILED = ctypes.c_void_p(-1).value
 
 @dataclass(frozen=True, slots=True)
 class TorchFacts:
-    """``error`` is "" where torch and the native module were loaded.
-
-    ``cuda`` is the version of CUDA that torch was built for, "" for none; ``gpu_error`` why the first GPU cannot be
-    used, "" where it can.
-    """
+    """``error`` is "" where torch and the native module were loaded."""
 
     version: str
     threads: int
     error: str
-    cuda: str = ""
-    gpu_error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +118,4 @@ def load_torch() -> TorchFacts:
         return TorchFacts(installed, 0, str(error))
     import torch
 
-    cuda = torch.version.cuda or ""
-    return TorchFacts(installed, torch.get_num_threads(), "", cuda, _gpu_error() if cuda else "")
-
-
-def _gpu_error() -> str:
-    from ebbtide.errors import PlatformError
-    from ebbtide.host.cuda import require_cuda
-
-    try:
-        require_cuda(0)
-    except PlatformError as error:
-        return str(error)
-    return ""
+    return TorchFacts(installed, torch.get_num_threads(), "")

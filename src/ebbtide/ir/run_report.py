@@ -19,7 +19,7 @@ from ebbtide.units import format_bytes
 from ebbtide.whole_file import write_whole
 
 FORMAT = "ebbtide-run"
-VERSION = 3
+VERSION = 4
 
 KINDS = ("parameter", "gradient", "optimizer_state", "activation", "other")
 
@@ -206,8 +206,7 @@ class RunReport:
     them are not listed, and wrote ``left_out_written_bytes`` in all. ``written_bytes`` is what the run wrote to slower
     tiers, in steps and between them; null in reports of an Ebbtide that did not count it. ``updates`` is, where
     another order of updates was asked for, what became of each optimizer, in words. ``tiers`` are the slower ones, the
-    fastest first, where there are others than the spill file. ``gpu`` is whose memory was short, null for the CPU's:
-    there ``process_peak_bytes`` is what this process had of it.
+    fastest first, where there are others than the spill file.
 
     ``bounded_as_asked`` is false where a budget was asked for and was not in force at the end, or where no step was
     seen and a process that the script started peaked above it. ``planned_as_asked`` is false where a plan was named
@@ -240,7 +239,6 @@ class RunReport:
     written_bytes: int | None = None
     updates: tuple[str, ...] = ()
     tiers: tuple[TierReport, ...] = ()
-    gpu: str | None = None
 
     def __post_init__(self) -> None:
         if (self.format, self.version) != (FORMAT, VERSION):
@@ -254,13 +252,8 @@ class RunReport:
 
     def __repr__(self) -> str:
         """Short: its JSON has all."""
-        peak = f"{self.peak_name} {format_bytes(self.process_peak_bytes)}"
+        peak = f"process peak {format_bytes(self.process_peak_bytes)}"
         return f"<RunReport: {len(self.steps) + self.left_out_steps} steps, policy {self.policy}, {peak}>"
-
-    @property
-    def peak_name(self) -> str:
-        """What ``process_peak_bytes`` is of, in words."""
-        return "GPU peak" if self.gpu else "process peak"
 
     def _repr_html_(self) -> str:
         """Of a notebook's cell: a line, and below it every figure when it is opened."""

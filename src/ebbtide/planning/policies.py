@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from warnings import warn
 
 from ebbtide.errors import OTHER_STORAGES, EbbtideWarning, FileFormatError, PlanError, SettingError, unknown_name
-from ebbtide.host.gpu import Gpu
 from ebbtide.ir.check import require_valid
 from ebbtide.ir.files import load
 from ebbtide.ir.machine import InPlace, Machine
@@ -141,7 +140,7 @@ def asks_child(policy: str, plan: Path | None) -> "Ask":
 
 
 def machine_for(
-    settings: Settings, spill: Sequence[Path], gpu: Gpu | None = None, say: Callable[[str], None] = lambda text: None
+    settings: Settings, spill: Sequence[Path], say: Callable[[str], None] = lambda text: None
 ) -> Machine:
     """From its file, or measured (the spill directories once for each set of them, then remembered), which is ``say``d.
 
@@ -149,13 +148,10 @@ def machine_for(
     Only the memory of NUMA nodes is used in place: where the file says that another tier is, an EbbtideWarning says so.
     """
     if settings.machine is None:
-        from ebbtide.probe.gpu_tiers import with_gpu
         from ebbtide.probe.quick import probe_quick
         from ebbtide.probe.tiers_between import with_tiers
 
         machine = probe_quick(spill, settings.io_threads, say=say)
-        if gpu is not None:
-            return with_gpu(machine, gpu, settings.tiers)
         return with_tiers(machine, settings.tiers) if settings.tiers else machine
     machine = find_machine(settings.machine)
     between = [tier.name for tier in settings.tiers]

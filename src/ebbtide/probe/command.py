@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ebbtide.errors import SettingError
-from ebbtide.host.free_memory import free_memory
-from ebbtide.host.gpu import find_gpu
 from ebbtide.host.spill import choose_spill_directories
 from ebbtide.host.tiers import check_tier
 from ebbtide.ir.files import load
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.trace import Trace
 from ebbtide.probe.figures import Figure, Findings
-from ebbtide.probe.gpu_tiers import with_gpu
 from ebbtide.probe.measure import THOROUGH, measure, parts_of
 from ebbtide.probe.model import FILE, machine_of, with_kernels
 from ebbtide.probe.table import render_table
@@ -47,14 +44,12 @@ def probe_and_write(
     kernels: Path | None = None,
     kernel_seconds: float = 60.0,
     tiers: str | None = None,
-    device: str | None = None,
-    host: str | None = None,
     working: Working = unseen,
     columns: int | None = None,
 ) -> None:
-    """``kernels`` is a trace whose operators are measured as well, ``tiers`` those between memory and the spill file,
-    ``device`` whose memory is the fast one, ``host`` what there is below a GPU. While measuring goes on, ``working``
-    shows it. What is ``show``n of operators fits ``columns``, if there are so many; the file has all.
+    """``kernels`` is a trace whose operators are measured as well, ``tiers`` those between memory and the spill file.
+    While measuring goes on, ``working`` shows it. What is ``show``n of operators fits ``columns``, if there are so
+    many; the file has all.
 
     Raises SpillError when a directory cannot serve, SettingError when the file cannot be written or the trace does
     not have what is needed.
@@ -62,10 +57,7 @@ def probe_and_write(
     trace = None if kernels is None else _trace_of(kernels)
     if output is not None and (output.is_dir() or not os.access(output.parent, os.W_OK | os.X_OK)):
         raise SettingError(f"the machine cannot be written to {output}: name a file in a writable directory")
-    settings = Settings.from_environment().but(tiers=tiers, device=device, host=host)
-    gpu = find_gpu(settings.device, settings.host, settings.fake_cuda, [tier.name for tier in settings.tiers])
-    if gpu is not None and trace is not None:
-        raise SettingError("operators are measured on the CPU: leave out --kernels, or name --device cpu")
+    settings = Settings.from_environment().but(tiers=tiers)
     for tier in settings.tiers:
         check_tier(tier.name, tier.kind, tier.capacity_bytes, tier.node)
     nodes = [tier for tier in settings.tiers if tier.kind is TierKind.NUMA]
@@ -84,12 +76,7 @@ def probe_and_write(
         findings = measure(directories, effort, settings.io_threads, begin)
     table, machine = render_table(findings), machine_of(findings)
     show(table)
-    if gpu is not None:
-        machine = with_gpu(machine, gpu, settings.on_gpu(gpu.page_bytes, free_memory().nbytes).tiers)
-        links = render_links(machine)
-        show("\n" + links)
-        table += "\n\n" + links
-    elif settings.tiers:
+    if settings.tiers:
         from ebbtide.probe.node_memory import render_nodes, with_nodes
 
         machine = with_nodes(with_tiers(machine, settings.tiers), settings.tiers)

@@ -1,7 +1,6 @@
-"""Records what plain PyTorch allocates: every storage of the CPU or of a GPU, however small, and scratch inside
-operators."""
+"""Records what plain PyTorch allocates: every storage of the CPU, however small, and scratch inside operators."""
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import ebbtide._torch as _torch
@@ -9,6 +8,7 @@ from ebbtide.ir.base import Origin
 from ebbtide.recorders.step_recorder import StepRecorder
 
 
-def plain_recorder(path: Path, first: int, count: int, watch: Callable[[], None], lines: bool) -> StepRecorder:
-    """``watch`` says of which device: it is the native module's, with its arguments."""
+def plain_recorder(path: Path, first: int, count: int, piece_bytes: int, lines: bool) -> StepRecorder:
+    """Storages of twice ``piece_bytes`` are in pieces."""
+    watch = partial(_torch.watch, piece_bytes=piece_bytes)
     return StepRecorder(_torch, Origin.MEASURED, path, first, count, watch, lines)

@@ -75,7 +75,7 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
         facts += [("run", f"{len(run.steps)} steps, policy {run.policy}")]
         if (typical_s := median_step_s(run)) is not None:
             facts += [(f"median of {typical_steps_named(run)}, measured", format_time(typical_s))]
-        facts += [(f"{run.peak_name}, measured", format_bytes(run.process_peak_bytes))]
+        facts += [("process peak, measured", format_bytes(run.process_peak_bytes))]
         if plan is not None and run.arena_budget_bytes is not None:
             facts += [("run's budget", format_bytes(run.arena_budget_bytes))]
         for link in run.plan.links if run.plan is not None else ():

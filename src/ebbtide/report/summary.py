@@ -63,7 +63,7 @@ def render_summary(report: RunReport) -> str:
     lines = [_headline(report)]
     if report.trouble:
         lines.append(_line("trouble", report.trouble))
-    lines.append(_line(report.peak_name, _process(report)))
+    lines.append(_line("process peak", _process(report)))
     lines.append(_line("memory of tensors", _arena(report)))
     if report.resident_peak_bytes is not None and report.resident_mean_bytes is not None:
         peak, mean_bytes = format_bytes(report.resident_peak_bytes), format_bytes(report.resident_mean_bytes)

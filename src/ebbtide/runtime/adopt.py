@@ -33,12 +33,11 @@ def adopt_all() -> tuple[int, list[tuple[int, str]]]:
     return adopted, left_alone
 
 
-def on_gpu_before(ordinal: int) -> list[tuple[int, str]]:
-    """What PyTorch holds on that GPU, as ``adopt_all`` tells of what is left alone. Callers MUST ask before the arena
-    stands in front of PyTorch's allocator."""
-    there = torch.cuda.memory_allocated(ordinal)
-    why = "on the GPU before the session began, where it stays: begin the session before the model is made"
-    return [(there, why)] if there else []
+def bytes_on_gpus() -> int:
+    """What this process's tensors take on its GPUs, which no session manages."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return 0
+    return sum(torch.cuda.memory_allocated(device) for device in range(torch.cuda.device_count()))
 
 
 def _owners_in_cpp(objects: list[Any]) -> list[Any]:

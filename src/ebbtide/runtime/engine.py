@@ -17,11 +17,9 @@ from ebbtide.capture.optimizer_hooks import OptimizerHooks
 from ebbtide.doors import foreign_views
 from ebbtide.errors import BudgetError
 from ebbtide.host import process
-from ebbtide.host.gpu import Gpu
 from ebbtide.ir.run_report import FORMAT, VERSION, RunReport, StepMode, by_reason
 from ebbtide.planning.planning import Planning
-from ebbtide.runtime import compiled_graphs
-from ebbtide.runtime.adopt import adopt_all, on_gpu_before
+from ebbtide.runtime.adopt import adopt_all, bytes_on_gpus
 from ebbtide.runtime.children import Children
 from ebbtide.runtime.faults import stay_on_top
 from ebbtide.runtime.kept import Kept
@@ -56,10 +54,8 @@ class Engine:
         say: Callable[[str], None],
         warn: Callable[[str], None],
         ranks: Ranks,
-        gpu: Gpu | None,
     ) -> None:
         self._ranks = ranks
-        self._gpu = gpu
         self._bounds = bounds
         self._planning = planning
         self._settings = settings
@@ -90,7 +86,6 @@ class Engine:
         )
         self._adopted_bytes = 0
         self._left_alone: list[tuple[int, str]] = []
-        self._before_arena: list[tuple[int, str]] = []  # of a GPU, where nothing is adopted
         self._steps = StepLog()
         self._final: RunReport | None = None
         self.hurries = False  # at its end it waits for no plan
@@ -99,9 +94,7 @@ class Engine:
     def start(self) -> None:
         """Raises BudgetError when what the process already holds leaves no room at all, SessionError in a forked child
         of a process that had a session."""
-        if self._gpu is not None and not self._gpu.is_fake:
-            self._before_arena = on_gpu_before(self._gpu.ordinal)
-        start_arena(self._bounds, self._settings, self._spill, self._decider, self._gpu)
+        start_arena(self._bounds, self._settings, self._spill, self._decider)
         self._started = True
         _torch.set_checksum(self._settings.checksum)
         if self._settings.userfaultfd and not _torch.serves_system_calls():
@@ -110,8 +103,6 @@ class Engine:
         counters = _torch.counters()
         self._before = counters
         stay_on_top()
-        if self._gpu is not None:
-            compiled_graphs.announce()
         foreign_views.sizes(self._settings.min_storage_bytes, 2 * self._settings.piece_bytes)
         foreign_views.guard()
         if self._updates is not None:
@@ -121,10 +112,7 @@ class Engine:
         self._budget.start(counters["over_budget"], self._rest_bytes())
 
     def _rest_bytes(self) -> int:
-        counters = _torch.counters()
-        if self._gpu is not None:
-            return counters["unmanaged_bytes"]
-        return process.resident_bytes() - counters["reserved_bytes"]
+        return process.resident_bytes() - _torch.counters()["reserved_bytes"]
 
     @property
     def step_is_open(self) -> bool:
@@ -163,6 +151,8 @@ class Engine:
             self._adopt()
         if len(self._steps) == 1 and (ranks := self._ranks.unlaunched()):
             self._warn(shortfalls.others_unlaunched(ranks))
+        if len(self._steps) == 1 and (nbytes := bytes_on_gpus()):
+            self._warn(shortfalls.on_gpus(nbytes))
         self._note_step(after.counters)
         unlike, self._unlike = self._unlike, False
         if self._planning is not None and self._budget.is_set and not unlike:
@@ -206,7 +196,7 @@ class Engine:
             return self._final
         counters = _torch.counters()
         before = self._before if self._before is not None else counters
-        elsewhere = self._gpu is not None or any(tier.kind is TierKind.NUMA for tier in self._settings.tiers)
+        elsewhere = any(tier.kind is TierKind.NUMA for tier in self._settings.tiers)
         process_peak = counters["process_peak_bytes"] if elsewhere else process.peak_resident_bytes()
         arena_budget = counters["arena_limit_bytes"] if self._budget.is_set else 0
         over, excess = self._budget.is_exceeded(counters), self._limits.exceeded_by(process_peak)
@@ -242,7 +232,6 @@ class Engine:
             resident_mean_bytes=round(counters["resident_byte_ns"] / max(counters["measured_ns"], 1)),
             updates=tuple(self._updates.told) if self._updates is not None else (),
             tiers=tier_reports(self._settings.tiers, before, counters),
-            gpu=self._gpu.name if self._gpu is not None else None,
         )
 
     def memory_stats(self) -> dict[str, int]:
@@ -257,8 +246,6 @@ class Engine:
         if self._bounds.process_asked:
             what, budget = "process", self._limits.process_bytes
             held = process.resident_bytes() - counters["slower_memory_bytes"]
-            if self._gpu is not None:
-                what, held = "GPU", counters["reserved_bytes"] + counters["unmanaged_bytes"]
         running = self._step_before
         running_s = seconds(time.perf_counter_ns() - running.wall_ns) if running is not None else 0.0
         planning = self._planning.activity() if self._planning is not None else None
@@ -298,8 +285,7 @@ class Engine:
     # ---- report ---------------------------------------------------------------------------------------------------
 
     def _planning_bytes(self) -> int:
-        """Of the memory that the budget is of."""
-        return self._planning.takes_bytes() if self._planning is not None and self._gpu is None else 0
+        return self._planning.takes_bytes() if self._planning is not None else 0
 
     def _peak_of_others(self) -> int:
         """Of processes that the script started in place of training; 0 where none is notable."""
@@ -326,6 +312,5 @@ class Engine:
             raise told
 
     def _adopt(self) -> None:
-        adopted, left_alone = adopt_all()
-        self._left_alone = self._before_arena + left_alone
+        adopted, self._left_alone = adopt_all()
         self._adopted_bytes += adopted

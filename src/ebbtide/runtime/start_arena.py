@@ -8,11 +8,9 @@ from typing import Literal
 import ebbtide._torch as _torch
 from ebbtide.budget.bounds import Bounds
 from ebbtide.errors import PlatformError, SessionError, SettingError, SpillError
-from ebbtide.host.gpu import Gpu
 from ebbtide.host.spill import usable_bytes
 from ebbtide.ir import native
 from ebbtide.ir.run_report import TierReport
-from ebbtide.runtime import cuda_front
 from ebbtide.settings import Settings, SlowerTier, TierKind
 from ebbtide.units import format_bytes
 
@@ -22,16 +20,15 @@ _OF_A_PARENT = (
 )
 _process: int | None = None  # that made it
 _tiers: tuple[SlowerTier, ...] = ()
-_gpu: Gpu | None = None
 
 
-def start_arena(bounds: Bounds, settings: Settings, spill: Sequence[Path], decider: str, gpu: Gpu | None) -> None:
-    """New storages come from it from now on, within ``bounds``: of ``gpu``'s memory, or of the CPU's.
+def start_arena(bounds: Bounds, settings: Settings, spill: Sequence[Path], decider: str) -> None:
+    """New storages come from it from now on, within ``bounds``.
 
     Raises SessionError in a forked child of a process that has one, and for other tiers than it has; SettingError for a
     tier that this machine does not have; SpillError; PlatformError.
     """
-    global _process, _tiers, _gpu
+    global _process, _tiers
     if _process not in (None, os.getpid()):
         raise SessionError(_OF_A_PARENT)
     if _process is not None and settings.tiers != _tiers:
@@ -39,13 +36,6 @@ def start_arena(bounds: Bounds, settings: Settings, spill: Sequence[Path], decid
             f"the first session of this process had {_names(_tiers)}, which stay: name the same, or start another "
             f"process for {_names(settings.tiers)}"
         )
-    if _process is not None and (gpu is None) != (_gpu is None):
-        raise SessionError(
-            "the first session of this process had the memory of "
-            + ("the CPU" if _gpu is None else _gpu.name)
-            + ", which stays: name the same device, or start another process"
-        )
-    is_first, real = _process is None, gpu if gpu is not None and not gpu.is_fake else None
     if trouble := native.disagreement(_torch):
         raise RuntimeError(trouble)
     try:
@@ -62,8 +52,6 @@ def start_arena(bounds: Bounds, settings: Settings, spill: Sequence[Path], decid
             piece_bytes=settings.piece_bytes,
             policy=decider,
             userfaultfd=settings.userfaultfd,
-            on_device=gpu is not None,
-            cuda_face=cuda_front.face(real.ordinal) if real is not None else None,
         )
     except ValueError as error:
         raise SettingError(str(error)) from error
@@ -71,17 +59,11 @@ def start_arena(bounds: Bounds, settings: Settings, spill: Sequence[Path], decid
         if "address space" in str(error):  # no fault of the directory's
             raise PlatformError(str(error)) from error
         raise SpillError(", ".join(map(str, spill)), str(error)) from error
-    _process, _tiers, _gpu = os.getpid(), settings.tiers, gpu
-    if real is not None:
-        if is_first:
-            cuda_front.stand_in_front(_torch.arena_face(), real.ordinal, settings.min_storage_bytes)
-        cuda_front.begin(bounds.process_bytes)
+    _process, _tiers = os.getpid(), settings.tiers
 
 
 def stop_arena() -> None:
     """New storages are PyTorch's again; those of the arena stay valid."""
-    if _gpu is not None and not _gpu.is_fake:
-        cuda_front.end()
     _torch.stop()
 
 

@@ -9,10 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ebbtide.host.gpu import NEVER_TRIED, find_gpu
 from ebbtide.host.native import require_native
 from ebbtide.machines import find_machine
-from ebbtide.session.driven import Driven, check_writable, tell_disabled, warn_user
+from ebbtide.session.driven import Driven, check_writable, tell_disabled
 from ebbtide.settings import KNOBS, Settings
 
 if TYPE_CHECKING:
@@ -26,10 +25,9 @@ class Recorder(Driven):
     ``step-4.trace``, ... By default it is the third, the first that has a steady one before it to compare with.
     ``fake`` computes nothing and holds nothing: tensors have shapes only, numbers read out of them are 1, and times are
     modelled by the FLOPs and bytes a second of ``machine`` (a name or a file; an A100's data sheet); the default is
-    then the second step. ``lines``: the trace says which line of the program made each storage. ``device``: whose
-    storages are recorded, ``cpu`` (the default) or ``cuda:1``; on a GPU, operators wait for one another while a step is
-    recorded. What is not given comes from ``settings``, by default the ``EBBTIDE_...`` variables. Entering raises
-    PlatformError, RecordingError, and SettingError for what cannot be written.
+    then the second step. ``lines``: the trace says which line of the program made each storage. What is not
+    given comes from ``settings``, by default the ``EBBTIDE_...`` variables. Entering raises PlatformError,
+    RecordingError, and SettingError for what cannot be written.
     """
 
     def __init__(
@@ -41,7 +39,6 @@ class Recorder(Driven):
         fake: bool | None = None,
         machine: str | os.PathLike[str] | None = None,
         lines: bool | None = None,
-        device: str | None = None,
         settings: Settings | None = None,
     ) -> None:
         super().__init__()
@@ -52,9 +49,6 @@ class Recorder(Driven):
         self._machine = chosen.machine if machine is None else os.fspath(machine)
         self._piece_bytes = chosen.piece_bytes
         self._lines = chosen.lines if lines is None else lines
-        if device is not None:
-            chosen = replace(chosen, device=KNOBS["EBBTIDE_DEVICE"].read("device", device))  # type: ignore[arg-type]
-        self._device, self._fake_cuda = chosen.device, chosen.fake_cuda
         if first is not None:
             chosen = replace(chosen, trace_step=KNOBS["EBBTIDE_TRACE_STEP"].read("first", str(first)))  # type: ignore[arg-type]
         if count is not None:
@@ -97,10 +91,5 @@ class Recorder(Driven):
 
     def _plain_recorder(self) -> "StepRecorder":
         from ebbtide.recorders.plain import plain_recorder
-        from ebbtide.runtime.watching import watching
 
-        gpu = find_gpu(self._device, None, self._fake_cuda)
-        if gpu is not None and not gpu.is_fake:
-            warn_user(NEVER_TRIED)
-        watch = watching(gpu, self._piece_bytes)
-        return plain_recorder(self._path, self._first, self._count, watch, self._lines)
+        return plain_recorder(self._path, self._first, self._count, self._piece_bytes, self._lines)

@@ -23,7 +23,6 @@ from ebbtide.budget.bounds import Bounds, choose_bounds, usable_bytes
 from ebbtide.errors import BudgetError, SessionError, SettingError
 from ebbtide.host import process
 from ebbtide.host.free_memory import Follower, free_memory
-from ebbtide.host.gpu import NEVER_TRIED, Gpu, find_gpu
 from ebbtide.host.native import require_native
 from ebbtide.host.place import Place, place
 from ebbtide.host.spill import choose_spill_directories
@@ -166,27 +165,18 @@ class Session(Driven):
         if self._settings.disable:
             tell_disabled()
             return
-        asked = self._settings
-        gpu = find_gpu(asked.device, asked.host, asked.fake_cuda, [tier.name for tier in asked.tiers])
-        bounds = self._bounds(gpu)
+        bounds = self._bounds()
         self._progress = Progress(self._observe, self._shown(), name=self._place.name())
         warnings_go_to(self._progress.area)
-        if gpu is not None and not gpu.is_fake:
-            self._warn(
-                f"{NEVER_TRIED}: `ebbtide verify --device cuda` says whether a script ends with the same bits there"
-            )
         if bounds.warning:
             self._warn(bounds.warning)
         spill = choose_spill_directories(self._settings.spill)
         require_native()
         from ebbtide.runtime.engine import Engine
 
-        if gpu is not None:
-            self._settings = asked.on_gpu(gpu.page_bytes, free_memory(ranks=self._place.local_size).nbytes)
-        planning = self._planning(spill, gpu)
-
+        planning = self._planning(spill)
         decider = decider_policy(self._settings.policy)
-        engine = Engine(bounds, self._settings, spill, planning, decider, self._say, self._warn, self._ranks, gpu)
+        engine = Engine(bounds, self._settings, spill, planning, decider, self._say, self._warn, self._ranks)
         try:
             engine.start()
         except BaseException:
@@ -200,7 +190,7 @@ class Session(Driven):
             self._say(bounds.said)
         self._say(f"what leaves memory is written to {', '.join(map(str, spill))}")
         self._progress.start()
-        if bounds.process_bytes and gpu is None:
+        if bounds.process_bytes:
             named = bounds.size is not None
             self._follower = Follower(lambda: self._usable_bytes(named), engine.limit_changed, self._say)
             self._follower.start()
@@ -213,11 +203,8 @@ class Session(Driven):
             raise SettingError(f"{self._place.local_size} ranks have no share of {self._settings.fast_node} bytes")
         return Budget(nbytes=share)
 
-    def _bounds(self, gpu: Gpu | None) -> Bounds:
-        """Of several ranks on a node each has a GPU of its own."""
+    def _bounds(self) -> Bounds:
         asked, arena = self._budget(), self._settings.arena_bytes
-        if gpu is not None:
-            return choose_bounds(asked, arena, gpu.limit(), gpu.there())
         ranks = self._place.local_size
         return choose_bounds(asked, arena, process.memory_limit(), free_memory(ranks=ranks), ranks)
 
@@ -229,7 +216,7 @@ class Session(Driven):
         limit = process.memory_limit()
         return usable_bytes(process.MemoryLimit(limit.nbytes // ranks, limit.source))
 
-    def _planning(self, spill: Sequence[Path], gpu: Gpu | None) -> "Planning | None":
+    def _planning(self, spill: Sequence[Path]) -> "Planning | None":
         """None for an online policy. Raises SettingError for a policy, a plan or a machine that is not there."""
         from ebbtide.planning.planning import Planning, Wanted
 
@@ -247,7 +234,7 @@ class Session(Driven):
             saved=files.saved_with_a_plan(),
             save_timeline=files.timeline_saver(),
         )
-        machine = machine_for(self._settings, spill, gpu, self._say)
+        machine = machine_for(self._settings, spill, self._say)
         return Planning(asks_child(policy, files.plan), machine, wanted, warn=self._warn, say=self._say)
 
     def _close(self) -> None:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ebbtide.errors import EbbtideError, SettingError
-from ebbtide.host.gpu import find_gpu
 from ebbtide.host.spill import choose_spill_directories
 from ebbtide.host.tiers import check_tier
 from ebbtide.planning.policies import is_planned
@@ -76,7 +75,6 @@ def _check(settings: Settings) -> None:
     """What the bounded run would refuse is refused now, not after the plain ones."""
     is_planned(settings.policy)
     choose_spill_directories(settings.spill)
-    find_gpu(settings.device, settings.host, settings.fake_cuda, [tier.name for tier in settings.tiers])
     for tier in settings.tiers:
         check_tier(tier.name, tier.kind, tier.capacity_bytes, tier.node)
 
