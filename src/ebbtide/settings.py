@@ -107,8 +107,8 @@ class Settings:
     fast: Budget | None = None  # the budget
     fast_node: int | None = None  # the budget of all ranks on this node together
     spill: tuple[str, ...] = ()  # where moved data goes, in stripes
-    tiers: tuple[SlowerTier, ...] = ()  # between memory and the spill file, the fastest first
-    report: str | None = None  # the file the report is written to
+    tiers: tuple[SlowerTier, ...] = ()  # tiers before the spill file, the fastest first
+    report: str | None = None  # where the report is written
     policy: str = "ebbtide"  # what decides which storages move when
     plan: str | None = None  # a saved plan, in place of a planner
     machine: str | None = None  # a machine, in place of a probe
