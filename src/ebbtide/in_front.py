@@ -155,8 +155,6 @@ REGISTERED = (
     Row("session.launch", "a second Ctrl-C shows no traceback", ("signal.signal",)),
     Row("recorders.fake", "a step runs on fake tensors", ("FakeTensorMode", "TorchDispatchMode"), "with the recorder"),
     Row("after_import", "a module's import has ended", ("spec.loader.exec_module",), "with that import"),
-    Row("runtime.compiled_graphs", "Inductor is imported", ("meta_path.insert",), "with that import"),
-    Row("runtime.compiled_graphs", "on a GPU a compiled graph is one operator", ("CompiledFxGraph.__call__",)),
     Row("verify.watch", "torch is imported", ("meta_path.insert",), "with that import"),
     Row("verify.child", "a plain run is not told that Ebbtide is off", ("filterwarnings",)),
     Row("native/torch/allocator.cpp", "large storages are the arena's, all others as before", ("SetCPUAllocator",)),
@@ -169,10 +167,6 @@ REGISTERED = (
     Row("native/torch/list_operators.cpp", "a fused optimizer runs in groups that fit memory", ("torch::Library",)),
     Row("native/core/fault.cpp", "absent pages are served; other faults go to who was there", ("sigaction",)),
     Row("native/core/fault.cpp", "a child has no training state, and no copy half made", ("pthread_atfork",)),
-    Row(
-        "native/cuda/front.cpp", "large storages of a GPU are the arena's, all others as before",
-        ("allocator.store", "SetAllocator", "REGISTER_FREE_MEMORY_CALLBACK"),
-    ),
 )
 """What is registered, by the names that the sources use."""
 
