@@ -3,15 +3,14 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from ebbtide.ir.base import Flags, Ints
+from ebbtide.ir.base import Flags, Ints, Names
 from ebbtide.ir.trace import StorageKind, Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Row i is ``trace.storages[i]``. ``room`` is 0 for one that lies in another's, else its bytes. ``first`` and
+    """Row i is ``trace.storage(i)``. ``room`` is 0 for one that lies in another's, else its bytes. ``first`` and
     ``last`` are ticks of its first and last access, -1 for none."""
 
     nbytes: Ints
@@ -20,7 +19,7 @@ class Columns:
     death: Ints
     persistent: Flags
     scratch: Flags
-    kind: npt.NDArray[np.object_]
+    kind: Names
     first: Ints
     last: Ints
 
@@ -35,16 +34,9 @@ def columns_of(trace: Trace) -> Columns:
     ends = np.append(begins[1:], len(used)) - 1 if len(begins) else begins
     first[used[begins]] = trace.accesses.tick[begins]
     last[used[ends]] = trace.accesses.tick[ends]
+    room = np.where(rows.room_of == -1, rows.nbytes, 0)
     return Columns(
-        np.array([row.nbytes for row in rows], dtype=np.int64),
-        np.array([row.nbytes if row.room_of is None else 0 for row in rows], dtype=np.int64),
-        np.array([row.birth for row in rows], dtype=np.int64),
-        np.array([row.death for row in rows], dtype=np.int64),
-        np.array([row.persistent for row in rows], dtype=bool),
-        np.array([row.scratch for row in rows], dtype=bool),
-        np.array([row.kind for row in rows], dtype=object),
-        first,
-        last,
+        rows.nbytes, room, rows.birth, rows.death, rows.persistent, rows.scratch, rows.kind, first, last
     )
 
 
@@ -55,7 +47,7 @@ def has_accesses(trace: Trace) -> bool:
 
 def has_lines(trace: Trace) -> bool:
     """Whether it is known of any storage which line of the program made it."""
-    return any(storage.line for storage in trace.storages)
+    return any(trace.storages.line.tolist())
 
 
 def modules_of(trace: Trace) -> list[str]:
@@ -64,22 +56,22 @@ def modules_of(trace: Trace) -> list[str]:
     That is the one that allocated it; else the first that uses it, as of a parameter; else that of the only parameter
     or gradient of its size that some tick uses along with it, as of an optimizer's state.
     """
-    found, n_ticks, rows = [storage.module for storage in trace.storages], len(trace.ticks), trace.accesses
-    module_at = [tick.module for tick in trace.ticks]
+    n_ticks, rows = len(trace.ticks), trace.accesses
+    found: list[str] = trace.storages.module.tolist()
+    module_at = trace.ticks.module.tolist()
+    sizes, kinds = trace.storages.nbytes.tolist(), trace.storages.kind.tolist()
     uses = list(zip(rows.storage.tolist(), (rows.tick % n_ticks).tolist(), strict=True))
     for storage, tick in uses:
         found[storage] = found[storage] or module_at[tick]
     owner: dict[tuple[int, int], str] = {}  # (tick, bytes) -> module, "" where there are several
     owners = (StorageKind.PARAMETER, StorageKind.GRADIENT)
     for storage, tick in uses:
-        row = trace.storages[storage]
-        if row.kind in owners and found[storage]:
-            key = (tick, row.nbytes)
+        if kinds[storage] in owners and found[storage]:
+            key = (tick, sizes[storage])
             owner[key] = found[storage] if owner.get(key, found[storage]) == found[storage] else ""
     for storage, tick in uses:
-        row = trace.storages[storage]
-        if row.kind is StorageKind.OPTIMIZER_STATE and not found[storage]:
-            found[storage] = owner.get((tick, row.nbytes), "")
+        if kinds[storage] is StorageKind.OPTIMIZER_STATE and not found[storage]:
+            found[storage] = owner.get((tick, sizes[storage]), "")
     return found
 
 

@@ -69,10 +69,10 @@ class Explainer:
             known = sorted({module for module in self._names.short if module})
             near = ", ".join(difflib.get_close_matches(name, known, 3, 0.3) or known[:3]) or "none"
             raise SettingError(f"no storage belongs to a module {name!r:.80}; there are {near}, ...")
-        nbytes = sum(self._trace.storages[number].nbytes for number in numbers)
+        nbytes = int(self._trace.storages.nbytes[numbers].sum())
         mine = set(numbers)
         at_peak = sum(row.nbytes for row in self._peak.residents if row.storage in mine)
-        numbers.sort(key=lambda number: (-self._trace.storages[number].nbytes, number))
+        numbers.sort(key=lambda number: (-self._trace.storages.nbytes[number], number))
         return [
             f"{name}: {count_text(len(numbers), 'storage')}, {format_bytes(nbytes)} in all; of the step's peak "
             f"{format_bytes(at_peak)} of {format_bytes(self._peak.nbytes)}",
@@ -125,7 +125,7 @@ class Explainer:
     # ---- of one storage ----------------------------------------------------------------------------------------------
 
     def _life(self, number: int) -> Iterator[str]:
-        trace, storage, names = self._trace, self._trace.storages[number], self._names
+        trace, storage, names = self._trace, self._trace.storage(number), self._names
         rows = trace.accesses.of(number)
         known = f"used at {count_text(rows.stop - rows.start, 'tick')}"
         uses = known if self._has_accesses else "used at unknown times"
@@ -167,7 +167,7 @@ class Explainer:
 
     def _spent(self, number: int) -> Iterator[str]:
         """The time after the last use, which a prompt free would save."""
-        storage, rows = self._trace.storages[number], self._trace.accesses.of(number)
+        storage, rows = self._trace.storage(number), self._trace.accesses.of(number)
         if storage.persistent or storage.scratch or rows.stop == rows.start:
             return
         last = int(self._trace.accesses.tick[rows.stop - 1])

@@ -84,7 +84,7 @@ class PlanView:
         """The same as ``gaps``, but those of a persistent storage, which recur, begin in this step with their copy."""
         for gap in self.gaps(number):
             first = gap.gone if gap.written is None else gap.written[0]
-            if not self._trace.storages[number].persistent or first < len(self._level):
+            if not self._trace.storages.persistent[number] or first < len(self._level):
                 yield gap
                 continue
             shift = len(self._level)
@@ -109,7 +109,7 @@ class PlanView:
 
     def gaps(self, number: int) -> Iterator[Gap]:
         """The times without room on the fast tier, of a storage that is ever there."""
-        storage, n_ticks = self._trace.storages[number], len(self._trace.ticks)
+        storage, n_ticks = self._trace.storage(number), len(self._trace.ticks)
         fast, slow = self._places(number)
         ends: list[tuple[int | None, int | None]] = [(row.start, row.valid_from) for row in fast[1:]]
         if fast and storage.persistent:
@@ -125,7 +125,7 @@ class PlanView:
         """Its bytes if it is at some time without room on the fast tier, else 0."""
         fast, slow = self._places(number)
         is_away = any(True for _ in self.gaps(number)) or (slow and not fast)
-        return self._trace.storages[number].nbytes if is_away else 0
+        return int(self._trace.storages.nbytes[number]) if is_away else 0
 
     def _places(self, number: int) -> tuple[list[Stay], list[Stay]]:
         """A storage's stays on the fast tier, and those on others, in their order."""
@@ -143,7 +143,7 @@ class PlanView:
         return "", None
 
     def _until(self, gap: Gap, number: int) -> int:
-        return self._trace.storages[number].death if gap.back is None else gap.back
+        return int(self._trace.storages.death[number]) if gap.back is None else gap.back
 
     def _room(self, number: int) -> int:
         return int(paged_sizes(self._trace, arena_pages)[number])

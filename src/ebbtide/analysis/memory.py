@@ -168,7 +168,7 @@ def contents_at(trace: Trace, tick: int) -> Peak:
     idle_ns, modules = _idle_around(trace, rows, tick), modules_of(trace)
     residents = []
     for number in np.flatnonzero(count).tolist():
-        storage = trace.storages[number]
+        storage = trace.storage(number)
         if storage.room_of is not None:
             continue
         age = None
@@ -183,14 +183,14 @@ def contents_at(trace: Trace, tick: int) -> Peak:
                 int(count[number]),
                 storage.kind,
                 modules[number],
-                "" if storage.persistent else trace.ticks[storage.birth].operator,
+                "" if storage.persistent else trace.tick(storage.birth).operator,
                 age,
                 idle_ns[number],
                 storage.line,
             )
         )
     residents.sort(key=lambda row: (-row.nbytes, row.storage))
-    here = trace.ticks[tick]
+    here = trace.tick(tick)
     total = sum(row.nbytes for row in residents)
     return Peak(tick, int(start_ns[tick]), total, here.operator, here.module, tuple(residents))
 

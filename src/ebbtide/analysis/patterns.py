@@ -105,18 +105,17 @@ def _steady_from(same: Flags, period: int) -> int:
 
 def allocation_sizes(trace: Trace) -> list[int]:
     """Bytes of what is allocated, in the order of births."""
-    rows = [
-        (row.birth, row.allocation is None, row.allocation or 0, number) for number, row in enumerate(trace.storages)
-    ]
-    return [trace.storages[number].nbytes for *_, number in sorted(rows) if not trace.storages[number].persistent]
+    rows = trace.storages.take(~trace.storages.persistent)
+    order = np.lexsort((rows.allocation, rows.allocation < 0, rows.birth))
+    sizes: list[int] = rows.nbytes[order].tolist()
+    return sizes
 
 
 def operations(trace: Trace) -> list[tuple[str, int]]:
     """Operator and bytes that it accesses, of each tick."""
     nbytes = np.zeros(len(trace.ticks), dtype=np.int64)
-    sizes = np.array([row.nbytes for row in trace.storages], dtype=np.int64)
-    np.add.at(nbytes, trace.accesses.tick % len(trace.ticks), sizes[trace.accesses.storage])
-    return [(tick.operator, accessed) for tick, accessed in zip(trace.ticks, nbytes.tolist(), strict=True)]
+    np.add.at(nbytes, trace.accesses.tick % len(trace.ticks), trace.storages.nbytes[trace.accesses.storage])
+    return list(zip(trace.ticks.operator.tolist(), nbytes.tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,7 +151,7 @@ class _Queue:
     """
 
     def __init__(self, trace: Trace, shared: bool) -> None:
-        self._times = np.array([tick.time_ns for tick in trace.ticks], dtype=np.int64)
+        self._times = trace.ticks.time_ns
         self._out = np.zeros_like(self._times)
         self._back = np.zeros_like(self._times)
         self._shared = shared

@@ -184,7 +184,7 @@ def _best(analysis: Analysis, trace: Trace, modules: Sequence[str]) -> Iterable[
         number = int(found.storage[row])
         table.add_row(
             Text(modules[number] or "(none)"),
-            words(trace.storages[number].kind),
+            words(trace.storage(number).kind),
             str(number),
             format_bytes(int(found.nbytes[row])),
             time_text(int(found.idle_ns[row])),

@@ -49,7 +49,7 @@ class Names:
         self.short = [module.removeprefix(self.root) for module in self.full]
 
     def storage(self, number: int) -> str:
-        storage, module = self._trace.storages[number], self.short[number]
+        storage, module = self._trace.storage(number), self.short[number]
         of = f" of {module}" if module else ""
         made = f", made at {storage.line}" if storage.line else ""
         return f"storage {number}: {words(storage.kind)}{of}, {format_bytes(storage.nbytes)}{made}"
@@ -57,7 +57,7 @@ class Names:
     def tick(self, tick: int) -> str:
         """By number, operator and module; one of a later step says so."""
         at = tick % len(self._trace.ticks)
-        row = self._trace.ticks[at]
+        row = self._trace.tick(at)
         return f"{at:,} ({place(row.operator, row.module.removeprefix(self.root))}){self._later(tick)}"
 
     def times_of(self, first: int, until: int) -> str:

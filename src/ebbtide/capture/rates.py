@@ -162,7 +162,7 @@ def _slowdown(recording: Recording, trace: Trace, edges: Floats, links: Floats) 
     """
     begins = np.append(recording.tick_begin_ns, recording.time_ns).astype(float)
     took = own_ns(recording)
-    alone_ns = np.array([tick.time_ns for tick in trace.ticks], dtype=float)
+    alone_ns = trace.ticks.time_ns.astype(float)
     covered = np.concatenate([[0.0], np.cumsum(links * np.diff(edges))])
     beside = np.diff(np.interp(begins, edges, covered)) / np.maximum(np.diff(begins), 1.0)  # links busy on average
     quiet, busy = beside < 0.1, beside >= 0.5

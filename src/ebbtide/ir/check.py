@@ -5,7 +5,7 @@ late, not wrong.
 """
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -13,7 +13,7 @@ from ebbtide.errors import OTHER_STORAGES, PlanError
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import PageSize, exact, occupancy
 from ebbtide.ir.plan import Plan, Stay
-from ebbtide.ir.trace import Access, Storage, Trace
+from ebbtide.ir.trace import Access, Trace
 from ebbtide.units import format_bytes
 
 
@@ -73,7 +73,9 @@ def check_plan(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize 
     if plan.signature != trace.signature():
         return (Violation(Rule.TRACE, OTHER_STORAGES),)
     tiers = {tier.name for tier in machine.tiers}
-    found = [violation for stay in plan.stays for violation in _bounds(stay, trace, tiers)]
+    columns = (trace.storages.birth, trace.storages.death, trace.storages.persistent)
+    lives = list(zip(*(column.tolist() for column in columns), strict=True))
+    found = [violation for stay in plan.stays for violation in _bounds(stay, lives, len(trace.ticks), tiers)]
     if found:
         return tuple(found)
     found += _unpacked(plan, trace, machine)
@@ -81,8 +83,8 @@ def check_plan(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize 
     for stay in plan.stays:
         by_storage[stay.storage].append(stay)
     anything = {tier.name for tier in machine.tiers if tier.in_place.reads and tier.in_place.writes}
-    for storage in range(len(trace.storages)):
-        if _stays_put(by_storage[storage], trace.storages[storage], anything):
+    for storage, (birth, death, _) in enumerate(lives):
+        if _stays_put(by_storage[storage], birth, death, anything):
             continue
         placed = _placed(storage, by_storage[storage], trace)
         found += _room(placed)
@@ -113,13 +115,16 @@ def require_tiers(plan: Plan, machine: Machine) -> None:
         )
 
 
-def _bounds(stay: Stay, trace: Trace, tiers: Container[str]) -> Iterator[Violation]:
-    if stay.storage >= len(trace.storages):
+def _bounds(
+    stay: Stay, lives: Sequence[tuple[int, int, bool]], n_ticks: int, tiers: Container[str]
+) -> Iterator[Violation]:
+    """``lives``: birth and death of each storage, and whether it is persistent."""
+    if stay.storage >= len(lives):
         yield Violation(Rule.BOUNDS, f"a stay of storage {stay.storage}, which the trace does not have", stay.storage)
         return
-    storage, n_ticks = trace.storages[stay.storage], len(trace.ticks)
-    earliest, latest = (0, stay.start + n_ticks) if storage.persistent else (storage.birth, storage.death)
-    in_step = not storage.persistent or stay.start < n_ticks
+    birth, death, persistent = lives[stay.storage]
+    earliest, latest = (0, stay.start + n_ticks) if persistent else (birth, death)
+    in_step = not persistent or stay.start < n_ticks
     if (
         stay.tier in tiers
         and earliest <= stay.start
@@ -130,7 +135,7 @@ def _bounds(stay: Stay, trace: Trace, tiers: Container[str]) -> Iterator[Violati
     problems = {
         f"is on {stay.tier}, which the machine does not have": stay.tier not in tiers,
         f"starts before its life, at {stay.start}": stay.start < earliest,
-        f"is persistent and starts in another step, at {stay.start}": storage.persistent and stay.start >= n_ticks,
+        f"is persistent and starts in another step, at {stay.start}": persistent and stay.start >= n_ticks,
         f"goes on to tick {stay.stop} though it may last to {latest}": stay.stop > latest,
     }
     for what, is_broken in problems.items():
@@ -138,17 +143,17 @@ def _bounds(stay: Stay, trace: Trace, tiers: Container[str]) -> Iterator[Violati
             yield Violation(Rule.BOUNDS, f"a stay of storage {stay.storage} {what}", stay.storage, stay.start)
 
 
-def _stays_put(stays: list[Stay], storage: Storage, tiers: Container[str]) -> bool:
+def _stays_put(stays: list[Stay], birth: int, death: int, tiers: Container[str]) -> bool:
     """Whether all of it lies from birth to death where it may be read and written in place: it keeps every promise."""
     if len(stays) != 1 or stays[0].tier not in tiers:
         return False
     stay = stays[0]
-    return stay.start == stay.valid_from == storage.birth and stay.stop == storage.death
+    return stay.start == stay.valid_from == birth and stay.stop == death
 
 
 def _placed(storage: int, stays: list[Stay], trace: Trace) -> _Placed:
     n_ticks = len(trace.ticks)
-    shifts = (-n_ticks, 0, n_ticks) if trace.storages[storage].persistent else (0,)
+    shifts = (-n_ticks, 0, n_ticks) if trace.storages.persistent[storage] else (0,)
     repeated = [
         (stay.start + shift, stay.valid_from + shift, stay.stop + shift, stay.tier)
         for shift in shifts
@@ -168,7 +173,7 @@ def _room(placed: _Placed) -> Iterator[Violation]:
 
 
 def _whole(placed: _Placed, trace: Trace) -> Iterator[Violation]:
-    storage = trace.storages[placed.storage]
+    storage = trace.storage(placed.storage)
     reached = storage.birth
     for low, high in sorted(interval for intervals in placed.valid().values() for interval in intervals):
         if low > reached:
@@ -179,7 +184,7 @@ def _whole(placed: _Placed, trace: Trace) -> Iterator[Violation]:
 
 
 def _sources(placed: _Placed, trace: Trace, machine: Machine) -> Iterator[Violation]:
-    storage, valid = trace.storages[placed.storage], placed.valid()
+    storage, valid = trace.storage(placed.storage), placed.valid()
     born = False
     for stay in placed.stays:
         between_ticks = stay.valid_from == stay.start
@@ -216,7 +221,7 @@ def _uses(placed: _Placed, trace: Trace, machine: Machine) -> Iterator[Violation
 
 def _accesses(placed: _Placed, trace: Trace) -> Iterable[tuple[int, int]]:
     """Of scratch, which is in use throughout, the ticks at which anything about its stays changes."""
-    storage = trace.storages[placed.storage]
+    storage = trace.storage(placed.storage)
     if storage.scratch:
         changes = {tick for start, valid_from, stop, _ in placed.repeated for tick in (start, valid_from, stop)}
         ticks = {storage.birth} | {tick for tick in changes if storage.birth <= tick < storage.death}
@@ -227,7 +232,7 @@ def _accesses(placed: _Placed, trace: Trace) -> Iterable[tuple[int, int]]:
 
 def _unpacked(plan: Plan, trace: Trace, machine: Machine) -> Iterator[Violation]:
     for stay in plan.stays:
-        if stay.tier in machine.packing and trace.storages[stay.storage].packed_bytes is None:
+        if stay.tier in machine.packing and trace.storages.packed_bytes[stay.storage] < 0:
             text = f"storage {stay.storage} lies on {stay.tier} from tick {stay.start} on, though it does not shrink"
             yield Violation(Rule.PACKED, text, stay.storage, stay.start)
 
@@ -239,7 +244,7 @@ def _capacity(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize) 
         if tier.capacity_bytes is not None and int(level.max()) > tier.capacity_bytes:
             tick = int(level.argmax())
             text = (
-                f"{tier.name} holds {format_bytes(int(level[tick]))} at tick {tick} ({trace.ticks[tick].operator}), "
+                f"{tier.name} holds {format_bytes(int(level[tick]))} at tick {tick} ({trace.tick(tick).operator}), "
                 f"{int(level[tick]) - tier.capacity_bytes} bytes more than its {format_bytes(tier.capacity_bytes)}"
             )
             yield Violation(Rule.CAPACITY, text, tick=tick)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
+import numpy as np
+
 from ebbtide.ir.base import LARGEST, Origin
 from ebbtide.ir.trace import Trace
 
@@ -103,5 +105,5 @@ def _check(values: Sequence[int], name: str, low: int, high: int) -> None:
 
 def whole_operators(trace: Trace) -> list[range]:
     """The ticks of each operator that runs in no other, with all that runs in it."""
-    firsts = [at for at, tick in enumerate(trace.ticks) if tick.depth == 0 or at == 0]
+    firsts = sorted({0, *np.flatnonzero(trace.ticks.depth == 0).tolist()})
     return [range(first, last) for first, last in pairwise([*firsts, len(trace.ticks)])]

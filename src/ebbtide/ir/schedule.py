@@ -108,7 +108,7 @@ def lower(plan: Plan, trace: Trace, machine: Machine) -> Schedule:
     begins: list[Begin] = []
     for number, stays in by_storage.items():
         begins += _begins(number, stays, trace, machine.tiers[0].name)
-        life = trace.storages[number].death - trace.storages[number].birth
+        life = trace.storages.death[number] - trace.storages.birth[number]
         if len(stays) == 1 and stays[0].stop - stays[0].start == life:
             continue  # it never moves
         commands += _commands(stays, trace, rank, ways)
@@ -117,8 +117,8 @@ def lower(plan: Plan, trace: Trace, machine: Machine) -> Schedule:
 
 def _begins(number: int, stays: list[Stay], trace: Trace, fast: str) -> list[Begin]:
     """None for a storage that begins on the first tier alone."""
-    at, n_ticks = trace.storages[number].birth, len(trace.ticks)
-    shifts = (0, n_ticks) if trace.storages[number].persistent else (0,)
+    at, n_ticks = trace.storages.birth[number], len(trace.ticks)
+    shifts = (0, n_ticks) if trace.storages.persistent[number] else (0,)
     here = [stay for stay in stays if any(stay.valid_from <= at + by < stay.stop for by in shifts)]
     if all(stay.tier == fast for stay in here):
         return []
@@ -148,7 +148,7 @@ def _ways(machine: Machine) -> _Ways:
 
 def _commands(stays: list[Stay], trace: Trace, rank: dict[str, int], ways: _Ways) -> Iterator[Command]:
     """Of one storage, which has these stays."""
-    storage, n_ticks = trace.storages[stays[0].storage], len(trace.ticks)
+    storage, n_ticks = trace.storage(stays[0].storage), len(trace.ticks)
     period = n_ticks if storage.persistent else LARGEST  # after which the stays come again
     starts = {(stay.tier, stay.start % period) for stay in stays if stay.valid_from == stay.start}
     stops = {(stay.tier, stay.stop % period) for stay in stays}

@@ -48,7 +48,7 @@ def to_tierplan(plan: Plan, trace: Trace, machine: Machine, ids: Sequence[int]) 
     operations: list[_Operation] = []
     initial: dict[str, str] = {}
     for number, stays in of_storage.items():
-        storage = trace.storages[number]
+        storage = trace.storage(number)
         _require_expressible(number, stays, trace, fast)
         if storage.persistent:
             initial[str(ids[number])] = _place_at_start(stays, len(trace.ticks), fast)
@@ -59,7 +59,7 @@ def to_tierplan(plan: Plan, trace: Trace, machine: Machine, ids: Sequence[int]) 
 
 
 def _require_expressible(number: int, stays: list[Stay], trace: Trace, fast: str) -> None:
-    storage = trace.storages[number]
+    storage = trace.storage(number)
     slow = {stay.tier for stay in stays if stay.tier != fast}
     rows = trace.accesses.of(number)
     here = [(stay.valid_from, stay.stop) for stay in stays if stay.tier == fast]
@@ -79,7 +79,7 @@ def _require_expressible(number: int, stays: list[Stay], trace: Trace, fast: str
 
 def _operations(number: int, stays: list[Stay], trace: Trace, fast: str) -> Iterator[_Operation]:
     """At the two ends of each stay in the fastest tier that is not the storage's own birth or death."""
-    storage, n_ticks = trace.storages[number], len(trace.ticks)
+    storage, n_ticks = trace.storage(number), len(trace.ticks)
     here = _joined([stay for stay in stays if stay.tier == fast], n_ticks if storage.persistent else 0)
     away = [stay for stay in stays if stay.tier != fast]
     if not away or not here:

@@ -149,11 +149,10 @@ def read_plan(path: Path, trace: Trace) -> Plan:
 def _is_of(stay: Stay, trace: Trace) -> bool:
     if stay.storage >= len(trace.storages):
         return False
-    row = trace.storages[stay.storage]
-    end = (
-        2 * len(trace.ticks) if row.persistent else row.death
-    )  # a persistent storage's stay may run into the next step
-    return row.birth <= stay.start and stay.stop <= end
+    rows, number = trace.storages, stay.storage
+    # A persistent storage's stay may run into the next step.
+    end = 2 * len(trace.ticks) if rows.persistent[number] else rows.death[number]
+    return bool(rows.birth[number] <= stay.start and stay.stop <= end)
 
 
 def read_timeline(path: Path) -> Timeline:

@@ -43,7 +43,7 @@ def budget_of(fast: str | int | Budget | None, trace: Trace, machine: Machine) -
 
 def infeasible(trace: Trace, tick: int, minimum_bytes: int, budget_bytes: int) -> InfeasibleBudgetError:
     """The error that a tick needs more than the budget."""
-    operator = trace.ticks[tick].operator
+    operator = trace.tick(tick).operator
     return InfeasibleBudgetError(minimum_bytes, operator, tick, budget_bytes, trace.operation(tick))
 
 

@@ -45,16 +45,15 @@ def schedule_columns(
     the room that is left is that of ``budget_bytes``, whatever the plan was made for."""
     schedule = lower(plan, trace, machine)
     rows = command_rows(schedule.commands, machine)
-    clock = {number for number, storage in enumerate(trace.storages) if storage.allocation is not None}
     uses = _uses(trace)
     table = np.array(rows, dtype=np.int64).reshape(-1, 5)
     taken = occupancy(trace, plan.stays, [machine.tiers[0].name], arena_pages)[machine.tiers[0].name]
     columns: dict[str, npt.ArrayLike] = {
         "tick_ns": trace.start_ns(np.arange(len(trace.ticks) + 1)),
         "headroom": np.maximum(min(plan.budget_bytes, budget_bytes) - taken, 0),
-        "nbytes": [storage.nbytes for storage in trace.storages],
+        "nbytes": trace.storages.nbytes,
         "serial": serials,
-        "birth": [storage.birth if number in clock else -1 for number, storage in enumerate(trace.storages)],
+        "birth": np.where(trace.storages.allocation >= 0, trace.storages.birth, -1),
         "begins": _begins(schedule.begins, len(trace.storages), machine),
         "allocations": trace.allocations(),
         "use_storage": uses[:, 0],
@@ -79,13 +78,11 @@ def _begins(begins: Sequence[Begin], n_storages: int, machine: Machine) -> list[
 def _uses(trace: Trace) -> Ints:
     """(storage, tick) of every access, by storage, then tick; scratch is used as long as it lives."""
     accesses = np.stack([trace.accesses.storage, trace.accesses.tick], axis=1)
-    scratch = [
-        (number, tick)
-        for number, storage in enumerate(trace.storages)
-        if storage.scratch
-        for tick in range(storage.birth, storage.death)
-    ]
-    rows = np.concatenate([accesses, np.array(scratch, dtype=np.int64).reshape(-1, 2)])
+    number = np.flatnonzero(trace.storages.scratch)
+    birth, death = trace.storages.birth[number], trace.storages.death[number]
+    ends = np.cumsum(death - birth)
+    tick = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - death, death - birth)
+    rows = np.concatenate([accesses, np.stack([np.repeat(number, death - birth), tick], axis=1)])
     return np.unique(rows, axis=0)
 
 

@@ -142,7 +142,7 @@ def _trace_of(path: Path) -> Trace:
         trace = load(path, Trace)
     except OSError as error:
         raise SettingError(f"the trace {path} cannot be read: {error.strerror or error}") from error
-    if not any(tick.arguments for tick in trace.ticks):
+    if not any(trace.ticks.arguments.tolist()):
         raise SettingError(
             f"{path} does not say what its operators were called with, so they cannot be called again: record the step "
             "anew with `ebbtide trace`"

@@ -78,8 +78,8 @@ def unique_operators(trace: Trace) -> list[Unique]:
     """Each operator that runs in no other, with all that runs in it; those that take longest first."""
     found: dict[tuple[str, str], list[int]] = {}
     for ticks in whole_operators(trace):
-        first = trace.ticks[ticks[0]]
-        spent = sum(trace.ticks[tick].time_ns for tick in ticks)
+        first = trace.tick(ticks[0])
+        spent = int(trace.ticks.time_ns[ticks].sum())
         found.setdefault((first.operator, first.arguments), []).append(spent)
     uniques = [Unique(*key, len(spent), sum(spent)) for key, spent in found.items()]
     return sorted(uniques, key=lambda row: (-row.step_ns, row.operator, row.arguments))

@@ -182,7 +182,7 @@ def _tensors() -> list[torch.Tensor]:
 
 
 def _described(trace: Trace) -> str:
-    flops = sum(tick.flops for tick in trace.ticks)
+    flops = int(trace.ticks.flops.sum())
     modelled = " (modelled)" if trace.origin is Origin.MODELLED else ""
     text = (
         f"{trace.name}: {len(trace.ticks):,} operations, {len(trace.storages):,} storages, peak "

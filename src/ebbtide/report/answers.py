@@ -119,7 +119,7 @@ def leaving(trace: Trace, plan: Plan, fast: str) -> tuple[tuple[str, int], ...]:
     patterns = module_patterns(names)
     sums: dict[str, int] = defaultdict(int)
     for number in sorted({stay.storage for stay in plan.stays if stay.tier != view.fast}):
-        where, kind = _alike(patterns[names[number]]), _label(f"/{trace.storages[number].kind}")
+        where, kind = _alike(patterns[names[number]]), _label(f"/{trace.storages.kind[number]}")
         sums[f"{kind} of {where}" if where else kind] += view.away_bytes(number)
     most = sorted(sums.items(), key=lambda row: (-row[1], by_number(row[0])))
     return tuple(row for row in most[:_MOST_LEAVING] if row[1])

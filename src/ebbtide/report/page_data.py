@@ -115,19 +115,19 @@ def _trace(trace: Trace) -> dict[str, Any]:
         "start_ns": trace.start_ns(np.arange(len(trace.ticks) + 1)),
         "kinds": [str(kind) for kind in kinds],
         "storages": {
-            "nbytes": np.array([row.nbytes for row in rows], dtype=np.int64),
-            "kind": np.array([kinds[row.kind] for row in rows], dtype=np.int64),
-            "birth": np.array([row.birth for row in rows], dtype=np.int64),
-            "death": np.array([row.death for row in rows], dtype=np.int64),
+            "nbytes": rows.nbytes,
+            "kind": np.array([kinds[kind] for kind in rows.kind.tolist()], dtype=np.int64),
+            "birth": rows.birth,
+            "death": rows.death,
             "module": numbers(modules_of(trace)),
-            "line": numbers([row.line for row in rows]),
-            "persistent": np.array([row.persistent for row in rows], dtype=bool),
-            "scratch": np.array([row.scratch for row in rows], dtype=bool),
-            "roomless": np.array([row.room_of is not None for row in rows], dtype=bool),
+            "line": numbers(rows.line.tolist()),
+            "persistent": rows.persistent,
+            "scratch": rows.scratch,
+            "roomless": rows.room_of != -1,
         },
         "ticks": {
-            "operator": numbers([tick.operator for tick in trace.ticks]),
-            "module": numbers([tick.module for tick in trace.ticks]),
+            "operator": numbers(trace.ticks.operator.tolist()),
+            "module": numbers(trace.ticks.module.tolist()),
         },
         "accesses": {"storage": accesses.storage, "tick": accesses.tick, "mode": accesses.mode},
         "strings": list(strings),
@@ -175,7 +175,7 @@ def _intervals(subject: Subject) -> dict[str, Any] | None:
         candidates = candidates_of(trace, subject.route)
         return {name: getattr(candidates, name) for name in names}
     found = idle_intervals(trace)
-    nbytes = np.array([row.nbytes for row in trace.storages], dtype=np.int64)[found.storage]
+    nbytes = trace.storages.nbytes[found.storage]
     return {
         "storage": found.storage,
         "after": found.after,

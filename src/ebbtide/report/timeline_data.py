@@ -78,5 +78,5 @@ def _level(timeline: Timeline, tier: str) -> dict[str, Any]:
 def _where(tick: int | None, label: str, trace: Trace | None) -> str:
     if trace is None or tick is None:
         return label or (f"tick {tick}" if tick is not None else "")
-    here = trace.ticks[tick]
+    here = trace.tick(tick)
     return f"{here.operator or f'tick {tick}'}{f' in {here.module}' if here.module else ''}"

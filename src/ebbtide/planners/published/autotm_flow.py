@@ -63,8 +63,8 @@ class Gadgets:
 
 def pinned(trace: Trace, number: int) -> bool:
     """Whether a storage stays in the fast tier whatever a planner says: scratch, and what outlives a whole step."""
-    storage = trace.storages[number]
-    return storage.scratch or storage.death - storage.birth > len(trace.ticks)
+    rows = trace.storages
+    return bool(rows.scratch[number] or rows.death[number] - rows.birth[number] > len(trace.ticks))
 
 
 def gadgets_of(
@@ -75,9 +75,9 @@ def gadgets_of(
     ``longest`` > 0 adds operations up to ``reach`` positions after a user and before the next: on each side so many of
     those that last longest.
     """
-    storage, n_ticks = trace.storages[number], len(trace.ticks)
     if pinned(trace, number):
         return None
+    storage, n_ticks = trace.storage(number), len(trace.ticks)
     rows = trace.accesses.of(number)
     uses = dict(zip(trace.accesses.tick[rows].tolist(), trace.accesses.mode[rows].tolist(), strict=True))
     end = storage.death
@@ -98,12 +98,12 @@ def gadgets_of(
 
 def _beside(trace: Trace, users: list[int], following: list[int], reach: int, longest: int) -> set[int]:
     """Ticks beside whose operations a move could go on, between each user and the one after it."""
-    n_ticks, found = len(trace.ticks), set[int]()
+    n_ticks, times, found = len(trace.ticks), trace.ticks.time_ns, set[int]()
     for user, until in zip(users, following, strict=True):
         after, before = range(user + 1, min(user + reach + 1, until)), range(max(until - reach, user + 1), until)
         for side in (after, before):
-            found |= set(sorted(side, key=lambda tick: (-trace.ticks[tick % n_ticks].time_ns, tick))[:longest])
-    return {tick for tick in found if trace.ticks[tick % n_ticks].time_ns > 0}
+            found |= set(sorted(side, key=lambda tick: (-times[tick % n_ticks], tick))[:longest])
+    return {tick for tick in found if times[tick % n_ticks] > 0}
 
 
 @dataclass(slots=True, eq=False)

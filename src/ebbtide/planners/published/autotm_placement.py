@@ -184,7 +184,7 @@ class Flow:
                 for edge, ms in operands:
                     self.program.cost[edge] += ms
                 continue
-            time_ms = self.step.trace.ticks[tick].time_ns * _NS
+            time_ms = int(self.step.trace.ticks.time_ns[tick]) * _NS
             self.longest[tick] = (hidden[tick], time_ms)
             z = self.program.column(1.0, float("inf"), integer=False)
             if operands:  # z_k >= sum of T[k, c] - time_k
@@ -270,16 +270,14 @@ class Flow:
 def _hidden_ms(trace: Trace, machine: Machine) -> list[float]:
     """What of its operands' extra time each operation hides: [Note: in place]."""
     rows, n_ticks = trace.accesses, len(trace.ticks)
-    nbytes = np.array([row.nbytes for row in trace.storages], dtype=np.float64)[rows.storage]
+    nbytes = trace.storages.nbytes[rows.storage].astype(np.float64)
     tick = rows.tick % n_ticks
     read = np.bincount(tick, nbytes * (rows.mode & Access.READ != 0), n_ticks)
     written = np.bincount(tick, nbytes * (rows.mode & Access.WRITE != 0), n_ticks)
     hidden = []
-    for at, row in enumerate(trace.ticks):
-        longer = row.time_ns + 1.0  # more than can be hidden
-        hidden.append(
-            (row.time_ns + longer - machine.tick_ns(row.time_ns, int(read[at]), int(written[at]), longer)) * _NS
-        )
+    for at, time_ns in enumerate(trace.ticks.time_ns.tolist()):
+        longer = time_ns + 1.0  # more than can be hidden
+        hidden.append((time_ns + longer - machine.tick_ns(time_ns, int(read[at]), int(written[at]), longer)) * _NS)
     return hidden
 
 

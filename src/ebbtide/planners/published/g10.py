@@ -75,7 +75,7 @@ def _stays(pressure: Pressure, tiers: list[str], tier_of: dict[int, str], budget
 def _by_area(pressure: Pressure, budget_bytes: int) -> list[int]:
     """Rows that are idle while the step holds too much, by bytes times that time."""
     trace, idle = pressure.trace, pressure.idle
-    times = np.array([tick.time_ns for tick in trace.ticks], dtype=np.float64)
+    times = trace.ticks.time_ns.astype(np.float64)
     over = np.concatenate(([0.0], np.cumsum(np.tile(np.where(pressure.live > budget_bytes, times, 0.0), 2))))
     low = (idle.after + 1) % len(times)
     area = idle.nbytes * (over[low + idle.until - idle.after - 1] - over[low])
@@ -145,7 +145,7 @@ class _Channels:
     """Bytes that each link, and each group of links, can still move beside each operation."""
 
     def __init__(self, trace: Trace, machine: Machine) -> None:
-        seconds = np.array([tick.time_ns for tick in trace.ticks], dtype=np.float64) / 1e9
+        seconds = trace.ticks.time_ns.astype(np.float64) / 1e9
         self.free = {link.name: seconds * link.bytes_per_s for link in machine.links}
         self.shared = {group.name: seconds * group.bytes_per_s for group in machine.groups}
         self.taken: list[tuple[Floats, Ints, Floats]] = []

@@ -9,8 +9,7 @@ from ebbtide.planners.search.idle_table import IdleTable
 
 def leaves_module(trace: Trace, idle: IdleTable) -> Flags:
     """Intervals in which another module runs: engines that work module by module release nothing before."""
-    names = {name: place for place, name in enumerate(sorted({tick.module for tick in trace.ticks}))}
-    module = np.array([names[tick.module] for tick in trace.ticks], dtype=np.int64)
+    names, module = np.unique(trace.ticks.module, return_inverse=True)
     n_ticks = len(module)
     if len(names) == 1:
         return np.ones(len(idle), dtype=bool)

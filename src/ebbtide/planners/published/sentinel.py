@@ -80,5 +80,5 @@ def _start_of(border: Ints, interval: Ints, n_ticks: int) -> Ints:
 def _heat(trace: Trace) -> Floats:
     """Uses of each storage for each of its bytes."""
     uses = np.bincount(trace.accesses.storage, minlength=len(trace.storages)).astype(np.float64)
-    result: Floats = uses / np.array([storage.nbytes for storage in trace.storages], dtype=np.float64)
+    result: Floats = uses / trace.storages.nbytes
     return result

@@ -53,7 +53,7 @@ def ten_cache(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
         return resident(trace, machine, budget_bytes)
     pressure = Pressure(trace, machine)
     idle = pressure.idle
-    kinds = np.array([storage.kind for storage in trace.storages], dtype=object)[idle.storage]
+    kinds = trace.storages.kind[idle.storage]
     is_parameter, is_state = kinds == StorageKind.PARAMETER, np.isin(kinds, STATES)
     pressure.evictable = is_parameter | is_state
     pressure.require(budget_bytes)
@@ -89,7 +89,7 @@ class _Table:
         releases = rows[np.argsort(idle.after[rows] % n_ticks, kind="stable")]
         needs = rows[np.argsort(idle.until[rows] % n_ticks, kind="stable")]
         parameters = list(dict.fromkeys(idle.storage[needs].tolist()))
-        size = {number: pressure.trace.storages[number].nbytes for number in parameters}
+        size = {number: int(pressure.trace.storages.nbytes[number]) for number in parameters}
         least: Counter[int] = Counter()
         for nbytes in set(size.values()):
             mine = [row for row in rows.tolist() if size[int(idle.storage[row])] == nbytes]
@@ -115,17 +115,13 @@ def buffers(sizes: Counter[int], cache_bytes: float, least: Counter[int] | None 
 def _free_bytes(pressure: Pressure, budget_bytes: int) -> int:
     """What the step leaves of the budget beside parameters, with gradients and state away when they are idle."""
     trace, idle = pressure.trace, pressure.idle
-    kinds = np.array([storage.kind in STATES for storage in trace.storages], dtype=bool)[idle.storage]
+    kinds = np.isin(trace.storages.kind, STATES)[idle.storage]
     rows, paged = np.flatnonzero(kinds), paged_sizes(trace, pressure.page_bytes)
     n_ticks = len(pressure.live)
     away = levels(idle.after[rows] + 1, idle.until[rows], idle.paged_bytes[rows], n_ticks)
-    used = set(trace.accesses.storage.tolist())
-    mine = sum(
-        int(paged[number])
-        for number, storage in enumerate(trace.storages)
-        if storage.kind is StorageKind.PARAMETER and storage.persistent and number in used
-    )
-    return budget_bytes - int((pressure.live - away).max()) + mine
+    mine = (trace.storages.kind == StorageKind.PARAMETER) & trace.storages.persistent
+    mine &= np.isin(np.arange(len(mine)), trace.accesses.storage)
+    return budget_bytes - int((pressure.live - away).max()) + int(paged[mine].sum())
 
 
 def _stage_states(pressure: Pressure, rows: Ints) -> None:
@@ -197,7 +193,7 @@ class _Window:
             self.end += 1
 
     def _size(self, number: int) -> int:
-        return self._pressure.trace.storages[number].nbytes
+        return int(self._pressure.trace.storages.nbytes[number])
 
 
 def _placed(
@@ -206,19 +202,20 @@ def _placed(
     """The tier of each storage's contents while it is away: pinned memory if it is final there or in the fast tier."""
     storages = pressure.trace.storages
     states = list(dict.fromkeys(pressure.idle.storage[pressure.evictable].tolist()))
-    states = [number for number in states if storages[number].kind in STATES]
+    states = [number for number in states if storages.kind[number] in STATES]
     if len(tiers) == 1 or capacity[0] is None:
         return dict.fromkeys([*table.parameters, *states], tiers[0])
     homes: dict[int, str] = {}
     left = OPTIMIZER_SHARE * capacity[0]
     for number in states:
-        homes[number] = tiers[0] if storages[number].nbytes <= left else tiers[-1]
-        left -= storages[number].nbytes if homes[number] == tiers[0] else 0
+        nbytes = int(storages.nbytes[number])
+        homes[number] = tiers[0] if nbytes <= left else tiers[-1]
+        left -= nbytes if homes[number] == tiers[0] else 0
     pinned = buffers(table.sizes, PINNED_SHARE * (1 - OPTIMIZER_SHARE) * capacity[0])
     fast_rows = max(cached.total() - min(SPARE_BUFFERS, cached.total() // 2), 0)
     free = Counter(cached)
     for at, number in enumerate(table.parameters):
-        nbytes = storages[number].nbytes
+        nbytes = int(storages.nbytes[number])
         if at < fast_rows and free[nbytes] > 0:
             free[nbytes] -= 1
             homes[number] = tiers[0]
@@ -238,8 +235,8 @@ def _exclusive(stays: list[Stay], pressure: Pressure, slow: list[str], exclusive
     found += [stay for stay in stays if stay.storage in exclusive - kept and stay.tier != fast]
     for move in moved:
         number = int(pressure.idle.storage[move.row])
-        storage, until = pressure.trace.storages[number], int(pressure.idle.until[move.row])
-        shift = move.gone // n_ticks * n_ticks if storage.persistent else 0
+        until = int(pressure.idle.until[move.row])
+        shift = move.gone // n_ticks * n_ticks if pressure.trace.storages.persistent[number] else 0
         found.append(Stay(number, move.slow, *(at - shift for at in (move.gone, move.gone, until))))
     return found
 

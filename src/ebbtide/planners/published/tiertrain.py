@@ -69,13 +69,11 @@ def tiertrain(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
 def _longest_of_activations(trace: Trace, idle: IdleTable) -> Ints:
     """For each activation its longest interval that ends in a use, in the order in which they begin."""
     idle_ns = trace.start_ns(idle.until) - trace.start_ns(idle.after + 1)
-    longest: dict[int, tuple[int, int]] = {}
-    for row, number in enumerate(idle.storage.tolist()):
-        storage = trace.storages[number]
-        if storage.kind is not StorageKind.ACTIVATION or storage.persistent or storage.nbytes < _SMALLEST:
-            continue
-        if idle.returns[row]:
-            longest[number] = max(longest.get(number, (-1, 0)), (int(idle_ns[row]), -row))
+    storages, longest = trace.storages, dict[int, tuple[int, int]]()
+    may = (storages.kind == StorageKind.ACTIVATION) & ~storages.persistent & (storages.nbytes >= _SMALLEST)
+    for row in np.flatnonzero(may[idle.storage] & idle.returns).tolist():
+        number = int(idle.storage[row])
+        longest[number] = max(longest.get(number, (-1, 0)), (int(idle_ns[row]), -row))
     rows = np.array([-row for _, row in longest.values()], dtype=np.int64)
     ordered: Ints = rows[np.argsort(idle.after[rows], kind="stable")]
     return ordered

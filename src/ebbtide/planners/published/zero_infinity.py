@@ -32,7 +32,7 @@ def zero_infinity(trace: Trace, machine: Machine, budget_bytes: int, depth: int 
     began = perf_counter_ns()
     if not reachable_tiers(machine):
         return resident(trace, machine, budget_bytes)
-    kinds = np.array([storage.kind in OFFLOADED for storage in trace.storages], dtype=bool)
+    kinds = np.isin(trace.storages.kind, OFFLOADED)
     pressure = Pressure(trace, machine)
     idle = pressure.idle
     pressure.evictable = kinds[idle.storage]

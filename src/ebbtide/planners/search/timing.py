@@ -172,17 +172,12 @@ def _ranks(tiers: list[str], machine: Machine) -> Ints:
 @once_for_a_trace
 def still_stays(trace: Trace, fast: str, homeless: str) -> tuple[Stay, ...]:
     """Of each storage, its stay if it never moves. What is never used lies on tier ``homeless``."""
-    used = np.zeros(len(trace.storages), dtype=bool)
-    used[trace.accesses.storage] = True
+    rows = trace.storages
+    away = rows.persistent & ~rows.scratch & ~np.isin(np.arange(len(rows)), trace.accesses.storage)
+    stays = zip(away.tolist(), rows.birth.tolist(), rows.death.tolist(), strict=True)
     return tuple(
-        Stay(
-            number,
-            homeless if storage.persistent and not used[number] and not storage.scratch else fast,
-            storage.birth,
-            storage.birth,
-            storage.death,
-        )
-        for number, storage in enumerate(trace.storages)
+        Stay(number, homeless if is_away else fast, birth, birth, death)
+        for number, (is_away, birth, death) in enumerate(stays)
     )
 
 
