@@ -1,11 +1,10 @@
-"""What several ask of a trace, computed once and kept for as long as the trace is there.
+"""What several ask of a trace and is dear: computed once, and kept in the trace for as long as it is there.
 
 A search and the planners that it asks for candidates need the same tables of the same step, and these cost more than
-the search itself. Traces are told apart by identity; all other arguments by value.
+the search itself. Left out: what the trace's own columns say.
 """
 
 import functools
-import weakref
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -16,7 +15,6 @@ from ebbtide.ir.trace import Trace
 
 _Asked = ParamSpec("_Asked")
 _Answer = TypeVar("_Answer")
-_kept: dict[int, dict[object, object]] = {}
 
 
 def once_for_a_trace(
@@ -26,16 +24,12 @@ def once_for_a_trace(
 
     @functools.wraps(ask)
     def asked(trace: Trace, /, *args: _Asked.args, **kwargs: _Asked.kwargs) -> _Answer:
-        if id(trace) not in _kept:
-            _kept[id(trace)] = {}
-            weakref.finalize(trace, _kept.pop, id(trace))
-        answers = _kept[id(trace)]
         key = (ask, args, tuple(kwargs.items()))
-        if key not in answers:
-            answer = answers[key] = ask(trace, *args, **kwargs)
+        if key not in trace.answers:
+            answer = trace.answers[key] = ask(trace, *args, **kwargs)
             if isinstance(answer, np.ndarray):
                 answer.flags.writeable = False
-        return answers[key]  # type: ignore[return-value]
+        return trace.answers[key]  # type: ignore[return-value]
 
     return asked
 

@@ -181,7 +181,7 @@ class Accesses(Table[Use]):
         return self._rows.get(storage, slice(0, 0))
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@dataclass(frozen=True, slots=True)
 class Trace:
     """One steady step. A storage's number is its row in ``storages``, a tick its row in ``ticks``; T is ``len(ticks)``.
 
@@ -198,6 +198,8 @@ class Trace:
     accesses: Accesses
     accesses_known: bool = True
     unrecorded_ns: int | None = None
+    answers: dict[object, object] = field(init=False, repr=False, compare=False, default_factory=dict)
+    """What ``of_trace`` found about this trace and keeps here."""
     _starts_ns: Ints = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
