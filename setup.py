@@ -226,6 +226,7 @@ setup(
             "_torch",
             native_files("*.cpp", "core", "torch"),
             "torch",
+            "simulate",
             libraries=("c10", "torch_cpu", "torch_python"),
         ),
         extension(

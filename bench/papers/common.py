@@ -9,9 +9,9 @@ from rich.table import Table
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import arena_pages
 from ebbtide.ir.plan import Plan
-from ebbtide.ir.schedule import lower
 from ebbtide.ir.trace import Trace
 from ebbtide.simulator import Outcome, simulate
+from ebbtide.simulator.lowering import lower
 
 GB = 10**9
 BLOCKS = 1e6

@@ -3,17 +3,11 @@
 
 #include <cstdint>
 
+#include "command.hpp"
 #include "free_runs.hpp"
 #include "types.hpp"
 
 namespace ebbtide {
-
-// What becomes of the contents on the tier that a copy was made of, once it is done.
-enum class Then : std::uint8_t {
-  Keep,       // they are wanted on both
-  Drop,       // they are given up, unless they are in use by then
-  DropInUse,  // even from under an operator: chaos
-};
 
 // One copy of a whole block from a tier to another, cut into chunks that any thread may carry out. At most one per block
 // at a time.

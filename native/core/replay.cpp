@@ -27,6 +27,7 @@ void check(const Schedule& s, Rank slowest) {
     check(c.source <= slowest && c.target <= slowest, "a command is for a tier that is not there");
     check(c.verb == Verb::Drop || (c.verb == Verb::Evict ? c.source < c.target : c.source > c.target),
           "an eviction goes to a slower tier, and a fetch to a faster one");
+    check(c.verb != Verb::Drop || c.source != kFast || c.target != kFast, "what is dropped from fast memory has nowhere to go");
   }
   for (std::uint32_t storage : s.allocations) {
     check(storage < storages && s.storages[storage].birth < s.n_ticks, "an allocation is out of range");
@@ -37,49 +38,10 @@ void check(const Schedule& s, Rank slowest) {
   }
 }
 
-// Where what is dropped from fast memory goes if it has changed since: where it went last.
-void settle_drops(Schedule& s) {
-  std::vector<Rank> went(s.storages.size(), kFast);
-  for (bool again : {false, true}) {  // a step is a circle
-    for (Command& c : s.commands) {
-      if (c.source != kFast) continue;
-      if (c.verb == Verb::Evict) went[c.storage] = c.target;
-      if (c.verb == Verb::Drop && again) c.target = std::max<Rank>(went[c.storage], 1);
-    }
-  }
-}
-
-// What leaves at once when it is written, and how early what comes back may come: not before it has left or was used last.
-void settle(Schedule& s) {
-  settle_drops(s);
-  std::vector<std::vector<std::uint32_t>> drops(s.storages.size()), uses(s.storages.size());
-  for (const Command& c : s.commands) {
-    if (c.verb == Verb::Drop && c.source == kFast) drops[c.storage].push_back(c.tick);
-  }
-  for (std::size_t i = 0; i < uses.size(); ++i) {
-    for (std::uint32_t tick : s.storages[i].uses) uses[i].push_back(tick % s.n_ticks);
-    std::ranges::sort(uses[i]);
-  }
-  for (Command& c : s.commands) {
-    const auto &left = drops[c.storage], &used = uses[c.storage];
-    auto use = std::ranges::lower_bound(used, c.tick);
-    if (c.verb == Verb::Evict && c.source == kFast) {
-      auto drop = std::ranges::lower_bound(left, c.tick);
-      bool leaves = drop != left.end() && (use == used.end() || *use >= *drop);
-      c.then = leaves ? Then::Drop : Then::Keep;
-    } else if (c.verb == Verb::Fetch && c.target == kFast) {
-      auto drop = std::ranges::upper_bound(left, c.tick);
-      std::uint32_t dropped = drop == left.begin() ? 0 : *(drop - 1), last_used = use == used.begin() ? 0 : *(use - 1) + 1;
-      c.earliest = std::max(dropped, last_used);
-    }
-  }
-}
-
 }  // namespace
 
 std::size_t Replay::load(Schedule schedule) {
   check(schedule, slowest_);
-  settle(schedule);
   Script script;
   script.schedule = std::move(schedule);
   std::size_t n = script.schedule.storages.size();

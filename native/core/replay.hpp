@@ -10,28 +10,11 @@
 #include <vector>
 
 #include "block_table.hpp"
+#include "command.hpp"
 #include "recording.hpp"
 #include "types.hpp"
 
 namespace ebbtide {
-
-// As ebbtide.ir.schedule has them. Evict, Fetch: copy to a slower, a faster tier. Drop: give the contents up on the source.
-enum class Verb : std::uint8_t { Evict, Drop, Fetch };
-inline constexpr std::array<const char*, 3> kVerbNames{"evict", "drop", "fetch"};
-
-struct Command {
-  std::uint32_t tick;
-  Verb verb;
-  std::uint32_t storage;
-  Rank source;
-  Rank target = kFast;  // of a drop: none
-  // The others are found when the schedule is loaded.
-  Then then =
-      Then::Keep;  // an eviction from fast memory, Drop: it leaves as soon as it is written, since its drop comes before a use
-  std::uint32_t earliest = 0;  // a late fetch may be moved to here, but not before; and only through headroom
-
-  bool operator==(const Command&) const = default;
-};
 
 struct ScheduledStorage {
   std::uint64_t nbytes;

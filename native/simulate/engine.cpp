@@ -3,13 +3,36 @@
 #include <algorithm>
 #include <bit>
 #include <iterator>
+#include <stdexcept>
 #include <unordered_map>
 
 namespace ebbtide::simulate {
 
 Run::Run(const Pieces& pieces, const Commands& commands, const Machine& machine)
     : Shortage(pieces, machine), commands_(commands), most_rounds_(most_rounds()) {
+  sort_out();
   place();
+}
+
+// By tick and by piece.
+void Run::sort_out() {
+  first_of_.assign(n_ticks_ + 1, 0);
+  begins_.resize(pieces_.size());
+  auto is_here = [&](std::uint32_t storage, Rank rank) { return storage < pieces_.of.size() && rank < n_tiers_; };
+  std::uint32_t before = 0;
+  for (const Command& command : commands_.rows) {
+    bool in_order = before <= command.tick && command.tick < n_ticks_ && command.due < n_ticks_;
+    if (!in_order || !is_here(command.storage, std::max(command.source, command.target))) {
+      throw std::invalid_argument("the schedule is of another step, or not in order");
+    }
+    before = command.tick;
+    ++first_of_[command.tick + 1];
+  }
+  for (std::size_t tick = 0; tick < n_ticks_; ++tick) first_of_[tick + 1] += first_of_[tick];
+  for (const Begin& begin : commands_.begins) {
+    if (!is_here(begin.storage, begin.tier)) throw std::invalid_argument("the schedule is of another step");
+    begins_[pieces_.of[begin.storage]].push_back(begin.tier);
+  }
 }
 
 // Every piece through every tier, chunk by chunk, and as often again. Copies that make room for one another for ever would
@@ -27,8 +50,8 @@ void Run::place() {
   std::vector<const Command*> first(pieces_.size(), nullptr);
   std::unordered_map<Piece, unsigned> replica, gone;  // where what was born in the step before lies at its end
   for (std::size_t tick = 0; tick < n_ticks_; ++tick) {
-    for (const Command& command : commands_.at[tick]) {
-      Piece piece = command.piece;
+    for (const Command& command : commands(tick)) {
+      Piece piece = pieces_.of[command.storage];
       bool drops = command.verb == Verb::Drop, from_fast = command.source == 0, to_fast = !drops && command.target == 0;
       if ((from_fast || to_fast) && first[piece] == nullptr) first[piece] = &command;
       if (static_cast<std::int64_t>(tick) <= pieces_.birth[piece]) continue;
@@ -57,11 +80,13 @@ void Run::place() {
   }
 }
 
-std::span<const unsigned> Run::begins(Piece piece) const { return commands_.begins[piece]; }
+std::span<const Command> Run::commands(std::size_t tick) const {
+  return std::span(commands_.rows).subspan(first_of_[tick], first_of_[tick + 1] - first_of_[tick]);
+}
 
 std::vector<unsigned> Run::first_ranks(Piece piece, const Command* begin) const {
   std::vector<unsigned> told;
-  std::ranges::copy_if(begins(piece), std::back_inserter(told), [&](unsigned rank) { return may_lie(piece, rank); });
+  std::ranges::copy_if(begins_[piece], std::back_inserter(told), [&](unsigned rank) { return may_lie(piece, rank); });
   if (!told.empty()) {
     if (machine_.exclusive) return {*std::ranges::min_element(told)};
     return told;
@@ -81,7 +106,7 @@ std::vector<unsigned> Run::first_ranks(Piece piece, const Command* begin) const 
 }
 
 unsigned Run::birth_rank(Piece piece) const {
-  auto ranks = begins(piece);
+  const auto& ranks = begins_[piece];
   return !ranks.empty() && has_room(piece, ranks[0]) ? ranks[0] : 0;
 }
 
@@ -92,7 +117,7 @@ void Run::step() {
   for (std::size_t tick = 0; tick < n_ticks_; ++tick) {
     record_.starts[tick] = now_ - record_.began;
     for (Piece piece : pieces_.deaths[tick]) die(piece);
-    for (const Command& command : commands_.at[tick]) issue(command);
+    for (const Command& command : commands(tick)) issue(command);
     for (const Use& use : pieces_.uses[tick]) pinned_[use.piece] = 1;
     for (Piece piece : pieces_.births[tick]) pinned_[piece] = 1;
     for (Piece piece : pieces_.births[tick]) bear(piece);
@@ -209,15 +234,16 @@ void Run::await_eviction(Piece piece) {
 }
 
 void Run::issue(const Command& command) {
-  Piece piece = command.piece;
+  Piece piece = pieces_.of[command.storage];
   unsigned source = command.source, target = command.target;
+  std::int64_t due = at_ + static_cast<std::int64_t>((command.due + n_ticks_ - command.tick) % n_ticks_);
   if (command.verb == Verb::Drop) {
     drop(piece, source);
     return;
   }
   for (Copy* copy : copies_[piece]) {
     if (copy->target == target) {
-      copy->due = std::min(copy->due, at_ + command.due);
+      copy->due = std::min(copy->due, due);
       return;
     }
   }
@@ -240,7 +266,7 @@ void Run::issue(const Command& command) {
     target = target_of(piece, source).value_or(target);
     if ((valid_[piece] & bit(target)) != 0) return;
   }
-  if (may_lie(piece, target)) put(piece, source, target, at_ + command.due);
+  if (may_lie(piece, target)) put(piece, source, target, due);
 }
 
 }  // namespace ebbtide::simulate

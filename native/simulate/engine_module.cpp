@@ -2,20 +2,18 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <variant>
 
 #include "engine.hpp"
 #include "module.hpp"
-#include "lowering.hpp"
+#include "schedule_columns.hpp"
 
 namespace py = pybind11;
 
 namespace ebbtide::simulate {
 
 namespace {
-
-template <typename T>
-using Rows = std::vector<std::vector<T>>;
 
 template <typename T>
 using Column = py::array_t<T, py::array::c_style | py::array::forcecast>;
@@ -34,17 +32,6 @@ using Flags = Column<std::uint8_t>;
 
 void require(bool holds, const char* what) {
   if (!holds) throw std::invalid_argument(what);
-}
-
-template <typename Row, typename T, typename Make>
-ByTick<Row> by_tick(const Rows<T>& ticks, const Make& make) {
-  ByTick<Row> made;
-  made.starts.push_back(0);
-  for (const auto& rows : ticks) {
-    for (const T& row : rows) made.rows.push_back(make(row));
-    made.starts.push_back(made.rows.size());
-  }
-  return made;
 }
 
 // Rows that have a tick each, in their order at each tick.
@@ -77,6 +64,7 @@ Pieces make_pieces(Pieces pieces, const UseColumns& uses, const PieceColumns& bi
   for (std::size_t size : {pieces.n_used.size(), pieces.reads.size(), pieces.writes.size()}) {
     require(size == n_ticks, "the columns by tick differ in length");
   }
+  require(std::ranges::all_of(pieces.of, [&](Piece piece) { return piece < count; }), "no such piece");
   auto piece_of = [&](std::int64_t piece) {
     require(piece >= 0 && static_cast<std::size_t>(piece) < count, "no such piece");
     return static_cast<Piece>(piece);
@@ -99,26 +87,6 @@ Pieces make_pieces(Pieces pieces, const UseColumns& uses, const PieceColumns& bi
   return pieces;
 }
 
-using CommandRow = std::tuple<Piece, int, int, int, std::int64_t>;
-
-Commands make_commands(const Pieces& pieces, const Machine& machine, const Rows<CommandRow>& commands,
-                       const Rows<unsigned>& begins) {
-  auto rank = [&](int number) {
-    require(number >= 0 && static_cast<std::size_t>(number) < machine.tiers.size(), "no such tier");
-    return static_cast<unsigned>(number);
-  };
-  require(commands.size() == pieces.n_ticks() && begins.size() == pieces.size(), "the schedule is of another step");
-  Commands made;
-  made.begins = by_tick<unsigned>(begins, rank);
-  made.at = by_tick<Command>(commands, [&](const CommandRow& row) {
-    auto [piece, verb, source, target, due] = row;
-    require(piece < pieces.size(), "no such piece");
-    require(verb >= 0 && verb <= 2, "no such verb");
-    return Command{piece, static_cast<Verb>(verb), rank(source), rank(target), due};
-  });
-  return made;
-}
-
 std::variant<Record, std::size_t> run(const Pieces& pieces, const Commands& commands, const Machine& machine, int n_steps) {
   try {
     Run run(pieces, commands, machine);
@@ -133,14 +101,53 @@ std::variant<Record, std::size_t> run(const Pieces& pieces, const Commands& comm
 
 using StayColumns = std::tuple<Ints, Ints, Ints, Ints, Ints>;
 
+Stays stays_of(const StayColumns& columns) {
+  const auto& [storage, tier, start, valid_from, stop] = columns;
+  return {copied(storage), copied(tier), copied(start), copied(valid_from), copied(stop)};
+}
+
+// Uses lie in the order of their storages.
+Storages make_storages(std::int64_t n_ticks, const Ints& birth, const Ints& death, const Flags& persistent,
+                       const Ints& use_storage, const Ints& use_tick) {
+  require(use_storage.size() == use_tick.size(), "the columns of uses differ in length");
+  Storages made{n_ticks, copied(birth), copied(death), copied(persistent), {}, copied(use_tick)};
+  made.use_starts.assign(made.birth.size() + 1, 0);
+  for (std::int64_t storage : copied(use_storage)) {
+    require(storage >= 0 && static_cast<std::size_t>(storage) < made.birth.size(), "no such storage");
+    ++made.use_starts[static_cast<std::size_t>(storage) + 1];
+  }
+  for (std::size_t at = 0; at < made.birth.size(); ++at) made.use_starts[at + 1] += made.use_starts[at];
+  return made;
+}
+
+// `links` are pairs of a source and a target.
+Ways ways_of(std::size_t n_tiers, const std::vector<std::pair<unsigned, unsigned>>& links) {
+  require(n_tiers > 0 && n_tiers <= 64, "a machine has 1 to 64 tiers");
+  Ways made(n_tiers);
+  for (unsigned rank = 0; rank < n_tiers; ++rank) {
+    for (auto [source, target] : links) {
+      require(source < n_tiers && target < n_tiers, "a link names a tier that is not there");
+      if (source == rank) made[target].push_back(static_cast<Rank>(rank));
+    }
+  }
+  return made;
+}
+
+Ways ways_of(const Machine& machine) {
+  std::vector<std::pair<unsigned, unsigned>> links;
+  for (const Link& link : machine.links) links.emplace_back(link.source, link.target);
+  return ways_of(machine.tiers.size(), links);
+}
+
 }  // namespace
 
 void bind_engine(py::module_& m) {
   py::class_<Pieces>(m, "Pieces")
       .def(py::init([](const Ints& nbytes, const Ints& paged_bytes, const Ints& packed_bytes, const Ints& first_use,
                        const Flags& moves, const Flags& persistent, const Flags& scratch, const Ints& birth,
-                       const Ints& generations, const UseColumns& uses, const PieceColumns& births, const PieceColumns& deaths,
-                       const Ints& n_used, const Ints& reads, const Ints& writes, const Column<double>& times) {
+                       const Ints& generations, const Column<Piece>& of, const UseColumns& uses, const PieceColumns& births,
+                       const PieceColumns& deaths, const Ints& n_used, const Ints& reads, const Ints& writes,
+                       const Column<double>& times) {
              Pieces pieces{.nbytes = copied(nbytes),
                            .paged_bytes = copied(paged_bytes),
                            .packed_bytes = copied(packed_bytes),
@@ -150,6 +157,7 @@ void bind_engine(py::module_& m) {
                            .scratch = copied(scratch),
                            .birth = copied(birth),
                            .generations = copied(generations),
+                           .of = copied(of),
                            .uses = {},
                            .births = {},
                            .deaths = {},
@@ -160,8 +168,9 @@ void bind_engine(py::module_& m) {
              return make_pieces(std::move(pieces), uses, births, deaths);
            }),
            py::kw_only(), py::arg("nbytes"), py::arg("paged_bytes"), py::arg("packed_bytes"), py::arg("first_use"),
-           py::arg("moves"), py::arg("persistent"), py::arg("scratch"), py::arg("birth"), py::arg("generations"), py::arg("uses"),
-           py::arg("births"), py::arg("deaths"), py::arg("n_used"), py::arg("reads"), py::arg("writes"), py::arg("times"));
+           py::arg("moves"), py::arg("persistent"), py::arg("scratch"), py::arg("birth"), py::arg("generations"), py::arg("of"),
+           py::arg("uses"), py::arg("births"), py::arg("deaths"), py::arg("n_used"), py::arg("reads"), py::arg("writes"),
+           py::arg("times"));
 
   py::class_<Machine>(m, "Machine")
       .def(py::init([](const std::vector<std::tuple<std::optional<std::int64_t>, bool, bool, double, double, bool>>& tiers,
@@ -207,30 +216,32 @@ void bind_engine(py::module_& m) {
       .def_readonly("peak", &Record::peak);
 
   py::class_<Storages>(m, "Storages")
-      .def(py::init([](const Ints& birth, const Ints& death, const Flags& persistent, const Column<Piece>& piece) {
-             return Storages{copied(birth), copied(death), copied(persistent), copied(piece)};
-           }),
-           py::kw_only(), py::arg("birth"), py::arg("death"), py::arg("persistent"), py::arg("piece"));
+      .def(py::init(&make_storages), py::kw_only(), py::arg("n_ticks"), py::arg("birth"), py::arg("death"), py::arg("persistent"),
+           py::arg("use_storage"), py::arg("use_tick"));
+
+  m.def(
+      "lower",
+      [](const Storages& storages, std::size_t n_tiers, const std::vector<std::pair<unsigned, unsigned>>& links,
+         const StayColumns& stays) { return as_schedule(lower(stays_of(stays), storages, ways_of(n_tiers, links))); },
+      py::arg("storages"), py::kw_only(), py::arg("n_tiers"), py::arg("links"), py::arg("stays"));
 
   m.def(
       "simulate_stays",
       [](const Pieces& pieces, const Machine& machine, const Storages& storages, const StayColumns& columns, int n_steps) {
-        const auto& [storage, tier, start, valid_from, stop] = columns;
-        Stays stays{copied(storage), copied(tier), copied(start), copied(valid_from), copied(stop)};
+        Stays stays = stays_of(columns);
         py::gil_scoped_release release;
-        return run(pieces, lower(stays, storages, pieces, machine), machine, n_steps);
+        return run(pieces, lower(stays, storages, ways_of(machine)), machine, n_steps);
       },
       py::arg("pieces"), py::arg("machine"), py::arg("storages"), py::arg("stays"), py::arg("n_steps"));
 
   m.def(
       "simulate",
-      [](const Pieces& pieces, const Machine& machine, const Rows<CommandRow>& commands, const Rows<unsigned>& begins,
-         int n_steps) {
-        Commands made = make_commands(pieces, machine, commands, begins);
+      [](const Pieces& pieces, const Machine& machine, const py::object& schedule, int n_steps) {
+        Commands commands = commands_of(schedule);
         py::gil_scoped_release release;
-        return run(pieces, made, machine, n_steps);
+        return run(pieces, commands, machine, n_steps);
       },
-      py::arg("pieces"), py::arg("machine"), py::arg("commands"), py::arg("begins"), py::arg("n_steps"));
+      py::arg("pieces"), py::arg("machine"), py::arg("schedule"), py::arg("n_steps"));
 }
 
 }  // namespace ebbtide::simulate

@@ -1,9 +1,9 @@
 #include "lowering.hpp"
 
 #include <algorithm>
-#include <cstddef>
 #include <optional>
 #include <set>
+#include <span>
 #include <stdexcept>
 #include <tuple>
 #include <utility>
@@ -15,22 +15,19 @@ namespace {
 constexpr std::int64_t kLargest = std::int64_t{1} << 62;
 
 struct Placed {
-  std::int64_t tick, storage;
   Command command;
   bool is_last = false;
 };
 
+struct Interval {
+  std::int64_t low, high;
+};
+
 class Lowering {
  public:
-  Lowering(const Stays& stays, const Storages& storages, const Pieces& pieces, const Machine& machine)
-      : stays_(stays), storages_(storages), n_ticks_(static_cast<std::int64_t>(pieces.n_ticks())), begins_(pieces.size()) {
-    check(pieces, machine);
-    sources_.resize(machine.tiers.size());
-    for (unsigned source = 0; source < machine.tiers.size(); ++source) {
-      for (const Link& link : machine.links) {
-        if (link.source == source) sources_[link.target].push_back(source);
-      }
-    }
+  Lowering(const Stays& stays, const Storages& storages, const Ways& ways)
+      : stays_(stays), storages_(storages), ways_(ways), n_ticks_(storages.n_ticks) {
+    check();
   }
 
   Commands commands() {
@@ -40,36 +37,36 @@ class Lowering {
       while (last < count && stays_.storage[last] == stays_.storage[first]) ++last;
       of_storage(first, last);
     }
-    return ordered();
+    return {ordered(), std::move(begins_)};
   }
 
  private:
-  using Interval = std::pair<std::int64_t, std::int64_t>;
-
-  void check(const Pieces& pieces, const Machine& machine) const {
-    std::size_t count = stays_.storage.size();
+  void check() const {
+    std::size_t count = stays_.storage.size(), n_storages = storages_.birth.size();
     for (std::size_t size : {stays_.tier.size(), stays_.start.size(), stays_.valid_from.size(), stays_.stop.size()}) {
       if (size != count) throw std::invalid_argument("columns of stays differ in length");
     }
-    for (std::size_t size : {storages_.death.size(), storages_.persistent.size(), storages_.piece.size()}) {
-      if (size != storages_.birth.size()) throw std::invalid_argument("columns of storages differ in length");
+    bool one_each = storages_.death.size() == n_storages && storages_.persistent.size() == n_storages;
+    if (!one_each || storages_.use_starts.size() != n_storages + 1 || n_storages >= kNever) {
+      throw std::invalid_argument("columns of storages differ in length");
     }
+    bool in_uses = std::ranges::is_sorted(storages_.use_starts) && storages_.use_starts.back() == storages_.use_ticks.size();
+    if (!in_uses) throw std::invalid_argument("uses are not in the order of their storages");
+    if (n_ticks_ <= 0 || n_ticks_ >= std::int64_t{kNever}) throw std::invalid_argument("a step has no ticks, or too many");
     for (std::size_t at = 0; at < count; ++at) {
-      bool known = 0 <= stays_.storage[at] && stays_.storage[at] < static_cast<std::int64_t>(storages_.birth.size()) &&
-                   0 <= stays_.tier[at] && stays_.tier[at] < static_cast<std::int64_t>(machine.tiers.size());
+      bool known = 0 <= stays_.storage[at] && stays_.storage[at] < static_cast<std::int64_t>(n_storages) &&
+                   0 <= stays_.tier[at] && stays_.tier[at] < static_cast<std::int64_t>(ways_.size());
       bool in_order = 0 <= stays_.start[at] && stays_.start[at] <= stays_.valid_from[at] &&
                       stays_.valid_from[at] < stays_.stop[at] && stays_.stop[at] <= kLargest;
       if (!known || !in_order) throw std::invalid_argument("a stay is of no storage or tier, or of no time");
     }
-    bool is_piece = std::ranges::all_of(storages_.piece, [&](Piece piece) { return piece < pieces.size(); });
-    if (!is_piece) throw std::invalid_argument("no such piece");
   }
 
   void of_storage(std::size_t first, std::size_t last) {
-    auto storage = static_cast<std::size_t>(stays_.storage[first]);
-    bool persistent = storages_.persistent[storage] != 0;
-    begin(first, last, storage, persistent);
-    std::int64_t life = storages_.death[storage] - storages_.birth[storage];
+    storage_ = static_cast<std::uint32_t>(stays_.storage[first]);
+    bool persistent = storages_.persistent[storage_] != 0;
+    begin(first, last, persistent);
+    std::int64_t life = storages_.death[storage_] - storages_.birth[storage_];
     if (last - first == 1 && stays_.stop[first] - stays_.start[first] == life) return;  // it never moves
     std::int64_t period = persistent ? n_ticks_ : kLargest;  // after which its stays come again
     std::set<std::pair<std::int64_t, std::int64_t>> starts, stops;
@@ -79,31 +76,33 @@ class Lowering {
     }
     note_valid(first, last, persistent);
     for (std::size_t at = first; at < last; ++at) {
-      auto tier = static_cast<unsigned>(stays_.tier[at]);
-      bool between_ticks = stays_.valid_from[at] == stays_.start[at];
-      bool born = between_ticks && stays_.start[at] == storages_.birth[storage] && !persistent;
-      bool goes_on = between_ticks && stops.contains({stays_.tier[at], stays_.start[at] % period});
-      if (auto source = born || goes_on ? std::nullopt : source_of(at)) {
-        Verb verb = tier > *source ? Verb::Evict : Verb::Fetch;
-        add(storage, verb, *source, tier, stays_.start[at], stays_.valid_from[at]);
-      }
-      bool dies = !persistent && stays_.stop[at] == storages_.death[storage];
-      if (!dies && !starts.contains({stays_.tier[at], stays_.stop[at] % period})) {
-        add(storage, Verb::Drop, tier, 0, stays_.stop[at], stays_.stop[at]);
+      std::int64_t start = stays_.start[at], due = stays_.valid_from[at], stop = stays_.stop[at];
+      auto tier = static_cast<Rank>(stays_.tier[at]);
+      bool born = due == start && start == storages_.birth[storage_] && !persistent;
+      bool goes_on = due == start && stops.contains({stays_.tier[at], start % period});
+      if (!born && !goes_on) add_copy(start, due, tier, persistent);
+      bool dies = !persistent && stop == storages_.death[storage_];
+      if (!dies && !starts.contains({stays_.tier[at], stop % period})) {
+        Command drop = command(stop, stop);
+        drop.verb = Verb::Drop;
+        drop.source = tier;
+        drop.target = tier == kFast ? slower_with(stop) : kFast;
+        found_.push_back({drop});
       }
     }
   }
 
   // Nothing for a storage that begins on the first tier alone.
-  void begin(std::size_t first, std::size_t last, std::size_t storage, bool persistent) {
-    std::int64_t birth = storages_.birth[storage];
-    std::vector<unsigned> here;
+  void begin(std::size_t first, std::size_t last, bool persistent) {
+    std::int64_t birth = storages_.birth[storage_];
+    std::vector<Begin> here;
     for (std::size_t at = first; at < last; ++at) {
       auto holds = [&](std::int64_t tick) { return stays_.valid_from[at] <= tick && tick < stays_.stop[at]; };
-      if (holds(birth) || (persistent && holds(birth + n_ticks_))) here.push_back(static_cast<unsigned>(stays_.tier[at]));
+      if (!holds(birth) && !(persistent && holds(birth + n_ticks_))) continue;
+      here.push_back({storage_, static_cast<Rank>(stays_.tier[at])});
     }
-    bool on_first_alone = std::ranges::all_of(here, [](unsigned rank) { return rank == 0; });
-    if (!on_first_alone) begins_[storages_.piece[storage]] = std::move(here);
+    bool on_first_alone = std::ranges::all_of(here, [](const Begin& row) { return row.tier == kFast; });
+    if (!on_first_alone) begins_.insert(begins_.end(), here.begin(), here.end());
   }
 
   // Ticks in which each tier is valid, in this step and its neighbours; those that follow each other are one.
@@ -117,75 +116,116 @@ class Lowering {
       }
     }
     std::ranges::sort(rows);
-    valid_.assign(sources_.size(), {});
+    valid_.assign(ways_.size(), {});
     for (auto [low, high, tier] : rows) {
       auto& known = valid_[static_cast<std::size_t>(tier)];
-      if (!known.empty() && low <= known.back().second) {
-        known.back().second = std::max(high, known.back().second);
+      if (!known.empty() && low <= known.back().high) {
+        known.back().high = std::max(high, known.back().high);
       } else {
-        known.emplace_back(low, high);
+        known.push_back({low, high});
       }
     }
   }
 
-  // The fastest tier with a link to the stay's that is valid throughout the copy, or before it between two ticks.
-  std::optional<unsigned> source_of(std::size_t at) const {
-    std::int64_t from = stays_.start[at], until = stays_.valid_from[at];
-    std::int64_t first = until == from ? from - 1 : from;
-    for (unsigned source : sources_[static_cast<std::size_t>(stays_.tier[at])]) {
-      auto covers = [&](const Interval& known) { return known.first <= first && until <= known.second; };
-      if (std::ranges::any_of(valid_[source], covers)) return source;
+  // From the fastest tier with a link to the target that is valid throughout the copy, or before it between two ticks.
+  void add_copy(std::int64_t start, std::int64_t due, Rank target, bool persistent) {
+    std::int64_t first = due == start ? start - 1 : start;
+    for (Rank source : ways_[target]) {
+      auto covers = [&](const Interval& known) { return known.low <= first && due <= known.high; };
+      auto known = std::ranges::find_if(valid_[source], covers);
+      if (known == valid_[source].end()) continue;
+      Command copy = command(start, due);
+      copy.verb = target > source ? Verb::Evict : Verb::Fetch;
+      copy.source = source;
+      copy.target = target;
+      bool dies = !persistent && known->high == storages_.death[storage_];
+      if (source == kFast && !dies) copy.then = then(start, known->high);
+      if (target == kFast) copy.earliest = earliest(start);
+      found_.push_back({copy});
+      return;
     }
-    return std::nullopt;
   }
 
-  void add(std::size_t storage, Verb verb, unsigned source, unsigned target, std::int64_t at, std::int64_t due) {
-    std::int64_t tick = at % n_ticks_, later = (due % n_ticks_ - tick + n_ticks_) % n_ticks_;
-    found_.push_back({tick, static_cast<std::int64_t>(storage), Command{storages_.piece[storage], verb, source, target, later}});
+  // Of an eviction, given when what it copies is dropped: whether that is in the same step, and before a use.
+  Then then(std::int64_t start, std::int64_t dropped) const {
+    auto use = std::ranges::lower_bound(uses(), start);
+    bool used = use != uses().end() && *use < dropped;
+    return dropped / n_ticks_ == start / n_ticks_ && !used ? Then::Drop : Then::Keep;
+  }
+
+  // Of a fetch, in its step: not before it was dropped, nor before its last use is over.
+  std::uint32_t earliest(std::int64_t start) const {
+    std::int64_t step = start / n_ticks_ * n_ticks_, found = step;
+    for (const Interval& known : valid_[kFast]) {
+      if (known.high <= start) found = std::max(found, known.high);
+    }
+    auto use = std::ranges::lower_bound(uses(), start);
+    if (use != uses().begin()) found = std::max(found, *std::prev(use) + 1);
+    return static_cast<std::uint32_t>(found - step);
+  }
+
+  // Where the storage is when it is dropped from fast memory.
+  Rank slower_with(std::int64_t tick) const {
+    for (std::size_t tier = 1; tier < valid_.size(); ++tier) {
+      auto holds = [&](const Interval& known) { return known.low <= tick && tick < known.high; };
+      if (std::ranges::any_of(valid_[tier], holds)) return static_cast<Rank>(tier);
+    }
+    return 1;
+  }
+
+  std::span<const std::int64_t> uses() const {
+    std::size_t first = storages_.use_starts[storage_];
+    return std::span(storages_.use_ticks).subspan(first, storages_.use_starts[storage_ + 1] - first);
+  }
+
+  std::uint32_t in_step(std::int64_t tick) const { return static_cast<std::uint32_t>(tick % n_ticks_); }
+
+  // The rest of it is the caller's.
+  Command command(std::int64_t tick, std::int64_t due) const {
+    Command made{};
+    made.tick = in_step(tick);
+    made.storage = storage_;
+    made.due = in_step(due);
+    return made;
   }
 
   // At one tick: evictions, drops, which make room for fetches, and last the drops of what fetches read. Of several copies the
   // one that is due first goes first, since a link carries them in this order.
-  Commands ordered() {
-    std::set<std::tuple<std::int64_t, std::int64_t, unsigned>> fetched;
+  std::vector<Command> ordered() {
+    std::set<std::tuple<std::uint32_t, std::uint32_t, Rank>> fetched;
     for (const Placed& row : found_) {
-      if (row.command.verb == Verb::Fetch) fetched.emplace(row.tick, row.storage, row.command.source);
+      const Command& c = row.command;
+      if (c.verb == Verb::Fetch) fetched.emplace(c.tick, c.storage, c.source);
     }
     for (Placed& row : found_) {
-      row.is_last = row.command.verb == Verb::Drop && fetched.contains({row.tick, row.storage, row.command.source});
+      const Command& c = row.command;
+      row.is_last = c.verb == Verb::Drop && fetched.contains({c.tick, c.storage, c.source});
     }
-    std::ranges::stable_sort(found_, std::less<>(), [](const Placed& row) {
-      return std::tuple(row.tick, row.is_last, row.command.verb, row.command.due, row.storage);
+    std::ranges::stable_sort(found_, std::less<>(), [this](const Placed& row) {
+      const Command& c = row.command;
+      std::int64_t later = (c.due + n_ticks_ - c.tick) % n_ticks_;
+      return std::tuple(c.tick, row.is_last, c.verb, later, c.storage);
     });
-    Commands made;
-    made.at.starts.assign(static_cast<std::size_t>(n_ticks_) + 1, 0);
-    for (const Placed& row : found_) {
-      ++made.at.starts[static_cast<std::size_t>(row.tick) + 1];
-      made.at.rows.push_back(row.command);
-    }
-    for (std::size_t tick = 0; tick < static_cast<std::size_t>(n_ticks_); ++tick)
-      made.at.starts[tick + 1] += made.at.starts[tick];
-    made.begins.starts.push_back(0);
-    for (const auto& ranks : begins_) {
-      made.begins.rows.insert(made.begins.rows.end(), ranks.begin(), ranks.end());
-      made.begins.starts.push_back(made.begins.rows.size());
-    }
-    return made;
+    std::vector<Command> rows;
+    rows.reserve(found_.size());
+    for (const Placed& row : found_) rows.push_back(row.command);
+    return rows;
   }
 
   const Stays& stays_;
   const Storages& storages_;
-  std::int64_t n_ticks_;
-  std::vector<std::vector<unsigned>> sources_;  // by target, the ranks of the tiers with a link to it
-  std::vector<std::vector<Interval>> valid_;    // by tier, of the storage at hand
-  std::vector<std::vector<unsigned>> begins_;   // by piece
+  const Ways& ways_;
+  const std::int64_t n_ticks_;
+  std::uint32_t storage_ = 0;                 // the one at hand
+  std::vector<std::vector<Interval>> valid_;  // by tier, of that storage
   std::vector<Placed> found_;
+  std::vector<Begin> begins_;
 };
 
 }  // namespace
 
-Commands lower(const Stays& stays, const Storages& storages, const Pieces& pieces, const Machine& machine) {
-  return Lowering(stays, storages, pieces, machine).commands();
+Commands lower(const Stays& stays, const Storages& storages, const Ways& ways) {
+  return Lowering(stays, storages, ways).commands();
 }
 
 }  // namespace ebbtide::simulate

@@ -1,11 +1,11 @@
-// Stays of whole storages, and the commands that make them so: ir/plan.py and ir/schedule.py in columns.
+// A plan's stays, lowered to commands with what follows them. The only place where a plan becomes a schedule: ir/schedule.py
+// asks for the arena and for people, simulate_stays for the simulator.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "machine.hpp"
-#include "pieces.hpp"
+#include "../core/command.hpp"
 
 namespace ebbtide::simulate {
 
@@ -14,15 +14,37 @@ struct Stays {
   std::vector<std::int64_t> storage, tier, start, valid_from, stop;
 };
 
-// By storage: its life, and the piece that is all of it.
+// By storage: its life, and from use_starts on the ticks of its uses, ascending. Ticks are those of the step of its birth.
 struct Storages {
+  std::int64_t n_ticks;
   std::vector<std::int64_t> birth, death;
   std::vector<std::uint8_t> persistent;
-  std::vector<Piece> piece;
+  std::vector<std::size_t> use_starts;  // one more than there are storages
+  std::vector<std::int64_t> use_ticks;
 };
 
-// The schedule of a plan in which all other storages are in fast memory from birth to death. ir/schedule.py's `lower` is its
-// oracle. Throws std::invalid_argument for columns that do not belong together.
-Commands lower(const Stays& stays, const Storages& storages, const Pieces& pieces, const Machine& machine);
+// By target, the ranks of the tiers with a link to it, the fastest first.
+using Ways = std::vector<std::vector<Rank>>;
+
+// The storage is valid on the tier when it is born, or at tick 0 if it is persistent.
+struct Begin {
+  std::uint32_t storage;
+  Rank tier;
+};
+
+// In the order in which they are carried out. `begins` has every storage that does not begin on the first tier alone, with all
+// tiers that it is valid on then.
+struct Commands {
+  std::vector<Command> rows;
+  std::vector<Begin> begins;
+
+  bool empty() const { return rows.empty() && begins.empty(); }
+};
+
+// The schedule of a plan in which all other storages are in fast memory from birth to death. A stay's beginning becomes a copy and
+// its end a drop. What the program itself does needs no command: birth, death, and a stay that goes on on the same tier. Callers
+// MUST have checked the plan: a stay without a source is passed over. Throws std::invalid_argument for columns that do not belong
+// together.
+Commands lower(const Stays& stays, const Storages& storages, const Ways& ways);
 
 }  // namespace ebbtide::simulate

@@ -38,6 +38,8 @@ struct Pieces {
   std::vector<std::int64_t> birth;
   std::vector<std::int64_t> generations;  // of those that were born in steps before, so many live when a step begins
 
+  std::vector<Piece> of;  // by storage, the piece that is all of it
+
   // By tick.
   ByTick<Use> uses;
   ByTick<Piece> births, deaths;
@@ -46,23 +48,6 @@ struct Pieces {
 
   std::size_t size() const { return nbytes.size(); }
   std::size_t n_ticks() const { return times.size(); }
-};
-
-enum class Verb : std::uint8_t { Evict, Drop, Fetch };
-
-struct Command {
-  Piece piece;
-  Verb verb;
-  unsigned source, target;  // ranks; a drop has no target
-  std::int64_t due;         // ticks from now
-};
-
-// A schedule in pieces. `begins` has rows of those pieces that begin elsewhere than on the first tier alone, by piece.
-struct Commands {
-  ByTick<Command> at;
-  ByTick<unsigned> begins;
-
-  bool empty() const { return at.rows.empty() && begins.rows.empty(); }
 };
 
 }  // namespace ebbtide::simulate

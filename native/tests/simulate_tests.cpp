@@ -9,6 +9,8 @@
 namespace {
 
 using namespace ebbtide::simulate;
+using ebbtide::Command;
+using ebbtide::Verb;
 
 template <typename Row>
 ByTick<Row> by_tick(const std::vector<std::vector<Row>>& ticks) {
@@ -21,12 +23,18 @@ ByTick<Row> by_tick(const std::vector<std::vector<Row>>& ticks) {
   return made;
 }
 
+struct Row {
+  Piece piece;
+  Verb verb;
+  ebbtide::Rank source, target;
+  std::size_t later;  // ticks until it is due
+};
+
 // Storages of one piece each, that are there in all steps or live from one tick to a later one.
 struct Step {
   std::vector<std::vector<Use>> uses;
   std::vector<std::vector<Piece>> births, deaths;
-  std::vector<std::vector<Command>> commands;
-  std::vector<std::vector<unsigned>> begins;
+  std::vector<std::vector<Row>> commands;
   Pieces pieces;
 
   explicit Step(const std::vector<double>& times)
@@ -45,7 +53,7 @@ struct Step {
     pieces.scratch.push_back(0);
     pieces.birth.push_back(0);
     pieces.generations.push_back(0);
-    begins.emplace_back();
+    pieces.of.push_back(piece);
     for (std::size_t at = 0; at < used.size(); ++at) {
       auto next = static_cast<std::int64_t>(at + 1 < used.size() ? used[at + 1].first : used.front().first + uses.size());
       uses[used[at].first].push_back(
@@ -68,7 +76,15 @@ struct Step {
     pieces.deaths = by_tick(deaths);
     for (const auto& used : uses) pieces.n_used.push_back(static_cast<std::int64_t>(used.size()));
     pieces.reads = pieces.writes = std::vector<std::int64_t>(uses.size());
-    return {by_tick(commands), by_tick(begins)};
+    Commands made;
+    for (std::size_t tick = 0; tick < commands.size(); ++tick) {
+      for (const Row& row : commands[tick]) {
+        Command command{static_cast<std::uint32_t>(tick), row.verb, row.piece, row.source, row.target};
+        command.due = static_cast<std::uint32_t>((tick + row.later) % commands.size());
+        made.rows.push_back(command);
+      }
+    }
+    return made;
   }
 };
 
@@ -158,10 +174,11 @@ TEST(random_simulated_steps_keep_to_the_budget) {
       if (draw(0, 1) == 0) step.live(piece, used.front().first, used.back().first + 1 + (draw(0, 3) == 0 ? n_ticks : 0));
       auto at = static_cast<std::size_t>(draw(0, static_cast<int>(n_ticks) - 1));
       auto back = static_cast<std::size_t>(draw(0, static_cast<int>(n_ticks) - 1));
-      auto slow = static_cast<unsigned>(draw(1, 2));
-      step.commands[at].push_back({piece, Verb::Evict, 0, slow, draw(0, 3)});
+      auto slow = static_cast<ebbtide::Rank>(draw(1, 2));
+      auto later = [&] { return static_cast<std::size_t>(draw(0, 3)); };
+      step.commands[at].push_back({piece, Verb::Evict, 0, slow, later()});
       step.commands[at].push_back({piece, Verb::Drop, 0, 0, 0});
-      step.commands[back].push_back({piece, Verb::Fetch, slow, 0, draw(0, 3)});
+      step.commands[back].push_back({piece, Verb::Fetch, slow, 0, later()});
     }
     Machine machine = disk(draw(12, 40));
     machine.tiers[1] = {.capacity = draw(10, 60), .reads = draw(0, 1) == 0, .read_ns = 0.5, .write_ns = 0.5};

@@ -67,7 +67,8 @@ Schedule schedule_of(const Recording& r, std::uint32_t back) {
   }
   for (const RecordedUse& use : r.uses) s.storages[use.storage].uses.push_back(use.first);
   std::uint32_t early = 0;  // the first weight
-  s.commands = {{2, Verb::Evict, early, 0, 1}, {4, Verb::Drop, early, 0}, {back, Verb::Fetch, early, 1, 0}};
+  s.commands = {
+      {2, Verb::Evict, early, 0, 1, Then::Drop}, {4, Verb::Drop, early, 0, 1}, {back, Verb::Fetch, early, 1, 0, Then::Keep, 4}};
   return s;
 }
 
@@ -234,8 +235,14 @@ TEST(a_schedule_moves_contents_between_all_tiers_and_drops_them_where_it_says) {
   };
   run_step(0);
   Schedule s = schedule_of(arena.tape().take(), 6);
-  s.commands = {{2, Verb::Evict, 0, 0, 1}, {3, Verb::Drop, 0, 0},     {3, Verb::Evict, 0, 1, 2}, {4, Verb::Drop, 0, 1},
-                {5, Verb::Fetch, 0, 2, 1}, {6, Verb::Fetch, 0, 1, 0}, {6, Verb::Drop, 0, 2},     {7, Verb::Drop, 0, 1}};
+  s.commands = {{2, Verb::Evict, 0, 0, 1, Then::Drop},
+                {3, Verb::Drop, 0, 0, 1},
+                {3, Verb::Evict, 0, 1, 2},
+                {4, Verb::Drop, 0, 1},
+                {5, Verb::Fetch, 0, 2, 1},
+                {6, Verb::Fetch, 0, 1, 0, Then::Keep, 3},
+                {6, Verb::Drop, 0, 2},
+                {7, Verb::Drop, 0, 1}};
   arena.load_schedule(s);
   run_step(1000);
   CHECK(arena.followed() == 0u && filled(early, 4 * kMiB, 3));
@@ -382,6 +389,7 @@ TEST(a_schedule_that_does_not_hold_together_is_refused) {
   CHECK(refused([](Schedule& s) { s.commands[0].storage = 99; }));
   CHECK(refused([](Schedule& s) { s.commands[1].tick = 99; }));
   CHECK(refused([](Schedule& s) { std::swap(s.commands[0], s.commands[1]); }));
+  CHECK(refused([](Schedule& s) { s.commands[1].target = kFast; }));
   CHECK(refused([](Schedule& s) { s.tick_ns.pop_back(); }));
   CHECK(refused([](Schedule& s) { s.headroom.pop_back(); }));
   CHECK(refused([](Schedule& s) { s.allocations.push_back(99); }));

@@ -172,7 +172,7 @@ TEST(a_schedule_moves_pieces_as_the_storages_that_they_are) {
   s.headroom.assign(4, 0);
   s.storages = {{.nbytes = kLeast, .birth = 1, .uses = {1, 3}}, {.nbytes = kLeast, .birth = 1, .uses = {1, 3}}};
   s.allocations = {0, 1};
-  s.commands = {{2, Verb::Evict, 1, kFast, 1}, {2, Verb::Drop, 1, kFast}};
+  s.commands = {{2, Verb::Evict, 1, kFast, 1, Then::Drop}, {2, Verb::Drop, 1, kFast, 1}};
   std::size_t number = arena.load_schedule(s);
   arena.begin_step();
   arena.enter("birth", {}, Work::Itself);

@@ -6,11 +6,14 @@
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 
 #include "../core/fault.hpp"
 #include "../core/node_memory.hpp"
+#include "../simulate/schedule_columns.hpp"
 #include "gathers.hpp"
 #include "holders.hpp"
 #include "collective_pins.hpp"
@@ -79,53 +82,32 @@ void start(const std::vector<std::string>& spill_dirs, const std::vector<AskedTi
   arena().set_limits(arena_bytes, process_bytes);
 }
 
-using Column = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
-
-std::uint32_t small(std::int64_t value) {
-  if (value < -1 || value >= std::int64_t{kNever}) throw std::invalid_argument("not a schedule: a number is out of range");
-  return value == -1 ? kNever : static_cast<std::uint32_t>(value);
-}
-
-Rank rank(std::int64_t value) {
-  if (value < 0 || value >= kMostTiers) throw std::invalid_argument("not a schedule: no such tier");
-  return static_cast<Rank>(value);
-}
-
-std::size_t load_schedule(const Column& tick_ns, const Column& headroom, const Column& nbytes, const Column& serial,
-                          const Column& birth, const Column& begins, const Column& allocations, const Column& use_storage,
-                          const Column& use_tick, const Column& command_tick, const Column& command_verb,
-                          const Column& command_storage, const Column& command_source, const Column& command_target) {
-  auto in_step = [](const Column& c) { return std::span<const std::int64_t>(c.data(), static_cast<std::size_t>(c.size())); };
-  auto same = [](const Column& a, const Column& b) {
-    if (a.ndim() != 1 || b.ndim() != 1 || a.size() != b.size())
-      throw std::invalid_argument("not a schedule: columns differ in length");
-  };
-  same(nbytes, serial), same(nbytes, birth), same(nbytes, begins), same(use_storage, use_tick);
-  same(command_tick, command_verb), same(command_tick, command_storage);
-  same(command_tick, command_source), same(command_tick, command_target);
+// ebbtide.planning.load_schedule.ScheduleColumns.
+std::size_t load_schedule(const py::object& columns) {
+  auto column = [&](const char* name) { return ColumnOf(columns, name); };
+  auto number = [](std::int64_t value) { return value == -1 ? kNever : narrow<std::uint32_t>(value, kNever - 1); };
+  ColumnOf tick_ns = column("tick_ns"), nbytes = column("nbytes"), serial = column("serial"), birth = column("birth");
+  ColumnOf use_storage = column("use_storage"), use_tick = column("use_tick");
+  require_same_length(nbytes, serial), require_same_length(nbytes, birth), require_same_length(use_storage, use_tick);
   Schedule s;
-  s.tick_ns.assign(tick_ns.data(), tick_ns.data() + tick_ns.size());
-  s.n_ticks = small(tick_ns.size() - 1);
-  for (std::int64_t bytes : in_step(headroom)) s.headroom.push_back(static_cast<std::uint64_t>(std::max<std::int64_t>(bytes, 0)));
-  for (py::ssize_t i = 0; i < nbytes.size(); ++i) {
-    s.storages.push_back({.nbytes = static_cast<std::uint64_t>(nbytes.at(i)),
-                          .serial = static_cast<std::uint64_t>(serial.at(i)),
-                          .birth = small(birth.at(i)),
-                          .uses = {},
-                          .begins = rank(begins.at(i))});
+  s.tick_ns.assign(tick_ns.begin(), tick_ns.end());
+  s.n_ticks = number(static_cast<std::int64_t>(tick_ns.size()) - 1);
+  for (std::int64_t bytes : column("headroom"))
+    s.headroom.push_back(static_cast<std::uint64_t>(std::max<std::int64_t>(bytes, 0)));
+  for (std::size_t i = 0; i < nbytes.size(); ++i) {
+    s.storages.push_back({.nbytes = static_cast<std::uint64_t>(nbytes[i]),
+                          .serial = static_cast<std::uint64_t>(serial[i]),
+                          .birth = number(birth[i]),
+                          .uses = {}});
   }
-  for (std::int64_t storage : in_step(allocations)) s.allocations.push_back(small(storage));
-  for (py::ssize_t i = 0; i < use_storage.size(); ++i)
-    s.storages.at(small(use_storage.at(i))).uses.push_back(small(use_tick.at(i)));
-  for (py::ssize_t i = 0; i < command_tick.size(); ++i) {
-    if (command_verb.at(i) < 0 || static_cast<std::size_t>(command_verb.at(i)) >= kVerbNames.size())
-      throw std::invalid_argument("not a schedule: no such verb");
-    s.commands.push_back({.tick = small(command_tick.at(i)),
-                          .verb = static_cast<Verb>(command_verb.at(i)),
-                          .storage = small(command_storage.at(i)),
-                          .source = rank(command_source.at(i)),
-                          .target = rank(command_target.at(i))});
-  }
+  for (std::int64_t storage : column("allocations")) s.allocations.push_back(number(storage));
+  auto last = static_cast<std::int64_t>(s.storages.size()) - 1;
+  for (std::size_t i = 0; i < use_storage.size(); ++i)
+    s.storages[narrow<std::uint32_t>(use_storage[i], last)].uses.push_back(number(use_tick[i]));
+  simulate::Commands made = commands_of(columns.attr("commands"));
+  s.commands = std::move(made.rows);
+  std::ranges::sort(made.begins, std::greater{}, &simulate::Begin::tier);
+  for (auto [storage, tier] : made.begins) s.storages[narrow<std::uint32_t>(storage, last)].begins = tier;  // the fastest is last
   return arena().load_schedule(std::move(s));
 }
 
@@ -263,10 +245,7 @@ PYBIND11_MODULE(_torch, m) {
   m.def("back_to_module", [](std::uint32_t number) { watch().tape().enter_module(number); });
   m.def("enter_optimizer", &enter_optimizer);
   m.def("take_recording", [] { return as_columns(watch().tape().take()); });
-  m.def("load_schedule", &load_schedule, py::kw_only(), py::arg("tick_ns"), py::arg("headroom"), py::arg("nbytes"),
-        py::arg("serial"), py::arg("birth"), py::arg("begins"), py::arg("allocations"), py::arg("use_storage"),
-        py::arg("use_tick"), py::arg("command_tick"), py::arg("command_verb"), py::arg("command_storage"),
-        py::arg("command_source"), py::arg("command_target"));
+  m.def("load_schedule", &load_schedule, py::arg("columns"));
   m.def("touches_nothing",
         [](const std::string& name, const std::string& overload) { return touches_nothing(schema_of(name, overload)); });
   m.def("over_lists", &over_lists);

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ebbtide.ir.schedule import Schedule
+
 _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
 _Flags = npt.NDArray[np.bool_]
@@ -88,6 +90,7 @@ class Pieces:
         scratch: npt.ArrayLike,
         birth: npt.ArrayLike,
         generations: npt.ArrayLike,
+        of: npt.ArrayLike,
         uses: tuple[_Ints, _Ints, _Ints, _Ints],
         births: tuple[_Ints, _Ints],
         deaths: tuple[_Ints, _Ints],
@@ -97,7 +100,8 @@ class Pieces:
         times: npt.ArrayLike,
     ) -> None:
         """``persistent``, ``scratch`` and ``birth`` are the storage's. ``generations``: how many of it live when a step
-        begins. Uses are (tick, piece, mode, until), births and deaths (tick, piece), in order at each tick."""
+        begins. ``of`` is by storage: the piece that is all of it. Uses are (tick, piece, mode, until), births and
+        deaths (tick, piece), in order at each tick."""
 
 class Machine:
     """Tiers by rank, and what ``native/simulate/machine.hpp`` says of them, of links and of groups."""
@@ -133,22 +137,28 @@ class Record:
     area: list[float]
     peak: list[int]
 
-def simulate(
-    pieces: Pieces,
-    machine: Machine,
-    commands: Sequence[Sequence[tuple[int, int, int, int, int]]],
-    begins: Sequence[Sequence[int]],
-    n_steps: int,
-) -> Record | int:
-    """Runs steps under commands, without the GIL. By tick, a command is the piece, what it does (0 evict, 1 drop, 2
-    fetch), the ranks of its source and of its target, and how many ticks later it is due. ``begins`` has by piece the
-    ranks of the tiers where it begins, if that is not the first alone. A number is the tick that does not fit.
-    """
+def simulate(pieces: Pieces, machine: Machine, schedule: Schedule, n_steps: int) -> Record | int:
+    """Runs steps under a schedule, without the GIL. A number is the tick that does not fit. Raises ValueError for a
+    schedule of another step."""
 
 class Storages:
-    """By storage, its life and the piece that is all of it. Raises ValueError when it is used, for others."""
+    """Of each storage its life, and of all of them the uses, sorted by storage, then tick. Raises ValueError for
+    columns that do not belong together."""
 
-    def __init__(self, *, birth: _Ints, death: _Ints, persistent: _Flags, piece: npt.NDArray[np.uint32]) -> None: ...
+    def __init__(
+        self, *, n_ticks: int, birth: _Ints, death: _Ints, persistent: _Flags, use_storage: _Ints, use_tick: _Ints
+    ) -> None: ...
+
+def lower(
+    storages: Storages,
+    *,
+    n_tiers: int,
+    links: Sequence[tuple[int, int]],
+    stays: tuple[_Ints, _Ints, _Ints, _Ints, _Ints],
+) -> Schedule:
+    """The schedule of a plan with these stays (storage, rank of the tier, start, valid from, stop), in which all other
+    storages are in the first tier from birth to death. Those of one storage MUST follow each other, and the plan MUST
+    have been checked. ``links`` are pairs of the ranks of a source and a target."""
 
 def simulate_stays(
     pieces: Pieces,
@@ -157,8 +167,7 @@ def simulate_stays(
     stays: tuple[_Ints, _Ints, _Ints, _Ints, _Ints],
     n_steps: int,
 ) -> Record | int:
-    """The same under the schedule of a plan with these stays (storage, rank of the tier, start, valid from, stop), in
-    which all other storages are in the first tier from birth to death. Those of one storage MUST follow each other."""
+    """``simulate`` under what ``lower`` makes of the stays."""
 
 def find_prices(
     *,

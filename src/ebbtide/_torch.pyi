@@ -7,11 +7,10 @@ Every call is made with the GIL held; none of the native threads takes it.
 from collections.abc import Callable, Sequence
 from typing import TypedDict
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ebbtide.ir.recording import Recording
+from ebbtide.planning.load_schedule import ScheduleColumns
 
 KINDS: tuple[str, ...]
 """The order of every per-kind tuple. This and the next four are the names in ``ebbtide.ir.native.WORDS``."""
@@ -151,8 +150,6 @@ def end_step(*, completed: bool = True) -> Counters:
     Returns the counters as they are then, so that between two edges of steps none is less than it was.
     """
 
-Column = Sequence[int] | NDArray[np.int64]
-
 def note_lines(rules: Sequence[tuple[str, bool, int, str]]) -> None:
     """From now on: recorded steps note which line of the user's program made each storage; with no rules, they do not.
 
@@ -221,26 +218,10 @@ def uses_of(name: str, overload: str, leaves_gradients: bool) -> list[tuple[int,
     ``leaves_gradients``: in this call a fused optimizer unscales no gradients, so it only reads them.
     """
 
-def load_schedule(
-    *,
-    tick_ns: Column,
-    headroom: Column,
-    nbytes: Column,
-    serial: Column,
-    birth: Column,
-    begins: Column,
-    allocations: Column,
-    use_storage: Column,
-    use_tick: Column,
-    command_tick: Column,
-    command_verb: Column,
-    command_storage: Column,
-    command_source: Column,
-    command_target: Column,
-) -> int:
+def load_schedule(columns: ScheduleColumns) -> int:
     """Follow this schedule in every step that allocates like it; returns its number.
 
-    ``planning.load_schedule.ScheduleColumns`` says what each column holds. Raises ValueError for anything else.
+    Raises ValueError for columns that make no schedule for the tiers that there are.
     """
 
 def unload_schedules() -> None: ...

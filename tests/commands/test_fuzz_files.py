@@ -20,12 +20,12 @@ from ebbtide.errors import EbbtideError
 from ebbtide.ir.files import decode, encode
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan
-from ebbtide.ir.schedule import lower
 from ebbtide.ir.timeline import Timeline
 from ebbtide.ir.trace import Trace
 from ebbtide.planners import plan
 from ebbtide.planners.base import PAGES
 from ebbtide.simulator import simulate
+from ebbtide.simulator.lowering import lower
 from ebbtide.units import MIB
 from tests.helpers.make_steps import disk, network
 from tests.helpers.paths import DATA

@@ -14,10 +14,10 @@ from ebbtide.ir.files import save
 from ebbtide.ir.machine import InPlace, Machine
 from ebbtide.ir.occupancy import exact, needed_bytes, peak
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
-from ebbtide.ir.schedule import lower
 from ebbtide.ir.trace import Storage, StorageKind, Trace
 from ebbtide.planners.search.bound_diagnosis import Constraint, Looseness, looseness_of
 from ebbtide.simulator import simulate
+from ebbtide.simulator.lowering import lower
 from tests.helpers.make_steps import PAGE, R, W, disk, network, parameter, step
 
 SIZE = 8 * PAGE

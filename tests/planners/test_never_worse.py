@@ -12,13 +12,13 @@ from ebbtide.ir.files import load
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import live_bytes, needed_bytes, peak
 from ebbtide.ir.plan import PlanStatus
-from ebbtide.ir.schedule import lower
 from ebbtide.ir.trace import Storages, Trace
 from ebbtide.machines import find_machine, names
 from ebbtide.planners import BUILT_IN, plan
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.rivals import rival_plans
 from ebbtide.simulator import simulate
+from ebbtide.simulator.lowering import lower
 from tests.helpers.make_steps import disk, network, page_traces
 from tests.helpers.paths import DATA
 

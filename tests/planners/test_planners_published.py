@@ -15,7 +15,6 @@ from ebbtide.ir.check import check_plan
 from ebbtide.ir.machine import Compute, InPlace, Link, Machine, Tier
 from ebbtide.ir.occupancy import arena_pages, live_bytes, needed_bytes, peak
 from ebbtide.ir.plan import Plan, PlanStatus
-from ebbtide.ir.schedule import lower
 from ebbtide.ir.trace import Storage, StorageKind, Storages, Ticks, Trace
 from ebbtide.planners import BUILT_IN, plan
 from ebbtide.planners.published.autotm import autotm_async, autotm_static, autotm_sync
@@ -26,6 +25,7 @@ from ebbtide.planners.published.ten_cache import buffers, ten_cache
 from ebbtide.planners.published.tm_training import tm_training
 from ebbtide.planners.published.zero_infinity import DEPTH
 from ebbtide.simulator import simulate
+from ebbtide.simulator.lowering import lower
 from tests.helpers.make_steps import PAGE, R, W, disk, network, page_traces, parameter, step
 
 DISK = disk(read=10**9, write=2 * 10**9, both=2 * 10**9, latency_ns=500)

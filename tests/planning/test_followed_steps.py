@@ -67,7 +67,7 @@ class Native:
         self.taken += 1
         return self.step
 
-    def load_schedule(self, **columns: object) -> int:
+    def load_schedule(self, columns: object) -> int:
         self.schedules += 1
         self.lost = 0
         return self.schedules - 1

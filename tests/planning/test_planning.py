@@ -5,7 +5,7 @@ Native code and the planner are stood in for; ``test_plans.py`` has real ones.
 
 import weakref
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from errno import ENOSPC
 from typing import Any
 
@@ -18,6 +18,7 @@ from ebbtide.errors import EbbtideError
 from ebbtide.ir.occupancy import arena_pages, needed_bytes
 from ebbtide.ir.recording import Recording
 from ebbtide.ir.run_report import LinkReport, PlanReport
+from ebbtide.ir.schedule import no_commands
 from ebbtide.planning import planning
 from ebbtide.planning.load_schedule import ScheduleColumns
 from ebbtide.planning.plan_job import Answer, Job, PlanningKilledError, _made_for
@@ -27,7 +28,7 @@ from tests.helpers.ask_here import ask_here
 from tests.helpers.make_recording import recording
 from tests.helpers.make_steps import disk, network
 
-SCHEDULE = ScheduleColumns(*[np.zeros(0, dtype=np.int64)] * len(fields(ScheduleColumns)))
+SCHEDULE = ScheduleColumns(*[np.zeros(0, dtype=np.int64)] * 8, commands=no_commands())
 REPORT = PlanReport("ebbtide", "feasible", 100, 1.0, 1.0, 1.0, 0.0, 1)
 
 
@@ -49,7 +50,7 @@ class Native:
         self.handed.append(weakref.ref(made))
         return made
 
-    def load_schedule(self, **columns: object) -> int:
+    def load_schedule(self, columns: object) -> int:
         return 0
 
     def remeasure_unmanaged(self) -> None:
@@ -287,7 +288,7 @@ def test_of_a_better_plan_that_no_step_was_left_for_nothing_is_reported(
     native: Native, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = iter((0, 1))
-    monkeypatch.setattr(native, "load_schedule", lambda **columns: next(numbers))
+    monkeypatch.setattr(native, "load_schedule", lambda columns: next(numbers))
     links = (LinkReport("dram->file", 3 << 20, 0.1), LinkReport("file->dram", 5 << 20, 0.1))
     said: list[str] = []
     made, _ = after_steps(

@@ -30,7 +30,6 @@ from ebbtide.ir.files import load, save
 from ebbtide.ir.kernels import Kernel, whole_operators
 from ebbtide.ir.machine import InPlace, Link, Machine, Tier
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
-from ebbtide.ir.schedule import lower
 from ebbtide.ir.trace import Accesses, Storage, StorageKind, Storages, Tick, Ticks, Trace
 from ebbtide.planners import plan
 from ebbtide.probe.calls import NotRepeatableError, call_of
@@ -39,6 +38,7 @@ from ebbtide.probe.kernel_table import render_kernels
 from ebbtide.probe.mapped import MappedFile
 from ebbtide.probe.placements import TOO_SMALL, Profile, Unique, measure_kernel, measure_kernels, unique_operators
 from ebbtide.simulator import simulate
+from ebbtide.simulator.lowering import lower
 from ebbtide.simulator.measured_in_place import MeasuredInPlace
 from tests.helpers.paths import ROOT
 

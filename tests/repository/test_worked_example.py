@@ -12,16 +12,18 @@ import pytest
 
 from ebbtide.commands.inputs import read_inputs
 from ebbtide.ir.files import load
+from ebbtide.ir.native import Verb
 from ebbtide.ir.occupancy import live_bytes, peak
 from ebbtide.ir.plan import Plan
-from ebbtide.ir.schedule import Verb, lower
 from ebbtide.ir.timeline import Timeline
 from ebbtide.planners.rivals import rival_plans
 from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.planners.search.idle_table import idle_table
 from ebbtide.simulator import simulate
+from ebbtide.simulator.lowering import lower
 from tests.helpers.command import EBBTIDE, run
 from tests.helpers.paths import ROOT
+from tests.helpers.schedules import rows_of
 
 pytestmark = pytest.mark.starts
 DOCS = ROOT / "docs"
@@ -45,8 +47,8 @@ def noted_take():
         print("BORN", row, recording.serial[row])
     return recording
 
-def noted_load(**columns):
-    followed.append(load(**columns))
+def noted_load(columns):
+    followed.append(load(columns))
     return followed[-1]
 
 native.take_recording, native.load_schedule = noted_take, noted_load
@@ -86,7 +88,7 @@ def test_the_life_of_one_storage(folder: Path) -> None:
     stays = [stay for stay in plan.stays if stay.storage == OURS]
     before, after = sorted((stay for stay in stays if stay.tier == fast), key=lambda stay: stay.start)
     (away,) = (stay for stay in stays if stay.tier != fast)
-    commands = lower(plan, trace, inputs.machine).commands
+    commands, _ = rows_of(lower(plan, trace, inputs.machine), inputs.machine)
     mine = [at for at, command in enumerate(commands) if command.storage == OURS]
     timeline = load(folder / "simulated.timeline", Timeline)
     out, back = (span for span in timeline.spans if span.storage == OURS)
@@ -95,6 +97,7 @@ def test_the_life_of_one_storage(folder: Path) -> None:
 
     assert trace.accesses.tick[rows].tolist() == [storage.birth, 2, 9]
     assert [commands[at].verb for at in mine] == [Verb.EVICT, Verb.DROP, Verb.FETCH, Verb.DROP]
+    assert not commands[mine[0]].leaves
     assert plan.budget_bytes == inputs.budget_bytes
     listed = ", ".join(map(str, mine))
     expected = [
@@ -109,14 +112,14 @@ def test_the_life_of_one_storage(folder: Path) -> None:
         f"valid from {away.valid_from}; in memory in [{after.start}, {after.stop}), valid from {after.valid_from}",
         "its own: {} (evict at tick {}, due at {}), {} (drop from memory at {}), {} (fetch at {}, due at {}) and "
         "{} (drop from the file at {})".format(
-            *(mine[0], commands[mine[0]].at.tick, commands[mine[0]].due.tick, mine[1], commands[mine[1]].at.tick),
-            *(mine[2], commands[mine[2]].at.tick, commands[mine[2]].due.tick, mine[3], commands[mine[3]].at.tick),
+            *(mine[0], commands[mine[0]].at, commands[mine[0]].due, mine[1], commands[mine[1]].at),
+            *(mine[2], commands[mine[2]].at, commands[mine[2]].due, mine[3], commands[mine[3]].at),
         ),
         f"at 4 GB/s: {out.stop_ns - out.start_ns:,} ns, from {out.start_ns:,} to {out.stop_ns:,} ns. "
         f"The fetch runs from {back.start_ns:,} to {back.stop_ns:,} ns",
-        f"*evict* at tick {commands[mine[0]].at.tick} writes",
-        f"*drop* at {commands[mine[1]].at.tick} finds",
-        f"*fetch* at {commands[mine[2]].at.tick} may move forward to tick {before.stop} in a late step",
+        f"*evict* at tick {commands[mine[0]].at} writes",
+        f"*drop* at {commands[mine[1]].at} finds",
+        f"*fetch* at {commands[mine[2]].at} may move forward to tick {commands[mine[2]].earliest} in a late step",
         f"| {first} |",
         f"| {listed} |",
     ]

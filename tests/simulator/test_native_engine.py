@@ -16,20 +16,23 @@ from ebbtide.commands.inputs import read_inputs
 from ebbtide.errors import InfeasibleBudgetError, PlanError
 from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Sharing, Tier
+from ebbtide.ir.native import Verb
 from ebbtide.ir.occupancy import PageSize, arena_pages, exact, live_bytes, needed_bytes, pages_of, peak
 from ebbtide.ir.plan import Plan
-from ebbtide.ir.schedule import Begin, Clock, Command, Schedule, Verb, lower
+from ebbtide.ir.schedule import Schedule, no_commands
 from ebbtide.ir.stay_columns import columns_of
 from ebbtide.ir.trace import Storage, StorageKind, Ticks, Trace
 from ebbtide.planners import PLANNERS
 from ebbtide.planners.ebbtide import ebbtide
 from ebbtide.simulator.engine import Run
+from ebbtide.simulator.lowering import lower
 from ebbtide.simulator.native_engine import NativeEngine, is_native
 from ebbtide.simulator.policies import Plan as FollowPlan
 from ebbtide.simulator.result import Figures, does_not_fit
 from tests.helpers.make_g10 import random_tiertrace
 from tests.helpers.make_ir import MACHINE, PACKING, planned, shrunk, traces
 from tests.helpers.make_steps import PAGE, R, W, disk, machines, network, page_traces, parameter, step
+from tests.helpers.schedules import Begin, Command, schedule_of
 
 Found = list[object] | str
 
@@ -72,11 +75,11 @@ def schedules(draw: st.DrawFn, trace: Trace, machine: Machine) -> Schedule:
     n_ticks, fast = len(trace.ticks), machine.tiers[0].name
     movable = [number for number, row in enumerate(trace.storages) if not row.scratch]
     if not movable:
-        return Schedule(trace.signature(), n_ticks, ())
+        return no_commands()
     rank, tick = {tier.name: at for at, tier in enumerate(machine.tiers)}, st.integers(0, n_ticks - 1)
     commands, begins = [], []
     for number in draw(st.lists(st.sampled_from(movable), max_size=12)):
-        at, due = Clock(draw(tick)), Clock(draw(tick))
+        at, due = draw(tick), draw(tick)
         link = draw(st.sampled_from(machine.links))
         if draw(st.sampled_from([False, False, False, True])):
             begins.append(Begin(number, draw(st.sampled_from(machine.tiers)).name))
@@ -88,8 +91,7 @@ def schedules(draw: st.DrawFn, trace: Trace, machine: Machine) -> Schedule:
         else:
             source = draw(st.sampled_from(machine.tiers)).name
             commands.append(Command(Verb.DROP, number, source, None, at, at))
-    commands.sort(key=lambda command: command.at)
-    return Schedule(trace.signature(), n_ticks, tuple(commands), tuple(begins))
+    return schedule_of(commands, machine, begins)
 
 
 @settings(max_examples=250)
@@ -167,27 +169,27 @@ def test_a_drop_of_what_leaves_its_other_tier_too_ends() -> None:
     machine = Machine("made up", Origin.ASSUMED, tuple(tiers), links, exclusive=True)
     trace = step([20 * PAGE, 1], [parameter(PAGE, 2)], [(0, 1, R)])
     commands = (
-        Command(Verb.FETCH, 0, "cxl", "dram", Clock(0), Clock(1)),
-        Command(Verb.EVICT, 0, "cxl", "file", Clock(0), Clock(1)),
-        Command(Verb.DROP, 0, "dram", None, Clock(1), Clock(1)),
+        Command(Verb.FETCH, 0, "cxl", "dram", 0, 1),
+        Command(Verb.EVICT, 0, "cxl", "file", 0, 1),
+        Command(Verb.DROP, 0, "dram", None, 1, 1),
     )
     for time_ns in (2 * PAGE, 20 * PAGE):
         short = replace(trace, ticks=Ticks.from_rows([replace(trace.ticks[0], time_ns=time_ns), trace.ticks[1]]))
-        assert_same(Schedule(trace.signature(), 2, commands, (Begin(0, "cxl"),)), short, machine)
+        assert_same(schedule_of(commands, machine, [Begin(0, "cxl")]), short, machine)
 
 
 def test_a_command_along_no_link_is_an_error_of_the_same_kind() -> None:
     machine = replace(disk(), links=())
-    away = Command(Verb.EVICT, 0, "dram", "file", Clock(1), Clock(1))
+    away = Command(Verb.EVICT, 0, "dram", "file", 1, 1)
     trace = step([1, 1], [parameter(PAGE, 2)], [(0, 0, R)])
     for engine in (by_oracle, natively):
         with pytest.raises(KeyError):
-            engine(Schedule(trace.signature(), 2, (away,)), trace, machine, exact, 2)
+            engine(schedule_of([away], disk()), trace, machine, exact, 2)
 
 
 def test_what_planners_ask_runs_natively_and_the_rest_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = step([1, 1], [parameter(PAGE, 2)], [(0, 0, R), (0, 1, R)])
-    nothing = Schedule(trace.signature(), 2, ())
+    nothing = no_commands()
     asked = []
 
     def oracle(*arguments: object) -> Run:
@@ -201,7 +203,7 @@ def test_what_planners_ask_runs_natively_and_the_rest_in_python(monkeypatch: pyt
     assert simulator.simulate_policy("lru", trace, disk().with_budget(PAGE)).step_ns == found.step_ns
     assert len(asked) == 2
     large = step([1], [parameter(2**60, 1)], [(0, 0, R)])  # its bytes could not be added up in 64 bits
-    simulator.simulate(Schedule(large.signature(), 1, ()), large, disk())
+    simulator.simulate(nothing, large, disk())
     assert len(asked) == 3
 
 
@@ -211,13 +213,13 @@ def test_copies_that_make_room_for_one_another_for_ever_are_an_error() -> None:
     uses = [(0, 0, W), (0, 1, R), (1, 0, W), (1, 1, R), *((number, tick, R) for number in (2, 3) for tick in (1, 2))]
     trace = step([1819, 89, 8791, 131], [*blocks, parameter(PAGE, 4), parameter(PAGE, 4)], uses)
     commands = (
-        *(Command(Verb.DROP, number, "file", None, Clock(0), Clock(0)) for number in (2, 3)),
-        *(Command(Verb.EVICT, number, "cxl", "file", Clock(0), Clock(1)) for number in (2, 3)),
-        *(Command(Verb.DROP, number, "cxl", None, Clock(0), Clock(0)) for number in (2, 3)),
-        *(Command(Verb.DROP, number, "file", None, Clock(1), Clock(1)) for number in (2, 3)),
-        *(Command(Verb.DROP, number, "cxl", None, Clock(1), Clock(1)) for number in (0, 1)),
-        Command(Verb.FETCH, 2, "file", "cxl", Clock(2), Clock(1)),
-        *(Command(Verb.DROP, number, "dram", None, Clock(2), Clock(2)) for number in (2, 3)),
+        *(Command(Verb.DROP, number, "file", None, 0, 0) for number in (2, 3)),
+        *(Command(Verb.EVICT, number, "cxl", "file", 0, 1) for number in (2, 3)),
+        *(Command(Verb.DROP, number, "cxl", None, 0, 0) for number in (2, 3)),
+        *(Command(Verb.DROP, number, "file", None, 1, 1) for number in (2, 3)),
+        *(Command(Verb.DROP, number, "cxl", None, 1, 1) for number in (0, 1)),
+        Command(Verb.FETCH, 2, "file", "cxl", 2, 1),
+        *(Command(Verb.DROP, number, "dram", None, 2, 2) for number in (2, 3)),
     )
     begins = (*(Begin(number, "file") for number in range(4)), Begin(1, "cxl"))
     tiers = (
@@ -233,7 +235,7 @@ def test_copies_that_make_room_for_one_another_for_ever_are_an_error() -> None:
     )
     bus = LinkGroup("bus", 15 * 10**8, sharing=Sharing.IN_ORDER)
     machine = Machine("made up", Origin.ASSUMED, tiers, links, (bus,))
-    schedule = Schedule(trace.signature(), 4, commands, begins)
+    schedule = schedule_of(commands, machine, begins)
     assert_same(schedule, trace, machine, pages_of(PAGE))
     assert natively(schedule, trace, machine, pages_of(PAGE), 2) == does_not_fit(trace, 0)
 

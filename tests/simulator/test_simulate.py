@@ -7,31 +7,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.ir.machine import Machine
+from ebbtide.ir.native import Verb
 from ebbtide.ir.occupancy import needed_bytes, pages_of, peak
-from ebbtide.ir.schedule import Clock, Command, Schedule, Verb
+from ebbtide.ir.schedule import no_commands
 from ebbtide.ir.timeline import COMPUTE_LANE, SpanKind
 from ebbtide.ir.trace import Storage, StorageKind, Trace
 from ebbtide.simulator import Outcome, simulate
 from tests.helpers.make_steps import PAGE, R, W, disk, page_traces, parameter, step
+from tests.helpers.schedules import Command, schedule_of
 
 MS = 1_000_000
 MB = 1_000_000  # at 10**9 bytes a second, one takes one ms
 
 
-def schedule_of(trace: Trace, *commands: Command) -> Schedule:
-    return Schedule(trace.signature(), len(trace.ticks), tuple(sorted(commands, key=lambda row: row.at)))
-
-
 def evict(number: int, at: int, due: int) -> Command:
-    return Command(Verb.EVICT, number, "dram", "file", Clock(at), Clock(due))
+    return Command(Verb.EVICT, number, "dram", "file", at, due)
 
 
 def drop(number: int, at: int, tier: str = "dram") -> Command:
-    return Command(Verb.DROP, number, tier, None, Clock(at), Clock(at))
+    return Command(Verb.DROP, number, tier, None, at, at)
 
 
 def fetch(number: int, at: int, due: int) -> Command:
-    return Command(Verb.FETCH, number, "file", "dram", Clock(at), Clock(due))
+    return Command(Verb.FETCH, number, "file", "dram", at, due)
 
 
 def away(trace: Trace, number: int, evict_at: int, fetch_at: int, due: int) -> tuple[Command, ...]:
@@ -45,7 +43,7 @@ def away(trace: Trace, number: int, evict_at: int, fetch_at: int, due: int) -> t
 
 
 def run(trace: Trace, machine: Machine, budget: int, *commands: Command) -> Outcome:
-    return simulate(schedule_of(trace, *commands), trace, machine.with_budget(budget), record=True)
+    return simulate(schedule_of(commands, machine), trace, machine.with_budget(budget), record=True)
 
 
 def reads(nbytes: int, n: int, times_ms: list[int]) -> Trace:
@@ -154,8 +152,7 @@ def test_demand_mode_keeps_the_budget_and_accounts_for_all_time(trace: Trace, sh
     pages = pages_of(PAGE)
     least = max(peak(needed_bytes(trace, pages)), 1)
     budget = least + int(share * trace.total_bytes)
-    empty = Schedule(trace.signature(), len(trace.ticks), ())
-    found = simulate(empty, trace, disk(both=15 * 10**8).with_budget(budget), pages, record=True)
+    found = simulate(no_commands(), trace, disk(both=15 * 10**8).with_budget(budget), pages, record=True)
     timeline = found.timeline("none")
     assert all(level.nbytes <= budget for level in timeline.levels if level.tier == "dram")
     compute = [span for span in timeline.spans if span.lane == COMPUTE_LANE]

@@ -8,15 +8,18 @@ from hypothesis import strategies as st
 
 from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Sharing, Tier
+from ebbtide.ir.native import Verb
 from ebbtide.ir.occupancy import exact, needed_bytes, occupancy, pages_of, peak
 from ebbtide.ir.plan import Plan
-from ebbtide.ir.schedule import Clock, Command, Schedule, Verb, lower
+from ebbtide.ir.schedule import no_commands
 from ebbtide.ir.trace import Storage, StorageKind, Trace
 from ebbtide.simulator import POLICIES, simulate
 from ebbtide.simulator.engine import Run
+from ebbtide.simulator.lowering import lower
 from ebbtide.simulator.policies import Plan as FollowPlan
 from tests.helpers.make_ir import MACHINE, PACKING, planned, shrunk
 from tests.helpers.make_steps import PAGE, R, W, machines, page_traces, parameter, step
+from tests.helpers.schedules import Command, schedule_of
 
 # ---- time ------------------------------------------------------------------------------------------------------------
 
@@ -150,12 +153,12 @@ def test_times_are_those_of_a_clock_that_goes_ns_by_ns(case: tuple[Trace, list[t
     trace, trips, machine = case
     commands = []
     for number, out, back in trips:
-        commands.append(Command(Verb.EVICT, number, "dram", "file", Clock(out), Clock(out)))
-        commands.append(Command(Verb.DROP, number, "dram", None, Clock(out), Clock(out)))
-        commands.append(Command(Verb.FETCH, number, "file", "dram", Clock(back), Clock(back)))
+        commands.append(Command(Verb.EVICT, number, "dram", "file", out, out))
+        commands.append(Command(Verb.DROP, number, "dram", None, out, out))
+        commands.append(Command(Verb.FETCH, number, "file", "dram", back, back))
     order = {Verb.EVICT: 0, Verb.DROP: 0, Verb.FETCH: 1}
     commands.sort(key=lambda row: (row.at, order[row.verb]))
-    schedule = Schedule(trace.signature(), len(trace.ticks), tuple(commands))
+    schedule = schedule_of(commands, machine)
     for n_steps in (1, 3):
         assert simulate(schedule, trace, machine, n_steps=n_steps).step_ns == time_by_the_ns(
             trace, trips, machine, n_steps
@@ -218,7 +221,7 @@ def test_no_policy_holds_more_than_there_is(trace: Trace, name: str, share: floa
     budget = max(peak(needed_bytes(trace, pages)), 1) + int(share * trace.total_bytes)
     machine = data.draw(machines(3 * trace.total_bytes + 8 * PAGE)).with_budget(budget)
     policy = POLICIES[name]() if name in POLICIES else FollowPlan()
-    run = Audited(Schedule(trace.signature(), len(trace.ticks), ()), trace, machine, pages, policy)
+    run = Audited(no_commands(), trace, machine, pages, policy)
     for is_last in (False, False, True):
         run.step(is_last)
     found = run.record.outcome()

@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 
 from ebbtide.ir.machine import InPlace, Link, Machine, Tier
+from ebbtide.ir.native import Verb
 from ebbtide.ir.occupancy import pages_of
-from ebbtide.ir.schedule import Begin, Clock, Command, Schedule, Verb
+from ebbtide.ir.schedule import Schedule
 from ebbtide.ir.trace import Trace
 from ebbtide.simulator import Outcome, simulate, simulate_policy
 from tests.helpers.make_steps import PAGE, R, W, disk, parameter, step
+from tests.helpers.schedules import Begin, Command, schedule_of
 
 
 def machine(capacity: int | None, chunk_bytes: int | None = None) -> Machine:
@@ -26,13 +28,13 @@ def away_and_back(sizes: list[int | None]) -> tuple[Trace, Schedule]:
     uses = [(number, tick, mode) for number in range(len(rows)) for tick, mode in ((0, W), (3, R))]
     trace = step([1000, 10**6, 10**6, 1000], rows, uses)
     commands = [
-        Command(verb, number, *route, Clock(at), Clock(at))
+        Command(verb, number, *route, at, at)
         for at, (verb, *route) in ((1, (Verb.EVICT, "dram", "packed")), (1, (Verb.DROP, "dram", None)),
                                    (2, (Verb.FETCH, "packed", "dram")))
         for number in range(len(rows))
     ]  # fmt: skip
     begins = tuple(Begin(number, "dram") for number in range(len(rows)))
-    return trace, Schedule(trace.signature(), 4, tuple(commands), begins)
+    return trace, schedule_of(commands, machine(None), begins)
 
 
 def both_ways(trace: Trace, schedule: Schedule, where: Machine) -> Outcome:

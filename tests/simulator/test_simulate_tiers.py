@@ -8,12 +8,14 @@ import pytest
 from ebbtide.ir.base import Origin
 from ebbtide.ir.check import check_plan
 from ebbtide.ir.machine import Compute, InPlace, Link, LinkGroup, Machine, Sharing, Tier
+from ebbtide.ir.native import Verb
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
-from ebbtide.ir.schedule import Begin, Clock, Command, Schedule, Verb, lower
 from ebbtide.ir.timeline import SpanKind
 from ebbtide.ir.trace import Storage, StorageKind, Trace
 from ebbtide.simulator import Outcome, simulate, simulate_policy
+from ebbtide.simulator.lowering import lower
 from tests.helpers.make_steps import R, W, parameter, step
+from tests.helpers.schedules import Begin, Command, rows_of, schedule_of
 
 MS = 1_000_000
 MB = 1_000_000  # at 10**9 bytes a second, one takes one ms
@@ -93,7 +95,7 @@ def test_a_storage_can_be_born_in_place() -> None:
     trace = step([MS, MS], blocks, [(0, 0, W), (0, 1, R), (1, 0, W), (1, 1, R)])
     stays = (Stay(0, "dram", 0, 0, 2), Stay(1, "pmm", 0, 0, 2))
     plan = Plan("by hand", PlanStatus.FEASIBLE, trace.signature(), 0, trace.step_ns, 0, 0, stays)
-    assert lower(plan, trace, machine(PMM)).begins == (Begin(1, "pmm"),)
+    assert rows_of(lower(plan, trace, machine(PMM)), machine(PMM)) == ((), (Begin(1, "pmm"),))
     found = follow(trace, machine(PMM), *stays, budget=3 * MB)
     assert found.step_ns == 2 * MS + 1.9 * MS + 0.9 * MS
     assert (found.tiers["dram"].peak_bytes, found.tiers["pmm"].peak_bytes) == (3 * MB, MB)
@@ -174,9 +176,8 @@ def test_contents_are_never_lost() -> None:
     """A drop of the only replica is not carried out; where copies are exclusive it writes."""
     file = Tier("file", InPlace.NOTHING)
     trace = step([MS] * 3, [parameter(4 * MB, 3)], [(0, 0, R), (0, 2, R)])
-    drop = Command(Verb.DROP, 0, "dram", None, Clock(1), Clock(1))
-    begins = (Begin(0, "dram"),)
-    schedule = Schedule(trace.signature(), 3, (drop,), begins)
+    drop = Command(Verb.DROP, 0, "dram", None, 1, 1)
+    schedule = schedule_of([drop], machine(file), [Begin(0, "dram")])
     assert simulate(schedule, trace, machine(file)).moved_bytes == {}
     moved = simulate(schedule, trace, replace(machine(file), exclusive=True)).moved_bytes
     assert moved == {"dram->file": 4 * MB, "file->dram": 4 * MB}

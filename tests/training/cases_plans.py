@@ -18,8 +18,8 @@ import ebbtide
 from ebbtide import _torch
 from ebbtide.capture import rates
 from ebbtide.ir.files import load
+from ebbtide.ir.native import Verb
 from ebbtide.ir.plan import Plan
-from ebbtide.ir.schedule import Verb
 from ebbtide.ir.trace import Trace
 from ebbtide.planning import load_schedule, plan_job
 from ebbtide.planning.followed_steps import FollowedSteps
@@ -33,9 +33,10 @@ from tests.helpers.ask_here import ask_here
 from tests.helpers.zoo import adamw_fused, gpt2, labelled, language_loss
 from tests.training.same_bits import CASES, Snapshot, Verdict, begin, compare, train, train_plainly, verdict
 
-Row = tuple[int, int, int, int, int]  # tick, verb, storage, source, target
+FIELDS = ("tick", "verb", "storage", "source", "target", "then", "earliest")
+Row = tuple[int, ...]  # of these fields
 
-EVICT, DROP, FETCH = range(len(Verb))
+EVICT, DROP, FETCH = Verb
 
 STEPS = 6
 
@@ -47,12 +48,16 @@ def _distorted(how: str, rows: list[Any], n_ticks: int, n_storages: int) -> list
     if how == "reversed":
         return sorted((n_ticks - 1 - tick, *rest) for tick, *rest in rows)
     if how == "inverted":  # what should leave is fetched, what should come back leaves
-        other: dict[int, tuple[int, int, int]] = {EVICT: (FETCH, 1, 0), DROP: (FETCH, 1, 0), FETCH: (DROP, 0, 0)}
-        return [(tick, other[verb][0], storage, *other[verb][1:]) for tick, verb, storage, _, _ in rows]
-    some = [(EVICT, 0, 1), (DROP, 0, 0), (DROP, 1, 0), (FETCH, 1, 0)]
+        other: dict[int, tuple[int, int, int]] = {EVICT: (FETCH, 1, 0), DROP: (FETCH, 1, 0), FETCH: (DROP, 0, 1)}
+        return [(tick, other[verb][0], storage, *other[verb][1:], 0, 0) for tick, verb, storage, *_ in rows]
+    some = [(EVICT, 0, 1), (DROP, 0, 1), (DROP, 1, 0), (FETCH, 1, 0)]
     of_each = range(3 * n_storages)
     picked = [(chance.randrange(n_ticks), chance.choice(some), chance.randrange(n_storages)) for _ in of_each]
-    return sorted((tick, verb, storage, source, target) for tick, (verb, source, target), storage in picked)
+    follows = ((chance.randrange(2), chance.randrange(n_ticks)) for _ in of_each)
+    return sorted(
+        (tick, verb, storage, source, target, *then)
+        for (tick, (verb, source, target), storage), then in zip(picked, follows, strict=True)
+    )
 
 
 def _plan_here(planner: Any) -> None:
@@ -66,11 +71,11 @@ def compare_under_wrong_plan(name: str, how: str) -> Verdict:
 
     def wrong(plan: Plan, trace: Trace, *rest: Any) -> ScheduleColumns:
         columns = right(plan, trace, *rest)
-        fields = ("tick", "verb", "storage", "source", "target")
-        rows = zip(*(getattr(columns, f"command_{field}").tolist() for field in fields), strict=True)
+        rows = zip(*(getattr(columns.commands, field).tolist() for field in FIELDS), strict=True)
         distorted = _distorted(how, list(rows), len(trace.ticks), len(trace.storages))
-        table = np.array(distorted, dtype=np.int64).reshape(-1, 5)
-        return replace(columns, **{f"command_{field}": table[:, at] for at, field in enumerate(fields)})
+        table = np.array(distorted, dtype=np.int64).reshape(-1, len(FIELDS))
+        commands = {field: table[:, at] for at, field in enumerate(FIELDS)}
+        return replace(columns, commands=replace(columns.commands, **commands, due=table[:, 0]))
 
     plan_job.schedule_columns = wrong
     _plan_here(planner_named("ebbtide"))
@@ -337,16 +342,16 @@ def a_better_plan_later(steps: int, is_better: bool) -> Bettered:
 
         return carry_out(job, planner, predict=predict)
 
-    def load(**columns: Any) -> int:
+    def load(columns: ScheduleColumns) -> int:
         loaded.append(len(session.report().steps))
-        return real_load(**columns)
+        return real_load(columns)
 
     session_module.machine_for = machine_for
     session_module.asks_child = lambda _policy, _plan: ask_here(work)
     plan_job._NEWS = 10**9
     FollowedSteps.are_news = lambda *_: False  # type: ignore[method-assign]
     case, real_load = CASES["gpt2-adamw-fused"], _torch.load_schedule
-    _torch.load_schedule = load  # type: ignore[assignment]
+    _torch.load_schedule = load
     plain = train_plainly(case, steps)
     with ebbtide.Session(fast="50%") as session:
         ours = begin(case)

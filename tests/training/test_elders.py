@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from ebbtide.errors import InfeasibleBudgetError
+from ebbtide.ir.native import Verb
 from ebbtide.ir.occupancy import arena_pages, needed_bytes
-from ebbtide.ir.schedule import Verb, lower
 from ebbtide.ir.trace import Storage, StorageKind
 from ebbtide.planners import plan
 from ebbtide.simulator import simulate
+from ebbtide.simulator.lowering import lower
 from tests.helpers import child
 from tests.helpers.make_steps import PAGE, R, W, disk, step
 
@@ -40,8 +41,8 @@ def test_what_lives_into_the_next_step_leaves_and_is_not_named_once_its_successo
     assert found.budget_bytes == budget == 64 * PAGE
     machine = disk().with_budget(budget)
     schedule = lower(found, trace, machine)
-    assert {command.storage for command in schedule.commands} == {0}
-    assert all(4 < row.at.tick <= 7 for row in schedule.commands if row.verb is Verb.DROP)
+    assert set(schedule.storage.tolist()) == {0}
+    assert all(4 < tick <= 7 for tick in schedule.tick[schedule.verb == Verb.DROP])
     assert simulate(schedule, trace, machine, arena_pages).rescues == 0
 
 
@@ -51,4 +52,4 @@ def test_a_use_by_an_elder_keeps_it_where_it_is() -> None:
     trace = step([10**9] * 10, [kept], [(0, 2, W), (0, 4, R), (0, 13, R)])
     with pytest.raises(InfeasibleBudgetError):
         plan("ebbtide", trace, disk(), 64 * PAGE)
-    assert lower(plan("ebbtide", trace, disk(), 128 * PAGE), trace, disk()).commands == ()
+    assert len(lower(plan("ebbtide", trace, disk(), 128 * PAGE), trace, disk())) == 0

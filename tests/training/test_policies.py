@@ -9,7 +9,7 @@ from ebbtide._planning import POLICIES as RULES
 from ebbtide._planning import Order
 from ebbtide.errors import SettingError
 from ebbtide.ir.occupancy import arena_pages
-from ebbtide.ir.schedule import Schedule
+from ebbtide.ir.schedule import no_commands
 from ebbtide.ir.trace import Trace
 from ebbtide.planning.policies import is_planned
 from ebbtide.settings import Settings
@@ -34,8 +34,7 @@ class Logged(Run):
 
 
 def simulated(policy: str, trace: Trace, budget: int) -> Logged:
-    nothing = Schedule(trace.signature(), len(trace.ticks), ())
-    run = Logged(nothing, trace, disk().with_budget(budget), arena_pages, POLICIES[policy]())
+    run = Logged(no_commands(), trace, disk().with_budget(budget), arena_pages, POLICIES[policy]())
     for is_last in (False, False, True):
         run.written, run.fetched = [], []
         run.step(is_last)

@@ -141,9 +141,9 @@ def _forecast(trace: "Trace", plan: "Plan", machine: "Machine") -> list["Timelin
     """The plan on the virtual clock; a word on why not, where that cannot be had."""
     from ebbtide.errors import EbbtideError
     from ebbtide.ir.check import require_valid
-    from ebbtide.ir.schedule import lower
     from ebbtide.planners.base import PAGES
     from ebbtide.simulator import simulate
+    from ebbtide.simulator.lowering import lower
 
     kept = machine.with_budget(plan.budget_bytes)
     try:

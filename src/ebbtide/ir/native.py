@@ -7,7 +7,6 @@ starts. The kinds of storages are ``ir.trace.StorageKind``, and what an operator
 from enum import IntEnum
 
 from ebbtide.ir.run_report import KINDS
-from ebbtide.ir.schedule import Verb
 
 NEVER = -1
 """No tick, no number: in a column, what native code calls kNever."""
@@ -31,6 +30,17 @@ class Lane(IntEnum):
     STALL_DEMAND = 4
 
 
+class Verb(IntEnum):
+    """EVICT and FETCH copy to a slower or faster tier and wait for room there, but nobody waits for them.
+
+    DROP gives up the room on a tier, once the copies from there are done.
+    """
+
+    EVICT = 0
+    DROP = 1
+    FETCH = 2
+
+
 def _names(words: type[IntEnum]) -> tuple[str, ...]:
     assert [word.value for word in words] == list(range(len(words)))
     return tuple(word.name.lower() for word in words)
@@ -40,7 +50,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "KINDS": KINDS,
     "PHASES": _names(Phase),
     "LANES": _names(Lane),
-    "VERBS": tuple(Verb),
+    "VERBS": _names(Verb),
     "ACCESSES": ("", "read", "write", "read_write"),
 }
 """By the name of native code's tuple, what it has to hold."""

@@ -7,7 +7,6 @@ from ebbtide.errors import InfeasibleBudgetError, PlanError, TiersTooSmallError,
 from ebbtide.ir.check import require_tiers
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan
-from ebbtide.ir.schedule import lower
 from ebbtide.ir.trace import Trace
 from ebbtide.planners import DEFAULT, PLANNERS, plan
 from ebbtide.planners.base import page_size_of
@@ -15,6 +14,7 @@ from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.planners.search.bound_diagnosis import Looseness, looseness_of
 from ebbtide.simulator import POLICIES, Outcome, simulate, simulate_policy
 from ebbtide.simulator.costs import Costs, costs_of
+from ebbtide.simulator.lowering import lower
 
 
 @dataclass(frozen=True, slots=True)

@@ -335,7 +335,7 @@ class Planning:
         self._machine = answer.machine
         if answer.schedule is None or answer.report is None:
             return False
-        number = _torch.load_schedule(**vars(answer.schedule))
+        number = _torch.load_schedule(answer.schedule)
         report = replace(answer.report, taken_up_after=self._steps)
         self._made += 1
         self._replaced = None if pending.replaces is None else self._plans[pending.replaces].told()

@@ -8,8 +8,7 @@ from ebbtide.errors import PlatformError, SettingError
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import PageSize, exact
 from ebbtide.ir.plan import Plan as TracePlan
-from ebbtide.ir.plan import PlanStatus
-from ebbtide.ir.schedule import Schedule, lower
+from ebbtide.ir.schedule import Schedule, no_commands
 from ebbtide.ir.stay_columns import StayColumns, columns_of
 from ebbtide.ir.trace import Trace
 from ebbtide.simulator.measured_in_place import MeasuredInPlace
@@ -22,9 +21,9 @@ except ImportError as error:
     ) from error
 
 from ebbtide.simulator.engine import Run
+from ebbtide.simulator.lowering import lower, lower_stays
 from ebbtide.simulator.modelled_times import is_modelled, recost
 from ebbtide.simulator.native_engine import NativeEngine, is_native
-from ebbtide.simulator.pieces import whole_pieces
 from ebbtide.simulator.policies import POLICIES, Plan, Policy
 from ebbtide.simulator.result import Outcome, Use
 
@@ -60,10 +59,7 @@ class Simulator:
         """The same under the plan that has these stays, and all other storages in the first tier all their lives."""
         if self._native is not None:
             return self._native.figures_of_stays(stays, n_steps).outcome(self._machine)
-        names = [tier.name for tier in self._machine.tiers]
-        rows = tuple(stays.stays(names))
-        plan = TracePlan("", PlanStatus.FEASIBLE, self._trace.signature(), 0, 0, 0, 0, rows)
-        return self._in_python(lower(plan, self._trace, self._machine), n_steps, False, Plan())
+        return self._in_python(lower_stays(stays, self._trace, self._machine), n_steps, False, Plan())
 
     def run_plan(self, plan: TracePlan, n_steps: int = 3) -> Outcome:
         """The same under a plan, which MUST have been checked."""
@@ -76,8 +72,7 @@ class Simulator:
         return self.run(lower(plan, self._trace, self._machine), n_steps)
 
     def _in_python(self, schedule: Schedule, n_steps: int, record: bool, policy: Policy) -> Outcome:
-        whole = whole_pieces(self._trace, self._page_bytes)
-        run = Run(schedule, self._trace, self._machine, self._page_bytes, policy, whole, self._measured)
+        run = Run(schedule, self._trace, self._machine, self._page_bytes, policy, self._measured)
         for step in range(n_steps):
             run.step(record and step == n_steps - 1)
         return run.record.outcome()
@@ -111,5 +106,4 @@ def simulate_policy(
     """The same under the online policy ``name``. SettingError for a name that is not in ``POLICIES``."""
     if name not in POLICIES:
         raise SettingError(f"there is no online policy {name!r:.80}; there are {', '.join(POLICIES)}")
-    nothing = Schedule(trace.signature(), len(trace.ticks), ())
-    return Simulator(trace, machine, page_bytes).run(nothing, n_steps, record, POLICIES[name]())
+    return Simulator(trace, machine, page_bytes).run(no_commands(), n_steps, record, POLICIES[name]())

@@ -25,12 +25,13 @@ from itertools import count
 from math import inf
 
 from ebbtide.ir.machine import Machine
+from ebbtide.ir.native import Verb
 from ebbtide.ir.occupancy import PageSize
-from ebbtide.ir.schedule import Command, Schedule, Verb
+from ebbtide.ir.schedule import Schedule
 from ebbtide.ir.timeline import SpanKind
 from ebbtide.ir.trace import Access, Trace
 from ebbtide.simulator.measured_in_place import MeasuredInPlace
-from ebbtide.simulator.pieces import Pieces, pieces_of
+from ebbtide.simulator.pieces import Command, Pieces, pieces_of
 from ebbtide.simulator.policies import Policy
 from ebbtide.simulator.result import does_not_fit
 from ebbtide.simulator.shortage import Shortage
@@ -69,18 +70,17 @@ class Run(Shortage):
         machine: Machine,
         page_bytes: PageSize,
         policy: Policy,
-        whole: Pieces | None = None,
         measured: MeasuredInPlace | None = None,
     ) -> None:
         self.rank = {tier.name: rank for rank, tier in enumerate(machine.tiers)}
-        pieces = pieces_of(schedule, trace, self.rank, page_bytes, whole)
+        pieces = pieces_of(schedule, trace, page_bytes)
         super().__init__(trace, machine, pieces, _usable_ranks(machine, policy), policy.rule)
         self.policy = policy
         self.measured = measured or MeasuredInPlace(trace, machine)
         self._accesses = 0
         self._most_rounds = _most_rounds(machine, pieces)
         self.times = [float(tick.time_ns) for tick in trace.ticks]
-        self._is_demanded = not (schedule.commands or schedule.begins)
+        self._is_demanded = not (len(schedule) or len(schedule.begin_storage))
         self._place()
 
     # ---- the beginning -----------------------------------------------------------------------------------------------
@@ -90,17 +90,16 @@ class Run(Shortage):
         trace, pieces = self.trace, self.pieces
         first: dict[int, Command] = {}
         replica, gone = dict[int, int](), dict[int, int]()  # where what was born in the step before lies at its end
-        fast = self.machine.tiers[0].name
         for tick, row in enumerate(pieces.commands):
             for command, piece in row:
-                if fast in (command.source, command.target):
+                if 0 in (command.source, command.target):
                     first.setdefault(piece, command)
                 if tick > trace.storages[pieces.storage[piece]].birth:
-                    if command.source == fast and command.target is not None:
-                        replica[piece] = self.rank[command.target]
-                    elif command.source == fast and piece in replica:
+                    if command.source == 0 and command.target is not None:
+                        replica[piece] = command.target
+                    elif command.source == 0 and piece in replica:
                         gone[piece] = replica[piece]
-                    elif command.target == fast:
+                    elif command.target == 0:
                         gone.pop(piece, None)
         for piece, number in enumerate(pieces.storage):
             storage = trace.storages[number]
@@ -121,8 +120,8 @@ class Run(Shortage):
         number = self.pieces.storage[piece]
         if ranks := [rank for rank in self.pieces.begins.get(piece, ()) if self.may_lie(piece, rank)]:
             return sorted(ranks)[:1] if self.exclusive else ranks
-        if begin is not None and begin.verb is Verb.FETCH and self.may_lie(piece, self.rank[begin.source]):
-            return [self.rank[begin.source]]
+        if begin is not None and begin.verb is Verb.FETCH and self.may_lie(piece, begin.source):
+            return [begin.source]
         storage, is_used = self.trace.storages[number], self.pieces.first_use[piece] < self.n_ticks
         reachable = [rank for rank in range(1, self.n_tiers) if rank in self._hop and self.may_lie(piece, rank)]
         if begin is not None and begin.verb is Verb.DROP and reachable and not self.exclusive:
@@ -274,12 +273,10 @@ class Run(Shortage):
             self.record.stall(self.at % self.n_ticks, SpanKind.STALL_ROOM, began, self.now)
 
     def _issue(self, command: Command, piece: int) -> None:
-        source = self.rank[command.source]
-        if command.target is None:
+        source, target, due = command.source, command.target, self.at + command.later
+        if target is None:
             self._drop(piece, source)
             return
-        target = self.rank[command.target]
-        due = self.at + (command.due.tick - command.at.tick) % self.n_ticks
         for copy in self.copies.get(piece, ()):
             if copy.target == target:
                 copy.due = min(copy.due, due)

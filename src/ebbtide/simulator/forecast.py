@@ -5,9 +5,9 @@ from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import PageSize
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.run_report import LinkReport
-from ebbtide.ir.schedule import lower
 from ebbtide.ir.trace import Trace
 from ebbtide.simulator import simulate
+from ebbtide.simulator.lowering import lower
 from ebbtide.units import seconds
 
 

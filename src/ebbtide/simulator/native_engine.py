@@ -4,23 +4,20 @@ Its figures are those of ``engine`` to the last bit; that one is the oracle, and
 policies, spans and levels, and measured operands (``measured_in_place``).
 """
 
-import numpy as np
-
 from ebbtide._planning import Machine as NativeMachine
-from ebbtide._planning import Record, Storages, simulate, simulate_stays
+from ebbtide._planning import Record, simulate, simulate_stays
 from ebbtide.ir.machine import Machine, Sharing
 from ebbtide.ir.occupancy import PageSize
-from ebbtide.ir.of_trace import lives
-from ebbtide.ir.schedule import Schedule, Verb
+from ebbtide.ir.schedule import Schedule
 from ebbtide.ir.stay_columns import StayColumns
 from ebbtide.ir.trace import Trace
-from ebbtide.simulator.piece_columns import native_pieces, whole_columns
-from ebbtide.simulator.pieces import operand_bytes, pieces_of, whole_pieces
+from ebbtide.simulator.lowering import native_storages
+from ebbtide.simulator.piece_columns import whole_columns
+from ebbtide.simulator.pieces import operand_bytes
 from ebbtide.simulator.result import Figures, does_not_fit
 
 _MOST = 2**59
 """Sums of bytes stay within 64 bits if all bytes of a step, once for each of its ticks, are no more."""
-_VERBS = {verb: place for place, verb in enumerate(Verb)}
 
 
 def is_native(trace: Trace, machine: Machine) -> bool:
@@ -35,40 +32,18 @@ class NativeEngine:
 
     def __init__(self, trace: Trace, machine: Machine, page_bytes: PageSize) -> None:
         self._trace, self._machine, self._page_bytes = trace, machine, page_bytes
-        self._rank = {tier.name: rank for rank, tier in enumerate(machine.tiers)}
-        self._whole, piece = whole_columns(trace, page_bytes)
+        self._whole = whole_columns(trace, page_bytes)
         self._native_machine = native_machine(machine)
-        birth, death, persistent = lives(trace)
-        self._storages = Storages(birth=birth, death=death, persistent=persistent, piece=piece.astype(np.uint32))
+        self._storages = native_storages(trace)
         reads, writes = operand_bytes(trace)
         self._reads, self._writes = sum(reads), sum(writes)
 
     def figures(self, schedule: Schedule, n_steps: int) -> Figures:
         """Of the last step. ValueError if a tick's storages do not fit the budget together."""
-        trace, rank = self._trace, self._rank
-        whole = whole_pieces(trace, self._page_bytes)
-        pieces = pieces_of(schedule, trace, rank, self._page_bytes, whole)
-        n_ticks = len(trace.ticks)
-        commands = [
-            [
-                (
-                    piece,
-                    _VERBS[command.verb],
-                    rank[command.source],
-                    0 if command.target is None else rank[command.target],
-                    (command.due.tick - tick) % n_ticks,
-                )
-                for command, piece in row
-            ]
-            for tick, row in enumerate(pieces.commands)
-        ]
-        begins = [pieces.begins.get(piece, []) for piece in range(len(pieces))]
-        native = self._whole if pieces.uses is whole.uses else native_pieces(pieces, trace)
-        return self._figures(simulate(native, self._native_machine, commands, begins, n_steps))
+        return self._figures(simulate(self._whole, self._native_machine, schedule, n_steps))
 
     def figures_of_stays(self, stays: StayColumns, n_steps: int) -> Figures:
-        """The same of the schedule that ``lower`` makes of the plan in which all other storages are in the first tier,
-        made natively."""
+        """The same of the schedule that ``lower_stays`` makes of them."""
         return self._figures(simulate_stays(self._whole, self._native_machine, self._storages, stays.columns, n_steps))
 
     def _figures(self, found: Record | int) -> Figures:

@@ -7,14 +7,14 @@ from ebbtide.ir.base import Ints
 from ebbtide.ir.occupancy import PageSize, packed_sizes, paged_sizes
 from ebbtide.ir.of_trace import lives, once_for_a_trace, scratch_of, sizes
 from ebbtide.ir.trace import Access, Trace
-from ebbtide.simulator.pieces import NOT_AT_ALL, Pieces, next_uses, operand_bytes
+from ebbtide.simulator.pieces import NOT_AT_ALL, next_uses, operand_bytes
 
 _BOTH = int(Access.READ | Access.WRITE)
 
 
 @once_for_a_trace
-def whole_columns(trace: Trace, page_bytes: PageSize) -> tuple[NativePieces, Ints]:
-    """Those of ``whole_pieces``, and the piece of each storage; scratch may be one piece with other scratch."""
+def whole_columns(trace: Trace, page_bytes: PageSize) -> NativePieces:
+    """Those of ``whole_pieces``."""
     rows, n_ticks, count = trace.accesses, len(trace.ticks), len(trace.storages)
     birth, death, persistent = lives(trace)
     scratch = scratch_of(trace)
@@ -40,7 +40,7 @@ def whole_columns(trace: Trace, page_bytes: PageSize) -> tuple[NativePieces, Int
     came = persistent[storage] | (tick != birth[storage])
     born = numbers[~persistent[numbers]]
     reads, writes = operand_bytes(trace)
-    made = NativePieces(
+    return NativePieces(
         nbytes=_sums(piece, sizes(trace), len(numbers)),
         paged_bytes=_sums(piece, paged_sizes(trace, page_bytes), len(numbers)),
         packed_bytes=packed[numbers],
@@ -50,6 +50,7 @@ def whole_columns(trace: Trace, page_bytes: PageSize) -> tuple[NativePieces, Int
         scratch=scratch[numbers],
         birth=birth[numbers],
         generations=np.where(persistent[numbers], 0, death[numbers] // n_ticks),
+        of=piece.astype(np.uint32),
         uses=(tick, piece[storage], mode, until),
         births=(birth[born], piece[born]),
         deaths=(death[born] % n_ticks, piece[born]),
@@ -58,7 +59,6 @@ def whole_columns(trace: Trace, page_bytes: PageSize) -> tuple[NativePieces, Int
         writes=writes,
         times=trace.ticks.time_ns.astype(np.float64),
     )
-    return made, piece
 
 
 def _sums(places: Ints, values: Ints, count: int) -> Ints:
@@ -66,34 +66,3 @@ def _sums(places: Ints, values: Ints, count: int) -> Ints:
     found: Ints = np.zeros(count, dtype=np.int64)
     np.add.at(found, places, values)
     return found
-
-
-def native_pieces(pieces: Pieces, trace: Trace) -> NativePieces:
-    """The same of pieces that somebody has."""
-    rows = [trace.storages[number] for number in pieces.storage]
-    n_ticks = len(trace.ticks)
-    uses = np.array([(tick, *use) for tick, here in enumerate(pieces.uses) for use in here], dtype=np.int64)
-    at, piece, mode, until = uses.reshape(-1, 4).T
-    return NativePieces(
-        nbytes=pieces.nbytes,
-        paged_bytes=pieces.paged_bytes,
-        packed_bytes=[-1 if packed is None else packed for packed in pieces.packed_bytes],
-        first_use=pieces.first_use,
-        moves=pieces.moves,
-        persistent=[row.persistent for row in rows],
-        scratch=[row.scratch for row in rows],
-        birth=[row.birth for row in rows],
-        generations=[0 if row.persistent else row.death // n_ticks for row in rows],
-        uses=(at, piece, mode, until),
-        births=_flat(pieces.births),
-        deaths=_flat(pieces.deaths),
-        n_used=pieces.n_used,
-        reads=pieces.reads,
-        writes=pieces.writes,
-        times=[float(tick.time_ns) for tick in trace.ticks],
-    )
-
-
-def _flat(ticks: list[list[int]]) -> tuple[Ints, Ints]:
-    rows = np.array([(tick, piece) for tick, here in enumerate(ticks) for piece in here], dtype=np.int64)
-    return rows.reshape(-1, 2)[:, 0], rows.reshape(-1, 2)[:, 1]

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ebbtide.ir.base import Ints
+from ebbtide.ir.native import Verb
 from ebbtide.ir.occupancy import PageSize, levels, packed_sizes, paged_sizes
 from ebbtide.ir.of_trace import lives, once_for_a_trace
-from ebbtide.ir.schedule import Command, Schedule
+from ebbtide.ir.schedule import Schedule
 from ebbtide.ir.trace import Access, Trace
 
 NEVER = 2
@@ -18,6 +19,16 @@ NEVER = 2
 
 NOT_AT_ALL = 2**62
 """The tick of the first use of what is never used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A row of the schedule: tiers are ranks, and it is due so many ticks later. A drop has no target."""
+
+    verb: Verb
+    source: int
+    target: int | None
+    later: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,30 +65,9 @@ class Pieces:
 
 @once_for_a_trace
 def whole_pieces(trace: Trace, page_bytes: PageSize) -> Pieces:
-    """Without commands: what all schedules have in common that name no scratch of one tick."""
-    return _pieces(trace, page_bytes, _brief(trace))
-
-
-def pieces_of(
-    schedule: Schedule, trace: Trace, ranks: dict[str, int], page_bytes: PageSize, whole: Pieces | None = None
-) -> Pieces:
-    """The pieces of a schedule; ``whole`` is that of ``whole_pieces``, if somebody has it. Where the schedule names
-    no scratch of one tick, its lists are the result's, but for ``commands`` and ``begins``."""
-    n_ticks, brief = len(trace.ticks), _brief(trace)
-    named = {row.storage for row in schedule.commands} | {row.storage for row in schedule.begins}
-    if whole is None or named & brief:
-        whole = _pieces(trace, page_bytes, brief - named)
-    commands: list[list[tuple[Command, int]]] = [[] for _ in range(n_ticks)]
-    for command in schedule.commands:
-        commands[command.at.tick].append((command, whole.of[command.storage]))
-    begins: dict[int, list[int]] = {}
-    for begin in schedule.begins:
-        begins.setdefault(whole.of[begin.storage], []).append(ranks[begin.tier])
-    return replace(whole, commands=commands, begins=begins)
-
-
-def _pieces(trace: Trace, page_bytes: PageSize, brief: set[int]) -> Pieces:
+    """Without commands: what all schedules have in common."""
     n_ticks = len(trace.ticks)
+    brief = {number for number, row in enumerate(trace.storages) if row.scratch and row.death - row.birth == 1}
     sizes, shrunk = paged_sizes(trace, page_bytes).tolist(), packed_sizes(trace).tolist()
     storage: list[int] = []
     nbytes: list[int] = []
@@ -116,9 +106,18 @@ def _pieces(trace: Trace, page_bytes: PageSize, brief: set[int]) -> Pieces:
     )
 
 
-def _brief(trace: Trace) -> set[int]:
-    """Scratch of one tick: what is born in the same one comes, stays and goes together, so it is one piece."""
-    return {number for number, row in enumerate(trace.storages) if row.scratch and row.death - row.birth == 1}
+def pieces_of(schedule: Schedule, trace: Trace, page_bytes: PageSize) -> Pieces:
+    """With the schedule's commands."""
+    whole, n_ticks = whole_pieces(trace, page_bytes), len(trace.ticks)
+    commands: list[list[tuple[Command, int]]] = [[] for _ in range(n_ticks)]
+    fields = (schedule.tick, schedule.verb, schedule.storage, schedule.source, schedule.target, schedule.due)
+    for tick, verb, number, source, target, due in zip(*(column.tolist() for column in fields), strict=True):
+        row = Command(Verb(verb), source, None if verb == Verb.DROP else target, (due - tick) % n_ticks)
+        commands[tick].append((row, whole.of[number]))
+    begins: dict[int, list[int]] = {}
+    for number, tier in zip(schedule.begin_storage.tolist(), schedule.begin_tier.tolist(), strict=True):
+        begins.setdefault(whole.of[number], []).append(tier)
+    return replace(whole, commands=commands, begins=begins)
 
 
 def next_uses(trace: Trace) -> Ints:

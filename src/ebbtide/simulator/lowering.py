@@ -1,0 +1,35 @@
+"""A plan's schedule, as ``native/simulate/lowering.cpp`` makes it: for the arena, the simulator and people."""
+
+from ebbtide._planning import Storages
+from ebbtide._planning import lower as lower_columns
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.of_trace import lives, once_for_a_trace
+from ebbtide.ir.plan import Plan
+from ebbtide.ir.schedule import Schedule
+from ebbtide.ir.stay_columns import StayColumns, columns_of
+from ebbtide.ir.trace import Trace
+
+
+def lower(plan: Plan, trace: Trace, machine: Machine) -> Schedule:
+    """The schedule of a plan. Callers MUST have checked it: a stay without a source is passed over."""
+    return lower_stays(columns_of(plan.stays, [tier.name for tier in machine.tiers]), trace, machine)
+
+
+def lower_stays(stays: StayColumns, trace: Trace, machine: Machine) -> Schedule:
+    """The same of a plan in which all other storages are in the first tier from birth to death."""
+    links = [(machine.rank(link.source), machine.rank(link.target)) for link in machine.links]
+    return lower_columns(native_storages(trace), n_tiers=len(machine.tiers), links=links, stays=stays.columns)
+
+
+@once_for_a_trace
+def native_storages(trace: Trace) -> Storages:
+    """Lives and uses of all storages, as native code takes them."""
+    birth, death, persistent = lives(trace)
+    return Storages(
+        n_ticks=len(trace.ticks),
+        birth=birth,
+        death=death,
+        persistent=persistent,
+        use_storage=trace.accesses.storage,
+        use_tick=trace.accesses.tick,
+    )
