@@ -36,14 +36,14 @@ def schedule_columns(
     the room that is left is that of ``budget_bytes``, whatever the plan was made for."""
     fast = machine.tiers[0].name
     taken = occupancy(trace, plan.stays, [fast], arena_pages)[fast]
-    births = [-1 if storage.allocation is None else storage.birth for storage in trace.storages]
+    storages = trace.storages
     use_storage, use_tick = _uses(trace).T
     return ScheduleColumns(
         tick_ns=trace.start_ns(np.arange(len(trace.ticks) + 1)),
         headroom=np.maximum(min(plan.budget_bytes, budget_bytes) - taken, 0),
-        nbytes=np.array([storage.nbytes for storage in trace.storages], dtype=np.int64),
+        nbytes=storages.nbytes,
         serial=np.array(serials, dtype=np.int64),
-        birth=np.array(births, dtype=np.int64),
+        birth=np.where(storages.allocation == -1, -1, storages.birth),
         allocations=np.array(trace.allocations(), dtype=np.int64),
         use_storage=use_storage,
         use_tick=use_tick,
@@ -53,12 +53,10 @@ def schedule_columns(
 
 def _uses(trace: Trace) -> Ints:
     """(storage, tick) of every access, by storage, then tick; scratch is used as long as it lives."""
+    numbers = np.flatnonzero(trace.storages.scratch)
+    birth = trace.storages.birth[numbers]
+    life = trace.storages.death[numbers] - birth
+    within = np.arange(life.sum()) - np.repeat(np.cumsum(life) - life, life)
+    scratch = np.stack([np.repeat(numbers, life), np.repeat(birth, life) + within], axis=1)
     accesses = np.stack([trace.accesses.storage, trace.accesses.tick], axis=1)
-    scratch = [
-        (number, tick)
-        for number, storage in enumerate(trace.storages)
-        if storage.scratch
-        for tick in range(storage.birth, storage.death)
-    ]
-    rows = np.concatenate([accesses, np.array(scratch, dtype=np.int64).reshape(-1, 2)])
-    return np.unique(rows, axis=0)
+    return np.unique(np.concatenate([accesses, scratch]), axis=0)
