@@ -45,22 +45,35 @@ Watch& watch() {
 
 PlainRecorder* plain_recorder = nullptr;  // once it has watched
 
-void start(const std::vector<std::string>& spill_dirs, const std::vector<AskedTier>& tiers, std::uint64_t arena_bytes,
-           std::uint64_t process_bytes, std::size_t min_bytes, unsigned io_threads, std::int64_t watchdog_ns, double chaos_rate,
-           std::uint64_t chaos_seed, const std::string& policy, bool userfaultfd, std::uint64_t least_piece) {
-  const Policy* chosen = find_policy(policy);
-  if (chosen == nullptr) throw std::invalid_argument("no such policy: " + policy);
+struct ArenaSettings {
+  std::vector<std::string> spill_dirs;
+  std::vector<AskedTier> tiers;     // between memory and the spill directories, the fastest first
+  std::uint64_t arena_bytes = 0;    // the arena's bound; 0: none
+  std::uint64_t process_bytes = 0;  // the process's bound; 0: none
+  std::size_t min_bytes = kManagedBytes;
+  std::uint64_t piece_bytes = kPiece;
+  std::string policy = "demand";
+  unsigned io_threads = 2;
+  std::int64_t watchdog_ns = std::int64_t{30} * 1'000'000'000;
+  double chaos_rate = 0.0;
+  std::uint64_t chaos_seed = 0;
+  bool userfaultfd = false;
+};
+
+void start(const ArenaSettings& asked) {
+  const Policy* chosen = find_policy(asked.policy);
+  if (chosen == nullptr) throw std::invalid_argument("no such policy: " + asked.policy);
   if (the_arena() == nullptr) {
     Options options;
-    options.io_threads = io_threads;
-    options.userfault = userfaultfd;
+    options.io_threads = asked.io_threads;
+    options.userfault = asked.userfaultfd;
     options.on_governor_wake = [] {
       install_fault_handler(*the_arena());
       unpin_ended(false);
     };
     options.unpins_come = collectives_under_way;
     check_allocator();
-    make_arena(options, run_tiers(tiers, spill_dirs));
+    make_arena(options, run_tiers(asked.tiers, asked.spill_dirs));
     install_allocator();
     watch_arena();
     install_recorder();
@@ -71,15 +84,15 @@ void start(const std::vector<std::string>& spill_dirs, const std::vector<AskedTi
   }
   install_fault_handler(arena());
   arena().reset_trouble();
-  arena().set_watchdog(watchdog_ns);
-  arena().set_chaos(chaos_rate, chaos_seed);
+  arena().set_watchdog(asked.watchdog_ns);
+  arena().set_chaos(asked.chaos_rate, asked.chaos_seed);
   arena().set_policy(*chosen);
-  arena().set_least_piece(least_piece);
-  begin_pieces(least_piece);
-  the_allocator()->min_bytes = min_bytes;
+  arena().set_least_piece(asked.piece_bytes);
+  begin_pieces(asked.piece_bytes);
+  the_allocator()->min_bytes = asked.min_bytes;
   the_allocator()->on = true;
   py::gil_scoped_release unlocked;
-  arena().set_limits(arena_bytes, process_bytes);
+  arena().set_limits(asked.arena_bytes, asked.process_bytes);
 }
 
 // ebbtide.planning.load_schedule.ScheduleColumns.
@@ -194,9 +207,24 @@ PYBIND11_MODULE(_torch, m) {
   m.attr("VERBS") = as_tuple(kVerbNames);
   m.attr("ACCESSES") = as_tuple(kAccessNames);
   m.attr("MANAGED_BYTES") = kManagedBytes;
-  m.def("start", &start, py::kw_only(), py::arg("spill_dirs"), py::arg("tiers"), py::arg("arena_bytes"), py::arg("process_bytes"),
-        py::arg("min_bytes"), py::arg("io_threads"), py::arg("watchdog_ns"), py::arg("chaos_rate"), py::arg("chaos_seed"),
-        py::arg("policy"), py::arg("userfaultfd"), py::arg("piece_bytes") = kPiece);
+  py::class_<AskedTier>(m, "AskedTier")
+      .def(py::init<std::string, std::uint64_t, int>(), py::kw_only(), py::arg("kind"), py::arg("capacity_bytes"),
+           py::arg("node"));
+  py::class_<ArenaSettings>(m, "ArenaSettings")
+      .def(py::init<>())
+      .def_readwrite("spill_dirs", &ArenaSettings::spill_dirs)
+      .def_readwrite("tiers", &ArenaSettings::tiers)
+      .def_readwrite("arena_bytes", &ArenaSettings::arena_bytes)
+      .def_readwrite("process_bytes", &ArenaSettings::process_bytes)
+      .def_readwrite("min_bytes", &ArenaSettings::min_bytes)
+      .def_readwrite("piece_bytes", &ArenaSettings::piece_bytes)
+      .def_readwrite("policy", &ArenaSettings::policy)
+      .def_readwrite("io_threads", &ArenaSettings::io_threads)
+      .def_readwrite("watchdog_ns", &ArenaSettings::watchdog_ns)
+      .def_readwrite("chaos_rate", &ArenaSettings::chaos_rate)
+      .def_readwrite("chaos_seed", &ArenaSettings::chaos_seed)
+      .def_readwrite("userfaultfd", &ArenaSettings::userfaultfd);
+  m.def("start", &start, py::arg("asked"));
   m.def("serves_system_calls", [] { return arena().serves_system_calls(); });
   m.def(
       "measure_tier",

@@ -3,14 +3,17 @@
 
 #include <cstdint>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "../core/tiers.hpp"
 
 namespace ebbtide {
 
-using AskedTier = std::tuple<std::string, std::uint64_t, int>;  // kind, capacity in bytes, NUMA node or -1
+struct AskedTier {
+  std::string kind;
+  std::uint64_t capacity_bytes = 0;
+  int node = -1;  // of NUMA's, or -1
+};
 
 // What was asked for, in its order, then the spill file. Throws std::invalid_argument that says why one cannot be had, and
 // ArenaError for the spill directories.

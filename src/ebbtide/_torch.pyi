@@ -74,29 +74,31 @@ class Counters(TypedDict):
     over_budget: bool  # the watchdog or an impossible operator went over the arena's budget
     message: str  # first trouble in words ("" when none)
 
-def start(
-    *,
-    spill_dirs: Sequence[str],
-    tiers: Sequence[tuple[str, int, int]],
-    arena_bytes: int,
-    process_bytes: int,
-    min_bytes: int,
-    io_threads: int,
-    watchdog_ns: int,
-    chaos_rate: float,
-    chaos_seed: int,
-    policy: str,
-    userfaultfd: bool,
-    piece_bytes: int = ...,
-) -> None:
-    """Manage CPU storages of ``min_bytes`` and more from now on (0 = no bound). A later call sets a new budget.
+class AskedTier:
+    def __init__(self, *, kind: str, capacity_bytes: int, node: int) -> None:
+        """``node`` is that of NUMA's, or -1."""
 
-    ``tiers`` lie between memory and the spill directories, the fastest first: kind, capacity in bytes, NUMA node or -1.
-    They are those of the process's first call. ``policy`` says who is evicted where no schedule does: a name in
-    ``_planning.POLICIES``. Storages of twice ``piece_bytes`` are in pieces; 0: none is. ``userfaultfd`` asks that
-    system calls wait for storages that are away; what the process's first call says holds. Raises RuntimeError when a
-    spill directory cannot be used, and ValueError for a tier that cannot be had, or no such policy (the text says why
-    and what to do).
+class ArenaSettings:
+    """What an arena is to be, made with defaults."""
+
+    spill_dirs: Sequence[str]
+    tiers: Sequence[AskedTier]  # between memory and the spill directories, the fastest first
+    arena_bytes: int  # the arena's bound; 0: none
+    process_bytes: int  # the process's bound; 0: none
+    min_bytes: int  # smaller storages are not managed
+    piece_bytes: int  # storages of twice as much are in pieces; 0: none is
+    policy: str  # who is evicted where no schedule says so: a name in ``_planning.POLICIES``
+    io_threads: int  # for each slower tier
+    watchdog_ns: int
+    chaos_rate: float
+    chaos_seed: int
+    userfaultfd: bool  # system calls are to wait for storages that are away
+
+def start(asked: ArenaSettings) -> None:
+    """Manage CPU storages from now on. A later call sets a new budget; the first call's tiers and userfaultfd hold.
+
+    Raises RuntimeError when a spill directory cannot be used, and ValueError for a tier that cannot be had, or no such
+    policy (the text says why and what to do).
     """
 
 def measure_tier(kind: str, node: int) -> dict[str, float]:

@@ -4,7 +4,7 @@ import importlib
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +29,7 @@ class FakeNative(ModuleType):
     """Every call is appended to ``calls``; ``level`` holds the counters, which a test or ``at_step_end`` may set."""
 
     KINDS, PHASES, LANES, VERBS, ACCESSES = WORDS.values()
+    ArenaSettings = AskedTier = SimpleNamespace
 
     def __init__(self) -> None:
         super().__init__("ebbtide._torch")
@@ -55,10 +56,10 @@ class FakeNative(ModuleType):
     def counters(self) -> dict[str, Any]:
         return dict(self.level)
 
-    def start(self, **settings: Any) -> None:
+    def start(self, asked: SimpleNamespace) -> None:
         self.calls.append("start")
-        self.started = settings
-        self._limit(settings["arena_bytes"], settings["process_bytes"])
+        self.started = vars(asked)
+        self._limit(asked.arena_bytes, asked.process_bytes)
 
     def serves_system_calls(self) -> bool:
         return False

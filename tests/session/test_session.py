@@ -93,7 +93,7 @@ def test_several_spill_directories_reach_native_code_in_their_order(native: Fake
 def test_the_natives_refusal_of_a_directory_is_a_spill_error(
     native: FakeNative, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(**settings: object) -> None:
+    def refuse(asked: object) -> None:
         raise RuntimeError("O_TMPFILE is refused")
 
     monkeypatch.setattr(native, "start", refuse, raising=False)

@@ -70,7 +70,7 @@ def every_part_is_an_operand(layout: str) -> None:
         assert layout == "quantized" or managed
         left = _torch.evict([ours])
         assert left >= sum(part.nbytes for part in managed)
-        _torch.start(**_settings())
+        _torch.start(_settings())
         before = _torch.counters()
         again = ours.clone()
         after = _torch.counters()
@@ -80,21 +80,12 @@ def every_part_is_an_operand(layout: str) -> None:
         assert _bytes(again) == plain
 
 
-def _settings() -> dict[str, object]:
+def _settings() -> _torch.ArenaSettings:
     """Of a session that begins anew: it forgets the largest operator."""
-    return {
-        "spill_dirs": ["/var/tmp"],
-        "tiers": [],
-        "arena_bytes": 0,
-        "process_bytes": 0,
-        "min_bytes": 4096,
-        "io_threads": 2,
-        "watchdog_ns": 30 * 10**9,
-        "chaos_rate": 0.0,
-        "chaos_seed": 0,
-        "policy": "demand",
-        "userfaultfd": False,
-    }
+    asked = _torch.ArenaSettings()
+    asked.spill_dirs = ["/var/tmp"]
+    asked.min_bytes = 4096
+    return asked
 
 
 def sparse_gradients(fast: str) -> None:

@@ -249,19 +249,13 @@ def manage_everything(seed: int) -> None:
     from ebbtide import _torch
     from ebbtide.host.spill import choose_spill_directories
 
-    _torch.start(
-        spill_dirs=[str(directory) for directory in choose_spill_directories(())],
-        tiers=[],
-        arena_bytes=64 << 20,
-        process_bytes=0,
-        min_bytes=1,
-        io_threads=2,
-        watchdog_ns=30 * 10**9,
-        chaos_rate=0.5,
-        chaos_seed=seed,
-        policy="demand",
-        userfaultfd=False,
-    )
+    asked = _torch.ArenaSettings()
+    asked.spill_dirs = [str(directory) for directory in choose_spill_directories(())]
+    asked.arena_bytes = 64 << 20
+    asked.min_bytes = 1
+    asked.chaos_rate = 0.5
+    asked.chaos_seed = seed
+    _torch.start(asked)
 
 
 def main() -> int:

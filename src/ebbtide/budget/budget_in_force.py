@@ -31,6 +31,7 @@ class BudgetInForce:
         self,
         bounds: Bounds,
         limits: Limits,
+        *,
         watchdog_s: float,
         planning_bytes: Callable[[], int],
         kept_bytes: Callable[[], int],

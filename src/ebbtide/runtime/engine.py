@@ -2,12 +2,10 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
 import ebbtide._torch as _torch
 from ebbtide.budget import shortfalls
-from ebbtide.budget.bounds import Bounds
 from ebbtide.budget.budget_in_force import RECORDED_STEPS, BudgetInForce
 from ebbtide.budget.limits import Limits
 from ebbtide.capture.following import Following
@@ -25,11 +23,11 @@ from ebbtide.runtime.faults import stay_on_top
 from ebbtide.runtime.kept import Kept
 from ebbtide.runtime.memory_stats import memory_stats
 from ebbtide.runtime.ranks import Ranks
-from ebbtide.runtime.start_arena import may_still_pack, rooms_of, start_arena, stop_arena, tier_reports
+from ebbtide.runtime.start_arena import Run, may_still_pack, rooms_of, start_arena, stop_arena, tier_reports
 from ebbtide.runtime.step_counters import Reading, read_now, step_between
 from ebbtide.runtime.step_log import StepLog
 from ebbtide.screen.progress import Observation
-from ebbtide.settings import Settings, TierKind, UpdateOrder
+from ebbtide.settings import TierKind, UpdateOrder
 from ebbtide.units import format_bytes, seconds
 from ebbtide.update_order.deferred import Deferred
 from ebbtide.update_order.in_backward import InBackward
@@ -46,21 +44,18 @@ class Engine:
 
     def __init__(
         self,
-        bounds: Bounds,
-        settings: Settings,
-        spill: Sequence[Path],
+        run: Run,
         planning: Planning | None,
-        decider: str,
+        ranks: Ranks,
+        *,
         say: Callable[[str], None],
         warn: Callable[[str], None],
-        ranks: Ranks,
     ) -> None:
+        settings, bounds = run.settings, run.bounds
         self._ranks = ranks
-        self._bounds = bounds
         self._planning = planning
-        self._settings = settings
-        self._spill = spill
-        self._decider = decider
+        self._run = run
+        self._bounds, self._settings = bounds, settings
         self._say = say
         self._warn = warn
         self._hooks = OptimizerHooks(self._optimizer_built, self._optimizer_begins, self._optimizer_ended)
@@ -81,8 +76,14 @@ class Engine:
         self._kept = Kept()
         self.keep = self._kept.keep
         self._budget = BudgetInForce(
-            *(bounds, self._limits, settings.watchdog_s, self._planning_bytes, self._kept.nbytes, say, warn),
-            lambda: rooms_of(settings.tiers, spill),
+            bounds,
+            self._limits,
+            watchdog_s=settings.watchdog_s,
+            planning_bytes=self._planning_bytes,
+            kept_bytes=self._kept.nbytes,
+            say=say,
+            warn=warn,
+            slower=lambda: rooms_of(settings.tiers, run.spill),
         )
         self._adopted_bytes = 0
         self._left_alone: list[tuple[int, str]] = []
@@ -94,7 +95,7 @@ class Engine:
     def start(self) -> None:
         """Raises BudgetError when what the process already holds leaves no room at all, SessionError in a forked child
         of a process that had a session."""
-        start_arena(self._bounds, self._settings, self._spill, self._decider)
+        start_arena(self._run)
         self._started = True
         _torch.set_checksum(self._settings.checksum)
         if self._settings.userfaultfd and not _torch.serves_system_calls():

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -22,8 +23,18 @@ _process: int | None = None  # that made it
 _tiers: tuple[SlowerTier, ...] = ()
 
 
-def start_arena(bounds: Bounds, settings: Settings, spill: Sequence[Path], decider: str) -> None:
-    """New storages come from it from now on, within ``bounds``.
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A session's settings, and what it has found out from them: its bounds, spill directories and native policy."""
+
+    settings: Settings
+    bounds: Bounds
+    spill: Sequence[Path]
+    decider: str
+
+
+def start_arena(run: Run) -> None:
+    """New storages come from it from now on, within its bounds.
 
     Raises SessionError in a forked child of a process that has one, and for other tiers than it has; SettingError for a
     tier that this machine does not have; SpillError; PlatformError.
@@ -31,35 +42,41 @@ def start_arena(bounds: Bounds, settings: Settings, spill: Sequence[Path], decid
     global _process, _tiers
     if _process not in (None, os.getpid()):
         raise SessionError(_OF_A_PARENT)
-    if _process is not None and settings.tiers != _tiers:
+    if _process is not None and run.settings.tiers != _tiers:
         raise SessionError(
             f"the first session of this process had {_names(_tiers)}, which stay: name the same, or start another "
-            f"process for {_names(settings.tiers)}"
+            f"process for {_names(run.settings.tiers)}"
         )
     if trouble := native.disagreement(_torch):
         raise RuntimeError(trouble)
     try:
-        _torch.start(
-            spill_dirs=[str(directory) for directory in spill],
-            tiers=[(tier.kind, tier.capacity_bytes, tier.node) for tier in settings.tiers],
-            arena_bytes=bounds.arena_bytes,
-            process_bytes=bounds.process_bytes,
-            min_bytes=settings.min_storage_bytes,
-            io_threads=settings.io_threads,
-            watchdog_ns=round(settings.watchdog_s * 1e9),
-            chaos_rate=settings.chaos_rate,
-            chaos_seed=settings.chaos_seed,
-            piece_bytes=settings.piece_bytes,
-            policy=decider,
-            userfaultfd=settings.userfaultfd,
-        )
+        _torch.start(_asked(run))
     except ValueError as error:
         raise SettingError(str(error)) from error
     except RuntimeError as error:
         if "address space" in str(error):  # no fault of the directory's
             raise PlatformError(str(error)) from error
-        raise SpillError(", ".join(map(str, spill)), str(error)) from error
-    _process, _tiers = os.getpid(), settings.tiers
+        raise SpillError(", ".join(map(str, run.spill)), str(error)) from error
+    _process, _tiers = os.getpid(), run.settings.tiers
+
+
+def _asked(run: Run) -> "_torch.ArenaSettings":
+    settings, asked = run.settings, _torch.ArenaSettings()
+    asked.spill_dirs = [str(directory) for directory in run.spill]
+    asked.tiers = [
+        _torch.AskedTier(kind=tier.kind, capacity_bytes=tier.capacity_bytes, node=tier.node) for tier in settings.tiers
+    ]
+    asked.arena_bytes = run.bounds.arena_bytes
+    asked.process_bytes = run.bounds.process_bytes
+    asked.min_bytes = settings.min_storage_bytes
+    asked.piece_bytes = settings.piece_bytes
+    asked.policy = run.decider
+    asked.io_threads = settings.io_threads
+    asked.watchdog_ns = round(settings.watchdog_s * 1e9)
+    asked.chaos_rate = settings.chaos_rate
+    asked.chaos_seed = settings.chaos_seed
+    asked.userfaultfd = settings.userfaultfd
+    return asked
 
 
 def stop_arena() -> None:

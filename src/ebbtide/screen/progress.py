@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TextIO
+from typing import Any, TextIO
 
 from ebbtide.ir.run_report import StepReport
 from ebbtide.screen.notebook import Area, area_here
@@ -244,7 +244,7 @@ def _tell_log(text: str, stream: TextIO | None) -> bool:
 def _tell_above_bars(line: str, stream: TextIO | None) -> None:
     """Bars of tqdm's, which trainers show, go for the line and come again below it. Without a bar tqdm is not asked: it
     would make a lock, and with it fix how the script's processes start."""
-    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    tqdm: Any = getattr(sys.modules.get("tqdm"), "tqdm", None)
     if stream is None or not getattr(tqdm, "_instances", None):
         tell(line, stream)
     else:

@@ -173,10 +173,11 @@ class Session(Driven):
         spill = choose_spill_directories(self._settings.spill)
         require_native()
         from ebbtide.runtime.engine import Engine
+        from ebbtide.runtime.start_arena import Run
 
         planning = self._planning(spill)
-        decider = decider_policy(self._settings.policy)
-        engine = Engine(bounds, self._settings, spill, planning, decider, self._say, self._warn, self._ranks)
+        run = Run(self._settings, bounds, spill, decider_policy(self._settings.policy))
+        engine = Engine(run, planning, self._ranks, say=self._say, warn=self._warn)
         try:
             engine.start()
         except BaseException:

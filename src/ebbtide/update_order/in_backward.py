@@ -54,7 +54,8 @@ class InBackward(Subscriber):
     def remove(self) -> None:
         """A step that was updated and not made stays guarded."""
         unsubscribe(self)
-        listeners.remove(self._used)
+        if self._used in listeners:
+            listeners.remove(self._used)
         for order in self._orders():
             order.detach()
         if not any(order.early and order.due for order in self._orders()):
