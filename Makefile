@@ -167,12 +167,22 @@ CORE_TEST_TIMEOUT ?= 1500
 # TSan of older compilers cannot place its shadow under much address randomisation, so that is off where it may be.
 STILL := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
+# The standard library's headers are compiled once for each build. Not where ccache is named: it would keep no object.
+STANDARD := algorithm array atomic bit chrono cstdint cstring fstream functional memory mutex optional random span \
+  stdexcept string thread unordered_map vector
+PRECOMPILED := $(if $(findstring ccache,$(CXX)),,standard.hpp)
+
 core-test: $(foreach variant,$(CORE_VARIANTS),core-test-$(variant))
 
 define core_variant
-build/core/$(1)/%.o: %.cpp Makefile | $(VENV)/.dev
+build/core/$(1)/standard.hpp.gch: Makefile
 	@mkdir -p $$(@D)
-	$$(CXX) $$(CORE_FLAGS) $$(FLAGS_$(1)) -c $$< -o $$@
+	printf '#include <%s>\n' $$(STANDARD) > build/core/$(1)/standard.hpp
+	$$(CXX) $$(CORE_FLAGS) $$(FLAGS_$(1)) -x c++-header build/core/$(1)/standard.hpp -o $$@
+
+build/core/$(1)/%.o: %.cpp Makefile $$(PRECOMPILED:%=build/core/$(1)/%.gch)
+	@mkdir -p $$(@D)
+	$$(CXX) $$(CORE_FLAGS) $$(FLAGS_$(1)) $$(PRECOMPILED:%=-include build/core/$(1)/%) -c $$< -o $$@
 
 build/core/$(1)/tests.bin: $$(patsubst %.cpp,build/core/$(1)/%.o,$$(CORE) $$(CORE_TESTS))
 	$$(CXX) $$(CORE_FLAGS) $$(FLAGS_$(1)) $$^ -o $$@

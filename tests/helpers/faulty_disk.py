@@ -4,6 +4,10 @@ import os
 import subprocess
 from pathlib import Path
 
+from tests.helpers.command import TRAIN_MLP
+
+SCRIPT = (TRAIN_MLP, "--width=768", "--depth=6", "--steps=5")
+FAST = ("run", "--policy=demand", "--fast=35%")
 SOURCE = Path(__file__).with_suffix(".cpp")
 
 

@@ -22,13 +22,16 @@ from tests.training.cases_in_backward import (
     Both,
     Training,
     adamw,
+    gan_step,
+    generator_and_discriminator,
     loss_of,
+    muon_and_adamw,
     optimizer_in_groups,
     plain_step,
     tokens,
     train,
 )
-from tests.training.cases_in_backward_refused import both_step, lbfgs, of_its_own, two_of_the_same
+from tests.training.cases_in_backward_refused import gives_a_closure, lbfgs, of_its_own, one_zeroes, two_of_the_same
 
 STEPS = 6
 Step = Callable[[Any, Any, int], None]
@@ -271,36 +274,15 @@ def steps_outside_autocast() -> None:
 
 
 def two_optimizers() -> None:
-    def make(net: Any) -> Both:
-        matrices = [p for p in net.layers.parameters() if p.ndim == 2]
-        rest = [p for p in (*net.layers.parameters(), *net.norm.parameters()) if p.ndim != 2]
-        return Both(optim.Muon(matrices, lr=1e-2), optim.AdamW([*rest, net.embedding.weight], lr=1e-2))
-
-    deferred(both_step, make)
+    deferred(one_zeroes, muon_and_adamw)
 
 
 def two_of_the_same_parameters() -> None:
-    deferred(both_step, two_of_the_same)
+    deferred(one_zeroes, two_of_the_same)
 
 
 def a_gan() -> None:
-    def step(net: Any, both: Both, number: int) -> None:
-        generator, discriminator = both.all_of
-        noise = torch.randn(64, WIDTH, generator=torch.Generator().manual_seed(number))
-        fake = net.layers[1](F.gelu(net.layers[0](noise)))
-        discriminator.zero_grad()
-        net.layers[3](F.gelu(net.layers[2](fake.detach()))).square().mean().backward()
-        net.layers[3](F.gelu(net.layers[2](noise))).mean().backward()
-        discriminator.step()
-        generator.zero_grad()
-        (-net.layers[3](F.gelu(net.layers[2](fake))).square().mean()).backward()
-        generator.step()
-
-    def make(net: Any) -> Both:
-        pairs = (net.layers[:2], net.layers[2:])
-        return Both(*(optim.AdamW(pair.parameters(), lr=1e-3) for pair in pairs))
-
-    deferred(step, make)
+    deferred(gan_step, generator_and_discriminator)
 
 
 class Straight(torch.autograd.Function):
@@ -559,16 +541,7 @@ def compiled_forward() -> tuple[str, ...]:
 
 
 def with_a_closure() -> tuple[str, ...]:
-    def step(net: Any, optimizer: Any, number: int) -> None:
-        def closure() -> Tensor:
-            optimizer.zero_grad()
-            loss = loss_of(net, number)
-            loss.backward()
-            return loss
-
-        optimizer.step(closure)
-
-    return compare(step).updates
+    return compare(gives_a_closure).updates
 
 
 def with_a_pre_hook() -> tuple[str, ...]:
@@ -591,16 +564,7 @@ def of_another_library() -> tuple[str, ...]:
 
 
 def with_lbfgs() -> tuple[str, ...]:
-    def step(net: Any, optimizer: Any, number: int) -> None:
-        def closure() -> Tensor:
-            optimizer.zero_grad()
-            loss = loss_of(net, number)
-            loss.backward()
-            return loss
-
-        optimizer.step(closure)
-
-    return compare(step, lbfgs, 3).updates
+    return compare(gives_a_closure, lbfgs, 3).updates
 
 
 def in_a_mode() -> tuple[str, ...]:

@@ -286,44 +286,46 @@ class Both:
         return {"state": {f"{a} {b}": value for a, state in enumerate(states) for b, value in state.items()}}
 
 
+def both_step(net: Any, both: Both, number: int) -> None:
+    """Of one loss."""
+    for optimizer in both.all_of:
+        optimizer.zero_grad()
+    loss_of(net, number).backward()
+    for optimizer in both.all_of:
+        optimizer.step()
+
+
+def muon_and_adamw(net: Any) -> Both:
+    matrices = [p for p in net.layers.parameters() if p.ndim == 2]
+    rest = [p for p in (*net.layers.parameters(), *net.norm.parameters()) if p.ndim != 2]
+    return Both(optim.Muon(matrices, lr=1e-2), optim.AdamW([*rest, net.embedding.weight], lr=1e-2))
+
+
 def two_optimizers() -> None:
-    """Of one loss, as Muon and AdamW are used."""
+    early(both_step, muon_and_adamw)
 
-    def step(net: Any, both: Both, number: int) -> None:
-        for optimizer in both.all_of:
-            optimizer.zero_grad()
-        loss_of(net, number).backward()
-        for optimizer in both.all_of:
-            optimizer.step()
 
-    def make(net: Any) -> Both:
-        matrices = [p for p in net.layers.parameters() if p.ndim == 2]
-        rest = [p for p in (*net.layers.parameters(), *net.norm.parameters()) if p.ndim != 2]
-        return Both(optim.Muon(matrices, lr=1e-2), optim.AdamW([*rest, net.embedding.weight], lr=1e-2))
+def gan_step(net: Any, both: Both, number: int) -> None:
+    generator, discriminator = both.all_of
+    noise = torch.randn(64, WIDTH, generator=torch.Generator().manual_seed(number))
+    fake = net.layers[1](F.gelu(net.layers[0](noise)))
+    discriminator.zero_grad()
+    net.layers[3](F.gelu(net.layers[2](fake.detach()))).square().mean().backward()
+    net.layers[3](F.gelu(net.layers[2](noise))).mean().backward()
+    discriminator.step()
+    generator.zero_grad()
+    (-net.layers[3](F.gelu(net.layers[2](fake))).square().mean()).backward()
+    generator.step()
 
-    early(step, make)
+
+def generator_and_discriminator(net: Any) -> Both:
+    pairs = (net.layers[:2], net.layers[2:])
+    return Both(*(optim.AdamW(pair.parameters(), lr=1e-3) for pair in pairs))
 
 
 def a_gan() -> tuple[str, ...]:
     """The generator is updated in backward; the discriminator, whose gradients the generator's pass adds to, is not."""
-
-    def step(net: Any, both: Both, number: int) -> None:
-        generator, discriminator = both.all_of
-        noise = torch.randn(64, WIDTH, generator=torch.Generator().manual_seed(number))
-        fake = net.layers[1](F.gelu(net.layers[0](noise)))
-        discriminator.zero_grad()
-        net.layers[3](F.gelu(net.layers[2](fake.detach()))).square().mean().backward()
-        net.layers[3](F.gelu(net.layers[2](noise))).mean().backward()
-        discriminator.step()
-        generator.zero_grad()
-        (-net.layers[3](F.gelu(net.layers[2](fake))).square().mean()).backward()
-        generator.step()
-
-    def make(net: Any) -> Both:
-        pairs = (net.layers[:2], net.layers[2:])
-        return Both(*(optim.AdamW(pair.parameters(), lr=1e-3) for pair in pairs))
-
-    return compare(step, make).updates
+    return compare(gan_step, generator_and_discriminator).updates
 
 
 def built_before_the_session(folder: str) -> None:

@@ -189,7 +189,7 @@ def two_of_the_same(net: Any) -> Both:
     return Both(optim.AdamW(thawed, lr=1e-2), optim.AdamW(thawed, lr=1e-2))
 
 
-def both_step(net: Any, both: Both, number: int) -> None:
+def one_zeroes(net: Any, both: Both, number: int) -> None:
     both.all_of[0].zero_grad()
     loss_of(net, number).backward()
     for optimizer in both.all_of:
@@ -228,7 +228,7 @@ REFUSALS: dict[str, tuple[Callable[..., None], Callable[[nn.Module], Any]]] = {
     "with_sparse_gradients": (embeds, with_sparse_gradients),
     "of_its_own": (plain_step, of_its_own),
     "lbfgs": (gives_a_closure, lbfgs),
-    "two_of_the_same": (both_step, two_of_the_same),
+    "two_of_the_same": (one_zeroes, two_of_the_same),
     "sharing_memory": (plain_step, sharing_memory),
     "steps_in_inference_mode": (steps_in_inference_mode, adamw),
 }

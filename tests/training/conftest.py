@@ -1,8 +1,12 @@
 """Whatever lies here starts processes."""
 
+import json
+import sys
 from pathlib import Path
 
 import pytest
+
+from tests.helpers import command, faulty_disk
 
 HERE = Path(__file__).parent
 
@@ -11,3 +15,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.starts)
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return faulty_disk.build(tmp_path_factory.mktemp("faulty_disk"))
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """What the script of trainings on failing disks ends with."""
+    result = tmp_path_factory.mktemp("plain") / "result.json"
+    assert command.run(sys.executable, *faulty_disk.SCRIPT, f"--result={result}").returncode == 0
+    return json.loads(result.read_text())

@@ -1,8 +1,10 @@
-"""Train a case plainly, then under a session, and say exactly what differs and what moved.
+"""Train a case plainly, then under sessions, and say exactly what differs and what moved.
 
-Both runs happen in one process, so they share threads, libraries and caches; only the session lies between them.
+All runs happen in one process, so they share threads, libraries and caches; only the session lies between them.
 """
 
+import os
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -135,14 +137,32 @@ def train_plainly(case: Case, steps: int) -> Snapshot:
 
 def compare(name: str, fast: str, steps: int) -> Verdict:
     """Run a case plainly, then from its birth under a session with budget ``fast``."""
+    return beside(train_plainly(CASES[name], steps), name, fast, steps)
+
+
+def beside(plain: Snapshot, name: str, fast: str, steps: int) -> Verdict:
     import ebbtide
 
-    case = CASES[name]
-    plain = train_plainly(case, steps)
     with ebbtide.Session(fast=fast) as session:
-        ours = begin(case)
+        ours = begin(CASES[name])
         train(ours, steps, session)
     return verdict(plain, ours, session)
+
+
+def compare_ways(name: str, steps: int, ways: Mapping[str, tuple[str, Mapping[str, str]]]) -> dict[str, Verdict | str]:
+    """The same with several sessions after one plain run; each has a budget, and variables that it reads. What one
+    raises is told in its place."""
+    plain = train_plainly(CASES[name], steps)
+    verdicts: dict[str, Verdict | str] = {}
+    for way, (fast, env) in ways.items():
+        os.environ.update(env)
+        try:
+            verdicts[way] = beside(plain, name, fast, steps)
+        except Exception:
+            verdicts[way] = traceback.format_exc()
+        for variable in env:
+            del os.environ[variable]
+    return verdicts
 
 
 def compare_adopted(name: str, fast: str, steps: int) -> Verdict:

@@ -2,15 +2,13 @@
 
 import errno
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.helpers import command, faulty_disk
+from tests.helpers.faulty_disk import FAST, SCRIPT
 
-SCRIPT = (command.TRAIN_MLP, "--width=768", "--depth=6", "--steps=5")
-FAST = ("run", "--policy=demand", "--fast=35%")
 REFUSED_BY_CHECKSUM = "other bytes came back from the spill directory than were written there"
 
 SURVIVED = {
@@ -32,18 +30,6 @@ ENDED = {
     "writes that go astray": ("pwritev:10:-1:astray", REFUSED_BY_CHECKSUM),
 }
 """What ends it, and what it says."""
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return faulty_disk.build(tmp_path_factory.mktemp("faulty_disk"))
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    result = tmp_path_factory.mktemp("plain") / "result.json"
-    assert command.run(sys.executable, *SCRIPT, f"--result={result}").returncode == 0
-    return json.loads(result.read_text())
 
 
 @pytest.mark.parametrize("case", SURVIVED)

@@ -10,8 +10,7 @@ import re
 import pytest
 
 from tests.helpers import child
-from tests.helpers.zoo import FAMILIES, Case
-from tests.helpers.zoo_features import FEATURES
+from tests.helpers.zoo import FAMILIES
 from tests.training.same_bits import CASES, MOVING_KINDS, Verdict
 
 PAGES = {"EBBTIDE_MIN_STORAGE": "4096", "EBBTIDE_POLICY": "demand"}
@@ -34,16 +33,33 @@ def chaos(rate: float, name: str) -> dict[str, str]:
     return PAGES | {"EBBTIDE_CHAOS_RATE": str(rate), "EBBTIDE_CHAOS_SEED": str(list(CASES).index(name))}
 
 
-@pytest.mark.parametrize("case", FAMILIES + FEATURES, ids=lambda case: case.name)
-def test_a_case_gives_the_same_bits_under_a_tight_budget(case: Case) -> None:
-    check(child.run("same_bits:compare", case.name, case.tight, STEPS, env=PAGES))
+Verdicts = dict[str, Verdict | str]
 
 
-@pytest.mark.parametrize("case", FAMILIES + FEATURES, ids=lambda case: case.name)
-def test_a_case_gives_the_same_bits_as_planned_and_its_steps_follow_the_plan(case: Case) -> None:
+@pytest.fixture(scope="module", params=CASES)
+def verdicts(request: pytest.FixtureRequest) -> Verdicts:
+    """Of a case in three ways, from one process."""
+    name, tight = request.param, CASES[request.param].tight
+    ways = {
+        "tight": (tight, PAGES),
+        "planned": ("60%" if name == "in-place" else tight, PAGES | {"EBBTIDE_POLICY": "ebbtide"}),
+        "chaos": ("75%", chaos(0.2, name)),
+    }
+    return child.run("same_bits:compare_ways", name, STEPS, ways)
+
+
+def of(verdict: Verdict | str) -> Verdict:
+    assert isinstance(verdict, Verdict), verdict
+    return verdict
+
+
+def test_a_case_gives_the_same_bits_under_a_tight_budget(verdicts: Verdicts) -> None:
+    check(of(verdicts["tight"]))
+
+
+def test_a_case_gives_the_same_bits_as_planned_and_its_steps_follow_the_plan(verdicts: Verdicts) -> None:
     """The trace of each replays without a mismatch. A tick counts all scratch of its operator as there at once."""
-    fast = "60%" if case.name == "in-place" else case.tight
-    verdict = child.run("same_bits:compare", case.name, fast, STEPS, env=PAGES | {"EBBTIDE_POLICY": "ebbtide"})
+    verdict = of(verdicts["planned"])
     assert verdict.differences == ()
     assert verdict.modes == ("recorded",) * 2 + ("planned",) * (STEPS - 2)
     assert not verdict.budget_violated, verdict.trouble
@@ -51,9 +67,8 @@ def test_a_case_gives_the_same_bits_as_planned_and_its_steps_follow_the_plan(cas
     assert sum(verdict.fetched_bytes.values()) > 0
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_case_gives_the_same_bits_under_chaos(name: str) -> None:
-    check(child.run("same_bits:compare", name, "75%", STEPS, env=chaos(0.2, name)))
+def test_a_case_gives_the_same_bits_under_chaos(verdicts: Verdicts) -> None:
+    check(of(verdicts["chaos"]))
 
 
 @pytest.mark.parametrize("name", ["in-place", "convnext-adafactor", "lstm-sgd-momentum", "gpt2-adamw-fused"])

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,26 +10,13 @@ import pytest
 
 from ebbtide.errors import BudgetError
 from tests.helpers import child, command, faulty_disk
+from tests.helpers.faulty_disk import FAST, SCRIPT
 from tests.helpers.small_disk import NotPermitted, small_disk
 
-SCRIPT = (command.TRAIN_MLP, "--width=768", "--depth=6", "--steps=5")
-FAST = ("run", "--policy=demand", "--fast=35%")
 SMALL, LARGE = "--tier=numa:0:8MiB", "--tier=numa:0:256MiB"  # a step's tensors peak at some 60 MiB
 FREE_SPACE = "free space there or choose another (--spill DIR or EBBTIDE_SPILL)"
 
 WRITES_FAIL, READS_FAIL = f"pwritev:20:-1:{errno.EIO}", f"preadv:10:-1:{errno.EIO}"
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return faulty_disk.build(tmp_path_factory.mktemp("faulty_disk"))
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    result = tmp_path_factory.mktemp("plain") / "result.json"
-    assert command.run(sys.executable, *SCRIPT, f"--result={result}").returncode == 0
-    return json.loads(result.read_text())
 
 
 @pytest.fixture
