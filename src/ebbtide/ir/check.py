@@ -13,7 +13,7 @@ from ebbtide.errors import OTHER_STORAGES, PlanError
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import PageSize, exact, occupancy
 from ebbtide.ir.plan import Plan, Stay
-from ebbtide.ir.trace import Access, Trace
+from ebbtide.ir.trace import Access, Storage, Trace
 from ebbtide.units import format_bytes
 
 
@@ -48,13 +48,14 @@ class Violation:
 class _Placed:
     """A storage with its stays. ``repeated`` has those of the neighbouring steps as well."""
 
-    storage: int
+    number: int
+    storage: Storage
     stays: list[Stay]
     repeated: list[tuple[int, int, int, str]]  # start, valid_from, stop, tier
 
     def broken(self, rule: Rule, tick: int, what: str) -> Violation:
-        text = f"storage {self.storage}, tick {tick}: {what}"
-        return Violation(rule, text, self.storage, tick)
+        text = f"storage {self.number}, tick {tick}: {what}"
+        return Violation(rule, text, self.number, tick)
 
     def valid(self) -> dict[str, list[tuple[int, int]]]:
         """Intervals of ticks in which each tier has a valid replica, joined where they touch."""
@@ -88,8 +89,8 @@ def check_plan(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize 
             continue
         placed = _placed(storage, by_storage[storage], trace)
         found += _room(placed)
-        found += _whole(placed, trace)
-        found += _sources(placed, trace, machine)
+        found += _whole(placed)
+        found += _sources(placed, machine)
         found += _uses(placed, trace, machine)
     found += _capacity(plan, trace, machine, page_bytes)
     return tuple(found)
@@ -151,15 +152,15 @@ def _stays_put(stays: list[Stay], birth: int, death: int, tiers: Container[str])
     return stay.start == stay.valid_from == birth and stay.stop == death
 
 
-def _placed(storage: int, stays: list[Stay], trace: Trace) -> _Placed:
-    n_ticks = len(trace.ticks)
-    shifts = (-n_ticks, 0, n_ticks) if trace.storages.persistent[storage] else (0,)
+def _placed(number: int, stays: list[Stay], trace: Trace) -> _Placed:
+    storage, n_ticks = trace.storage(number), len(trace.ticks)
+    shifts = (-n_ticks, 0, n_ticks) if storage.persistent else (0,)
     repeated = [
         (stay.start + shift, stay.valid_from + shift, stay.stop + shift, stay.tier)
         for shift in shifts
         for stay in stays
     ]
-    return _Placed(storage, stays, repeated)
+    return _Placed(number, storage, stays, repeated)
 
 
 def _room(placed: _Placed) -> Iterator[Violation]:
@@ -172,8 +173,8 @@ def _room(placed: _Placed) -> Iterator[Violation]:
         last[tier] = max(stop, last.get(tier, stop))
 
 
-def _whole(placed: _Placed, trace: Trace) -> Iterator[Violation]:
-    storage = trace.storage(placed.storage)
+def _whole(placed: _Placed) -> Iterator[Violation]:
+    storage = placed.storage
     reached = storage.birth
     for low, high in sorted(interval for intervals in placed.valid().values() for interval in intervals):
         if low > reached:
@@ -183,8 +184,8 @@ def _whole(placed: _Placed, trace: Trace) -> Iterator[Violation]:
         yield placed.broken(Rule.WHOLE, reached, "there is no valid replica")
 
 
-def _sources(placed: _Placed, trace: Trace, machine: Machine) -> Iterator[Violation]:
-    storage, valid = trace.storage(placed.storage), placed.valid()
+def _sources(placed: _Placed, machine: Machine) -> Iterator[Violation]:
+    storage, valid = placed.storage, placed.valid()
     born = False
     for stay in placed.stays:
         between_ticks = stay.valid_from == stay.start
@@ -221,12 +222,12 @@ def _uses(placed: _Placed, trace: Trace, machine: Machine) -> Iterator[Violation
 
 def _accesses(placed: _Placed, trace: Trace) -> Iterable[tuple[int, int]]:
     """Of scratch, which is in use throughout, the ticks at which anything about its stays changes."""
-    storage = trace.storage(placed.storage)
+    storage = placed.storage
     if storage.scratch:
         changes = {tick for start, valid_from, stop, _ in placed.repeated for tick in (start, valid_from, stop)}
         ticks = {storage.birth} | {tick for tick in changes if storage.birth <= tick < storage.death}
         return [(tick, Access.READ | Access.WRITE) for tick in sorted(ticks)]
-    rows = trace.accesses.of(placed.storage)
+    rows = trace.accesses.of(placed.number)
     return zip(trace.accesses.tick[rows].tolist(), trace.accesses.mode[rows].tolist(), strict=True)
 
 

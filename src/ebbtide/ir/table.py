@@ -46,13 +46,14 @@ class Table(Generic[_Row]):
         return cls(**columns_of(cls.ROW, list(rows)))
 
     def __len__(self) -> int:
-        column: Ints = getattr(self, fields(self)[0].name)
+        column: Ints = getattr(self, next(iter(kinds_of(self.ROW))))
         return len(column)
 
     def __getitem__(self, row: int) -> _Row:
-        record: _Row = self.ROW(
-            *(_cell(kind, getattr(self, name).item(row)) for name, kind in kinds_of(self.ROW).items())
-        )
+        cells = [getattr(self, name).item(row) for name in kinds_of(self.ROW)]
+        for at in _may_lack(self.ROW):
+            cells[at] = None if cells[at] == -1 else cells[at]
+        record: _Row = self.ROW(*cells)
         return record
 
     def __iter__(self) -> Iterator[_Row]:
@@ -84,7 +85,7 @@ def _kinds_of(record: Any) -> dict[str, Any]:
 def columns_of(record: type, rows: list[Any]) -> dict[str, npt.NDArray[Any]]:
     """Records as columns. ValueError for a value that its column cannot hold."""
     return {
-        name: column_of(kind, [_number(kind, getattr(row, name)) for row in rows], name)
+        name: column_of(kind, [-1 if (value := getattr(row, name)) is None else value for row in rows], name)
         for name, kind in kinds_of(record).items()
     }
 
@@ -92,7 +93,7 @@ def columns_of(record: type, rows: list[Any]) -> dict[str, npt.NDArray[Any]]:
 def rows_of(record: type[_Row], columns: dict[str, npt.NDArray[Any]]) -> list[_Row]:
     """The opposite of ``columns_of``."""
     cells = [
-        [_cell(kind, value) for value in columns[name].tolist()]
+        [None if value == -1 else value for value in columns[name].tolist()]
         if isinstance(kind, UnionType)
         else columns[name].tolist()
         for name, kind in kinds_of(record).items()
@@ -112,11 +113,7 @@ def column_of(kind: Any, values: npt.ArrayLike, name: str) -> Ints | Flags | Nam
     return column
 
 
-def _number(kind: Any, value: Any) -> Any:
-    """A record's value as its column has it."""
-    return -1 if value is None and isinstance(kind, UnionType) else value
-
-
-def _cell(kind: Any, value: Any) -> Any:
-    """A column's value as its record has it."""
-    return None if isinstance(kind, UnionType) and value == -1 else value
+@cache
+def _may_lack(record: Any) -> tuple[int, ...]:
+    """Places of the fields that may be None."""
+    return tuple(at for at, kind in enumerate(kinds_of(record).values()) if isinstance(kind, UnionType))
