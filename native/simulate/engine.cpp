@@ -8,8 +8,8 @@
 
 namespace ebbtide::simulate {
 
-Run::Run(const Pieces& pieces, const Commands& commands, const Machine& machine)
-    : Shortage(pieces, machine), commands_(commands), most_rounds_(most_rounds()) {
+Run::Run(const Pieces& pieces, const Commands& commands, const Machine& machine, const Kernels& kernels, const Asked& asked)
+    : Online(pieces, machine, asked.policy), commands_(commands), kernels_(kernels), asked_(asked), most_rounds_(most_rounds()) {
   sort_out();
   place();
 }
@@ -84,7 +84,7 @@ std::span<const Command> Run::commands(std::size_t tick) const {
   return std::span(commands_.rows).subspan(first_of_[tick], first_of_[tick + 1] - first_of_[tick]);
 }
 
-std::vector<unsigned> Run::first_ranks(Piece piece, const Command* begin) const {
+std::vector<unsigned> Run::first_ranks(Piece piece, const Command* begin) {
   std::vector<unsigned> told;
   std::ranges::copy_if(begins_[piece], std::back_inserter(told), [&](unsigned rank) { return may_lie(piece, rank); });
   if (!told.empty()) {
@@ -102,18 +102,22 @@ std::vector<unsigned> Run::first_ranks(Piece piece, const Command* begin) const 
     std::erase_if(reachable, [&](unsigned rank) { return !has_room(piece, rank); });
     if (!reachable.empty()) return {reachable.back()};
   }
-  return {0};
+  return {home(piece)};
 }
 
-unsigned Run::birth_rank(Piece piece) const {
-  const auto& ranks = begins_[piece];
-  return !ranks.empty() && has_room(piece, ranks[0]) ? ranks[0] : 0;
+unsigned Run::birth_rank(Piece piece) {
+  unsigned rank = begins_[piece].empty() ? home(piece) : begins_[piece][0];
+  return rank != 0 && has_room(piece, rank) ? rank : 0;
 }
 
 // ---- one step ------------------------------------------------------------------------------------------------------
 
-void Run::step() {
-  record_.begin(n_ticks_, links_.moved_bytes(), now_);
+void Run::steps() {
+  for (int step_number = 1; step_number <= asked_.n_steps; ++step_number) step(step_number == asked_.n_steps);
+}
+
+void Run::step(bool is_last) {
+  record_.begin(n_ticks_, links_.moved_bytes(), now_, is_last && asked_.keeps_spans);
   for (std::size_t tick = 0; tick < n_ticks_; ++tick) {
     record_.starts[tick] = now_ - record_.began;
     for (Piece piece : pieces_.deaths[tick]) die(piece);
@@ -122,13 +126,17 @@ void Run::step() {
     for (Piece piece : pieces_.births[tick]) pinned_[piece] = 1;
     for (Piece piece : pieces_.births[tick]) bear(piece);
     wait(tick);
-    compute(use(tick));
+    compute(tick, use(tick));
     for (const Use& use : pieces_.uses[tick]) pinned_[use.piece] = 0;
     for (Piece piece : pieces_.births[tick]) pinned_[piece] = 0;
+    depart(tick);
+    promote_hot();
+    go_ahead();
     links_.start(now_);
     ++at_;
   }
   record_.end(links_.moved_bytes(), now_);
+  end_step();
 }
 
 // Until the tick may begin.
@@ -163,6 +171,7 @@ void Run::wait(std::size_t tick) {
 
 double Run::use(std::size_t tick) {
   double extra_ns = 0;
+  std::vector<std::pair<unsigned, std::vector<unsigned>>> measured;  // by rank, the operands there whose cost was measured
   for (const Use& use : pieces_.uses[tick]) {
     Piece piece = use.piece;
     Ranks valid = valid_[piece];
@@ -172,42 +181,61 @@ double Run::use(std::size_t tick) {
       std::int64_t reads = (use.mode & kRead) != 0 ? pieces_.nbytes[piece] : 0;
       std::int64_t writes = (use.mode & kWrite) != 0 ? pieces_.nbytes[piece] : 0;
       const Tier& tier = machine_.tiers.at(rank);
-      double reading = static_cast<double>(reads) * tier.read_ns;
-      extra_ns += std::max(reading + static_cast<double>(writes) * tier.write_ns, 0.0);
+      if (auto operand = kernels_.operand(tick, rank, pieces_.storage[piece])) {
+        auto here = std::ranges::find(measured, rank, &std::pair<unsigned, std::vector<unsigned>>::first);
+        if (here == measured.end()) here = measured.emplace(here, rank, std::vector<unsigned>{});
+        here->second.push_back(*operand);
+      } else {
+        double reading = static_cast<double>(reads) * tier.read_ns;
+        extra_ns += std::max(reading + static_cast<double>(writes) * tier.write_ns, 0.0);
+      }
       record_.slow_reads[rank] += reads;
       record_.slow_writes[rank] += writes;
     }
     if ((use.mode & kWrite) != 0 && (valid != bit(rank) || !copies_[piece].empty())) overwrite(piece, rank);
     next_use_[piece] = at_ + use.until;
-    last_use_[piece] = at_;
+    if (is_seen()) {
+      see(piece);
+      last_use_[piece] = at_;
+    }
     note_change(piece);
   }
   double time_ns = pieces_.times[tick];
-  if (extra_ns == 0) return time_ns;
-  double moving = static_cast<double>(pieces_.reads[tick]) * machine_.fast_read_ns +
-                  static_cast<double>(pieces_.writes[tick]) * machine_.fast_write_ns;
-  double longer = time_ns + std::max(extra_ns - machine_.overlap * std::max(time_ns - moving, 0.0), 0.0);
+  if (extra_ns == 0 && measured.empty()) return time_ns;
+  double longer = time_ns;
+  if (extra_ns != 0) {
+    double moving = static_cast<double>(pieces_.reads[tick]) * machine_.fast_read_ns +
+                    static_cast<double>(pieces_.writes[tick]) * machine_.fast_write_ns;
+    longer += std::max(extra_ns - machine_.overlap * std::max(time_ns - moving, 0.0), 0.0);
+  }
+  double more = 0;
+  for (const auto& [rank, slow] : measured) more += kernels_.extra_ns(tick, rank, slow);
+  longer += more;
   record_.slower_ns += longer - time_ns;
   return longer;
 }
 
-void Run::compute(double work) {
+void Run::compute(std::size_t tick, double work) {
+  double began = now_;
   while (true) {
     double end = now_ + work * links_.slowdown();
     if (end < links_.next_end()) {
       now_ = end;
-      return;
+      break;
     }
     work -= (links_.next_end() - now_) / links_.slowdown();
     go_on();
-    if (work <= 0) return;
+    if (work <= 0) break;
   }
+  record_.span(SpanKind::Compute, tick, began, now_);
+  if (asked_.checks_state) check_state();
 }
 
 void Run::go_on() {
   now_ = std::max(now_, links_.next_end());
   links_.advance(now_);
   place_unborn();
+  if (asked_.checks_state) check_state();
 }
 
 void Run::bear(Piece piece) {

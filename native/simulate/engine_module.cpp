@@ -57,8 +57,9 @@ using UseColumns = std::tuple<Ints, Ints, Ints, Ints>;  // tick, piece, mode, un
 
 Pieces make_pieces(Pieces pieces, const UseColumns& uses, const PieceColumns& births, const PieceColumns& deaths) {
   std::size_t count = pieces.nbytes.size(), n_ticks = pieces.times.size();
-  for (std::size_t size : {pieces.paged_bytes.size(), pieces.packed_bytes.size(), pieces.first_use.size(), pieces.moves.size(),
-                           pieces.persistent.size(), pieces.scratch.size(), pieces.birth.size(), pieces.generations.size()}) {
+  for (std::size_t size :
+       {pieces.paged_bytes.size(), pieces.packed_bytes.size(), pieces.first_use.size(), pieces.moves.size(),
+        pieces.persistent.size(), pieces.scratch.size(), pieces.birth.size(), pieces.generations.size(), pieces.storage.size()}) {
     require(size == count, "the columns by piece differ in length");
   }
   for (std::size_t size : {pieces.n_used.size(), pieces.reads.size(), pieces.writes.size()}) {
@@ -87,10 +88,11 @@ Pieces make_pieces(Pieces pieces, const UseColumns& uses, const PieceColumns& bi
   return pieces;
 }
 
-std::variant<Record, std::size_t> run(const Pieces& pieces, const Commands& commands, const Machine& machine, int n_steps) {
+std::variant<Record, std::size_t> run(const Pieces& pieces, const Commands& commands, const Machine& machine,
+                                      const Kernels& kernels, const Asked& asked) {
   try {
-    Run run(pieces, commands, machine);
-    for (int step = 0; step < n_steps; ++step) run.step();
+    Run run(pieces, commands, machine, kernels, asked);
+    run.steps();
     return run.record();
   } catch (const DoesNotFit& error) {
     return error.tick;
@@ -139,15 +141,40 @@ Ways ways_of(const Machine& machine) {
   return ways_of(machine.tiers.size(), links);
 }
 
+// A dict of columns: of each row what the members are.
+template <typename Row, typename... Members>
+py::dict columns_of(const std::vector<Row>& rows, const std::vector<const char*>& names, Members... members) {
+  py::dict columns;
+  std::size_t at = 0;
+  auto add = [&](auto member) {
+    py::array_t<std::int64_t> column(static_cast<py::ssize_t>(rows.size()));
+    for (std::size_t row = 0; row < rows.size(); ++row) column.mutable_at(row) = static_cast<std::int64_t>(rows[row].*member);
+    columns[names[at++]] = column;
+  };
+  (add(members), ...);
+  return columns;
+}
+
+Machine make_machine(const std::vector<Tier>& tiers, const std::vector<Link>& links, const std::vector<LinkGroup>& groups,
+                     std::optional<std::int64_t> chunk_bytes, bool exclusive, double overlap, double fast_read_ns,
+                     double fast_write_ns) {
+  require(!tiers.empty() && tiers.size() <= 64, "a machine has 1 to 64 tiers");
+  for (const Link& link : links) {
+    require(link.source < tiers.size() && link.target < tiers.size(), "a link names a tier that is not there");
+    require(link.group < static_cast<int>(groups.size()), "a link names a group that is not there");
+  }
+  return {tiers, links, groups, chunk_bytes.value_or(kUnlimited), exclusive, overlap, fast_read_ns, fast_write_ns};
+}
+
 }  // namespace
 
 void bind_engine(py::module_& m) {
   py::class_<Pieces>(m, "Pieces")
       .def(py::init([](const Ints& nbytes, const Ints& paged_bytes, const Ints& packed_bytes, const Ints& first_use,
                        const Flags& moves, const Flags& persistent, const Flags& scratch, const Ints& birth,
-                       const Ints& generations, const Column<Piece>& of, const UseColumns& uses, const PieceColumns& births,
-                       const PieceColumns& deaths, const Ints& n_used, const Ints& reads, const Ints& writes,
-                       const Column<double>& times) {
+                       const Ints& generations, const Ints& storage, const Column<Piece>& of, const UseColumns& uses,
+                       const PieceColumns& births, const PieceColumns& deaths, const Ints& n_used, const Ints& reads,
+                       const Ints& writes, const Column<double>& times) {
              Pieces pieces{.nbytes = copied(nbytes),
                            .paged_bytes = copied(paged_bytes),
                            .packed_bytes = copied(packed_bytes),
@@ -157,6 +184,7 @@ void bind_engine(py::module_& m) {
                            .scratch = copied(scratch),
                            .birth = copied(birth),
                            .generations = copied(generations),
+                           .storage = copied(storage),
                            .of = copied(of),
                            .uses = {},
                            .births = {},
@@ -168,36 +196,53 @@ void bind_engine(py::module_& m) {
              return make_pieces(std::move(pieces), uses, births, deaths);
            }),
            py::kw_only(), py::arg("nbytes"), py::arg("paged_bytes"), py::arg("packed_bytes"), py::arg("first_use"),
-           py::arg("moves"), py::arg("persistent"), py::arg("scratch"), py::arg("birth"), py::arg("generations"), py::arg("of"),
-           py::arg("uses"), py::arg("births"), py::arg("deaths"), py::arg("n_used"), py::arg("reads"), py::arg("writes"),
-           py::arg("times"));
+           py::arg("moves"), py::arg("persistent"), py::arg("scratch"), py::arg("birth"), py::arg("generations"),
+           py::arg("storage"), py::arg("of"), py::arg("uses"), py::arg("births"), py::arg("deaths"), py::arg("n_used"),
+           py::arg("reads"), py::arg("writes"), py::arg("times"));
 
+  py::class_<Tier>(m, "Tier").def(
+      py::init(
+          [](std::optional<std::int64_t> capacity_bytes, bool reads, bool writes, double read_ns, double write_ns, bool packs) {
+            return Tier{
+                capacity_bytes ? std::min(*capacity_bytes, kUnlimited - 1) : kUnlimited, reads, writes, read_ns, write_ns, packs};
+          }),
+      py::kw_only(), py::arg("capacity_bytes"), py::arg("reads"), py::arg("writes"), py::arg("read_ns"), py::arg("write_ns"),
+      py::arg("packs"));
+  py::class_<Link>(m, "Link").def(py::init([](unsigned source, unsigned target, double bytes_per_ns, double latency_ns,
+                                              std::optional<int> group, double slows_compute) {
+                                    return Link{source, target, bytes_per_ns, latency_ns, group.value_or(-1), slows_compute};
+                                  }),
+                                  py::kw_only(), py::arg("source"), py::arg("target"), py::arg("bytes_per_ns"),
+                                  py::arg("latency_ns"), py::arg("group"), py::arg("slows_compute"));
+  py::class_<LinkGroup>(m, "LinkGroup")
+      .def(py::init([](double bytes_per_ns, bool in_order) { return LinkGroup{bytes_per_ns, in_order}; }), py::kw_only(),
+           py::arg("bytes_per_ns"), py::arg("in_order"));
   py::class_<Machine>(m, "Machine")
-      .def(py::init([](const std::vector<std::tuple<std::optional<std::int64_t>, bool, bool, double, double, bool>>& tiers,
-                       const std::vector<std::tuple<unsigned, unsigned, double, double, int, double>>& links,
-                       const std::vector<std::tuple<double, bool>>& groups, std::optional<std::int64_t> chunk_bytes,
-                       bool exclusive, double overlap, double fast_read_ns, double fast_write_ns) {
-             Machine machine;
-             require(!tiers.empty() && tiers.size() <= 64, "a machine has 1 to 64 tiers");
-             for (auto [capacity, reads, writes, read_ns, write_ns, packs] : tiers) {
-               machine.tiers.push_back(
-                   {capacity ? std::min(*capacity, kUnlimited - 1) : kUnlimited, reads, writes, read_ns, write_ns, packs});
-             }
-             for (auto [source, target, rate, latency_ns, group, slows] : links) {
-               require(source < tiers.size() && target < tiers.size(), "a link names a tier that is not there");
-               require(group < static_cast<int>(groups.size()), "a link names a group that is not there");
-               machine.links.push_back({source, target, rate, latency_ns, group, slows});
-             }
-             for (auto [rate, in_order] : groups) machine.groups.push_back({rate, in_order});
-             machine.chunk_bytes = chunk_bytes.value_or(kUnlimited);
-             machine.exclusive = exclusive;
-             machine.overlap = overlap;
-             machine.fast_read_ns = fast_read_ns;
-             machine.fast_write_ns = fast_write_ns;
-             return machine;
+      .def(py::init(&make_machine), py::kw_only(), py::arg("tiers"), py::arg("links"), py::arg("groups"), py::arg("chunk_bytes"),
+           py::arg("exclusive"), py::arg("overlap"), py::arg("fast_read_ns"), py::arg("fast_write_ns"));
+
+  py::class_<Kernels>(m, "Kernels")
+      .def(py::init<>())
+      .def(
+          "add",
+          [](Kernels& self, std::size_t tick, unsigned rank, bool adds_up, const std::map<std::uint64_t, double>& extra_ns) {
+            self.at[{tick, rank}] = {adds_up, extra_ns};
+          },
+          py::kw_only(), py::arg("tick"), py::arg("rank"), py::arg("adds_up"), py::arg("extra_ns"))
+      .def(
+          "add_operand",
+          [](Kernels& self, std::size_t tick, unsigned rank, std::int64_t storage, unsigned operand) {
+            require(operand < 64, "an operand is one of 64");
+            self.operands[{tick, rank}][storage] = operand;
+          },
+          py::kw_only(), py::arg("tick"), py::arg("rank"), py::arg("storage"), py::arg("operand"));
+
+  py::class_<Asked>(m, "Asked")
+      .def(py::init([](const Policy* policy, int n_steps, bool keeps_spans, bool checks_state) {
+             return Asked{policy, n_steps, keeps_spans, checks_state};
            }),
-           py::kw_only(), py::arg("tiers"), py::arg("links"), py::arg("groups"), py::arg("chunk_bytes"), py::arg("exclusive"),
-           py::arg("overlap"), py::arg("fast_read_ns"), py::arg("fast_write_ns"));
+           py::kw_only(), py::arg("policy"), py::arg("n_steps"), py::arg("keeps_spans"), py::arg("checks_state"),
+           py::keep_alive<1, 2>());
 
   py::class_<Record>(m, "Record")
       .def_property_readonly("starts", [](const Record& record) { return shared(record.starts); })
@@ -213,7 +258,20 @@ void bind_engine(py::module_& m) {
       .def_readonly("slow_reads", &Record::slow_reads)
       .def_readonly("slow_writes", &Record::slow_writes)
       .def_readonly("area", &Record::area)
-      .def_readonly("peak", &Record::peak);
+      .def_readonly("peak", &Record::peak)
+      .def("spans",
+           [](const Record& record) {
+             return columns_of(record.spans, {"lane", "kind", "start_ns", "stop_ns", "tick", "storage", "nbytes"}, &Span::lane,
+                               &Span::kind, &Span::start, &Span::stop, &Span::tick, &Span::storage, &Span::nbytes);
+           })
+      .def("levels",
+           [](const Record& record) {
+             return columns_of(record.levels, {"rank", "time_ns", "nbytes"}, &Level::rank, &Level::time, &Level::nbytes);
+           })
+      .def("queued", [](const Record& record) {
+        return columns_of(record.queued, {"tick", "storage", "source", "target"}, &Queued::tick, &Queued::storage,
+                          &Queued::source, &Queued::target);
+      });
 
   py::class_<Storages>(m, "Storages")
       .def(py::init(&make_storages), py::kw_only(), py::arg("n_ticks"), py::arg("birth"), py::arg("death"), py::arg("persistent"),
@@ -227,21 +285,22 @@ void bind_engine(py::module_& m) {
 
   m.def(
       "simulate_stays",
-      [](const Pieces& pieces, const Machine& machine, const Storages& storages, const StayColumns& columns, int n_steps) {
+      [](const Pieces& pieces, const Machine& machine, const Kernels& kernels, const Storages& storages,
+         const StayColumns& columns, const Asked& asked) {
         Stays stays = stays_of(columns);
         py::gil_scoped_release release;
-        return run(pieces, lower(stays, storages, ways_of(machine)), machine, n_steps);
+        return run(pieces, lower(stays, storages, ways_of(machine)), machine, kernels, asked);
       },
-      py::arg("pieces"), py::arg("machine"), py::arg("storages"), py::arg("stays"), py::arg("n_steps"));
+      py::arg("pieces"), py::arg("machine"), py::arg("kernels"), py::arg("storages"), py::arg("stays"), py::arg("asked"));
 
   m.def(
       "simulate",
-      [](const Pieces& pieces, const Machine& machine, const py::object& schedule, int n_steps) {
+      [](const Pieces& pieces, const Machine& machine, const Kernels& kernels, const py::object& schedule, const Asked& asked) {
         Commands commands = commands_of(schedule);
         py::gil_scoped_release release;
-        return run(pieces, commands, machine, n_steps);
+        return run(pieces, commands, machine, kernels, asked);
       },
-      py::arg("pieces"), py::arg("machine"), py::arg("schedule"), py::arg("n_steps"));
+      py::arg("pieces"), py::arg("machine"), py::arg("kernels"), py::arg("schedule"), py::arg("asked"));
 }
 
 }  // namespace ebbtide::simulate

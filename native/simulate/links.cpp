@@ -96,11 +96,11 @@ void Links::start(double now) {
       progress(now);
       changed = true;
     }
-    lane.latency_left = copy.has_begun ? 0.0 : lane.link.latency_ns;
+    lane.latency_left = copy.has_begun() ? 0.0 : lane.link.latency_ns;
     lane.bytes_left = static_cast<double>(nbytes);
     lane.busy = true;
     copy.chunk = nbytes;
-    copy.has_begun = true;
+    if (!copy.has_begun()) copy.began = now;
     busy_.push_back(&lane);
   }
   if (changed) share();
@@ -124,6 +124,7 @@ void Links::advance(double now) {
     if (copy.left == 0 || copy.dead) {
       lane->queue.pop_front();
       --n_queued_;
+      receiver_.ended(copy, static_cast<std::size_t>(lane - lanes_.data()));
     }
     told.push_back({&copy, nbytes});
   }

@@ -1,4 +1,8 @@
-// Links as fluids: simulator/links.py, which says what they do. The order of all arithmetic is the same, so times are too.
+// Links as fluids: each carries one copy at a time, in order, and those of a group share its bandwidth.
+//
+// A copy takes its link's latency, in which it uses no bandwidth, and then its bytes at the link's rate, chunk by chunk. Its first
+// chunk begins when its receiver admits it, which takes the room, and so does every later one; until then those behind it wait.
+// Time is in ns. Left out: bandwidth by block size, and seeks between copies.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +22,23 @@ struct Copy {
   Piece piece;
   unsigned source, target;
   std::int64_t left;  // bytes that are not there yet
-  std::int64_t due;   // the tick, from the first step on, at which the plan counts on them
+  std::int64_t due;  // the tick, from the first step on, at which the plan counts on them
   bool demanded = false, urgent = false;
-  bool dead = false;       // ends with its chunk
+  bool dead = false;  // ends with its chunk
   std::int64_t chunk = 0;  // bytes on the link
   std::int64_t taken = 0;  // the room that it has on its target
   std::int64_t freed = 0;  // and what it has given up on its source
-  bool has_begun = false;
+  double began = -1;  // ns
+
+  bool has_begun() const { return began >= 0; }
 };
 
-// Who keeps the state of the tiers. `arrived` is told of every chunk.
+// Who keeps the state of the tiers. `arrived` is told of every chunk, and `ended` of every copy, before that.
 class Receiver {
  public:
   virtual bool admits(Copy& copy, std::int64_t nbytes) = 0;
   virtual void arrived(Copy& copy, std::int64_t nbytes) = 0;
+  virtual void ended(const Copy& copy, std::size_t link) = 0;
 
  protected:
   ~Receiver() = default;
@@ -44,10 +51,10 @@ class Links {
   bool idle() const { return busy_.empty(); }
   bool between(unsigned source, unsigned target) const { return lane_at_[source * n_tiers_ + target] >= 0; }
   double next_end() const { return next_end_; }
-  double slowdown() const { return slowdown_; }       // by what factor operations take longer now
-  std::vector<std::int64_t> moved_bytes() const;      // so far, by link
-  std::vector<Copy*> heads() const;                   // the copies that wait for room at the head of a link
-  std::vector<Copy*> queued() const;
+  double slowdown() const { return slowdown_; }  // by what factor operations take longer now
+  std::vector<std::int64_t> moved_bytes() const;  // so far, by link
+  std::vector<Copy*> heads() const;  // the copies that wait for room at the head of a link
+  std::vector<Copy*> queued() const;  // all
 
   // Queues a copy, one that is urgent before those that are not. It lives as long as this. Throws std::out_of_range where
   // there is no link.
@@ -81,7 +88,7 @@ class Links {
   Receiver& receiver_;
   std::vector<Lane> lanes_;
   std::vector<int> lane_at_;  // by source and target; -1: there is none
-  std::vector<Lane*> busy_;   // in the order in which they began
+  std::vector<Lane*> busy_;  // in the order in which they began
   std::deque<Copy> copies_;
   std::size_t n_queued_ = 0;
   double since_ = 0;

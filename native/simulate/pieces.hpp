@@ -1,4 +1,5 @@
-// What does not change during a simulation: simulator/pieces.py in columns.
+// What does not change during a simulation: a step as pieces, and what happens to them tick by tick. A piece is a storage, or all
+// scratch that lives in one tick alone (simulator/step_columns.py makes these columns).
 #pragma once
 
 #include <cstdint>
@@ -38,6 +39,7 @@ struct Pieces {
   std::vector<std::int64_t> birth;
   std::vector<std::int64_t> generations;  // of those that were born in steps before, so many live when a step begins
 
+  std::vector<std::int64_t> storage;  // the first, of scratch that is one piece
   std::vector<Piece> of;  // by storage, the piece that is all of it
 
   // By tick.

@@ -1,13 +1,32 @@
-// What a simulation notes while it runs: simulator/record.py without spans. All but `used` is of the step at hand.
+// What a simulation notes while it runs: levels, stalls, spans, and counts. All but `used` is of the step at hand.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
 namespace ebbtide::simulate {
 
 enum class Stall : std::uint8_t { Room, Late, Demand };
+
+// Of a timeline, in ns from the step's beginning. A copy's lane is its link; kCompute is the operations' lane, with stalls.
+enum class SpanKind : std::uint8_t { StallRoom, StallLate, StallDemand, Compute, Evict, Fetch };
+struct Span {
+  static constexpr std::int64_t kCompute = -1;
+  std::int64_t lane;
+  SpanKind kind;
+  std::int64_t start, stop;
+  std::int64_t tick;             // -1: of a copy
+  std::int64_t storage, nbytes;  // of a copy; else -1 and 0
+};
+struct Level {
+  std::int64_t rank, time, nbytes;
+};
+struct Queued {  // a copy, when it was put on its link
+  std::int64_t tick, storage, source, target;
+};
 
 struct Record {
   std::vector<std::int64_t> used;  // the room taken on each tier, now
@@ -22,10 +41,16 @@ struct Record {
   std::vector<std::int64_t> peak;
   std::vector<std::int64_t> moved_bytes;  // by link; before the step's end, what moved in steps before
 
+  bool is_kept = false;  // whether the rest is noted
+  std::vector<Span> spans;
+  std::vector<Level> levels;
+  std::vector<Queued> queued;
+
   explicit Record(std::size_t n_tiers) : used(n_tiers), area(n_tiers), peak(n_tiers), since_(n_tiers) {}
 
-  void begin(std::size_t n_ticks, std::vector<std::int64_t>&& moved, double now) {
+  void begin(std::size_t n_ticks, std::vector<std::int64_t>&& moved, double now, bool keep) {
     began = now;
+    is_kept = keep;
     starts.assign(n_ticks + 1, 0.0);
     stalls.assign(n_ticks, 0.0);
     by_cause.fill(0.0);
@@ -37,6 +62,8 @@ struct Record {
     since_.assign(used.size(), now);
     area.assign(used.size(), 0.0);
     peak = used;
+    if (!is_kept) return;
+    for (std::size_t rank = 0; rank < used.size(); ++rank) note_level(rank, now);
   }
 
   void end(const std::vector<std::int64_t>& moved, double now) {
@@ -51,6 +78,7 @@ struct Record {
     since_[rank] = now;
     used[rank] += nbytes;
     if (used[rank] > peak[rank]) peak[rank] = used[rank];
+    if (is_kept && nbytes != 0) note_level(rank, now);
   }
 
   // Of what was there before its tick: how many were asked for, and how many of them could not be used yet.
@@ -68,9 +96,27 @@ struct Record {
   void stall(std::size_t tick, Stall cause, double from, double now) {
     by_cause[static_cast<std::size_t>(cause)] += now - from;
     stalls[tick] += now - from;
+    span(static_cast<SpanKind>(cause), tick, from, now);
+  }
+
+  // On the operations' lane.
+  void span(SpanKind kind, std::size_t tick, double from, double now) {
+    if (!is_kept) return;
+    std::int64_t start = rounded(from), stop = rounded(now);
+    if (stop > start) spans.push_back({Span::kCompute, kind, start, stop, static_cast<std::int64_t>(tick), -1, 0});
+  }
+
+  void copied(std::size_t link, SpanKind kind, double from, double now, std::int64_t storage, std::int64_t nbytes) {
+    std::int64_t start = std::max<std::int64_t>(rounded(from), 0);
+    if (is_kept) spans.push_back({static_cast<std::int64_t>(link), kind, start, rounded(now), -1, storage, nbytes});
   }
 
  private:
+  void note_level(std::size_t rank, double now) {
+    levels.push_back({static_cast<std::int64_t>(rank), rounded(now), std::max<std::int64_t>(used[rank], 0)});
+  }
+  std::int64_t rounded(double now) const { return std::llrint(now - began); }  // a half to the even one
+
   std::vector<double> since_;
 };
 

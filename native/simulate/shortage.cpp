@@ -4,30 +4,49 @@
 
 namespace ebbtide::simulate {
 
-namespace {
-const Policy& rule() {
-  static const Policy& found = *find_policy("lru-next-use");
-  return found;
-}
-}  // namespace
+Shortage::Shortage(const Pieces& pieces, const Machine& machine, const Policy& rule, bool uses_in_place)
+    : TierState(pieces, machine, uses_in_place), rule_(rule) {}
 
 // Until so much of the first tier is free, or will be, or nothing more may leave.
-void Shortage::make_room(std::int64_t nbytes) {
+void Shortage::make_room(std::int64_t nbytes, bool is_forced) {
   std::int64_t lacking = nbytes - free(0) - evicting_bytes_;
   if (lacking <= 0) return;
-  lacking += static_cast<std::int64_t>(batch_bytes(rule(), static_cast<std::uint64_t>(machine_.tiers[0].capacity)));
+  if (is_forced) {
+    is_short_ = was_short_ = true;
+    lacking += static_cast<std::int64_t>(batch_bytes(rule_, static_cast<std::uint64_t>(machine_.tiers[0].capacity)));
+  }
   for (Piece piece : victims(0, lacking, [this](Piece other) { return evictable(other); })) {
     if (!evict(piece)) break;
     transient_[piece] = 1;
-    ++record_.rescues;
+    if (is_forced) ++record_.rescues;
   }
+}
+
+void Shortage::end_step() {
+  is_short_ = was_short_;
+  was_short_ = false;
+}
+
+void Shortage::depart(std::size_t tick) {
+  if (rule_.evict_after_use == EvictAfterUse::Nothing) return;
+  for (const Use& use : pieces_.uses[tick]) {
+    if (evicts_after_use(rule_, transient_[use.piece] != 0) && evictable(use.piece)) evict(use.piece);
+  }
+}
+
+void Shortage::go_ahead() {
+  std::int64_t capacity = machine_.tiers[0].capacity;
+  if (rule_.high <= 0 || capacity >= kUnlimited || (!rule_.ahead_of_pressure && !is_short_)) return;
+  std::int64_t spare = std::max<std::int64_t>(free(0) + evicting_bytes_, 0);
+  auto ahead = ahead_bytes(rule_, static_cast<std::uint64_t>(capacity), static_cast<std::uint64_t>(spare));
+  if (ahead != 0) make_room(spare + static_cast<std::int64_t>(ahead), false);
 }
 
 template <typename Evictable>
 std::vector<Piece> Shortage::victims(unsigned rank, std::int64_t nbytes, const Evictable& evictable) {
   if (!order_) {
     room_.assign(pieces_.paged_bytes.begin(), pieces_.paged_bytes.end());
-    order_.emplace(rule(), Columns{valid_, evicting_, room_, last_use_, next_use_, pieces_.moves, transient_}, n_tiers_);
+    order_.emplace(rule_, Columns{valid_, evicting_, room_, last_use_, next_use_, pieces_.moves, transient_}, n_tiers_);
   }
   return order_->victims(rank, static_cast<std::uint64_t>(nbytes), at_, evictable);
 }
@@ -40,7 +59,7 @@ void Shortage::evict_for(const std::vector<Piece>& missing) {
     wanted += pieces_.paged_bytes[piece];
     for (const Copy* copy : copies_[piece]) wanted -= copy->target == 0 ? copy->taken : 0;
   }
-  make_room(wanted);
+  make_room(wanted, true);
 }
 
 // Compute waits, and nothing is under way that could help.
@@ -92,7 +111,7 @@ bool Shortage::make_slow_room(const Copy& copy) {
   auto is_free = [this](Piece piece) { return copies_[piece].empty() && pinned_[piece] == 0; };
   auto is_double = [&](Piece piece) { return is_free(piece) && (valid_[piece] & ~bit(rank)) != 0; };
   auto has_only_plans = [this](Piece piece) {
-    return std::ranges::none_of(copies_[piece], [](const Copy* other) { return other->has_begun; });
+    return std::ranges::none_of(copies_[piece], [](const Copy* other) { return other->has_begun(); });
   };
   for (Piece piece : victims(rank, std::max<std::int64_t>(needed - began, 1), is_double)) drop(piece, rank);
   if (free(rank) > began) return true;

@@ -1,4 +1,4 @@
-// Where room is short in a simulation of a plan, who leaves: simulator/shortage.py. The rule is the decider's lru-next-use.
+// Where room is short in a simulation: who leaves, by the policy's rule in the decider, and ahead of which need.
 #pragma once
 
 #include "tier_state.hpp"
@@ -12,12 +12,17 @@ struct DoesNotFit {
 
 class Shortage : public TierState {
  public:
-  using TierState::TierState;
+  Shortage(const Pieces& pieces, const Machine& machine, const Policy& rule, bool uses_in_place);
 
  protected:
-  void make_room(std::int64_t nbytes);                            // by rescues
-  void evict_for(const std::vector<Piece>& missing);              // what the room lacks for the tick at hand
-  void unstick(std::size_t tick);                                 // throws DoesNotFit
+  void make_room(std::int64_t nbytes, bool is_forced);  // what is forced is a rescue
+  void evict_for(const std::vector<Piece>& missing);    // what the room lacks for the tick at hand
+  void unstick(std::size_t tick);                       // throws DoesNotFit
+  void depart(std::size_t tick);                        // evicts what leaves as soon as its operation has ended
+  void go_ahead();                                      // evicts ahead of need
+  void end_step();
+
+  const Policy rule_;
 
  private:
   template <typename Evictable>
@@ -26,6 +31,8 @@ class Shortage : public TierState {
   bool make_slow_room(const Copy& copy);
 
   std::vector<std::uint64_t> room_;  // paged bytes, as the order has them
+  bool was_short_ = false;           // whether room has been short in this step
+  bool is_short_ = false;            // or in the one before
 };
 
 }  // namespace ebbtide::simulate

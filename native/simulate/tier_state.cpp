@@ -1,10 +1,12 @@
 #include "tier_state.hpp"
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 
 namespace ebbtide::simulate {
 
-TierState::TierState(const Pieces& pieces, const Machine& machine)
+TierState::TierState(const Pieces& pieces, const Machine& machine, bool uses_in_place)
     : pieces_(pieces),
       machine_(machine),
       n_ticks_(pieces.n_ticks()),
@@ -28,7 +30,7 @@ TierState::TierState(const Pieces& pieces, const Machine& machine)
   for (unsigned rank = 0; rank < n_tiers_; ++rank) {
     for (unsigned mode : {kRead, kWrite, kRead | kWrite}) {
       const Tier& tier = machine.tiers[rank];
-      if ((mode & kWrite) != 0 ? tier.writes : tier.reads) usable_[mode] |= bit(rank);
+      if (uses_in_place && ((mode & kWrite) != 0 ? tier.writes : tier.reads)) usable_[mode] |= bit(rank);
     }
   }
   find_hops();
@@ -72,8 +74,8 @@ bool TierState::evict(Piece piece) {
 
 bool TierState::admits(Copy& copy, std::int64_t nbytes) {
   if (machine_.tiers[copy.target].packs) {  // what its chunks come to is known at its end: all at once
-    nbytes = copy.has_begun ? 0 : room(copy.piece, copy.target);
-  } else if (!copy.has_begun) {
+    nbytes = copy.has_begun() ? 0 : room(copy.piece, copy.target);
+  } else if (!copy.has_begun()) {
     nbytes += pieces_.paged_bytes[copy.piece] - pieces_.nbytes[copy.piece];
   }
   if (copy.target == 0 && !unborn_.empty()) {
@@ -118,6 +120,11 @@ void TierState::arrived(Copy& copy, std::int64_t nbytes) {
       put(piece, copy.target, 0, at_ + static_cast<std::int64_t>(n_ticks_));
     }
   }
+}
+
+void TierState::ended(const Copy& copy, std::size_t link) {
+  SpanKind kind = copy.target < copy.source ? SpanKind::Fetch : SpanKind::Evict;
+  record_.copied(link, kind, copy.began, now_, pieces_.storage[copy.piece], pieces_.nbytes[copy.piece] - copy.left);
 }
 
 void TierState::note_change(Piece piece) {
@@ -187,7 +194,8 @@ std::vector<Piece> TierState::missing(std::size_t tick) const {
   return found;
 }
 
-// To what is born, in order. On an exclusive machine it comes last and all at once: see the oracle.
+// To what is born, in order. On an exclusive machine it comes last, when all else that the tick needs is there, and all at once:
+// until then copies may take the room (the judge of tiertrace/1).
 void TierState::place_unborn() {
   if (machine_.exclusive) {
     if (unborn_.empty()) return;
@@ -268,6 +276,8 @@ void TierState::put(Piece piece, unsigned source, unsigned target, std::int64_t 
   copy.demanded = copy.urgent = demanded;
   copies_[piece].push_back(&links_.put(copy));
   promised_[target] += room(piece, target);
+  if (record_.is_kept)
+    record_.queued.push_back({at_ % static_cast<std::int64_t>(n_ticks_), pieces_.storage[piece], source, target});
 }
 
 void TierState::forget(Copy& copy) { std::erase(copies_[copy.piece], &copy); }
@@ -334,13 +344,47 @@ void TierState::keep(Piece piece) {
   cancel_eviction(piece, 0);
   if (!machine_.exclusive) return;
   for (Copy* copy : std::vector(copies_[piece])) {
-    if (!copy->has_begun) {
+    if (!copy->has_begun()) {
       cancel(*copy);
     } else {
       mark_evicting(piece, 0);
       wanted_back_[piece] = 1;
     }
   }
+}
+
+// ---- what is checked in tests --------------------------------------------------------------------------------------
+
+void TierState::check_state() const {
+  auto require = [&](bool holds, const char* what) {
+    if (!holds) throw std::logic_error("tick " + std::to_string(at_) + " of the simulation: " + what);
+  };
+  std::vector<std::int64_t> used(n_tiers_), promised(n_tiers_);
+  std::int64_t evicting_bytes = 0;
+  auto reserve = [&](Piece piece, Ranks ranks) {
+    for (unsigned rank = 0; rank < n_tiers_; ++rank) {
+      if ((ranks & bit(rank)) == 0) continue;
+      require(may_lie(piece, rank), "what does not shrink lies on a tier that packs");
+      used[rank] += room(piece, rank);
+    }
+  };
+  for (Piece piece = 0; piece < pieces_.size(); ++piece) {
+    require((valid_[piece] & ~reserved_[piece]) == 0, "contents are valid where no bytes are reserved");
+    require((evicting_[piece] & ~reserved_[piece]) == 0, "what is to leave has no bytes reserved");
+    evicting_bytes += pieces_.paged_bytes[piece] * static_cast<std::int64_t>(evicting_[piece] & 1);
+    reserve(piece, reserved_[piece]);
+    for (Ranks elder : elders_[piece]) reserve(piece, elder);
+    for (const Copy* copy : copies_[piece]) {
+      used[copy->target] += copy->taken;
+      used[copy->source] -= copy->freed;
+      promised[copy->target] += room(piece, copy->target) - copy->taken;
+      evicting_bytes -= copy->source == 0 ? copy->freed : 0;
+    }
+  }
+  for (const Copy* copy : links_.queued()) used[copy->target] += copy->dead ? copy->taken : 0;
+  require(used == record_.used, "a tier's reserved bytes are not those of its pieces and copies");
+  require(promised == promised_, "the bytes that copies will reserve are not those of the copies");
+  require(evicting_bytes == evicting_bytes_, "the bytes about to leave the first tier are not those of its pieces");
 }
 
 }  // namespace ebbtide::simulate

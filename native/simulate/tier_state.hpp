@@ -1,4 +1,5 @@
-// Where the pieces of a step are during a simulation, and the verbs that change that: simulator/tier_state.py.
+// Where the pieces of a step are during a simulation: what they reserve on tiers, replicas and copies, and the verbs that change
+// that.
 //
 // Bit r of valid, reserved and evicting stands for the tier of rank r: contents there; bytes reserved there; bytes there that
 // are freed once the copies from there are done.
@@ -25,11 +26,14 @@ inline Ranks bit(unsigned rank) { return Ranks{1} << rank; }
 
 class TierState : private Receiver {
  public:
-  TierState(const Pieces& pieces, const Machine& machine);
+  TierState(const Pieces& pieces, const Machine& machine, bool uses_in_place);
   TierState(const TierState&) = delete;
   TierState& operator=(const TierState&) = delete;
 
   const Record& record() const { return record_; }
+
+  // Counts all bytes anew, from pieces and copies. Throws std::logic_error where a figure is another.
+  void check_state() const;
 
  protected:
   std::int64_t free(unsigned rank) const { return machine_.tiers[rank].capacity - record_.used[rank]; }
@@ -87,6 +91,7 @@ class TierState : private Receiver {
  private:
   bool admits(Copy& copy, std::int64_t nbytes) override;
   void arrived(Copy& copy, std::int64_t nbytes) override;
+  void ended(const Copy& copy, std::size_t link) override;
   void find_hops();
   bool is_there(Piece piece, unsigned rank) const;
   void release(unsigned rank, std::int64_t nbytes);

@@ -1,8 +1,7 @@
 """Typed face of ``native/core/decider.hpp``, which the runtime's arena asks too, of ``native/simulate``, the
 simulator's engine, and of ``native/search``, prices and bounds; loads no torch. Sizes are bytes."""
 
-from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,66 +16,15 @@ BUILT_FOR_TORCH: str
 """The minor version, as "2.13", that this module and ``ebbtide._torch``, which loads with no other, were built for."""
 
 class Policy:
-    """The settings of a policy; comments in the header say what each means."""
+    """The settings of a policy: see the header."""
 
     @property
     def name(self) -> str: ...
-    @property
-    def sees_every(self) -> int:
-        """One access in so many counts as a use."""
-
-    @property
-    def goes_ahead(self) -> bool:
-        """Whether ``ahead_bytes`` is ever above 0."""
-
-    @property
-    def ahead_of_pressure(self) -> bool:
-        """Also before room has ever been short."""
-
-    @property
-    def evicts_some_after_use(self) -> bool:
-        """Whether ``evicts_after_use`` is ever true."""
-
-    def evicts_after_use(self, transient: bool) -> bool:
-        """Whether it is evicted when its operation has ended. A transient one found no room at birth, or lost it."""
-
-    def batch_bytes(self, budget: int) -> int:
-        """How much more than is needed is evicted where room is short."""
-
-    def ahead_bytes(self, budget: int, free: int) -> int:
-        """How much to evict ahead of need when so much is or will be free."""
-
 POLICIES: dict[str, Policy]
 
-class Order:
-    """Who is evicted from a tier first. The columns are by piece, shared, and may be written at any time.
-
-    Bit r of ``valid`` and ``evicting`` is for the tier of rank r; uses are ticks. Raises ValueError for columns that
-    differ in length or type.
-    """
-
-    def __init__(
-        self,
-        policy: Policy,
-        n_tiers: int,
-        *,
-        valid: array[int],
-        evicting: array[int],
-        nbytes: array[int],
-        last_use: array[int],
-        next_use: array[int],
-        moves: array[int],
-        transient: array[int],
-    ) -> None: ...
-    def changed(self, piece: int) -> None:
-        """Callers MUST say so when a column changed for a piece, but for what is evicted or dies."""
-
-    def victims(self, tier: int, needed: int, now: int, evictable: Callable[[int], bool]) -> list[int]:
-        """Those on the tier that cover ``needed`` bytes, best first; all evictable ones if that is too little."""
-
 class Pieces:
-    """What ``simulator.pieces.Pieces`` has, by piece and by tick, as native columns. Raises ValueError for columns that
-    do not belong together."""
+    """Columns by piece (``simulator.step_columns``) and by tick. Raises ValueError for those that do not belong
+    together."""
 
     def __init__(
         self,
@@ -90,6 +38,7 @@ class Pieces:
         scratch: npt.ArrayLike,
         birth: npt.ArrayLike,
         generations: npt.ArrayLike,
+        storage: npt.ArrayLike,
         of: npt.ArrayLike,
         uses: tuple[_Ints, _Ints, _Ints, _Ints],
         births: tuple[_Ints, _Ints],
@@ -99,19 +48,52 @@ class Pieces:
         writes: npt.ArrayLike,
         times: npt.ArrayLike,
     ) -> None:
-        """``persistent``, ``scratch`` and ``birth`` are the storage's. ``generations``: how many of it live when a step
-        begins. ``of`` is by storage: the piece that is all of it. Uses are (tick, piece, mode, until), births and
-        deaths (tick, piece), in order at each tick."""
+        """``moves``: whether it may move at all. ``packed_bytes``: what it takes on a tier that packs, -1 where it may
+        not lie there. ``persistent``, ``scratch`` and ``birth`` are those of ``storage``. ``generations``: how many of
+        it live when a step begins. ``of`` is by storage: the piece that is all of it. ``n_used``: of the uses of a
+        tick, so many were there before; its operation touches ``reads`` and ``writes`` bytes. Uses are (tick, piece,
+        mode, until), births and deaths (tick, piece), in order at each tick."""
 
-class Machine:
-    """Tiers by rank, and what ``native/simulate/machine.hpp`` says of them, of links and of groups."""
+class Tier:
+    """``native/simulate/machine.hpp`` says what these mean; None is without a bound."""
 
     def __init__(
         self,
         *,
-        tiers: Sequence[tuple[int | None, bool, bool, float, float, bool]],
-        links: Sequence[tuple[int, int, float, float, int, float]],
-        groups: Sequence[tuple[float, bool]],
+        capacity_bytes: int | None,
+        reads: bool,
+        writes: bool,
+        read_ns: float,
+        write_ns: float,
+        packs: bool,
+    ) -> None: ...
+
+class Link:
+    """Between the tiers of two ranks; ``group`` is a place among the machine's groups."""
+
+    def __init__(
+        self,
+        *,
+        source: int,
+        target: int,
+        bytes_per_ns: float,
+        latency_ns: float,
+        group: int | None,
+        slows_compute: float,
+    ) -> None: ...
+
+class LinkGroup:
+    def __init__(self, *, bytes_per_ns: float, in_order: bool) -> None: ...
+
+class Machine:
+    """Tiers by rank. Raises ValueError for a link that names what is not there."""
+
+    def __init__(
+        self,
+        *,
+        tiers: Sequence[Tier],
+        links: Sequence[Link],
+        groups: Sequence[LinkGroup],
         chunk_bytes: int | None,
         exclusive: bool,
         overlap: float,
@@ -119,8 +101,25 @@ class Machine:
         fast_write_ns: float,
     ) -> None: ...
 
+class Kernels:
+    """Measured operations in place, by tick and rank of the slower tier (``simulator.measured_in_place``)."""
+
+    def __init__(self) -> None: ...
+    def add(self, *, tick: int, rank: int, adds_up: bool, extra_ns: Mapping[int, float]) -> None:
+        """How much longer the operation takes by the placement of its operands, a sum of 2**i. ``adds_up``: the table
+        has one operand each."""
+
+    def add_operand(self, *, tick: int, rank: int, storage: int, operand: int) -> None:
+        """Which operand of the tick's operation the storage is."""
+
+class Asked:
+    """What a simulation is asked for. Under a policy the schedule MUST be empty; None is what the schedule says."""
+
+    def __init__(self, *, policy: Policy | None, n_steps: int, keeps_spans: bool, checks_state: bool) -> None: ...
+
 class Record:
-    """Of the last step; see ``simulator.result.Figures``."""
+    """Of the last step, unrounded: times are ns. By tick, by cause (room, late, demand), by link, by tier; ``area`` is
+    of reserved bytes, in byte ns."""
 
     starts: _Floats
     stalls: _Floats
@@ -137,9 +136,20 @@ class Record:
     area: list[float]
     peak: list[int]
 
-def simulate(pieces: Pieces, machine: Machine, schedule: Schedule, n_steps: int) -> Record | int:
-    """Runs steps under a schedule, without the GIL. A number is the tick that does not fit. Raises ValueError for a
-    schedule of another step."""
+    def spans(self) -> dict[str, _Ints]:
+        """lane (a link, or -1: operations), kind, start_ns, stop_ns, tick, storage, nbytes; empty unless asked for."""
+
+    def levels(self) -> dict[str, _Ints]:
+        """rank, time_ns, nbytes."""
+
+    def queued(self) -> dict[str, _Ints]:
+        """The copies in the order in which they were put on their links: tick, storage, source, target."""
+
+def simulate(
+    pieces: Pieces, machine: Machine, kernels: Kernels, schedule: Schedule, asked: Asked
+) -> Record | int:
+    """Runs steps, without the GIL. A number is the tick that does not fit. Raises ValueError for a schedule of another
+    step, KeyError for a command along no link, and RuntimeError where a state that is checked is wrong."""
 
 class Storages:
     """Of each storage its life, and of all of them the uses, sorted by storage, then tick. Raises ValueError for
@@ -163,9 +173,10 @@ def lower(
 def simulate_stays(
     pieces: Pieces,
     machine: Machine,
+    kernels: Kernels,
     storages: Storages,
     stays: tuple[_Ints, _Ints, _Ints, _Ints, _Ints],
-    n_steps: int,
+    asked: Asked,
 ) -> Record | int:
     """``simulate`` under what ``lower`` makes of the stays."""
 

@@ -8,11 +8,13 @@ import pytest
 from ebbtide.capture.rates import Pace, Rates, rates
 from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Tier
-from ebbtide.ir.native import Lane
+from ebbtide.ir.native import Lane, Verb
 from ebbtide.ir.recording import Recording
-from ebbtide.ir.trace import Accesses, Storages, Tick, Ticks, Trace
-from ebbtide.simulator.links import Copy, Links
+from ebbtide.ir.timeline import COMPUTE_LANE
+from ebbtide.ir.trace import Accesses, Storage, StorageKind, Storages, Tick, Ticks, Trace
+from ebbtide.simulator import simulate
 from tests.helpers.make_recording import recording
+from tests.helpers.schedules import Begin, Command, schedule_of
 
 OUT, BACK, STALL = Lane.OUT, Lane.BACK, Lane.STALL_LATE
 MS = 1_000_000
@@ -94,40 +96,32 @@ def test_a_latency_that_two_threads_hide_from_each_other_is_half_as_long() -> No
     assert out == Pace(pytest.approx(100 * 1000), pytest.approx(3.5 * MS))
 
 
-class _Takes:
-    """A receiver with room for everything."""
-
-    def admits(self, copy: Copy, nbytes: int) -> bool:
-        return True
-
-    def arrived(self, copy: Copy, nbytes: int) -> None:
-        pass
-
-
 def test_copies_of_a_simulated_machine_tell_its_latencies_and_rates() -> None:
     """Both ways at once for half of the time, each with a latency in which the other way goes on alone."""
     out = Link("dram", "file", 4 * 10**9, 200_000, shares="disk")
     back = Link("file", "dram", 3 * 10**9, 300_000, shares="disk")
     machine = replace(MACHINE, links=(out, back), groups=(LinkGroup("disk", 5 * 10**9),))
-    links, spans, random = Links(machine, _Takes()), list[tuple[int, int, int, int]](), np.random.default_rng(7)
-    sizes = {number: int(random.integers(10**5, 4 * 10**6)) for number in range(600)}
-
-    def finished(name: str, copy: Copy, now: float) -> None:
-        spans.append((OUT if name == out.name else BACK, sizes[copy.piece], round(copy.began), round(now)))
-
-    links.finished = finished
-    now, numbers = 0.0, iter(sizes)
-    for ways in ((0,), (1,), (0, 1)):
-        for _ in range(150):
-            for way in ways:
-                number = next(numbers)
-                links.put(Copy(number, way, 1 - way, sizes[number], due=0))
-        links.start(now)
-        while not links.idle:
-            now = links.next_end
-            links.advance(now)
+    random, rows, commands = np.random.default_rng(7), list[Storage](), list[Command]()
+    for tick, ways in enumerate([(OUT,), (BACK,), (OUT, BACK)]):
+        for way in ways * 150:
+            ends = ("dram", "file") if way == OUT else ("file", "dram")
+            commands.append(Command(Verb.EVICT if way == OUT else Verb.FETCH, len(rows), *ends, tick, tick))
+            nbytes = int(random.integers(10**5, 4 * 10**6))
+            rows.append(Storage(nbytes, StorageKind.PARAMETER, 0, 3, persistent=True))
+    ticks = (Tick(1000 * MS, "op"),) * 3  # so long that all copies are over before the next
+    nothing = Accesses(NOTHING, NOTHING, NOTHING)
+    copied = Trace("copies", Origin.ASSUMED, Ticks.from_rows(ticks), Storages.from_rows(rows), nothing)
+    begins = [Begin(row.storage, "file") for row in commands if row.verb is Verb.FETCH]
+    found_spans = simulate(schedule_of(commands, machine, begins), copied, machine, n_steps=1, record=True).spans
+    spans = [
+        (OUT if row.lane == out.name else BACK, row.nbytes, row.start_ns, row.stop_ns)
+        for row in found_spans
+        if row.lane != COMPUTE_LANE
+    ]
+    assert len(spans) == 600
     seen, trace = step([(1, 1)], spans)
-    seen = replace(seen, time_ns=round(now), span_begin_ns=seen.span_begin_ns // MS, span_end_ns=seen.span_end_ns // MS)
+    ends_ns = seen.span_end_ns // MS
+    seen = replace(seen, time_ns=int(ends_ns.max()), span_begin_ns=seen.span_begin_ns // MS, span_end_ns=ends_ns)
     found = rates(seen, trace)
     for pace, link in ((found.out, out), (found.back, back)):
         assert pace is not None

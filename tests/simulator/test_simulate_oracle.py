@@ -1,4 +1,4 @@
-"""The simulator against stupid re-implementations: a clock that goes ns by ns, bytes counted anew at every event."""
+"""The simulator against a stupid clock that goes ns by ns; and its bytes, which it counts anew at every event."""
 
 from dataclasses import replace
 
@@ -13,10 +13,8 @@ from ebbtide.ir.occupancy import exact, needed_bytes, occupancy, pages_of, peak
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.schedule import no_commands
 from ebbtide.ir.trace import Storage, StorageKind, Trace
-from ebbtide.simulator import POLICIES, simulate
-from ebbtide.simulator.engine import Run
+from ebbtide.simulator import POLICIES, Simulator, simulate
 from ebbtide.simulator.lowering import lower
-from ebbtide.simulator.policies import Plan as FollowPlan
 from tests.helpers.make_ir import MACHINE, PACKING, planned, shrunk
 from tests.helpers.make_steps import PAGE, R, W, machines, page_traces, parameter, step
 from tests.helpers.schedules import Command, schedule_of
@@ -168,47 +166,6 @@ def test_times_are_those_of_a_clock_that_goes_ns_by_ns(case: tuple[Trace, list[t
 # ---- bytes -----------------------------------------------------------------------------------------------------------
 
 
-class Audited(Run):
-    """Counts the bytes of tiers anew at every event, from pieces and copies; no operation may lack an operand."""
-
-    def audit(self) -> None:
-        used, promised, evicting = [0] * self.n_tiers, [0] * self.n_tiers, 0
-        for piece, number in enumerate(self.pieces.storage):
-            storage, paged = self.trace.storages[number], self.pieces.paged_bytes[piece]
-            packed = self.pieces.packed_bytes[piece]
-            room = [paged if not tier.packs else packed for tier in self.machine.tiers]
-            if storage.death - storage.birth > self.n_ticks:
-                return  # of its generations there is only room
-            assert not self.valid[piece] & ~self.reserved[piece]
-            assert not self.evicting[piece] & ~self.reserved[piece]
-            evicting += paged * (self.evicting[piece] & 1)
-            for rank in range(self.n_tiers):
-                if self.reserved[piece] >> rank & 1:
-                    used[rank] += room[rank]  # None where it may not lie
-            for copy in self.copies.get(piece, ()):
-                used[copy.target] += copy.taken
-                used[copy.source] -= copy.freed
-                promised[copy.target] += room[copy.target] - copy.taken
-                evicting -= copy.freed * (copy.source == 0)
-        for copy in self.links.queued():
-            used[copy.target] += copy.taken * copy.dead
-        assert used == self.record.used
-        assert promised == self.promised
-        assert evicting == self.evicting_bytes
-        if self.at:
-            assert all(self.free(rank) >= 0 for rank in range(self.n_tiers))
-
-    def _go_on(self) -> None:
-        super()._go_on()
-        self.audit()
-
-    def _compute(self, tick: int, work: float) -> None:
-        self.audit()
-        assert all(self.valid[piece] & self._usable[mode] for piece, mode, _ in self.pieces.uses[tick])
-        super()._compute(tick, work)
-        self.audit()
-
-
 @settings(max_examples=120, deadline=None)
 @given(
     page_traces(most_ticks=8, most_storages=7, tenants=True),
@@ -220,11 +177,11 @@ def test_no_policy_holds_more_than_there_is(trace: Trace, name: str, share: floa
     pages = pages_of(PAGE)
     budget = max(peak(needed_bytes(trace, pages)), 1) + int(share * trace.total_bytes)
     machine = data.draw(machines(3 * trace.total_bytes + 8 * PAGE)).with_budget(budget)
-    policy = POLICIES[name]() if name in POLICIES else FollowPlan()
-    run = Audited(no_commands(), trace, machine, pages, policy)
-    for is_last in (False, False, True):
-        run.step(is_last)
-    found = run.record.outcome()
+    found = Simulator(trace, machine, pages).run(
+        no_commands(), record=True, policy=POLICIES.get(name), checks_state=True
+    )
+    assert all(tier.capacity_bytes is None or found.tiers[tier.name].peak_bytes <= tier.capacity_bytes
+               for tier in machine.tiers)  # fmt: skip
     timeline = found.timeline(name)
     assert found.step_ns + len(trace.ticks) >= trace.step_ns
     assert all(level.nbytes <= budget for level in timeline.levels if level.tier == "dram")
@@ -248,9 +205,10 @@ def test_a_plan_runs_in_the_room_that_it_counts(case: tuple[Trace, Plan], data: 
         tiers=tuple(replace(tier, capacity_bytes=peak(held[tier.name])) for tier in model.tiers),
         links=tuple(replace(row, bytes_per_s=data.draw(rate), latency_ns=data.draw(latency)) for row in MACHINE.links),
     )
-    run = Audited(lower(plan, trace, machine), trace, machine, exact, FollowPlan())
-    for is_last in (False, False, True):
-        run.step(is_last)
-    assert run.record.outcome().step_ns == pytest.approx(
-        trace.step_ns + sum(run.record.by_cause.values()) + run.record.slower_ns, rel=0.3, abs=2 * len(trace.ticks)
+    found = Simulator(trace, machine, exact).run(lower(plan, trace, machine), record=True, checks_state=True)
+    for tier in machine.tiers:
+        assert tier.capacity_bytes is not None
+        assert found.tiers[tier.name].peak_bytes <= tier.capacity_bytes
+    assert found.step_ns == pytest.approx(
+        trace.step_ns + found.exposed_ns + found.slower_ns, rel=0.3, abs=2 * len(trace.ticks)
     )

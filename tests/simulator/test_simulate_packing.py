@@ -1,4 +1,4 @@
-"""A tier that packs, by hand, in both engines: what lies there takes its packed bytes; what does not shrink passes."""
+"""A tier that packs, by hand: what lies there takes its packed bytes; what does not shrink passes."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from ebbtide.ir.native import Verb
 from ebbtide.ir.occupancy import pages_of
 from ebbtide.ir.schedule import Schedule
 from ebbtide.ir.trace import Trace
-from ebbtide.simulator import Outcome, simulate, simulate_policy
+from ebbtide.simulator import simulate, simulate_policy
 from tests.helpers.make_steps import PAGE, R, W, disk, parameter, step
 from tests.helpers.schedules import Begin, Command, schedule_of
 
@@ -37,18 +37,10 @@ def away_and_back(sizes: list[int | None]) -> tuple[Trace, Schedule]:
     return trace, schedule_of(commands, machine(None), begins)
 
 
-def both_ways(trace: Trace, schedule: Schedule, where: Machine) -> Outcome:
-    """What the engine in Python says, which the native one says too."""
-    found = simulate(schedule, trace, where, pages_of(PAGE), record=True)
-    native = simulate(schedule, trace, where, pages_of(PAGE))
-    assert (found.step_ns, found.moved_bytes, found.tiers) == (native.step_ns, native.moved_bytes, native.tiers)
-    return found
-
-
 @pytest.mark.parametrize("chunk_bytes", [None, 1000])
 def test_what_lies_there_takes_what_it_shrinks_to(chunk_bytes: int | None) -> None:
     trace, schedule = away_and_back([350, 250, 0])
-    found = both_ways(trace, schedule, machine(600, chunk_bytes))
+    found = simulate(schedule, trace, machine(600, chunk_bytes), pages_of(PAGE))
     assert found.tiers["packed"].peak_bytes == 600
     assert found.moved_bytes == {"dram->packed": 3 * PAGE, "packed->dram": 3 * PAGE}  # the link moves all of the bytes
     assert found.step_ns == trace.step_ns  # they had a ms each way
@@ -57,7 +49,7 @@ def test_what_lies_there_takes_what_it_shrinks_to(chunk_bytes: int | None) -> No
 @pytest.mark.parametrize("capacity", [None, 600, 0])
 def test_what_does_not_shrink_goes_to_the_file(capacity: int | None) -> None:
     trace, schedule = away_and_back([None, 300])
-    found = both_ways(trace, schedule, machine(capacity))
+    found = simulate(schedule, trace, machine(capacity), pages_of(PAGE))
     slow = {"dram->file": PAGE, "file->dram": PAGE}
     fast = {"dram->packed": PAGE, "packed->dram": PAGE}
     assert found.moved_bytes == (slow | fast if capacity != 0 else dict.fromkeys(slow, 2 * PAGE))
@@ -66,7 +58,7 @@ def test_what_does_not_shrink_goes_to_the_file(capacity: int | None) -> None:
 
 def test_a_full_one_is_passed() -> None:
     trace, schedule = away_and_back([300, 300, 300])
-    found = both_ways(trace, schedule, machine(650))
+    found = simulate(schedule, trace, machine(650), pages_of(PAGE))
     assert found.tiers["packed"].peak_bytes == 600
     assert found.moved_bytes["dram->file"] == PAGE
 

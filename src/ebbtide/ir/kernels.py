@@ -76,7 +76,8 @@ class Kernel:
         return tuple(at for at in range(len(self.operand_bytes)) if union >> at & 1)
 
     @cached_property
-    def _extra(self) -> dict[int, int]:
+    def extra_by_placement(self) -> dict[int, int]:
+        """How many ns longer it takes there than with nothing slow."""
         return {place: max(time - self.times_ns[0], 0) for place, time in zip(self.slow, self.times_ns, strict=True)}
 
     def extra_ns(self, shares: dict[int, float]) -> float:
@@ -85,7 +86,7 @@ class Kernel:
         Between the placements that were measured it is linear in each operand's share.
         """
         if self.origin is Origin.MODELLED:
-            return sum(min(share, 1.0) * self._extra[1 << at] for at, share in shares.items())
+            return sum(min(share, 1.0) * self.extra_by_placement[1 << at] for at, share in shares.items())
         whole = sum(1 << at for at, share in shares.items() if share >= 1)
         parts = [(1 << at, share) for at, share in shares.items() if 0 < share < 1]
         weights = {whole: 1.0}
@@ -95,7 +96,7 @@ class Kernel:
                 for place, weight in weights.items()
                 for here, part in ((bit, share), (0, 1 - share))
             }
-        return sum(weight * self._extra[place] for place, weight in weights.items())
+        return sum(weight * self.extra_by_placement[place] for place, weight in weights.items())
 
 
 def _check(values: Sequence[int], name: str, low: int, high: int) -> None:

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from ebbtide._planning import Kernels
+from ebbtide.ir.base import Origin
 from ebbtide.ir.kernels import Kernel, whole_operators
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.trace import Trace
@@ -34,6 +36,16 @@ class MeasuredInPlace:
     def operand(self, tick: int, rank: int, storage: int) -> int | None:
         """Which operand of the tick's kernel a storage on the tier of ``rank`` is; None where nothing was measured."""
         return self._operands.get((tick, rank, storage))
+
+    def native(self) -> Kernels:
+        """For the engine."""
+        found = Kernels()
+        for (tick, rank), kernel in self._kernels.items():
+            extra_ns = {placement: float(extra) for placement, extra in kernel.extra_by_placement.items()}
+            found.add(tick=tick, rank=rank, adds_up=kernel.origin is Origin.MODELLED, extra_ns=extra_ns)
+        for (tick, rank, storage), operand in self._operands.items():
+            found.add_operand(tick=tick, rank=rank, storage=storage, operand=operand)
+        return found
 
     def extra_ns(self, tick: int, rank: int, shares: dict[int, float]) -> float:
         """How much longer a tick takes with such a share of each operand on the tier of ``rank``."""

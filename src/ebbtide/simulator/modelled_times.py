@@ -16,7 +16,7 @@ from ebbtide.errors import SettingError
 from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import ComputeRule, Machine
 from ebbtide.ir.trace import Trace
-from ebbtide.simulator.pieces import operand_bytes
+from ebbtide.simulator.step_columns import operand_bytes
 
 
 def is_modelled(machine: Machine) -> bool:

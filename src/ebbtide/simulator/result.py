@@ -1,19 +1,10 @@
 """What a simulation says of one steady step."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
-from ebbtide.errors import SettingError
-from ebbtide.ir.base import LARGEST, Ints, Origin
-from ebbtide.ir.machine import Machine
+from ebbtide.ir.base import Ints, Origin
 from ebbtide.ir.timeline import Level, Span, SpanKind, Timeline
 from ebbtide.ir.trace import Trace
-
-STALLS = (SpanKind.STALL_ROOM, SpanKind.STALL_LATE, SpanKind.STALL_DEMAND)
-"""The causes, in the order of ``Figures``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,55 +64,5 @@ class Outcome:
 
 
 def does_not_fit(trace: Trace, tick: int) -> str:
-    """What an engine says when it cannot go on."""
+    """What the engine says when it cannot go on."""
     return f"{trace.operation(tick)} does not fit the budget with what cannot leave"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Figures:
-    """What an engine notes of a step, before anything is rounded: times are ns. By tick, by cause (``STALLS``), by
-    link, by tier; ``area`` is of the room taken, in byte ns. The first of ``reads`` and of ``writes`` is of all tiers
-    together.
-    """
-
-    starts: Sequence[float] | npt.NDArray[np.float64]
-    stalls: Sequence[float] | npt.NDArray[np.float64]
-    by_cause: Sequence[float]
-    moved_bytes: Sequence[int]
-    rescues: int
-    area: Sequence[float]
-    peak: Sequence[int]
-    reads: Sequence[int]
-    writes: Sequence[int]
-    n_uses: int
-    hits: int
-    demand_fetches: int
-    demand_bytes: int
-    slower_ns: float
-
-    def outcome(self, machine: Machine, spans: tuple[Span, ...] = (), levels: tuple[Level, ...] = ()) -> Outcome:
-        """Raises SettingError for a machine on which the step takes longer than can be counted."""
-        if not sum((self.starts[-1], *self.by_cause, self.slower_ns)) <= LARGEST:  # nan is not either
-            raise SettingError("on this machine the step takes more than 2**62 ns: a figure of it cannot be right")
-        step_ns = max(float(self.starts[-1]), 1e-9)
-        reads, writes = list(self.reads), list(self.writes)
-        reads[0] -= sum(reads[1:])
-        writes[0] -= sum(writes[1:])
-        return Outcome(
-            np.rint(self.starts).astype(np.int64),
-            np.rint(self.stalls).astype(np.int64),
-            {kind: round(spent) for kind, spent in zip(STALLS, self.by_cause, strict=True)},
-            {link.name: nbytes for link, nbytes in zip(machine.links, self.moved_bytes, strict=True) if nbytes},
-            self.rescues,
-            spans,
-            levels,
-            {
-                tier.name: Use(round(self.area[rank] / step_ns), self.peak[rank], reads[rank], writes[rank])
-                for rank, tier in enumerate(machine.tiers)
-            },
-            self.n_uses,
-            self.hits,
-            self.demand_fetches,
-            self.demand_bytes,
-            round(self.slower_ns),
-        )

@@ -1,20 +1,30 @@
-"""A step's pieces as the native engine has them: columns, where ``pieces`` has lists. What those are, it says there."""
+"""A step as the engine has it: columns by piece, and by tick.
+
+A *piece* is a storage, or all scratch that lives in one tick alone: it comes, stays and goes together, and a fused
+optimizer may make thousands.
+"""
 
 import numpy as np
 
 from ebbtide._planning import Pieces as NativePieces
 from ebbtide.ir.base import Ints
-from ebbtide.ir.occupancy import PageSize, packed_sizes, paged_sizes
+from ebbtide.ir.occupancy import PageSize, levels, packed_sizes, paged_sizes
 from ebbtide.ir.of_trace import lives, once_for_a_trace, scratch_of, sizes
 from ebbtide.ir.trace import Access, Trace
-from ebbtide.simulator.pieces import NOT_AT_ALL, next_uses, operand_bytes
 
 _BOTH = int(Access.READ | Access.WRITE)
 
+_NEVER = 2
+"""Steps until the next use of what is not used again in its life."""
+
+_NOT_AT_ALL = 2**62
+"""The tick of the first use of what is never used."""
+
 
 @once_for_a_trace
-def whole_columns(trace: Trace, page_bytes: PageSize) -> NativePieces:
-    """Those of ``whole_pieces``."""
+def step_columns(trace: Trace, page_bytes: PageSize) -> NativePieces:
+    """Scratch is read and written in each tick of its life, whatever its accesses say. Uses of elders ([Note: elders]
+    in ``planners.search.idle_table``) are left out."""
     rows, n_ticks, count = trace.accesses, len(trace.ticks), len(trace.storages)
     birth, death, persistent = lives(trace)
     scratch = scratch_of(trace)
@@ -26,7 +36,7 @@ def whole_columns(trace: Trace, page_bytes: PageSize) -> NativePieces:
     piece = (np.cumsum(own) - 1)[first]
     numbers = np.flatnonzero(own)
     packed = packed_sizes(trace)
-    first_use = np.full(count, NOT_AT_ALL, dtype=np.int64)
+    first_use = np.full(count, _NOT_AT_ALL, dtype=np.int64)
     first_use[rows.storage[::-1]] = rows.tick[::-1]
     young = (rows.tick < birth[rows.storage] + n_ticks) & ~scratch[rows.storage]
     spans = np.flatnonzero(scratch & own)
@@ -36,7 +46,7 @@ def whole_columns(trace: Trace, page_bytes: PageSize) -> NativePieces:
     storage = np.concatenate((rows.storage[young], np.repeat(spans, lengths)))
     tick = np.concatenate((rows.tick[young], np.repeat(birth[spans], lengths) + within)) % n_ticks
     mode = np.concatenate((rows.mode[young], np.full(len(within), _BOTH)))
-    until = np.concatenate((next_uses(trace)[young], np.ones(len(within), dtype=np.int64)))
+    until = np.concatenate((_next_uses(trace)[young], np.ones(len(within), dtype=np.int64)))
     came = persistent[storage] | (tick != birth[storage])
     born = numbers[~persistent[numbers]]
     reads, writes = operand_bytes(trace)
@@ -50,6 +60,7 @@ def whole_columns(trace: Trace, page_bytes: PageSize) -> NativePieces:
         scratch=scratch[numbers],
         birth=birth[numbers],
         generations=np.where(persistent[numbers], 0, death[numbers] // n_ticks),
+        storage=numbers,
         of=piece.astype(np.uint32),
         uses=(tick, piece[storage], mode, until),
         births=(birth[born], piece[born]),
@@ -66,3 +77,33 @@ def _sums(places: Ints, values: Ints, count: int) -> Ints:
     found: Ints = np.zeros(count, dtype=np.int64)
     np.add.at(found, places, values)
     return found
+
+
+def _next_uses(trace: Trace) -> Ints:
+    """Of each access, the ticks until the next one of its storage; of what dies first, more than there are."""
+    n_ticks, rows = len(trace.ticks), trace.accesses
+    if not len(rows):
+        return rows.tick
+    same = rows.storage[1:] == rows.storage[:-1]
+    gap = np.full(len(rows), _NEVER * n_ticks, dtype=np.int64)
+    gap[:-1][same] = np.diff(rows.tick)[same]
+    begins = np.flatnonzero(np.append(True, ~same))
+    ends = np.append(begins[1:], len(rows)) - 1
+    persistent = lives(trace)[2][rows.storage[ends]]
+    around = rows.tick[begins] + n_ticks - rows.tick[ends]
+    gap[ends[persistent]] = around[persistent]
+    return gap
+
+
+def operand_bytes(trace: Trace) -> tuple[list[int], list[int]]:
+    """Bytes that each tick's operation reads and writes of its storages, all of each."""
+    n_ticks, rows = len(trace.ticks), trace.accesses
+    nbytes, scratch, (birth, death, _) = sizes(trace), scratch_of(trace), lives(trace)
+    found = []
+    for mode in (Access.READ, Access.WRITE):
+        here = ((rows.mode & mode) > 0) & ~scratch[rows.storage]
+        start = np.concatenate((rows.tick[here], birth[scratch]))
+        stop = np.concatenate((rows.tick[here] + 1, death[scratch]))
+        size = np.concatenate((nbytes[rows.storage[here]], nbytes[scratch]))
+        found.append(levels(start, stop, size, n_ticks).tolist())
+    return found[0], found[1]
