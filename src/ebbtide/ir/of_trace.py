@@ -10,7 +10,6 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
-from ebbtide.ir.base import Flags, Ints
 from ebbtide.ir.trace import Trace
 
 _Asked = ParamSpec("_Asked")
@@ -32,18 +31,3 @@ def once_for_a_trace(
         return trace.answers[key]  # type: ignore[return-value]
 
     return asked
-
-
-def lives(trace: Trace) -> tuple[Ints, Ints, Flags]:
-    """By storage: birth, death, and whether it is persistent."""
-    return trace.storages.birth, trace.storages.death, trace.storages.persistent
-
-
-def sizes(trace: Trace) -> Ints:
-    """By storage, its bytes."""
-    return trace.storages.nbytes
-
-
-def scratch_of(trace: Trace) -> Flags:
-    """By storage, whether it is scratch."""
-    return trace.storages.scratch

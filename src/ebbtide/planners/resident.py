@@ -17,9 +17,10 @@ def resident(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     if int(live[tick]) > budget_bytes:
         raise infeasible(trace, tick, int(live[tick]), budget_bytes)
     fast = machine.tiers[0].name
+    rows = trace.storages
     stays = tuple(
-        Stay(number, fast, storage.birth, storage.birth, storage.death)
-        for number, storage in enumerate(trace.storages)
+        Stay(number, fast, birth, birth, death)
+        for number, (birth, death) in enumerate(zip(rows.birth.tolist(), rows.death.tolist(), strict=True))
     )
     spent = perf_counter_ns() - began
     status = PlanStatus.OPTIMAL

@@ -3,7 +3,7 @@
 from ebbtide._planning import Storages
 from ebbtide._planning import lower as lower_columns
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.of_trace import lives, once_for_a_trace
+from ebbtide.ir.of_trace import once_for_a_trace
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.schedule import Schedule
 from ebbtide.ir.stay_columns import StayColumns, columns_of
@@ -24,12 +24,12 @@ def lower_stays(stays: StayColumns, trace: Trace, machine: Machine) -> Schedule:
 @once_for_a_trace
 def native_storages(trace: Trace) -> Storages:
     """Lives and uses of all storages, as native code takes them."""
-    birth, death, persistent = lives(trace)
+    rows = trace.storages
     return Storages(
         n_ticks=len(trace.ticks),
-        birth=birth,
-        death=death,
-        persistent=persistent,
+        birth=rows.birth,
+        death=rows.death,
+        persistent=rows.persistent,
         use_storage=trace.accesses.storage,
         use_tick=trace.accesses.tick,
     )

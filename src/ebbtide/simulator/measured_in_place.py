@@ -1,6 +1,5 @@
 """The measured kernels of a machine (``ir.kernels``) at the ticks of a trace, for the simulator and for planners."""
 
-import numpy as np
 
 from ebbtide._planning import Kernels
 from ebbtide.ir.base import Origin
@@ -27,7 +26,7 @@ class MeasuredInPlace:
             known.setdefault((kernel.operator, kernel.arguments), []).append((rank, kernel))
         accessed = _by_tick(trace)
         for ticks in whole_operators(trace):
-            row = trace.ticks[ticks[0]]
+            row = trace.tick(ticks[0])
             for rank, kernel in known.get((row.operator, row.arguments), ()):
                 self._kernels[ticks[-1], rank] = kernel
                 for storage, at in _matched(kernel, accessed[ticks[-1]], trace).items():
@@ -56,9 +55,8 @@ class MeasuredInPlace:
 def _by_tick(trace: Trace) -> list[list[tuple[int, int]]]:
     """The (storage, mode) that each tick accesses, but for scratch."""
     rows = trace.accesses
-    scratch = np.array([row.scratch for row in trace.storages], dtype=bool)
-    keep = ~scratch[rows.storage]
-    found: list[list[tuple[int, int]]] = [[] for _ in trace.ticks]
+    keep = ~trace.storages.scratch[rows.storage]
+    found: list[list[tuple[int, int]]] = [[] for _ in range(len(trace.ticks))]
     columns = (rows.storage[keep], rows.tick[keep] % len(trace.ticks), rows.mode[keep])
     for storage, tick, mode in zip(*(column.tolist() for column in columns), strict=True):
         found[tick].append((storage, mode))
@@ -73,7 +71,7 @@ def _matched(kernel: Kernel, accessed: list[tuple[int, int]], trace: Trace) -> d
             if at in found.values():
                 continue
             for storage, mode in accessed:
-                alike = trace.storages[storage].nbytes == nbytes and (mode == access or not same_access)
+                alike = trace.storages.nbytes[storage] == nbytes and (mode == access or not same_access)
                 if alike and storage not in found:
                     found[storage] = at
                     break

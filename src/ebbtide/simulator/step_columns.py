@@ -9,7 +9,7 @@ import numpy as np
 from ebbtide._planning import Pieces as NativePieces
 from ebbtide.ir.base import Ints
 from ebbtide.ir.occupancy import PageSize, levels, packed_sizes, paged_sizes
-from ebbtide.ir.of_trace import lives, once_for_a_trace, scratch_of, sizes
+from ebbtide.ir.of_trace import once_for_a_trace
 from ebbtide.ir.trace import Access, Trace
 
 _BOTH = int(Access.READ | Access.WRITE)
@@ -26,8 +26,8 @@ def step_columns(trace: Trace, page_bytes: PageSize) -> NativePieces:
     """Scratch is read and written in each tick of its life, whatever its accesses say. Uses of elders ([Note: elders]
     in ``planners.search.idle_table``) are left out."""
     rows, n_ticks, count = trace.accesses, len(trace.ticks), len(trace.storages)
-    birth, death, persistent = lives(trace)
-    scratch = scratch_of(trace)
+    birth, death = trace.storages.birth, trace.storages.death
+    persistent, scratch = trace.storages.persistent, trace.storages.scratch
     brief = scratch & (death - birth == 1)
     together = np.full(n_ticks, -1, dtype=np.int64)  # by tick, the first storage of all that is brief then
     together[birth[brief][::-1]] = np.flatnonzero(brief)[::-1]
@@ -51,7 +51,7 @@ def step_columns(trace: Trace, page_bytes: PageSize) -> NativePieces:
     born = numbers[~persistent[numbers]]
     reads, writes = operand_bytes(trace)
     return NativePieces(
-        nbytes=_sums(piece, sizes(trace), len(numbers)),
+        nbytes=_sums(piece, trace.storages.nbytes, len(numbers)),
         paged_bytes=_sums(piece, paged_sizes(trace, page_bytes), len(numbers)),
         packed_bytes=packed[numbers],
         first_use=first_use[numbers],
@@ -89,7 +89,7 @@ def _next_uses(trace: Trace) -> Ints:
     gap[:-1][same] = np.diff(rows.tick)[same]
     begins = np.flatnonzero(np.append(True, ~same))
     ends = np.append(begins[1:], len(rows)) - 1
-    persistent = lives(trace)[2][rows.storage[ends]]
+    persistent = trace.storages.persistent[rows.storage[ends]]
     around = rows.tick[begins] + n_ticks - rows.tick[ends]
     gap[ends[persistent]] = around[persistent]
     return gap
@@ -98,7 +98,8 @@ def _next_uses(trace: Trace) -> Ints:
 def operand_bytes(trace: Trace) -> tuple[list[int], list[int]]:
     """Bytes that each tick's operation reads and writes of its storages, all of each."""
     n_ticks, rows = len(trace.ticks), trace.accesses
-    nbytes, scratch, (birth, death, _) = sizes(trace), scratch_of(trace), lives(trace)
+    nbytes, scratch = trace.storages.nbytes, trace.storages.scratch
+    birth, death = trace.storages.birth, trace.storages.death
     found = []
     for mode in (Access.READ, Access.WRITE):
         here = ((rows.mode & mode) > 0) & ~scratch[rows.storage]
