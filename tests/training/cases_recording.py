@@ -309,5 +309,6 @@ def seen(name: str, fake: bool, smallest: int) -> tuple[list[Any], int, int]:
     for number, storage in enumerate(trace.storages):
         if not storage.scratch and storage.nbytes >= smallest:
             uses = [(operator, mode) for operator, mode in story(trace, number) if mode != 2]
-            rows.append((storage.nbytes, str(storage.kind), storage.persistent, trace.crosses_end(number), uses))
+            crosses_end = storage.persistent or storage.death > len(trace.ticks)
+            rows.append((storage.nbytes, str(storage.kind), storage.persistent, crosses_end, uses))
     return rows, sum(tick.flops for tick in trace.ticks), peak(live_bytes(trace))
