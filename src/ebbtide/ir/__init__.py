@@ -8,5 +8,5 @@ A step has ticks 0 .. T-1 and steps repeat, so time is a circle of T ticks. Inte
 A *persistent* storage (a parameter) is there before the step and after it: its life is the whole circle. Any other
 storage is born at a tick in [0, T) and dies at a later one, past T if it lives across the step's end (a gradient that
 the next step frees). Its accesses and stays are counted from the step in which it was born: tick T + 3 is tick 3 of
-the next step. A life may be longer than T; then two generations of the storage are there at once, and both count.
+the next step. A life may be longer than T. Then two generations of the storage are there at once, and both count.
 """

@@ -1,4 +1,4 @@
-"""What all of ``ir`` shares: where a figure comes from, checks of single values, and integer columns."""
+"""Shared by all of ``ir``: the origin of a figure, checks of single values, and integer columns."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -16,13 +16,13 @@ Names: TypeAlias = npt.NDArray[np.object_]
 """A column of strings, or of members of a StrEnum."""
 
 LARGEST = 2**62
-"""No integer in ``ir`` exceeds this, so that every one fits a 64-bit column and two can be added."""
+"""No integer in ``ir`` exceeds this. So each fits a 64-bit column, and two can be added."""
 
 
 class Origin(StrEnum):
-    """How a figure was obtained: on this hardware, by the virtual clock, from a data sheet or a paper, or modelled.
+    """The source of a figure: this hardware, the virtual clock, a data sheet or paper, or a model.
 
-    Modelled times come from a roofline: of a step that nobody ran, recorded with fake tensors.
+    Modelled times come from a roofline. They are of a step that nobody ran: it was recorded with fake tensors.
     """
 
     MEASURED = "measured"
@@ -33,7 +33,7 @@ class Origin(StrEnum):
 
 @cache
 def _values_of(names: str) -> Callable[[object], tuple[object, ...]]:
-    """Records are made by the ten thousand, and checked."""
+    """Returns a quick getter of named fields: tens of thousands of records are made and checked."""
     first, *others = names.split()
     return attrgetter(first, *others) if others else lambda record: (getattr(record, first),)
 

@@ -1,7 +1,7 @@
 """The independent checker: does a plan keep its promises for a trace and a machine? The rules are [Note: stays].
 
-It shares no code with planners; bytes it asks of the accountant. Left out: time. A copy whose window is too short is
-late, not wrong.
+It shares no code with planners, and it asks the accountant for bytes. Left out: time. A copy whose window is too short
+is late, not wrong.
 """
 
 from collections import defaultdict
@@ -46,7 +46,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A storage with its stays. ``repeated`` has those of the neighbouring steps as well."""
+    """A storage with its stays. ``repeated`` also has those of the neighbouring steps."""
 
     number: int
     storage: Storage
@@ -58,7 +58,7 @@ class _Placed:
         return Violation(rule, text, self.number, tick)
 
     def valid(self) -> dict[str, list[tuple[int, int]]]:
-        """Intervals of ticks in which each tier has a valid replica, joined where they touch."""
+        """Returns the ticks during which each tier has a valid replica. Intervals that touch are joined."""
         joined: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for _, valid_from, stop, tier in sorted(self.repeated, key=lambda stay: stay[1]):
             known = joined[tier]
@@ -70,7 +70,7 @@ class _Placed:
 
 
 def check_plan(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize = exact) -> tuple[Violation, ...]:
-    """All broken promises; empty for a plan that can be carried out. The budget is ``machine.with_budget``'s."""
+    """Finds all broken promises: none for a plan that can be carried out. ``machine.with_budget`` sets the budget."""
     if plan.signature != trace.signature():
         return (Violation(Rule.TRACE, OTHER_STORAGES),)
     tiers = {tier.name for tier in machine.tiers}
@@ -104,7 +104,7 @@ def require_valid(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSi
 
 
 def require_tiers(plan: Plan, machine: Machine) -> None:
-    """Raises PlanError for a plan that is for a machine with tiers that this one has not."""
+    """Raises PlanError for a plan that uses tiers which this machine does not have."""
     there = [tier.name for tier in machine.tiers]
     if missing := sorted({stay.tier for stay in plan.stays} - set(there)):
         raise PlanError(
@@ -119,7 +119,7 @@ def require_tiers(plan: Plan, machine: Machine) -> None:
 def _bounds(
     stay: Stay, lives: Sequence[tuple[int, int, bool]], n_ticks: int, tiers: Container[str]
 ) -> Iterator[Violation]:
-    """``lives``: birth and death of each storage, and whether it is persistent."""
+    """Checks one stay. ``lives`` has each storage's birth and death, and whether it is persistent."""
     if stay.storage >= len(lives):
         yield Violation(Rule.BOUNDS, f"a stay of storage {stay.storage}, which the trace does not have", stay.storage)
         return
@@ -145,7 +145,7 @@ def _bounds(
 
 
 def _stays_put(stays: list[Stay], birth: int, death: int, tiers: Container[str]) -> bool:
-    """Whether all of it lies from birth to death where it may be read and written in place: it keeps every promise."""
+    """Says whether a storage lies from birth to death where operations may use it. Then it keeps every promise."""
     if len(stays) != 1 or stays[0].tier not in tiers:
         return False
     stay = stays[0]
@@ -221,7 +221,7 @@ def _uses(placed: _Placed, trace: Trace, machine: Machine) -> Iterator[Violation
 
 
 def _accesses(placed: _Placed, trace: Trace) -> Iterable[tuple[int, int]]:
-    """Of scratch, which is in use throughout, the ticks at which anything about its stays changes."""
+    """Returns pairs of tick and access. Scratch is always in use, so ticks count at which one of its stays changes."""
     storage = placed.storage
     if storage.scratch:
         changes = {tick for start, valid_from, stop, _ in placed.repeated for tick in (start, valid_from, stop)}

@@ -1,8 +1,8 @@
 """The file format of traces, plans and timelines: ``docs/format.md`` has its table. Machines are TOML (``machine``).
 
-A prefix (magic, version, length of the header, checksum), a header in JSON, and columns compressed by zlib. The
-columns are those of the dataclasses, so that there is one definition of what is stored. The reader refuses every
-file that it does not know in full, before it makes room for what the file claims to hold.
+A file has a prefix (magic, version, length of the header, checksum), a header in JSON, and columns compressed by zlib.
+The columns are those of the dataclasses, so what is stored is defined once. The reader refuses every file that it does
+not know in full. It does so before it allocates what the file claims to hold.
 """
 
 import json
@@ -29,7 +29,7 @@ from ebbtide.whole_file import write_whole
 MAGIC = b"ebbtide\n"
 VERSION = 7
 
-_PREFIX = struct.Struct("<8sIII")  # magic, version, bytes of the header, CRC-32 of all but magic and itself
+_PREFIX = struct.Struct("<8sIII")  # magic, version, bytes of the header, CRC-32 of all but the magic and the CRC itself
 _NAMES: dict[type[Trace] | type[Plan] | type[Timeline], str] = {Trace: "trace", Plan: "plan", Timeline: "timeline"}
 _MOST_FILE_BYTES = GIB
 _MOST_HEADER_BYTES = 64 * MIB
@@ -46,7 +46,7 @@ def save(value: Trace | Plan | Timeline, path: Path) -> None:
 
 
 def load(path: Path, kind: type[_Stored]) -> _Stored:
-    """Raises FileFormatError for anything but a whole file of this kind and version; OSError if it cannot be read."""
+    """Raises FileFormatError unless it is a whole file of this kind and version, and OSError if it cannot be read."""
     with path.open("rb") as file:
         data = file.read(_MOST_FILE_BYTES + 1)
     try:
@@ -56,7 +56,7 @@ def load(path: Path, kind: type[_Stored]) -> _Stored:
 
 
 def kind_of(path: Path) -> type[Trace] | type[Plan] | type[Timeline] | None:
-    """What a file says that it holds; None if Ebbtide's magic is not there. Raises FileFormatError, or OSError."""
+    """Returns the kind that a file claims; None without Ebbtide's magic. Raises FileFormatError or OSError."""
     with path.open("rb") as file:
         prefix = file.read(_PREFIX.size)
         if not prefix.startswith(MAGIC) or len(prefix) < _PREFIX.size:
@@ -125,7 +125,7 @@ def _checksum(version: int, n_header: int, rest: bytes) -> int:
 
 
 def _header_and_body(data: bytes) -> tuple[bytes, bytes]:
-    """Those of a file whose prefix and checksum are right."""
+    """Returns the header and the body of a file whose prefix and checksum are right."""
     if len(data) > _MOST_FILE_BYTES:
         raise FileFormatError("the file is too large")
     if not data:
@@ -148,7 +148,7 @@ def _header_and_body(data: bytes) -> tuple[bytes, bytes]:
 
 
 def _schema(kind: type) -> tuple[_Columns, dict[str, _Columns]]:
-    """The scalars of a stored type, and the columns of its tables, from its dataclasses' declarations."""
+    """Reads a stored type's scalars, and the columns of its tables, from the declarations of its dataclasses."""
     scalars, tables = {}, {}
     for name, declared in kinds_of(kind).items():
         if (record := _record_of(declared)) is None:
@@ -173,14 +173,14 @@ def _columns(table: Any) -> dict[str, npt.NDArray[Any]]:
 
 
 def _numbered(column: npt.NDArray[Any], strings: dict[str, int]) -> Ints:
-    """A column as it is stored: a string is its number in ``strings``."""
+    """Converts a column to its stored form, in which a string is its number in ``strings``."""
     if column.dtype != object:
         return column.astype(np.int64)
     return np.array([strings.setdefault(value, len(strings)) for value in column.tolist()], dtype=np.int64)
 
 
 def _rows(declared: object, tables: dict[str, _Columns]) -> dict[str, int]:
-    """How many rows each table claims to have, within bounds."""
+    """Returns the number of rows that each table claims, once it is within bounds."""
     if not isinstance(declared, dict) or list(declared) != list(tables):
         raise FileFormatError("the header does not have the tables of this version")
     rows = {}
@@ -222,7 +222,7 @@ def _table(declared: Any, names: _Columns, columns: list[Ints], strings: tuple[s
 
 
 def _values(kind: Any, column: Ints, strings: tuple[str, ...], place: str) -> npt.NDArray[Any]:
-    """A column as its type has it; the opposite of ``_numbered``."""
+    """Converts a stored column to its declared type; the opposite of ``_numbered``."""
     if kind is int or isinstance(kind, UnionType):
         return column
     choices = np.array((False, True) if kind is bool else strings, dtype=bool if kind is bool else object)

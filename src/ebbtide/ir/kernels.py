@@ -1,11 +1,11 @@
-"""Kernels: measured times of single operations by where their operands lie, as part of a machine. AutoTM's profile.
+"""Kernels: a machine's measured times of single operations, by the tiers in which their operands lie.
 
-After AutoTM (Hildebrand et al., ASPLOS 2020), section on profiling: each unique operation (operator, shapes and types
-of its operands) is run with every operand in either of two memories. ``probe`` measures them,
+After AutoTM (Hildebrand et al., ASPLOS 2020), section on profiling. Each unique operation (operator, shapes and types
+of its operands) runs with every operand in either of two memories. ``probe`` measures kernels, and
 ``simulator.measured_in_place`` finds them for the ticks of a trace.
 
-An operand is told by what is done with it and by the bytes of its storage. Left out: which of two operands that are
-alike in both a storage is (the first free one in the order of the call and of the storages), and offsets of views.
+An operand is known by its access and by the bytes of its storage. Two operands may be alike in both. Then a storage
+is the first free one, in the order of the call and of the storages. Left out: offsets of views.
 """
 
 from collections.abc import Sequence
@@ -19,23 +19,22 @@ from ebbtide.ir.base import LARGEST, Origin
 from ebbtide.ir.trace import Trace
 
 MOST_FREE = 6
-"""Of so many operands that may be placed all placements are measured, as AutoTM's are; of more each one alone."""
+"""Up to this many operands that may be placed, all placements are measured, as in AutoTM. Beyond it, each one alone."""
 
 _MOST_OPERANDS = 62  # a placement is an integer, with a bit for each operand
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One unique operation, and its operands either in the machine's first tier or in place in ``tier``.
+    """One unique operation. Each operand lies in the machine's first tier, or in place in ``tier``.
 
-    ``operator`` and ``arguments`` are those of a tick. Operand i is a storage of ``operand_bytes[i]`` that the
-    operation accesses as ``operand_access[i]`` (Access) says; results come last. ``slow[j]`` is a placement, with bit i
-    set where operand i lies in ``tier``, and ``times_ns[j]`` the operation's time there: the median of several runs,
-    from which single runs lay up to ``spread_ns[j]``. The first placement is 0. Operands in no placement could not be
-    placed.
+    ``operator`` and ``arguments`` are those of a tick. Operand i is a storage of ``operand_bytes[i]``, with the access
+    ``operand_access[i]`` (Access). Results come last. ``slow[j]`` is a placement: bit i is set where operand i lies in
+    ``tier``. ``times_ns[j]`` is the operation's time there, the median of several runs. Single runs lay up to
+    ``spread_ns[j]`` from it. The first placement is 0. Operands in no placement could not be placed.
 
-    MEASURED: all placements of those that could, 2**n of them. MODELLED: each of them alone was measured, and what
-    they cost adds up.
+    MEASURED has all 2**n placements of the n operands that could be placed. MODELLED has each of these operands alone,
+    and their costs add up.
     """
 
     operator: str
@@ -69,7 +68,7 @@ class Kernel:
 
     @cached_property
     def free(self) -> tuple[int, ...]:
-        """The operands that could be placed."""
+        """The operands that can be placed."""
         union = 0
         for place in self.slow:
             union |= place
@@ -77,13 +76,13 @@ class Kernel:
 
     @cached_property
     def extra_by_placement(self) -> dict[int, int]:
-        """How many ns longer it takes there than with nothing slow."""
+        """The extra time of each placement, in ns, over the one with nothing slow."""
         return {place: max(time - self.times_ns[0], 0) for place, time in zip(self.slow, self.times_ns, strict=True)}
 
     def extra_ns(self, shares: dict[int, float]) -> float:
-        """How much longer it takes when such a share of each operand lies in ``tier``.
+        """Returns the extra time of the operation with these shares of its operands in ``tier``.
 
-        Between the placements that were measured it is linear in each operand's share.
+        It is linear in each operand's share between the measured placements.
         """
         if self.origin is Origin.MODELLED:
             return sum(min(share, 1.0) * self.extra_by_placement[1 << at] for at, share in shares.items())
@@ -105,6 +104,6 @@ def _check(values: Sequence[int], name: str, low: int, high: int) -> None:
 
 
 def whole_operators(trace: Trace) -> list[range]:
-    """The ticks of each operator that runs in no other, with all that runs in it."""
+    """Returns the ticks of each outermost operator, including the operators that run in it."""
     firsts = sorted({0, *np.flatnonzero(trace.ticks.depth == 0).tolist()})
     return [range(first, last) for first, last in pairwise([*firsts, len(trace.ticks)])]

@@ -1,19 +1,19 @@
 """Machine: the memories of a computer and the paths between them, as planners and the simulator see them.
 
-Who writes it: ``probe`` (measured), people and data sheets (assumed). Its file is TOML: ``docs/format.md``. A GB is
-10**9 bytes here, as prices and data sheets have it. What a figure left out means stands with its field; prices,
-energies and endurance are None where unknown, and what depends on them is then not given.
+``probe`` writes measured machines; people write assumed ones from data sheets. The file is TOML: ``docs/format.md``. A
+GB is 10**9 bytes here, as in prices and data sheets. Each field says what it means to leave it out. Prices, energies
+and endurance are None where unknown, and results that depend on them are then not given.
 
 Left out: bandwidth by block size and by number of threads (the figures are those of the runtime's own copies), and
 NUMA distances of threads.
 
 [Note: in place]
-An operation uses each operand where its fastest valid replica lies. It takes its ``time_ns`` when all of them lie on
-the first tier. For each byte that it reads on another tier it takes 1/bytes_per_s of that tier less 1/bytes_per_s of
-the first longer, and likewise with ``write_bytes_per_s`` for bytes that it writes. A share ``overlap`` of the time
-that it spends on other things than its operands' bytes hides this: 0 adds all of it, 1 is the roofline max(compute,
-sum of bytes / rate of their tier). ``in_place_ns`` is the formula, for all who need it. Where a machine has ``kernels``
-of an operation, what was measured takes its place (``ir.kernels``).
+An operation uses each operand where its fastest valid replica lies. It takes its ``time_ns`` when all operands lie on
+the first tier. Each byte that it reads on another tier adds the difference of two times: 1/bytes_per_s of that tier,
+less 1/bytes_per_s of the first. ``write_bytes_per_s`` does the same for bytes that it writes. The operation also spends
+time on other things than its operands' bytes. A share ``overlap`` of that time hides the addition: 0 adds all of it,
+and 1 is the roofline max(compute, sum of bytes / rate of their tier). ``in_place_ns`` is the formula.
+Where a machine has ``kernels`` of an operation, the measured times replace the formula (``ir.kernels``).
 """
 
 import json
@@ -44,13 +44,13 @@ def check_reals(record: object, names: str) -> None:
 
 
 def check_name(name: str) -> None:
-    """Tiers and groups have names that need no quoting anywhere."""
+    """Raises ValueError for a name of a tier or a group that would need quoting anywhere."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r:.80} is not a name: up to 64 of letters, digits and _ . + -")
 
 
 class InPlace(StrEnum):
-    """What an operation may do with a tier's bytes where they lie. Only a tier of NOTHING is not addressable."""
+    """The use that operations may make of a tier's bytes in place. Only a tier of NOTHING is not addressable."""
 
     NOTHING = "nothing"
     READS = "reads"
@@ -67,15 +67,16 @@ class InPlace(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """A memory. ``capacity_bytes`` None is unlimited; ``bytes_per_s`` is what operations reach in place, None unknown.
+    """A memory, or a place behind it. ``capacity_bytes`` None is unlimited.
 
-    ``write_bytes_per_s`` is the same for writing, None as for reading. ``bytes_per_s_spread`` is how far single
-    measurements lay from the first. ``usd_per_gb`` is its price and ``static_mw_per_gb`` what it draws at rest;
-    ``read_pj_per_bit`` and ``write_pj_per_bit`` what an access or a copy costs on top. ``endurance_bytes`` is how much
-    can be written to all of it before it wears out, None without end. ``page_bytes`` is what room is counted in, None
-    for the pages of the runtime's arena, which come in two sizes. Where a tier ``packs``, storages take there what they
-    shrink to (``Storage.packed_bytes``), and those that do not shrink may not lie there. ``load_ns`` is how long a load
-    takes there that waits for the one before it, None unknown; no formula uses it.
+    ``bytes_per_s`` is the rate at which operations read in place, None if unknown. ``write_bytes_per_s`` is the same
+    for writing; None means as for reading. Single measurements lay up to ``bytes_per_s_spread`` from the first.
+    ``usd_per_gb`` is the price, and ``static_mw_per_gb`` the power at rest. ``read_pj_per_bit`` and
+    ``write_pj_per_bit`` are what an access or a copy costs on top. ``endurance_bytes`` can be written to the whole tier
+    before it wears out, None without end. ``page_bytes`` is the unit of space; None means the pages of the runtime's
+    arena, which have two sizes. On a tier that ``packs``, a storage takes its ``Storage.packed_bytes``, and one that
+    does not shrink may not lie there. ``load_ns`` is the time of a load that waits for the one before it, None if
+    unknown; no formula uses it.
     """
 
     name: str
@@ -102,7 +103,7 @@ class Tier:
             raise ValueError(f"{self.name} packs what lies there, so operations cannot use it in place")
 
     def ns_per_byte(self, writes: bool) -> float:
-        """Of an operation in place; 0 where the tier's speed is not known."""
+        """Returns the time of an operation in place; 0 where the tier's speed is not known."""
         rate = self.write_bytes_per_s if writes and self.write_bytes_per_s is not None else self.bytes_per_s
         return 0.0 if rate is None else 1e9 / rate
 
@@ -111,8 +112,8 @@ class Tier:
 class Link:
     """A directed path: a copy of n bytes alone on it takes ``latency_ns + n / bytes_per_s``.
 
-    ``shares`` names the group whose total bounds this link and its other members while they are busy at once.
-    ``slows_compute`` is by how much an operation takes longer while the link is busy: 0.06 is 6 %. ``pj_per_bit`` is
+    ``shares`` names a group. Its total bounds this link and the group's other members while they are busy at once.
+    ``slows_compute`` is how much longer an operation takes while the link is busy: 0.06 is 6 %. ``pj_per_bit`` is
     the path's own energy, beside that of reading one tier and writing the other.
     """
 
@@ -140,7 +141,7 @@ class Link:
 
 
 class Sharing(StrEnum):
-    """FAIR: links slow down in proportion. IN_ORDER: the machine's earlier links take all they can, the rest wait."""
+    """FAIR: links slow down in proportion. IN_ORDER: the machine's earlier links take all they can; the rest wait."""
 
     FAIR = "fair"
     IN_ORDER = "in_order"
@@ -148,7 +149,7 @@ class Sharing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LinkGroup:
-    """What several links share (a port, a bus, a disk): together they move at most ``bytes_per_s``."""
+    """A port, bus or disk that several links share: together they move at most ``bytes_per_s``."""
 
     name: str
     bytes_per_s: int
@@ -162,7 +163,7 @@ class LinkGroup:
 
 
 class ComputeRule(StrEnum):
-    """Where operations' times come from: the TRACE; a ROOFLINE over FLOPs and bytes; a SYSTOLIC array's cycles."""
+    """The source of operations' times: the TRACE; a ROOFLINE over FLOPs and bytes; a SYSTOLIC array's cycles."""
 
     TRACE = "trace"
     ROOFLINE = "roofline"
@@ -171,12 +172,12 @@ class ComputeRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """What carries operations out: ``simulator.recost`` applies the rule. ``overlap`` is that of [Note: in place].
+    """The part that carries operations out. ``simulator.recost`` applies the rule. ``overlap``: see [Note: in place].
 
-    ROOFLINE needs ``flops_per_s`` and the first tier's ``bytes_per_s``; SYSTOLIC, instead of the former, the side of
-    the ``array`` (multiply-adds a cycle: its square), ``clock_hz``, and the ``buffer_bytes`` from which a stationary
-    tile is streamed, of elements of ``element_bytes``. ``busy_w`` and ``idle_w`` are its power while it works and
-    while it waits.
+    ROOFLINE needs ``flops_per_s`` and the first tier's ``bytes_per_s``. SYSTOLIC needs that ``bytes_per_s`` and three
+    others: the side of the ``array`` (its square is the multiply-adds of a cycle), ``clock_hz`` and ``buffer_bytes``. A
+    stationary tile of that size or more is streamed; its elements have ``element_bytes``. ``busy_w`` and ``idle_w`` are
+    the power while it works and while it waits.
     """
 
     rule: ComputeRule = ComputeRule.TRACE
@@ -205,8 +206,8 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a machine costs beside its tiers: ``rest_usd`` for all other parts (None unknown), written off over
-    ``years``, and electricity at ``usd_per_kwh``."""
+    """A machine's cost beside its tiers. ``rest_usd`` is for all other parts (None unknown), written off over
+    ``years``. Electricity costs ``usd_per_kwh``."""
 
     rest_usd: float | None = None
     years: float = 4.0
@@ -222,8 +223,8 @@ class Cost:
 class Machine:
     """``tiers``, fastest first: a budget bounds ``tiers[0]``. At most one link for each ordered pair of them.
 
-    ``chunk_bytes`` is how much room a copy takes and gives up at a time; None: all of it, before and after.
-    ``exclusive``: contents move and lie on one tier only, so every eviction writes (unified memory of GPUs,
+    ``chunk_bytes`` is the space that a copy takes and gives up at a time; None: all of it, before and after. In an
+    ``exclusive`` machine contents lie on one tier only, so every eviction writes (unified memory of GPUs,
     ``move_pages`` of Linux). Otherwise a clean replica may stay behind. ``kernels`` are measured times of operations in
     place, at most one for each operation and tier.
     """
@@ -282,38 +283,38 @@ class Machine:
         return frozenset(tier.name for tier in self.tiers if tier.packs)
 
     def tier(self, name: str) -> Tier:
-        """Raises KeyError."""
+        """Raises KeyError for an unknown name."""
         return {tier.name: tier for tier in self.tiers}[name]
 
     def rank(self, name: str) -> int:
-        """0 for the fastest tier."""
+        """Returns a tier's number; 0 is the fastest."""
         return self.tiers.index(self.tier(name))
 
     def link(self, source: str, target: str) -> Link | None:
         return next((link for link in self.links if (link.source, link.target) == (source, target)), None)
 
     def with_budget(self, budget_bytes: int) -> "Machine":
-        """The same machine, of whose fastest tier only ``budget_bytes`` may be used."""
+        """Returns the same machine with at most ``budget_bytes`` of its fastest tier."""
         capacity = self.tiers[0].capacity_bytes
         bound = budget_bytes if capacity is None else min(budget_bytes, capacity)
         return replace(self, tiers=(replace(self.tiers[0], capacity_bytes=bound), *self.tiers[1:]))
 
     def in_place_ns(self, tier: str, read_bytes: int, written_bytes: int) -> float:
-        """How much longer an operation takes by using so many bytes on ``tier`` and not on the first, if nothing hides
-        it: [Note: in place]."""
+        """Returns the extra time of using these bytes on ``tier`` and not on the first, if nothing hides it:
+        [Note: in place]."""
         there, fast = self.tier(tier), self.tiers[0]
         reading = read_bytes * (there.ns_per_byte(False) - fast.ns_per_byte(False))
         return max(reading + written_bytes * (there.ns_per_byte(True) - fast.ns_per_byte(True)), 0.0)
 
     def tick_ns(self, time_ns: float, read_bytes: int, written_bytes: int, extra_ns: float) -> float:
-        """An operation's time: ``time_ns`` with its operands' bytes on the first tier, and ``extra_ns`` for those that
-        lie elsewhere (the sum of ``in_place_ns``), less what ``overlap`` hides."""
+        """Returns an operation's time. ``time_ns`` is its time with all operands on the first tier. ``extra_ns`` is for
+        those elsewhere (the sum of ``in_place_ns``), less what ``overlap`` hides."""
         fast = self.tiers[0]
         moving = read_bytes * fast.ns_per_byte(False) + written_bytes * fast.ns_per_byte(True)
         return time_ns + max(extra_ns - self.compute.overlap * max(time_ns - moving, 0.0), 0.0)
 
     def to_toml(self) -> str:
-        """Figures that have their default are left out, but for those that a measurement gives."""
+        """Writes the machine as TOML without fields that have their default."""
         top = _toml_pairs(asdict(self), "name", "origin", "chunk_bytes", "exclusive")
         lines = [f'format = "{FORMAT}"', f"version = {VERSION}", *top]
         for table, single, default in (("compute", self.compute, Compute()), ("cost", self.cost, Cost())):
@@ -339,7 +340,7 @@ class Machine:
 
 
 def _toml_pairs(values: dict[str, Any], *names: str) -> list[str]:
-    """TOML has no null: a field that is None is left out. JSON writes a printable string as TOML does."""
+    """Writes fields as TOML, which has no null: None is left out. JSON writes a printable string as TOML does."""
     return [
         f"{name} = {json.dumps(values[name], ensure_ascii=False)}"
         for name in names or values

@@ -1,7 +1,7 @@
-"""The words of native code as numbers, each enum named after native's (``native/core``). Imports no torch.
+"""The words of native code as numbers. Each enum is named after native's (``native/core``). Imports no torch.
 
-Native code exports the names of each in the order of their values; a session compares them with ``WORDS`` when it
-starts. The kinds of storages are ``ir.trace.StorageKind``, and what an operator does with one is ``ir.trace.Access``.
+Native code exports the names of each enum in the order of their values. A session compares them with ``WORDS`` when it
+starts. The kinds of storages are ``ir.trace.StorageKind``, and accesses are ``ir.trace.Access``.
 """
 
 from enum import IntEnum
@@ -9,11 +9,11 @@ from enum import IntEnum
 from ebbtide.ir.run_report import KINDS
 
 NEVER = -1
-"""No tick, no number: in a column, what native code calls kNever."""
+"""No tick, or no number: kNever in native code's columns."""
 
 
 class Phase(IntEnum):
-    """What runs when a tick begins. Whether OTHER is the forward pass shows only later in the step."""
+    """The phase in which a tick begins. Only the rest of the step shows whether OTHER is the forward pass."""
 
     OTHER = 0
     BACKWARD = 1
@@ -21,7 +21,7 @@ class Phase(IntEnum):
 
 
 class Lane(IntEnum):
-    """What a span is: a copy to a slower tier or back to a faster one, or a stall by its cause."""
+    """The kind of a span: a copy to a slower tier, a copy back to a faster one, or a stall by its cause."""
 
     OUT = 0
     BACK = 1
@@ -31,9 +31,9 @@ class Lane(IntEnum):
 
 
 class Verb(IntEnum):
-    """EVICT and FETCH copy to a slower or faster tier and wait for room there, but nobody waits for them.
+    """EVICT copies to a slower tier, FETCH to a faster one. Both wait for room there, but nobody waits for them.
 
-    DROP gives up the room on a tier, once the copies from there are done.
+    DROP gives up the contents on a tier, once the copies from there are done.
     """
 
     EVICT = 0
@@ -53,11 +53,11 @@ WORDS: dict[str, tuple[str, ...]] = {
     "VERBS": _names(Verb),
     "ACCESSES": ("", "read", "write", "read_write"),
 }
-"""By the name of native code's tuple, what it has to hold."""
+"""The words that each of native code's tuples must hold, by its name."""
 
 
 def disagreement(found: object) -> str:
-    """What the native module ``found`` calls otherwise than Python does, in words; empty where they agree."""
+    """Says in words where the native module ``found`` differs from Python; "" where they agree."""
     for name, words in WORDS.items():
         if getattr(found, name, None) != words:
             return f"the native module's {name} are {getattr(found, name, None)}, and Python's are {words}"

@@ -1,14 +1,14 @@
-"""The one accountant: stays in, bytes on each tier at each tick out. Nobody else adds up bytes.
+"""The one accountant: it turns stays into bytes on each tier at each tick. Nobody else adds up bytes.
 
-A tick counts all that has room at any moment of it, so a level is an upper bound within the tick. A copy in flight
-counts on both of its tiers, since a stay is room from its start on. Left out: what an allocator holds beyond pages
-(fragmentation, a pool), which the runtime measures.
+A tick counts everything that has space at any moment of it, so a level is an upper bound within the tick. A copy in
+flight counts on both of its tiers, since a stay takes space from its start. Left out: memory that an allocator holds
+beyond pages (fragmentation, a pool). The runtime measures that.
 
-Worked example. A step of T = 4 ticks and two stays on dram: a parameter of 100 bytes during [0, 4), and a gradient
-of 30 bytes that is born at tick 2 and freed in tick 1 of the next step, so during [2, 6), of which ticks 4 and 5 are
-0 and 1 of the next step. The level at ticks 0 .. 3 is 100+30, 100+30, 100+30, 100+30: in steady state there is always
-a gradient. Were it freed in tick 0 of the next step, [2, 5), the level would be 130, 100, 130, 130. With pages of
-64 bytes the parameter takes 128 and the gradient 64.
+Worked example. A step has T = 4 ticks and two stays on dram: a parameter of 100 bytes during [0, 4), and a gradient
+of 30 bytes. The gradient is born at tick 2 and freed in tick 1 of the next step. So its stay is [2, 6), where ticks 4
+and 5 are 0 and 1 of the next step. The level at ticks 0 .. 3 is 100+30, 100+30, 100+30, 100+30: in steady state there
+is always a gradient. Were it freed in tick 0 of the next step, [2, 5), the level would be 130, 100, 130, 130. With
+pages of 64 bytes the parameter takes 128 and the gradient 64.
 """
 
 import functools
@@ -27,7 +27,7 @@ _HUGE_PAGE_BYTES = 2 * MIB
 _SMALL_PAGE_BYTES = 4 * KIB
 
 PageSize: TypeAlias = Callable[[int], int]
-"""Bytes of a storage in, bytes of the pages under it out."""
+"""A function from a storage's bytes to the size of the pages under it, in bytes."""
 
 
 def exact(_nbytes: int) -> int:
@@ -37,22 +37,22 @@ def exact(_nbytes: int) -> int:
 
 @functools.cache
 def pages_of(page_bytes: int) -> PageSize:
-    """Every storage lies on pages of one size."""
+    """Puts every storage on pages of one size."""
     return lambda _nbytes: page_bytes
 
 
 def arena_pages(nbytes: int) -> int:
-    """The arena's: huge pages where they waste at most an eighth of n (of 4 MiB and more, a third), else small ones
-    (``shape_of`` in ``native/core/types.hpp``). 5 MiB: three huge pages waste a fifth. 2.5 MiB: 4 KiB pages.
-    """
+    """Returns the arena's page size: huge pages where they waste at most an eighth of n, else small ones. From 4 MiB on
+    they may waste a third. It is ``shape_of`` in ``native/core/types.hpp``. 5 MiB: three huge pages waste a fifth.
+    2.5 MiB: 4 KiB pages."""
     share = 8 if nbytes < 2 * _HUGE_PAGE_BYTES else 3
     return _HUGE_PAGE_BYTES if -nbytes % _HUGE_PAGE_BYTES <= nbytes // share else _SMALL_PAGE_BYTES
 
 
 def levels(start: Ints, stop: Ints, nbytes: Ints, n_ticks: int) -> Ints:
-    """THE sum: bytes at each of ``n_ticks`` ticks of a cycle, of room for ``nbytes`` during [start, stop) each.
+    """THE sum: the bytes at each of ``n_ticks`` ticks of a cycle. Each interval [start, stop) holds its ``nbytes``.
 
-    An interval longer than the cycle counts once for every time that it comes round. ValueError past 2**62 bytes.
+    An interval longer than the cycle counts once each time that it comes round. Raises ValueError past 2**62 bytes.
     """
     rounds, rest = np.divmod(stop - start, n_ticks)
     if float(np.dot(nbytes.astype(np.float64), rounds + 1.0)) > LARGEST:
@@ -73,8 +73,8 @@ def occupancy(
     page_bytes: PageSize = exact,
     packing: Container[str] = (),
 ) -> dict[str, Ints]:
-    """Bytes at each tick of a step, for each of ``tiers``; stays on other tiers are not counted. On those ``packing``
-    storages count with what they shrink to."""
+    """Returns the bytes at each tick of a step, for each of ``tiers``. Stays on other tiers are not counted. On the
+    ``packing`` tiers a storage counts with its packed bytes."""
     paged = paged_sizes(trace, page_bytes)
     packed = packed_sizes(trace)
     packed = np.where(packed >= 0, packed, paged)
@@ -91,17 +91,17 @@ def occupancy(
 
 @once_for_a_trace
 def live_bytes(trace: Trace, page_bytes: PageSize = exact) -> Ints:
-    """Bytes of all storages alive at each tick, wherever they lie."""
+    """Returns the bytes of all storages alive at each tick, wherever they lie."""
     rows = trace.storages
     return levels(rows.birth, rows.death, paged_sizes(trace, page_bytes), len(trace.ticks))
 
 
 @once_for_a_trace
 def needed_bytes(trace: Trace, page_bytes: PageSize = exact) -> Ints:
-    """Bytes that each tick's operation has to have at once: operands, what is born, and scratch.
+    """Returns the bytes that each tick's operation needs at once: operands, storages that are born, and scratch.
 
-    Its peak is the smallest budget that any plan can keep where operations use the fastest tier alone, and its place
-    the operation that needs it.
+    Let operations use the fastest tier alone. Then the peak is the smallest budget that any plan can keep, and its
+    tick is the operation that needs it.
     """
     rows, size = trace.accesses, paged_sizes(trace, page_bytes)
     birth, death = trace.storages.birth, trace.storages.death
@@ -117,24 +117,24 @@ def needed_bytes(trace: Trace, page_bytes: PageSize = exact) -> Ints:
 
 @once_for_a_trace
 def paged_sizes(trace: Trace, page_bytes: PageSize = exact) -> Ints:
-    """By storage, the bytes of the pages under it; none if it lies in another's room."""
+    """Returns the bytes of the pages under each storage; 0 if it lies in another's memory."""
     sizes, which = np.unique(trace.storages.nbytes, return_inverse=True)
     paged = np.array([round_up(nbytes, page_bytes(nbytes)) for nbytes in sizes.tolist()], dtype=np.int64)
     return np.where(trace.storages.room_of == -1, paged[which], 0)
 
 
 def packed_sizes(trace: Trace) -> Ints:
-    """By storage, what it takes on a tier that packs; -1 where it may not lie there, since it does not shrink or nobody
-    looked."""
+    """Returns what each storage takes on a tier that packs. -1: it may not lie there, since it does not shrink or
+    nobody looked."""
     return np.where(trace.storages.scratch, -1, trace.storages.packed_bytes)
 
 
 def peak(level: Ints) -> int:
-    """The most bytes at one tick."""
+    """Returns the most bytes at one tick."""
     return int(level.max())
 
 
 def mean(level: Ints, trace: Trace) -> int:
-    """The mean over the step's time; over its ticks if the trace has no times."""
+    """Returns the mean over the step's time, or over its ticks if the trace has no times."""
     times = trace.ticks.time_ns
     return round(float(np.average(level, weights=times if times.any() else None)))

@@ -1,7 +1,7 @@
-"""What several ask of a trace and is dear: computed once, and kept in the trace for as long as it is there.
+"""Costly answers about a trace: each is computed once, and the trace keeps it as long as it lives.
 
-A search and the planners that it asks for candidates need the same tables of the same step, and these cost more than
-the search itself. Left out: what the trace's own columns say.
+A search and its planners need the same tables of the same step, and these cost more than the search itself. Left out:
+what the trace's own columns say.
 """
 
 import functools
@@ -19,7 +19,7 @@ _Answer = TypeVar("_Answer")
 def once_for_a_trace(
     ask: Callable[Concatenate[Trace, _Asked], _Answer],
 ) -> Callable[Concatenate[Trace, _Asked], _Answer]:
-    """The function, whose answers are shared: callers MUST NOT change them. An array is made read-only."""
+    """Makes a function share its answers. Callers MUST NOT change them; an array is made read-only."""
 
     @functools.wraps(ask)
     def asked(trace: Trace, /, *args: _Asked.args, **kwargs: _Asked.kwargs) -> _Answer:

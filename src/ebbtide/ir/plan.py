@@ -1,17 +1,17 @@
-"""Plan: where every storage lies at every tick, and how that was found. Time is [Note: ticks].
+"""Plan: the place of every storage at every tick, and how it was found. Time is [Note: ticks].
 
-Who writes it: planners. Who reads it: ``check``, ``schedule``, the simulator, the report.
+Planners write it. ``check``, ``schedule``, the simulator and the report read it.
 
 [Note: stays]
-A stay is room on a tier during ticks [start, stop), with contents valid during [valid_from, stop).
-- ``valid_from > start``: a copy in flight during [start, valid_from), with room on both tiers.
-- ``valid_from == start``: the storage is born here; or the stay goes on from one on the same tier; or it is a copy
+A stay reserves space on a tier during ticks [start, stop). Its contents are valid during [valid_from, stop).
+- ``valid_from > start``: a copy is in flight during [start, valid_from), with space on both tiers.
+- ``valid_from == start``: the storage is born here; or the stay continues one on the same tier; or it is a copy
   between two ticks, before ``start``, for which compute waits.
-- Valid stays of one storage may overlap on different tiers: a clean replica, which is dropped without a write.
-- A write at tick t makes all other replicas invalid, so they stop at t or before, and no copy is in flight.
+- Valid stays of one storage may overlap on different tiers. Then one is a clean replica, dropped without a write.
+- A write at tick t makes all other replicas invalid. So they stop at t or before, and no copy is in flight.
 - A stay is of a whole storage.
 From birth to death a storage has a valid replica at every tick. A plan never throws contents away, even if the next
-access overwrites them: a plan is advice, and if it is wrong no number may change.
+access overwrites them. A plan is advice: if it is wrong, no number may change.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from ebbtide.ir.base import check_range
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """A storage has room on a tier during ticks [start, stop), valid from ``valid_from``.
+    """Space for a storage on a tier during ticks [start, stop); the contents are valid from ``valid_from``.
 
     Ticks are those of the step in which the storage was born. A persistent storage's stay starts in [0, T) and lasts
     at most T, so it may run past the step's end.
@@ -42,10 +42,10 @@ class Stay:
 
 
 class PlanStatus(StrEnum):
-    """How good a plan is known to be.
+    """The quality that is known of a plan.
 
-    OPTIMAL: no plan is faster, proved. FEASIBLE: keeps the budget. STOPPED: keeps the budget; the search ran out of
-    time. OVER_BUDGET: the method has no rule that keeps the budget, and its plan does not.
+    OPTIMAL: proved that no plan is faster. FEASIBLE: keeps the budget. STOPPED: keeps the budget, but the search ran
+    out of time. OVER_BUDGET: exceeds the budget, because the method has no rule that keeps it.
     """
 
     OPTIMAL = "optimal"
@@ -58,8 +58,8 @@ class PlanStatus(StrEnum):
 class Plan:
     """The stays of every storage of the trace with this ``signature``, and how they were found.
 
-    ``predicted_ns`` is the step's time under the plan, ``lower_bound_ns`` one that no plan can beat, both by the
-    planner's own model; ``plan_ns`` is how long the planner took, measured.
+    ``predicted_ns`` is the step's time under the plan, and ``lower_bound_ns`` a time that no plan can beat. Both are by
+    the planner's own model. ``plan_ns`` is the measured time of planning.
     """
 
     planner: str
@@ -77,5 +77,5 @@ class Plan:
 
     @property
     def gap(self) -> float:
-        """How much faster a plan could be at most: 0.05 means 5 % of the lower bound."""
+        """The most that a plan could be faster: 0.05 means 5 % of the lower bound."""
         return (self.predicted_ns - self.lower_bound_ns) / max(self.lower_bound_ns, 1)

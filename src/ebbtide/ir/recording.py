@@ -1,10 +1,10 @@
 """Recording: one step as native code noted it, in columns, before it is a Trace. Imports no torch.
 
-Who writes it: the native module, and ``recorders`` for steps on fake tensors. Who reads it: ``capture``. It goes to the
-process that plans as a file. Columns that begin alike are one table, and those without a beginning are the
-storages'. Ticks count operators on the step's thread from 1; tick 0 is what lies before. -1 is "never".
+The native module writes it, and ``recorders`` for steps on fake tensors. ``capture`` reads it. It goes to the process
+that plans as a file. Columns with the same first word form one table; those without such a word are the storages'.
+Ticks count operators on the step's thread from 1, and tick 0 is everything before. -1 is "never".
 
-Left out of the checks: whether values agree with each other across rows, such as the order of times.
+Left out of the checks: whether values agree across rows, such as the order of times.
 """
 
 from dataclasses import dataclass, fields
@@ -18,15 +18,15 @@ from ebbtide.ir.trace import StorageKind
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Recording:
-    """Raises ValueError for columns of one table that differ in length, other types, and numbers out of range."""
+    """Raises ValueError for columns of one table that differ in length, wrong types, and numbers out of range."""
 
     time_ns: int  # of the whole step
     stalled_ns: int  # of which were stalls
-    names: list[str]  # of operators, modules and arguments: what columns of names hold the places of
+    names: list[str]  # of operators, modules and arguments; columns of names hold places in it
     tick_name: Ints  # in names
     tick_module: Ints  # in names
     tick_arguments: Ints  # in names: the call as JSON, see docs/format.md
-    tick_depth: Ints  # how many operators it runs in
+    tick_depth: Ints  # the number of operators that it runs in
     tick_phase: Ints  # native.Phase
     tick_begin_ns: Ints  # since the step began
     tick_stalled_ns: Ints  # stalls between the step's and the tick's beginning
@@ -51,8 +51,8 @@ class Recording:
     span_storage: Ints  # a move of this storage, or a wait for it; -1: a wait for room for a new one
     span_tick: Ints  # when it was asked for
     span_lane: Ints  # native.Lane
-    span_source: Ints  # rank of the tier that a move came from
-    span_target: Ints  # and that it went to
+    span_source: Ints  # number of the tier that a move came from
+    span_target: Ints  # and of the one that it went to
     span_asked_ns: Ints  # since the step began, as are the others
     span_begin_ns: Ints
     span_end_ns: Ints
@@ -111,7 +111,7 @@ class Recording:
 
     @property
     def n_ticks(self) -> int:
-        """0 where no step was recorded, or one too long."""
+        """0 where no step was recorded, or where the step was too long."""
         return len(self.tick_name)
 
     @property

@@ -1,8 +1,8 @@
 """Reads plain values (of JSON or TOML) into frozen dataclasses and refuses what it does not know.
 
 A field's declared type is its check: int, str, bool, float, a StrEnum, ``X | None``, ``tuple[X, ...]`` or another
-dataclass. A missing field without a default, an unknown one and a value of another type are each a FileFormatError
-that names the place.
+dataclass. It raises FileFormatError, which names the place, for a missing field without a default, an unknown field
+or a value of another type.
 """
 
 from dataclasses import MISSING, fields, is_dataclass
@@ -16,7 +16,7 @@ Record = TypeVar("Record")
 
 
 def read_record(record_type: type[Record], value: object, place: str) -> Record:
-    """``value`` as a ``record_type``; ``place`` is where it stands, for the error."""
+    """Converts ``value`` to a ``record_type``. Errors name ``place``."""
     if not isinstance(value, dict):
         raise FileFormatError(f"{place} must be a table of fields, not {type(value).__name__}")
     types = get_type_hints(record_type)
@@ -34,7 +34,7 @@ def read_record(record_type: type[Record], value: object, place: str) -> Record:
 
 
 def read_value(expected: Any, value: Any, place: str) -> Any:
-    """``value`` as the declared type ``expected``."""
+    """Converts ``value`` to the declared type ``expected``."""
     if isinstance(expected, UnionType):
         choices = [choice for choice in get_args(expected) if choice is not NoneType]
         return None if value is None else read_value(choices[0], value, place)

@@ -1,7 +1,7 @@
-"""The report of a run: what was allowed, what was used, and what every step moved and waited for.
+"""The report of a run: its budget, the memory it used, and what every step moved and waited for.
 
 Sizes are bytes, times are seconds. Every figure is measured, on the machine of the run. The JSON file has exactly
-these fields; ``format`` and ``version`` say what it is, and a reader refuses any other.
+these fields. ``format`` and ``version`` say what it is, and a reader refuses any other.
 """
 
 import json
@@ -25,10 +25,10 @@ KINDS = ("parameter", "gradient", "optimizer_state", "activation", "other")
 
 
 class StepMode(StrEnum):
-    """How a step decided what to move.
+    """The way in which a step decided what to move.
 
-    DEMAND evicts when room is needed and fetches when an access forces it. RECORDED is a step run to learn what the
-    later ones need: it may use as much memory as it likes. PLANNED carries out a plan.
+    DEMAND evicts when room is needed and fetches when an access forces it. RECORDED is a step run to learn what later
+    steps need; it may use as much memory as it likes. PLANNED carries out a plan.
     """
 
     DEMAND = "demand"
@@ -61,7 +61,7 @@ class Traffic:
 
     @staticmethod
     def of(by_kind: Sequence[int]) -> "Traffic":
-        """From bytes in the order of KINDS."""
+        """Makes it from bytes in the order of KINDS."""
         return Traffic(sum(by_kind), *by_kind)
 
     def by_kind(self) -> tuple[int, ...]:
@@ -70,7 +70,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Time at least one thread stood still: for room, for a prefetch under way, for a fetch that an access forced."""
+    """Time in which at least one thread stood still: for room, for a late prefetch, for a demand fetch."""
 
     room: float
     late_prefetch: float
@@ -86,9 +86,9 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """One step. ``cpu_s`` is of all threads; ``evicted_bytes`` left memory, of which ``written_bytes`` were written.
+    """One step. ``cpu_s`` is of all threads. ``evicted_bytes`` left memory; ``written_bytes`` of them were written.
 
-    ``inconsistent`` says which counters ran backwards, in words; a figure that depends on one is 0. "" is the rule.
+    ``inconsistent`` says which counters ran backwards, and is "" as a rule. A figure that depends on one is 0.
     """
 
     wall_s: float
@@ -106,12 +106,12 @@ class StepReport:
 
 
 LEFT = "is left as the script has it"
-"""In ``RunReport.updates``, of an optimizer whose parameters are not updated in the order that was asked for."""
+"""In ``RunReport.updates``: an optimizer whose parameters are not updated in the order that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutsideStorage:
-    """Storages that stay where they are, and why: ``nbytes`` in all, ``count`` of them for the same reason."""
+    """Storages that stay where they are, and the reason: ``count`` of them share it, with ``nbytes`` in all."""
 
     reason: str
     count: int
@@ -122,7 +122,7 @@ class OutsideStorage:
 
 
 def by_reason(left_alone: list[tuple[int, str]]) -> tuple[OutsideStorage, ...]:
-    """From (bytes, reason) of each."""
+    """Sums up pairs of (bytes, reason)."""
     count = Counter(reason for _, reason in left_alone)
     nbytes: defaultdict[str, int] = defaultdict(int)
     for size, reason in left_alone:
@@ -132,10 +132,10 @@ def by_reason(left_alone: list[tuple[int, str]]) -> tuple[OutsideStorage, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LinkReport:
-    """What a step copies over a link: as its plan foresaw, and as the last one came to that was looked at.
+    """The copies of a step over one link: the plan's forecast, and what the last measured step did.
 
-    The busy times are those in which at least one copy was under way. What was measured is null where no step that
-    followed the plan was looked at.
+    Busy times are those with at least one copy under way. The measured fields are null until a step that follows the
+    plan is measured.
     """
 
     name: str
@@ -150,14 +150,14 @@ class LinkReport:
 
 @dataclass(frozen=True, slots=True)
 class PlanReport:
-    """The plan of the step that was planned last, and how many plans there are (one for each shape of step).
+    """The plan of the step that was planned last, and the number of plans (one for each shape of step).
 
-    ``step_s`` is the step without stalls and copies: the recorded one, or what several that followed a plan typically
-    took. ``predicted_s`` is the planner's forecast under its budget, ``lower_bound_s`` what no plan can beat by the
-    planner's own model; null where a step that followed a plan was faster, so that its model does not hold. ``plan_s``
-    is how long planning took (measured). ``taken_up_after`` is how many steps had ended when steps began to follow it;
-    null in reports of an Ebbtide that did not say. ``links`` are those that have copies, by the forecast or as
-    measured, and ``measured_s`` is what the step took that was looked at for them; null where none was.
+    ``step_s`` is the step without stalls and copies: that of the recorded step, or the typical one of several that
+    followed a plan. ``predicted_s`` is the planner's forecast under its budget. ``lower_bound_s`` is a time that no
+    plan can beat, by the planner's own model. It is null where a step that followed a plan was faster: the model does
+    not hold. ``plan_s`` is the measured time of planning. ``taken_up_after`` steps had ended when steps began to follow
+    the plan; null in reports of an Ebbtide that did not say. ``links`` are those with copies, forecast or measured.
+    ``measured_s`` is the time of the step that was measured for them, null where none was.
     """
 
     planner: str
@@ -179,7 +179,7 @@ class PlanReport:
 
 @dataclass(frozen=True, slots=True)
 class TierReport:
-    """What a run wrote to a slower tier and read from it. ``capacity_bytes`` is null for the spill file."""
+    """The bytes that a run wrote to a slower tier and read from it. ``capacity_bytes`` is null for the spill file."""
 
     name: str
     capacity_bytes: int | None
@@ -194,24 +194,25 @@ class TierReport:
 class RunReport:
     """A whole run.
 
-    ``fast_bytes`` bounds the process: what was asked for (or the machine's own limit, where that is lower), or what
-    was taken where no size was named, at its highest; null for a budget in percent, which bounds the arena alone,
-    and for a size that never came into force. The process may peak 2 % above it before ``budget_violated`` says so.
-    ``process_peak_bytes`` is VmHWM since the budget took effect. ``unbounded_peak_bytes`` is a step's peak of live
-    tensor bytes in managed storages, in memory or not. ``arena_peak_bytes`` and ``arena_mean_bytes`` (over time)
-    are the pages that the arena held since the budget took effect, those that freed storages left behind included;
-    ``resident_peak_bytes`` and ``resident_mean_bytes`` are the part under live storages, null in reports of an
-    Ebbtide that did not count it. ``trouble`` is the first thing that went wrong, in words. ``plan`` is null where
-    nothing was planned. ``steps`` of a very long run are its first and its last ones: ``left_out_steps`` between
-    them are not listed, and wrote ``left_out_written_bytes`` in all. ``written_bytes`` is what the run wrote to slower
-    tiers, in steps and between them; null in reports of an Ebbtide that did not count it. ``updates`` is, where
-    another order of updates was asked for, what became of each optimizer, in words. ``tiers`` are the slower ones, the
-    fastest first, where there are others than the spill file.
+    ``fast_bytes`` bounds the process. It is the size that was asked for, or the machine's own limit where that is
+    lower. Where no size was named, it is the highest that was taken. It is null for a budget in percent, which bounds
+    the arena alone, and for a size that never came into force. The process may peak 2 % above it before
+    ``budget_violated`` says so. ``process_peak_bytes`` is VmHWM since the budget took effect.
+    ``unbounded_peak_bytes`` is a step's peak of live bytes in managed storages, in memory or not.
+    ``arena_peak_bytes`` and ``arena_mean_bytes`` (over time) count the arena's pages since the budget took effect,
+    including those that freed storages left behind. ``resident_peak_bytes`` and ``resident_mean_bytes`` are the part
+    under live storages, null in reports of an Ebbtide that did not count it. ``trouble`` is the first thing that went
+    wrong, in words. ``plan`` is null where nothing was planned.
 
-    ``bounded_as_asked`` is false where a budget was asked for and was not in force at the end, or where no step was
-    seen and a process that the script started peaked above it. ``planned_as_asked`` is false where a plan was named
-    and no step followed it to its end, or a trace, a plan or a timeline was to be saved and was not. ``trouble`` says
-    why.
+    A very long run keeps its first and its last ``steps``. The ``left_out_steps`` between them wrote
+    ``left_out_written_bytes`` in all. ``written_bytes`` is what the run wrote to slower tiers, in steps and between
+    them, null in reports of an Ebbtide that did not count it. ``updates`` says what became of each optimizer where
+    another order of updates was asked for. ``tiers`` are the slower ones, fastest first, where there are others than
+    the spill file.
+
+    ``bounded_as_asked`` is false in two cases: a budget was asked for and not in force at the end; or no step was seen,
+    and a process that the script started peaked above it. ``planned_as_asked`` is false where no step followed a named
+    plan to its end, or where a trace, plan or timeline was not saved as asked. ``trouble`` says why.
     """
 
     format: str
@@ -251,12 +252,12 @@ class RunReport:
             raise ValueError("outside_bytes is not the sum over outside")
 
     def __repr__(self) -> str:
-        """Short: its JSON has all."""
+        """Shows the run in short: its JSON has all."""
         peak = f"process peak {format_bytes(self.process_peak_bytes)}"
         return f"<RunReport: {len(self.steps) + self.left_out_steps} steps, policy {self.policy}, {peak}>"
 
     def _repr_html_(self) -> str:
-        """Of a notebook's cell: a line, and below it every figure when it is opened."""
+        """Shows one line in a notebook's cell, and every figure once it is opened."""
         steps = f"{len(self.steps) + self.left_out_steps} steps, policy {escape(self.policy)}"
         head = f"Ebbtide's report: {steps}; <code>session.summary()</code> tells it in words"
         return f"<details><summary>{head}</summary><pre>{escape(self.to_json())}</pre></details>"

@@ -1,4 +1,4 @@
-"""Stays as columns, for whoever handles thousands of them many times; ``plan`` has what a stay is."""
+"""Stays as columns, for code that handles thousands of them many times. ``plan`` says what a stay is."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ebbtide.ir.plan import Stay
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StayColumns:
-    """``tier`` is a rank. The stays of one storage follow each other."""
+    """Columns of stays. ``tier`` is a tier number. The stays of one storage follow each other."""
 
     storage: Ints
     tier: Ints
@@ -31,18 +31,18 @@ class StayColumns:
         return self.storage, self.tier, self.start, self.valid_from, self.stop
 
     def without(self, storages: Ints) -> "StayColumns":
-        """Less those of some storages."""
+        """Leaves out the stays of some storages."""
         keep = ~np.isin(self.storage, storages)
         return StayColumns(*(column[keep] for column in self.columns))
 
     def stays(self, tiers: Sequence[str]) -> list[Stay]:
-        """One by one; ``tiers`` are the machine's names by rank."""
+        """Returns them one by one. ``tiers`` are the machine's names by tier number."""
         rows = zip(*(column.tolist() for column in self.columns), strict=True)
         return [Stay(number, tiers[tier], *times) for number, tier, *times in rows]
 
 
 def columns_of(stays: Sequence[Stay], tiers: Sequence[str]) -> StayColumns:
-    """Sorted by storage."""
+    """Makes columns of stays, sorted by storage."""
     rank = {tier: at for at, tier in enumerate(tiers)}
     rows = [(stay.storage, rank[stay.tier], stay.start, stay.valid_from, stay.stop) for stay in stays]
     rows.sort(key=lambda row: row[0])

@@ -1,9 +1,9 @@
-"""Tables: columns of one length that never change, and a row of them as a small record for people.
+"""Tables: columns of one length that never change. A row can be had as a small record, for people.
 
-A step has 20,000 storages, and whoever computes with them wants all their births, not one storage after another. So a
+A step has 20,000 storages. Code that computes with them wants all their births, not one storage after another. So a
 trace holds columns. ``table[5]`` makes a record of row 5, for messages, pages and tests.
 
-Left out: units and rules that tie columns together. A table's own ``_check`` has those.
+Left out: units, and rules that tie columns together. A table's own ``_check`` has those.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,10 +22,11 @@ _Row = TypeVar("_Row")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table(Generic[_Row]):
-    """A subclass is a frozen dataclass with one column for each field of the record ``ROW``, of the same name.
+    """Base of the tables. A subclass is a frozen dataclass with one column for each field of the record ``ROW``.
 
-    The field's type says what the column holds: ``int`` from 0 on (Ints), ``int | None`` (Ints, -1 for None), ``bool``
-    (Flags), ``str`` or a StrEnum (Names). Raises ValueError for columns that differ in length or hold anything else.
+    A column has its field's name, and the field's type says what it holds: ``int`` from 0 on (Ints), ``int | None``
+    (Ints, -1 for None), ``bool`` (Flags), ``str`` or a StrEnum (Names). Raises ValueError for columns that differ in
+    length or hold anything else.
     """
 
     ROW: ClassVar[type]
@@ -38,11 +39,11 @@ class Table(Generic[_Row]):
         self._check()
 
     def _check(self) -> None:
-        """What must hold between columns."""
+        """Raises ValueError unless the rules between columns hold."""
 
     @classmethod
     def from_rows(cls, rows: Iterable[_Row]) -> Self:
-        """The table of records."""
+        """Makes the table from records."""
         return cls(**columns_of(cls.ROW, list(rows)))
 
     def __len__(self) -> int:
@@ -67,12 +68,12 @@ class Table(Generic[_Row]):
     __hash__ = None  # type: ignore[assignment]
 
     def take(self, rows: Ints | Flags | slice) -> Self:
-        """Some of the rows."""
+        """Returns a table of some of the rows."""
         return type(self)(**{name: getattr(self, name)[rows] for name in kinds_of(self.ROW)})
 
 
 def kinds_of(record: Any) -> dict[str, Any]:
-    """The fields of a record and their declared types."""
+    """Returns the fields of a record and their declared types."""
     return _kinds_of(record)
 
 
@@ -83,7 +84,7 @@ def _kinds_of(record: Any) -> dict[str, Any]:
 
 
 def columns_of(record: type, rows: list[Any]) -> dict[str, npt.NDArray[Any]]:
-    """Records as columns. ValueError for a value that its column cannot hold."""
+    """Turns records into columns. Raises ValueError for a value that its column cannot hold."""
     return {
         name: column_of(kind, [-1 if (value := getattr(row, name)) is None else value for row in rows], name)
         for name, kind in kinds_of(record).items()
@@ -91,7 +92,7 @@ def columns_of(record: type, rows: list[Any]) -> dict[str, npt.NDArray[Any]]:
 
 
 def rows_of(record: type[_Row], columns: dict[str, npt.NDArray[Any]]) -> list[_Row]:
-    """The opposite of ``columns_of``."""
+    """Turns columns into records; the opposite of ``columns_of``."""
     cells = [
         [None if value == -1 else value for value in columns[name].tolist()]
         if isinstance(kind, UnionType)
@@ -102,7 +103,7 @@ def rows_of(record: type[_Row], columns: dict[str, npt.NDArray[Any]]) -> list[_R
 
 
 def column_of(kind: Any, values: npt.ArrayLike, name: str) -> Ints | Flags | Names:
-    """A read-only column for values of a declared type."""
+    """Makes a read-only column from values of a declared type."""
     if isinstance(kind, UnionType) or kind is int:
         return frozen_ints(values, name, low=-1 if isinstance(kind, UnionType) else 0)
     column = np.array(values, dtype=object)
@@ -115,5 +116,5 @@ def column_of(kind: Any, values: npt.ArrayLike, name: str) -> Ints | Flags | Nam
 
 @cache
 def _may_lack(record: Any) -> tuple[int, ...]:
-    """Places of the fields that may be None."""
+    """Finds the places of the fields that may be None."""
     return tuple(at for at, kind in enumerate(kinds_of(record).values()) if isinstance(kind, UnionType))

@@ -1,12 +1,12 @@
 """Writes a plan as ``tierplan/1``, which the judge of ``tiertrace/1`` carries out: operations queued at kernels.
 
-An ``evict`` is queued at the tick at which the copy may begin, but not before the last kernel that uses the tensor
-there has ended, since contents lie in one place there. A ``prefetch`` is queued at the tick at which the
-stay in the fastest tier begins. At one tick, evictions come before prefetches, and of those the one needed first.
-``initial`` is where globals lie when the step begins, so that the first iteration is like the others.
+An ``evict`` is queued at the tick at which the copy may begin. It waits for the last kernel that uses the tensor in the
+fastest tier, since the judge keeps contents in one place. A ``prefetch`` is queued at the tick at which the stay in the
+fastest tier begins. At one tick, evictions come before prefetches. Of those, the one needed first comes first.
+``initial`` is where globals lie when the step begins, so the first iteration is like the others.
 
-What the format cannot say raises PlanError: births elsewhere than in the fastest tier, use in place
-of a slower one, moves between slower tiers, and storages that live across the step's end.
+What the format cannot say raises PlanError: births outside the fastest tier, use in place of a slower one, moves
+between slower tiers, and storages that live across the step's end.
 """
 
 import json
@@ -24,7 +24,7 @@ FORMAT = "tierplan/1"
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Operation:
-    """Queued at ``tick``; ``due`` is when it has to be done, in ticks from there. ``to`` is None for a prefetch."""
+    """One operation, queued at ``tick``. It has to be done ``due`` ticks later. ``to`` is None for a prefetch."""
 
     tick: int
     is_prefetch: bool
@@ -39,8 +39,8 @@ class _Operation:
 
 
 def to_tierplan(plan: Plan, trace: Trace, machine: Machine, ids: Sequence[int]) -> str:
-    """The file's text. ``ids[n]`` is the id of the tensor that is storage n (``tiertrace.read_tensor_ids``); what has
-    none is scratch, which the judge knows by itself. Callers MUST have checked the plan."""
+    """Writes the file's text. ``ids[n]`` is the id of the tensor that is storage n (``tiertrace.read_tensor_ids``). A
+    storage without one is scratch, which the judge knows by itself. Callers MUST have checked the plan."""
     fast = machine.tiers[0].name
     of_storage: dict[int, list[Stay]] = {}
     for stay in plan.stays:
@@ -78,7 +78,7 @@ def _require_expressible(number: int, stays: list[Stay], trace: Trace, fast: str
 
 
 def _operations(number: int, stays: list[Stay], trace: Trace, fast: str) -> Iterator[_Operation]:
-    """At the two ends of each stay in the fastest tier that is not the storage's own birth or death."""
+    """Makes an operation for each end of a stay in the fastest tier, except at the storage's own birth and death."""
     storage, n_ticks = trace.storage(number), len(trace.ticks)
     here = _joined([stay for stay in stays if stay.tier == fast], n_ticks if storage.persistent else 0)
     away = [stay for stay in stays if stay.tier != fast]
@@ -98,7 +98,7 @@ def _operations(number: int, stays: list[Stay], trace: Trace, fast: str) -> Iter
 
 
 def _joined(stays: list[Stay], period: int) -> list[tuple[int, int, int]]:
-    """(start, valid_from, stop) of stays that go on from one another; of a persistent storage also past the end."""
+    """Joins stays that continue one another, as (start, valid_from, stop). A persistent storage's join past the end."""
     joined: list[tuple[int, int, int]] = []
     for stay in sorted(stays, key=lambda stay: stay.start):
         if joined and joined[-1][2] == stay.start == stay.valid_from:
@@ -112,7 +112,7 @@ def _joined(stays: list[Stay], period: int) -> list[tuple[int, int, int]]:
 
 
 def _stay_at(stays: list[Stay], tick: int, period: int) -> Stay:
-    """Where the contents are once they have left: the stay that is valid at ``tick``."""
+    """Finds the stay that is valid at ``tick``: the contents lie there once they have left."""
     shifts = (-period, 0, period) if period else (0,)
     for stay in stays:
         if any(stay.valid_from <= tick + shift < stay.stop for shift in shifts):
@@ -121,7 +121,7 @@ def _stay_at(stays: list[Stay], tick: int, period: int) -> Stay:
 
 
 def _place_at_start(stays: list[Stay], n_ticks: int, fast: str) -> str:
-    """The fastest tier if there is room for it there at tick 0 and its contents will be, else where they lie."""
+    """Returns the fastest tier if it has a stay at tick 0, valid or still to be; else the tier of the contents."""
     for stay in stays:
         if stay.tier == fast and any(stay.start <= tick < stay.stop for tick in (0, n_ticks)):
             return fast

@@ -1,10 +1,10 @@
 """Reads traces in the format ``tiertrace/1`` (G10's networks, MICRO 2023, in neutral form) into Trace and Machine.
 
-A kernel is a tick. A ``global`` tensor is a persistent storage; a ``local`` one lives from its first use to the end
-of the last kernel that reads it, and a later write to it is scratch of that kernel. A kernel's workspace is scratch
-of its own. Storages 0 .. n-1 are the tensors in the file's order, so a tensor's id is its place if ids count from 0;
-scratch comes after them. The first link of a port goes before the others, and copies take room by 16 MiB, as in the
-format's own checker. Left out: the page-fault times, and which tensor starts on which tier.
+A kernel is a tick. A ``global`` tensor is a persistent storage. A ``local`` one lives from its first use to the end of
+the last kernel that reads it; a later write to it is scratch of that kernel. A kernel's workspace is scratch of its
+own. Storages 0 .. n-1 are the tensors in the file's order, so a tensor's id is its place if ids count from 0. Scratch
+comes after them. As in the format's own checker, a port's first link goes before the others, and copies take space by
+16 MiB. Left out: the page-fault times, and which tensor starts on which tier.
 """
 
 import json
@@ -96,7 +96,7 @@ class _File:
 
 
 def load_tiertrace(path: Path) -> tuple[Trace, Machine | None]:
-    """Raises FileFormatError for anything but a whole file of this format; OSError if it cannot be read."""
+    """Raises FileFormatError unless it is a whole file of this format, and OSError if it cannot be read."""
     with path.open("rb") as file:
         data = file.read(_MOST_FILE_BYTES + 1)
     try:
@@ -106,7 +106,7 @@ def load_tiertrace(path: Path) -> tuple[Trace, Machine | None]:
 
 
 def read_tiertrace(data: bytes) -> tuple[Trace, Machine | None]:
-    """The step of a file's text, and its machine, None where the file has none."""
+    """Reads a file's text: the step, and its machine, None where the file has none."""
     if len(data) > _MOST_FILE_BYTES:
         raise FileFormatError("the file is too large")
     try:
@@ -124,7 +124,7 @@ def read_tiertrace(data: bytes) -> tuple[Trace, Machine | None]:
 
 
 def read_tensor_ids(path: Path) -> tuple[int, ...]:
-    """The file's id of each storage that is a tensor: storage n of the trace is tensor ``ids[n]``.
+    """Reads the tensors' ids: storage n of the trace is the tensor with id ``ids[n]``.
 
     Raises FileFormatError for a file of another format.
     """
@@ -157,7 +157,7 @@ def _trace(file: _File) -> Trace:
 
 
 def _storage(tensor: _Tensor, modes: dict[int, int], n_ticks: int) -> tuple[Storage, list[Storage]]:
-    """A tensor's storage, and scratch for the writes that nobody reads any more."""
+    """Makes a tensor's storage, and scratch for the writes that nobody reads any more."""
     if tensor.kind == "global":
         return Storage(tensor.nbytes, StorageKind.PARAMETER, 0, n_ticks, tensor.label, persistent=True), []
     if tensor.kind != "local":
@@ -182,7 +182,7 @@ def _scratch(nbytes: int, tick: int, module: str) -> Storage:
 
 
 def _machine(machine: _Machine, name: str) -> Machine:
-    """Operations of a GPU use its own memory alone, and contents lie in one place. Sizes are as they are charged."""
+    """Makes the machine: a GPU's operations use its own memory alone, and contents lie in one place, without pages."""
     groups = tuple(LinkGroup(port.name, port.bytes_per_s, sharing=Sharing.IN_ORDER) for port in machine.ports)
     port_of: dict[str, str] = {link: port.name for port in machine.ports for link in port.links}
     tiers = tuple(

@@ -1,7 +1,7 @@
 """Timeline: what happened in a step, or would: spans on lanes and levels of tiers, in ns from the step's start.
 
-Who writes it: the runtime (measured) and the simulator (simulated), so that one overlay shows plan against reality.
-Left out: which thread did what.
+The runtime writes it (measured), and so does the simulator (simulated). So one overlay shows plan against reality. Left
+out: which thread did what.
 """
 
 from collections import defaultdict
@@ -17,7 +17,7 @@ COMPUTE_LANE = "compute"
 
 
 class SpanKind(StrEnum):
-    """What took the time. The stalls of the compute lane are for room, for a prefetch under way, for a demand fetch."""
+    """The cause of a span. Stalls of the compute lane are for room, for a late prefetch, or for a demand fetch."""
 
     COMPUTE = "compute"
     STALL_ROOM = "stall_room"
@@ -29,7 +29,7 @@ class SpanKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A lane was busy during [start_ns, stop_ns): at ``tick``, with ``nbytes`` of ``storage``, if it has such."""
+    """A lane was busy during [start_ns, stop_ns). ``tick``, ``storage`` and its ``nbytes`` are there if it has them."""
 
     lane: str
     kind: SpanKind
@@ -49,7 +49,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """From ``time_ns`` on, until the tier's next level, the tier holds ``nbytes``."""
+    """The tier holds ``nbytes`` from ``time_ns`` until its next level."""
 
     tier: str
     time_ns: int
@@ -60,7 +60,7 @@ class Level:
 
 
 def union_ns(intervals: Iterable[tuple[int, int]]) -> int:
-    """The time that at least one of [start, stop) covers."""
+    """Returns the time that at least one of the intervals [start, stop) covers."""
     covered = until = 0
     for start, stop in sorted(intervals):
         covered += max(0, stop - max(start, until))
@@ -70,9 +70,9 @@ def union_ns(intervals: Iterable[tuple[int, int]]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One step under ``policy``. Spans are sorted by start, levels by time; the compute lane does one thing at a time.
+    """One step under ``policy``. Spans are sorted by start, levels by time. The compute lane does one thing at a time.
 
-    ``step_ns`` is the step's time; copies may still be under way then, and their spans go on past it.
+    ``step_ns`` is the step's time. Copies may still be under way then, and their spans go on past it.
     """
 
     policy: str
@@ -94,11 +94,11 @@ class Timeline:
             raise ValueError("the compute lane goes on past the step's end")
 
     def time_ns(self, *kinds: SpanKind) -> int:
-        """Time in spans of these kinds, summed over lanes."""
+        """Returns the time in spans of these kinds, summed over lanes."""
         return sum(span.stop_ns - span.start_ns for span in self.spans if span.kind in kinds)
 
     def busy_ns(self) -> dict[str, int]:
-        """Time in which each link had a copy under way."""
+        """Returns the time in which each link had a copy under way."""
         copies: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for span in self.spans:
             if span.lane != COMPUTE_LANE:
@@ -106,7 +106,7 @@ class Timeline:
         return {lane: union_ns(intervals) for lane, intervals in copies.items()}
 
     def moved_bytes(self) -> dict[str, int]:
-        """Bytes that each link moved."""
+        """Returns the bytes that each link moved."""
         moved: dict[str, int] = defaultdict(int)
         for span in self.spans:
             if span.lane != COMPUTE_LANE:

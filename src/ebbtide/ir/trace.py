@@ -1,7 +1,7 @@
 """Trace: one steady training step as it was recorded. Time is [Note: ticks].
 
-Who writes it: the recorder (``capture``), and ``tiertrace`` from published traces. Who reads it: planners, checker,
-simulator, analysis. Ticks, storages and accesses are tables of columns; whoever wants one row asks for it.
+The recorder (``capture``) writes it, and ``tiertrace`` from published traces. Planners, checker, simulator and analysis
+read it. Ticks, storages and accesses are tables of columns, and code that wants one row asks for it.
 
 Left out: the order of accesses within a tick (a tick holds all its operands at once), and which bytes of a storage
 an access touches (all of them).
@@ -20,7 +20,7 @@ from ebbtide.units import format_time, seconds
 
 
 class StorageKind(StrEnum):
-    """What a storage is to the training step, as in the run report."""
+    """The role of a storage in the training step, as in the run report."""
 
     PARAMETER = "parameter"
     GRADIENT = "gradient"
@@ -30,7 +30,7 @@ class StorageKind(StrEnum):
 
 
 class Phase(StrEnum):
-    """The part of the step that a tick lies in. Other: what no backward pass follows, such as clipping gradients."""
+    """The part of the step that a tick lies in. OTHER: no backward pass follows, as when gradients are clipped."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -39,7 +39,7 @@ class Phase(StrEnum):
 
 
 class Access(IntFlag):
-    """What a tick's operation does with a storage. A write may leave part of the storage as it was."""
+    """The use that a tick's operation makes of a storage. A write may leave part of the storage as it was."""
 
     READ = 1
     WRITE = 2
@@ -49,11 +49,11 @@ class Access(IntFlag):
 class Tick:
     """One operation on the step's main thread, up to the beginning of the next.
 
-    ``time_ns`` is its duration without stalls; ``flops`` and ``nbytes`` (read and written) are 0 where not known.
-    What an operator's inner operators do counts for them, not for it; so does its time after the last of them began.
-    ``depth`` is how many operators this one runs in: an operator and all that runs in it are the ticks from its own up
-    to the next of its depth or less. ``arguments`` is the call as JSON (``capture.calls``): with the operator, what
-    makes it unique; empty where not known.
+    ``time_ns`` is its duration without stalls. ``flops`` and ``nbytes`` (read and written) are 0 where not known.
+    The work of an operator's inner operators counts for them, not for it. So does its time after the last of them
+    began. ``depth`` is the number of operators that this one runs in. An operator, with all that runs in it, is the
+    ticks from its own up to the next of its depth or less. ``arguments`` is the call as JSON (``capture.calls``), empty
+    where not known. With the operator, it makes the operation unique.
     """
 
     time_ns: int
@@ -85,14 +85,14 @@ class Ticks(Table[Tick]):
 class Storage:
     """One allocation of ``nbytes``, alive during ticks [birth, death); for a persistent one that is [0, T).
 
-    ``allocation`` is its place among the arena's allocations within tick ``birth``: with the tick, the runtime's
-    clock. None if the main thread did not allocate it in this step. ``scratch`` means that nobody saw who uses it:
-    it is read and written in every tick of its life, whatever its accesses say. ``room_of`` is for
-    scratch of one tick: the number of other scratch that was freed within that tick before this one was allocated, and
-    in whose room it therefore lies. It needs none of its own. ``packed_bytes`` is what its contents take on a tier that
-    packs, as a sample of them showed when the last operator of the step that wrote them had ended; None where such a
-    tier refuses them, and where nobody looked. ``line`` is the place in the user's program that made it, as
-    "train.py:12 Net.forward"; empty where that was not recorded, and for what a step finds.
+    ``allocation`` is its place among the arena's allocations within tick ``birth``. With the tick, it is the runtime's
+    clock. It is None if the main thread did not allocate the storage in this step. ``scratch`` means that nobody saw
+    who uses it: every tick of its life reads and writes it, whatever its accesses say. ``room_of`` is for scratch of
+    one tick. It is the number of other scratch, freed within that tick before this one was allocated. This one lies in
+    that memory and needs none of its own. ``packed_bytes`` is the size of its contents on a tier that packs. It is from
+    a sample, taken when the last operator of the step that wrote them had ended. It is None where such a tier refuses
+    them or nobody looked. ``line`` is the place in the user's program that made it, as "train.py:12 Net.forward". It is
+    empty where that was not recorded, and for storages that the step finds.
     """
 
     nbytes: int
@@ -186,9 +186,9 @@ class Trace:
     """One steady step. A storage's number is its row in ``storages``, a tick its row in ``ticks``; T is ``len(ticks)``.
 
     ``origin`` says how the times were obtained. ``accesses_known`` is False where only allocations were seen (a CUDA
-    memory snapshot): then there are no accesses, and whatever needs them (ATIs) is not available. ``unrecorded_ns`` is
-    how long the step before took, without a recorder: what recording cost is the difference. Raises ValueError for
-    accesses outside of lives, times that do not fit 62 bits in sum, and lives that do not fit the step.
+    memory snapshot). Then there are no accesses, and nothing that needs them (ATIs) is available. ``unrecorded_ns`` is
+    how long the step before took without a recorder; the difference is the cost of recording. Raises ValueError for
+    accesses outside of lives, for times that do not fit 62 bits in sum, and for lives that do not fit the step.
     """
 
     name: str
@@ -199,7 +199,7 @@ class Trace:
     accesses_known: bool = True
     unrecorded_ns: int | None = None
     answers: dict[object, object] = field(init=False, repr=False, compare=False, default_factory=dict)
-    """What ``of_trace`` found about this trace and keeps here."""
+    """The answers that ``of_trace`` found about this trace and keeps here."""
     _starts_ns: Ints = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -236,16 +236,16 @@ class Trace:
             raise ValueError(f"storage {rows.storage[row]} is accessed at tick {rows.tick[row]}, outside its life")
 
     def tick(self, tick: int) -> Tick:
-        """One tick as a record, for people: code that asks many takes the columns."""
+        """Returns one tick as a record, for people. Code that asks for many takes the columns."""
         return self.ticks[tick]
 
     def storage(self, number: int) -> Storage:
-        """One storage as a record, for people: code that asks many takes the columns."""
+        """Returns one storage as a record, for people. Code that asks for many takes the columns."""
         return self.storages[number]
 
     @property
     def total_bytes(self) -> int:
-        """Of all storages, whether or not they are ever there at once."""
+        """The bytes of all storages, whether or not they are ever there at once."""
         return int(self.storages.nbytes.sum())
 
     @property
@@ -254,25 +254,25 @@ class Trace:
         return int(self._starts_ns[-1])
 
     def start_ns(self, ticks: Ints) -> Ints:
-        """When ticks begin, after the beginning of the step; a tick may lie in another step."""
+        """Returns when ticks begin, counted from the beginning of the step. A tick may lie in another step."""
         steps, tick = np.divmod(ticks, len(self.ticks))
         return steps * self.step_ns + self._starts_ns[tick]
 
     def operation(self, tick: int) -> str:
-        """What a tick does, in words: ``aten::mm in h.3.mlp (1.20 ms into the step)``."""
+        """Says in words what a tick does: ``aten::mm in h.3.mlp (1.20 ms into the step)``."""
         row, when = self.tick(tick), format_time(seconds(int(self._starts_ns[tick])))
         where = f" in {row.module}" if row.module else ""
         return f"{row.operator or 'an operation'}{where} ({when} into the step)"
 
     def allocations(self) -> Ints:
-        """The storages that the main thread allocates in the step, in the order of the runtime's clock."""
+        """Lists the storages that the main thread allocates in the step, in the order of the runtime's clock."""
         rows = self.storages
         order = np.lexsort((rows.allocation, rows.birth))
         found: Ints = order[rows.allocation[order] != -1]
         return found
 
     def signature(self) -> str:
-        """What a replay can verify: ticks, and the size and clock of each storage. Equal for steps that are alike."""
+        """Hashes what a replay can verify: ticks, and the size and clock of each storage. Alike steps agree."""
         columns = (self.storages.nbytes, self.storages.birth, self.storages.allocation)
         rows = list(zip(*(column.tolist() for column in columns), strict=True))
         return hashlib.sha256(f"{len(self.ticks)} {rows}".encode()).hexdigest()
@@ -289,11 +289,11 @@ class IdleIntervals:
 
 
 def idle_intervals(trace: Trace) -> IdleIntervals:
-    """The access-time interval (ATI) of each two adjacent accesses, from the end of one tick to the start of the other.
+    """Returns the access-time interval (ATI) of each two adjacent accesses: from one tick's end to the other's start.
 
     A persistent storage's last access is followed by its first of the next step. Scratch has none. Left out: the
     time before the first access and after the last, and storages that are never accessed. After Pinpointing
-    (ISPASS'21), who count per block address; here an allocation is a storage of its own.
+    (ISPASS'21), which counts per block address; here an allocation is a storage of its own.
     """
     rows = trace.accesses
     keep = ~trace.storages.scratch[rows.storage]
