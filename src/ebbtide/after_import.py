@@ -1,4 +1,4 @@
-"""Something to do when a module has been imported, in a program that does so when it likes."""
+"""Runs a function once a module has been imported, whenever the program does that."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -9,7 +9,8 @@ from types import ModuleType
 
 
 class AfterImport(MetaPathFinder):
-    """Calls ``then`` once, when the module of that name has been executed; somebody may only look for it before."""
+    """Calls ``then`` once, when the module of that name has been executed. Merely looking for the module calls
+    nothing."""
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self._name = name

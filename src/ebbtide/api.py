@@ -40,14 +40,15 @@ def record(
     machine: _Path | None = None,
     lines: bool | None = None,
 ) -> "Recorder":
-    """For ``with``: writes a step of what runs in the block to ``path``, as plain PyTorch runs it. See Recorder."""
+    """Return a context manager that writes a step of its block to ``path``, run as plain PyTorch runs it. See
+    Recorder."""
     from ebbtide.session.recorder import Recorder
 
     return Recorder(path, first=first, count=count, fake=fake, machine=machine, lines=lines)
 
 
 def load(path: _Path) -> "Trace | Plan | Timeline | Machine | RunReport":
-    """What a file holds that Ebbtide wrote, or that is a trace in the format tiertrace/1, or a machine.
+    """Load a file that Ebbtide wrote, a trace in the format tiertrace/1, or a machine.
 
     Raises FileFormatError for other files, and SettingError for one that cannot be read.
     """
@@ -57,7 +58,7 @@ def load(path: _Path) -> "Trace | Plan | Timeline | Machine | RunReport":
 
 
 def save(value: "Trace | Plan | Timeline", path: _Path) -> None:
-    """The opposite. Writes the file whole or not at all; raises OSError."""
+    """Write what ``load`` reads, whole or not at all. Raises OSError."""
     from ebbtide.ir.files import save
 
     save(value, Path(path))
@@ -70,10 +71,11 @@ def plan(
     machine: "Machine | _Path | None" = None,
     policy: str = "ebbtide",
 ) -> "Plan":
-    """Where each storage lies when, within ``fast``: bytes of the machine's fastest tier, or a share of the peak.
+    """Plan on which tier each storage lies when. ``fast`` is bytes of the machine's fastest tier, or a share of the
+    peak.
 
-    Without ``fast`` that is what the tier has; without ``machine`` it is the trace's own, or this computer, probed once
-    a week. ``policy`` is a planner's name. Raises SettingError, InfeasibleBudgetError, or PlanError.
+    Without ``fast``, the budget is the whole tier. Without ``machine``, it is the trace's own, or else this computer,
+    probed once a week. ``policy`` is a planner's name. Raises SettingError, InfeasibleBudgetError, or PlanError.
     """
     from ebbtide.pipeline.reading import step_on
     from ebbtide.planners import plan
@@ -92,10 +94,11 @@ def simulate(
     policy: str = "ebbtide",
     record: bool = False,
 ) -> "Outcome":
-    """The steady step on the virtual clock: under a plan, within its own budget if no other is named, or under an
-    online policy or a planner by its name. ``record`` keeps what happens when: ``outcome.timeline(name)``.
+    """Simulate the steady step on the virtual clock, under ``plan`` or under ``policy``.
 
-    Raises as ``plan`` does, and ValueError where a tick's storages do not fit the budget together.
+    The budget of a plan is its own unless ``fast`` names another. ``policy`` is an online policy or a planner's name.
+    ``record`` keeps what happens when, for ``outcome.timeline(name)``. Raises as ``plan`` does, and ValueError where a
+    tick's storages do not fit the budget together.
     """
     from ebbtide.pipeline.reading import step_on
     from ebbtide.pipeline.trials import simulate_named, simulate_plan
@@ -115,7 +118,7 @@ def run(
     settings: "Settings | None" = None,
     **named: Unpack[Named],
 ) -> int:
-    """Runs ``["train.py", "--epochs", "3"]`` or ``["-m", "package"]`` as ``__main__`` of this process, in a Session.
+    """Run ``["train.py", "--epochs", "3"]`` or ``["-m", "package"]`` as ``__main__`` of this process, in a Session.
 
     Returns the exit status of ``ebbtide run``: the script's own, or 3 when it was not bounded or planned as asked.
     ``__main__``, ``sys.argv`` and ``sys.path[0]`` are the program's from then on. Raises what Session raises, and the
@@ -128,7 +131,7 @@ def run(
 
     if quiet:
         named["progress"] = "off"
-    session = Session(fast, settings=settings, **named)  # whose mistakes are told before the program's
+    session = Session(fast, settings=settings, **named)  # mistakes in settings are told before the program's
     before = signal.getsignal(signal.SIGINT)
     try:
         return run_program(find_program([os.fspath(part) for part in program]), session, quiet)

@@ -1,4 +1,4 @@
-"""The ``ebbtide`` command. What needs torch is imported when it is needed, so that the rest starts at once."""
+"""The ``ebbtide`` command. Torch is imported only when it is needed, so all else starts at once."""
 
 import sys
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ GUIDE = "The guide, docs/guide.md in Ebbtide's sources, goes through the command
 
 
 class _Sections(click.Group):
-    """Commands in the order in which people meet them, rather than by name."""
+    """Lists commands in the order in which people meet them, not by name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)

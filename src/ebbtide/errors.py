@@ -1,4 +1,4 @@
-"""Every error that Ebbtide raises on purpose: it carries its data, a way out, and the command's exit status.
+"""Every error that Ebbtide raises on purpose. Each carries its data, a way out, and the command's exit status.
 
 All of them can be pickled: their arguments are their fields, and the text is made when it is read.
 """
@@ -8,33 +8,33 @@ from collections.abc import Collection
 from ebbtide.units import KIB, MIB, format_bytes, option
 
 INTERRUPTED = 130
-"""What a shell reports for a process that Ctrl-C ended: an exit status."""
+"""A shell's exit status for a process that Ctrl-C ended."""
 
 
 class EbbtideWarning(UserWarning):
-    """What was asked for is not available in full; the run goes on as the text says."""
+    """Something that was asked for is not available in full. The run goes on as the text says."""
 
 
 class EbbtideError(Exception):
-    """The base of all of Ebbtide's errors; ``exit_code`` is what the command exits with."""
+    """The base of all of Ebbtide's errors. The command exits with ``exit_code``."""
 
     exit_code = 1
 
 
 class SettingError(EbbtideError, ValueError):
-    """An argument or an ``EBBTIDE_...`` variable that cannot be understood; says what is accepted."""
+    """An argument or an ``EBBTIDE_...`` variable that cannot be understood. The text says what is accepted."""
 
     exit_code = 2
 
 
 def unknown_name(what: str, name: str, known: Collection[str], besides: str = "") -> SettingError:
-    """The error for a name that is none of those ``known``; ``besides`` says what else is accepted."""
+    """Return the error for a name that is not in ``known``. ``besides`` says what else is accepted."""
     there_are = f"there are {', '.join(known)}{besides}"
     return SettingError(f"there is no {what} {name!r:.300}{did_you_mean(name, known)}; {there_are}")
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """A question in parentheses, or "" where none is near."""
+    """Return a question in parentheses, or "" where no name is near."""
     from difflib import get_close_matches
 
     nearest = get_close_matches(name[:80], known, n=1)
@@ -42,21 +42,24 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
 
 
 class ReportError(EbbtideError, ValueError):
-    """A file that is not a report of a version that this Ebbtide reads."""
+    """A file that is no report, or a report of a version that this Ebbtide cannot read."""
 
     exit_code = 2
 
 
 class BudgetError(EbbtideError):
-    """The budget is below what has to be in memory at once.
+    """The budget is smaller than what has to be in memory at once.
 
-    ``minimum_bytes`` is a budget that works, planning included, counted as ``budget_bytes`` is (the process for a
-    size, the arena for a percentage; where no percentage is enough, the process); ``minimum_fast`` is the same as
-    the user would write it. ``operator`` is the
-    operation with the largest operands, of ``operator_bytes`` bytes rounded up to pages; it is "" when what the
-    process holds outside tensors leaves no room at all. Where there is no more memory to run a first step in,
-    ``minimum_fast`` is "" and ``minimum_bytes`` only a lower bound: what the operations need on top shows in that
-    step. ``advice`` is "" or what makes the need itself smaller.
+    ``minimum_bytes`` is a budget that works, planning included. It counts what ``budget_bytes`` counts: the process for
+    a size, the arena for a percentage. Where no percentage is enough, it counts the process. ``minimum_fast`` is the
+    same budget as a user would write it.
+
+    ``operator`` is the operation with the largest operands, and ``operator_bytes`` their bytes, rounded up to pages.
+    ``operator`` is "" when what the process holds outside tensors leaves no room at all. ``advice`` says what makes the
+    need itself smaller, or is "".
+
+    Where memory is too small even for a first step, ``minimum_fast`` is "" and ``minimum_bytes`` only a lower bound.
+    Only that step shows what the operations need on top.
     """
 
     exit_code = 3
@@ -104,9 +107,9 @@ class BudgetError(EbbtideError):
 
 
 class TiersTooSmallError(BudgetError):
-    """Memory and the slower tiers together have less room than a step's tensors take at their peak, ``peak_bytes``.
+    """Memory and the slower tiers together have less room than ``peak_bytes``, the peak of a step's tensors.
 
-    ``rooms`` are the tiers with their bytes, in words, memory first; ``works`` says what to do. ``in_pages``: the peak
+    ``rooms`` names the tiers in words with their bytes, memory first. ``works`` says what to do. ``in_pages``: the peak
     is counted in whole pages.
     """
 
@@ -137,8 +140,10 @@ class TiersTooSmallError(BudgetError):
 
 
 class RankError(BudgetError):
-    """The budget of rank ``rank`` of this job cannot work, or was not kept, so that all ranks end; ``said`` is that
-    rank's own sentence, and ``minimum_bytes`` and ``minimum_fast`` are what its error says (0 and "" where unknown).
+    """The budget of rank ``rank`` cannot work or was not kept, so all ranks of the job end.
+
+    ``said`` is that rank's own sentence. ``minimum_bytes`` and ``minimum_fast`` are those of its error, or 0 and ""
+    where they are unknown.
     """
 
     def __init__(self, rank: int, said: str, minimum_bytes: int = 0, minimum_fast: str = "") -> None:
@@ -152,7 +157,7 @@ class RankError(BudgetError):
 
 
 class SpillError(EbbtideError):
-    """A directory that cannot hold what is moved out of memory."""
+    """A directory that cannot hold the contents moved out of memory."""
 
     exit_code = 4
 
@@ -169,34 +174,35 @@ class SpillError(EbbtideError):
 
 
 class SessionError(EbbtideError):
-    """A session used in an order that has no meaning."""
+    """A session was used in an order that makes no sense."""
 
     exit_code = 5
 
 
 class PlatformError(EbbtideError):
-    """This machine, Python or torch is not one that Ebbtide runs on."""
+    """Ebbtide does not run on this machine, Python or torch."""
 
     exit_code = 6
 
 
 class FileFormatError(EbbtideError, ValueError):
-    """A trace, machine, plan or timeline that this Ebbtide does not read: damaged, or of another version."""
+    """A trace, machine, plan or timeline that this Ebbtide cannot read: damaged, or of another version."""
 
     exit_code = 2
 
 
 class RecordingError(EbbtideError):
-    """A step that cannot be recorded; says why and what to do."""
+    """A step that cannot be recorded. The text says why and what to do."""
 
     exit_code = 1
 
 
 class OrderError(EbbtideError):
-    """The script did what another order of updates than its own does not allow; ``what`` says what, before a number
-    came of it. Of ``deferred`` updates one failed, else they are made in the backward pass.
+    """The script did something that its order of updates does not allow. It is raised before a wrong number comes of
+    that.
 
-    Not all parameters may be as the script's steps would have left them, so training cannot go on after it.
+    ``what`` says what the script did. ``deferred``: updates are deferred; otherwise they are made in the backward pass.
+    Some parameters may differ from what the script's own order would have left, so training cannot go on after it.
     """
 
     exit_code = 1
@@ -221,11 +227,11 @@ OTHER_STORAGES = (
     "same script and settings: for a run that is a step that `ebbtide run --save-trace` recorded (`ebbtide trace` has "
     "every storage, and a run manages the large ones)"
 )
-"""Why a plan is not one for a step, wherever that is said."""
+"""The reason why a plan is not one for a step. All messages use this text."""
 
 
 class PlanError(EbbtideError):
-    """A plan that breaks its promises for a trace and a machine; ``violations`` says how, in words."""
+    """A plan that breaks its promises for a trace and a machine. ``violations`` says in words which."""
 
     def __init__(self, violations: tuple[str, ...]) -> None:
         super().__init__(violations)
@@ -238,7 +244,7 @@ class PlanError(EbbtideError):
 
 
 def written_size(nbytes: int) -> str:
-    """A size that is at least so much, as a user would write it."""
+    """Return a size of at least ``nbytes`` as a user would write it."""
     unit, name = (MIB, "MiB") if nbytes >= MIB else (KIB, "KiB")
     return f"{-(-nbytes // unit)}{name}"
 
@@ -246,8 +252,8 @@ def written_size(nbytes: int) -> str:
 class InfeasibleBudgetError(EbbtideError):
     """No plan of the planner's kind keeps the budget: ``operator`` at ``tick`` needs ``minimum_bytes`` of fast memory.
 
-    ``minimum_bytes`` is the smallest budget that can work, counted in the arena's pages, as ``budget_bytes`` is.
-    ``operation`` is that tick in words, with its module and its time in the step, where they are known.
+    ``minimum_bytes`` is the smallest budget that can work. Like ``budget_bytes``, it is counted in the arena's pages.
+    ``operation`` is that tick in words, with its module and its time in the step where they are known.
     """
 
     exit_code = 3

@@ -1,12 +1,12 @@
-"""Everything in PyTorch, Python and other libraries that Ebbtide puts itself in front of.
+"""Everything in PyTorch, Python and other libraries that Ebbtide replaces or hooks into.
 
-``InFrontOf`` has a row for each reason to replace functions, and ``install`` is the one place that replaces any.
-``REGISTERED`` lists what takes no replacing: hooks, callbacks, handlers, kernels and allocators. The tests compare both
-with the sources, so this page is all that a new version of torch has to be compared with.
+``InFrontOf`` has a row for each reason to replace functions, and only ``install`` replaces any. ``REGISTERED`` lists
+what replaces nothing: hooks, callbacks, handlers, kernels and allocators. The tests compare both with the sources. So a
+new version of torch needs comparing with this page alone.
 
-A wrapper that nobody touched gives way to the very object that was there before. One that another library has wrapped
-meanwhile stays where it is, and only hands calls on. Left out: objects that a script made itself, such as the gradients
-that ``update_order`` takes away.
+A removed wrapper gives way to the very object that was there before. If another library has wrapped it meanwhile, it
+stays in place and only hands calls on. Left out: objects that a script made itself, such as the gradients that
+``update_order`` takes away.
 """
 
 import functools
@@ -22,9 +22,10 @@ _INHERITED = object()
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``by`` is the module that does it, or the native file. ``may_lack``: some versions have not all of the names.
+    """One reason to replace something or to hook into it.
 
-    ``traced``: what the function calls may be compiled, so Dynamo looks into the wrapper, too.
+    ``by`` is the Python module or the native file that does it. ``may_lack``: some versions lack some of the names.
+    ``traced``: Dynamo may compile what the function calls, so it looks into the wrapper, too.
     """
 
     by: str
@@ -40,7 +41,7 @@ _WITH_THE_LAST, _WITH_SESSION = "with the last subscriber", "with the session"
 
 
 class InFrontOf(Enum):
-    """The functions that are replaced. Of two rows that name one function, the one installed later is called first."""
+    """The functions that are replaced. If two rows name the same function, the one installed later is called first."""
 
     BACKWARD = Row(
         _EVENTS, "subscribers act before or after a backward pass", ("torch.autograd._engine_run_backward",),
@@ -119,7 +120,7 @@ class InFrontOf(Enum):
     TERMINAL_WARNINGS = Row("commands.program", "Ebbtide's warnings take one line", ("warnings.formatwarning",))
 
     def install(self, function: Callable[..., Any]) -> "list[Wrapper]":
-        """From now on ``function`` is called in place of each, with the original and the call's arguments."""
+        """Have ``function`` called in place of each name. It gets the original function and the call's arguments."""
         row = self.value
         return [Wrapper(name, function, row.traced) for name in row.names if not row.may_lack or _is_there(name)]
 
@@ -168,7 +169,7 @@ REGISTERED = (
     Row("native/core/fault.cpp", "absent pages are served; other faults go to who was there", ("sigaction",)),
     Row("native/core/fault.cpp", "a child has no training state, and no copy half made", ("pthread_atfork",)),
 )
-"""What is registered, by the names that the sources use."""
+"""Everything that is registered, by the names that the sources use."""
 
 
 class Wrapper:
@@ -192,7 +193,7 @@ class Wrapper:
         setattr(self._owner, self._attribute, wrapper)
 
     def remove(self) -> None:
-        """Takes it off; where somebody has wrapped it, it stays below and hands calls on."""
+        """Restore the function. If another library has wrapped this wrapper, it stays and hands calls on."""
         self._function = None
         if vars(self._owner).get(self._attribute) is not self._wrapper:
             return
@@ -208,10 +209,10 @@ def _is_there(name: str) -> bool:
 
 
 def _leave_to_python(function: Callable[..., Any]) -> None:
-    """Dynamo runs this function as it is. It is told without being imported, which takes a second."""
+    """Have Dynamo run this function as it is. An import of Dynamo takes a second, so it is told without one."""
     if (torch := sys.modules.get("torch")) is not None:
         function._torchdynamo_disable = True  # type: ignore[attr-defined]
-        function.__code__ = function.__code__.replace()  # one of its own, since Dynamo knows functions by that
+        function.__code__ = function.__code__.replace()  # its own code object: Dynamo knows functions by that
         dynamo = torch._C._dynamo.eval_frame
         skip = dynamo._FrameAction.SKIP
         dynamo.set_code_exec_strategy(function.__code__, dynamo._FrameExecStrategy(skip, skip))

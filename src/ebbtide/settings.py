@@ -1,7 +1,7 @@
 """Every knob and its ``EBBTIDE_...`` variable, in one table.
 
-An empty variable counts as unset. A value that cannot be understood is an error; an unknown variable is one warning
-that names the nearest known one.
+An empty variable counts as unset. A value that cannot be understood is an error. An unknown variable is one warning,
+which names the nearest known one.
 """
 
 import os
@@ -20,8 +20,11 @@ PAGE_BYTES = 4 * KIB
 
 
 class ProgressMode(StrEnum):
-    """How progress is shown: a live line on a terminal and plain lines elsewhere, plain lines (ever more seldom), a
-    plain line for each step (of several in a quarter of a second the last), or none. The summary stays."""
+    """The ways to show progress. The summary is always shown.
+
+    AUTO is a live line on a terminal and plain lines elsewhere. PLAIN is plain lines, ever more seldom. VERBOSE is a
+    plain line for each step, or for the last of the steps in a quarter of a second. OFF is no line.
+    """
 
     AUTO = "auto"
     PLAIN = "plain"
@@ -30,7 +33,7 @@ class ProgressMode(StrEnum):
 
 
 class TierKind(StrEnum):
-    """A tier between memory and the spill file: memory in which bytes lie compressed, or that of a NUMA node."""
+    """A tier between memory and the spill file: compressed memory, or the memory of a NUMA node."""
 
     COMPRESSED = "compressed"
     NUMA = "numa"
@@ -38,7 +41,7 @@ class TierKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SlowerTier:
-    """A tier that a run has besides memory and the spill file; ``node`` is a NUMA node's number, else -1."""
+    """A tier that a run has besides memory and the spill file. ``node`` is a NUMA node's number, else -1."""
 
     kind: TierKind
     capacity_bytes: int
@@ -54,11 +57,11 @@ TIERS_ACCEPTED = "compressed:SIZE or numa:NODE:SIZE, or several with ',' between
 
 
 class NoTierError(ValueError):
-    """What is wrong with the text of a tier, as the end of a sentence."""
+    """Says what is wrong with the text of a tier, as the end of a sentence."""
 
 
 def parse_tiers(text: str) -> tuple[SlowerTier, ...]:
-    """``parse_tiers("numa:1:32GiB,compressed:2GiB")``. Raises NoTierError."""
+    """Parse ``"numa:1:32GiB,compressed:2GiB"``, for one. Raises NoTierError."""
     tiers = tuple(_parse_tier(each.strip()) for each in text.split(","))
     names = [tier.name for tier in tiers]
     if twice := [name for name in names if names.count(name) > 1]:
@@ -92,7 +95,7 @@ def _parse_tier(text: str) -> SlowerTier:
 
 
 class UpdateOrder(StrEnum):
-    """When parameters are updated: in ``optimizer.step()``, each in the backward pass, or each before its next use."""
+    """The time of an update: in ``optimizer.step()``, in the backward pass, or before the parameter's next use."""
 
     AS_WRITTEN = "as-written"
     IN_BACKWARD = "in-backward"
@@ -101,40 +104,40 @@ class UpdateOrder(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The knobs of a session. An argument of ``Session`` or of the command goes before its variable."""
+    """The knobs of a session. An argument of ``Session`` or of the command overrides the variable."""
 
     disable: bool = False  # turns Ebbtide off
     fast: Budget | None = None  # the budget
     fast_node: int | None = None  # the budget of all ranks on this node together
-    spill: tuple[str, ...] = ()  # where moved data goes, in stripes
+    spill: tuple[str, ...] = ()  # directories for evicted contents, in stripes
     tiers: tuple[SlowerTier, ...] = ()  # tiers before the spill file, the fastest first
-    report: str | None = None  # where the report is written
-    policy: str = "ebbtide"  # what decides which storages move when
+    report: str | None = None  # the report's file
+    policy: str = "ebbtide"  # the planner or policy that decides which storages move when
     plan: str | None = None  # a saved plan, in place of a planner
     machine: str | None = None  # a machine, in place of a probe
     optimizer: UpdateOrder = UpdateOrder.AS_WRITTEN  # when each parameter is updated
-    save_trace: str | None = None  # where the recorded step is written
-    save_plan: str | None = None  # where its plan is written
-    save_timeline: str | None = None  # where the timeline of a planned step is written
+    save_trace: str | None = None  # the file for the recorded step
+    save_plan: str | None = None  # the file for its plan
+    save_timeline: str | None = None  # the file for the timeline of a planned step
     wait_for_plan: bool = False  # training waits while a plan is made
-    trace_step: int | None = None  # for ebbtide.record: the first step to record; 3, or 2 of fake ones
-    trace_steps: int = 1  # for ebbtide.record: how many steps
+    trace_step: int | None = None  # for ebbtide.record: the first step to record; default 3, or 2 with fake tensors
+    trace_steps: int = 1  # for ebbtide.record: the number of steps
     fake: bool = False  # for ebbtide.record: fake tensors, modelled times
     lines: bool = False  # a saved step says which line made each storage
     min_storage_bytes: int = 64 * KIB  # the smallest storage that is managed
     piece_bytes: int = 16 * MIB  # storages of twice this move in pieces of at least this
     io_threads: int = 2  # native threads for each slower tier
-    watchdog_s: float = 30.0  # a longer wait for room goes over budget, with a warning
+    watchdog_s: float = 30.0  # after a longer wait for room, the run goes over budget, with a warning
     chaos_rate: float = 0.0  # for tests: probability of a random eviction at each allocation
     chaos_seed: int = 0  # for tests: the seed of these evictions
-    checksum: bool = False  # what comes back from the spill directories is compared with what was written there
-    userfaultfd: bool = False  # system calls wait for tensors that are away, where the kernel permits that
+    checksum: bool = False  # bytes read from the spill directories are compared with those written
+    userfaultfd: bool = False  # system calls wait for absent tensors, where the kernel permits that
     arena_bytes: int | None = None  # the arena's budget itself, for tests and experiments
     progress: ProgressMode = ProgressMode.AUTO  # a live line, plain lines, a line for each step, or none
 
     @staticmethod
     def from_environment(environment: Mapping[str, str] = os.environ) -> "Settings":
-        """Raises SettingError for a value that cannot be understood."""
+        """Read the variables. Raises SettingError for a value that cannot be understood."""
         values: dict[str, object] = {}
         for variable in sorted(name for name in environment if name.startswith(PREFIX)):
             if variable not in KNOBS:
@@ -147,7 +150,8 @@ class Settings:
         return Settings(**values)  # type: ignore[arg-type]
 
     def but(self, fast: str | int | Budget | None = None, **named: Unpack["Named"]) -> "Settings":
-        """These, with what is named in place of theirs; None is not named. Raises SettingError, as for a variable."""
+        """Return these settings with the named ones replaced; None replaces nothing. Raises SettingError, as for a
+        variable."""
         knobs = {knob.field: knob for knob in KNOBS.values()}
         known = Named.__annotations__
         if unknown := [name for name in named if name not in known]:
@@ -168,7 +172,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """A row of the table: the field it sets, how its text is read, and what is accepted, in words."""
+    """A row of the table: the field it sets, the function that reads its text, and the accepted values in words."""
 
     field: str
     parse: Callable[[str], object]
@@ -185,7 +189,7 @@ class Knob:
 
 
 class Named(TypedDict, total=False):
-    """What ``Session`` takes by name besides ``fast``: fields of ``Settings``, sizes also as text."""
+    """The names that ``Session`` takes besides ``fast``: fields of ``Settings``, with sizes also as text."""
 
     disable: bool | None
     fast_node: str | int | None

@@ -1,7 +1,7 @@
-"""Lines for whoever started the program: on standard error, as wide as the terminal, and never the end of a training.
+"""Writes lines to standard error for whoever started the program. A failure to write never ends a training.
 
-A script may close standard error, put an object of its own in its place, or lose whoever reads it. Then a line of ours
-is dropped, and the script goes on as it would without us.
+A script may close standard error, replace it with an object of its own, or lose its reader. Then our line is dropped,
+and the script goes on as it would without us.
 """
 
 import os
@@ -11,15 +11,15 @@ from typing import TextIO
 
 
 def tell(text: str, stream: TextIO | None = None) -> None:
-    """Writes a line to ``stream`` (standard error), if that can be done."""
+    """Write a line to ``stream``, by default standard error, if that is possible."""
     stream = stream or sys.stderr
     if stream is not None:  # print would take standard output
-        with suppress(Exception):  # an object of the script's may raise anything
+        with suppress(Exception):  # the script's own object may raise anything
             print(text, file=stream, flush=True)
 
 
 def columns_of(stream: TextIO | None) -> int | None:
-    """How wide the terminal is that ``stream`` writes to; None where it is none."""
+    """Return the width of the terminal that ``stream`` writes to, or None where there is no terminal."""
     with suppress(Exception):
         if stream is not None and stream.isatty():
             return os.get_terminal_size(stream.fileno()).columns

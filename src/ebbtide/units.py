@@ -1,8 +1,8 @@
-"""Sizes and times at the door: the one module that knows 2**30. Inside, everything is an integer number of bytes.
+"""Sizes and times as text. Only this module knows 2**30; inside, a size is an integer number of bytes.
 
-It knows the door itself, too: whether options are named as the command's (``--fast 8GiB``) or Python's (``fast=``).
+The module also knows how options are written: as the command's (``--fast 8GiB``) or as Python's (``fast=``).
 
-``GB`` is 10**9 and ``GiB`` is 2**30; a bare letter is binary, as in Docker, systemd and Slurm: ``1.5G`` is 1.5 GiB.
+``GB`` is 10**9 and ``GiB`` is 2**30. A bare letter is binary, as in Docker, systemd and Slurm: ``1.5G`` is 1.5 GiB.
 Unreadable input raises ValueError, whose text says what is accepted.
 """
 
@@ -33,7 +33,7 @@ _by_command = False
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much fast memory a run may use: bytes for the process, or a share of the step's peak of live tensors.
+    """The fast memory that a run may use: bytes for the process, or a share of the step's peak of live bytes.
 
     Exactly one of the two is set. ``fraction`` lies in (0, 1].
     """
@@ -54,7 +54,7 @@ class Budget:
 
 
 def parse_size(text: str | int) -> int:
-    """Bytes; an integer is already one. ``parse_size("1.5G") == 1_610_612_736``."""
+    """Return bytes; an integer is already a number of bytes. ``parse_size("1.5G") == 1_610_612_736``."""
     if isinstance(text, int) and not isinstance(text, bool):
         nbytes = text
     else:
@@ -70,7 +70,7 @@ def parse_size(text: str | int) -> int:
 
 
 def parse_fraction(text: str) -> float:
-    """``parse_fraction("25%") == 0.25``."""
+    """Parse a percentage: ``parse_fraction("25%") == 0.25``."""
     match = _PERCENT.fullmatch(text)
     fraction = float(match["number"]) / 100 if match else 0.0
     if not 0 < fraction <= 1:
@@ -79,7 +79,7 @@ def parse_fraction(text: str) -> float:
 
 
 def parse_budget(text: "str | int | Budget") -> Budget:
-    """A size bounds the process, a percentage the tensors; what is surely a slip of the pen is refused."""
+    """Parse a budget. A size bounds the process, a percentage the tensors. An obvious slip of the pen is refused."""
     if isinstance(text, Budget):
         return text
     if isinstance(text, str) and "%" in text:
@@ -98,13 +98,13 @@ def parse_budget(text: "str | int | Budget") -> Budget:
 
 
 def name_options_as_the_command() -> None:
-    """From here on, in this process."""
+    """Write options as the command's from here on, in this process."""
     global _by_command
     _by_command = True
 
 
 def option(name: str, value: str = "") -> str:
-    """As whoever started this writes it: ``--fast 8GiB`` on a command line, else ``fast="8GiB"``."""
+    """Return an option as the user writes it: ``--fast 8GiB`` on a command line, else ``fast="8GiB"``."""
     if _by_command:
         return f"--{name} {value}".rstrip()
     keyword = name.replace("-", "_")
@@ -112,12 +112,12 @@ def option(name: str, value: str = "") -> str:
 
 
 def round_up(nbytes: int, unit: int) -> int:
-    """The next multiple of ``unit``."""
+    """Round up to a multiple of ``unit``."""
     return -(-nbytes // unit) * unit
 
 
 def format_bytes(nbytes: int | float) -> str:
-    """Three digits and a binary unit: ``1.50 GiB``."""
+    """Return three digits and a binary unit: ``1.50 GiB``."""
     if abs(nbytes) < 1000:
         return f"{round(nbytes)} B"
     for name, unit in (("KiB", KIB), ("MiB", MIB), ("GiB", GIB)):
@@ -127,12 +127,12 @@ def format_bytes(nbytes: int | float) -> str:
 
 
 def seconds(ns: float) -> float:
-    """Nanoseconds in seconds."""
+    """Convert nanoseconds to seconds."""
     return ns / 1e9
 
 
 def format_time(seconds: float) -> str:
-    """Three digits and a unit: ``1.23 s``; minutes and hours where seconds are hard to read."""
+    """Return three digits and a unit: ``1.23 s``. Long times are in minutes or hours."""
     if abs(seconds) >= 3600:
         return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02} min"
     if abs(seconds) >= 100:
@@ -145,5 +145,5 @@ def format_time(seconds: float) -> str:
 
 def _three_digits(value: float) -> str:
     if abs(value) >= 99.95:
-        return str(floor(value + 0.5))  # 232.5 is 233, as in the scripts of a page
+        return str(floor(value + 0.5))  # 232.5 becomes 233, as in the scripts of a page
     return f"{value:.{2 if abs(value) < 9.995 else 1}f}"

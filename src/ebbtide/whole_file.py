@@ -1,7 +1,7 @@
-"""Writes a file whole or not at all: what cannot be finished leaves the old file, and nothing beside it.
+"""Writes a file whole or not at all. A failed write leaves the old file as it was, and nothing beside it.
 
 A device or a pipe (``/dev/null``, ``/dev/stdout``) is written to, and not replaced. A link stays, and the file that it
-names is written.
+points to is written.
 """
 
 import errno
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def try_writing(path: Path) -> None:
-    """Raises the OSError with which ``write_whole`` would fail for where the file lies. Leaves all as it is."""
+    """Raise the OSError that ``write_whole`` would raise because of the file's place. Leaves everything as it is."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if _is_special(path):
@@ -26,7 +26,7 @@ def try_writing(path: Path) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Who may read it stays as it was; of a new file the umask decides, as ever. Raises OSError."""
+    """Write the file. An old file keeps its permissions; a new one gets those of the umask. Raises OSError."""
     if _is_special(path):
         path.write_bytes(data)
         return
@@ -44,7 +44,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def _new_beside(place: Path) -> tuple[int, Path]:
-    """The kernel applies the umask: to ask for it is to set it, for all threads."""
+    """Open a new file beside ``place``. The kernel applies the umask; reading it here would set it for all threads."""
     beside = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
     return os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666), beside
 

@@ -10,8 +10,11 @@ from ebbtide.ir.trace import StorageKind, Trace
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Row i is ``trace.storage(i)``. ``room`` is 0 for one that lies in another's, else its bytes. ``first`` and
-    ``last`` are ticks of its first and last access, -1 for none."""
+    """A row i for each ``trace.storage(i)``.
+
+    ``room`` is its bytes, or 0 if it lies in another storage's memory. ``first`` and ``last`` are the ticks of its
+    first and last access, or -1 for none.
+    """
 
     nbytes: Ints
     room: Ints
@@ -41,20 +44,20 @@ def columns_of(trace: Trace) -> Columns:
 
 
 def has_accesses(trace: Trace) -> bool:
-    """Whether it is known when storages are used: a CUDA memory snapshot, for one, holds allocations only."""
+    """Say whether it is known when storages are used. A CUDA memory snapshot, for one, holds only allocations."""
     return len(trace.accesses) > 0
 
 
 def has_lines(trace: Trace) -> bool:
-    """Whether it is known of any storage which line of the program made it."""
+    """Say whether the program's line that made it is known for any storage."""
     return any(trace.storages.line.tolist())
 
 
 def modules_of(trace: Trace) -> list[str]:
-    """The module that each storage belongs to, "" if none is known.
+    """Return the module that each storage belongs to, or "" where none is known.
 
-    That is the one that allocated it; else the first that uses it, as of a parameter; else that of the only parameter
-    or gradient of its size that some tick uses along with it, as of an optimizer's state.
+    That is the module that allocated it, or else the first that uses it, as for a parameter. For an optimizer's state
+    it is that of the parameter or gradient of the same size that some tick uses along with it, if there is only one.
     """
     n_ticks, rows = len(trace.ticks), trace.accesses
     found: list[str] = trace.storages.module.tolist()
@@ -76,8 +79,10 @@ def modules_of(trace: Trace) -> list[str]:
 
 
 def common_root(modules: list[str]) -> str:
-    """What all names begin with, whole parts and a dot at the end: "GPT2LMHeadModel."; "" if nothing, or if they are
-    not names of modules (but places in a program, as in a memory snapshot)."""
+    """Return the prefix that all names share, in whole parts and with a dot at the end: "GPT2LMHeadModel.".
+
+    The prefix is "" if they share none. It is also "" if they are places in a program, as in a memory snapshot.
+    """
     names = [name.split(".") for name in set(modules) if name]
     if not names or not all(part.replace("_", "a").isalnum() for name in names for part in name):
         return ""

@@ -1,8 +1,11 @@
-"""What moving would buy: the peak after the best k moves, and bytes freed against bandwidth.
+"""The gain from moving storages: the peak after the best k moves, and freed bytes against bandwidth.
 
-Moves are those of ``swapping`` in its queue, so none of them slows compute by itself, and the best are those with the
-most bytes x ATI. This is a reading of the trace, not a plan: a planner knows a budget, moves what is short where it is
-short, and accepts stalls. What was moved counts as room from the tick after its copy out to the tick of its copy back.
+The moves are those that fit in the queue of ``swapping``, so none of them slows compute by itself. The best are those
+with the most bytes x ATI. A moved storage's bytes count as free room from the tick after its copy out to the tick of
+its copy back.
+
+This describes the trace and is no plan. A planner knows a budget, moves storages where bytes are short, and accepts
+stalls.
 """
 
 from collections.abc import Sequence
@@ -24,7 +27,7 @@ BANDWIDTHS = tuple(round(10 ** (8 + place / 2)) for place in range(9))
 
 @dataclass(frozen=True, slots=True)
 class MovesPoint:
-    """The peak of live bytes once the best ``moves`` are made, which copy ``moved_bytes`` out and back a step."""
+    """The peak of live bytes after the best ``moves``, which copy ``moved_bytes`` out and back in each step."""
 
     moves: int
     moved_bytes: int
@@ -33,10 +36,11 @@ class MovesPoint:
 
 @dataclass(frozen=True, slots=True)
 class BandwidthPoint:
-    """What a link of ``bytes_per_s`` each way frees on average over the step: by the rule alone, and in the queue.
+    """The bytes that a link of ``bytes_per_s`` each way frees on average over the step.
 
-    Of each, the number of intervals that fit and the mean of bytes that are away. The queue is asked for the 4,096 best
-    intervals only. ``peak_bytes`` is the peak left when all that fits in the queue moves.
+    ``alone`` counts the intervals that fit by the swap rule, and ``queued`` those that fit in the queue.
+    ``alone_bytes`` and ``queued_bytes`` are their mean bytes away. Only the 4,096 best intervals enter the queue.
+    ``peak_bytes`` is the peak once all that fit in the queue have moved.
     """
 
     bytes_per_s: int
@@ -48,7 +52,7 @@ class BandwidthPoint:
 
 
 def moves_curve(trace: Trace, candidates: Candidates) -> tuple[MovesPoint, ...]:
-    """From no moves to all; of more than 200 moves, that many points, close together where there are few moves."""
+    """Return points from no moves to all, at most 200 of them, which lie closer together where there are few moves."""
     rows = np.flatnonzero(candidates.queued)
     live = live_bytes(trace)
     moved = [0, *accumulate(candidates.nbytes[rows].tolist())]
@@ -65,13 +69,13 @@ def _counts(n_moves: int) -> list[int]:
 
 
 def relief(trace: Trace, candidates: Candidates, rows: Ints) -> Ints:
-    """Bytes of room at each tick that these moves give."""
+    """Return the bytes of room that these moves free at each tick."""
     low, high = candidates.gone[rows], candidates.back[rows]
     return levels(low, high, candidates.nbytes[rows], len(trace.ticks))
 
 
 def bandwidth_curve(trace: Trace, bandwidths: Sequence[int] = BANDWIDTHS) -> tuple[BandwidthPoint, ...]:
-    """For links without latency, of the same speed both ways, that do not share."""
+    """Return a point for each bandwidth. Links have no latency, the same speed both ways, and no shared group."""
     live = live_bytes(trace)
     found = []
     for bytes_per_s in bandwidths:
@@ -92,13 +96,15 @@ def bandwidth_curve(trace: Trace, bandwidths: Sequence[int] = BANDWIDTHS) -> tup
 
 
 def mean_freed_bytes(trace: Trace, candidates: Candidates, chosen: Flags) -> int:
-    """Bytes that the chosen intervals keep away, averaged over the step's time, if nothing but their own copies delays
-    them."""
+    """Return the mean over the step's time of the bytes that the chosen intervals keep away.
+
+    Only an interval's own copies shorten its time away.
+    """
     away_ns = np.maximum(candidates.idle_ns - candidates.out_ns - candidates.back_ns, 0)[chosen].astype(np.float64)
     return round(float(candidates.nbytes[chosen] @ away_ns) / trace.step_ns) if trace.step_ns else 0
 
 
 def break_even_bytes_per_s(nbytes: int, idle_ns: int, route: Route) -> int | None:
-    """The bandwidth each way at which a storage could just move in an interval; None if latencies alone fill it."""
+    """Return the bandwidth each way at which a storage could just move in an interval, or None if latencies fill it."""
     left = idle_ns - route.out.latency_ns - route.back.latency_ns
     return -(-2 * nbytes * 10**9 // left) if left > 0 else None

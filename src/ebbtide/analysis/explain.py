@@ -1,4 +1,5 @@
-"""Why a storage is where it is, and what would change that: an analysis, a plan and a timeline in sentences."""
+"""Explains in sentences why a storage is where it is, and what would change that. An analysis, a plan and a timeline
+say it."""
 
 import difflib
 import fnmatch
@@ -29,7 +30,8 @@ _WAITED_FOR = {
 
 
 class Explainer:
-    """What is known of one step: its trace, and where they are given a way to a slow tier, a plan and a timeline."""
+    """Explains one step from its trace. A route to a slow tier, a plan and a timeline add to it where they are
+    given."""
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class Explainer:
         self._peak = peak_of(trace)
 
     def storage(self, number: int) -> list[str]:
-        """Raises SettingError if there is no such storage."""
+        """Describe a storage. Raises SettingError if there is no such storage."""
         if not 0 <= number < len(self._trace.storages):
             raise SettingError(f"there is no storage {number}: the trace has {len(self._trace.storages)}, from 0 on")
         lines = [*self._life(number), *self._at_peak(number), *self._idle(number), *self._spent(number)]
@@ -57,7 +59,8 @@ class Explainer:
         return [self._names.storage(number), *(f"  {line}" for line in lines)]
 
     def module(self, name: str) -> list[str]:
-        """Of a module and those within it; ``name`` may have ``*``. Raises SettingError if no storage is theirs."""
+        """Describe a module and those within it; ``name`` may have ``*``. Raises SettingError if no storage is
+        theirs."""
         names = zip(self._names.short, self._names.full, strict=True)
         patterns = (name, f"{name}.*")
         numbers = [
@@ -109,7 +112,7 @@ class Explainer:
         return [*lines, "--storage NUMBER tells more of one"]
 
     def _short(self, number: int) -> str:
-        """What there is to say of a storage in a list."""
+        """Describe a storage in a list."""
         if self._plan is not None and (away := self._plan.short(number)):
             return away
         intervals = self._intervals(number)
@@ -122,7 +125,7 @@ class Explainer:
         fits = "fits" if self._candidates.queued[row] else "fits alone" if self._candidates.alone[row] else "too short"
         return f"{text}: {fits}"
 
-    # ---- of one storage ----------------------------------------------------------------------------------------------
+    # ---- one storage ------------------------------------------------------------------------------------------------
 
     def _life(self, number: int) -> Iterator[str]:
         trace, storage, names = self._trace, self._trace.storage(number), self._names
@@ -148,7 +151,10 @@ class Explainer:
             yield f"in use at {when}" if row.idle_ns == 0 else f"idle at {when}"
 
     def _intervals(self, number: int) -> list[tuple[int, int, int, int]]:
-        """(after, until, idle ns, row of the candidates if there are any), the longest first; all take some time."""
+        """Return rows of after, until, idle ns, and the row of the candidates if there are any.
+
+        The longest interval comes first. Intervals that take no time are left out.
+        """
         source = idle_intervals(self._trace) if self._candidates is None else self._candidates
         rows = np.flatnonzero((source.storage == number) & (source.idle_ns > 0))
         rows = rows[np.argsort(-source.idle_ns[rows], kind="stable")]
@@ -166,7 +172,7 @@ class Explainer:
             yield "never idle between two uses" if self._has_accesses else "its uses were not recorded"
 
     def _spent(self, number: int) -> Iterator[str]:
-        """The time after the last use, which a prompt free would save."""
+        """Describe the time after the last use, which a prompt free would save."""
         storage, rows = self._trace.storage(number), self._trace.accesses.of(number)
         if storage.persistent or storage.scratch or rows.stop == rows.start:
             return
@@ -208,7 +214,7 @@ class Explainer:
 
 
 def _away_at(candidates: Candidates, tick: int, n_ticks: int) -> int:
-    """Bytes that are away at a tick of the step when all that fits in the queue moves."""
+    """Return the bytes that are away at a tick of the step when all that fit in the queue move."""
     steps = -((tick - candidates.gone) // n_ticks)  # to the first tick like it from ``gone`` on
     away = candidates.queued & (tick + steps * n_ticks < candidates.back)
     return int(candidates.nbytes[away].sum())

@@ -1,4 +1,4 @@
-"""What a plan does with a storage, and why, in sentences."""
+"""Explains in sentences what a plan does with a storage, and why."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -16,10 +16,11 @@ from ebbtide.units import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A storage has no room on the fast tier during ticks [gone, back), and are valid there from ``there``.
+    """A storage has no room on the fast tier during ticks [gone, back). From ``there`` on, its contents are valid
+    there.
 
-    ``back`` is None if they do not come back. ``tier`` has them meanwhile, "" if the plan does not say; ``written`` are
-    the ticks of the copy there, None if they were there before.
+    ``back`` is None if it does not come back. ``tier`` has the contents meanwhile, or is "" if the plan does not say.
+    ``written`` holds the ticks of the copy to that tier, or None if the contents were there before.
     """
 
     gone: int
@@ -30,7 +31,7 @@ class Gap:
 
 
 class PlanView:
-    """A plan for ``trace``. ``fast`` is the tier that its budget bounds; by default the one with the most stays."""
+    """A plan for ``trace``. ``fast`` is the tier that its budget bounds, by default the one with the most stays."""
 
     def __init__(self, trace: Trace, plan: Plan, fast: str = "") -> None:
         self._trace, self._plan, self._names = trace, plan, Names(trace)
@@ -48,12 +49,12 @@ class PlanView:
         return f"plan ({plan.planner}, {plan.status}, budget {format_bytes(plan.budget_bytes)})"
 
     def at(self, tick: int) -> str:
-        """How full the fast tier is."""
+        """Say how full the fast tier is at a tick."""
         held = format_bytes(int(self._level[tick]))
         return f"{self.title}: holds {held} on {self.fast} at that tick"
 
     def short(self, number: int) -> str:
-        """When it is away, "" if it never is."""
+        """Say when the storage is away, or "" if it never is."""
         gaps = [
             f"from {self._names.moment(gap.gone)} on" if gap.back is None else self._names.range_of(gap.gone, gap.back)
             for gap in self._gaps_in_step(number)
@@ -81,7 +82,8 @@ class PlanView:
             yield "it could stay within the budget, with all else as planned"
 
     def _gaps_in_step(self, number: int) -> Iterator[Gap]:
-        """The same as ``gaps``, but those of a persistent storage, which recur, begin in this step with their copy."""
+        """Return the ``gaps`` in this step. Those of a persistent storage recur; they are shifted to begin in this
+        step."""
         for gap in self.gaps(number):
             first = gap.gone if gap.written is None else gap.written[0]
             if not self._trace.storages.persistent[number] or first < len(self._level):
@@ -108,7 +110,7 @@ class PlanView:
         return f"leaves by {self._names.moment(gap.gone)}{how}; {comes}"
 
     def gaps(self, number: int) -> Iterator[Gap]:
-        """The times without room on the fast tier, of a storage that is ever there."""
+        """Return the times without room on the fast tier, for a storage that is there at some time."""
         storage, n_ticks = self._trace.storage(number), len(self._trace.ticks)
         fast, slow = self._places(number)
         ends: list[tuple[int | None, int | None]] = [(row.start, row.valid_from) for row in fast[1:]]
@@ -122,18 +124,18 @@ class PlanView:
                 yield Gap(row.stop, back, there, tier, written)
 
     def away_bytes(self, number: int) -> int:
-        """Its bytes if it is at some time without room on the fast tier, else 0."""
+        """Return the storage's bytes if it is at some time without room on the fast tier, else 0."""
         fast, slow = self._places(number)
         is_away = any(True for _ in self.gaps(number)) or (slow and not fast)
         return int(self._trace.storages.nbytes[number]) if is_away else 0
 
     def _places(self, number: int) -> tuple[list[Stay], list[Stay]]:
-        """A storage's stays on the fast tier, and those on others, in their order."""
+        """Return a storage's stays on the fast tier, and those on other tiers, in their order."""
         stays = sorted(self._stays[number], key=lambda row: row.start)
         return [row for row in stays if row.tier == self.fast], [row for row in stays if row.tier != self.fast]
 
     def _held_by(self, left: Stay, slow: list[Stay], repeats: bool) -> tuple[str, tuple[int, int] | None]:
-        """The tier with the contents when the stay ``left`` on the fast tier ends, and the ticks of the copy there."""
+        """Return the tier that has the contents when the stay ``left`` ends, and the ticks of the copy there."""
         for shift in (-len(self._level), 0, len(self._level)) if repeats else (0,):
             for stay in slow:
                 start, valid_from = stay.start + shift, stay.valid_from + shift
@@ -149,7 +151,7 @@ class PlanView:
         return int(paged_sizes(self._trace, arena_pages)[number])
 
     def _why_it_stays(self, number: int) -> Iterator[str]:
-        """By what is alive while the storage is idle for longest."""
+        """Explain it by the live bytes during the storage's longest idle interval."""
         found = idle_intervals(self._trace)
         mine = np.flatnonzero((found.storage == number) & (found.until > found.after + 1))
         if not len(mine):
@@ -164,6 +166,6 @@ class PlanView:
 
 
 def _most(level: Ints, first: int, stop: int) -> int:
-    """Of a level of one step, in ticks [first, stop) of the circle."""
+    """Return the highest value of a step's level in ticks [first, stop). Steps repeat, so ticks form a circle."""
     ticks: Ints = np.arange(first, min(stop, first + len(level))) % len(level)
     return int(level[ticks].max())

@@ -1,7 +1,7 @@
-"""Access-time intervals (ATIs): how long storages wait between two uses. The intervals are ``ir.trace.idle_intervals``.
+"""Access-time intervals (ATIs): the times that storages wait between two uses, by ``ir.trace.idle_intervals``.
 
-After Pinpointing (ISPASS'21), whose findings are that ATIs concentrate near 0 and that a few outliers, long and of
-large blocks, hold what is worth moving. Their product with the size, in byte-seconds, is what tells them apart.
+Pinpointing (ISPASS'21) found that most ATIs lie near 0. A few outliers, which are long and belong to large blocks, hold
+what is worth moving. The product of ATI and size, in byte-seconds, tells them apart.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ _BINS_PER_DECADE = 4
 
 
 def module_patterns(modules: Iterable[str]) -> dict[str, str]:
-    """Of each name, the name without the numbers of layers that are alike: ``h.3.mlp.c_fc`` is ``h.*.mlp.c_fc``.
+    """Replace the numbers of like layers in each name: ``h.3.mlp.c_fc`` becomes ``h.*.mlp.c_fc``.
 
     A number stays where nothing lies within: the layers of one ``Sequential`` are not alike.
     """
@@ -42,9 +42,9 @@ def _parts(name: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """ATIs under one label. ``quantiles_ns`` are those of QUANTILES; ``byte_seconds`` sums bytes x ATI.
+    """ATIs under one label. ``quantiles_ns`` are those of QUANTILES. ``byte_seconds`` sums bytes x ATI.
 
-    ``top_share`` is the part of it in the hundredth of the intervals that have the most (at least one interval).
+    ``top_share`` is the share of ``byte_seconds`` in the hundredth of the intervals that have the most (at least one).
     """
 
     label: str
@@ -57,7 +57,7 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Histogram:
-    """``count[i]`` ATIs, of ``nbytes[i]`` bytes in sum, lie in [edges_ns[i], edges_ns[i + 1]). The first edge is 0."""
+    """``count[i]`` ATIs with ``nbytes[i]`` bytes in all lie in [edges_ns[i], edges_ns[i + 1]). The first edge is 0."""
 
     edges_ns: Ints
     count: Ints
@@ -66,7 +66,8 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Distributions:
-    """Of all intervals; by kind; by module pattern. The latter two have the most byte-seconds first."""
+    """Distributions of all intervals, by kind, and by module pattern. The latter two have the most byte-seconds
+    first."""
 
     overall: Distribution
     by_kind: tuple[Distribution, ...]
@@ -120,13 +121,13 @@ def _distribution(label: str, idle_ns: Ints, nbytes: Ints) -> Distribution:
 
 
 def byte_seconds(idle_ns: Ints, nbytes: Ints) -> Floats:
-    """Bytes x ATI of each interval; floats, since the products exceed 64 bits."""
+    """Return bytes x ATI of each interval, as floats, since the products exceed 64 bits."""
     product: Floats = nbytes.astype(np.float64) * (idle_ns.astype(np.float64) / 1e9)
     return product
 
 
 def histogram_of(trace: Trace) -> Histogram:
-    """Four bins to a decade from 1 us on, and one for all that is shorter."""
+    """Count ATIs in four bins to a decade from 1 us on, and in one bin for all shorter ones."""
     found: IdleIntervals = idle_intervals(trace)
     nbytes = columns_of(trace).nbytes[found.storage]
     longest = max(int(found.idle_ns.max(initial=0)), 1000)

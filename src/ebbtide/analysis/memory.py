@@ -1,7 +1,8 @@
-"""How much is there at each tick, of what kind, how much of it lies idle and why, and what the peak is made of.
+"""Bytes at each tick by kind, bytes that lie idle by reason, and the contents of the peak.
 
-Bytes are those of the storages, without an allocator's rounding. A tick's operation *uses* what it accesses, what is
-born in it, and scratch; everything else that is alive is *idle*. All sums are the accountant's (``ir.occupancy``).
+Bytes are those of the storages, without an allocator's rounding. A tick's operation *uses* the storages that it
+accesses, those born in it, and scratch. All other live storages are *idle*. All sums are the accountant's
+(``ir.occupancy``).
 """
 
 from collections import defaultdict
@@ -18,7 +19,7 @@ from ebbtide.ir.trace import StorageKind, Trace, idle_intervals
 
 
 class Idleness(StrEnum):
-    """Why a live storage is idle at a tick: it waits for its next use, for its first one, or there is none."""
+    """The reason why a live storage is idle at a tick: it waits for its next or first use, or has no further use."""
 
     BETWEEN_USES = "between_uses"
     BEFORE_FIRST_USE = "before_first_use"
@@ -28,9 +29,9 @@ class Idleness(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
-    """Bytes at each of the T ticks. ``start_ns`` has T + 1 values: when ticks begin, and the step's time.
+    """Bytes at each of the T ticks. ``start_ns`` has T + 1 values: the start of each tick, and the step's time.
 
-    ``live`` is the sum of ``by_kind``, and also ``used`` and all of ``idle`` together.
+    ``live`` is the sum of ``by_kind``. It is also the sum of ``used`` and all of ``idle``.
     """
 
     start_ns: Ints
@@ -45,13 +46,13 @@ class Memory:
         return total
 
     def mean(self, level: Ints) -> int:
-        """Over the step's time; over its ticks if the trace has no times."""
+        """Return the mean over the step's time, or over its ticks if the trace has no times."""
         times = np.diff(self.start_ns).astype(np.float64)
         return round(float(np.average(level, weights=times if times.any() else None)))
 
 
 def memory_of(trace: Trace) -> Memory:
-    """O((storages + accesses) log + kinds x ticks)."""
+    """Return the bytes at each tick, in O((storages + accesses) log + kinds x ticks)."""
     rows, n_ticks = columns_of(trace), len(trace.ticks)
 
     def level(chosen: Ints, low: Ints, high: Ints) -> Ints:
@@ -71,7 +72,7 @@ def memory_of(trace: Trace) -> Memory:
 
 
 def _idle(trace: Trace, rows: Columns) -> dict[Idleness, tuple[Ints, Ints, Ints]]:
-    """Of each reason, the storages and the ticks [low, high) in which they are idle for it."""
+    """Return for each reason the storages, and the ticks [low, high) in which they are idle for it."""
     between = idle_intervals(trace)
     passing = ~rows.persistent & ~rows.scratch
     used = rows.first >= 0
@@ -91,11 +92,11 @@ def _idle(trace: Trace, rows: Columns) -> dict[Idleness, tuple[Ints, Ints, Ints]
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """A storage that is there at the peak, ``count`` times if it outlives a step. ``nbytes`` is all of them together.
+    """A storage that is there at the peak, ``count`` times if it outlives a step. ``nbytes`` covers all of these.
 
-    ``operator`` allocated it ("" for what outlives the step), ``age_ns`` ago (None likewise). ``idle_ns`` is how long
-    its idle interval around the peak lasts, 0 if it is in use, None if no further use is known. ``line`` of the program
-    made it, "" if that is not known.
+    ``operator`` allocated it ``age_ns`` ago; for what outlives the step these are "" and None. ``idle_ns`` is the
+    length of its idle interval around the peak, 0 if it is in use, or None if no further use is known. ``line`` of the
+    program made it, or is "" if that is unknown.
     """
 
     storage: int
@@ -111,7 +112,7 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one label holds at the peak."""
+    """The bytes and storages under one label at the peak."""
 
     label: str
     nbytes: int
@@ -120,7 +121,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The tick with the most live bytes (the first of equals), and all that is there then, the largest first."""
+    """The tick with the most live bytes (the first of equals), and all storages there then, the largest first."""
 
     tick: int
     time_ns: int
@@ -139,12 +140,12 @@ class Peak:
         return shares(self.residents, lambda row: row.line)
 
     def by_operator(self) -> tuple[Share, ...]:
-        """Of what was born in the step; what was there before has operator ""."""
+        """Return a share for each operator that allocated. Storages from before the step have operator ""."""
         return shares(self.residents, lambda row: row.operator)
 
 
 def shares(residents: Iterable[Resident], label_of: Callable[[Resident], str]) -> tuple[Share, ...]:
-    """Bytes and numbers of storages for each label, the largest first."""
+    """Return the bytes and the number of storages for each label, the largest first."""
     nbytes: dict[str, int] = defaultdict(int)
     count: dict[str, int] = defaultdict(int)
     for row in residents:
@@ -161,7 +162,7 @@ def peak_of(trace: Trace) -> Peak:
 
 
 def contents_at(trace: Trace, tick: int) -> Peak:
-    """What is there at any tick of the step."""
+    """Return the storages that are there at any tick of the step."""
     rows, n_ticks = columns_of(trace), len(trace.ticks)
     count = _generations(rows, tick, n_ticks)
     start_ns = trace.start_ns(np.arange(n_ticks + 1))
@@ -196,13 +197,13 @@ def contents_at(trace: Trace, tick: int) -> Peak:
 
 
 def _generations(rows: Columns, tick: int, n_ticks: int) -> Ints:
-    """How often each storage is there at a tick: the ticks of its life that are this one, modulo the step."""
+    """Count how often each storage is there at a tick: the ticks of its life that equal this one modulo the step."""
     before: Ints = (rows.death - tick + n_ticks - 1) // n_ticks - (rows.birth - tick + n_ticks - 1) // n_ticks
     return before
 
 
 def _idle_around(trace: Trace, rows: Columns, tick: int) -> list[int | None]:
-    """See ``Resident``; of the youngest generation."""
+    """Return ``Resident.idle_ns`` for each storage, of its youngest generation."""
     n_ticks = len(trace.ticks)
     at = np.where(rows.persistent | (tick >= rows.birth), tick, tick + n_ticks)
     found: list[int | None] = [None] * len(rows)

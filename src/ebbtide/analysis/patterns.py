@@ -1,11 +1,10 @@
-"""Whether events repeat, how often, and what differs from one time to the next.
+"""Finds whether events repeat, how often, and where one time differs from the next.
 
-A period is a distance at which most events find their like. Candidates are distances between like *contexts* of 1, 2,
-4, 8, ... events in a row: what is common within a period (a layer's operators) stands alone once its context is long
-enough, so that the next one like it is a period away. The smallest candidate at which nearly as many events
-match as at the best one is the period.
-
-Pinpointing (ISPASS'21) shows by eye, in a Gantt chart, that training is iterative; this says it in figures.
+At the distance of a period, most events find their like. Candidates are distances between like *contexts* of 1, 2, 4,
+8, ... events in a row. Some contexts recur within a period, as a layer's operators do. Once its context is long enough,
+each stands alone, and the next like it is a period away. The period is the smallest candidate at which nearly as many
+events match as at the best one. Pinpointing (ISPASS'21) shows in a Gantt chart, by eye, that training is iterative.
+This module shows it in figures.
 """
 
 from collections import Counter
@@ -25,10 +24,10 @@ _MOST_CANDIDATES = 8
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
-    """From event ``start`` on, events repeat every ``period`` of them, ``repeats`` times in full.
+    """A repetition from event ``start`` on: events repeat every ``period`` of them, ``repeats`` times in full.
 
-    ``matched`` is the share of events from ``start`` on that equal the one a period later. ``differing`` are the
-    places within the period at which some repeat differs from the one before it.
+    ``matched`` is the share of events from ``start`` on that equal the one a period later. ``differing`` are the places
+    within the period at which some repeat differs from the one before it.
     """
 
     start: int
@@ -39,7 +38,7 @@ class Repetition:
 
 
 def repetition_of(events: Sequence[Hashable]) -> Repetition | None:
-    """None if nothing repeats at least twice. O(n log^2 n)."""
+    """Find the period, or None if nothing repeats at least twice. O(n log^2 n)."""
     numbers: dict[Hashable, int] = {}
     tokens = np.array([numbers.setdefault(event, len(numbers)) for event in events], dtype=np.int64)
     candidates = _candidates(tokens)
@@ -64,10 +63,10 @@ def _matches(tokens: Ints, distance: int) -> Flags:
 
 
 def _undisturbed(same: Flags, stretch: int) -> float:
-    """The share of events that match in the better half of stretches of equal length.
+    """Return the share of events that match in the better half of stretches of equal length.
 
-    One event too many shifts all that follows against what came before, for a whole period: that is no reason to
-    prefer the period of a layer, which few stretches agree with entirely.
+    One event too many shifts all that follows for a whole period. That must not favour the period of a layer, with
+    which few stretches agree entirely.
     """
     count = len(same) // stretch
     if count < 2:
@@ -77,7 +76,7 @@ def _undisturbed(same: Flags, stretch: int) -> float:
 
 
 def _candidates(tokens: Ints) -> set[int]:
-    """Distances, of at most half the events, at which like contexts most often recur."""
+    """Return the distances, of at most half the events, at which like contexts most often recur."""
     found: set[int] = set()
     rank, length = tokens, 1
     while len(rank) > 1 and length <= len(tokens) // 2:
@@ -88,7 +87,7 @@ def _candidates(tokens: Ints) -> set[int]:
             break
         best = np.argsort(-votes, kind="stable")[:_MOST_CANDIDATES]
         found.update(gaps[best].tolist())
-        # A context twice as long: the pair of this context and the one that follows it.
+        # A context twice as long is the pair of this context and the one that follows it.
         pairs = rank[:-length] * (int(rank.max()) + 1) + rank[length:]
         rank = np.unique(pairs, return_inverse=True)[1].astype(np.int64)
         length *= 2
@@ -96,7 +95,8 @@ def _candidates(tokens: Ints) -> set[int]:
 
 
 def _steady_from(same: Flags, period: int) -> int:
-    """Where the first period begins that is like the next one, as far as LEAST_MATCH asks, and whose first event is."""
+    """Return the start of the first period that is like the next one. LEAST_MATCH of its events match, its first one
+    too."""
     summed = np.concatenate(([0], np.cumsum(same)))
     width = min(period, len(same))
     like = (summed[width:] - summed[:-width] >= LEAST_MATCH * width) & same[: len(same) - width + 1]
@@ -104,7 +104,7 @@ def _steady_from(same: Flags, period: int) -> int:
 
 
 def allocation_sizes(trace: Trace) -> list[int]:
-    """Bytes of what is allocated, in the order of births."""
+    """Return the sizes of allocations, in the order of births."""
     rows = trace.storages.take(~trace.storages.persistent)
     order = np.lexsort((rows.allocation, rows.allocation < 0, rows.birth))
     sizes: list[int] = rows.nbytes[order].tolist()
@@ -112,7 +112,7 @@ def allocation_sizes(trace: Trace) -> list[int]:
 
 
 def operations(trace: Trace) -> list[tuple[str, int]]:
-    """Operator and bytes that it accesses, of each tick."""
+    """Return each tick's operator, with the bytes that it accesses."""
     nbytes = np.zeros(len(trace.ticks), dtype=np.int64)
     np.add.at(nbytes, trace.accesses.tick % len(trace.ticks), trace.storages.nbytes[trace.accesses.storage])
     return list(zip(trace.ticks.operator.tolist(), nbytes.tolist(), strict=True))
@@ -120,7 +120,7 @@ def operations(trace: Trace) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Surplus:
-    """Storages of one kind, module and size that one step has ``count`` more of."""
+    """Storages of one kind, module and size, of which one step has ``count`` more than the other."""
 
     kind: StorageKind
     module: str
@@ -130,10 +130,11 @@ class Surplus:
 
 @dataclass(frozen=True, slots=True)
 class StepDifference:
-    """Of two steps. ``first_tick`` is the first whose operator or bytes differ (None: none does).
+    """The difference between two steps. ``first_tick`` is the first whose operator or bytes differ, or None.
 
-    ``more`` and ``fewer`` are what the second step has more or fewer of, the most bytes first; ``step_ratio`` is its
-    time over the first one's. ``alike``: a plan for one is a plan for the other (equal signatures).
+    ``more`` and ``fewer`` are the storages of which the second step has more or fewer, the most bytes first.
+    ``step_ratio`` is the second step's time over the first one's. ``alike``: their signatures are equal, so a plan for
+    one suits the other.
     """
 
     alike: bool

@@ -1,4 +1,4 @@
-"""Everything that is known of a step from its trace, and as JSON: ``docs/guide.md`` says what each figure is."""
+"""Gathers all that is known of a step from its trace, also as JSON. ``docs/guide.md`` explains each figure."""
 
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
@@ -21,7 +21,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Swapping:
-    """What moving idle storages over ``route`` would buy. ``*_bytes`` are means over the step of what is away."""
+    """The gain from moving idle storages over ``route``. ``*_bytes`` are means over the step of bytes that are away."""
 
     machine: str
     origin: Origin
@@ -33,7 +33,7 @@ class Swapping:
 
     @property
     def outlier_share(self) -> float:
-        """The part of all bytes x ATI that outliers hold."""
+        """The outliers' part of all bytes x ATI."""
         weight = self.candidates.byte_seconds
         total = float(weight.sum())
         return float(weight[self.candidates.outlier].sum()) / total if total else 0.0
@@ -41,7 +41,7 @@ class Swapping:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiting:
-    """What takes accesses to know: idle intervals, and what becomes of them at other bandwidths."""
+    """Idle intervals, and how many fit at other bandwidths. Only accesses show these."""
 
     distributions: Distributions
     histogram: Histogram
@@ -50,9 +50,10 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Analysis:
-    """Of one step. ``waiting`` and ``swapping`` are None if the trace has no accesses, and the latter without a route.
+    """The analysis of one step. Without accesses, ``waiting`` and ``swapping`` are None; without a route, ``swapping``
+    is.
 
-    ``repetition`` is that of the sizes allocated within the trace; ``differences`` are those of other steps from it.
+    ``repetition`` is found in the sizes allocated within the trace. ``differences`` compares other steps with this one.
     """
 
     name: str
@@ -76,7 +77,7 @@ def analyze(
     origin: Origin = Origin.ASSUMED,
     others: tuple[Trace, ...] = (),
 ) -> Analysis:
-    """``machine`` names what ``route`` is of, and ``origin`` says how its figures were obtained."""
+    """Analyze a step. ``machine`` names the machine of ``route``, and ``origin`` says how its figures were obtained."""
     return Analysis(
         trace.name,
         trace.origin,
@@ -111,7 +112,7 @@ def swapping_of(trace: Trace, route: Route, machine: str, origin: Origin) -> Swa
 
 
 def to_json(analysis: Analysis) -> dict[str, Any]:
-    """Plain values, fields as they are named here; columns are lists."""
+    """Return plain values under the names of the fields; columns become lists."""
     plain: dict[str, Any] = _plain(analysis)
     peak, memory = analysis.peak, analysis.memory
     plain["peak"] |= _plain(

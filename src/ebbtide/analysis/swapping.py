@@ -1,14 +1,16 @@
-"""Which idle intervals are long enough to move a storage out and back: alone, and when all of them share the links.
+"""Finds the idle intervals that are long enough to move a storage out and back, alone and in a queue for the links.
 
-The swap rule: a storage of S bytes that is idle for A moves without slowing compute if
-``A >= latency_out + S / bytes_per_s_out + latency_back + S / bytes_per_s_back``: our reconstruction of the rule that
-Pinpointing describes. It looks at each interval alone. In a queue the links are busy with other storages:
-the intervals with the most bytes x ATI book first, each out as early and back as late as its links have time, and an
-interval fits if it is out before it has to start back. A link carries on with one copy where another left off, as the
-runtime's chunks do, and steps repeat, so time is a circle. No storage that fits is late, whatever else fits.
+The swap rule is our reconstruction of the one that Pinpointing describes. A storage of S bytes that is idle for A moves
+without slowing compute if ``A >= latency_out + S / bytes_per_s_out + latency_back + S / bytes_per_s_back``. It looks at
+each interval alone.
 
-Left out: that a storage which was not written needs no copy out, the slowdown of compute by copies, room on the slow
-tier, and what two links of one group could carry more than each of them alone: they take turns.
+In a queue, the links are also busy with other storages. The intervals with the most bytes x ATI book first. Each copy
+out is as early, and each copy back as late, as its link has time. An interval fits if its copy out ends before its copy
+back has to start. A link can interrupt one copy for another, as the runtime does with chunks. Steps repeat, so time is
+a circle. No storage that fits is late, whatever else fits.
+
+Left out: clean storages need no copy out; copies slow compute; the slow tier may lack room. Two links of one group take
+turns, even where both together could carry more than one alone.
 """
 
 from dataclasses import dataclass
@@ -43,13 +45,13 @@ class Route:
         return copy_ns(self.back, nbytes)
 
     def most_bytes(self, idle_ns: float) -> int:
-        """The largest storage that may move in an interval; the swap line of a chart of size against ATI."""
+        """Return the largest storage that may move in an interval: the swap line of a chart of size against ATI."""
         left = idle_ns - self.out.latency_ns - self.back.latency_ns
         return max(0, int(left / 1e9 / (1 / self.out.bytes_per_s + 1 / self.back.bytes_per_s)))
 
 
 def route_of(machine: Machine, tier: str | None = None) -> Route | None:
-    """To ``tier``, or to the first slow tier that has links both ways; None if there is none."""
+    """Return the route to ``tier``, or to the first slow tier that has links both ways, or None."""
     fast = machine.tiers[0].name
     limits = {group.name: group.bytes_per_s for group in machine.groups}
     for slow in machine.tiers[1:]:
@@ -63,7 +65,7 @@ def route_of(machine: Machine, tier: str | None = None) -> Route | None:
 
 
 def assumed_route(out_bytes_per_s: int, back_bytes_per_s: int | None = None) -> Route:
-    """A slow tier of which only the bandwidths are known (one for both directions, or one each)."""
+    """Return a route to a slow tier with the given bandwidths: one for both directions, or one each."""
     back = back_bytes_per_s or out_bytes_per_s
     tiers = (Tier("fast", InPlace.ALL), Tier("slow", InPlace.NOTHING))
     links = (Link("fast", "slow", out_bytes_per_s), Link("slow", "fast", back))
@@ -73,7 +75,7 @@ def assumed_route(out_bytes_per_s: int, back_bytes_per_s: int | None = None) -> 
 
 
 def copy_ns(link: Link, nbytes: Ints) -> Ints:
-    """A copy's time alone on its link, rounded up."""
+    """Return a copy's time alone on its link, rounded up."""
     time = np.ceil(nbytes.astype(np.float64) * (1e9 / link.bytes_per_s))
     result: Ints = link.latency_ns + np.minimum(time, 2.0**61).astype(np.int64)
     return result
@@ -83,8 +85,8 @@ def copy_ns(link: Link, nbytes: Ints) -> Ints:
 class Candidates:
     """Every idle interval, the most ``byte_seconds`` first: ``storage`` of ``nbytes`` is idle in ticks (after, until).
 
-    ``alone``: fits by the swap rule. ``queued``: fits with all that come before it in the queue. During ticks
-    [gone, back) its room is then free, and that is empty (gone == back == after + 1) for all others.
+    ``alone``: fits by the swap rule. ``queued``: fits along with all before it in the queue. The storage's room is then
+    free during ticks [gone, back). For all other intervals that span is empty: gone == back == after + 1.
     """
 
     storage: Ints
@@ -106,7 +108,7 @@ class Candidates:
 
 
 def candidates_of(trace: Trace, route: Route, most: int | None = None) -> Candidates:
-    """Only the best ``most`` of those that fit alone are asked for in the queue; by default all."""
+    """Return all idle intervals. Only the best ``most`` of those that fit alone enter the queue, by default all."""
     found = idle_intervals(trace)
     nbytes = columns_of(trace).nbytes[found.storage]
     weight = byte_seconds(found.idle_ns, nbytes)
@@ -144,10 +146,10 @@ def candidates_of(trace: Trace, route: Route, most: int | None = None) -> Candid
 
 
 class _Queue:
-    """The links' time in each tick of the circle that is taken.
+    """The time of the links that is taken in each tick of the circle.
 
-    Within a tick, copies out come first and copies back last, each kind in the order of booking, so that what was
-    booked stays where it is. Copies share a tick's time if the links are one server.
+    Within a tick, copies out come first and copies back last, each kind in the order of booking. So a booked copy keeps
+    its place. Copies share a tick's time if the links are one server.
     """
 
     def __init__(self, trace: Trace, shared: bool) -> None:
@@ -157,7 +159,7 @@ class _Queue:
         self._shared = shared
 
     def may_fit(self, low: Ints, high: Ints, out_ns: Ints, back_ns: Ints) -> Flags:
-        """For many at once: False where there is no time for the copies in ticks [low, high), and never will be."""
+        """Check many at once. False means that ticks [low, high) have no time for the copies now, and never will."""
         n_ticks = len(self._times)
         free_out, free_back = self._free()
         sent = np.concatenate(([0], np.cumsum(np.concatenate((free_out, free_out)))))
@@ -169,14 +171,15 @@ class _Queue:
         return fits
 
     def _free(self, ticks: Ints | slice = slice(None)) -> tuple[Ints, Ints]:
-        """Time left for copies out and for copies back."""
+        """Return the time left for copies out and for copies back."""
         times, outs, backs = self._times[ticks], self._out[ticks], self._back[ticks]
         if self._shared:
             return times - outs - backs, times - outs - backs
         return times - outs, times - backs
 
     def book(self, low: int, high: int, out_ns: int, back_ns: int) -> tuple[int, int] | None:
-        """Copies of at least 1 ns within ticks [low, high); [gone, back) are free of them. None if there is no time."""
+        """Book copies of at least 1 ns within ticks [low, high). Returns [gone, back), free of them, or None without
+        time."""
         n_ticks = len(self._times)
         high = min(high, low + n_ticks)
         outward = self._take(np.arange(low, high) % n_ticks, out_ns, outward=True)
@@ -198,7 +201,7 @@ class _Queue:
         return last + 1, max(first, last + 1)
 
     def _take(self, ticks: Ints, needed_ns: int, outward: bool) -> tuple[Ints, int] | None:
-        """The first of ``ticks`` that a copy takes whole, and its time in the one after them."""
+        """Return the first of ``ticks``, which a copy takes whole, and the copy's time in the tick after them."""
         length = 16
         while True:
             free = self._free(ticks[:length])[0 if outward else 1]

@@ -1,7 +1,7 @@
-"""Machines of a grid, from less and slower memory to more and faster, against each other: which one to buy.
+"""Compares the machines of a grid, from less and slower memory to more and faster: which one to buy?
 
-Who is on the frontier, which is the cheapest within a time, and what one more GB or GB/s saves: finite differences to
-the next machine of the grid, so shadow prices only as fine as the grid is.
+It shows the frontier, the cheapest machine within a time, and the time that one more GB or GB/s saves. These savings
+are finite differences to the next machine of the grid, so they are shadow prices only as fine as the grid.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ MEMORY, OWNERSHIP = "memory_usd", "step_usd"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A machine of the grid, with what it costs when each slower tier is as large as the step needs.
+    """A machine of the grid, and its cost when each slower tier is as large as the step needs.
 
-    ``bandwidth`` is the factor for all links. The time is None where the budget cannot be kept, a price where the
-    machine does not say it.
+    ``bandwidth`` is the factor for all links. The time is None where the budget cannot be kept. A price is None where
+    the machine does not give it.
     """
 
     fast_bytes: int
@@ -28,18 +28,18 @@ class Point:
     step_usd: float | None
 
     def price(self, name: str) -> float | None:
-        """MEMORY or OWNERSHIP."""
+        """Return the price with the name MEMORY or OWNERSHIP."""
         return self.memory_usd if name == MEMORY else self.step_usd
 
 
 def priced(points: Sequence[Point], price: str) -> list[tuple[int, float, Point]]:
-    """(time, price, point) of those whose both are known."""
+    """Return time, price and point for each point that has both."""
     found = [(point.step_ns, point.price(price), point) for point in points]
     return [(step_ns, usd, point) for step_ns, usd, point in found if step_ns is not None and usd is not None]
 
 
 def frontier(points: Sequence[Point], price: str) -> list[Point]:
-    """Those than which no other is as fast and cheaper, or as cheap and faster; the order stays."""
+    """Return the points that no other beats in time or price without losing in the other. Their order stays."""
     known = priced(points, price)
     rows = {(step_ns, usd) for step_ns, usd, _ in known}
 
@@ -50,13 +50,13 @@ def frontier(points: Sequence[Point], price: str) -> list[Point]:
 
 
 def cheapest(points: Sequence[Point], price: str, most_ns: float) -> Point | None:
-    """The cheapest within a time; of several the fastest."""
+    """Return the cheapest point within a time; of several, the fastest."""
     within = [(usd, step_ns, point) for step_ns, usd, point in priced(points, price) if step_ns <= most_ns]
     return min(within, key=lambda row: row[:2])[2] if within else None
 
 
 def ns_per_gb(point: Point, points: Sequence[Point]) -> float | None:
-    """ns that one more GB of fast memory saves, up to the next larger one with the same links."""
+    """Return the ns that one more GB of fast memory saves, up to the next larger one with the same links."""
     larger = [row for row in points if row.bandwidth == point.bandwidth and row.fast_bytes > point.fast_bytes]
     following = min(larger, key=lambda row: row.fast_bytes, default=None)
     if following is None or point.step_ns is None or following.step_ns is None:
@@ -65,7 +65,10 @@ def ns_per_gb(point: Point, points: Sequence[Point]) -> float | None:
 
 
 def ns_per_rate(point: Point, points: Sequence[Point], links_bytes_per_s: int) -> float | None:
-    """ns that one more GB/s on all links together saves, up to the next faster ones. ``links_bytes_per_s``: at 1."""
+    """Return the ns that one more GB/s on all links saves, up to the next faster links.
+
+    ``links_bytes_per_s`` is the rate of all links at factor 1.
+    """
     faster = [row for row in points if row.fast_bytes == point.fast_bytes and row.bandwidth > point.bandwidth]
     following = min(faster, key=lambda row: row.bandwidth, default=None)
     if following is None or point.step_ns is None or following.step_ns is None or not links_bytes_per_s:

@@ -1,4 +1,4 @@
-"""An analysis as a page of text: the peak, what lies idle, what moving would buy, the best candidates."""
+"""Shows an analysis as a page of text: the peak, idle bytes, the gain from moving, and the best candidates."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -45,7 +45,7 @@ def _heading(text: str) -> Text:
 
 
 def _table(titles: Sequence[str], n_texts: int = 1) -> Table:
-    """Its first columns are texts, which may fold; the others are figures."""
+    """Return a table whose first columns are texts, which may fold; the others are figures."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for number, title in enumerate(titles):
         if number < n_texts:

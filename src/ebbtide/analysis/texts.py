@@ -1,4 +1,4 @@
-"""How the analysis writes things for people."""
+"""Texts that several parts of the analysis write for people."""
 
 import numpy as np
 
@@ -8,17 +8,17 @@ from ebbtide.units import format_bytes, format_time, seconds
 
 
 def printable(text: str) -> str:
-    """Without what would steer a terminal: names in a file are anybody's."""
+    """Replace characters that would steer a terminal; anybody may have chosen the names in a file."""
     return "".join(mark if mark.isprintable() else "\N{REPLACEMENT CHARACTER}" for mark in text)
 
 
 def words(name: str) -> str:
-    """A kind, or another name from an enum."""
+    """Return a name from an enum in words, such as a kind."""
     return name.replace("_", " ")
 
 
 def place(operator: str, module: str) -> str:
-    """Of a tick."""
+    """Return a tick's operator and module."""
     return " in ".join(part for part in (operator or "an operation", module) if part)
 
 
@@ -27,7 +27,7 @@ def time_text(ns: int | float) -> str:
 
 
 def rate_text(bytes_per_s: float) -> str:
-    """Decimal, as bandwidths are given: ``3.2 GB/s``."""
+    """Return a bandwidth in decimal units, as bandwidths are given: ``3.2 GB/s``."""
     for name, unit in (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6)):
         if bytes_per_s >= unit:
             return f"{bytes_per_s / unit:.3g} {name}"
@@ -39,8 +39,11 @@ def count_text(number: int, noun: str) -> str:
 
 
 class Names:
-    """What the storages and ticks of one trace are called. Modules are named without the ``root`` that all share; a
-    storage with the line that made it, where it is known."""
+    """Names for the storages and ticks of one trace.
+
+    Modules are named without the ``root`` that all share. A storage's name has the line that made it, where that is
+    known.
+    """
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -55,23 +58,23 @@ class Names:
         return f"storage {number}: {words(storage.kind)}{of}, {format_bytes(storage.nbytes)}{made}"
 
     def tick(self, tick: int) -> str:
-        """By number, operator and module; one of a later step says so."""
+        """Return a tick's number, operator and module. The name of a later step's tick says so."""
         at = tick % len(self._trace.ticks)
         row = self._trace.tick(at)
         return f"{at:,} ({place(row.operator, row.module.removeprefix(self.root))}){self._later(tick)}"
 
     def times_of(self, first: int, until: int) -> str:
-        """``from 1.20 ms to 0.30 ms of the next step``."""
+        """Return text such as ``from 1.20 ms to 0.30 ms of the next step``."""
         n_ticks = len(self._trace.ticks)
         return f"from {self.time_of(first % n_ticks)} to {self.time_of(until % n_ticks)}{self._later(until)}"
 
     def range_of(self, first: int, until: int) -> str:
-        """``from 1.20 ms to 0.30 ms of the next step (ticks 12 to 3)``."""
+        """Return text such as ``from 1.20 ms to 0.30 ms of the next step (ticks 12 to 3)``."""
         n_ticks = len(self._trace.ticks)
         return f"{self.times_of(first, until)} (ticks {first % n_ticks:,} to {until % n_ticks:,})"
 
     def moment(self, tick: int) -> str:
-        """``0.30 ms of the next step (tick 3)``."""
+        """Return text such as ``0.30 ms of the next step (tick 3)``."""
         at = tick % len(self._trace.ticks)
         return f"{self.time_of(at)}{self._later(tick)} (tick {at:,})"
 
@@ -80,5 +83,5 @@ class Names:
         return f" of {'the next' if steps == 1 else 'a later'} step" if steps else ""
 
     def time_of(self, tick: int) -> str:
-        """When a tick of the step begins, after the beginning of the step."""
+        """Return the time from the beginning of the step to that of the tick."""
         return time_text(int(self._trace.start_ns(np.array([tick]))[0]))

@@ -1,1 +1,1 @@
-"""Examines a machine: what keeps training from running within a budget here, or makes it slower than it need be."""
+"""Examines a machine: what keeps training from running within a budget here, or slows it needlessly."""

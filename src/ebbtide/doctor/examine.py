@@ -8,7 +8,7 @@ from ebbtide.doctor.view import TorchFacts, View
 
 
 def examine(view: View, spill: Sequence[str]) -> list[Finding]:
-    """``spill`` are the directories asked for; none: the default that a run would choose."""
+    """Examine everything. ``spill`` are the directories asked for; without any, a run's default is examined."""
     torch = view.load_torch()
     return [
         software(torch),

@@ -1,11 +1,14 @@
-"""What one look at the machine found."""
+"""One finding about the machine."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Level(StrEnum):
-    """OK needs nothing; a HINT costs speed or comfort; a PROBLEM keeps a run from starting, or from ending well."""
+    """The weight of a finding.
+
+    OK needs nothing. A HINT costs speed or comfort. A PROBLEM keeps a run from starting, or from ending well.
+    """
 
     OK = "ok"
     HINT = "hint"
@@ -14,7 +17,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``found`` is what is so, ``means`` why that matters, and ``cure`` what to do: a PROBLEM or a HINT has one."""
+    """One finding: ``found`` is the fact, ``means`` its importance, and ``cure`` the remedy for a PROBLEM or a HINT."""
 
     name: str
     level: Level

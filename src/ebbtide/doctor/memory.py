@@ -7,7 +7,7 @@ from ebbtide.units import KIB, MIB, format_bytes
 
 _HUGE = "sys/kernel/mm/transparent_hugepage"
 _HUGE_PAGE_BYTES = 2 * MIB
-_AREAS_A_PAGE = 2  # a huge page that moved is an area where it lies, and one where it came from
+_AREAS_A_PAGE = 2  # a huge page that moved is one area where it lies, and another where it came from
 _COMFORTABLE_AREAS = 1_000_000
 _OWN_AREAS = 4096  # libraries, heaps and stacks have some hundreds
 _ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc")
@@ -72,7 +72,8 @@ def overcommit(view: View) -> Finding:
 
 
 def memory_areas(view: View) -> Finding:
-    """An estimate: what a process that fills this machine's memory with huge pages that moved would need."""
+    """Examine the number of memory areas. A process with huge pages that moved may fill all memory; its need is
+    estimated."""
     limit = view.number("proc/sys/vm/max_map_count")
     needed = _OWN_AREAS + _AREAS_A_PAGE * (memory_limit(view.proc).nbytes // _HUGE_PAGE_BYTES)
     means = (
@@ -125,5 +126,5 @@ def _available(view: View) -> int | None:
 
 
 def _chosen(text: str) -> str:
-    """The word in brackets."""
+    """Return the word in brackets."""
     return text.partition("[")[2].partition("]")[0]

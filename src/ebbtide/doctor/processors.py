@@ -41,7 +41,7 @@ def _cpus_of(view: View, node: Path) -> str:
 
 
 def _quota(view: View) -> float | None:
-    """The least processors that a container's groups allow, or None."""
+    """Return the smallest number of processors that a container's group allows, or None."""
     quotas: list[float] = []
     for path in cgroup_files(view.proc, "cpu", ("cpu.cfs_quota_us",), ("cpu.max",)):
         try:

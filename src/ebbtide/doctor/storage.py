@@ -1,4 +1,4 @@
-"""Examines the directories that tensors go to when they leave memory, by doing there what a run does."""
+"""Examines the spill directories by doing there what a run does."""
 
 import errno
 import mmap
@@ -25,7 +25,10 @@ _COPYING_KINDS = ("btrfs", "zfs", "bcachefs")
 
 @dataclass(frozen=True, slots=True)
 class SpillTrial:
-    """What came of an unnamed file: ``error`` is why it could not be written (""), ``direct`` that O_DIRECT worked."""
+    """The result of a trial with an unnamed file.
+
+    ``error`` says why it could not be written, or is "". ``direct`` says that O_DIRECT worked.
+    """
 
     error: str
     direct: bool
@@ -34,7 +37,7 @@ class SpillTrial:
 
 
 def storage(view: View, asked: Sequence[str]) -> list[Finding]:
-    """One finding, a PROBLEM, where a directory cannot serve; otherwise several for each, which name it."""
+    """Return one PROBLEM where a directory cannot serve; otherwise several findings for each, which name it."""
     means = "what leaves memory is written to an unnamed file there"
     cure = "name a writable directory on a local disk with --spill or EBBTIDE_SPILL"
     try:
@@ -58,7 +61,7 @@ def storage(view: View, asked: Sequence[str]) -> list[Finding]:
 
 
 def try_spill(directory: Path, free: int) -> SpillTrial:
-    """Reserves, writes and reads back 2 MiB of an unnamed file, as a run does; nothing stays."""
+    """Reserve, write and read back 2 MiB of an unnamed file, as a run does. Nothing stays."""
     flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
     direct = True
     try:
@@ -87,7 +90,7 @@ def try_spill(directory: Path, free: int) -> SpillTrial:
 
 
 def _try_reserve(file: int) -> bool:
-    """False where the file system cannot promise space; what is full raises OSError."""
+    """Reserve space. Returns False where the file system cannot promise space. A full one raises OSError."""
     try:
         os.posix_fallocate(file, 0, _TRIAL_BYTES)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Findings as text a person reads, and as JSON."""
+"""Shows findings as text for people, and as JSON."""
 
 import json
 import textwrap
@@ -15,9 +15,9 @@ _WIDEST = 110
 
 
 def render(findings: Sequence[Finding], columns: int, verbose: bool = False) -> str:
-    """Several lines, without a newline at the end. What has no blank, such as a path, is not broken.
+    """Return several lines, without a newline at the end. Text without blanks, such as a path, is not broken.
 
-    What a finding means is said of hints and problems, and with ``verbose`` of all.
+    Hints and problems come with their meaning; with ``verbose``, all findings do.
     """
     return "\n".join(_lines(findings, max(min(columns, _WIDEST), 2 * _LABEL), verbose))
 
@@ -28,7 +28,7 @@ def to_json(findings: Sequence[Finding]) -> str:
 
 
 def runs(findings: Sequence[Finding]) -> bool:
-    """Whether nothing keeps Ebbtide from running here."""
+    """Say whether Ebbtide can run here."""
     return all(finding.level is not Level.PROBLEM for finding in findings)
 
 

@@ -1,6 +1,6 @@
-"""All that the doctor sees of a machine, in one place: files below a root, and trials that make system calls.
+"""The doctor's whole view of a machine: files below a root, and trials that make system calls.
 
-The examinations are pure functions of this, so a test can show them any machine.
+The examinations are pure functions of it, so a test can show them any machine.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 @dataclass(frozen=True, slots=True)
 class TorchFacts:
-    """``error`` is "" where torch and the native module were loaded."""
+    """The facts about torch. ``error`` is "" where torch and the native module were loaded."""
 
     version: str
     threads: int
@@ -29,7 +29,7 @@ class TorchFacts:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A machine. ``soft_limits`` are resource limits by name, in bytes; one that is absent limits nothing."""
+    """A machine. ``soft_limits`` are resource limits in bytes by name. An absent limit limits nothing."""
 
     root: Path
     environment: Mapping[str, str]
@@ -44,7 +44,7 @@ class View:
         return self.root / "proc"
 
     def read(self, path: str) -> str:
-        """A file's text without blanks at its ends, "" where it cannot be read."""
+        """Return a file's text without blanks at its ends, or "" where it cannot be read."""
         try:
             return (self.root / path).read_text().strip()
         except (OSError, UnicodeDecodeError):
@@ -56,7 +56,7 @@ class View:
 
 
 def this_machine() -> View:
-    """The real one."""
+    """Return the view of the real machine."""
     names = ("RLIMIT_AS", "RLIMIT_DATA", "RLIMIT_FSIZE")
     limits = {name: resource.getrlimit(getattr(resource, name))[0] for name in names}
     return View(
@@ -71,7 +71,7 @@ def this_machine() -> View:
 
 
 def try_page_move() -> str:
-    """Moves a page as the arena does (mremap with MREMAP_DONTUNMAP); why that fails, or ""."""
+    """Move a page as the arena does (mremap with MREMAP_DONTUNMAP). Returns the reason of a failure, or ""."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mremap.restype = ctypes.c_void_p
     libc.mremap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
@@ -86,7 +86,8 @@ def try_page_move() -> str:
 
 
 def try_userfaultfd() -> str:
-    """Opens a userfaultfd that sees the kernel's faults too, as the arena would; why that fails, or ""."""
+    """Open a userfaultfd that sees the kernel's faults too, as the arena would. Returns the reason of a failure, or
+    ""."""
     number = _USERFAULTFD.get(platform.machine())
     if number is None:
         return "its number on this machine is not known"
@@ -102,7 +103,7 @@ def try_userfaultfd() -> str:
 
 
 def load_torch() -> TorchFacts:
-    """Imports torch and the native module, which takes a second or two."""
+    """Import torch and the native module, which takes a second or two."""
     from importlib.metadata import PackageNotFoundError, version
 
     from ebbtide.errors import PlatformError

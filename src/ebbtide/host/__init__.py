@@ -1,1 +1,1 @@
-"""Facts of the machine that a process runs on: memory, mounts, spill directories, whether the native module loads."""
+"""Facts of the machine that a process runs on: memory, mounts, spill directories, and the native module."""

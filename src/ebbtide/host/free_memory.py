@@ -1,7 +1,7 @@
-"""What memory there is for this process: what the machine and its containers have free, and what it holds itself.
+"""Finds the memory that this process may use: what the machine and its containers have free, and what it holds already.
 
-The page cache of files counts as free, since the kernel lets go of it. A thread follows what changes meanwhile.
-Linux only, as ``process``.
+The page cache of files counts as free, since the kernel gives it up. A thread follows changes. Linux only, like
+``process``.
 """
 
 import threading
@@ -19,13 +19,13 @@ from ebbtide.host.process import (
 
 _EVERY_S = 1.0
 _NEWS_PART = 64
-"""What there is changes all the time; less than this part of it is nothing new."""
+"""Free memory changes all the time. A change of less than this part of it is no news."""
 
 
 def free_memory(proc: Path = PROC, ranks: int = 1) -> MemoryLimit:
-    """The least of what the machine and each container has left for this process, with what it holds already.
+    """Return the least that the machine and each container has left for this process, with what it holds already.
 
-    Of what nobody holds, each of the ``ranks`` on this node has its share.
+    Each of the ``ranks`` on this node has its share of the free memory.
     """
     own, resident = anonymous_bytes(proc), resident_bytes(proc)
     found = [MemoryLimit(machine_bytes(proc, "MemAvailable") // ranks + resident, "this machine")]
@@ -37,7 +37,7 @@ def free_memory(proc: Path = PROC, ranks: int = 1) -> MemoryLimit:
 
 
 def _used_bytes(group: Path) -> int:
-    """What a cgroup is charged with, less the page cache; 0 where it does not say."""
+    """Return the bytes that a cgroup is charged with, less the page cache, or 0 where it does not say."""
     for name in ("memory.usage_in_bytes", "memory.current"):
         try:
             used = int((group / name).read_text())
@@ -45,13 +45,13 @@ def _used_bytes(group: Path) -> int:
         except (OSError, ValueError):
             continue
         fields = {key: int(number) for key, _, number in (line.partition(" ") for line in lines)}
-        prefix = "total_" if "total_inactive_file" in fields else ""  # v1 counts the groups below only there
+        prefix = "total_" if "total_inactive_file" in fields else ""  # only there does v1 count the groups below
         return used - fields.get(f"{prefix}inactive_file", 0) - fields.get(f"{prefix}active_file", 0)
     return 0
 
 
 class Follower:
-    """Calls ``changed`` with what ``look`` says each time that differs from before, until it is closed.
+    """Calls ``changed`` with the result of ``look`` each time that it has changed, until it is closed.
 
     Where the kernel's files cannot be read or understood, it says so once, and looks again.
     """
@@ -88,7 +88,7 @@ class Follower:
                 self._changed(now)
 
     def _seen(self, before: int) -> int:
-        """What there is, or what there was ``before`` where nothing can be seen."""
+        """Return the present figure, or ``before`` where nothing can be read."""
         try:
             return self._look()
         except (OSError, ValueError) as error:

@@ -9,7 +9,7 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """``root`` is the part of the file system that is visible at ``point``; ``options`` are the file system's own."""
+    """The part ``root`` of a file system is visible at ``point``. ``options`` are the file system's own."""
 
     root: str
     point: Path
@@ -19,7 +19,7 @@ class Mount:
 
 
 def read_mounts(proc: Path) -> list[Mount]:
-    """In the order of mounting: of two at one point the later one is seen."""
+    """Return the mounts in their order. Of two at one point, the later one is visible."""
     return [_parse(line) for line in (proc / "self/mountinfo").read_text().splitlines()]
 
 
@@ -28,7 +28,7 @@ UNSEEN = Mount("/", Path("/"), "unknown", "unknown", "")
 
 
 def find_mount(mounts: list[Mount], directory: Path) -> Mount:
-    """The mount that an absolute path without symbolic links lies on; ``UNSEEN`` where none is listed."""
+    """Find the mount of an absolute path without symbolic links. Returns ``UNSEEN`` where none is listed."""
     holding = [mount for mount in mounts if directory.is_relative_to(mount.point)]
     if not holding:
         return UNSEEN

@@ -1,4 +1,4 @@
-"""The door to the native module: checked once, so that a wrong machine is one clear error."""
+"""The door to the native module. It checks the machine once, so that a wrong one is one clear error."""
 
 import platform
 import sys
@@ -12,7 +12,7 @@ _AGAIN = "install Ebbtide again, in the environment that holds torch (in a clone
 
 
 def require_native() -> None:
-    """Imports torch and the native module; raises PlatformError, with what to do, where that cannot work.
+    """Import torch and the native module. Raises PlatformError, which says what to do, where that cannot work.
 
     Warns of a torch that is newer than those Ebbtide was tried with.
     """
@@ -41,7 +41,7 @@ def require_native() -> None:
 
 
 def _built_for() -> str:
-    """Asked of the module that loads without torch, since the other may not load with the torch that is there."""
+    """Ask the module that loads without torch, since the other may not load with the torch that is there."""
     try:
         from ebbtide._planning import BUILT_FOR_TORCH
     except ImportError as error:

@@ -1,9 +1,8 @@
-"""Which rank of a job this process is, and how many of them are on its node, as its launcher says in variables.
+"""Reads from the launcher's variables which rank of a job this process is, and how many ranks its node has.
 
-torchrun (and what is built on it) and DeepSpeed set all of them; of mpirun and srun the number on the node is known.
-Lightning, which starts ranks itself, says the rank on the node; which one of all it is, the process group knows once it
-is there.
-A process that no launcher started is one rank of one.
+DeepSpeed, torchrun and what is built on it set all variables. mpirun and srun tell the number of ranks on the node.
+Lightning starts ranks itself and tells the rank on the node; the process group knows the rank in the job once it
+exists. A process that no launcher started is one rank of one.
 """
 
 import os
@@ -28,17 +27,17 @@ class Place:
     local_size: int = 1
 
     def name(self) -> str:
-        """``rank 1``, or "" where there is no other."""
+        """Return ``rank 1``, say, or "" where there is no other."""
         return f"rank {self.rank}" if self.size > 1 else ""
 
     def of_the_node(self) -> range:
-        """The ranks on this node, which have consecutive numbers."""
+        """Return the ranks on this node, which have consecutive numbers."""
         first = self.rank - self.local_rank
         return range(first, first + self.local_size)
 
 
 def place(environment: Mapping[str, str] = os.environ) -> Place:
-    """A variable that is no number counts as unset."""
+    """Read the variables. One that is no number counts as unset."""
     size = max(_number(environment, "WORLD_SIZE") or 1, 1)
     rank = _number(environment, "RANK") or 0
     local_size = next((found for name in _LOCAL_SIZES if (found := _number(environment, name))), None)

@@ -1,8 +1,8 @@
-"""Chooses the directories that moved storages go to, and refuses one that cannot serve.
+"""Chooses the spill directories, and refuses one that cannot serve.
 
-A directory in RAM would take from one pocket what it puts into the other, so tmpfs and its kin are refused, also as a
-default. What this cannot see is an overlay whose upper layer lies in RAM. Free space is reserved by native code, which
-deals storages out over several directories in stripes of 4 MiB ([Note: stripes] in ``native/core/spill_file.hpp``).
+A directory in RAM would only move bytes within memory. So tmpfs and its kin are refused, also as a default. An overlay
+whose upper layer lies in RAM is not noticed. Native code reserves free space. It spreads storages over several
+directories in stripes of 4 MiB ([Note: stripes] in ``native/core/spill_file.hpp``).
 """
 
 import os
@@ -24,7 +24,7 @@ _ROOM = GIB
 
 
 def choose_spill_directories(asked: Sequence[str], proc: Path = PROC) -> tuple[Path, ...]:
-    """Those asked for, or the first default that can serve; raises SpillError when there is none.
+    """Return the directories asked for, or the first default that can serve. Raises SpillError if there is none.
 
     A default that is nearly full is taken only where no other has more room.
     """
@@ -53,7 +53,7 @@ def choose_spill_directories(asked: Sequence[str], proc: Path = PROC) -> tuple[P
 
 
 def checked_spill_directories(directories: Sequence[Path], proc: Path = PROC) -> tuple[Path, ...]:
-    """The same without symbolic links; raises SpillError for one that cannot serve, or is named twice."""
+    """Resolve symbolic links. Raises SpillError for a directory that cannot serve, or that is named twice."""
     checked: list[Path] = []
     for directory in directories:
         real = checked_spill_directory(directory, proc)
@@ -64,7 +64,7 @@ def checked_spill_directories(directories: Sequence[Path], proc: Path = PROC) ->
 
 
 def free_bytes_of(directories: Sequence[Path]) -> tuple[int, ...]:
-    """What each may take: its free space, shared evenly with the others on the same file system. Raises OSError."""
+    """Return each directory's free space, shared evenly with the others on the same file system. Raises OSError."""
     devices = [directory.stat().st_dev for directory in directories]
     sharers = Counter(devices)
     free = (shutil.disk_usage(directory).free for directory in directories)
@@ -72,12 +72,12 @@ def free_bytes_of(directories: Sequence[Path]) -> tuple[int, ...]:
 
 
 def usable_bytes(directories: Sequence[Path]) -> int:
-    """What stripes can fill: every directory as much as the fullest one. Raises OSError."""
+    """Return the bytes that stripes can fill: each directory holds as much as the fullest one. Raises OSError."""
     return min(free_bytes_of(directories)) * len(directories)
 
 
 def checked_spill_directory(directory: Path, proc: Path = PROC) -> Path:
-    """The same directory without symbolic links; raises SpillError when it is missing, in RAM or not writable."""
+    """Resolve symbolic links. Raises SpillError for a directory that is missing, in RAM or not writable."""
     if not directory.exists():
         raise SpillError(str(directory), "it does not exist")
     if not directory.is_dir():

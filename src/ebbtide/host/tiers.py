@@ -1,4 +1,4 @@
-"""Whether this machine has a tier that was asked for, before anything runs that would need it."""
+"""Checks that this machine has the requested tiers, before anything runs that would need them."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from ebbtide.host.native import require_native
 
 
 def check_tier(name: str, kind: str, capacity_bytes: int, node: int) -> None:
-    """Raises SettingError, which says why and what to do, and PlatformError."""
+    """Check that a tier can be had. Raises SettingError, which says why and what to do, and PlatformError."""
     require_native()
     import ebbtide._torch as _torch
 
@@ -18,7 +18,7 @@ def check_tier(name: str, kind: str, capacity_bytes: int, node: int) -> None:
 
 
 def same_memory(node: int, nodes: Path = Path("/sys/devices/system/node")) -> str:
-    """What is to be said of a tier on the only NUMA node of a machine, or ""."""
+    """Return a warning for a tier on the only NUMA node of a machine, or ""."""
     if [path.name for path in nodes.glob("node[0-9]*")] != [f"node{node}"]:
         return ""
     return (

@@ -1,7 +1,8 @@
-"""The versions of torch that Ebbtide is for. setup.py runs this file, too, so it imports nothing.
+"""The versions of torch that Ebbtide supports. setup.py runs this file, too, so it imports nothing.
 
-``make versions`` builds against each and runs a quick suite; ``bench/results`` has what it found. Older ones are
-refused, newer ones are built for with a warning. A native module works with the one minor version it was built for.
+``make versions`` builds against each and runs a quick suite; ``bench/results`` has what it found. Older versions are
+refused. For newer ones, a build warns. A native module works only with the minor version of torch that it was built
+for.
 """
 
 TRIED = ("2.11", "2.12", "2.13", "2.14", "2.15")
@@ -9,22 +10,22 @@ DEVELOPED_WITH = "2.13"
 
 
 def minor_of(version: str) -> str:
-    """2.13 of 2.13.0+cpu."""
+    """Return ``2.13`` for ``2.13.0+cpu``."""
     return ".".join(version.split(".")[:2])
 
 
 def is_older(minor: str) -> bool:
-    """Than any that Ebbtide is for. What is no version is not."""
+    """Say whether torch is older than any supported version. Text that is no version counts as older."""
     return _numbers(minor) < _numbers(TRIED[0])
 
 
 def is_newer(minor: str) -> bool:
-    """Than any that Ebbtide was tried with."""
+    """Say whether torch is newer than any version that Ebbtide was tried with."""
     return _numbers(minor) > _numbers(TRIED[-1])
 
 
 def not_tried(version: str) -> str:
-    """What is to be said of a newer one."""
+    """Return the warning for a newer version."""
     return f"not tried with torch {version}; tried: {TRIED[0]} to {TRIED[-1]}"
 
 

@@ -1,8 +1,8 @@
-"""An operator's call made again from what a trace tells of it: the same overload, shapes, types and strides.
+"""Repeats an operator's call from its record in a trace: the same overload, shapes, types and strides.
 
 Values are made up: floating-point numbers in [0.5, 1.5), integers 0 (an index that every table has), truth values
-False. A view begins at the start of its storage. Operators that change a tensor's storage are not repeated, nor calls
-with arguments that a trace cannot tell.
+False. A view begins at the start of its storage. Left out: operators that change a tensor's storage, and calls with
+arguments that a trace cannot tell.
 """
 
 import json
@@ -23,7 +23,7 @@ _ALL = int(Access.READ | Access.WRITE)
 
 
 class NotRepeatableError(Exception):
-    """Why a call cannot be made again."""
+    """A call cannot be repeated, for the reason that the text gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,10 @@ class _Tensor:
 
 @dataclass(slots=True)
 class Call:
-    """Operands are the storages of the arguments in their order, then those of the results that may be placed.
+    """A call and its operands: the storages of its arguments in their order, then those of the results that may be
+    placed.
 
-    ``trace_bytes`` are an operand's bytes in the trace, ``needed_bytes`` those that the call touches at most.
+    ``trace_bytes`` are an operand's bytes in the trace. The call touches at most ``needed_bytes`` of them.
     """
 
     function: Any
@@ -54,10 +55,10 @@ class Call:
     access: list[int] = field(default_factory=list)
     dtypes: list[torch.dtype] = field(default_factory=list)
     outs: dict[str, _Tensor] = field(default_factory=dict)
-    into: Any = None  # the overload that writes results where it is told
+    into: Any = None  # the overload that writes results into given tensors
 
     def bound(self, buffers: Buffers) -> Callable[[], Any]:
-        """The call on those buffers, without arguments."""
+        """Return the call on those buffers, without arguments."""
         args = [_filled(value, buffers) for value in self.args]
         kwargs = {name: _filled(value, buffers) for name, value in self.kwargs.items()}
         if self.into is None:
@@ -66,15 +67,15 @@ class Call:
         return lambda: self.into(*args, **kwargs, **outs)
 
     def buffer(self, operand: int) -> torch.Tensor:
-        """Ordinary memory for an operand."""
+        """Return ordinary memory for an operand."""
         return torch.empty(self.needed_bytes[operand], dtype=torch.uint8)
 
     def result_bytes(self) -> int:
-        """Of what it returns, told without computing it; 0 where that cannot be told."""
+        """Return the bytes of the call's results without computing them, or 0 where they cannot be told."""
         shapes_only = [torch.empty(nbytes, dtype=torch.uint8, device="meta") for nbytes in self.needed_bytes]
         try:
             return sum(value.untyped_storage().nbytes() for value in _tensors(self.bound(shapes_only)()))
-        except Exception:  # whatever an operator has against tensors without values
+        except Exception:  # any error that an operator raises for tensors without values
             return 0
 
     def fill(self, operand: int, buffer: torch.Tensor) -> None:
@@ -85,7 +86,7 @@ class Call:
             typed.zero_()
 
     def add_results(self, result: Any, buffers: Buffers) -> None:
-        """Results are operands, too: they can be placed if an overload writes them where it is told (``into``)."""
+        """Add the results as operands. They can be placed if an overload writes into given tensors (``into``)."""
         own = {buffer.untyped_storage().data_ptr() for buffer in buffers}
         results = _tensors(result)
         born = [value for value in results if value.untyped_storage().data_ptr() not in own]
@@ -103,7 +104,7 @@ class Call:
 
 
 def call_of(operator: str, arguments: str) -> Call:
-    """Raises NotRepeatableError."""
+    """Make the call. Raises NotRepeatableError."""
     namespace, _, name = operator.partition("::")
     if not arguments:
         raise NotRepeatableError("its arguments were not recorded")
@@ -127,7 +128,7 @@ def call_of(operator: str, arguments: str) -> Call:
 
 
 def _argument(value: Any, declared: Any, call: Call, seen: list[int]) -> Any:
-    """``seen`` are the operands of the call's tensors so far."""
+    """Convert an argument of the trace. ``seen`` are the operands of the call's tensors so far."""
     if isinstance(value, list):
         return [_argument(item, declared, call, seen) for item in value]
     if not isinstance(value, dict):
@@ -160,7 +161,7 @@ def _argument(value: Any, declared: Any, call: Call, seen: list[int]) -> Any:
 
 
 def _extent(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
-    """Bytes from the first element to the end of the last."""
+    """Return the bytes from the first element to the end of the last."""
     if len(shape) != len(strides) or any(type(stride) is not int or stride < 0 for stride in strides):
         raise ValueError("strides do not suit the shape")
     if 0 in shape:
@@ -169,7 +170,7 @@ def _extent(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
 
 
 def _round_up(nbytes: int) -> int:
-    """To whole elements of the largest type."""
+    """Round up to whole elements of the largest type."""
     return max(-(-nbytes // 16), 1) * 16
 
 
@@ -186,9 +187,10 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _into(function: Any, results: int) -> tuple[Any, list[str]] | None:
-    """The overload of the same arguments that writes into given tensors, with a kernel of its own, and their names.
+    """Find the overload of the same arguments that writes into given tensors with a kernel of its own.
 
-    Those that PyTorch generates compute elsewhere and copy: they would measure the copy.
+    Returns it with the names of these tensors, or None. The overloads that PyTorch generates compute elsewhere and
+    copy, so they would measure the copy.
     """
     schema = function._schema
     names = [(argument.name, str(argument.type)) for argument in schema.arguments]

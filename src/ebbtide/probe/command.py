@@ -1,4 +1,4 @@
-"""What ``ebbtide probe`` does: measure, show, and write the machine down."""
+"""Carries out ``ebbtide probe``: measures the machine, shows the figures, and writes the machine's file."""
 
 import os
 import sys
@@ -32,7 +32,7 @@ Working: TypeAlias = Callable[[int], AbstractContextManager[Callable[[str], None
 
 @contextmanager
 def unseen(parts: int) -> Iterator[Callable[[str], None]]:
-    """Shows nothing."""
+    """Show nothing."""
     yield lambda what: None
 
 
@@ -47,12 +47,14 @@ def probe_and_write(
     working: Working = unseen,
     columns: int | None = None,
 ) -> None:
-    """``kernels`` is a trace whose operators are measured as well, ``tiers`` those between memory and the spill file.
-    While measuring goes on, ``working`` shows it. What is ``show``n of operators fits ``columns``, if there are so
-    many; the file has all.
+    """Probe the machine and write its file.
 
-    Raises SpillError when a directory cannot serve, SettingError when the file cannot be written or the trace does
-    not have what is needed.
+    ``kernels`` is a trace whose operators are measured, too. ``tiers`` are the tiers between memory and the spill file.
+    ``working`` shows the progress of measuring. The shown table of operators fits ``columns`` if they are given; the
+    file has all of it.
+
+    Raises SpillError when a directory cannot serve. Raises SettingError when the file cannot be written or the trace
+    lacks what is needed.
     """
     trace = None if kernels is None else _trace_of(kernels)
     if output is not None and (output.is_dir() or not os.access(output.parent, os.W_OK | os.X_OK)):
@@ -103,7 +105,8 @@ def probe_and_write(
 def _measured_in_file(
     machine: Machine, trace: Trace, directory: Path, seconds: float, most_bytes: int
 ) -> tuple[Machine, partial[str]]:
-    """The machine with the step's operators, and what they showed: ``render_kernels`` of it."""
+    """Return the machine with the step's operators, and the function that renders their figures
+    (``render_kernels``)."""
     from ebbtide.probe.kernel_table import render_kernels
     from ebbtide.probe.mapped import MappedFile
     from ebbtide.probe.placements import file_rates, measure_kernels
@@ -116,7 +119,7 @@ def _measured_in_file(
 def _measured_on_node(
     machine: Machine, trace: Trace, tier: SlowerTier, seconds: float, most_bytes: int
 ) -> tuple[Machine, partial[str]]:
-    """Likewise, with the node's memory in the place of a file."""
+    """Return the same for the node's memory in place of a file."""
     from ebbtide.probe.kernel_table import render_kernels
     from ebbtide.probe.node_memory import NodeMemory
     from ebbtide.probe.placements import measure_kernels
@@ -132,7 +135,8 @@ def _measured_on_node(
 
 
 def machine_file(findings: Findings, table: str, machine: Machine) -> str:
-    """The machine, below the table as comments: the file says how its figures were got."""
+    """Return the machine's file. The table stands above the machine as comments, so the file says how it was
+    measured."""
     comments = "".join(f"# {line}".rstrip() + "\n" for line in table.splitlines())
     return f"# Measured by ebbtide probe in {findings.took_s:.0f} s.\n{comments}\n{machine.to_toml()}"
 

@@ -1,4 +1,4 @@
-"""What a probe finds, as plain data: every figure is the median of its samples with their quartiles beside it."""
+"""A probe's findings as plain data. Each figure is the median of its samples, with their quartiles beside it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ CHUNK_BYTES = 4 * MIB
 
 
 class Direction(StrEnum):
-    """Which way bytes move: out is written to the spill file, back is read from it."""
+    """The way that bytes move: OUT writes to the spill file, BACK reads from it, BOTH does both."""
 
     OUT = "out"
     BACK = "back"
@@ -30,7 +30,7 @@ class Figure:
 
     @staticmethod
     def of(samples: Sequence[float]) -> "Figure":
-        """Raises ValueError when there are none."""
+        """Summarise samples. Raises ValueError when there are none."""
         if not samples:
             raise ValueError("a figure needs a sample")
         if len(samples) == 1:
@@ -40,7 +40,7 @@ class Figure:
 
     @property
     def spread(self) -> float:
-        """How far from the median the farther quartile lies."""
+        """The distance from the median to the farther quartile."""
         return max(self.high - self.median, self.median - self.low)
 
 
@@ -55,7 +55,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """By how much longer two kernels take while a link is busy, as shares of their time alone: 0.06 is 6 %.
+    """The extra time that two kernels take while a link is busy, as a share of their time alone: 0.06 is 6 %.
 
     ``matmul`` is bound by arithmetic, ``copying`` by memory. A sample may be negative, which is noise.
     """
@@ -65,27 +65,27 @@ class Slowdown:
 
     @property
     def typical(self) -> float:
-        """One number for a step that is half of each; what looks like a gain is noise and counts as nothing."""
+        """One number for a step that does half of each. An apparent gain is noise and counts as nothing."""
         return (max(self.matmul.median, 0.0) + max(self.copying.median, 0.0)) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """One probe of one spill directory, or of a set that shares what is moved. Speeds in bytes/s, latencies in ns.
+    """One probe of one spill directory, or of several that share the bytes. Speeds in bytes/s, latencies in ns.
 
-    ``moves[cell]`` counts both directions' bytes where the cell is of BOTH. ``first_write`` is the speed of writing
-    space that is reserved but was never written; every other figure is for space written before.
+    ``moves[cell]`` counts both directions' bytes for a cell of BOTH. ``first_write`` is the speed of writing reserved
+    space for the first time. Every other figure is for space written before.
     """
 
     machine: str  # the machine in words
-    directory: str  # where, in words
-    notes: tuple[str, ...]  # what the reader must know
+    directory: str  # the directory in words
+    notes: tuple[str, ...]  # warnings for the reader
     disturbed: bool  # other programs kept the CPUs busy, so the figures are likely too low
     took_s: float
     file_bytes: int
     memory_capacity_bytes: int
     file_capacity_bytes: int
-    io_threads: int  # as many as the runtime has
+    io_threads: int  # the runtime has as many
     memory_threads: int
     memory: Figure
     first_write: Figure
@@ -94,5 +94,5 @@ class Findings:
     moves: dict[Cell, Figure] = field(default_factory=dict)
 
     def runtime_moves(self, direction: Direction) -> Figure:
-        """The figure of the runtime's own copies."""
+        """Return the figure of the runtime's own copies."""
         return self.moves[Cell(direction, CHUNK_BYTES, self.io_threads)]

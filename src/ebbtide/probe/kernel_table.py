@@ -1,4 +1,4 @@
-"""What calling a step's operators again has shown, as text."""
+"""Shows as text what repeating a step's operators has measured."""
 
 import json
 from typing import Any
@@ -23,9 +23,9 @@ FILE = "in a mapped file that is not loaded"
 def render_kernels(
     profile: Profile, trace: Trace, reading: Figure, writing: Figure, where: str = FILE, columns: int | None = None
 ) -> str:
-    """The operators that take most of the step, what the table covers, and what was left out.
+    """Return the operators that take most of the step, the table's share of it, and what was left out.
 
-    Where the table is to fit ``columns``, operators are cut, and of few columns the placements are left out.
+    To fit ``columns``, operators are cut. If columns are few, the placements are left out.
     """
     room = _WHOLE if columns is None else columns - 2 - len(_FIGURES)
     with_placements = room >= _CALL
@@ -76,7 +76,7 @@ def _spread(kernel: Kernel, at: int) -> str:
 
 
 def _called(unique: Unique, width: int) -> str:
-    """The operator with its tensors' shapes, cut to fit."""
+    """Return the operator with its tensors' shapes, cut to fit."""
     shapes: list[str] = []
 
     def walk(value: Any) -> None:

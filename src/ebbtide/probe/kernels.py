@@ -1,6 +1,6 @@
-"""What a training step does to arithmetic and to memory, in small: a matrix product, and copying in all threads.
+"""A training step's two loads on a small scale: a matrix product for arithmetic, and copying in all threads for memory.
 
-NumPy's, so that nothing waits for torch to load; its BLAS uses as many threads as torch's would.
+Both are NumPy's, so nothing waits for torch to load. Its BLAS uses as many threads as torch's would.
 """
 
 import os
@@ -18,13 +18,13 @@ _MOST_THREADS = 16
 
 
 class Kernel(Protocol):
-    """Something that computes: how much of it gets done in a second."""
+    """A computation with a measurable speed."""
 
     def speed(self, seconds: float) -> float: ...
 
 
 def _repeat(work: Callable[[], object], seconds: float) -> float:
-    """Times a second that ``work`` was done, over ``seconds`` and at least once."""
+    """Return how often a second ``work`` was done, over ``seconds`` and at least once."""
     times = 0
     begin = now = time.perf_counter_ns()
     while times == 0 or now < begin + seconds * 1e9:
@@ -42,12 +42,12 @@ class Matmul:
         self._product = self._left @ self._right  # also starts BLAS's threads
 
     def speed(self, seconds: float) -> float:
-        """Products a second."""
+        """Return products a second."""
         return _repeat(lambda: np.matmul(self._left, self._right, out=self._product), seconds)
 
 
 class Copying:
-    """Every thread copies a piece of its own, and all pieces together are far larger than caches. A context."""
+    """Copies in every thread. Each has a part of its own, and all together are far larger than caches. A context."""
 
     def __init__(self, nbytes: int) -> None:
         self.threads = min(len(os.sched_getaffinity(0)), _MOST_THREADS)
@@ -62,7 +62,7 @@ class Copying:
         self._pool.shutdown()
 
     def speed(self, seconds: float) -> float:
-        """Bytes a second, those read and those written."""
+        """Return bytes a second, counting those read and those written."""
         running = [self._pool.submit(self._copy, index, seconds) for index in range(self.threads)]
         return sum(future.result() for future in running)
 

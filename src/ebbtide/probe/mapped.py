@@ -1,6 +1,7 @@
 """Slow memory that operations can use on an ordinary computer: a file's mapping whose pages are not in memory.
 
-Reading it, the system fetches each page from the file; what is written has reached the file once ``settle`` is done.
+When an operation reads it, the system fetches each page from the file. Bytes that were written are in the file once
+``settle`` has returned.
 """
 
 import ctypes
@@ -19,7 +20,7 @@ _LOWEST_BIT = bytes(value & 1 for value in range(256))
 
 
 class MappedFile:
-    """``nbytes`` of an unnamed file in ``directory``, as a tensor of bytes. Raises SpillError."""
+    """A tensor of ``nbytes`` in an unnamed file in ``directory``. Raises SpillError."""
 
     def __init__(self, directory: Path, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -35,16 +36,16 @@ class MappedFile:
         self._address = self.buffer.data_ptr()
 
     def __del__(self) -> None:
-        """The mapping goes with its last view."""
+        """Close the file. The mapping goes with its last view."""
         if hasattr(self, "_descriptor"):
             os.close(self._descriptor)
 
     def settle(self) -> None:
-        """Waits until what was written is in the file."""
+        """Wait until written bytes are in the file."""
         self._map.flush()
 
     def leave_memory(self) -> None:
-        """After this, none of it is in memory; SpillError where the file system keeps it there (a tmpfs)."""
+        """Remove all of it from memory. Raises SpillError where the file system keeps it there (a tmpfs)."""
         self.settle()
         self._map.madvise(mmap.MADV_DONTNEED)
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -55,7 +56,7 @@ class MappedFile:
             )
 
     def resident_share(self) -> float:
-        """The part of its pages that is in memory."""
+        """Return the part of its pages that is in memory."""
         pages = -(-self.nbytes // mmap.PAGESIZE)
         found = (ctypes.c_ubyte * pages)()
         if _LIBC.mincore(ctypes.c_void_p(self._address), ctypes.c_size_t(self.nbytes), found):

@@ -1,8 +1,8 @@
-"""Carries out a probe: what is measured, in which order, and how long.
+"""Carries out a probe: its parts, their order, and their times.
 
-[Note: interleaving] Disks and virtual machines drift by factors within seconds. Every figure's samples are therefore
-spread over the whole time, in rounds that visit all cells in a new order, and what is compared (a kernel alone and
-beside a busy link) is measured in pairs, one right after the other.
+[Note: interleaving] Disks and virtual machines drift by factors within seconds. So every figure's samples are spread
+over the whole time, in rounds that visit all cells in a new order. Whatever is compared is measured in pairs, one right
+after the other: a kernel alone, and beside a busy link.
 """
 
 import os
@@ -22,7 +22,7 @@ from ebbtide.probe.kernels import Copying, Kernel, Matmul
 from ebbtide.probe.spill_bench import SpillBench
 from ebbtide.units import GIB, KIB, MIB, format_bytes
 
-# Shares of a probe's time. What is left over is for setting up.
+# Shares of a probe's time. The rest is for setting up.
 _FIRST_WRITE, _MEMORY, _LATENCY, _MOVES, _SLOWDOWN = 0.12, 0.05, 0.05, 0.48, 0.22
 
 _RUNTIME_CELL_WEIGHT = 2  # the runtime's own cells are measured twice a round, and this many times as long
@@ -32,9 +32,9 @@ _WAYS = (Direction.OUT, Direction.BACK)
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How thorough a probe is. ``seconds`` is about what it takes, more where one block alone takes long.
+    """The thoroughness of a probe. It takes about ``seconds``, or more where one block alone takes long.
 
-    The runtime's own cells (4 MiB, its number of threads) are always among those measured.
+    The runtime's own cells (4 MiB, its number of threads) are always measured.
     """
 
     seconds: float
@@ -57,15 +57,17 @@ QUICK = Effort(seconds=1.2, file_bytes=256 * MIB, memory_bytes=128 * MIB, blocks
 
 
 def parts_of(effort: Effort) -> int:
-    """That ``measure`` tells of."""
+    """Count the parts that ``measure`` announces."""
     return 2 + effort.rounds + len(_WAYS)
 
 
 def measure(
     asked: Sequence[Path], effort: Effort, io_threads: int = 2, begin: Callable[[str], None] = lambda what: None
 ) -> Findings:
-    """Probes spill directories and the memory; raises SpillError when one cannot serve. ``begin`` is told of each part
-    before it begins."""
+    """Probe spill directories and memory. Raises SpillError when one cannot serve.
+
+    ``begin`` is told of each part before it begins.
+    """
     started = time.monotonic()
     load = os.getloadavg()[0]
     directories = checked_spill_directories(asked)
@@ -120,7 +122,8 @@ def _cells(effort: Effort, io_threads: int) -> list[Cell]:
 
 
 def affordable_cells(cells: Sequence[Cell], needed: set[Cell], bytes_per_s: float, effort: Effort) -> list[Cell]:
-    """On a slow disk a block a thread may take long: leaves out the dearest rows until the rest fits its time."""
+    """Leave out the dearest rows until the rest fits its time. On a slow disk, a block for each thread may take
+    long."""
     kept = list(cells)
     while _least_bytes(kept) * effort.rounds / bytes_per_s > _MOVES * effort.seconds:
         optional = [cell for cell in kept if replace(cell, direction=Direction.OUT) not in needed]
@@ -139,7 +142,7 @@ def _least_bytes(cells: Sequence[Cell]) -> int:
 def _moves(
     bench: SpillBench, cells: Sequence[Cell], runtime: set[Cell], effort: Effort, begin: Callable[[str], None]
 ) -> tuple[dict[Cell, Figure], dict[Direction, Figure]]:
-    """Speeds of the cells, and the latency each way in ns. [Note: interleaving]"""
+    """Return the speeds of the cells, and the latency each way in ns. [Note: interleaving]"""
     visits = [cell for cell in cells for _ in range(_RUNTIME_CELL_WEIGHT if cell in runtime else 1)]
     weight = {cell: _RUNTIME_CELL_WEIGHT if cell in runtime else 1 for cell in cells}
     slice_s = _MOVES * effort.seconds / effort.rounds / sum(weight[cell] for cell in visits)
@@ -159,7 +162,7 @@ def _moves(
 
 
 def _slowdown(bench: SpillBench, cell: Cell, kernel: Kernel, effort: Effort) -> Figure:
-    """How much longer the kernel takes beside the busy cell, in pairs [Note: interleaving]."""
+    """Return the extra time of the kernel beside the busy cell, from pairs [Note: interleaving]."""
     pairs = 2 * effort.rounds
     slice_s = _SLOWDOWN * effort.seconds / (4 * 2 * pairs)  # four kernels and links, each alone and beside
 
@@ -178,7 +181,7 @@ def _slowdown(bench: SpillBench, cell: Cell, kernel: Kernel, effort: Effort) -> 
 
 
 def _both(one: Callable[[], float], other: Callable[[], float], *, swap: bool) -> tuple[float, float]:
-    """Both results, in the order of the arguments, run in the other order if ``swap``."""
+    """Return both results in the order of the arguments. They run in the other order if ``swap``."""
     if swap:
         later = other()
         return one(), later
@@ -186,7 +189,7 @@ def _both(one: Callable[[], float], other: Callable[[], float], *, swap: bool) -
 
 
 def _disturbing(load: float) -> bool:
-    """Whether a load average from before the probe means that it had to share the CPUs."""
+    """Say whether a load average from before the probe means that the probe had to share the CPUs."""
     return load > len(os.sched_getaffinity(0)) / 2
 
 

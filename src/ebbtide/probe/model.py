@@ -1,4 +1,4 @@
-"""From findings to the Machine that planners see."""
+"""Turns findings into the Machine that planners see."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ DRAM, FILE, GROUP = "dram", "file", "disk"
 
 
 def machine_of(findings: Findings) -> Machine:
-    """Two tiers, a link each way with the speed of the runtime's own copies, and what both reach at once."""
+    """Return two tiers, a link each way with the speed of the runtime's own copies, and the rate of both at once."""
     memory, both = findings.memory, findings.runtime_moves(Direction.BOTH)
     return Machine(
         name=f"{findings.machine}, spilling to {findings.directory}",
@@ -32,7 +32,8 @@ def machine_of(findings: Findings) -> Machine:
 
 
 def with_kernels(machine: Machine, profile: "Profile", reading: Figure, writing: Figure) -> Machine:
-    """The machine when operations may use the file in place, as a mapping: with what they then take."""
+    """Return the machine whose operations may use the file in place, as a mapping, with the times that they then
+    take."""
     dram, file = machine.tiers
     in_place = replace(
         file,

@@ -1,6 +1,6 @@
-"""Memory of a NUMA node as operations find it there: to be used in place, and how long a load from it takes.
+"""Measures a NUMA node's memory in place: the rates of operations there, and the time of a load.
 
-Left out: which node the threads run on, which is wherever the system puts them.
+Left out: the node on which the threads run, which the system chooses.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 
 class NodeMemory:
-    """``nbytes`` whose pages all lie on the node, as a tensor of bytes. Raises SettingError."""
+    """A tensor of ``nbytes`` whose pages all lie on the node. Raises SettingError."""
 
     def __init__(self, node: int, nbytes: int) -> None:
         import ebbtide._torch as _torch
@@ -37,21 +37,22 @@ class NodeMemory:
                 f"{format_bytes(nbytes)} of NUMA node {node}'s memory cannot be had ({os.strerror(error)}): leave "
                 "the tier out, or free memory there"
             )
-        self.buffer = torch.frombuffer(pages, dtype=torch.uint8)  # which keeps the pages
+        self.buffer = torch.frombuffer(pages, dtype=torch.uint8)  # keeps the pages
 
     def settle(self) -> None:
-        """What was written is there at once."""
+        """Do nothing: written bytes are there at once."""
 
     def leave_memory(self) -> None:
-        """It lies where it is to lie."""
+        """Do nothing: the bytes lie where they should."""
 
     def resident_share(self) -> float:
-        """Nothing of it is ever to be dropped."""
+        """Return 0, since nothing of it ever has to leave."""
         return 0.0
 
 
 def with_nodes(machine: Machine, tiers: Sequence[SlowerTier]) -> Machine:
-    """With what operations reach in the tiers that are a node's memory, and how long a load takes there and in memory.
+    """Add the rates of operations in a node's tiers, and the time of a load there and in memory.
+
     Raises SettingError.
     """
     import ebbtide._torch as _torch
@@ -72,8 +73,11 @@ def with_nodes(machine: Machine, tiers: Sequence[SlowerTier]) -> Machine:
 
 
 def in_place_rates(node: int, memory_bytes_per_s: int) -> tuple[int, int]:
-    """Bytes a second of reading the node's memory, and of writing it, by what a copy with one side there takes longer
-    than one within this process's memory: as the formula for operations in place counts ([Note: in place])."""
+    """Return the bytes a second at which the node's memory is read, and is written.
+
+    The rates follow from the extra time of a copy with one side there, beyond one within this process's memory. The
+    formula for operations in place counts in the same way ([Note: in place]).
+    """
     there, here = NodeMemory(node, _RATE_BYTES).buffer, torch.ones(_RATE_BYTES, dtype=torch.uint8)
     target = torch.zeros(_RATE_BYTES, dtype=torch.uint8)
     there.copy_(here)
@@ -96,7 +100,7 @@ def _rate(took_ns: Sequence[float], within_ns: float, memory_bytes_per_s: int) -
 
 
 def render_nodes(machine: Machine) -> str:
-    """A line for each tier of which it is known how long a load takes: the node's, and memory beside them."""
+    """Return a line for each tier whose time of a load is known: the nodes', and memory beside them."""
     lines = [f"{'in place':<24}{'reading':>13}{'writing':>13}{'a load':>10}"]
     for tier in machine.tiers:
         if tier.load_ns is not None and tier.bytes_per_s is not None:

@@ -1,4 +1,4 @@
-"""Memory on huge pages, aligned to them, as the arena's storages lie."""
+"""Memory on huge pages and aligned to them, like the arena's storages."""
 
 import mmap
 from contextlib import suppress
@@ -14,7 +14,8 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def huge_bytes(nbytes: int) -> Bytes:
-    """``nbytes`` of zeros at a multiple of 2 MiB, on huge pages where the kernel has them; freed with the array."""
+    """Return ``nbytes`` of zeros at a multiple of 2 MiB, on huge pages where the kernel has them. The array owns
+    them."""
     # Private: shared memory, mmap's default, has small pages on most systems (transparent_hugepage/shmem_enabled).
     pages = mmap.mmap(-1, nbytes + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a kernel without them

@@ -1,13 +1,15 @@
 """Times each unique operator of a step with its operands in fast or in slow memory: AutoTM's profile.
 
-After AutoTM (Hildebrand et al., ASPLOS 2020), who run each unique kernel under every placement of its operands in DRAM
-and PMM, three times. Here slow memory is that of a NUMA node, or a mapped file whose pages are not in memory when the
-operator begins (``mapped``), and its time ends when what it wrote there is in the file. Up to six operands get all
-placements; of more, and where there is no time for all, each operand is measured alone: an additive model. Operands
-smaller than a page stay in memory, and so do results that the operator can only put into memory of its own.
+AutoTM (Hildebrand et al., ASPLOS 2020) runs each unique kernel three times under every placement of its operands in
+DRAM and PMM. Here, slow memory is that of a NUMA node, or a mapped file (``mapped``). The file's pages are not in
+memory when the operator begins. The operator's time ends when all bytes that it wrote there are in the file.
 
-Those that take the largest part of the step come first, until the time is over. Left out: the state of caches, which
-within a step are warmer; what other work costs beside; readahead other than the system's own.
+Up to six operands get all placements. With more operands, or too little time, each operand is measured alone, as an
+additive model. Operands smaller than a page stay in memory, and so do results that the operator can only put into
+memory of its own. Operators that take the largest part of the step come first, until the time is over.
+
+Left out: the state of caches, which are warmer within a step; the cost of other work beside it; readahead other than
+the system's own.
 """
 
 import random
@@ -40,7 +42,7 @@ NOT_CALLED = "it cannot be called again from its arguments"
 
 
 class SlowMemory(Protocol):
-    """Where operands may lie: a mapped file, or a node's memory. What these do is told in ``mapped``."""
+    """Memory for operands: a mapped file, or a node's memory. ``mapped`` explains the methods."""
 
     buffer: torch.Tensor
 
@@ -50,12 +52,12 @@ class SlowMemory(Protocol):
 
 
 MakeSlow = Callable[[int], SlowMemory]
-"""Of so many bytes."""
+"""Makes slow memory of so many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unique:
-    """An operator with its arguments, and what it is to the step: so many calls, which took ``step_ns`` in all."""
+    """An operator with its arguments, its number of calls in the step, and the time ``step_ns`` of all of them."""
 
     operator: str
     arguments: str
@@ -65,7 +67,7 @@ class Unique:
 
 @dataclass(slots=True)
 class Profile:
-    """What was measured, and why the rest was not: time of the step by reason."""
+    """The measured kernels, and the step's time in all others by the reason why they were left out."""
 
     kernels: list[tuple[Unique, Kernel]] = field(default_factory=list)
     left_out_ns: dict[str, int] = field(default_factory=dict)
@@ -75,7 +77,7 @@ class Profile:
 
 
 def unique_operators(trace: Trace) -> list[Unique]:
-    """Each operator that runs in no other, with all that runs in it; those that take longest first."""
+    """Return each operator that runs in no other, with all that runs in it. Those that take longest come first."""
     found: dict[tuple[str, str], list[int]] = {}
     for ticks in whole_operators(trace):
         first = trace.tick(ticks[0])
@@ -86,7 +88,10 @@ def unique_operators(trace: Trace) -> list[Unique]:
 
 
 def measure_kernels(trace: Trace, slow: MakeSlow, tier: str, seconds: float, most_bytes: int) -> Profile:
-    """Raises what ``slow`` raises, which makes slow memory. ``most_bytes``: of an operator's operands in all."""
+    """Measure a step's operators. ``slow`` makes slow memory, and its errors are raised.
+
+    An operator is left out if its operands together exceed ``most_bytes``.
+    """
     profile, deadline = Profile(), time.monotonic() + seconds
     for unique in unique_operators(trace):
         if not unique.operator:
@@ -105,7 +110,10 @@ def measure_kernels(trace: Trace, slow: MakeSlow, tier: str, seconds: float, mos
 def measure_kernel(
     operator: str, arguments: str, slow: MakeSlow, tier: str, deadline: float, most_bytes: int
 ) -> Kernel:
-    """``deadline`` is of ``time.monotonic``. Raises NotRepeatableError, and as ``measure_kernels``."""
+    """Measure one operator until ``deadline``, on the clock of ``time.monotonic``.
+
+    Raises NotRepeatableError, and the errors of ``slow``.
+    """
     call = call_of(operator, arguments)
     if sum(call.needed_bytes) + call.result_bytes() > most_bytes:
         raise NotRepeatableError(TOO_LARGE)
@@ -121,7 +129,7 @@ def measure_kernel(
         _round(bench, samples, random.Random(0))
         round_s = time.monotonic() - began
         several = [sum(1 << at for at in some) for n in range(2, len(free) + 1) for some in combinations(free, n)]
-        all_s = RUNS * round_s * (1 + len(free) / 2 * len(several) / len(samples))  # half of them slow, on average
+        all_s = RUNS * round_s * (1 + len(free) / 2 * len(several) / len(samples))  # on average, half are slow
         is_measured = len(free) <= MOST_FREE and (not several or time.monotonic() + all_s < deadline)
         if is_measured:
             samples.update({place: [] for place in several})
@@ -146,8 +154,11 @@ def measure_kernel(
 
 
 def file_rates(directory: Path) -> tuple[Figure, Figure]:
-    """Bytes a second of reading a mapping that is not in memory, and of writing one until it is in the file: for
-    operations that were not measured. Of large operands; raises SpillError."""
+    """Return the bytes a second of reading and of writing a mapping that is not in memory.
+
+    A write ends when its bytes are in the file. The rates are for large operands, in operations that were not measured.
+    Raises SpillError.
+    """
     slow, fast = MappedFile(directory, _RATE_BYTES), torch.zeros(_RATE_BYTES, dtype=torch.uint8)
     found: dict[bool, list[float]] = {False: [], True: []}
     for is_written in (True, False) * RUNS:
@@ -163,14 +174,14 @@ def file_rates(directory: Path) -> tuple[Figure, Figure]:
 
 
 class _Bench:
-    """A call, with its operands in memory and, where they may move, in slow memory."""
+    """A call with its operands in memory and, where they may move, in slow memory."""
 
     def __init__(self, call: Call, fast: list[torch.Tensor]) -> None:
         self.call, self.fast = call, fast
         self.slow: dict[int, SlowMemory] = {}
 
     def may_move(self, operand: int) -> bool:
-        """Results move only where the operator writes them where it is told."""
+        """Say whether an operand may move. Results move only where the operator writes into given tensors."""
         is_placed = operand < len(self.fast)
         return is_placed and self.call.trace_bytes[operand] >= PAGESIZE
 
@@ -179,7 +190,7 @@ class _Bench:
         self.call.fill(operand, memory.buffer)
 
     def run(self, place: int) -> int:
-        """ns of one run with the operands of ``place`` in slow memory, of which no file's page is in memory."""
+        """Time one run in ns with the operands of ``place`` in slow memory. No page of their files is in memory."""
         used = {at: memory for at, memory in self.slow.items() if place >> at & 1}
         buffers = [used[at].buffer if at in used else buffer for at, buffer in enumerate(self.fast)]
         bound = self.call.bound(buffers)
@@ -199,7 +210,7 @@ class _Bench:
 
 
 def _warmed(call: Call) -> _Bench:
-    """In memory, called once, its results known."""
+    """Return a bench whose call has run in memory, so that its results are known."""
     try:
         fast = [call.buffer(operand) for operand in range(len(call.trace_bytes))]
         for operand, buffer in enumerate(fast):
@@ -212,13 +223,13 @@ def _warmed(call: Call) -> _Bench:
             bench.run(0)
     except (NotRepeatableError, SpillError):
         raise
-    except Exception as error:  # torch has many for arguments that do not suit an operator
+    except Exception as error:  # torch raises many kinds for arguments that do not suit an operator
         raise NotRepeatableError(NOT_CALLED) from error
     return bench
 
 
 def _round(bench: _Bench, samples: dict[int, list[int]], order: random.Random) -> None:
-    """One run of each placement, in a new order: what drifts meanwhile is in all of them."""
+    """Run each placement once, in a new order, so that drift is spread over all of them."""
     places = list(samples)
     order.shuffle(places)
     for place in places:

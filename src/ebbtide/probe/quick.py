@@ -1,4 +1,4 @@
-"""A machine in about two seconds, and then from a cache: for runs that are given no machine file."""
+"""Measures a machine in about two seconds, and then reads it from a cache. It serves runs without a machine file."""
 
 import hashlib
 import os
@@ -29,10 +29,10 @@ def probe_quick(
     effort: Effort = QUICK,
     say: Callable[[str], None] = lambda text: None,
 ) -> Machine:
-    """This machine with these spill directories, measured now, which it ``say``s before, or within the last week.
+    """Return this machine with these spill directories, measured now or within the last week.
 
-    Capacities are always those of this moment. Raises SpillError when a directory cannot serve. A cache that is
-    damaged, old or cannot be written costs a measurement, nothing else.
+    It ``say``s so before it measures. Capacities are always those of this moment. Raises SpillError when a directory
+    cannot serve. A cache that is damaged or old or cannot be written costs only a measurement.
     """
     directories = checked_spill_directories(spill_dirs)
     path = cache_file(directories, io_threads)
@@ -55,11 +55,12 @@ def probe_quick(
 
 
 def cache_file(directories: Sequence[Path], io_threads: int) -> Path | None:
-    """Where a machine is kept: one file for each set of directories, their devices and a number of threads.
+    """Return the machine's file in the cache, or None if there is no home directory.
 
-    None: there is no home."""
+    There is one file for each set of directories, their devices and a number of threads.
+    """
     base = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):  # unset, or what the XDG specification says to ignore
+    if not os.path.isabs(base):  # unset, or a value that the XDG specification says to ignore
         base = os.path.expanduser("~/.cache")
     if not os.path.isabs(base):
         return None
@@ -69,7 +70,8 @@ def cache_file(directories: Sequence[Path], io_threads: int) -> Path | None:
 
 
 def _read(path: Path) -> Machine | None:
-    """None for a file that is missing, too old (or from the future), damaged or not of a probe."""
+    """Read the cache. Returns None for a file that is missing, too old (or from the future), damaged or not of a
+    probe."""
     try:
         age_s = time.time() - path.stat().st_mtime
         machine = Machine.from_toml(path.read_text())
@@ -80,9 +82,9 @@ def _read(path: Path) -> Machine | None:
 
 
 def _write(path: Path, text: str, good_for_s: int) -> None:
-    """A cache that cannot be written is done without."""
+    """Write the cache, or do without it where it cannot be written."""
     with suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(path, text.encode())
-        written = time.time() - (MOST_AGE_S - good_for_s)  # a short life is an age to begin with
+        written = time.time() - (MOST_AGE_S - good_for_s)  # a file with a short life starts with an age
         os.utime(path, (written, written))

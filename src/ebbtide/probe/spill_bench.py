@@ -1,10 +1,11 @@
 """Times transfers between huge pages and a spill file, made and used as ``native/core/spill_file.cpp`` does.
 
-The file never has a name, so nothing is left behind whatever way the process ends. Its space is reserved
-(``fallocate``) and then written once, for in the steady state of training every eviction overwrites: reserved space
-that was never written is slower on some file systems and faster on some disks.
-Python's ``preadv`` and ``pwritev`` release the interpreter's lock, so threads overlap as native ones do; what a call
-costs here and not there (some microseconds) shows in small blocks only.
+The file never has a name, so nothing is left behind however the process ends. Its space is reserved (``fallocate``) and
+then written once. In the steady state of training, every eviction overwrites. Reserved space that was never written is
+slower on some file systems and faster on some disks.
+
+Python's ``preadv`` and ``pwritev`` release the interpreter's lock, so threads overlap as native ones do. A call costs
+some microseconds more here than there, which shows only with small blocks.
 """
 
 import errno
@@ -30,14 +31,14 @@ PAGE_BYTES = 4 * KIB
 
 
 class _Until:
-    """When transfers stop; callers may move it while they run."""
+    """The time when transfers stop. Callers may change it while they run."""
 
     def __init__(self, time_ns: float) -> None:
         self.time_ns = time_ns
 
 
 def _noise(nbytes: int) -> memoryview:
-    """Huge pages with nothing in them that a disk could compress."""
+    """Return huge pages whose bytes no disk can compress."""
     memory = huge_bytes(nbytes)
     memory[:] = np.resize(np.random.default_rng(0).integers(0, 256, MIB, dtype=np.uint8), nbytes)
     return memory.data
@@ -46,9 +47,9 @@ def _noise(nbytes: int) -> memoryview:
 class SpillBench:
     """Unnamed files of ``nbytes`` in all, one in each directory, and up to ``threads`` threads that move their chunks.
 
-    Several files are addressed as one, in stripes of a chunk ([Note: stripes] in ``native/core/spill_file.hpp``).
-    A context: its threads are gone and its space is free afterwards. Every method raises SpillError when a directory
-    cannot do what is asked. Used by one thread.
+    Several files are addressed as one, in stripes of a chunk ([Note: stripes] in ``native/core/spill_file.hpp``). It is
+    a context: on its exit, its threads end and its space is freed. Every method raises SpillError when a directory
+    cannot do what is asked. Only one thread may use it.
     """
 
     def __init__(self, directories: Sequence[Path], nbytes: int, threads: int, largest_block_bytes: int) -> None:
@@ -77,7 +78,7 @@ class SpillBench:
         self._close()
 
     def write_first(self, threads: int, limit_s: float) -> list[float]:
-        """Writes the whole file, or what can be written in the time and at least a sixteenth: bytes/s of each part.
+        """Write the whole file, or as much as the time allows, at least a sixteenth. Returns bytes/s of each part.
 
         Callers MUST do this before anything else: the file ends where the writing did.
         """
@@ -96,17 +97,17 @@ class SpillBench:
         return speeds
 
     def fits(self, cell: Cell) -> bool:
-        """Whether the threads of the cell have places of their own."""
+        """Say whether each thread of the cell has a place of its own."""
         return 2 * cell.block_bytes * cell.threads <= self.nbytes
 
     def speed(self, cell: Cell, seconds: float) -> float:
-        """Bytes/s over about ``seconds``, and at least one block a thread."""
+        """Return bytes/s over about ``seconds``, and at least one block a thread."""
         until = _Until(time.perf_counter_ns() + seconds * 1e9)
         return self._wait(self._begin(cell, until))
 
     @contextmanager
     def busy(self, cell: Cell) -> Iterator[None]:
-        """Moves without pause while the block runs."""
+        """Move bytes without pause while the block runs."""
         until = _Until(math.inf)
         moving = self._begin(cell, until)
         try:
@@ -116,7 +117,7 @@ class SpillBench:
             self._wait(moving)
 
     def latencies_ns(self, direction: Direction, seconds: float, at_least: int) -> list[float]:
-        """Times of single pages at random places, one after another."""
+        """Return the times of single pages at random places, one after another."""
         out = direction is Direction.OUT
         choose = random.Random(0)
         page = self._memory[0][:PAGE_BYTES]
@@ -150,7 +151,7 @@ class SpillBench:
         try:
             os.posix_fallocate(file, 0, nbytes)
         except OSError as error:
-            # EINVAL: glibc writes a byte to every page where the file system cannot reserve, and O_DIRECT refuses that.
+            # EINVAL: where the file system cannot reserve, glibc writes a byte to every page, which O_DIRECT refuses.
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
                 raise _refused(directory, "its space cannot be reserved", error) from error
             self.reserved = False
@@ -159,7 +160,7 @@ class SpillBench:
     def _begin(self, cell: Cell, until: _Until) -> list[Future[float]]:
         for out in (False, True):
             if (out, cell.block_bytes) not in self._places:
-                # One order for all threads, as the runtime's queue has, and reads half a file away from writes.
+                # All threads share one order, as in the runtime's queue. Reads go half a file away from writes.
                 starts = range(0, self.nbytes - cell.block_bytes + 1, cell.block_bytes)
                 half = len(starts) // 2
                 order = starts if out else [*starts[half:], *starts[:half]]
@@ -167,7 +168,7 @@ class SpillBench:
         return [self._pool.submit(self._move, cell, index, until) for index in range(cell.threads)]
 
     def _move(self, cell: Cell, index: int, until: _Until) -> float:
-        """One thread's bytes/s. In both directions the threads go each its own way; one alone takes turns."""
+        """Return one thread's bytes/s. With both directions, each thread has its own; a single thread takes turns."""
         out = cell.direction is Direction.OUT or (cell.direction is Direction.BOTH and index % 2 == 1)
         takes_turns = cell.direction is Direction.BOTH and cell.threads == 1
         memory = self._memory[index][: cell.block_bytes]
@@ -186,7 +187,7 @@ class SpillBench:
         return 0.0
 
     def _transfer(self, out: bool, memory: memoryview, place: int) -> int:
-        """The bytes of one call for each stripe, which may be fewer than asked for."""
+        """Return the bytes that a call for each stripe moved, which may be fewer than asked for."""
         done = 0
         while done < len(memory):
             number, at, room = self._stripe(place + done)
@@ -198,7 +199,7 @@ class SpillBench:
         return done
 
     def _stripe(self, place: int) -> tuple[int, int, int]:
-        """The file of a byte, its place there, and how many bytes from it on lie beside each other."""
+        """Return the file of a byte, its place there, and the length from there to the stripe's end."""
         count = len(self._files)
         if count == 1:
             return 0, place, sys.maxsize
@@ -206,7 +207,7 @@ class SpillBench:
         return stripe % count, stripe // count * CHUNK_BYTES + within, CHUNK_BYTES - within
 
     def _call(self, out: bool, part: memoryview, number: int, at: int) -> int:
-        """As the runtime's: from one range of memory, into pages one by one."""
+        """Call as the runtime does: from one range of memory, but into pages one by one."""
         try:
             if out:
                 moved = os.pwritev(self._files[number], [part], at)
@@ -220,7 +221,7 @@ class SpillBench:
         return moved
 
     def _wait(self, moving: list[Future[float]]) -> float:
-        """The sum of the threads' speeds; no thread runs any more."""
+        """Return the sum of the threads' speeds, once no thread runs any more."""
         wait(moving)
         return sum(future.result() for future in moving)
 

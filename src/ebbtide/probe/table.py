@@ -1,4 +1,4 @@
-"""Findings as text: a table of medians with the quartiles around them, for people and for a machine file's comments."""
+"""Shows findings as text: a table of medians with their quartiles, for people and for a machine file's comments."""
 
 from ebbtide.probe.figures import CHUNK_BYTES, Cell, Direction, Figure, Findings
 from ebbtide.units import format_bytes, format_time, seconds
@@ -9,7 +9,7 @@ _LABEL = 21
 
 
 def render_table(findings: Findings) -> str:
-    """Several lines, without a newline at the end. Each figure: its median, and in brackets its quartiles."""
+    """Return several lines, without a newline at the end. Each figure is a median with its quartiles in brackets."""
     lines = [
         findings.machine,
         f"{findings.directory}: {format_bytes(findings.file_bytes)}, space that was written before",

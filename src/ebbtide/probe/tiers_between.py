@@ -1,8 +1,8 @@
-"""A machine with the tiers that a run has between memory and the spill file, measured.
+"""Measures a machine with a run's tiers between memory and the spill file.
 
-Their copies are made by the arena's I/O threads, so they take a core from the operations beside them. Compressed memory
-packs: what storages take there is told by their trace. The memory of another NUMA node is used in place, and its pages
-move, so contents lie on one tier only: such a machine is exclusive.
+The arena's I/O threads make their copies, so they take a core from the operations beside them. Compressed memory packs;
+the trace tells the packed bytes of storages. Memory of another NUMA node is used in place, and its pages move. Contents
+then lie on one tier only, so such a machine is exclusive.
 """
 
 import os
@@ -15,7 +15,10 @@ from ebbtide.settings import SlowerTier, TierKind
 
 
 def with_tiers(machine: Machine, tiers: Sequence[SlowerTier]) -> Machine:
-    """``machine`` has memory and the spill file. Raises SettingError for a tier that this machine does not have."""
+    """Add tiers to ``machine``, which has memory and the spill file.
+
+    Raises SettingError for a tier that this machine does not have.
+    """
     dram, file = machine.tiers
     between: list[Tier] = []
     links = list(machine.links)
@@ -47,14 +50,14 @@ def with_tiers(machine: Machine, tiers: Sequence[SlowerTier]) -> Machine:
 
 
 def render_links(machine: Machine) -> str:
-    """The rates of copies from and to tiers between the first and the last, a line each."""
+    """Return the rates of copies from and to tiers between the first and the last, a line each."""
     between = {tier.name for tier in machine.tiers[1:-1]}
     links = [link for link in machine.links if between & {link.source, link.target}]
     return "\n".join(f"{link.name:<24}{link.bytes_per_s / 1e9:.2f} GB/s, one at a time" for link in links)
 
 
 def _slower(memory_ns_per_byte: float, there: int, fast: int) -> int:
-    """Bytes a second, where a byte takes as much longer than in memory as it took one thread."""
+    """Return the bytes a second there. A byte takes as much longer than in memory as one thread measured."""
     return max(1, round(1e9 / (memory_ns_per_byte + max(0.0, 1e9 / there - 1e9 / fast))))
 
 

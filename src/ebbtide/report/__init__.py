@@ -1,1 +1,1 @@
-"""What happened, as a file and as text a person reads. Never imports torch."""
+"""Shows what happened, as a file and as text for people. It never imports torch."""

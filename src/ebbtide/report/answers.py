@@ -1,4 +1,4 @@
-"""What people come for, before all details: what the peak is made of, what a smaller budget costs, what to change."""
+"""Answers what people ask first: the contents of the peak, the cost of a smaller budget, and possible changes."""
 
 import re
 from collections import defaultdict
@@ -34,11 +34,13 @@ _STATE = (StorageKind.PARAMETER, StorageKind.GRADIENT, StorageKind.OPTIMIZER_STA
 
 @dataclass(frozen=True, slots=True)
 class TriedBudget:
-    """A budget for this step on the page's machine: ``name`` is as ``--fast`` takes it, ``step_ns`` what a step would
-    take with its links as they are and ``faster_ns`` with twice as fast ones, both None where there is no plan
-    (``why_not``; ``least_bytes`` is the smallest budget that can work, None where it is unknown), or none was tried
-    (``untried``). ``moved_bytes`` are those of a step, both ways, None where that is unknown; ``leaves`` is what leaves
-    memory, the most of it, with its bytes."""
+    """A budget for this step on the page's machine. ``name`` is written as ``--fast`` takes it.
+
+    ``step_ns`` is the time of a step with the links as they are, and ``faster_ns`` with links twice as fast. Both are
+    None where there is no plan (``why_not``) or none was tried (``untried``). ``least_bytes`` is the smallest budget
+    that can work, or None where it is unknown. ``moved_bytes`` counts a step's moved bytes both ways, or is None where
+    that is unknown. ``leaves`` names most of what leaves memory, with its bytes.
+    """
 
     name: str
     nbytes: int
@@ -55,7 +57,7 @@ _Path = tuple[str, ...]
 
 
 def peak_tree(peak: Peak) -> list[dict[str, Any]]:
-    """Boxes in boxes: modules by their path, layers that are alike as one, and the kinds of storages in each."""
+    """Return nested boxes: modules by their path, like layers as one, with the kinds of storages in each."""
     modules = [row.module for row in peak.residents if row.module]
     root = common_root(modules)
     patterns = module_patterns(module.removeprefix(root).strip(".") for module in modules)
@@ -70,7 +72,7 @@ def peak_tree(peak: Peak) -> list[dict[str, Any]]:
 
 
 def line_tree(peak: Peak) -> list[dict[str, Any]]:
-    """The same by the program's files and the lines in them."""
+    """Return nested boxes: the program's files, the lines in them, and the kinds of storages in each."""
 
     def path_of(row: Resident) -> _Path:
         file, colon, place = row.line.rpartition(":")
@@ -81,8 +83,11 @@ def line_tree(peak: Peak) -> list[dict[str, Any]]:
 
 
 def _boxes(peak: Peak, path_of: Callable[[Resident], _Path], whole: str) -> list[dict[str, Any]]:
-    """A box is its ``id``, its ``parent``'s (None for the whole), ``label``, ``kind`` ("" for one with boxes in it) and
-    ``nbytes``, the sum of its boxes."""
+    """Return the boxes, each after the one that it lies in.
+
+    A box has its ``id``, its ``parent``'s id (None for the whole), and a ``label``. Its ``kind`` is "" if it has boxes
+    in it. Its ``nbytes`` are the sum of its boxes.
+    """
     leaves: dict[_Path, int] = defaultdict(int)
     for row in peak.residents:
         leaves[(*path_of(row), f"/{row.kind}")] += row.nbytes
@@ -111,8 +116,10 @@ def _label(part: str) -> str:
 
 
 def leaving(trace: Trace, plan: Plan, fast: str) -> tuple[tuple[str, int], ...]:
-    """What a plan has out of tier ``fast`` at some time of the step, the most of it: kinds of storages in modules,
-    layers that are alike as one, with the bytes of these storages."""
+    """Return most of what a plan has out of tier ``fast`` at some time of the step.
+
+    Each row is a kind of storages in a module, with their bytes. Like layers count as one.
+    """
     view, modules = PlanView(trace, plan, fast), modules_of(trace)
     root = common_root(modules)
     names = [module.removeprefix(root).strip(".") for module in modules]
@@ -126,14 +133,14 @@ def leaving(trace: Trace, plan: Plan, fast: str) -> tuple[tuple[str, int], ...]:
 
 
 def _alike(pattern: str) -> str:
-    """Of a module's pattern, up to the layers that are alike: ``transformer.h.*`` of ``transformer.h.*.mlp.c_fc``."""
+    """Cut a module's pattern after its like layers: ``transformer.h.*.mlp.c_fc`` becomes ``transformer.h.*``."""
     levels = _LEVEL.findall(pattern)[:_DEPTH]
     end = next((place for place, level in enumerate(levels) if level.endswith("*")), _DEPTH)
     return ".".join(levels[: end + 1])
 
 
 def advice(trace: Trace, peak: Peak, budgets: tuple[TriedBudget, ...]) -> Iterator[str]:
-    """What could be changed, a sentence each, with its figures: arithmetic on the peak, and what was simulated."""
+    """Suggest changes, a sentence each, with figures from the peak and from simulations."""
     kinds = {row.label: row.nbytes for row in peak.by_kind()}
     planned = [row for row in budgets if row.step_ns is not None]
     cheap = [row for row in planned if _ratio(row.step_ns, trace) <= SMALL_COST]
@@ -167,12 +174,12 @@ def advice(trace: Trace, peak: Peak, budgets: tuple[TriedBudget, ...]) -> Iterat
 
 
 def _two_digits(value: float) -> str:
-    """At most: ``1.3``, ``52``, ``150``."""
+    """Return at most two digits that are not 0: ``1.3``, ``52``, ``150``."""
     return f"{float(f'{value:.2g}'):,.12g}"
 
 
 def in_short(trace: Trace, peak: Peak, budgets: tuple[TriedBudget, ...], machine: str, times: str = "") -> str:
-    """What smaller budgets cost, in a sentence; ``times`` are whose the operations' are."""
+    """Return a sentence about the cost of smaller budgets. ``times`` says whose times the operations have."""
     costs = (f"{row.name} {_cost(row, trace)}" for row in budgets)
     return (
         f"In short: tensors peak at {format_bytes(peak.nbytes)}. Within a share of that a step takes so many times as "

@@ -1,8 +1,8 @@
-"""The page's scripts as one text: JavaScript modules cannot import each other from a file on a disk.
+"""Joins the page's scripts into one text, since JavaScript modules cannot import each other from a file on a disk.
 
-Each module becomes a function that returns what it exports, and stands behind the modules that it imports; none of its
-names is global. Two forms are read: ``import { a, b } from "./file.js";``, and ``export`` before a function, a class or
-a const. Left out: defaults, renaming, circles.
+Each module becomes a function that returns its exports, and stands after the modules that it imports. None of its names
+is global. Two forms are read: ``import { a, b } from "./file.js";``, and ``export`` before a function, a class or a
+const. Left out: defaults, renaming, circles.
 """
 
 import posixpath
@@ -15,9 +15,9 @@ _OTHER = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 
 
 def bundle(entries: Sequence[str], read: Callable[[str], str]) -> str:
-    """The modules that ``entries`` name and all that they import; ``read`` gives the text at a path.
+    """Join the modules that ``entries`` name with all that they import. ``read`` returns the text at a path.
 
-    Raises ValueError for an import of what is not exported, a circle, and a form that is not read.
+    Raises ValueError for an import that its module does not export, for a circle, and for a form that is not read.
     """
     exports: dict[str, list[str]] = {}
     functions: list[str] = []

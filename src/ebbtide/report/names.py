@@ -1,4 +1,4 @@
-"""How names are put in order: a number in one counts as a number, so that ``h.2`` comes before ``h.10``."""
+"""Sorts names by the numbers in them, so that ``h.2`` comes before ``h.10``."""
 
 import re
 
@@ -6,6 +6,6 @@ _NUMBER = re.compile(r"([0-9]+)")
 
 
 def by_number(name: str) -> list[tuple[int, str]]:
-    """What sorts a name: its parts, those that are numbers by their value."""
+    """Return the key that sorts a name: its parts, with numbers by their value."""
     parts = _NUMBER.split(name)
     return [(int(part), part) if place % 2 else (0, part) for place, part in enumerate(parts)]

@@ -1,9 +1,9 @@
-"""Plain values with numpy columns in them as text that stands safely in an HTML page; ``page/shared/data.js`` reads it.
+"""Packs plain values and numpy columns into text that is safe in an HTML page. ``page/shared/data.js`` reads it.
 
-zlib, then base64, whose letters are never markup. Inside: the lengths of the directory and of the JSON (32 bits each),
-the directory (type and length of each column), the JSON, and the columns, each padded with zeros to 8 bytes. In the
-JSON, {"$column": n} stands for the n-th column. Integers that 32 bits cannot hold become floats, so past 2**53 they are
-rounded: all that reads them draws.
+The bytes are compressed with zlib, then written in base64, whose letters are never markup. They hold the lengths of the
+directory and of the JSON (32 bits each), the directory (type and length of each column), and the JSON. The columns
+follow, each padded with zeros to 8 bytes. In the JSON, {"$column": n} stands for the n-th column. Integers that exceed
+32 bits become floats, so past 2**53 they are rounded. That is enough, since the page only draws them.
 """
 
 import base64
@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 
 def pack(value: Any) -> str:
-    """``value`` is what JSON holds, and one-dimensional numpy arrays. Raises ValueError for a float that is none."""
+    """Pack a value of JSON that may hold one-dimensional numpy arrays. Raises ValueError for a float that is no
+    number."""
     columns: list[tuple[str, npt.NDArray[Any]]] = []
 
     def column(found: object) -> dict[str, int]:
@@ -38,7 +39,8 @@ def pack_bytes(data: bytes) -> str:
 
 
 def _typed(array: npt.NDArray[Any]) -> tuple[str, npt.NDArray[Any]]:
-    """The smallest of JavaScript's typed arrays that holds it, little-endian as every browser is."""
+    """Return the array in the smallest of JavaScript's typed arrays that holds it, little-endian as in every
+    browser."""
     if array.dtype == np.bool_:
         return "u1", array.astype(np.uint8)
     if array.dtype.kind in "iu" and (not array.size or -(2**31) <= array.min() <= array.max() < 2**31):

@@ -1,8 +1,9 @@
-"""A report as one HTML page that needs nothing else: styles, scripts and data stand in it, and it asks no network.
+"""Writes a report as one HTML page. Styles, scripts and data stand in it, and it asks no network.
 
-A section of a page is a script in a folder of ``page`` (``report``, ``sweep``), which adds itself; the scripts that
-sections import are in ``page/shared``. Charts are plotly.js, which the package plotly brings along. It and the data are
-compressed in the page; its copyright and its licence, which asks to go where it goes, can be read at the foot.
+A section of a page is a script in a folder of ``page`` (``report``, ``sweep``), which adds itself. The scripts that
+sections import are in ``page/shared``. Charts are plotly.js, which the package plotly contains. Plotly.js and the data
+are compressed in the page. Its licence asks to go along with it, so the foot of the page shows its copyright and
+licence.
 """
 
 import html
@@ -21,12 +22,12 @@ _FOLDER = files("ebbtide.report") / "page"
 
 
 def render_page(subject: Subject) -> str:
-    """The page's whole text. Raises ReportError if plotly is not installed."""
+    """Return the page's whole text. Raises ReportError if plotly is not installed."""
     return fill_page("report", page_data(subject))
 
 
 def fill_page(folder: str, data: dict[str, Any]) -> str:
-    """The page whose sections are the scripts of this folder, with its data, which has a title.
+    """Return the page whose sections are the scripts of this folder. ``data`` has a title.
 
     Raises ReportError if plotly is not installed.
     """
@@ -39,7 +40,7 @@ def fill_page(folder: str, data: dict[str, Any]) -> str:
         "LIBRARY": _packed_library(),
         "DATA": pack(data),
     }
-    pieces = _part("page.html").split("<!--")  # a text put in is never searched for further places
+    pieces = _part("page.html").split("<!--")  # inserted text is never searched for further places
     filled = [pieces[0]]
     for piece in pieces[1:]:
         place, rest = piece.split("-->", 1)
@@ -67,7 +68,7 @@ def _packed_library() -> str:
 
 
 def _copyright() -> str:
-    """What plotly.js says of itself in the comment that it begins with."""
+    """Return the copyright notice in the comment that begins plotly.js."""
     comment = re.match(r"\s*/\*(.*?)\*/", _library(), re.DOTALL)
     lines = comment[1].splitlines() if comment else []
     return "\n".join(line.strip(" *") for line in lines).strip()

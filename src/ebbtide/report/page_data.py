@@ -1,7 +1,7 @@
-"""What the page shows, as plain values and columns. Figures come from ``analysis``; here they are only put in order.
+"""Arranges the page's data as plain values and columns. Figures come from ``analysis``.
 
-``_PARTS`` has a row for each part of the data: the name by which a section of the page needs it, and the function that
-makes it of the subject, or None where the subject has not what it takes.
+``_PARTS`` has a row for each part of the data. Its key is the name by which a section of the page asks for it. Its
+function makes the part from the subject, or returns None where the subject lacks what the part needs.
 """
 
 from collections.abc import Callable, Iterable
@@ -32,7 +32,7 @@ _MODULES = 12
 
 
 def page_data(subject: Subject) -> dict[str, Any]:
-    """The fields are those that the scripts in ``page/report`` read."""
+    """Return the fields that the scripts in ``page/report`` read."""
     return {name: part(subject) for name, part in _PARTS.items()}
 
 
@@ -51,7 +51,7 @@ def _source(subject: Subject) -> str:
 
 
 def _facts(subject: Subject) -> list[tuple[str, str]]:
-    """Names and values; the page's words (``words_data``) say what they mean."""
+    """Return names and values. The page explains the names (``words_data``)."""
     facts: list[tuple[str, str]] = []
     trace, plan, run = subject.trace, subject.plan, subject.run
     if trace is not None:
@@ -86,7 +86,7 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
 
 
 def _of_trace(part: Callable[[Trace], Any]) -> Callable[[Subject], Any]:
-    """A part of what the trace alone says, None where there is no trace."""
+    """Make a part from the trace alone, or None where there is no trace."""
     return lambda subject: None if subject.trace is None else part(subject.trace)
 
 
@@ -160,13 +160,14 @@ def _peak(trace: Trace) -> dict[str, Any]:
 
 
 def _largest_first(shares: Iterable[Share]) -> list[tuple[str, int, int]]:
-    """Equal ones by name."""
+    """Sort by bytes, the most first, and equal ones by name."""
     rows = [(share.label, share.nbytes, share.count) for share in shares]
     return sorted(rows, key=lambda row: (-row[1], by_number(row[0])))
 
 
 def _intervals(subject: Subject) -> dict[str, Any] | None:
-    """Idle intervals, and whether they are long enough to move, if it is known over what. None if there are none."""
+    """Return the idle intervals, or None if there are none. With a route, it says whether each is long enough to
+    move."""
     trace = subject.trace
     if trace is None or not len(idle_intervals(trace).storage):
         return None

@@ -1,9 +1,11 @@
-"""A report as Chrome's trace-event JSON, which Perfetto's UI and chrome://tracing open.
+"""Writes a report as Chrome's trace-event JSON, which Perfetto's UI and chrome://tracing open.
 
-One process for the trace and one for each timeline. Operations and what lanes do are complete events ("X"); storages
-are asynchronous ones ("b", "e"), since their lives overlap; live and resident bytes are counters ("C"). Copies that
-overlap on one link lie on rows of their own, because slices of a row must nest. Times are microseconds, as the format
-wants, with the nanoseconds as fractions. The format: "Trace Event Format", Google, 2016, and Perfetto's page on it.
+The trace is one process, and each timeline another. Operations and the spans of lanes are complete events ("X").
+Storages are asynchronous events ("b", "e"), since their lives overlap. Live and resident bytes are counters ("C").
+Slices of a row must nest, so copies that overlap on one link lie on rows of their own. Times are microseconds, as the
+format wants, with the nanoseconds as fractions.
+
+The format: "Trace Event Format", Google, 2016, and Perfetto's page on it.
 """
 
 import json
@@ -24,7 +26,7 @@ _OPERATIONS = 1  # thread
 
 
 def render_perfetto(subject: Subject) -> str:
-    """One line of JSON."""
+    """Return one line of JSON."""
     events: list[Event] = []
     if subject.trace is not None:
         events += _trace(subject.trace)
@@ -61,7 +63,8 @@ def _trace(trace: Trace) -> Iterator[Event]:
 
 
 def _storage(trace: Trace, number: int, storage: Storage, module: str, start: list[int]) -> Iterator[Event]:
-    """Until the step's end, and for one that lives past it, what is left of its last generation before that."""
+    """Draw a storage's life until the step's end. If it lives past that, the rest of its last generation comes
+    first."""
     n_ticks = len(trace.ticks)
     lives = [(start[storage.birth], start[min(storage.death, n_ticks)])]
     if storage.death > n_ticks:
@@ -100,7 +103,7 @@ def _timeline(timeline: Timeline, trace: Trace | None, process: int) -> Iterator
 
 
 def _rows(spans: list[Span]) -> list[list[Span]]:
-    """The spans in rows in which none overlaps another; each goes to the first row that has time for it."""
+    """Divide the spans into rows without overlaps. Each span goes to the first row that has time for it."""
     rows: list[list[Span]] = []
     for span in spans:
         free = next((row for row in rows if row[-1].stop_ns <= span.start_ns), None)

@@ -1,4 +1,4 @@
-"""What the page shows of a plan: budgets, and when each storage is away, as plain values and columns."""
+"""The page's data about a plan, as plain values and columns: budgets, and the times when each storage is away."""
 
 from typing import Any
 
@@ -12,8 +12,10 @@ from ebbtide.report.subject import Subject
 
 
 def budgets_data(subject: Subject) -> list[tuple[str, int]]:
-    """What resident bytes stay below: the run's budget, and the plan's, which leaves a part of that to what no trace
-    shows."""
+    """Return the bounds of resident bytes: the run's budget and the plan's.
+
+    The plan's is smaller, since it leaves a part of the run's to bytes that no trace shows.
+    """
     run, plan = subject.run, subject.plan
     budgets = [] if run is None or run.arena_budget_bytes is None else [("budget", run.arena_budget_bytes)]
     if plan is not None:
@@ -22,8 +24,10 @@ def budgets_data(subject: Subject) -> list[tuple[str, int]]:
 
 
 def own_budget(subject: Subject) -> TriedBudget | None:
-    """That of the plan, with its time and its bytes as its simulated timeline has them, or with the time that it
-    foresees; without a plan that of the run, as its measured timeline has it."""
+    """Return the plan's own budget, with the time and bytes of its simulated timeline, or else its predicted time.
+
+    Without a plan, this is the run's budget, with the figures of its measured timeline.
+    """
     run, plan, trace = subject.run, subject.plan, subject.trace
     if plan is not None and trace is not None:
         leaves = leaving(trace, plan, subject.route.out.source if subject.route is not None else "")
@@ -47,8 +51,11 @@ def _moved(timeline: Timeline) -> int:
 
 
 def away_data(subject: Subject) -> dict[str, Any] | None:
-    """When the plan has no room for storages on the fast tier: from tick ``gone`` on up to ``back``, -1 if they do not
-    come back; ``tier`` has them meanwhile. None without a plan."""
+    """Return the times when the plan has no room for storages on the fast tier, or None without a plan.
+
+    A storage is away from tick ``gone`` up to ``back``, which is -1 if it does not come back. ``tier`` has it
+    meanwhile.
+    """
     if subject.trace is None or subject.plan is None:
         return None
     view = PlanView(subject.trace, subject.plan, subject.route.out.source if subject.route is not None else "")

@@ -1,4 +1,4 @@
-"""Runs side by side, a column for each: the ranks of a job, from their reports. What went wrong stands below."""
+"""Shows runs side by side, a column for each, such as the reports of a job's ranks. Faults stand below."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
@@ -18,7 +18,7 @@ _MOST_COLUMNS = 8
 
 
 def column(report: RunReport) -> list[str]:
-    """A run's figures in the order of ``ROWS``, its verdict, and its trouble or ""."""
+    """Return a run's figures in the order of ``ROWS``, its verdict, and its trouble or ""."""
     process = report.fast_bytes is not None
     budget = report.fast_bytes if process else report.arena_budget_bytes
     in_steps = sum(step.written_bytes.total for step in report.steps) + report.left_out_written_bytes
@@ -36,7 +36,7 @@ def column(report: RunReport) -> list[str]:
 
 
 def verdict(report: RunReport) -> str:
-    """Whether the budget was kept, in words."""
+    """Say in words whether the budget was kept."""
     if report.budget_violated:
         return "OVER BUDGET"
     if not report.bounded_as_asked:
@@ -47,8 +47,10 @@ def verdict(report: RunReport) -> str:
 
 
 def render_ranks(columns: Mapping[str, Sequence[str]], width: int | None = None) -> str:
-    """By the name of each; several lines, without a newline at the end. Those of the table have at most ``width``
-    characters, if it is named, or one column."""
+    """Return the table of runs by name, without a newline at the end.
+
+    If ``width`` is given, the table's lines have at most so many characters, or one column of runs.
+    """
     verdicts = {cells[len(ROWS)] for cells in columns.values()}
     worst = next(iter(verdicts)) if len(verdicts) == 1 else "NOT ALL within budget"
     lines = [f"Ebbtide: {worst}, {len(columns)} runs side by side (all figures measured)"]
@@ -78,7 +80,7 @@ def _line(label: str, cells: Iterable[str], width: int) -> str:
 
 def _modes(report: RunReport) -> list[str]:
     listed = [str(sum(step.mode is mode for step in report.steps)) for mode in _IN_ORDER]
-    if report.left_out_steps:  # of these the mode is not known
+    if report.left_out_steps:  # the mode of these steps is unknown
         listed = [f"{number}+" for number in listed]
     return listed
 

@@ -1,7 +1,8 @@
-"""What each stall of a timeline waited for: the copies that were under way meanwhile and could end it.
+"""Finds what each stall of a timeline waited for: the copies that ran meanwhile and could end it.
 
-A stall for room waits for evictions, one for contents for fetches: of what its tick uses, if the trace is known. This
-is read off the timeline, since a recorded stall does not say; a stall that names its storage is believed.
+A stall for room waits for evictions, and one for contents waits for fetches. If the trace is known, only fetches of the
+storages that its tick uses count. The timeline has to show this, since a recorded stall does not say it. A stall that
+names its storage is believed.
 """
 
 from collections import defaultdict
@@ -18,7 +19,7 @@ STALLS = (SpanKind.STALL_ROOM, SpanKind.STALL_LATE, SpanKind.STALL_DEMAND)
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """A copy of ``nbytes`` on ``lane``; ``storage`` None if the timeline does not say of what."""
+    """A copy of ``nbytes`` on ``lane``. ``storage`` is None if the timeline does not name it."""
 
     storage: int | None
     lane: str
@@ -27,7 +28,7 @@ class Awaited:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Compute stood still at ``tick``; ``awaited`` has the copy that ended first before others."""
+    """Compute stood still at ``tick``. ``awaited`` lists the copies in the order in which they ended."""
 
     kind: SpanKind
     start_ns: int
@@ -38,7 +39,7 @@ class Stall:
 
 
 def stalls_of(timeline: Timeline, trace: Trace | None = None) -> tuple[Stall, ...]:
-    """In the order of time. ``trace`` is the step's, or None."""
+    """Return the stalls in the order of time. ``trace`` is the step's, or None."""
     used = _used(trace)
     copies = {kind: _Copies(timeline, kind) for kind in (SpanKind.EVICT, SpanKind.FETCH)}
     found = []
@@ -66,7 +67,7 @@ def _used(trace: Trace | None) -> Mapping[int, set[int]]:
 
 
 def _joined(timeline: Timeline) -> Iterator[Span]:
-    """Stalls without gaps between them, at one tick and of one kind and storage, are one."""
+    """Join stalls of the same tick, kind and storage that have no gap between them."""
     last: Span | None = None
     for span in timeline.spans:
         if span.kind not in STALLS:

@@ -1,4 +1,4 @@
-"""What a report is about: a step's trace and plan, timelines of it, a run's figures, and the way to a slow tier."""
+"""The subject of a report: a step's trace and plan, its timelines, a run's figures, and the route to a slow tier."""
 
 from dataclasses import dataclass
 from math import inf
@@ -16,9 +16,12 @@ from ebbtide.units import seconds
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Any part may be missing. ``machine`` names what ``route`` is of, and ``origin`` says how its figures were
-    obtained; ``times`` says whose the operations' times are, where one could take them for the machine's. Raises
-    ReportError for parts that are of different steps, and if there is nothing to show."""
+    """The parts of a report, any of which may be missing.
+
+    ``machine`` names the machine of ``route``, and ``origin`` says how its figures were obtained. ``times`` says whose
+    times the operations have, where a reader could take them for the machine's. Raises ReportError for parts of
+    different steps, and if there is nothing to show.
+    """
 
     trace: Trace | None = None
     plan: Plan | None = None
@@ -45,7 +48,7 @@ class Subject:
 
     @property
     def bound_is_beaten(self) -> bool:
-        """Whether a step was measured, within the plan's budget, that took less than no plan should."""
+        """Say whether a measured step within the plan's budget took less time than the plan's bound."""
         plan, run = self.plan, self.run
         if plan is None:
             return False
@@ -56,7 +59,7 @@ class Subject:
             and max((level.nbytes for level in timeline.levels), default=0) <= plan.budget_bytes
         ]
         followed = None if run is None else run.plan
-        if run is not None and followed is not None and followed.plans == 1:  # with several, steps have several shapes
+        if run is not None and followed is not None and followed.plans == 1:  # several plans: several shapes of steps
             within = followed.budget_bytes <= plan.budget_bytes
             took_s += [step.wall_s for step in run.steps if within and step.mode is StepMode.PLANNED]
         return min(took_s, default=inf) < seconds(plan.lower_bound_ns)

@@ -1,4 +1,4 @@
-"""A run's report as text a person reads. Every figure is measured; what went wrong stands first."""
+"""Shows a run's report as text for people. Every figure is measured, and faults stand first."""
 
 import sys
 import textwrap
@@ -20,20 +20,22 @@ _FAR_OFF = 1.5
 
 
 def terminal_columns(stream: TextIO | None = None) -> int | None:
-    """How long a line may be on the terminal that ``stream`` (standard error) is; None where that is none."""
+    """Return the longest line for the terminal of ``stream`` (standard error), or None where there is no terminal."""
     columns = columns_of(stream or sys.stderr)
     return None if columns is None else min(columns, _WIDEST)
 
 
 def folded_for_terminal(text: str, stream: TextIO | None = None, hanging: int = 2 + _LABEL) -> str:
-    """A text whose lines fit the terminal that ``stream`` (standard error) is; as it was where that is none."""
+    """Fold a text for the terminal of ``stream`` (standard error). Without a terminal, the text stays as it is."""
     columns = terminal_columns(stream)
     return text if columns is None else folded(text, columns, hanging)
 
 
 def folded(text: str, columns: int, hanging: int = 2 + _LABEL) -> str:
-    """A text whose lines have at most so many columns, as far as it can be had; they go on at column ``hanging``, by
-    default below a summary's text."""
+    """Fold a text into lines of at most ``columns``, where words allow that.
+
+    Folded lines go on at column ``hanging``, by default below a summary's text.
+    """
     indent = " " * hanging
     lines = (
         textwrap.wrap(
@@ -50,13 +52,14 @@ def folded(text: str, columns: int, hanging: int = 2 + _LABEL) -> str:
 
 
 def render_headline(report: RunReport) -> str:
-    """Whether the budget was kept, and why not if it was exceeded: one line or two. "" before the first step."""
+    """Say in one or two lines whether the budget was kept, and why it was exceeded. Returns "" before the first
+    step."""
     lines = render_summary(report).splitlines()[: 2 if report.budget_violated and report.trouble else 1]
     return "\n".join(lines) if report.steps or report.budget_violated else ""
 
 
 def render_summary(report: RunReport) -> str:
-    """Several lines, without a newline at the end."""
+    """Return several lines, without a newline at the end."""
     if report.policy == "disabled":
         return "Ebbtide was disabled: nothing was managed, nothing was bounded."
     steps = typical_steps(report)
@@ -112,7 +115,7 @@ def _headline(report: RunReport) -> str:
 
 
 def _how_kept(report: RunReport) -> str:
-    """Where a budget that was kept shows little."""
+    """Say why a kept budget proves little, or ""."""
     if not report.steps or report.left_out_steps:
         return ""
     if report.fast_bytes is None and all(step.mode is StepMode.RECORDED for step in report.steps):
@@ -130,7 +133,7 @@ def _against(used: int, allowed: int | None) -> str:
 
 
 def _process(report: RunReport) -> str:
-    """No limit stands beside a figure that it does not bound."""
+    """Return the process's peak, with a limit beside it only where that limit bounds it."""
     peak = format_bytes(report.process_peak_bytes)
     if report.fast_bytes is None:
         return f"{peak}, of which only the tensors are bounded" if report.arena_budget_bytes else peak
@@ -139,7 +142,8 @@ def _process(report: RunReport) -> str:
 
 
 def _arena(report: RunReport) -> str:
-    """Its bound moves where the process is what is bounded, and where a limit is followed: the last one is known."""
+    """Return the arena's peak and mean. Its bound moves with a process budget or a followed limit; then the last is
+    shown."""
     peak, bound = report.arena_peak_bytes, report.arena_budget_bytes
     moved = bound is not None and (report.fast_bytes is not None or (peak > bound and not report.budget_violated))
     against = format_bytes(peak) if moved else _against(peak, bound)
@@ -158,7 +162,7 @@ def _plan(plan: PlanReport) -> str:
 
 
 def _forecast(plan: PlanReport) -> Iterable[str]:
-    """Each link's copies in a step, as foreseen and as measured, and the step's time."""
+    """Return each link's copies in a step and the step's time, as forecast and as measured."""
     if not plan.links:
         return
     step = "unknown" if plan.measured_s is None else format_time(plan.measured_s)
@@ -181,7 +185,7 @@ def _off_forecast(plan: PlanReport, planned_s: list[float]) -> Iterable[str]:
 
 
 def copied(nbytes: int | None, busy_s: float | None) -> str:
-    """``1.00 MiB in 2.00 ms``, the time in which a copy was under way."""
+    """Return text such as ``1.00 MiB in 2.00 ms``, with the time in which a copy was under way."""
     if nbytes is None or busy_s is None:
         return "unknown"
     return f"{format_bytes(nbytes)} in {format_time(busy_s)}"
@@ -193,7 +197,7 @@ def _tier(tier: TierReport) -> str:
 
 
 def _moved(steps: list[StepReport]) -> Iterable[str]:
-    """In all, and of each kind that moved."""
+    """Return the moved bytes in all, and of each kind that moved."""
 
     def average(pick: Callable[[StepReport], Traffic], kind: str) -> float:
         return float(mean(getattr(pick(step), kind) for step in steps))

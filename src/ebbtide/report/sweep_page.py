@@ -1,8 +1,8 @@
 """The page of a sweep: cost against step time on a grid of machines. Figures come from ``analysis.sweep``.
 
-Its questions: which machines are on the frontier; what each ratio of fast to slow memory saves, by the price of memory
-and by the total cost of a step (AutoTM's, ASPLOS 2020); the cheapest machine for a step time; and what more memory or
-faster links would save.
+It answers four questions. Which machines are on the frontier? What does each ratio of fast to slow memory save, by the
+price of memory and by the total cost of a step (AutoTM's, ASPLOS 2020)? Which machine is the cheapest for a step time?
+What would more memory or faster links save?
 """
 
 from dataclasses import asdict, dataclass
@@ -17,8 +17,11 @@ _NAMES = {MEMORY: "the price of memory", OWNERSHIP: "the total cost of a step"}
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A grid of machines and where it comes from: ``peak_bytes`` are the step's, ``links_bytes_per_s`` those of all
-    links at factor 1, ``target`` the step time asked for, in resident steps."""
+    """A grid of machines and the step that ran on it.
+
+    ``peak_bytes`` is the step's peak. ``links_bytes_per_s`` is the rate of all links together at factor 1. ``target``
+    is the wanted step time, in resident steps.
+    """
 
     step: str
     machine: str
@@ -32,12 +35,12 @@ class Sweep:
 
 
 def render_sweep(sweep: Sweep) -> str:
-    """Raises ReportError if plotly is not installed."""
+    """Return the page's text. Raises ReportError if plotly is not installed."""
     return fill_page("sweep", sweep_data(sweep))
 
 
 def sweep_data(sweep: Sweep) -> dict[str, Any]:
-    """The fields are those that the scripts in ``page/sweep`` read."""
+    """Return the fields that the scripts in ``page/sweep`` read."""
     points = sweep.points
     per_gb = [ns_per_gb(point, points) for point in points]
     per_rate = [ns_per_rate(point, points, sweep.links_bytes_per_s) for point in points]
@@ -82,7 +85,7 @@ def _facts(sweep: Sweep) -> list[tuple[str, str]]:
 
 
 def _ratio(fast_bytes: int, peak_bytes: int) -> str:
-    """fast:slow, as AutoTM writes it: the smaller one is 1."""
+    """Return fast:slow as AutoTM writes it: the smaller one is 1."""
     slow = peak_bytes - fast_bytes
     if slow <= 0:
         return "1:0"
@@ -90,19 +93,20 @@ def _ratio(fast_bytes: int, peak_bytes: int) -> str:
 
 
 def _stairs(sweep: Sweep, price: str) -> list[int]:
-    """The places of the points that are the cheapest for some step time, the fastest first."""
+    """Return the places of the points that are the cheapest for some step time, the fastest first."""
     best = frontier(sweep.points, price)
     places = [at for at, point in enumerate(sweep.points) if point in best]
     return sorted(places, key=lambda at: (sweep.points[at].step_ns or 0, at))
 
 
 def _ratios(sweep: Sweep) -> dict[str, Any] | None:
-    """Times and costs at the links' factor nearest to 1, as shares of those with the most fast memory."""
+    """Compare ratios at the links' factor nearest to 1. Times and costs are shares of those with the most fast
+    memory."""
     factor = min((point.bandwidth for point in sweep.points), key=lambda value: (abs(value - 1), value), default=None)
     rows = [(at, point) for at, point in enumerate(sweep.points) if point.bandwidth == factor]
     rows = sorted((row for row in rows if row[1].step_ns is not None), key=lambda row: row[1].fast_bytes)
     if len(rows) < 2:
-        return None  # with one ratio there is nothing to compare
+        return None  # one ratio has nothing to be compared with
     _, most = rows[-1]
 
     def share(value: float | None, of: float | None) -> float | None:

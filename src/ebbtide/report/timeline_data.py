@@ -1,4 +1,4 @@
-"""Timelines as the page shows them: lanes of spans, levels, and what stalls waited for, as plain values and columns."""
+"""The page's timelines as plain values and columns: lanes of spans, levels, and the copies that stalls waited for."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from ebbtide.report.subject import Subject
 
 
 def timelines_data(subject: Subject) -> list[dict[str, Any]]:
-    """One for each timeline; the fields are those that ``page/report/timelines.js`` reads."""
+    """Return the fields of each timeline that ``page/report/timelines.js`` reads."""
     found: list[dict[str, Any]] = []
     for timeline in subject.timelines:
         name = f"{timeline.policy}, {timeline.origin}"
@@ -21,7 +21,7 @@ def timelines_data(subject: Subject) -> list[dict[str, Any]]:
 
 
 def _timeline(timeline: Timeline, trace: Trace | None, name: str) -> dict[str, Any]:
-    """Compute and stalls are one lane each, every link another."""
+    """Return compute and stalls as one lane each, and every link as another."""
     spans = timeline.spans
     links = sorted({span.lane for span in spans} - {COMPUTE_LANE})
     lanes = [("compute", COMPUTE_LANE, (SpanKind.COMPUTE,)), ("stall", COMPUTE_LANE, STALLS)]

@@ -1,4 +1,4 @@
-"""Which steps of a run its figures of a step are of: those of a typical step, as the page and the terminal have it."""
+"""Chooses the typical steps of a run, whose figures the page and the terminal show."""
 
 from statistics import median
 
@@ -6,12 +6,12 @@ from ebbtide.ir.run_report import RunReport, StepMode, StepReport
 
 
 def typical_steps(report: RunReport) -> list[StepReport]:
-    """The steps that were not run to be recorded; all, if there are no others."""
+    """Return the steps that ran as usual, not to be recorded. If there are none, return all steps."""
     return [step for step in report.steps if step.mode is not StepMode.RECORDED] or list(report.steps)
 
 
 def typical_steps_named(report: RunReport) -> str:
-    """``6 planned steps``, ``7 steps not recorded``; "" if there are none."""
+    """Return text such as ``6 planned steps`` or ``7 steps not recorded``, or "" if there are none."""
     steps = typical_steps(report)
     modes = {step.mode for step in steps}
     noun = f"step{'' if len(steps) == 1 else 's'}"
@@ -21,6 +21,6 @@ def typical_steps_named(report: RunReport) -> str:
 
 
 def median_step_s(report: RunReport) -> float | None:
-    """None without steps."""
+    """Return the median time of a typical step, or None without steps."""
     steps = typical_steps(report)
     return median(step.wall_s for step in steps) if steps else None

@@ -1,4 +1,4 @@
-"""The words of the page and what they mean, for its foot. The project's glossary has more of them."""
+"""The page's words and their meanings, for its foot. The project's glossary has more of them."""
 
 from ebbtide.analysis.columns import has_lines
 from ebbtide.report.subject import Subject
@@ -31,7 +31,7 @@ _OF_PLANS = (
 
 
 def words_data(subject: Subject) -> list[tuple[str, str]]:
-    """Those that this page uses."""
+    """Return the words that this page uses."""
     trace = subject.trace
     words = [*_WORDS]
     words += _OF_LINES if trace is not None and has_lines(trace) else ()
