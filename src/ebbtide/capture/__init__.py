@@ -1,1 +1,1 @@
-"""From what was recorded of one step to a Trace, and other programs' records read as one."""
+"""Turns the recording of one step into a Trace, and reads other programs' records as one."""

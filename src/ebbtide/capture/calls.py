@@ -1,4 +1,4 @@
-"""An operator's call as JSON: how a trace keeps the arguments of a tick. ``docs/format.md`` has the table.
+"""An operator's call as JSON, in which a trace keeps the arguments of a tick. ``docs/format.md`` has the table.
 
 ``native/torch/recorder.cpp`` writes the same. Values of tensors are never kept.
 """
@@ -12,7 +12,7 @@ import torch
 
 
 def describe_call(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """The call of an overload, which is one of ``torch.ops``."""
+    """Describes the call of an overload, one of ``torch.ops``."""
     storages: list[int] = []
     overload = operator._schema.overload_name
     return json.dumps(
@@ -27,7 +27,7 @@ def describe_call(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 
 def shapes_of(value: Any) -> Any:
-    """What ``json.loads`` made of arguments, with a shape in place of each tensor and None for what cannot be told."""
+    """Replaces each tensor in arguments that ``json.loads`` made by its shape, and what cannot be told by None."""
     if isinstance(value, list):
         return [shapes_of(item) for item in value]
     if isinstance(value, dict):

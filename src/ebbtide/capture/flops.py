@@ -1,10 +1,10 @@
 """Floating-point operations of one operator, from the shapes of its arguments.
 
-The formulas are those of ``torch.utils.flop_counter`` (matrix products, attention; a product and a sum are two), with
-whatever a program registered there for operators of its own. Beside them stand the CPU's own operators, which PyTorch
-does not count, and convolutions, whose backward formula there takes no account of groups: each gradient of a
-convolution costs as much as the convolution. Where no formula is known (elementwise operators, norms, optimizers) the
-count is 0: those are bound by the bytes they move, which a tick has too.
+Most formulas are those of ``torch.utils.flop_counter`` (matrix products, attention; a product and a sum are two). A
+program's own operators have what it registered there. PyTorch does not count the CPU's own operators, so their formulas
+stand here. So do those of convolutions, since PyTorch's backward formula ignores groups: each gradient of a convolution
+costs as much as the convolution. Where no formula is known (elementwise operators, norms, optimizers) the count is 0.
+Those are bound by the bytes that they move, which a tick has too.
 """
 
 import json
@@ -22,14 +22,14 @@ Shape = Sequence[int]
 
 
 def count_flops(operator: str, arguments: str) -> int:
-    """Of an operator such as "aten::mm"; ``arguments`` is JSON, as the recorder writes it. 0 where not known."""
+    """Counts FLOPs of an operator such as "aten::mm". ``arguments`` is the recorder's JSON. 0 where not known."""
     if not arguments or _formula(operator) is None:
         return 0
     return flops_of(operator, shapes_of(json.loads(arguments)["args"]))
 
 
 def flops_of(operator: str, arguments: Arguments) -> int:
-    """The same for arguments in Python."""
+    """Counts the FLOPs for arguments in Python."""
     formula = _formula(operator)
     if formula is None:
         return 0
@@ -48,7 +48,7 @@ def _formula(operator: str) -> Callable[..., int] | None:
 
 
 def _convolved(x: Shape, weight: Shape, stride: Shape, padding: Shape, dilation: Shape, transposed: bool) -> int:
-    """A product for every output element of every channel, weight and sample. (A transposed one: every input element.)
+    """Counts a product for each output element of every channel, weight and sample; transposed, for each input element.
 
     Example: x [8, 3, 32, 32], weight [16, 3, 3, 3], padding 1: 2 * 8 * (32 * 32) * (16 * 3 * 3 * 3).
     """

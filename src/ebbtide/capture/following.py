@@ -1,11 +1,11 @@
-"""Who says where steps end: the optimizers, until the program does; nobody while it evaluates or in a child."""
+"""Decides who ends steps: the optimizers, until the program does; nobody in evaluation or in a child."""
 
 import os
 from typing import Protocol
 
 
 class Steps(Protocol):
-    """Whose steps these are: the engine's, or those that are recorded."""
+    """The steps of the engine, or those that are recorded."""
 
     @property
     def step_is_open(self) -> bool: ...
@@ -23,21 +23,21 @@ class Following:
         self._paused = False
         self.trained = False
         self.resumes = False
-        """Whether a step begins where the pause ends: one that had trained nothing was dropped for it."""
+        """True where a step begins when the pause ends: the pause dropped one that had trained nothing."""
 
     @property
     def active(self) -> bool:
-        """Whether the optimizers are listened to."""
+        """True while the optimizers say where steps end."""
         return self._follows and not self._paused and os.getpid() == self._process
 
     def stop(self) -> None:
-        """Steps are told from now on; one of the optimizers that is open is dropped."""
+        """Leaves the ends of steps to the program from now on. An open step of the optimizers is dropped."""
         if self._follows:
             self._follows = False
             self._steps.end_step(completed=False)
 
     def pause(self) -> None:
-        """What runs until ``resume`` is no step's. One that is open ends, if it has trained, else it is dropped."""
+        """Counts nothing as a step until ``resume``. An open step ends if it has trained; else it is dropped."""
         self._paused = True
         self.resumes = self._steps.step_is_open and not self.trained
         self._steps.end_step(completed=self.trained)

@@ -1,19 +1,19 @@
-"""Where a step ends in a program that names none: when every optimizer in use has stepped.
+"""The end of a step in a program that names none: every optimizer in use has stepped.
 
-With one optimizer that is the end of each of its steps. With several it is once in an iteration: after the last of
-them, however often one steps for each step of another (the discriminator of a GAN), up to ``MOST`` times. So a hook
-per parameter, each with an optimizer of its own, makes one step of an iteration too.
+With one optimizer, each of its steps ends one. With several, a step ends once in an iteration, after the last of them.
+One optimizer may step up to ``MOST`` times for each step of another (the discriminator of a GAN). So hooks on
+parameters, each with an optimizer of its own, also make one step of an iteration.
 
 An optimizer is in use from the moment it takes parameters, or from its first step if it was built before anybody
-looked. It is in use no more when it is gone, when it steps within another's step or on another thread, and when another
-has made more than ``MOST`` steps in one step without it: the next phase of a training, or one that steps rarely. The
-first optimizer that makes so many becomes the one that is followed, with those that stepped meanwhile.
+looked. Three things end that: it is gone; it steps within another's step or on another thread; or another one makes
+more than ``MOST`` steps in one step without it. Then training is in its next phase, or it steps rarely. The first
+optimizer that makes so many steps is followed from then on, with those that stepped meanwhile.
 
-An optimizer that is given other parameters for each of several steps (DeepSpeed's ZeRO-3, a group of them at a time)
-counts as one optimizer for each: they are told apart by their first parameters.
+An optimizer may be given other parameters for each of several steps (DeepSpeed's ZeRO-3, a group of them at a time). It
+counts as one optimizer for each group. Their first parameters tell them apart.
 
-Left out: an optimizer that steps more rarely than that, whose work belongs to whatever step it falls into.
-This module knows nothing of native code, so that whoever only looks (``ebbtide verify``) follows the same rule.
+Left out: an optimizer that steps more rarely than that. Its work belongs to whatever step it falls into. This module
+knows nothing of native code, so that whoever only looks (``ebbtide verify``) follows the same rule.
 """
 
 import sys
@@ -26,33 +26,34 @@ import torch
 from torch.optim import Optimizer
 
 MOST = 16
-"""Steps of one optimizer for each step of another, in an iteration."""
+"""The most steps of one optimizer for each step of another, in an iteration."""
 
 # Every optimizer's step runs inside this wrapper, so its frames mark the optimizer steps on a stack.
 _STEP_CODE = Optimizer.profile_hook_step(lambda: None).__code__
 
 
 _Key = tuple[int, int]
-"""An optimizer and the first of its parameters, by identity; 0 until it has stepped."""
+"""The identities of an optimizer and of its first parameter; 0 until it has stepped."""
 
 
 class Iterations:
-    """Counts what optimizers do. Those of the first thread that steps one end steps; others do once it has ended."""
+    """Counts optimizers' steps. Those of the first thread that steps an optimizer end steps. Other threads' do so only
+    once it has ended."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._known: dict[_Key, list[weakref.ref[Any]]] = {}
         self._in_use: set[_Key] = set()
         self._awaited: set[_Key] = set()  # in use, and not stepped since the program's step began
-        self._made: dict[_Key, int] = {}  # outermost steps since then
+        self._made: dict[_Key, int] = {}  # outermost steps since the program's step began
 
     def built(self, optimizer: Optimizer) -> None:
-        """It took parameters; to say so again changes nothing."""
+        """Notes that it took parameters. A second call changes nothing."""
         if not any(known == id(optimizer) for known, _ in self._known):
             self._meet((id(optimizer), 0), True, optimizer)
 
     def stepped(self, optimizer: Optimizer) -> bool:
-        """Its step ended, and its hooks are running: whether the program's step ends with it."""
+        """Notes that its step ended, while its hooks run. Returns whether the program's step ends with it."""
         parameter = _first_parameter(optimizer)
         built, key = (id(optimizer), 0), (id(optimizer), id(parameter))
         in_use = built in self._in_use or built not in self._known
@@ -80,7 +81,7 @@ class Iterations:
         return self._thread is threading.current_thread()
 
     def _meet(self, key: _Key, in_use: bool, *live: object) -> None:
-        """It is known as long as all of these live."""
+        """Makes it known for as long as all of ``live`` live."""
         self._known[key] = [weakref.ref(one, lambda _: self._forget(key)) for one in live]
         if in_use:
             self._in_use.add(key)
@@ -98,15 +99,15 @@ def _first_parameter(optimizer: Optimizer) -> torch.Tensor | None:
 
 
 def is_outermost() -> bool:
-    """Whether the optimizer's step whose hook is running lies in no other's."""
+    """Tells whether the optimizer's step whose hook is running lies in no other's."""
     return steps_on_stack() <= 1
 
 
 def steps_on_stack() -> int:
-    """How many steps of optimizers are running on this thread, one within another, read from the call stack.
+    """Counts the optimizers' steps that run on this thread, one within another, from the call stack.
 
-    Not counted, because a step that raised would leave a count behind; and every thread has its own stack. Of a
-    compiled step the frames may not be there.
+    A counter would be wrong after a step that raised, and every thread has its own stack. The frames of a compiled step
+    may not be there.
     """
     frame: FrameType | None = sys._getframe()
     steps = 0
@@ -117,7 +118,7 @@ def steps_on_stack() -> int:
 
 
 def is_compiled() -> bool:
-    """Whether Dynamo compiles what this thread is running, read from the call stack: the caller itself, or what calls
+    """Tells from the call stack whether Dynamo compiled what this thread runs. That is the caller itself, or what calls
     the optimizer's step whose hook is running."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:

@@ -1,7 +1,7 @@
-"""Whose a Python file is, by its name, so that what makes a storage can be told by a line of the user's program.
+"""Tells a Python file's owner by its name, so that a storage can name the line of the user's program that made it.
 
-Names are told without the working directory, without the directory that packages are installed in, and with ``~`` for
-the home directory: a trace is something that one shares.
+Names are shown without the working directory and without the directory of installed packages. ``~`` is the home
+directory. The reason is that people share traces.
 """
 
 import os
@@ -17,12 +17,12 @@ _NO_FILE, _INSTALLED, _PYTORCH_OR_OURS = 1, 2, 3  # [Note: lines] in native/torc
 
 
 def note_lines(notes: bool) -> None:
-    """Whether, from now on, it is noted which line makes a storage."""
+    """Switches on or off the noting of lines that make storages."""
     _torch.note_lines(line_rules() if notes else [])
 
 
 def line_rules() -> list[LineRule]:
-    """For the working directory that there is now. The first that fits a file counts."""
+    """Lists the rules for the current working directory. The first that fits a file counts."""
     pytorch, ours = Path(torch.__file__).parent, Path(__file__).parents[1]
     rules = [
         *(rule for folder in (pytorch, ours) for rule in _within(folder, _PYTORCH_OR_OURS, f"{folder.name}/")),
@@ -42,6 +42,6 @@ def line_rules() -> list[LineRule]:
 
 
 def _within(folder: Path, rank: int, shown: str) -> list[LineRule]:
-    """Under its name, and under that which it has without links; nothing of the root, in which everything lies."""
+    """Makes rules for a folder's name and for its name without links; none for the root, in which everything lies."""
     folders = dict.fromkeys((folder.absolute(), folder.resolve()))
     return [(f"{each}/", False, rank, shown) for each in folders if len(each.parts) > 1]

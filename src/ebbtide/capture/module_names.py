@@ -1,4 +1,4 @@
-"""Tells native code which module runs, while a step is recorded that may be planned.
+"""Tells native code which module runs, while it records a step that may be planned.
 
 A module's path starts at the outermost module that was called: "GPT2LMHeadModel.transformer.h.3.mlp". The hooks are
 global and take part in no graph, so a step with them makes the same allocations as one without.
@@ -16,7 +16,7 @@ import ebbtide._torch as _torch
 
 
 class ModuleNames:
-    """Forward hooks that come and go; used by one thread. ``native`` is told, or what stands in for it."""
+    """Forward hooks that come and go. One thread uses them. They tell ``native``, or what stands in for it."""
 
     def __init__(self, native: Any = _torch) -> None:
         self._native = native

@@ -1,19 +1,20 @@
 """The one place that hears of optimizers and backward passes, and tells subscribers of them in one order.
 
-The first subscriber has PyTorch call this module before and after each optimizer's step, when an optimizer takes
-parameters, and around each run of autograd's engine. ``Place`` gives the order in which subscribers are told:
+It puts itself in front of PyTorch with the first subscriber. Then PyTorch calls it before and after each optimizer's
+step, when an optimizer takes parameters, and around each run of autograd's engine. ``Place`` is the order in which
+subscribers are told:
 
-- ``deferred`` or ``in_backward``, where a session has one, changes what a step is called with, so that all others see
-  the step as it is carried out;
-- ``OptimizerHooks``, of a session or a recorder, finds where the program's step begins and ends;
-- ``Watch``, of ``ebbtide verify``, looks at what the step has left once the session has ended it.
+- ``deferred`` or ``in_backward``, where a session has one, changes what a step is called with. All others then see the
+  step as it is carried out.
+- ``OptimizerHooks``, of a session or a recorder, finds where the program's step begins and ends.
+- ``Watch``, of ``ebbtide verify``, looks at the result of the step once the session has ended it.
 
-The first two subscribe when the session starts and go when it stops; ``Watch`` stays until the process ends. When the
+The first two subscribe when the session starts and go when it stops. ``Watch`` stays until the process ends. When the
 last one goes, nothing of this is left in PyTorch (``in_front`` says how). An error that a subscriber raises leaves
-``optimizer.step()`` or ``backward()``, and those after it are not told. A forked child tells its subscribers, too; each
-of them knows the process that it is of.
+``optimizer.step()`` or ``backward()``, and those after it are not told. A forked child tells its subscribers too. Each
+of them knows the process that it belongs to.
 
-This module knows nothing of native code, and imports torch late: a script may have something to set before that.
+This module knows nothing of native code. It imports torch late: a script may have something to set before that.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
-"""What a step is called with: the optimizer first."""
+"""The arguments that a step is called with; the optimizer is the first."""
 
 
 class Place(IntEnum):
-    """Subscribers are told in this order that a step begins, and that it ends. Around a backward pass the last one is
+    """The order in which subscribers hear that a step begins, and that it ends. Around a backward pass the last one is
     outermost, next to the script."""
 
     UPDATE_ORDER = 0
@@ -42,21 +43,21 @@ class Place(IntEnum):
 
 
 class Subscriber:
-    """Hears of every optimizer and backward pass of the process, on the thread that it is on."""
+    """Hears of every optimizer and backward pass of the process, on the thread where it runs."""
 
     place: ClassVar[Place]
 
     def built(self, optimizer: "Optimizer") -> None:
-        """It has just taken parameters."""
+        """Hears that it has just taken parameters."""
 
     def before_step(self, optimizer: "Optimizer", args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call | None:
-        """What the step, and those told later, get in place of these arguments; None: these."""
+        """Returns other arguments for the step and for later subscribers; None leaves these."""
 
     def after_step(self, optimizer: "Optimizer") -> None:
-        """Its step has ended, and raised nothing."""
+        """Hears that its step has ended and raised nothing."""
 
     def around_backward(self, run: Callable[[], Any], roots: "Sequence[torch.Tensor]", trains: bool) -> Any:
-        """Runs the pass. ``trains``: it adds to the gradients of parameters, and lies within no other pass."""
+        """Runs the pass. ``trains``: it adds to the gradients of parameters, and lies in no other pass."""
         return run()
 
 
@@ -65,7 +66,7 @@ _installed: "list[RemovableHandle | Wrapper]" = []
 
 
 def subscribe(subscriber: Subscriber) -> None:
-    """From now on it is told, in its place."""
+    """Tells it, in its place, from now on."""
     _subscribers.append(subscriber)
     _subscribers.sort(key=lambda each: each.place)
     if not _installed:
@@ -73,7 +74,7 @@ def subscribe(subscriber: Subscriber) -> None:
 
 
 def unsubscribe(subscriber: Subscriber) -> None:
-    """It is told no more; nothing where it was not."""
+    """Tells it no more. Does nothing if it was not subscribed."""
     if subscriber in _subscribers:
         _subscribers.remove(subscriber)
     while _installed and not _subscribers:
@@ -122,9 +123,9 @@ def _run_backward(original: Callable[..., Any], roots: "Sequence[torch.Tensor]",
 
 
 def _uncompiled(hook: Callable[..., Any]) -> Any:
-    """The hook for a compiled ``optimizer.step`` too: Dynamo calls it, and does not trace into it.
+    """Makes the hook work in a compiled ``optimizer.step`` too: Dynamo calls it and does not trace into it.
 
-    Dynamo is not imported before an optimizer exists, whose own methods are wrapped like this too.
+    Dynamo is imported only once an optimizer exists. PyTorch wraps the optimizer's own methods in the same way.
     """
     from torch._compile import _disable_dynamo
 

@@ -1,6 +1,6 @@
-"""Where steps end, and which storages are parameters, gradients and optimizer state: from what optimizers do.
+"""Finds from what optimizers do where steps end, and which storages are parameters, gradients and optimizer state.
 
-``optimizer_events`` tells of every optimizer, also of one built before the session. ``iterations`` says where a
+``optimizer_events`` tells of every optimizer, even of one built before the session. ``iterations`` says where a
 program's step ends.
 """
 
@@ -25,9 +25,9 @@ _OPTIMIZER_STATE = KINDS.index("optimizer_state")
 class OptimizerHooks(Subscriber):
     """Tells a session about optimizers and classifies what they hold, while it is subscribed.
 
-    ``on_built`` is called when an optimizer took parameters, before they are classified, ``on_begin`` after that and
-    when an optimizer starts to step, ``on_end`` when the program's step ended. All run on the optimizer's thread.
-    ``native`` is told of kinds and of where optimizers run, or what stands in for it.
+    ``on_built`` is called when an optimizer took parameters, before they are classified. ``on_begin`` is called after
+    that, and when an optimizer starts to step. ``on_end`` is called when the program's step ended. All run on the
+    optimizer's thread. ``native``, or what stands in for it, hears of kinds and of where optimizers run.
     """
 
     place = Place.STEPS
@@ -49,7 +49,7 @@ class OptimizerHooks(Subscriber):
         self._on_built()
         self._iterations.built(optimizer)
         self._classify(_parameters(optimizer), _PARAMETER)
-        self._on_begin()  # last, so that what parameters moved before is not taken for this step's
+        self._on_begin()  # last, so that earlier moves of parameters do not count for this step
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call | None:
         self._on_begin()
@@ -63,7 +63,7 @@ class OptimizerHooks(Subscriber):
         return None
 
     def _apart(self, optimizer: Optimizer, closure: Callable[..., object]) -> Callable[..., object]:
-        """A closure's forward and backward pass are no part of the optimizer, and it makes the gradients."""
+        """Wraps a closure, which makes the gradients. Its passes are no part of the optimizer."""
 
         @functools.wraps(closure)
         def computing(*args: object, **kwargs: object) -> object:
@@ -84,7 +84,7 @@ class OptimizerHooks(Subscriber):
             self._on_end()
 
     def _classify(self, tensors: Iterable[torch.Tensor], kind: int) -> None:
-        """Looks at hundreds of tensors in microseconds, so nothing is remembered that could grow stale."""
+        """Classifies tensors. It looks at hundreds in microseconds, so nothing is remembered that could grow stale."""
         parts = (part for tensor in tensors for part in _parts(tensor))
         self._native.classify([tensor for tensor in parts if tensor.layout is torch.strided], kind)
 
@@ -99,7 +99,7 @@ def _gradients(optimizer: Optimizer) -> Iterator[torch.Tensor]:
 
 
 def _tensors_in(value: object) -> Iterator[torch.Tensor]:
-    """The tensors in an optimizer's state; its keys are parameters, and no part of it."""
+    """Yields the tensors in an optimizer's state. The keys are parameters and no part of it."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
@@ -111,7 +111,7 @@ def _tensors_in(value: object) -> Iterator[torch.Tensor]:
 
 
 def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """What has a storage: of a DTensor its local tensor (and no mesh), of a quantized state its values and scales."""
+    """Yields the parts with a storage: a DTensor's local tensor (no mesh), a quantized state's values and scales."""
     wrapper: Any = tensor
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) and is_traceable_wrapper_subclass(wrapper):
         for name in wrapper.__tensor_flatten__()[0]:

@@ -1,10 +1,10 @@
-"""What a step's own moves tell of the machine: what a copy takes, and what copies cost the operations beside them.
+"""Measures the machine by a step's own moves: the time of a copy, and what copies cost the operations beside them.
 
 A probe measures a machine at another moment, under another load, and with other operations beside it. The moves of a
-planned step are the very ones that the next plan is about. Only between the first two tiers.
+planned step are the very ones that the next plan is about. Left out: all but the first two tiers.
 
-A copy takes a latency and its bytes at a rate, one after the other, as simulated. Where several share a lane, each is
-charged its part of the time, so that what threads of the lane hide from each other is hidden in the latency too.
+A copy takes a latency, then its bytes at a rate, as in the simulator. Where several share a lane, each is charged its
+part of the time. So what threads of the lane hide from each other is hidden in the latency too.
 """
 
 from dataclasses import dataclass, replace
@@ -26,8 +26,8 @@ _MOST_LATENCY = 0.9  # of what copies took, so that bytes cost something
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """A copy of n bytes takes ``latency_ns`` and then n at ``bytes_per_s``. No latency where copies do not tell it
-    apart, since they are few or alike: then all that they took is in the rate."""
+    """A copy of n bytes takes ``latency_ns`` and then n at ``bytes_per_s``. The latency is 0 where copies are too few
+    or too alike to tell it apart. Then the rate includes it."""
 
     bytes_per_s: float
     latency_ns: float
@@ -35,9 +35,10 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Of copies out and back while the other link was idle, and bytes a second of both together while both flowed.
+    """The pace of copies out and back while the other link was idle, and the bytes per second of both together.
 
-    ``slows_compute`` is how much longer operations took per busy link. None where the step showed too little of it.
+    ``slows_compute`` is how much longer operations took per busy link. A field is None where the step showed too little
+    of it.
     """
 
     out: Pace | None
@@ -46,7 +47,7 @@ class Rates:
     slows_compute: float | None
 
     def applied_to(self, machine: Machine) -> Machine:
-        """The machine with what was measured in place of what its file or probe says."""
+        """Replaces the figures of the machine's file or probe by the measured ones."""
         fast, slow = (tier.name for tier in machine.tiers[:2])
         links = []
         for link in machine.links:
@@ -73,7 +74,7 @@ class Rates:
 
 
 def rates(recording: Recording, trace: Trace) -> Rates:
-    """Of a step that did what ``trace`` shows, and moved storages meanwhile."""
+    """Measures a step that did what ``trace`` shows and moved storages meanwhile."""
     lanes, begin, end = recording.span_lane, recording.span_begin_ns, recording.span_end_ns
     first_two = (recording.span_source <= 1) & (recording.span_target <= 1)
     moves = (lanes <= Lane.BACK) & first_two & (end > begin)
@@ -99,14 +100,14 @@ def rates(recording: Recording, trace: Trace) -> Rates:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Way:
-    """The copies of one lane, what each was charged of its time, and how much of that while the other lane was idle."""
+    """The copies of one lane, the time charged to each, and the part of it while the other lane was idle."""
 
     nbytes: Floats
     took_ns: Floats
     alone_ns: Floats
 
     def pace(self) -> Pace | None:
-        """By least squares over what was alone of each copy, and then so that all of them take as long as they did."""
+        """Fits by least squares each copy's part alone, then scales so that all copies take as long as they did."""
         if self.alone_ns.sum() < _ENOUGH_NS:
             return None
         share = self.alone_ns / self.took_ns
@@ -119,13 +120,13 @@ class _Way:
         return Pace(float(moved / (alone - latency * copies) * 1e9), latency)
 
     def beside(self) -> tuple[float, float]:
-        """Copies and bytes, while the other lane was busy too."""
+        """Returns the copies and bytes while the other lane was busy too."""
         share = 1 - self.alone_ns / self.took_ns
         return float(share.sum()), float(share @ self.nbytes)
 
 
 def _both(ways: tuple[_Way, _Way], out: Pace | None, back: Pace | None, time_ns: float) -> float | None:
-    """Bytes a second while neither link was in its latency: in the rest of the time one of them went on alone."""
+    """Returns bytes per second while neither link was in its latency. In the rest of the time one link ran alone."""
     if time_ns < _ENOUGH_NS:
         return None
     moved, idle, alone = 0.0, list[float](), list[float]()
@@ -140,7 +141,7 @@ def _both(ways: tuple[_Way, _Way], out: Pace | None, back: Pace | None, time_ns:
 
 
 def _at_once(edges: Floats, begin: Floats, end: Floats) -> Floats:
-    """How many of [begin, end) cover each interval between two edges."""
+    """Counts how many of [begin, end) cover each interval between two edges."""
     change = np.zeros(len(edges))
     np.add.at(change, np.searchsorted(edges, begin), 1.0)
     np.add.at(change, np.searchsorted(edges, end), -1.0)
@@ -149,16 +150,16 @@ def _at_once(edges: Floats, begin: Floats, end: Floats) -> Floats:
 
 
 def _during(edges: Floats, density: Floats, begin: Floats, end: Floats) -> Floats:
-    """The integral over each [begin, end) of what holds in each interval between two edges."""
+    """Integrates a density over each [begin, end). The density holds one value between each two edges."""
     total = np.concatenate([[0.0], np.cumsum(density * np.diff(edges))])
     found: Floats = total[np.searchsorted(edges, end)] - total[np.searchsorted(edges, begin)]
     return found
 
 
 def _slowdown(recording: Recording, trace: Trace, edges: Floats, links: Floats) -> float | None:
-    """From the operations beside copies and those alone, each against its own time in the trace.
+    """Compares operations beside copies with those alone, each against its own time in the trace.
 
-    Their ratio leaves out what slows both alike: another program, a lower clock.
+    The ratio of the two leaves out what slows both alike: another program, a lower clock.
     """
     begins = np.append(recording.tick_begin_ns, recording.time_ns).astype(float)
     took = own_ns(recording)

@@ -1,11 +1,11 @@
 """One recorded step as a Trace.
 
-Storages are numbered: those that outlive the step first, in the order in which they were allocated; then those of the
-clock. A storage that is born in this step and outlives it is either kept for good, or gone in the next step, as its
-counterpart of the step before went in this one (gradients until ``zero_grad``): sizes and order of birth pair them.
-What is born between steps and dies within one is in use as long as it lives, since nobody schedules its birth.
+Storages that outlive the step have the first numbers, in the order of their allocation. Those of the clock follow. A
+storage that is born in this step and outlives it is either kept for good, or gone in the next step. It goes when its
+counterpart of the step before went in this one (gradients until ``zero_grad``). Sizes and order of birth pair them. A
+storage that is born between steps and dies within one is in use as long as it lives, since nobody schedules its birth.
 
-Left out: what other threads' operators do between two ticks of the step's thread counts for the first of the two.
+Left out: when exactly other threads' operators run. Those between two ticks of the step's thread count for the first.
 """
 
 import hashlib
@@ -31,10 +31,10 @@ _NOTABLE = 16  # this part of a step's bytes
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A trace, and whose part each of its storages was.
+    """A trace, and the part that each storage had in the step.
 
-    ``serials``: by storage, the serial of the allocation that had its part when the step ended; 0 for one that was not
-    alive then. ``numbers``: by the recording's row, the storage; -1 for none.
+    ``serials`` has by storage the serial of the allocation that had its part when the step ended, 0 for one that was
+    not alive then. ``numbers`` has by row of the recording the storage's number, -1 for none.
     """
 
     trace: Trace
@@ -44,7 +44,7 @@ class Captured:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Lives:
-    """By storage of the trace, the row of its birth and its life.
+    """The row of each storage's birth, and its life, by storage of the trace.
 
     ``later`` is the row of the counterpart that shows its end, whose ticks count from T on; -1 for none.
     """
@@ -68,9 +68,9 @@ def capture(
     origin: Origin = Origin.MEASURED,
     unrecorded_ns: int | None = None,
 ) -> Captured:
-    """ValueError for a recording that is empty.
+    """Makes a trace. Raises ValueError for a recording that is empty.
 
-    ``count_flops`` is told an operator and its arguments (JSON, shapes for tensors).
+    ``count_flops`` gets an operator and its arguments (JSON, shapes for tensors).
     """
     times = own_ns(recording)
     n_ticks = len(times)
@@ -96,7 +96,7 @@ def capture(
         scratch=scratch,
         allocation=lives.allocation,
         room_of=_rooms(recording, lives, scratch),
-        # As this step showed it; where it did not, as it showed its counterpart's of the step before.
+        # As this step showed it; else as it showed it of the counterpart of the step before.
         packed_bytes=np.where((packed[row] < 0) & (later >= 0), packed[later], packed[row]),
         line=names[recording.line[row]],
     )
@@ -115,8 +115,8 @@ def capture(
 
 
 def likeness(recording: Recording) -> str:
-    """Equal for steps whose traces have one signature, and found without making one: a digest of the ticks' number and
-    of every storage's size and clock.
+    """Returns a digest that is equal for steps whose traces have one signature. It makes no trace, but digests the
+    number of ticks and every storage's size and clock.
     """
     birth, allocation, nbytes = recording.birth, recording.allocation, recording.nbytes
     before, ends = birth < 0, recording.death >= 0
@@ -132,15 +132,16 @@ def likeness(recording: Recording) -> str:
 
 
 def ends_unlike_it_begins(recording: Recording) -> bool:
-    """Whether much of what the step before left, and this one ended, has no counterpart that it leaves: such a step
-    comes once. Much, in bytes, is a sixteenth of all its storages: a batch that is made between steps is less.
+    """Tells whether the step ends much of the step before without a counterpart that it leaves. Such a step comes once.
+    Much, in bytes, is a sixteenth of all its storages: a batch that is made between steps is less.
     """
     sizes, without = _without_counterpart(recording)
     return bool(_NOTABLE * int((sizes * without).sum()) > int(recording.nbytes.sum()))
 
 
 def _without_counterpart(recording: Recording) -> tuple[Ints, Ints]:
-    """All sizes of storages, and by size how many more of the step before ended in this one than it leaves to end."""
+    """Returns all sizes of storages. For each, counts the storages of the step before that ended here, less those that
+    this step leaves to end in the next (at least 0)."""
     before, ends = recording.birth < 0, recording.death >= 0
     sizes, change = np.unique(recording.nbytes, return_inverse=True)
     gone = np.bincount(change[before & ends], minlength=len(sizes))
@@ -149,7 +150,7 @@ def _without_counterpart(recording: Recording) -> tuple[Ints, Ints]:
 
 
 def flop_table(recording: Recording, count_flops: Callable[[str, str], int]) -> dict[tuple[str, str], int]:
-    """By operator and arguments, for whoever makes the trace where there is no torch to ask."""
+    """Counts FLOPs by operator and arguments, for a process that makes the trace without torch."""
     pairs = np.unique(np.stack([recording.tick_name, recording.tick_arguments], axis=1), axis=0)
     names = recording.names
     table = {(names[operator], names[arguments]): 0 for operator, arguments in pairs.tolist()}
@@ -181,10 +182,10 @@ def _lives(recording: Recording, n_ticks: int) -> _Lives:
 
 
 def _counterparts(recording: Recording, ended: Ints) -> Ints:
-    """By row, of what this step leaves to the next: the row of the same size that the step before left to this one.
+    """Pairs each row that this step leaves to the next with the row that the step before left to this one.
 
-    Those of one size are paired in the order of their allocation; -1 where none is left. ``ended`` are all of the step
-    before that ended here, in that order.
+    Rows of one size are paired in the order of their allocation; -1 where none is left. ``ended`` are all rows of the
+    step before that ended here, in that order.
     """
     order = np.argsort(recording.serial, kind="stable")
     left = order[(recording.birth[order] >= 0) & (recording.death[order] < 0)]
@@ -197,7 +198,7 @@ def _counterparts(recording: Recording, ended: Ints) -> Ints:
 
 
 def _places(values: Ints) -> Ints:
-    """Of each value, how many equal ones come before it."""
+    """Counts for each value how many equal ones come before it."""
     order = np.argsort(values, kind="stable")
     begins = np.diff(values[order], prepend=-1) != 0
     first = np.maximum.accumulate(np.where(begins, np.arange(len(values)), 0))
@@ -207,10 +208,9 @@ def _places(values: Ints) -> Ints:
 
 
 def _rooms(recording: Recording, lives: _Lives, scratch: Flags) -> Ints:
-    """By storage: in whose room scratch of one tick lies: of scratch that the same thread allocated, and that went
-    earlier in that tick; -1 for none.
+    """For each one-tick scratch: the earlier scratch of the same thread and tick whose memory it reuses; -1 for none.
 
-    Best fit among the room that is free then; other threads' order may be another in the next step.
+    It takes the best fit among what is free then. Other threads may have another order in the next step.
     """
     found = np.full(len(lives), NEVER, dtype=np.int64)
     numbers = np.flatnonzero(scratch)
@@ -242,7 +242,7 @@ def _paged(nbytes: int) -> int:
 
 
 def _accesses(recording: Recording, lives: _Lives, numbers: Ints, n_ticks: int) -> Accesses:
-    """Every tick of every use, within the life it belongs to. Who allocates also writes."""
+    """Lists every tick of every use, within the life that it belongs to. The tick that allocates also writes."""
     shift = np.zeros(recording.n_storages, dtype=np.int64)
     shift[lives.later[lives.later >= 0]] = n_ticks
     known = numbers[recording.use_storage] >= 0
@@ -264,10 +264,10 @@ def _accesses(recording: Recording, lives: _Lives, numbers: Ints, n_ticks: int) 
 
 
 def _moved_bytes(recording: Recording, n_ticks: int) -> Ints:
-    """Bytes that each tick reads and writes, each operand once.
+    """Counts the bytes that each tick reads and writes, each operand once.
 
-    What an outer operator has in common with one that it calls is the inner one's: of ``clone`` and the ``copy_`` in
-    it, which use the same two storages, ``copy_`` moves the bytes.
+    Bytes that an outer operator shares with one that it calls are the inner one's. ``clone`` calls ``copy_`` on the
+    same two storages, so ``copy_`` moves the bytes.
     """
     order = np.lexsort((recording.use_first, recording.use_storage))
     storage, first = recording.use_storage[order], recording.use_first[order]
@@ -280,7 +280,8 @@ def _moved_bytes(recording: Recording, n_ticks: int) -> Ints:
 
 
 def _flops(recording: Recording, count_flops: Callable[[str, str], int]) -> Ints:
-    """By tick. An operator whose inner ones are counted has none of its own: convolution calls mkldnn_convolution."""
+    """Counts FLOPs by tick. An operator with counted inner ones has none itself: convolution calls
+    mkldnn_convolution."""
     names, counted = recording.names, dict[tuple[int, int], int]()
     pairs = zip(recording.tick_name.tolist(), recording.tick_arguments.tolist(), strict=True)
     flops, outer = [], list[tuple[int, int]]()  # (depth, tick) of the operators around a tick
@@ -298,7 +299,7 @@ def _flops(recording: Recording, count_flops: Callable[[str, str], int]) -> Ints
 
 
 def _phases(marks: Ints) -> Names:
-    """A tick outside of backward passes and optimizers belongs to the forward pass if a backward pass comes next."""
+    """Finds each tick's phase. Outside of backward and optimizer, it is forward if a backward pass comes next."""
     marked = np.flatnonzero(marks)
     after = np.searchsorted(marked, np.arange(len(marks)))
     coming = np.append(marks[marked], 0)[after]

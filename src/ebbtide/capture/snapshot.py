@@ -1,13 +1,13 @@
 """Reads a CUDA memory snapshot (``torch.cuda.memory._dump_snapshot``) as a Trace in which no accesses are known.
 
 The file is a pickle, and a pickle may name any function to be called. A snapshot holds plain data, so a file that
-names anything is refused. Every field that is used is of the type that ``torch.cuda.memory._snapshot`` documents.
-Another container in its place is neither printed nor compared, since that can take any time and memory.
+names anything is refused. Every field that is used has the type that ``torch.cuda.memory._snapshot`` documents. Another
+container in its place is neither printed nor compared, since that can take any time and memory.
 
-Every allocation and every release of the recorded history is a tick, which takes until the next of them. A storage
-lives until its memory can be used again (``free_completed``). What was there before the history began and still is when
-it ends is persistent. Left out: which allocations belong to which step, what they are to training, and the segments
-that they were cut from.
+Every allocation and every release of the recorded history is a tick, which lasts until the next one. A storage lives
+until its memory can be used again (``free_completed``). A storage is persistent if it was there before the history
+began and still is when it ends. Left out: which allocations belong to which step, what they are to training, and the
+segments that they were cut from.
 """
 
 import pickle
@@ -25,18 +25,18 @@ from ebbtide.units import GIB
 
 _MOST_FILE_BYTES = 2 * GIB
 _ALLOCATES, _FREES, _ASKS_TO_FREE = "alloc", "free_completed", "free_requested"
-_OURS = ("/torch/", "/site-packages/", "<frozen", "??")  # frames of libraries: no place that a user knows
+_OURS = ("/torch/", "/site-packages/", "<frozen", "??")  # frames of libraries, which a user does not know
 _MOST_NAMED = 64
 _MOST_PLACE = 200  # characters
 
 _DAMAGED = (ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
-"""What ``pickle`` raises for bytes that no pickle of plain data has, besides its own error."""
+"""The errors, besides its own, that ``pickle`` raises for bytes that no pickle of plain data has."""
 
 _Field = TypeVar("_Field", int, str, list[Any])
 
 
 def read_snapshot(path: Path, device: int | None = None) -> Trace:
-    """The history of one device; None is the only one that has any. FileFormatError for anything but a snapshot."""
+    """Reads one device's history; None is the only device with one. Raises FileFormatError unless it is a snapshot."""
     try:
         with path.open("rb") as file:
             if path.stat().st_size > _MOST_FILE_BYTES:
@@ -80,7 +80,7 @@ def _read_plain(file: BinaryIO) -> object:
 
 
 def _field(record: Mapping[str, Any], name: str, kind: type[_Field], default: _Field | None = None) -> _Field:
-    """Of exactly this type."""
+    """Returns a field of exactly this type."""
     value = record.get(name, default)
     if type(value) is not kind:
         found = f"a field {name} that is no {kind.__name__}" if name in record else f"no field {name}"
@@ -140,7 +140,7 @@ def _trace(name: str, events: list[dict[str, Any]], blocks: list[dict[str, Any]]
 
 
 def _lives(events: list[dict[str, Any]], place_of: "_Places") -> tuple[list[Storage], dict[int, tuple[int, int, str]]]:
-    """Those that end in the history, and of those that do not, by address: size, tick of birth and place."""
+    """Returns the storages that end in the history; and of the others, by address, size, tick of birth and place."""
     done: list[Storage] = []
     alive: dict[int, tuple[int, int, str]] = {}
     for tick, event in enumerate(events):
@@ -169,7 +169,7 @@ def _size(record: Mapping[str, Any]) -> int:
 
 
 class _Places:
-    """Where the program asked for it: the innermost frame that is no library's, such as "train.py:12 forward".
+    """The place that asked for memory: the innermost frame that is no library's, such as "train.py:12 forward".
 
     Events share their lists of frames, and each list is looked at once. Callers MUST keep the lists alive.
     """

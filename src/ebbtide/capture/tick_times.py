@@ -1,10 +1,11 @@
-"""What each tick takes by itself, from several recorded steps that are alike.
+"""The time of each tick by itself, from several recorded steps that are alike.
 
-One step does not tell. The first after the warm-up touches memory for the first time, a later one has copies beside it,
-any has other programs beside it. So copies are taken off by what the machine says that they cost, and the lower median
-of a tick's times counts: of three steps one may be slow throughout. Only the first two tiers, as the runtime has them.
+One step alone does not show it. The first after the warm-up touches memory for the first time. A later one has copies
+beside it, and any has other programs beside it. So the cost of copies, as the machine states it, is taken off. Then the
+lower median of a tick's times counts: one step of three may be slow throughout. Only the first two tiers count, as the
+runtime has them.
 
-Left out: where within a tick its stall lay; copies count as beside all of it.
+Left out: where within a tick its stall lay. Copies count as beside all of it.
 """
 
 from collections.abc import Sequence
@@ -25,9 +26,9 @@ Column: TypeAlias = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TickTimes:
-    """Of one step, by tick: ns without stalls, and the share of the tick in which a copy out, or back, was under way.
+    """One step by tick: ns without stalls, and the shares of the tick in which a copy out, or back, was under way.
 
-    Twelve bytes a tick, since a training process keeps them of several steps.
+    It takes twelve bytes a tick, since a training process keeps several steps.
     """
 
     took_ns: Column
@@ -40,7 +41,8 @@ class TickTimes:
         return TickTimes(own_ns(recording).astype(np.float32), *beside)
 
     def alone_ns(self, machine: Machine) -> Floats:
-        """Without what copies cost, as the simulator adds it: each busy link makes an operation longer by a share."""
+        """Returns times without the cost of copies. As in the simulator, a busy link makes an operation longer by a
+        share."""
         fast, slow = (tier.name for tier in machine.tiers[:2])
         out, back = machine.link(fast, slow), machine.link(slow, fast)
         slower = np.ones(len(self.took_ns))
@@ -50,19 +52,19 @@ class TickTimes:
 
 
 def typical_ns(steps: Sequence[TickTimes], machine: Machine) -> Ints:
-    """Each tick's time alone: the lower median over ``steps``, which MUST have the same ticks."""
+    """Returns each tick's time alone: the lower median over ``steps``, which MUST have the same ticks."""
     rows = np.sort([step.alone_ns(machine) for step in steps], axis=0)
     typical: Ints = rows[(len(rows) - 1) // 2].round().astype(np.int64)
     return typical
 
 
 def with_times(trace: Trace, times_ns: Ints) -> Trace:
-    """The same step, whose ticks take so long."""
+    """Returns the same step with other times of its ticks."""
     return replace(trace, ticks=replace(trace.ticks, time_ns=times_ns))
 
 
 def own_ns(recording: Recording) -> Ints:
-    """From each tick's beginning to the next one's, less the stalls between them."""
+    """Returns the times from each tick's beginning to the next one's, less the stalls between them."""
     begins = np.append(recording.tick_begin_ns, recording.time_ns)
     stalls = np.append(recording.tick_stalled_ns, recording.stalled_ns)
     times: Ints = np.maximum(np.diff(begins) - np.diff(stalls), 0) if len(begins) > 1 else np.zeros(0, dtype=np.int64)
@@ -70,7 +72,7 @@ def own_ns(recording: Recording) -> Ints:
 
 
 def busy_shares(recording: Recording, lane: Lane) -> Floats:
-    """Of each tick: the share of it, stalls included, in which at least one copy of the lane was under way."""
+    """Returns the share of each tick, stalls included, in which at least one copy of the lane was under way."""
     own = (recording.span_lane == lane) & (recording.span_source <= 1) & (recording.span_target <= 1)
     begin, end = recording.span_begin_ns[own], recording.span_end_ns[own]
     edges = np.unique(np.concatenate([[0], begin, end]))

@@ -1,7 +1,7 @@
-"""A recorded step under a budget as a Timeline: what its plan came to.
+"""Makes a Timeline of a recorded step under a budget: it shows how the plan worked out.
 
-Left out: which thread did what; overlapping stalls are one, as everywhere. Copies that were under way when the step
-began are cut off there; those that outlast the step belong to the next.
+Left out: which thread did what. Overlapping stalls are one, as everywhere. Copies that were under way when the step
+began are cut off there. Those that outlast the step belong to the next.
 """
 
 from collections import defaultdict
@@ -20,8 +20,8 @@ _STALLS: dict[int, SpanKind] = {lane: SpanKind(lane.name.lower()) for lane in La
 
 
 def timeline(recording: Recording, trace: Trace, numbers: Ints, machine: Machine, policy: str) -> Timeline:
-    """``numbers`` says which storage of ``trace`` a row of the recording is, -1 for none. The machine's tiers are
-    the arena's."""
+    """Makes the timeline. ``numbers`` has by row of the recording the storage of ``trace``, -1 for none. The machine's
+    tiers are the arena's."""
     tiers = [tier.name for tier in machine.tiers]
     columns = (
         recording.span_lane,
@@ -50,14 +50,14 @@ def timeline(recording: Recording, trace: Trace, numbers: Ints, machine: Machine
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a step took, and copied over each link: bytes, and the time in which a copy was under way."""
+    """The time that a step took and, by link, the bytes copied and the time in which a copy was under way."""
 
     step_ns: int
     links: dict[str, tuple[int, int]]
 
 
 def traffic(recording: Recording, machine: Machine) -> Traffic:
-    """The machine's tiers are the arena's."""
+    """Sums up a step's copies. The machine's tiers are the arena's."""
     tiers = [tier.name for tier in machine.tiers]
     nbytes: dict[str, int] = defaultdict(int)
     copies: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -72,7 +72,7 @@ def traffic(recording: Recording, machine: Machine) -> Traffic:
 
 
 def _compute(recording: Recording, trace: Trace, stalls: list[Span]) -> list[Span]:
-    """The compute lane: ticks, with the stalls cut out of them."""
+    """Makes the spans of the compute lane: ticks, with the stalls cut out of them."""
     begins = recording.tick_begin_ns.tolist()
     ends = [*begins[1:], int(recording.time_ns)]
     spans: list[Span] = []
