@@ -1,1 +1,1 @@
-"""Planning beside the steps: a recorded step goes to a process that plans, and its answer to the arena."""
+"""Plans beside the steps: a recorded step goes to a process that plans, and the arena gets the answer."""

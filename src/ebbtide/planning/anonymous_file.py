@@ -1,7 +1,7 @@
-"""A file in memory, without a name, that this process shares with one that it starts.
+"""A nameless file in memory, which this process shares with one that it starts.
 
-A script may close descriptors that it did not open (``os.closerange``), and its next file then has that number. So the
-descriptor is used only while it is the file that was made: another's is neither read, written nor closed.
+A script may close descriptors that it did not open (``os.closerange``). Its next file then has that number. So the
+descriptor is used only while it is the file that was made: another's file is neither read, written nor closed.
 
 Left out: a script that does so on another thread between the look and the use.
 """
@@ -10,7 +10,7 @@ import os
 
 
 class AnonymousFile:
-    """Callers MUST close it."""
+    """A file in memory. Callers MUST close it."""
 
     def __init__(self, content: bytes = b"") -> None:
         self.fd = os.memfd_create("ebbtide")
@@ -25,7 +25,7 @@ class AnonymousFile:
             raise
 
     def read(self) -> bytes | None:
-        """None where the script closed it."""
+        """Returns the whole content; None where the script closed the file."""
         if not self._is_ours():
             return None
         content = b""

@@ -1,8 +1,8 @@
-"""What the steps that follow one plan show of their times, and when those are worth another plan.
+"""Times of the steps that follow one plan, and whether they are worth another plan.
 
-The recorded step alone says too little: it touches memory for the first time. Of the steps that follow its plan two are
-looked at, and five each twice later on. Kept are columns of a few steps, not recordings, since what a training process
-keeps counts against its budget.
+The recorded step alone shows too little: it touches memory for the first time. So two of the steps that follow its plan
+are measured, and five each twice later on. Only columns of a few steps are kept, not recordings: a training process
+keeps them within its budget.
 """
 
 from collections import deque
@@ -18,30 +18,30 @@ from ebbtide.ir.run_report import LinkReport, PlanReport
 from ebbtide.units import seconds
 
 _KEPT = 5
-_LOOKS = ((0, 2), (3, 5), (27, 5))  # once so many steps have followed, the times of so many more, and a look at them
+_LOOKS = ((0, 2), (3, 5), (27, 5))  # (followed, n): after more than this many steps that followed, n are measured
 _NEWS = 0.1  # a step that takes so much more or less (as a share) is worth another plan
 
 
 class FollowedSteps:
-    """Steps of one shape; plans that are made anew for it share this. ``looks``: they may be planned anew.
+    """Steps of one shape. Plans that are made anew for it share this. ``looks``: they may be planned anew.
 
-    ``trace`` is that of the plan they follow, as a file's bytes, while it may be needed, and ``plan`` the plan itself,
-    while a faster one may be looked for. ``fastest_s`` is what the fastest step took that followed a plan. ``gone``:
-    of the plan's storages, how many were known to have gone.
+    ``trace`` is the trace of the plan that they follow, as a file's bytes, while it may be needed. ``plan`` is the plan
+    itself, while a faster one may be wanted. ``fastest_s`` is the time of the fastest step that followed a plan.
+    ``gone`` is how many of the plan's storages were known to be freed.
     """
 
     def __init__(self, recorded: Recording, looks: bool) -> None:
         self.trace = self.plan = b""
         self.fastest_s = inf
         self.gone = 0
-        self.traffic: Traffic | None = None  # of the last step looked at that followed the plan
+        self.traffic: Traffic | None = None  # of the last measured step that followed the plan
         self._times = deque([TickTimes.of(recorded)] if looks else [], maxlen=_KEPT)
         self._followed = self._noted = 0
         self._looks = list(_LOOKS) if looks else []
 
     @property
     def looked_at(self) -> bool:
-        """Whether what the step that just ended took is wanted."""
+        """True where the step that just ended is to be measured."""
         return bool(self._looks) and self._followed > self._looks[0][0]
 
     def ended(self, wall_s: float) -> None:
@@ -49,7 +49,7 @@ class FollowedSteps:
         self.fastest_s = min(self.fastest_s, wall_s)
 
     def note(self, recording: Recording) -> bool:
-        """Whether enough of them are known. Callers MUST have found that the step is alike."""
+        """Adds a step's times and returns whether there are enough. Callers MUST have found that the step is alike."""
         self._times.append(TickTimes.of(recording))
         self._noted += 1
         if self._noted < self._looks[0][1]:
@@ -59,7 +59,7 @@ class FollowedSteps:
         return True
 
     def are_news(self, planned: PlanReport, machine: Machine) -> bool:
-        """Whether they differ from what their plan was made for, or one was faster than it takes for possible."""
+        """Tells whether the steps differ from what their plan assumed, or one beat its bound."""
         typical_s = seconds(int(typical_ns(self._times, machine).sum()))
         return self.bound_s(planned) is None or abs(typical_s / max(planned.step_s, 1e-9) - 1) > _NEWS
 
@@ -67,20 +67,20 @@ class FollowedSteps:
         return tuple(self._times)
 
     def follow(self, trace: bytes, plan: bytes) -> None:
-        """A plan made from ``trace`` from now on. ``plan`` is empty where no faster one is to be looked for."""
+        """Notes that steps follow a plan made from ``trace``. ``plan`` is empty where no faster one is wanted."""
         self.traffic, self.gone = None, 0
         self.trace, self.plan = (trace, plan) if self._looks else (b"", b"")
         if not self._looks:
             self._times.clear()
 
     def bound_s(self, planned: PlanReport) -> float | None:
-        """None where a step was faster."""
+        """Returns the plan's bound; None where a step was faster."""
         bound_s = planned.lower_bound_s
         return None if bound_s is None or self.fastest_s < bound_s else bound_s
 
 
 def with_measured(report: PlanReport, traffic: Traffic | None) -> PlanReport:
-    """The forecast of each link, and beside it what such a step came to."""
+    """Adds to the forecast of each link what a measured step copied."""
     if traffic is None:
         return report
     foreseen = {link.name: link for link in report.links}
@@ -95,14 +95,15 @@ def with_measured(report: PlanReport, traffic: Traffic | None) -> PlanReport:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What is known of a plan that is followed: what steps it is for, and what they showed."""
+    """A plan that is followed: the steps that it is for, and what they showed."""
 
     report: PlanReport
     like: str
     steps: FollowedSteps
 
     def told(self) -> PlanReport:
-        """The plan, with what was measured of it; proved to be optimal only where no step was faster than its bound."""
+        """Returns the plan's report with what was measured. OPTIMAL stays only where no step was faster than the bound.
+        """
         report = with_measured(self.report, self.steps.traffic)
         bound_s = self.steps.bound_s(report)
         refuted = bound_s is None and report.lower_bound_s is not None and report.status == PlanStatus.OPTIMAL

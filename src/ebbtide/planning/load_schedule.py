@@ -1,4 +1,4 @@
-"""A plan as the arena takes it: the step that it is for, in columns, and the commands of its schedule. No torch."""
+"""A plan in the form that the arena takes: the columns of its step, and the commands of its schedule. No torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from ebbtide.simulator.lowering import lower
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScheduleColumns:
-    """What ``_torch.load_schedule`` takes. It refuses columns that make no schedule."""
+    """The argument of ``_torch.load_schedule``, which refuses columns that make no schedule."""
 
     tick_ns: Ints  # beginnings of the ticks, and the end of the last
     headroom: Ints  # by tick, the bytes that the plan leaves free
     nbytes: Ints  # by storage
-    serial: Ints  # by storage: of a live allocation that has its part; 0: none
+    serial: Ints  # by storage: the live allocation that has its part; 0: none
     birth: Ints  # by storage: tick; -1: it is not allocated in the step
     allocations: Ints  # storages in the order of their births
     use_storage: Ints  # uses lie in the order of their storages
@@ -32,8 +32,8 @@ class ScheduleColumns:
 def schedule_columns(
     plan: Plan, trace: Trace, machine: Machine, serials: Sequence[int] | Ints, budget_bytes: int
 ) -> ScheduleColumns:
-    """``serials`` says which live storage has which part (0: none);
-    the room that is left is that of ``budget_bytes``, whatever the plan was made for."""
+    """Makes the columns. ``serials`` says which live storage has which part (0: none). ``headroom`` is what is left of
+    ``budget_bytes``, even where the plan was made for more."""
     fast = machine.tiers[0].name
     taken = occupancy(trace, plan.stays, [fast], arena_pages)[fast]
     storages = trace.storages
@@ -52,7 +52,7 @@ def schedule_columns(
 
 
 def _uses(trace: Trace) -> Ints:
-    """(storage, tick) of every access, by storage, then tick; scratch is used as long as it lives."""
+    """Lists (storage, tick) of every access, by storage, then tick. Scratch is used as long as it lives."""
     numbers = np.flatnonzero(trace.storages.scratch)
     birth = trace.storages.birth[numbers]
     life = trace.storages.death[numbers] - birth

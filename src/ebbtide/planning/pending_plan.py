@@ -1,8 +1,8 @@
 """A plan that is being made, and how long training stands still for it.
 
-Steps of which there is no plan wait for it about as long as the recorded one took: a plan that is there by then serves
-the very next step, and standing still has cost no more than a step without a plan may cost. Then steps go on. Where
-there is no room for both, or where that is asked for, training stands still until the plan is there.
+Steps without a plan wait for one about as long as the recorded step took. A plan that is there by then serves the very
+next step, and the wait has cost no more than a step without a plan may cost. Then steps go on. Where there is no room
+for both, or where ``--wait-for-plan`` asks for it, training stands still until the plan is there.
 """
 
 import time
@@ -17,10 +17,10 @@ from ebbtide.units import MIB, format_time, seconds
 
 @dataclass(frozen=True, slots=True)
 class PendingPlan:
-    """Of steps that are ``like`` the one that was recorded, the run's ``step``-th.
+    """A plan for steps that are ``like`` the recorded one, the run's ``step``-th.
 
-    ``steps`` are those that will follow it. ``keep``: it is the first plan, which is what is saved. ``replaces`` is the
-    schedule that steps follow meanwhile.
+    ``steps`` will follow it. ``keep``: it is the first plan, which is the one to save. ``replaces`` is the schedule
+    that steps follow meanwhile.
     """
 
     asked: Asked
@@ -47,11 +47,11 @@ class PendingPlan:
         return PendingPlan(asked, like, steps, step, step_s, needed, keep, replaces)
 
     def is_there(self) -> bool:
-        """Without waiting."""
+        """Tells at once whether the plan is there."""
         return self.asked.wait(0)
 
     def wait(self, for_good: bool, say: Callable[[str], None]) -> bool:
-        """Between two steps. Whether it is there; if not, steps go on."""
+        """Waits for the plan between two steps. Returns whether it is there; if not, steps go on."""
         follows_one = self.replaces is not None
         if self.asked.wait(None if for_good else 0.0 if follows_one else self.step_s):
             return True
@@ -64,7 +64,7 @@ class PendingPlan:
         return self.asked.wait(None)
 
     def stop(self) -> str:
-        """What became of it, in words."""
+        """Stops it and says in words what became of it."""
         self.asked.stop()
         so_far = format_time(seconds(time.perf_counter_ns() - self.since_ns))
         return (
@@ -74,7 +74,7 @@ class PendingPlan:
 
 
 def answer_to(asked: Asked) -> Answer:
-    """Once it is there."""
+    """Waits for a job and returns its answer. Stops the job if the wait is interrupted."""
     try:
         asked.wait(None)
     except BaseException:

@@ -1,10 +1,10 @@
-"""Planning in a process of its own, which ends: whatever memory the search took is given back with it.
+"""Plans in a process of its own. When it ends, all memory of the search is given back.
 
-The child is a fresh Python without torch, started as ``ebbtide.planning.plan_process``. It has the recorded step as
-its standard input and its answer as its standard output: files in memory, since a pipe would be at the mercy of a
-script that closes descriptors. A thread of the training process starts it and waits for its end, so that steps can go
-on. What the child needs is kept free of the arena meanwhile, so that both together stay within the process's bound.
-Where a step has no room beside it after all, the arena kills it (``Arena::end_aside``).
+The child is a fresh Python without torch, started as ``ebbtide.planning.plan_process``. Its standard input is the
+recorded step and its standard output the answer. Both are files in memory, since a script that closes descriptors could
+break a pipe. A thread of the training process starts the child and waits for its end, so that steps can go on.
+Meanwhile the arena leaves free what the child needs, so that both together stay within the process's bound. If a step
+has no room beside the child after all, the arena kills it (``Arena::end_aside``).
 
 Left out: what the kernel charges a container for starting a process (a few hundred KiB of page tables).
 """
@@ -28,8 +28,8 @@ from ebbtide.planning.plan_job import MARK, Answer, Job, PlanningKilledError, pl
 from ebbtide.units import MIB, format_bytes, seconds
 
 _POLL_S = 0.005
-_PATIENCE_S = 2.0  # for evictions that make room; they take a fraction of it where room can be made
-_NICE = 10  # beside steps, whose threads come first where processors are short
+_PATIENCE_S = 2.0  # the wait for evictions that make room, which take a fraction of it if they can
+_NICE = 10  # priority beside steps, whose threads come first where processors are scarce
 
 _CLOSED = (
     "the answer of the planning process is lost, since the script closed a file that it had not opened (os.closerange, "
@@ -39,13 +39,13 @@ _START = "import sys; sys.path[:] = {paths!r}; from ebbtide.planning.plan_proces
 
 
 class NoRoomToPlan(EbbtideError):
-    """The arena cannot give up what the planning process needs; says how much that is."""
+    """Raised where the arena cannot give up what the planning process needs; it says how much that is."""
 
 
 class PlanningProcess:
-    """A job on its way, as ``plan_job.Asked`` says. Made between two steps: room is easiest to have there.
+    """A job that is being carried out (``plan_job.Asked``). It is made between two steps, where room is easiest to get.
 
-    Raises NoRoomToPlan; where no process can be started, ``answer`` raises why.
+    Raises NoRoomToPlan. Where no process can be started, ``answer`` raises the reason.
     """
 
     def __init__(self, job: Job, policy: str, plan: Path | None) -> None:
@@ -67,7 +67,7 @@ class PlanningProcess:
             _torch.set_aside(0)
             raise
         try:
-            # Were the script to fork, or to close files, in the middle of starting a process, that would go wrong.
+            # A fork by the script, or files that it closes, would go wrong in the middle of starting a process.
             self._started.wait()
         except BaseException:
             self.stop()
@@ -159,7 +159,7 @@ def _wait_for_room(needed: int) -> None:
 
 
 def _read(said: bytes) -> Answer | EbbtideError | None:
-    """None for what is no answer, or only a part of one."""
+    """Reads the answer; None where there is none, or only a part of one."""
     try:
         answer = pickle.loads(said)
     except Exception:
@@ -168,7 +168,7 @@ def _read(said: bytes) -> Answer | EbbtideError | None:
 
 
 def _import_path() -> list[str]:
-    """Where this process imports from, in its order, so that the child finds the same Ebbtide and the same NumPy."""
+    """Lists the directories that this process imports from, so the child finds the same Ebbtide and NumPy."""
     entries = [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
     own = [str(Path(module.__file__ or "").parents[1]) for module in (sys.modules["ebbtide"], np)]
     return list(dict.fromkeys([*entries, *own]))

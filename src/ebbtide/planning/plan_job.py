@@ -1,7 +1,7 @@
-"""What is asked of a planner and what it answers, as plain data that goes between processes. Imports no torch.
+"""A planner's job and its answer, as plain data that goes between processes. Imports no torch.
 
-``carry_out`` does all that takes memory: the trace, the search, the schedule. The training process holds the
-recording's columns before it and the schedule's after it.
+``carry_out`` does everything that takes memory: the trace, the search, the schedule. The training process holds the
+recording's columns before it, and the schedule's after it.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,29 +29,30 @@ from ebbtide.units import KIB, MIB, format_bytes
 Planner: TypeAlias = Callable[[Trace, Machine, int], Plan]
 Forecast: TypeAlias = Callable[[Plan, Trace, Machine], tuple[LinkReport, ...]]
 Predict: TypeAlias = Callable[[Plan, Trace, Machine, int], int]
-"""The ns that a step takes under a plan within a budget."""
+"""A function that returns the ns that a step takes under a plan within a budget."""
 
 MARK = b"\0the answer of ebbtide's planning process\0"
-"""Precedes the answer on the planning process's standard output; what a ``sitecustomize`` prints lies before it."""
+"""Marks the answer on the planning process's standard output. Output of a ``sitecustomize`` comes before it."""
 
-_SPARE = 48  # of the arena's budget, this part is left to what no trace shows: pages on their way, late evictions
-_SHORT = 8  # a plan that needs so large a part more than there is still beats none: the decider finds the rest
+_SPARE = 48  # this part of the arena's budget stays free for what no trace shows: pages on their way, late evictions
+_SHORT = 8  # a plan may need more than there is by this part: it still beats none, and the decider finds the rest
 _EFFORT = 8  # of a planner beside steps that follow a plan already: nobody waits for it
-_FASTER = 0.002  # a plan that is predicted to be so much faster (as a share) takes the place of another
-_NEWS = 0.1  # a copy's time this much off the probe's (as a share), or a slowdown, is worth another plan
+_FASTER = 0.002  # a plan replaces another if it is predicted to be faster by this share
+_NEWS = 0.1  # a copy's time this share off the probe's, or half of it as a slowdown, is worth another plan
 
 _BASE_BYTES = 44 * MIB
-"""What a planning process takes however small the step is: Python, NumPy and the planners are 20 MiB, HiGHS is 10."""
+"""The base cost of a planning process: Python, NumPy and the planners take 20 MiB, HiGHS takes 10."""
 _PER_ROW_BYTES = 4 * KIB
-"""And on top for each tick and storage: measured were 3.9 KiB for a step of 12,006 ticks and 7,502 storages."""
+"""The cost of each tick and storage on top: 3.9 KiB was measured at 12,006 ticks and 7,502 storages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What is planned anew, and why: ``trace`` is what the plan was made from that steps follow, as a file's bytes, and
-    ``times`` are those of such steps. ``measures``: moves show what the machine does, and if that is news, so is the
-    plan. ``anew``: it is to be made in any case. ``plan`` is what they follow, as a file's bytes, where another one is
-    wanted if it is faster; else empty.
+    """A plan that is followed, from which another is planned.
+
+    ``trace`` is the one that the plan was made from, as a file's bytes. ``times`` are of steps that followed the plan.
+    ``measures``: moves show what the machine does, and news of it is worth another plan. ``anew``: another plan is made
+    in any case. ``plan``, as a file's bytes, is the one to be replaced only by a faster one; else it is empty.
     """
 
     trace: bytes
@@ -66,9 +67,9 @@ class Job:
     """A recorded step to be planned.
 
     ``flops`` are those of its operators (``flop_table``). ``followed``: the step followed a plan, and is planned anew
-    with what steps like it typically take. ``shown`` asks for the step as a timeline in place of a plan, with this
-    planner's name. ``shared_bytes`` is how much of the budget goes to tiers that pack when they fill up: their memory
-    is the process's own, so where the process is bounded the arena loses it. ``name`` is the trace's.
+    with the typical times of steps like it. ``shown`` is a planner's name: the step is wanted as a timeline with this
+    name, and not planned. ``shared_bytes`` is how much of the budget tiers that pack take when they fill up. Their
+    memory is the process's own, so where the process is bounded the arena loses it. ``name`` is the trace's.
     """
 
     recording: Recording
@@ -82,16 +83,16 @@ class Job:
 
     @property
     def effort(self) -> int:
-        """Of the planner, over what it spends where somebody waits for the plan."""
+        """The planner's effort, as a multiple of what it spends where somebody waits for the plan."""
         return 1 if self.followed is None else _EFFORT
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``schedule`` is what native code follows, None where nothing new was planned.
+    """A job's result. ``schedule`` is for native code to follow, None where nothing new was planned.
 
-    ``machine`` is what was planned for; ``trace``, ``plan`` and ``timeline`` are files' bytes, empty where not made.
-    ``report`` counts one plan.
+    ``machine`` is the one that was planned for. ``trace``, ``plan`` and ``timeline`` are files' bytes, empty where not
+    made. ``report`` counts one plan.
     """
 
     schedule: ScheduleColumns | None
@@ -106,44 +107,44 @@ class Asked(Protocol):
     """A job that is being carried out."""
 
     def wait(self, most_s: float | None) -> bool:
-        """Until it has ended, or for so long (None: however long it takes). Whether it has ended."""
+        """Waits at most this long (None: without end) and returns whether it has ended."""
 
     def steps_go_on(self) -> bool:
-        """Steps are to be made meanwhile. False where there is no room for both: then it MUST be waited for."""
+        """Lets steps go on meanwhile. Returns False where there is no room for both: then callers MUST wait for it."""
 
     def answer(self) -> Answer:
-        """Of a job that has ended. Raises what the planner raised."""
+        """Returns the answer of a job that has ended. Raises what the planner raised."""
 
     def stop(self) -> None:
         """Ends it without an answer, if it has not ended."""
 
 
 Ask: TypeAlias = Callable[[Job], Asked]
-"""Has a job carried out. Raises EbbtideError where that cannot even begin."""
+"""A function that has a job carried out. It raises EbbtideError where that cannot even begin."""
 
 
 class PlanningKilledError(EbbtideError):
-    """A signal ended the process that planned, which says nothing of the step: planning it again may work."""
+    """Raised where a signal ended the planning process. This says nothing of the step: another try may work."""
 
 
 def planning_bytes(recording: Recording) -> int:
-    """About what a process takes to plan a recorded step."""
+    """Estimates the bytes that a process takes to plan a recorded step."""
     return _BASE_BYTES + (recording.n_ticks + recording.n_storages) * _PER_ROW_BYTES
 
 
 def no_forecast(plan: Plan, trace: Trace, machine: Machine) -> tuple[LinkReport, ...]:
-    """Of no link anything."""
+    """Forecasts nothing, for no link."""
     return ()
 
 
 def as_planned(plan: Plan, trace: Trace, machine: Machine, budget_bytes: int) -> int:
-    """What the plan says of itself, for the step that it was made from."""
+    """Returns the plan's own prediction, for the step that it was made from."""
     return plan.predicted_ns
 
 
 def carry_out(job: Job, planner: Planner, forecast: Forecast = no_forecast, predict: Predict = as_planned) -> Answer:
-    """``forecast`` says of a plan what each link copies, ``predict`` what a step takes under it. Raises whatever the
-    planner raises, and ValueError for a recording that is none."""
+    """Plans the job's step. ``forecast`` says of a plan what each link copies, ``predict`` how long a step takes under
+    it. Raises whatever the planner raises, and ValueError for a recording that is none."""
     step = capture(job.recording, job.name, lambda *operator: job.flops.get(operator, 0))
     if job.shown is not None:
         shown = timeline(job.recording, step.trace, step.numbers, job.machine, job.shown)
@@ -168,7 +169,7 @@ def carry_out(job: Job, planner: Planner, forecast: Forecast = no_forecast, pred
 
 
 def _planned(trace: Trace, step: Captured, machine: Machine, job: Job, planner: Planner, forecast: Forecast) -> Answer:
-    """Of the schedule for steps like ``step``; the times are those of ``trace``."""
+    """Answers with a schedule for steps like ``step``; the times are those of ``trace``."""
     plan = _decided(trace, machine, job, planner)
     report = PlanReport(
         planner=plan.planner,
@@ -186,7 +187,8 @@ def _planned(trace: Trace, step: Captured, machine: Machine, job: Job, planner: 
 
 
 def _decided(trace: Trace, machine: Machine, job: Job, planner: Planner) -> Plan:
-    """Where tiers that pack take of the budget: the faster of a plan without them and of one for so much less."""
+    """Makes a plan. Where tiers that pack take of the budget, it makes two: one without them, and one with them for the
+    rest of the budget. It returns the faster one."""
     shrinks = bool(machine.packing) and bool((trace.storages.packed_bytes != NEVER).any())
     if not job.shared_bytes or not shrinks:
         return _made_for(trace, machine, job.budget_bytes, planner)
@@ -205,7 +207,8 @@ def _decided(trace: Trace, machine: Machine, job: Job, planner: Planner) -> Plan
 
 
 def _made_for(trace: Trace, machine: Machine, budget_bytes: int, planner: Planner) -> Plan:
-    """With a reserve where something has to move; without it, or for a little more than there is, where no plan is."""
+    """Makes a plan with a reserve if anything has to move. If no plan keeps that, it plans without a reserve, or for a
+    little more than there is."""
     fits = peak(live_bytes(trace, arena_pages)) <= budget_bytes
     try:
         return planner(trace, machine, budget_bytes if fits else budget_bytes - budget_bytes // _SPARE)
@@ -219,7 +222,7 @@ def _made_for(trace: Trace, machine: Machine, budget_bytes: int, planner: Planne
 
 
 def _is_news(before: Machine, after: Machine) -> bool:
-    """Whether what was measured differs enough to change a plan."""
+    """Tells whether the measurements differ enough to change a plan."""
     costs = [(_copy_ns(link), _copy_ns(now)) for link, now in zip(before.links, after.links, strict=True)]
     costs += [(group.bytes_per_s, now.bytes_per_s) for group, now in zip(before.groups, after.groups, strict=True)]
     slower = [abs(link.slows_compute - now.slows_compute) for link, now in zip(before.links, after.links, strict=True)]
@@ -227,11 +230,11 @@ def _is_news(before: Machine, after: Machine) -> bool:
 
 
 def _copy_ns(link: Link) -> float:
-    """Of a copy of a size that tells of both its latency and its rate."""
+    """Returns the time of a copy whose size shows both its latency and its rate."""
     return link.latency_ns + MIB * 1e9 / link.bytes_per_s
 
 
 def with_seconds(answer: Answer, seconds: float) -> Answer:
-    """The same, where planning took so long in all."""
+    """Returns the answer with the time that planning took in all."""
     report = None if answer.report is None else replace(answer.report, plan_s=seconds)
     return replace(answer, report=report)

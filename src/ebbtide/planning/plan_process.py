@@ -1,7 +1,7 @@
-"""The process that plans: reads one job from standard input, answers on standard output, and ends.
+"""The process that plans: it reads one job from standard input, answers on standard output, and ends.
 
-It imports no torch. Started by ``ebbtide.planning.plan_child``; whoever started it kills it where it is in the way, and
-it does not outlive the thread that started it. It lies in a process group of its own, so Ctrl-C does not reach it.
+It imports no torch. ``ebbtide.planning.plan_child`` starts it, and kills it where it is in the way. It does not outlive
+the thread that started it. It has a process group of its own, so Ctrl-C does not reach it.
 """
 
 import ctypes
@@ -29,14 +29,14 @@ def _forecast(plan: Plan, trace: Trace, machine: Machine) -> tuple[LinkReport, .
 
 
 def predict(plan: Plan, trace: Trace, machine: Machine, budget_bytes: int) -> int:
-    """What a step takes under a plan within a budget, in ns, as simulated."""
+    """Simulates a step under a plan within a budget and returns its time in ns."""
     return simulate_plan(plan, trace, machine.with_budget(budget_bytes), PAGES).step_ns
 
 
 def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     answers = os.dup(1)
-    os.dup2(2, 1)  # whatever prints, prints no answer
+    os.dup2(2, 1)  # output of a print must not land in the answer
     job, policy, plan = pickle.load(sys.stdin.buffer)
     sys.stdin.close()  # a file in memory, which goes with it
     try:

@@ -1,12 +1,11 @@
-"""From recorded steps to schedules that native code follows. Knows no planner: it is handed who carries out a job.
+"""Turns recorded steps into schedules that native code follows. It knows no planner: ``ask`` has jobs carried out.
 
-Every step is recorded as long as another may be planned. A step that follows no schedule (the
-first ones, or another sequence length, another branch) shows what it is like; seen a second time, it is planned.
-The first step after the warm-up is taken to be steady, and planned at once, unless it ends what the step before left
-and leaves nothing like it. Steps that follow a schedule show what they typically take (``followed_steps``) and, where
-the machine came from a probe, what their moves really cost, each time that they are looked at. If that is news, the
-step is planned anew. So it is where storages of its plan have gone, since what a script put in their places (a state
-that it loaded) is no part of any plan.
+Every step is recorded as long as another may be planned. A step that follows no schedule shows its shape (the first
+steps, another sequence length, another branch). When a shape comes a second time, it is planned. The first step after
+the warm-up is taken to be steady and planned at once, unless it ends much of the step before and leaves nothing like
+it. Steps that follow a schedule are measured now and then (``followed_steps``): their typical times, and the real
+cost of their moves where a probe measured the machine. If that is news, the step is planned anew. It is also planned
+anew when storages of its plan were freed: what replaced them (a state that a script loaded) is in no plan.
 
 Plans are made one at a time, while steps go on as they did, unrecorded (``pending_plan``). A plan is taken up at the
 end of the step in which it came.
@@ -37,21 +36,21 @@ from ebbtide.units import format_bytes, format_time, seconds
 
 _WARM_UP_STEPS = 1  # optimizer state is born in the first step
 _MOST_PLANS = 16
-_MOST_REFUSALS = 3  # of planners, where there is no plan yet: each step that is planned costs time
-_MOST_KILLS = 3  # of planning processes: from the last one on, a step whose planning was killed is not planned again
-_TO_GAIN = 0.005  # a plan is good that takes at most so much longer (as a share) than any could
+_MOST_REFUSALS = 3  # of planners, while there is no plan yet: each step that is planned costs time
+_MOST_KILLS = 3  # of planning processes; after so many, a step whose planning was killed is not planned again
+_TO_GAIN = 0.005  # a plan within this share of its bound is good: no faster one is wanted
 _MOST_SHAPES = 64  # steps whose shapes never settle stay in demand mode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a session wants of its plans.
+    """The wishes of a session for its plans.
 
-    ``measures``: the machine is a probe's, so what the steps themselves show goes before it. ``fixed``: the plan was
-    named, and no other is made. ``waits``: training stands still while a plan is made. ``improves``: with the time that
-    is left the planner may find a faster plan. ``save`` is given the files of the first plan, the trace's and its own;
-    ``saved`` names what it writes ("plan"), "" for nothing. ``save_timeline`` is given the last step that followed a
-    schedule, once, at the end.
+    ``measures``: the machine is a probe's, so what the steps themselves show replaces it. ``fixed``: the plan was
+    named, and no other is made. ``waits``: training stands still while a plan is made. ``improves``: the planner may
+    use spare time to find a faster plan. ``save`` gets the files of the first plan: the trace's and its own. ``saved``
+    names what it writes ("plan"), "" for nothing. ``save_timeline`` gets the last step that followed a schedule, once,
+    at the end.
     """
 
     measures: bool = False
@@ -66,7 +65,7 @@ class Wanted:
 class Planning:
     """One session's plans. Callers MUST call ``ended`` after every step that ran to its end.
 
-    ``warn`` tells of trouble, ``say`` of all else.
+    ``warn`` tells of trouble, ``say`` of everything else.
     """
 
     def __init__(
@@ -79,40 +78,41 @@ class Planning:
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._ask = ask
-        self._machine = machine  # as the last plan has it, once moves have shown what it does
+        self._machine = machine  # that of the last plan, with what moves have shown
         self._wanted = wanted
         self._warn = warn
         self._say = say
         self._shared_bytes = 0  # of the job at hand
-        # the timeline is of a step that followed a plan; and after a planning process was killed it is waited for, too
+        # The timeline is of a step that followed a plan. After a planning process was killed, too, the plan is waited
+        # for.
         self._waits = wanted.waits or wanted.save_timeline is not None
         self._pending: PendingPlan | None = None  # one at a time; the progress thread reads it
-        self._waits_since_ns: int | None = None  # while training stands still for a plan; so it does this
+        self._waits_since_ns: int | None = None  # while training stands still for a plan or for planning here
         self._kills = self._refusals = 0
         self._last: tuple[Recording, str] | None = None  # for the timeline: a step, and the planner's name
-        self._shapes: dict[str, bool] = {}  # what steps were like, and whether a plan was asked for
+        self._shapes: dict[str, bool] = {}  # shapes of steps, and whether a plan was asked for
         self._plans: dict[int, Planned] = {}  # that steps may follow, by schedule; the first one stays the first
-        self._made = 0  # with those that were replaced since
+        self._made = 0  # including those that were replaced since
         self._replaced: PlanReport | None = None  # of the plan that steps followed before the last one came
         self._steps = 0
         self._followed: int | None = None  # by the last step: a schedule's number
         self.ever_followed = False
-        self.refusal = ""  # why a plan was not made, or not used, last
-        self.unsaved = ""  # what was to be saved and was not, and why: known at the end
+        self.refusal = ""  # why a plan was last not made, or not used
+        self.unsaved = ""  # what was to be saved and was not, and why; known at the end
         self._modules = ModuleNames()
 
     def begins(self) -> None:
-        """Before a step. Module names are looked up only where the step before followed no schedule."""
+        """Prepares for a step. Module names are noted only where the step before followed no schedule."""
         if self._steps >= _WARM_UP_STEPS and self._followed is None and self.wants_recordings:
             self._modules.install()
 
     def close(self) -> None:
-        """Before the end, and after a step that raised."""
+        """Stops noting module names: before the end, and after a step that raised."""
         self._modules.remove()
 
     def finish(self, hurries: bool = False) -> None:
-        """At the end: saves what is asked for; ``unsaved`` says what cannot be. Waits for a plan that is to be saved,
-        unless it ``hurries``, since the script was interrupted, say."""
+        """Saves what is asked for, at the end. ``unsaved`` says what cannot be saved. It waits for a plan that is to be
+        saved, unless it ``hurries`` (the script was interrupted, say)."""
         self.close()
         try:
             if self._pending is not None and self._wanted.saved and not self._plans and not hurries:
@@ -148,7 +148,7 @@ class Planning:
             self._say(self.refusal)
 
     def report(self) -> PlanReport | None:
-        """Of the plan that was made last; of the one before, where it came in its place and no step was left for it."""
+        """Returns the report of the last plan, or of the one that it replaced if no step was left to follow it."""
         if not self._plans:
             return None
         told = next(reversed(self._plans.values())).told()
@@ -157,7 +157,7 @@ class Planning:
         return replace(told, plans=len(self._plans))
 
     def ended(self, wall_s: float) -> bool:
-        """Whether the step that just ended, and took so long, followed a schedule."""
+        """Notes that a step ended after ``wall_s``. Returns whether it followed a schedule."""
         self._steps += 1
         self._modules.remove()
         self._followed = _torch.followed()
@@ -168,7 +168,7 @@ class Planning:
 
     @property
     def wants_recordings(self) -> bool:
-        """Whether another step may still be planned, or is to be shown."""
+        """True while another step may be planned or is to be shown."""
         more = not self._gave_up and len(self._plans) < _MOST_PLANS and len(self._shapes) < _MOST_SHAPES
         return self._pending is None and (more or self._wanted.save_timeline is not None)
 
@@ -178,11 +178,11 @@ class Planning:
 
     @property
     def plans(self) -> int:
-        """That steps may follow."""
+        """The number of plans that steps may follow."""
         return len(self._plans)
 
     def activity(self) -> Activity | None:
-        """For the progress thread."""
+        """Says what goes on, for the progress thread."""
         pending, since_ns = self._pending, self._waits_since_ns
         if since_ns is not None:
             return Activity(seconds(time.perf_counter_ns() - since_ns), beside=False)
@@ -192,17 +192,18 @@ class Planning:
         return Activity(so_far_s, beside=True, anew=pending.replaces is not None)
 
     def takes_bytes(self) -> int:
-        """About what planning the step that just ended takes or would take, of memory outside the arena."""
+        """Estimates the bytes outside the arena that planning the last step takes or would take."""
         if self._pending is not None:
             return self._pending.needed_bytes
         recording = _torch.take_recording()
         return planning_bytes(recording) if recording.n_ticks else 0
 
     def learn(self, budget_bytes: int, shared_bytes: int = 0) -> None:
-        """Takes up the plan that was being made, if it is there. Else has the step that just ended planned, if it is
-        worth it; ``budget_bytes`` is the arena's, 0 for none, and ``shared_bytes`` what ``Job`` says.
+        """Takes up the plan that was being made, if it is there. Else it has the last step planned, if that is worth
+        it.
 
-        Whatever goes wrong here is a warning: the run goes on, as it would without a plan.
+        ``budget_bytes`` is the arena's, 0 for none; ``Job`` explains ``shared_bytes``. Whatever goes wrong here is a
+        warning: the run goes on as it would without a plan.
         """
         self._shared_bytes = shared_bytes
         took = False
@@ -238,11 +239,11 @@ class Planning:
         return looked_at or self._wanted.save_timeline is not None
 
     def _planned(self) -> Planned | None:
-        """The plan that the step followed which just ended."""
+        """Returns the plan that the last step followed."""
         return None if self._followed is None else self._plans.get(self._followed)
 
     def _begin(self, budget_bytes: int) -> bool:
-        """Whether there is a new plan already."""
+        """Returns whether there is a new plan already."""
         recording = _torch.take_recording()
         if not recording.n_ticks:
             return False  # the step was too long to be recorded
@@ -252,11 +253,11 @@ class Planning:
             self._learn_from(recording, planned, budget_bytes)
         if self._pending is None:
             return False
-        del recording  # the memory that it takes is given back, once all that had it have let go of it
+        del recording  # so that its memory is given back, once nobody has it any more
         return self._take_up(waits=True)
 
     def _take_up(self, waits: bool) -> bool:
-        """Whether there is a new plan, which steps like the one recorded then follow."""
+        """Takes up the plan for steps like the recorded one. Returns whether there is one."""
         pending = self._pending
         assert pending is not None
         try:
@@ -294,7 +295,7 @@ class Planning:
         self._pending = PendingPlan.of(recording, asked, like, steps, self._steps, keep=not self._plans)
 
     def _learn_from(self, recording: Recording, planned: Planned, budget_bytes: int) -> None:
-        """A step that followed a schedule shows what its operations take, and what its moves cost."""
+        """Learns from a step that followed a schedule: times of its operations and the cost of its moves."""
         if self._wanted.save_timeline is not None:
             self._last = (recording, planned.report.planner)
         steps = planned.steps
@@ -303,7 +304,7 @@ class Planning:
         gone = _torch.gone()
         have_gone = gone > steps.gone
         if not (steps.looked_at or have_gone) or likeness(recording) != planned.like:
-            return  # it did more than was planned; the next may not
+            return  # it did more than was planned; the next step may not
         if have_gone:
             steps.gone = gone
             if self._made < _MOST_PLANS:
@@ -313,7 +314,7 @@ class Planning:
         if not steps.note(recording) or self._made >= _MOST_PLANS:
             return  # too few are known yet
         anew, measures = steps.are_news(planned.report, self._machine), self._wanted.measures
-        plan, steps.plan = steps.plan, b""  # a faster one is looked for once
+        plan, steps.plan = steps.plan, b""  # a faster plan is wanted once
         if not anew and not measures and not plan:
             return
         self._plan_anew(recording, planned, budget_bytes, Followed(steps.trace, steps.times(), measures, anew, plan))
@@ -331,7 +332,7 @@ class Planning:
         return Job(recording, flops, self._machine, budget_bytes, followed, shared_bytes=self._shared_bytes, name=name)
 
     def _follow(self, answer: Answer, pending: PendingPlan) -> bool:
-        """Whether there is a new plan, which steps like the one recorded then follow."""
+        """Loads a new plan, which steps like the recorded one then follow. Returns whether there is one."""
         self._machine = answer.machine
         if answer.schedule is None or answer.report is None:
             return False
@@ -349,14 +350,14 @@ class Planning:
         return True
 
     def _tell(self, report: PlanReport, what: str) -> None:
-        """With what the disk will have to take, before it does."""
+        """Tells of the plan, and of what the disk will have to take, before it does."""
         out = f"{self._machine.tiers[0].name}->"
         written = sum(link.forecast_bytes for link in report.links if link.name.startswith(out))
         forecast = f"{format_time(report.predicted_s)} a step, and {format_bytes(written)} written"
         self._say(f"from step {self._steps + 1} on steps follow {what}; its forecast: {forecast}")
 
     def _may_improve(self, report: PlanReport, pending: PendingPlan) -> bool:
-        """Whether a faster plan is to be looked for: not after one that was, and not where little is left to gain."""
+        """Tells whether a faster plan is wanted: only after a shape's first, and where enough is left to gain."""
         is_first = pending.replaces is None
         bound_s = report.lower_bound_s or 0.0
         return self._wanted.improves and is_first and report.predicted_s > bound_s * (1 + _TO_GAIN)

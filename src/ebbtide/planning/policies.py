@@ -1,4 +1,4 @@
-"""What a session plans with: a planner by its name or a plan from a file, a machine from a file or from a probe."""
+"""The planner and the machine of a session: a planner by name or a plan's file, a machine's file or a probe."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from ebbtide.planning.plan_job import Ask
 
 DEMAND = "demand"
-"""The policy that plans nothing and names none of the others: every fetch is forced."""
+"""The policy that plans nothing: every fetch is forced."""
 
 NEXT_USE = "lru-next-use"
-"""The online policy that has to know the step: it is recorded, and then followed without a command."""
+"""The online policy that has to know the step. The step is recorded, then followed without a command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What is read in place of planning, and what is written of it."""
+    """Files that are read in place of planning, and files that are written."""
 
     plan: Path | None
     save_trace: Path | None
@@ -46,7 +46,7 @@ class Files:
         return Files(*(Path(path).absolute() if path is not None else None for path in paths))
 
     def check_unused(self, machine: str | None) -> None:
-        """Raises SettingError where something was asked for that demand mode does not have."""
+        """Raises SettingError for a wish that demand mode cannot meet."""
         if any((self.plan, self.save_trace, self.save_plan, self.save_timeline, machine)):
             raise SettingError(
                 "an online policy makes no plan: choose a planner to read or save a plan, a trace or a timeline, or to "
@@ -54,42 +54,42 @@ class Files:
             )
 
     def save(self, trace: bytes, made: bytes) -> None:
-        """The first trace and its plan, each as its file's bytes, where they are asked for. Raises OSError."""
+        """Writes the first trace and its plan (files' bytes) where they are asked for. Raises OSError."""
         if self.save_trace is not None:
             write_whole(self.save_trace, trace)
         if self.save_plan is not None:
             write_whole(self.save_plan, made)
 
     def saved_with_a_plan(self) -> str:
-        """What ``save`` writes, in words; "" where it writes nothing."""
+        """Names in words what ``save`` writes; "" for nothing."""
         asked = (("trace", self.save_trace), ("plan", self.save_plan))
         return " and no ".join(what for what, path in asked if path is not None)
 
     def timeline_saver(self) -> Callable[[bytes], None] | None:
-        """None where no timeline is asked for; it is given the file's bytes, and raises OSError."""
+        """Returns a function that writes a timeline's bytes and raises OSError; None where no timeline is asked for."""
         path = self.save_timeline
         return None if path is None else lambda timeline: write_whole(path, timeline)
 
 
 def is_planned(policy: str) -> bool:
-    """Whether steps are recorded for it. Raises SettingError for a name of neither a planner nor an online policy."""
+    """Tells whether steps are recorded for a policy. Raises SettingError for an unknown name."""
     if policy not in PLANNERS and policy not in POLICIES:
         raise unknown_name("policy", policy, (*POLICIES, *PLANNERS))
     return policy in PLANNERS or policy == NEXT_USE
 
 
 def decider_policy(policy: str) -> str:
-    """Who is evicted where no schedule says so: the native decider's name for it."""
+    """Returns the native decider's name of the policy that evicts where no schedule says so."""
     return policy if policy in POLICIES else DEMAND
 
 
 def takes_effort(policy: str) -> bool:
-    """Whether its planner finds better plans if it may try more."""
+    """Tells whether the policy's planner finds better plans if it may try more."""
     return policy == DEFAULT
 
 
 def planner_named(policy: str, effort: int = 1) -> Planner:
-    """Raises SettingError when there is none."""
+    """Finds a planner. Raises SettingError for an unknown name."""
     if policy == NEXT_USE:
         return without_commands
     is_planned(policy)
@@ -97,9 +97,10 @@ def planner_named(policy: str, effort: int = 1) -> Planner:
 
 
 def without_commands(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
-    """All storages stay, so no command moves one: what the decider then knows is when each is used next.
+    """Makes a plan in which all storages stay, so no command moves one. The decider knows each storage's next use by
+    it.
 
-    The predicted time is that of Belady's rule in the simulator. It keeps no budget: that is left to the decider.
+    The predicted time is that of Belady's rule in the simulator. The plan keeps no budget; the decider does.
     """
     found = simulate_policy(NEXT_USE, trace, machine.with_budget(budget_bytes), page_size_of(machine))
     return replace(
@@ -113,7 +114,7 @@ def without_commands(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
 
 
 def planner_from(path: Path) -> Planner:
-    """Returns the plan in the file for the step it was made for. Raises SettingError when it cannot be read."""
+    """Makes a planner that returns a file's plan for its own step. Raises SettingError if the plan cannot be read."""
     try:
         stored = load(path, Plan)
     except OSError as error:
@@ -131,7 +132,7 @@ def planner_from(path: Path) -> Planner:
 
 
 def asks_child(policy: str, plan: Path | None) -> "Ask":
-    """Jobs are carried out by processes of their own. Raises SettingError for a plan that cannot be read."""
+    """Has jobs carried out by processes of their own. Raises SettingError for a plan that cannot be read."""
     from ebbtide.planning.plan_child import PlanningProcess
 
     if plan is not None:
@@ -142,10 +143,11 @@ def asks_child(policy: str, plan: Path | None) -> "Ask":
 def machine_for(
     settings: Settings, spill: Sequence[Path], say: Callable[[str], None] = lambda text: None
 ) -> Machine:
-    """From its file, or measured (the spill directories once for each set of them, then remembered), which is ``say``d.
+    """Returns the machine: its file's, or a measured one. A probe says so with ``say``. It measures each set of spill
+    directories once, and then remembers it.
 
-    Raises SettingError for a file that cannot be read, and for a machine with tiers that a run does not have.
-    Only the memory of NUMA nodes is used in place: where the file says that another tier is, an EbbtideWarning says so.
+    Raises SettingError for a file that cannot be read, and for a machine with tiers that a run does not have. Only
+    memory of NUMA nodes is used in place. Where the file has another such tier, an EbbtideWarning says so.
     """
     if settings.machine is None:
         from ebbtide.probe.quick import probe_quick
