@@ -149,7 +149,6 @@ def test_an_empty_environment_gives_the_defaults() -> None:
         ("EBBTIDE_CHAOS_SEED", "7", "chaos_seed", 7),
         ("EBBTIDE_WAIT_FOR_PLAN", "1", "wait_for_plan", True),
         ("EBBTIDE_CHECKSUM", "1", "checksum", True),
-        ("EBBTIDE_USERFAULTFD", "1", "userfaultfd", True),
         ("EBBTIDE_ARENA", "16MiB", "arena_bytes", 16_777_216),
         ("EBBTIDE_PROGRESS", "plain", "progress", ProgressMode.PLAIN),
     ],

@@ -65,7 +65,6 @@ class Job:
             "EBBTIDE_IO_THREADS": str(draw.choice((1, 2, 2, 4))),
             "EBBTIDE_CHAOS_RATE": draw.choice(("0", "0", "0.02", "0.1", "0.3")),
             "EBBTIDE_CHAOS_SEED": str(seed % 2**32),
-            "EBBTIDE_USERFAULTFD": draw.choice(("0", "0", "0", "1")),
             "EBBTIDE_WAIT_FOR_PLAN": "0" if seed % 4 == 0 else "1",  # a job is short: most wait
             "EBBTIDE_CHECKSUM": "1",
         }

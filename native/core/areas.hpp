@@ -17,10 +17,7 @@ class Areas {
  public:
   // Of the process; 0: vm.max_map_count. What it has already is counted now, before there are regions.
   explicit Areas(std::uint64_t most) : most_(share_of_arena(most)) {}
-  void watch(FastMemory& memory, bool may_clear) {
-    memory_ = &memory;
-    may_clear_ = may_clear;
-  }
+  void watch(FastMemory& memory) { memory_ = &memory; }
 
   std::uint64_t now() const { return memory_->areas(); }
   bool run_short() const { return now() > most_ / 2; }
@@ -42,11 +39,11 @@ class Areas {
   }
   // Whether a stretch has to be evicted; how many areas there may be afterwards; and what was found to be kept is not
   // looked at again at once.
-  bool used_up() const { return may_clear_ && run_short() && now() >= clear_from_; }
+  bool used_up() const { return run_short() && now() >= clear_from_; }
   std::uint64_t clear_to() const { return most_ - most_ / 16; }
   void cleared() { clear_from_ = now() + most_ / 64; }
   // What comes back might take the last ones.
-  bool close_to_the_end() const { return may_clear_ && now() >= most_ + most_ / 8; }
+  bool close_to_the_end() const { return now() >= most_ + most_ / 8; }
 
  private:
   static std::uint64_t share_of_arena(std::uint64_t most) {
@@ -56,7 +53,6 @@ class Areas {
   }
 
   FastMemory* memory_ = nullptr;
-  bool may_clear_ = false;  // where absent places stay mapped, evicting makes none fewer
   const std::uint64_t most_;
   std::uint64_t merged_at_ = 0;  // how many the last merging left, or fewer
   std::uint64_t clear_from_ = most_;

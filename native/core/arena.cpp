@@ -10,9 +10,8 @@ namespace ebbtide {
 
 Arena::Arena(const Options& options, Tiers::List slower_tiers)
     : options_(options),
-      userfault_(options.userfault ? Userfault::open() : nullptr),
       areas_(options.most_areas),
-      memory_(options.huge_region_bytes, options.small_region_bytes, userfault_ != nullptr ? *userfault_ : signals()),
+      memory_(options.huge_region_bytes, options.small_region_bytes),
       tiers_(std::move(slower_tiers), {options.huge_region_bytes, options.small_region_bytes}),
       replay_(blocks_, tiers_.last()),
       mover_(blocks_, tape_, options_.hook, tiers_.last(), moves_),
@@ -26,10 +25,9 @@ Arena::Arena(const Options& options, Tiers::List slower_tiers)
       chaos_rate_(options.chaos_rate),
       chaos_state_(options.chaos_seed * 2 + 1) {
   set_least_piece(options.least_piece);
-  areas_.watch(memory_, userfault_ == nullptr);
+  areas_.watch(memory_);
   mover_.start(mutex_, options.io_threads * tiers_.last());
   governor_ = std::thread([this] { govern(); });
-  if (userfault_ != nullptr) userfault_->start([this](const void* address, bool write) { on_fault(address, write); });
 }
 
 Arena::~Arena() {
@@ -41,7 +39,6 @@ Arena::~Arena() {
   }
   mover_.stop(mutex_);
   governor_.join();
-  if (userfault_ != nullptr) userfault_->stop();
 }
 
 // --- storages

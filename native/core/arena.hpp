@@ -46,7 +46,6 @@
 #include "tape.hpp"
 #include "tiers.hpp"
 #include "types.hpp"
-#include "userfault.hpp"
 #include "victims.hpp"
 
 namespace ebbtide {
@@ -58,8 +57,7 @@ struct Options {
   std::uint64_t chaos_seed = 0;
   std::size_t huge_region_bytes = std::size_t{1} << 40;
   std::size_t small_region_bytes = std::size_t{1} << 38;
-  std::uint64_t least_piece = 0;  // storages of twice this are in pieces; 0, or under userfaultfd: none is [Note: pieces]
-  bool userfault = false;  // serve the kernel's own accesses too, where that is permitted [Note: userfaultfd]
+  std::uint64_t least_piece = 0;  // storages of twice this are in pieces; 0: none is [Note: pieces]
   std::uint64_t most_areas = 0;  // memory areas of the process; 0: vm.max_map_count
   Hook hook;
   void (*on_governor_wake)() = nullptr;  // called by the governor about every 10 ms, without the mutex
@@ -78,7 +76,6 @@ class Arena {
   // its pieces, if it has any, wait for whoever does.
   void* allocate(std::size_t nbytes, bool untouched = false);
   void release(void* address);
-  bool serves_system_calls() const { return userfault_ != nullptr; }
   bool contains(const void* p) const { return memory_.contains(p); }
   void classify(const void* address, Kind kind);
   State state(const void* address);  // of the piece there
@@ -204,7 +201,6 @@ class Arena {
 
   const Options options_;
   std::mutex mutex_;
-  std::unique_ptr<Userfault> userfault_;  // null: faults come as signals
   Areas areas_;  // counts what the process has before there are regions
   FastMemory memory_;
   Tiers tiers_;

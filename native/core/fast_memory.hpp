@@ -13,8 +13,7 @@ namespace ebbtide {
 
 class FastMemory {
  public:
-  FastMemory(std::size_t huge_bytes, std::size_t small_bytes, const PageBackend& backend)
-      : huge_(huge_bytes, kHugePage, backend), small_(small_bytes, kSmallPage, backend) {}
+  FastMemory(std::size_t huge_bytes, std::size_t small_bytes) : huge_(huge_bytes, kHugePage), small_(small_bytes, kSmallPage) {}
 
   Region& region(const Shape& shape) { return host_region(shape); }
   Region& region(const Block& b) { return region(b.shape); }

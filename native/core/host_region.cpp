@@ -13,13 +13,11 @@ constexpr std::uint64_t kReadOnly = std::uint64_t{1} << 63;
 constexpr std::uint32_t kPagesPerMove = 16;  // [Note: scattered pages]
 }  // namespace
 
-HostRegion::HostRegion(std::size_t bytes, std::size_t page, const PageBackend& backend)
-    : HostRegion(std::make_unique<Reservation>(bytes, kHugePage, PROT_NONE), page, backend) {}
+HostRegion::HostRegion(std::size_t bytes, std::size_t page)
+    : HostRegion(std::make_unique<Reservation>(bytes, kHugePage, PROT_NONE), page) {}
 
-HostRegion::HostRegion(std::unique_ptr<Reservation> space, std::size_t page, const PageBackend& backend)
+HostRegion::HostRegion(std::unique_ptr<Reservation> space, std::size_t page)
     : Region(space->begin(), space->size(), page),
-      backend_(backend),
-      absent_is_mapped_(backend.keeps_absent_mapped()),
       space_(std::move(space)),
       marks_(space_->size() / page * sizeof(std::uint64_t), kSmallPage, kAccessible),
       sources_(space_->size() / page * sizeof(Slot), kSmallPage, kAccessible),
@@ -50,7 +48,7 @@ std::uint64_t HostRegion::ends_at_sides(Run run) const {
 
 // Pages side by side as they were made, or none: nothing ends within.
 void HostRegion::set_marks(Run run, std::uint64_t first) {
-  areas_ -= absent_is_mapped_ ? ends(run) : ends_at_sides(run);  // what stays mapped may have been left in parts
+  areas_ -= ends_at_sides(run);
   std::uint64_t* marks = &mark(run.first);
   for (std::uint32_t i = 0; i < run.count; ++i) marks[i] = first == 0 ? 0 : first + i;
   areas_ += ends_at_sides(run);
@@ -58,14 +56,12 @@ void HostRegion::set_marks(Run run, std::uint64_t first) {
 
 // All of them have the same protection.
 void HostRegion::mark_read_only(Run run, bool read_only) {
-  if (absent_is_mapped_) return;
   areas_ -= ends_at_sides(run);
   for (std::uint64_t& m : std::span(&mark(run.first), run.count)) m = read_only ? m | kReadOnly : m & ~kReadOnly;
   areas_ += ends_at_sides(run);
 }
 
 int HostRegion::areas_more_without(Run run) const {
-  if (absent_is_mapped_) return 0;
   Slot after = run.first + run.count;
   int sides = (run.first > 0 && mark(run.first - 1) != 0 ? 1 : 0) + (after < space_->size() / page() && mark(after) != 0 ? 1 : 0);
   return sides - static_cast<int>(ends(run));
@@ -95,7 +91,7 @@ void HostRegion::move(Run from, Slot to) {
     std::uint32_t n = together(rest);
     must_move_pages(address(rest.first), address(to), n * page());
     set_marks({to, n}, mark(rest.first));
-    set_marks({rest.first, n}, absent_is_mapped_ ? new_numbers(n) : 0);
+    set_marks({rest.first, n}, 0);
     rest = {rest.first + n, rest.count - n};
     to += n;
   }
@@ -123,13 +119,12 @@ void HostRegion::make(Run run, bool huge) {
   if (run.count == 0) return;
   must_map(address(run.first), run.count * page(), huge);
   *static_cast<volatile char*>(address(run.first)) = 0;
-  backend_.made(address(run.first), run.count * page());
   set_marks(run, new_numbers(run.count));
 }
 
 // Whether new pages cost less than to move these.
 bool HostRegion::scattered(Run run) const {
-  if (page() == kHugePage || absent_is_mapped_ || !populates_) return false;
+  if (page() == kHugePage || !populates_) return false;
   return (1 + areas_beginning({run.first + 1, run.count - 1})) * kPagesPerMove > run.count;
 }
 
@@ -166,38 +161,28 @@ void HostRegion::give_pages(Run run, bool sparing) {
 
 void HostRegion::give_new(Run run) { make(run, page() == kHugePage); }
 
-void HostRegion::free_address(Run run) {
-  if (absent_is_mapped_) return make_vacant(run);
-  vacant_.give(run);
-}
-
 void HostRegion::unmap(Run run) {
-  backend_.before_move(address(run.first), run.count * page());
+  must_protect(address(run.first), run.count * page(), PROT_NONE);  // a page moved from under a readable address reads as zeros
   Run to = take_vacant(run.count);
   if (scattered(run)) {
     empty(run);
     make_at_once(to);
   } else {
     move(run, to.first);
-    if (!absent_is_mapped_) empty(run);
+    empty(run);
     make_writable(to);
   }
   cached_.give(to);
 }
 
-void HostRegion::decommit(Run run) {
-  if (!absent_is_mapped_) return empty(run);
-  must_drop_pages(address(run.first), run.count * page());
-}
-
 bool HostRegion::make_read_only(Run run) {
-  bool done = backend_.make_read_only(address(run.first), run.count * page());
+  bool done = protect(address(run.first), run.count * page(), PROT_READ);
   if (done) mark_read_only(run, true);
   return done;
 }
 
 void HostRegion::make_writable(Run run) {
-  backend_.make_writable(address(run.first), run.count * page());
+  must_protect(address(run.first), run.count * page(), kAccessible);
   mark_read_only(run, false);
 }
 

@@ -31,14 +31,13 @@
 #include <cstdint>
 #include <memory>
 
-#include "page_backend.hpp"
 #include "region.hpp"
 
 namespace ebbtide {
 
 class HostRegion final : public Region {
  public:
-  HostRegion(std::size_t bytes, std::size_t page, const PageBackend& backend);  // which outlives it
+  HostRegion(std::size_t bytes, std::size_t page);
 
   std::uint64_t areas() const { return areas_; }  // at most
   std::uint64_t areas_beginning(Run run) const;  // at these places
@@ -58,9 +57,9 @@ class HostRegion final : public Region {
   void give_pages(Run run, bool sparing) override;
   void give_new(Run run) override;
   void free_pages(Run run) override { cached_.give(run); }
-  void free_address(Run run) override;
+  void free_address(Run run) override { vacant_.give(run); }
   void unmap(Run run) override;
-  void decommit(Run run) override;
+  void decommit(Run run) override { empty(run); }
   bool make_read_only(Run run) override;
   void make_writable(Run run) override;
   void begin_fill(Run run) override;
@@ -74,7 +73,7 @@ class HostRegion final : public Region {
   void come(Slot first, void* pages, std::size_t bytes);  // these are its pages from `first` on
 
  private:
-  HostRegion(std::unique_ptr<Reservation> space, std::size_t page, const PageBackend& backend);
+  HostRegion(std::unique_ptr<Reservation> space, std::size_t page);
 
   std::uint64_t& mark(Slot place) const { return reinterpret_cast<std::uint64_t*>(marks_.begin())[place]; }
   bool continues(Slot place) const;  // the area of the place before it
@@ -92,8 +91,6 @@ class HostRegion final : public Region {
   void make_vacant(Run run);
   void make(Run run, bool huge);
 
-  const PageBackend& backend_;
-  const bool absent_is_mapped_;
   const bool populates_ = can_populate();
   std::unique_ptr<Reservation> space_;
   Reservation marks_;  // [Note: memory areas]: 0 without a page, else its number, and kReadOnly

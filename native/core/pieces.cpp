@@ -7,10 +7,8 @@ namespace ebbtide {
 
 bool Arena::fits(std::uint64_t bytes) const { return !budget_.bounded() || bytes <= budget_.limit() - budget_.limit() / 4; }
 
-// Userfaultfd populates what it is to notice, so there nothing could be Untouched, and nothing is in pieces.
 void Arena::set_least_piece(std::uint64_t bytes) {
   Lock lock(mutex_);
-  if (userfault_ != nullptr) bytes = 0;
   least_piece_ = bytes;
   if (bytes > 0) least_in_pieces_ = std::min(least_in_pieces_, 2 * bytes);
 }

@@ -16,9 +16,6 @@
 // Reserved are the pages of the arena: under live storages, draining ones, cached (nobody's) and being read into.
 // To evict is to write what is dirty and to take the pages; to write back is to write and keep them; to fetch is to read.
 // A transient storage found no room at its birth, or lost it since. Unmanaged is the process's memory outside the arena.
-//
-// With userfaultfd nothing is inaccessible: pages that are not there, and writes to pages that are protected, are what
-// faults [Note: userfaultfd].
 #pragma once
 
 #include <array>

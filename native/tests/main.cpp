@@ -23,8 +23,6 @@ const char* spill_directory() {
 
 ebbtide::Arena& make_arena(std::uint64_t limit, ebbtide::Options options, ebbtide::Tiers::List slower) {
   if (slower.empty()) slower.push_back(std::make_unique<ebbtide::FileTier>(std::vector<std::string>{spill_directory()}));
-  // All tests can be run under userfaultfd.
-  options.userfault |= std::getenv("EBBTIDE_USERFAULTFD") != nullptr;
   options.huge_region_bytes = std::size_t{8} << 30;
   options.small_region_bytes = std::size_t{1} << 30;
   auto* arena = new ebbtide::Arena(options, std::move(slower));

@@ -48,7 +48,7 @@ TEST(every_other_of_many_storages_is_evicted_as_long_as_there_are_memory_areas_a
   std::uint64_t evicted = 0, kept = 0;
   for (unsigned i = 0; i < kCount; i += 2) (arena.evict(all[i]) > 0 ? evicted : kept) += 1;
   CHECK(evicted > 300);
-  CHECK(kept > 300 || arena.serves_system_calls());  // what is watched is an area whether it is here or away
+  CHECK(kept > 300);
   CHECK(memory_areas() < options.most_areas);
   for (unsigned i = 0; i < kCount; ++i) arena.evict(all[i]);  // beside one that is away nothing stands in the way
   CHECK(memory_areas() < options.most_areas);
@@ -61,15 +61,13 @@ TEST(every_other_of_many_storages_is_evicted_as_long_as_there_are_memory_areas_a
     if (random() % 4 == 0) word(all[which]) = which;  // a write
     if (i % 500 == 0) most = std::max(most, memory_areas());
   }
-  if (!arena.serves_system_calls()) {
-    CHECK(most < options.most_areas);
-    CHECK(arena.counters().areas <= at_most(options));
-  }
+  CHECK(most < options.most_areas);
+  CHECK(arena.counters().areas <= at_most(options));
   for (unsigned i = 0; i < kCount; ++i) CHECK(word(all[i]) == i);
   CHECK(!arena.counters().over_budget);
   arena.check_invariants();
   for (unsigned i = 0; i < kCount; i += 2) arena.release(all[i]);  // what dies scattered parts areas, too
-  CHECK(arena.counters().areas <= at_most(options) || arena.serves_system_calls());
+  CHECK(arena.counters().areas <= at_most(options));
   for (unsigned i = 1; i < kCount; i += 2) arena.release(all[i]);
   arena.check_invariants();
 }
@@ -93,7 +91,6 @@ TEST(over_budget_for_want_of_memory_areas_says_which_limit_to_raise) {
   Options options;
   options.most_areas = 16;  // so few that they have run out before it begins
   Arena& arena = make_arena(2 * kHugePage, options);
-  if (arena.serves_system_calls()) return;  // no storage is kept for want of areas then
   CHECK(arena.pin(arena.allocate(kHugePage)) == 0);
   void* all[5];
   for (unsigned i = 0; i < 4; ++i) fill(all[i] = arena.allocate(kPart), kPart, i);  // side by side, one area

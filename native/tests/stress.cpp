@@ -1,7 +1,6 @@
 // 100,000 random operations (a quarter of them where storages are in pieces) from several threads against plain twins, under
 // a budget far below what is live, with chaos, over two, three and four tiers, also compressed ones: every storage must hold
 // what its twin holds, and the invariants must hold throughout.
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -22,15 +21,6 @@ namespace {
 
 constexpr int kThreads = 3;
 constexpr std::size_t kLimit = std::size_t{12} << 20;  // one operator of each thread must fit
-
-// Holds more than one transfer.
-struct Pipe {
-  int ends[2];
-  Pipe() { CHECK(pipe(ends) == 0); }
-  ~Pipe() { close(ends[0]), close(ends[1]); }
-  void put(const char* p, std::size_t n) { CHECK(::write(ends[1], p, n) == static_cast<ssize_t>(n)); }
-  void get(char* p, std::size_t n) { CHECK(::read(ends[0], p, n) == static_cast<ssize_t>(n)); }
-};
 
 struct Twin {
   char* p;
@@ -124,25 +114,13 @@ class Worker {
     std::size_t from = random_() % t.copy.size();
     std::size_t n = std::min<std::size_t>(t.copy.size() - from, 1 + random_() % 5000);
     std::memset(t.copy.data() + from, static_cast<int>(random_() % 256), n);
-    if (arena_.serves_system_calls() && random_() % 2 == 0) {
-      pipe_.put(t.copy.data() + from, n);
-      pipe_.get(t.p + from, n);
-    } else {
-      std::memcpy(t.p + from, t.copy.data() + from, n);
-    }
+    std::memcpy(t.p + from, t.copy.data() + from, n);
   }
 
   void check_some(const Twin& t) {
     std::size_t from = random_() % t.copy.size();
     std::size_t n = std::min<std::size_t>(t.copy.size() - from, 1 + random_() % 5000);
-    if (arena_.serves_system_calls() && random_() % 2 == 0) {
-      std::vector<char> seen(n);
-      pipe_.put(t.p + from, n);
-      pipe_.get(seen.data(), n);
-      CHECK(std::memcmp(seen.data(), t.copy.data() + from, n) == 0);
-    } else {
-      CHECK(std::memcmp(t.p + from, t.copy.data() + from, n) == 0);
-    }
+    CHECK(std::memcmp(t.p + from, t.copy.data() + from, n) == 0);
   }
 
   void check_all(const Twin& t) { CHECK(std::memcmp(t.p, t.copy.data(), t.copy.size()) == 0); }
@@ -172,7 +150,6 @@ class Worker {
   }
 
   Arena& arena_;
-  Pipe pipe_;
   std::mt19937 random_;
   std::vector<Twin> twins_;
   const Rank slowest_;
@@ -180,7 +157,6 @@ class Worker {
 };
 
 struct Ground {
-  bool userfault = false;
   std::uint64_t most_areas = 0;
   std::uint64_t least_piece = 0;
   std::uint64_t numa = 0;  // bytes of the last NUMA node, next to fast memory; 0: there is none
@@ -196,7 +172,6 @@ void agrees_with_plain_memory(const Ground& ground) {
   Options options;
   options.chaos_rate = 0.02;
   options.chaos_seed = 11;
-  options.userfault = ground.userfault;
   options.most_areas = ground.most_areas;
   options.least_piece = ground.least_piece;
   std::vector<MockTier*> middle;
@@ -224,10 +199,6 @@ void agrees_with_plain_memory(const Ground& ground) {
   tiers.push_back(std::make_unique<FileTier>(std::vector<std::string>{spill_directory()}));
   auto slowest = static_cast<Rank>(tiers.size());
   Arena& arena = make_arena(kLimit, options, std::move(tiers));
-  if (ground.userfault && !arena.serves_system_calls()) {
-    std::printf("  skipped: userfaultfd is not permitted here\n");
-    return;
-  }
   std::atomic<int> running{kThreads};
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
@@ -294,11 +265,6 @@ TEST(random_operations_on_storages_in_pieces_agree_with_plain_memory_over_tiers_
 // All the while storages are kept, or evicted by stretches, because they are many for so few areas.
 TEST(random_operations_agree_with_plain_memory_where_memory_areas_run_short) { agrees_with_plain_memory({.most_areas = 160}); }
 
-// Part of the accesses are the kernel's own.
-TEST(random_operations_and_system_calls_agree_with_plain_memory_under_userfaultfd) {
-  agrees_with_plain_memory({.userfault = true});
-}
-
 TEST(random_operations_agree_with_plain_memory_over_three_tiers) {
   agrees_with_plain_memory({.middle = {{.capacity = 24 * kMiB}}});
 }
@@ -322,10 +288,6 @@ TEST(random_operations_agree_with_plain_memory_over_five_tiers_of_which_two_are_
 }
 
 TEST(random_operations_agree_with_plain_memory_over_a_numa_node_and_the_file) { agrees_with_plain_memory({.numa = 24 * kMiB}); }
-
-TEST(random_operations_and_system_calls_agree_with_plain_memory_over_a_numa_node_under_userfaultfd) {
-  agrees_with_plain_memory({.userfault = true, .numa = 24 * kMiB});
-}
 
 TEST(random_operations_agree_with_plain_memory_over_a_numa_node_and_a_tier_that_fails_now_and_then) {
   agrees_with_plain_memory({.numa = 8 * kMiB, .middle = {{.capacity = 16 * kMiB, .write_errors = 0.02, .read_errors = 0.001}}});

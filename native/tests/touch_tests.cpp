@@ -42,10 +42,8 @@ void go_round_twice(const std::vector<char*>& blocks) {
 }  // namespace
 
 namespace {
-void end_of_a_kernel_over_more_than_the_budget(bool in_operator, bool userfault) {
-  Options options;
-  options.userfault = userfault;
-  Arena& arena = make_arena(16 * kMiB, options);
+void end_of_a_kernel_over_more_than_the_budget(bool in_operator) {
+  Arena& arena = make_arena(16 * kMiB);
   auto blocks = blocks_of_2_mib(arena, 12);
   CHECK(!arena.counters().over_budget);
   if (in_operator) arena.enter("aten::hidden", {}, Work::Itself);
@@ -66,10 +64,8 @@ void end_of_a_kernel_over_more_than_the_budget(bool in_operator, bool userfault)
 }  // namespace
 
 TEST(a_kernel_over_more_storages_than_the_budget_ends_and_its_need_is_named) {
-  for (bool in_operator : {false, true}) {
-    for (bool userfault : {false, true}) {  // each by a thread of its own, which is known to no other arena
-      std::thread(end_of_a_kernel_over_more_than_the_budget, in_operator, userfault).join();
-    }
+  for (bool in_operator : {false, true}) {  // each by a thread of its own, which is known to no other arena
+    std::thread(end_of_a_kernel_over_more_than_the_budget, in_operator).join();
   }
 }
 

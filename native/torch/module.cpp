@@ -57,7 +57,6 @@ struct ArenaSettings {
   std::int64_t watchdog_ns = std::int64_t{30} * 1'000'000'000;
   double chaos_rate = 0.0;
   std::uint64_t chaos_seed = 0;
-  bool userfaultfd = false;
 };
 
 void start(const ArenaSettings& asked) {
@@ -66,7 +65,6 @@ void start(const ArenaSettings& asked) {
   if (the_arena() == nullptr) {
     Options options;
     options.io_threads = asked.io_threads;
-    options.userfault = asked.userfaultfd;
     options.on_governor_wake = [] {
       install_fault_handler(*the_arena());
       unpin_ended(false);
@@ -222,10 +220,8 @@ PYBIND11_MODULE(_torch, m) {
       .def_readwrite("io_threads", &ArenaSettings::io_threads)
       .def_readwrite("watchdog_ns", &ArenaSettings::watchdog_ns)
       .def_readwrite("chaos_rate", &ArenaSettings::chaos_rate)
-      .def_readwrite("chaos_seed", &ArenaSettings::chaos_seed)
-      .def_readwrite("userfaultfd", &ArenaSettings::userfaultfd);
+      .def_readwrite("chaos_seed", &ArenaSettings::chaos_seed);
   m.def("start", &start, py::arg("asked"));
-  m.def("serves_system_calls", [] { return arena().serves_system_calls(); });
   m.def(
       "measure_tier",
       [](const std::string& kind, int node) {

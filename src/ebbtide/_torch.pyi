@@ -92,10 +92,9 @@ class ArenaSettings:
     watchdog_ns: int
     chaos_rate: float
     chaos_seed: int
-    userfaultfd: bool  # system calls are to wait for storages that are away
 
 def start(asked: ArenaSettings) -> None:
-    """Manage CPU storages from now on. A later call sets a new budget; the first call's tiers and userfaultfd hold.
+    """Manage CPU storages from now on. A later call sets a new budget; the first call's tiers hold.
 
     Raises RuntimeError when a spill directory cannot be used, and ValueError for a tier that cannot be had, or no such
     policy (the text says why and what to do).
@@ -117,9 +116,6 @@ def load_latency_ns(node: int, nbytes: int) -> float:
 
 def place_on_node(address: int, nbytes: int, node: int) -> int:
     """All pages of a mapping that nobody has touched. 0, or the errno of why not."""
-
-def serves_system_calls() -> bool:
-    """Whether userfaultfd was asked for and is permitted."""
 
 def stop() -> None:
     """New storages go to the previous allocator again; those managed stay valid, under the same budget."""

@@ -131,7 +131,6 @@ class Settings:
     chaos_rate: float = 0.0  # for tests: probability of a random eviction at each allocation
     chaos_seed: int = 0  # for tests: the seed of these evictions
     checksum: bool = False  # bytes read from the spill directories are compared with those written
-    userfaultfd: bool = False  # system calls wait for absent tensors, where the kernel permits that
     arena_bytes: int | None = None  # the arena's budget itself, for tests and experiments
     progress: ProgressMode = ProgressMode.AUTO  # a live line, plain lines, a line for each step, or none
 
@@ -212,7 +211,6 @@ class Named(TypedDict, total=False):
     chaos_rate: float | None
     chaos_seed: int | None
     checksum: bool | None
-    userfaultfd: bool | None
     arena_bytes: str | int | None
     progress: str | None
 
@@ -322,7 +320,6 @@ KNOBS: dict[str, Knob] = {
     "EBBTIDE_CHAOS_RATE": Knob("chaos_rate", _real(0, 1), "a probability from 0 to 1"),
     "EBBTIDE_CHAOS_SEED": Knob("chaos_seed", _whole(0, 2**63 - 1), "a whole number from 0 up"),
     "EBBTIDE_CHECKSUM": Knob("checksum", _switch, "1 or 0"),
-    "EBBTIDE_USERFAULTFD": Knob("userfaultfd", _switch, "1 or 0"),
     "EBBTIDE_ARENA": Knob("arena_bytes", _size(PAGE_BYTES), f"{SIZES_ACCEPTED}, one page or more"),
     "EBBTIDE_PROGRESS": Knob("progress", ProgressMode, "auto, plain, verbose or off"),
 }

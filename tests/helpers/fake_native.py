@@ -61,9 +61,6 @@ class FakeNative(ModuleType):
         self.started = vars(asked)
         self._limit(asked.arena_bytes, asked.process_bytes)
 
-    def serves_system_calls(self) -> bool:
-        return False
-
     def set_checksum(self, on: bool) -> None:
         self.started["checksum"] = on
 

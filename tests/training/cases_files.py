@@ -1,9 +1,7 @@
 """What the tests of files, forks and kills run in child processes."""
 
-import ctypes
 import io
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -97,44 +95,6 @@ def kernel_writes_into(folder: str) -> None:
     assert torch.equal(weight, other)
     _torch.evict([weight])
     assert torch.equal(weight, other)
-
-
-def _move_bytes(call: str, file: int, tensor: torch.Tensor, address: int) -> int:
-    """The system call itself, on an address that was asked for long ago."""
-    function = getattr(ctypes.CDLL(None, use_errno=True), call)
-    function.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long]
-    function.restype = ctypes.c_ssize_t
-    return int(function(file, address, tensor.nbytes, 0))
-
-
-def system_calls_on_raw_addresses(folder: str) -> bool:
-    """Addresses kept, and given to the kernel when the tensor is away. False: userfaultfd is not permitted here."""
-    warnings.simplefilter("ignore", ebbtide.EbbtideWarning)  # which says so
-    path = Path(folder) / "bytes"
-    plain = train_plainly(CASES[NAME], 3)
-    with ebbtide.Session(fast=FAST) as session:
-        if not _torch.serves_system_calls():
-            return False
-        ours = begin(CASES[NAME])
-        train(ours, 2, session)
-        weight = ours.model.network[2].weight.detach()
-        address, content = weight.data_ptr(), weight.clone()
-        other = content + 1.0
-        file = os.open(path, os.O_RDWR | os.O_CREAT)
-        evict(ours)
-        assert _move_bytes("pwrite", file, weight, address) == weight.nbytes
-        assert path.read_bytes() == content.numpy().tobytes()
-        evict(ours)
-        for state, written in ("away", other), ("clean", content):
-            path.write_bytes(written.numpy().tobytes())
-            assert _torch.is_resident(weight) == (state == "clean")
-            assert _move_bytes("pread", file, weight, address) == weight.nbytes
-            evict(ours)
-            assert torch.equal(weight, written)  # and so it is back, clean
-        os.close(file)
-        train(ours, 1, session)
-    assert plain.differences(ours) == ()
-    return True
 
 
 WIDE = 4096

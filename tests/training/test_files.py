@@ -19,12 +19,6 @@ def test_an_evicted_model_goes_to_a_file_and_comes_back(case: str, tmp_path: Pat
     child.run(f"cases_files:{case}", str(tmp_path), env=PAGES)
 
 
-def test_system_calls_wait_for_tensors_that_are_away_under_userfaultfd(tmp_path: Path) -> None:
-    env = PAGES | {"EBBTIDE_USERFAULTFD": "1"}
-    if not child.run("cases_files:system_calls_on_raw_addresses", str(tmp_path), env=env):
-        pytest.skip("userfaultfd is not permitted here")
-
-
 def test_data_loader_workers_give_the_same_bits_and_do_not_double_memory() -> None:
     worker_bytes, arena_bytes = child.run("cases_files:data_loader_workers")
     assert arena_bytes > 100 * 2**20

@@ -19,7 +19,6 @@ def examine(view: View, spill: Sequence[str]) -> list[Finding]:
         memory.overcommit(view),
         memory.resource_limits(view),
         *storage.storage(view, spill),
-        memory.userfaultfd(view),
         memory.heap(view),
         processors.threads(view, torch),
         processors.nodes(view),

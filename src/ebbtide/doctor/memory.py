@@ -50,16 +50,6 @@ def page_moves(view: View) -> Finding:
     return Finding("page moves", Level.OK, "work", means)
 
 
-def userfaultfd(view: View) -> Finding:
-    means = (
-        "not needed: faults are served through SIGSEGV. Where it is permitted, EBBTIDE_USERFAULTFD=1 lets a system "
-        "call on the raw address of a tensor that is away wait for it, at some cost; else such a call fails"
-    )
-    error = view.try_userfaultfd()
-    found = f"refused: {error}" if error else "permitted"
-    return Finding("userfaultfd", Level.OK, found, means)
-
-
 def overcommit(view: View) -> Finding:
     means = "the arena reserves far more address space than it ever fills"
     mode = view.number("proc/sys/vm/overcommit_memory")

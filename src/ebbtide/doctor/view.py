@@ -4,17 +4,14 @@ The examinations are pure functions of it, so a test can show them any machine.
 """
 
 import ctypes
-import errno
 import mmap
 import os
-import platform
 import resource
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 _MREMAP_FLAGS = 1 | 4  # MAYMOVE | DONTUNMAP
-_USERFAULTFD = {"x86_64": 323, "aarch64": 282}
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -36,7 +33,6 @@ class View:
     cpus: int
     soft_limits: Mapping[str, int] = field(default_factory=dict)
     try_page_move: Callable[[], str] = lambda: ""
-    try_userfaultfd: Callable[[], str] = lambda: ""
     load_torch: Callable[[], TorchFacts] = lambda: TorchFacts("", 0, "")
 
     @property
@@ -65,7 +61,6 @@ def this_machine() -> View:
         cpus=len(os.sched_getaffinity(0)),
         soft_limits={name: limit for name, limit in limits.items() if limit != resource.RLIM_INFINITY},
         try_page_move=try_page_move,
-        try_userfaultfd=try_userfaultfd,
         load_torch=load_torch,
     )
 
@@ -82,23 +77,6 @@ def try_page_move() -> str:
     if moved == _FAILED:
         return os.strerror(ctypes.get_errno())
     libc.munmap(moved, mmap.PAGESIZE)
-    return ""
-
-
-def try_userfaultfd() -> str:
-    """Open a userfaultfd that sees the kernel's faults too, as the arena would. Returns the reason of a failure, or
-    ""."""
-    number = _USERFAULTFD.get(platform.machine())
-    if number is None:
-        return "its number on this machine is not known"
-    libc = ctypes.CDLL(None, use_errno=True)
-    descriptor = libc.syscall(number, os.O_CLOEXEC)
-    if descriptor < 0 and os.access("/dev/userfaultfd", os.R_OK | os.W_OK):
-        return ""
-    if descriptor < 0:
-        code = ctypes.get_errno()
-        return "the kernel has none" if code == errno.ENOSYS else os.strerror(code)
-    os.close(descriptor)
     return ""
 
 

@@ -33,10 +33,6 @@ from ebbtide.update_order.deferred import Deferred
 from ebbtide.update_order.in_backward import InBackward
 
 _ADOPTING_STEPS = 2  # optimizer state loaded or built elsewhere appears during the first steps
-_NO_USERFAULTFD = (
-    "EBBTIDE_USERFAULTFD: userfaultfd is not permitted here (ebbtide doctor says why), or was not asked for when this "
-    "process began its first session: a system call on the raw address of a tensor that is away fails"
-)
 
 
 class Engine:
@@ -98,8 +94,6 @@ class Engine:
         start_arena(self._run)
         self._started = True
         _torch.set_checksum(self._settings.checksum)
-        if self._settings.userfaultfd and not _torch.serves_system_calls():
-            self._warn(_NO_USERFAULTFD)
         note_lines(self._settings.lines and self._settings.save_trace is not None)
         counters = _torch.counters()
         self._before = counters

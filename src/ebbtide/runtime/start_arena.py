@@ -75,7 +75,6 @@ def _asked(run: Run) -> "_torch.ArenaSettings":
     asked.watchdog_ns = round(settings.watchdog_s * 1e9)
     asked.chaos_rate = settings.chaos_rate
     asked.chaos_seed = settings.chaos_seed
-    asked.userfaultfd = settings.userfaultfd
     return asked
 
 
