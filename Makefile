@@ -156,7 +156,7 @@ CXX := $(if $(filter default,$(origin CXX)),g++,$(CXX))
 CORE := $(wildcard native/core/*.cpp) $(filter-out %module.cpp,$(wildcard native/simulate/*.cpp native/search/*.cpp))
 CORE_TESTS := $(wildcard native/tests/*.cpp)
 CORE_VARIANTS := plain asan tsan
-CORE_FLAGS := -std=c++20 -g1 -pthread -Wall -Wextra -ffp-contract=off -Inative -MMD -MP
+CORE_FLAGS := -std=c++20 -g1 -pthread -Wall -Wextra -ffp-contract=off -DEBBTIDE_CHECKS -Inative -MMD -MP
 FLAGS_plain := -O2
 FLAGS_asan := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 FLAGS_tsan := -O1 -fno-omit-frame-pointer -fsanitize=thread

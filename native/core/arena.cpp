@@ -74,12 +74,12 @@ void* Arena::allocate(std::size_t nbytes, bool untouched) {
   }
   Block& b = blocks_[id];
   b.kind = tape_.in_step() ? Kind::Activation : Kind::Other;
-  b.born_in_step = tape_.in_step();
   b.transient = is_fast && !found_room;
   b.last_use = ++recency_.now;
   moves_.contents_change(id);
   blocks_.add_live(id);
   budget_.account_live(static_cast<std::int64_t>(nbytes));
+  check(b);
   OperatorStack& stack = this_operator_stack();
   bool in_operator = stack.of == &stacks_ && !stack.operators.empty();
   step_.born(id, in_operator);
@@ -194,7 +194,7 @@ State Arena::state(const void* address) {
   return id == kNoBlock ? State::Dead : blocks_[id].state;
 }
 
-Ranks Arena::tiers_with(const void* address) {
+RankSet Arena::tiers_with(const void* address) {
   Lock lock(mutex_);
   BlockId id = find_live(address);
   if (id == kNoBlock) return 0;

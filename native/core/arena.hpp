@@ -82,7 +82,7 @@ class Arena {
   // Whether an operator that goes in order finds it in memory piece by piece, since it does not fit as a whole.
   bool comes_by_faults(const Operand& operand);
   bool is_resident(const void* address);  // all of its storage that has been used
-  Ranks tiers_with(const void* address);  // the slower ones that have its contents
+  RankSet tiers_with(const void* address);  // the slower ones that have its contents
   std::uint64_t size_of(const void* address);  // as requested, of all pieces
   void set_least_piece(std::uint64_t bytes);
   std::uint64_t limit() const { return budget_.limit(); }
@@ -197,7 +197,7 @@ class Arena {
 
   // counters.cpp
   void flush_traffic(Block& b);
-  Counters reading() const;  // under the mutex
+  Counters count() const;  // under the mutex
 
   const Options options_;
   std::mutex mutex_;

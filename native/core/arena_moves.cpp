@@ -56,7 +56,7 @@ void Arena::prefetch(std::span<const Operand> operands) {
     each_piece(operand, [&](BlockId id, std::uint64_t) {
       Block& b = blocks_[id];
       b.last_use = ++recency_.now;  // about to be used: not the next victim
-      bool usable = b.state != State::Absent;  // in place
+      bool usable = !b.is_absent();  // in place
       if (!b.is_away() || b.transfer.busy() || (usable && !victims_.policy().promotes)) return;
       if (!room_.try_fetch(id) && !usable) missing += b.paged_bytes;
     });

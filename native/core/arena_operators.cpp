@@ -38,15 +38,16 @@ void Arena::enter(const char* name, std::span<const Operand> operands, Work work
   for (std::size_t i = first; i < stack.pins.size(); ++i) {
     BlockId id = stack.pins[i].id;
     const Block& b = blocks_[id];
-    if (b.state == State::Absent && !b.transfer.busy() && !room_.try_fetch(id, true) && b.blank) blocks_[id].transient = true;
+    if (!b.is_absent() || b.transfer.busy() || room_.try_fetch(id, true)) continue;
+    if (b.state == State::Blank) blocks_[id].transient = true;
   }
   for (std::size_t i = first; i < stack.pins.size(); ++i) {
     Block& b = blocks_[stack.pins[i].id];
     if (b.generation != stack.pins[i].generation) continue;
-    if (b.state != State::Absent && b.state != State::Reading) continue;
+    if (!b.is_absent() && b.state != State::Reading) continue;
     StallScope stall(stalls_);
-    bool prefetched = b.prefetched;
-    stall.begin(b.blank ? Stall::Room : prefetched ? Stall::LatePrefetch : Stall::DemandFetch, b.recorded);
+    bool prefetched = b.comes_back == Return::Prefetch;
+    stall.begin(b.why_it_is_waited_for(), b.recorded);
     std::int64_t since = now_ns();
     room_.ensure_usable(lock, stack.pins[i].id);  // of what cannot be read the operator's own access learns
     if (prefetched) replay_.was_late(b, stack.pins[i].id, now_ns() - since);

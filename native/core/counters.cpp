@@ -13,10 +13,10 @@ void Arena::flush_traffic(Block& b) {
 
 Counters Arena::counters() {
   Lock lock(mutex_);
-  return reading();
+  return count();
 }
 
-Counters Arena::reading() const {
+Counters Arena::count() const {
   Counters c = counters_;
   budget_.read(c);
   room_.read(c);
@@ -69,7 +69,7 @@ Counters Arena::begin_step(bool record) {
   begin_stretch();
   for (BlockId id : blocks_.live()) flush_traffic(blocks_[id]);  // what happened between steps stays what it was then
   budget_.begin_step();
-  Counters before = reading();
+  Counters before = count();
   step_.begin(record);
   return before;
 }
@@ -82,7 +82,7 @@ Counters Arena::end_step(bool completed) {
   for (BlockId id : blocks_.live()) flush_traffic(blocks_[id]);
   room_.end_step();
   budget_.end_step();
-  return reading();
+  return count();
 }
 
 std::size_t Arena::load_schedule(Schedule schedule) {

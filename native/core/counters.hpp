@@ -1,4 +1,4 @@
-// What the arena counts, as one reading.
+// What the arena counts, all at one moment.
 #pragma once
 
 #include <array>

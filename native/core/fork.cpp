@@ -64,8 +64,7 @@ void Arena::inherit(bool inherited) {
     if (b.classified) continue;
     if (!b.has_pages() && b.valid != 0) tiers_[fastest_with(b)].inherit(memory_.extent(b), inherited);
     if (!b.has_pages()) continue;
-    b.given = set_inherited(b.address, b.paged_bytes, inherited) && inherited;
-    b.inherited = true;
+    b.heirs = set_inherited(b.address, b.paged_bytes, inherited) && inherited ? Heirs::Newest : Heirs::Some;
   }
 }
 
@@ -95,7 +94,7 @@ void Arena::after_fork_in_child() {
   if (in_child_.exchange(true)) return;  // a child's child has what the child has
   for (HostRegion* r : {&memory_.huge(), &memory_.small()}) r->hide();
   for (BlockId id : blocks_.live()) {
-    if (blocks_[id].given) memory_.host_region(blocks_[id].shape).show(blocks_[id].place);
+    if (blocks_[id].heirs == Heirs::Newest) memory_.host_region(blocks_[id].shape).show(blocks_[id].place);
   }
 }
 
@@ -104,7 +103,7 @@ const char* Arena::bring_to_child(BlockId id, const void* address) {
   if (id == kNoBlock || blocks_[id].state == State::Dead || blocks_[id].classified) return kNotInherited;
   if (blocks_[id].has_pages()) return kNoAreas;
   const Block& b = blocks_[id];
-  const bool is_empty = b.state == State::Untouched || b.blank;
+  const bool is_empty = b.state == State::Untouched || b.state == State::Blank;
   HostRegion& r = memory_.host_region(b.shape);
   auto offset = static_cast<std::uint64_t>(static_cast<const char*>(address) - b.address);
   if (offset >= moved_bytes(b)) return kNotInherited;  // beyond the storage
@@ -145,7 +144,8 @@ int Arena::fetch_in_child(const void* address, std::uint64_t nbytes) {
     const Block& b = blocks_[id];
     const ByteRange all{b.before, b.before + moved_bytes(b)};
     const ByteRange part = b.is_piece() ? asked.range.within(all.begin, all.end) : all;
-    for (std::uint64_t at = (part.begin - b.before) / kChunk * kChunk; !b.given && at < part.end - b.before; at += kChunk) {
+    for (std::uint64_t at = (part.begin - b.before) / kChunk * kChunk; b.heirs != Heirs::Newest && at < part.end - b.before;
+         at += kChunk) {
       if (const char* trouble = bring_to_child(id, b.address + at); trouble != nullptr) throw ArenaError(trouble);
     }
   });

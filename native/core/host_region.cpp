@@ -186,6 +186,8 @@ void HostRegion::make_writable(Run run) {
   mark_read_only(run, false);
 }
 
+bool HostRegion::is_read_only(Run run) const { return (mark(run.first) & kReadOnly) != 0; }
+
 void HostRegion::begin_fill(Run run) {
   for (std::uint32_t done = 0; done < run.count;) {
     Run from = cached_.take(run.count - done);

@@ -61,6 +61,7 @@ class HostRegion final : public Region {
   void unmap(Run run) override;
   void decommit(Run run) override { empty(run); }
   bool make_read_only(Run run) override;
+  bool is_read_only(Run run) const;  // all of it, or none
   void make_writable(Run run) override;
   void begin_fill(Run run) override;
   Run filling(Slot place, std::uint32_t most) const override;

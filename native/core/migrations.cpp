@@ -5,9 +5,10 @@ namespace ebbtide {
 
 void Moves::start_migration(BlockId id, Rank target, bool urgent) {
   Block& b = blocks_[id];
+  check(b);
   if (b.home == kFast) evicting_ += b.paged_bytes;
   mover_.enqueue(id, b.home, target, Then::Drop, urgent);
-  b.transfer.migrates = true;
+  b.transfer.brings = Brings::Pages;
 }
 
 // What the tier was asked for and did not give, or has given up.
@@ -27,7 +28,7 @@ void Moves::migrated(BlockId id, const Transfer& t) {
   if (t.error == 0) b.home = t.target;
   b.scattered = t.error != 0;
   give_back(b, t.error == 0 ? t.source : t.target);
-  b.prefetched = b.prefetched && t.target != kFast;
+  if (t.target == kFast) b.has_come();
   if (!lives) return free_drained(id);
   if (t.error != 0) {  // what one does not take, a slower one may
     if (t.source == kFast && b.external_pins == 0) start_evict(id, Then::Drop, t.target + 1u);

@@ -43,7 +43,6 @@ void Mover::enqueue(BlockId id, Rank source, Rank target, Then then, bool urgent
 void Mover::push(BlockId id, bool first) {
   Transfer& t = blocks_[id].transfer;
   Link& l = link(t);
-  t.queued = true;
   (first ? t.next : t.previous) = first ? l.head : l.tail;
   (t.previous == kNoBlock ? l.head : blocks_[t.previous].transfer.next) = id;
   (t.next == kNoBlock ? l.tail : blocks_[t.next].transfer.previous) = id;
@@ -55,13 +54,12 @@ void Mover::dequeue(BlockId id) {
   (t.previous == kNoBlock ? l.head : blocks_[t.previous].transfer.next) = t.next;
   (t.next == kNoBlock ? l.tail : blocks_[t.next].transfer.previous) = t.previous;
   t.next = t.previous = kNoBlock;
-  t.queued = false;
 }
 
 bool Mover::cut_short(BlockId id) {
   Transfer& t = blocks_[id].transfer;
-  if (t.queued) dequeue(id);
-  t.cancelled = true;
+  if (t.queued()) dequeue(id);
+  t.brings = Brings::Nothing;
   t.chunks = t.handed_out;
   if (t.busy()) return false;
   t = {};
@@ -134,7 +132,7 @@ bool Mover::carry_out_chunk(Lock& lock, std::size_t preferred, void* buffer) {
   copy_ns_[back ? 0 : 1] += progress_ns_ - begun;
   if (error != 0) {
     b.transfer.error = error;
-    if (b.transfer.queued) dequeue(id);
+    if (b.transfer.queued()) dequeue(id);
     b.transfer.chunks = b.transfer.handed_out;
   }
   ++b.transfer.done;

@@ -28,6 +28,7 @@ Moves::Moves(BlockTable& blocks, FastMemory& memory, const Areas& areas, Tiers& 
 
 bool Moves::start_evict(BlockId id, Then then, Rank target) {
   Block& b = blocks_[id];
+  check(b);
   bool clean = b.state == State::Clean;
   Rank from = std::max<Rank>(target, b.home + 1u), to = clean ? fastest_with(b) : tiers_.last() + 1u;
   Rank rank = tiers_.reserve(memory_.extent(b), from, to, may_migrate(b), !clean);
@@ -47,7 +48,6 @@ bool Moves::start_evict(BlockId id, Then then, Rank target) {
     return false;
   }
   contents_change(id);
-  b.read_only = true;
   b.state = State::Writing;
   enqueue(id, rank, then);
   return true;
@@ -71,7 +71,7 @@ void Moves::take_pages(BlockId id) {
   Block& b = blocks_[id];
   hook_(Point::Evicting, id);
   bool was_fast = b.home == kFast;
-  if (was_fast && !areas_.run_short() && !b.inherited && !b.scattered) {
+  if (was_fast && !areas_.run_short() && b.heirs == Heirs::None && !b.scattered) {
     memory_.region(b).unmap(b.place);
   } else {
     give_up_pages(b);
@@ -82,7 +82,7 @@ void Moves::take_pages(BlockId id) {
   if (was_fast) budget_.account_resident(-static_cast<std::int64_t>(b.paged_bytes));
   if (was_fast) b.evicted += moved_bytes(b);
   b.state = State::Absent;
-  b.inherited = false;
+  b.heirs = Heirs::None;
 }
 
 void Moves::written(BlockId id, const Transfer& t) {
@@ -113,7 +113,7 @@ void Moves::written(BlockId id, const Transfer& t) {
 void Moves::abandon(BlockId id) {
   Transfer& t = blocks_[id].transfer;
   if (t.target != kFast) t.gives_back |= bit(t.target);
-  Ranks back = t.gives_back;
+  RankSet back = t.gives_back;
   if (!mover_.cut_short(id)) return;
   tiers_.release(memory_.extent(blocks_[id]), back);
   mover_.changed();
@@ -122,6 +122,7 @@ void Moves::abandon(BlockId id) {
 // A write came first.
 void Moves::cancel(BlockId id) {
   Block& b = blocks_[id];
+  check(b);
   ++cancelled_;
   if (b.is_evicting()) evicting_ -= b.paged_bytes;
   b.state = State::Dirty;
@@ -130,24 +131,24 @@ void Moves::cancel(BlockId id) {
 }
 
 // What is being read out of a tier stays until that has ended.
-void Moves::forget(Block& b, Ranks ranks) {
-  b.valid &= static_cast<Ranks>(~ranks);
+void Moves::forget(Block& b, RankSet ranks) {
+  b.valid &= static_cast<RankSet>(~ranks);
   if (b.transfer.busy() && b.transfer.source != kFast && (ranks & bit(b.transfer.source)) != 0) {
     b.transfer.gives_back |= bit(b.transfer.source);
-    ranks &= static_cast<Ranks>(~bit(b.transfer.source));
+    ranks &= static_cast<RankSet>(~bit(b.transfer.source));
   }
   if (ranks != 0) tiers_.release(memory_.extent(b), ranks);
 }
 
 void Moves::make_dirty(BlockId id) {
   Block& b = blocks_[id];
+  check(b);
   if (b.state == State::Writing) cancel(id);
   memory_.region(b).make_writable(b.place);
-  b.read_only = false;
   b.state = State::Dirty;
   if (b.valid == 0) return;
   forget(b, b.valid);
-  if (b.transfer.busy() && !b.transfer.migrates) abandon(id);  // between two slower tiers
+  if (b.transfer.busy() && b.transfer.brings != Brings::Pages) abandon(id);  // between two slower tiers
 }
 
 void Moves::contents_change(BlockId id) {
@@ -156,15 +157,16 @@ void Moves::contents_change(BlockId id) {
 
 void Moves::free(BlockId id) {
   Block& b = blocks_[id];
+  check(b);
   contents_change(id);
+  const bool has_pages = b.has_pages(), read_only = b.state != State::Dirty;
   if (b.state == State::Writing) cancel(id);
-  b.drains_with_pages = b.state == State::Dirty || b.state == State::Clean;
   if (b.is_fast()) budget_.account_resident(-static_cast<std::int64_t>(b.paged_bytes));
   if (b.leaves_fast()) evicting_ -= b.paged_bytes;
   b.state = State::Dead;
-  b.blank = false;
+  if (has_pages) b.remains = read_only ? Remains::ReadOnlyPages : Remains::WritablePages;
   if (b.valid != 0) forget(b, b.valid);
-  if (b.transfer.busy() && b.transfer.target != kFast && !b.transfer.migrates) abandon(id);
+  if (b.transfer.busy() && b.transfer.target != kFast && b.transfer.brings != Brings::Pages) abandon(id);
   if (!b.transfer.busy()) free_drained(id);  // else its place is still being written or read [Note: invariants, I4]
 }
 
@@ -173,12 +175,12 @@ void Moves::free(BlockId id) {
 void Moves::free_drained(BlockId id) {
   Block& b = blocks_[id];
   Region& r = memory_.region(b);
-  bool pages = b.drains_with_pages;
-  if (pages && (b.inherited || b.scattered || b.home != kFast)) {
+  bool pages = b.remains != Remains::NoPages;
+  if (pages && (b.heirs != Heirs::None || b.scattered || b.home != kFast)) {
     give_up_pages(b);
     pages = false;
   }
-  if (pages && b.read_only) r.make_writable(b.place);
+  if (pages && b.remains == Remains::ReadOnlyPages) r.make_writable(b.place);
   r.set_owner(b.place, kNoBlock);
   pages ? r.free_pages(b.place) : r.free_address(b.place);
   blocks_.destroy(id);
@@ -189,7 +191,8 @@ void Moves::free_drained(BlockId id) {
 // The pages are filled out of sight.
 void Moves::start_read(BlockId id, bool urgent) {
   Block& b = blocks_[id];
-  if (b.blank) return give_pages(id);
+  check(b);
+  if (b.state == State::Blank) return give_pages(id);
   memory_.region(b).begin_fill(b.place);
   b.state = State::Reading;
   mover_.enqueue(id, fastest_with(b), kFast, Then::Keep, urgent);
@@ -198,7 +201,7 @@ void Moves::start_read(BlockId id, bool urgent) {
 void Moves::give_pages(BlockId id) {
   Block& b = blocks_[id];
   memory_.region(b).give_pages(b.place, areas_.run_short());
-  b.blank = b.prefetched = false;
+  b.has_come();
   b.state = State::Dirty;
   budget_.account_resident(static_cast<std::int64_t>(b.paged_bytes));
 }
@@ -210,12 +213,11 @@ void Moves::read(BlockId id, const Transfer& t) {
   if (b.state == State::Dead) return free_drained(id);
   b.read_error = t.error;
   b.state = appears ? State::Clean : State::Absent;
-  b.prefetched = false;
+  b.has_come();
   if (!appears) {
     if (b.valid != bit(t.source)) forget(b, bit(t.source)), b.read_error = 0;  // it is elsewhere too
     return;
   }
-  b.read_only = true;
   budget_.account_resident(static_cast<std::int64_t>(b.paged_bytes));
   b.fetched += moved_bytes(b);
   fetched_ += moved_bytes(b);
@@ -226,6 +228,7 @@ void Moves::read(BlockId id, const Transfer& t) {
 
 bool Moves::start_copy(BlockId id, Rank source, Rank target, Then then) {
   Block& b = blocks_[id];
+  check(b);
   if (target == kFast || (b.valid & bit(source)) == 0 || (b.valid & bit(target)) != 0 || b.transfer.busy()) return false;
   if (tiers_[target].in_place() || tiers_[target].reserve(memory_.extent(b)) != 0) return false;
   mover_.enqueue(id, source, target, then);
@@ -234,6 +237,7 @@ bool Moves::start_copy(BlockId id, Rank source, Rank target, Then then) {
 
 void Moves::drop(BlockId id, Rank rank) {
   Block& b = blocks_[id];
+  check(b);
   if (rank == b.home) {
     if (b.state == State::Writing) evict_when_written(id);
     if (b.state == State::Clean && !b.transfer.busy()) take_pages(id);
@@ -255,7 +259,7 @@ void Moves::drop(BlockId id, Rank rank) {
 int Moves::carry(const Block& b, std::uint32_t chunk, void* buffer) {
   const Transfer& t = b.transfer;
   std::uint64_t begin = chunk * kChunk;
-  if (t.migrates)
+  if (t.brings == Brings::Pages)
     return tiers_.migrate(t.source, t.target, b.address + begin, std::min<std::uint64_t>(kChunk, b.paged_bytes - begin));
   Extent extent = memory_.extent(b, begin, std::min<std::uint64_t>(kChunk, moved_bytes(b) - begin));
   if (t.source == kFast || tiers_[t.source].in_place()) return tiers_.write(t.target, extent, b.address + begin);
@@ -284,13 +288,13 @@ void Moves::arrived(BlockId id) {
   if (t.error == 0) tape_.moved({b.recorded, t.asked_tick, lane, t.source, t.target, t.asked_ns, t.begun_ns, now_ns()});
   b.transfer = {};
   if (t.gives_back != 0) tiers_.release(memory_.extent(b), t.gives_back);
-  if (t.migrates) {
+  if (t.brings == Brings::Pages) {
     migrated(id, t);
   } else if (t.target == kFast) {
     read(id, t);
   } else if (b.state == State::Dead) {
     free_drained(id);
-  } else if (t.cancelled) {
+  } else if (t.brings == Brings::Nothing) {
     // somebody wrote, and it is dirty
   } else if (t.source == b.home) {
     written(id, t);

@@ -30,7 +30,7 @@ class Moves final : public Cargo {
   // To memory in which it is used in place, where space is reserved, or to fast memory, where its room is claimed.
   void start_migration(BlockId id, Rank target, bool urgent = false);
   // Whether nothing keeps its pages from moving: no other move, no forked child that shares them.
-  bool may_migrate(const Block& b) const { return b.has_pages() && !b.transfer.busy() && !b.inherited && !frozen_; }
+  bool may_migrate(const Block& b) const { return b.has_pages() && !b.transfer.busy() && b.heirs == Heirs::None && !frozen_; }
   // From one slower tier to another, where the first has the contents. False: the second has no space, or is used in place,
   // or another move is under way.
   bool start_copy(BlockId id, Rank source, Rank target, Then then);
@@ -60,7 +60,7 @@ class Moves final : public Cargo {
   void take_pages(BlockId id);
   void abandon(BlockId id);
   void cancel(BlockId id);
-  void forget(Block& b, Ranks ranks);
+  void forget(Block& b, RankSet ranks);
   void written(BlockId id, const Transfer& t);
   void read(BlockId id, const Transfer& t);
   void free_drained(BlockId id);

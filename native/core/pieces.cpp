@@ -71,7 +71,6 @@ void Arena::bear(Lock& lock, BlockId id, bool has_pages, bool in_operator) {
   }
   touch(id, in_operator, false);
   if (settled || has_pages) {
-    b.blank = false;
     b.state = State::Dirty;
     if (has_pages) budget_.account_resident(static_cast<std::int64_t>(b.paged_bytes));
   } else {
@@ -85,13 +84,12 @@ void Arena::bear(Lock& lock, BlockId id, bool has_pages, bool in_operator) {
 void Arena::touch(BlockId id, bool in_operator, bool by_fault) {
   Block& b = blocks_[id];
   untouched_ -= b.nbytes;
-  b.state = State::Absent;
-  b.blank = true;
+  b.state = State::Blank;
   if (!b.classified) b.kind = tape_.in_step() ? Kind::Activation : Kind::Other;
-  b.born_in_step = tape_.in_step();
   b.last_use = ++recency_.now;
   blocks_.add_live(id);
   budget_.account_live(static_cast<std::int64_t>(b.nbytes));
+  check(b);
   by_fault ? step_.born_by_fault(id) : step_.born(id, in_operator);
 }
 
@@ -145,7 +143,7 @@ bool Arena::is_resident(const void* address) {
   bool resident = true;
   each_piece(operand_at(address, 0), [&](BlockId id, std::uint64_t) {
     State state = blocks_[id].state;
-    resident = resident && state != State::Absent && state != State::Reading;
+    resident = resident && !blocks_[id].is_absent() && state != State::Reading;
   });
   return resident;
 }

@@ -20,8 +20,8 @@ class Refetches {
 
   void request(BlockId id) {
     Block& b = blocks_[id];
-    if (b.refetch_pending || count_ == ids_.size() || !replay_.until_use(b, id)) return;
-    b.refetch_pending = true;
+    if (b.comes_back == Return::Pending || count_ == ids_.size() || !replay_.until_use(b, id)) return;
+    b.comes_back = Return::Pending;
     ids_[count_++] = id;
   }
   // Hands over those whose time has come, where fetching takes so long.
@@ -43,17 +43,17 @@ void Refetches::take_due(double ns_per_byte, Take take) {
   std::size_t kept = 0;
   for (BlockId id : ids_.first(count_)) {
     Block& b = blocks_[id];
-    if (!b.refetch_pending || b.state == State::Dead) continue;
+    if (b.comes_back != Return::Pending || b.state == State::Dead) continue;
     auto left = replay_.ns_left(b, id);
     bool leaves = b.state == State::Writing || b.leaves_fast();
     bool is_away = b.is_away() || leaves;
     double takes = ns_per_byte * static_cast<double>(b.paged_bytes);
-    if (!left || !is_away || b.prefetched) {
-      b.refetch_pending = false;
+    if (!left || !is_away) {
+      b.comes_back = Return::Unplanned;
     } else if (leaves || static_cast<double>(*left) > kLead * takes) {
       ids_[kept++] = id;
     } else {
-      b.refetch_pending = false;
+      b.comes_back = Return::Unplanned;
       take(id);
     }
   }

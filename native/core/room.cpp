@@ -69,7 +69,7 @@ bool Room::try_claim_new(std::uint64_t bytes) {
 
 bool Room::try_fetch(BlockId id, bool urgent) {
   const Block& b = blocks_[id];
-  if (b.state != State::Absent) {
+  if (!b.is_absent()) {
     if (!moves_.may_migrate(b) || !try_claim_new(b.paged_bytes)) return false;
     moves_.start_migration(id, kFast, urgent);
   } else {
@@ -85,11 +85,11 @@ bool Room::claim(Lock& lock, Shape shape) {
   for (int failed = 0; !try_claim(shape);) {
     stall.begin(Stall::Room);
     if (since == 0) since = now_ns();
-    Outcome outcome = make_room(lock, shape, since);
-    if (outcome == Outcome::TiersFailed) {
+    Attempt attempt = make_room(lock, shape, since);
+    if (attempt == Attempt::TiersFailed) {
       if (++failed == kWriteTries) return false;
-    } else if (outcome != Outcome::Progress) {
-      claim_over_budget(shape, outcome);
+    } else if (attempt != Attempt::Progress) {
+      claim_over_budget(shape, attempt);
       return true;
     }
   }
@@ -97,9 +97,9 @@ bool Room::claim(Lock& lock, Shape shape) {
 }
 
 // The last resort: loudly, because the alternatives are to hang or to lose something.
-void Room::claim_over_budget(Shape shape, Outcome why) {
+void Room::claim_over_budget(Shape shape, Attempt why) {
   budget_.account(static_cast<std::int64_t>(memory_.fresh_bytes(shape)));
-  bool stuck = why == Outcome::Stuck;
+  bool stuck = why == Attempt::Stuck;
   if (stuck) stuck_at_ = std::max(stuck_at_, budget_.reserved() - memory_.cached_bytes());
   if (over_budget_) return;
   over_budget_ = true;
@@ -108,7 +108,7 @@ void Room::claim_over_budget(Shape shape, Outcome why) {
       : stuck && victims_.areas_refused() ? "what is in memory is small and scattered, and memory areas run short; "
                                             "as root: sysctl vm.max_map_count=1000000"
       : stuck                             ? "an operator needs more at once than the budget holds"
-      : why == Outcome::TimedOut          ? "the slower tiers did not answer for as long as the watchdog waits"
+      : why == Attempt::TimedOut          ? "the slower tiers did not answer for as long as the watchdog waits"
                                           : "the slower tiers take no more, and a storage must come back";
   std::snprintf(trouble_, sizeof trouble_, "over budget: %s (tensors have %s of it, and hold %s now)", reason,
                 BytesText(budget_.limit()).text, BytesText(budget_.reserved()).text);
@@ -119,7 +119,7 @@ bool Room::waited_too_long(std::int64_t since) const { return now_ns() - std::ma
 
 // Starts evictions that will make room for a shape, and waits for one change. The caller tries its claim again. Rather
 // than go over the budget, a process of ours that some of it is set aside for is ended.
-Room::Outcome Room::make_room(Lock& lock, Shape shape, std::int64_t since) {
+Room::Attempt Room::make_room(Lock& lock, Shape shape, std::int64_t since) {
   pressure_ = waited_in_step_ = true;
   struct Waiting {
     unsigned& count;
@@ -132,21 +132,21 @@ Room::Outcome Room::make_room(Lock& lock, Shape shape, std::int64_t since) {
   if (coming < needed) {
     std::uint64_t batch = batch_bytes(victims_.policy(), budget_.limit());
     std::uint64_t started = victims_.start_evictions(needed - coming + batch, Shield::Outer);
-    if (started > 0 && moves_.evicting() == 0) return Outcome::Progress;  // clean ones are evicted at once
-    if (tiers_.failures() != failures) return Outcome::TiersFailed;
+    if (started > 0 && moves_.evicting() == 0) return Attempt::Progress;  // clean ones are evicted at once
+    if (tiers_.failures() != failures) return Attempt::TiersFailed;
   }
   std::uint64_t changes = mover_.changes();
   if (mover_.busy() == 0 && !mover_.hushed() && (stretch_.thrashes() || is_standstill(changes))) {
-    return budget_.end_aside() ? Outcome::Progress : Outcome::Stuck;
+    return budget_.end_aside() ? Attempt::Progress : Attempt::Stuck;
   }
   while (changes == mover_.changes()) {
     mover_.wait(lock, true);
     bool failed = tiers_.failures() != failures;
     if (!failed && !waited_too_long(since)) continue;
     mover_.changed();  // this thread is not one that waits
-    return failed ? Outcome::TiersFailed : budget_.end_aside() ? Outcome::Progress : Outcome::TimedOut;
+    return failed ? Attempt::TiersFailed : budget_.end_aside() ? Attempt::Progress : Attempt::TimedOut;
   }
-  return Outcome::Progress;
+  return Attempt::Progress;
 }
 
 // Nothing moves, and this thread finds no room: whether it would wait for threads that wait like it. Then it goes on, and
@@ -164,13 +164,13 @@ int Room::ensure_usable(Lock& lock, BlockId id) {
   Block& b = blocks_[id];
   std::uint32_t generation = b.generation;
   std::int64_t since = now_ns();
-  Ranks valid = b.valid;
+  RankSet valid = b.valid;
   for (int tries = 0; b.generation == generation;) {
     if (b.state == State::Reading) {
       mover_.wait(lock, false);
       continue;
     }
-    if (b.state != State::Absent) return 0;
+    if (!b.is_absent()) return 0;
     if (tries == kReadTries && b.valid == valid) return b.read_error;
     if (wait_for_areas(lock, since)) continue;
     if (b.transfer.busy()) {  // between two slower tiers
@@ -180,10 +180,10 @@ int Room::ensure_usable(Lock& lock, BlockId id) {
     }
     bool claimed = try_claim(b.shape);
     if (!claimed) {
-      Outcome outcome = make_room(lock, b.shape, since);
-      bool wanted = b.generation == generation && b.state == State::Absent && !b.transfer.busy();
-      if (outcome == Outcome::Progress || !wanted) continue;
-      claim_over_budget(b.shape, outcome);
+      Attempt attempt = make_room(lock, b.shape, since);
+      bool wanted = b.generation == generation && b.is_absent() && !b.transfer.busy();
+      if (attempt == Attempt::Progress || !wanted) continue;
+      claim_over_budget(b.shape, attempt);
     }
     if (std::exchange(valid, b.valid) != b.valid) tries = 0;  // another tier is read
     moves_.start_read(id, true);
@@ -204,7 +204,7 @@ void Room::ensure_fast(Lock& lock, BlockId id) {
       return;
     } else if (try_fetch(id, true)) {
       tried = true;
-    } else if (make_room(lock, b.shape, since) != Outcome::Progress || waited_too_long(since)) {
+    } else if (make_room(lock, b.shape, since) != Attempt::Progress || waited_too_long(since)) {
       return;
     }
   }

@@ -44,12 +44,12 @@ class Room {
   void reset_trouble();
 
  private:
-  enum class Outcome { Progress, Stuck, TimedOut, TiersFailed };
+  enum class Attempt { Progress, Stuck, TimedOut, TiersFailed };
 
   bool try_claim_new(std::uint64_t bytes);  // likewise, none of them cached
-  Outcome make_room(Lock& lock, Shape shape, std::int64_t since);  // when its caller began to wait
+  Attempt make_room(Lock& lock, Shape shape, std::int64_t since);  // when its caller began to wait
   bool is_standstill(std::uint64_t changes);
-  void claim_over_budget(Shape shape, Outcome why);
+  void claim_over_budget(Shape shape, Attempt why);
   void release_cached(std::uint64_t bytes, const Shape& shape = {});
   void clear_stretch(HostRegion& r);
   bool wait_for_areas(Lock& lock, std::int64_t since);

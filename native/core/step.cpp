@@ -49,8 +49,7 @@ void Step::end(bool completed) {
   drop_prefetches();
   for (BlockId id : blocks_.live()) {
     Block& b = blocks_[id];
-    if (!b.classified && b.born_in_step) b.kind = Kind::Other;
-    b.born_in_step = false;
+    if (!b.classified) b.kind = Kind::Other;
     tape_.is(b.recorded, b.kind);
     b.recorded = kNever;
   }
@@ -162,7 +161,7 @@ void Step::evict(BlockId id, Then then, Rank target) {
 void Step::drop_pages(BlockId id, Rank target) {
   Block& b = blocks_[id];
   if (b.has_pages() && b.home != kFast) return;
-  b.prefetched = b.prefetched && b.state == State::Reading;
+  if (b.state != State::Reading) b.has_come();  // it need not come any more
   if (b.state == State::Writing) moves_.evict_when_written(id);
   evict(id, Then::Drop, target);
 }
@@ -170,7 +169,7 @@ void Step::drop_pages(BlockId id, Rank target) {
 // --- prefetches
 
 void Step::queue_prefetch(BlockId id) {
-  blocks_[id].prefetched = true;
+  blocks_[id].comes_back = Return::Prefetch;
   prefetches_.push_back({id, blocks_[id].generation});
 }
 
@@ -178,8 +177,8 @@ void Step::drop_prefetches() {
   for (; next_prefetch_ < prefetches_.size(); ++next_prefetch_) {
     const Bound& bound = prefetches_[next_prefetch_];
     Block& b = blocks_[bound.id];
-    if (b.generation != bound.generation || !b.is_away() || !b.prefetched) continue;
-    b.prefetched = false;
+    if (b.generation != bound.generation || !b.is_away() || b.comes_back != Return::Prefetch) continue;
+    b.comes_back = Return::Unplanned;
     victims_.request_refetch(bound.id);
   }
   prefetches_.clear();
@@ -191,8 +190,8 @@ void Step::start_prefetches() {
   while (next_prefetch_ < prefetches_.size() && room_.threads_waiting() == 0 && !mover_.hushed()) {
     Bound bound = prefetches_[next_prefetch_];
     Block& b = blocks_[bound.id];
-    bool wanted = b.generation == bound.generation && b.is_away() && b.prefetched;
-    bool cannot = b.state != State::Absent && !b.transfer.busy() && !moves_.may_migrate(b);  // it is used where it is
+    bool wanted = b.generation == bound.generation && b.is_away() && b.comes_back == Return::Prefetch;
+    bool cannot = !b.is_absent() && !b.transfer.busy() && !moves_.may_migrate(b);  // it is used where it is
     if (wanted && !cannot && (b.transfer.busy() || !room_.try_fetch(bound.id))) return;
     ++next_prefetch_;
   }

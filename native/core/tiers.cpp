@@ -29,7 +29,7 @@ Rank Tiers::reserve(const Extent& extent, Rank from, Rank to, bool in_place, boo
   return kFast;
 }
 
-void Tiers::release(const Extent& extent, Ranks ranks) {
+void Tiers::release(const Extent& extent, RankSet ranks) {
   for (Rank rank = 1; ranks >> rank != 0; ++rank) {
     if ((ranks & bit(rank)) != 0) (*this)[rank].release(extent);
   }

@@ -43,7 +43,7 @@ class Tiers {
   // The fastest tier of ranks [from, to) that has space for it, which is reserved then; kFast: none has. Of those that are
   // used in place and those that are not, the ones that will not do are passed over.
   Rank reserve(const Extent& extent, Rank from, Rank to, bool in_place, bool others = true);
-  void release(const Extent& extent, Ranks ranks);
+  void release(const Extent& extent, RankSet ranks);
   // The last resort has failed: nothing slower takes it.
   void note_failure(Rank rank, int error);
   std::uint64_t failures() const { return failures_; }

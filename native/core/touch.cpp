@@ -98,12 +98,13 @@ bool Arena::on_fault(const void* address, bool write) {
       break;
     case State::Absent:
     case State::Reading:
+    case State::Blank:
       break;
   }
   StallScope stall(stalls_);
-  stall.begin(b.blank ? Stall::Room : b.prefetched ? Stall::LatePrefetch : Stall::DemandFetch, b.recorded);
-  if (!b.blank) ++counters_.faults;
-  if (b.state == State::Absent) stretch_.count_return(b);
+  stall.begin(b.why_it_is_waited_for(), b.recorded);
+  if (b.state != State::Blank) ++counters_.faults;
+  if (b.is_absent()) stretch_.count_return(b);
   std::uint32_t generation = b.generation;
   if (int error = room_.ensure_usable(lock, id); error != 0) unreadable(b, error);
   if (write && b.generation == generation && b.state == State::Clean) moves_.make_dirty(id);

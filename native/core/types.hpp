@@ -9,7 +9,7 @@
 //   Absent    none         none          some     any access faults and fetches it
 //   Reading   all, hidden  none          some     a fetch; the pages appear at the address all at once, Clean
 //   Untouched none         none          none     a piece that nobody has used: not live [Note: pieces]
-// A blank block is Absent in no tier: it has been used, and its first pages wait for room. They make it Dirty.
+//   Blank     none         none          none     it has been used, and its first pages wait for room; they make it Dirty
 // Which slower tiers have equal contents is told by Block::valid. A copy between two of them changes no state. Nor does a
 // migration: pages are fast memory's, or a slower one's that is used in place, as Block::home says [Note: in place].
 //
@@ -27,7 +27,7 @@ namespace ebbtide {
 inline constexpr std::size_t kSmallPage = std::size_t{4} << 10;
 inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-enum class State : std::uint8_t { Dead, Dirty, Clean, Writing, Absent, Reading, Untouched };
+enum class State : std::uint8_t { Dead, Dirty, Clean, Writing, Absent, Reading, Untouched, Blank };
 
 // What a storage is to the training step. The order is that of every per-kind array.
 enum class Kind : std::uint8_t { Parameter, Gradient, OptimizerState, Activation, Other };
@@ -46,8 +46,8 @@ inline constexpr std::uint32_t kNever = ~std::uint32_t{0};  // no tick, no numbe
 using Rank = std::uint8_t;
 inline constexpr Rank kFast = 0;
 inline constexpr Rank kMostTiers = 8;
-using Ranks = std::uint8_t;  // bit r stands for the tier of rank r
-constexpr Ranks bit(Rank rank) { return static_cast<Ranks>(1u << rank); }
+using RankSet = std::uint8_t;  // bit r stands for the tier of rank r
+constexpr RankSet bit(Rank rank) { return static_cast<RankSet>(1u << rank); }
 
 constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 

@@ -32,7 +32,7 @@ struct Ground {
   Arena* arena;
 };
 
-constexpr Ranks kInMemory = bit(1), kInFile = bit(2);
+constexpr RankSet kInMemory = bit(1), kInFile = bit(2);
 
 }  // namespace
 
@@ -217,7 +217,7 @@ TEST(a_schedule_has_storages_begin_in_place_and_moves_them_where_it_says) {
   Ground ground(0);
   Arena& arena = *ground.arena;
   char *weight = ground.filled_block(4 * kMiB, 1), *other = ground.filled_block(6 * kMiB, 2);
-  Ranks weight_lies[4]{}, born_lies[4]{};
+  RankSet weight_lies[4]{}, born_lies[4]{};
   auto step = [&] {
     char* born = nullptr;
     arena.begin_step(true);

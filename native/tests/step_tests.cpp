@@ -212,11 +212,11 @@ TEST(a_schedule_moves_contents_between_all_tiers_and_drops_them_where_it_says) {
   void* early = arena.allocate(4 * kMiB);
   void* late = arena.allocate(4 * kMiB);
   fill(early, 4 * kMiB, 3);
-  const Ranks expected[8] = {0, bit(0), bit(1), bit(1) | bit(2), bit(2), bit(1) | bit(2), bit(0) | bit(1), bit(0)};
+  const RankSet expected[8] = {0, bit(0), bit(1), bit(1) | bit(2), bit(2), bit(1) | bit(2), bit(0) | bit(1), bit(0)};
   bool seen[8]{};
-  auto has = [&](Ranks ranks) {
+  auto has = [&](RankSet ranks) {
     bool fast = arena.state(early) != State::Absent && arena.state(early) != State::Reading;
-    return (arena.tiers_with(early) | (fast ? bit(kFast) : Ranks{0})) == ranks;
+    return (arena.tiers_with(early) | (fast ? bit(kFast) : RankSet{0})) == ranks;
   };
   auto run_step = [&](int tries) {
     arena.begin_step(true);
