@@ -63,7 +63,7 @@ void* Arena::allocate(std::size_t nbytes, bool untouched) {
   BlockId id = home != kFast ? make_in_place(shape, nbytes, home) : kNoBlock;
   bool is_fast = id == kNoBlock;
   if (is_fast) {
-    if (!found_room && !room_.claim(lock, shape)) throw ArenaError(no_room(nbytes));
+    if (!found_room && !wait_for_room(lock, shape)) throw ArenaError(no_room(nbytes));
     Run place = memory_.region(shape).allocate_pages(shape.pages, areas_.run_short());
     id = make_block(shape, nbytes, place);
     if (id == kNoBlock) {
@@ -127,6 +127,11 @@ bool Arena::settle_in_place(BlockId id, Rank rank) {
   if (home != kFast) tiers_.release(extent, bit(home));
   r.decommit(blocks_[id].place);
   return false;
+}
+
+bool Arena::wait_for_room(Lock& lock, const Shape& shape) {
+  WaitLabel label(options_.labels, lock, Stall::Room);
+  return room_.claim(lock, shape);
 }
 
 std::string Arena::no_room(std::uint64_t nbytes) const {

@@ -47,6 +47,7 @@
 #include "tiers.hpp"
 #include "types.hpp"
 #include "victims.hpp"
+#include "wait_label.hpp"
 
 namespace ebbtide {
 
@@ -60,6 +61,7 @@ struct Options {
   std::uint64_t least_piece = 0;  // storages of twice this are in pieces; 0: none is [Note: pieces]
   std::uint64_t most_areas = 0;  // memory areas of the process; 0: vm.max_map_count
   Hook hook;
+  WaitLabels labels;
   void (*on_governor_wake)() = nullptr;  // called by the governor about every 10 ms, without the mutex
   bool (*unpins_come)() = nullptr;  // whether external pins will be let go, whatever threads wait for
 };
@@ -171,6 +173,7 @@ class Arena {
   BlockId make_block(const Shape& shape, std::size_t nbytes, Run place);
   BlockId make_in_place(const Shape& shape, std::size_t nbytes, Rank rank);
   bool settle_in_place(BlockId id, Rank rank);
+  bool wait_for_room(Lock& lock, const Shape& shape);  // false: the slower tiers take no more
   std::string no_room(std::uint64_t nbytes) const;
   void release_block(BlockId id);
   bool go_by_faults(std::span<const Operand> operands) const;

@@ -45,6 +45,8 @@ void Arena::enter(const char* name, std::span<const Operand> operands, Work work
     Block& b = blocks_[stack.pins[i].id];
     if (b.generation != stack.pins[i].generation) continue;
     if (!b.is_absent() && b.state != State::Reading) continue;
+    WaitLabel label(options_.labels, lock, b.why_it_is_waited_for());
+    if (b.generation != stack.pins[i].generation) continue;  // it died while a profiler was told
     StallScope stall(stalls_);
     bool prefetched = b.comes_back == Return::Prefetch;
     stall.begin(b.why_it_is_waited_for(), b.recorded);

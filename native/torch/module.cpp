@@ -23,6 +23,7 @@
 #include "operands.hpp"
 #include "operator_rules.hpp"
 #include "plain_recorder.hpp"
+#include "profiler_labels.hpp"
 #include "recorder.hpp"
 #include "recording_columns.hpp"
 #include "run_tiers.hpp"
@@ -70,6 +71,7 @@ void start(const ArenaSettings& asked) {
       unpin_ended(false);
     };
     options.unpins_come = collectives_under_way;
+    options.labels = profiler_labels();
     check_allocator();
     make_arena(options, run_tiers(asked.tiers, asked.spill_dirs));
     install_allocator();

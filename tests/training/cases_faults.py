@@ -161,6 +161,14 @@ def the_profiler_sees_managed_storages() -> None:
     assert max(event.self_cpu_memory_usage for event in profiled.key_averages()) >= 4 * N
 
 
+def the_profiler_shows_what_an_operator_waits_for() -> None:
+    with managed_tensor() as (tensor, _), profile(activities=[ProfilerActivity.CPU]) as profiled:
+        tensor.add(1)  # away, so it waits for a fetch
+        tensor.add(1)
+    waits = {event.key: event.count for event in profiled.key_averages() if event.key.startswith("ebbtide: ")}
+    assert waits == {"ebbtide: fetch, on demand": 1}
+
+
 def a_lazy_clone_is_a_copy() -> None:
     """Copy on write goes through the allocator's copy_data, from a storage that is away."""
     with managed_tensor() as (tensor, content):

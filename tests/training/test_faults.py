@@ -15,6 +15,7 @@ CASES = [
     "a_forked_child_touches_training_memory",
     "a_step_that_raises",
     "the_profiler_sees_managed_storages",
+    "the_profiler_shows_what_an_operator_waits_for",
     "a_lazy_clone_is_a_copy",
     "a_held_array_keeps_its_storage",
 ]
