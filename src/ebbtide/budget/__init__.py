@@ -1,1 +1,1 @@
-"""What a run may use: its bounds, what happens when it falls short, and the messages that say so."""
+"""The budget of a run: its bounds, what happens when it falls short, and the messages that say so."""

@@ -1,7 +1,8 @@
-"""From what was asked for and what the machine has to the two bounds that native code keeps, and back again.
+"""Turns the user's budget and the machine's limits into the two bounds that native code keeps, and back again.
 
 Pure functions. Example: ``--fast 8GiB`` in a container of 6 GiB gives a process bound of 6 GiB less 2 % less 32 MiB,
-and a warning; ``--fast 25%`` gives no arena budget until a recorded step has shown a peak of, say, 4 GiB: then 1 GiB.
+and a warning. ``--fast 25%`` gives no arena budget at first. A recorded step then shows a peak of, say, 4 GiB: the
+arena's budget is 1 GiB.
 """
 
 import re
@@ -14,16 +15,17 @@ from ebbtide.host.process import MemoryLimit
 from ebbtide.units import MIB, Budget, format_bytes, option, round_up
 
 TOLERANCE_PERCENT = 2
-"""How far above its bound a process may peak before the budget counts as violated: what PyTorch, Python and the script
-allocate outside the arena is seen when it is there, and the arena gives way to it within about 10 ms."""
+"""The tolerance: a process may peak this far above its bound before the budget counts as violated. PyTorch, Python and
+the script also allocate outside the arena. The arena sees those bytes only once they are there, and gives way to them
+within about 10 ms."""
 
 _HEADROOM_PERCENT = 2
 _HEADROOM_BYTES = 32 * MIB
 _REST_VARIES_BYTES = 16 * MIB
-"""What a process holds outside the arena differs a little between two runs of one script."""
+"""The unmanaged bytes of two runs of one script differ by about this much."""
 _MARGIN_BYTES = 4 * MIB
 _MARGIN_PART = 128
-"""Of the process's bound, native code leaves this part and those bytes free (``Arena::measure_rest``)."""
+"""Native code leaves this part of the process's bound, and those bytes, free (``Arena::measure_rest``)."""
 
 
 _GATHERS = re.compile("embedding|gather|index|select|take")
@@ -32,10 +34,10 @@ _GATHERS = re.compile("embedding|gather|index|select|take")
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What has to be in the arena at once: ``nbytes``, for ``operator``, whose operands are ``operand_bytes`` of it.
+    """The bytes that have to be in the arena at once: ``nbytes``, for ``operator`` with its ``operand_bytes``.
 
-    ``used_bytes`` of these is what the operands take of their storages; ``largest_bytes`` is the largest of those.
-    ``kept_bytes`` is what the session's ``keep`` holds in memory besides.
+    The operands use ``used_bytes`` of their storages, and the largest of these has ``largest_bytes``. The session's
+    ``keep`` holds ``kept_bytes`` in memory besides.
     """
 
     operator: str
@@ -48,13 +50,13 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the session starts with; 0 means no bound.
+    """The bounds that the session starts with; 0 means no bound.
 
-    ``fraction`` is the arena's share of the recorded peak, None when nothing has to be recorded. ``process_asked``
-    says that the process is what is bounded: otherwise ``process_bytes`` only keeps the kernel from killing it.
-    ``size`` is the one that was asked for, also where there is less; None where what there is was taken.
-    ``there_bytes`` is what the process can have in all, ``limit`` the most that it could have. ``warning`` and ``said``
-    are "" or what the user must, and should, know.
+    ``fraction`` is the arena's share of the recorded peak, None when nothing has to be recorded. ``process_asked``:
+    the process is what is bounded. Otherwise ``process_bytes`` only keeps the kernel from killing it. ``size`` is what
+    was asked for, even where there is less; None where the session takes what is free. ``there_bytes`` is what the
+    process can have in all, and ``limit`` the most that it could have. ``warning`` and ``said`` are "" or what the user
+    must, and should, know.
     """
 
     process_bytes: int
@@ -69,7 +71,7 @@ class Bounds:
 
 
 def need_of(counters: Mapping[str, Any], kept_bytes: int = 0) -> Need:
-    """From native counters: of the operation that needed most; where room was short, with what could not leave."""
+    """Reads from native counters the operation that needed most; where room was short, with what could not leave."""
     largest = counters.get("largest_operator_bytes", 0)
     return Need(
         counters.get("largest_operator", ""),
@@ -84,7 +86,7 @@ def need_of(counters: Mapping[str, Any], kept_bytes: int = 0) -> Need:
 def choose_bounds(
     budget: Budget | None, arena_bytes: int | None, limit: MemoryLimit, free: MemoryLimit, ranks: int = 1
 ) -> Bounds:
-    """``limit`` is the most that there may be for all ``ranks`` on this node, ``free`` what there is for this one.
+    """Chooses the bounds. ``limit`` is for all ``ranks`` on this node, and ``free`` is what this one can have now.
 
     Without a budget it takes what is free. Raises SettingError when the same thing is bounded twice.
     """
@@ -122,17 +124,17 @@ def choose_bounds(
 
 
 def usable_bytes(limit: MemoryLimit) -> int:
-    """The limit less the headroom that the kernel's own charges need."""
+    """Returns the limit less the headroom that the kernel's own charges need."""
     return max(limit.nbytes - limit.nbytes * _HEADROOM_PERCENT // 100 - _HEADROOM_BYTES, MIB)
 
 
 def process_too_small(
     process_bytes: int, rest_bytes: int, need: Need | None, planning_bytes: int = 0, limit: MemoryLimit | None = None
 ) -> BudgetError:
-    """The smallest process bound: what lies outside the arena, what must be in it at once, and margins.
+    """Makes an error with the smallest process bound: unmanaged bytes, what the arena needs at once, and margins.
 
-    While a step is planned the arena is empty, and ``planning_bytes`` lie in its place. With no need, since
-    no step has shown it, this is a lower bound: what lies outside the arena must fit in any case.
+    While a step is planned the arena is empty, and ``planning_bytes`` take its place. Where no step has shown a need,
+    the result is a lower bound: unmanaged bytes must fit in any case.
     """
     known = need or need_of({})
     minimum = _smallest_process(rest_bytes, known, planning_bytes)
@@ -148,10 +150,10 @@ def arena_too_small(
     planning_bytes: int = 0,
     limit: MemoryLimit | None = None,
 ) -> BudgetError:
-    """The smallest arena: what must be in it at once, as whole percent of the recorded peak.
+    """Makes an error with the smallest arena: what must be in it at once, as whole percent of the recorded peak.
 
-    Where there is no such peak, or an operation outside the steps (an evaluation's, say) needs more than it, no
-    percentage is enough: then it is the smallest process bound, as of ``process_too_small``.
+    Sometimes no percentage is enough: there is no such peak, or an operation outside the steps (an evaluation's, say)
+    needs more. Then the error has the smallest process bound, as in ``process_too_small``.
     """
     minimum = round_up(need.nbytes, MIB)
     if minimum <= peak_bytes:
@@ -163,7 +165,7 @@ def arena_too_small(
 
 
 def tiers_too_small(arena_bytes: int, peak_bytes: int, slower: Sequence[tuple[str, int]]) -> TiersTooSmallError | None:
-    """None where the arena and the ``slower`` tiers together (where, and bytes) have room for a step's peak."""
+    """Makes an error unless the arena and the ``slower`` tiers together (where, and bytes) hold a step's peak."""
     if arena_bytes + sum(nbytes for _, nbytes in slower) >= peak_bytes:
         return None
     peak = format_bytes(peak_bytes)
@@ -187,15 +189,15 @@ def _join(*sentences: str) -> str:
 
 
 def _limit_advice(minimum: int, limit: MemoryLimit | None) -> str:
-    """Where no budget helps by itself."""
+    """Advises to raise the limit where no budget helps by itself; else ""."""
     if limit is None or minimum <= usable_bytes(limit):
         return ""
     return f"But {limit.source} allows {format_bytes(limit.nbytes)} in all: that limit must be raised first."
 
 
 def _advice(need: Need) -> str:
-    """What else helps where ``keep`` holds most of what there must be, little of an operation's storages is used, or
-    one of them is most of what it needs."""
+    """Advises what else helps, in three cases: ``keep`` holds most of the need; an operation uses little of its
+    storages; or one of them is most of what it needs."""
     if need.kept_bytes > need.nbytes // 2:
         return f"{format_bytes(need.kept_bytes)} are kept in memory by session.keep(): keep less."
     if need.used_bytes < need.operand_bytes // 2:

@@ -1,8 +1,8 @@
-"""The budget from the session's start to its end: found by recording where it is in percent, set, and watched.
+"""The budget from the session's start to its end. It is recorded where it is in percent, then set, and watched.
 
-A budget in percent is found as tiertrain's profiling step is, by running: step 0 creates the optimizers' state, step
-1 shows the peak of live tensor bytes with it. The arena's budget is a share of the highest peak of the two. Left out:
-what native code is told, and by whom (``limits``), and what is wrong in words (``shortfalls``, ``bounds``).
+A budget in percent is found by running, like tiertrain's profiling step. Step 0 creates the optimizers' state. Step 1
+shows the peak of live bytes with it. The arena's budget is a share of the higher peak of the two. Left out: what native
+code is told, and by whom (``limits``); and the messages about trouble (``shortfalls``, ``bounds``).
 """
 
 import time
@@ -21,10 +21,10 @@ _POLL_S = 0.005
 
 
 class BudgetInForce:
-    """``recording`` says that a percentage's peak is still to be found, ``is_set`` that what was asked for is in force.
+    """A session's budget. ``recording``: a percentage's peak is still to be found. ``is_set``: the budget is in force.
 
-    ``nothing_managed`` says that no storage was large enough to be bounded, ``limit_fell`` in words that the machine
-    has less than an operation needs ("" where it has enough).
+    ``nothing_managed``: no storage was large enough to be bounded. ``limit_fell`` says in words that the machine has
+    less than an operation needs, "" where it has enough.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class BudgetInForce:
         warn: Callable[[str], None],
         slower: Callable[[], Sequence[tuple[str, int]] | None] = lambda: None,
     ) -> None:
-        """``slower`` tells where bytes can go and how many; None where that is not known."""
+        """``slower`` says where bytes can go and how many; None where that is not known."""
         self._bounds = bounds
         self._limits = limits
         self._watchdog_s = watchdog_s
@@ -59,9 +59,8 @@ class BudgetInForce:
         self._live_peak = self._reserved_peak = 0  # of the recorded steps
 
     def start(self, over_budget: bool, rest_bytes: int) -> None:
-        """``over_budget`` is an earlier session's trouble, ``rest_bytes`` what the process has outside the arena.
-
-        Raises BudgetError where there is no room at all.
+        """Starts. ``over_budget`` is an earlier session's trouble, ``rest_bytes`` what the process has outside the
+        arena. Raises BudgetError where there is no room at all.
         """
         self._over_at_start = over_budget
         self._limits.explore(rest_bytes)
@@ -70,7 +69,7 @@ class BudgetInForce:
         self._reset_peaks()
 
     def note_step(self, counters: "_torch.Counters", steps: int) -> None:
-        """Of the step that ended as number ``steps``. Raises BudgetError when the budget cannot work."""
+        """Notes the step that ended as number ``steps``. Raises BudgetError when the budget cannot work."""
         if self.recording:
             self._live_peak = max(self._live_peak, counters["live_peak_bytes"])
             self._reserved_peak = max(self._reserved_peak, counters["reserved_peak_bytes"])
@@ -82,8 +81,8 @@ class BudgetInForce:
         return counters["over_budget"] and not self._over_at_start and not self._limits.exploring
 
     def too_small(self, counters: "_torch.Counters") -> str:
-        """Where what ran after the last step (an evaluation, say) needed more at once than there was: a budget that
-        works, in words; else ""."""
+        """Names a budget that works if what ran after the last step (an evaluation, say) needed more than there was;
+        else returns ""."""
         need, rest = self._need(counters), counters["unmanaged_bytes"]
         told = self._over_budget_told or self._limits.refused
         if told or not self.is_set or not self.is_exceeded(counters):
@@ -93,11 +92,11 @@ class BudgetInForce:
         return str(self._refusal(rest, need))
 
     def unbounded_peak_bytes(self, counters: "_torch.Counters") -> int:
-        """What a step's tensors peak at without a budget, as far as it is known."""
+        """Returns the peak of a step's live bytes without a budget, as far as it is known."""
         return self._unbounded_peak_bytes or max(self._live_peak, counters["live_peak_bytes"])
 
     def shortfall(self, steps: int, peak_of_others: int, interrupted: bool) -> str:
-        """Why what was asked for is not in force, or ""."""
+        """Says why the budget is not in force, or ""."""
         if self.recording and interrupted:
             return shortfalls.INTERRUPTED
         if self.recording:
@@ -109,12 +108,12 @@ class BudgetInForce:
         return shortfalls.others_unbounded(peak_of_others) if too_large else ""
 
     def _set(self, counters: "_torch.Counters") -> None:
-        """From unbounded to the asked share of the peak that the recorded step showed."""
+        """Sets the asked share of the peak that the recorded steps showed."""
         self.recording = False
         peak = self._unbounded_peak_bytes = self._live_peak
         fraction = self._bounds.fraction or 0
         arena = int(peak * fraction)
-        if fraction >= 1:  # all of it: with what pages add, so that nothing has to move
+        if fraction >= 1:  # all of it: add what pages take, so that nothing has to move
             arena = max(arena, int(self._reserved_peak * fraction))
         if not arena:
             self.nothing_managed = True
@@ -135,10 +134,11 @@ class BudgetInForce:
         self._reset_peaks()
 
     def _check(self, counters: "_torch.Counters") -> None:
-        """Over budget for want of room for one operation is an error; otherwise the watchdog's doing: a warning.
+        """Looks whether the budget holds. Raises BudgetError where one operation has no room.
 
-        So is a process that holds more outside the arena than its whole budget, whatever the arena does. Where the
-        machine lowered what there is, and what the user named has room, it is a warning too.
+        It also raises where the process holds more outside the arena than its whole budget. There are two warnings
+        instead: where the watchdog exceeded the budget, and where the machine lowered what there is while the user's
+        own size would do.
         """
         need, rest = self._need(counters), counters["unmanaged_bytes"]
         process_asked = self._bounds.process_asked
@@ -171,7 +171,7 @@ class BudgetInForce:
         return need_of(counters, self._kept_bytes())
 
     def _wait(self) -> None:
-        """Until what the arena holds fits its limit, or the watchdog's time is over (then the report will show it)."""
+        """Waits until the arena's pages fit its limit. The watchdog's time ends the wait; the report shows that."""
         deadline = time.monotonic() + self._watchdog_s
         while time.monotonic() < deadline:
             counters = _torch.counters()

@@ -1,8 +1,8 @@
-"""The bounds that native code keeps, as they are at this moment: what was asked for, as far as the machine allows it.
+"""The bounds that native code keeps at this moment: the user's budget, as far as the machine allows it.
 
 Two threads change them: the one that trains, and the one that follows what the machine and its containers have. A lock
-holds each change and what native code is told of it together, so that the last one told is the last one made. Nothing
-else calls ``set_limits``. Left out: what the bounds begin with (``bounds``), and who looks at the machine
+covers each change together with the call that tells native code. So the last bounds that it hears are the last ones
+made. Nothing else calls ``set_limits``. Left out: the first bounds (``bounds``), and who looks at the machine
 (``free_memory``).
 """
 
@@ -16,16 +16,15 @@ from ebbtide.budget.bounds import TOLERANCE_PERCENT, Bounds, Need, process_too_s
 from ebbtide.errors import BudgetError
 from ebbtide.units import format_bytes
 
-_WORTH_TELLING = 4  # a bound that changed by less than this part of it is followed without a word
-_TELLS_EVERY_S = 30.0  # at most
+_WORTH_TELLING = 4  # a bound that changes by less than this part is followed without a word
+_TELLS_EVERY_S = 30.0  # at most this often
 
 
 class Limits:
     """``process_bytes`` is the process's bound now (0 for none), ``most_process_bytes`` the most that it ever was.
 
-    ``arena_bytes`` is the arena's own (0 for none). ``exploring`` says that the size that was asked for cannot work and
-    is not in force: a step runs within what there is, and only shows which size does. ``refused`` says that an error
-    told the user so.
+    ``arena_bytes`` is the arena's own (0 for none). ``exploring``: the user's size cannot work and is not in force. One
+    step runs within what there is, and only shows which size works. ``refused``: an error has told the user so.
     """
 
     def __init__(self, bounds: Bounds, say: Callable[[str], None]) -> None:
@@ -39,9 +38,9 @@ class Limits:
         self.refused = False
 
     def explore(self, rest_bytes: int) -> None:
-        """Where the process holds more without any tensor, ``rest_bytes``, than the size that bounds it.
+        """Explores if the process holds more without any tensor (``rest_bytes``) than the size that bounds it.
 
-        Where there is no more memory than that, raises BudgetError with a lower bound.
+        Raises BudgetError with a lower bound where there is no more memory than that.
         """
         bounds = self._bounds
         if not bounds.process_asked or rest_bytes < bounds.process_bytes:
@@ -58,13 +57,13 @@ class Limits:
         )
 
     def take_share(self, arena_bytes: int) -> None:
-        """The arena's own bound, once a percentage is known in bytes."""
+        """Sets the arena's own bound, once a percentage is known in bytes."""
         with self._lock:
             self.arena_bytes = arena_bytes
             self._tell_native()
 
     def follow(self, there_bytes: int) -> None:
-        """The process can have so much in all from now on, of which it takes no more than it was asked to."""
+        """Follows what the process can have in all from now on. It takes no more of it than was asked for."""
         with self._lock:
             if self.exploring or not self._bounds.process_bytes:
                 return
@@ -81,21 +80,21 @@ class Limits:
             self._say(f"this process can have {format_bytes(allowed)} from here: a limit, or what others take, changed")
 
     def tolerated_bytes(self) -> int:
-        """Up to which peak the process counts as within its bound."""
+        """Returns the highest peak with which the process counts as within its bound."""
         return self.most_process_bytes + self.most_process_bytes * TOLERANCE_PERCENT // 100
 
     @property
     def fast_bytes(self) -> int | None:
-        """What bounded the process at most, where that is what was asked for, and was in force."""
+        """The highest bound of the process; None where the process was not to be bounded, or the size did not work."""
         return self.most_process_bytes if self._bounds.process_asked and not self.exploring else None
 
     def exceeded_by(self, peak_bytes: int) -> int:
-        """How far above its bound the process peaked; 0 where that is tolerated, or it was to have no such bound."""
+        """Returns how far the process peaked above its bound; 0 where that is tolerated or there is no such bound."""
         over = self.fast_bytes is not None and peak_bytes > self.tolerated_bytes()
         return peak_bytes - self.most_process_bytes if over else 0
 
     def are_the_machines(self, rest_bytes: int, need: Need) -> bool:
-        """Whether an operation has no room for what the machine has or takes, and not for what the user named."""
+        """Tells whether an operation lacks room because of the machine, and not because of the user's size."""
         if self.arena_bytes and need.nbytes > self.arena_bytes:
             return False
         if self.arena_bytes and not self._bounds.process_asked:
@@ -103,12 +102,12 @@ class Limits:
         return self.process_bytes < self.most_process_bytes and rest_bytes + need.nbytes <= self.most_process_bytes
 
     def too_small_error(self, rest_bytes: int, need: Need, planning_bytes: int) -> BudgetError:
-        """For the size that was asked for, or what was taken in its place; names one that works."""
+        """Makes the error for the user's size, or for what was taken in its place. It names a size that works."""
         tried = self._bounds.process_bytes if self.exploring else self.process_bytes
         return process_too_small(tried, rest_bytes, need, planning_bytes, self._bounds.limit)
 
     def refusal(self, error: BudgetError) -> BudgetError:
-        """The same, to be raised: it tells all there is to tell."""
+        """Returns the error, which callers raise: it tells all there is to tell."""
         self.refused = True
         return error
 

@@ -1,1 +1,1 @@
-"""Where memory is reached without an operator: NumPy, DLPack, files. Each door tells the arena before it opens."""
+"""Places where code reaches memory without an operator: NumPy, DLPack, files. Each tells the arena before it opens."""

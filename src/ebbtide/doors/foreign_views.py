@@ -1,12 +1,13 @@
 """Keeps a storage in fast memory while somebody hands its address to the kernel.
 
-Whoever holds a NumPy or DLPack view may pass it to a system call (``tofile``, ``os.write``, ``readinto``, ``send``),
-and the kernel does not fault like a program: it fails with EFAULT. So the storage is fetched, made writable and not
-evicted while the array lives; one that cannot be brought (a disk that cannot be read, training state in a forked
-child) raises RuntimeError. What DLPack exported stays for good, because nobody tells when its consumer is done.
-Of a storage in pieces the pieces are held that the tensor lies in. Whoever asks for a raw address (``data_ptr``) finds
-the tensor in memory and writable at that moment, and the last to leave. PyTorch's own reads and writes of files hold
-the storage for as long as they take; so do safetensors' writes (``safetensors_files``). ``in_front`` lists what is
+The holder of a NumPy or DLPack view may pass it to a system call (``tofile``, ``os.write``, ``readinto``, ``send``).
+The kernel does not fault like a program: it fails with EFAULT. So the storage is fetched, made writable and not evicted
+while the array lives. RuntimeError is raised if it cannot be fetched (a disk that cannot be read, training state in a
+forked child). What DLPack exported stays for good, because nobody tells when its consumer is done.
+
+Of a storage in pieces, the pieces are held in which the tensor lies. ``data_ptr`` asks for a raw address: the tensor is
+then in memory and writable at that moment, and the last to be evicted. PyTorch's own reads and writes of files hold the
+storage for as long as they take. So do safetensors' writes (``safetensors_files``). ``in_front`` lists what is
 replaced. Left out: ``UntypedStorage._new_with_file`` (PyTorch's tar files of 2016), which makes the storage itself.
 """
 
@@ -30,14 +31,14 @@ _this_thread = threading.local()
 
 
 def sizes(least_managed: int, least_in_pieces: int) -> None:
-    """From now on storages of so many bytes may leave memory, or be in pieces."""
+    """Sets the sizes from which storages may leave memory, and from which they may be in pieces."""
     global _least_managed, _least_in_pieces
     _least_managed = min(_least_managed, least_managed)
     _least_in_pieces = min(_least_in_pieces, least_in_pieces)
 
 
 def guard() -> None:
-    """Stands in front of what gives a storage's address away, once."""
+    """Puts a wrapper, once, in front of every function that gives a storage's address away."""
     global _guarded
     if _guarded:
         return
@@ -54,7 +55,7 @@ def guard() -> None:
 
 @contextlib.contextmanager
 def addresses_only() -> Iterator[None]:
-    """Whoever asks for an address on this thread compares it, and does not look there."""
+    """Marks this thread's calls for addresses: the caller compares them and does not look there."""
     before = getattr(_this_thread, "addresses_only", False)
     _this_thread.addresses_only = True
     try:
@@ -84,7 +85,7 @@ def _data_ptr_fetched(data_ptr: Callable[[torch.Tensor], int], tensor: torch.Ten
     address = data_ptr(tensor)
     if getattr(_this_thread, "addresses_only", False) or tensor.device.type != "cpu":
         return address
-    with contextlib.suppress(RuntimeError):  # what cannot be brought says so when it is touched
+    with contextlib.suppress(RuntimeError):  # a storage that cannot be fetched says so when it is touched
         nbytes = _extent_of(tensor)
         if nbytes > 0 and _torch.pin(address, nbytes):
             _torch.unpin(address, nbytes)
@@ -97,19 +98,20 @@ def _extent_of(tensor: torch.Tensor) -> int:
 
 
 def _extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> int:
-    """Bytes from the first element to the last."""
+    """Returns the bytes from the first element to the end of the last."""
     return itemsize + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
 
 
 def _read_in_chunks(read: Callable[..., Any], reader: Any, name: str, numel: int, dtype: Any) -> Any:
-    """What may leave memory: PyTorch would hand the kernel its address, where nothing waits for what is away."""
+    """Reads storages that may leave memory in chunks. PyTorch would hand the kernel their address, which waits for
+    nothing that is away."""
     if dtype is torch.UntypedStorage and numel >= _least_managed:
         return _torch.read_record(reader, name, numel)
     return read(reader, name, numel, dtype)
 
 
 def _holding(storage_at: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The storage that is the argument of that number is held while the function runs."""
+    """Holds the storage that is the argument of that number while the function runs."""
     storage = args[storage_at] if len(args) > storage_at else None
     on_cpu = isinstance(storage, torch.UntypedStorage) and storage.device.type == "cpu"
     address = storage.data_ptr() if on_cpu else 0  # type: ignore[union-attr]

@@ -1,10 +1,10 @@
 """Writes safetensors files tensor by tensor, so that a model larger than fast memory can be saved.
 
 safetensors asks for every address first and then hands tensor after tensor to the kernel, which does not fault like a
-program. Its ``serialize_file`` is replaced for ``safetensors.torch``: the header is what safetensors makes of the same
-names and dtypes with one element each, with the true shapes and offsets put in; then each tensor is held, written and
-let go, chunk by chunk. The file is made as safetensors makes it: beside its target, and renamed over it when it is
-whole.
+program. So Ebbtide replaces its ``serialize_file`` for ``safetensors.torch``. safetensors makes the header from the
+same names and dtypes with one element each. The true shapes and offsets are then put in. Then each tensor is held,
+written and let go, chunk by chunk. As safetensors does it, the file is made beside its target, and renamed over it when
+it is whole.
 
 Left out: safetensors before 0.8, which copies the whole model before it writes. That works as without Ebbtide, and
 needs the memory for the copy outside the arena. ``save``, which returns bytes, copies like a program and needs nothing.
@@ -30,16 +30,17 @@ _AT_ONCE = 16 * MIB  # bytes that are held while they are written: a tensor may 
 
 
 def guard(addresses_only: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
-    """Replaces what ``safetensors.torch`` writes files with, where it is installed; called once.
+    """Replaces the function with which ``safetensors.torch`` writes files, where it is installed. Called once.
 
-    It is imported for that, because a script may import it for its last line. Within ``addresses_only`` nothing is
-    fetched for whoever asks for an address: safetensors compares them, and asks for all before it writes the first.
+    It imports the module at once, because a script may import it for its last line. Within ``addresses_only`` nothing
+    is fetched for a caller that asks for an address. safetensors compares them, and asks for all before its first
+    write.
     """
     if importlib.util.find_spec("safetensors") is None:
         return
     try:
         library: Any = importlib.import_module("safetensors.torch")
-    except Exception:  # a broken installation is whoever's uses it
+    except Exception:  # a broken installation is the problem of whoever uses it
         return
     if not hasattr(library, "TensorSpec"):
         return
@@ -72,7 +73,8 @@ _ONE_ELEMENT = ctypes.create_string_buffer(16)  # of the widest dtype
 
 
 def _layout(library: Any, specs: Mapping[str, Any], metadata: dict[str, str] | None) -> tuple[bytes, list[Any]] | None:
-    """The header with its length, and the tensors in the order of their data. None: there is something unknown here."""
+    """Makes the header with its length, and lists the tensors in the order of their data. None if it is not as known.
+    """
     template: dict[str, Any] = {}
     for name, spec in specs.items():
         dtype = library._TYPES.get(spec.dtype)
@@ -119,7 +121,7 @@ def _write(filename: Any, header: bytes, specs: list[Any]) -> None:
                         _write_all(file, memoryview((ctypes.c_ubyte * nbytes).from_address(address)))
         os.replace(unfinished, target)
     except BaseException:
-        with contextlib.suppress(OSError):  # what went wrong before it is what is told
+        with contextlib.suppress(OSError):  # the error to tell is the first one
             os.unlink(unfinished)
         raise
 

@@ -1,8 +1,8 @@
-"""Reads and writes TorchScript's files where a tensor takes most of what the arena has.
+"""Reads and writes TorchScript's files where a tensor takes most of the arena.
 
-``torch.jit`` hands the address of a tensor to the kernel, which does not fault like a program. Of a storage in pieces
-some may be away by then, where it is about as large as the arena. Such files go through a buffer outside the arena,
-which a program fills and empties.
+``torch.jit`` hands a tensor's address to the kernel, which does not fault like a program. A storage about as large as
+the arena may lack some of its pieces by then. So such files go through a buffer outside the arena, which a program
+fills and empties.
 """
 
 import zipfile
@@ -16,7 +16,8 @@ from ebbtide.in_front import InFrontOf
 
 
 def guard(is_in_pieces: Callable[[int], bool]) -> None:
-    """Callers MUST call this once. ``is_in_pieces``: whether storages of so many bytes may be."""
+    """Puts itself in front of both functions. Callers MUST call this once. ``is_in_pieces``: whether storages of so
+    many bytes may be."""
 
     def goes_through_a_buffer(nbytes: int) -> bool:
         return is_in_pieces(nbytes) and 0 < _torch.counters()["arena_limit_bytes"] < 2 * nbytes
@@ -42,7 +43,7 @@ def guard(is_in_pieces: Callable[[int], bool]) -> None:
 
 
 def _largest_record(path: str) -> int:
-    """0 for what is no such file: PyTorch says so."""
+    """Returns a file's largest record; 0 for what is no such file: PyTorch says so."""
     try:
         with zipfile.ZipFile(path) as file:
             return max((record.file_size for record in file.infolist()), default=0)

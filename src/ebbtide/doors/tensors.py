@@ -1,9 +1,9 @@
-"""Where memory is read or written without an operator: updates that are put off are carried out before. So they are
-before a setting of the process changes that operators compute by.
+"""Places where memory is read or written without an operator: updates that are put off are carried out before. The same
+holds before a change of those process settings by which operators compute.
 
-Operators are seen by native code (``native/torch/deferred.cpp``). What is here asks for an address, reads a storage's
-bytes, or runs compiled code on addresses; ``in_front`` lists the functions. Left out: kernels that C++ calls without
-PyTorch's dispatcher, on a tensor that was handed to it; addresses that somebody has from before.
+Native code sees operators (``native/torch/deferred.cpp``). The functions here ask for an address, read a storage's
+bytes, or run compiled code on addresses. ``in_front`` lists them. Left out: kernels that C++ calls without PyTorch's
+dispatcher, on a tensor that was handed to it; and addresses that somebody has from before.
 """
 
 import contextlib
@@ -22,7 +22,8 @@ _compiled_calls = 0
 
 
 def guard() -> None:
-    """Callers MUST have called ``foreign_views.guard``, whose wrappers come after these. To call it again is cheap."""
+    """Puts the wrappers in place. Callers MUST call ``foreign_views.guard`` first: its wrappers come after these. A
+    second call is cheap."""
     if "torch" not in _guarded:
         _guarded.add("torch")
         InFrontOf.TENSOR_DOORS.install(_looking_at_tensor)
@@ -36,7 +37,7 @@ def guard() -> None:
 
 
 def compiled_calls() -> int:
-    """How often code that Dynamo may have compiled was entered: it reads addresses, and no operator is seen."""
+    """Counts entries into code that Dynamo may have compiled: it reads addresses, and no operator is seen."""
     return _compiled_calls
 
 
@@ -59,7 +60,7 @@ def _all_first(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _before_compiled_code(original: Callable[[Any], Any], callback: Any) -> Any:
-    """The original sets what Dynamo does with frames from here on: nothing (None, or False), or run compiled code."""
+    """Watches what Dynamo is set to do with frames from here on: nothing (None, or False), or run compiled code."""
     global _compiled_calls
     if callback is not None and callback is not False:
         _compiled_calls += 1

@@ -1,1 +1,1 @@
-"""From files to a simulated result: what commands and the API read, and what they try."""
+"""Steps from files to a simulated result: what commands and the API read and try."""

@@ -1,4 +1,4 @@
-"""Files that are read, and what goes wrong with them, said once; and a step with the machine that it is planned for."""
+"""Reads files and says in one place what is wrong with them. Finds a step's machine."""
 
 import os
 from collections.abc import Callable
@@ -26,11 +26,11 @@ from ebbtide.units import MIB
 AnyPath: TypeAlias = "str | os.PathLike[str]"
 
 _MOST = 2.0**60
-"""More bytes at once, or more ns, than anything has. Below it, no sum of the analysis leaves 64 bits."""
+"""More bytes at once, or more ns, than anything has. No sum of the analysis below it leaves 64 bits."""
 
 
 def read_trace(path: Path) -> tuple[Trace, Machine | None]:
-    """A step, and the machine if the file has one. Raises FileFormatError, or SettingError: no such file."""
+    """Reads a step, and the machine if the file has one. Raises FileFormatError, or SettingError for a missing file."""
     try:
         with path.open("rb") as file:
             begin = file.read(64)
@@ -61,7 +61,7 @@ def _countable(trace: Trace, path: Path) -> Trace:
 
 
 def _printable(trace: Trace) -> Trace:
-    """With names that can be shown; nearly always the same trace."""
+    """Makes names printable. It nearly always returns the same trace."""
     ticks, storages = trace.ticks, trace.storages
     columns = (ticks.operator, ticks.module, storages.module, storages.line)
     if all(map(str.isprintable, {trace.name, *(name for column in columns for name in column.tolist())})):
@@ -78,7 +78,7 @@ def _printable(trace: Trace) -> Trace:
 
 
 def read(path: Path) -> Trace | Plan | Timeline | Machine | RunReport:
-    """What the file says that it holds. Raises FileFormatError, or SettingError for one that cannot be read."""
+    """Reads what the file claims to hold. Raises FileFormatError, or SettingError if the file cannot be read."""
     try:
         kind = kind_of(path)
         if kind is Plan:
@@ -99,9 +99,8 @@ def step_on(
     machine: "Machine | AnyPath | None",
     change: Callable[[Machine], Machine] = lambda machine: machine,
 ) -> tuple[Trace, Machine]:
-    """The step, with the machine's times if it has a rule for them, and the machine: the one that is named, or the
-    trace's own, or this computer, and what ``change`` makes of it. Raises FileFormatError for a trace that does not
-    know what uses what."""
+    """Returns the step with its times on a machine, and the machine. It is the named one, the trace's own, or this
+    computer, after ``change``. Raises FileFormatError for a trace that does not know what uses what."""
     step, its_machine = (trace, None) if isinstance(trace, Trace) else read_trace(Path(trace))
     if not step.accesses_known:
         name = step.name if isinstance(trace, Trace) else trace
@@ -117,8 +116,8 @@ def step_on(
 
 
 def this_machine() -> Machine:
-    """As for ``ebbtide run``: named by a setting, or probed within the last week, or now, which is said on standard
-    error. Raises SpillError."""
+    """Returns this computer, as for ``ebbtide run``: a setting names it, or a probe measured it within the last week.
+    Else it is probed now, which is said on standard error. Raises SpillError."""
     from ebbtide.host.spill import choose_spill_directories
     from ebbtide.probe.quick import probe_quick
 
@@ -134,7 +133,7 @@ def this_machine() -> Machine:
 
 
 def read_plan(path: Path, trace: Trace) -> Plan:
-    """Raises SettingError unless it is a plan for the trace."""
+    """Reads a plan. Raises SettingError unless it is one for the trace."""
     try:
         plan = load(path, Plan)
     except OSError as error:
@@ -156,7 +155,7 @@ def _is_of(stay: Stay, trace: Trace) -> bool:
 
 
 def read_timeline(path: Path) -> Timeline:
-    """Raises SettingError if there is no such file."""
+    """Reads a timeline. Raises SettingError if there is no such file."""
     try:
         return load(path, Timeline)
     except OSError as error:

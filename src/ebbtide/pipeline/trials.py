@@ -1,4 +1,4 @@
-"""One policy or plan on one machine, simulated: what ``simulate``, ``compare`` and ``sweep`` try."""
+"""Simulates one policy or plan on one machine, for ``simulate``, ``compare`` and ``sweep``."""
 
 from dataclasses import dataclass
 from time import perf_counter
@@ -19,9 +19,8 @@ from ebbtide.simulator.lowering import lower
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """``outcome`` and ``costs`` are None where the budget cannot be kept; ``failure`` then says why.
-
-    ``planned`` is the plan that was simulated, None for an online policy.
+    """A simulated policy or plan. ``outcome`` and ``costs`` are None where the budget cannot be kept; ``failure`` then
+    says why. ``planned`` is the plan that was simulated, None for an online policy.
     """
 
     policy: str
@@ -35,27 +34,27 @@ class Trial:
 
     @property
     def why_not(self) -> str:
-        """In words, "" where there is an outcome."""
+        """The reason in words, "" where there is an outcome."""
         return "" if self.failure is None else str(self.failure)
 
     @property
     def least_bytes(self) -> int | None:
-        """The smallest budget that can work, where this one cannot and that is known."""
+        """The smallest budget that can work, if this one cannot and that one is known."""
         return getattr(self.failure, "minimum_bytes", None)
 
     @property
     def gap(self) -> float | None:
-        """By how much a faster plan could beat it at most: 0.05 is 5 % of the bound."""
+        """The most that a faster plan could beat it by: 0.05 is 5 % of the bound."""
         return None if self.outcome is None else self.outcome.step_ns / max(self.bound_ns, 1) - 1
 
 
 def policies() -> list[str]:
-    """Online policies and planners."""
+    """Lists online policies and planners."""
     return [*POLICIES, *PLANNERS]
 
 
 def named(names: str | None) -> list[str]:
-    """``lru,ebbtide`` as a list; all without it. Raises SettingError."""
+    """Splits ``lru,ebbtide`` into a list; None gives all. Raises SettingError for an unknown name."""
     chosen = policies() if names is None else [name.strip() for name in names.split(",")]
     if unknown := [name for name in chosen if name not in policies()]:
         raise unknown_name("policy", unknown[0], policies())
@@ -63,8 +62,8 @@ def named(names: str | None) -> list[str]:
 
 
 def simulate_plan(plan: Plan, trace: Trace, machine: Machine, budget_bytes: int, record: bool = False) -> Outcome:
-    """Within a budget, whatever the plan was made for. PlanError for one of other tiers, ValueError for one that does
-    not fit, whatever leaves."""
+    """Simulates a plan within a budget, whatever it was made for. Raises PlanError for a plan of other tiers, and
+    ValueError for one that does not fit whatever is evicted."""
     require_tiers(plan, machine)
     within = machine.with_budget(budget_bytes)
     return simulate(lower(plan, trace, machine), trace, within, page_size_of(machine), record=record)
@@ -73,7 +72,7 @@ def simulate_plan(plan: Plan, trace: Trace, machine: Machine, budget_bytes: int,
 def simulate_named(
     policy: str, trace: Trace, machine: Machine, budget_bytes: int, record: bool = False
 ) -> tuple[Outcome, Plan | None]:
-    """Under an online policy, or under a planner's plan, which is made first. Raises what planning raises."""
+    """Simulates an online policy, or a planner's plan, which it makes first. Raises what planning raises."""
     if policy in POLICIES:
         within = machine.with_budget(budget_bytes)
         return simulate_policy(policy, trace, within, page_size_of(machine), record=record), None
@@ -94,7 +93,7 @@ def try_policy(policy: str, trace: Trace, machine: Machine, budget_bytes: int, r
 
 
 def try_plan(made: Plan, trace: Trace, machine: Machine, budget_bytes: int, record: bool = False) -> Trial:
-    """Simulates a plan within a budget. ValueError for one that does not fit, whatever leaves."""
+    """Simulates a plan within a budget. Raises ValueError for one that does not fit whatever is evicted."""
     bound = bound_ns(trace, machine, budget_bytes)
     began = perf_counter()
     outcome = simulate_plan(made, trace, machine, budget_bytes, record)
@@ -103,14 +102,14 @@ def try_plan(made: Plan, trace: Trace, machine: Machine, budget_bytes: int, reco
 
 
 def bound_ns(trace: Trace, machine: Machine, budget_bytes: int) -> int:
-    """A time that nobody can beat: the compute alone where operations may use a slower tier, and need no moves."""
+    """Returns a time that nobody can beat. It is compute alone where operations may use a slower tier without moves."""
     if any(tier.in_place.reads for tier in machine.tiers[1:]):
         return trace.step_ns
     return max(lower_bound_ns(trace, machine, budget_bytes), trace.step_ns)
 
 
 def explain_looseness(row: Trial, trace: Trace, machine: Machine) -> Looseness | None:
-    """What makes the bound loose for our own plan, where there is one and its gap is not small."""
+    """Says what makes the bound loose for our own plan, where there is one and its gap is not small."""
     if row.planned is None or row.planned.planner != DEFAULT:
         return None
     return looseness_of(row.planned, trace, machine)

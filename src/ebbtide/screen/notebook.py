@@ -1,8 +1,8 @@
-"""What is shown in a notebook: one area below the cell that is written anew, in place of lines on standard error, which
-a notebook shows as errors. Ebbtide's warnings go there, too.
+"""The display in a notebook: one area below the cell, which is written anew. A notebook would show lines on standard
+error as errors. Ebbtide's warnings go to the area, too.
 
 A warning is still one of Python's: filters hide it or make it an error first, and ``catch_warnings(record=True)`` has
-it. Only where it would be written to standard error, it is not.
+it. Only what would be written to standard error goes to the area.
 """
 
 import sys
@@ -15,11 +15,11 @@ from ebbtide.in_front import InFrontOf, Wrapper
 
 _MOST_LINES = 12
 _shown: list[Wrapper] = []
-"""What shows warnings in a session's area."""
+"""The wrapper that shows warnings in a session's area."""
 
 
 class Area:
-    """Lines that stay, of which the latest are shown, and below them one that changes."""
+    """Lines that stay, of which the latest are shown, and one line below them that changes."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
@@ -35,7 +35,7 @@ class Area:
         self._show()
 
     def erase(self) -> None:
-        """The line that changes; what was said stays."""
+        """Erases the line that changes. The others stay."""
         self.draw("")
 
     def _show(self) -> None:
@@ -46,7 +46,7 @@ class Area:
 
 
 def warnings_go_to(area: Area | None) -> None:
-    """Of Ebbtide's, from now on; None: to where Python's go."""
+    """Shows Ebbtide's warnings there from now on; None: where Python's go."""
     while _shown:
         _shown.pop().remove()
     if area is not None:
@@ -70,7 +70,7 @@ def _show(
 
 
 def area_here() -> Area | None:
-    """A new one below the cell that runs; None outside a notebook."""
+    """Makes an area below the cell that runs; None outside a notebook."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if ipython is None or not hasattr(shell, "kernel"):

@@ -1,11 +1,11 @@
-"""One live line at the foot of a terminal, or now and then a plain line where there is none. On standard error.
+"""One live line at the foot of a terminal; without a terminal, a plain line now and then. Both on standard error.
 
-The line lies outside the terminal's scrolling region (as apt draws its bar), so that the script's own output, carriage
-returns and progress bars included, is neither wrapped nor overwritten. A daemon thread draws it from native counters,
-so a step that waits inside an operator still shows. A notebook has an area of its own for it.
+The line lies outside the terminal's scrolling region, as apt draws its bar. So the script's own output is neither
+wrapped nor overwritten, with its carriage returns and progress bars. A daemon thread draws the line from native
+counters, so a step that waits inside an operator still shows. A notebook has an area of its own for it.
 
-What is said goes to the logger ``ebbtide`` too, at level INFO, so that a program can route it. Left out of the log: the
-line that changes.
+What is said also goes to the logger ``ebbtide``, at level INFO, so that a program can route it. Left out of the log:
+the line that changes.
 """
 
 import logging
@@ -29,7 +29,7 @@ _PLAIN_INTERVAL_S = 5.0  # doubled with every line, so that the log of a long ru
 _PLAIN_MOST_S = 300.0
 _FEWEST_ROWS = 4
 _LONG = 2.0
-"""A step that takes so many times as long as the one before is told of before it ends."""
+"""A step is told of before it ends if it takes this many times as long as the one before."""
 _LONG_S = 2.0
 _ESC = "\x1b"
 _NAME = "ebbtide "
@@ -38,15 +38,15 @@ _log = logging.getLogger("ebbtide")
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """A plan is being made, for ``seconds`` so far: beside the steps, or while training stands still. ``anew``: steps
-    follow one already, and another is looked for."""
+    """A plan that has been in the making for ``seconds``: ``beside`` the steps, or while training stands still.
+    ``anew``: steps follow one already, and a better one is wanted."""
 
     seconds: float
     beside: bool
     anew: bool = False
 
     def doing(self, steps: int) -> str:
-        """In words, after so many steps."""
+        """Says in words what is done, after so many steps."""
         if not self.beside:
             return f"planning step {steps}"
         return "looking for a better plan in the background" if self.anew else "planning in the background"
@@ -54,8 +54,8 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """``steps`` are finished, ``last`` is the latest of them. ``what`` is bounded, the process or the tensors in
-    memory: it holds ``held_bytes``; ``budget_bytes`` 0 means no bound yet."""
+    """The state of a run: ``steps`` are finished, and ``last`` is the latest. ``what`` is bounded, the process or the
+    tensors in memory. It holds ``held_bytes``. ``budget_bytes`` 0 means no bound yet."""
 
     steps: int
     last: StepReport | None
@@ -65,10 +65,11 @@ class Observation:
     budget_bytes: int
     planning: Activity | None = None
     plans: int = 0
-    """That there are so far."""
+    """The number of plans so far."""
 
     def line(self, columns: int | None = None) -> str:
-        """Within ``columns``, if they are named: traffic gives way first, the step, its memory and its stall last."""
+        """Writes the line within ``columns``, if given. Traffic gives way first, then the rest of the planning; the
+        step, its memory and its stall stay longest."""
         if self.planning is not None and not self.planning.beside:
             return f"{self.planning.doing(self.steps)}, {format_time(self.planning.seconds)} so far"
         budget = f" of {format_bytes(self.budget_bytes)}" if self.budget_bytes else ", no budget yet"
@@ -93,11 +94,11 @@ class Observation:
         return _joined(parts)
 
     def doing(self) -> str:
-        """What is done besides training, or in its place; "" for nothing."""
+        """Says what is done besides training, or in its place; "" for nothing."""
         return "" if self.planning is None else self.planning.doing(self.steps)
 
     def outcome(self) -> str:
-        """Of planning that has ended, where it had none: whoever takes a plan up tells of it."""
+        """Says that planning ended without a plan. Whoever takes a plan up tells of it."""
         return "" if self.plans else "planning has ended without a plan"
 
 
@@ -106,7 +107,7 @@ def _joined(parts: dict[str, str]) -> str:
 
 
 class Progress:
-    """Shows observations until it is closed; ``say`` logs a line, and prints it so that it stays."""
+    """Shows observations until it is closed. ``say`` logs a line, and prints it so that it stays."""
 
     def __init__(
         self,
@@ -115,7 +116,7 @@ class Progress:
         stream: TextIO | None = None,
         name: str = "",
     ) -> None:
-        """``name`` says whose they are, where there are several."""
+        """``name`` says which rank it is, where there are several."""
         self._observe = observe
         self._whose = f"{name}: " if name else ""
         self._mode = mode
@@ -123,7 +124,7 @@ class Progress:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self.area: Area | None = area_here() if mode is ProgressMode.AUTO else None
-        """Where all is shown in a notebook."""
+        """The area that shows everything in a notebook."""
 
     def start(self) -> None:
         if self._mode is ProgressMode.OFF:
@@ -152,7 +153,7 @@ class Progress:
 
     def _print_plain(self) -> None:
         printed, said, doing = 0, "", ""
-        told: set[str] = set()  # of planning: of what comes again and again, the first time
+        told: set[str] = set()  # news of planning that has been told: what comes again and again is told once
         verbose = self._mode is ProgressMode.VERBOSE
         interval_s = 0.0 if verbose else _PLAIN_INTERVAL_S
         due = time.monotonic() + interval_s
@@ -197,7 +198,7 @@ class FootLine:
         self._rows = 0  # of the terminal when the region was set; 0 while there is none
 
     def columns(self) -> int:
-        """That a line has, after the name."""
+        """Returns the columns that a line has after the name."""
         return os.get_terminal_size(self._stream.fileno()).columns - 1 - len(_NAME)
 
     def draw(self, text: str) -> None:
@@ -206,7 +207,7 @@ class FootLine:
             return
         region = ""
         if rows != self._rows:
-            # A new line first, so that the cursor leaves the row that is taken; setting the region homes the cursor.
+            # A new line comes first, so that the cursor leaves the row that is taken. Setting the region homes it.
             region = f"\n{_ESC}7{_ESC}[1;{rows - 1}r{_ESC}8{_ESC}[1A"
             self._rows = rows
         self._write(f"{region}{_ESC}7{_ESC}[{rows};1H{_ESC}[2K{self._styled(text, columns - 1)}{_ESC}8")
@@ -225,13 +226,13 @@ class FootLine:
         return capture.get()
 
     def _write(self, sequence: str) -> None:
-        """In one call, so that nothing the script writes lands inside a sequence."""
+        """Writes in one call, so that nothing of the script's lands inside a sequence."""
         self._stream.flush()
         os.write(self._stream.fileno(), sequence.encode())
 
 
 def _tell_log(text: str, stream: TextIO | None) -> bool:
-    """Whether a handler of the program's has put it on ``stream``, where it need not stand twice."""
+    """Logs a line. Returns whether a handler of the program's put it on ``stream``, where it need not stand twice."""
     if _log.level == logging.NOTSET:
         _log.setLevel(logging.INFO)  # else the root logger's level decides, which is WARNING unless somebody set it
     _log.info(text)
@@ -242,8 +243,8 @@ def _tell_log(text: str, stream: TextIO | None) -> bool:
 
 
 def _tell_above_bars(line: str, stream: TextIO | None) -> None:
-    """Bars of tqdm's, which trainers show, go for the line and come again below it. Without a bar tqdm is not asked: it
-    would make a lock, and with it fix how the script's processes start."""
+    """Prints a line above tqdm's bars, which trainers show: they make way and come again below it. Without a bar tqdm
+    is not called: it would make a lock, and with it fix how the script's processes start."""
     tqdm: Any = getattr(sys.modules.get("tqdm"), "tqdm", None)
     if stream is None or not getattr(tqdm, "_instances", None):
         tell(line, stream)

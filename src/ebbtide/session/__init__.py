@@ -1,1 +1,1 @@
-"""A block or a whole program that trains within a budget, or is recorded: how it starts, runs and ends."""
+"""The start, run and end of a block or a whole program that trains within a budget, or is recorded."""

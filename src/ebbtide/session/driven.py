@@ -1,4 +1,4 @@
-"""What a session and a recorder share: a ``with`` block, one at a time, whose steps a driver is told of."""
+"""The common part of a session and a recorder: a ``with`` block, one at a time, with a driver for its steps."""
 
 import atexit
 import os
@@ -24,7 +24,7 @@ _Self = TypeVar("_Self", bound="Driven")
 
 
 class Driver(Protocol):
-    """What runs between the beginning and the end, on one thread: the engine, or what records."""
+    """The engine, or what records: it runs from beginning to end, on one thread."""
 
     following: "Following"
 
@@ -38,10 +38,10 @@ class Driven:
 
     def __init__(self) -> None:
         self._driver: Driver | None = None
-        """None before the beginning, and where nothing is to be done."""
+        """None before the beginning, and where there is nothing to do."""
         self._used = False
         self._in_block = False  # of a step
-        self._between_calls = False  # the step at hand began with a call of ``step`` that was no block's
+        self._between_calls = False  # the open step began with a call of ``step`` without a block
         self._paused = False
 
     def __enter__(self: _Self) -> _Self:
@@ -78,19 +78,20 @@ class Driven:
         return self
 
     def close(self) -> None:
-        """The end of what ``start`` or a ``with`` block began; nothing where it has ended."""
+        """Ends what ``start`` or a ``with`` block began. Does nothing where it has ended."""
         atexit.unregister(self.close)
         self.__exit__(None, None, None)
 
     def step(self) -> "Step":
-        """One training step: forward, backward, ``optimizer.step()``. Either the body of a block, or up to a call:
+        """Marks one training step: forward, backward, ``optimizer.step()``. It is the body of a block, or ends at a
+        call:
 
             with session.step():                 for batch in loader:
                 train(batch)                         train(batch)
                                                      session.step()
 
-        The first one ends what a session does otherwise: follow the optimizers, of which each steps once in a step.
-        A block that raises ends its step cleanly. Raises BudgetError at the end of a step that the budget cannot hold.
+        The first call ends the session's other way: to follow the optimizers, each of which steps once in a step. A
+        block that raises ends its step cleanly. Raises BudgetError at the end of a step that the budget cannot hold.
         """
         if not self._is_ours() or self._in_block or self._paused:
             raise SessionError("a step belongs inside its session's `with` block, and not inside another step")
@@ -104,18 +105,18 @@ class Driven:
         return Step(self)
 
     def evaluating(self) -> "Evaluation":
-        """What runs in this block is no part of a training step: validation, say, or writing a checkpoint.
+        """Takes what runs in this block out of training steps: validation, say, or writing a checkpoint.
 
-        Memory stays bounded; what the block uses is fetched when it is used. A step that has trained ends here. Where
-        steps are blocks of ``step()``, what lies between them is no part of a step anyway. Raises SessionError inside a
-        step's block.
+        Memory stays bounded, and what the block uses is fetched when it is used. A step that has trained ends here.
+        Where steps are blocks of ``step()``, code between them is no part of a step anyway. Raises SessionError inside
+        a step's block.
         """
         if not self._is_ours() or self._in_block or self._paused:
             raise SessionError("evaluation belongs inside its session's `with` block, and not inside a step")
         return Evaluation(self)
 
     def _check(self) -> None:
-        """Before anything begins. Raises SettingError."""
+        """Checks what it can before anything begins. Raises SettingError."""
 
     def _start(self) -> None:
         """Sets the driver, once it runs."""
@@ -131,12 +132,13 @@ class Driven:
                 _active = None
 
     def _is_ours(self) -> bool:
-        """False in a forked child, where nothing of the session runs, and after the end."""
+        """Tells whether this one is active: not in a forked child, where nothing of the session runs, nor at its end.
+        """
         return _active is self
 
 
 class Step:
-    """What ``step()`` returns: used in ``with``, the step ends with the block."""
+    """The result of ``step()``. Used in ``with``, the step ends with the block."""
 
     def __init__(self, driven: Driven) -> None:
         self._driven = driven
@@ -152,12 +154,12 @@ class Step:
     ) -> None:
         driven = self._driven
         driven._in_block = False
-        if driven._is_ours() and driven._driver is not None:  # a child that was forked within the step leaves it, too
+        if driven._is_ours() and driven._driver is not None:  # a child forked within the step leaves the block, too
             driven._driver.end_step(completed=error is None)
 
 
 class Evaluation:
-    """What ``evaluating()`` returns, for ``with``."""
+    """The result of ``evaluating()``, for ``with``."""
 
     def __init__(self, driven: Driven) -> None:
         self._driven = driven
@@ -178,12 +180,12 @@ class Evaluation:
 
 
 def active() -> Driven | None:
-    """The session, or what records, that has begun in this process and not ended; None where there is none."""
+    """Returns the session or recorder that is active in this process, or None."""
     return _active
 
 
 def check_writable(what: str, path: Path | None) -> None:
-    """Before the run, not after hours of it. Raises SettingError."""
+    """Checks before the run that a file can be written, not after hours of it. Raises SettingError."""
     if path is None:
         return
     with written(what, path):
@@ -192,7 +194,7 @@ def check_writable(what: str, path: Path | None) -> None:
 
 @contextmanager
 def written(what: str, path: Path) -> Iterator[None]:
-    """A block that writes it: raises SettingError in place of OSError."""
+    """Turns an OSError of the block, which writes the file, into a SettingError."""
     try:
         yield
     except OSError as error:
@@ -203,7 +205,7 @@ def written(what: str, path: Path) -> Iterator[None]:
 
 
 def warn_user(text: str) -> None:
-    """Where warnings are made errors (``-W error``), ours is printed, and the training goes on."""
+    """Warns. Where warnings are made errors (``-W error``), it prints the text, and the training goes on."""
     try:
         warnings.warn(text, EbbtideWarning, stacklevel=2)
     except EbbtideWarning:
@@ -211,7 +213,7 @@ def warn_user(text: str) -> None:
 
 
 def tell_disabled() -> None:
-    """Once in a process."""
+    """Warns once in a process."""
     global _told_disabled
     if not _told_disabled:
         _told_disabled = True

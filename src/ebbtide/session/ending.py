@@ -1,8 +1,8 @@
-"""How a run ends where it is one rank of several: with one summary, and all with the same error.
+"""The end of a run that is one rank of several: one summary, and the same error in all.
 
-A rank ends with its own report and its own error where it cannot hear the others. One that ends with an error stays
-for a moment: a launcher ends all ranks as soon as it sees the first one fail, before the others could say why. What
-stays is a process that holds nothing, so that the others' collectives fail at once.
+A rank that cannot hear the others ends with its own report and its own error. One that ends with an error stays for a
+moment, since a launcher ends all ranks as soon as it sees the first one fail, before the others could say why. What
+stays is a process that holds nothing, so the others' collectives fail at once.
 """
 
 import atexit
@@ -29,9 +29,9 @@ _stays_with: int | None = None
 def end_together(
     session: "Session", report: RunReport, status: int, refusal: BudgetError | None, failed: str, quiet: bool
 ) -> BudgetError | None:
-    """Shows the summary, and returns the error to end with: of several ranks what the first one said that ended.
+    """Shows the summary and returns the error to end with. Several ranks all return that of the first one that ended.
 
-    ``refusal`` ended the script, ``failed`` says what was asked for and did not come about.
+    ``refusal`` ended the script. ``failed`` says what was asked for and did not come about.
     """
     ranks, here = session._ranks, session._place
     told: BudgetError | None = None
@@ -54,7 +54,8 @@ def end_together(
 
 
 def _show(report: RunReport, columns: dict[int, list[str]], name: str, local_rank: int, whole: bool) -> None:
-    """Not ``whole``: whether the budget was kept, below an error of the script's that a summary would hide."""
+    """Shows the summary. Not ``whole``: only whether the budget was kept, so that the script's own error stays in view.
+    """
     text = render_summary(report) if whole else render_headline(report)
     if columns:
         ranks = {f"rank {rank}": cells for rank, cells in columns.items()}
@@ -67,7 +68,7 @@ def _show(report: RunReport, columns: dict[int, list[str]], name: str, local_ran
 
 
 def stay_at_the_end() -> None:
-    """To be called before the script: what is registered first happens last, when all else of this process is over."""
+    """Registers the stay. Callers MUST do so before the script: the first registered function runs last of all."""
     atexit.register(_stay)
 
 
@@ -79,6 +80,6 @@ def _stay() -> None:
             stream.flush()
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2:
-            with contextlib.suppress(OSError):  # that of the listing itself
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself
                 os.set_inheritable(int(name), False)
     os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", _STAY, str(_STAY_S), str(_stays_with)])

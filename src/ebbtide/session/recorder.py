@@ -1,4 +1,4 @@
-"""Recording a step of a program in which nothing moves and nothing is bounded.
+"""Records a step of a program. Nothing moves and nothing is bounded.
 
 with ebbtide.record("step.trace"):
     trainer.train()
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 
 
 class Recorder(Driven):
-    """Writes steps ``first`` to ``first + count - 1`` of what runs in its ``with`` block, counted from 1, to ``path``.
+    """Writes steps ``first`` to ``first + count - 1`` of its ``with`` block to ``path``, counted from 1.
 
-    Steps end where the optimizers do, or where ``step()`` says. Of several, ``step.trace`` becomes ``step-3.trace``,
-    ``step-4.trace``, ... By default it is the third, the first that has a steady one before it to compare with.
-    ``fake`` computes nothing and holds nothing: tensors have shapes only, numbers read out of them are 1, and times are
-    modelled by the FLOPs and bytes a second of ``machine`` (a name or a file; an A100's data sheet); the default is
-    then the second step. ``lines``: the trace says which line of the program made each storage. What is not
-    given comes from ``settings``, by default the ``EBBTIDE_...`` variables. Entering raises PlatformError,
-    RecordingError, and SettingError for what cannot be written.
+    Steps end where the optimizers do, or where ``step()`` says. With several, ``step.trace`` becomes ``step-3.trace``,
+    ``step-4.trace``, ... The default is the third step, the first with a steady one before it to compare with.
+
+    ``fake`` computes and holds nothing: tensors have shapes only, and numbers read out of them are 1. Times are
+    modelled by the FLOPs and bytes a second of ``machine`` (a name or a file; by default an A100's data sheet). Then
+    the default is the second step. ``lines``: the trace says which line of the program made each storage. All else
+    comes from ``settings``, by default the ``EBBTIDE_...`` variables. Entering raises PlatformError, RecordingError,
+    and SettingError for a file that cannot be written.
     """
 
     def __init__(
@@ -59,16 +60,16 @@ class Recorder(Driven):
 
     @property
     def done(self) -> bool:
-        """Whether all that was to be recorded has been."""
+        """True once every step that was asked for is recorded."""
         return self._recorder is not None and self._recorder.done
 
     def stop_when_done(self) -> None:
-        """Within the block: the program ends (SystemExit) after the last step that is recorded."""
+        """Ends the program (SystemExit) after the last recorded step. Called within the block."""
         if self._recorder is not None:
             self._recorder.stop_when_done()
 
     def summary(self) -> str:
-        """What was recorded and what that cost, or why nothing was."""
+        """Says what was recorded and what that cost, or why nothing was."""
         return "nothing was recorded yet" if self._recorder is None else self._recorder.summary()
 
     def _check(self) -> None:

@@ -9,7 +9,8 @@
 Without a size it stays within what the machine and its containers have free. Without ``session.step()`` the session
 follows the optimizers: ``with ebbtide.Session(fast="8GiB"): trainer.train()``.
 
-The model and the optimizer may exist before. One session at a time, each used once; what it managed stays valid after.
+The model and the optimizer may exist before. There is one session at a time, and each is used once. Storages that it
+managed stay valid afterwards.
 """
 
 from collections.abc import Iterable, Sequence
@@ -45,15 +46,15 @@ if TYPE_CHECKING:
 
 
 class Session(Driven):
-    """Trains within ``fast``: bytes for the whole process ("8GiB"), or a share of the step's live tensors ("25%"). With
-    neither, within what the machine and its containers have free.
+    """Trains within ``fast``: bytes for the whole process ("8GiB"), or a share of the step's live bytes ("25%").
+    Without it, the session takes what the machine and its containers have free.
 
-    Every setting of docs/api.md can be named. Of those, ``spill`` is the directory that moved storages go to, or
-    several that share them (on disks of their own), ``report`` a JSON file written at the end, ``progress`` "auto",
-    "plain", "verbose" (a line for every step) or "off", ``policy`` how to decide what moves when: a planner's name, by
-    default "ebbtide", or for no plan an online policy's, such as "demand" or "lru". What is not named comes from
-    ``settings``, by default the ``EBBTIDE_...`` variables. Raises SettingError for what cannot be understood; entering
-    raises SpillError, PlatformError, or BudgetError.
+    Every setting of docs/api.md can be named. ``spill`` is the directory that evicted storages go to, or several that
+    share them (on disks of their own). ``report`` is a JSON file written at the end. ``progress`` is "auto", "plain",
+    "verbose" (a line for every step) or "off". ``policy`` decides what moves when: a planner's name, by default
+    "ebbtide", or without a plan an online policy's, such as "demand" or "lru". All else comes from ``settings``, by
+    default the ``EBBTIDE_...`` variables. Raises SettingError for what cannot be understood. Entering raises
+    SpillError, PlatformError, or BudgetError.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Session(Driven):
         self._ranks = Ranks(self._place)
         self._settings = _with_own_files(chosen, self._place)
         self._report_path = _own_path(Path(chosen.report).absolute(), self._place) if chosen.report else None
-        self._unwritten = ""  # the report, and why
+        self._unwritten = ""  # that the report could not be written, and why
         self._engine: Engine | None = None
         self._progress: Progress | None = None
         self._follower: Follower | None = None
@@ -102,11 +103,11 @@ class Session(Driven):
                 self._warn(self._unwritten)
 
     def keep(self, what: "torch.nn.Module | torch.Tensor | Iterable[torch.nn.Module | torch.Tensor]") -> None:
-        """Parameters and buffers of a module, or tensors, stay in memory until the session ends.
+        """Keeps parameters and buffers of a module, or tensors, in memory until the session ends.
 
-        To be called in the session's block, when they exist (what replaces them later is not kept) and before the
-        first step: plans that are made from then on count them as in use all the time. Raises SessionError, and
-        SettingError for anything else.
+        Call it in the session's block, once they exist, and before the first step. Plans that are made from then on
+        count them as in use all the time. What replaces them later is not kept. Raises SessionError, and SettingError
+        for anything else.
         """
         if not self._is_ours():
             raise SessionError("what is to be kept is named inside the session's `with` block")
@@ -114,22 +115,22 @@ class Session(Driven):
             self._engine.keep(what)
 
     def memory_stats(self) -> dict[str, int]:
-        """Bytes and counts of this moment, by the names of ``torch.cuda.memory_stats`` where it has one.
+        """Returns bytes and counts of this moment, by the names of ``torch.cuda.memory_stats`` where it has one.
 
-        ``allocated`` is what tensors asked for, wherever it is, ``reserved`` the memory held for them, ``active`` the
-        part of it under live tensors; ``evicted``, ``fetched`` and ``written`` are totals since the process began.
-        All are 0 before and after the session.
+        ``allocated`` is what tensors asked for, wherever it is. ``reserved`` is the memory held for them, and
+        ``active`` the part of it under live tensors. ``evicted``, ``fetched`` and ``written`` are totals since the
+        process began. All are 0 before and after the session.
         """
         return {} if self._engine is None else self._engine.memory_stats()
 
     def report(self) -> RunReport:
-        """What is known now, or at the end what there was."""
+        """Returns what is known now; at the end, the whole run's report."""
         if not self._used:
             raise SessionError("a session has nothing to report before it is entered")
         return _empty_report() if self._engine is None else self._engine.report()
 
     def summary(self) -> str:
-        """The report as text a person reads."""
+        """Returns the report as text that a person reads."""
         return render_summary(self.report())
 
     def __repr__(self) -> str:
@@ -137,7 +138,7 @@ class Session(Driven):
         return f"<ebbtide.Session, {state}>"
 
     def _repr_html_(self) -> str:
-        """Of a notebook's cell."""
+        """Shows the session in a notebook's cell."""
         if not self._used:
             return escape(repr(self))
         report = self.report()
@@ -146,12 +147,12 @@ class Session(Driven):
         return f"<pre>{escape(render_summary(report))}</pre>"
 
     def _hurry(self) -> None:
-        """The end, when it comes, waits for no plan that is being made, also where that was to be saved."""
+        """Makes the end wait for no plan that is being made, even one that was to be saved."""
         if self._engine is not None:
             self._engine.hurries = True
 
     def _leave_trouble(self) -> None:
-        """Why the run was not as asked is said by the caller, and by no warning at the end."""
+        """Leaves it to the caller to say why the run was not as asked: no warning at the end."""
         if self._engine is not None:
             self._engine.is_told_on = True
 
@@ -197,7 +198,7 @@ class Session(Driven):
             self._follower.start()
 
     def _budget(self) -> Budget | None:
-        """This rank's."""
+        """Returns this rank's budget."""
         if self._settings.fast_node is None:
             return self._settings.fast
         if (share := self._settings.fast_node // self._place.local_size) == 0:
@@ -210,7 +211,7 @@ class Session(Driven):
         return choose_bounds(asked, arena, process.memory_limit(), free_memory(ranks=ranks), ranks)
 
     def _usable_bytes(self, size_is_named: bool) -> int:
-        """Of what there is at this moment, this rank's share."""
+        """Returns this rank's share of what there is at this moment."""
         ranks = self._place.local_size
         if not size_is_named:
             return usable_bytes(free_memory(ranks=ranks))
@@ -218,7 +219,8 @@ class Session(Driven):
         return usable_bytes(process.MemoryLimit(limit.nbytes // ranks, limit.source))
 
     def _planning(self, spill: Sequence[Path]) -> "Planning | None":
-        """None for an online policy. Raises SettingError for a policy, a plan or a machine that is not there."""
+        """Makes the planning; None for an online policy. Raises SettingError for a policy, plan or machine that is not
+        there."""
         from ebbtide.planning.planning import Planning, Wanted
 
         policy, files = self._settings.policy, Files.of(self._settings)
@@ -252,12 +254,12 @@ class Session(Driven):
                 warnings_go_to(None)
 
     def _observe(self) -> Observation:
-        """Of the engine, which there is before progress starts."""
+        """Observes the engine, which exists before progress starts."""
         assert self._engine is not None
         return self._engine.observe()
 
     def _shown(self) -> ProgressMode:
-        """Of several ranks on a node the first shows its progress, unless each is asked to."""
+        """Shows progress of a node's first rank only, unless each is asked to show its own."""
         mode = self._settings.progress
         others = self._place.local_rank > 0 and mode is ProgressMode.AUTO
         return ProgressMode.OFF if others else mode
@@ -272,7 +274,7 @@ class Session(Driven):
 
 
 def _with_own_files(chosen: Settings, here: Place) -> Settings:
-    """What several ranks save goes to files of their own, as their reports do."""
+    """Gives each of several ranks files of its own for what it saves, as with reports."""
     if here.size == 1:
         return chosen
     saved = {name: getattr(chosen, name) for name in ("save_trace", "save_plan", "save_timeline")}
@@ -281,7 +283,7 @@ def _with_own_files(chosen: Settings, here: Place) -> Settings:
 
 
 def _own_path(path: Path, here: Place) -> Path:
-    """Of several ranks each writes its own: out.json becomes out.0.json, out.1.json, ..."""
+    """Names a rank's own file: out.json becomes out.0.json, out.1.json, ..."""
     return path if here.size == 1 else path.with_name(f"{path.stem}.{here.rank}{path.suffix}")
 
 
