@@ -1,1 +1,1 @@
-"""The commands, one file each; ``cli`` gathers them. A file imports what it needs when its command runs."""
+"""The commands, one file each, which ``cli`` gathers. A file imports what it needs only when its command runs."""

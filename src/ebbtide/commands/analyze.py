@@ -1,4 +1,4 @@
-"""``ebbtide analyze``: what a recorded step does with memory."""
+"""``ebbtide analyze``: the contents of a recorded step's memory."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import click
 from ebbtide.commands.examples import examples
 
 _WIDTH = 110
-"""Of the page where there is no terminal to fit."""
+"""The page's width where there is no terminal to fit."""
 
 
 @click.command(epilog=examples("ebbtide analyze step.trace", "ebbtide analyze step.trace --machine dram-optane --json"))
@@ -16,17 +16,17 @@ _WIDTH = 110
     "--machine",
     metavar="NAME|FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="What moving would buy on this machine, and budgets would cost there. Default: this computer, for budgets.",
+    help="Show what moving would gain on this machine, and budgets would cost. Default: this computer, for budgets.",
 )
-@click.option("--slow-tier", metavar="NAME", help="The machine's slow tier to move to; by default the first.")
-@click.option("--bandwidth", metavar="SIZE[,SIZE]", help="In place of a machine: bytes a second out, and back.")
+@click.option("--slow-tier", metavar="NAME", help="The machine's slow tier to move to. Default: the first.")
+@click.option("--bandwidth", metavar="SIZE[,SIZE]", help="Bytes a second out, and back, in place of a machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print every figure as JSON.")
 def analyze(
     traces: tuple[Path, ...], machine: Path | None, slow_tier: str | None, bandwidth: str | None, as_json: bool
 ) -> None:
-    """Say what a step holds at its peak, and what could leave.
+    """Show what a step holds at its peak, and what could leave.
 
-    What lies idle, for how long, and what moving that would buy.
+    The report names idle storages, for how long they are idle, and what moving them would gain.
 
     FILE is a trace (`ebbtide run --save-trace`), or one in the format tiertrace/1. Further files are compared with it.
     """

@@ -1,4 +1,4 @@
-"""What smaller budgets would cost a step on a machine, for ``ebbtide analyze`` and the page of ``ebbtide report``."""
+"""The cost of smaller budgets on a machine, for ``ebbtide analyze`` and the page of ``ebbtide report``."""
 
 from time import perf_counter
 from typing import Any
@@ -13,11 +13,11 @@ from ebbtide.report.answers import SMALL_COST, TriedBudget, leaving
 
 SHARES = ("75%", "50%", "25%", "10%")
 PATIENCE_S = 30.0
-"""No further budget is tried after this long; what is not tried says so."""
+"""After this long, no further budget is tried; the others are marked as untried."""
 
 
 def try_budgets(trace: Trace, machine: Machine) -> tuple[TriedBudget, ...]:
-    """``SHARES`` of the step's peak, the largest first, as the default planner has them."""
+    """Try ``SHARES`` of the step's peak with the default planner, the largest first."""
     began = perf_counter()
     found = []
     with working(len(SHARES)) as begin, begin.leaving_nothing():
@@ -31,7 +31,7 @@ def try_budgets(trace: Trace, machine: Machine) -> tuple[TriedBudget, ...]:
 
 
 def as_figures(row: TriedBudget, machine: Machine) -> dict[str, Any]:
-    """For programs, named as those of ``ebbtide compare --json``; of a budget that was not tried nothing is known."""
+    """Return figures for programs, named as in ``ebbtide compare --json``. Those of an untried budget are None."""
     return {
         "machine": machine.name,
         "origin": "simulated",

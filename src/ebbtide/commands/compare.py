@@ -23,7 +23,7 @@ from ebbtide.commands.inputs import json_option, machine_options, trace_argument
     *("--policy", "names"),
     metavar="LIST",
     multiple=True,
-    help="Planners and online policies: ebbtide,lru. Default: all. May be repeated.",
+    help="Planners and online policies, such as ebbtide,lru. Default: all. May be repeated.",
 )
 @json_option
 def compare(
@@ -36,9 +36,9 @@ def compare(
 ) -> None:
     """Compare all policies on a recorded step, in one simulator.
 
-    The gap is to a time that no plan can beat. Hits are counted as 10Cache does: what can be used at once when its
-    operation is reached, however long others waited for it; exposed is the share of the step in which compute waits.
-    Where our own plan's gap is above 2 %, a line says which constraint the bound relaxes so that it is loose.
+    The gap is the distance to a time that no plan can beat. A hit, as in 10Cache, is a storage that is usable at once
+    when its operation is reached, however long others waited for it. Exposed is the share of the step in which compute
+    waits. If the gap of Ebbtide's own plan is above 2 %, a line names the constraint that makes the bound loose.
     """
     from ebbtide.commands.inputs import budgets_of, read_step
     from ebbtide.commands.tables import show, show_trials, whose_times

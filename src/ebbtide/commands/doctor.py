@@ -1,4 +1,4 @@
-"""``ebbtide doctor``: whether this machine can train within a budget, and what would make it faster."""
+"""``ebbtide doctor``: examines whether this machine can train within a budget, and what would make it faster."""
 
 import shutil
 import sys
@@ -10,13 +10,13 @@ from ebbtide.commands.examples import examples
 
 @click.command(epilog=examples("ebbtide doctor", "ebbtide doctor -v --spill DIR"))
 @click.option("--spill", metavar="DIR", multiple=True, help="A directory to examine, as for `ebbtide run`.")
-@click.option("-v", "--verbose", is_flag=True, help="Say of each finding what it means, also where all is well.")
+@click.option("-v", "--verbose", is_flag=True, help="Explain every finding, also where all is well.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor(spill: tuple[str, ...], verbose: bool, as_json: bool) -> None:
-    """Say what keeps Ebbtide from running here, or makes it slow.
+    """Find what keeps Ebbtide from running here, or makes it slow.
 
-    Each finding is ok, a hint or a problem. Hints and problems say what they mean, and how to get what is missing. The
-    exit status is 1 only if something keeps Ebbtide from running.
+    Each finding is ok, a hint or a problem. Hints and problems come with their meaning and a remedy. The exit status is
+    1 only if something keeps Ebbtide from running.
     """
     from ebbtide.doctor.examine import examine
     from ebbtide.doctor.text import render, runs, to_json

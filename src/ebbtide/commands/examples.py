@@ -1,6 +1,6 @@
-"""Examples, below the options in a command's help."""
+"""Examples below the options in a command's help."""
 
 
 def examples(*lines: str) -> str:
-    """An ``epilog``: what is typed, a line each, left as it is."""
+    """Return an ``epilog`` of command lines, each left as it is."""
     return "\n".join(("Examples:", "", "\b", *(f"  {line}" for line in lines)))

@@ -1,4 +1,4 @@
-"""``ebbtide explain``: why a storage is where it is, in words."""
+"""``ebbtide explain``: explains in words why a storage is where it is."""
 
 import sys
 from pathlib import Path
@@ -17,14 +17,14 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     ),
 )
 @click.argument("trace", metavar="FILE", type=_FILE)
-@click.option("--storage", metavar="NUMBER", type=int, help="Of one storage.")
-@click.option("--module", metavar="NAME", help="Of a module's storages, and of those within it; * stands for anything.")
-@click.option("--at-peak", is_flag=True, help="Of what is there at the step's peak: what is explained by default.")
+@click.option("--storage", metavar="NUMBER", type=int, help="Explain one storage.")
+@click.option("--module", metavar="NAME", help="Explain the storages of modules and of all within them; * is any text.")
+@click.option("--at-peak", is_flag=True, help="Explain the step's peak. This is the default.")
 @click.option("--plan", metavar="FILE", type=_FILE, help="The plan for this step (`ebbtide run --save-plan`).")
-@click.option("--timeline", metavar="FILE", type=_FILE, help="What happened in a step, or would.")
-@click.option("--machine", metavar="NAME|FILE", type=_FILE, help="What moving takes there (`ebbtide probe -o FILE`).")
-@click.option("--slow-tier", metavar="NAME", help="The machine's slow tier to move to; by default the first.")
-@click.option("--bandwidth", metavar="SIZE[,SIZE]", help="In place of a machine: bytes a second out, and back.")
+@click.option("--timeline", metavar="FILE", type=_FILE, help="The timeline of a step, measured or simulated.")
+@click.option("--machine", metavar="NAME|FILE", type=_FILE, help="The machine to move on (`ebbtide probe -o FILE`).")
+@click.option("--slow-tier", metavar="NAME", help="The machine's slow tier to move to. Default: the first.")
+@click.option("--bandwidth", metavar="SIZE[,SIZE]", help="Bytes a second out, and back, in place of a machine.")
 def explain(
     trace: Path,
     storage: int | None,

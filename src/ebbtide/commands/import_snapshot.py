@@ -1,4 +1,4 @@
-"""``ebbtide import``: what other programs recorded, as a trace."""
+"""``ebbtide import``: turns other programs' recordings into traces."""
 
 from pathlib import Path
 
@@ -8,7 +8,10 @@ from ebbtide.commands.examples import examples
 
 
 def _number(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    """Of ``cuda:1``, as other commands have it, or of ``1``; None, which is the only one there is, of ``cuda``."""
+    """Return the number in ``cuda:1``, as other commands write it, or in ``1``.
+
+    Returns None for ``cuda``, which means the only device.
+    """
     if text is None or text == "cuda":
         return None
     number = text.removeprefix("cuda:")
@@ -30,13 +33,13 @@ def _number(context: click.Context, parameter: click.Parameter, text: str | None
     "--device",
     metavar="DEVICE",
     callback=_number,
-    help="Whose history, if the snapshot has more than one: cuda:1, or its number alone.",
+    help="The device, if the snapshot has more than one: cuda:1, or its number alone.",
 )
 def import_snapshot(snapshot: Path, output: Path, device: int | None) -> None:
     """Read a CUDA memory snapshot as a trace.
 
-    SNAPSHOT is what torch.cuda.memory._dump_snapshot wrote. It is read as plain data: nothing in it can run. It holds
-    allocations only, so whatever needs accesses is not available from the trace.
+    torch.cuda.memory._dump_snapshot wrote SNAPSHOT. It is read as plain data: nothing in it can run. It holds only
+    allocations, so the trace does not show what needs accesses.
     """
     from ebbtide.capture.snapshot import read_snapshot
     from ebbtide.ir.files import save

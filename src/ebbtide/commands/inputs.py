@@ -1,7 +1,7 @@
-"""What commands on traces read: a step, a machine and budgets. One place, so that all of them take the same options.
+"""Options for the inputs of commands on traces: a step, a machine and budgets. All commands share them.
 
-A trace is a file that Ebbtide wrote, or one of format ``tiertrace/1``, whose machine comes along. Without that and
-without ``--machine``, the machine is this one, probed once and remembered, as for ``ebbtide run``.
+A trace is a file that Ebbtide wrote, or one of format ``tiertrace/1``, which brings its machine along. Without that
+machine and without ``--machine``, the machine is this one, probed once and remembered, as for ``ebbtide run``.
 
     @click.command()
     @trace_argument
@@ -31,19 +31,19 @@ trace_argument = click.argument("trace", type=_File)
 fast_option = click.option(
     "--fast",
     metavar="SIZE|P%",
-    help="Fast memory for tensors, or a share of the step's peak. Default: what the machine's fastest tier has.",
+    help="Fast memory for tensors, or a share of the step's peak. Default: all of the machine's fastest tier.",
 )
 """One budget, as parameter ``fast``."""
 
 
 json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print every figure as JSON, in place of what is shown otherwise."
+    "--json", "as_json", is_flag=True, help="Print every figure as JSON, in place of the usual output."
 )
 """Figures for programs, on standard output, as parameter ``as_json``."""
 
 
 def machine_options(command: _Command) -> _Command:
-    """The machine, as parameters ``machine`` and ``changes``."""
+    """Add the options of the machine, as parameters ``machine`` and ``changes``."""
     change = click.option(
         "--set",
         "changes",
@@ -61,7 +61,7 @@ def machine_options(command: _Command) -> _Command:
 
 
 class Inputs(NamedTuple):
-    """``budget_bytes`` bounds the machine's fastest tier, and is at most its capacity."""
+    """A command's inputs. ``budget_bytes`` bounds the machine's fastest tier, and is at most its capacity."""
 
     trace: "Trace"
     machine: "Machine"
@@ -69,7 +69,7 @@ class Inputs(NamedTuple):
 
 
 def read_inputs(trace: Path, machine: Path | None, changes: Sequence[str], fast: str | None) -> Inputs:
-    """What the options of this module name. Raises FileFormatError, SettingError and OSError."""
+    """Read the inputs that the options of this module name. Raises FileFormatError, SettingError and OSError."""
     from ebbtide.planners.base import budget_of
 
     step, its_machine = read_step(trace, machine, changes)
@@ -77,9 +77,9 @@ def read_inputs(trace: Path, machine: Path | None, changes: Sequence[str], fast:
 
 
 def read_step(trace: Path, machine: Path | None, changes: Sequence[str]) -> "tuple[Trace, Machine]":
-    """The step, with the machine's times if it has a rule for them, and the machine it is planned for.
+    """Return the step, and the machine to plan for. If the machine has a rule for times, the step has its times.
 
-    Raises FileFormatError for a trace that does not know what uses what.
+    Raises FileFormatError for a trace without accesses.
     """
     from ebbtide.commands.machine_changes import apply_changes
     from ebbtide.pipeline.reading import step_on
@@ -88,7 +88,7 @@ def read_step(trace: Path, machine: Path | None, changes: Sequence[str]) -> "tup
 
 
 def budgets_of(fast: str, trace: "Trace", machine: "Machine") -> list[int]:
-    """For commands that compare several: ``15%,25%,8GiB``."""
+    """Parse several budgets: ``15%,25%,8GiB``."""
     from ebbtide.planners.base import budget_of
 
     return [budget_of(text.strip(), trace, machine) for text in fast.split(",")]

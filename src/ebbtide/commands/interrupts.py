@@ -1,4 +1,4 @@
-"""Ctrl-C amid a call that hears of no signal before it returns, as a solver's: the process ends all the same."""
+"""Lets Ctrl-C end the process even within a call that hears no signal before it returns, such as a solver's."""
 
 import os
 import signal
@@ -9,13 +9,15 @@ from contextlib import contextmanager
 from ebbtide.errors import INTERRUPTED
 
 _PATIENCE_S = 0.5
-"""So long the block has to end by itself, of KeyboardInterrupt."""
+"""The block has this long to end by itself, of KeyboardInterrupt."""
 
 
 @contextmanager
 def ended_by_interrupt(leave: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C ends this block, or ``leave`` is called in another thread and the process exits. For work that leaves
-    nothing behind, since no ``finally`` is reached then."""
+    """Let Ctrl-C end this block. If it does not, another thread calls ``leave`` and the process exits.
+
+    No ``finally`` is reached then, so the block's work must leave nothing behind.
+    """
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if not ours or threading.current_thread() is not threading.main_thread():
         yield

@@ -1,8 +1,8 @@
-"""``--set KEY=VALUE``: figures of a machine changed one by one.
+"""Carries out ``--set KEY=VALUE``, which changes figures of a machine one by one.
 
-A key is the name of a tier, a link or a group and one of its figures: ``gpu.capacity_bytes``,
-``host_to_gpu.latency_ns``, ``gpu_in.bytes_per_s``; or ``compute.overlap``, ``cost.years``. All that are numbers in
-``ir.machine`` can be set.
+A key is the name of a tier, a link or a group, with one of its figures: ``gpu.capacity_bytes``,
+``host_to_gpu.latency_ns``, ``gpu_in.bytes_per_s``. It can also be ``compute.overlap`` or ``cost.years``. Every number
+in ``ir.machine`` can be set.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,13 +15,13 @@ from ebbtide.ir.machine import Compute, Cost, Link, LinkGroup, Machine, Tier
 from ebbtide.units import SIZES_ACCEPTED, parse_size
 
 UNLIMITED = "unlimited"
-"""The value that takes a bound away."""
+"""The value that removes a bound."""
 
 _TABLES = ("tiers", "links", "groups", "compute", "cost")
 
 
 def with_links(machine: Machine, factor: float) -> Machine:
-    """All links, and what they share, so many times as fast."""
+    """Make all links and groups so many times as fast."""
     return replace(
         machine,
         links=tuple(replace(row, bytes_per_s=max(round(row.bytes_per_s * factor), 1)) for row in machine.links),
@@ -30,7 +30,7 @@ def with_links(machine: Machine, factor: float) -> Machine:
 
 
 def apply_changes(machine: Machine, changes: Sequence[str]) -> Machine:
-    """The machine with every ``KEY=VALUE`` carried out in order. Raises SettingError."""
+    """Return the machine with every ``KEY=VALUE`` carried out in order. Raises SettingError."""
     for change in changes:
         key, equals, text = change.partition("=")
         places = _places(machine)
@@ -50,7 +50,7 @@ def apply_changes(machine: Machine, changes: Sequence[str]) -> Machine:
 
 
 def _places(machine: Machine) -> dict[str, tuple[str, int, str]]:
-    """Every key, and the table, row and field that it names."""
+    """Return every key, with the table, row and field that it names."""
     return {
         f"{_name(record)}.{field.name}": (table, at, field.name)
         for table in _TABLES
@@ -61,7 +61,7 @@ def _places(machine: Machine) -> dict[str, tuple[str, int, str]]:
 
 
 def _wrong(key: str, places: Collection[str]) -> str:
-    """What a key can be that is none: the figures of what it names, or what it could name."""
+    """Say which keys would be right in place of ``key``: figures of the record that it names, or names of records."""
     if key in places:
         return "write KEY=VALUE"
     near = did_you_mean(key, places)
@@ -74,7 +74,7 @@ def _wrong(key: str, places: Collection[str]) -> str:
 
 
 def _records(machine: Machine, table: str) -> tuple[Any, ...]:
-    """A table's records; ``compute`` and ``cost`` are tables of one."""
+    """Return a table's records. ``compute`` and ``cost`` are tables with one record."""
     found = getattr(machine, table)
     return found if isinstance(found, tuple) else (found,)
 
@@ -86,13 +86,13 @@ def _name(record: Tier | Link | LinkGroup | Compute | Cost) -> str:
 
 
 def _number_type(declared: Any) -> type | None:
-    """int or float, for a field of that type or one that may be None; None for any other."""
+    """Return int or float for a field of that type, also if it may be None; None for any other field."""
     choices = [choice for choice in (get_args(declared) or (declared,)) if choice is not NoneType]
     return choices[0] if choices in ([int], [float]) else None
 
 
 def _read(text: str, declared: Any) -> int | float | None:
-    """A number as people write it: 8e9, 32GiB, 0.06."""
+    """Parse a number as people write it: 8e9, 32GiB, 0.06."""
     if text == UNLIMITED and NoneType in get_args(declared):
         return None
     if _number_type(declared) is float:

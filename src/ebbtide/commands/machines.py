@@ -1,4 +1,4 @@
-"""``ebbtide machines``: the documented machines that come along."""
+"""``ebbtide machines``: the documented machines that come with Ebbtide."""
 
 import click
 
@@ -10,7 +10,8 @@ from ebbtide.commands.examples import examples
 def machines(name: str | None) -> None:
     """List the documented machines, or show one with its sources.
 
-    A machine's NAME can be given wherever a command takes --machine; a changed copy of what this prints is a FILE.
+    A command that takes --machine accepts the NAME of any of these machines. It also accepts a FILE, such as a changed
+    copy of what this command prints.
     """
     from ebbtide.machines import find_machine, names, text_of
 

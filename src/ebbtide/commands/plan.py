@@ -42,9 +42,9 @@ def plan(
 ) -> None:
     """Plan a recorded step, for this machine or another.
 
-    Shows the time that the plan should take, a time that no plan can beat, and what lies between: where that is more
-    than 2 %, also which constraint the bound relaxes so that it is loose. `ebbtide run --plan` follows the file of a
-    step that `ebbtide run --save-trace` recorded.
+    Shows the plan's predicted time, a time that no plan can beat, and the gap. If the gap is above 2 %, it also names
+    the constraint that makes the bound loose. To follow the plan in a run, record the step with `ebbtide run
+    --save-trace`, and give the plan to `ebbtide run --plan`.
     """
     from ebbtide.commands.tables import whose_times
     from ebbtide.commands.trial_json import print_json
@@ -80,7 +80,7 @@ def plan(
 
 
 def figures_of(made: "Plan", inputs: Inputs) -> dict[str, Any]:
-    """The same for programs. The plan itself is the file that -o writes."""
+    """Return the same figures for programs. The plan itself is the file that -o writes."""
     return {
         "planner": made.planner,
         "machine": inputs.machine.name,
@@ -97,7 +97,7 @@ def figures_of(made: "Plan", inputs: Inputs) -> dict[str, Any]:
 
 
 def describe(made: "Plan", inputs: Inputs, times: str = "") -> str:
-    """The plan's figures, a line each; ``times`` are whose the operations' are."""
+    """Return the plan's figures, a line each. ``times`` says whose times the operations have."""
     from ebbtide.units import format_bytes, format_time, seconds
 
     resident_ns = inputs.trace.step_ns

@@ -23,7 +23,7 @@ from ebbtide.commands.program import joined_tiers
     type=click.FloatRange(1, 3600),
     default=12.0,
     show_default=True,
-    help="About how long to measure, besides making the files.",
+    help="About so many seconds of measuring, besides making the files.",
 )
 @click.option(
     "-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Write the machine as TOML, for planners."
@@ -39,7 +39,7 @@ from ebbtide.commands.program import joined_tiers
     type=click.FloatRange(1, 7 * 24 * 3600),
     default=60.0,
     show_default=True,
-    help="About how long to call them; those that take most of the step come first.",
+    help="About so many seconds of calling them. Those that take most of the step come first.",
 )
 def probe(
     spill: tuple[str, ...],
@@ -51,12 +51,12 @@ def probe(
 ) -> None:
     """Measure this machine, for plans and simulations.
 
-    How fast memory and the spill directory are, and what moving costs the operations beside it. Shows each figure's
-    median and quartiles. Up to 1 GiB is written to unnamed files, which leave nothing behind.
+    Measures how fast memory and the spill directory are, and how much moving slows the operations beside it. Shows each
+    figure's median and quartiles. Up to 1 GiB is written to unnamed files, which leave nothing behind.
 
-    With --kernels, the machine that is written lets operations use the file in place, as a mapping, and has the
-    measured time of each operator of the step by where its operands lie. It is for `plan`, `simulate`, `compare` and
-    `sweep`; `run` always moves what an operation uses into memory.
+    With --kernels, the step's operators are measured with their operands in memory and in a file. The machine that is
+    written then lets operations use the file in place, as a mapping. It is for `plan`, `simulate`, `compare` and
+    `sweep`; `run` always moves an operation's storages into memory.
     """
     from ebbtide.commands.working import working
     from ebbtide.probe.command import probe_and_write

@@ -1,4 +1,4 @@
-"""What the commands share that run a training script: their command line, and how they warn."""
+"""The command line and the warnings that all commands share that run a training script."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from ebbtide.settings import KNOBS
 
 
 def joined_tiers(context: click.Context, parameter: click.Parameter, named: tuple[str, ...]) -> str | None:
-    """Of ``--tier``, given any number of times: as EBBTIDE_TIERS has them. None where it was not given.
+    """Join the values of ``--tier`` as in EBBTIDE_TIERS. Returns None where it was not given.
 
     Raises SettingError.
     """
@@ -24,11 +24,12 @@ def joined_tiers(context: click.Context, parameter: click.Parameter, named: tupl
 
 
 _SEPARATED = "ebbtide.separated"
-"""In a context's ``meta`` where ``--`` stands before the script, and so all after it is meant for the script."""
+"""The key in a context's ``meta`` for ``--`` before the script. All that follows it is meant for the script."""
 
 
 class ProgramCommand(click.Command):
-    """Our options end where the script or ``-m`` begins: what follows belongs to the script, untouched."""
+    """A command whose options end where the script or ``-m`` begins. All that follows belongs to the script,
+    untouched."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         options = [parameter for parameter in self.params if isinstance(parameter, click.Option)]
@@ -45,7 +46,7 @@ class ProgramCommand(click.Command):
 
 
 def _require_value(context: click.Context, option: str, rest: Sequence[str]) -> None:
-    """Raises UsageError where nothing follows, or what cannot be the value: another option, or the script."""
+    """Raise UsageError where nothing follows, or where another option or the script follows in place of a value."""
     if not rest:
         raise click.UsageError(f"{option} has no value, and no script or -m MODULE follows", context)
     if re.match(r"-(?![0-9.])", rest[0]) or rest[0].endswith(".py"):  # `-8GiB` is a size, and refused as one
@@ -58,7 +59,7 @@ def names_module(argument: str) -> bool:
 
 
 def tell_misplaced_options(program: Sequence[str]) -> None:
-    """Says which of the command's options, that were not given to it, stand among the script's own arguments."""
+    """Tell of the command's options that stand among the script's own arguments and were not given to the command."""
     open_options = _open_options(click.get_current_context())
     arguments = program[_words_of_name(program) :]
     if there := [argument for argument in arguments if argument.partition("=")[0] in open_options]:
@@ -70,7 +71,7 @@ def tell_misplaced_options(program: Sequence[str]) -> None:
 
 
 def _open_options(context: click.Context) -> set[str]:
-    """Those that the command was not given."""
+    """Return the options that the command was not given."""
     return {
         name
         for parameter in context.command.params
@@ -85,7 +86,7 @@ def _words_of_name(program: Sequence[str]) -> int:
 
 
 def refuse_misplaced_budget(program: Sequence[str]) -> None:
-    """Where no budget was named: raises UsageError for a ``--fast`` that stands among the script's own arguments."""
+    """Raise UsageError for a ``--fast`` among the script's own arguments. It is called where no budget was named."""
     command = click.get_current_context().command_path
     name = " ".join(program[: _words_of_name(program)])
     for at, argument in enumerate(program[1:], 1):
@@ -99,7 +100,7 @@ def refuse_misplaced_budget(program: Sequence[str]) -> None:
 
 
 def refuse_misplaced_options(program: Sequence[str], names: Sequence[str]) -> None:
-    """Raises UsageError for an option of these, not given to the command, that stands among the script's arguments."""
+    """Raise UsageError for one of these options among the script's arguments, if the command was not given it."""
     context = click.get_current_context()
     if context.meta.get(_SEPARATED):
         return
@@ -115,7 +116,7 @@ def refuse_misplaced_options(program: Sequence[str], names: Sequence[str]) -> No
 
 
 def warn_in_one_line() -> None:
-    """Ours as one line from now on; the script's own warnings as they were."""
+    """Show our warnings in one line from now on. The script's own warnings stay as they were."""
 
     def one_line(
         other: Callable[..., str], message: Warning | str, category: type[Warning], *at: Any, **line: Any

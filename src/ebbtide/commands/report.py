@@ -1,4 +1,4 @@
-"""``ebbtide report``: what a run wrote of itself, as text, and what a step did, as a page."""
+"""``ebbtide report``: a run's report as text, and a step as a page."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,10 +31,10 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--machine",
     metavar="NAME|FILE",
     type=_FILE,
-    help="What would move in time on this machine, and how a plan would run there; default: this one, probed.",
+    help="Show what would move in time on this machine, and how a plan would run there. Default: this one, probed.",
 )
-@click.option("--slow-tier", metavar="NAME", help="The machine's slow tier to move to; by default the first.")
-@click.option("--bandwidth", metavar="SIZE[,SIZE]", help="In place of a machine: bytes a second out, and back.")
+@click.option("--slow-tier", metavar="NAME", help="The machine's slow tier to move to. Default: the first.")
+@click.option("--bandwidth", metavar="SIZE[,SIZE]", help="Bytes a second out, and back, in place of a machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print the reports of runs as one list.")
 def report(
     paths: tuple[Path, ...],
@@ -47,10 +47,12 @@ def report(
 ) -> None:
     """Show a run as text; a run, a step or a plan as a page.
 
-    `ebbtide report run.json` prints the report that `ebbtide run --report run.json` wrote, and several side by side:
-    those of a job's ranks are found by the name that all were given. With -o, the FILEs are a
-    trace (`ebbtide run --save-trace`), its plan (--save-plan), timelines of it and the run's report, in any order, and
-    the page shows the step's memory, its storages, what is worth moving, and the plan against what happened.
+    `ebbtide report run.json` prints the report that `ebbtide run --report run.json` wrote. Several reports stand side
+    by side. The ranks of a job were all given one name, and that name finds the reports of all.
+
+    With -o, the FILEs are a trace (`ebbtide run --save-trace`), its plan (--save-plan), its timelines and the run's
+    report, in any order. The page shows the step's memory, its storages, what is worth moving, and the plan against
+    what happened.
     """
     from ebbtide.report.page import render_page
     from ebbtide.report.perfetto import render_perfetto
@@ -124,7 +126,7 @@ def _subject(
 
 
 def _run_of(path: Path) -> "RunReport | None":
-    """None for a file that does not say that it is one."""
+    """Read a run's report. Returns None for a file that does not say that it is one."""
     import json
 
     from ebbtide.ir.run_report import FORMAT, RunReport
@@ -138,7 +140,7 @@ def _run_of(path: Path) -> "RunReport | None":
 
 
 def _forecast(trace: "Trace", plan: "Plan", machine: "Machine") -> list["Timeline"]:
-    """The plan on the virtual clock; a word on why not, where that cannot be had."""
+    """Simulate the plan. Where that is impossible, a warning says why, and there is no timeline."""
     from ebbtide.errors import EbbtideError
     from ebbtide.ir.check import require_valid
     from ebbtide.planners.base import PAGES
@@ -149,7 +151,7 @@ def _forecast(trace: "Trace", plan: "Plan", machine: "Machine") -> list["Timelin
     try:
         require_valid(plan, trace, kept, PAGES)
         outcome = simulate(lower(plan, trace, kept), trace, kept, PAGES, record=True)
-    except (EbbtideError, ValueError, KeyError) as error:  # a tier, a link or a budget that this machine has not
+    except (EbbtideError, ValueError, KeyError) as error:  # a tier, a link or a budget that this machine lacks
         click.echo(f"ebbtide: warning: the plan is not simulated on {machine.name}: {error}", err=True)
         return []
     return [outcome.timeline(plan.planner)]

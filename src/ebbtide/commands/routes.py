@@ -1,4 +1,4 @@
-"""The way to a slow tier, as options of several commands name it."""
+"""The options for the route to a slow tier, which several commands share."""
 
 from pathlib import Path
 
@@ -17,8 +17,10 @@ from ebbtide.units import parse_size
 def way_of(
     machine: Path | None, bandwidth: str | None, slow_tier: str | None, own: Machine | None
 ) -> tuple[Route | None, str, Origin]:
-    """The way to a slow tier, what it is of, and how its figures were obtained: from a machine file, from given
-    bandwidths, or from the machine that came with the trace. Raises SettingError."""
+    """Return the route to a slow tier, its name, and the origin of its figures.
+
+    They come from a machine file, from given bandwidths, or from the machine of the trace. Raises SettingError.
+    """
     if bandwidth is not None:
         if machine is not None or slow_tier is not None:
             raise SettingError("give a machine (and its tier) or a bandwidth, not both")
@@ -37,17 +39,21 @@ def way_of(
 
 
 def machine_named(named: Path | None, own: Machine | None) -> Machine | None:
-    """The one that is named, else the trace's own."""
+    """Return the named machine, or else the trace's own."""
     return find_machine(named) if named is not None else own
 
 
 def step_for(trace: Trace, machine: Machine | None) -> Trace:
-    """The step with the machine's times, as `ebbtide plan` has it; as it is where that could not plan it."""
+    """Return the step with the machine's times, as `ebbtide plan` sees it, or unchanged where that could not plan
+    it."""
     return step_on(trace, machine)[0] if machine is not None and trace.accesses_known else trace
 
 
 def machine_for(named: Path | None, own: Machine | None) -> Machine | None:
-    """The one that is named, else the trace's own, else this computer; a word where that cannot be probed."""
+    """Return the named machine, else the trace's own, else this computer.
+
+    If this computer cannot be probed, a warning says so, and the result is None.
+    """
     if (machine := machine_named(named, own)) is not None:
         return machine
     try:

@@ -29,8 +29,8 @@ from ebbtide.errors import SettingError
 @click.option(
     "--fast",
     metavar="SIZE|P%",
-    help="Bound the process (8GiB; it may peak 2 % above that), or the tensors alone to a share of what they peak at "
-    "(25%; two steps find that, within what there is). Default: what the machine or its container has free.",
+    help="Bound the process (8GiB; it may peak 2 % above that), or the tensors alone to a share of their peak (25%; "
+    "two steps find the peak, within free memory). Default: the free memory of the machine or its container.",
 )
 @click.option(
     "--fast-node",
@@ -41,7 +41,7 @@ from ebbtide.errors import SettingError
     "--spill",
     metavar="DIR",
     multiple=True,
-    help="Where tensors go when they leave memory: a directory on a local disk. Name one on each of several disks "
+    help="The directory for tensors that leave memory, on a local disk. Name one on each of several disks "
     "(--spill DIR1 --spill DIR2) to use all at once. Default: the first of TMPDIR, /var/tmp and here that can serve "
     "and has room.",
 )
@@ -51,31 +51,31 @@ from ebbtide.errors import SettingError
     metavar="KIND:SIZE",
     multiple=True,
     callback=joined_tiers,
-    help="A tier between memory and the spill directory: compressed:2GiB (memory in which bytes lie compressed) or "
-    "numa:1:32GiB (that of NUMA node 1). Repeatable, the fastest first.",
+    help="A tier between memory and the spill directory: compressed:2GiB (compressed memory) or numa:1:32GiB "
+    "(memory of NUMA node 1). May be repeated, the fastest first.",
 )
 @click.option(
     "--policy",
     metavar="NAME",
-    help="What decides what moves when: ebbtide (default), demand, lru, ... `ebbtide compare` tries all; in Ebbtide's "
-    "sources docs/planners.md lists those that plan, docs/simulator.md the others.",
+    help="The planner or policy that decides what moves when: ebbtide (default), demand, lru, ... `ebbtide compare` "
+    "tries all. In Ebbtide's sources, docs/planners.md lists planners, and docs/simulator.md policies.",
 )
 @click.option("--plan", metavar="FILE", help="Follow this plan in place of making one.")
 @click.option("--machine", metavar="NAME|FILE", help="Plan for this machine (`ebbtide probe` writes one).")
 @click.option(
     "--optimizer",
     metavar="ORDER",
-    help="When each parameter is updated: as-written (default), in-backward (as soon as its gradient is complete), or "
-    "deferred (before its next use).",
+    help="The time of each parameter's update: as-written (default), in-backward (as soon as its gradient is "
+    "complete), or deferred (before its next use).",
 )
 @click.option("--save-trace", metavar="FILE", help="Write the recorded step.")
 @click.option("--save-plan", metavar="FILE", help="Write its plan.")
-@click.option("--save-timeline", metavar="FILE", help="Write what the last planned step came to.")
+@click.option("--save-timeline", metavar="FILE", help="Write the timeline of the last planned step.")
 @click.option(
     "--wait-for-plan",
     is_flag=True,
     default=None,
-    help="Stand still while a step is planned. Default: steps go on, and follow the plan when it is there.",
+    help="Wait while a step is planned. Default: steps go on, and follow the plan once it is made.",
 )
 @click.option("--report", metavar="FILE", help="Write the run's figures as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress and no summary.")
@@ -101,16 +101,16 @@ def run(
 ) -> None:
     """Run a training script within a budget.
 
-    A step, which plans are made for, ends when every optimizer in use has stepped.
+    Plans are made for a step, which ends when every optimizer in use has stepped.
 
-    The script runs as it would under python, with all that follows its name as its arguments. Every option has an
-    EBBTIDE_... variable too; EBBTIDE_DISABLE=1 runs the script alone, and EBBTIDE_PROGRESS is how progress is shown
-    (auto, plain, verbose or off; the summary stays).
+    The script runs as under python. All that follows its name is its arguments. Every option also has an EBBTIDE_...
+    variable. EBBTIDE_DISABLE=1 runs the script alone. EBBTIDE_PROGRESS chooses how progress is shown: auto, plain,
+    verbose or off. The summary is always shown.
 
-    The exit status is the script's own, or 3 when the budget cannot work, was exceeded or never came into force, when
-    a plan was named and not used, or when a report, a trace, a plan or a timeline was to be saved and was not; 2 for
-    options that cannot be, 4 where nothing can be spilled, 6 on a machine that cannot serve,
-    130 after Ctrl-C.
+    The exit status is the script's own, with these exceptions. It is 3 when the budget cannot work, was exceeded or
+    never came into force, when a named plan was not used, or when a report, trace, plan or timeline could not be saved.
+    It is 2 for wrong options, 4 where no directory can serve for spilling, 6 on a machine that cannot serve, and 130
+    after Ctrl-C.
     """
     from ebbtide.api import run
     from ebbtide.errors import INTERRUPTED
@@ -155,7 +155,7 @@ def run(
 
 
 def _refuse_one_file_twice(written: dict[str, str | Path | None]) -> None:
-    """Of options and what each writes. Raises SettingError."""
+    """Refuse options that write the same file. ``written`` has each option's file. Raises SettingError."""
     options: dict[str, str] = {}
     for name, path in written.items():
         if path is None:

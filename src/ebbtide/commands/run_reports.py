@@ -1,4 +1,5 @@
-"""Reports of runs as text: one by itself, several side by side; those of a job's ranks by the one name they have."""
+"""Shows reports of runs as text: one by itself, several side by side, or those of a job's ranks by their common
+name."""
 
 import json
 import re
@@ -17,13 +18,12 @@ _MOST_NAME = 18  # characters
 
 
 def with_ranks(paths: tuple[Path, ...]) -> tuple[Path, ...]:
-    """Of ``out.json`` that is not there, ``out.0.json``, ``out.1.json``, ... in its place. Raises UsageError where no
-    file is there at all."""
+    """Replace a missing ``out.json`` by ``out.0.json``, ``out.1.json``, ... Raises UsageError where there are none."""
     return tuple(found for path in paths for found in ([path] if path.exists() else _of_ranks(path)))
 
 
 def print_runs(paths: tuple[Path, ...], as_json: bool) -> None:
-    """Raises UsageError for a file that holds something else of Ebbtide's, and ReportError."""
+    """Print reports. Raises UsageError for another file of Ebbtide's, and ReportError."""
     from ebbtide.ir.files import kind_of
     from ebbtide.report.ranks import column, render_ranks
     from ebbtide.report.summary import folded_for_terminal, render_summary, terminal_columns
@@ -45,7 +45,7 @@ def print_runs(paths: tuple[Path, ...], as_json: bool) -> None:
 
 
 def read_run(path: Path) -> "RunReport":
-    """Raises ReportError."""
+    """Read a report. Raises ReportError."""
     from ebbtide.errors import ReportError
     from ebbtide.ir.run_report import RunReport
 
@@ -57,7 +57,7 @@ def read_run(path: Path) -> "RunReport":
 
 
 def text_of(path: Path) -> str:
-    """Raises ReportError where it is none."""
+    """Read a text. Raises ReportError for a file that is none."""
     from ebbtide.errors import ReportError
 
     try:
@@ -76,13 +76,13 @@ def _of_ranks(path: Path) -> list[Path]:
 
 
 def _rank(path: Path) -> int | None:
-    """7 of ``out.7.json``."""
+    """Return 7 for ``out.7.json``."""
     match = re.fullmatch(r".+\.(\d+)", path.stem)
     return int(match[1]) if match else None
 
 
 def _names(paths: tuple[Path, ...]) -> list[str]:
-    """Ranks where all are numbered files of one name, else the files themselves; never the same name twice."""
+    """Return ranks if all are numbered files of one name, and otherwise the files' names. No name comes twice."""
     bases = {(path.parent, path.stem.rpartition(".")[0], path.suffix) for path in paths}
     if len(bases) == 1 and all(_rank(path) is not None for path in paths):
         names = [f"rank {_rank(path)}" for path in paths]

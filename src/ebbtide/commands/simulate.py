@@ -24,10 +24,10 @@ from ebbtide.session.driven import check_writable, written
     "--plan",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Simulate this plan in place of a policy, within the budget that it was made for or another --fast.",
+    help="Simulate this plan in place of a policy, within its own budget or another --fast.",
 )
 @json_option
-@click.option("--save-timeline", metavar="FILE", type=click.Path(path_type=Path), help="Write what happens when.")
+@click.option("--save-timeline", metavar="FILE", type=click.Path(path_type=Path), help="Write the timeline.")
 def simulate(
     trace: Path,
     machine: Path | None,
@@ -40,7 +40,7 @@ def simulate(
 ) -> None:
     """Simulate a recorded step under a policy or a plan, on any machine.
 
-    The steady step's time, what it waits for, what moves, and what it costs in energy, money and wear.
+    Shows the steady step's time, its stalls, the bytes that move, and the cost in energy, money and wear.
     """
     from ebbtide.commands.tables import show, show_trials, whose_times
     from ebbtide.commands.trial_json import as_json as as_figures

@@ -1,4 +1,4 @@
-"""``ebbtide sweep``: which machine to buy. Capacity and bandwidth varied, cost against step time."""
+"""``ebbtide sweep``: which machine to buy? It varies capacity and bandwidth, and compares cost with step time."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -35,7 +35,7 @@ _LEAST_WANTED_FIRST = ("ms per GB/s", "ms per GB", "$/1000 steps", "memory $", "
     metavar="LIST",
     default="1:8,1:4,1:2,1:1,2:1,1:0",
     show_default=True,
-    help="Sizes, shares of the peak, or ratios fast:slow as AutoTM has them.",
+    help="Sizes, shares of the peak, or ratios fast:slow as in AutoTM.",
 )
 @click.option("--links", metavar="LIST", default="1", show_default=True, help="Factors for all links.")
 @click.option("--policy", metavar="NAME", default="ebbtide", show_default=True, help="A planner or an online policy.")
@@ -55,12 +55,14 @@ def sweep(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Vary a machine: what each step time costs to buy.
+    """Vary a machine, and show what each step time costs to buy.
 
-    A star marks machines than which none of the grid is both faster and cheaper, by the price of memory (m) and by the
+    A star marks a machine if no other in the grid is both faster and cheaper: by the price of memory (m), or by the
     total cost of ownership of a step (t). The last columns say what one more GB of fast memory, or one more GB/s on all
-    links together, would save: finite differences to the next machine of the grid. The page of -o draws all of this,
-    and AutoTM's question: what each ratio of fast to slow memory costs, with and without the rest of the computer.
+    links together, would save. These are finite differences to the next machine of the grid.
+
+    The page of -o draws all of this. It also answers AutoTM's question: what does each ratio of fast to slow memory
+    cost, with and without the rest of the computer?
     """
     from ebbtide.analysis import sweep as grid
     from ebbtide.commands.inputs import read_step
@@ -115,7 +117,7 @@ def sweep(
 
 
 def digits(value: float) -> str:
-    """Four that count, and no exponent."""
+    """Return four significant digits without an exponent."""
     rounded = round(float(f"{value:.4g}"), 9) + 0.0  # not -0
     return f"{rounded:.9f}".rstrip("0").rstrip(".")
 

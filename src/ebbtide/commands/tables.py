@@ -1,4 +1,4 @@
-"""How simulated results are shown: as a table that fits the terminal, and whole where it is not a terminal."""
+"""Shows simulated results as a table that fits the terminal. Without a terminal, it is shown whole."""
 
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ _NOTHING = ("", "-")
 
 
 def show(*parts: "Table | str") -> None:
-    """On standard output; a pipe gets the whole width."""
+    """Print on standard output. A pipe gets the whole width."""
     console = _console()
     for part in parts:
         console.print(part, highlight=False)
@@ -41,8 +41,10 @@ def _console() -> "Console":
 
 
 def whose_times(machine: "Machine", named: "Path | None", step: "Trace") -> str:
-    """Whose the operations' times are, where one could take them for the machine's: it was ``named``, or has a rule;
-    or where nobody measured them."""
+    """Say whose times the operations have, where a reader could take them for the machine's.
+
+    That is so if the machine was ``named`` or has a rule for times, or if nobody measured the times.
+    """
     from ebbtide.ir.base import Origin
     from ebbtide.simulator import is_modelled
 
@@ -54,7 +56,7 @@ def whose_times(machine: "Machine", named: "Path | None", step: "Trace") -> str:
 
 
 def show_trials(title: str, rows: "Sequence[Trial]", resident_ns: int, fast: str) -> None:
-    """A line for each policy that has a plan, with the columns that say something and have room; the others named."""
+    """Show a line for each policy that has a plan, with the useful columns that fit, and name the other policies."""
     lines = [cells(row, resident_ns, fast) for row in rows if row.outcome is not None]
     show_fitting(title, COLUMNS, _LEAST_WANTED_FIRST, lines)
     if missing := [row for row in rows if row.outcome is None]:
@@ -67,7 +69,7 @@ def show_trials(title: str, rows: "Sequence[Trial]", resident_ns: int, fast: str
 def show_fitting(
     title: str, columns: "Sequence[str]", least_wanted_first: "Sequence[str]", lines: "Sequence[Sequence[str]]"
 ) -> None:
-    """The title alone where there are no lines. What all lines leave empty is not shown either."""
+    """Show the lines, or the title alone without any. A column that is empty in all lines is left out."""
     if not lines:
         show(title)
         return
@@ -83,7 +85,7 @@ def show_fitting(
         if name in kept:
             kept.remove(name)
             hidden.append(name)
-    show(title, table)  # the table's own would be broken at its width
+    show(title, table)  # the table's own title would be broken at its width
     if hidden:
         show(f"(no room here for: {', '.join(hidden)}; a wider terminal, a pipe and --json have them)")
 
@@ -105,7 +107,7 @@ def table_of(names: tuple[str, ...]) -> "Table":
 
 
 def cells(row: "Trial", resident_ns: int, fast: str) -> list[str]:
-    """Of one policy that has a plan, for ``COLUMNS``."""
+    """Return the ``COLUMNS`` of one policy that has a plan."""
     assert row.outcome is not None
     assert row.costs is not None
     outcome, costs = row.outcome, row.costs

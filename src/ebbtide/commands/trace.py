@@ -1,4 +1,4 @@
-"""``ebbtide trace``: what one step of a training script does with memory."""
+"""``ebbtide trace``: records one step of a training script."""
 
 import sys
 from dataclasses import replace
@@ -26,33 +26,32 @@ from ebbtide.commands.program import (
     "--output",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="The trace; by default train.trace, here, for train.py. Of several steps it becomes train-3.trace, "
-    "train-4.trace, ...",
+    help="The trace. Default: train.trace, here, for train.py. Several steps become train-3.trace, train-4.trace, ...",
 )
 @click.option(
     "--step",
     type=click.IntRange(1),
-    help="The first step to record, counted from 1: by default 3, or 2 with --fake. A step ends when every "
+    help="The first step to record, counted from 1. Default: 3, or 2 with --fake. A step ends when every "
     "optimizer in use has stepped.",
 )
 @click.option("--steps", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many steps to record.")
-@click.option("--keep-running", is_flag=True, help="Let the script run to its end; else it is ended once recorded.")
+@click.option("--keep-running", is_flag=True, help="Let the script run to its end. Default: end it once recorded.")
 @click.option(
-    "--fake", is_flag=True, help="Compute nothing and hold nothing: tensors have shapes only, times are modelled."
+    "--fake", is_flag=True, help="Compute nothing and hold nothing: tensors have only shapes, and times are modelled."
 )
 @click.option(
     "--lines",
     is_flag=True,
     default=None,
-    help="Note for each storage which line of the script made it (file, line, function). Recording takes longer.",
+    help="Note the script's line that made each storage (file, line, function). Recording takes longer.",
 )
 @click.option(
-    "-q", "--quiet", is_flag=True, help="Say nothing of what was recorded; the exit status is 1 if it was not."
+    "-q", "--quiet", is_flag=True, help="Show nothing. The exit status is 1 if nothing was recorded."
 )
 @click.option(
     "--machine",
     metavar="NAME|FILE",
-    help="With --fake: whose FLOPs and bytes a second the times are modelled with (default: an A100's data sheet).",
+    help="With --fake: the machine whose FLOPs and bytes a second give the times. Default: an A100's data sheet.",
 )
 @click.argument("program", metavar="(SCRIPT | -m MODULE) [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
 def trace(
@@ -68,10 +67,10 @@ def trace(
 ) -> None:
     """Record what one step of a training script does with memory.
 
-    The script runs as it would under python; nothing moves and nothing is bounded. The trace holds every storage of
-    the step, however small, and every operator with its time, module, phase, FLOPs and bytes.
+    The script runs as under python; nothing moves and nothing is bounded. The trace holds every storage of the step,
+    however small. It holds every operator with its time, module, phase, FLOPs and bytes.
 
-    With --fake even a model that fits no memory can be recorded. Numbers that the script reads out of tensors are 1.
+    With --fake, even a model that fits no memory can be recorded. Numbers that the script reads out of tensors are 1.
     """
     from ebbtide.session.launch import find_program, record_program
     from ebbtide.session.recorder import Recorder
@@ -93,6 +92,6 @@ def trace(
 
 
 def named_for(program: tuple[str, ...]) -> Path:
-    """``train.trace`` for ``train.py`` and for ``-m package.train``."""
+    """Return ``train.trace`` for ``train.py`` and for ``-m package.train``."""
     script = program[0] if not names_module(program[0]) else (program[0][2:] or "".join(program[1:2])).split(".")[-1]
     return Path(f"{Path(script).stem or 'step'}.trace")

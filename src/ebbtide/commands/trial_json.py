@@ -1,4 +1,4 @@
-"""Trials as JSON, for whoever reads them by a program."""
+"""Shows trials as JSON, for programs."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +13,10 @@ from ebbtide.simulator import is_modelled
 
 
 def as_json(row: Trial, trace: Trace, machine: Machine) -> dict[str, Any]:
-    """All figures of a row, plain. Everything is simulated; ``compute`` says where operations' times come from."""
+    """Return all figures of a row as plain values.
+
+    All are simulated. ``compute`` is the origin of the operations' times.
+    """
     head = {
         "policy": row.policy,
         "machine": machine.name,

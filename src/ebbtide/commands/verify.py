@@ -1,4 +1,4 @@
-"""``ebbtide verify``: whether a script ends with the same bits within a budget."""
+"""``ebbtide verify``: proves that a script ends with the same bits within a budget."""
 
 import os
 import sys
@@ -23,17 +23,17 @@ from ebbtide.commands.program import (
         "ebbtide verify --optimizer in-backward train.py --output {out}",
     ),
 )
-@click.option("--fast", metavar="SIZE|P%", help="The budget, as for `ebbtide run`; 25% if none is named.")
-@click.option("--spill", metavar="DIR", multiple=True, help="Where tensors go when they leave memory; repeatable.")
+@click.option("--fast", metavar="SIZE|P%", help="The budget, as for `ebbtide run`. Default: 25%.")
+@click.option("--spill", metavar="DIR", multiple=True, help="A directory for spilling, as for `ebbtide run`.")
 @click.option(
     *("--tier", "tiers"),
     metavar="KIND:SIZE",
     multiple=True,
     callback=joined_tiers,
-    help="As for `ebbtide run`; repeatable.",
+    help="A tier, as for `ebbtide run`. May be repeated.",
 )
-@click.option("--policy", metavar="NAME", help="What decides which tensor moves when: ebbtide (default), demand, ...")
-@click.option("--optimizer", metavar="ORDER", help="as-written (default), in-backward, deferred: as for `ebbtide run`.")
+@click.option("--policy", metavar="NAME", help="The planner or policy: ebbtide (default), demand, ...")
+@click.option("--optimizer", metavar="ORDER", help="As for `ebbtide run`: as-written (default), in-backward, deferred.")
 @click.option("--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep the runs' directories here.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
 @click.argument("program", metavar="(SCRIPT | -m MODULE) [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -49,12 +49,14 @@ def verify(
 ) -> None:
     """Prove that a script ends with the same bits within a budget.
 
-    Runs the script three times, each a fresh process: twice on stock PyTorch, then within the budget. Compares what
-    backward starts from, bit for bit, and after the last optimizer step all parameters, gradients, buffers and
-    optimizer state. The exit status is 0 only if the bits are the same, the budget held, and bytes of every kind moved.
+    Runs the script three times, each in a fresh process: twice on stock PyTorch, then within the budget. Compares bit
+    for bit the tensors from which backward starts. After the last optimizer step, compares all parameters, gradients,
+    buffers and optimizer state. The exit status is 0 only if the bits are the same, the budget held, and bytes of every
+    kind moved.
 
-    Each run writes into a copy of the current directory; or name where the script writes with {out}, as in `ebbtide
-    verify train.py --output {out}`: then it runs where it is. A few steps are enough: let the script make ten or so.
+    Each run writes into a copy of the current directory. Or put {out} where the script's arguments name its output, as
+    in `ebbtide verify train.py --output {out}`; then the script runs where it is. A few steps are enough: let the
+    script make ten or so.
     """
     from ebbtide.commands.working import working
     from ebbtide.report.summary import folded_for_terminal
@@ -65,7 +67,7 @@ def verify(
     if fast is None and "EBBTIDE_FAST" not in os.environ:
         refuse_misplaced_budget(program)
     tell_misplaced_options(program)
-    # Raises by the option.
+    # Check here, where errors name the option.
     Settings().but(fast, spill=spill or None, tiers=tiers, policy=policy, optimizer=optimizer)
     named = (
         *(("FAST", fast), ("SPILL", os.pathsep.join(spill)), ("TIERS", tiers)),

@@ -1,5 +1,7 @@
-"""What a command that takes long is at, on standard error: on a terminal a line that goes when the work is done, else a
-line every ten seconds, for logs."""
+"""Shows on standard error what a long command is doing.
+
+On a terminal, this is a line that goes when the work is done. Otherwise it is a line every ten seconds, for logs.
+"""
 
 import sys
 from collections.abc import Iterator
@@ -19,10 +21,10 @@ _EVERY_S = 10.0
 
 
 class Work:
-    """Called as each part begins, with what it is. Meanwhile nothing is printed but what it ``say``s, and ``aside``."""
+    """Call it with each part's name as the part begins. Meanwhile, print only through ``say`` and within ``aside``."""
 
     def __init__(self, parts: int, shown: "Progress | None" = None, task: "TaskID | None" = None) -> None:
-        """``task`` is the line of ``shown``; None: there is no terminal."""
+        """Show progress in the line ``task`` of ``shown``. None means that there is no terminal."""
         self._parts = parts
         self._shown = shown
         self._task = task
@@ -36,7 +38,7 @@ class Work:
         self._what = what
 
     def say(self, text: str) -> None:
-        """A line that stays, on standard error."""
+        """Write a line that stays to standard error."""
         if self._shown is None:
             print(text, file=sys.stderr)
         else:
@@ -44,7 +46,7 @@ class Work:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """A block in which a part's results may be printed."""
+        """Open a block in which a part's results may be printed."""
         if self._shown is not None:
             self._shown.stop()
         yield
@@ -53,7 +55,7 @@ class Work:
 
     @contextmanager
     def leaving_nothing(self) -> Iterator[None]:
-        """A block that Ctrl-C ends within a second, whatever it is at. No ``finally`` is reached then."""
+        """Open a block that Ctrl-C ends within a second, whatever it is doing. No ``finally`` is reached then."""
         with ended_by_interrupt(self._leave):
             yield
 
@@ -70,8 +72,8 @@ class Work:
 
 @contextmanager
 def working(parts: int) -> Iterator[Work]:
-    """For work of so many parts."""
-    if not sys.stderr.isatty():  # the library that draws takes as long to load as many a plan to make
+    """Show the progress of work in so many parts."""
+    if not sys.stderr.isatty():  # loading the library that draws takes as long as making many a plan
         work = Work(parts)
         with _told_of(work):
             yield work
@@ -81,14 +83,14 @@ def working(parts: int) -> Iterator[Work]:
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn())
-    # Standard output stays what it is: rich would send it to the terminal, too, where it is a file.
+    # Standard output stays what it is. If it is a file, rich would send it to the terminal, too.
     alone = Progress(
         *columns,
         console=console,
         transient=True,
         redirect_stdout=False,
         redirect_stderr=False,
-        refresh_per_second=2,  # the clock shows seconds, and a probe that is shown measures meanwhile
+        refresh_per_second=2,  # the clock shows seconds, and a probe may be measuring meanwhile
         disable=not console.is_terminal,
     )
     with alone as shown:

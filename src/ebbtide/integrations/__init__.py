@@ -1,1 +1,1 @@
-"""Callbacks for trainers that own the training loop, a module for each; none is imported but by whoever names it."""
+"""Callbacks for trainers that own the training loop, a module for each. Only a program that names one imports it."""

@@ -1,4 +1,4 @@
-"""For Lightning's ``Trainer``, of ``lightning`` or ``pytorch_lightning``, whichever the program has imported:
+"""A callback for the ``Trainer`` of ``lightning`` or ``pytorch_lightning``, whichever the program has imported.
 
 from ebbtide.integrations.lightning import EbbtideCallback
 
@@ -20,19 +20,19 @@ else:
 
 
 class EbbtideCallback(Callback):  # type: ignore[misc]
-    """Trains within ``fast``; it and all else that can be named are those of ``ebbtide.Session``.
+    """Trains within ``fast``. All arguments are those of ``ebbtide.Session``.
 
-    A step is an optimizer step with all batches that it accumulates; validation and checkpoints lie between steps.
-    Under ``ebbtide run`` its session is used, and the budget is the command's. Training raises what a session raises.
+    A step is an optimizer step with all batches that it accumulates. Validation and checkpoints lie between steps.
+    Under ``ebbtide run``, the command's session and budget are used. Training raises what a session raises.
     """
 
     def __init__(self, fast: str | int | Budget | None = None, **named: Unpack[Named]) -> None:
         self._training = TrainerSession(fast, named)
-        self._steps_before: int | None = None  # of the optimizers, when the step under way began
+        self._steps_before: int | None = None  # the optimizers' steps when the present step began
 
     @property
     def session(self) -> Session | None:
-        """Of the training under way or the last one; None before, and where ``ebbtide run`` has it."""
+        """The session of the present or the last training. None before the first, and under ``ebbtide run``."""
         return self._training.session
 
     def on_train_start(self, trainer: Any, _: Any) -> None:

@@ -1,10 +1,10 @@
-"""The session of a trainer's callback: begun with the training, told of its steps, ended with it.
+"""The session of a trainer's callback. It begins with the training, hears of its steps, and ends with it.
 
-What lies between steps (validation, writing a checkpoint) is then no part of one, so that all steps are alike.
+Validation and writing a checkpoint lie between steps and are part of none, so all steps are alike.
 
-Not every trainer says that an error ended its training. The session is open then, and is ended where another training
-begins. A training within another one (in its evaluation, say) uses that one's session. What tells them apart is whether
-the function that calls the hooks is still running.
+Not every trainer tells that an error ended its training. The session then stays open until another training begins,
+which ends it. A training within another one (in its evaluation, say) uses that one's session. The two cases differ in
+one thing: whether the function that calls the hooks is still running.
 """
 
 import sys
@@ -29,14 +29,14 @@ class TrainerSession:
         self._named = named
         self._driven: Driven | None = None
         self._step: Step | None = None
-        self._callers: list[FrameType] = []  # of ``begin``, until the first step
+        self._callers: list[FrameType] = []  # the callers of ``begin``, until the first step
         self._loop: FrameType | None = None  # the innermost of them that calls for steps, too
         self.session: Session | None = None
-        """The last one that was begun here."""
+        """The last session that began here."""
 
     def begin(self) -> None:
-        """Raises what entering a session raises."""
-        self.end()  # of a training that an error ended
+        """Begin a training. Raises what entering a session raises."""
+        self.end()  # a training that an error ended
         self._end_other()
         self._driven = active()
         if self._driven is None:
@@ -45,7 +45,7 @@ class TrainerSession:
             self._callers = list(_frames(sys._getframe(1)))
 
     def begin_step(self) -> None:
-        """One that an error left open is dropped."""
+        """Begin a step. One that an error left open is dropped."""
         self._drop_step()
         if self._callers:
             now = set(_frames(sys._getframe(1)))
@@ -56,7 +56,7 @@ class TrainerSession:
             self._step.__enter__()
 
     def end_step(self) -> None:
-        """Raises BudgetError, when the session has ended, for a budget that cannot hold the step."""
+        """End the step. For a budget that cannot hold it, this ends the session and raises BudgetError."""
         step, self._step = self._step, None
         if step is None:
             return
@@ -67,7 +67,7 @@ class TrainerSession:
             raise
 
     def end(self) -> None:
-        """A session that was active before goes on."""
+        """End the training. A session that was active before goes on."""
         self._drop_step()
         self._callers, self._loop = [], None
         driven, self._driven = self._driven, None
@@ -75,7 +75,7 @@ class TrainerSession:
             self.session.close()
 
     def _end_other(self) -> None:
-        """The session of another training, which an error has ended."""
+        """End the session of another training, which an error has ended."""
         left = active()
         begun = self._begun.get(left) if isinstance(left, Session) else None
         if left is None or begun is None:
@@ -98,7 +98,7 @@ class TrainerSession:
 
 
 def _frames(top: FrameType | None) -> Iterator[FrameType]:
-    """From the innermost outwards."""
+    """Return the frames from the innermost outwards."""
     while top is not None:
         yield top
         top = top.f_back

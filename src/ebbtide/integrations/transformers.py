@@ -1,4 +1,4 @@
-"""For Hugging Face's ``Trainer`` and those made of it, such as TRL's:
+"""A callback for Hugging Face's ``Trainer`` and those made of it, such as TRL's.
 
 from ebbtide.integrations.transformers import EbbtideCallback
 
@@ -16,10 +16,10 @@ from ebbtide.units import Budget
 
 
 class EbbtideCallback(TrainerCallback):  # type: ignore[misc]
-    """Trains within ``fast``; it and all else that can be named are those of ``ebbtide.Session``.
+    """Trains within ``fast``. All arguments are those of ``ebbtide.Session``.
 
-    A step is an optimizer step with all that it accumulates; evaluation and checkpoints lie between steps. Under
-    ``ebbtide run`` its session is used, and the budget is the command's. Training raises what a session raises.
+    A step is an optimizer step with all that it accumulates. Evaluation and checkpoints lie between steps. Under
+    ``ebbtide run``, the command's session and budget are used. Training raises what a session raises.
     """
 
     def __init__(self, fast: str | int | Budget | None = None, **named: Unpack[Named]) -> None:
@@ -27,7 +27,7 @@ class EbbtideCallback(TrainerCallback):  # type: ignore[misc]
 
     @property
     def session(self) -> Session | None:
-        """Of the training under way or the last one; None before, and where ``ebbtide run`` has it."""
+        """The session of the present or the last training. None before the first, and under ``ebbtide run``."""
         return self._training.session
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:

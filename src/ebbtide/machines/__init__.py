@@ -1,4 +1,4 @@
-"""Machines that are documented somewhere, one TOML file each; every figure there says its source, or *assumed*."""
+"""Machines that are documented somewhere, one TOML file each. Every figure there names its source, or *assumed*."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -8,23 +8,26 @@ from ebbtide.ir.machine import Machine
 
 
 def names() -> list[str]:
-    """Of all machines that come with Ebbtide."""
+    """List the machines that come with Ebbtide."""
     return sorted(file.name.removesuffix(".toml") for file in files(__name__).iterdir() if file.name.endswith(".toml"))
 
 
 def text_of(name: str) -> str:
-    """The machine's file, comments and all. Raises SettingError for a name that is not in ``names``."""
+    """Return the machine's file with its comments. Raises SettingError for a name that is not in ``names``."""
     if name not in names():
         raise unknown_name("machine", name, names(), ", or name a file")
     return (files(__name__) / f"{name}.toml").read_text()
 
 
 def find_machine(name_or_file: str | Path) -> Machine:
-    """A machine that comes with Ebbtide, by its name, or one from a file. Raises SettingError if it cannot be used."""
+    """Return a machine that comes with Ebbtide, by its name, or one from a file.
+
+    Raises SettingError if it cannot be used.
+    """
     name, path = str(name_or_file), Path(name_or_file)
     try:
         text = text_of(name) if name in names() or not path.exists() else path.read_text()
         return Machine.from_toml(text)
     except (OSError, UnicodeDecodeError, FileFormatError) as error:
-        why = getattr(error, "strerror", None) or error  # which of the system's would name the file again
+        why = getattr(error, "strerror", None) or error  # the system's own message would name the file again
         raise SettingError(f"the machine {name} cannot be used: {why}") from error

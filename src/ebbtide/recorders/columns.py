@@ -1,4 +1,4 @@
-"""What a step on fake tensors leaves behind, in the columns that native code makes of a real one (``ir.recording``)."""
+"""A step on fake tensors as the columns that native code makes of a real one (``ir.recording``)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ Use = tuple[int, int, int, int]  # row, tick, access, bytes moved
 
 
 class FakeRecording:
-    """The columns of one step on their way."""
+    """Collects the columns of one step."""
 
     def __init__(self) -> None:
         self.names = {"": 0}

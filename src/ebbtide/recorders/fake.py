@@ -1,13 +1,13 @@
-"""Records steps that nobody carries out: on fake tensors, which have a shape, a type and a device, but no memory.
+"""Records steps without computing them, on fake tensors: these have a shape, a type and a device, but no memory.
 
-The program runs from its first line under PyTorch's FakeTensorMode, so its model takes no room, and the step of a model
-of 70 billion parameters can be recorded on a laptop. What a tick would take is modelled (``roofline``).
+The program runs from its first line under PyTorch's FakeTensorMode, so its model takes no memory. The step of a model
+of 70 billion parameters can be recorded on a laptop. The time of a tick is modelled (``roofline``).
 
-There are no numbers in fake tensors. Where the program reads one (``loss.item()``), it gets 1, and a warning says
-where first. What cannot work: shapes that depend on data (``nonzero``, boolean masks), ``numpy()``, and worker
-processes of a DataLoader. Weights from a file have not been tried. Of operators only those are seen that autograd
-calls: not what they call in turn, nor their scratch (the reserve of an LSTM, say). Autograd adds fake gradients up in
-new storages, where it adds real ones in place.
+There are no numbers in fake tensors. Where the program reads one (``loss.item()``), it gets 1, and a warning names the
+first place. Some things cannot work: shapes that depend on data (``nonzero``, boolean masks), ``numpy()``, and worker
+processes of a DataLoader. Weights from a file have not been tried. Only the operators that autograd calls are seen.
+Left out: operators that these call in turn, and their scratch (the reserve of an LSTM, say). Autograd adds fake
+gradients up in new storages, where it adds real ones in place.
 """
 
 import sys
@@ -51,26 +51,29 @@ _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
 def fake_recorder(machine: Machine | None, path: Path, first: int, count: int, lines: bool) -> StepRecorder:
-    """``machine`` None is an A100. Raises SettingError for one that does not say how fast it computes."""
+    """Make the recorder. Without a ``machine``, times are an A100's.
+
+    Raises SettingError for a machine that does not say how fast it computes.
+    """
     tape = FakeTape(roofline_of(machine))
     return StepRecorder(tape, Origin.MODELLED, path, first, count, tape.watch, lines)
 
 
 @dataclass(slots=True)
 class _Live:
-    """A storage: its place among all of the process and, in a recording, among those of the step."""
+    """A storage, with its place among all of the process and, in a recording, among those of the step."""
 
     serial: int
     nbytes: int
     kind: int
     born_in_step: bool
     row: int
-    end: Any = None  # the weak reference that tells of it
+    end: Any = None  # the weak reference that tells when the storage is freed
     classified: bool = False
 
 
 class FakeTape:
-    """Stands in for the native module (``step_recorder.Tape``). Used by one thread."""
+    """Stands in for the native module (``step_recorder.Tape``). Only one thread may use it."""
 
     def __init__(self, roofline: Roofline) -> None:
         self._roofline = roofline
@@ -100,7 +103,7 @@ class FakeTape:
 
     def notice(self, tensors: Sequence[torch.Tensor]) -> None:
         for tensor in tensors:
-            if isinstance(tensor, FakeTensor):  # others are read from at most: data, and what fake ones were made of
+            if isinstance(tensor, FakeTensor):  # others are at most read from: data, and originals of fake tensors
                 self._storage(tensor, known=True)
 
     def begin_step(self, *, record: bool = False) -> None:
@@ -145,10 +148,10 @@ class FakeTape:
     # ---- operators ------------------------------------------------------------------------------------------------
 
     def run(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Carries an operator out, as far as that goes, and notes it."""
+        """Carry an operator out, as far as fake tensors allow, and note it."""
         if operator.namespace in _NO_OPERATORS:
             return operator(*args, **kwargs)
-        if line := _torch.line_here(""):  # the node is there before the operator runs
+        if line := _torch.line_here(""):  # the node exists before the operator runs
             self._line_of_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, line)
         listed = list_length(operator, args) if over_lists(operator) else 0
         if listed:
@@ -172,7 +175,8 @@ class FakeTape:
     def _note_groups(
         self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, length: int
     ) -> None:
-        """A foreach operator is the plain one on each element; a fused one runs on groups of its elements."""
+        """Note a list operator. A foreach operator is the plain one on each element; a fused one runs on groups of
+        elements."""
         sizes = [
             [t.untyped_storage().nbytes() for t, _, _ in operands(operator, args, kwargs, element)]
             for element in range(length)
@@ -218,9 +222,12 @@ class FakeTape:
         record.ticks.append(tick)
 
     def _module_now(self, backward: bool) -> int:
-        """In the backward pass, the module whose forward pass made the node: both know its sequence number."""
+        """Return the running module. In the backward pass, it is the one whose forward pass made the node.
+
+        Both know the node's sequence number.
+        """
         if not backward:
-            made = torch._C._autograd._get_sequence_nr() - 1  # the node is there before the operator runs
+            made = torch._C._autograd._get_sequence_nr() - 1  # the node exists before the operator runs
             if self._module:
                 self._module_of_node.setdefault(made, self._module)
             return self._module
@@ -228,7 +235,7 @@ class FakeTape:
         return self._module or (self._module_of_node.get(node._sequence_nr(), 0) if node is not None else 0)
 
     def _line_now(self) -> str:
-        """In the backward pass, likewise."""
+        """Return the running line. In the backward pass, it is that of the forward pass, as for ``_module_now``."""
         node = torch._C._current_autograd_node() if torch._C._current_graph_task_id() != -1 else None
         return _torch.line_here(self._line_of_node.get(node._sequence_nr(), "") if node is not None else "")
 
@@ -250,7 +257,7 @@ class FakeTape:
         uses = self._recorded.uses
         nbytes = min(tensor.numel() * tensor.itemsize, live.nbytes)
         moved = 2 * nbytes if access & Access.WRITE and not overwrites else nbytes
-        for place in range(len(uses) - 1, -1, -1):  # an operand that comes twice in a tick: x.add_(x)
+        for place in range(len(uses) - 1, -1, -1):  # an operand may come twice in a tick: x.add_(x)
             row, tick, before, moved_before = uses[place]
             if tick != self._tick:
                 break
@@ -260,7 +267,7 @@ class FakeTape:
         uses.append((live.row, self._tick, access, moved))
 
     def _storage(self, tensor: torch.Tensor, *, known: bool = False, written: bool = False) -> _Live | None:
-        """The storage behind a tensor; one that is new is born now, or (``known``) was there before the step."""
+        """Return the storage behind a tensor. A new one is born now, or existed before the step if ``known``."""
         storage = tensor.untyped_storage()
         key, nbytes = storage._cdata, storage.nbytes()
         if not nbytes:
@@ -296,11 +303,12 @@ class FakeTape:
 
 
 class _Converter(FakeTensorConverter):
-    """Keeps no weak reference to what an operator made.
+    """Keeps no weak reference to an operator's result.
 
-    PyTorch's own keeps one for as long as the tensor lives, and ``Module.to(dtype)`` exchanges a fake parameter in its
-    place (``swap_tensors``), which is refused where there is one. What it is for, that a tensor is made fake once, is
-    for real tensors, which it goes on doing: an operator's result is new.
+    PyTorch's own converter keeps one for as long as the tensor lives. But ``Module.to(dtype)`` exchanges a fake
+    parameter in its place (``swap_tensors``), which is refused where a weak reference exists. The reference makes sure
+    that a tensor is made fake only once. Only real tensors need that, and for them it still works: an operator's result
+    is new.
     """
 
     def set_tensor_memo(self, t: torch.Tensor, v: FakeTensor) -> None:

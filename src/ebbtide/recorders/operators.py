@@ -1,4 +1,4 @@
-"""What an operator does with each of its arguments: by native code's rules (``native/torch/operator_rules.hpp``)."""
+"""Tells how an operator uses each argument, by native code's rules (``native/torch/operator_rules.hpp``)."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -13,7 +13,7 @@ _uses_of = cache(_torch.uses_of)
 
 
 def touches_nothing(operator: Any) -> bool:
-    """It makes a view, or memory that nobody has written."""
+    """Say whether the operator only makes a view, or memory that nobody has written."""
     return _touches_nothing(operator._schema.name, operator._schema.overload_name)
 
 
@@ -32,7 +32,10 @@ def _is_tensor_list(value: object) -> bool:
 def operands(
     operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], element: int | None = None
 ) -> Iterator[tuple[torch.Tensor, int, bool]]:
-    """Tensor, access and whether it is written without being read. Of lists only one element, if that is given."""
+    """Return each tensor, its access, and whether it is written without being read.
+
+    If ``element`` is given, only that element of each list counts.
+    """
     schema = operator._schema
     length = list_length(operator, args) if element is not None else 0
     leaves_gradients = element is not None and kwargs.get("grad_scale") is None

@@ -1,6 +1,6 @@
-"""The time of an operator as the longer of its FLOPs and its bytes at a machine's rates (Williams et al., CACM 2009).
+"""Models an operator's time: the longer of its FLOPs and its bytes at a machine's rates (Williams et al., CACM 2009).
 
-Kernels reach less than that; data types, launches and caches are left out.
+Kernels reach less than that. Left out: data types, launches and caches.
 """
 
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from ebbtide.ir.machine import Machine
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """What carries the step out. The default is the data sheet of an NVIDIA A100 80GB SXM: 312 TFLOP/s in bfloat16,
-    2,039 GB/s."""
+    """The rates of a device. The default is the data sheet of an NVIDIA A100 80GB SXM: 312 TFLOP/s in bfloat16, 2,039
+    GB/s."""
 
     flops_per_s: int = 312_000_000_000_000
     bytes_per_s: int = 2_039_000_000_000
@@ -22,7 +22,7 @@ class Roofline:
 
 
 def roofline_of(machine: Machine | None) -> Roofline:
-    """Of a machine's compute and its fastest tier; SettingError where it does not say how fast they are."""
+    """Return the rates of a machine's compute and its fastest tier. Raises SettingError where it does not give them."""
     if machine is None:
         return Roofline()
     flops_per_s = machine.compute.flops_per_s

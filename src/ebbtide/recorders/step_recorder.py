@@ -1,8 +1,8 @@
-"""Records steps of a program in which nothing moves and nothing is bounded: chooses them, and writes what a tape holds.
+"""Records steps of a program in which nothing moves and nothing is bounded. It chooses the steps and writes the traces.
 
-The tape is native code that sees what plain PyTorch allocates (every storage of a device, however small, and scratch
-inside operators), or one that sees fake tensors. Before and after the steps that are recorded only allocations are
-noted, so the step before the first of them shows what recording costs.
+A tape sees the steps. One is native code that sees the allocations of plain PyTorch: every storage of a device, however
+small, and scratch inside operators. The other sees fake tensors. Outside recorded steps only allocations are noted. So
+a comparison with the step before shows the cost of recording.
 """
 
 import gc
@@ -31,11 +31,11 @@ from ebbtide.units import format_bytes, format_time, seconds
 
 
 class RecordingDone(SystemExit):
-    """Ends the program once its steps are recorded; not caught by ``except Exception``."""
+    """Ends the program once its steps are recorded. ``except Exception`` does not catch it."""
 
 
 class Tape(Protocol):
-    """What sees a step. The native module is one: ``_torch.pyi`` says what each of these does."""
+    """Sees a step. The native module is one, and ``_torch.pyi`` explains each function."""
 
     def unwatch(self) -> None: ...
     def notice(self, tensors: Sequence[torch.Tensor]) -> None: ...
@@ -49,11 +49,11 @@ class Tape(Protocol):
 
 
 class StepRecorder:
-    """Records steps ``first`` to ``first + count - 1`` (counted from 1) into ``path``; used by one thread.
+    """Records steps ``first`` to ``first + count - 1`` (counted from 1) into ``path``. Only one thread may use it.
 
-    The first step usually creates optimizer state and the second is the first steady one, so the third, which has a
-    steady one before it to compare with, is what a user most often wants. ``lines``: each
-    storage is noted with the line of the program that made it. ``watch`` begins what ``unwatch`` of the tape ends.
+    Users most often want the third step. The first usually creates optimizer state. The second is the first steady one,
+    so the third has a steady one before it to be compared with. ``lines``: each storage is noted with the line of the
+    program that made it. ``watch`` begins what the tape's ``unwatch`` ends.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class StepRecorder:
         self._hooks = OptimizerHooks(lambda: None, self._optimizer_begins, self._optimizer_ended, tape)
         self.following = Following(self)
         self._stop_when_done = False
-        self._step = 1  # the one that is open, or else comes next
+        self._step = 1  # the open step, or else the next one
         self._began_ns: int | None = None  # set while a step is open
         self._unrecorded_ns: int | None = None
         self._lines: list[str] = []
@@ -90,7 +90,7 @@ class StepRecorder:
         subscribe(self._hooks)
 
     def stop_when_done(self) -> None:
-        """Ends the program (RecordingDone) after the last step that is recorded."""
+        """End the program (RecordingDone) after the last recorded step."""
         self._stop_when_done = True
 
     @property
@@ -111,7 +111,8 @@ class StepRecorder:
         self._tape.begin_step(record=records)
 
     def end_step(self, *, completed: bool) -> None:
-        """A step that raised is not counted. Raises RecordingError, and OSError where the file cannot be written."""
+        """End the step. A step that raised is not counted. Raises RecordingError, and OSError where the file cannot be
+        written."""
         if self._began_ns is None:
             return
         self._tape.end_step(completed=completed)
@@ -132,7 +133,7 @@ class StepRecorder:
         self._tape.unwatch()
 
     def summary(self) -> str:
-        """What was recorded and what that cost, or why nothing was."""
+        """Say what was recorded and what that cost, or why nothing was."""
         if not self._lines:
             return (
                 f"nothing was recorded: the program made {self._step - 1} steps, and step {self._steps.start} was "
@@ -176,7 +177,7 @@ class StepRecorder:
 
 
 def _tensors() -> list[torch.Tensor]:
-    """What exists before the step, used in it or not."""
+    """Return the tensors that exist before the step, whether it uses them or not."""
     found = (value for value in gc.get_objects() if issubclass(type(value), torch.Tensor))
     return [tensor for tensor in found if tensor.layout is torch.strided]
 

@@ -1,1 +1,1 @@
-"""Proves on a user's own script that a budget changes no bit: plainly twice, then within the budget, then compared."""
+"""Proves on a user's own script that a budget changes no bit: two plain runs, one within the budget, a comparison."""

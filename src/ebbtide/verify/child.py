@@ -1,9 +1,9 @@
-"""The process in which ``ebbtide verify`` runs the script: as ``ebbtide run`` would, and watched.
+"""The process in which ``ebbtide verify`` runs the script as ``ebbtide run`` would, and watches it.
 
     python -m ebbtide.verify.child RECORD STEP (SCRIPT | -m MODULE) [ARGS]...
 
 STEP is the step after which the state is recorded, or "every". With ``EBBTIDE_DISABLE=1`` nothing of Ebbtide's native
-code is loaded, and the script runs on stock PyTorch. The ending is recorded only of a script that ran to its end: a
+code is loaded, and the script runs on stock PyTorch. The ending is recorded only if the script ran to its end. A
 refused budget that left the script is no end.
 """
 
@@ -26,7 +26,7 @@ EVERY = "every"
 
 def main() -> int:
     record, step, *command = sys.argv[1:]
-    name_options_as_the_command()  # which started this
+    name_options_as_the_command()  # the command that started this one
     process = os.getpid()
     warnings.filterwarnings("ignore", message="EBBTIDE_DISABLE is set", category=EbbtideWarning)
     recorder = Recorder(Path(record))

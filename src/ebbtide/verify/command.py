@@ -1,4 +1,4 @@
-"""What ``ebbtide verify`` does: two plain runs, one within the budget, and what follows from them."""
+"""Carries out ``ebbtide verify``: two plain runs, one within the budget, and the verdict."""
 
 import os
 import tempfile
@@ -38,10 +38,12 @@ def verify_script(
     begin: Callable[[str], None],
     say: Callable[[str], None],
 ) -> Verdict:
-    """``options`` are EBBTIDE_... variables without the prefix; ``keep`` is where the runs' directories stay. ``begin``
-    is told of each of ``RUNS`` runs, and of one more if the bits differ; ``say`` of what came of it.
+    """Run the script plainly twice and within the budget, and compare.
 
-    Raises SettingError or SpillError for what cannot be used, RunError when the script fails in one of the runs.
+    ``options`` are EBBTIDE_... variables without the prefix. The runs' directories stay in ``keep``. ``begin`` is told
+    of each of ``RUNS`` runs, and of one more if the bits differ. ``say`` is told the results.
+
+    Raises SettingError or SpillError for what cannot be used, and RunError when the script fails in one of the runs.
     """
     options = {"FAST": os.environ.get(f"{PREFIX}FAST", "") or DEFAULT_FAST} | dict(options)
     settings = Settings.from_environment({**os.environ, **{PREFIX + name: text for name, text in options.items()}})
@@ -72,7 +74,7 @@ def verify_script(
 
 
 def _check(settings: Settings) -> None:
-    """What the bounded run would refuse is refused now, not after the plain ones."""
+    """Refuse now, before the plain runs, what the bounded run would refuse."""
     is_planned(settings.policy)
     choose_spill_directories(settings.spill)
     for tier in settings.tiers:
@@ -81,7 +83,7 @@ def _check(settings: Settings) -> None:
 
 @contextmanager
 def _directory(keep: Path | None) -> Iterator[Path]:
-    """The one to keep, which must be new or empty, or one that is gone at the end."""
+    """Yield the directory to keep, which must be new or empty, or else a temporary one."""
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="ebbtide-verify-", ignore_cleanup_errors=True) as name:
             yield Path(name).resolve()

@@ -1,4 +1,4 @@
-"""Compares what runs left behind, and says what follows. Pure functions of records and reports."""
+"""Compares the records that runs left. Pure functions of records and reports."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from ebbtide.ir.run_report import KINDS, LEFT, RunReport, StepMode
 from ebbtide.verify.record import GONE, Loss, Record
 
 MOVING_KINDS = KINDS[:-1]
-"""What must be seen to move; storages of no known kind need not exist."""
+"""The kinds that must be seen to move. Storages of no known kind need not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first thing in which two runs differ, in the step of that number, counted from 1."""
+    """The first thing in which two runs differ. ``step`` counts from 1."""
 
     step: int
     what: str
@@ -22,7 +22,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Bytes of a kind that left and came back in the steps under the budget; ``exists`` says that there were any."""
+    """The bytes of a kind that left and came back in the steps under the budget. ``exists``: there were such bytes."""
 
     exists: bool
     evicted_bytes: int
@@ -34,12 +34,12 @@ class Moved:
 
 
 def first_difference(one: Record, other: Record) -> Difference | None:
-    """In the order of the run: a step's losses, then the state after it, where both runs recorded one.
+    """Find the first difference in the order of the run: a step's losses, then the state after it if both have one.
 
     Callers MUST have two records of runs that came to their end.
     """
     steps = [record.ending.steps for record in (one, other) if record.ending is not None]
-    for step in range(1, max(steps) + 2):  # the last one is what follows the last optimizer step
+    for step in range(1, max(steps) + 2):  # the last one follows the last optimizer step
         found = _losses(step, one, other) or _states(step, one, other)
         if found is not None:
             return found
@@ -49,7 +49,7 @@ def first_difference(one: Record, other: Record) -> Difference | None:
 
 
 def _losses(step: int, one: Record, other: Record) -> Difference | None:
-    """A loss is recorded with the number of steps that ended before it."""
+    """Compare a step's losses. A loss is recorded with the number of steps that ended before it."""
     left, right = ([loss for loss in record.losses if loss.step == step - 1] for record in (one, other))
     for number, (a, b) in enumerate(zip(left, right, strict=False), start=1):
         if a.digest != b.digest:
@@ -75,10 +75,10 @@ def _shown(loss: Loss) -> str:
 
 
 def moved(report: RunReport, largest_bytes: Mapping[str, int], min_storage_bytes: int) -> dict[str, Moved]:
-    """By kind. Activations are taken to exist; of the others a plain run has seen whether any is large enough.
+    """Return the moved bytes of each kind. Activations count as existing; a plain run shows whether other kinds do.
 
-    Gradients that were freed in the backward pass had no reason to move, and those that wait for deferred updates may
-    have had none.
+    Gradients that were freed in the backward pass had no reason to move. Those that wait for deferred updates may have
+    had none.
     """
     bounded = [step for step in report.steps if step.mode is not StepMode.RECORDED]
     reordered = any(LEFT not in told for told in report.updates)
@@ -94,5 +94,5 @@ def moved(report: RunReport, largest_bytes: Mapping[str, int], min_storage_bytes
 
 
 def budget_held(report: RunReport) -> bool:
-    """A budget that was never in force, or does not bound what trained, was not kept."""
+    """Say whether the budget was kept. One that was never in force, or did not bound the training, was not."""
     return report.bounded_as_asked and not report.budget_violated and report.arena_budget_bytes is not None

@@ -1,9 +1,9 @@
-"""Where each run writes: a directory of its own, so that no run sees, or overwrites, what another wrote.
+"""Gives each run a directory of its own, so that no run sees or overwrites another's files.
 
-Where the command names ``{out}``, that is the directory's name in its arguments, and the script runs where it is.
-Otherwise it runs in a copy of the current directory, made afresh each time: what it reads from there it finds, and
-what it writes there does not touch the original. Virtual environments and ``.git`` are linked, not copied; a link
-that leads out of the directory still does.
+Where the command contains ``{out}``, this is replaced by the directory's name, and the script runs where it is.
+Otherwise the script runs in a fresh copy of the current directory. So it finds the files that it reads there, and never
+writes into the original. Virtual environments and ``.git`` are linked, not copied. A link that leads out of the
+directory still does.
 """
 
 import os
@@ -22,7 +22,8 @@ MOST_COPIED_FILES = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """One run's: the command with its placeholders filled, where it runs, and where what it writes is found."""
+    """One run's command with its placeholders filled, the directory in which it runs, and the one in which it
+    writes."""
 
     command: tuple[str, ...]
     working: Path
@@ -30,7 +31,8 @@ class Folder:
 
 
 def make_folder(command: Sequence[str], current: Path, runs: Path, name: str) -> Folder:
-    """A fresh directory ``name`` in ``runs``. Raises SettingError where the current directory is too large to copy."""
+    """Make a fresh directory ``name`` in ``runs``. Raises SettingError where the current directory is too large to
+    copy."""
     if any(PLACE in part for part in command):
         written = runs / name / "out"
         written.mkdir(parents=True)
@@ -60,7 +62,7 @@ def _check_size(current: Path, runs: Path) -> None:
 
 
 def _walk(current: Path, runs: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """As os.walk, but neither into what is linked nor into the runs' own directory."""
+    """Walk like os.walk, but enter neither linked directories nor the runs' own."""
     for name, folders, files in os.walk(current):
         directory = Path(name)
         folders[:] = [name for name in folders if directory / name != runs]
@@ -69,7 +71,7 @@ def _walk(current: Path, runs: Path) -> Iterator[tuple[Path, list[str], list[str
 
 
 def _copy(path: Path, target: Path, current: Path) -> None:
-    """A file, a link, or what is linked; directories come with the walk, and sockets and pipes not at all."""
+    """Copy a file or a link, or link a directory. ``_walk`` makes other directories. Sockets and pipes are left out."""
     if path.is_symlink():
         leads_to = Path(os.path.realpath(path))
         target.symlink_to(os.readlink(path) if leads_to.is_relative_to(current) else leads_to)

@@ -1,7 +1,7 @@
-"""What one run of a script leaves for the comparison: its losses step by step, and its state as digests.
+"""One run's record for the comparison: its losses step by step, and its state as digests.
 
-Lines of JSON, written as the run goes, so that a run that is killed leaves what it had. Steps are those of a session
-that follows the optimizers, and are counted as they end: what lies before the end of the first is step 0.
+The record is lines of JSON, written as the run goes, so a run that is killed leaves what it had. Steps are those of a
+session that follows the optimizers. They are counted as they end: until the first has ended, it is step 0.
 """
 
 import json
@@ -13,12 +13,12 @@ from ebbtide.errors import FileFormatError
 
 FILE_NAME = "record.jsonl"
 GONE = "freed in the backward pass"
-"""The digest of a gradient that is not there to be compared: its parameter was updated in the backward pass."""
+"""The digest of a gradient that cannot be compared, because its parameter was updated in the backward pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A root of a backward call. ``value`` is the number as text where it is one, else ""."""
+    """A root of a backward call. ``value`` is its number as text, or "" if it is not one number."""
 
     step: int
     digest: str
@@ -27,7 +27,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """After a step: a digest for every tensor and number that training would need to go on, by name."""
+    """The state after a step: a digest by name for every tensor and number that training would need to go on."""
 
     step: int
     digests: Mapping[str, str]
@@ -35,7 +35,10 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """``status`` is the script's exit status; ``peak_bytes`` is VmHWM; ``largest_bytes`` is of one tensor, by kind."""
+    """The end of a run: ``status`` is the script's exit status, and ``peak_bytes`` is VmHWM.
+
+    ``largest_bytes`` has the largest tensor of each kind.
+    """
 
     status: int
     steps: int
@@ -46,7 +49,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One run, as far as it came; ``ending`` is None if the process died."""
+    """One run, as far as it came. ``ending`` is None if the process died."""
 
     losses: tuple[Loss, ...]
     states: Mapping[int, State]
@@ -54,7 +57,8 @@ class Record:
 
 
 class Recorder:
-    """Writes a record line by line; used by one thread at a time. The file is open only while a line is written."""
+    """Writes a record line by line. Only one thread at a time may use it. The file is open only while a line is
+    written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -66,7 +70,7 @@ class Recorder:
 
 
 def read_record(path: Path) -> Record:
-    """A missing file is a run that came to nothing. Raises FileFormatError for a damaged one."""
+    """Read a record. A missing file is a run that did nothing. Raises FileFormatError for a damaged one."""
     losses: list[Loss] = []
     states: dict[int, State] = {}
     ending: Ending | None = None

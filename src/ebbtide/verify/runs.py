@@ -1,4 +1,4 @@
-"""Runs the script once, in a fresh process and a fresh directory, and reads what it left behind."""
+"""Runs the script once in a fresh process and a fresh directory, and reads its record."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ _LAST_LINES = 15
 
 
 class RunError(EbbtideError):
-    """A run of the script that did not come to its end; ``said`` is the last of what it wrote."""
+    """A run of the script did not come to its end. ``said`` is the last of its output."""
 
     def __init__(self, name: str, status: int, said: str) -> None:
         super().__init__(name, status, said)
@@ -33,7 +33,7 @@ class RunError(EbbtideError):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """``report`` is None for a plain run."""
+    """A run's record and ending. ``report`` is None for a plain run."""
 
     record: Record
     ending: Ending
@@ -45,7 +45,7 @@ class Run:
 
 
 def plain_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Stock PyTorch: nothing of ours is loaded."""
+    """Return the environment of stock PyTorch, which loads nothing of ours."""
     kept = {name: value for name, value in environment.items() if not name.startswith(PREFIX)}
     return kept | {f"{PREFIX}DISABLE": "1"}
 
@@ -53,8 +53,10 @@ def plain_environment(environment: Mapping[str, str] = os.environ) -> dict[str, 
 def bounded_environment(
     options: Mapping[str, str], report: Path, environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """The user's own variables, over them the command's options (EBBTIDE_... without the prefix); with checksums, and
-    with as many steps that follow a plan as there can be."""
+    """Return the user's variables, overridden by the command's options (EBBTIDE_... without the prefix).
+
+    By default, the run has checksums and waits for plans, so that as many steps as possible follow one.
+    """
     kept = {name: value for name, value in environment.items() if name != f"{PREFIX}DISABLE"}
     ours = dict(options) | {"REPORT": str(report), "PROGRESS": "off"}
     by_default = {f"{PREFIX}CHECKSUM": "1", f"{PREFIX}WAIT_FOR_PLAN": "1"}
@@ -62,9 +64,9 @@ def bounded_environment(
 
 
 def run_once(name: str, folder: Folder, root: Path, environment: Mapping[str, str], state_after: int | None) -> Run:
-    """Runs to the end. Raises RunError when the script fails; going over the budget is a result, and in the report.
+    """Run to the end. Raises RunError when the script fails. Going over the budget is a result, and in the report.
 
-    What the script says goes to ``output.txt``, and the record and the report beside it.
+    The script's output goes to ``output.txt``, with the record and the report beside it.
     """
     record, report, output = root / FILE_NAME, root / "report.json", root / "output.txt"
     step = EVERY if state_after is None else str(state_after)

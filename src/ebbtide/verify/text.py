@@ -1,4 +1,4 @@
-"""A verdict as text a person reads, and as JSON."""
+"""Shows a verdict as text for people, and as JSON."""
 
 import json
 import shlex
@@ -23,12 +23,12 @@ Without a budget the script already ends differently from run to run, so nothing
 
 
 def render(verdict: Verdict) -> str:
-    """Several lines, without a newline at the end."""
+    """Return several lines, without a newline at the end."""
     return "\n".join(_lines(verdict))
 
 
 def to_json(verdict: Verdict) -> str:
-    """Everything in the verdict, and what follows from it."""
+    """Return everything in the verdict, and what follows from it."""
     derived = {name: getattr(verdict, name) for name in ("same_bits", "every_kind_moved", "proven")}
     fields = asdict(verdict)
     if verdict.moved is not None:
@@ -105,7 +105,7 @@ def _moved(verdict: Verdict) -> Iterator[str]:
 
 
 def _smaller(fast: str) -> str:
-    """A share is halved; what fewer bytes would do, nobody has tried."""
+    """Suggest half of a share. For a number of bytes, nothing was tried that could suggest a smaller one."""
     return f", such as --fast {float(fast[:-1]) / 2:g}%" if fast.endswith("%") else ""
 
 

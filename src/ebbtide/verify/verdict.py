@@ -1,4 +1,4 @@
-"""What ``ebbtide verify`` found, as data: every question is answered, or shown to be open."""
+"""The verdict of ``ebbtide verify`` as data. Every question is answered, or shown to be open."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,12 +12,12 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """All figures are measured.
+    """The results of all runs. All figures are measured.
 
-    ``unsteady`` is where the two plain runs differ; then nothing ran within the budget. ``difference`` is where the
-    bounded run differs from them. ``traced`` says whether that run was made again, with the state recorded after every
-    step; ``traced_difference`` is where that one begins to differ (None: it did not).
-    ``losses`` and ``tensors`` were compared; peaks are the processes' VmHWM, the bounded one since its budget was set.
+    ``unsteady`` is the difference between the two plain runs; if there is one, nothing ran within the budget.
+    ``difference`` is that of the bounded run from them. ``traced`` says that the bounded run was repeated with the
+    state recorded after every step. ``traced_difference`` is where that run begins to differ, or None if it did not.
+    ``losses`` and ``tensors`` were compared. Peaks are the processes' VmHWM, the bounded one since its budget was set.
     """
 
     command: tuple[str, ...]
@@ -57,7 +57,7 @@ class Verdict:
 
 
 def judge_plain(command: tuple[str, ...], fast: str, plain: Run, again: Run) -> Verdict:
-    """Of the plain runs alone: nothing is proven yet."""
+    """Return the verdict of the plain runs alone. Nothing is proven yet."""
     last = plain.record.states.get(plain.steps)
     return Verdict(
         command=command,
@@ -72,7 +72,7 @@ def judge_plain(command: tuple[str, ...], fast: str, plain: Run, again: Run) -> 
 
 
 def judge_bounded(verdict: Verdict, plain: Run, bounded: Run, min_storage_bytes: int) -> Verdict:
-    """Of the plain runs, which are alike, and of the one within the budget."""
+    """Return the verdict of the plain runs, which are alike, and of the bounded one."""
     report = bounded.report
     assert report is not None, "a session that ends writes its report"
     return replace(

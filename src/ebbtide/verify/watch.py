@@ -1,8 +1,8 @@
 """Watches a training script from inside its process: the roots of its backward calls, and its state after steps.
 
 It hears of both from ``capture.optimizer_events``, and touches nothing else of PyTorch. Reading a loss takes no
-operator, so a run that is watched makes the same operations as one that is not. A digest of the state reads all of it,
-which would move a great deal under a budget; so it is taken only in the steps that are asked for.
+operator, so a watched run makes the same operations as another. A digest reads all of the state, which would move many
+bytes under a budget. So it is taken only in the steps that are asked for.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ _DIGEST_BYTES = 16
 
 
 class Watch(Subscriber):
-    """Writes what happens to a recorder. ``state_after`` is the step whose state is wanted, None for every one."""
+    """Writes events to a recorder. ``state_after`` is the step whose state is wanted, or None for every step."""
 
     place = Place.WATCH
 
@@ -42,7 +42,8 @@ class Watch(Subscriber):
         self.largest_bytes: dict[str, int] = {}
 
     def install_with_torch(self) -> None:
-        """At once if torch is there, else at the end of its import: the script may have to set something before."""
+        """Subscribe now if torch is there, or else once it is imported: the script may have to set something before
+        that."""
         if "torch" in sys.modules:
             self._install()
         else:
@@ -70,7 +71,8 @@ class Watch(Subscriber):
             self._note_sizes(optimizer)
 
     def after_step(self, optimizer: "Optimizer") -> None:
-        """Of several optimizers each tells its state; of a program's step the last that is told is kept."""
+        """Record the state. With several optimizers, each one's step records it, and the last record of a step is
+        kept."""
         from ebbtide.capture.iterations import is_outermost
 
         assert self._iterations is not None
@@ -85,7 +87,7 @@ class Watch(Subscriber):
         self._note_sizes(optimizer)
 
     def _note_sizes(self, optimizer: "Optimizer") -> None:
-        """Gradients are as large as their parameters."""
+        """Note the largest sizes by kind. Gradients are as large as their parameters."""
         for parameter in _parameters([optimizer]):
             self._note("parameter", parameter.nbytes)
             if parameter.requires_grad:
@@ -98,9 +100,10 @@ class Watch(Subscriber):
 
 
 def state_digests(optimizers: "Sequence[Optimizer]") -> Iterator[tuple[str, str]]:
-    """All that is reachable from optimizers and from the modules that hold their parameters, and the random generator.
+    """Digest all state that optimizers and the modules of their parameters reach, and the random generator.
 
-    Parameters, gradients, buffers, the optimizers' state and settings; names are unique and the same in every run.
+    This covers parameters, gradients, buffers, and the optimizers' state and settings. Names are unique and the same in
+    every run.
     """
     import torch
 
@@ -129,7 +132,7 @@ def state_digests(optimizers: "Sequence[Optimizer]") -> Iterator[tuple[str, str]
 
 
 def digest_of(value: object) -> str:
-    """Of a tensor's type, shape and elements, or of a number's text."""
+    """Digest a tensor's type, shape and elements, or a number's text."""
     import torch
 
     if not isinstance(value, torch.Tensor):
@@ -147,7 +150,10 @@ def digest_of(value: object) -> str:
 
 
 def _value_of(root: "torch.Tensor") -> str:
-    """Through NumPy, since ``item`` is an operator; "" for what NumPy has no type for, as bfloat16."""
+    """Return the root's number as text, through NumPy, since ``item`` is an operator.
+
+    Returns "" for types that NumPy lacks, such as bfloat16.
+    """
     import torch
 
     if root.numel() != 1 or root.device.type != "cpu" or root.layout is not torch.strided:
@@ -169,7 +175,8 @@ def _parameters(optimizers: "Sequence[Optimizer]") -> "Iterator[nn.Parameter]":
 
 
 def _outermost_modules(optimizers: "Sequence[Optimizer]") -> "list[nn.Module]":
-    """Those that hold a parameter of an optimizer and lie in no other such module, by the first one they hold."""
+    """Return the modules that hold an optimizer's parameter and lie in no other such module, by the first one they
+    hold."""
     import gc
 
     from torch import nn
@@ -198,12 +205,13 @@ def _parameter_names(optimizers: "Sequence[Optimizer]", modules: "Sequence[nn.Mo
 
 
 def _prefix(modules: "Sequence[nn.Module]", number: int) -> str:
-    """Two modules may hold parameters of the same names."""
+    """Return a prefix where there are several modules, since two may hold parameters of the same names."""
     return "" if len(modules) == 1 else f"{type(modules[number]).__name__} {number}."
 
 
 def _leaves(name: str, value: object) -> Iterator[tuple[str, object]]:
-    """The tensors and plain values in nested state; what is neither (a closure, an object) is passed over."""
+    """Return the tensors and plain values in nested state. Anything else, such as a closure or an object, is left
+    out."""
     import torch
 
     if isinstance(value, torch.Tensor | int | float | complex | str | None):
