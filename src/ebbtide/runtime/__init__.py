@@ -1,1 +1,1 @@
-"""Runs a training script within its memory: the session around it, its steps, and what it may use."""
+"""The parts that run in a step of training, on the native arena."""

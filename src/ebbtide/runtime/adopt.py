@@ -1,11 +1,11 @@
 """Adoption: storages born elsewhere (a model built before the session, a mapped checkpoint) move into the arena.
 
-Callers MUST be at a step boundary: no operator runs, because a storage's data pointer changes under its tensors.
-A storage is taken only if it is proven to own its memory alone: every reference to it, to the tensors in it and to
-their Python objects is explained (``native/torch/holders.hpp`` says by what). An alias that a NumPy array, DLPack, a
-slice of a storage or a library made holds one that is not. What is left alone keeps its address and is reported. It is
-looked at again at the next boundary, because a reference may have been a passing one: what a C function was called
-with, for example. Left out: an address that is kept without any reference (ctypes), which nothing can prove.
+Callers MUST be at a step boundary: no operator runs, because a storage's data pointer changes under its tensors. A
+storage is taken only if it is proven to own its memory alone. Every reference to it, to the tensors in it and to their
+Python objects must be explained (``native/torch/holders.hpp`` says by what). An alias made by NumPy, DLPack, a slice of
+a storage or a library holds a reference that is not. A storage that is left alone keeps its address and is reported. It
+is looked at again at the next boundary, because a reference may have been a passing one: an argument of a C function,
+for example. Left out: an address that is kept without any reference (ctypes), which nothing can prove.
 """
 
 import gc
@@ -24,8 +24,8 @@ _OWN_REFERENCES = 3  # to a frame's snapshot: the frame's, the variable's, and g
 
 
 def adopt_all() -> tuple[int, list[tuple[int, str]]]:
-    """The bytes adopted, and of each storage left alone its bytes and why."""
-    held_by_functions = _running_locals()  # first: what this finds is an object that the collector lists
+    """Adopts storages. Returns the bytes adopted, and the bytes and reason of each storage left alone."""
+    held_by_functions = _running_locals()  # first: the list that it returns is an object of the collector's, too
     objects = gc.get_objects()
     adopted, left_alone = _torch.adopt_all(objects, _owners_in_cpp(objects), held_by_functions)
     if adopted:
@@ -34,14 +34,14 @@ def adopt_all() -> tuple[int, list[tuple[int, str]]]:
 
 
 def bytes_on_gpus() -> int:
-    """What this process's tensors take on its GPUs, which no session manages."""
+    """Returns the bytes of this process's tensors on its GPUs, which no session manages."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return 0
     return sum(torch.cuda.memory_allocated(device) for device in range(torch.cuda.device_count()))
 
 
 def _owners_in_cpp(objects: list[Any]) -> list[Any]:
-    """The C++ halves of objects that hold tensors there. Comprehensions leave no variable holding the last tensor."""
+    """Finds the C++ halves of objects that hold tensors there. A comprehension leaves no variable with its last one."""
     parallel, scripted = torch.nn.parallel.DistributedDataParallel, torch.jit.ScriptModule
     owners = [getattr(value, "reducer", None) for value in objects if issubclass(type(value), parallel)]
     owners += [getattr(value, "_c", None) for value in objects if issubclass(type(value), scripted)]
@@ -49,13 +49,14 @@ def _owners_in_cpp(objects: list[Any]) -> list[Any]:
 
 
 def _running_locals() -> list[Any]:
-    """The values of the local variables of every running function, which the collector does not list.
+    """Returns the values of every running function's local variables, which the collector does not list.
 
-    Those of a generator or a coroutine it may list, so they are left out: what only they name is left alone for now.
+    It may list those of a generator or a coroutine, so they are left out. A storage that only they name is left alone
+    for now.
 
-    Variables that an inner function shares lie in cells, which it lists. Up to Python 3.12, asking a frame for its
-    locals leaves a snapshot in it, which would keep tensors alive as long as the function runs. So it is emptied,
-    unless someone else holds it too: then it is the result of ``locals()``.
+    Variables that an inner function shares lie in cells, which the collector lists. Up to Python 3.12, asking a frame
+    for its locals leaves a snapshot in it, which would keep tensors alive as long as the function runs. So the snapshot
+    is emptied, unless someone else holds it too: then it is the result of ``locals()``.
     """
     found: list[Any] = []
     frame: FrameType | None

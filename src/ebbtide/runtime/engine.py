@@ -1,4 +1,4 @@
-"""What runs between a session's start and its end: the steps, what they are told of, and the report."""
+"""Runs a session from its start to its end: the steps, who is told of them, and the report."""
 
 import os
 import time
@@ -36,7 +36,7 @@ _ADOPTING_STEPS = 2  # optimizer state loaded or built elsewhere appears during 
 
 
 class Engine:
-    """Drives native code for one session; used by one thread, read by the progress thread."""
+    """Drives native code for one session. One thread uses it, and the progress thread reads it."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Engine:
             self._updates = InBackward(say, warn)
         elif settings.optimizer is UpdateOrder.DEFERRED:
             self._updates = Deferred(say, warn, self._step_is_unlike)
-        self._unlike = False  # the step under way is not like those that follow: it is not planned
+        self._unlike = False  # the open step is not like later ones, and is not planned
         self._process = os.getpid()
         self._started = False
         self.following = Following(self)
@@ -85,12 +85,12 @@ class Engine:
         self._left_alone: list[tuple[int, str]] = []
         self._steps = StepLog()
         self._final: RunReport | None = None
-        self.hurries = False  # at its end it waits for no plan
-        self.is_told_on = False  # whoever ends it says why a run was not as asked
+        self.hurries = False  # its end waits for no plan
+        self.is_told_on = False  # whoever ends it says why the run was not as asked
 
     def start(self) -> None:
-        """Raises BudgetError when what the process already holds leaves no room at all, SessionError in a forked child
-        of a process that had a session."""
+        """Starts. Raises BudgetError when the process holds so much already that there is no room at all. Raises
+        SessionError in a forked child of a process that had a session."""
         start_arena(self._run)
         self._started = True
         _torch.set_checksum(self._settings.checksum)
@@ -116,7 +116,7 @@ class Engine:
     def begin_step(self) -> None:
         self.following.trained = False
         if self._budget.recording:
-            _torch.reset_peaks()  # what ran since the last step is no step's
+            _torch.reset_peaks()  # what ran since the last step belongs to no step
         puts_off = self._settings.optimizer is UpdateOrder.DEFERRED  # this step's updates come in the next one
         if self._budget.recording and len(self._steps) == RECORDED_STEPS - 1 and not puts_off:
             _torch.reset_needs()  # what ran once, at construction say, does not bind steps
@@ -128,7 +128,7 @@ class Engine:
         self._step_before = read_now(before)
 
     def end_step(self, *, completed: bool) -> None:
-        """A step that raised is ended and not reported. Raises BudgetError when the budget cannot work, RankError when
+        """Ends a step; one that raised is not reported. Raises BudgetError when the budget cannot work, RankError when
         that of another rank cannot."""
         before, self._step_before = self._step_before, None
         if before is None:
@@ -156,7 +156,7 @@ class Engine:
             self._planning.learn(counters["arena_limit_bytes"], shared)
 
     def stop(self) -> None:
-        """Ends an open step and takes the final report; managed tensors stay valid, under the same budget."""
+        """Ends an open step and takes the final report. Managed tensors stay valid, under the same budget."""
         if self._final is not None or not self._started:
             return
         unsubscribe(self._hooks)
@@ -179,14 +179,14 @@ class Engine:
             stop_arena()
         told = self._limits.refused or self._budget.nothing_managed or self._ranks.heard() is not None
         unsaved = self._planning.unsaved if self._planning is not None else ""
-        if unsaved not in self._final.trouble:  # which is something else
+        if unsaved not in self._final.trouble:  # where trouble is something else
             self._warn(unsaved)
         as_asked = self._final.bounded_as_asked and self._final.planned_as_asked
         if not told and (self._peak_of_others() if as_asked else not self.is_told_on):
             self._warn(self._final.trouble)
 
     def report(self) -> RunReport:
-        """What is known now; after ``stop``, what was known then."""
+        """Returns the report of now; after ``stop``, that of then."""
         if self._final is not None:
             return self._final
         counters = _torch.counters()
@@ -233,7 +233,7 @@ class Engine:
         return memory_stats(_torch.counters())
 
     def observe(self) -> Observation:
-        """For the progress thread: levels of this moment and the last finished step."""
+        """Observes for the progress thread: levels of this moment and the last finished step."""
         counters = _torch.counters()
         steps = len(self._steps)
         what, held = "tensors", counters["reserved_bytes"]
@@ -248,14 +248,14 @@ class Engine:
         return Observation(steps, self._steps.latest(), running_s, what, held, budget, planning, plans)
 
     def limit_changed(self, there_bytes: int) -> None:
-        """The process can have so much in all from now on; called by the thread that follows that."""
+        """Follows what the process can have in all from now on. The thread that watches the machine calls it."""
         if self._final is None:
             self._limits.follow(there_bytes)
 
     # ---- optimizer hooks ------------------------------------------------------------------------------------------
 
     def _optimizer_built(self) -> None:
-        """The model exists when its first optimizer takes its parameters: a moment between steps."""
+        """Adopts the model, which exists when its first optimizer takes its parameters: a moment between steps."""
         if os.getpid() != self._process or self._step_before is not None or self._optimizer_seen:
             return
         self._optimizer_seen = True
@@ -283,11 +283,11 @@ class Engine:
         return self._planning.takes_bytes() if self._planning is not None else 0
 
     def _peak_of_others(self) -> int:
-        """Of processes that the script started in place of training; 0 where none is notable."""
+        """Returns the peak of processes that the script started in place of training; 0 where none is notable."""
         return 0 if len(self._steps) else self._children.peak_bytes()
 
     def _unplanned(self) -> str:
-        """A plan that was named and not followed, and what was to be saved and was not."""
+        """Says that a named plan was not followed, and what was not saved as asked."""
         plan, planning = self._settings.plan, self._planning
         if planning is None:
             return ""

@@ -1,6 +1,6 @@
 """Keeps the SIGSEGV safety net on top when the script enables Python's faulthandler after it.
 
-faulthandler's own handler ends the process at the first fault it sees; ours must see a fault first and pass on those
+faulthandler's own handler ends the process at the first fault it sees. Ours must see a fault first, and pass on those
 that are not its own.
 """
 

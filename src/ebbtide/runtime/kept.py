@@ -1,4 +1,4 @@
-"""Storages that the user wants in memory all the time: pinned until the session ends. What is not managed stays anyway.
+"""Storages that the user wants in memory all the time: pinned until the session ends. Others that are not managed stay.
 
 Left out: tensors that take the place of the kept ones later, and their gradients and optimizer state.
 """
@@ -13,13 +13,14 @@ from ebbtide.errors import SettingError
 
 
 class Kept:
-    """Each storage is pinned once, however often it is named, and lives no longer for it."""
+    """The kept storages. Each is pinned once, however often it is named, and lives no longer for it."""
 
     def __init__(self) -> None:
         self._by_address: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def keep(self, what: object) -> None:
-        """Fetches what is away. Raises SettingError for what holds no tensors, RuntimeError if one cannot be read."""
+        """Fetches and pins storages. Raises SettingError for a value without tensors, RuntimeError if one cannot be
+        read."""
         for tensor in list(_tensors(what)):
             storage = tensor.untyped_storage()
             address = storage.data_ptr()
@@ -28,7 +29,7 @@ class Kept:
                 self._by_address[address] = (StorageWeakRef(storage), storage.nbytes())  # type: ignore[no-untyped-call]
 
     def nbytes(self) -> int:
-        """Of what is pinned and alive."""
+        """Returns the bytes that are pinned and alive."""
         return sum(nbytes for storage, nbytes in self._by_address.values() if not _is_gone(storage))
 
     def release(self) -> None:

@@ -1,11 +1,11 @@
-"""What the ranks of a job tell one another: why one of them ends, and at the end what each came to.
+"""Messages between the ranks of a job: why one of them ends, and at the end each one's figures.
 
-It goes through the store of torch.distributed's default process group, over a connection of its own. torchrun's agent
-serves that store, so it outlives any rank; with several nodes it is the same one. Where no process group was
-initialised there is one rank, for all that is known here. Nothing waits for the store for longer than ``_ANSWER_S``:
-where it does not answer, a rank goes on as if it were alone.
+They go through the store of torch.distributed's default process group, over a connection of their own. torchrun's agent
+serves that store, so it outlives any rank; with several nodes it is the same one. Without a process group, a rank
+counts as the only one. Nothing waits for the store for longer than ``_ANSWER_S``. Where it does not answer, a rank goes
+on as if it were alone.
 
-A thread looks once a second whether a rank ended; a step asks only what that thread found.
+A thread looks once a second whether a rank ended. A step asks only what that thread found.
 """
 
 import contextlib
@@ -23,12 +23,12 @@ _ANSWER_S = 5.0
 _LOOK_EVERY_S = 1.0
 _POLL_S = 0.02
 _REASON, _ENDED = "reason", "ended"
-_sessions = 0  # with ranks, of this process: the ranks begin the same ones, in the same order
+_sessions = 0  # of this process, with ranks: all ranks begin the same ones, in the same order
 _T = TypeVar("_T")
 
 
 class Ranks:
-    """One session's. ``look`` MUST be called now and then, until a process group is there."""
+    """One session's ranks. ``look`` MUST be called now and then, until a process group is there."""
 
     def __init__(self, here: Place) -> None:
         self._here = here
@@ -39,11 +39,11 @@ class Ranks:
 
     @property
     def together(self) -> bool:
-        """Whether the others can be told anything."""
+        """True once the others can be told anything."""
         return self._store is not None
 
     def look(self) -> None:
-        """Takes up the store, once there is a process group. Else it costs a look at a table."""
+        """Takes up the store, once there is a process group. Until then it costs a look at a table."""
         distributed = sys.modules.get("torch.distributed")
         if self._store is not None or self._here.size == 1 or distributed is None:
             return
@@ -58,7 +58,8 @@ class Ranks:
             self._thread.start()
 
     def unlaunched(self) -> int:
-        """How many ranks the process group has, where this process began as one that no launcher started; else 0."""
+        """Returns the number of ranks in the process group if no launcher started this process as one of them; else 0.
+        """
         distributed = sys.modules.get("torch.distributed")
         if self._here != Place() or distributed is None or not distributed.is_available():
             return 0
@@ -66,22 +67,23 @@ class Ranks:
         return size if size > 1 else 0
 
     def close(self) -> None:
-        """No more looking; the store can still be asked."""
+        """Stops looking. The store can still be asked."""
         self._closing.set()
 
     def heard(self) -> RankError | None:
-        """Why a rank ended, as far as this one has heard."""
+        """Returns why a rank ended, as far as this one has heard."""
         return self._reason
 
     def ask(self) -> RankError | None:
-        """The same, of this moment."""
+        """Asks now why a rank ended, and returns it."""
         self.look()
         if self._reason is None and self._store is not None:
             self._reason = _in_time(self._read)
         return self._reason
 
     def tell(self, error: BudgetError | str) -> RankError | None:
-        """That this rank ends, and why. What the first one said that ended: all end with that. None for one alone."""
+        """Tells that this rank ends, and why. Returns what the first rank that ended said: all end with that. None for
+        a rank alone."""
         self.look()
         if self._store is None or isinstance(error, RankError):
             return None
@@ -91,7 +93,8 @@ class Ranks:
         return self._reason
 
     def gather(self, column: Sequence[str], most_s: float) -> dict[int, list[str]]:
-        """At the end: of each rank of this node its column. Empty where not all ranks of the job came to their ends."""
+        """Gathers at the end the column of each rank of this node. Empty unless all ranks of the job came to their
+        ends."""
         if self._store is None:
             return {}
 
@@ -115,7 +118,7 @@ class Ranks:
         while self._reason is None and not self._closing.wait(_LOOK_EVERY_S):
             try:
                 self._reason = self._read()
-            except Exception:  # the store is gone, and with it whoever could have told
+            except Exception:  # the store is gone, and with it everybody who could have told
                 return
 
     def _read(self) -> RankError | None:
@@ -127,7 +130,7 @@ def _decoded(text: bytes) -> RankError | None:
 
 
 def _in_time(call: Callable[[], _T], most_s: float = _ANSWER_S) -> _T | None:
-    """What it returns; None where it raises, or takes too long: a store may be gone, or its machine."""
+    """Returns the call's result; None where it raises or takes too long: a store, or its machine, may be gone."""
     answer: list[_T] = []
 
     def carry_out() -> None:

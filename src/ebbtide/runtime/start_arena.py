@@ -1,4 +1,4 @@
-"""The arena of this process: made by its first session, and there until the process ends."""
+"""The arena of this process: its first session makes it, and it stays until the process ends."""
 
 import os
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _tiers: tuple[SlowerTier, ...] = ()
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A session's settings, and what it has found out from them: its bounds, spill directories and native policy."""
+    """A session's settings, and what it has derived from them: bounds, spill directories and native policy."""
 
     settings: Settings
     bounds: Bounds
@@ -34,10 +34,10 @@ class Run:
 
 
 def start_arena(run: Run) -> None:
-    """New storages come from it from now on, within its bounds.
+    """Has new storages come from the arena from now on, within its bounds.
 
-    Raises SessionError in a forked child of a process that has one, and for other tiers than it has; SettingError for a
-    tier that this machine does not have; SpillError; PlatformError.
+    Raises SessionError in a forked child of a process that has one, and for other tiers than it has. Raises
+    SettingError for a tier that this machine does not have. Also raises SpillError and PlatformError.
     """
     global _process, _tiers
     if _process not in (None, os.getpid()):
@@ -54,7 +54,7 @@ def start_arena(run: Run) -> None:
     except ValueError as error:
         raise SettingError(str(error)) from error
     except RuntimeError as error:
-        if "address space" in str(error):  # no fault of the directory's
+        if "address space" in str(error):  # the directory is not to blame
             raise PlatformError(str(error)) from error
         raise SpillError(", ".join(map(str, run.spill)), str(error)) from error
     _process, _tiers = os.getpid(), run.settings.tiers
@@ -79,14 +79,14 @@ def _asked(run: Run) -> "_torch.ArenaSettings":
 
 
 def stop_arena() -> None:
-    """New storages are PyTorch's again; those of the arena stay valid."""
+    """Gives new storages back to PyTorch. Those of the arena stay valid."""
     _torch.stop()
 
 
 def tier_reports(
     tiers: Sequence[SlowerTier], before: "_torch.Counters", after: "_torch.Counters"
 ) -> tuple[TierReport, ...]:
-    """Between two moments; none where the spill file is the only slower tier."""
+    """Reports the tiers' traffic between two moments; none where the spill file is the only slower tier."""
     if not tiers:
         return ()
     named = [*((tier.name, tier.capacity_bytes) for tier in tiers), ("spill file", None)]
@@ -101,7 +101,7 @@ def tier_reports(
 
 
 def may_still_pack(tiers: Sequence[SlowerTier], counters: "_torch.Counters") -> int:
-    """What compressed memory has not taken yet of its size."""
+    """Returns how much of its size compressed memory has not taken yet."""
     return sum(
         max(tier.capacity_bytes - counters["tier_peak_bytes"][place], 0)
         for place, tier in enumerate(tiers)
@@ -110,9 +110,9 @@ def may_still_pack(tiers: Sequence[SlowerTier], counters: "_torch.Counters") -> 
 
 
 def rooms_of(tiers: Sequence[SlowerTier], spill: Sequence[Path]) -> list[tuple[str, int]] | None:
-    """Where bytes can go besides memory, and how many of them; None where nobody can tell."""
+    """Lists where bytes can go besides memory, and how many; None where nobody can tell."""
     if any(tier.kind is TierKind.COMPRESSED for tier in tiers):
-        return None  # what will shrink is not known
+        return None  # nobody knows how much will shrink
     try:
         free = usable_bytes(spill)
     except OSError:

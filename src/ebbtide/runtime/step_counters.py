@@ -1,7 +1,7 @@
 """A step's report as the difference of two readings of the native counters.
 
-Native code reads them at the step's edge, so they add up whatever moves meanwhile. Figures that do not would be a
-fault of ours; they never end a training: such a figure is reported as 0, and the step says so.
+Native code reads them at the step's edge, so they add up whatever moves meanwhile. Figures that do not add up would be
+a fault of ours, and never end a training. Such a figure is reported as 0, and the step says so.
 """
 
 import resource
@@ -28,13 +28,13 @@ class Reading:
 
 
 def read_now(counters: "Counters") -> Reading:
-    """The clocks beside counters that were just read."""
+    """Reads the clocks beside counters that were just read."""
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     return Reading(time.perf_counter_ns(), time.process_time_ns(), faults, counters)
 
 
 def step_between(before: Reading, after: Reading, mode: StepMode) -> StepReport:
-    """What happened between two readings."""
+    """Reports the step between two readings."""
     old, new = before.counters, after.counters
     odd: list[str] = []
 

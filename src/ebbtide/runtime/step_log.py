@@ -1,4 +1,4 @@
-"""The reports of a run's steps, bounded: a run of millions of steps must not hold a kilobyte for each."""
+"""The reports of a run's steps, a bounded number: a run of millions of steps must not hold a kilobyte for each."""
 
 from collections import deque
 
@@ -9,7 +9,7 @@ LAST = 9_000
 
 
 class StepLog:
-    """Keeps the first steps and the latest; of those between them, how many there were and what they wrote."""
+    """Keeps the first and the latest steps. Of those between, it keeps their number and the bytes that they wrote."""
 
     def __init__(self, first: int = FIRST, last: int = LAST) -> None:
         self._room_for_first = first
@@ -20,7 +20,7 @@ class StepLog:
         self.left_out_written_bytes = 0
 
     def __len__(self) -> int:
-        """Of all steps, those left out as well."""
+        """Counts all steps, with those left out."""
         return len(self._first) + self.left_out + len(self._last)
 
     def add(self, step: StepReport) -> None:
@@ -33,7 +33,7 @@ class StepLog:
             self.left_out_written_bytes += self._last.popleft().written_bytes.total
 
     def latest(self) -> StepReport | None:
-        """Read by the progress thread too."""
+        """Returns the latest step's report. The progress thread reads it too."""
         return self._last[-1] if self._last else self._first[-1] if self._first else None
 
     def kept(self) -> tuple[StepReport, ...]:

@@ -1,6 +1,7 @@
-"""The virtual clock: what a schedule or a policy would do on a machine. Planners predict time with it; no torch here.
+"""The virtual clock: it shows how a schedule or a policy would run on a machine. Planners predict time with it; no
+torch here.
 
-``engine`` runs the step natively, ``lowering`` makes the schedule of a plan, ``result`` is what comes out.
+``engine`` runs the step natively, ``lowering`` makes the schedule of a plan, ``result`` holds the outcome.
 ``docs/simulator.md`` is the model.
 """
 
@@ -43,12 +44,12 @@ def simulate(
     n_steps: int = 3,
     record: bool = False,
 ) -> Outcome:
-    """The steady step under one schedule: see ``Simulator``."""
+    """Simulates the steady step under one schedule: see ``Simulator``."""
     return Simulator(trace, machine, page_bytes).run(schedule, n_steps, record)
 
 
 def simulate_plan(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize = exact) -> Outcome:
-    """The steady step under a plan, which MUST have been checked."""
+    """Simulates the steady step under a plan, which MUST have been checked."""
     return Simulator(trace, machine, page_bytes).run_plan(plan)
 
 
@@ -60,7 +61,7 @@ def simulate_policy(
     n_steps: int = 3,
     record: bool = False,
 ) -> Outcome:
-    """The same under the online policy ``name``. SettingError for a name that is not in ``POLICIES``."""
+    """Simulates the steady step under the online policy ``name``. Raises SettingError unless ``POLICIES`` has it."""
     if name not in POLICIES:
         raise SettingError(f"there is no online policy {name!r:.80}; there are {', '.join(POLICIES)}")
     return Simulator(trace, machine, page_bytes).run(no_commands(), n_steps, record, POLICIES[name])

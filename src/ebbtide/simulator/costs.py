@@ -1,10 +1,11 @@
-"""What a simulated step costs beside time: energy, money, wear, and how busy tiers and links were.
+"""Costs of a simulated step beside time: energy, money and wear. It also shows how busy tiers and links were.
 
-Energy of a move: 8 * bytes * (read of its source + link + write of its target); of an operation's access, of the tier
-where it lies; and power at rest of all that the tiers have, and of what computes, over the step's time. Money: the
-price of the tiers, and the total cost of ownership of a step: the whole machine written off over its years, and the
-electricity, for the step's time (AutoTM's argument: a slower step on cheaper memory occupies the same CPUs for longer).
-A tier counts with its capacity; one without a bound with the most that it held.
+The energy of a move is 8 * bytes * (read of its source + link + write of its target). An operation's access costs that
+of the tier where it lies. Added to both is power over the step's time: at rest for all that the tiers have, and for
+what computes. Money is the price of the tiers, and the total cost of ownership of a step. That is the whole machine
+written off over its years, and the electricity, for the step's time. It is AutoTM's argument: a slower step on cheaper
+memory occupies the same CPUs for longer. A tier counts with its capacity, and one without a bound with the most that it
+held.
 
 What the machine does not say is None. Left out: cooling, and energy of operations beside ``busy_w``.
 """
@@ -22,12 +23,12 @@ _YEAR_S = 365 * 24 * 3600
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Of one step; None where the machine does not say enough.
+    """The costs of one step; None where the machine does not say enough.
 
-    ``moves_j`` and ``accesses_j`` are dynamic, ``static_j`` at rest, ``compute_j`` that of what computes;
-    ``steps_per_j`` is the throughput per watt. ``memory_usd`` is the price of the tiers, ``step_usd`` the total cost of
-    ownership of one step. ``written_bytes`` are those of copies and operations, by tier, and ``years`` is how long each
-    tier lasts at this rate, for those that wear out.
+    ``moves_j`` and ``accesses_j`` are dynamic, ``static_j`` is at rest, and ``compute_j`` is for what computes.
+    ``steps_per_j`` is the throughput per watt. ``memory_usd`` is the price of the tiers, and ``step_usd`` the total
+    cost of ownership of one step. ``written_bytes`` are by tier, of copies and operations. ``years`` is how long each
+    tier that wears out lasts at this rate.
     """
 
     moves_j: float | None
@@ -44,7 +45,7 @@ class Costs:
 
     @property
     def energy_j(self) -> float | None:
-        """All of it."""
+        """The total energy."""
         if self.moves_j is None or self.accesses_j is None or self.static_j is None:
             return None
         return self.moves_j + self.accesses_j + self.static_j + self.compute_j
@@ -56,7 +57,7 @@ class Costs:
 
 
 def costs_of(outcome: Outcome, machine: Machine) -> Costs:
-    """``machine`` is the one that was simulated, its budget included: fast memory counts with the budget."""
+    """Adds up the costs. ``machine`` is the simulated one, so fast memory counts with the budget."""
     step_s = seconds(outcome.step_ns)
     held = {
         tier.name: outcome.tiers[tier.name].peak_bytes if tier.capacity_bytes is None else tier.capacity_bytes
@@ -101,7 +102,7 @@ def costs_of(outcome: Outcome, machine: Machine) -> Costs:
 
 
 def _sum(parts: list[float | None]) -> float | None:
-    """None as soon as one part is unknown."""
+    """Adds up parts; None as soon as one is unknown."""
     known = [part for part in parts if part is not None]
     return sum(known) if len(known) == len(parts) else None
 

@@ -1,4 +1,4 @@
-"""One step on one machine, in ``native/simulate``: columns go in, an outcome comes out, and the GIL is free."""
+"""Runs one step on one machine in ``native/simulate``: columns go in, an outcome comes out, and the GIL is free."""
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class Simulator:
 
     def __init__(self, trace: Trace, machine: Machine, page_bytes: PageSize = exact) -> None:
         n_ticks = len(trace.ticks)
-        at_once = 2 + trace.storages.death // n_ticks  # of each, in whole steps
+        at_once = 2 + trace.storages.death // n_ticks  # for each storage, a bound on its generations alive at once
         most = float(np.dot(trace.storages.nbytes.astype(np.float64), at_once)) * n_ticks
         if most > LARGEST or len(machine.tiers) > _MOST_TIERS:
             raise SettingError(
@@ -53,13 +53,13 @@ class Simulator:
         policy: Policy | None = None,
         checks_state: bool = False,
     ) -> Outcome:
-        """The steady step, the last of ``n_steps``; ``record`` asks for its spans and levels. Under a ``policy`` the
-        schedule MUST be empty. ``checks_state`` has all bytes counted anew at every event, for tests. ValueError if a
-        tick's storages do not fit the budget together."""
+        """Runs the steady step, the last of ``n_steps``. ``record`` asks for its spans and levels. Under a ``policy``
+        the schedule MUST be empty. ``checks_state`` counts all bytes anew at every event, for tests. Raises ValueError
+        if a tick's storages do not fit the budget together."""
         return self._outcome(self.noted(schedule, n_steps, record, policy, checks_state))
 
     def run_stays(self, stays: StayColumns, n_steps: int = 3) -> Outcome:
-        """The same under the plan that has these stays, and all other storages in the first tier all their lives."""
+        """Runs a plan that has these stays. All other storages are in the first tier all their lives."""
         asked = Asked(policy=None, n_steps=n_steps, keeps_spans=False, checks_state=False)
         storages = native_storages(self._trace)
         return self._outcome(
@@ -67,7 +67,7 @@ class Simulator:
         )
 
     def run_plan(self, plan: Plan, n_steps: int = 3) -> Outcome:
-        """The same under a plan, which MUST have been checked."""
+        """Runs a plan, which MUST have been checked."""
         names = [tier.name for tier in self._machine.tiers]
         elsewhere = {stay.storage for stay in plan.stays if stay.tier != names[0]}
         return self.run_stays(columns_of([stay for stay in plan.stays if stay.storage in elsewhere], names), n_steps)
@@ -80,13 +80,13 @@ class Simulator:
         policy: Policy | None = None,
         checks_state: bool = False,
     ) -> Record | int:
-        """What the engine notes of the step for ``run``, unrounded; or the tick that does not fit."""
+        """Returns the engine's record of the step for ``run``, unrounded; or the tick that does not fit."""
         asked = Asked(policy=policy, n_steps=n_steps, keeps_spans=record, checks_state=checks_state)
         return simulate(self._pieces, self._native, self._kernels, schedule, asked)
 
     def _outcome(self, found: Record | int) -> Outcome:
-        """What comes out, rounded. Raises ValueError for a tick that does not fit, and SettingError for a machine on
-        which the step takes longer than can be counted."""
+        """Rounds a record. Raises ValueError for a tick that does not fit, and SettingError for a machine on which the
+        step takes longer than can be counted."""
         if isinstance(found, int):
             raise ValueError(does_not_fit(self._trace, found))
         if not sum((found.starts[-1], *found.by_cause, found.slower_ns)) <= LARGEST:  # nan is not either
@@ -112,7 +112,7 @@ class Simulator:
         )
 
     def _uses(self, found: Record) -> dict[str, Use]:
-        """Of each tier; what operations do not use in place they use on the first."""
+        """Lists the use of each tier. Operands that are not used in place count on the first tier."""
         step_ns = max(float(found.starts[-1]), 1e-9)
         all_reads, all_writes = (sum(nbytes) for nbytes in operand_bytes(self._trace))
         reads = [all_reads - sum(found.slow_reads[1:]), *found.slow_reads[1:]]
@@ -142,7 +142,7 @@ class Simulator:
 
 
 def _native(machine: Machine) -> NativeMachine:
-    """Without names: tiers by rank."""
+    """Makes the engine's machine, without names: tiers have numbers."""
     fast, groups = machine.tiers[0], [group.name for group in machine.groups]
     return NativeMachine(
         tiers=[

@@ -1,4 +1,4 @@
-"""What a plan foresees of each link's copies in a step."""
+"""Forecasts each link's copies in a step under a plan."""
 
 from ebbtide.errors import EbbtideError
 from ebbtide.ir.machine import Machine
@@ -12,7 +12,7 @@ from ebbtide.units import seconds
 
 
 def forecast_links(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize) -> tuple[LinkReport, ...]:
-    """Of the links that copy something; none where the plan's schedule cannot be simulated."""
+    """Forecasts the links that copy something; none where the plan's schedule cannot be simulated."""
     kept = machine.with_budget(plan.budget_bytes)
     try:
         outcome = simulate(lower(plan, trace, kept), trace, kept, page_bytes, record=True)

@@ -1,4 +1,4 @@
-"""A plan's schedule, as ``native/simulate/lowering.cpp`` makes it: for the arena, the simulator and people."""
+"""Makes a plan's schedule with ``native/simulate/lowering.cpp``: for the arena, the simulator and people."""
 
 from ebbtide._planning import Storages
 from ebbtide._planning import lower as lower_columns
@@ -11,19 +11,19 @@ from ebbtide.ir.trace import Trace
 
 
 def lower(plan: Plan, trace: Trace, machine: Machine) -> Schedule:
-    """The schedule of a plan. Callers MUST have checked it: a stay without a source is passed over."""
+    """Makes the schedule of a plan. Callers MUST have checked it: a stay without a source is passed over."""
     return lower_stays(columns_of(plan.stays, [tier.name for tier in machine.tiers]), trace, machine)
 
 
 def lower_stays(stays: StayColumns, trace: Trace, machine: Machine) -> Schedule:
-    """The same of a plan in which all other storages are in the first tier from birth to death."""
+    """Makes the schedule of stays. All other storages are in the first tier from birth to death."""
     links = [(machine.rank(link.source), machine.rank(link.target)) for link in machine.links]
     return lower_columns(native_storages(trace), n_tiers=len(machine.tiers), links=links, stays=stays.columns)
 
 
 @once_for_a_trace
 def native_storages(trace: Trace) -> Storages:
-    """Lives and uses of all storages, as native code takes them."""
+    """Returns lives and uses of all storages, as native code takes them."""
     rows = trace.storages
     return Storages(
         n_ticks=len(trace.ticks),

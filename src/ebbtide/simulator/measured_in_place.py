@@ -11,8 +11,8 @@ from ebbtide.ir.trace import Trace
 class MeasuredInPlace:
     """The kernels of a machine at the ticks of a trace: nothing, and no work, for a machine without.
 
-    A kernel is a whole operator, with all that runs in it: what its operands cost is told at the last of its ticks,
-    where it still holds all of them, and at its other ticks they cost nothing.
+    A kernel is a whole operator, with all that runs in it. Its operands' cost is charged at the last of its ticks,
+    where it still holds all of them. At its other ticks they cost nothing.
     """
 
     def __init__(self, trace: Trace, machine: Machine) -> None:
@@ -33,11 +33,11 @@ class MeasuredInPlace:
                     self._operands.update(((tick, rank, storage), at) for tick in ticks)
 
     def operand(self, tick: int, rank: int, storage: int) -> int | None:
-        """Which operand of the tick's kernel a storage on the tier of ``rank`` is; None where nothing was measured."""
+        """Finds which operand of the tick's kernel a storage on tier ``rank`` is; None where nothing was measured."""
         return self._operands.get((tick, rank, storage))
 
     def native(self) -> Kernels:
-        """For the engine."""
+        """Makes the engine's form of the kernels."""
         found = Kernels()
         for (tick, rank), kernel in self._kernels.items():
             extra_ns = {placement: float(extra) for placement, extra in kernel.extra_by_placement.items()}
@@ -47,13 +47,13 @@ class MeasuredInPlace:
         return found
 
     def extra_ns(self, tick: int, rank: int, shares: dict[int, float]) -> float:
-        """How much longer a tick takes with such a share of each operand on the tier of ``rank``."""
+        """Returns how much longer a tick takes with these shares of its operands on tier ``rank``."""
         kernel = self._kernels.get((tick, rank))
         return 0.0 if kernel is None else kernel.extra_ns(shares)
 
 
 def _by_tick(trace: Trace) -> list[list[tuple[int, int]]]:
-    """The (storage, mode) that each tick accesses, but for scratch."""
+    """Lists the (storage, mode) that each tick accesses, without scratch."""
     rows = trace.accesses
     keep = ~trace.storages.scratch[rows.storage]
     found: list[list[tuple[int, int]]] = [[] for _ in range(len(trace.ticks))]
@@ -64,7 +64,7 @@ def _by_tick(trace: Trace) -> list[list[tuple[int, int]]]:
 
 
 def _matched(kernel: Kernel, accessed: list[tuple[int, int]], trace: Trace) -> dict[int, int]:
-    """Storages as operands that were placed: of the same bytes and access, then of the same bytes."""
+    """Matches storages to operands that were placed: by bytes and access, then by bytes alone."""
     found: dict[int, int] = {}
     for same_access in (True, False):
         for at, (nbytes, access) in enumerate(zip(kernel.operand_bytes, kernel.operand_access, strict=True)):

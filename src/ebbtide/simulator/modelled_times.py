@@ -1,13 +1,12 @@
-"""A step's times on another machine, by a model: the ``compute`` rule of the machine. Results are then *modelled*.
+"""Models a step's times on another machine by that machine's ``compute`` rule. Results are then *modelled*.
 
 ROOFLINE: max(FLOPs / flops_per_s, bytes / bytes_per_s of the first tier).
 
-SYSTOLIC, after the rule in TM-Training's public simulator (methods: the active buffer lasts T_b = c' + r cycles, for r
-rows and c' columns that are streamed): a tile of array x array weights stays while c' columns, as many as half of the
-buffer holds, pass in c' + array cycles, so n multiply-adds take n/array^2 * (1 + array/c') cycles; or the bytes' time,
-whichever is longer. A reconstruction: shapes of operands, and tiles that do not fill the array, are left out.
+SYSTOLIC follows the rule in TM-Training's public simulator (methods: the active buffer lasts T_b = c' + r cycles, for r
+rows and c' columns that are streamed). A tile of array x array weights stays while c' columns pass, as many as half of
+the buffer holds. That takes c' + array cycles, so n multiply-adds take n/array^2 * (1 + array/c') cycles. If the bytes'
+time is longer, it counts. This is a reconstruction. Left out: shapes of operands, and tiles that do not fill the array.
 """
-
 from dataclasses import replace
 
 import numpy as np
@@ -20,12 +19,13 @@ from ebbtide.simulator.step_columns import operand_bytes
 
 
 def is_modelled(machine: Machine) -> bool:
-    """Whether operations' times come from a model, and not from the trace."""
+    """Tells whether operations' times come from a model, and not from the trace."""
     return machine.compute.rule is not ComputeRule.TRACE
 
 
 def recost(trace: Trace, machine: Machine) -> Trace:
-    """The same step with the machine's times; the trace itself under the rule TRACE. The signature stays.
+    """Returns the same step with the machine's times. Under the rule TRACE, it is the trace itself. The signature
+    stays.
 
     Raises SettingError for a trace whose operations have no FLOPs.
     """

@@ -1,4 +1,4 @@
-"""What a simulation says of one steady step."""
+"""The result of a simulation: one steady step."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ from ebbtide.ir.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Of a tier in the step: room taken (mean over time, and peak), and bytes that operations read and wrote there."""
+    """The use of a tier in a step: space taken (mean over time, and peak), and bytes read and written there."""
 
     mean_bytes: int
     peak_bytes: int
@@ -19,16 +19,17 @@ class Use:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """``start_ns[t]`` is when compute reached tick t (its stall begins there), from the step's beginning; the last of
-    its T + 1 values is the step's time. ``stall_ns[t]`` is how long tick t then waited, summed by cause in ``stalls``.
+    """One simulated step. ``start_ns[t]`` is when compute reached tick t, counted from the step's beginning; its stall
+    begins there. The last of the T + 1 values is the step's time. Tick t then waited ``stall_ns[t]``, and ``stalls``
+    sums this by cause.
 
-    ``moved_bytes`` are those of each link that finished a copy in the step. ``rescues`` counts what no command asked
-    for: demand fetches (``demand_fetches``, of ``demand_bytes``), and evictions for lack of room. ``spans`` and
+    ``moved_bytes`` are those of each link that finished a copy in the step. ``rescues`` counts moves that no command
+    asked for: demand fetches (``demand_fetches``, of ``demand_bytes``), and evictions for lack of room. ``spans`` and
     ``levels`` are empty unless asked for.
 
-    ``n_uses`` counts accesses of pieces that were there before their tick, and ``hits`` those that could be used at
-    once when compute reached it: their quotient is 10Cache's hit rate. ``slower_ns`` is what slower operands in place
-    cost. ``tiers`` is by name.
+    ``n_uses`` counts accesses of pieces that were there before their tick. ``hits`` counts those that could be used at
+    once when compute reached it. Their quotient is 10Cache's hit rate. ``slower_ns`` is the cost of slower operands in
+    place. ``tiers`` is by name.
     """
 
     start_ns: Ints
@@ -51,7 +52,7 @@ class Outcome:
 
     @property
     def exposed_ns(self) -> int:
-        """Time in which compute waited for copies or for room."""
+        """The time in which compute waited for copies or for room."""
         return sum(self.stalls.values())
 
     @property
@@ -59,10 +60,10 @@ class Outcome:
         return self.hits / self.n_uses if self.n_uses else 1.0
 
     def timeline(self, policy: str) -> Timeline:
-        """For reports; the simulation must have been asked for it."""
+        """Makes a timeline for reports. The simulation must have been asked for it."""
         return Timeline(policy, Origin.SIMULATED, self.step_ns, self.spans, self.levels)
 
 
 def does_not_fit(trace: Trace, tick: int) -> str:
-    """What the engine says when it cannot go on."""
+    """Says why the engine cannot go on."""
     return f"{trace.operation(tick)} does not fit the budget with what cannot leave"

@@ -1,7 +1,7 @@
-"""A step as the engine has it: columns by piece, and by tick.
+"""A step in the engine's form: columns by piece, and by tick.
 
-A *piece* is a storage, or all scratch that lives in one tick alone: it comes, stays and goes together, and a fused
-optimizer may make thousands.
+A *piece* is here a storage, or all scratch that lives in one tick alone: it comes, stays and goes together. A fused
+optimizer may make thousands of them.
 """
 
 import numpy as np
@@ -15,21 +15,21 @@ from ebbtide.ir.trace import Access, Trace
 _BOTH = int(Access.READ | Access.WRITE)
 
 _NEVER = 2
-"""Steps until the next use of what is not used again in its life."""
+"""The number of steps until the next use, for a storage that is not used again in its life."""
 
 _NOT_AT_ALL = 2**62
-"""The tick of the first use of what is never used."""
+"""The tick of the first use, for a storage that is never used."""
 
 
 @once_for_a_trace
 def step_columns(trace: Trace, page_bytes: PageSize) -> NativePieces:
-    """Scratch is read and written in each tick of its life, whatever its accesses say. Uses of elders ([Note: elders]
-    in ``planners.search.idle_table``) are left out."""
+    """Makes the columns. Scratch is read and written in each tick of its life, whatever its accesses say. Uses of
+    elders ([Note: elders] in ``planners.search.idle_table``) are left out."""
     rows, n_ticks, count = trace.accesses, len(trace.ticks), len(trace.storages)
     birth, death = trace.storages.birth, trace.storages.death
     persistent, scratch = trace.storages.persistent, trace.storages.scratch
     brief = scratch & (death - birth == 1)
-    together = np.full(n_ticks, -1, dtype=np.int64)  # by tick, the first storage of all that is brief then
+    together = np.full(n_ticks, -1, dtype=np.int64)  # by tick, the first storage of the brief ones
     together[birth[brief][::-1]] = np.flatnonzero(brief)[::-1]
     first = np.where(brief, together[np.where(brief, birth, 0)], np.arange(count))
     own = first == np.arange(count)  # has a piece
@@ -73,14 +73,15 @@ def step_columns(trace: Trace, page_bytes: PageSize) -> NativePieces:
 
 
 def _sums(places: Ints, values: Ints, count: int) -> Ints:
-    """Of the values of each place; whole numbers, which ``bincount`` does not keep."""
+    """Adds up the values of each place as whole numbers, which ``bincount`` does not keep."""
     found: Ints = np.zeros(count, dtype=np.int64)
     np.add.at(found, places, values)
     return found
 
 
 def _next_uses(trace: Trace) -> Ints:
-    """Of each access, the ticks until the next one of its storage; of what dies first, more than there are."""
+    """Counts for each access the ticks until its storage's next one. If the storage dies first, it is more than there
+    are."""
     n_ticks, rows = len(trace.ticks), trace.accesses
     if not len(rows):
         return rows.tick
@@ -96,7 +97,7 @@ def _next_uses(trace: Trace) -> Ints:
 
 
 def operand_bytes(trace: Trace) -> tuple[list[int], list[int]]:
-    """Bytes that each tick's operation reads and writes of its storages, all of each."""
+    """Returns the bytes of the storages that each tick's operation reads and writes, each storage whole."""
     n_ticks, rows = len(trace.ticks), trace.accesses
     nbytes, scratch = trace.storages.nbytes, trace.storages.scratch
     birth, death = trace.storages.birth, trace.storages.death

@@ -1,1 +1,1 @@
-"""Other orders of updates than the script's: deferred until somebody looks, or made in the backward pass."""
+"""Orders of updates other than the script's: deferred until somebody looks, or made in the backward pass."""

@@ -1,10 +1,10 @@
 """Deferred updates: ``optimizer.step()`` takes note, and each parameter is updated before anybody looks at it.
 
 Parameters, gradients and optimizer state are then used just before the parameter's next use, mostly in the next
-forward pass, and their traffic overlaps with computing. ``step`` itself updates what is too small to be moved. Native
-code looks at every operator's arguments (``native/torch/deferred.cpp``), ``doors`` at whatever needs no operator;
-whoever is about to use a parameter, its gradient or its state has the update carried out first, so nothing can be seen
-that the script's own order would not show. All that is left goes at the beginning of a backward pass, at the
+forward pass. So their traffic overlaps with computing. ``step`` itself updates what is too small to be moved. Native
+code looks at every operator's arguments (``native/torch/deferred.cpp``), and ``doors`` at whatever needs no operator.
+Whoever is about to use a parameter, its gradient or its state has the update carried out first. So nothing can be seen
+that the script's own order would not show. All other updates are made at the beginning of a backward pass, at the
 optimizer's next step, before a fork, and at the session's end.
 
 Left out: what ``doors`` leaves out, and a parameter's version counter, which grows by one in ``step``.
@@ -34,8 +34,9 @@ from ebbtide.update_order.noted_update import NO_STATE_YET, NotedUpdate, kept, r
 
 
 class Deferred(Subscriber):
-    """Of one session. ``say`` and ``warn`` are told what becomes of each optimizer; ``told`` keeps it. ``unlike`` is
-    called in a step that begins or ends with deferred updates, and not both: it is not like those that follow."""
+    """Defers updates for one session. ``say`` and ``warn`` tell what becomes of each optimizer; ``told`` keeps it.
+    ``unlike`` is called in a step that begins or ends with deferred updates, but not both: later steps are not like it.
+    """
 
     place = Place.UPDATE_ORDER
 
@@ -45,9 +46,9 @@ class Deferred(Subscriber):
         self._unlike = unlike
         self.told: list[str] = []
         self._noted: dict[int, NotedUpdate] = {}  # by number
-        self._last: dict[int, dict[int, int]] = {}  # by optimizer: of its last step, numbers by parameter
+        self._last: dict[int, dict[int, int]] = {}  # by optimizer: numbers by parameter, of its last step
         self._one_at_a_time = threading.RLock()
-        self._stepping: dict[int, list[NotedUpdate]] = {}  # by thread: what a step has noted that did not end
+        self._stepping: dict[int, list[NotedUpdate]] = {}  # by thread: noted by a step that has not ended
         self._compiled_before = doors.compiled_calls()
         self._broken = ""  # an update that failed
         self._process = os.getpid()
@@ -58,19 +59,19 @@ class Deferred(Subscriber):
         subscribe(self)
 
     def remove(self) -> None:
-        """Raises OrderError where an update cannot be carried out."""
+        """Ends it. Raises OrderError where an update cannot be carried out."""
         unsubscribe(self)
         try:
             _torch.carry_out_all()
         finally:
             _torch.set_updater(None)
-            for number in self._noted:  # an error has come between
+            for number in self._noted:  # some are left after an error
                 _torch.carried_out(number)
 
     # ---- the script's step ----------------------------------------------------------------------------------------
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call | None:
-        """What ``step`` is called with in place of the optimizer: a stand-in that has the rest of its parameters."""
+        """Returns other arguments for ``step``: a stand-in for the optimizer, with the rest of its parameters."""
         if os.getpid() != self._process:
             return None
         self._check_step(own_steps=1)
@@ -107,7 +108,7 @@ class Deferred(Subscriber):
         return run()
 
     def _check_step(self, own_steps: int = 0) -> None:
-        """A step that raised, and that the script went on after: its order would have updated other parameters."""
+        """Finds a step that raised while the script went on. The script's order would have updated other parameters."""
         if threading.get_ident() not in self._stepping or steps_on_stack() > own_steps:
             return
         noted = self._stepping.pop(threading.get_ident())
@@ -117,7 +118,7 @@ class Deferred(Subscriber):
             self._break(noted[0], OrderError(noted[0].withdrawn, deferred=True))
 
     def _refusal(self, optimizer: Optimizer, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
-        """Why this step is made as the script has it, or ""."""
+        """Says why this step is made as the script has it, or ""."""
         if type(optimizer) not in INDEPENDENT or not getattr(type(optimizer).step, "hooked", False):
             return "only optimizers of torch.optim that treat each parameter on its own can"
         if any(argument is not None for argument in (*args[1:], *kwargs.values())):
@@ -138,7 +139,7 @@ class Deferred(Subscriber):
         return ""
 
     def _defer(self, optimizer: Optimizer) -> tuple[dict[int, int], Optimizer, str]:
-        """Takes note: the numbers of the updates, what is left for now, and if nothing is deferred, why."""
+        """Notes updates. Returns their numbers, what is left for now, and a reason why some are not deferred."""
         attributes = {name: kept(value) for name, value in vars(optimizer).items() if name not in _GIVEN}
         deferred: dict[int, int] = {}
         reasons: list[str] = []
@@ -168,7 +169,7 @@ class Deferred(Subscriber):
         return deferred, stand_in(type(optimizer), attributes, groups, optimizer.state), next(iter(reasons), "")
 
     def _note(self, update: NotedUpdate, parameter: torch.Tensor) -> int:
-        """Its number, or -1."""
+        """Notes one update. Returns its number, or -1."""
         torch._C._increment_version((parameter,))
         number = next(_numbers)
         self._noted[number] = update
@@ -180,7 +181,7 @@ class Deferred(Subscriber):
     # ---- an update ------------------------------------------------------------------------------------------------
 
     def _update(self, number: int) -> type[BaseException] | None:
-        """Native code calls this. What is returned is raised where somebody looked: nothing can be raised from here."""
+        """Makes an update for native code. It returns what to raise where somebody looked: it cannot raise itself."""
         self._check_step()
         with _signals_later(), self._one_at_a_time:
             update = self._noted.get(number)
@@ -196,8 +197,8 @@ class Deferred(Subscriber):
             return None
 
     def _break(self, update: NotedUpdate, error: BaseException) -> type[BaseException]:
-        """Training cannot go on, also where the script catches what is raised: the next step or backward pass raises
-        it again."""
+        """Ends training for good, even where the script catches the error: the next step or backward pass raises it
+        again."""
         what = error.what if isinstance(error, OrderError) else f"{update.name} raised {type(error).__name__}: {error}"
         if not self._broken:
             self._broken = f"{script_line()}: {what}"
@@ -229,7 +230,7 @@ _numbers = itertools.count()  # of updates, in the process
 
 
 def _is_in_a_mode() -> bool:
-    """Where a mode is on that sees or changes what is called; a default device's creates tensors, and changes none."""
+    """Tells whether a mode is on that sees or changes calls. A default device's creates tensors and changes none."""
     c: Any = torch._C
     functions = (c._get_function_stack_at(place) for place in range(c._len_torch_function_stack()))
     return bool(
@@ -242,8 +243,8 @@ def _is_in_a_mode() -> bool:
 
 @contextmanager
 def _signals_later() -> Iterator[None]:
-    """Handlers that Python runs (Ctrl-C's, a job's that saves before it is ended) would find an update half made, and
-    could end it there. What comes meanwhile is handled afterwards.
+    """Puts signal handlers off until the update is whole. Handlers that Python runs would find it half made, and could
+    end it there (Ctrl-C's, or a job's that saves before it is ended).
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -261,4 +262,4 @@ def _signals_later() -> Iterator[None]:
             before = signal.pthread_sigmask(signal.SIG_BLOCK, noted)
             for come in noted:
                 signal.raise_signal(come)
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # all of them are there: one handler may raise
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # all at once, since one handler may raise

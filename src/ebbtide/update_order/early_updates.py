@@ -1,8 +1,8 @@
-"""One optimizer whose parameters are updated in the backward pass: what it takes for that, and an update.
+"""Updates of one optimizer in the backward pass: their conditions, and one update.
 
-The optimizer's own ``step`` makes each update, told for the moment of one parameter alone, so its mathematics are not
-copied. That gives the bits of one step over all parameters only where these are independent of each other, as in the
-optimizers of ``INDEPENDENT`` (``test_in_backward.py`` tries each, for-loop, foreach and fused).
+The optimizer's own ``step`` makes each update, on one parameter alone. So its mathematics are not copied. That gives
+the bits of one step over all parameters only where these are independent of each other, as in the optimizers of
+``INDEPENDENT`` (``test_in_backward.py`` tries each, for-loop, foreach and fused).
 """
 
 import weakref
@@ -25,24 +25,24 @@ _Hook = Callable[[torch.Tensor], None]
 
 
 class EarlyUpdates:
-    """What is known of one optimizer. ``due`` are the parameters whose gradients are complete, since its last step:
-    they have been updated already where updates are ``early``, and wait for ``step`` where it is only watched.
+    """The state of one optimizer. ``due`` are the parameters whose gradients became complete since its last step. Where
+    updates are ``early``, they have been updated already. Where the optimizer is only watched, they wait for ``step``.
     """
 
     def __init__(self, optimizer: Optimizer, gone: Callable[[], None]) -> None:
         self._reference = weakref.ref(optimizer, lambda _: gone())
         self.name = type(optimizer).__name__
-        self.left = False  # as it is written: nothing is watched
+        self.left = False  # True: its updates stay as they are written, and nothing is watched
         self.early = False
         self.watched_steps = 0
         self.due: dict[int, torch.Tensor] = {}
-        self._storages: set[int] = set()  # of those parameters, their state, and while it is watched their gradients
+        self._storages: set[int] = set()  # of those parameters and their state; while it is watched, of gradients too
         self._completed: dict[int, tuple[int, int]] = {}  # by parameter: its gradient's storage and version
         self._held: set[int] = set()  # parameters that had a gradient before the backward pass
         self._groups: dict[int, dict[str, Any]] = {}  # by parameter
         self._handles: dict[int, RemovableHandle] = {}
         self._settings: list[Mapping[str, object]] = []
-        self._states: dict[int, object] = {}  # by parameter: its state after the update, or before step where it waits
+        self._states: dict[int, object] = {}  # by parameter: its state after an early update, else before step
         self._returning: list[torch.Tensor] = []
 
     @property
@@ -55,7 +55,7 @@ class EarlyUpdates:
                 yield from group["params"]
 
     def attach(self, hook: Callable[["EarlyUpdates"], _Hook]) -> None:
-        """``hook`` is called when a gradient is complete. Parameters may be added and thawed at any time."""
+        """Registers ``hook`` for complete gradients. Parameters may be added and thawed at any time."""
         for parameter in self.parameters():
             if parameter.requires_grad and id(parameter) not in self._handles:
                 register: Any = parameter.register_post_accumulate_grad_hook
@@ -67,7 +67,7 @@ class EarlyUpdates:
         self._handles.clear()
 
     def begin(self) -> None:
-        """Before a backward pass."""
+        """Prepares for a backward pass."""
         optimizer = self.optimizer
         if optimizer is None:
             return
@@ -78,13 +78,13 @@ class EarlyUpdates:
 
     @property
     def may_begin(self) -> bool:
-        """Whether the first update may be early: a step was watched, and what it left behind is gone."""
+        """True if the first update may be early: a step was watched, and what it left behind is gone."""
         return self.watched_steps > 0 and not self.due and not self._held
 
     # ---- what forbids it, in words, or "" -------------------------------------------------------------------------
 
     def forbidden(self) -> str:
-        """What can be seen at any time between steps."""
+        """Says what forbids early updates, as far as it can be seen at any time between steps."""
         optimizer = self.optimizer
         if optimizer is None:
             return ""
@@ -105,7 +105,7 @@ class EarlyUpdates:
         return ""
 
     def completed(self, parameter: torch.Tensor) -> str:
-        """Its gradient is: whether it may be used at once."""
+        """Says why the parameter's complete gradient may not be used at once."""
         gradient = parameter.grad
         if id(parameter) in self.due or id(parameter) in self._held:
             return "gradients are added up over several backward passes, or kept (zero_grad(set_to_none=False))"
@@ -118,7 +118,7 @@ class EarlyUpdates:
         return ""
 
     def changed_settings(self) -> str:
-        """What of the optimizer's settings is not as it was when the backward pass began."""
+        """Names an optimizer's setting that changed since the backward pass began, or ""."""
         optimizer = self.optimizer
         now = [] if optimizer is None else _settings(optimizer)
         if len(now) != len(self._settings):
@@ -130,7 +130,7 @@ class EarlyUpdates:
         return "its state" if any(self._states[key] != self._state_of(self.due[key]) for key in self.due) else ""
 
     def changed_gradient(self) -> bool:
-        """While it is watched: whether a gradient is not as it was when it was complete, or came from elsewhere."""
+        """Tells, while it is watched, whether a gradient changed since it was complete, or came from elsewhere."""
         for parameter in self.parameters():
             noted = self._completed.get(id(parameter))
             if (noted is None) != (parameter.grad is None):
@@ -142,7 +142,7 @@ class EarlyUpdates:
     # ---- between a complete gradient and the script's step --------------------------------------------------------
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor is one of those that are not what the script's order would have, or may not change."""
+        """Tells whether the tensor may not change, or is not as the script's order would have it."""
         if id(tensor) in self.due:
             return True
         if isinstance(tensor, GoneGradient):  # which speaks for itself
@@ -157,11 +157,11 @@ class EarlyUpdates:
         self._storages.add(storage_of(parameter.grad))
 
     def update(self, parameter: torch.Tensor) -> None:
-        """The optimizer's step of one parameter, whose gradient is gone after it."""
+        """Makes the optimizer's step of one parameter. Its gradient is gone afterwards."""
         optimizer = self.optimizer
         assert optimizer is not None
         assert parameter.grad is not None
-        self.due[id(parameter)] = parameter  # from here on, whatever becomes of the update
+        self.due[id(parameter)] = parameter  # from here on, even if the update fails
         _torch.classify([parameter.grad], _GRADIENT)
         step: Any = type(optimizer).step
         _torch.enter_optimizer(True)
@@ -174,12 +174,12 @@ class EarlyUpdates:
         self._note(parameter)
 
     def stale(self) -> bool:
-        """Whether the script's step would find gradients that an update has used already, as if they were new."""
+        """Tells whether the script's step would take gradients for new that an update has used already."""
         waiting = (parameter for parameter in self.parameters() if id(parameter) not in self.due)
         return bool(self._returning) or any(isinstance(parameter.grad, GoneGradient) for parameter in waiting)
 
     def stepping(self) -> None:
-        """The script's step begins: it finds the gradients of those parameters alone that have not been updated."""
+        """Begins the script's step: it finds only gradients of parameters that have not been updated."""
         if self.early:
             self._returning = list(self.due.values())
             for parameter in self._returning:
@@ -190,7 +190,7 @@ class EarlyUpdates:
         self._completed.clear()
 
     def stepped(self) -> None:
-        """It ended."""
+        """Ends the script's step."""
         for parameter in self._returning:
             if parameter.grad is None:
                 parameter.grad = GoneGradient.of(parameter)
@@ -211,7 +211,7 @@ class EarlyUpdates:
 
 @contextmanager
 def _only(optimizer: Optimizer, group: dict[str, Any], parameter: torch.Tensor) -> Iterator[None]:
-    """The group itself, since a step may write to it."""
+    """Leaves the optimizer one parameter. It keeps the group itself, since a step may write to it."""
     groups, parameters = optimizer.param_groups, group["params"]
     optimizer.param_groups, group["params"] = [group], [parameter]
     try:
@@ -222,7 +222,7 @@ def _only(optimizer: Optimizer, group: dict[str, Any], parameter: torch.Tensor) 
 
 @contextmanager
 def _outside_autocast() -> Iterator[None]:
-    """As the script's step runs, which was seen; a backward pass may run inside."""
+    """Switches autocast off, as in the script's step, which was seen. A backward pass may run inside autocast."""
     if not torch.is_autocast_enabled("cpu"):
         yield
         return
@@ -231,7 +231,7 @@ def _outside_autocast() -> Iterator[None]:
 
 
 def _settings(optimizer: Optimizer) -> list[Mapping[str, object]]:
-    """By group, and last what holds the state: compared, not read."""
+    """Lists the settings by group, and last the state's holder. They are compared, not read."""
     groups: list[Mapping[str, object]] = [
         {name: [*map(id, value)] if name == "params" else _setting(value) for name, value in group.items()}
         for group in optimizer.param_groups
@@ -246,7 +246,7 @@ def _constant(value: object) -> object:
 
 
 def _setting(value: object) -> object:
-    """With the number in it: ``lr.data`` can be changed unseen."""
+    """Notes a value with the number in it, since ``lr.data`` can change unseen."""
     number = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else None
     return _constant(value), number
 

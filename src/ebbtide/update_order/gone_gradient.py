@@ -1,8 +1,8 @@
-"""What stands in ``parameter.grad`` once the parameter has been updated in the backward pass and its gradient freed.
+"""The stand-in in ``parameter.grad`` for a gradient that was freed after its parameter's update in the backward pass.
 
-It has the gradient's shape and type and no bytes. Whoever uses it gets an error that names the line of the script:
-Python through ``__torch_function__``, C++ (a second backward pass that accumulates) through ``__torch_dispatch__``.
-``zero_grad(set_to_none=True)`` takes it away without a look.
+It has the gradient's shape and type and no bytes. Whoever uses it gets an error that names the line of the script.
+Python gets it through ``__torch_function__``, and C++ (a second backward pass that accumulates) through
+``__torch_dispatch__``. ``zero_grad(set_to_none=True)`` takes the stand-in away without a look.
 """
 
 import linecache
@@ -23,14 +23,14 @@ is_sparse_csr is_mkldnn is_nested itemsize layout names nbytes ndim ndimension n
 register_post_accumulate_grad_hook requires_grad requires_grad= requires_grad_ retains_grad shape size stride
 """
 METADATA = frozenset(_NAMES.split())
-"""Calls and attributes of a tensor that look at no element."""
+"""The calls and attributes of a tensor that look at no element."""
 
 _CASTS = ("bfloat16", "cpu", "detach", "double", "float", "half", "to", "type")
 _OURS = tuple(f"{Path(module.__file__).parent}/" for module in (torch, sys.modules["ebbtide"]) if module.__file__)
 
 
 listeners: list[Callable[[str], None]] = []
-"""Are told of every use, in words, before the error is raised: a script may catch it."""
+"""They are told of every use, in words, before the error is raised: a script may catch it."""
 
 
 class GoneGradient(torch.Tensor):
@@ -67,7 +67,7 @@ class GoneGradient(torch.Tensor):
 
 
 def called(func: Any) -> str:
-    """The name of what is called, of the attribute that is read, or of the one that is set, with "=" after it."""
+    """Returns the name of the call, or of the attribute that is read; with "=" after it, of one that is set."""
     name = getattr(func, "__name__", "")
     if name not in ("__get__", "__set__"):
         return str(name)
@@ -75,7 +75,7 @@ def called(func: Any) -> str:
 
 
 def script_line() -> str:
-    """The line of the script that is running, as "train.py:31 (loss.backward())"."""
+    """Returns the running line of the script, as "train.py:31 (loss.backward())"."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -96,7 +96,7 @@ def _used(name: str) -> OrderError:
 
 
 def _changes_nothing(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a cast would return the same tensor, as those of ``Module.to`` and ``Module.cpu`` mostly do."""
+    """Tells whether a cast would return the same tensor, as those of ``Module.to`` and ``Module.cpu`` mostly do."""
     gone = args[0]
     with torch._C.DisableTorchFunctionSubclass():
         like = torch.empty((), dtype=gone.dtype, device=gone.device)

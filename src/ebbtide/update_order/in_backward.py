@@ -1,10 +1,10 @@
 """Updates in the backward pass: each parameter is updated as soon as its gradient is complete, and the gradient freed.
 
-``optimizer.step()`` then does the rest. An optimizer's first steps run as the script has them, and are watched. If
-nobody reads or changes a gradient, a parameter, the optimizer's state or its settings between the backward pass and
-``step``, and no gradient is added to, its updates are early from then on, else it is left as written, and the report
-says why. What an early update does not allow is an error from then on, raised at the call that would see another
-number: by the ``StepWindow`` up to ``step``, by the ``GoneGradient`` after it.
+``optimizer.step()`` then does the rest. An optimizer's first steps run as the script has them, and are watched. Its
+updates are early from then on under two conditions. Between the backward pass and ``step``, nobody reads or changes a
+gradient, a parameter, the optimizer's state or its settings. And no gradient is added to. Otherwise the optimizer is
+left as written, and the report says why. From then on, what an early update does not allow is an error. It is raised at
+the call that would see another number: by the ``StepWindow`` up to ``step``, by the ``GoneGradient`` after it.
 
 Left out: what C++ alone sees (a backward formula that kept an alias made with ``.data``), and other threads.
 """
@@ -31,7 +31,8 @@ _MODIFIED = "has been modified by an inplace operation"  # autograd's words for 
 
 
 class InBackward(Subscriber):
-    """Of one session. ``say`` and ``warn`` are told what becomes of each optimizer; ``told`` keeps it."""
+    """Makes one session's early updates. ``say`` and ``warn`` tell what becomes of each optimizer; ``told`` keeps
+    it."""
 
     place = Place.UPDATE_ORDER
 
@@ -52,7 +53,7 @@ class InBackward(Subscriber):
         listeners.append(self._used)
 
     def remove(self) -> None:
-        """A step that was updated and not made stays guarded."""
+        """Ends it. Parameters stay guarded that were updated for a step that was not made."""
         unsubscribe(self)
         if self._used in listeners:
             listeners.remove(self._used)
@@ -69,7 +70,7 @@ class InBackward(Subscriber):
             self._known[key] = EarlyUpdates(optimizer, lambda: self._forget(key))
 
     def _orders(self) -> list[EarlyUpdates]:
-        """As they are now: an optimizer may go at any moment."""
+        """Copies the orders as they are now: an optimizer may go at any moment."""
         return list(self._known.values())
 
     def _forget(self, key: int) -> None:
@@ -90,7 +91,7 @@ class InBackward(Subscriber):
             self._end()
 
     def _begin(self) -> None:
-        """A backward pass begins, and no parameter has been updated in it."""
+        """Begins a backward pass, in which no parameter has been updated yet."""
         if self._broken:
             raise OrderError(self._broken)
         compiled = "the backward pass is compiled" if is_compiled() else ""
@@ -125,7 +126,7 @@ class InBackward(Subscriber):
         self._close_window()
 
     def _broke(self, error: BaseException) -> None:
-        """Parameters that were updated stay guarded: the script's order would not have updated them."""
+        """Guards parameters that were updated in a pass that raised: the script's order would not have updated them."""
         updated = sum(len(order.due) for order in self._orders() if order.early)
         if updated:
             raised = error.what if isinstance(error, OrderError) else f"the backward pass raised {type(error).__name__}"
@@ -134,12 +135,12 @@ class InBackward(Subscriber):
             self._break(f"{raised}, when {updated} parameters had been updated")
 
     def _used(self, what: str) -> None:
-        """A gone gradient was. Where that is before step, what the script would have done to it is in no update."""
+        """Hears that a gone gradient was used. Before step, no update has what the script would have done to it."""
         if any(order.early and order.due for order in self._orders()):
             self._break(what)
 
     def _break(self, what: str) -> None:
-        """Training cannot go on, also where the script catches the error: the next backward pass or step raises it."""
+        """Ends training for good, even where the script catches the error: the next pass or step raises it again."""
         if not self._broken:
             self._broken = what
             self._tell(f"an error, and training cannot go on: {what}", self._warn)
@@ -165,13 +166,13 @@ class InBackward(Subscriber):
     # ---- up to the script's step ----------------------------------------------------------------------------------
 
     def _look(self, name: str, tensor: torch.Tensor) -> None:
-        """A call of the script's, before it is made."""
+        """Looks at a call of the script's before it is made."""
         for order in self._orders():
             if order.left or not order.due or not order.holds(tensor):
                 continue
             if not order.early:
                 self._leave(order, f"{script_line()} uses what its step works on, between the backward pass and step")
-            elif name != "grad":  # what is there speaks for itself
+            elif name != "grad":  # a gone gradient speaks for itself
                 self._break(f"{script_line()} uses a parameter or state ({name}) before step")
                 raise OrderError(self._broken)
 
@@ -194,7 +195,7 @@ class InBackward(Subscriber):
         self._close_window()
 
     def _refusal(self, order: EarlyUpdates, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
-        """Why this step is not one whose updates can be early, or could have been."""
+        """Says why the updates of this step cannot be early, or could not have been."""
         if any(argument is not None for argument in (*args[1:], kwargs.get("closure"))):
             return "step is called with a closure"
         if steps_on_stack() != 1 or is_compiled():

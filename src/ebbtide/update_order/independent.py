@@ -1,4 +1,4 @@
-"""What the orders of updates other than the script's know of optimizers, and of memory that parameters share."""
+"""Facts about optimizers, and about memory that parameters share, for other orders of updates than the script's."""
 
 from collections.abc import Iterable
 
@@ -21,11 +21,11 @@ INDEPENDENT = (
     optim.Rprop,
     optim.SGD,
 )
-"""Each of their parameters is updated from its own gradient and state alone, so the order of updates changes no bit."""
+"""They update each parameter from its own gradient and state alone, so the order of updates changes no bit."""
 
 
 def overlap(parameters: Iterable[torch.Tensor]) -> set[int]:
-    """Those, by id, of which elements lie where another one has elements too (as ``.data`` can make it)."""
+    """Returns the ids of parameters whose elements lie where another one's do (``.data`` can make that so)."""
     found = set()
     places = sorted(
         (storage_of(parameter), *_extent(parameter), key)
@@ -43,14 +43,14 @@ def overlap(parameters: Iterable[torch.Tensor]) -> set[int]:
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """In its storage, its first element and one past its last."""
+    """Returns the places in its storage of the tensor's first element, and of the one after its last."""
     begin = int(tensor.storage_offset())
     steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return begin, begin + steps + 1
 
 
 def storage_of(tensor: torch.Tensor) -> int:
-    """0 for what has none."""
+    """Returns the storage's identity; 0 where the tensor has none."""
     try:
         return int(tensor.untyped_storage()._cdata)
     except (RuntimeError, NotImplementedError):
@@ -58,6 +58,6 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 
 def hooks_of_others() -> bool:
-    """Whether hooks of every optimizer's step are there that are not Ebbtide's."""
+    """Tells whether every optimizer's step has hooks that are not Ebbtide's."""
     hooks = (*_global_optimizer_pre_hooks.values(), *_global_optimizer_post_hooks.values())
     return not all(str(getattr(hook, "__module__", "")).startswith("ebbtide.") for hook in hooks)

@@ -1,9 +1,9 @@
 """One parameter's update, as ``optimizer.step()`` found it: carried out later, it gives the same bits.
 
-The optimizer's own ``step`` makes it, called on a stand-in whose groups hold this parameter alone, so its mathematics
-are not copied. What it works on are aliases of the parameter and of its gradient that were made when it was noted: a
-gradient that was taken away, a parameter that was given other memory or another optimizer's state change nothing. The
-aliases have version counters of their own, so that autograd finds no change where the script made none.
+The optimizer's own ``step`` makes it, called on a stand-in whose groups hold this parameter alone. So its mathematics
+are not copied. It works on aliases of the parameter and of its gradient, made when the update was noted. So it changes
+nothing if the script takes the gradient away, or gives the parameter other memory or the optimizer another state. The
+aliases have version counters of their own. So autograd finds no change where the script made none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,14 +22,14 @@ NO_STATE_YET = "its state is born in this step"
 
 
 def stand_in(kind: type[Optimizer], attributes: Mapping[str, Any], groups: Sequence[Any], state: Any) -> Optimizer:
-    """An optimizer with these attributes, groups and state: its ``step`` sees no others."""
+    """Makes an optimizer with these attributes, groups and state: its ``step`` sees no others."""
     optimizer = object.__new__(kind)
     vars(optimizer).update(attributes, param_groups=groups, state=state)
     return optimizer
 
 
 def kept(value: Any) -> Any:
-    """A setting as it is now: a tensor or an array can be changed in place."""
+    """Copies a setting as it is now: a tensor or an array can be changed in place."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     if type(value) in (list, tuple):
@@ -38,7 +38,7 @@ def kept(value: Any) -> Any:
 
 
 def reason_to_stay(optimizer: Optimizer, group: Mapping[str, Any], parameter: torch.Tensor) -> str:
-    """Why this parameter's update is made in ``step`` itself, or ""."""
+    """Says why this parameter's update is made in ``step`` itself, or ""."""
     gradient = parameter.grad
     assert gradient is not None
     if type(parameter) not in (torch.Tensor, torch.nn.Parameter) or parameter.layout is not torch.strided:
@@ -61,7 +61,7 @@ def reason_to_stay(optimizer: Optimizer, group: Mapping[str, Any], parameter: to
 
 
 class NotedUpdate:
-    """What ``step`` would have read, as it was. ``attributes`` and ``settings`` are the optimizer's and the group's."""
+    """The values that ``step`` would have read. ``attributes`` are the optimizer's and ``settings`` the group's."""
 
     def __init__(
         self, optimizer: Optimizer, attributes: Mapping[str, Any], settings: Mapping[str, Any], parameter: torch.Tensor
@@ -74,23 +74,23 @@ class NotedUpdate:
         self._parameter.grad = parameter.grad.data
         self._of_script: dict[str, Any] = optimizer.state.get(parameter) or {}
         self._before = dict(self._of_script)
-        self._counted = [parameter.detach(), parameter.grad.detach()]  # they count versions with what the script has
+        self._counted = [parameter.detach(), parameter.grad.detach()]  # they share version counters with the script's
         self._noted: object = None
-        self.withdrawn = ""  # why it is not to be made
+        self.withdrawn = ""  # the reason why it is not to be made
 
     @property
     def name(self) -> str:
         return f"{self._kind.__name__}'s update of a parameter of shape {tuple(self._parameter.shape)}"
 
     def defer(self, number: int) -> bool:
-        """Callers MUST have counted the parameter's change already (``increment_version``)."""
+        """Defers it. Callers MUST have counted the parameter's change already (``increment_version``)."""
         self._noted = self._as_it_is()
         gradient = self._parameter.grad
         assert gradient is not None
         return _torch.defer(number, [self._parameter, *self._tensors_of_state()], gradient)
 
     def carry_out(self) -> None:
-        """Raises OrderError where what it works on was changed and nobody was told."""
+        """Makes the update. Raises OrderError where its operands were changed and nobody was told."""
         if self.withdrawn:
             raise OrderError(self.withdrawn, deferred=True)
         if self._as_it_is() != self._noted:

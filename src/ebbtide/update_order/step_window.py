@@ -1,8 +1,8 @@
-"""Looks at what a script calls between a backward pass and ``optimizer.step()``, where parameters are updated early.
+"""Watches a script's calls between a backward pass and ``optimizer.step()``, where parameters are updated early.
 
-A torch function mode: every call of PyTorch from Python comes by, on the thread that called ``backward``, with its
-tensors, before it is made. Calls from C++ (autograd's own formulas) do not. It is open from the backward pass up to
-``step`` alone, where a script makes few calls.
+It is a torch function mode. Every call of PyTorch from Python comes by before it is made, with its tensors, on the
+thread that called ``backward``. Calls from C++ (autograd's own formulas) do not. The window is open only from the
+backward pass up to ``step``, where a script makes few calls.
 """
 
 import threading
@@ -19,7 +19,7 @@ from ebbtide.update_order.gone_gradient import METADATA, called
 
 
 class StepWindow(TorchFunctionMode):
-    """``look`` is told of every call that names a tensor: the call's name and the tensor. It may raise."""
+    """``look`` gets every call that names a tensor: the call's name and the tensor. It may raise."""
 
     def __init__(self, look: Callable[[str, torch.Tensor], None]) -> None:
         super().__init__()
@@ -33,12 +33,12 @@ class StepWindow(TorchFunctionMode):
 
     @property
     def is_ours(self) -> bool:
-        """Whether this is the thread on which it was opened."""
+        """True on the thread that opened it."""
         return self._thread == threading.get_ident()
 
     def open(self) -> None:
-        """Below the script's own modes, which take the uppermost one away where they end; above a default device's,
-        which must be the lowest."""
+        """Opens it below the script's own modes, which take the uppermost one away where they end. It stays above a
+        default device's mode, which must be the lowest."""
         stack = self._others()
         if stack and isinstance(stack[-1], DeviceContext):
             _push_on_torch_function_stack(stack.pop())
@@ -48,7 +48,7 @@ class StepWindow(TorchFunctionMode):
         self._thread = threading.get_ident()
 
     def close(self) -> None:
-        """On another thread than the one that opened it: nothing is looked at any more, and the mode stays there."""
+        """Closes it. On another thread than the one that opened it, the mode stays there and looks at nothing."""
         if self.is_ours:
             for mode in reversed(self._others()):
                 _push_on_torch_function_stack(mode)
@@ -56,7 +56,7 @@ class StepWindow(TorchFunctionMode):
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """What is called in here is ours, not the script's."""
+        """Lets calls pass in here unseen: they are ours, not the script's."""
         before, self._quiet = self._quiet, True
         try:
             yield
@@ -64,7 +64,7 @@ class StepWindow(TorchFunctionMode):
             self._quiet = before
 
     def _others(self) -> list[TorchFunctionMode]:
-        """All modes but this one, taken off the stack, the uppermost first."""
+        """Takes all modes off the stack and returns the others, the uppermost first."""
         modes = [_pop_torch_function_stack() for _ in range(_len_torch_function_stack())]
         return [mode for mode in modes if mode is not self]
 
