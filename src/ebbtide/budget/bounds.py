@@ -71,7 +71,7 @@ class Bounds:
 
 
 def need_of(counters: Mapping[str, Any], kept_bytes: int = 0) -> Need:
-    """Reads from native counters the operation that needed most; where room was short, with what could not leave."""
+    """Read from native counters the operation that needed most; where room was short, with what could not leave."""
     largest = counters.get("largest_operator_bytes", 0)
     return Need(
         counters.get("largest_operator", ""),
@@ -86,7 +86,7 @@ def need_of(counters: Mapping[str, Any], kept_bytes: int = 0) -> Need:
 def choose_bounds(
     budget: Budget | None, arena_bytes: int | None, limit: MemoryLimit, free: MemoryLimit, ranks: int = 1
 ) -> Bounds:
-    """Chooses the bounds. ``limit`` is for all ``ranks`` on this node, and ``free`` is what this one can have now.
+    """Choose the bounds. ``limit`` is for all ``ranks`` on this node, and ``free`` is what this one can have now.
 
     Without a budget it takes what is free. Raises SettingError when the same thing is bounded twice.
     """
@@ -124,14 +124,14 @@ def choose_bounds(
 
 
 def usable_bytes(limit: MemoryLimit) -> int:
-    """Returns the limit less the headroom that the kernel's own charges need."""
+    """Return the limit less the headroom that the kernel's own charges need."""
     return max(limit.nbytes - limit.nbytes * _HEADROOM_PERCENT // 100 - _HEADROOM_BYTES, MIB)
 
 
 def process_too_small(
     process_bytes: int, rest_bytes: int, need: Need | None, planning_bytes: int = 0, limit: MemoryLimit | None = None
 ) -> BudgetError:
-    """Makes an error with the smallest process bound: unmanaged bytes, what the arena needs at once, and margins.
+    """Make an error with the smallest process bound: unmanaged bytes, what the arena needs at once, and margins.
 
     While a step is planned the arena is empty, and ``planning_bytes`` take its place. Where no step has shown a need,
     the result is a lower bound: unmanaged bytes must fit in any case.
@@ -150,7 +150,7 @@ def arena_too_small(
     planning_bytes: int = 0,
     limit: MemoryLimit | None = None,
 ) -> BudgetError:
-    """Makes an error with the smallest arena: what must be in it at once, as whole percent of the recorded peak.
+    """Make an error with the smallest arena: what must be in it at once, as whole percent of the recorded peak.
 
     Sometimes no percentage is enough: there is no such peak, or an operation outside the steps (an evaluation's, say)
     needs more. Then the error has the smallest process bound, as in ``process_too_small``.
@@ -165,7 +165,7 @@ def arena_too_small(
 
 
 def tiers_too_small(arena_bytes: int, peak_bytes: int, slower: Sequence[tuple[str, int]]) -> TiersTooSmallError | None:
-    """Makes an error unless the arena and the ``slower`` tiers together (where, and bytes) hold a step's peak."""
+    """Make an error unless the arena and the ``slower`` tiers together (where, and bytes) hold a step's peak."""
     if arena_bytes + sum(nbytes for _, nbytes in slower) >= peak_bytes:
         return None
     peak = format_bytes(peak_bytes)
@@ -189,14 +189,14 @@ def _join(*sentences: str) -> str:
 
 
 def _limit_advice(minimum: int, limit: MemoryLimit | None) -> str:
-    """Advises to raise the limit where no budget helps by itself; else ""."""
+    """Advise to raise the limit where no budget helps by itself; else ""."""
     if limit is None or minimum <= usable_bytes(limit):
         return ""
     return f"But {limit.source} allows {format_bytes(limit.nbytes)} in all: that limit must be raised first."
 
 
 def _advice(need: Need) -> str:
-    """Advises what else helps, in three cases: ``keep`` holds most of the need; an operation uses little of its
+    """Advise what else helps, in three cases: ``keep`` holds most of the need; an operation uses little of its
     storages; or one of them is most of what it needs."""
     if need.kept_bytes > need.nbytes // 2:
         return f"{format_bytes(need.kept_bytes)} are kept in memory by session.keep(): keep less."

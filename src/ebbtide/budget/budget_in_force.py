@@ -59,7 +59,7 @@ class BudgetInForce:
         self._live_peak = self._reserved_peak = 0  # of the recorded steps
 
     def start(self, over_budget: bool, rest_bytes: int) -> None:
-        """Starts. ``over_budget`` is an earlier session's trouble, ``rest_bytes`` what the process has outside the
+        """Start. ``over_budget`` is an earlier session's trouble, ``rest_bytes`` what the process has outside the
         arena. Raises BudgetError where there is no room at all.
         """
         self._over_at_start = over_budget
@@ -69,7 +69,7 @@ class BudgetInForce:
         self._reset_peaks()
 
     def note_step(self, counters: "_torch.Counters", steps: int) -> None:
-        """Notes the step that ended as number ``steps``. Raises BudgetError when the budget cannot work."""
+        """Note the step that ended as number ``steps``. Raises BudgetError when the budget cannot work."""
         if self.recording:
             self._live_peak = max(self._live_peak, counters["live_peak_bytes"])
             self._reserved_peak = max(self._reserved_peak, counters["reserved_peak_bytes"])
@@ -81,7 +81,7 @@ class BudgetInForce:
         return counters["over_budget"] and not self._over_at_start and not self._limits.exploring
 
     def too_small(self, counters: "_torch.Counters") -> str:
-        """Names a budget that works if what ran after the last step (an evaluation, say) needed more than there was;
+        """Name a budget that works if what ran after the last step (an evaluation, say) needed more than there was;
         else returns ""."""
         need, rest = self._need(counters), counters["unmanaged_bytes"]
         told = self._over_budget_told or self._limits.refused
@@ -92,11 +92,11 @@ class BudgetInForce:
         return str(self._refusal(rest, need))
 
     def unbounded_peak_bytes(self, counters: "_torch.Counters") -> int:
-        """Returns the peak of a step's live bytes without a budget, as far as it is known."""
+        """Return the peak of a step's live bytes without a budget, as far as it is known."""
         return self._unbounded_peak_bytes or max(self._live_peak, counters["live_peak_bytes"])
 
     def shortfall(self, steps: int, peak_of_others: int, interrupted: bool) -> str:
-        """Says why the budget is not in force, or ""."""
+        """Say why the budget is not in force, or ""."""
         if self.recording and interrupted:
             return shortfalls.INTERRUPTED
         if self.recording:
@@ -108,7 +108,7 @@ class BudgetInForce:
         return shortfalls.others_unbounded(peak_of_others) if too_large else ""
 
     def _set(self, counters: "_torch.Counters") -> None:
-        """Sets the asked share of the peak that the recorded steps showed."""
+        """Set the asked share of the peak that the recorded steps showed."""
         self.recording = False
         peak = self._unbounded_peak_bytes = self._live_peak
         fraction = self._bounds.fraction or 0
@@ -134,7 +134,7 @@ class BudgetInForce:
         self._reset_peaks()
 
     def _check(self, counters: "_torch.Counters") -> None:
-        """Looks whether the budget holds. Raises BudgetError where one operation has no room.
+        """Look whether the budget holds. Raises BudgetError where one operation has no room.
 
         It also raises where the process holds more outside the arena than its whole budget. There are two warnings
         instead: where the watchdog exceeded the budget, and where the machine lowered what there is while the user's
@@ -171,7 +171,7 @@ class BudgetInForce:
         return need_of(counters, self._kept_bytes())
 
     def _wait(self) -> None:
-        """Waits until the arena's pages fit its limit. The watchdog's time ends the wait; the report shows that."""
+        """Wait until the arena's pages fit its limit. The watchdog's time ends the wait; the report shows that."""
         deadline = time.monotonic() + self._watchdog_s
         while time.monotonic() < deadline:
             counters = _torch.counters()

@@ -38,7 +38,7 @@ class Limits:
         self.refused = False
 
     def explore(self, rest_bytes: int) -> None:
-        """Explores if the process holds more without any tensor (``rest_bytes``) than the size that bounds it.
+        """Explore if the process holds more without any tensor (``rest_bytes``) than the size that bounds it.
 
         Raises BudgetError with a lower bound where there is no more memory than that.
         """
@@ -57,13 +57,13 @@ class Limits:
         )
 
     def take_share(self, arena_bytes: int) -> None:
-        """Sets the arena's own bound, once a percentage is known in bytes."""
+        """Set the arena's own bound, once a percentage is known in bytes."""
         with self._lock:
             self.arena_bytes = arena_bytes
             self._tell_native()
 
     def follow(self, there_bytes: int) -> None:
-        """Follows what the process can have in all from now on. It takes no more of it than was asked for."""
+        """Follow what the process can have in all from now on. It takes no more of it than was asked for."""
         with self._lock:
             if self.exploring or not self._bounds.process_bytes:
                 return
@@ -80,7 +80,7 @@ class Limits:
             self._say(f"this process can have {format_bytes(allowed)} from here: a limit, or what others take, changed")
 
     def tolerated_bytes(self) -> int:
-        """Returns the highest peak with which the process counts as within its bound."""
+        """Return the highest peak with which the process counts as within its bound."""
         return self.most_process_bytes + self.most_process_bytes * TOLERANCE_PERCENT // 100
 
     @property
@@ -89,12 +89,12 @@ class Limits:
         return self.most_process_bytes if self._bounds.process_asked and not self.exploring else None
 
     def exceeded_by(self, peak_bytes: int) -> int:
-        """Returns how far the process peaked above its bound; 0 where that is tolerated or there is no such bound."""
+        """Return how far the process peaked above its bound; 0 where that is tolerated or there is no such bound."""
         over = self.fast_bytes is not None and peak_bytes > self.tolerated_bytes()
         return peak_bytes - self.most_process_bytes if over else 0
 
     def are_the_machines(self, rest_bytes: int, need: Need) -> bool:
-        """Tells whether an operation lacks room because of the machine, and not because of the user's size."""
+        """Tell whether an operation lacks room because of the machine, and not because of the user's size."""
         if self.arena_bytes and need.nbytes > self.arena_bytes:
             return False
         if self.arena_bytes and not self._bounds.process_asked:
@@ -102,12 +102,12 @@ class Limits:
         return self.process_bytes < self.most_process_bytes and rest_bytes + need.nbytes <= self.most_process_bytes
 
     def too_small_error(self, rest_bytes: int, need: Need, planning_bytes: int) -> BudgetError:
-        """Makes the error for the user's size, or for what was taken in its place. It names a size that works."""
+        """Make the error for the user's size, or for what was taken in its place. It names a size that works."""
         tried = self._bounds.process_bytes if self.exploring else self.process_bytes
         return process_too_small(tried, rest_bytes, need, planning_bytes, self._bounds.limit)
 
     def refusal(self, error: BudgetError) -> BudgetError:
-        """Returns the error, which callers raise: it tells all there is to tell."""
+        """Return the error, which callers raise: it tells all there is to tell."""
         self.refused = True
         return error
 

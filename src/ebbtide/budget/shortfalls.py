@@ -21,7 +21,7 @@ NOTHING_MANAGED = (
 
 
 def no_peak(share: float, steps: int, needed: int) -> str:
-    """Says that too few steps have shown the peak of a percentage."""
+    """Say that too few steps have shown the peak of a percentage."""
     text = (
         f"{steps} steps were seen and {needed} are needed to find the peak that the budget of {100 * share:g} % is a "
         "share of, so the process was bounded by what there is, and not by the percentage"
@@ -33,7 +33,7 @@ def no_peak(share: float, steps: int, needed: int) -> str:
 
 
 def others_unbounded(peak_bytes: int) -> str:
-    """Says that no step was seen here, and that a process of the script's took more than this one; "" if none did."""
+    """Say that no step was seen here, and that a process of the script's took more than this one; "" if none did."""
     if not peak_bytes:
         return ""
     return (
@@ -43,7 +43,7 @@ def others_unbounded(peak_bytes: int) -> str:
 
 
 def others_unlaunched(ranks: int) -> str:
-    """Says that no launcher started the other ranks, so that they may be the script's own."""
+    """Say that no launcher started the other ranks, so that they may be the script's own."""
     return (
         f"this process trains as one of {ranks} ranks, and no launcher has told of them: those that the script starts "
         f"itself are bounded by nothing. {_INSIDE}; Lightning's `devices=2` needs its callback. Where each rank is "
@@ -52,7 +52,7 @@ def others_unlaunched(ranks: int) -> str:
 
 
 def on_gpus(nbytes: int) -> str:
-    """Says that the script trains on GPUs."""
+    """Say that the script trains on GPUs."""
     return (
         f"tensors take {format_bytes(nbytes)} on a GPU, and Ebbtide bounds and moves the CPU's memory alone: what runs "
         "out of a GPU's memory still does. Train on the CPU (device 'cpu') for the budget to bound the training"
@@ -60,7 +60,7 @@ def on_gpus(nbytes: int) -> str:
 
 
 def limit_fell(process_bytes: int, rest_bytes: int, operator: str, need_bytes: int) -> str:
-    """Says that the machine or a container now allows this process less than an operation needs."""
+    """Say that the machine or a container now allows this process less than an operation needs."""
     return (
         f"the budget was exceeded: this process can have {format_bytes(process_bytes)}, since a limit fell or others "
         f"take more; {format_bytes(rest_bytes)} of it lie outside the tensors, and {operator or 'an operation'} needs "
@@ -70,5 +70,5 @@ def limit_fell(process_bytes: int, rest_bytes: int, operator: str, need_bytes: i
 
 
 def no_plan(path: str, refusal: str, steps: int) -> str:
-    """Says that no step followed the plan that was named."""
+    """Say that no step followed the plan that was named."""
     return f"no step followed the plan {path}: {refusal or f'only {steps} steps were made'}"

@@ -12,7 +12,7 @@ import torch
 
 
 def describe_call(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Describes the call of an overload, one of ``torch.ops``."""
+    """Describe the call of an overload, one of ``torch.ops``."""
     storages: list[int] = []
     overload = operator._schema.overload_name
     return json.dumps(
@@ -27,7 +27,7 @@ def describe_call(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 
 def shapes_of(value: Any) -> Any:
-    """Replaces each tensor in arguments that ``json.loads`` made by its shape, and what cannot be told by None."""
+    """Replace each tensor in arguments that ``json.loads`` made by its shape, and what cannot be told by None."""
     if isinstance(value, list):
         return [shapes_of(item) for item in value]
     if isinstance(value, dict):

@@ -22,14 +22,14 @@ Shape = Sequence[int]
 
 
 def count_flops(operator: str, arguments: str) -> int:
-    """Counts FLOPs of an operator such as "aten::mm". ``arguments`` is the recorder's JSON. 0 where not known."""
+    """Count FLOPs of an operator such as "aten::mm". ``arguments`` is the recorder's JSON. 0 where not known."""
     if not arguments or _formula(operator) is None:
         return 0
     return flops_of(operator, shapes_of(json.loads(arguments)["args"]))
 
 
 def flops_of(operator: str, arguments: Arguments) -> int:
-    """Counts the FLOPs for arguments in Python."""
+    """Count the FLOPs for arguments in Python."""
     formula = _formula(operator)
     if formula is None:
         return 0
@@ -48,7 +48,7 @@ def _formula(operator: str) -> Callable[..., int] | None:
 
 
 def _convolved(x: Shape, weight: Shape, stride: Shape, padding: Shape, dilation: Shape, transposed: bool) -> int:
-    """Counts a product for each output element of every channel, weight and sample; transposed, for each input element.
+    """Count a product for each output element of every channel, weight and sample; transposed, for each input element.
 
     Example: x [8, 3, 32, 32], weight [16, 3, 3, 3], padding 1: 2 * 8 * (32 * 32) * (16 * 3 * 3 * 3).
     """

@@ -31,13 +31,13 @@ class Following:
         return self._follows and not self._paused and os.getpid() == self._process
 
     def stop(self) -> None:
-        """Leaves the ends of steps to the program from now on. An open step of the optimizers is dropped."""
+        """Leave the ends of steps to the program from now on. An open step of the optimizers is dropped."""
         if self._follows:
             self._follows = False
             self._steps.end_step(completed=False)
 
     def pause(self) -> None:
-        """Counts nothing as a step until ``resume``. An open step ends if it has trained; else it is dropped."""
+        """Count nothing as a step until ``resume``. An open step ends if it has trained; else it is dropped."""
         self._paused = True
         self.resumes = self._steps.step_is_open and not self.trained
         self._steps.end_step(completed=self.trained)

@@ -48,12 +48,12 @@ class Iterations:
         self._made: dict[_Key, int] = {}  # outermost steps since the program's step began
 
     def built(self, optimizer: Optimizer) -> None:
-        """Notes that it took parameters. A second call changes nothing."""
+        """Note that it took parameters. A second call changes nothing."""
         if not any(known == id(optimizer) for known, _ in self._known):
             self._meet((id(optimizer), 0), True, optimizer)
 
     def stepped(self, optimizer: Optimizer) -> bool:
-        """Notes that its step ended, while its hooks run. Returns whether the program's step ends with it."""
+        """Note that its step ended, while its hooks run. Return whether the program's step ends with it."""
         parameter = _first_parameter(optimizer)
         built, key = (id(optimizer), 0), (id(optimizer), id(parameter))
         in_use = built in self._in_use or built not in self._known
@@ -81,7 +81,7 @@ class Iterations:
         return self._thread is threading.current_thread()
 
     def _meet(self, key: _Key, in_use: bool, *live: object) -> None:
-        """Makes it known for as long as all of ``live`` live."""
+        """Make it known for as long as all of ``live`` live."""
         self._known[key] = [weakref.ref(one, lambda _: self._forget(key)) for one in live]
         if in_use:
             self._in_use.add(key)
@@ -99,12 +99,12 @@ def _first_parameter(optimizer: Optimizer) -> torch.Tensor | None:
 
 
 def is_outermost() -> bool:
-    """Tells whether the optimizer's step whose hook is running lies in no other's."""
+    """Tell whether the optimizer's step whose hook is running lies in no other's."""
     return steps_on_stack() <= 1
 
 
 def steps_on_stack() -> int:
-    """Counts the optimizers' steps that run on this thread, one within another, from the call stack.
+    """Count the optimizers' steps that run on this thread, one within another, from the call stack.
 
     A counter would be wrong after a step that raised, and every thread has its own stack. The frames of a compiled step
     may not be there.
@@ -118,7 +118,7 @@ def steps_on_stack() -> int:
 
 
 def is_compiled() -> bool:
-    """Tells from the call stack whether Dynamo compiled what this thread runs. That is the caller itself, or what calls
+    """Tell from the call stack whether Dynamo compiled what this thread runs. That is the caller itself, or what calls
     the optimizer's step whose hook is running."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:

@@ -17,12 +17,12 @@ _NO_FILE, _INSTALLED, _PYTORCH_OR_OURS = 1, 2, 3  # [Note: lines] in native/torc
 
 
 def note_lines(notes: bool) -> None:
-    """Switches on or off the noting of lines that make storages."""
+    """Switch on or off the noting of lines that make storages."""
     _torch.note_lines(line_rules() if notes else [])
 
 
 def line_rules() -> list[LineRule]:
-    """Lists the rules for the current working directory. The first that fits a file counts."""
+    """List the rules for the current working directory. The first that fits a file counts."""
     pytorch, ours = Path(torch.__file__).parent, Path(__file__).parents[1]
     rules = [
         *(rule for folder in (pytorch, ours) for rule in _within(folder, _PYTORCH_OR_OURS, f"{folder.name}/")),
@@ -42,6 +42,6 @@ def line_rules() -> list[LineRule]:
 
 
 def _within(folder: Path, rank: int, shown: str) -> list[LineRule]:
-    """Makes rules for a folder's name and for its name without links; none for the root, in which everything lies."""
+    """Make rules for a folder's name and for its name without links; none for the root, in which everything lies."""
     folders = dict.fromkeys((folder.absolute(), folder.resolve()))
     return [(f"{each}/", False, rank, shown) for each in folders if len(each.parts) > 1]

@@ -48,16 +48,16 @@ class Subscriber:
     place: ClassVar[Place]
 
     def built(self, optimizer: "Optimizer") -> None:
-        """Hears that it has just taken parameters."""
+        """Hear that it has just taken parameters."""
 
     def before_step(self, optimizer: "Optimizer", args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call | None:
-        """Returns other arguments for the step and for later subscribers; None leaves these."""
+        """Return other arguments for the step and for later subscribers; None leaves these."""
 
     def after_step(self, optimizer: "Optimizer") -> None:
-        """Hears that its step has ended and raised nothing."""
+        """Hear that its step has ended and raised nothing."""
 
     def around_backward(self, run: Callable[[], Any], roots: "Sequence[torch.Tensor]", trains: bool) -> Any:
-        """Runs the pass. ``trains``: it adds to the gradients of parameters, and lies in no other pass."""
+        """Run the pass. ``trains``: it adds to the gradients of parameters, and lies in no other pass."""
         return run()
 
 
@@ -66,7 +66,7 @@ _installed: "list[RemovableHandle | Wrapper]" = []
 
 
 def subscribe(subscriber: Subscriber) -> None:
-    """Tells it, in its place, from now on."""
+    """Tell it, in its place, from now on."""
     _subscribers.append(subscriber)
     _subscribers.sort(key=lambda each: each.place)
     if not _installed:
@@ -74,7 +74,7 @@ def subscribe(subscriber: Subscriber) -> None:
 
 
 def unsubscribe(subscriber: Subscriber) -> None:
-    """Tells it no more. Does nothing if it was not subscribed."""
+    """Tell it no more. Do nothing if it was not subscribed."""
     if subscriber in _subscribers:
         _subscribers.remove(subscriber)
     while _installed and not _subscribers:
@@ -123,7 +123,7 @@ def _run_backward(original: Callable[..., Any], roots: "Sequence[torch.Tensor]",
 
 
 def _uncompiled(hook: Callable[..., Any]) -> Any:
-    """Makes the hook work in a compiled ``optimizer.step`` too: Dynamo calls it and does not trace into it.
+    """Make the hook work in a compiled ``optimizer.step`` too: Dynamo calls it and does not trace into it.
 
     Dynamo is imported only once an optimizer exists. PyTorch wraps the optimizer's own methods in the same way.
     """

@@ -63,7 +63,7 @@ class OptimizerHooks(Subscriber):
         return None
 
     def _apart(self, optimizer: Optimizer, closure: Callable[..., object]) -> Callable[..., object]:
-        """Wraps a closure, which makes the gradients. Its passes are no part of the optimizer."""
+        """Wrap a closure, which makes the gradients. Its passes are no part of the optimizer."""
 
         @functools.wraps(closure)
         def computing(*args: object, **kwargs: object) -> object:
@@ -84,7 +84,7 @@ class OptimizerHooks(Subscriber):
             self._on_end()
 
     def _classify(self, tensors: Iterable[torch.Tensor], kind: int) -> None:
-        """Classifies tensors. It looks at hundreds in microseconds, so nothing is remembered that could grow stale."""
+        """Classify tensors. It looks at hundreds in microseconds, so nothing is remembered that could grow stale."""
         parts = (part for tensor in tensors for part in _parts(tensor))
         self._native.classify([tensor for tensor in parts if tensor.layout is torch.strided], kind)
 
@@ -99,7 +99,7 @@ def _gradients(optimizer: Optimizer) -> Iterator[torch.Tensor]:
 
 
 def _tensors_in(value: object) -> Iterator[torch.Tensor]:
-    """Yields the tensors in an optimizer's state. The keys are parameters and no part of it."""
+    """Yield the tensors in an optimizer's state. The keys are parameters and no part of it."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
@@ -111,7 +111,7 @@ def _tensors_in(value: object) -> Iterator[torch.Tensor]:
 
 
 def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yields the parts with a storage: a DTensor's local tensor (no mesh), a quantized state's values and scales."""
+    """Yield the parts with a storage: a DTensor's local tensor (no mesh), a quantized state's values and scales."""
     wrapper: Any = tensor
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) and is_traceable_wrapper_subclass(wrapper):
         for name in wrapper.__tensor_flatten__()[0]:

@@ -47,7 +47,7 @@ class Rates:
     slows_compute: float | None
 
     def applied_to(self, machine: Machine) -> Machine:
-        """Replaces the figures of the machine's file or probe by the measured ones."""
+        """Replace the figures of the machine's file or probe by the measured ones."""
         fast, slow = (tier.name for tier in machine.tiers[:2])
         links = []
         for link in machine.links:
@@ -74,7 +74,7 @@ class Rates:
 
 
 def rates(recording: Recording, trace: Trace) -> Rates:
-    """Measures a step that did what ``trace`` shows and moved storages meanwhile."""
+    """Measure a step that did what ``trace`` shows and moved storages meanwhile."""
     lanes, begin, end = recording.span_lane, recording.span_begin_ns, recording.span_end_ns
     first_two = (recording.span_source <= 1) & (recording.span_target <= 1)
     moves = (lanes <= Lane.BACK) & first_two & (end > begin)
@@ -107,7 +107,7 @@ class _Way:
     alone_ns: Floats
 
     def pace(self) -> Pace | None:
-        """Fits by least squares each copy's part alone, then scales so that all copies take as long as they did."""
+        """Fit by least squares each copy's part alone, then scale so that all copies take as long as they did."""
         if self.alone_ns.sum() < _ENOUGH_NS:
             return None
         share = self.alone_ns / self.took_ns
@@ -120,13 +120,13 @@ class _Way:
         return Pace(float(moved / (alone - latency * copies) * 1e9), latency)
 
     def beside(self) -> tuple[float, float]:
-        """Returns the copies and bytes while the other lane was busy too."""
+        """Return the copies and bytes while the other lane was busy too."""
         share = 1 - self.alone_ns / self.took_ns
         return float(share.sum()), float(share @ self.nbytes)
 
 
 def _both(ways: tuple[_Way, _Way], out: Pace | None, back: Pace | None, time_ns: float) -> float | None:
-    """Returns bytes per second while neither link was in its latency. In the rest of the time one link ran alone."""
+    """Return bytes per second while neither link was in its latency. In the rest of the time one link ran alone."""
     if time_ns < _ENOUGH_NS:
         return None
     moved, idle, alone = 0.0, list[float](), list[float]()
@@ -141,7 +141,7 @@ def _both(ways: tuple[_Way, _Way], out: Pace | None, back: Pace | None, time_ns:
 
 
 def _at_once(edges: Floats, begin: Floats, end: Floats) -> Floats:
-    """Counts how many of [begin, end) cover each interval between two edges."""
+    """Count how many of [begin, end) cover each interval between two edges."""
     change = np.zeros(len(edges))
     np.add.at(change, np.searchsorted(edges, begin), 1.0)
     np.add.at(change, np.searchsorted(edges, end), -1.0)
@@ -150,14 +150,14 @@ def _at_once(edges: Floats, begin: Floats, end: Floats) -> Floats:
 
 
 def _during(edges: Floats, density: Floats, begin: Floats, end: Floats) -> Floats:
-    """Integrates a density over each [begin, end). The density holds one value between each two edges."""
+    """Integrate a density over each [begin, end). The density holds one value between each two edges."""
     total = np.concatenate([[0.0], np.cumsum(density * np.diff(edges))])
     found: Floats = total[np.searchsorted(edges, end)] - total[np.searchsorted(edges, begin)]
     return found
 
 
 def _slowdown(recording: Recording, trace: Trace, edges: Floats, links: Floats) -> float | None:
-    """Compares operations beside copies with those alone, each against its own time in the trace.
+    """Compare operations beside copies with those alone, each against its own time in the trace.
 
     The ratio of the two leaves out what slows both alike: another program, a lower clock.
     """

@@ -68,7 +68,7 @@ def capture(
     origin: Origin = Origin.MEASURED,
     unrecorded_ns: int | None = None,
 ) -> Captured:
-    """Makes a trace. Raises ValueError for a recording that is empty.
+    """Make a trace. Raises ValueError for a recording that is empty.
 
     ``count_flops`` gets an operator and its arguments (JSON, shapes for tensors).
     """
@@ -115,7 +115,7 @@ def capture(
 
 
 def likeness(recording: Recording) -> str:
-    """Returns a digest that is equal for steps whose traces have one signature. It makes no trace, but digests the
+    """Return a digest that is equal for steps whose traces have one signature. It makes no trace, but digests the
     number of ticks and every storage's size and clock.
     """
     birth, allocation, nbytes = recording.birth, recording.allocation, recording.nbytes
@@ -132,7 +132,7 @@ def likeness(recording: Recording) -> str:
 
 
 def ends_unlike_it_begins(recording: Recording) -> bool:
-    """Tells whether the step ends much of the step before without a counterpart that it leaves. Such a step comes once.
+    """Tell whether the step ends much of the step before without a counterpart that it leaves. Such a step comes once.
     Much, in bytes, is a sixteenth of all its storages: a batch that is made between steps is less.
     """
     sizes, without = _without_counterpart(recording)
@@ -140,7 +140,7 @@ def ends_unlike_it_begins(recording: Recording) -> bool:
 
 
 def _without_counterpart(recording: Recording) -> tuple[Ints, Ints]:
-    """Returns all sizes of storages. For each, counts the storages of the step before that ended here, less those that
+    """Return all sizes of storages. For each, counts the storages of the step before that ended here, less those that
     this step leaves to end in the next (at least 0)."""
     before, ends = recording.birth < 0, recording.death >= 0
     sizes, change = np.unique(recording.nbytes, return_inverse=True)
@@ -150,7 +150,7 @@ def _without_counterpart(recording: Recording) -> tuple[Ints, Ints]:
 
 
 def flop_table(recording: Recording, count_flops: Callable[[str, str], int]) -> dict[tuple[str, str], int]:
-    """Counts FLOPs by operator and arguments, for a process that makes the trace without torch."""
+    """Count FLOPs by operator and arguments, for a process that makes the trace without torch."""
     pairs = np.unique(np.stack([recording.tick_name, recording.tick_arguments], axis=1), axis=0)
     names = recording.names
     table = {(names[operator], names[arguments]): 0 for operator, arguments in pairs.tolist()}
@@ -182,7 +182,7 @@ def _lives(recording: Recording, n_ticks: int) -> _Lives:
 
 
 def _counterparts(recording: Recording, ended: Ints) -> Ints:
-    """Pairs each row that this step leaves to the next with the row that the step before left to this one.
+    """Pair each row that this step leaves to the next with the row that the step before left to this one.
 
     Rows of one size are paired in the order of their allocation; -1 where none is left. ``ended`` are all rows of the
     step before that ended here, in that order.
@@ -198,7 +198,7 @@ def _counterparts(recording: Recording, ended: Ints) -> Ints:
 
 
 def _places(values: Ints) -> Ints:
-    """Counts for each value how many equal ones come before it."""
+    """Count for each value how many equal ones come before it."""
     order = np.argsort(values, kind="stable")
     begins = np.diff(values[order], prepend=-1) != 0
     first = np.maximum.accumulate(np.where(begins, np.arange(len(values)), 0))
@@ -242,7 +242,7 @@ def _paged(nbytes: int) -> int:
 
 
 def _accesses(recording: Recording, lives: _Lives, numbers: Ints, n_ticks: int) -> Accesses:
-    """Lists every tick of every use, within the life that it belongs to. The tick that allocates also writes."""
+    """List every tick of every use, within the life that it belongs to. The tick that allocates also writes."""
     shift = np.zeros(recording.n_storages, dtype=np.int64)
     shift[lives.later[lives.later >= 0]] = n_ticks
     known = numbers[recording.use_storage] >= 0
@@ -264,7 +264,7 @@ def _accesses(recording: Recording, lives: _Lives, numbers: Ints, n_ticks: int) 
 
 
 def _moved_bytes(recording: Recording, n_ticks: int) -> Ints:
-    """Counts the bytes that each tick reads and writes, each operand once.
+    """Count the bytes that each tick reads and writes, each operand once.
 
     Bytes that an outer operator shares with one that it calls are the inner one's. ``clone`` calls ``copy_`` on the
     same two storages, so ``copy_`` moves the bytes.
@@ -280,7 +280,7 @@ def _moved_bytes(recording: Recording, n_ticks: int) -> Ints:
 
 
 def _flops(recording: Recording, count_flops: Callable[[str, str], int]) -> Ints:
-    """Counts FLOPs by tick. An operator with counted inner ones has none itself: convolution calls
+    """Count FLOPs by tick. An operator with counted inner ones has none itself: convolution calls
     mkldnn_convolution."""
     names, counted = recording.names, dict[tuple[int, int], int]()
     pairs = zip(recording.tick_name.tolist(), recording.tick_arguments.tolist(), strict=True)
@@ -299,7 +299,7 @@ def _flops(recording: Recording, count_flops: Callable[[str, str], int]) -> Ints
 
 
 def _phases(marks: Ints) -> Names:
-    """Finds each tick's phase. Outside of backward and optimizer, it is forward if a backward pass comes next."""
+    """Find each tick's phase. Outside of backward and optimizer, it is forward if a backward pass comes next."""
     marked = np.flatnonzero(marks)
     after = np.searchsorted(marked, np.arange(len(marks)))
     coming = np.append(marks[marked], 0)[after]

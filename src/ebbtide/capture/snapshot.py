@@ -36,7 +36,7 @@ _Field = TypeVar("_Field", int, str, list[Any])
 
 
 def read_snapshot(path: Path, device: int | None = None) -> Trace:
-    """Reads one device's history; None is the only device with one. Raises FileFormatError unless it is a snapshot."""
+    """Read one device's history; None is the only device with one. Raises FileFormatError unless it is a snapshot."""
     try:
         with path.open("rb") as file:
             if path.stat().st_size > _MOST_FILE_BYTES:
@@ -80,7 +80,7 @@ def _read_plain(file: BinaryIO) -> object:
 
 
 def _field(record: Mapping[str, Any], name: str, kind: type[_Field], default: _Field | None = None) -> _Field:
-    """Returns a field of exactly this type."""
+    """Return a field of exactly this type."""
     value = record.get(name, default)
     if type(value) is not kind:
         found = f"a field {name} that is no {kind.__name__}" if name in record else f"no field {name}"
@@ -140,7 +140,7 @@ def _trace(name: str, events: list[dict[str, Any]], blocks: list[dict[str, Any]]
 
 
 def _lives(events: list[dict[str, Any]], place_of: "_Places") -> tuple[list[Storage], dict[int, tuple[int, int, str]]]:
-    """Returns the storages that end in the history; and of the others, by address, size, tick of birth and place."""
+    """Return the storages that end in the history; and of the others, by address, size, tick of birth and place."""
     done: list[Storage] = []
     alive: dict[int, tuple[int, int, str]] = {}
     for tick, event in enumerate(events):

@@ -41,7 +41,7 @@ class TickTimes:
         return TickTimes(own_ns(recording).astype(np.float32), *beside)
 
     def alone_ns(self, machine: Machine) -> Floats:
-        """Returns times without the cost of copies. As in the simulator, a busy link makes an operation longer by a
+        """Return times without the cost of copies. As in the simulator, a busy link makes an operation longer by a
         share."""
         fast, slow = (tier.name for tier in machine.tiers[:2])
         out, back = machine.link(fast, slow), machine.link(slow, fast)
@@ -52,19 +52,19 @@ class TickTimes:
 
 
 def typical_ns(steps: Sequence[TickTimes], machine: Machine) -> Ints:
-    """Returns each tick's time alone: the lower median over ``steps``, which MUST have the same ticks."""
+    """Return each tick's time alone: the lower median over ``steps``, which MUST have the same ticks."""
     rows = np.sort([step.alone_ns(machine) for step in steps], axis=0)
     typical: Ints = rows[(len(rows) - 1) // 2].round().astype(np.int64)
     return typical
 
 
 def with_times(trace: Trace, times_ns: Ints) -> Trace:
-    """Returns the same step with other times of its ticks."""
+    """Return the same step with other times of its ticks."""
     return replace(trace, ticks=replace(trace.ticks, time_ns=times_ns))
 
 
 def own_ns(recording: Recording) -> Ints:
-    """Returns the times from each tick's beginning to the next one's, less the stalls between them."""
+    """Return the times from each tick's beginning to the next one's, less the stalls between them."""
     begins = np.append(recording.tick_begin_ns, recording.time_ns)
     stalls = np.append(recording.tick_stalled_ns, recording.stalled_ns)
     times: Ints = np.maximum(np.diff(begins) - np.diff(stalls), 0) if len(begins) > 1 else np.zeros(0, dtype=np.int64)
@@ -72,7 +72,7 @@ def own_ns(recording: Recording) -> Ints:
 
 
 def busy_shares(recording: Recording, lane: Lane) -> Floats:
-    """Returns the share of each tick, stalls included, in which at least one copy of the lane was under way."""
+    """Return the share of each tick, stalls included, in which at least one copy of the lane was under way."""
     own = (recording.span_lane == lane) & (recording.span_source <= 1) & (recording.span_target <= 1)
     begin, end = recording.span_begin_ns[own], recording.span_end_ns[own]
     edges = np.unique(np.concatenate([[0], begin, end]))

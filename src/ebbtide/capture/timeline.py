@@ -20,7 +20,7 @@ _STALLS: dict[int, SpanKind] = {lane: SpanKind(lane.name.lower()) for lane in La
 
 
 def timeline(recording: Recording, trace: Trace, numbers: Ints, machine: Machine, policy: str) -> Timeline:
-    """Makes the timeline. ``numbers`` has by row of the recording the storage of ``trace``, -1 for none. The machine's
+    """Make the timeline. ``numbers`` has by row of the recording the storage of ``trace``, -1 for none. The machine's
     tiers are the arena's."""
     tiers = [tier.name for tier in machine.tiers]
     columns = (
@@ -57,7 +57,7 @@ class Traffic:
 
 
 def traffic(recording: Recording, machine: Machine) -> Traffic:
-    """Sums up a step's copies. The machine's tiers are the arena's."""
+    """Sum up a step's copies. The machine's tiers are the arena's."""
     tiers = [tier.name for tier in machine.tiers]
     nbytes: dict[str, int] = defaultdict(int)
     copies: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -72,7 +72,7 @@ def traffic(recording: Recording, machine: Machine) -> Traffic:
 
 
 def _compute(recording: Recording, trace: Trace, stalls: list[Span]) -> list[Span]:
-    """Makes the spans of the compute lane: ticks, with the stalls cut out of them."""
+    """Make the spans of the compute lane: ticks, with the stalls cut out of them."""
     begins = recording.tick_begin_ns.tolist()
     ends = [*begins[1:], int(recording.time_ns)]
     spans: list[Span] = []

@@ -31,14 +31,14 @@ _this_thread = threading.local()
 
 
 def sizes(least_managed: int, least_in_pieces: int) -> None:
-    """Sets the sizes from which storages may leave memory, and from which they may be in pieces."""
+    """Set the sizes from which storages may leave memory, and from which they may be in pieces."""
     global _least_managed, _least_in_pieces
     _least_managed = min(_least_managed, least_managed)
     _least_in_pieces = min(_least_in_pieces, least_in_pieces)
 
 
 def guard() -> None:
-    """Puts a wrapper, once, in front of every function that gives a storage's address away."""
+    """Put a wrapper, once, in front of every function that gives a storage's address away."""
     global _guarded
     if _guarded:
         return
@@ -55,7 +55,7 @@ def guard() -> None:
 
 @contextlib.contextmanager
 def addresses_only() -> Iterator[None]:
-    """Marks this thread's calls for addresses: the caller compares them and does not look there."""
+    """Mark this thread's calls for addresses: the caller compares them and does not look there."""
     before = getattr(_this_thread, "addresses_only", False)
     _this_thread.addresses_only = True
     try:
@@ -98,12 +98,12 @@ def _extent_of(tensor: torch.Tensor) -> int:
 
 
 def _extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> int:
-    """Returns the bytes from the first element to the end of the last."""
+    """Return the bytes from the first element to the end of the last."""
     return itemsize + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
 
 
 def _read_in_chunks(read: Callable[..., Any], reader: Any, name: str, numel: int, dtype: Any) -> Any:
-    """Reads storages that may leave memory in chunks. PyTorch would hand the kernel their address, which waits for
+    """Read storages that may leave memory in chunks. PyTorch would hand the kernel their address, which waits for
     nothing that is away."""
     if dtype is torch.UntypedStorage and numel >= _least_managed:
         return _torch.read_record(reader, name, numel)
@@ -111,7 +111,7 @@ def _read_in_chunks(read: Callable[..., Any], reader: Any, name: str, numel: int
 
 
 def _holding(storage_at: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Holds the storage that is the argument of that number while the function runs."""
+    """Hold the storage that is the argument of that number while the function runs."""
     storage = args[storage_at] if len(args) > storage_at else None
     on_cpu = isinstance(storage, torch.UntypedStorage) and storage.device.type == "cpu"
     address = storage.data_ptr() if on_cpu else 0  # type: ignore[union-attr]

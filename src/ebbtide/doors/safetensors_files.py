@@ -30,7 +30,7 @@ _AT_ONCE = 16 * MIB  # bytes that are held while they are written: a tensor may 
 
 
 def guard(addresses_only: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
-    """Replaces the function with which ``safetensors.torch`` writes files, where it is installed. Called once.
+    """Replace the function with which ``safetensors.torch`` writes files, where it is installed. Called once.
 
     It imports the module at once, because a script may import it for its last line. Within ``addresses_only`` nothing
     is fetched for a caller that asks for an address. safetensors compares them, and asks for all before its first
@@ -73,7 +73,7 @@ _ONE_ELEMENT = ctypes.create_string_buffer(16)  # of the widest dtype
 
 
 def _layout(library: Any, specs: Mapping[str, Any], metadata: dict[str, str] | None) -> tuple[bytes, list[Any]] | None:
-    """Makes the header with its length, and lists the tensors in the order of their data. None if it is not as known.
+    """Make the header with its length, and list the tensors in the order of their data. None if it is not as known.
     """
     template: dict[str, Any] = {}
     for name, spec in specs.items():

@@ -16,7 +16,7 @@ from ebbtide.in_front import InFrontOf
 
 
 def guard(is_in_pieces: Callable[[int], bool]) -> None:
-    """Puts itself in front of both functions. Callers MUST call this once. ``is_in_pieces``: whether storages of so
+    """Put itself in front of both functions. Callers MUST call this once. ``is_in_pieces``: whether storages of so
     many bytes may be."""
 
     def goes_through_a_buffer(nbytes: int) -> bool:
@@ -43,7 +43,7 @@ def guard(is_in_pieces: Callable[[int], bool]) -> None:
 
 
 def _largest_record(path: str) -> int:
-    """Returns a file's largest record; 0 for what is no such file: PyTorch says so."""
+    """Return a file's largest record; 0 for what is no such file: PyTorch says so."""
     try:
         with zipfile.ZipFile(path) as file:
             return max((record.file_size for record in file.infolist()), default=0)

@@ -22,7 +22,7 @@ _compiled_calls = 0
 
 
 def guard() -> None:
-    """Puts the wrappers in place. Callers MUST call ``foreign_views.guard`` first: its wrappers come after these. A
+    """Put the wrappers in place. Callers MUST call ``foreign_views.guard`` first: its wrappers come after these. A
     second call is cheap."""
     if "torch" not in _guarded:
         _guarded.add("torch")
@@ -37,7 +37,7 @@ def guard() -> None:
 
 
 def compiled_calls() -> int:
-    """Counts entries into code that Dynamo may have compiled: it reads addresses, and no operator is seen."""
+    """Count entries into code that Dynamo may have compiled: it reads addresses, and no operator is seen."""
     return _compiled_calls
 
 
@@ -60,7 +60,7 @@ def _all_first(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _before_compiled_code(original: Callable[[Any], Any], callback: Any) -> Any:
-    """Watches what Dynamo is set to do with frames from here on: nothing (None, or False), or run compiled code."""
+    """Watch what Dynamo is set to do with frames from here on: nothing (None, or False), or run compiled code."""
     global _compiled_calls
     if callback is not None and callback is not False:
         _compiled_calls += 1

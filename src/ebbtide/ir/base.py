@@ -33,13 +33,13 @@ class Origin(StrEnum):
 
 @cache
 def _values_of(names: str) -> Callable[[object], tuple[object, ...]]:
-    """Returns a quick getter of named fields: tens of thousands of records are made and checked."""
+    """Return a quick getter of named fields: tens of thousands of records are made and checked."""
     first, *others = names.split()
     return attrgetter(first, *others) if others else lambda record: (getattr(record, first),)
 
 
 def check_range(record: object, names: str, low: int = 0, high: int = LARGEST) -> None:
-    """Raises ValueError unless each named field (spaces between) is an int in [low, high], or None."""
+    """Raise ValueError unless each named field (spaces between) is an int in [low, high], or None."""
     for value in _values_of(names)(record):
         if value is not None and (type(value) is not int or not low <= value <= high):
             name = next(name for name in names.split() if getattr(record, name) is value)

@@ -58,7 +58,7 @@ class _Placed:
         return Violation(rule, text, self.number, tick)
 
     def valid(self) -> dict[str, list[tuple[int, int]]]:
-        """Returns the ticks during which each tier has a valid replica. Intervals that touch are joined."""
+        """Return the ticks during which each tier has a valid replica. Intervals that touch are joined."""
         joined: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for _, valid_from, stop, tier in sorted(self.repeated, key=lambda stay: stay[1]):
             known = joined[tier]
@@ -70,7 +70,7 @@ class _Placed:
 
 
 def check_plan(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize = exact) -> tuple[Violation, ...]:
-    """Finds all broken promises: none for a plan that can be carried out. ``machine.with_budget`` sets the budget."""
+    """Find all broken promises: none for a plan that can be carried out. ``machine.with_budget`` sets the budget."""
     if plan.signature != trace.signature():
         return (Violation(Rule.TRACE, OTHER_STORAGES),)
     tiers = {tier.name for tier in machine.tiers}
@@ -97,14 +97,14 @@ def check_plan(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize 
 
 
 def require_valid(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize = exact) -> None:
-    """Raises PlanError for a plan that breaks a promise."""
+    """Raise PlanError for a plan that breaks a promise."""
     require_tiers(plan, machine)
     if found := check_plan(plan, trace, machine, page_bytes):
         raise PlanError(tuple(violation.text for violation in found))
 
 
 def require_tiers(plan: Plan, machine: Machine) -> None:
-    """Raises PlanError for a plan that uses tiers which this machine does not have."""
+    """Raise PlanError for a plan that uses tiers which this machine does not have."""
     there = [tier.name for tier in machine.tiers]
     if missing := sorted({stay.tier for stay in plan.stays} - set(there)):
         raise PlanError(
@@ -119,7 +119,7 @@ def require_tiers(plan: Plan, machine: Machine) -> None:
 def _bounds(
     stay: Stay, lives: Sequence[tuple[int, int, bool]], n_ticks: int, tiers: Container[str]
 ) -> Iterator[Violation]:
-    """Checks one stay. ``lives`` has each storage's birth and death, and whether it is persistent."""
+    """Check one stay. ``lives`` has each storage's birth and death, and whether it is persistent."""
     if stay.storage >= len(lives):
         yield Violation(Rule.BOUNDS, f"a stay of storage {stay.storage}, which the trace does not have", stay.storage)
         return
@@ -145,7 +145,7 @@ def _bounds(
 
 
 def _stays_put(stays: list[Stay], birth: int, death: int, tiers: Container[str]) -> bool:
-    """Says whether a storage lies from birth to death where operations may use it. Then it keeps every promise."""
+    """Say whether a storage lies from birth to death where operations may use it. Then it keeps every promise."""
     if len(stays) != 1 or stays[0].tier not in tiers:
         return False
     stay = stays[0]
@@ -221,7 +221,7 @@ def _uses(placed: _Placed, trace: Trace, machine: Machine) -> Iterator[Violation
 
 
 def _accesses(placed: _Placed, trace: Trace) -> Iterable[tuple[int, int]]:
-    """Returns pairs of tick and access. Scratch is always in use, so ticks count at which one of its stays changes."""
+    """Return pairs of tick and access. Scratch is always in use, so ticks count at which one of its stays changes."""
     storage = placed.storage
     if storage.scratch:
         changes = {tick for start, valid_from, stop, _ in placed.repeated for tick in (start, valid_from, stop)}

@@ -41,12 +41,12 @@ _Columns: TypeAlias = dict[str, Any]  # a field's name and its declared type
 
 
 def save(value: Trace | Plan | Timeline, path: Path) -> None:
-    """Writes the file whole or not at all."""
+    """Write the file whole or not at all."""
     write_whole(path, encode(value))
 
 
 def load(path: Path, kind: type[_Stored]) -> _Stored:
-    """Raises FileFormatError unless it is a whole file of this kind and version, and OSError if it cannot be read."""
+    """Raise FileFormatError unless it is a whole file of this kind and version, and OSError if it cannot be read."""
     with path.open("rb") as file:
         data = file.read(_MOST_FILE_BYTES + 1)
     try:
@@ -56,7 +56,7 @@ def load(path: Path, kind: type[_Stored]) -> _Stored:
 
 
 def kind_of(path: Path) -> type[Trace] | type[Plan] | type[Timeline] | None:
-    """Returns the kind that a file claims; None without Ebbtide's magic. Raises FileFormatError or OSError."""
+    """Return the kind that a file claims; None without Ebbtide's magic. Raises FileFormatError or OSError."""
     with path.open("rb") as file:
         prefix = file.read(_PREFIX.size)
         if not prefix.startswith(MAGIC) or len(prefix) < _PREFIX.size:
@@ -125,7 +125,7 @@ def _checksum(version: int, n_header: int, rest: bytes) -> int:
 
 
 def _header_and_body(data: bytes) -> tuple[bytes, bytes]:
-    """Returns the header and the body of a file whose prefix and checksum are right."""
+    """Return the header and the body of a file whose prefix and checksum are right."""
     if len(data) > _MOST_FILE_BYTES:
         raise FileFormatError("the file is too large")
     if not data:
@@ -148,7 +148,7 @@ def _header_and_body(data: bytes) -> tuple[bytes, bytes]:
 
 
 def _schema(kind: type) -> tuple[_Columns, dict[str, _Columns]]:
-    """Reads a stored type's scalars, and the columns of its tables, from the declarations of its dataclasses."""
+    """Read a stored type's scalars, and the columns of its tables, from the declarations of its dataclasses."""
     scalars, tables = {}, {}
     for name, declared in kinds_of(kind).items():
         if (record := _record_of(declared)) is None:
@@ -173,14 +173,14 @@ def _columns(table: Any) -> dict[str, npt.NDArray[Any]]:
 
 
 def _numbered(column: npt.NDArray[Any], strings: dict[str, int]) -> Ints:
-    """Converts a column to its stored form, in which a string is its number in ``strings``."""
+    """Convert a column to its stored form, in which a string is its number in ``strings``."""
     if column.dtype != object:
         return column.astype(np.int64)
     return np.array([strings.setdefault(value, len(strings)) for value in column.tolist()], dtype=np.int64)
 
 
 def _rows(declared: object, tables: dict[str, _Columns]) -> dict[str, int]:
-    """Returns the number of rows that each table claims, once it is within bounds."""
+    """Return the number of rows that each table claims, once it is within bounds."""
     if not isinstance(declared, dict) or list(declared) != list(tables):
         raise FileFormatError("the header does not have the tables of this version")
     rows = {}
@@ -222,7 +222,7 @@ def _table(declared: Any, names: _Columns, columns: list[Ints], strings: tuple[s
 
 
 def _values(kind: Any, column: Ints, strings: tuple[str, ...], place: str) -> npt.NDArray[Any]:
-    """Converts a stored column to its declared type; the opposite of ``_numbered``."""
+    """Convert a stored column to its declared type; the opposite of ``_numbered``."""
     if kind is int or isinstance(kind, UnionType):
         return column
     choices = np.array((False, True) if kind is bool else strings, dtype=bool if kind is bool else object)

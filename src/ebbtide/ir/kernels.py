@@ -80,7 +80,7 @@ class Kernel:
         return {place: max(time - self.times_ns[0], 0) for place, time in zip(self.slow, self.times_ns, strict=True)}
 
     def extra_ns(self, shares: dict[int, float]) -> float:
-        """Returns the extra time of the operation with these shares of its operands in ``tier``.
+        """Return the extra time of the operation with these shares of its operands in ``tier``.
 
         It is linear in each operand's share between the measured placements.
         """
@@ -104,6 +104,6 @@ def _check(values: Sequence[int], name: str, low: int, high: int) -> None:
 
 
 def whole_operators(trace: Trace) -> list[range]:
-    """Returns the ticks of each outermost operator, including the operators that run in it."""
+    """Return the ticks of each outermost operator, including the operators that run in it."""
     firsts = sorted({0, *np.flatnonzero(trace.ticks.depth == 0).tolist()})
     return [range(first, last) for first, last in pairwise([*firsts, len(trace.ticks)])]

@@ -36,7 +36,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
 
 
 def check_reals(record: object, names: str) -> None:
-    """Raises ValueError unless each named field (spaces between) is a finite number of at least 0, or None."""
+    """Raise ValueError unless each named field (spaces between) is a finite number of at least 0, or None."""
     for name in names.split():
         value = getattr(record, name)
         if value is not None and not (math.isfinite(value) and value >= 0):
@@ -44,7 +44,7 @@ def check_reals(record: object, names: str) -> None:
 
 
 def check_name(name: str) -> None:
-    """Raises ValueError for a name of a tier or a group that would need quoting anywhere."""
+    """Raise ValueError for a name of a tier or a group that would need quoting anywhere."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r:.80} is not a name: up to 64 of letters, digits and _ . + -")
 
@@ -103,7 +103,7 @@ class Tier:
             raise ValueError(f"{self.name} packs what lies there, so operations cannot use it in place")
 
     def ns_per_byte(self, writes: bool) -> float:
-        """Returns the time of an operation in place; 0 where the tier's speed is not known."""
+        """Return the time of an operation in place; 0 where the tier's speed is not known."""
         rate = self.write_bytes_per_s if writes and self.write_bytes_per_s is not None else self.bytes_per_s
         return 0.0 if rate is None else 1e9 / rate
 
@@ -283,38 +283,38 @@ class Machine:
         return frozenset(tier.name for tier in self.tiers if tier.packs)
 
     def tier(self, name: str) -> Tier:
-        """Raises KeyError for an unknown name."""
+        """Raise KeyError for an unknown name."""
         return {tier.name: tier for tier in self.tiers}[name]
 
     def rank(self, name: str) -> int:
-        """Returns a tier's number; 0 is the fastest."""
+        """Return a tier's number; 0 is the fastest."""
         return self.tiers.index(self.tier(name))
 
     def link(self, source: str, target: str) -> Link | None:
         return next((link for link in self.links if (link.source, link.target) == (source, target)), None)
 
     def with_budget(self, budget_bytes: int) -> "Machine":
-        """Returns the same machine with at most ``budget_bytes`` of its fastest tier."""
+        """Return the same machine with at most ``budget_bytes`` of its fastest tier."""
         capacity = self.tiers[0].capacity_bytes
         bound = budget_bytes if capacity is None else min(budget_bytes, capacity)
         return replace(self, tiers=(replace(self.tiers[0], capacity_bytes=bound), *self.tiers[1:]))
 
     def in_place_ns(self, tier: str, read_bytes: int, written_bytes: int) -> float:
-        """Returns the extra time of using these bytes on ``tier`` and not on the first, if nothing hides it:
+        """Return the extra time of using these bytes on ``tier`` and not on the first, if nothing hides it:
         [Note: in place]."""
         there, fast = self.tier(tier), self.tiers[0]
         reading = read_bytes * (there.ns_per_byte(False) - fast.ns_per_byte(False))
         return max(reading + written_bytes * (there.ns_per_byte(True) - fast.ns_per_byte(True)), 0.0)
 
     def tick_ns(self, time_ns: float, read_bytes: int, written_bytes: int, extra_ns: float) -> float:
-        """Returns an operation's time. ``time_ns`` is its time with all operands on the first tier. ``extra_ns`` is for
+        """Return an operation's time. ``time_ns`` is its time with all operands on the first tier. ``extra_ns`` is for
         those elsewhere (the sum of ``in_place_ns``), less what ``overlap`` hides."""
         fast = self.tiers[0]
         moving = read_bytes * fast.ns_per_byte(False) + written_bytes * fast.ns_per_byte(True)
         return time_ns + max(extra_ns - self.compute.overlap * max(time_ns - moving, 0.0), 0.0)
 
     def to_toml(self) -> str:
-        """Writes the machine as TOML without fields that have their default."""
+        """Write the machine as TOML without fields that have their default."""
         top = _toml_pairs(asdict(self), "name", "origin", "chunk_bytes", "exclusive")
         lines = [f'format = "{FORMAT}"', f"version = {VERSION}", *top]
         for table, single, default in (("compute", self.compute, Compute()), ("cost", self.cost, Cost())):
@@ -328,7 +328,7 @@ class Machine:
 
     @staticmethod
     def from_toml(text: str) -> "Machine":
-        """Raises FileFormatError for anything but a machine of this version."""
+        """Raise FileFormatError for anything but a machine of this version."""
         try:
             value = tomllib.loads(text)
         except (ValueError, RecursionError) as error:
@@ -340,7 +340,7 @@ class Machine:
 
 
 def _toml_pairs(values: dict[str, Any], *names: str) -> list[str]:
-    """Writes fields as TOML, which has no null: None is left out. JSON writes a printable string as TOML does."""
+    """Write fields as TOML, which has no null: None is left out. JSON writes a printable string as TOML does."""
     return [
         f"{name} = {json.dumps(values[name], ensure_ascii=False)}"
         for name in names or values

@@ -57,7 +57,7 @@ WORDS: dict[str, tuple[str, ...]] = {
 
 
 def disagreement(found: object) -> str:
-    """Says in words where the native module ``found`` differs from Python; "" where they agree."""
+    """Say in words where the native module ``found`` differs from Python; "" where they agree."""
     for name, words in WORDS.items():
         if getattr(found, name, None) != words:
             return f"the native module's {name} are {getattr(found, name, None)}, and Python's are {words}"

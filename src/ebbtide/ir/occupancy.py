@@ -31,18 +31,18 @@ PageSize: TypeAlias = Callable[[int], int]
 
 
 def exact(_nbytes: int) -> int:
-    """Counts bytes as they are."""
+    """Count bytes as they are."""
     return 1
 
 
 @functools.cache
 def pages_of(page_bytes: int) -> PageSize:
-    """Puts every storage on pages of one size."""
+    """Put every storage on pages of one size."""
     return lambda _nbytes: page_bytes
 
 
 def arena_pages(nbytes: int) -> int:
-    """Returns the arena's page size: huge pages where they waste at most an eighth of n, else small ones. From 4 MiB on
+    """Return the arena's page size: huge pages where they waste at most an eighth of n, else small ones. From 4 MiB on
     they may waste a third. It is ``shape_of`` in ``native/core/types.hpp``. 5 MiB: three huge pages waste a fifth.
     2.5 MiB: 4 KiB pages."""
     share = 8 if nbytes < 2 * _HUGE_PAGE_BYTES else 3
@@ -73,7 +73,7 @@ def occupancy(
     page_bytes: PageSize = exact,
     packing: Container[str] = (),
 ) -> dict[str, Ints]:
-    """Returns the bytes at each tick of a step, for each of ``tiers``. Stays on other tiers are not counted. On the
+    """Return the bytes at each tick of a step, for each of ``tiers``. Stays on other tiers are not counted. On the
     ``packing`` tiers a storage counts with its packed bytes."""
     paged = paged_sizes(trace, page_bytes)
     packed = packed_sizes(trace)
@@ -91,14 +91,14 @@ def occupancy(
 
 @once_for_a_trace
 def live_bytes(trace: Trace, page_bytes: PageSize = exact) -> Ints:
-    """Returns the bytes of all storages alive at each tick, wherever they lie."""
+    """Return the bytes of all storages alive at each tick, wherever they lie."""
     rows = trace.storages
     return levels(rows.birth, rows.death, paged_sizes(trace, page_bytes), len(trace.ticks))
 
 
 @once_for_a_trace
 def needed_bytes(trace: Trace, page_bytes: PageSize = exact) -> Ints:
-    """Returns the bytes that each tick's operation needs at once: operands, storages that are born, and scratch.
+    """Return the bytes that each tick's operation needs at once: operands, storages that are born, and scratch.
 
     Let operations use the fastest tier alone. Then the peak is the smallest budget that any plan can keep, and its
     tick is the operation that needs it.
@@ -117,24 +117,24 @@ def needed_bytes(trace: Trace, page_bytes: PageSize = exact) -> Ints:
 
 @once_for_a_trace
 def paged_sizes(trace: Trace, page_bytes: PageSize = exact) -> Ints:
-    """Returns the bytes of the pages under each storage; 0 if it lies in another's memory."""
+    """Return the bytes of the pages under each storage; 0 if it lies in another's memory."""
     sizes, which = np.unique(trace.storages.nbytes, return_inverse=True)
     paged = np.array([round_up(nbytes, page_bytes(nbytes)) for nbytes in sizes.tolist()], dtype=np.int64)
     return np.where(trace.storages.room_of == -1, paged[which], 0)
 
 
 def packed_sizes(trace: Trace) -> Ints:
-    """Returns what each storage takes on a tier that packs. -1: it may not lie there, since it does not shrink or
+    """Return what each storage takes on a tier that packs. -1: it may not lie there, since it does not shrink or
     nobody looked."""
     return np.where(trace.storages.scratch, -1, trace.storages.packed_bytes)
 
 
 def peak(level: Ints) -> int:
-    """Returns the most bytes at one tick."""
+    """Return the most bytes at one tick."""
     return int(level.max())
 
 
 def mean(level: Ints, trace: Trace) -> int:
-    """Returns the mean over the step's time, or over its ticks if the trace has no times."""
+    """Return the mean over the step's time, or over its ticks if the trace has no times."""
     times = trace.ticks.time_ns
     return round(float(np.average(level, weights=times if times.any() else None)))

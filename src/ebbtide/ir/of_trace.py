@@ -19,7 +19,7 @@ _Answer = TypeVar("_Answer")
 def once_for_a_trace(
     ask: Callable[Concatenate[Trace, _Asked], _Answer],
 ) -> Callable[Concatenate[Trace, _Asked], _Answer]:
-    """Makes a function share its answers. Callers MUST NOT change them; an array is made read-only."""
+    """Make a function share its answers. Callers MUST NOT change them; an array is made read-only."""
 
     @functools.wraps(ask)
     def asked(trace: Trace, /, *args: _Asked.args, **kwargs: _Asked.kwargs) -> _Answer:

@@ -16,7 +16,7 @@ Record = TypeVar("Record")
 
 
 def read_record(record_type: type[Record], value: object, place: str) -> Record:
-    """Converts ``value`` to a ``record_type``. Errors name ``place``."""
+    """Convert ``value`` to a ``record_type``. Errors name ``place``."""
     if not isinstance(value, dict):
         raise FileFormatError(f"{place} must be a table of fields, not {type(value).__name__}")
     types = get_type_hints(record_type)
@@ -34,7 +34,7 @@ def read_record(record_type: type[Record], value: object, place: str) -> Record:
 
 
 def read_value(expected: Any, value: Any, place: str) -> Any:
-    """Converts ``value`` to the declared type ``expected``."""
+    """Convert ``value`` to the declared type ``expected``."""
     if isinstance(expected, UnionType):
         choices = [choice for choice in get_args(expected) if choice is not NoneType]
         return None if value is None else read_value(choices[0], value, place)

@@ -61,7 +61,7 @@ class Traffic:
 
     @staticmethod
     def of(by_kind: Sequence[int]) -> "Traffic":
-        """Makes it from bytes in the order of KINDS."""
+        """Make it from bytes in the order of KINDS."""
         return Traffic(sum(by_kind), *by_kind)
 
     def by_kind(self) -> tuple[int, ...]:
@@ -122,7 +122,7 @@ class OutsideStorage:
 
 
 def by_reason(left_alone: list[tuple[int, str]]) -> tuple[OutsideStorage, ...]:
-    """Sums up pairs of (bytes, reason)."""
+    """Sum up pairs of (bytes, reason)."""
     count = Counter(reason for _, reason in left_alone)
     nbytes: defaultdict[str, int] = defaultdict(int)
     for size, reason in left_alone:
@@ -252,12 +252,12 @@ class RunReport:
             raise ValueError("outside_bytes is not the sum over outside")
 
     def __repr__(self) -> str:
-        """Shows the run in short: its JSON has all."""
+        """Show the run in short: its JSON has all."""
         peak = f"process peak {format_bytes(self.process_peak_bytes)}"
         return f"<RunReport: {len(self.steps) + self.left_out_steps} steps, policy {self.policy}, {peak}>"
 
     def _repr_html_(self) -> str:
-        """Shows one line in a notebook's cell, and every figure once it is opened."""
+        """Show one line in a notebook's cell, and every figure once it is opened."""
         steps = f"{len(self.steps) + self.left_out_steps} steps, policy {escape(self.policy)}"
         head = f"Ebbtide's report: {steps}; <code>session.summary()</code> tells it in words"
         return f"<details><summary>{head}</summary><pre>{escape(self.to_json())}</pre></details>"
@@ -267,7 +267,7 @@ class RunReport:
 
     @staticmethod
     def from_json(text: str) -> "RunReport":
-        """Raises ReportError for anything but a report of this version."""
+        """Raise ReportError for anything but a report of this version."""
         try:
             value = json.loads(text)
         except json.JSONDecodeError as error:
@@ -283,5 +283,5 @@ class RunReport:
             raise ReportError(str(error)) from error
 
     def write(self, path: Path) -> None:
-        """Writes the file whole or not at all."""
+        """Write the file whole or not at all."""
         write_whole(path, self.to_json().encode())

@@ -35,5 +35,5 @@ class Schedule:
 
 
 def no_commands() -> Schedule:
-    """Returns the schedule that an online policy follows."""
+    """Return the schedule that an online policy follows."""
     return Schedule(*[np.zeros(0, dtype=np.int64)] * len(fields(Schedule)))

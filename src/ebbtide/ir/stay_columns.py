@@ -31,18 +31,18 @@ class StayColumns:
         return self.storage, self.tier, self.start, self.valid_from, self.stop
 
     def without(self, storages: Ints) -> "StayColumns":
-        """Leaves out the stays of some storages."""
+        """Leave out the stays of some storages."""
         keep = ~np.isin(self.storage, storages)
         return StayColumns(*(column[keep] for column in self.columns))
 
     def stays(self, tiers: Sequence[str]) -> list[Stay]:
-        """Returns them one by one. ``tiers`` are the machine's names by tier number."""
+        """Return them one by one. ``tiers`` are the machine's names by tier number."""
         rows = zip(*(column.tolist() for column in self.columns), strict=True)
         return [Stay(number, tiers[tier], *times) for number, tier, *times in rows]
 
 
 def columns_of(stays: Sequence[Stay], tiers: Sequence[str]) -> StayColumns:
-    """Makes columns of stays, sorted by storage."""
+    """Make columns of stays, sorted by storage."""
     rank = {tier: at for at, tier in enumerate(tiers)}
     rows = [(stay.storage, rank[stay.tier], stay.start, stay.valid_from, stay.stop) for stay in stays]
     rows.sort(key=lambda row: row[0])

@@ -39,11 +39,11 @@ class Table(Generic[_Row]):
         self._check()
 
     def _check(self) -> None:
-        """Raises ValueError unless the rules between columns hold."""
+        """Raise ValueError unless the rules between columns hold."""
 
     @classmethod
     def from_rows(cls, rows: Iterable[_Row]) -> Self:
-        """Makes the table from records."""
+        """Make the table from records."""
         return cls(**columns_of(cls.ROW, list(rows)))
 
     def __len__(self) -> int:
@@ -68,12 +68,12 @@ class Table(Generic[_Row]):
     __hash__ = None  # type: ignore[assignment]
 
     def take(self, rows: Ints | Flags | slice) -> Self:
-        """Returns a table of some of the rows."""
+        """Return a table of some of the rows."""
         return type(self)(**{name: getattr(self, name)[rows] for name in kinds_of(self.ROW)})
 
 
 def kinds_of(record: Any) -> dict[str, Any]:
-    """Returns the fields of a record and their declared types."""
+    """Return the fields of a record and their declared types."""
     return _kinds_of(record)
 
 
@@ -84,7 +84,7 @@ def _kinds_of(record: Any) -> dict[str, Any]:
 
 
 def columns_of(record: type, rows: list[Any]) -> dict[str, npt.NDArray[Any]]:
-    """Turns records into columns. Raises ValueError for a value that its column cannot hold."""
+    """Turn records into columns. Raises ValueError for a value that its column cannot hold."""
     return {
         name: column_of(kind, [-1 if (value := getattr(row, name)) is None else value for row in rows], name)
         for name, kind in kinds_of(record).items()
@@ -92,7 +92,7 @@ def columns_of(record: type, rows: list[Any]) -> dict[str, npt.NDArray[Any]]:
 
 
 def rows_of(record: type[_Row], columns: dict[str, npt.NDArray[Any]]) -> list[_Row]:
-    """Turns columns into records; the opposite of ``columns_of``."""
+    """Turn columns into records; the opposite of ``columns_of``."""
     cells = [
         [None if value == -1 else value for value in columns[name].tolist()]
         if isinstance(kind, UnionType)
@@ -103,7 +103,7 @@ def rows_of(record: type[_Row], columns: dict[str, npt.NDArray[Any]]) -> list[_R
 
 
 def column_of(kind: Any, values: npt.ArrayLike, name: str) -> Ints | Flags | Names:
-    """Makes a read-only column from values of a declared type."""
+    """Make a read-only column from values of a declared type."""
     if isinstance(kind, UnionType) or kind is int:
         return frozen_ints(values, name, low=-1 if isinstance(kind, UnionType) else 0)
     column = np.array(values, dtype=object)
@@ -116,5 +116,5 @@ def column_of(kind: Any, values: npt.ArrayLike, name: str) -> Ints | Flags | Nam
 
 @cache
 def _may_lack(record: Any) -> tuple[int, ...]:
-    """Finds the places of the fields that may be None."""
+    """Find the places of the fields that may be None."""
     return tuple(at for at, kind in enumerate(kinds_of(record).values()) if isinstance(kind, UnionType))

@@ -39,7 +39,7 @@ class _Operation:
 
 
 def to_tierplan(plan: Plan, trace: Trace, machine: Machine, ids: Sequence[int]) -> str:
-    """Writes the file's text. ``ids[n]`` is the id of the tensor that is storage n (``tiertrace.read_tensor_ids``). A
+    """Write the file's text. ``ids[n]`` is the id of the tensor that is storage n (``tiertrace.read_tensor_ids``). A
     storage without one is scratch, which the judge knows by itself. Callers MUST have checked the plan."""
     fast = machine.tiers[0].name
     of_storage: dict[int, list[Stay]] = {}
@@ -78,7 +78,7 @@ def _require_expressible(number: int, stays: list[Stay], trace: Trace, fast: str
 
 
 def _operations(number: int, stays: list[Stay], trace: Trace, fast: str) -> Iterator[_Operation]:
-    """Makes an operation for each end of a stay in the fastest tier, except at the storage's own birth and death."""
+    """Make an operation for each end of a stay in the fastest tier, except at the storage's own birth and death."""
     storage, n_ticks = trace.storage(number), len(trace.ticks)
     here = _joined([stay for stay in stays if stay.tier == fast], n_ticks if storage.persistent else 0)
     away = [stay for stay in stays if stay.tier != fast]
@@ -98,7 +98,7 @@ def _operations(number: int, stays: list[Stay], trace: Trace, fast: str) -> Iter
 
 
 def _joined(stays: list[Stay], period: int) -> list[tuple[int, int, int]]:
-    """Joins stays that continue one another, as (start, valid_from, stop). A persistent storage's join past the end."""
+    """Join stays that continue one another, as (start, valid_from, stop). A persistent storage's join past the end."""
     joined: list[tuple[int, int, int]] = []
     for stay in sorted(stays, key=lambda stay: stay.start):
         if joined and joined[-1][2] == stay.start == stay.valid_from:
@@ -112,7 +112,7 @@ def _joined(stays: list[Stay], period: int) -> list[tuple[int, int, int]]:
 
 
 def _stay_at(stays: list[Stay], tick: int, period: int) -> Stay:
-    """Finds the stay that is valid at ``tick``: the contents lie there once they have left."""
+    """Find the stay that is valid at ``tick``: the contents lie there once they have left."""
     shifts = (-period, 0, period) if period else (0,)
     for stay in stays:
         if any(stay.valid_from <= tick + shift < stay.stop for shift in shifts):
@@ -121,7 +121,7 @@ def _stay_at(stays: list[Stay], tick: int, period: int) -> Stay:
 
 
 def _place_at_start(stays: list[Stay], n_ticks: int, fast: str) -> str:
-    """Returns the fastest tier if it has a stay at tick 0, valid or still to be; else the tier of the contents."""
+    """Return the fastest tier if it has a stay at tick 0, valid or still to be; else the tier of the contents."""
     for stay in stays:
         if stay.tier == fast and any(stay.start <= tick < stay.stop for tick in (0, n_ticks)):
             return fast

@@ -96,7 +96,7 @@ class _File:
 
 
 def load_tiertrace(path: Path) -> tuple[Trace, Machine | None]:
-    """Raises FileFormatError unless it is a whole file of this format, and OSError if it cannot be read."""
+    """Raise FileFormatError unless it is a whole file of this format, and OSError if it cannot be read."""
     with path.open("rb") as file:
         data = file.read(_MOST_FILE_BYTES + 1)
     try:
@@ -106,7 +106,7 @@ def load_tiertrace(path: Path) -> tuple[Trace, Machine | None]:
 
 
 def read_tiertrace(data: bytes) -> tuple[Trace, Machine | None]:
-    """Reads a file's text: the step, and its machine, None where the file has none."""
+    """Read a file's text: the step, and its machine, None where the file has none."""
     if len(data) > _MOST_FILE_BYTES:
         raise FileFormatError("the file is too large")
     try:
@@ -124,7 +124,7 @@ def read_tiertrace(data: bytes) -> tuple[Trace, Machine | None]:
 
 
 def read_tensor_ids(path: Path) -> tuple[int, ...]:
-    """Reads the tensors' ids: storage n of the trace is the tensor with id ``ids[n]``.
+    """Read the tensors' ids: storage n of the trace is the tensor with id ``ids[n]``.
 
     Raises FileFormatError for a file of another format.
     """
@@ -157,7 +157,7 @@ def _trace(file: _File) -> Trace:
 
 
 def _storage(tensor: _Tensor, modes: dict[int, int], n_ticks: int) -> tuple[Storage, list[Storage]]:
-    """Makes a tensor's storage, and scratch for the writes that nobody reads any more."""
+    """Make a tensor's storage, and scratch for the writes that nobody reads any more."""
     if tensor.kind == "global":
         return Storage(tensor.nbytes, StorageKind.PARAMETER, 0, n_ticks, tensor.label, persistent=True), []
     if tensor.kind != "local":
@@ -182,7 +182,7 @@ def _scratch(nbytes: int, tick: int, module: str) -> Storage:
 
 
 def _machine(machine: _Machine, name: str) -> Machine:
-    """Makes the machine: a GPU's operations use its own memory alone, and contents lie in one place, without pages."""
+    """Make the machine: a GPU's operations use its own memory alone, and contents lie in one place, without pages."""
     groups = tuple(LinkGroup(port.name, port.bytes_per_s, sharing=Sharing.IN_ORDER) for port in machine.ports)
     port_of: dict[str, str] = {link: port.name for port in machine.ports for link in port.links}
     tiers = tuple(

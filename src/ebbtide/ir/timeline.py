@@ -60,7 +60,7 @@ class Level:
 
 
 def union_ns(intervals: Iterable[tuple[int, int]]) -> int:
-    """Returns the time that at least one of the intervals [start, stop) covers."""
+    """Return the time that at least one of the intervals [start, stop) covers."""
     covered = until = 0
     for start, stop in sorted(intervals):
         covered += max(0, stop - max(start, until))
@@ -94,11 +94,11 @@ class Timeline:
             raise ValueError("the compute lane goes on past the step's end")
 
     def time_ns(self, *kinds: SpanKind) -> int:
-        """Returns the time in spans of these kinds, summed over lanes."""
+        """Return the time in spans of these kinds, summed over lanes."""
         return sum(span.stop_ns - span.start_ns for span in self.spans if span.kind in kinds)
 
     def busy_ns(self) -> dict[str, int]:
-        """Returns the time in which each link had a copy under way."""
+        """Return the time in which each link had a copy under way."""
         copies: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for span in self.spans:
             if span.lane != COMPUTE_LANE:
@@ -106,7 +106,7 @@ class Timeline:
         return {lane: union_ns(intervals) for lane, intervals in copies.items()}
 
     def moved_bytes(self) -> dict[str, int]:
-        """Returns the bytes that each link moved."""
+        """Return the bytes that each link moved."""
         moved: dict[str, int] = defaultdict(int)
         for span in self.spans:
             if span.lane != COMPUTE_LANE:

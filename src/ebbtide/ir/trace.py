@@ -236,11 +236,11 @@ class Trace:
             raise ValueError(f"storage {rows.storage[row]} is accessed at tick {rows.tick[row]}, outside its life")
 
     def tick(self, tick: int) -> Tick:
-        """Returns one tick as a record, for people. Code that asks for many takes the columns."""
+        """Return one tick as a record, for people. Code that asks for many takes the columns."""
         return self.ticks[tick]
 
     def storage(self, number: int) -> Storage:
-        """Returns one storage as a record, for people. Code that asks for many takes the columns."""
+        """Return one storage as a record, for people. Code that asks for many takes the columns."""
         return self.storages[number]
 
     @property
@@ -254,25 +254,25 @@ class Trace:
         return int(self._starts_ns[-1])
 
     def start_ns(self, ticks: Ints) -> Ints:
-        """Returns when ticks begin, counted from the beginning of the step. A tick may lie in another step."""
+        """Return when ticks begin, counted from the beginning of the step. A tick may lie in another step."""
         steps, tick = np.divmod(ticks, len(self.ticks))
         return steps * self.step_ns + self._starts_ns[tick]
 
     def operation(self, tick: int) -> str:
-        """Says in words what a tick does: ``aten::mm in h.3.mlp (1.20 ms into the step)``."""
+        """Say in words what a tick does: ``aten::mm in h.3.mlp (1.20 ms into the step)``."""
         row, when = self.tick(tick), format_time(seconds(int(self._starts_ns[tick])))
         where = f" in {row.module}" if row.module else ""
         return f"{row.operator or 'an operation'}{where} ({when} into the step)"
 
     def allocations(self) -> Ints:
-        """Lists the storages that the main thread allocates in the step, in the order of the runtime's clock."""
+        """List the storages that the main thread allocates in the step, in the order of the runtime's clock."""
         rows = self.storages
         order = np.lexsort((rows.allocation, rows.birth))
         found: Ints = order[rows.allocation[order] != -1]
         return found
 
     def signature(self) -> str:
-        """Hashes what a replay can verify: ticks, and the size and clock of each storage. Alike steps agree."""
+        """Hash what a replay can verify: ticks, and the size and clock of each storage. Alike steps agree."""
         columns = (self.storages.nbytes, self.storages.birth, self.storages.allocation)
         rows = list(zip(*(column.tolist() for column in columns), strict=True))
         return hashlib.sha256(f"{len(self.ticks)} {rows}".encode()).hexdigest()
@@ -289,7 +289,7 @@ class IdleIntervals:
 
 
 def idle_intervals(trace: Trace) -> IdleIntervals:
-    """Returns the access-time interval (ATI) of each two adjacent accesses: from one tick's end to the other's start.
+    """Return the access-time interval (ATI) of each two adjacent accesses: from one tick's end to the other's start.
 
     A persistent storage's last access is followed by its first of the next step. Scratch has none. Left out: the
     time before the first access and after the last, and storages that are never accessed. After Pinpointing

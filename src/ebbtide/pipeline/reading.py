@@ -30,7 +30,7 @@ _MOST = 2.0**60
 
 
 def read_trace(path: Path) -> tuple[Trace, Machine | None]:
-    """Reads a step, and the machine if the file has one. Raises FileFormatError, or SettingError for a missing file."""
+    """Read a step, and the machine if the file has one. Raises FileFormatError, or SettingError for a missing file."""
     try:
         with path.open("rb") as file:
             begin = file.read(64)
@@ -61,7 +61,7 @@ def _countable(trace: Trace, path: Path) -> Trace:
 
 
 def _printable(trace: Trace) -> Trace:
-    """Makes names printable. It nearly always returns the same trace."""
+    """Make names printable. It nearly always returns the same trace."""
     ticks, storages = trace.ticks, trace.storages
     columns = (ticks.operator, ticks.module, storages.module, storages.line)
     if all(map(str.isprintable, {trace.name, *(name for column in columns for name in column.tolist())})):
@@ -78,7 +78,7 @@ def _printable(trace: Trace) -> Trace:
 
 
 def read(path: Path) -> Trace | Plan | Timeline | Machine | RunReport:
-    """Reads what the file claims to hold. Raises FileFormatError, or SettingError if the file cannot be read."""
+    """Read what the file claims to hold. Raises FileFormatError, or SettingError if the file cannot be read."""
     try:
         kind = kind_of(path)
         if kind is Plan:
@@ -99,7 +99,7 @@ def step_on(
     machine: "Machine | AnyPath | None",
     change: Callable[[Machine], Machine] = lambda machine: machine,
 ) -> tuple[Trace, Machine]:
-    """Returns the step with its times on a machine, and the machine. It is the named one, the trace's own, or this
+    """Return the step with its times on a machine, and the machine. It is the named one, the trace's own, or this
     computer, after ``change``. Raises FileFormatError for a trace that does not know what uses what."""
     step, its_machine = (trace, None) if isinstance(trace, Trace) else read_trace(Path(trace))
     if not step.accesses_known:
@@ -116,7 +116,7 @@ def step_on(
 
 
 def this_machine() -> Machine:
-    """Returns this computer, as for ``ebbtide run``: a setting names it, or a probe measured it within the last week.
+    """Return this computer, as for ``ebbtide run``: a setting names it, or a probe measured it within the last week.
     Else it is probed now, which is said on standard error. Raises SpillError."""
     from ebbtide.host.spill import choose_spill_directories
     from ebbtide.probe.quick import probe_quick
@@ -133,7 +133,7 @@ def this_machine() -> Machine:
 
 
 def read_plan(path: Path, trace: Trace) -> Plan:
-    """Reads a plan. Raises SettingError unless it is one for the trace."""
+    """Read a plan. Raises SettingError unless it is one for the trace."""
     try:
         plan = load(path, Plan)
     except OSError as error:
@@ -155,7 +155,7 @@ def _is_of(stay: Stay, trace: Trace) -> bool:
 
 
 def read_timeline(path: Path) -> Timeline:
-    """Reads a timeline. Raises SettingError if there is no such file."""
+    """Read a timeline. Raises SettingError if there is no such file."""
     try:
         return load(path, Timeline)
     except OSError as error:

@@ -49,12 +49,12 @@ class Trial:
 
 
 def policies() -> list[str]:
-    """Lists online policies and planners."""
+    """List online policies and planners."""
     return [*POLICIES, *PLANNERS]
 
 
 def named(names: str | None) -> list[str]:
-    """Splits ``lru,ebbtide`` into a list; None gives all. Raises SettingError for an unknown name."""
+    """Split ``lru,ebbtide`` into a list; None gives all. Raises SettingError for an unknown name."""
     chosen = policies() if names is None else [name.strip() for name in names.split(",")]
     if unknown := [name for name in chosen if name not in policies()]:
         raise unknown_name("policy", unknown[0], policies())
@@ -62,7 +62,7 @@ def named(names: str | None) -> list[str]:
 
 
 def simulate_plan(plan: Plan, trace: Trace, machine: Machine, budget_bytes: int, record: bool = False) -> Outcome:
-    """Simulates a plan within a budget, whatever it was made for. Raises PlanError for a plan of other tiers, and
+    """Simulate a plan within a budget, whatever it was made for. Raises PlanError for a plan of other tiers, and
     ValueError for one that does not fit whatever is evicted."""
     require_tiers(plan, machine)
     within = machine.with_budget(budget_bytes)
@@ -72,7 +72,7 @@ def simulate_plan(plan: Plan, trace: Trace, machine: Machine, budget_bytes: int,
 def simulate_named(
     policy: str, trace: Trace, machine: Machine, budget_bytes: int, record: bool = False
 ) -> tuple[Outcome, Plan | None]:
-    """Simulates an online policy, or a planner's plan, which it makes first. Raises what planning raises."""
+    """Simulate an online policy, or a planner's plan, which it makes first. Raises what planning raises."""
     if policy in POLICIES:
         within = machine.with_budget(budget_bytes)
         return simulate_policy(policy, trace, within, page_size_of(machine), record=record), None
@@ -81,7 +81,7 @@ def simulate_named(
 
 
 def try_policy(policy: str, trace: Trace, machine: Machine, budget_bytes: int, record: bool = False) -> Trial:
-    """Plans if it has to, and simulates. An infeasible budget is a result, not an error."""
+    """Plan if it has to, and simulate. An infeasible budget is a result, not an error."""
     bound = bound_ns(trace, machine, budget_bytes)
     began = perf_counter()
     try:
@@ -93,7 +93,7 @@ def try_policy(policy: str, trace: Trace, machine: Machine, budget_bytes: int, r
 
 
 def try_plan(made: Plan, trace: Trace, machine: Machine, budget_bytes: int, record: bool = False) -> Trial:
-    """Simulates a plan within a budget. Raises ValueError for one that does not fit whatever is evicted."""
+    """Simulate a plan within a budget. Raises ValueError for one that does not fit whatever is evicted."""
     bound = bound_ns(trace, machine, budget_bytes)
     began = perf_counter()
     outcome = simulate_plan(made, trace, machine, budget_bytes, record)
@@ -102,14 +102,14 @@ def try_plan(made: Plan, trace: Trace, machine: Machine, budget_bytes: int, reco
 
 
 def bound_ns(trace: Trace, machine: Machine, budget_bytes: int) -> int:
-    """Returns a time that nobody can beat. It is compute alone where operations may use a slower tier without moves."""
+    """Return a time that nobody can beat. It is compute alone where operations may use a slower tier without moves."""
     if any(tier.in_place.reads for tier in machine.tiers[1:]):
         return trace.step_ns
     return max(lower_bound_ns(trace, machine, budget_bytes), trace.step_ns)
 
 
 def explain_looseness(row: Trial, trace: Trace, machine: Machine) -> Looseness | None:
-    """Says what makes the bound loose for our own plan, where there is one and its gap is not small."""
+    """Say what makes the bound loose for our own plan, where there is one and its gap is not small."""
     if row.planned is None or row.planned.planner != DEFAULT:
         return None
     return looseness_of(row.planned, trace, machine)

@@ -25,7 +25,7 @@ class AnonymousFile:
             raise
 
     def read(self) -> bytes | None:
-        """Returns the whole content; None where the script closed the file."""
+        """Return the whole content; None where the script closed the file."""
         if not self._is_ours():
             return None
         content = b""

@@ -49,7 +49,7 @@ class FollowedSteps:
         self.fastest_s = min(self.fastest_s, wall_s)
 
     def note(self, recording: Recording) -> bool:
-        """Adds a step's times and returns whether there are enough. Callers MUST have found that the step is alike."""
+        """Add a step's times and return whether there are enough. Callers MUST have found that the step is alike."""
         self._times.append(TickTimes.of(recording))
         self._noted += 1
         if self._noted < self._looks[0][1]:
@@ -59,7 +59,7 @@ class FollowedSteps:
         return True
 
     def are_news(self, planned: PlanReport, machine: Machine) -> bool:
-        """Tells whether the steps differ from what their plan assumed, or one beat its bound."""
+        """Tell whether the steps differ from what their plan assumed, or one beat its bound."""
         typical_s = seconds(int(typical_ns(self._times, machine).sum()))
         return self.bound_s(planned) is None or abs(typical_s / max(planned.step_s, 1e-9) - 1) > _NEWS
 
@@ -67,20 +67,20 @@ class FollowedSteps:
         return tuple(self._times)
 
     def follow(self, trace: bytes, plan: bytes) -> None:
-        """Notes that steps follow a plan made from ``trace``. ``plan`` is empty where no faster one is wanted."""
+        """Note that steps follow a plan made from ``trace``. ``plan`` is empty where no faster one is wanted."""
         self.traffic, self.gone = None, 0
         self.trace, self.plan = (trace, plan) if self._looks else (b"", b"")
         if not self._looks:
             self._times.clear()
 
     def bound_s(self, planned: PlanReport) -> float | None:
-        """Returns the plan's bound; None where a step was faster."""
+        """Return the plan's bound; None where a step was faster."""
         bound_s = planned.lower_bound_s
         return None if bound_s is None or self.fastest_s < bound_s else bound_s
 
 
 def with_measured(report: PlanReport, traffic: Traffic | None) -> PlanReport:
-    """Adds to the forecast of each link what a measured step copied."""
+    """Add to the forecast of each link what a measured step copied."""
     if traffic is None:
         return report
     foreseen = {link.name: link for link in report.links}
@@ -102,7 +102,7 @@ class Planned:
     steps: FollowedSteps
 
     def told(self) -> PlanReport:
-        """Returns the plan's report with what was measured. OPTIMAL stays only where no step was faster than the bound.
+        """Return the plan's report with what was measured. OPTIMAL stays only where no step was faster than the bound.
         """
         report = with_measured(self.report, self.steps.traffic)
         bound_s = self.steps.bound_s(report)

@@ -32,7 +32,7 @@ class ScheduleColumns:
 def schedule_columns(
     plan: Plan, trace: Trace, machine: Machine, serials: Sequence[int] | Ints, budget_bytes: int
 ) -> ScheduleColumns:
-    """Makes the columns. ``serials`` says which live storage has which part (0: none). ``headroom`` is what is left of
+    """Make the columns. ``serials`` says which live storage has which part (0: none). ``headroom`` is what is left of
     ``budget_bytes``, even where the plan was made for more."""
     fast = machine.tiers[0].name
     taken = occupancy(trace, plan.stays, [fast], arena_pages)[fast]
@@ -52,7 +52,7 @@ def schedule_columns(
 
 
 def _uses(trace: Trace) -> Ints:
-    """Lists (storage, tick) of every access, by storage, then tick. Scratch is used as long as it lives."""
+    """List (storage, tick) of every access, by storage, then tick. Scratch is used as long as it lives."""
     numbers = np.flatnonzero(trace.storages.scratch)
     birth = trace.storages.birth[numbers]
     life = trace.storages.death[numbers] - birth

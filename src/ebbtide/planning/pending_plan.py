@@ -47,11 +47,11 @@ class PendingPlan:
         return PendingPlan(asked, like, steps, step, step_s, needed, keep, replaces)
 
     def is_there(self) -> bool:
-        """Tells at once whether the plan is there."""
+        """Tell at once whether the plan is there."""
         return self.asked.wait(0)
 
     def wait(self, for_good: bool, say: Callable[[str], None]) -> bool:
-        """Waits for the plan between two steps. Returns whether it is there; if not, steps go on."""
+        """Wait for the plan between two steps. Return whether it is there; if not, steps go on."""
         follows_one = self.replaces is not None
         if self.asked.wait(None if for_good else 0.0 if follows_one else self.step_s):
             return True
@@ -64,7 +64,7 @@ class PendingPlan:
         return self.asked.wait(None)
 
     def stop(self) -> str:
-        """Stops it and says in words what became of it."""
+        """Stop it and say in words what became of it."""
         self.asked.stop()
         so_far = format_time(seconds(time.perf_counter_ns() - self.since_ns))
         return (
@@ -74,7 +74,7 @@ class PendingPlan:
 
 
 def answer_to(asked: Asked) -> Answer:
-    """Waits for a job and returns its answer. Stops the job if the wait is interrupted."""
+    """Wait for a job and return its answer. Stop the job if the wait is interrupted."""
     try:
         asked.wait(None)
     except BaseException:

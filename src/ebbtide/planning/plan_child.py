@@ -159,7 +159,7 @@ def _wait_for_room(needed: int) -> None:
 
 
 def _read(said: bytes) -> Answer | EbbtideError | None:
-    """Reads the answer; None where there is none, or only a part of one."""
+    """Read the answer; None where there is none, or only a part of one."""
     try:
         answer = pickle.loads(said)
     except Exception:
@@ -168,7 +168,7 @@ def _read(said: bytes) -> Answer | EbbtideError | None:
 
 
 def _import_path() -> list[str]:
-    """Lists the directories that this process imports from, so the child finds the same Ebbtide and NumPy."""
+    """List the directories that this process imports from, so the child finds the same Ebbtide and NumPy."""
     entries = [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
     own = [str(Path(module.__file__ or "").parents[1]) for module in (sys.modules["ebbtide"], np)]
     return list(dict.fromkeys([*entries, *own]))

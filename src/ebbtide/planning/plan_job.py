@@ -107,16 +107,16 @@ class Asked(Protocol):
     """A job that is being carried out."""
 
     def wait(self, most_s: float | None) -> bool:
-        """Waits at most this long (None: without end) and returns whether it has ended."""
+        """Wait at most this long (None: without end) and returns whether it has ended."""
 
     def steps_go_on(self) -> bool:
-        """Lets steps go on meanwhile. Returns False where there is no room for both: then callers MUST wait for it."""
+        """Let steps go on meanwhile. Return False where there is no room for both: then callers MUST wait for it."""
 
     def answer(self) -> Answer:
-        """Returns the answer of a job that has ended. Raises what the planner raised."""
+        """Return the answer of a job that has ended. Raises what the planner raised."""
 
     def stop(self) -> None:
-        """Ends it without an answer, if it has not ended."""
+        """End it without an answer, if it has not ended."""
 
 
 Ask: TypeAlias = Callable[[Job], Asked]
@@ -128,22 +128,22 @@ class PlanningKilledError(EbbtideError):
 
 
 def planning_bytes(recording: Recording) -> int:
-    """Estimates the bytes that a process takes to plan a recorded step."""
+    """Estimate the bytes that a process takes to plan a recorded step."""
     return _BASE_BYTES + (recording.n_ticks + recording.n_storages) * _PER_ROW_BYTES
 
 
 def no_forecast(plan: Plan, trace: Trace, machine: Machine) -> tuple[LinkReport, ...]:
-    """Forecasts nothing, for no link."""
+    """Forecast nothing, for no link."""
     return ()
 
 
 def as_planned(plan: Plan, trace: Trace, machine: Machine, budget_bytes: int) -> int:
-    """Returns the plan's own prediction, for the step that it was made from."""
+    """Return the plan's own prediction, for the step that it was made from."""
     return plan.predicted_ns
 
 
 def carry_out(job: Job, planner: Planner, forecast: Forecast = no_forecast, predict: Predict = as_planned) -> Answer:
-    """Plans the job's step. ``forecast`` says of a plan what each link copies, ``predict`` how long a step takes under
+    """Plan the job's step. ``forecast`` says of a plan what each link copies, ``predict`` how long a step takes under
     it. Raises whatever the planner raises, and ValueError for a recording that is none."""
     step = capture(job.recording, job.name, lambda *operator: job.flops.get(operator, 0))
     if job.shown is not None:
@@ -169,7 +169,7 @@ def carry_out(job: Job, planner: Planner, forecast: Forecast = no_forecast, pred
 
 
 def _planned(trace: Trace, step: Captured, machine: Machine, job: Job, planner: Planner, forecast: Forecast) -> Answer:
-    """Answers with a schedule for steps like ``step``; the times are those of ``trace``."""
+    """Answer with a schedule for steps like ``step``; the times are those of ``trace``."""
     plan = _decided(trace, machine, job, planner)
     report = PlanReport(
         planner=plan.planner,
@@ -187,7 +187,7 @@ def _planned(trace: Trace, step: Captured, machine: Machine, job: Job, planner: 
 
 
 def _decided(trace: Trace, machine: Machine, job: Job, planner: Planner) -> Plan:
-    """Makes a plan. Where tiers that pack take of the budget, it makes two: one without them, and one with them for the
+    """Make a plan. Where tiers that pack take of the budget, it makes two: one without them, and one with them for the
     rest of the budget. It returns the faster one."""
     shrinks = bool(machine.packing) and bool((trace.storages.packed_bytes != NEVER).any())
     if not job.shared_bytes or not shrinks:
@@ -207,7 +207,7 @@ def _decided(trace: Trace, machine: Machine, job: Job, planner: Planner) -> Plan
 
 
 def _made_for(trace: Trace, machine: Machine, budget_bytes: int, planner: Planner) -> Plan:
-    """Makes a plan with a reserve if anything has to move. If no plan keeps that, it plans without a reserve, or for a
+    """Make a plan with a reserve if anything has to move. If no plan keeps that, it plans without a reserve, or for a
     little more than there is."""
     fits = peak(live_bytes(trace, arena_pages)) <= budget_bytes
     try:
@@ -222,7 +222,7 @@ def _made_for(trace: Trace, machine: Machine, budget_bytes: int, planner: Planne
 
 
 def _is_news(before: Machine, after: Machine) -> bool:
-    """Tells whether the measurements differ enough to change a plan."""
+    """Tell whether the measurements differ enough to change a plan."""
     costs = [(_copy_ns(link), _copy_ns(now)) for link, now in zip(before.links, after.links, strict=True)]
     costs += [(group.bytes_per_s, now.bytes_per_s) for group, now in zip(before.groups, after.groups, strict=True)]
     slower = [abs(link.slows_compute - now.slows_compute) for link, now in zip(before.links, after.links, strict=True)]
@@ -230,11 +230,11 @@ def _is_news(before: Machine, after: Machine) -> bool:
 
 
 def _copy_ns(link: Link) -> float:
-    """Returns the time of a copy whose size shows both its latency and its rate."""
+    """Return the time of a copy whose size shows both its latency and its rate."""
     return link.latency_ns + MIB * 1e9 / link.bytes_per_s
 
 
 def with_seconds(answer: Answer, seconds: float) -> Answer:
-    """Returns the answer with the time that planning took in all."""
+    """Return the answer with the time that planning took in all."""
     report = None if answer.report is None else replace(answer.report, plan_s=seconds)
     return replace(answer, report=report)

@@ -29,7 +29,7 @@ def _forecast(plan: Plan, trace: Trace, machine: Machine) -> tuple[LinkReport, .
 
 
 def predict(plan: Plan, trace: Trace, machine: Machine, budget_bytes: int) -> int:
-    """Simulates a step under a plan within a budget and returns its time in ns."""
+    """Simulate a step under a plan within a budget and return its time in ns."""
     return simulate_plan(plan, trace, machine.with_budget(budget_bytes), PAGES).step_ns
 
 

@@ -102,16 +102,16 @@ class Planning:
         self._modules = ModuleNames()
 
     def begins(self) -> None:
-        """Prepares for a step. Module names are noted only where the step before followed no schedule."""
+        """Prepare for a step. Module names are noted only where the step before followed no schedule."""
         if self._steps >= _WARM_UP_STEPS and self._followed is None and self.wants_recordings:
             self._modules.install()
 
     def close(self) -> None:
-        """Stops noting module names: before the end, and after a step that raised."""
+        """Stop noting module names: before the end, and after a step that raised."""
         self._modules.remove()
 
     def finish(self, hurries: bool = False) -> None:
-        """Saves what is asked for, at the end. ``unsaved`` says what cannot be saved. It waits for a plan that is to be
+        """Save what is asked for, at the end. ``unsaved`` says what cannot be saved. It waits for a plan that is to be
         saved, unless it ``hurries`` (the script was interrupted, say)."""
         self.close()
         try:
@@ -148,7 +148,7 @@ class Planning:
             self._say(self.refusal)
 
     def report(self) -> PlanReport | None:
-        """Returns the report of the last plan, or of the one that it replaced if no step was left to follow it."""
+        """Return the report of the last plan, or of the one that it replaced if no step was left to follow it."""
         if not self._plans:
             return None
         told = next(reversed(self._plans.values())).told()
@@ -157,7 +157,7 @@ class Planning:
         return replace(told, plans=len(self._plans))
 
     def ended(self, wall_s: float) -> bool:
-        """Notes that a step ended after ``wall_s``. Returns whether it followed a schedule."""
+        """Note that a step ended after ``wall_s``. Return whether it followed a schedule."""
         self._steps += 1
         self._modules.remove()
         self._followed = _torch.followed()
@@ -182,7 +182,7 @@ class Planning:
         return len(self._plans)
 
     def activity(self) -> Activity | None:
-        """Says what goes on, for the progress thread."""
+        """Say what goes on, for the progress thread."""
         pending, since_ns = self._pending, self._waits_since_ns
         if since_ns is not None:
             return Activity(seconds(time.perf_counter_ns() - since_ns), beside=False)
@@ -192,14 +192,14 @@ class Planning:
         return Activity(so_far_s, beside=True, anew=pending.replaces is not None)
 
     def takes_bytes(self) -> int:
-        """Estimates the bytes outside the arena that planning the last step takes or would take."""
+        """Estimate the bytes outside the arena that planning the last step takes or would take."""
         if self._pending is not None:
             return self._pending.needed_bytes
         recording = _torch.take_recording()
         return planning_bytes(recording) if recording.n_ticks else 0
 
     def learn(self, budget_bytes: int, shared_bytes: int = 0) -> None:
-        """Takes up the plan that was being made, if it is there. Else it has the last step planned, if that is worth
+        """Take up the plan that was being made, if it is there. Else it has the last step planned, if that is worth
         it.
 
         ``budget_bytes`` is the arena's, 0 for none; ``Job`` explains ``shared_bytes``. Whatever goes wrong here is a
@@ -239,11 +239,11 @@ class Planning:
         return looked_at or self._wanted.save_timeline is not None
 
     def _planned(self) -> Planned | None:
-        """Returns the plan that the last step followed."""
+        """Return the plan that the last step followed."""
         return None if self._followed is None else self._plans.get(self._followed)
 
     def _begin(self, budget_bytes: int) -> bool:
-        """Returns whether there is a new plan already."""
+        """Return whether there is a new plan already."""
         recording = _torch.take_recording()
         if not recording.n_ticks:
             return False  # the step was too long to be recorded
@@ -257,7 +257,7 @@ class Planning:
         return self._take_up(waits=True)
 
     def _take_up(self, waits: bool) -> bool:
-        """Takes up the plan for steps like the recorded one. Returns whether there is one."""
+        """Take up the plan for steps like the recorded one. Return whether there is one."""
         pending = self._pending
         assert pending is not None
         try:
@@ -295,7 +295,7 @@ class Planning:
         self._pending = PendingPlan.of(recording, asked, like, steps, self._steps, keep=not self._plans)
 
     def _learn_from(self, recording: Recording, planned: Planned, budget_bytes: int) -> None:
-        """Learns from a step that followed a schedule: times of its operations and the cost of its moves."""
+        """Learn from a step that followed a schedule: times of its operations and the cost of its moves."""
         if self._wanted.save_timeline is not None:
             self._last = (recording, planned.report.planner)
         steps = planned.steps
@@ -332,7 +332,7 @@ class Planning:
         return Job(recording, flops, self._machine, budget_bytes, followed, shared_bytes=self._shared_bytes, name=name)
 
     def _follow(self, answer: Answer, pending: PendingPlan) -> bool:
-        """Loads a new plan, which steps like the recorded one then follow. Returns whether there is one."""
+        """Load a new plan, which steps like the recorded one then follow. Return whether there is one."""
         self._machine = answer.machine
         if answer.schedule is None or answer.report is None:
             return False
@@ -350,14 +350,14 @@ class Planning:
         return True
 
     def _tell(self, report: PlanReport, what: str) -> None:
-        """Tells of the plan, and of what the disk will have to take, before it does."""
+        """Tell of the plan, and of what the disk will have to take, before it does."""
         out = f"{self._machine.tiers[0].name}->"
         written = sum(link.forecast_bytes for link in report.links if link.name.startswith(out))
         forecast = f"{format_time(report.predicted_s)} a step, and {format_bytes(written)} written"
         self._say(f"from step {self._steps + 1} on steps follow {what}; its forecast: {forecast}")
 
     def _may_improve(self, report: PlanReport, pending: PendingPlan) -> bool:
-        """Tells whether a faster plan is wanted: only after a shape's first, and where enough is left to gain."""
+        """Tell whether a faster plan is wanted: only after a shape's first, and where enough is left to gain."""
         is_first = pending.replaces is None
         bound_s = report.lower_bound_s or 0.0
         return self._wanted.improves and is_first and report.predicted_s > bound_s * (1 + _TO_GAIN)

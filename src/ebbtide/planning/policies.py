@@ -46,7 +46,7 @@ class Files:
         return Files(*(Path(path).absolute() if path is not None else None for path in paths))
 
     def check_unused(self, machine: str | None) -> None:
-        """Raises SettingError for a wish that demand mode cannot meet."""
+        """Raise SettingError for a wish that demand mode cannot meet."""
         if any((self.plan, self.save_trace, self.save_plan, self.save_timeline, machine)):
             raise SettingError(
                 "an online policy makes no plan: choose a planner to read or save a plan, a trace or a timeline, or to "
@@ -54,42 +54,42 @@ class Files:
             )
 
     def save(self, trace: bytes, made: bytes) -> None:
-        """Writes the first trace and its plan (files' bytes) where they are asked for. Raises OSError."""
+        """Write the first trace and its plan (files' bytes) where they are asked for. Raises OSError."""
         if self.save_trace is not None:
             write_whole(self.save_trace, trace)
         if self.save_plan is not None:
             write_whole(self.save_plan, made)
 
     def saved_with_a_plan(self) -> str:
-        """Names in words what ``save`` writes; "" for nothing."""
+        """Name in words what ``save`` writes; "" for nothing."""
         asked = (("trace", self.save_trace), ("plan", self.save_plan))
         return " and no ".join(what for what, path in asked if path is not None)
 
     def timeline_saver(self) -> Callable[[bytes], None] | None:
-        """Returns a function that writes a timeline's bytes and raises OSError; None where no timeline is asked for."""
+        """Return a function that writes a timeline's bytes and raises OSError; None where no timeline is asked for."""
         path = self.save_timeline
         return None if path is None else lambda timeline: write_whole(path, timeline)
 
 
 def is_planned(policy: str) -> bool:
-    """Tells whether steps are recorded for a policy. Raises SettingError for an unknown name."""
+    """Tell whether steps are recorded for a policy. Raises SettingError for an unknown name."""
     if policy not in PLANNERS and policy not in POLICIES:
         raise unknown_name("policy", policy, (*POLICIES, *PLANNERS))
     return policy in PLANNERS or policy == NEXT_USE
 
 
 def decider_policy(policy: str) -> str:
-    """Returns the native decider's name of the policy that evicts where no schedule says so."""
+    """Return the native decider's name of the policy that evicts where no schedule says so."""
     return policy if policy in POLICIES else DEMAND
 
 
 def takes_effort(policy: str) -> bool:
-    """Tells whether the policy's planner finds better plans if it may try more."""
+    """Tell whether the policy's planner finds better plans if it may try more."""
     return policy == DEFAULT
 
 
 def planner_named(policy: str, effort: int = 1) -> Planner:
-    """Finds a planner. Raises SettingError for an unknown name."""
+    """Find a planner. Raises SettingError for an unknown name."""
     if policy == NEXT_USE:
         return without_commands
     is_planned(policy)
@@ -97,7 +97,7 @@ def planner_named(policy: str, effort: int = 1) -> Planner:
 
 
 def without_commands(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
-    """Makes a plan in which all storages stay, so no command moves one. The decider knows each storage's next use by
+    """Make a plan in which all storages stay, so no command moves one. The decider knows each storage's next use by
     it.
 
     The predicted time is that of Belady's rule in the simulator. The plan keeps no budget; the decider does.
@@ -114,7 +114,7 @@ def without_commands(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
 
 
 def planner_from(path: Path) -> Planner:
-    """Makes a planner that returns a file's plan for its own step. Raises SettingError if the plan cannot be read."""
+    """Make a planner that returns a file's plan for its own step. Raises SettingError if the plan cannot be read."""
     try:
         stored = load(path, Plan)
     except OSError as error:
@@ -132,7 +132,7 @@ def planner_from(path: Path) -> Planner:
 
 
 def asks_child(policy: str, plan: Path | None) -> "Ask":
-    """Has jobs carried out by processes of their own. Raises SettingError for a plan that cannot be read."""
+    """Have jobs carried out by processes of their own. Raises SettingError for a plan that cannot be read."""
     from ebbtide.planning.plan_child import PlanningProcess
 
     if plan is not None:
@@ -143,7 +143,7 @@ def asks_child(policy: str, plan: Path | None) -> "Ask":
 def machine_for(
     settings: Settings, spill: Sequence[Path], say: Callable[[str], None] = lambda text: None
 ) -> Machine:
-    """Returns the machine: its file's, or a measured one. A probe says so with ``say``. It measures each set of spill
+    """Return the machine: its file's, or a measured one. A probe says so with ``say``. It measures each set of spill
     directories once, and then remembers it.
 
     Raises SettingError for a file that cannot be read, and for a machine with tiers that a run does not have. Only

@@ -24,7 +24,7 @@ _OWN_REFERENCES = 3  # to a frame's snapshot: the frame's, the variable's, and g
 
 
 def adopt_all() -> tuple[int, list[tuple[int, str]]]:
-    """Adopts storages. Returns the bytes adopted, and the bytes and reason of each storage left alone."""
+    """Adopt storages. Return the bytes adopted, and the bytes and reason of each storage left alone."""
     held_by_functions = _running_locals()  # first: the list that it returns is an object of the collector's, too
     objects = gc.get_objects()
     adopted, left_alone = _torch.adopt_all(objects, _owners_in_cpp(objects), held_by_functions)
@@ -34,14 +34,14 @@ def adopt_all() -> tuple[int, list[tuple[int, str]]]:
 
 
 def bytes_on_gpus() -> int:
-    """Returns the bytes of this process's tensors on its GPUs, which no session manages."""
+    """Return the bytes of this process's tensors on its GPUs, which no session manages."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return 0
     return sum(torch.cuda.memory_allocated(device) for device in range(torch.cuda.device_count()))
 
 
 def _owners_in_cpp(objects: list[Any]) -> list[Any]:
-    """Finds the C++ halves of objects that hold tensors there. A comprehension leaves no variable with its last one."""
+    """Find the C++ halves of objects that hold tensors there. A comprehension leaves no variable with its last one."""
     parallel, scripted = torch.nn.parallel.DistributedDataParallel, torch.jit.ScriptModule
     owners = [getattr(value, "reducer", None) for value in objects if issubclass(type(value), parallel)]
     owners += [getattr(value, "_c", None) for value in objects if issubclass(type(value), scripted)]
@@ -49,7 +49,7 @@ def _owners_in_cpp(objects: list[Any]) -> list[Any]:
 
 
 def _running_locals() -> list[Any]:
-    """Returns the values of every running function's local variables, which the collector does not list.
+    """Return the values of every running function's local variables, which the collector does not list.
 
     It may list those of a generator or a coroutine, so they are left out. A storage that only they name is left alone
     for now.

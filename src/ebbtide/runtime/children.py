@@ -19,7 +19,7 @@ class Children:
         self._peak_before_bytes = process.peak_of_children_bytes()
 
     def peak_bytes(self) -> int:
-        """Returns the most that one of them held, if that is more than this process ever did; else 0."""
+        """Return the most that one of them held, if that is more than this process ever did; else 0."""
         peak = process.peak_of_children_bytes()
         own = max(self._own_peak_bytes, process.peak_resident_bytes())
         return peak if peak > max(self._peak_before_bytes, own + own // _NOTABLE) else 0

@@ -89,7 +89,7 @@ class Engine:
         self.is_told_on = False  # whoever ends it says why the run was not as asked
 
     def start(self) -> None:
-        """Starts. Raises BudgetError when the process holds so much already that there is no room at all. Raises
+        """Start. Raises BudgetError when the process holds so much already that there is no room at all. Raises
         SessionError in a forked child of a process that had a session."""
         start_arena(self._run)
         self._started = True
@@ -128,7 +128,7 @@ class Engine:
         self._step_before = read_now(before)
 
     def end_step(self, *, completed: bool) -> None:
-        """Ends a step; one that raised is not reported. Raises BudgetError when the budget cannot work, RankError when
+        """End a step; one that raised is not reported. Raises BudgetError when the budget cannot work, RankError when
         that of another rank cannot."""
         before, self._step_before = self._step_before, None
         if before is None:
@@ -156,7 +156,7 @@ class Engine:
             self._planning.learn(counters["arena_limit_bytes"], shared)
 
     def stop(self) -> None:
-        """Ends an open step and takes the final report. Managed tensors stay valid, under the same budget."""
+        """End an open step and take the final report. Managed tensors stay valid, under the same budget."""
         if self._final is not None or not self._started:
             return
         unsubscribe(self._hooks)
@@ -186,7 +186,7 @@ class Engine:
             self._warn(self._final.trouble)
 
     def report(self) -> RunReport:
-        """Returns the report of now; after ``stop``, that of then."""
+        """Return the report of now; after ``stop``, that of then."""
         if self._final is not None:
             return self._final
         counters = _torch.counters()
@@ -233,7 +233,7 @@ class Engine:
         return memory_stats(_torch.counters())
 
     def observe(self) -> Observation:
-        """Observes for the progress thread: levels of this moment and the last finished step."""
+        """Observe for the progress thread: levels of this moment and the last finished step."""
         counters = _torch.counters()
         steps = len(self._steps)
         what, held = "tensors", counters["reserved_bytes"]
@@ -248,14 +248,14 @@ class Engine:
         return Observation(steps, self._steps.latest(), running_s, what, held, budget, planning, plans)
 
     def limit_changed(self, there_bytes: int) -> None:
-        """Follows what the process can have in all from now on. The thread that watches the machine calls it."""
+        """Follow what the process can have in all from now on. The thread that watches the machine calls it."""
         if self._final is None:
             self._limits.follow(there_bytes)
 
     # ---- optimizer hooks ------------------------------------------------------------------------------------------
 
     def _optimizer_built(self) -> None:
-        """Adopts the model, which exists when its first optimizer takes its parameters: a moment between steps."""
+        """Adopt the model, which exists when its first optimizer takes its parameters: a moment between steps."""
         if os.getpid() != self._process or self._step_before is not None or self._optimizer_seen:
             return
         self._optimizer_seen = True
@@ -283,11 +283,11 @@ class Engine:
         return self._planning.takes_bytes() if self._planning is not None else 0
 
     def _peak_of_others(self) -> int:
-        """Returns the peak of processes that the script started in place of training; 0 where none is notable."""
+        """Return the peak of processes that the script started in place of training; 0 where none is notable."""
         return 0 if len(self._steps) else self._children.peak_bytes()
 
     def _unplanned(self) -> str:
-        """Says that a named plan was not followed, and what was not saved as asked."""
+        """Say that a named plan was not followed, and what was not saved as asked."""
         plan, planning = self._settings.plan, self._planning
         if planning is None:
             return ""

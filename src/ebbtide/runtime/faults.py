@@ -13,7 +13,7 @@ _stays = False
 
 
 def stay_on_top() -> None:
-    """Puts the safety net on top now, and again after every ``faulthandler.enable``."""
+    """Put the safety net on top now, and again after every ``faulthandler.enable``."""
     global _stays
     _torch.install_fault_handler()
     if not _stays:

@@ -19,7 +19,7 @@ class Kept:
         self._by_address: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def keep(self, what: object) -> None:
-        """Fetches and pins storages. Raises SettingError for a value without tensors, RuntimeError if one cannot be
+        """Fetch and pin storages. Raises SettingError for a value without tensors, RuntimeError if one cannot be
         read."""
         for tensor in list(_tensors(what)):
             storage = tensor.untyped_storage()
@@ -29,7 +29,7 @@ class Kept:
                 self._by_address[address] = (StorageWeakRef(storage), storage.nbytes())  # type: ignore[no-untyped-call]
 
     def nbytes(self) -> int:
-        """Returns the bytes that are pinned and alive."""
+        """Return the bytes that are pinned and alive."""
         return sum(nbytes for storage, nbytes in self._by_address.values() if not _is_gone(storage))
 
     def release(self) -> None:

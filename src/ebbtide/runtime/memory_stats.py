@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 def memory_stats(counters: "Counters") -> dict[str, int]:
-    """Returns bytes. "peak" is since the budget came into force."""
+    """Return bytes. "peak" is since the budget came into force."""
     levels = {
         "allocated_bytes.all": (counters["live_bytes"], counters["live_peak_bytes"]),
         "active_bytes.all": (counters["resident_bytes"], counters["resident_peak_bytes"]),

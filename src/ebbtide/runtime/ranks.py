@@ -43,7 +43,7 @@ class Ranks:
         return self._store is not None
 
     def look(self) -> None:
-        """Takes up the store, once there is a process group. Until then it costs a look at a table."""
+        """Take up the store, once there is a process group. Until then it costs a look at a table."""
         distributed = sys.modules.get("torch.distributed")
         if self._store is not None or self._here.size == 1 or distributed is None:
             return
@@ -58,7 +58,7 @@ class Ranks:
             self._thread.start()
 
     def unlaunched(self) -> int:
-        """Returns the number of ranks in the process group if no launcher started this process as one of them; else 0.
+        """Return the number of ranks in the process group if no launcher started this process as one of them; else 0.
         """
         distributed = sys.modules.get("torch.distributed")
         if self._here != Place() or distributed is None or not distributed.is_available():
@@ -67,22 +67,22 @@ class Ranks:
         return size if size > 1 else 0
 
     def close(self) -> None:
-        """Stops looking. The store can still be asked."""
+        """Stop looking. The store can still be asked."""
         self._closing.set()
 
     def heard(self) -> RankError | None:
-        """Returns why a rank ended, as far as this one has heard."""
+        """Return why a rank ended, as far as this one has heard."""
         return self._reason
 
     def ask(self) -> RankError | None:
-        """Asks now why a rank ended, and returns it."""
+        """Ask now why a rank ended, and return it."""
         self.look()
         if self._reason is None and self._store is not None:
             self._reason = _in_time(self._read)
         return self._reason
 
     def tell(self, error: BudgetError | str) -> RankError | None:
-        """Tells that this rank ends, and why. Returns what the first rank that ended said: all end with that. None for
+        """Tell that this rank ends, and why. Return what the first rank that ended said: all end with that. None for
         a rank alone."""
         self.look()
         if self._store is None or isinstance(error, RankError):
@@ -93,7 +93,7 @@ class Ranks:
         return self._reason
 
     def gather(self, column: Sequence[str], most_s: float) -> dict[int, list[str]]:
-        """Gathers at the end the column of each rank of this node. Empty unless all ranks of the job came to their
+        """Gather at the end the column of each rank of this node. Empty unless all ranks of the job came to their
         ends."""
         if self._store is None:
             return {}
@@ -130,7 +130,7 @@ def _decoded(text: bytes) -> RankError | None:
 
 
 def _in_time(call: Callable[[], _T], most_s: float = _ANSWER_S) -> _T | None:
-    """Returns the call's result; None where it raises or takes too long: a store, or its machine, may be gone."""
+    """Return the call's result; None where it raises or takes too long: a store, or its machine, may be gone."""
     answer: list[_T] = []
 
     def carry_out() -> None:

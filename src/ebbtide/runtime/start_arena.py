@@ -34,7 +34,7 @@ class Run:
 
 
 def start_arena(run: Run) -> None:
-    """Has new storages come from the arena from now on, within its bounds.
+    """Have new storages come from the arena from now on, within its bounds.
 
     Raises SessionError in a forked child of a process that has one, and for other tiers than it has. Raises
     SettingError for a tier that this machine does not have. Also raises SpillError and PlatformError.
@@ -79,14 +79,14 @@ def _asked(run: Run) -> "_torch.ArenaSettings":
 
 
 def stop_arena() -> None:
-    """Gives new storages back to PyTorch. Those of the arena stay valid."""
+    """Give new storages back to PyTorch. Those of the arena stay valid."""
     _torch.stop()
 
 
 def tier_reports(
     tiers: Sequence[SlowerTier], before: "_torch.Counters", after: "_torch.Counters"
 ) -> tuple[TierReport, ...]:
-    """Reports the tiers' traffic between two moments; none where the spill file is the only slower tier."""
+    """Report the tiers' traffic between two moments; none where the spill file is the only slower tier."""
     if not tiers:
         return ()
     named = [*((tier.name, tier.capacity_bytes) for tier in tiers), ("spill file", None)]
@@ -101,7 +101,7 @@ def tier_reports(
 
 
 def may_still_pack(tiers: Sequence[SlowerTier], counters: "_torch.Counters") -> int:
-    """Returns how much of its size compressed memory has not taken yet."""
+    """Return how much of its size compressed memory has not taken yet."""
     return sum(
         max(tier.capacity_bytes - counters["tier_peak_bytes"][place], 0)
         for place, tier in enumerate(tiers)
@@ -110,7 +110,7 @@ def may_still_pack(tiers: Sequence[SlowerTier], counters: "_torch.Counters") -> 
 
 
 def rooms_of(tiers: Sequence[SlowerTier], spill: Sequence[Path]) -> list[tuple[str, int]] | None:
-    """Lists where bytes can go besides memory, and how many; None where nobody can tell."""
+    """List where bytes can go besides memory, and how many; None where nobody can tell."""
     if any(tier.kind is TierKind.COMPRESSED for tier in tiers):
         return None  # nobody knows how much will shrink
     try:

@@ -28,13 +28,13 @@ class Reading:
 
 
 def read_now(counters: "Counters") -> Reading:
-    """Reads the clocks beside counters that were just read."""
+    """Read the clocks beside counters that were just read."""
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     return Reading(time.perf_counter_ns(), time.process_time_ns(), faults, counters)
 
 
 def step_between(before: Reading, after: Reading, mode: StepMode) -> StepReport:
-    """Reports the step between two readings."""
+    """Report the step between two readings."""
     old, new = before.counters, after.counters
     odd: list[str] = []
 

@@ -20,7 +20,7 @@ class StepLog:
         self.left_out_written_bytes = 0
 
     def __len__(self) -> int:
-        """Counts all steps, with those left out."""
+        """Count all steps, with those left out."""
         return len(self._first) + self.left_out + len(self._last)
 
     def add(self, step: StepReport) -> None:
@@ -33,7 +33,7 @@ class StepLog:
             self.left_out_written_bytes += self._last.popleft().written_bytes.total
 
     def latest(self) -> StepReport | None:
-        """Returns the latest step's report. The progress thread reads it too."""
+        """Return the latest step's report. The progress thread reads it too."""
         return self._last[-1] if self._last else self._first[-1] if self._first else None
 
     def kept(self) -> tuple[StepReport, ...]:

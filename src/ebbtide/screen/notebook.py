@@ -35,7 +35,7 @@ class Area:
         self._show()
 
     def erase(self) -> None:
-        """Erases the line that changes. The others stay."""
+        """Erase the line that changes. The others stay."""
         self.draw("")
 
     def _show(self) -> None:
@@ -46,7 +46,7 @@ class Area:
 
 
 def warnings_go_to(area: Area | None) -> None:
-    """Shows Ebbtide's warnings there from now on; None: where Python's go."""
+    """Show Ebbtide's warnings there from now on; None: where Python's go."""
     while _shown:
         _shown.pop().remove()
     if area is not None:
@@ -70,7 +70,7 @@ def _show(
 
 
 def area_here() -> Area | None:
-    """Makes an area below the cell that runs; None outside a notebook."""
+    """Make an area below the cell that runs; None outside a notebook."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if ipython is None or not hasattr(shell, "kernel"):

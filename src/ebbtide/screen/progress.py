@@ -46,7 +46,7 @@ class Activity:
     anew: bool = False
 
     def doing(self, steps: int) -> str:
-        """Says in words what is done, after so many steps."""
+        """Say in words what is done, after so many steps."""
         if not self.beside:
             return f"planning step {steps}"
         return "looking for a better plan in the background" if self.anew else "planning in the background"
@@ -68,7 +68,7 @@ class Observation:
     """The number of plans so far."""
 
     def line(self, columns: int | None = None) -> str:
-        """Writes the line within ``columns``, if given. Traffic gives way first, then the rest of the planning; the
+        """Write the line within ``columns``, if given. Traffic gives way first, then the rest of the planning; the
         step, its memory and its stall stay longest."""
         if self.planning is not None and not self.planning.beside:
             return f"{self.planning.doing(self.steps)}, {format_time(self.planning.seconds)} so far"
@@ -94,11 +94,11 @@ class Observation:
         return _joined(parts)
 
     def doing(self) -> str:
-        """Says what is done besides training, or in its place; "" for nothing."""
+        """Say what is done besides training, or in its place; "" for nothing."""
         return "" if self.planning is None else self.planning.doing(self.steps)
 
     def outcome(self) -> str:
-        """Says that planning ended without a plan. Whoever takes a plan up tells of it."""
+        """Say that planning ended without a plan. Whoever takes a plan up tells of it."""
         return "" if self.plans else "planning has ended without a plan"
 
 
@@ -198,7 +198,7 @@ class FootLine:
         self._rows = 0  # of the terminal when the region was set; 0 while there is none
 
     def columns(self) -> int:
-        """Returns the columns that a line has after the name."""
+        """Return the columns that a line has after the name."""
         return os.get_terminal_size(self._stream.fileno()).columns - 1 - len(_NAME)
 
     def draw(self, text: str) -> None:
@@ -226,13 +226,13 @@ class FootLine:
         return capture.get()
 
     def _write(self, sequence: str) -> None:
-        """Writes in one call, so that nothing of the script's lands inside a sequence."""
+        """Write in one call, so that nothing of the script's lands inside a sequence."""
         self._stream.flush()
         os.write(self._stream.fileno(), sequence.encode())
 
 
 def _tell_log(text: str, stream: TextIO | None) -> bool:
-    """Logs a line. Returns whether a handler of the program's put it on ``stream``, where it need not stand twice."""
+    """Log a line. Return whether a handler of the program's put it on ``stream``, where it need not stand twice."""
     if _log.level == logging.NOTSET:
         _log.setLevel(logging.INFO)  # else the root logger's level decides, which is WARNING unless somebody set it
     _log.info(text)
@@ -243,7 +243,7 @@ def _tell_log(text: str, stream: TextIO | None) -> bool:
 
 
 def _tell_above_bars(line: str, stream: TextIO | None) -> None:
-    """Prints a line above tqdm's bars, which trainers show: they make way and come again below it. Without a bar tqdm
+    """Print a line above tqdm's bars, which trainers show: they make way and come again below it. Without a bar tqdm
     is not called: it would make a lock, and with it fix how the script's processes start."""
     tqdm: Any = getattr(sys.modules.get("tqdm"), "tqdm", None)
     if stream is None or not getattr(tqdm, "_instances", None):

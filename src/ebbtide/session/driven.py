@@ -72,18 +72,18 @@ class Driven:
             self._close()
 
     def start(self: _Self) -> _Self:
-        """Begins without a block, as a notebook needs it: ``session = Session("50%").start()``, then ``close()``."""
+        """Begin without a block, as a notebook needs it: ``session = Session("50%").start()``, then ``close()``."""
         self.__enter__()
         atexit.register(self.close)
         return self
 
     def close(self) -> None:
-        """Ends what ``start`` or a ``with`` block began. Does nothing where it has ended."""
+        """End what ``start`` or a ``with`` block began. Do nothing where it has ended."""
         atexit.unregister(self.close)
         self.__exit__(None, None, None)
 
     def step(self) -> "Step":
-        """Marks one training step: forward, backward, ``optimizer.step()``. It is the body of a block, or ends at a
+        """Mark one training step: forward, backward, ``optimizer.step()``. It is the body of a block, or ends at a
         call:
 
             with session.step():                 for batch in loader:
@@ -105,7 +105,7 @@ class Driven:
         return Step(self)
 
     def evaluating(self) -> "Evaluation":
-        """Takes what runs in this block out of training steps: validation, say, or writing a checkpoint.
+        """Take what runs in this block out of training steps: validation, say, or writing a checkpoint.
 
         Memory stays bounded, and what the block uses is fetched when it is used. A step that has trained ends here.
         Where steps are blocks of ``step()``, code between them is no part of a step anyway. Raises SessionError inside
@@ -116,10 +116,10 @@ class Driven:
         return Evaluation(self)
 
     def _check(self) -> None:
-        """Checks what it can before anything begins. Raises SettingError."""
+        """Check what it can before anything begins. Raises SettingError."""
 
     def _start(self) -> None:
-        """Sets the driver, once it runs."""
+        """Set the driver, once it runs."""
         raise NotImplementedError
 
     def _close(self) -> None:
@@ -132,7 +132,7 @@ class Driven:
                 _active = None
 
     def _is_ours(self) -> bool:
-        """Tells whether this one is active: not in a forked child, where nothing of the session runs, nor at its end.
+        """Tell whether this one is active: not in a forked child, where nothing of the session runs, nor at its end.
         """
         return _active is self
 
@@ -180,12 +180,12 @@ class Evaluation:
 
 
 def active() -> Driven | None:
-    """Returns the session or recorder that is active in this process, or None."""
+    """Return the session or recorder that is active in this process, or None."""
     return _active
 
 
 def check_writable(what: str, path: Path | None) -> None:
-    """Checks before the run that a file can be written, not after hours of it. Raises SettingError."""
+    """Check before the run that a file can be written, not after hours of it. Raises SettingError."""
     if path is None:
         return
     with written(what, path):
@@ -194,7 +194,7 @@ def check_writable(what: str, path: Path | None) -> None:
 
 @contextmanager
 def written(what: str, path: Path) -> Iterator[None]:
-    """Turns an OSError of the block, which writes the file, into a SettingError."""
+    """Turn an OSError of the block, which writes the file, into a SettingError."""
     try:
         yield
     except OSError as error:
@@ -205,7 +205,7 @@ def written(what: str, path: Path) -> Iterator[None]:
 
 
 def warn_user(text: str) -> None:
-    """Warns. Where warnings are made errors (``-W error``), it prints the text, and the training goes on."""
+    """Warn. Where warnings are made errors (``-W error``), it prints the text, and the training goes on."""
     try:
         warnings.warn(text, EbbtideWarning, stacklevel=2)
     except EbbtideWarning:
@@ -213,7 +213,7 @@ def warn_user(text: str) -> None:
 
 
 def tell_disabled() -> None:
-    """Warns once in a process."""
+    """Warn once in a process."""
     global _told_disabled
     if not _told_disabled:
         _told_disabled = True

@@ -29,7 +29,7 @@ _stays_with: int | None = None
 def end_together(
     session: "Session", report: RunReport, status: int, refusal: BudgetError | None, failed: str, quiet: bool
 ) -> BudgetError | None:
-    """Shows the summary and returns the error to end with. Several ranks all return that of the first one that ended.
+    """Show the summary and return the error to end with. Several ranks all return that of the first one that ended.
 
     ``refusal`` ended the script. ``failed`` says what was asked for and did not come about.
     """
@@ -54,7 +54,7 @@ def end_together(
 
 
 def _show(report: RunReport, columns: dict[int, list[str]], name: str, local_rank: int, whole: bool) -> None:
-    """Shows the summary. Not ``whole``: only whether the budget was kept, so that the script's own error stays in view.
+    """Show the summary. Not ``whole``: only whether the budget was kept, so that the script's own error stays in view.
     """
     text = render_summary(report) if whole else render_headline(report)
     if columns:
@@ -68,7 +68,7 @@ def _show(report: RunReport, columns: dict[int, list[str]], name: str, local_ran
 
 
 def stay_at_the_end() -> None:
-    """Registers the stay. Callers MUST do so before the script: the first registered function runs last of all."""
+    """Register the stay. Callers MUST do so before the script: the first registered function runs last of all."""
     atexit.register(_stay)
 
 

@@ -35,7 +35,7 @@ class Program:
 
 
 def find_program(command: Sequence[str]) -> Program:
-    """Finds the program of ``script.py ARGS`` or ``-m module ARGS`` and sets ``sys.path[0]``. Raises SettingError."""
+    """Find the program of ``script.py ARGS`` or ``-m module ARGS`` and set ``sys.path[0]``. Raises SettingError."""
     if command[0].startswith("-m"):
         rest = [command[0][2:], *command[1:]] if command[0] != "-m" else list(command[1:])
         if not rest:
@@ -45,7 +45,7 @@ def find_program(command: Sequence[str]) -> Program:
 
 
 def run_program(program: Program, session: Session, quiet: bool) -> int:
-    """Runs it and returns the exit status: the script's own; or 3 when it succeeded, but was not bounded or planned as
+    """Run it and return the exit status: the script's own; or 3 when it succeeded, but was not bounded or planned as
     asked, or its report was not saved.
 
     Raises the BudgetError that ended the script, or another rank's, once the report is written and the summary shown.
@@ -80,7 +80,7 @@ def run_program(program: Program, session: Session, quiet: bool) -> int:
 
 
 def record_program(program: Program, recorder: Recorder, stop: bool, quiet: bool = False) -> int:
-    """Runs it and returns the exit status: the script's own; or 1 when it succeeded and not every step was recorded.
+    """Run it and return the exit status: the script's own; or 1 when it succeeded and not every step was recorded.
     ``stop`` ends the script once they are."""
     process = os.getpid()
     with recorder:
@@ -96,7 +96,7 @@ def record_program(program: Program, recorder: Recorder, stop: bool, quiet: bool
 
 
 def _failed(report: RunReport) -> str:
-    """Says what was asked for and did not come about, or ""."""
+    """Say what was asked for and did not come about, or ""."""
     if report.budget_violated:
         return "the budget was exceeded"
     if not report.bounded_as_asked:
@@ -105,7 +105,7 @@ def _failed(report: RunReport) -> str:
 
 
 def _execute(program: Program, why: Callable[[], BudgetError | None] = lambda: None) -> int:
-    """Runs the code. If it fails, ``why`` finds the error with which another rank ended, and that is raised."""
+    """Run the code. If it fails, ``why`` finds the error with which another rank ended, and that is raised."""
     sys.modules["__main__"] = program.module
     program.module.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={})
     sys.argv = list(program.arguments)
@@ -129,7 +129,7 @@ def _execute(program: Program, why: Callable[[], BudgetError | None] = lambda: N
 
 
 def on_interrupt(action: Any) -> None:
-    """Sets what another Ctrl-C does, once one has ended the script: no traceback. A handler of the script's stays."""
+    """Set what another Ctrl-C does, once one has ended the script: no traceback. A handler of the script's stays."""
     ours = (signal.default_int_handler, signal.SIG_IGN)
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) in ours:
         signal.signal(signal.SIGINT, action)
@@ -186,7 +186,7 @@ def _spec_to_run(name: str) -> ModuleSpec:
 
 
 def _lead_path(directory: str) -> None:
-    """Puts first what ``python`` puts first; nothing where the user forbids it (``-P``, PYTHONSAFEPATH)."""
+    """Put first what ``python`` puts first; nothing where the user forbids it (``-P``, PYTHONSAFEPATH)."""
     if not sys.flags.safe_path:
         sys.path[0] = directory
 

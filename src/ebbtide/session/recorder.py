@@ -64,12 +64,12 @@ class Recorder(Driven):
         return self._recorder is not None and self._recorder.done
 
     def stop_when_done(self) -> None:
-        """Ends the program (SystemExit) after the last recorded step. Called within the block."""
+        """End the program (SystemExit) after the last recorded step. Called within the block."""
         if self._recorder is not None:
             self._recorder.stop_when_done()
 
     def summary(self) -> str:
-        """Says what was recorded and what that cost, or why nothing was."""
+        """Say what was recorded and what that cost, or why nothing was."""
         return "nothing was recorded yet" if self._recorder is None else self._recorder.summary()
 
     def _check(self) -> None:

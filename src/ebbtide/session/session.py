@@ -103,7 +103,7 @@ class Session(Driven):
                 self._warn(self._unwritten)
 
     def keep(self, what: "torch.nn.Module | torch.Tensor | Iterable[torch.nn.Module | torch.Tensor]") -> None:
-        """Keeps parameters and buffers of a module, or tensors, in memory until the session ends.
+        """Keep parameters and buffers of a module, or tensors, in memory until the session ends.
 
         Call it in the session's block, once they exist, and before the first step. Plans that are made from then on
         count them as in use all the time. What replaces them later is not kept. Raises SessionError, and SettingError
@@ -115,7 +115,7 @@ class Session(Driven):
             self._engine.keep(what)
 
     def memory_stats(self) -> dict[str, int]:
-        """Returns bytes and counts of this moment, by the names of ``torch.cuda.memory_stats`` where it has one.
+        """Return bytes and counts of this moment, by the names of ``torch.cuda.memory_stats`` where it has one.
 
         ``allocated`` is what tensors asked for, wherever it is. ``reserved`` is the memory held for them, and
         ``active`` the part of it under live tensors. ``evicted``, ``fetched`` and ``written`` are totals since the
@@ -124,13 +124,13 @@ class Session(Driven):
         return {} if self._engine is None else self._engine.memory_stats()
 
     def report(self) -> RunReport:
-        """Returns what is known now; at the end, the whole run's report."""
+        """Return what is known now; at the end, the whole run's report."""
         if not self._used:
             raise SessionError("a session has nothing to report before it is entered")
         return _empty_report() if self._engine is None else self._engine.report()
 
     def summary(self) -> str:
-        """Returns the report as text that a person reads."""
+        """Return the report as text that a person reads."""
         return render_summary(self.report())
 
     def __repr__(self) -> str:
@@ -138,7 +138,7 @@ class Session(Driven):
         return f"<ebbtide.Session, {state}>"
 
     def _repr_html_(self) -> str:
-        """Shows the session in a notebook's cell."""
+        """Show the session in a notebook's cell."""
         if not self._used:
             return escape(repr(self))
         report = self.report()
@@ -147,12 +147,12 @@ class Session(Driven):
         return f"<pre>{escape(render_summary(report))}</pre>"
 
     def _hurry(self) -> None:
-        """Makes the end wait for no plan that is being made, even one that was to be saved."""
+        """Make the end wait for no plan that is being made, even one that was to be saved."""
         if self._engine is not None:
             self._engine.hurries = True
 
     def _leave_trouble(self) -> None:
-        """Leaves it to the caller to say why the run was not as asked: no warning at the end."""
+        """Leave it to the caller to say why the run was not as asked: no warning at the end."""
         if self._engine is not None:
             self._engine.is_told_on = True
 
@@ -198,7 +198,7 @@ class Session(Driven):
             self._follower.start()
 
     def _budget(self) -> Budget | None:
-        """Returns this rank's budget."""
+        """Return this rank's budget."""
         if self._settings.fast_node is None:
             return self._settings.fast
         if (share := self._settings.fast_node // self._place.local_size) == 0:
@@ -211,7 +211,7 @@ class Session(Driven):
         return choose_bounds(asked, arena, process.memory_limit(), free_memory(ranks=ranks), ranks)
 
     def _usable_bytes(self, size_is_named: bool) -> int:
-        """Returns this rank's share of what there is at this moment."""
+        """Return this rank's share of what there is at this moment."""
         ranks = self._place.local_size
         if not size_is_named:
             return usable_bytes(free_memory(ranks=ranks))
@@ -219,7 +219,7 @@ class Session(Driven):
         return usable_bytes(process.MemoryLimit(limit.nbytes // ranks, limit.source))
 
     def _planning(self, spill: Sequence[Path]) -> "Planning | None":
-        """Makes the planning; None for an online policy. Raises SettingError for a policy, plan or machine that is not
+        """Make the planning; None for an online policy. Raises SettingError for a policy, plan or machine that is not
         there."""
         from ebbtide.planning.planning import Planning, Wanted
 
@@ -254,12 +254,12 @@ class Session(Driven):
                 warnings_go_to(None)
 
     def _observe(self) -> Observation:
-        """Observes the engine, which exists before progress starts."""
+        """Observe the engine, which exists before progress starts."""
         assert self._engine is not None
         return self._engine.observe()
 
     def _shown(self) -> ProgressMode:
-        """Shows progress of a node's first rank only, unless each is asked to show its own."""
+        """Show progress of a node's first rank only, unless each is asked to show its own."""
         mode = self._settings.progress
         others = self._place.local_rank > 0 and mode is ProgressMode.AUTO
         return ProgressMode.OFF if others else mode
@@ -274,7 +274,7 @@ class Session(Driven):
 
 
 def _with_own_files(chosen: Settings, here: Place) -> Settings:
-    """Gives each of several ranks files of its own for what it saves, as with reports."""
+    """Give each of several ranks files of its own for what it saves, as with reports."""
     if here.size == 1:
         return chosen
     saved = {name: getattr(chosen, name) for name in ("save_trace", "save_plan", "save_timeline")}
@@ -283,7 +283,7 @@ def _with_own_files(chosen: Settings, here: Place) -> Settings:
 
 
 def _own_path(path: Path, here: Place) -> Path:
-    """Names a rank's own file: out.json becomes out.0.json, out.1.json, ..."""
+    """Name a rank's own file: out.json becomes out.0.json, out.1.json, ..."""
     return path if here.size == 1 else path.with_name(f"{path.stem}.{here.rank}{path.suffix}")
 
 

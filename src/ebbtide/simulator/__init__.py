@@ -44,12 +44,12 @@ def simulate(
     n_steps: int = 3,
     record: bool = False,
 ) -> Outcome:
-    """Simulates the steady step under one schedule: see ``Simulator``."""
+    """Simulate the steady step under one schedule: see ``Simulator``."""
     return Simulator(trace, machine, page_bytes).run(schedule, n_steps, record)
 
 
 def simulate_plan(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize = exact) -> Outcome:
-    """Simulates the steady step under a plan, which MUST have been checked."""
+    """Simulate the steady step under a plan, which MUST have been checked."""
     return Simulator(trace, machine, page_bytes).run_plan(plan)
 
 
@@ -61,7 +61,7 @@ def simulate_policy(
     n_steps: int = 3,
     record: bool = False,
 ) -> Outcome:
-    """Simulates the steady step under the online policy ``name``. Raises SettingError unless ``POLICIES`` has it."""
+    """Simulate the steady step under the online policy ``name``. Raises SettingError unless ``POLICIES`` has it."""
     if name not in POLICIES:
         raise SettingError(f"there is no online policy {name!r:.80}; there are {', '.join(POLICIES)}")
     return Simulator(trace, machine, page_bytes).run(no_commands(), n_steps, record, POLICIES[name])

@@ -57,7 +57,7 @@ class Costs:
 
 
 def costs_of(outcome: Outcome, machine: Machine) -> Costs:
-    """Adds up the costs. ``machine`` is the simulated one, so fast memory counts with the budget."""
+    """Add up the costs. ``machine`` is the simulated one, so fast memory counts with the budget."""
     step_s = seconds(outcome.step_ns)
     held = {
         tier.name: outcome.tiers[tier.name].peak_bytes if tier.capacity_bytes is None else tier.capacity_bytes
@@ -102,7 +102,7 @@ def costs_of(outcome: Outcome, machine: Machine) -> Costs:
 
 
 def _sum(parts: list[float | None]) -> float | None:
-    """Adds up parts; None as soon as one is unknown."""
+    """Add up parts; None as soon as one is unknown."""
     known = [part for part in parts if part is not None]
     return sum(known) if len(known) == len(parts) else None
 

@@ -53,13 +53,13 @@ class Simulator:
         policy: Policy | None = None,
         checks_state: bool = False,
     ) -> Outcome:
-        """Runs the steady step, the last of ``n_steps``. ``record`` asks for its spans and levels. Under a ``policy``
+        """Run the steady step, the last of ``n_steps``. ``record`` asks for its spans and levels. Under a ``policy``
         the schedule MUST be empty. ``checks_state`` counts all bytes anew at every event, for tests. Raises ValueError
         if a tick's storages do not fit the budget together."""
         return self._outcome(self.noted(schedule, n_steps, record, policy, checks_state))
 
     def run_stays(self, stays: StayColumns, n_steps: int = 3) -> Outcome:
-        """Runs a plan that has these stays. All other storages are in the first tier all their lives."""
+        """Run a plan that has these stays. All other storages are in the first tier all their lives."""
         asked = Asked(policy=None, n_steps=n_steps, keeps_spans=False, checks_state=False)
         storages = native_storages(self._trace)
         return self._outcome(
@@ -67,7 +67,7 @@ class Simulator:
         )
 
     def run_plan(self, plan: Plan, n_steps: int = 3) -> Outcome:
-        """Runs a plan, which MUST have been checked."""
+        """Run a plan, which MUST have been checked."""
         names = [tier.name for tier in self._machine.tiers]
         elsewhere = {stay.storage for stay in plan.stays if stay.tier != names[0]}
         return self.run_stays(columns_of([stay for stay in plan.stays if stay.storage in elsewhere], names), n_steps)
@@ -80,12 +80,12 @@ class Simulator:
         policy: Policy | None = None,
         checks_state: bool = False,
     ) -> Record | int:
-        """Returns the engine's record of the step for ``run``, unrounded; or the tick that does not fit."""
+        """Return the engine's record of the step for ``run``, unrounded; or the tick that does not fit."""
         asked = Asked(policy=policy, n_steps=n_steps, keeps_spans=record, checks_state=checks_state)
         return simulate(self._pieces, self._native, self._kernels, schedule, asked)
 
     def _outcome(self, found: Record | int) -> Outcome:
-        """Rounds a record. Raises ValueError for a tick that does not fit, and SettingError for a machine on which the
+        """Round a record. Raises ValueError for a tick that does not fit, and SettingError for a machine on which the
         step takes longer than can be counted."""
         if isinstance(found, int):
             raise ValueError(does_not_fit(self._trace, found))
@@ -112,7 +112,7 @@ class Simulator:
         )
 
     def _uses(self, found: Record) -> dict[str, Use]:
-        """Lists the use of each tier. Operands that are not used in place count on the first tier."""
+        """List the use of each tier. Operands that are not used in place count on the first tier."""
         step_ns = max(float(found.starts[-1]), 1e-9)
         all_reads, all_writes = (sum(nbytes) for nbytes in operand_bytes(self._trace))
         reads = [all_reads - sum(found.slow_reads[1:]), *found.slow_reads[1:]]
@@ -142,7 +142,7 @@ class Simulator:
 
 
 def _native(machine: Machine) -> NativeMachine:
-    """Makes the engine's machine, without names: tiers have numbers."""
+    """Make the engine's machine, without names: tiers have numbers."""
     fast, groups = machine.tiers[0], [group.name for group in machine.groups]
     return NativeMachine(
         tiers=[

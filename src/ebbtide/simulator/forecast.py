@@ -12,7 +12,7 @@ from ebbtide.units import seconds
 
 
 def forecast_links(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize) -> tuple[LinkReport, ...]:
-    """Forecasts the links that copy something; none where the plan's schedule cannot be simulated."""
+    """Forecast the links that copy something; none where the plan's schedule cannot be simulated."""
     kept = machine.with_budget(plan.budget_bytes)
     try:
         outcome = simulate(lower(plan, trace, kept), trace, kept, page_bytes, record=True)

@@ -11,19 +11,19 @@ from ebbtide.ir.trace import Trace
 
 
 def lower(plan: Plan, trace: Trace, machine: Machine) -> Schedule:
-    """Makes the schedule of a plan. Callers MUST have checked it: a stay without a source is passed over."""
+    """Make the schedule of a plan. Callers MUST have checked it: a stay without a source is passed over."""
     return lower_stays(columns_of(plan.stays, [tier.name for tier in machine.tiers]), trace, machine)
 
 
 def lower_stays(stays: StayColumns, trace: Trace, machine: Machine) -> Schedule:
-    """Makes the schedule of stays. All other storages are in the first tier from birth to death."""
+    """Make the schedule of stays. All other storages are in the first tier from birth to death."""
     links = [(machine.rank(link.source), machine.rank(link.target)) for link in machine.links]
     return lower_columns(native_storages(trace), n_tiers=len(machine.tiers), links=links, stays=stays.columns)
 
 
 @once_for_a_trace
 def native_storages(trace: Trace) -> Storages:
-    """Returns lives and uses of all storages, as native code takes them."""
+    """Return lives and uses of all storages, as native code takes them."""
     rows = trace.storages
     return Storages(
         n_ticks=len(trace.ticks),

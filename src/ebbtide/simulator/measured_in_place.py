@@ -33,11 +33,11 @@ class MeasuredInPlace:
                     self._operands.update(((tick, rank, storage), at) for tick in ticks)
 
     def operand(self, tick: int, rank: int, storage: int) -> int | None:
-        """Finds which operand of the tick's kernel a storage on tier ``rank`` is; None where nothing was measured."""
+        """Find which operand of the tick's kernel a storage on tier ``rank`` is; None where nothing was measured."""
         return self._operands.get((tick, rank, storage))
 
     def native(self) -> Kernels:
-        """Makes the engine's form of the kernels."""
+        """Make the engine's form of the kernels."""
         found = Kernels()
         for (tick, rank), kernel in self._kernels.items():
             extra_ns = {placement: float(extra) for placement, extra in kernel.extra_by_placement.items()}
@@ -47,13 +47,13 @@ class MeasuredInPlace:
         return found
 
     def extra_ns(self, tick: int, rank: int, shares: dict[int, float]) -> float:
-        """Returns how much longer a tick takes with these shares of its operands on tier ``rank``."""
+        """Return how much longer a tick takes with these shares of its operands on tier ``rank``."""
         kernel = self._kernels.get((tick, rank))
         return 0.0 if kernel is None else kernel.extra_ns(shares)
 
 
 def _by_tick(trace: Trace) -> list[list[tuple[int, int]]]:
-    """Lists the (storage, mode) that each tick accesses, without scratch."""
+    """List the (storage, mode) that each tick accesses, without scratch."""
     rows = trace.accesses
     keep = ~trace.storages.scratch[rows.storage]
     found: list[list[tuple[int, int]]] = [[] for _ in range(len(trace.ticks))]
@@ -64,7 +64,7 @@ def _by_tick(trace: Trace) -> list[list[tuple[int, int]]]:
 
 
 def _matched(kernel: Kernel, accessed: list[tuple[int, int]], trace: Trace) -> dict[int, int]:
-    """Matches storages to operands that were placed: by bytes and access, then by bytes alone."""
+    """Match storages to operands that were placed: by bytes and access, then by bytes alone."""
     found: dict[int, int] = {}
     for same_access in (True, False):
         for at, (nbytes, access) in enumerate(zip(kernel.operand_bytes, kernel.operand_access, strict=True)):

@@ -19,12 +19,12 @@ from ebbtide.simulator.step_columns import operand_bytes
 
 
 def is_modelled(machine: Machine) -> bool:
-    """Tells whether operations' times come from a model, and not from the trace."""
+    """Tell whether operations' times come from a model, and not from the trace."""
     return machine.compute.rule is not ComputeRule.TRACE
 
 
 def recost(trace: Trace, machine: Machine) -> Trace:
-    """Returns the same step with the machine's times. Under the rule TRACE, it is the trace itself. The signature
+    """Return the same step with the machine's times. Under the rule TRACE, it is the trace itself. The signature
     stays.
 
     Raises SettingError for a trace whose operations have no FLOPs.

@@ -60,10 +60,10 @@ class Outcome:
         return self.hits / self.n_uses if self.n_uses else 1.0
 
     def timeline(self, policy: str) -> Timeline:
-        """Makes a timeline for reports. The simulation must have been asked for it."""
+        """Make a timeline for reports. The simulation must have been asked for it."""
         return Timeline(policy, Origin.SIMULATED, self.step_ns, self.spans, self.levels)
 
 
 def does_not_fit(trace: Trace, tick: int) -> str:
-    """Says why the engine cannot go on."""
+    """Say why the engine cannot go on."""
     return f"{trace.operation(tick)} does not fit the budget with what cannot leave"

@@ -23,7 +23,7 @@ _NOT_AT_ALL = 2**62
 
 @once_for_a_trace
 def step_columns(trace: Trace, page_bytes: PageSize) -> NativePieces:
-    """Makes the columns. Scratch is read and written in each tick of its life, whatever its accesses say. Uses of
+    """Make the columns. Scratch is read and written in each tick of its life, whatever its accesses say. Uses of
     elders ([Note: elders] in ``planners.search.idle_table``) are left out."""
     rows, n_ticks, count = trace.accesses, len(trace.ticks), len(trace.storages)
     birth, death = trace.storages.birth, trace.storages.death
@@ -73,14 +73,14 @@ def step_columns(trace: Trace, page_bytes: PageSize) -> NativePieces:
 
 
 def _sums(places: Ints, values: Ints, count: int) -> Ints:
-    """Adds up the values of each place as whole numbers, which ``bincount`` does not keep."""
+    """Add up the values of each place as whole numbers, which ``bincount`` does not keep."""
     found: Ints = np.zeros(count, dtype=np.int64)
     np.add.at(found, places, values)
     return found
 
 
 def _next_uses(trace: Trace) -> Ints:
-    """Counts for each access the ticks until its storage's next one. If the storage dies first, it is more than there
+    """Count for each access the ticks until its storage's next one. If the storage dies first, it is more than there
     are."""
     n_ticks, rows = len(trace.ticks), trace.accesses
     if not len(rows):
@@ -97,7 +97,7 @@ def _next_uses(trace: Trace) -> Ints:
 
 
 def operand_bytes(trace: Trace) -> tuple[list[int], list[int]]:
-    """Returns the bytes of the storages that each tick's operation reads and writes, each storage whole."""
+    """Return the bytes of the storages that each tick's operation reads and writes, each storage whole."""
     n_ticks, rows = len(trace.ticks), trace.accesses
     nbytes, scratch = trace.storages.nbytes, trace.storages.scratch
     birth, death = trace.storages.birth, trace.storages.death

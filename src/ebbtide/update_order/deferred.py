@@ -59,7 +59,7 @@ class Deferred(Subscriber):
         subscribe(self)
 
     def remove(self) -> None:
-        """Ends it. Raises OrderError where an update cannot be carried out."""
+        """End it. Raises OrderError where an update cannot be carried out."""
         unsubscribe(self)
         try:
             _torch.carry_out_all()
@@ -71,7 +71,7 @@ class Deferred(Subscriber):
     # ---- the script's step ----------------------------------------------------------------------------------------
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call | None:
-        """Returns other arguments for ``step``: a stand-in for the optimizer, with the rest of its parameters."""
+        """Return other arguments for ``step``: a stand-in for the optimizer, with the rest of its parameters."""
         if os.getpid() != self._process:
             return None
         self._check_step(own_steps=1)
@@ -108,7 +108,7 @@ class Deferred(Subscriber):
         return run()
 
     def _check_step(self, own_steps: int = 0) -> None:
-        """Finds a step that raised while the script went on. The script's order would have updated other parameters."""
+        """Find a step that raised while the script went on. The script's order would have updated other parameters."""
         if threading.get_ident() not in self._stepping or steps_on_stack() > own_steps:
             return
         noted = self._stepping.pop(threading.get_ident())
@@ -118,7 +118,7 @@ class Deferred(Subscriber):
             self._break(noted[0], OrderError(noted[0].withdrawn, deferred=True))
 
     def _refusal(self, optimizer: Optimizer, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
-        """Says why this step is made as the script has it, or ""."""
+        """Say why this step is made as the script has it, or ""."""
         if type(optimizer) not in INDEPENDENT or not getattr(type(optimizer).step, "hooked", False):
             return "only optimizers of torch.optim that treat each parameter on its own can"
         if any(argument is not None for argument in (*args[1:], *kwargs.values())):
@@ -139,7 +139,7 @@ class Deferred(Subscriber):
         return ""
 
     def _defer(self, optimizer: Optimizer) -> tuple[dict[int, int], Optimizer, str]:
-        """Notes updates. Returns their numbers, what is left for now, and a reason why some are not deferred."""
+        """Note updates. Return their numbers, what is left for now, and a reason why some are not deferred."""
         attributes = {name: kept(value) for name, value in vars(optimizer).items() if name not in _GIVEN}
         deferred: dict[int, int] = {}
         reasons: list[str] = []
@@ -169,7 +169,7 @@ class Deferred(Subscriber):
         return deferred, stand_in(type(optimizer), attributes, groups, optimizer.state), next(iter(reasons), "")
 
     def _note(self, update: NotedUpdate, parameter: torch.Tensor) -> int:
-        """Notes one update. Returns its number, or -1."""
+        """Note one update. Return its number, or -1."""
         torch._C._increment_version((parameter,))
         number = next(_numbers)
         self._noted[number] = update
@@ -181,7 +181,7 @@ class Deferred(Subscriber):
     # ---- an update ------------------------------------------------------------------------------------------------
 
     def _update(self, number: int) -> type[BaseException] | None:
-        """Makes an update for native code. It returns what to raise where somebody looked: it cannot raise itself."""
+        """Make an update for native code. It returns what to raise where somebody looked: it cannot raise itself."""
         self._check_step()
         with _signals_later(), self._one_at_a_time:
             update = self._noted.get(number)
@@ -197,7 +197,7 @@ class Deferred(Subscriber):
             return None
 
     def _break(self, update: NotedUpdate, error: BaseException) -> type[BaseException]:
-        """Ends training for good, even where the script catches the error: the next step or backward pass raises it
+        """End training for good, even where the script catches the error: the next step or backward pass raises it
         again."""
         what = error.what if isinstance(error, OrderError) else f"{update.name} raised {type(error).__name__}: {error}"
         if not self._broken:
@@ -230,7 +230,7 @@ _numbers = itertools.count()  # of updates, in the process
 
 
 def _is_in_a_mode() -> bool:
-    """Tells whether a mode is on that sees or changes calls. A default device's creates tensors and changes none."""
+    """Tell whether a mode is on that sees or changes calls. A default device's creates tensors and changes none."""
     c: Any = torch._C
     functions = (c._get_function_stack_at(place) for place in range(c._len_torch_function_stack()))
     return bool(
@@ -243,7 +243,7 @@ def _is_in_a_mode() -> bool:
 
 @contextmanager
 def _signals_later() -> Iterator[None]:
-    """Puts signal handlers off until the update is whole. Handlers that Python runs would find it half made, and could
+    """Put signal handlers off until the update is whole. Handlers that Python runs would find it half made, and could
     end it there (Ctrl-C's, or a job's that saves before it is ended).
     """
     if threading.current_thread() is not threading.main_thread():

@@ -55,7 +55,7 @@ class EarlyUpdates:
                 yield from group["params"]
 
     def attach(self, hook: Callable[["EarlyUpdates"], _Hook]) -> None:
-        """Registers ``hook`` for complete gradients. Parameters may be added and thawed at any time."""
+        """Register ``hook`` for complete gradients. Parameters may be added and thawed at any time."""
         for parameter in self.parameters():
             if parameter.requires_grad and id(parameter) not in self._handles:
                 register: Any = parameter.register_post_accumulate_grad_hook
@@ -67,7 +67,7 @@ class EarlyUpdates:
         self._handles.clear()
 
     def begin(self) -> None:
-        """Prepares for a backward pass."""
+        """Prepare for a backward pass."""
         optimizer = self.optimizer
         if optimizer is None:
             return
@@ -84,7 +84,7 @@ class EarlyUpdates:
     # ---- what forbids it, in words, or "" -------------------------------------------------------------------------
 
     def forbidden(self) -> str:
-        """Says what forbids early updates, as far as it can be seen at any time between steps."""
+        """Say what forbids early updates, as far as it can be seen at any time between steps."""
         optimizer = self.optimizer
         if optimizer is None:
             return ""
@@ -105,7 +105,7 @@ class EarlyUpdates:
         return ""
 
     def completed(self, parameter: torch.Tensor) -> str:
-        """Says why the parameter's complete gradient may not be used at once."""
+        """Say why the parameter's complete gradient may not be used at once."""
         gradient = parameter.grad
         if id(parameter) in self.due or id(parameter) in self._held:
             return "gradients are added up over several backward passes, or kept (zero_grad(set_to_none=False))"
@@ -118,7 +118,7 @@ class EarlyUpdates:
         return ""
 
     def changed_settings(self) -> str:
-        """Names an optimizer's setting that changed since the backward pass began, or ""."""
+        """Name an optimizer's setting that changed since the backward pass began, or ""."""
         optimizer = self.optimizer
         now = [] if optimizer is None else _settings(optimizer)
         if len(now) != len(self._settings):
@@ -130,7 +130,7 @@ class EarlyUpdates:
         return "its state" if any(self._states[key] != self._state_of(self.due[key]) for key in self.due) else ""
 
     def changed_gradient(self) -> bool:
-        """Tells, while it is watched, whether a gradient changed since it was complete, or came from elsewhere."""
+        """Tell, while it is watched, whether a gradient changed since it was complete, or came from elsewhere."""
         for parameter in self.parameters():
             noted = self._completed.get(id(parameter))
             if (noted is None) != (parameter.grad is None):
@@ -142,7 +142,7 @@ class EarlyUpdates:
     # ---- between a complete gradient and the script's step --------------------------------------------------------
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Tells whether the tensor may not change, or is not as the script's order would have it."""
+        """Tell whether the tensor may not change, or is not as the script's order would have it."""
         if id(tensor) in self.due:
             return True
         if isinstance(tensor, GoneGradient):  # which speaks for itself
@@ -150,14 +150,14 @@ class EarlyUpdates:
         return bool(self._storages) and storage_of(tensor) in self._storages
 
     def watch(self, parameter: torch.Tensor) -> None:
-        """Notes a complete gradient, which stays for ``step``."""
+        """Note a complete gradient, which stays for ``step``."""
         assert parameter.grad is not None
         self._completed[id(parameter)] = _identity(parameter.grad)
         self._note(parameter)
         self._storages.add(storage_of(parameter.grad))
 
     def update(self, parameter: torch.Tensor) -> None:
-        """Makes the optimizer's step of one parameter. Its gradient is gone afterwards."""
+        """Make the optimizer's step of one parameter. Its gradient is gone afterwards."""
         optimizer = self.optimizer
         assert optimizer is not None
         assert parameter.grad is not None
@@ -174,12 +174,12 @@ class EarlyUpdates:
         self._note(parameter)
 
     def stale(self) -> bool:
-        """Tells whether the script's step would take gradients for new that an update has used already."""
+        """Tell whether the script's step would take gradients for new that an update has used already."""
         waiting = (parameter for parameter in self.parameters() if id(parameter) not in self.due)
         return bool(self._returning) or any(isinstance(parameter.grad, GoneGradient) for parameter in waiting)
 
     def stepping(self) -> None:
-        """Begins the script's step: it finds only gradients of parameters that have not been updated."""
+        """Begin the script's step: it finds only gradients of parameters that have not been updated."""
         if self.early:
             self._returning = list(self.due.values())
             for parameter in self._returning:
@@ -190,7 +190,7 @@ class EarlyUpdates:
         self._completed.clear()
 
     def stepped(self) -> None:
-        """Ends the script's step."""
+        """End the script's step."""
         for parameter in self._returning:
             if parameter.grad is None:
                 parameter.grad = GoneGradient.of(parameter)
@@ -211,7 +211,7 @@ class EarlyUpdates:
 
 @contextmanager
 def _only(optimizer: Optimizer, group: dict[str, Any], parameter: torch.Tensor) -> Iterator[None]:
-    """Leaves the optimizer one parameter. It keeps the group itself, since a step may write to it."""
+    """Leave the optimizer one parameter. It keeps the group itself, since a step may write to it."""
     groups, parameters = optimizer.param_groups, group["params"]
     optimizer.param_groups, group["params"] = [group], [parameter]
     try:
@@ -222,7 +222,7 @@ def _only(optimizer: Optimizer, group: dict[str, Any], parameter: torch.Tensor) 
 
 @contextmanager
 def _outside_autocast() -> Iterator[None]:
-    """Switches autocast off, as in the script's step, which was seen. A backward pass may run inside autocast."""
+    """Switch autocast off, as in the script's step, which was seen. A backward pass may run inside autocast."""
     if not torch.is_autocast_enabled("cpu"):
         yield
         return
@@ -231,7 +231,7 @@ def _outside_autocast() -> Iterator[None]:
 
 
 def _settings(optimizer: Optimizer) -> list[Mapping[str, object]]:
-    """Lists the settings by group, and last the state's holder. They are compared, not read."""
+    """List the settings by group, and last the state's holder. They are compared, not read."""
     groups: list[Mapping[str, object]] = [
         {name: [*map(id, value)] if name == "params" else _setting(value) for name, value in group.items()}
         for group in optimizer.param_groups
@@ -246,7 +246,7 @@ def _constant(value: object) -> object:
 
 
 def _setting(value: object) -> object:
-    """Notes a value with the number in it, since ``lr.data`` can change unseen."""
+    """Note a value with the number in it, since ``lr.data`` can change unseen."""
     number = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else None
     return _constant(value), number
 

@@ -67,7 +67,7 @@ class GoneGradient(torch.Tensor):
 
 
 def called(func: Any) -> str:
-    """Returns the name of the call, or of the attribute that is read; with "=" after it, of one that is set."""
+    """Return the name of the call, or of the attribute that is read; with "=" after it, of one that is set."""
     name = getattr(func, "__name__", "")
     if name not in ("__get__", "__set__"):
         return str(name)
@@ -75,7 +75,7 @@ def called(func: Any) -> str:
 
 
 def script_line() -> str:
-    """Returns the running line of the script, as "train.py:31 (loss.backward())"."""
+    """Return the running line of the script, as "train.py:31 (loss.backward())"."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -96,7 +96,7 @@ def _used(name: str) -> OrderError:
 
 
 def _changes_nothing(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Tells whether a cast would return the same tensor, as those of ``Module.to`` and ``Module.cpu`` mostly do."""
+    """Tell whether a cast would return the same tensor, as those of ``Module.to`` and ``Module.cpu`` mostly do."""
     gone = args[0]
     with torch._C.DisableTorchFunctionSubclass():
         like = torch.empty((), dtype=gone.dtype, device=gone.device)

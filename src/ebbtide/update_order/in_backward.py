@@ -53,7 +53,7 @@ class InBackward(Subscriber):
         listeners.append(self._used)
 
     def remove(self) -> None:
-        """Ends it. Parameters stay guarded that were updated for a step that was not made."""
+        """End it. Parameters stay guarded that were updated for a step that was not made."""
         unsubscribe(self)
         if self._used in listeners:
             listeners.remove(self._used)
@@ -70,7 +70,7 @@ class InBackward(Subscriber):
             self._known[key] = EarlyUpdates(optimizer, lambda: self._forget(key))
 
     def _orders(self) -> list[EarlyUpdates]:
-        """Copies the orders as they are now: an optimizer may go at any moment."""
+        """Copy the orders as they are now: an optimizer may go at any moment."""
         return list(self._known.values())
 
     def _forget(self, key: int) -> None:
@@ -91,7 +91,7 @@ class InBackward(Subscriber):
             self._end()
 
     def _begin(self) -> None:
-        """Begins a backward pass, in which no parameter has been updated yet."""
+        """Begin a backward pass, in which no parameter has been updated yet."""
         if self._broken:
             raise OrderError(self._broken)
         compiled = "the backward pass is compiled" if is_compiled() else ""
@@ -126,7 +126,7 @@ class InBackward(Subscriber):
         self._close_window()
 
     def _broke(self, error: BaseException) -> None:
-        """Guards parameters that were updated in a pass that raised: the script's order would not have updated them."""
+        """Guard parameters that were updated in a pass that raised: the script's order would not have updated them."""
         updated = sum(len(order.due) for order in self._orders() if order.early)
         if updated:
             raised = error.what if isinstance(error, OrderError) else f"the backward pass raised {type(error).__name__}"
@@ -135,12 +135,12 @@ class InBackward(Subscriber):
             self._break(f"{raised}, when {updated} parameters had been updated")
 
     def _used(self, what: str) -> None:
-        """Hears that a gone gradient was used. Before step, no update has what the script would have done to it."""
+        """Hear that a gone gradient was used. Before step, no update has what the script would have done to it."""
         if any(order.early and order.due for order in self._orders()):
             self._break(what)
 
     def _break(self, what: str) -> None:
-        """Ends training for good, even where the script catches the error: the next pass or step raises it again."""
+        """End training for good, even where the script catches the error: the next pass or step raises it again."""
         if not self._broken:
             self._broken = what
             self._tell(f"an error, and training cannot go on: {what}", self._warn)
@@ -166,7 +166,7 @@ class InBackward(Subscriber):
     # ---- up to the script's step ----------------------------------------------------------------------------------
 
     def _look(self, name: str, tensor: torch.Tensor) -> None:
-        """Looks at a call of the script's before it is made."""
+        """Look at a call of the script's before it is made."""
         for order in self._orders():
             if order.left or not order.due or not order.holds(tensor):
                 continue
@@ -195,7 +195,7 @@ class InBackward(Subscriber):
         self._close_window()
 
     def _refusal(self, order: EarlyUpdates, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
-        """Says why the updates of this step cannot be early, or could not have been."""
+        """Say why the updates of this step cannot be early, or could not have been."""
         if any(argument is not None for argument in (*args[1:], kwargs.get("closure"))):
             return "step is called with a closure"
         if steps_on_stack() != 1 or is_compiled():

@@ -25,7 +25,7 @@ INDEPENDENT = (
 
 
 def overlap(parameters: Iterable[torch.Tensor]) -> set[int]:
-    """Returns the ids of parameters whose elements lie where another one's do (``.data`` can make that so)."""
+    """Return the ids of parameters whose elements lie where another one's do (``.data`` can make that so)."""
     found = set()
     places = sorted(
         (storage_of(parameter), *_extent(parameter), key)
@@ -43,14 +43,14 @@ def overlap(parameters: Iterable[torch.Tensor]) -> set[int]:
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """Returns the places in its storage of the tensor's first element, and of the one after its last."""
+    """Return the places in its storage of the tensor's first element, and of the one after its last."""
     begin = int(tensor.storage_offset())
     steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return begin, begin + steps + 1
 
 
 def storage_of(tensor: torch.Tensor) -> int:
-    """Returns the storage's identity; 0 where the tensor has none."""
+    """Return the storage's identity; 0 where the tensor has none."""
     try:
         return int(tensor.untyped_storage()._cdata)
     except (RuntimeError, NotImplementedError):
@@ -58,6 +58,6 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 
 def hooks_of_others() -> bool:
-    """Tells whether every optimizer's step has hooks that are not Ebbtide's."""
+    """Tell whether every optimizer's step has hooks that are not Ebbtide's."""
     hooks = (*_global_optimizer_pre_hooks.values(), *_global_optimizer_post_hooks.values())
     return not all(str(getattr(hook, "__module__", "")).startswith("ebbtide.") for hook in hooks)

@@ -22,14 +22,14 @@ NO_STATE_YET = "its state is born in this step"
 
 
 def stand_in(kind: type[Optimizer], attributes: Mapping[str, Any], groups: Sequence[Any], state: Any) -> Optimizer:
-    """Makes an optimizer with these attributes, groups and state: its ``step`` sees no others."""
+    """Make an optimizer with these attributes, groups and state: its ``step`` sees no others."""
     optimizer = object.__new__(kind)
     vars(optimizer).update(attributes, param_groups=groups, state=state)
     return optimizer
 
 
 def kept(value: Any) -> Any:
-    """Copies a setting as it is now: a tensor or an array can be changed in place."""
+    """Copy a setting as it is now: a tensor or an array can be changed in place."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     if type(value) in (list, tuple):
@@ -38,7 +38,7 @@ def kept(value: Any) -> Any:
 
 
 def reason_to_stay(optimizer: Optimizer, group: Mapping[str, Any], parameter: torch.Tensor) -> str:
-    """Says why this parameter's update is made in ``step`` itself, or ""."""
+    """Say why this parameter's update is made in ``step`` itself, or ""."""
     gradient = parameter.grad
     assert gradient is not None
     if type(parameter) not in (torch.Tensor, torch.nn.Parameter) or parameter.layout is not torch.strided:
@@ -83,14 +83,14 @@ class NotedUpdate:
         return f"{self._kind.__name__}'s update of a parameter of shape {tuple(self._parameter.shape)}"
 
     def defer(self, number: int) -> bool:
-        """Defers it. Callers MUST have counted the parameter's change already (``increment_version``)."""
+        """Defer it. Callers MUST have counted the parameter's change already (``increment_version``)."""
         self._noted = self._as_it_is()
         gradient = self._parameter.grad
         assert gradient is not None
         return _torch.defer(number, [self._parameter, *self._tensors_of_state()], gradient)
 
     def carry_out(self) -> None:
-        """Makes the update. Raises OrderError where its operands were changed and nobody was told."""
+        """Make the update. Raises OrderError where its operands were changed and nobody was told."""
         if self.withdrawn:
             raise OrderError(self.withdrawn, deferred=True)
         if self._as_it_is() != self._noted:

@@ -37,7 +37,7 @@ class StepWindow(TorchFunctionMode):
         return self._thread == threading.get_ident()
 
     def open(self) -> None:
-        """Opens it below the script's own modes, which take the uppermost one away where they end. It stays above a
+        """Open it below the script's own modes, which take the uppermost one away where they end. It stays above a
         default device's mode, which must be the lowest."""
         stack = self._others()
         if stack and isinstance(stack[-1], DeviceContext):
@@ -48,7 +48,7 @@ class StepWindow(TorchFunctionMode):
         self._thread = threading.get_ident()
 
     def close(self) -> None:
-        """Closes it. On another thread than the one that opened it, the mode stays there and looks at nothing."""
+        """Close it. On another thread than the one that opened it, the mode stays there and looks at nothing."""
         if self.is_ours:
             for mode in reversed(self._others()):
                 _push_on_torch_function_stack(mode)
@@ -56,7 +56,7 @@ class StepWindow(TorchFunctionMode):
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Lets calls pass in here unseen: they are ours, not the script's."""
+        """Let calls pass in here unseen: they are ours, not the script's."""
         before, self._quiet = self._quiet, True
         try:
             yield
@@ -64,7 +64,7 @@ class StepWindow(TorchFunctionMode):
             self._quiet = before
 
     def _others(self) -> list[TorchFunctionMode]:
-        """Takes all modes off the stack and returns the others, the uppermost first."""
+        """Take all modes off the stack and return the others, the uppermost first."""
         modes = [_pop_torch_function_stack() for _ in range(_len_torch_function_stack())]
         return [mode for mode in modes if mode is not self]
 
