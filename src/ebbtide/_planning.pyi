@@ -1,5 +1,5 @@
-"""Typed face of ``native/core/decider.hpp``, which the runtime's arena asks too, of ``native/simulate``, the
-simulator's engine, and of ``native/search``, prices and bounds; loads no torch. Sizes are bytes."""
+"""Typed face of the native code of planning. ``native/core/decider.hpp`` is also the arena's, ``native/simulate`` is
+the simulator's engine, and ``native/search`` has prices and bounds. Loads no torch. Sizes are bytes."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,17 +13,17 @@ _Floats = npt.NDArray[np.float64]
 _Flags = npt.NDArray[np.bool_]
 
 BUILT_FOR_TORCH: str
-"""The minor version, as "2.13", that this module and ``ebbtide._torch``, which loads with no other, were built for."""
+"""The minor version, as "2.13", for which this module and ``ebbtide._torch`` were built. They load with no other."""
 
 class Policy:
-    """The settings of a policy: see the header."""
+    """The settings of a policy: the header explains them."""
 
     @property
     def name(self) -> str: ...
 POLICIES: dict[str, Policy]
 
 class Pieces:
-    """Columns by piece (``simulator.step_columns``) and by tick. Raises ValueError for those that do not belong
+    """Columns by piece (``simulator.step_columns``) and by tick. Raises ValueError for columns that do not belong
     together."""
 
     def __init__(
@@ -48,14 +48,16 @@ class Pieces:
         writes: npt.ArrayLike,
         times: npt.ArrayLike,
     ) -> None:
-        """``moves``: whether it may move at all. ``packed_bytes``: what it takes on a tier that packs, -1 where it may
-        not lie there. ``persistent``, ``scratch`` and ``birth`` are those of ``storage``. ``generations``: how many of
-        it live when a step begins. ``of`` is by storage: the piece that is all of it. ``n_used``: of the uses of a
-        tick, so many were there before; its operation touches ``reads`` and ``writes`` bytes. Uses are (tick, piece,
-        mode, until), births and deaths (tick, piece), in order at each tick."""
+        """``moves``: whether the piece may move at all. ``packed_bytes``: what it takes on a tier that packs, -1 where
+        it may not lie there. ``persistent``, ``scratch`` and ``birth`` are those of ``storage``. ``generations``: how
+        many of it live when a step begins. ``of`` has by storage the piece that it belongs to.
+
+        ``n_used`` counts by tick the uses of pieces that were there before. A tick's operation touches ``reads`` and
+        ``writes`` bytes. Uses are (tick, piece, mode, until), births and deaths (tick, piece), in order at each
+        tick."""
 
 class Tier:
-    """``native/simulate/machine.hpp`` says what these mean; None is without a bound."""
+    """One tier: ``native/simulate/machine.hpp`` explains the fields. None is without a bound."""
 
     def __init__(
         self,
@@ -69,7 +71,7 @@ class Tier:
     ) -> None: ...
 
 class Link:
-    """Between the tiers of two ranks; ``group`` is a place among the machine's groups."""
+    """A link between two tiers, by number. ``group`` is a place among the machine's groups."""
 
     def __init__(
         self,
@@ -86,7 +88,7 @@ class LinkGroup:
     def __init__(self, *, bytes_per_ns: float, in_order: bool) -> None: ...
 
 class Machine:
-    """Tiers by rank. Raises ValueError for a link that names what is not there."""
+    """A machine; tiers have numbers. Raises ValueError for a link that names what is not there."""
 
     def __init__(
         self,
@@ -102,24 +104,24 @@ class Machine:
     ) -> None: ...
 
 class Kernels:
-    """Measured operations in place, by tick and rank of the slower tier (``simulator.measured_in_place``)."""
+    """Measured operations in place, by tick and slower tier (``simulator.measured_in_place``)."""
 
     def __init__(self) -> None: ...
     def add(self, *, tick: int, rank: int, adds_up: bool, extra_ns: Mapping[int, float]) -> None:
-        """How much longer the operation takes by the placement of its operands, a sum of 2**i. ``adds_up``: the table
-        has one operand each."""
+        """Add an operation's extra time by placement of its operands, a sum of 2**i. ``adds_up``: the table has one
+        operand each."""
 
     def add_operand(self, *, tick: int, rank: int, storage: int, operand: int) -> None:
-        """Which operand of the tick's operation the storage is."""
+        """Say which operand of the tick's operation the storage is."""
 
 class Asked:
-    """What a simulation is asked for. Under a policy the schedule MUST be empty; None is what the schedule says."""
+    """The settings of a simulation. Under a policy the schedule MUST be empty; None follows the schedule."""
 
     def __init__(self, *, policy: Policy | None, n_steps: int, keeps_spans: bool, checks_state: bool) -> None: ...
 
 class Record:
-    """Of the last step, unrounded: times are ns. By tick, by cause (room, late, demand), by link, by tier; ``area`` is
-    of reserved bytes, in byte ns."""
+    """The last step, unrounded; times are ns. Columns are by tick, by cause (room, late, demand), by link and by tier.
+    ``area`` is of reserved bytes, in byte ns."""
 
     starts: _Floats
     stalls: _Floats
@@ -137,23 +139,24 @@ class Record:
     peak: list[int]
 
     def spans(self) -> dict[str, _Ints]:
-        """lane (a link, or -1: operations), kind, start_ns, stop_ns, tick, storage, nbytes; empty unless asked for."""
+        """Return lane (a link, or -1: operations), kind, start_ns, stop_ns, tick, storage, nbytes; empty unless asked.
+        """
 
     def levels(self) -> dict[str, _Ints]:
-        """rank, time_ns, nbytes."""
+        """Return rank (of the tier), time_ns, nbytes."""
 
     def queued(self) -> dict[str, _Ints]:
-        """The copies in the order in which they were put on their links: tick, storage, source, target."""
+        """Return the copies in the order in which links got them: tick, storage, source, target."""
 
 def simulate(
     pieces: Pieces, machine: Machine, kernels: Kernels, schedule: Schedule, asked: Asked
 ) -> Record | int:
-    """Runs steps, without the GIL. A number is the tick that does not fit. Raises ValueError for a schedule of another
-    step, KeyError for a command along no link, and RuntimeError where a state that is checked is wrong."""
+    """Run steps without the GIL. A number is the tick that does not fit. Raises ValueError for a schedule of another
+    step, KeyError for a command along no link, and RuntimeError where a checked state is wrong."""
 
 class Storages:
-    """Of each storage its life, and of all of them the uses, sorted by storage, then tick. Raises ValueError for
-    columns that do not belong together."""
+    """The life of each storage, and the uses of all, sorted by storage, then tick. Raises ValueError for columns that
+    do not belong together."""
 
     def __init__(
         self, *, n_ticks: int, birth: _Ints, death: _Ints, persistent: _Flags, use_storage: _Ints, use_tick: _Ints
@@ -166,9 +169,9 @@ def lower(
     links: Sequence[tuple[int, int]],
     stays: tuple[_Ints, _Ints, _Ints, _Ints, _Ints],
 ) -> Schedule:
-    """The schedule of a plan with these stays (storage, rank of the tier, start, valid from, stop), in which all other
-    storages are in the first tier from birth to death. Those of one storage MUST follow each other, and the plan MUST
-    have been checked. ``links`` are pairs of the ranks of a source and a target."""
+    """Make the schedule of a plan with these stays: storage, tier, start, valid from, stop. All other storages are in
+    the first tier from birth to death. The stays of one storage MUST follow each other, and the plan MUST have been
+    checked. ``links`` are pairs of source and target."""
 
 def simulate_stays(
     pieces: Pieces,
@@ -178,7 +181,7 @@ def simulate_stays(
     stays: tuple[_Ints, _Ints, _Ints, _Ints, _Ints],
     asked: Asked,
 ) -> Record | int:
-    """``simulate`` under what ``lower`` makes of the stays."""
+    """Run ``simulate`` under the schedule that ``lower`` makes of the stays."""
 
 def find_prices(
     *,
@@ -191,9 +194,9 @@ def find_prices(
     deficit: _Ints,
     rounds: int,
 ) -> tuple[_Floats, float]:
-    """Prices of a byte of room by tick, and a bound on the cost of all choices (``planners.search.choice``), without
-    the GIL. Interval i gives ``paged[i]`` bytes to the ticks [low[i], high[i]), of which ``low`` is in the step and
-    ``high`` at most two steps on. Raises ValueError for columns that do not belong together."""
+    """Find the prices of a byte of room by tick, and a bound on the cost of all choices (``planners.search.choice``).
+    Runs without the GIL. Interval i gives ``paged[i]`` bytes to the ticks [low[i], high[i]). ``low`` is in the step,
+    and ``high`` at most two steps on. Raises ValueError for columns that do not belong together."""
 
 def choose(
     *,
@@ -205,7 +208,8 @@ def choose(
     write_cost: _Floats,
     rounds: int,
 ) -> npt.NDArray[np.uint8] | None:
-    """Which intervals to take (``planners.search.choice``), without the GIL. A demand has low, high and deficit."""
+    """Choose the intervals to take (``planners.search.choice``), without the GIL. A demand has low, high and deficit.
+    """
 
 def carried(
     *,
@@ -222,8 +226,8 @@ def carried(
     write_bins: float,
     fetch_bins: float,
 ) -> npt.NDArray[np.uint8]:
-    """By group of copies, whether the links of a tier carry them in time (``planners.search.slow_tiers``), without the
-    GIL."""
+    """Return for each group of copies whether a tier's links carry them in time (``planners.search.slow_tiers``). Runs
+    without the GIL."""
 
 def time_moves(
     *,
@@ -242,7 +246,8 @@ def time_moves(
     lead_ns: float,
     lazy: bool,
 ) -> tuple[_Ints, _Ints, _Ints, _Ints]:
-    """Out, done, gone and back of the moves of chosen intervals (``planners.search.timing``), without the GIL."""
+    """Time the moves of chosen intervals: out, done, gone and back (``planners.search.timing``). Runs without the GIL.
+    """
 
 def stays_of(
     *,
@@ -258,8 +263,8 @@ def stays_of(
     dirty: _Flags,
     n_ticks: int,
 ) -> tuple[_Ints, _Ints, _Ints, _Ints, _Ints]:
-    """The stays that ``simulate_stays`` takes, of moves as ``time_moves`` gives them, sorted by storage. ``birth``,
-    ``death`` and ``persistent`` are by storage, ``dirty`` is by group."""
+    """Make stays for ``simulate_stays`` from the moves of ``time_moves``, sorted by storage. ``birth``, ``death`` and
+    ``persistent`` are by storage, ``dirty`` is by group."""
 
 def longest_windows(
     *,
@@ -270,5 +275,5 @@ def longest_windows(
     rests: tuple[_Ints, _Ints, _Ints],
     walls: Sequence[tuple[int, list[tuple[float, float]], float, float]],
 ) -> float:
-    """The time in ns of the row of windows between cuts that takes longest (``planners.search.bound``), without the
-    GIL. Raises ValueError for columns that do not belong together."""
+    """Return the time in ns of the row of windows between cuts that takes longest (``planners.search.bound``). Runs
+    without the GIL. Raises ValueError for columns that do not belong together."""
