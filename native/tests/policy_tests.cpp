@@ -1,4 +1,4 @@
-// Online policies in the arena: what is evicted as they say, and comes back whole. The decider alone is in pieces.cpp.
+// Online policies in the arena: what is evicted as they say, and comes back whole. The decider alone is in decider_tests.cpp.
 #include <thread>
 #include <vector>
 

@@ -1,1 +1,1 @@
-"""Turns the recording of one step into a Trace, and reads other programs' records as one."""
+"""Hears where steps begin and end, and turns the recording of one into a Trace; reads other programs' records as one."""

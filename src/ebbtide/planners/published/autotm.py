@@ -1,7 +1,7 @@
 """``autotm-static``, ``autotm-sync`` and ``autotm-async``: placement as an integer program, between two tiers.
 
 After AutoTM (Hildebrand et al., ASPLOS 2020) as its published source has it. Every storage
-takes a path through its network (``tensor_flow``) and every operation's time depends on where its operands lie:
+takes a path through its network (``autotm_flow``) and every operation's time depends on where its operands lie:
 
 - *static*: a storage lies in one tier for its whole life;
 - *sync*: it may move before or after an operation that uses it; compute waits for the move;

@@ -1,6 +1,6 @@
 """AutoTM's integer program for one step: columns, rows, and answers as lives. ``autotm`` has the method's story.
 
-Columns are edges of the storages' networks (``tensor_flow``); levels of the fast tier and the extra times of operations
+Columns are edges of the storages' networks (``autotm_flow``); levels of the fast tier and the extra times of operations
 are columns of their own. A storage that is scratch or outlives a step is fixed in the fast tier, a persistent one that
 no operation uses in the slow tier.
 """

@@ -1,4 +1,4 @@
-"""Visits: the executions of a module for which an offloading engine holds a storage, ticks that belong together."""
+"""Offloading engines work module by module: when one may release a storage, and how far ahead it brings one back."""
 
 import numpy as np
 
