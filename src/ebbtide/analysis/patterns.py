@@ -17,7 +17,7 @@ from ebbtide.ir.base import Flags, Ints
 from ebbtide.ir.trace import Storage, StorageKind, Trace
 
 LEAST_MATCH = 0.8
-"""Fewer events than this that match are no pattern."""
+"""If a smaller share of events matches, there is no pattern."""
 _NEARLY = 0.02
 _MOST_CANDIDATES = 8
 

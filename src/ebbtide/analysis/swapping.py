@@ -24,9 +24,9 @@ from ebbtide.ir.machine import InPlace, Link, Machine, Tier
 from ebbtide.ir.trace import Trace, idle_intervals
 
 _AT_ONCE = 256
-"""Intervals of which the hopeless ones are told apart together, before the others are booked one by one."""
+"""So many intervals are checked together for hopeless ones, before the others are booked one by one."""
 OUTLIER_PERCENTILE = 99
-"""An outlier moves without slowing compute and has more bytes x ATI than this part of all intervals."""
+"""An outlier moves without slowing compute. It has more bytes x ATI than this percentage of all intervals."""
 
 
 @dataclass(frozen=True, slots=True)

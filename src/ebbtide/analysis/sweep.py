@@ -10,7 +10,7 @@ from dataclasses import dataclass
 _GB = 10**9
 
 MEMORY, OWNERSHIP = "memory_usd", "step_usd"
-"""The prices of a point: of the tiers, and the total cost of ownership of one step."""
+"""The prices of a point: that of the tiers, and the total cost of ownership of one step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,20 +26,20 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _File = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 trace_argument = click.argument("trace", type=_File)
-"""The step, as parameter ``trace``."""
+"""The argument for the step, as parameter ``trace``."""
 
 fast_option = click.option(
     "--fast",
     metavar="SIZE|P%",
     help="Fast memory for tensors, or a share of the step's peak. Default: all of the machine's fastest tier.",
 )
-"""One budget, as parameter ``fast``."""
+"""The option for one budget, as parameter ``fast``."""
 
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print every figure as JSON, in place of the usual output."
 )
-"""Figures for programs, on standard output, as parameter ``as_json``."""
+"""The option for JSON on standard output, as parameter ``as_json``."""
 
 
 def machine_options(command: _Command) -> _Command:

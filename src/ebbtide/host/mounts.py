@@ -24,7 +24,7 @@ def read_mounts(proc: Path) -> list[Mount]:
 
 
 UNSEEN = Mount("/", Path("/"), "unknown", "unknown", "")
-"""That of the root directory after chroot(2): the kernel lists no mount that begins above it."""
+"""The mount of the root directory after chroot(2), where the kernel lists no mount that begins above it."""
 
 
 def find_mount(mounts: list[Mount], directory: Path) -> Mount:

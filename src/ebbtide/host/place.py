@@ -12,9 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_SIZE")
-"""torchrun's, Open MPI's, that of MPICH and Intel MPI, DeepSpeed's. torchrun's is first: it may run under another."""
+"""The variables of torchrun, Open MPI, MPICH and Intel MPI, and DeepSpeed. torchrun is first: it may run under
+another."""
 _SLURM = "SLURM_STEP_TASKS_PER_NODE"
-"""Set by srun for its tasks, as ``4`` or ``4(x2)``. (SLURM_NTASKS_PER_NODE is set for a batch script, too.)"""
+"""A variable that srun sets for its tasks, as ``4`` or ``4(x2)``. (SLURM_NTASKS_PER_NODE is set for a batch script,
+too.)"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""Planners: (Trace, Machine, budget) -> Plan, by name. Who calls ``plan`` gets one that keeps its promises.
+"""Planners by name: each makes a Plan of a Trace, a Machine and a budget. ``plan`` returns only plans that keep their
+promises.
 
 A planner is a pure function in a file of its own; ``resident`` is the smallest. None imports torch. Another package
 adds one by an entry point in the group ``ebbtide.planners``; ``docs/planners.md`` shows how.
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 GROUP = "ebbtide.planners"
 
 DEFAULT = "ebbtide"
-"""Ours. A gap of another method is its own first of all."""
+"""Our own planner. The gap of another planner is due first of all to its method."""
 
 BUILT_IN: Mapping[str, Planner] = {
     "10cache": ten_cache,
@@ -52,14 +53,15 @@ BUILT_IN: Mapping[str, Planner] = {
 
 
 class Registry(Mapping[str, Planner]):
-    """The planners of this package and of others, sorted by name. Another package's is loaded when it is asked for.
+    """The planners of this package and of others, sorted by name.
 
-    One with a name of ours is passed over with an EbbtideWarning; two of one name are an error when it is asked for.
+    Another package's planner is loaded when it is asked for. One with the name of a planner of ours is ignored, with an
+    EbbtideWarning. Two with the same name are an error when the name is asked for.
     """
 
     @cached_property
     def _others(self) -> "dict[str, list[EntryPoint]]":
-        from importlib.metadata import entry_points  # a fifth of what it takes to start a planning process
+        from importlib.metadata import entry_points  # a fifth of the time that starting a planning process takes
 
         found: dict[str, list[EntryPoint]] = {}
         for entry in entry_points(group=GROUP):
@@ -83,7 +85,8 @@ class Registry(Mapping[str, Planner]):
         return name in BUILT_IN or name in self._others
 
     def __getitem__(self, name: str) -> Planner:
-        """KeyError for an unknown name; SettingError, which names the package, for one that cannot be loaded."""
+        """Return a planner. Raises KeyError for an unknown name, and SettingError, which names the package, if loading
+        fails."""
         if name in BUILT_IN:
             return BUILT_IN[name]
         entries = self._others[name]
@@ -92,7 +95,7 @@ class Registry(Mapping[str, Planner]):
             raise SettingError(f"several packages have a planner {name!r}: {packages}. Uninstall all but one of them.")
         try:
             planner = entries[0].load()
-        except Exception as error:  # whatever another package does when it is imported
+        except Exception as error:  # any error that another package raises when it is imported
             raise SettingError(
                 f"the planner {name!r} of {packages} cannot be loaded: {type(error).__name__}: {error}. Mend or "
                 "uninstall that package."
@@ -111,11 +114,11 @@ PLANNERS: Mapping[str, Planner] = Registry()
 
 
 def plan(name: str, trace: Trace, machine: Machine, budget_bytes: int, effort: int = 1) -> Plan:
-    """The plan of the planner ``name``, checked; ours tries ``effort`` times as much.
+    """Return the checked plan of the planner ``name``. Our own planner tries ``effort`` times as much.
 
-    Raises SettingError for an unknown name, InfeasibleBudgetError for a budget that no plan can keep,
-    TiersTooSmallError where all tiers together have too little room, and PlanError for a plan that breaks a promise,
-    which is a bug of the planner's.
+    Raises SettingError for an unknown name, and InfeasibleBudgetError for a budget that no plan can keep. Raises
+    TiersTooSmallError where all tiers together have too little room. Raises PlanError for a plan that breaks a promise,
+    which is a bug of the planner.
     """
     if name not in PLANNERS:
         raise unknown_name("planner", name, [*PLANNERS])

@@ -1,4 +1,4 @@
-"""What planners share: their signature, the check of the budget, and a plan's figures."""
+"""The parts that planners share: their signature, the check of the budget, and a plan's figures."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -11,22 +11,24 @@ from ebbtide.ir.trace import Trace
 from ebbtide.units import Budget, format_bytes, option, parse_budget
 
 Planner: TypeAlias = Callable[[Trace, Machine, int], Plan]
-"""(step, machine, bytes of the fastest tier that may be used) -> plan. Pure: the same plan for the same arguments."""
+"""A function of a step, a machine, and the bytes of the fastest tier that may be used, to a plan. It is pure: the same
+arguments give the same plan."""
 
 PAGES = arena_pages
-"""How planners count room unless the machine says otherwise: as the runtime's arena does."""
+"""The planners' count of room unless the machine says otherwise: that of the runtime's arena."""
 
 
 def page_size_of(machine: Machine) -> PageSize:
-    """How room is counted in the machine's fastest tier, and so everywhere. At most what PAGES counts."""
+    """Return the unit in which the machine's fastest tier counts room. All tiers are counted in it; PAGES is the
+    most."""
     page_bytes = machine.tiers[0].page_bytes
     return PAGES if page_bytes is None else pages_of(page_bytes)
 
 
 def budget_of(fast: str | int | Budget | None, trace: Trace, machine: Machine) -> int:
-    """Bytes of the fastest tier that ``fast`` names: a size, a share of the step's peak, or None for all there is.
+    """Return the bytes of the fastest tier that ``fast`` names: a size, a share of the step's peak, or None for all.
 
-    As in a run, shares are of the peak of live bytes, and all of it is with what pages add, so that nothing moves.
+    As in a run, shares are of the peak of live bytes. 100 % also includes what pages add, so that nothing moves.
     """
     capacity = machine.tiers[0].capacity_bytes
     paged = peak(live_bytes(trace, page_size_of(machine)))
@@ -42,13 +44,13 @@ def budget_of(fast: str | int | Budget | None, trace: Trace, machine: Machine) -
 
 
 def infeasible(trace: Trace, tick: int, minimum_bytes: int, budget_bytes: int) -> InfeasibleBudgetError:
-    """The error that a tick needs more than the budget."""
+    """Return the error for a tick that needs more than the budget."""
     operator = trace.tick(tick).operator
     return InfeasibleBudgetError(minimum_bytes, operator, tick, budget_bytes, trace.operation(tick))
 
 
 def require_budget(trace: Trace, budget_bytes: int, page_bytes: PageSize = PAGES) -> None:
-    """Raises InfeasibleBudgetError for a budget that no plan can keep."""
+    """Raise InfeasibleBudgetError for a budget that no plan can keep."""
     needed = needed_bytes(trace, page_bytes)
     tick = int(needed.argmax())
     if int(needed[tick]) > budget_bytes:
@@ -56,7 +58,7 @@ def require_budget(trace: Trace, budget_bytes: int, page_bytes: PageSize = PAGES
 
 
 def require_tiers(trace: Trace, machine: Machine, budget_bytes: int) -> None:
-    """Raises TiersTooSmallError where all tiers together have less room than the step takes at its peak."""
+    """Raise TiersTooSmallError where all tiers together have less room than the step takes at its peak."""
     most = peak(live_bytes(trace, page_size_of(machine)))
     first, *slower = machine.tiers
     rooms = [(f"in {first.name}", budget_bytes)]

@@ -1,4 +1,4 @@
-"""``ebbtide``, the default: every kind of storage, both directions, within the budget at every tick.
+"""``ebbtide``, the default: it moves every kind of storage in both directions, within the budget at every tick.
 
 It alternates three steps and keeps the best plan it has simulated:
 
@@ -6,15 +6,16 @@ It alternates three steps and keeps the best plan it has simulated:
 2. *Time* their copies (``timing``) by the ticks of the last simulation.
 3. *Simulate* the schedule. Where it stalls, transfers are dear: their costs rise, and the choice is made anew.
 
-A plan for less room is a plan for more, so budgets below are tried as well where the bound says that they could win.
-Clean storages leave without a write; contents that are final may be written while they are still being read.
-Where operations work in place on a slow tier, the search is made for several sets of storages that stay there as well
-(``in_place``), and at last the plans of other planners are candidates (``rivals``). Where a tier packs what lies there,
-and something shrinks, the search is made with it and without it, since its copies cost compute more than a disk's.
+A plan for less room is also a plan for more. So smaller budgets are tried as well where the bound says that they could
+win. Clean storages leave without a write. Final contents may be written while they are still being read.
 
-Left out: several replicas in slow tiers, and what lives for longer than a step once its successor is born. The search
-is bounded by a number of simulations that depends on the step's size alone, so that plans are deterministic unless the
-time limit strikes.
+Where operations use a slow tier in place, the search is repeated for several sets of storages that stay there
+(``in_place``). At last, the plans of other planners are candidates (``rivals``). Where a tier packs and some storage
+shrinks, the search is made with it and without it, since its copies cost compute more than a disk's.
+
+Left out: several replicas in slow tiers, and storages that outlive a step once their successor is born. The number of
+simulations bounds the search and depends on the step's size alone. So plans are deterministic unless the time limit
+strikes.
 """
 
 from dataclasses import dataclass, replace
@@ -44,8 +45,11 @@ TIME_LIMIT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """Where a search starts: the share of the budget that the choice leaves for copies under way, two of ``Pace``, and
-    how slow tiers are shared out (``slow_tiers``)."""
+    """The start of a search. ``reserve`` is the share of the budget that the choice leaves for copies under way.
+
+    ``clean_early`` and ``lazy`` are those of ``Pace``. ``thrifty`` shares slow tiers out in the thrifty way
+    (``slow_tiers``).
+    """
 
     reserve: float
     clean_early: bool = True
@@ -62,32 +66,33 @@ _STARTS = (
     _Start(0.0, clean_early=False),
     _Start(0.5),
 )
-"""The smaller reserves come first, since of plans that are good enough the first wins, and they move fewer bytes."""
+"""The smaller reserves come first. Of plans that are good enough the first wins, and small reserves move fewer
+bytes."""
 _FEWEST, _MOST, _WORK = 10, 40, 200_000
-"""So many plans are simulated, the fewer the larger the step is, unless time is up; work is in ticks and storages."""
+"""Bounds of the number of simulated plans, unless time is up. Larger steps get fewer; work is in ticks and storages."""
 _KEPT = 16
-"""The best plans, which are simulated for one step more at the end. All others are forgotten: they take memory."""
+"""So many of the best plans are kept, and simulated for one more step at the end. The others would take memory."""
 _PATIENCE = 3
 """The search for one budget ends after so many new choices in a row without a better plan."""
 _BETTER = 0.999
-"""Worth another try of the same kind."""
+"""A step this many times as long, or shorter, is worth another try of the same kind."""
 _SLACK = 2.0
-"""A chosen interval counts on relief only after this many times its copies' duration."""
+"""A chosen interval gives relief only after this many times its copies' duration."""
 _LEAD = 0.1
 """Fetches go ahead of need by up to this share of a step, where there is room."""
 _MARGINS, _LEADS = (1.0, 1.15, 1.4), (0.0, 0.02, 0.2, 1.0)
-"""Other paces that the best plan is tried at: how much longer copies may take, and leads as shares of a step."""
+"""Other paces for the best plan: factors of the copies' times, and leads as shares of a step."""
 _POLISH = 25
-"""So many plans are simulated for that at most, beyond all others."""
+"""The most plans that are simulated for other paces, beyond all others."""
 _GOOD_ENOUGH = 1.003
 """The search ends within this factor of the lower bound."""
 _LEVELS_PER_DOUBLING = 4
-"""Of the smaller budgets that are tried."""
+"""The number of smaller budgets that are tried within a factor of two."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Candidate:
-    """A plan that was simulated, and how it came about; ``moved`` are the stays of what moves."""
+    """A simulated plan, and how it came about. ``moved`` are the stays of the storages that move."""
 
     moved: StayColumns
     outcome: Outcome
@@ -107,9 +112,10 @@ def ebbtide(
     time_limit_s: float = TIME_LIMIT_S,
     effort: int = 1,
 ) -> Plan:
-    """The fastest plan found within the budget. ``effort``: so many times as much is tried.
+    """Return the fastest plan found within the budget. ``effort`` multiplies the number of tries.
 
-    InfeasibleBudgetError if there is no plan; PlanError if what has to leave has no room in the slow tiers.
+    Raises InfeasibleBudgetError if there is no plan, and PlanError if the slow tiers lack room for all that has to
+    leave.
     """
     began = perf_counter_ns()
     machine = machine.with_budget(budget_bytes)
@@ -127,7 +133,7 @@ def ebbtide(
         search = _Search(one, capacity, bound, deadline, effort)
         try:
             found = search.run()
-        except PlanError:  # no room in the slow tiers beside what lies there for good: other ways may have it
+        except PlanError:  # slow tiers lack room beside what lies there for good: other ways may fit
             if one is problem:
                 raise
             continue
@@ -152,7 +158,7 @@ def ebbtide(
 
 
 class _Search:
-    """Keeps the best candidate, and counts simulations."""
+    """Keeps the best candidates, and counts simulations."""
 
     def __init__(self, problem: Problem, budget_bytes: int, bound_ns: int, deadline_ns: int, effort: int) -> None:
         self.problem, self.budget_bytes, self.bound_ns, self.deadline_ns = problem, budget_bytes, bound_ns, deadline_ns
@@ -162,7 +168,7 @@ class _Search:
         self.best: _Candidate | None = None
         self.tried: list[_Candidate] = []  # the best, the fastest first
         exclusive, share = problem.machine.exclusive, directions_share(problem.machine)
-        # Where nothing stays behind, a write cannot come early; where it is in no fetch's way, it is not put off.
+        # On an exclusive machine, a write cannot come early. A write in no fetch's way is not put off.
         several = any(problem.machine.tier(name).capacity_bytes is not None for name in problem.tiers[:-1])
         self.starts = [
             start
@@ -189,8 +195,10 @@ class _Search:
         return self._confirmed()
 
     def _polish(self, best: _Candidate) -> None:
-        """Its intervals at other paces: no price tells how far ahead fetches should go, and how much longer copies may
-        take."""
+        """Try the intervals of ``best`` at other paces.
+
+        No price tells how far ahead fetches should go, and how much longer copies may take.
+        """
         floor, clock = self.left - _POLISH, Clock(best.outcome.start_ns)
         share = directions_share(self.problem.machine)
         for margin, lead, lazy in product(_MARGINS, _LEADS, (False, True) if share else (best.pace.lazy,)):
@@ -202,7 +210,7 @@ class _Search:
             self._again(self.budget_bytes, self.best)
 
     def _confirmed(self) -> _Candidate:
-        """The best by the third step: what a step leaves to the next may take until then to show."""
+        """Return the best by the third step, since one step's effect on the next may show only then."""
         problem, best = self.problem, None
         for candidate in self.tried:
             if best is not None and candidate.step_ns >= best.step_ns:
@@ -214,21 +222,24 @@ class _Search:
         return best
 
     def _levels(self) -> list[int]:
-        """The budgets below, on a grid that does not depend on the budget, the largest first, that may do."""
+        """Return the smaller budgets that may do, the largest first. Their grid does not depend on the budget."""
         least = int(self.problem.needed.max(initial=1))
         level = int(np.floor(np.log2(max(self.budget_bytes - 1, 1)) * _LEVELS_PER_DOUBLING))
         grid = [int(2 ** (at / _LEVELS_PER_DOUBLING)) for at in range(level, 0, -1)]
         return [smaller for smaller in grid if least <= smaller < self.budget_bytes]
 
     def _done(self, floor: int) -> bool:
-        """Whether the search ends here: good enough, or ``floor`` simulations are left, or no time. One is made."""
+        """Say whether the search ends here, after at least one simulation.
+
+        It ends with a plan that is good enough, with ``floor`` simulations left, or out of time.
+        """
         if self.best is None:
             return False
         self.out_of_time = self.out_of_time or perf_counter_ns() > self.deadline_ns
         return self.left <= floor or self.out_of_time or self.best.step_ns <= self.bound_ns * _GOOD_ENOUGH
 
     def _at(self, budget_bytes: int, simulations: int) -> None:
-        """Searches plans for one budget."""
+        """Search plans for one budget."""
         floor, found = self.left - simulations, list[_Candidate]()
         problem = self.problem
         costs = (problem.fetch_cost * problem.fetch_lost, problem.write_cost * problem.write_lost)
@@ -255,7 +266,7 @@ class _Search:
             found = [min(found, key=lambda candidate: candidate.step_ns)]
 
     def _again(self, budget_bytes: int, candidate: _Candidate) -> _Candidate:
-        """The same intervals, timed by the ticks as they were simulated."""
+        """Time the same intervals again, by the ticks of their simulation."""
         clock = Clock(candidate.outcome.start_ns)
         return self._try(budget_bytes, candidate.chosen, candidate.start, candidate.pace, clock)
 
@@ -272,7 +283,7 @@ class _Search:
         return choose(idle, must, wish, *costs)
 
     def _try(self, budget_bytes: int, chosen: Flags, start: _Start, pace: Pace, clock: Clock) -> _Candidate:
-        """Times and simulates a choice; what is not away for any tick stays."""
+        """Time and simulate a choice. Intervals that would not be away for any tick are dropped."""
         problem, idle = self.problem, self.problem.idle
         trace, machine = problem.trace, problem.machine
         while True:
@@ -294,7 +305,7 @@ class _Search:
         return candidate
 
     def _homes(self, rows: Ints, thrifty: bool, clock: Clock) -> list[str]:
-        """Their slow tiers, as they were the last time if nothing was different then."""
+        """Return the intervals' slow tiers, from the last call if nothing has changed."""
         key, problem = (rows.tobytes(), thrifty, clock), self.problem
         if self.last_homes[0] != key:
             found = assign_tiers(
@@ -304,8 +315,11 @@ class _Search:
         return self.last_homes[1]
 
     def _dearer(self, costs: tuple[Floats, Floats], outcome: Outcome) -> tuple[Floats, Floats]:
-        """Costs half way to those of a step that stalls as simulated: a copy costs its time by the share of time that
-        compute waits thereabouts, and what compute loses to it anywhere."""
+        """Move costs halfway to those of the simulated step with its stalls.
+
+        A copy there costs its time multiplied by a share: the time that compute waits near the copy, and what compute
+        loses to it in any case.
+        """
         idle, n_ticks = self.problem.idle, len(self.problem.trace.ticks)
         waits = stall_share(outcome)
         of_group = np.zeros(len(idle.dirty))
@@ -316,7 +330,7 @@ class _Search:
 
 
 def directions_share(machine: Machine) -> bool:
-    """Whether a write can be in a fetch's way: links from the fast tier and links to it are of one group."""
+    """Say whether a write can be in a fetch's way: links from the fast tier and links to it share a group."""
     fast = machine.tiers[0].name
     away = {link.shares for link in machine.links if link.source == fast}
     back = {link.shares for link in machine.links if link.target == fast}
@@ -324,7 +338,8 @@ def directions_share(machine: Machine) -> bool:
 
 
 def stall_share(outcome: Outcome, bins: int = 64) -> Floats:
-    """For each tick, the share of time that compute waits around it: in its ``bins``-th of the step and beside."""
+    """Return for each tick the share of time that compute waits around it, in its ``bins``-th of the step and beside
+    it."""
     stalls = outcome.stall_ns.astype(np.float64)
     width = max(outcome.step_ns, 1) / bins
     place = np.minimum(((outcome.start_ns[:-1] + stalls / 2) / width).astype(np.int64), bins - 1)

@@ -1,4 +1,4 @@
-"""``resident``: everything in the fastest tier all the time. It moves nothing, so its time is the trace's."""
+"""``resident``: keeps everything in the fastest tier all the time. It moves nothing, so its time is the trace's."""
 
 from time import perf_counter_ns
 
@@ -10,7 +10,7 @@ from ebbtide.planners.base import infeasible, page_size_of
 
 
 def resident(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
-    """Raises InfeasibleBudgetError if the step's peak of live bytes is above the budget."""
+    """Make the plan. Raises InfeasibleBudgetError if the step's peak of live bytes is above the budget."""
     began = perf_counter_ns()
     live = live_bytes(trace, page_size_of(machine))
     tick = int(live.argmax())

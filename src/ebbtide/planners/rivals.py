@@ -1,7 +1,7 @@
-"""The other planners' plans as candidates: what makes ``ebbtide`` never worse than they are.
+"""The other planners' plans as candidates, so that ``ebbtide`` is never worse than they are.
 
-Those that take seconds are asked only where the step is small, or where operations work in place in a slow tier: there
-a placement may be better than any movement, and no bound says how far a plan is from the best.
+Slow planners are asked only where the step is small, or where operations use a slow tier in place. In the latter case a
+placement may be better than any movement, and no bound tells how far a plan is from the best.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,11 +29,11 @@ _SLOW: tuple[Planner, ...] = (sentinel, tm_training)
 _SOLVERS: tuple[Callable[..., Plan], ...] = (autotm_static, autotm_sync, autotm_async)
 
 _QUICKEST_WORK, _QUICK_WORK, _SLOW_WORK, _SOLVER_WORK = 6_000, 3_000, 1_500, 200
-"""Accesses and ticks of a step up to which these are asked where nothing is used in place."""
+"""The most accesses and ticks of a step at which these planners are asked, where nothing is used in place."""
 
 
 def rival_plans(trace: Trace, machine: Machine, budget_bytes: int, deadline_ns: int) -> Iterator[Plan]:
-    """Their plans that keep the budget, until the time (of ``perf_counter_ns``) is over."""
+    """Yield their plans that keep the budget, until the deadline (of ``perf_counter_ns``)."""
     work, in_place = len(trace.accesses) + len(trace.ticks), uses_in_place(machine)
     planners: list[Planner] = []
     if in_place or work <= _QUICKEST_WORK:
@@ -50,7 +50,7 @@ def rival_plans(trace: Trace, machine: Machine, budget_bytes: int, deadline_ns: 
         try:
             plan = planner(trace, machine, budget_bytes)
         except (InfeasibleBudgetError, PlanError):
-            continue  # it has no plan for this step: that is its own answer, not ours
+            continue  # it has no plan for this step, which does not concern ours
         if plan.status is not PlanStatus.OVER_BUDGET:
             yield plan
 

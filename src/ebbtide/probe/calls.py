@@ -16,7 +16,7 @@ import torch
 from ebbtide.ir.trace import Access
 
 Buffers = Sequence[torch.Tensor]
-"""Of each operand, its storage's bytes."""
+"""The bytes of each operand's storage."""
 
 _NOT_REPEATED = ("set_", "resize_", "resize_as_", "as_strided_")
 _ALL = int(Access.READ | Access.WRITE)

@@ -24,10 +24,10 @@ from ebbtide.settings import Settings, SlowerTier, TierKind
 from ebbtide.whole_file import write_whole
 
 _OPERANDS_PART = 8
-"""What an operator's operands may take of memory, for they lie there and in files' pages, too."""
+"""An operator's operands may take this part of memory, since they lie there and in files' pages, too."""
 
 Working: TypeAlias = Callable[[int], AbstractContextManager[Callable[[str], None]]]
-"""A block of so many parts, and what is called as each begins, with what it is."""
+"""Opens a block for work in so many parts. Its value is called with each part's name as the part begins."""
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from statistics import quantiles
 from ebbtide.units import MIB
 
 CHUNK_BYTES = 4 * MIB
-"""What the runtime moves in one call: ``kChunk`` in ``native/core/moves.cpp``."""
+"""The bytes that the runtime moves in one call: ``kChunk`` in ``native/core/moves.cpp``."""
 
 
 class Direction(StrEnum):

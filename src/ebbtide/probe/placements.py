@@ -33,7 +33,7 @@ from ebbtide.probe.mapped import MappedFile
 from ebbtide.units import MIB
 
 RUNS = 3
-"""Of each placement, as AutoTM's."""
+"""The runs of each placement, as in AutoTM."""
 
 _RATE_BYTES = 64 * MIB
 NO_OPERATOR, NO_TIME = "no operator: before the first one", "there was no time left to measure it"

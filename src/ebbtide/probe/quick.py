@@ -18,9 +18,9 @@ from ebbtide.whole_file import write_whole
 
 MOST_AGE_S = 7 * 24 * 3600
 DISTURBED_AGE_S = 3600
-"""For how long a machine is good that was measured while other programs ran."""
+"""The life of a machine's file if other programs ran during the measurement."""
 _EDITION = 3
-"""Of what a probe measures; raised when that changes, so that no older machine is taken for one of it."""
+"""The edition of the probe's measurements. It is raised when they change, so that files of older ones are not read."""
 
 
 def probe_quick(

@@ -16,17 +16,18 @@ from ebbtide.report.names import by_number
 from ebbtide.units import format_bytes
 
 _DEPTH = 4
-"""Levels of modules in the tree of the peak; what lies deeper counts for the last."""
+"""The levels of modules in the tree of the peak. Deeper modules count for the last level."""
 _LEVEL = re.compile(r"[^.]+(?:\.\*)*")
-"""Of a module's pattern; ``blocks.*`` is one."""
+"""A level of a module's pattern; ``blocks.*`` is one."""
 _SMALLEST = 0.002
-"""Boxes below this share of the peak are put together."""
+"""Boxes below this share of the peak are joined."""
 _MOST_LEAVING = 3
 SMALL_COST = 1.05
-"""A budget whose steps take at most this many times the unlimited one is recommended, others show what a faster disk
-would do."""
+"""A budget is recommended if its steps take at most this many times the unlimited one. Otherwise, the effect of a
+faster disk is shown."""
 _WIDE_STATE = 0.25
-"""From this share of the peak on it is worth saying what a narrower type would save."""
+"""Parameters, gradients and optimizer state are wide from this share of the peak on: a narrower type would save
+much."""
 
 _KIND_OF = {f"/{kind}": str(kind) for kind in StorageKind}
 _STATE = (StorageKind.PARAMETER, StorageKind.GRADIENT, StorageKind.OPTIMIZER_STATE)

@@ -11,7 +11,7 @@ ROWS = (
     *("budget", "bounded", "peak", "process peak", "steps recorded", "steps planned", "steps on demand"),
     *("time a step", "stall a step", "out a step", "in a step", "written in all"),
 )
-"""What a column says, from the top; its last entry is the verdict, and what went wrong."""
+"""The rows of a column, from the top. A column also has the verdict and the faults."""
 WITHIN_BUDGET = "within budget"
 _LABEL = 17
 _MOST_COLUMNS = 8

@@ -16,7 +16,7 @@ _LABEL = 19
 _WIDEST = 110
 """Longer lines are hard to read, however wide the terminal."""
 _FAR_OFF = 1.5
-"""Steps that take more times their forecast than this are remarked on."""
+"""Steps that take more times their forecast than this get a remark."""
 
 
 def terminal_columns(stream: TextIO | None = None) -> int | None:

@@ -1,1 +1,1 @@
-"""Planners of published systems, each in a file of its name, and what several of them share."""
+"""Planners of published systems, each in a file of its name, and the parts that several of them share."""

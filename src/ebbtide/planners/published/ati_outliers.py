@@ -1,12 +1,13 @@
-"""``ati-outliers``: what is idle for long and large is swapped, if one copy each way fits its idle time.
+"""``ati-outliers``: swaps large storages that are idle for long, if one copy each way fits their idle time.
 
-After Pinpointing (ISPASS 2021, "Pinpointing the Memory Behaviors of DNN Training"), which measures access-time
-intervals (ATI) and finds that few, the outliers, are worth a swap. The rule is a reconstruction: a
-block of S bytes is swappable without slowdown iff ATI >= S / B_out + S / B_in, and outliers are those whose S x ATI is
-above a percentile. Here the percentile is lowered, outlier by outlier, until the step fits.
+After Pinpointing (ISPASS 2021, "Pinpointing the Memory Behaviors of DNN Training"). It measures access-time intervals
+(ATI) and finds that only a few, the outliers, are worth a swap. The rule is a reconstruction: a block of S bytes can be
+swapped without slowdown iff ATI >= S / B_out + S / B_in. Outliers are those whose S x ATI is above a percentile. Here
+the percentile is lowered, outlier by outlier, until the step fits. Eviction starts at once, the fetch S / B_in before
+the next access.
 
-Eviction starts at once, the fetch S / B_in before the next access. Left out, as in the paper: queues (each swap is
-judged alone), and a rule for budgets that no such swaps can keep; the plan is then ``over_budget``.
+Left out, as in the paper: queues, since each swap is judged alone; and a rule for budgets that no such swaps can keep.
+The plan is then ``over_budget``.
 """
 
 from time import perf_counter_ns
@@ -25,7 +26,7 @@ from ebbtide.planners.search.timing import copy_ns
 
 
 def ati_outliers(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
-    """InfeasibleBudgetError for a budget that no plan can keep."""
+    """Make the plan. Raises InfeasibleBudgetError for a budget that no plan can keep."""
     began = perf_counter_ns()
     require_budget(trace, budget_bytes, page_size_of(machine))
     pressure = Pressure(trace, machine)

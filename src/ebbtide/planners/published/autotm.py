@@ -1,29 +1,29 @@
 """``autotm-static``, ``autotm-sync`` and ``autotm-async``: placement as an integer program, between two tiers.
 
-After AutoTM (Hildebrand et al., ASPLOS 2020) as its published source has it. Every storage
-takes a path through its network (``autotm_flow``) and every operation's time depends on where its operands lie:
+After AutoTM (Hildebrand et al., ASPLOS 2020), as its published source has it. Every storage takes a path through its
+network (``autotm_flow``). Every operation's time depends on where its operands lie:
 
-- *static*: a storage lies in one tier for its whole life;
-- *sync*: it may move before or after an operation that uses it; compute waits for the move;
-- *async*: besides, a move may go on beside another operation up to 15 positions from a user: that operation then lasts
+- *static*: a storage lies in one tier for its whole life.
+- *sync*: it may also move before or after an operation that uses it, and compute waits for the move.
+- *async*: a move may also go on beside another operation up to 15 positions from a user. That operation then lasts
   as long as the longer of the two.
 
-The objective is the sum of operations and moves, the constraint the fast tier's room at every operation. HiGHS takes
-the place of Gurobi. At the time limit the best answer known is taken, which is at least the relaxation rounded, or
-where not even that was solved everything away whenever it can be; the plan's status is then ``stopped``.
+The objective is the sum of operations and moves. The constraint is the fast tier's room at every operation. HiGHS takes
+the place of Gurobi. At the time limit, the best known answer is taken. It is at least the rounded relaxation. If not
+even that was solved, everything is away whenever it can be. The plan's status is then ``stopped``.
 
-The profile T[k, c], operation k's time with its operands placed as c, is [Note: in place]'s formula: additive over
-operands, less what ``overlap`` hides. It needs one variable for each operation and holds for any number of operands, so
-the indicators d[k, c] of every placement (2^m, for up to six operands) are not needed.
-Of operations that the machine has measured (``ebbtide probe --kernels``) it is each operand's own measured cost, and
-the plan is then timed with the whole table.
+The profile T[k, c] is operation k's time with its operands placed as c. It follows [Note: in place]'s formula: additive
+over operands, less what ``overlap`` hides. This needs one variable for each operation and holds for any number of
+operands. So the indicators d[k, c] of every placement (2^m, for up to six operands) are not needed. Operations that the
+machine has measured (``ebbtide probe --kernels``) take each operand's own measured cost. The plan is then timed with
+the whole table.
 
-Where a storage's contents must lie at one address (``contiguous``), the fast tier is laid out after solving; if it does
-not fit, the limits near the storages that stick out are lowered and the program solved again, as in ``defrag.jl``. The
-arena's pages make that unnecessary, so it is off by default.
+Where a storage's contents must lie at one address (``contiguous``), the fast tier is laid out after solving. If the
+layout does not fit, the limits near the storages that stick out are lowered and the program is solved again, as in
+``defrag.jl``. The arena's pages make that unnecessary, so it is off by default.
 
-Left out: cuDNN algorithms and workspaces as choices (scratch is fixed), sizes in MB (pages here), the interference of
-moves with operations, which is why its own authors' asynchronous moves lost on a CPU, and tiers beyond two.
+Left out: cuDNN algorithms and workspaces as choices (scratch is fixed), sizes in MB (pages here), and tiers beyond two.
+Also left out: the interference of moves with operations. It is why the authors' own asynchronous moves lost on a CPU.
 """
 
 from time import perf_counter, perf_counter_ns
@@ -45,29 +45,31 @@ from ebbtide.planners.search.make_plan import make_plan, pair_of, require_levels
 TIME_LIMIT_S = 20.0
 
 _MOST_MOVES = 20_000
-"""Of moves beside operations that the asynchronous program may have; in larger steps only the longest operations near
-a user are offered."""
+"""The most moves beside operations in the asynchronous program. In larger steps, only the longest operations near a
+user are offered."""
 _REFINEMENTS = 20
-"""How often limits are lowered for a layout before the last one is taken."""
+"""The limits are lowered at most so often for a layout; then the last layout is taken."""
 
 
 def autotm_static(trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: float = TIME_LIMIT_S) -> Plan:
-    """No moves: of use where operations work in the slow tier. InfeasibleBudgetError names the least budget that is
-    enough for what may not lie there."""
+    """Plan without moves, which is of use where operations work in the slow tier.
+
+    InfeasibleBudgetError names the least budget that holds all storages that may not lie there.
+    """
     return _plan("autotm-static", trace, machine, budget_bytes, time_limit_s)
 
 
 def autotm_sync(
     trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: float = TIME_LIMIT_S, contiguous: bool = False
 ) -> Plan:
-    """Moves for which compute waits. Raises InfeasibleBudgetError and PlanError as ``ebbtide`` does."""
+    """Plan moves for which compute waits. Raises InfeasibleBudgetError and PlanError as ``ebbtide`` does."""
     return _plan("autotm-sync", trace, machine, budget_bytes, time_limit_s, contiguous=contiguous)
 
 
 def autotm_async(
     trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: float = TIME_LIMIT_S, contiguous: bool = False
 ) -> Plan:
-    """Moves beside operations as well. Raises InfeasibleBudgetError and PlanError as ``ebbtide`` does."""
+    """Plan moves beside operations as well. Raises InfeasibleBudgetError and PlanError as ``ebbtide`` does."""
     return _plan("autotm-async", trace, machine, budget_bytes, time_limit_s, contiguous=contiguous)
 
 
@@ -110,6 +112,6 @@ def _stays(life: Life, step: Step) -> list[Stay]:
 
 
 def _longest(trace: Trace, step: Step) -> int:
-    """How many operations on each side of a user may hide a move."""
+    """Return how many operations on each side of a user may hide a move."""
     sides = 2 * sum(len(gadgets) for gadgets in step.networks)
     return max(1, min(REACH, _MOST_MOVES // max(sides, 1)))

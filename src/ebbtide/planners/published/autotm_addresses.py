@@ -1,8 +1,8 @@
-"""A layout of the fast tier, for methods that need each storage at one place, and what to do if it is too high.
+"""A layout of the fast tier, for methods that need each storage at one address, and new limits if it is too high.
 
-The layout is greedy by size (the largest first, each at the lowest address that is free throughout its stay). The rule
-for limits is AutoTM's (``defrag.jl``): near the users of a storage that sticks out, operations get
-less room in the next solution. Left out: workspaces with addresses of their own (scratch is laid out like the rest).
+The layout is greedy by size: the largest first, each at the lowest address that is free throughout its stay. The rule
+for limits is AutoTM's (``defrag.jl``). Operations near the users of a storage that sticks out get less room in the next
+solution. Left out: workspaces with addresses of their own (scratch is laid out like the rest).
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ _LEAST = 0.9
 
 
 def lay_out(trace: Trace, stays: list[Stay], machine: Machine) -> tuple[list[Stay], Ints]:
-    """The stays on the fast tier and the address of each; no two that overlap in time overlap in addresses."""
+    """Return the stays on the fast tier and their addresses. No two that overlap in time overlap in addresses."""
     n_ticks, paged, tier = len(trace.ticks), paged_sizes(trace, page_size_of(machine)).tolist(), machine.tiers[0].name
     mine = sorted((stay for stay in stays if stay.tier == tier), key=lambda stay: (-paged[stay.storage], stay.start))
     start = np.array([stay.start for stay in mine], dtype=np.int64)
@@ -43,7 +43,7 @@ def lay_out(trace: Trace, stays: list[Stay], machine: Machine) -> tuple[list[Sta
 
 
 def lower_limits(trace: Trace, stays: list[Stay], machine: Machine, budget_bytes: int, limit: Ints) -> Ints | None:
-    """The limits for the next solution, or None if the layout fits the budget."""
+    """Return the limits for the next solution, or None if the layout fits the budget."""
     mine, address = lay_out(trace, stays, machine)
     paged = paged_sizes(trace, page_size_of(machine)).tolist()
     top = {stay: int(place) + paged[stay.storage] for stay, place in zip(mine, address, strict=True)}

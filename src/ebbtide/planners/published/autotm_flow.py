@@ -1,13 +1,13 @@
 """AutoTM's tensor flow network: where a storage may lie from one operation to the next, between two tiers.
 
-After AutoTM (ASPLOS 2020): *gadgets* are the operations at which a storage may change its tier. At
-each it is in the fast tier with contents that are nowhere else (dirty), or fast with a replica in the slow tier
-(clean), or slow; a path through these is its life. READ goes from slow to fast before the operation, WRITE from dirty
-to slow after it; a clean storage is dropped for free, and a slow one may be used in place where the machine allows it.
+After AutoTM (ASPLOS 2020). *Gadgets* are the operations at which a storage may change its tier. At each, it is dirty
+(in the fast tier, with contents that are nowhere else), clean (fast with a replica in the slow tier), or slow. A path
+through these is its life. READ goes from slow to fast before the operation, and WRITE from dirty to slow after it. A
+clean storage is dropped for free. A slow one may be used in place where the machine allows it.
 
-What is ours: storages are written more than once here, so a write in the fast tier makes a clean storage dirty; and
-the network of a persistent storage is a circle that starts at a write, where AutoTM keeps parameters in DRAM. A storage
-may also leave after its last use, and its slow room ends with the last read of it.
+Ours: storages are written more than once here, so a write in the fast tier makes a clean storage dirty. The network of
+a persistent storage is a circle that starts at a write, where AutoTM keeps parameters in DRAM. A storage may also leave
+after its last use, and its slow room ends with the last read of it.
 """
 
 from collections.abc import Iterator
@@ -20,11 +20,12 @@ from ebbtide.ir.trace import Access, Trace
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gadgets:
-    """Of one storage of ``nbytes`` in ``paged_bytes`` of pages: operations ``ticks``, sorted, and what each does.
+    """The gadgets of one storage of ``nbytes`` in ``paged_bytes`` of pages: sorted operations ``ticks``, and their
+    modes.
 
-    ``modes`` are Access, 0 for an operation that does not use it, beside which it may be moved (asynchronously). The
-    birth counts as a write. ``end`` is the death; of a persistent one the first tick of the next round. On an
-    ``exclusive`` machine no replica stays behind, so nothing is ever clean.
+    ``modes`` are Access. An operation with 0 does not use the storage, which may be moved beside it (asynchronously).
+    The birth counts as a write. ``end`` is the death, or for a persistent storage the first tick of the next round. On
+    an ``exclusive`` machine no replica stays behind, so nothing is ever clean.
     """
 
     storage: int
@@ -44,25 +45,25 @@ class Gadgets:
         return self.persistent and not self.exclusive and not any(mode & Access.WRITE for mode in self.modes)
 
     def after(self, at: int) -> int:
-        """The tick of the gadget after ``at``, or the end."""
+        """Return the tick of the gadget after ``at``, or the end."""
         return self.ticks[at + 1] if at + 1 < len(self) else self.end
 
     def following(self, at: int) -> int | None:
-        """The gadget after ``at``: round the circle for a persistent storage, None at the end of a life."""
+        """Return the gadget after ``at``: round the circle for a persistent storage, None at the end of a life."""
         return at + 1 if at + 1 < len(self) else 0 if self.persistent else None
 
     def may_be_slow(self, at: int, in_place: InPlace) -> bool:
-        """Whether the operation can do with the storage in the slow tier."""
+        """Say whether the operation can use the storage in the slow tier."""
         mode = self.modes[at]
         return in_place.writes if mode & Access.WRITE else in_place.reads or not mode
 
     def users(self) -> list[int]:
-        """The gadgets that use it."""
+        """Return the gadgets that use the storage."""
         return [at for at, mode in enumerate(self.modes) if mode]
 
 
 def pinned(trace: Trace, number: int) -> bool:
-    """Whether a storage stays in the fast tier whatever a planner says: scratch, and what outlives a whole step."""
+    """Say whether a storage always stays in the fast tier: scratch, and storages that outlive a whole step."""
     rows = trace.storages
     return bool(rows.scratch[number] or rows.death[number] - rows.birth[number] > len(trace.ticks))
 
@@ -70,10 +71,10 @@ def pinned(trace: Trace, number: int) -> bool:
 def gadgets_of(
     trace: Trace, number: int, paged_bytes: int, exclusive: bool = False, reach: int = 0, longest: int = 0
 ) -> Gadgets | None:
-    """None for a storage that is ``pinned``, and for a persistent one that no tick uses.
+    """Return a storage's gadgets. Returns None if it is ``pinned``, or persistent and used by no tick.
 
-    ``longest`` > 0 adds operations up to ``reach`` positions after a user and before the next: on each side so many of
-    those that last longest.
+    ``longest`` > 0 adds operations up to ``reach`` positions after a user and before the next: so many of the longest
+    on each side.
     """
     if pinned(trace, number):
         return None
@@ -97,7 +98,7 @@ def gadgets_of(
 
 
 def _beside(trace: Trace, users: list[int], following: list[int], reach: int, longest: int) -> set[int]:
-    """Ticks beside whose operations a move could go on, between each user and the one after it."""
+    """Return the ticks beside whose operations a move could go on, between each user and the one after it."""
     n_ticks, times, found = len(trace.ticks), trace.ticks.time_ns, set[int]()
     for user, until in zip(users, following, strict=True):
         after, before = range(user + 1, min(user + reach + 1, until)), range(max(until - reach, user + 1), until)
@@ -108,7 +109,7 @@ def _beside(trace: Trace, users: list[int], following: list[int], reach: int, lo
 
 @dataclass(slots=True, eq=False)
 class Life:
-    """A path: at gadget g the storage is fast (``fast[g]``), and afterwards stays so up to the next (``stay[g]``)."""
+    """A path. At gadget g the storage is fast if ``fast[g]``, and then stays so up to the next if ``stay[g]``."""
 
     gadgets: Gadgets
     fast: list[bool]
@@ -116,11 +117,11 @@ class Life:
 
     @staticmethod
     def always(gadgets: Gadgets, fast: bool) -> "Life":
-        """In one tier for ever."""
+        """Return a life in one tier for ever."""
         return Life(gadgets, [fast] * len(gadgets), [fast] * len(gadgets))
 
     def along(self, gadgets: Gadgets) -> "Life":
-        """The same life over ``gadgets`` of the same storage, which have the same users and moves besides."""
+        """Return the same life over ``gadgets`` of the same storage, which have the same users and more moves."""
         users = dict(zip(self.gadgets.ticks, range(len(self.gadgets)), strict=True))
         fast, stay, at = list[bool](), list[bool](), 0
         for tick in gadgets.ticks:
@@ -130,7 +131,8 @@ class Life:
         return Life(gadgets, fast, stay)
 
     def settle(self, in_place: InPlace) -> None:
-        """Makes it a path: fast where an operation needs it and on both ends of a stay, and no idle round trips."""
+        """Make it a path. It is fast where an operation needs that and at both ends of a stay, without idle round
+        trips."""
         gadgets = self.gadgets
         for at in range(len(gadgets)):
             self.fast[at] = self.fast[at] or self.stay[at] or not gadgets.may_be_slow(at, in_place)
@@ -148,7 +150,7 @@ class Life:
                 self.fast[at] = self.stay[at] = False
 
     def leave(self, at: int, until: int) -> None:
-        """Away between the users ``at`` and ``until``, two gadgets that follow each other but for moves."""
+        """Be away between the users ``at`` and ``until``, with only moves between them."""
         size = len(self.gadgets)
         here = at
         while True:
@@ -159,18 +161,19 @@ class Life:
             self.fast[here] = False
 
     def levels(self) -> Iterator[tuple[int, int]]:
-        """Intervals of ticks in which it has room in the fast tier."""
+        """Return the intervals of ticks in which the storage has room in the fast tier."""
         for at, tick in enumerate(self.gadgets.ticks):
             if self.fast[at]:
                 yield tick, self.gadgets.after(at) if self.stay[at] else tick + 1
 
     def reads(self, at: int) -> bool:
-        """Whether it comes in for gadget ``at``; a birth comes from nowhere."""
+        """Say whether the storage comes in for gadget ``at``. A birth comes from nowhere."""
         before = self.stay[at - 1] if at or self.gadgets.persistent else True
         return self.fast[at] and not before
 
     def edges(self) -> Iterator[tuple[int, str]]:
-        """(gadget, edge) along the path: stay_dirty, stay_clean, write, drop, slow and read; see ``autotm``."""
+        """Return each gadget and edge of the path: stay_dirty, stay_clean, write, drop, slow or read; see
+        ``autotm``."""
         clean = self.gadgets.never_written
         for at, mode in enumerate(self.gadgets.modes):
             if self.reads(at):
@@ -188,7 +191,7 @@ class Life:
 
 
 def stays_of_life(life: Life, fast: str, slow: str, n_ticks: int) -> list[Stay]:
-    """The plan's stays for a path. Moves at a user are between two ticks, others last for their operation."""
+    """Return the plan's stays for a path. Moves at a user are between two ticks; others last for their operation."""
     gadgets = life.gadgets
     if all(life.fast) and all(life.stay):
         start, stop = (0, n_ticks) if gadgets.persistent else (gadgets.ticks[0], gadgets.end)
@@ -204,7 +207,7 @@ def stays_of_life(life: Life, fast: str, slow: str, n_ticks: int) -> list[Stay]:
 
 
 def _fast_rows(life: Life) -> Iterator[tuple[int, int, int]]:
-    """(start, valid_from, stop) of each time in the fast tier."""
+    """Return start, valid_from and stop of each time in the fast tier."""
     gadgets, size = life.gadgets, len(life.gadgets)
     for at in range(size):
         if not life.fast[at] or not (life.reads(at) or (at == 0 and not gadgets.persistent)):
@@ -223,7 +226,7 @@ def _fast_rows(life: Life) -> Iterator[tuple[int, int, int]]:
 
 
 def _slow_rows(life: Life, n_ticks: int) -> Iterator[tuple[int, int, int]]:
-    """From each write-out, birth or write in place to the last tick that needs this replica."""
+    """Return rows from each write-out, birth or write in place to the last tick that needs this replica."""
     gadgets = life.gadgets
     if gadgets.never_written or (gadgets.persistent and not any(life.fast)):
         yield 0, 0, n_ticks
@@ -256,7 +259,7 @@ def _slow_rows(life: Life, n_ticks: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _joined(rows: list[tuple[int, int, int]], n_ticks: int) -> list[tuple[int, int, int]]:
-    """A copy that ends as the round does is of the replica that the next round begins with."""
+    """Join a copy that ends with the round to the replica with which the next round begins."""
     if not rows or rows[-1][1] < rows[-1][2]:
         return rows
     (_, _, stop), *between, (start, valid_from, _) = rows
@@ -264,7 +267,8 @@ def _joined(rows: list[tuple[int, int, int]], n_ticks: int) -> list[tuple[int, i
 
 
 def gaps(gadgets: Gadgets) -> Iterator[tuple[int, int]]:
-    """Pairs of users (gadgets) that follow each other with ticks between; the end of a life is ``len(gadgets)``."""
+    """Return pairs of users (gadgets) that follow each other with ticks between. The end of a life is
+    ``len(gadgets)``."""
     users = gadgets.users()
     for at, until in zip(users, [*users[1:], len(gadgets)], strict=True):
         stop = gadgets.ticks[until] if until < len(gadgets) else gadgets.end

@@ -1,8 +1,8 @@
-"""AutoTM's integer program for one step: columns, rows, and answers as lives. ``autotm`` has the method's story.
+"""AutoTM's integer program for one step: columns, rows, and answers as lives. ``autotm`` explains the method.
 
-Columns are edges of the storages' networks (``autotm_flow``); levels of the fast tier and the extra times of operations
-are columns of their own. A storage that is scratch or outlives a step is fixed in the fast tier, a persistent one that
-no operation uses in the slow tier.
+Columns are edges of the storages' networks (``autotm_flow``). Levels of the fast tier and the extra times of operations
+are columns of their own. Storages that are scratch or outlive a step are fixed in the fast tier. Persistent storages
+that no operation uses are fixed in the slow tier.
 """
 
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ from ebbtide.planners.search.make_plan import Pair
 from ebbtide.simulator.measured_in_place import MeasuredInPlace
 
 REACH = 15
-"""How far from a user an operation may hide a move, in positions."""
+"""An operation up to so many positions from a user may hide a move."""
 _NS = 1e-6
 """Objectives are in ms, which suits the solver's tolerances."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """What does not change: the networks, and the level of what is fixed in the fast tier."""
+    """The fixed part of a step's programs: the networks, and the level of the storages fixed in the fast tier."""
 
     trace: Trace
     machine: Machine
@@ -69,7 +69,7 @@ def _levels(intervals: list[tuple[int, int, int]], n_ticks: int) -> Ints:
 
 
 def least_of(step: Step, static: bool) -> Ints:
-    """What has to be in the fast tier at each tick, whatever is chosen."""
+    """Return the bytes that have to be in the fast tier at each tick, whatever is chosen."""
     needed = []
     for gadgets in step.networks:
         must = [at for at in range(len(gadgets)) if not gadgets.may_be_slow(at, step.in_place)]
@@ -97,7 +97,7 @@ class Flow:
         level_rows(self.program, self.occupancy, limit - step.fixed)
 
     def _choice(self, gadgets: Gadgets) -> dict[tuple[int, str], int]:
-        """Static: x = 1 if the storage lies in the slow tier, 1 - x if it lies in the fast one."""
+        """Add the columns of a static placement: x = 1 in the slow tier, 1 - x in the fast one."""
         possible = all(gadgets.may_be_slow(at, self.step.in_place) for at in range(len(gadgets)))
         slow = self.program.column(upper=float(possible))
         fast = self.program.column()
@@ -108,7 +108,10 @@ class Flow:
         return {(0, "slow"): slow, (0, "stay_dirty"): fast}
 
     def _network(self, gadgets: Gadgets) -> dict[tuple[int, str], int]:
-        """Columns are edges, named by the gadget that they leave; rows are the vertices dirty, clean and slow."""
+        """Add a storage's network. Columns are edges, named by the gadget that they leave. Rows are its vertices.
+
+        The vertices are dirty, clean and slow.
+        """
         program, pair = self.program, self.step.pair
         column: dict[tuple[int, str], int] = {}
         read_ms, write_ms = pair.read_ns(gadgets.nbytes) * _NS, pair.write_ns(gadgets.nbytes) * _NS
@@ -136,7 +139,7 @@ class Flow:
         return column
 
     def _vertices(self, gadgets: Gadgets, column: dict[tuple[int, str], int]) -> None:
-        """One unit comes to the first gadget; what comes into a vertex leaves it."""
+        """Add the vertices' rows: one unit comes to the first gadget, and as much leaves a vertex as comes in."""
 
         def flow(sign: float, at: int | None, *names: str) -> list[tuple[int, float]]:
             return [(column[at, name], sign) for name in names if at is not None and (at, name) in column]
@@ -169,13 +172,14 @@ class Flow:
         operand = self.step.measured.operand(tick, slow, gadgets.storage)
         if operand is None:
             longer = self.step.machine.in_place_ns(self.step.pair.slow.name, read, written)
-        else:  # alone: the program adds up what the operands of an operation cost
+        else:  # alone: the program adds up the costs of an operation's operands
             longer = self.step.measured.extra_ns(tick, slow, {operand: 1.0})
         if longer:
             self.slowed.setdefault(tick, []).append((edge, longer * _NS))
 
     def _operations(self) -> None:
-        """Each operation's extra time: rho_k for operands in place, and z_k >= rho_k where moves go on beside it."""
+        """Add each operation's extra time: rho_k for operands in place, and z_k >= rho_k where moves go on beside
+        it."""
         hidden = _hidden_ms(self.step.trace, self.step.machine)
         for tick in sorted(self.slowed.keys() | self.beside.keys()):
             operands = self.slowed.get(tick, [])
@@ -195,7 +199,8 @@ class Flow:
     # ---- answers -----------------------------------------------------------------------------------------------------
 
     def solve(self, time_limit_s: float, known: list[Life] | None = None) -> tuple[list[Life], bool]:
-        """Lives that keep the limits, and whether they are the program's best. ``known`` is an answer to begin with."""
+        """Return lives that keep the limits, and whether they are the program's best. ``known`` is an answer to begin
+        with."""
         began = perf_counter()
         relaxed = self.program.solve(time_limit_s / 2, whole=False)
         rounded = self._kept(self._rounded(relaxed.values)) if relaxed.outcome is Outcome.SOLVED else None
@@ -212,7 +217,7 @@ class Flow:
         return lives, answer.outcome is Outcome.SOLVED
 
     def _objective(self, lives: list[Life]) -> float:
-        """In ms, less the offset; only of answers that keep the limits."""
+        """Return the objective in ms, less the offset. The answers MUST keep the limits."""
         values = self._values(lives)
         total = float(np.array(self.program.cost) @ values)
         for tick in self.beside.keys() | self.slowed.keys():
@@ -251,13 +256,13 @@ class Flow:
         return lives
 
     def _kept(self, lives: list[Life]) -> list[Life] | None:
-        """The lives, with more of them away where ticks hold too much; None if that does not help."""
+        """Send more of the lives away where ticks hold too much. Returns None if that does not help."""
         if self.static:
             return lives if np.all(_level_of(self.step, lives) <= self.limit) else None
         return lives if _keep(self.step, lives, self.limit) else None
 
     def _values(self, lives: list[Life]) -> Floats:
-        """The columns of an answer."""
+        """Return the columns of an answer."""
         values = np.zeros(len(self.program.cost))
         for life, column in zip(lives, self.columns, strict=True):
             if self.static:
@@ -268,7 +273,7 @@ class Flow:
 
 
 def _hidden_ms(trace: Trace, machine: Machine) -> list[float]:
-    """What of its operands' extra time each operation hides: [Note: in place]."""
+    """Return how much of its operands' extra time each operation hides: [Note: in place]."""
     rows, n_ticks = trace.accesses, len(trace.ticks)
     nbytes = trace.storages.nbytes[rows.storage].astype(np.float64)
     tick = rows.tick % n_ticks
@@ -287,9 +292,9 @@ def _level_of(step: Step, lives: list[Life]) -> Ints:
 
 
 def _keep(step: Step, lives: list[Life], limit: Ints) -> bool:
-    """Sends away what costs least for its bytes and ticks until the limits hold; False if they cannot.
+    """Send away what costs least for its bytes and ticks until the limits hold. Returns False if they cannot.
 
-    A gap between two uses comes before a use in place.
+    A gap between two uses goes before a use in place.
     """
     n_ticks = len(limit)
     level = _level_of(step, lives)

@@ -1,14 +1,13 @@
-"""``g10``: idle intervals by the memory they free over time, on channels that are booked operation by operation.
+"""``g10``: takes idle intervals by the memory they free over time, on channels booked operation by operation.
 
-After G10 (Zhang et al., MICRO 2023). Intervals are taken in the order of their reducible area, bytes
-times the time in which the step holds too much, the largest first. One goes to the slowest tier whose safe time
-(2 + delta)(latency + S / B) it exceeds, if that tier's channel has time for it: the eviction as early and the fetch as
-late as the channel is free. Fetches are then moved forward where the planned memory allows (eager prefetch), if that is
-faster as simulated.
+After G10 (Zhang et al., MICRO 2023). Intervals are taken in the order of their reducible area, the largest first. The
+area is the bytes times the time in which the step holds too much. An interval goes to the slowest tier whose safe time
+(2 + delta)(latency + S / B) it exceeds, if that tier's channel has time for it. Its eviction is as early and its fetch
+as late as the channel is free. If the simulation shows a gain, fetches then move forward where the planned memory
+allows (eager prefetch). LRU evicts the rest, as G10's page faults do.
 
-What no interval covers falls to LRU, as its page faults do. Left out: pages (storages move whole), two global lines in
-place of each interval's own safe time, G10's exclusive copies (a clean storage leaves without a write here), and kernel
-slots of equal length.
+Left out: pages (storages move whole), and two global lines in place of each interval's own safe time. Also left out:
+G10's exclusive copies (a clean storage leaves without a write here), and kernel slots of equal length.
 """
 
 from time import perf_counter_ns
@@ -27,11 +26,14 @@ from ebbtide.planners.search.slow_tiers import reachable_tiers
 
 DELTA = 0.5
 _LOOK = 64
-"""Operations of a window that are looked at first."""
+"""So many operations of a window are looked at first."""
 
 
 def g10(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
-    """InfeasibleBudgetError for a budget that no plan can keep; PlanError if the slow tiers have no room."""
+    """Make the plan. Raises InfeasibleBudgetError for a budget that no plan can keep.
+
+    Raises PlanError if the slow tiers have no room.
+    """
     began = perf_counter_ns()
     tiers = reachable_tiers(machine)
     if not tiers:
@@ -62,7 +64,8 @@ def g10(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
 
 
 def _stays(pressure: Pressure, tiers: list[str], tier_of: dict[int, str], budget_bytes: int) -> list[Stay]:
-    """With what LRU evicts besides; if that took the room of a slow tier that was booked, tiers are assigned anew."""
+    """Return the stays, with LRU's evictions. If those overfill a slow tier that was booked, tiers are assigned
+    anew."""
     pressure.squeeze(budget_bytes, pressure.idle.after.astype(np.float64))
     stays = pressure.stays(_tiers(pressure, tier_of))
     level = occupancy(pressure.trace, stays, tiers, pressure.page_bytes)
@@ -73,7 +76,7 @@ def _stays(pressure: Pressure, tiers: list[str], tier_of: dict[int, str], budget
 
 
 def _by_area(pressure: Pressure, budget_bytes: int) -> list[int]:
-    """Rows that are idle while the step holds too much, by bytes times that time."""
+    """Return rows that are idle while the step holds too much, by bytes times that time."""
     trace, idle = pressure.trace, pressure.idle
     times = trace.ticks.time_ns.astype(np.float64)
     over = np.concatenate(([0.0], np.cumsum(np.tile(np.where(pressure.live > budget_bytes, times, 0.0), 2))))
@@ -83,7 +86,7 @@ def _by_area(pressure: Pressure, budget_bytes: int) -> list[int]:
 
 
 def _replica(pressure: Pressure, row: int) -> Ints:
-    """Room of an interval's contents in a slow tier; of what is never written, for ever."""
+    """Return the room of an interval's contents in a slow tier at each tick. Unwritten contents stay there for ever."""
     idle, n_ticks = pressure.idle, len(pressure.live)
     low, high, paged = (int(column[row]) for column in (idle.after + 1, idle.until, idle.paged_bytes))
     if not idle.dirty[idle.group[row]]:
@@ -92,7 +95,7 @@ def _replica(pressure: Pressure, row: int) -> Ints:
 
 
 def _book(pressure: Pressure, channels: "_Channels", row: int, tier: str) -> bool:
-    """Whether the interval is safe for the tier and its channels have time; if so it is taken."""
+    """Take the interval if it is safe for the tier and the tier's channels have time. Says whether it was taken."""
     idle, machine = pressure.idle, pressure.machine
     fast, nbytes = machine.tiers[0].name, int(idle.nbytes[row])
     low, high = int(idle.after[row]) + 1, int(idle.until[row])
@@ -117,7 +120,7 @@ def _book(pressure: Pressure, channels: "_Channels", row: int, tier: str) -> boo
 
 
 def _prefetch_eagerly(pressure: Pressure, budget_bytes: int) -> None:
-    """Fetches go as early as the planned memory allows, and none before one that was booked to go earlier."""
+    """Move fetches as early as the planned memory allows. They keep their booked order."""
     idle, n_ticks = pressure.idle, len(pressure.live)
     last = -n_ticks
     rows = np.flatnonzero((pressure.gone < pressure.back) & idle.returns)
@@ -136,13 +139,13 @@ def _prefetch_eagerly(pressure: Pressure, budget_bytes: int) -> None:
 
 
 def _tiers(pressure: Pressure, tier_of: dict[int, str]) -> list[str]:
-    """Of each row; what LRU evicts goes to the slowest."""
+    """Return the tier of each row. LRU's evictions go to the slowest."""
     last = reachable_tiers(pressure.machine)[-1]
     return [tier_of.get(number, last) for number in pressure.idle.storage.tolist()]
 
 
 class _Channels:
-    """Bytes that each link, and each group of links, can still move beside each operation."""
+    """The bytes that each link, and each group of links, can still move beside each operation."""
 
     def __init__(self, trace: Trace, machine: Machine) -> None:
         seconds = trace.ticks.time_ns.astype(np.float64) / 1e9
@@ -151,7 +154,8 @@ class _Channels:
         self.taken: list[tuple[Floats, Ints, Floats]] = []
 
     def take(self, link: Link, window: Ints, nbytes: int) -> int | None:
-        """How many operations of the window, in its order, a copy takes; None if it is not done by the end of it."""
+        """Return how many operations of the window, in its order, a copy takes. Returns None if it is not done by its
+        end."""
         need, looked_at = nbytes + link.latency_ns * link.bytes_per_s / 1e9, _LOOK
         while True:  # few need the whole window
             ticks = window[:looked_at] % len(self.free[link.name])
@@ -173,7 +177,7 @@ class _Channels:
         return last + 1
 
     def give_back(self) -> None:
-        """Undoes what was taken since the last ``keep``."""
+        """Undo what was taken since the last ``keep``."""
         for pool, ticks, used in self.taken:
             pool[ticks] += used
         self.taken.clear()

@@ -1,4 +1,4 @@
-"""Offloading engines work module by module: when one may release a storage, and how far ahead it brings one back."""
+"""Times at which offloading engines that work module by module release storages and bring them back."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from ebbtide.planners.search.idle_table import IdleTable
 
 
 def leaves_module(trace: Trace, idle: IdleTable) -> Flags:
-    """Intervals in which another module runs: engines that work module by module release nothing before."""
+    """Return the intervals in which another module runs. Engines that work module by module release nothing before."""
     names, module = np.unique(trace.ticks.module, return_inverse=True)
     n_ticks = len(module)
     if len(names) == 1:
@@ -21,7 +21,7 @@ def leaves_module(trace: Trace, idle: IdleTable) -> Flags:
 
 
 def ahead(needs: Ints, until: int, depth: int, n_ticks: int) -> int:
-    """The tick of the need that is ``depth`` before the one at ``until``, on the circle of a step."""
+    """Return the tick of the need that is ``depth`` before the one at ``until``, on the circle of a step."""
     steps, tick = divmod(until, n_ticks)
     place = int(np.searchsorted(needs, tick)) - depth
     turns, place = divmod(place, len(needs))

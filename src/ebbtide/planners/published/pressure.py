@@ -1,8 +1,8 @@
 """Idle intervals under construction, for methods without a rule that always keeps the budget, and a last resort.
 
 A method says which intervals it wants and when their copies go. Where ticks still hold more than the budget, *pressure*
-does what a memory manager would do on the spot: what is there and not in use leaves, the first by the method's own
-order; a fetch that has not the room it counted on waits. Such copies are between two ticks, so compute may wait.
+acts as a memory manager would on the spot. Storages that are there and not in use leave, in the method's own order. A
+fetch without the room it counted on waits. Such copies are between two ticks, so compute may wait.
 """
 
 from copy import copy
@@ -27,11 +27,11 @@ _STRIDES = 128
 
 
 class Pressure:
-    """Which intervals are taken, and when: columns over the rows of ``idle``.
+    """The taken intervals and their times, as columns over the rows of ``idle``.
 
-    Away in ticks [gone, back), written during [out, done). ``evictable`` are those that the method moves at all;
-    persistent storages that no tick uses lie in the slowest tier. ``rows`` of one storage have one slow tier.
-    ``idle_ns`` is how long each interval could last.
+    An interval is away in ticks [gone, back) and written during [out, done). ``evictable`` are the rows that the method
+    moves at all. Persistent storages that no tick uses lie in the slowest tier. All ``rows`` of one storage have the
+    same slow tier. ``idle_ns`` is the longest that each interval could last.
     """
 
     def __init__(self, trace: Trace, machine: Machine, evictable: Flags | None = None) -> None:
@@ -49,14 +49,14 @@ class Pressure:
         self.idle_ns: Floats = self.clock.of(self.idle.until) - self.clock.of(self.idle.after + 1)
 
     def require(self, budget_bytes: int) -> None:
-        """Raises InfeasibleBudgetError if the budget is too small even with all away that may leave."""
+        """Raise InfeasibleBudgetError if the budget is too small even with all away that may leave."""
         rows = np.flatnonzero(self.evictable)
         idle, n_ticks = self.idle, len(self.live)
         away = levels(idle.after[rows] + 1, idle.until[rows], idle.paged_bytes[rows], n_ticks)
         require_levels(self.live - away, self.trace, budget_bytes)
 
     def set(self, row: int, out: int, done: int, gone: int, back: int) -> None:
-        """Takes an interval, or gives it other times; none at all if it would not be away for a tick."""
+        """Take an interval, or give it other times. It is not taken if it would not be away for a tick."""
         if gone >= back:
             gone = back = done = out = int(self.idle.after[row]) + 1
         paged = int(self.idle.paged_bytes[row])
@@ -66,19 +66,19 @@ class Pressure:
         self.out[row], self.done[row], self.gone[row], self.back[row] = out, done, gone, back
 
     def copy(self) -> "Pressure":
-        """Another one from here on."""
+        """Return a copy that changes independently."""
         other = copy(self)
         for name in ("out", "done", "gone", "back", "level"):
             setattr(other, name, np.array(getattr(self, name)))
         return other
 
     def relieves(self, row: int, budget_bytes: int) -> bool:
-        """Whether an interval covers a tick that holds too much."""
+        """Say whether an interval covers a tick that holds too much."""
         parts = self.parts(int(self.idle.after[row]) + 1, int(self.idle.until[row]))
         return any(bool(np.any(self.level[part] > budget_bytes)) for part in parts)
 
     def squeeze(self, budget_bytes: int, last_to_leave: Floats) -> None:
-        """Keeps the budget. Of what is there, the row with the least value goes first.
+        """Keep the budget. Of the rows that are there, the one with the least value leaves first.
 
         ``require`` MUST have passed. Raises PlanError where it would not have.
         """
@@ -98,7 +98,8 @@ class Pressure:
                 raise PlanError((f"tick {tick} holds {self.level[tick]:,} bytes with all away that may leave",))
 
     def _vacate(self, row: int, tick: int, stride: int) -> None:
-        """Away at ``tick``, at which it is there and idle; a fetch that came before waits for ``stride`` ticks."""
+        """Be away at ``tick``, where the row is there and idle. If its fetch came before, it waits for ``stride``
+        ticks."""
         out, done = int(self.out[row]), int(self.done[row])
         gone, back, until = int(self.gone[row]), int(self.back[row]), int(self.idle.until[row])
         if gone >= back:
@@ -109,7 +110,7 @@ class Pressure:
             self.set(row, out, done, gone, min(tick + stride, until))
 
     def parts(self, low: int, high: int) -> list[slice]:
-        """Ticks [low, high) of the circle; at most once round."""
+        """Return ticks [low, high) of the circle, at most once round."""
         if low >= high:
             return []
         n_ticks = len(self.live)
@@ -117,7 +118,8 @@ class Pressure:
         return [slice(low, high)] if high <= n_ticks else [slice(low, n_ticks), slice(0, high - n_ticks)]
 
     def moves(self, slow: list[str] | None = None) -> list[Move]:
-        """Of the taken intervals; ``slow`` has the tier of each row, or the fastest that has room."""
+        """Return the moves of the taken intervals. ``slow`` has the tier of each row; by default, it is the fastest
+        with room."""
         rows = np.flatnonzero(self.gone < self.back)
         tiers = assign_tiers(self.trace, self.machine, self.idle, rows, self.clock)
         if slow is not None:
@@ -126,6 +128,6 @@ class Pressure:
         return [Move(row, tier, *time) for row, tier, time in zip(rows.tolist(), tiers, times, strict=True)]
 
     def stays(self, slow: list[str] | None = None) -> list[Stay]:
-        """Of the plan."""
+        """Return the plan's stays."""
         still = still_stays(self.trace, self.machine.tiers[0].name, homeless_tier(self.machine))
         return stays_of(self.trace, self.idle, self.moves(slow), still, self.machine)

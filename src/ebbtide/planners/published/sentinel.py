@@ -1,13 +1,13 @@
 """``sentinel``: long-lived data move at the borders of migration intervals, hot before cold.
 
-After Sentinel (Ren et al., HPCA 2021). A step is cut into migration intervals of equal time. Data
-that live within one interval stay in fast memory. What an interval does not use leaves after its last use before it;
-what it needs comes in during the interval before, the hottest (most uses for its bytes) first, as far as there is
-room; the rest waits. How many intervals there are is found by trying, as the paper does in the first training steps.
+After Sentinel (Ren et al., HPCA 2021). A step is cut into migration intervals of equal time. Data that live within one
+interval stay in fast memory. A storage that an interval does not use leaves after its last use before it. A storage
+that it uses comes in during the interval before, as far as there is room; the rest waits. The hottest (most uses for
+its bytes) comes first. Several numbers of intervals are tried, as the paper does in the first training steps.
 
-Its pages hold tensors of like lifetime and heat, so that a page moves as one; the arena's storages have pages of their
-own, so they are the unit here. Left out: profiling by page faults, small tensors that share pages, and leaving data to
-be used in slow memory when an interval is too short for them (they are waited for).
+Sentinel's pages hold tensors of like lifetime and heat, so that a page moves as one. The arena's storages have pages of
+their own, so they are the unit here. Left out: profiling by page faults, and small tensors that share pages. When an
+interval is too short for data, compute waits for them here; Sentinel may leave them to be used in slow memory.
 """
 
 from time import perf_counter_ns
@@ -27,7 +27,10 @@ INTERVALS = (4, 8, 16, 32, 64)
 
 
 def sentinel(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
-    """InfeasibleBudgetError for a budget that no plan can keep; PlanError if the slow tiers have no room."""
+    """Make the plan. Raises InfeasibleBudgetError for a budget that no plan can keep.
+
+    Raises PlanError if the slow tiers have no room.
+    """
     began = perf_counter_ns()
     if not reachable_tiers(machine):
         return resident(trace, machine, budget_bytes)
@@ -39,7 +42,7 @@ def sentinel(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
 
 
 def _with(count: int, trace: Trace, machine: Machine, budget_bytes: int) -> list[Stay]:
-    """The stays with so many migration intervals."""
+    """Return the stays with so many migration intervals."""
     pressure = Pressure(trace, machine)
     idle, n_ticks = pressure.idle, len(trace.ticks)
     border = _borders(trace, count)
@@ -58,14 +61,14 @@ def _with(count: int, trace: Trace, machine: Machine, budget_bytes: int) -> list
 
 
 def _borders(trace: Trace, count: int) -> Ints:
-    """The first ticks of intervals of about equal time, the first of them 0."""
+    """Return the first ticks of intervals of about equal time, the first of them 0."""
     starts = trace.start_ns(np.arange(len(trace.ticks)))
     at = np.searchsorted(starts, np.linspace(0, trace.step_ns, count + 1)[:-1], "left")
     return np.unique(np.minimum(at, len(trace.ticks) - 1)).astype(np.int64)
 
 
 def _interval(border: Ints, ticks: Ints, n_ticks: int) -> Ints:
-    """The number of the interval of each tick, counted on through the steps."""
+    """Return the number of the interval of each tick, counted on through the steps."""
     steps, tick = np.divmod(ticks, n_ticks)
     result: Ints = steps * len(border) + np.searchsorted(border, tick, "right") - 1
     return result
@@ -78,7 +81,7 @@ def _start_of(border: Ints, interval: Ints, n_ticks: int) -> Ints:
 
 
 def _heat(trace: Trace) -> Floats:
-    """Uses of each storage for each of its bytes."""
+    """Return the uses of each storage for each of its bytes."""
     uses = np.bincount(trace.accesses.storage, minlength=len(trace.storages)).astype(np.float64)
     result: Floats = uses / trace.storages.nbytes
     return result

@@ -1,8 +1,9 @@
 """Mixed-integer linear programs for planners, solved by HiGHS. A solver's outcome is a value, not an exception.
 
-Minimise ``cost @ x + offset`` subject to ``low <= A x <= high`` and ``0 <= x <= upper``, some x integers. Rows are
-built one by one, so that each can carry a comment where it is made. One thread, so that plans are deterministic
-unless the time limit strikes."""
+A program minimises ``cost @ x + offset`` subject to ``low <= A x <= high`` and ``0 <= x <= upper``. Some of x are
+integers. Rows are built one by one, so that each can carry a comment where it is made. HiGHS has one thread, so that
+plans are deterministic unless the time limit strikes.
+"""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -22,8 +23,11 @@ _GAP = 1e-4
 
 
 class Outcome(StrEnum):
-    """SOLVED: within ``_GAP`` of the best. STOPPED: the best answer that was known when time was up. NONE: no answer
-    was found in time. INFEASIBLE: proved that there is none."""
+    """The end of a solution.
+
+    SOLVED: the answer is within ``_GAP`` of the best. STOPPED: time was up, and this is the best known answer. NONE: no
+    answer was found in time. INFEASIBLE: it is proved that there is none.
+    """
 
     SOLVED = "solved"
     STOPPED = "stopped"
@@ -33,7 +37,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """``values`` of the columns (empty without an answer), and ``bound``, below which no answer lies."""
+    """An answer. ``values`` are those of the columns (empty without an answer). No answer is below ``bound``."""
 
     outcome: Outcome
     values: Floats
@@ -43,7 +47,8 @@ class Answer:
 
 @dataclass(slots=True)
 class Program:
-    """Columns and rows so far. ``offset`` is a constant of the objective, which the gap is a part of."""
+    """A program's columns and rows so far. ``offset`` is a constant of the objective, so the gap is relative to it,
+    too."""
 
     offset: float = 0.0
     cost: list[float] = field(default_factory=list)
@@ -56,14 +61,14 @@ class Program:
     values: list[float] = field(default_factory=list)
 
     def column(self, cost: float = 0.0, upper: float = 1.0, integer: bool = True) -> int:
-        """A new variable in [0, upper]; its number."""
+        """Add a variable in [0, upper]. Returns its number."""
         self.cost.append(cost)
         self.upper.append(upper)
         self.integer.append(integer)
         return len(self.cost) - 1
 
     def row(self, entries: list[tuple[int, float]], low: float = -inf, high: float = inf) -> None:
-        """low <= sum of value * column <= high; a column may occur several times."""
+        """Add low <= sum of value * column <= high. A column may occur several times."""
         merged: dict[int, float] = {}
         for column, value in entries:
             merged[column] = merged.get(column, 0.0) + value
@@ -74,7 +79,10 @@ class Program:
         self.high.append(high)
 
     def solve(self, time_limit_s: float, whole: bool = True, start: Floats | None = None) -> Answer:
-        """``whole`` False is the relaxation, in which integers may be fractions; ``start`` is a known answer."""
+        """Solve the program, or its relaxation if not ``whole``. ``start`` is a known answer.
+
+        In the relaxation, integers may be fractions.
+        """
         import highspy
 
         model = highspy.HighsLp()
@@ -118,7 +126,10 @@ class Program:
 
 
 def _silent_solver() -> "highspy.Highs":
-    """Standard output is for our own, JSON say. HiGHS prints who it is at its first call, which 1.16 makes itself."""
+    """Return a solver that leaves standard output to us, for JSON, say.
+
+    HiGHS prints its name at its first call, which version 1.16 makes itself.
+    """
     import highspy
 
     class Silent(highspy.Highs):
@@ -132,9 +143,9 @@ def _silent_solver() -> "highspy.Highs":
 
 
 def level_rows(program: Program, occupancy: list[tuple[int, int, int, int]], limit: Ints) -> None:
-    """Each tick's level is that of the tick before and what changes, and within ``limit`` bytes (of each tick).
+    """Add rows that keep each tick's level within its ``limit`` in bytes. A level is the one before plus the changes.
 
-    ``occupancy`` has (column, start, stop, nbytes): so many bytes in ticks [start, stop) of the circle, times the
+    ``occupancy`` has rows of column, start, stop, nbytes: so many bytes in ticks [start, stop) of the circle, times the
     column. Rows are in MiB, which suits the solver's tolerances.
     """
     n_ticks = len(limit)

@@ -1,22 +1,22 @@
 """``10cache``: parameters and optimizer state over GPU, pinned memory and NVMe, by a table made in one warm-up step.
 
-After 10Cache (SoCC 2025, arXiv 2511.14124) as its published code has it. Its four algorithms:
+After 10Cache (SoCC 2025, arXiv 2511.14124), as its published code has it. Its four algorithms:
 
-1. *Prefetch table* (``_Table``): the visits of modules to parameters in the order in which they run, with their sizes.
+1. *Prefetch table* (``_Table``): the visits of modules to parameters, in the order in which they run, with their sizes.
 2. *Buffers by size distribution* (``buffers``): each size s with c_s tensors gets s c_s / sum(u c_u) of M.
-3. *Memory-aware placement* (``_placed``): in the order of the forward pass, parameters have their final place in the
-   fast tier, then in pinned memory, then in NVMe, as long as there are buffers; so has optimizer state in its order.
-4. *Prefetch-eviction scheduler* (``_schedule``): when a parameter is released, the next row of the table that is not in
-   the window comes in as soon as a buffer of its size is free; what is needed again within the window stays.
+3. *Memory-aware placement* (``_placed``): parameters get their final places in the order of the forward pass. The fast
+   tier comes first, then pinned memory, then NVMe, as long as there are buffers. So does optimizer state, in its order.
+4. *Prefetch-eviction scheduler* (``_schedule``): a released parameter makes the next row of the table come in that is
+   not in the window, as soon as a buffer of its size is free. A parameter that the window needs again stays.
 
-A machine's fastest slow tier is the pinned memory and its slowest the NVMe. With one slow tier that is the pinned
-memory of its GPU + CPU setting. Parameters are copied to pinned memory clean or not and their room there is given up
-when they return (the cache is exclusive); those whose final place is NVMe are dropped. The fast tier's cache is the
-free part of the budget / 2.5, pinned memory's 0.67 of it for optimizer state and half of the rest for parameters.
+A machine's fastest slow tier is the pinned memory, and its slowest the NVMe. A single slow tier is the pinned memory of
+10Cache's GPU + CPU setting. Parameters are copied to pinned memory, clean or not. Their room there is given up when
+they return (the cache is exclusive). Parameters whose final place is NVMe are dropped. The fast tier's cache is the
+free part of the budget / 2.5. Optimizer state gets 0.67 of pinned memory, and parameters half of the rest.
 
-Left out: the raising of rare sizes at the cost of the most numerous one, two-stage swap-ins (gathered a step later),
-displacement among pinned buffers, and the optimizer's step on the CPU: here it is an operation in the fast tier, for
-which state and gradients come through ``STAGING`` buffers. Activations are left alone, as there.
+Left out: larger shares for rare sizes at the cost of the most numerous one, two-stage swap-ins (gathered a step later),
+and displacement among pinned buffers. The optimizer's step on the CPU is an operation in the fast tier here. State and
+gradients come for it through ``STAGING`` buffers. Activations are left alone, as there.
 """
 
 from collections import Counter
@@ -45,8 +45,11 @@ STATES = (StorageKind.OPTIMIZER_STATE, StorageKind.GRADIENT)
 
 
 def ten_cache(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
-    """InfeasibleBudgetError names the least budget with all parameters, gradients and optimizer state away; PlanError
-    if the slow tiers have no room for them."""
+    """Make the plan. Raises InfeasibleBudgetError, which names the least budget.
+
+    At that budget, all parameters, gradients and optimizer state are away. Raises PlanError if the slow tiers have no
+    room for them.
+    """
     began = perf_counter_ns()
     tiers = reachable_tiers(machine)
     if not tiers:
@@ -74,8 +77,11 @@ def ten_cache(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Table:
-    """Rows are intervals of parameters between two visits: ``releases`` in the order in which they begin, ``needs`` in
-    that of the visits after them. ``sizes`` counts parameters by size, ``least`` those that are in use at once."""
+    """The table, whose rows are intervals of parameters between two visits.
+
+    ``releases`` is in the order in which they begin, and ``needs`` in that of the visits after them. ``sizes`` counts
+    parameters by size, and ``least`` those in use at once.
+    """
 
     releases: list[int]
     needs: list[int]
@@ -100,8 +106,10 @@ class _Table:
 
 
 def buffers(sizes: Counter[int], cache_bytes: float, least: Counter[int] | None = None) -> Counter[int]:
-    """Buffers of each size: all if there are at most two such tensors, else its share of the cache, and never less than
-    what is in use at once."""
+    """Return the number of buffers of each size, from its share of the cache.
+
+    Up to two tensors of a size get a buffer each. No size gets fewer than its tensors in use at once.
+    """
     total = sum(nbytes * count for nbytes, count in sizes.items())
     found: Counter[int] = Counter()
     for nbytes, count in sizes.items():
@@ -113,7 +121,7 @@ def buffers(sizes: Counter[int], cache_bytes: float, least: Counter[int] | None 
 
 
 def _free_bytes(pressure: Pressure, budget_bytes: int) -> int:
-    """What the step leaves of the budget beside parameters, with gradients and state away when they are idle."""
+    """Return the part of the budget that the step leaves to parameters, with idle gradients and states away."""
     trace, idle = pressure.trace, pressure.idle
     kinds = np.isin(trace.storages.kind, STATES)[idle.storage]
     rows, paged = np.flatnonzero(kinds), paged_sizes(trace, pressure.page_bytes)
@@ -125,7 +133,7 @@ def _free_bytes(pressure: Pressure, budget_bytes: int) -> int:
 
 
 def _stage_states(pressure: Pressure, rows: Ints) -> None:
-    """Gradients and optimizer state are away but for their use; they come ``STAGING`` uses ahead."""
+    """Send gradients and optimizer state away except for their use. They come ``STAGING`` uses ahead."""
     idle, n_ticks = pressure.idle, len(pressure.live)
     needs = np.sort(idle.until[rows[idle.returns[rows]]] % n_ticks)
     for row in rows.tolist():
@@ -135,7 +143,7 @@ def _stage_states(pressure: Pressure, rows: Ints) -> None:
 
 
 def _schedule(pressure: Pressure, table: _Table, cached: Counter[int]) -> None:
-    """Follows the sliding window round the circle until it is steady, and takes the intervals that it leaves."""
+    """Follow the sliding window round the circle until it is steady. Take the intervals that it leaves."""
     if not table.needs:
         return
     idle, n_ticks = pressure.idle, len(pressure.live)
@@ -162,7 +170,7 @@ def _schedule(pressure: Pressure, table: _Table, cached: Counter[int]) -> None:
 class _Window:
     """The rows of the table up to ``end``, counted on through the steps, whose parameters hold buffers.
 
-    ``ahead`` has how many ticks before its need the parameter of a row came in, when it last did.
+    ``ahead`` says how many ticks before its need the parameter of a row last came in.
     """
 
     def __init__(self, pressure: Pressure, table: _Table, free: Counter[int]) -> None:
@@ -172,12 +180,12 @@ class _Window:
         self.ahead: dict[int, int] = {}
 
     def release(self, number: int) -> None:
-        """Gives up a parameter's buffer; those that were there at the beginning have none."""
+        """Give up a parameter's buffer. Parameters that were there at the beginning have none."""
         self._free[self._size(number)] += number in self._resident
         self._resident.discard(number)
 
     def advance(self, tick: int, last: int) -> None:
-        """Goes on to ``last`` while there are buffers, and regardless for what the next operation needs."""
+        """Go on to ``last`` while there are buffers. Parameters of the next operation come in even without one."""
         idle, n_ticks = self._pressure.idle, len(self._pressure.live)
         while self.end < last:
             steps, at = divmod(self.end, len(self._table.needs))
@@ -199,7 +207,7 @@ class _Window:
 def _placed(
     pressure: Pressure, table: _Table, cached: Counter[int], tiers: list[str], capacity: list[int | None]
 ) -> dict[int, str]:
-    """The tier of each storage's contents while it is away: pinned memory if it is final there or in the fast tier."""
+    """Return the tier of each storage while it is away. Final places in the fast tier count as pinned memory."""
     storages = pressure.trace.storages
     states = list(dict.fromkeys(pressure.idle.storage[pressure.evictable].tolist()))
     states = [number for number in states if storages.kind[number] in STATES]
@@ -227,7 +235,8 @@ def _placed(
 
 
 def _exclusive(stays: list[Stay], pressure: Pressure, slow: list[str], exclusive: set[int]) -> list[Stay]:
-    """Of these storages, the slow contents of each interval: written whether clean or not, gone when they are back."""
+    """Replace these storages' stays on slow tiers: each interval writes, clean or not, and ends when the storage is
+    back."""
     fast, n_ticks = pressure.machine.tiers[0].name, len(pressure.live)
     moved = [move for move in pressure.moves(slow) if int(pressure.idle.storage[move.row]) in exclusive]
     found = [stay for stay in stays if stay.storage not in exclusive or stay.tier == fast]

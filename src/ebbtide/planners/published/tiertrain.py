@@ -1,15 +1,15 @@
 """``tiertrain``: activations leave after their last use in the forward pass and come back just in time.
 
 After TierTrain (ISMM 2025, "Proactive Memory Tiering for CPU-Based DNN Training"). Its queueing model is not in the
-public code; this is the reconstruction for known arrival and service times: a FIFO server per direction with Lindley's
-recursion W[n+1] = max(0, W[n] + X[n] - A[n]), and a storage moves if and only if its idle window is at least
-W_out + X_out + W_in + X_in. The copy in starts at t_need - (W_in + X_in).
+public code. This is a reconstruction for known arrival and service times, with a FIFO server for each direction. They
+follow Lindley's recursion W[n+1] = max(0, W[n] + X[n] - A[n]). A storage moves if and only if its idle window is at
+least W_out + X_out + W_in + X_in. The copy in starts at t_need - (W_in + X_in).
 
-What is of the paper: activations alone, one window each (here the longest idle interval, which for a saved tensor lies
-between its last use forward and its first use backward), no rule that keeps a budget, no clean replicas. What is ours:
-windows of operations rather than of layers, exact times in place of averages, the smallest that pays (64 KiB; the
-paper's hooks take tensors of 0.0001 GB and more). Left out: the paper's measurement of free bandwidth, epochs, and
-that parameters saved for backward move with the activations.
+The paper's: only activations move, in one window each, no rule keeps a budget, and there are no clean replicas. The
+window here is the longest idle interval. For a saved tensor, that lies between its last use forward and its first use
+backward. Ours: windows of operations rather than of layers, exact times in place of averages, and the smallest storage
+that pays (64 KiB; the paper's hooks take tensors of 0.0001 GB and more). Left out: the paper's measurement of free
+bandwidth, epochs, and parameters that are saved for backward and move with the activations.
 """
 
 from dataclasses import replace
@@ -35,9 +35,9 @@ _SMALLEST = 64 * KIB
 
 
 def tiertrain(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
-    """The plan is OVER_BUDGET if moving all that can be hidden does not keep the budget.
+    """Make the plan. It is OVER_BUDGET if moving all that can be hidden does not keep the budget.
 
-    InfeasibleBudgetError for a budget that no plan can keep. The slow tier is the fastest that can be reached.
+    The slow tier is the fastest that can be reached. Raises InfeasibleBudgetError for a budget that no plan can keep.
     """
     began = perf_counter_ns()
     require_budget(trace, budget_bytes)
@@ -67,7 +67,7 @@ def tiertrain(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
 
 
 def _longest_of_activations(trace: Trace, idle: IdleTable) -> Ints:
-    """For each activation its longest interval that ends in a use, in the order in which they begin."""
+    """Return for each activation its longest interval that ends in a use, in the order in which they begin."""
     idle_ns = trace.start_ns(idle.until) - trace.start_ns(idle.after + 1)
     storages, longest = trace.storages, dict[int, tuple[int, int]]()
     may = (storages.kind == StorageKind.ACTIVATION) & ~storages.persistent & (storages.nbytes >= _SMALLEST)
@@ -80,10 +80,11 @@ def _longest_of_activations(trace: Trace, idle: IdleTable) -> Ints:
 
 
 def _hidden(idle: IdleTable, rows: Ints, out_ns: Floats, in_ns: Floats, clock: Clock, slow: str) -> list[Move]:
-    """The intervals whose copies fit their windows, queues and all, timed. In the paper's terms:
+    """Return the timed intervals whose copies fit their windows, queues included.
 
-    A is the time between two arrivals, X a service time, W a wait. Those that do not fit are not queued. The queue
-    inwards runs backwards in time: a copy in must end when that of the next need begins, or at its own need.
+    In the paper's terms, A is the time between two arrivals, X a service time, and W a wait. Intervals that do not fit
+    are not queued. The queue inwards runs backwards in time: a copy in must end at its own need, or earlier, when the
+    copy of the next need begins.
     """
     ready, need = clock.of(idle.after[rows] + 1), clock.of(idle.until[rows])
     kept = np.ones(len(rows), dtype=bool)
@@ -110,7 +111,7 @@ def _hidden(idle: IdleTable, rows: Ints, out_ns: Floats, in_ns: Floats, clock: C
 
 
 def _that_fit(trace: Trace, idle: IdleTable, moves: list[Move], capacity_bytes: int | None) -> list[Move]:
-    """The moves less those that the slow tier has no headroom for when their turn comes: these stay."""
+    """Drop the moves for which the slow tier has no headroom when their turn comes. Their storages stay."""
     if capacity_bytes is None:
         return moves
     held, found = np.zeros(len(trace.ticks), dtype=np.int64), []
@@ -124,7 +125,8 @@ def _that_fit(trace: Trace, idle: IdleTable, moves: list[Move], capacity_bytes: 
 
 
 def _waits(arrival: Floats, service: Floats, kept: Flags) -> Floats:
-    """Lindley's recursion over the arrivals in their order; those that are not kept wait, but nobody waits for them."""
+    """Apply Lindley's recursion to the arrivals in their order. Arrivals that are not kept wait, but delay no
+    others."""
     waits = np.zeros(len(arrival))
     free_from = -np.inf
     for at in np.argsort(arrival, kind="stable").tolist():

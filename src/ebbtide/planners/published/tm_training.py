@@ -1,16 +1,16 @@
 """``tm-training``: a static placement of data in two tiers, with energy in the objective.
 
-After TM-Training (ACM TOS 21(4), 2025): training repeats itself, so the best place of every page at every time is found
-before it runs. Its rules and its energies are not available; this is a reconstruction, a linear program. Of item i
-(here an idle interval: bytes that are idle between two uses) a share x_i stays in fast memory, and the rest is away:
+After TM-Training (ACM TOS 21(4), 2025). Training repeats itself, so the best place of every page at every time is found
+before it runs. Its rules and its energies are not available; this is a reconstruction, a linear program. Item i is an
+idle interval: bytes that are idle between two uses. A share x_i of it stays in fast memory, and the rest is away:
 
     minimise   sum_i  watts * stall_i + (1 - x_i) S_i * (joules per byte in, and once for each write: out)
     stall_i >= (1 - x_i) S_i (1/B_r + 1/B_w) - idle_i;    total stall >= all copies in (or out) - the step's time
     at each tick: what is in use, what stays of the idle, and copies in flight, within the budget
 
-Watts are those of the machine while it waits, so the objective is the energy of a step: least energy for a step is most
-throughput for a watt. A basic solution has few fractions; what is kept in part leaves whole. Copies are then timed: out
-at once, in as late as the queue of the link allows; pressure keeps the budget.
+Watts are those of the machine while it waits, so the objective is the energy of a step. The least energy for a step is
+the most throughput for a watt. A basic solution has few fractions; an item that is kept in part leaves whole. Copies
+are then timed: out at once, and in as late as the queue of the link allows. Pressure keeps the budget.
 
 Left out: the paper's data splitting, which keeps a part of an item in the upper tier. A stay is of a whole storage,
 since the runtime moves no parts that a plan chose. Also left out: the online adjustment of ratios by a timing monitor,
@@ -39,13 +39,17 @@ TIME_LIMIT_S = 20.0
 _PJ = 8e-12
 """Joules per byte of one pJ/bit."""
 _FLIGHT = (1.0, 0.5, 0.0)
-"""How much of a copy's time counts as room in flight. All are tried, and the plan with the least energy is taken."""
+"""The shares of a copy's time that count as room in flight. All are tried, and the plan with the least energy is
+taken."""
 _WHOLE = 1 - 1e-6
-"""A share above it is all."""
+"""A share above it counts as whole."""
 
 
 def tm_training(trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: float = TIME_LIMIT_S) -> Plan:
-    """InfeasibleBudgetError for a budget that no plan can keep; PlanError if the slow tiers have no room."""
+    """Make the plan. Raises InfeasibleBudgetError for a budget that no plan can keep.
+
+    Raises PlanError if the slow tiers have no room.
+    """
     began = perf_counter_ns()
     pair = pair_of(machine, peak(live_bytes(trace, page_size_of(machine))))
     if pair is None:
@@ -67,7 +71,7 @@ def tm_training(trace: Trace, machine: Machine, budget_bytes: int, time_limit_s:
 
 
 def _joules(trace: Trace, machine: Machine, budget_bytes: int, stays: list[Stay], pair: Pair) -> float:
-    """Of a step as simulated: what moves, and the machine's power at rest."""
+    """Return the energy of a simulated step: that of its moves, and of the machine's power at rest."""
     outcome = outcome_of(trace, machine, budget_bytes, stays)
     read_j, write_j = _joules_per_byte(pair)
     moved = (outcome.moved_bytes.get(link.name, 0) for link in (pair.inward, pair.outward))
@@ -125,13 +129,13 @@ def _program(pressure: Pressure, pair: Pair, budget_bytes: int, flight: float) -
 
 
 def _watts(machine: Machine) -> float:
-    """What the machine draws while it waits."""
+    """Return the machine's power while it waits."""
     static = sum((tier.static_mw_per_gb or 0.0) * 1e-3 * (tier.capacity_bytes or 0) / 1e9 for tier in machine.tiers)
     return machine.compute.idle_w + static or 1.0
 
 
 def _joules_per_byte(pair: Pair) -> tuple[float, float]:
-    """Of a copy in and of one out: reading one tier, writing the other, and the way between."""
+    """Return the energy of copying a byte in, and out: reading one tier, writing the other, and the way between."""
     values = [
         1.0 if value is None else value
         for value in (
@@ -149,7 +153,7 @@ def _joules_per_byte(pair: Pair) -> tuple[float, float]:
 
 
 def _timed(pressure: Pressure, kept: Floats, pair: Pair, budget_bytes: int) -> list[Stay]:
-    """The stays of all storages: what is not kept whole leaves whole."""
+    """Return the stays of all storages. What is not kept whole leaves whole."""
     pressure, idle = pressure.copy(), pressure.idle
     rows = np.flatnonzero(kept <= _WHOLE)
     back = _as_late_as_the_queue_allows(pressure, rows, pair)
@@ -161,13 +165,14 @@ def _timed(pressure: Pressure, kept: Floats, pair: Pair, budget_bytes: int) -> l
 
 
 def _roomy(pressure: Pressure, pair: Pair) -> bool:
-    """Whether the slow tier of the pair has room for all."""
+    """Say whether the pair's slow tier has room for everything."""
     capacity = pair.slow.capacity_bytes
     return capacity is None or capacity >= peak(live_bytes(pressure.trace, pressure.page_bytes))
 
 
 def _as_late_as_the_queue_allows(pressure: Pressure, rows: Ints, pair: Pair) -> Ints:
-    """Ticks at which fetches start so that the last is done at its need, and each other by the next one's start."""
+    """Return the ticks at which fetches start. The last is done at its need, and each other by the start of the
+    next."""
     idle, clock = pressure.idle, pressure.clock
     back = np.array(idle.until)
     need = clock.of(idle.until)

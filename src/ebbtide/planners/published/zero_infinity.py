@@ -1,12 +1,13 @@
 """``zero-infinity``: parameters, gradients and optimizer state come on demand, a fixed number of uses ahead.
 
-After ZeRO-Infinity (Rajbhandari et al., SC 2021) as DeepSpeed runs it on one device with offload: what belongs to the
-optimizer and the parameters lies in the slow tier, is gathered for the module that needs it and released after it. The
-prefetch looks ``DEPTH`` uses ahead, whatever the bandwidth; there is no cache between a release and the next use.
+After ZeRO-Infinity (Rajbhandari et al., SC 2021), as DeepSpeed runs it on one device with offload. Parameters and
+optimizer state lie in the slow tier. They are gathered for the module that needs them and released after it. The
+prefetch looks ``DEPTH`` uses ahead, whatever the bandwidth. There is no cache between a release and the next use.
 
-Left out: partitioning over devices, buckets (``stage3_prefetch_bucket_size`` counts elements, here uses), the reuse
-distance below which DeepSpeed keeps a parameter, activation checkpoints on the host (activations stay), and the
-optimizer's step on the host: it is an operation like the others. Storages move whole, clean ones without a write.
+Left out: partitioning over devices, and buckets (``stage3_prefetch_bucket_size`` counts elements; uses are counted
+here). Also left out: the reuse distance below which DeepSpeed keeps a parameter, and activation checkpoints on the
+host (activations stay). The optimizer's step on the host is an operation like the others. Storages move whole, clean
+ones without a write.
 """
 
 from time import perf_counter_ns
@@ -27,8 +28,11 @@ OFFLOADED = (StorageKind.PARAMETER, StorageKind.GRADIENT, StorageKind.OPTIMIZER_
 
 
 def zero_infinity(trace: Trace, machine: Machine, budget_bytes: int, depth: int = DEPTH) -> Plan:
-    """InfeasibleBudgetError names the least budget with all parameters, gradients and optimizer state away; PlanError
-    if the slow tiers have no room for them."""
+    """Make the plan. Raises InfeasibleBudgetError, which names the least budget.
+
+    At that budget, all parameters, gradients and optimizer state are away. Raises PlanError if the slow tiers have no
+    room for them.
+    """
     began = perf_counter_ns()
     if not reachable_tiers(machine):
         return resident(trace, machine, budget_bytes)

@@ -1,1 +1,1 @@
-"""What Ebbtide's own planner is made of; the published planners use parts of it."""
+"""The parts of Ebbtide's own planner. The published planners use some of them."""

@@ -1,20 +1,20 @@
-"""A time that no plan can beat. The largest of three:
+"""Computes a time that no plan can beat. It is the largest of three:
 
 - the compute time, and what operations lose to the copies beside them (``lost_per_byte``): the least that any choice
-  of intervals costs (``choice.find_prices``);
-- *prices*: the least transfer time that any choice costs, counted in several ways (``ns_per_byte``);
-- *windows*, after the bounds in the G10 traces' notes: during ticks [i, j), whatever is used there and was there
-  before comes in, except for a budget's worth that may be there at i; whatever is written there (used, on an exclusive
-  machine) and outlives j goes out, except for a budget's worth that may stay. Beside that takes room what operation i
-  gives birth to, and what operation j does or needs from elsewhere. So from the beginning of operation i to that of j
-  it takes at least the time of these copies, and of the compute between. The same holds for the first two tiers
-  together and what lies beyond them, and so on. A step is a row of windows; the best row is found by dynamic
-  programming over a grid of ticks.
+  of intervals costs (``choice.find_prices``).
+- *prices*: the least transfer time that any choice costs, counted in several ways (``ns_per_byte``).
+- *windows*, after the bounds in the G10 traces' notes. During ticks [i, j), all that is used there and was there
+  before comes in, except for a budget's worth that may be there at i. All that is written there (used, on an exclusive
+  machine) and outlives j goes out, except for a budget's worth that may stay. Room is also taken by what operation i
+  gives birth to, and by what operation j does or needs from elsewhere. So the time from the beginning of operation i to
+  that of j is at least that of these copies, and of the compute between. The same holds for the first two tiers
+  together against those beyond them, and so on. A step is a row of windows. Dynamic programming over a grid of ticks
+  finds the best row.
 
 Where operations may use a slower tier in place, nothing has to move, and only the compute time is left.
 
-Left out: latencies, the granularity of storages and the order of copies, all of
-which only add time; and windows that lie across the step's end.
+Left out: latencies, the granularity of storages and the order of copies, all of which only add time. Also left out:
+windows that lie across the step's end.
 """
 
 from collections.abc import Iterator
@@ -34,11 +34,11 @@ from ebbtide.planners.search.choice import Demand, find_prices
 from ebbtide.planners.search.idle_table import idle_table
 
 _GRID = 1536
-"""Windows begin and end at this many places of a step, at most: at all of its ticks if it has no more."""
+"""The most places of a step at which windows begin and end. A shorter step has one at each tick."""
 
 
 def total_rate(machine: Machine, links: list[Link]) -> float:
-    """Bytes per ns that links could move together."""
+    """Return the bytes per ns that links could move together."""
     alone = sum(link.bytes_per_s for link in links if link.shares is None)
     for group in machine.groups:
         members = sum(link.bytes_per_s for link in links if link.shares == group.name)
@@ -47,11 +47,11 @@ def total_rate(machine: Machine, links: list[Link]) -> float:
 
 
 def lost_per_byte(machine: Machine, links: list[Link]) -> float:
-    """The least time that compute loses to the copy of a byte over one of ``links``, in ns.
+    """Return the least time that compute loses to the copy of a byte over one of ``links``, in ns.
 
     A busy link that makes operations longer by s takes s / (1 + s) of the time from compute, if compute does not wait
-    anyway. Several that are busy at once take less in sum than each alone, but also move less if they share a group:
-    the least of what all sets of links take, relative to each alone, is the factor.
+    anyway. Several links that are busy at once take less in sum than each alone. They also move less if they share a
+    group. The factor is the least that any set of links takes, relative to each alone.
     """
     slowing = [link for link in machine.links if link.slows_compute > 0]
     factor = 1.0
@@ -66,7 +66,7 @@ def _lost(slows: float) -> float:
 
 
 def _rate(machine: Machine, link: Link, busy: tuple[Link, ...]) -> float:
-    """The most that a link moves while all of ``busy`` are, in bytes per s."""
+    """Return the most that a link moves while all of ``busy`` are, in bytes per s."""
     limits = {group.name: group for group in machine.groups}
     if link.shares is None or limits[link.shares].sharing is Sharing.IN_ORDER:
         return link.bytes_per_s
@@ -75,10 +75,11 @@ def _rate(machine: Machine, link: Link, busy: tuple[Link, ...]) -> float:
 
 
 def ns_per_byte(machine: Machine, inward: list[Link], outward: list[Link]) -> list[tuple[float, float]]:
-    """Ways to count the links' time: (ns for a byte in, ns for a byte out), each at most the time that they are busy.
+    """Return ways to count the links' time: ns for a byte in and ns for a byte out. None exceeds the links' busy time.
 
-    Both directions at the rate of all together; and one at its own rate, the other at what is left of the time while
-    both are busy. Where links share fairly that is most of it: by turns they may be as fast as both at once.
+    One way counts both directions at the rate of all together. The others count one direction at its own rate, and the
+    other at the rest of the time while both are busy. Where links share fairly, that is most of the time: by turns they
+    may be as fast as both at once.
     """
     both = 1.0 / total_rate(machine, [*inward, *outward])
     found = [(both, both)]
@@ -97,7 +98,7 @@ def ns_per_byte(machine: Machine, inward: list[Link], outward: list[Link]) -> li
 
 @once_for_a_trace
 def lower_bound_ns(trace: Trace, machine: Machine, budget_bytes: int) -> int:
-    """Of the step's time under any plan that keeps the budget."""
+    """Return a lower bound of the step's time under any plan that keeps the budget."""
     fast = machine.tiers[0].name
     inward = [link for link in machine.links if link.target == fast]
     outward = [link for link in machine.links if link.source == fast]
@@ -109,7 +110,7 @@ def lower_bound_ns(trace: Trace, machine: Machine, budget_bytes: int) -> int:
 
 
 def _by_prices(trace: Trace, machine: Machine, budget_bytes: int) -> float:
-    """Each wall and each way to count time, each with its own prices."""
+    """Return the longest bound of any wall and any way to count time, each with its own prices."""
     longest = 0.0
     for nbytes, ways, lost_in, lost_out in _walls(machine, budget_bytes):
         asked = partial(_least_cost, trace, machine.exclusive, page_size_of(machine), nbytes)
@@ -119,7 +120,7 @@ def _by_prices(trace: Trace, machine: Machine, budget_bytes: int) -> float:
 
 
 def not_beaten(ways: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those that some choice of bytes may make the longest."""
+    """Return the ways that some choice of bytes may make the longest."""
     ways = list(dict.fromkeys(ways))
     return [
         way for way in ways if not any(other != way and other[0] >= way[0] and other[1] >= way[1] for other in ways)
@@ -130,7 +131,7 @@ def not_beaten(ways: list[tuple[float, float]]) -> list[tuple[float, float]]:
 def _least_cost(
     trace: Trace, exclusive: bool, page_bytes: PageSize, budget_bytes: int, read_ns: float, write_ns: float
 ) -> float:
-    """What no choice of intervals that keeps the budget costs less than, at so many ns for a byte in and out."""
+    """Return a lower bound of the cost of intervals that keep the budget, at so many ns for a byte in and out."""
     idle = idle_table(trace, exclusive, page_bytes)
     never = never_used_bytes(trace, page_bytes)
     demand = Demand(idle.after + 1, idle.until, live_bytes(trace, page_bytes) - never - budget_bytes)
@@ -143,7 +144,7 @@ def _least_cost(
 
 @once_for_a_trace
 def never_used_bytes(trace: Trace, page_bytes: PageSize) -> int:
-    """Of persistent storages that no tick uses: they need not be in fast memory at all."""
+    """Return the bytes of persistent storages that no tick uses. They need not be in fast memory at all."""
     used = np.zeros(len(trace.storages), dtype=bool)
     used[trace.accesses.storage] = True
     never = ~used & trace.storages.persistent & ~trace.storages.scratch
@@ -169,8 +170,10 @@ def _by_windows(trace: Trace, machine: Machine, budget_bytes: int) -> float:
 
 
 def _fresh(trace: Trace) -> Floats:
-    """At each tick, and at the first of the next step, the bytes that its operation has to have in fast memory and that
-    come from nowhere: what it gives birth to, and scratch that is in use."""
+    """Return the bytes that come from nowhere and that an operation has to have in fast memory.
+
+    They are what it gives birth to, and scratch in use: at each tick, and at the first of the next step.
+    """
     rows = trace.storages.take((trace.storages.scratch | ~trace.storages.persistent) & (trace.storages.room_of == -1))
     stop = np.where(rows.scratch, rows.death, rows.birth + 1)
     fresh = levels(rows.birth, stop, rows.nbytes, len(trace.ticks)).astype(np.float64)
@@ -178,8 +181,11 @@ def _fresh(trace: Trace) -> Floats:
 
 
 _Wall = tuple[int, list[tuple[float, float]], float, float]
-"""Between the first tiers, which hold so many bytes, and the others: the links' time for bytes in and out, counted in
-several ways, and the ns that compute loses for each byte, in and out."""
+"""A wall between the first tiers, which hold so many bytes, and the others.
+
+It has the links' time for bytes in and out, counted in several ways, and the ns that compute loses for each byte, in
+and out.
+"""
 
 
 def _walls(machine: Machine, budget_bytes: int) -> Iterator[_Wall]:
@@ -187,7 +193,7 @@ def _walls(machine: Machine, budget_bytes: int) -> Iterator[_Wall]:
     for n_inside in range(1, len(machine.tiers)):
         if n_inside > 1:
             added = machine.tiers[n_inside - 1]
-            capacity = None if added.packs else added.capacity_bytes  # how much it holds depends on what lies there
+            capacity = None if added.packs else added.capacity_bytes  # its room depends on its contents
             nbytes = None if capacity is None or nbytes is None else nbytes + capacity
         inside = {tier.name for tier in machine.tiers[:n_inside]}
         inward = [link for link in machine.links if link.target in inside and link.source not in inside]
@@ -199,9 +205,9 @@ def _walls(machine: Machine, budget_bytes: int) -> Iterator[_Wall]:
 
 @once_for_a_trace
 def _uses(trace: Trace) -> tuple[Ints, Ints, Ints]:
-    """(tick of the use before, tick of the use, bytes) of all uses in the step of what was there before its use.
+    """Return all uses in the step of contents that were there before: tick of the use before, tick of the use, bytes.
 
-    What is born in the step comes from nowhere, and its birth counts as a use.
+    A storage born in the step comes from nowhere, and its birth counts as a use.
     """
     rows, n_ticks = trace.accesses, len(trace.ticks)
     birth, persistent = trace.storages.birth, trace.storages.persistent
@@ -218,10 +224,10 @@ def _uses(trace: Trace) -> tuple[Ints, Ints, Ints]:
 
 @once_for_a_trace
 def _rests(trace: Trace, exclusive: bool) -> tuple[Ints, Ints, Ints]:
-    """(tick, last tick at which its contents are of use, bytes) of all contents that must be somewhere meanwhile.
+    """Return all contents that must be somewhere: the tick of their start, the last tick that needs them, bytes.
 
-    They begin with a write or birth, and are of use up to the next write, that included, or to death. On an
-    exclusive machine every use begins them anew: if they are away before the next, they have left since.
+    They begin with a write or birth, and are needed up to and including the next write, or to death. On an exclusive
+    machine every use begins them anew: if they are away before the next, they have left since.
     """
     rows, n_ticks = trace.accesses, len(trace.ticks)
     birth, death = trace.storages.birth, trace.storages.death

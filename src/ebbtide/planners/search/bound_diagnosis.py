@@ -1,13 +1,13 @@
-"""Which of the things that the lower bound leaves out makes it loose: what a plan's gap comes to without each.
+"""Finds which constraint that the lower bound leaves out makes it loose: what would a plan's gap be without each?
 
-Each ``Constraint`` is one that the simulator has and ``bound`` has not, or not in full. For each there is a relaxed
-machine without it. The plan's schedule is simulated there, and the bound is computed anew: what the gap loses is the
-constraint's share. Shares need not add up to one, since constraints act together; ``together`` is the share of all of
-them taken away at once, and what it leaves is the search's, or due to what no relaxation here takes away (how copies
-are ordered, windows that lie across the step's end).
+The simulator has each ``Constraint``; ``bound`` lacks it or counts only a part. For each there is a relaxed machine
+without it. The plan's schedule is simulated there, and the bound is computed anew. The decrease of the gap is the
+constraint's share. Shares need not add up to one, since constraints act together. ``together`` is the share of all of
+them removed at once. The rest of the gap is the search's, or due to what no relaxation here removes: the order of
+copies, and windows that lie across the step's end.
 
-The plan is not made anew, so a relaxed machine may have a better one: a share is rather too small. It takes a few
-simulations and bounds, far less than planning.
+The plan is not made anew. A relaxed machine may have a better one, so shares are rather too small. The diagnosis takes
+a few simulations and bounds, far less than planning.
 """
 
 from dataclasses import dataclass, replace
@@ -22,15 +22,15 @@ from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.simulator import simulate_plan
 
 TIGHT = 0.02
-"""A gap up to this is small, and not looked into."""
+"""A gap up to this is small, and not examined."""
 _FASTEST = 10**18
 """Bytes per s that take no time, where the first tier's speed is unknown."""
 _WORTH_NAMING = 0.1
-"""The least share of the gap that a constraint is named for."""
+"""A constraint is named if its share of the gap is at least this."""
 
 
 class Constraint(StrEnum):
-    """What the bound leaves out, or does not count in full."""
+    """A constraint that the bound leaves out, or does not count in full."""
 
     SLOWDOWN = "slowdown"
     SHARING = "sharing"
@@ -40,12 +40,12 @@ class Constraint(StrEnum):
 
     @property
     def what(self) -> str:
-        """The thing itself."""
+        """The constraint in words."""
         return _WORDS[self][0]
 
     @property
     def why(self) -> str:
-        """What the bound does about it."""
+        """How the bound treats it, in words."""
         return _WORDS[self][1]
 
 
@@ -63,8 +63,11 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Looseness:
-    """Shares of a plan's gap to the bound, at most 1: of each constraint that the machine has, the largest first, and
-    of all of them ``together``. One below 0 hides some of the gap."""
+    """The constraints' shares of a plan's gap to the bound, each at most 1.
+
+    ``shares`` has each constraint of the machine, the largest share first. ``together`` is the share of all of them. A
+    share below 0 hides some of the gap.
+    """
 
     gap: float
     shares: tuple[tuple[Constraint, float], ...]
@@ -72,16 +75,16 @@ class Looseness:
 
     @property
     def named(self) -> Constraint | None:
-        """The constraint that loosens the bound most; None where none explains a tenth of the gap."""
+        """The constraint that loosens the bound most, or None where none explains a tenth of the gap."""
         return self.shares[0][0] if self.shares and self.shares[0][1] >= _WORTH_NAMING else None
 
     def as_json(self) -> dict[str, object]:
-        """Plain figures, each a share of the gap."""
+        """Return plain figures, each a share of the gap."""
         shares = {str(constraint): share for constraint, share in self.shares}
         return {"named": self.named, "shares": shares, "together": self.together, "unexplained": 1 - self.together}
 
     def sentence(self) -> str:
-        """For people, after the gap."""
+        """Return the explanation for people, to be shown after the gap."""
         if self.named is None:
             return "nothing that the bound leaves out explains it: it is the search's, or that of the copies' order"
         of_the_gap = f"{_percent(self.shares[0][1])} of the gap"
@@ -101,7 +104,7 @@ def _percent(share: float) -> str:
 
 
 def looseness_of(plan: Plan, trace: Trace, machine: Machine) -> Looseness | None:
-    """None where the plan's gap is ``TIGHT``, or it keeps no budget."""
+    """Explain a plan's gap. Returns None where the gap is ``TIGHT``, or the plan keeps no budget."""
     if plan.status is PlanStatus.OVER_BUDGET or plan.gap <= TIGHT:
         return None
     machine = machine.with_budget(plan.budget_bytes)
@@ -144,7 +147,7 @@ def _no_latency(machine: Machine, _plan: Plan, _trace: Trace) -> Machine | None:
 
 
 def _no_pages(machine: Machine, plan: Plan, trace: Trace) -> Machine | None:
-    """With as many bytes as the plan has in use, so that what it loses to pages is no room for a better one."""
+    """Count exact bytes. Capacity is what the plan uses, so its loss to pages makes no room for a better plan."""
     fast, *slower = machine.tiers
     if fast.page_bytes == 1:
         return None
@@ -168,4 +171,4 @@ _RELAX = {
     Constraint.PAGES: _no_pages,
     Constraint.IN_PLACE: _no_cost_in_place,
 }
-"""What makes a machine without it; None if the machine has none of it."""
+"""Each function returns the machine without its constraint, or None if the machine does not have it."""

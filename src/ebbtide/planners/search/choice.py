@@ -1,14 +1,15 @@
-"""Which idle intervals to take, so that every tick fits: a covering problem, solved by prices and a greedy repair.
+"""Chooses the idle intervals to take so that every tick fits: a covering problem, solved by prices and a greedy repair.
 
-Each tick t lacks ``deficit[t]`` bytes of room; interval i gives ``paged_bytes[i]`` bytes to the ticks [low, high) of
-its relief and costs ``cost[i]``, with ``write_cost`` once for its group. Prices per byte and tick (Lagrange multipliers
-of the ticks, raised by Polyak's subgradient steps) tell intervals that are worth it from those that are not; at any
-prices the Lagrangian's value is a lower bound on the cost of every choice, whole or fractional. What the prices leave
-uncovered is covered by the best ratio of cost to bytes covered, and what is then superfluous is taken back, dearest
-first.
+Each tick t lacks ``deficit[t]`` bytes of room. Interval i gives ``paged_bytes[i]`` bytes to the ticks [low, high) of
+its relief. It costs ``cost[i]``, and ``write_cost`` once for its group.
 
-Caching with known requests is a covering of this kind (Belady is its case of equal sizes and costs). Left out: an
-exact solver; the gap to the bound was a few per cent where it was measured.
+Prices per byte and tick tell intervals that are worth their cost from the others. They are Lagrange multipliers of the
+ticks, raised by Polyak's subgradient steps. At any prices, the Lagrangian's value is a lower bound on the cost of every
+choice, whole or fractional. What the prices leave uncovered is covered by the best ratio of cost to bytes covered.
+Superfluous intervals are then taken back, the dearest first.
+
+Caching with known requests is a covering of this kind (Belady is its case of equal sizes and costs). Left out: an exact
+solver. The gap to the bound was a few per cent where it was measured.
 """
 
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from ebbtide.planners.search.idle_table import IdleTable
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prices:
-    """``of_tick``: cost per byte of room at each tick. ``bound``: no choice that covers the deficits costs less."""
+    """Prices. ``of_tick`` is the cost per byte of room at each tick. No choice that covers the deficits costs less than
+    ``bound``."""
 
     of_tick: Floats
     bound: float
@@ -30,7 +32,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Demand:
-    """What a choice is asked for: relief windows [low, high) of the intervals, and each tick's deficit.
+    """The demand on a choice: relief windows [low, high) of the intervals, and each tick's deficit.
 
     A row with low >= high gives no relief.
     """
@@ -41,14 +43,16 @@ class Demand:
 
     @property
     def columns(self) -> tuple[Ints, Ints, Ints]:
-        """The windows with ``low`` in the step."""
+        """Return the windows with ``low`` in the step."""
         low = self.low % len(self.deficit)
         return low, low + np.maximum(self.high - self.low, 0), self.deficit
 
 
 def find_prices(idle: IdleTable, demand: Demand, cost: Floats, write_cost: Floats, rounds: int = 200) -> Prices:
-    """Polyak steps towards the best prices, in ``native/search/prices.cpp``. ``write_cost`` is per group, 0 for clean
-    ones."""
+    """Take Polyak steps towards the best prices, in ``native/search/prices.cpp``.
+
+    ``write_cost`` is per group, 0 for clean ones.
+    """
     low, high, deficit = demand.columns
     of_tick, bound = _planning.find_prices(
         low=low,
@@ -66,10 +70,10 @@ def find_prices(idle: IdleTable, demand: Demand, cost: Floats, write_cost: Float
 def choose(
     idle: IdleTable, must: Demand, wish: Demand, cost: Floats, write_cost: Floats, rounds: int = 200
 ) -> Flags | None:
-    """Intervals that cover what ``must`` lacks, and what ``wish`` lacks as far as that can be; None if ``must`` cannot.
+    """Choose intervals that cover the deficit of ``must``, and as much as possible of that of ``wish``.
 
-    ``wish`` is the same with shorter reliefs and more to cover: room for copies on their way. Found by
-    ``native/search/choice.cpp``.
+    Returns None if ``must`` cannot be covered. ``wish`` has shorter reliefs and more to cover: room for copies on their
+    way. The work is done in ``native/search/choice.cpp``.
     """
     return choose_rows(must, wish, idle.paged_bytes, cost, idle.group, write_cost, rounds)
 
@@ -77,7 +81,7 @@ def choose(
 def choose_rows(
     must: Demand, wish: Demand, paged: Ints, cost: Floats, group: Ints, write_cost: Floats, rounds: int = 200
 ) -> Flags | None:
-    """The same of any rows that give so many bytes of room."""
+    """Choose in the same way from any rows that give so many bytes of room."""
     found = _planning.choose(
         must=must.columns, wish=wish.columns, paged=paged, cost=cost, group=group, write_cost=write_cost, rounds=rounds
     )

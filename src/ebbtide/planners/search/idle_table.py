@@ -1,7 +1,7 @@
-"""What may leave the fast tier, and when: the decisions of a planner.
+"""The decisions of a planner: which storages may leave the fast tier, and when.
 
-In an *idle interval* a storage is used at tick ``after``, next at ``until``, and may be away in the
-ticks between. It costs a fetch, and a write if the storage was written since it was last in the slow tier. All
+In an *idle interval*, a storage is used at tick ``after``, next at ``until``, and may be away in the ticks between. The
+interval costs a fetch. It also costs a write if the storage was written since it was last in the slow tier. All
 intervals between two writes share one write, so they form a *group*: the first that is chosen pays for it.
 
 On an exclusive machine nothing stays behind in the slow tier, so every interval is a group of its own and writes.
@@ -10,10 +10,10 @@ The birth of a storage counts as a write, since a plan never throws contents awa
 leave for good and needs no fetch. Ticks go on past the step's end, [Note: ticks]. Scratch has no intervals: it stays.
 
 [Note: elders]
-What lives for longer than a step (``out = model(x)`` keeps the last step's until the next one is there) is an *elder*
-from the birth of its successor on: a command that names the storage means the successor from then on, so an elder
-neither leaves nor returns. An interval therefore returns before that, or not at all; one that does not return goes on
-to the death. Left out: intervals that are longer than a step, of elders that live longer than they were in use.
+A storage may live for longer than a step: ``out = model(x)`` keeps the last step's output until the next one is there.
+From the birth of its successor on, it is an *elder*. A command that names the storage then means the successor, so an
+elder neither leaves nor returns. An interval therefore returns before that, or not at all. One that does not return
+goes on to the death. Left out: intervals longer than a step, of elders that live longer than they were in use.
 """
 
 from dataclasses import dataclass
@@ -29,10 +29,11 @@ from ebbtide.planners.base import PAGES
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IdleTable:
-    """Columns, by storage, then tick. ``paged_bytes``: ``nbytes`` in pages. ``returns``: whether a fetch follows.
+    """Idle intervals as columns, by storage, then tick. ``paged_bytes``: ``nbytes`` in pages. ``returns``: a fetch
+    follows.
 
-    ``written`` and ``dirty`` have a row for each group: the tick of its write, and whether there is one, so that the
-    contents are nowhere but in the fast tier.
+    ``written`` and ``dirty`` have a row for each group. ``written`` is the tick of its write. ``dirty`` says that there
+    is one, so the contents are nowhere but in the fast tier.
     """
 
     storage: Ints
@@ -49,14 +50,14 @@ class IdleTable:
         return len(self.storage)
 
     def payers(self, chosen: Ints) -> Flags:
-        """Which of the ``chosen`` (row numbers, sorted) write: the first of each dirty group."""
+        """Say which of the ``chosen`` (row numbers, sorted) write: the first of each dirty group."""
         group = self.group[chosen]
         return np.asarray(np.diff(group, prepend=-1) != 0) & self.dirty[group]
 
 
 @once_for_a_trace
 def idle_table(trace: Trace, exclusive: bool = False, page_bytes: PageSize = PAGES) -> IdleTable:
-    """All of a step's idle intervals that hold at least one tick."""
+    """Return all of a step's idle intervals that hold at least one tick."""
     uses = _uses(trace)
     written = uses.tick if exclusive else uses.written
     keep = (uses.until > uses.tick + 1) & (trace.storages.persistent[uses.storage] | _before_successor(trace, uses))
@@ -79,10 +80,10 @@ def idle_table(trace: Trace, exclusive: bool = False, page_bytes: PageSize = PAG
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Uses:
-    """Columns: a storage is used at ``tick``, next at ``until``, or then dies where nothing ``returns``.
+    """Uses as columns: a storage is used at ``tick``, next at ``until``, or then dies where nothing ``returns``.
 
-    ``written`` is the tick of its last write, -1 where there is none. In an order in which groups hold together: from
-    one write to the next, so that of a persistent storage starts with its last write, and goes on in the next step.
+    ``written`` is the tick of its last write, or -1. The order keeps groups together, from one write to the next. So
+    the rows of a persistent storage start with its last write, and go on in the next step.
     """
 
     storage: Ints
@@ -93,7 +94,7 @@ class _Uses:
 
 
 def _uses(trace: Trace) -> _Uses:
-    """Of all storages but scratch; a birth is a use that writes."""
+    """Return the uses of all storages but scratch. A birth is a use that writes."""
     rows, n_ticks, count = trace.accesses, len(trace.ticks), len(trace.storages)
     birth, death = trace.storages.birth, trace.storages.death
     persistent, scratch = trace.storages.persistent, trace.storages.scratch
@@ -120,7 +121,7 @@ def _uses(trace: Trace) -> _Uses:
 
 
 def _before_successor(trace: Trace, uses: _Uses) -> Flags:
-    """Whether all that is to be commanded comes before the storage is an elder ([Note: elders])."""
+    """Say whether all commands come before the storage is an elder ([Note: elders])."""
     n_ticks, elder_at = len(trace.ticks), trace.storages.birth[uses.storage] + len(trace.ticks)
     back = np.where(uses.returns, uses.until <= elder_at, uses.until <= uses.tick + 1 + n_ticks)
     found: Flags = (uses.tick < elder_at) & back

@@ -1,10 +1,10 @@
-"""Where operations may use a slow tier in place: which storages lie there for their whole life, and need not move.
+"""Chooses the storages that lie in a slow tier for their whole life, where operations may use it in place.
 
-A storage's life in the slow tier costs what its uses take longer ([Note: in place]) and gives its room to every tick of
-it. That is a covering problem like the choice of intervals (``choice``), so both are put into one: the intervals at the
-time that their copies take from compute, times a factor, for several factors, since only a simulation shows how much of
-the copies compute waits for. What comes out as a whole life stays in the slow tier; for the rest a plan is searched as
-if the others were not there. Left out: a storage that is used in place in one part of its life only.
+A storage's life in the slow tier costs the extra time of its uses ([Note: in place]), and gives its room to every tick
+of it. That is a covering problem like the choice of intervals (``choice``), so both are solved as one. An interval
+costs the time that its copies take from compute, times a factor. Several factors are tried, since only a simulation
+shows for how much of the copies compute waits. A storage chosen for its whole life stays in the slow tier. The search
+plans for the others as if these were not there. Left out: a storage that is used in place in one part of its life only.
 """
 
 from collections.abc import Iterator
@@ -21,12 +21,12 @@ from ebbtide.planners.search.idle_table import IdleTable
 from ebbtide.planners.search.problem import Problem, elsewhere_of, held_for_good
 
 _FACTORS = (1.0, 3.0, 10.0, np.inf)
-"""Of the intervals' cost; the last forbids them."""
+"""The factors of the intervals' cost. The last forbids intervals."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Lives:
-    """Columns: a storage that may lie in ``tier`` during [birth, death), and the ns that its uses then take longer."""
+    """Storages as columns: each may lie in ``tier`` during [birth, death). Its uses then take ``cost`` ns longer."""
 
     tier: Tier
     storage: Ints
@@ -36,12 +36,13 @@ class _Lives:
     cost: Floats
 
     def levels(self, rows: Ints, n_ticks: int) -> Ints:
-        """Bytes at each tick."""
+        """Return bytes at each tick."""
         return levels(self.birth[rows], self.death[rows], self.paged_bytes[rows], n_ticks)
 
 
 def placed_in_slow(problem: Problem, budget_bytes: int) -> Iterator[Problem]:
-    """The problem with some storages in a slow tier for good, in several ways; nothing on a machine without one."""
+    """Yield the problem with some storages in a slow tier for good, in several ways. Without such a tier, yields
+    nothing."""
     for tier in problem.machine.tiers[1:]:
         if not tier.in_place.reads:
             continue
@@ -74,7 +75,8 @@ def _lives_of(problem: Problem, tier: Tier) -> _Lives:
 
 
 def _choice(problem: Problem, lives: _Lives, budget_bytes: int, factor: float) -> Ints | None:
-    """Rows of ``lives`` to place in the slow tier; None if they and the intervals cannot make the room."""
+    """Return rows of ``lives`` to place in the slow tier. Returns None if they and the intervals cannot make the
+    room."""
     idle, n_lives = problem.idle, len(lives.storage)
     moves = np.isfinite(factor)
     old = len(idle) if moves else 0
@@ -99,7 +101,7 @@ def _choice(problem: Problem, lives: _Lives, budget_bytes: int, factor: float) -
 
 
 def _without(problem: Problem, lives: _Lives, rows: Ints) -> Problem:
-    """The same problem, of whose storages these lie in the slow tier for good."""
+    """Return the same problem with these storages in the slow tier for good."""
     placed, idle = lives.storage[rows], problem.idle
     keep = ~np.isin(idle.storage, placed)
     there = set(placed.tolist())
@@ -118,13 +120,13 @@ def _without(problem: Problem, lives: _Lives, rows: Ints) -> Problem:
 
 
 def _kept(idle: IdleTable, keep: Flags) -> IdleTable:
-    """Some rows; groups keep their numbers."""
+    """Keep some rows. Groups keep their numbers."""
     names = ("storage", "after", "until", "returns", "nbytes", "paged_bytes", "group")
     return replace(idle, **{name: getattr(idle, name)[keep] for name in names})
 
 
 def _needed(problem: Problem, placed: Ints) -> Ints:
-    """What each tick's operation has to have in fast memory when those ``placed`` are used where they lie."""
+    """Return the fast memory that each tick's operation needs when those ``placed`` are used where they lie."""
     trace, paged = problem.trace, paged_sizes(problem.trace, problem.page_bytes)
     here = np.isin(trace.accesses.storage, placed)
     born = placed[~trace.storages.persistent[placed]]

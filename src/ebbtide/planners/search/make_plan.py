@@ -1,4 +1,4 @@
-"""Makes a plan of stays: its time, its bound and its status; and what else the published planners share."""
+"""Makes a plan of stays: its time, its bound and its status. It has other parts that the published planners share."""
 
 from dataclasses import dataclass, replace
 from time import perf_counter_ns
@@ -24,16 +24,19 @@ class Pair:
     outward: Link
 
     def read_ns(self, nbytes: float) -> float:
-        """Of a copy in, alone on its link."""
+        """Return the time of a copy in, alone on its link."""
         return self.inward.latency_ns + nbytes * 1e9 / self.inward.bytes_per_s
 
     def write_ns(self, nbytes: float) -> float:
-        """Of a copy out, alone on its link."""
+        """Return the time of a copy out, alone on its link."""
         return self.outward.latency_ns + nbytes * 1e9 / self.outward.bytes_per_s
 
 
 def pair_of(machine: Machine, live_bytes: int) -> Pair | None:
-    """The fastest slow tier that can be reached and has room for everything, or else the largest; None without one."""
+    """Pair the fast tier with the fastest reachable slow tier that has room for everything, or else the largest.
+
+    Returns None without a slow tier.
+    """
     tiers = [machine.tier(name) for name in reachable_tiers(machine)]
     if not tiers:
         return None
@@ -47,19 +50,19 @@ def pair_of(machine: Machine, live_bytes: int) -> Pair | None:
 
 
 def require_levels(level: Ints, trace: Trace, budget_bytes: int) -> None:
-    """Raises InfeasibleBudgetError if the least that a method can hold at each tick is above the budget."""
+    """Raise InfeasibleBudgetError if the least that a method can hold at some tick is above the budget."""
     tick = int(level.argmax())
     if int(level[tick]) > budget_bytes:
         raise infeasible(trace, tick, int(level[tick]), budget_bytes)
 
 
 def uses_in_place(machine: Machine) -> bool:
-    """Whether operations may use a slow tier where it is."""
+    """Say whether operations may use a slow tier in place."""
     return any(tier.in_place.reads for tier in machine.tiers[1:])
 
 
 def outcome_of(trace: Trace, machine: Machine, budget_bytes: int, stays: list[Stay]) -> Outcome:
-    """The step as simulated, with as much fast memory as the stays need if that is more than the budget."""
+    """Simulate the step. If the stays need more fast memory than the budget, they get it."""
     fast, page_bytes = machine.tiers[0], page_size_of(machine)
     held = max(_peak(trace, machine, stays), budget_bytes)
     roomy = replace(machine, tiers=(replace(fast, capacity_bytes=held), *machine.tiers[1:]))
@@ -68,7 +71,7 @@ def outcome_of(trace: Trace, machine: Machine, budget_bytes: int, stays: list[St
 
 
 def fastest_of(trace: Trace, machine: Machine, budget_bytes: int, tried: list[list[Stay]]) -> tuple[int, list[Stay]]:
-    """Of several ways, the first of those with the shortest step as simulated, and that step's time."""
+    """Return the shortest simulated step of several ways, and its stays. Of equals, the first wins."""
     timed = [(outcome_of(trace, machine, budget_bytes, stays).step_ns, stays) for stays in tried]
     return min(timed, key=lambda way: way[0])
 
@@ -83,8 +86,10 @@ def make_plan(
     out_of_time: bool = False,
     step_ns: int | None = None,
 ) -> Plan:
-    """The plan of these stays: its time as simulated, a bound, and whether it keeps the budget. ``step_ns`` is that of
-    ``outcome_of``, if somebody has it."""
+    """Make the plan of these stays: its simulated time, a bound, and whether it keeps the budget.
+
+    ``step_ns`` is the time of ``outcome_of``, if it is known.
+    """
     level = _peak(trace, machine, stays)
     status = PlanStatus.STOPPED if out_of_time else PlanStatus.FEASIBLE
     if level > budget_bytes:

@@ -1,4 +1,4 @@
-"""What a search for a plan is given: the step's idle intervals, their costs, and what does not change in between."""
+"""The problem of a search for a plan: the step's idle intervals, their costs, and all else that stays the same."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,11 +24,11 @@ _LOST = 0.1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """What does not change during a search. ``live`` is without what is never used; costs are in ns.
+    """The fixed part of a search. ``live`` leaves out storages that are never used. Costs are in ns.
 
-    ``elsewhere`` are those of the ``still`` ones that are not in fast memory.
-    ``fetch_lost`` and ``write_lost`` are the shares of these times that compute loses even if it does not wait for
-    them. ``tiers`` are those that storages may go to; ``held`` is what lies on each slow tier for good, by tick.
+    ``still`` has each storage's stay if it does not move, and ``elsewhere`` those of them outside fast memory. Compute
+    loses the shares ``fetch_lost`` and ``write_lost`` of the costs even if it does not wait. Storages may go to
+    ``tiers``. ``held`` counts what lies on each slow tier for good, by tick.
     """
 
     trace: Trace
@@ -50,13 +50,17 @@ class Problem:
     signature: str
 
     def simulated(self, moved: StayColumns, n_steps: int) -> Outcome:
-        """The step of the plan in which the others are ``still``. What is always in fast memory has no commands, so it
-        is not looked at: a step has ten storages that stay for one that moves."""
+        """Simulate the plan in which all other storages are ``still``.
+
+        Storages that are always in fast memory have no commands, so they are left out. For one storage that moves, ten
+        stay.
+        """
         return self.simulator.run_stays(self.elsewhere.without(moved.storage) + moved, n_steps)
 
 
 def problem_of(trace: Trace, machine: Machine) -> Problem:
-    """With all slow tiers but those that pack. Callers MUST have seen that the machine has such a one."""
+    """Return the problem with all slow tiers but those that pack. Callers MUST have seen that the machine has such a
+    tier."""
     page_bytes = page_size_of(machine)
     idle = idle_table(trace, machine.exclusive, page_bytes)
     tiers = reachable_tiers(machine)
@@ -81,19 +85,19 @@ def problem_of(trace: Trace, machine: Machine) -> Problem:
 
 
 def elsewhere_of(still: Sequence[Stay], machine: Machine) -> StayColumns:
-    """What stays, but not in fast memory."""
+    """Return the stays outside fast memory of storages that do not move."""
     names = [tier.name for tier in machine.tiers]
     return columns_of([stay for stay in still if stay.tier != names[0]], names)
 
 
 def held_for_good(trace: Trace, machine: Machine, still: Sequence[Stay]) -> Mapping[str, Ints]:
-    """What stays on each slow tier, in bytes at each tick."""
+    """Return the bytes that stay on each slow tier, at each tick."""
     slow = [tier.name for tier in machine.tiers[1:]]
     return occupancy(trace, [stay for stay in still if stay.tier in slow], slow, page_size_of(machine), machine.packing)
 
 
 def with_packing(problem: Problem) -> Iterator[Problem]:
-    """The problem with the tiers that pack, where something shrinks; nothing on a machine without one."""
+    """Yield the problem with the tiers that pack. Yields nothing without such a tier, or where nothing shrinks."""
     machine, idle = problem.machine, problem.idle
     tiers = tuple(reachable_tiers(machine, packing=True))
     shrinks = problem.trace.storages.packed_bytes[idle.storage] >= 0
@@ -112,7 +116,10 @@ def with_packing(problem: Problem) -> Iterator[Problem]:
 
 
 def _costs(machine: Machine, idle: IdleTable, first: list[tuple[str, Flags]]) -> tuple[Floats, Floats, Floats, Floats]:
-    """Fetch and write costs, and what compute loses of each; ``first`` has the tier that rows go to if they can."""
+    """Return fetch and write costs, and the share of each that compute loses.
+
+    ``first`` has the tier that rows go to if they can.
+    """
     fetch, fetch_lost = np.zeros(len(idle)), np.zeros(len(idle))
     write, write_lost = np.zeros(len(idle.dirty)), np.zeros(len(idle.dirty))
     fast = machine.tiers[0].name
@@ -127,12 +134,12 @@ def _costs(machine: Machine, idle: IdleTable, first: list[tuple[str, Flags]]) ->
 
 
 def _lost_share(machine: Machine, link: Link) -> float:
-    """At least _LOST: a copy that slows nothing still takes a link's time, room, and wear."""
+    """Return at least _LOST: a copy that slows nothing still takes a link's time, room, and wear."""
     return max(lost_per_byte(machine, [link]) * link.bytes_per_s / 1e9, _LOST)
 
 
 def require_feasible(problem: Problem, budget_bytes: int) -> None:
-    """Raises InfeasibleBudgetError if the step does not fit even when all that may leave is away."""
+    """Raise InfeasibleBudgetError if the step does not fit even when all that may leave is away."""
     least = _least_levels(problem)
     tick = int(least.argmax())
     if int(least[tick]) > budget_bytes:
@@ -140,7 +147,7 @@ def require_feasible(problem: Problem, budget_bytes: int) -> None:
 
 
 def lacks_bytes(problem: Problem, budget_bytes: int) -> int:
-    """By how much the budget is too small when all that may leave is away; 0 or less if it is not."""
+    """Return how many bytes the budget lacks when all that may leave is away, or 0 or less."""
     return int(_least_levels(problem).max()) - budget_bytes
 
 

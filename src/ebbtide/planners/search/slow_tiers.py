@@ -1,14 +1,16 @@
-"""Which slow tier the contents of an idle interval go to, where there are several.
+"""Chooses the slow tier for the contents of each idle interval, where there are several.
 
-The fastest of them takes all, if it has room. Otherwise the next takes what its links can carry without queues: each
-interval, the longest first, asks for time on both links of the slower tier, for its write from when it leaves on and
-for its fetch up to when it is needed, and goes there if neither has to wait for longer than a patience. The least
-patience is used that makes the rest fit, one for writes and one for fetches. So the links work side by side, each as
-much as it can, in every part of the step. What the faster tier still has room for goes back to it, the shortest first.
-Where the slower tier's links are what binds, the *thrifty* way is better: that goes there which makes the room at the
-least time of its copies, by the prices of ``choice``.
-On a tier that packs, storages count with what they shrink to, and what does not shrink goes past it.
-Left out: moving contents from one slow tier to another, and one interval of a storage to another tier than the next.
+The fastest slow tier takes all, if it has room. Otherwise, the next takes as much as its links can carry without
+queues. Each interval, the longest first, asks for time on both links of the slower tier. Its write may go from when it
+leaves on, and its fetch up to when it is needed. The interval goes there if neither has to wait for longer than a
+patience. There is one patience for writes and one for fetches, each the least that makes the rest fit. So the links
+work side by side, each as much as it can, in every part of the step. At last, intervals for which the faster tier still
+has room go back to it, the shortest first.
+
+Where the slower tier's links are the bottleneck, the *thrifty* way is better. By the prices of ``choice``, it moves
+those intervals there that make the room at the least time of their copies. On a tier that packs, storages count with
+their packed bytes, and storages that do not shrink go past it. Left out: moving contents from one slow tier to another,
+and different tiers for intervals of one storage.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,18 +33,19 @@ from ebbtide.planners.search.timing import Clock, Headroom, copy_ns
 _BINS = 1000
 """A link's time is booked in this many parts of a step."""
 _MOST = 20
-"""Patience p is 2 ** (p / 2) of them; the most is a step."""
+"""Patience p is 2 ** (p / 2) bins. The largest is a step."""
 
 
 def reachable_tiers(machine: Machine, packing: bool = False) -> list[str]:
-    """Slow tiers with links from and to the fastest, in the machine's order; those that pack only where asked for."""
+    """Return slow tiers with links from and to the fastest, in the machine's order. Those that pack are only on
+    request."""
     fast = machine.tiers[0].name
     names = [tier.name for tier in machine.tiers[1:] if packing or not tier.packs]
     return [name for name in names if machine.link(fast, name) and machine.link(name, fast)]
 
 
 def homeless_tier(machine: Machine) -> str:
-    """Where what is never used lies: the slowest tier with a way back, or the fastest if there is no other."""
+    """Return the tier for storages that are never used: the slowest with a way back, or else the fastest."""
     return [machine.tiers[0].name, *reachable_tiers(machine)][-1]
 
 
@@ -56,9 +59,11 @@ def assign_tiers(
     held: Mapping[str, Ints] | None = None,
     thrifty: bool = False,
 ) -> list[str]:
-    """One of the ``tiers`` (None: all that can be reached and do not pack) for each of the ``chosen`` intervals, the
-    same for all of a group. ``held`` has the bytes at each tick of what lies on a tier for good, where that is more
-    than what is never used. PlanError if they have no room."""
+    """Return one of the ``tiers`` for each of the ``chosen`` intervals, the same for all of a group.
+
+    By default, ``tiers`` are all that can be reached and do not pack. ``held`` counts the bytes at each tick that lie
+    on a tier for good, where these are more than the storages never used. Raises PlanError if they have no room.
+    """
     tiers = reachable_tiers(machine) if tiers is None else tiers
     if len(tiers) == 1 and machine.tier(tiers[0]).capacity_bytes is None:
         return [tiers[0]] * len(chosen)
@@ -88,10 +93,10 @@ def assign_tiers(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stored:
-    """Columns: a group of intervals needs ``paged_bytes`` of a slow tier in ticks [low, high) of a step of ``n_ticks``.
+    """Groups as columns: each needs ``paged_bytes`` of a slow tier in ticks [low, high) of a step of ``n_ticks``.
 
-    Its chosen intervals are ``chosen[first:last]``. ``packed_bytes`` is what it needs of a tier that packs, -1 where it
-    may not lie there.
+    Its chosen intervals are ``chosen[first:last]``. On a tier that packs it needs ``packed_bytes``, or may not lie
+    there if that is -1.
     """
 
     group: Ints
@@ -104,11 +109,11 @@ class _Stored:
     n_ticks: int
 
     def levels(self, rows: Flags, packs: bool) -> Ints:
-        """Bytes that these need at each tick, of a tier that packs or of another."""
+        """Return the bytes that these rows need at each tick, of a tier that packs or of another."""
         return levels(self.low[rows], self.high[rows], self.sizes(packs)[rows], self.n_ticks)
 
     def fits(self, rows: Flags, packs: bool, spare: Ints) -> bool:
-        """Whether these need no more than ``spare`` at any tick."""
+        """Say whether these rows need no more than ``spare`` at any tick."""
         return bool((self.levels(rows, packs) <= spare).all())
 
     def sizes(self, packs: bool) -> Ints:
@@ -116,7 +121,10 @@ class _Stored:
 
 
 def _stored(idle: IdleTable, chosen: Ints, n_ticks: int, packed_bytes: Ints) -> _Stored:
-    """From the write of each group, which may be early, to the last use of its replica; for ever if never written."""
+    """Return each group's span from its write, which may be early, to the last use of its replica.
+
+    The span of a group that is never written is the whole step.
+    """
     group = idle.group[chosen]
     first = np.flatnonzero(np.diff(group, prepend=-1))
     last = np.append(first[1:], len(group)) if len(first) else first
@@ -130,7 +138,7 @@ def _stored(idle: IdleTable, chosen: Ints, n_ticks: int, packed_bytes: Ints) -> 
 
 
 class _Books:
-    """The time of the two links of a tier, in bins of a step, as jobs book it. ``packs``: the faster one does."""
+    """The time of the two links of a tier, in bins of a step, as jobs book it. ``packs``: the faster tier does."""
 
     def __init__(
         self, machine: Machine, tier: str, idle: IdleTable, chosen: Ints, stored: _Stored, clock: Clock, packs: bool
@@ -149,7 +157,8 @@ class _Books:
         self.order = np.argsort(-lengths, kind="stable")
 
     def take(self, left: Flags, spare: Ints, others: Flags) -> Flags:
-        """Of ``left``, what goes to this tier, so that the rest fits in ``spare``; ``others`` go anyway."""
+        """Return the part of ``left`` that goes to this tier, so that the rest fits in ``spare``. ``others`` go
+        anyway."""
         self.others = others
 
         def fits(write: int, fetch: int) -> bool:
@@ -164,7 +173,8 @@ class _Books:
         return self._give_back(left, taken, spare)
 
     def least(self, left: Flags, spare: Ints) -> Flags:
-        """Of ``left``, what goes to this tier so that the rest fits in ``spare``, with as little to copy as can be."""
+        """Return the part of ``left`` that goes to this tier with the fewest copies, so that the rest fits in
+        ``spare``."""
         stored, rows = self.stored, np.flatnonzero(left)
         spent = np.concatenate(([0.0], np.cumsum(self.in_ns + self.out_ns)))
         demand = Demand(stored.low[rows], stored.high[rows], stored.levels(left, self.packs) - spare)
@@ -187,7 +197,7 @@ class _Books:
         return taken
 
     def _within(self, left: Flags, write: int, fetch: int) -> Flags:
-        """What no link would have to carry later than these patiences after it could."""
+        """Return the groups that no link would have to carry later than these patiences allow."""
         taken = _planning.carried(
             first=self.stored.first,
             last=self.stored.last,
@@ -206,7 +216,7 @@ class _Books:
 
 
 def _least(fits: Callable[[int], bool], known: int = _MOST) -> int:
-    """The least patience that fits; ``known`` does."""
+    """Return the least patience that fits. ``known`` fits."""
     low = -1
     while known - low > 1:
         middle = (low + known) // 2

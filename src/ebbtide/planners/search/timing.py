@@ -1,12 +1,12 @@
-"""When the chosen idle intervals begin and end: their copies, as stays.
+"""Times the copies of the chosen idle intervals, and turns them into stays.
 
-Evictions start at once, in the order of the last uses; the room is promised for when the copy should be done. Fetches
-are placed as late as is safe on their link, last deadline first, and then moved forward by a lead where room permits:
-real times jitter, and an idle link is a chance lost. Each takes room from what the choice left free, tick by tick, so
-a plan never holds more than its budget. Where there is no room for a copy beside the compute, it stands between two
-ticks, and compute may wait for it: [Note: stays].
+Evictions start at once, in the order of the last uses. Their room is promised for when the copy should be done. Fetches
+are placed as late as is safe on their link, the last deadline first. They are then moved forward by a lead where room
+permits, since real times jitter and an idle link is a lost chance. Each copy takes room from what the choice left free,
+tick by tick, so a plan never holds more than its budget. Where there is no room for a copy beside the compute, it
+stands between two ticks, and compute may wait for it: [Note: stays].
 
-Tick times are given, so that a planner can use those of the last simulation, stalls and all.
+Tick times are arguments, so that a planner can use those of the last simulation, stalls and all.
 """
 
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ from ebbtide.planners.search.idle_table import IdleTable
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Move:
-    """A chosen interval, timed. Away in ticks [gone, back); its write, if it has one, lasts during [out, done).
+    """A timed interval. It is away in ticks [gone, back). Its write, if it has one, lasts during [out, done).
 
-    ``slow`` is the tier of the contents meanwhile. Without a fetch ``back`` is the storage's death.
+    ``slow`` is the tier of the contents meanwhile. Without a fetch, ``back`` is the storage's death.
     """
 
     row: int
@@ -41,7 +41,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moves:
-    """Many, as columns, in the order of their rows; ``tier`` is the rank of ``Move.slow``."""
+    """Many moves as columns, in the order of their rows. ``tier`` is the rank of ``Move.slow``."""
 
     row: Ints
     tier: Ints
@@ -53,11 +53,11 @@ class Moves:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """``margin`` by which a copy is assumed to take longer; ``lead_ns`` by which fetches go before they must.
+    """The pace of copies: their times count ``margin`` times, and fetches go ``lead_ns`` before they must.
 
-    ``clean_early`` lets a write start as soon as the contents are final, while they are still being read, when its link
-    has nothing more urgent to do: the storage is then dropped at once after its last use. ``lazy`` puts writes off as
-    long as nobody else wants the room, so that fetches have a link that both directions share to themselves.
+    ``clean_early`` lets a write start as soon as the contents are final, while they are still being read, if its link
+    has nothing more urgent to do. The storage is then dropped right after its last use. ``lazy`` puts writes off as
+    long as nothing else needs the room. Fetches then have a link to themselves that both directions share.
     """
 
     margin: float
@@ -67,7 +67,7 @@ class Pace:
 
 
 class Headroom:
-    """Free bytes of the fast tier at each tick of the circle, as moves take it."""
+    """The free bytes of the fast tier at each tick of the circle, as moves take them."""
 
     def __init__(self, free: Ints) -> None:
         self.free = np.concatenate((free, free))  # twice, so that a window is one slice
@@ -77,13 +77,13 @@ class Headroom:
         return low - low % self.n_ticks
 
     def earliest(self, low: int, high: int, nbytes: int) -> int:
-        """The first tick of [low, high] from which up to ``high`` there is room throughout."""
+        """Return the first tick of [low, high] from which there is room up to ``high``."""
         base = self._base(low, high)
         short = np.flatnonzero(self.free[low - base : high - base] < nbytes)
         return low + int(short[-1]) + 1 if len(short) else low
 
     def latest(self, low: int, high: int, nbytes: int) -> int:
-        """The last tick of [low, high] up to which there is room throughout."""
+        """Return the last tick of [low, high] up to which there is room throughout."""
         base = self._base(low, high)
         short = np.flatnonzero(self.free[low - base : high - base] < nbytes)
         return low + int(short[0]) if len(short) else high
@@ -101,7 +101,7 @@ class Headroom:
 
 
 class Clock:
-    """Times of ticks, in this step and its neighbours, from the times at which ticks of one step are reached.
+    """The times of ticks in this step and its neighbours, from the times at which ticks of one step are reached.
 
     ``reached`` has those from the step before to three steps after.
     """
@@ -113,7 +113,7 @@ class Clock:
         self.reached = np.concatenate([one + self.step_ns * step for step in range(-1, 4)])
 
     def of(self, ticks: Ints) -> Floats:
-        """When ticks are reached; from -T to 4T."""
+        """Return when ticks are reached, from -T to 4T."""
         result: Floats = self.reached[ticks + self.n_ticks]
         return result
 
@@ -125,7 +125,7 @@ class Clock:
 
 
 def copy_ns(link: Link, nbytes: Ints, margin: float) -> Floats:
-    """How long copies take alone on the link, with a margin."""
+    """Return the times of copies alone on the link, with a margin."""
     result: Floats = (link.latency_ns + nbytes.astype(np.float64) * (1e9 / link.bytes_per_s)) * margin
     return result
 
@@ -133,8 +133,10 @@ def copy_ns(link: Link, nbytes: Ints, margin: float) -> Floats:
 def time_moves(
     idle: IdleTable, chosen: Ints, slow: list[str], free: Ints, machine: Machine, clock: Clock, pace: Pace
 ) -> Moves:
-    """Moves of the ``chosen`` rows, whose contents go to ``slow[i]``; ``free`` is the room with all of them away. Found
-    by ``native/search/timing.cpp``."""
+    """Time the moves of the ``chosen`` rows, whose contents go to ``slow[i]``, in ``native/search/timing.cpp``.
+
+    ``free`` is the room with all of them away.
+    """
     after = idle.after[chosen]
     tier = _ranks(slow, machine)
     in_ns, out_ns = np.zeros(len(chosen)), np.zeros(len(chosen))
@@ -171,7 +173,7 @@ def _ranks(tiers: list[str], machine: Machine) -> Ints:
 
 @once_for_a_trace
 def still_stays(trace: Trace, fast: str, homeless: str) -> tuple[Stay, ...]:
-    """Of each storage, its stay if it never moves. What is never used lies on tier ``homeless``."""
+    """Return each storage's stay if it never moves. Storages that are never used lie on tier ``homeless``."""
     rows = trace.storages
     away = rows.persistent & ~rows.scratch & ~np.isin(np.arange(len(rows)), trace.accesses.storage)
     stays = zip(away.tolist(), rows.birth.tolist(), rows.death.tolist(), strict=True)
@@ -182,7 +184,7 @@ def still_stays(trace: Trace, fast: str, homeless: str) -> tuple[Stay, ...]:
 
 
 def stays_of(trace: Trace, idle: IdleTable, moves: list[Move], still: tuple[Stay, ...], machine: Machine) -> list[Stay]:
-    """The stays of every storage: of those that have no moves, their ``still_stays``."""
+    """Return the stays of every storage. Those without moves have their ``still_stays``."""
     ordered = sorted(moves, key=lambda move: move.row)
     times = [(move.row, move.out, move.done, move.gone, move.back) for move in ordered]
     row, *columns = np.array(times, dtype=np.int64).reshape(-1, 5).T
@@ -192,16 +194,19 @@ def stays_of(trace: Trace, idle: IdleTable, moves: list[Move], still: tuple[Stay
 
 
 def with_still(trace: Trace, machine: Machine, still: tuple[Stay, ...], moved: StayColumns) -> list[Stay]:
-    """The stays of what moves, and the ``still_stays`` of the storages that have no other."""
+    """Return the stays of the storages that move, and the ``still_stays`` of all others."""
     movers = set(moved.storage.tolist())
     names = [tier.name for tier in machine.tiers]
     return [*(stay for stay in still if stay.storage not in movers), *moved.stays(names)]
 
 
 def moved_stays(trace: Trace, idle: IdleTable, moves: Moves) -> StayColumns:
-    """The stays of the storages that move: in fast memory between one interval and the next, and in a slow tier from
-    the write that a group pays for to its last fetch, or for ever if it is never written. An elder leaves before its
-    successor is born ([Note: elders] in ``idle_table``). Made by ``native/search/stays.cpp``."""
+    """Return the stays of the storages that move, made by ``native/search/stays.cpp``.
+
+    A storage is in fast memory between one interval and the next. It is in a slow tier from the write that a group pays
+    for to its last fetch, or for ever if it is never written. An elder leaves before its successor is born ([Note:
+    elders] in ``idle_table``).
+    """
     rows = trace.storages
     return StayColumns(
         *_planning.stays_of(
@@ -221,7 +226,7 @@ def moved_stays(trace: Trace, idle: IdleTable, moves: Moves) -> StayColumns:
 
 
 def all_away(idle: IdleTable, chosen: Flags, live: Ints, budget_bytes: int) -> Ints:
-    """Free room at each tick when the chosen intervals take no time at all."""
+    """Return the free room at each tick if the chosen intervals took no time at all."""
     rows = np.flatnonzero(chosen)
     away = levels(idle.after[rows] + 1, idle.until[rows], idle.paged_bytes[rows], len(live))
     free: Ints = budget_bytes - live + away
