@@ -1,4 +1,5 @@
-// Which idle intervals to take, so that every tick fits: planners/search/choice.py says what is asked for and how it is found.
+// Chooses the idle intervals to take, so that every tick fits: planners/search/choice.py says what is asked for, and how it
+// works.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +10,15 @@
 
 namespace ebbtide::search {
 
-// The ticks [low, high) to which each interval of a covering gives room, and what each tick lacks.
+// The ticks [low, high) to which each interval of a covering gives room, and the bytes that each tick lacks.
 struct Demand {
   std::vector<std::int64_t> low, high;
   std::vector<double> deficit;
 };
 
-// By interval, whether it is taken: what `wish` lacks is covered as far as that can be, what `must` lacks is covered, or there
-// is no choice. `wish` has the costs. Throws std::invalid_argument for columns that do not belong together.
+// Says for each interval whether it is taken. It covers what `must` lacks, and what `wish` lacks as far as possible; nothing is
+// returned if `must` cannot be covered. `wish` has the costs. Throws std::invalid_argument for columns that do not belong
+// together.
 std::optional<std::vector<std::uint8_t>> choose(const Demand& must, const Covering& wish, int rounds);
 
 }  // namespace ebbtide::search

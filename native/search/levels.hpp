@@ -1,4 +1,4 @@
-// Bytes at each tick of a step that comes round, which ranges are added to and asked for: all in the logarithm of the ticks.
+// Bytes at each tick of a step that comes round. Adding to a range and asking of one take the logarithm of the ticks.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@ namespace ebbtide::search {
 
 using Ticks = std::int64_t;
 
-// A tick may lie in the step after: [low, high) starts in the first step and may run past its end once.
+// A tick may lie in the next step: [low, high) starts in the first step and may run past its end once.
 class Levels {
  public:
   explicit Levels(const std::vector<std::int64_t>& of_tick);
@@ -23,7 +23,7 @@ class Levels {
 
  private:
   struct Node {
-    std::int64_t least, most, added;  // of what lies under it, all additions to the node and below it counted
+    std::int64_t least, most, added;  // of the ticks under it, with all additions to the node and below it
   };
 
   void build(std::size_t node, std::size_t first, std::size_t last, const std::vector<std::int64_t>& of_tick);

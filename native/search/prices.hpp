@@ -8,8 +8,8 @@
 
 namespace ebbtide::search {
 
-// Interval i gives `paged[i]` bytes to the ticks [low[i], high[i]), which may run past the step's end once, and costs `cost[i]`,
-// with `write_cost` once for its group. A tick t lacks `deficit[t]` bytes, or has some to spare.
+// Interval i gives `paged[i]` bytes to the ticks [low[i], high[i]), which may run past the step's end once. It costs `cost[i]`,
+// and `write_cost` once for its group. A tick t lacks `deficit[t]` bytes; a negative one has some to spare.
 struct Covering {
   std::vector<std::int64_t> low, high;
   std::vector<double> paged, cost;
@@ -22,7 +22,7 @@ struct Prices {
   double bound = 0.0;           // no choice that covers the deficits costs less
 };
 
-// Throws std::invalid_argument for windows that are not `rows` ones of a step of so many ticks, as those of a covering are.
+// Throws std::invalid_argument unless these are `rows` windows of a step of so many ticks, as those of a covering are.
 void check_windows(const std::vector<std::int64_t>& low, const std::vector<std::int64_t>& high, std::size_t rows,
                    std::size_t n_ticks);
 

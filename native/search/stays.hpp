@@ -1,4 +1,4 @@
-// From moves to stays: planners/search/timing.py says what a move is, ir/plan.py what a stay is.
+// Turns moves into stays: planners/search/timing.py says what a move is, ir/plan.py what a stay is.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace ebbtide::search {
 
-// By moved interval, its storage, which are sorted, and group; whether it writes and is fetched are the chosen's.
+// Moved intervals: each has a storage, by which they are sorted, and a group. `returns` is that of Chosen.
 struct Moved {
   std::vector<std::int64_t> storage, group, until, tier;
   std::vector<std::uint8_t> returns;
 };
 
-// What a stay needs to know of storages and of groups.
+// The facts about storages and groups that stays depend on.
 struct Homes {
   std::vector<std::int64_t> birth, death;
   std::vector<std::uint8_t> persistent;
@@ -23,7 +23,7 @@ struct Homes {
   std::int64_t n_ticks;
 };
 
-// Of the storages that move. Throws std::invalid_argument for columns that do not belong together.
+// Makes the stays of storages that move. Throws std::invalid_argument for columns that do not belong together.
 simulate::Stays stays_of(const Moved& moved, const Moves& moves, const Homes& homes);
 
 }  // namespace ebbtide::search

@@ -13,8 +13,8 @@
 
 namespace ebbtide {
 
-// Serves CPU storages of `min_bytes` and more from the arena while it is on, and all others from the allocator that
-// was there before. Never destroyed: deleters run after the interpreter is gone.
+// Serves CPU storages of `min_bytes` and more from the arena while it is on. All others come from the previous allocator. It is
+// never destroyed: deleters run after the interpreter is gone.
 class ArenaAllocator final : public c10::Allocator {
  public:
   ArenaAllocator(Arena& arena, c10::Allocator& previous) : arena_(arena), previous_(previous) {}
@@ -41,7 +41,7 @@ ArenaAllocator* the_allocator();  // null before install_allocator()
 
 // Makes the arena, once. Throws ArenaError.
 void make_arena(const Options& options, Tiers::List slower_tiers);
-// Puts the allocator in front of PyTorch's own for CPUs, once. The first throws ArenaError where that cannot be.
+// Both put the allocator in front of PyTorch's own for CPUs, once. The first throws ArenaError where that cannot be.
 void check_allocator();
 void install_allocator();
 

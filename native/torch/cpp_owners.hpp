@@ -1,5 +1,5 @@
-// What C++ objects hold that Python can name but not look into: the reducer of a DistributedDataParallel, and the
-// modules of torch.jit. Other owners (a library's, AOTInductor's) stay unknown.
+// The tensors in C++ objects that Python can name but not look into: the reducer of a DistributedDataParallel, and the modules of
+// torch.jit. Other owners (a library's, AOTInductor's) stay unknown.
 #pragma once
 
 #include <ATen/core/Tensor.h>

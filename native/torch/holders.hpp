@@ -1,15 +1,15 @@
-// Who holds the memory of the storages that Python reaches: the proof that a storage alone owns its memory.
+// Finds who holds the memory of the storages that Python reaches: the proof that a storage alone owns its memory.
 //
-// [Note: what proves it]  Whoever shares a storage's memory without a reference to something could lose it at any
-// moment, so an alias holds a reference: to the StorageImpl (a slice), to a TensorImpl (DLPack, a C++ library), or to a
-// tensor's Python object (NumPy, and what stands on NumPy). So references are counted, and each has to be explained:
+// [Note: what proves it]  Whoever shares a storage's memory without a reference to something could lose it at any moment. So an
+// alias holds a reference: to the StorageImpl (a slice), to a TensorImpl (DLPack, a C++ library), or to a tensor's Python object
+// (NumPy, and what stands on NumPy). So references are counted, and each has to be explained:
 //   - a StorageImpl's by the tensors that lie in it, by its Python object and by the slices made of it,
 //   - a TensorImpl's by its Python object, its gradient accumulator, the tensor whose gradient it is, its views, and by
 //     what DistributedDataParallel and torch.jit hold in C++,
 //   - a Python object's by what the collector's objects and the running functions' locals refer to, and by the
 //     TensorImpl, which holds one while C++ holds it.
-// One that is left over is somebody unknown, and then the storage is left alone. So is a storage whose range another
-// one overlaps, whatever holds that. A tensor that nothing here reaches leaves a reference to its storage unexplained.
+// A reference that is left over is somebody unknown's, and then the storage is left alone. So is a storage whose range overlaps
+// another's, whatever holds that. A tensor that nothing here reaches leaves a reference to its storage unexplained.
 //
 // Left out: an address that somebody kept without any reference. Nothing can tell.
 #pragma once
@@ -24,26 +24,26 @@
 
 namespace ebbtide {
 
-// A storage on the CPU outside the arena, and "" or who besides it holds its memory.
+// A storage on the CPU outside the arena, and who else holds its memory; "" for nobody.
 struct Found {
   c10::StorageImpl* storage;
   std::string holder;
 };
 
-// Of `min_bytes` and more. `objects` is what gc.get_objects() lists, `owners` those in C++ that `cpp_owners.hpp` knows,
-// `locals` what running functions hold besides. All are lists; the GIL is held.
+// Finds storages of `min_bytes` and more. `objects` is the list of gc.get_objects(). `owners` are those in C++ that
+// `cpp_owners.hpp` knows. `locals` is what running functions hold besides. All are lists; the GIL is held.
 std::vector<Found> find_unmanaged(PyObject* objects, PyObject* owners, PyObject* locals, std::size_t min_bytes);
 
-// torch keeps the deleter of a sliced UntypedStorage to itself; this reads it off one.
+// Reads the deleter off a sliced UntypedStorage: torch keeps it to itself.
 void learn_slice_deleter(const c10::StorageImpl& slice);
 bool is_slice(const c10::DataPtr& data);
 
 struct Adopted {
   std::uint64_t bytes = 0;
-  std::vector<std::pair<std::uint64_t, std::string>> left_alone;  // bytes, and who holds the storage besides
+  std::vector<std::pair<std::uint64_t, std::string>> left_alone;  // bytes, and who else holds the storage
 };
 
-// Moves into the arena what nobody else holds. At a step boundary, since data pointers change.
+// Moves into the arena what nobody else holds. Callers MUST be at a step boundary, since data pointers change.
 Adopted adopt_all(PyObject* objects, PyObject* owners, PyObject* locals);
 
 }  // namespace ebbtide

@@ -15,7 +15,7 @@
 
 namespace ebbtide {
 
-// The managed storage behind a tensor, or null. Reads the pointer, never the bytes; materializes nothing.
+// Returns the managed storage behind a tensor, or null. It reads the pointer, never the bytes, and materializes nothing.
 inline const void* managed_storage(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) return nullptr;
   const void* pointer =
@@ -23,19 +23,19 @@ inline const void* managed_storage(const at::Tensor& tensor) {
   return pointer != nullptr && the_arena() != nullptr && the_arena()->contains(pointer) ? pointer : nullptr;
 }
 
-// The same for whoever watches, which may have to look closer at a storage that is new to it.
+// Returns the watched storage. A recorder may have to look closer at a storage that is new to it.
 inline const void* watched_storage(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) return nullptr;
   return the_watch()->find(*tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
 }
 
-// What an operator does with one argument. `overwrites`: it writes without reading.
+// The use that an operator makes of one argument. `overwrites`: it writes without reading.
 struct Use {
   Access access = Access::ReadWrite;
   bool overwrites = false;
 };
 
-// The dense tensors that a tensor is made of: itself, or the indices and values of a sparse one, of any layout. (Nested
+// Visits the dense tensors that a tensor is made of: itself, or the indices and values of a sparse one, of any layout. (Nested
 // and quantized ones have a storage. One of oneDNN's layout has memory of its own, which no allocator of ours made.)
 template <typename Visit>
 void for_each_part(const at::Tensor& tensor, Visit visit) {
@@ -51,8 +51,8 @@ void for_each_part(const at::Tensor& tensor, Visit visit) {
   }
 }
 
-// The bytes of its storage from a tensor's first element to its last; all of it where that cannot be told. Nothing asks
-// for less of a storage that is in no pieces.
+// Returns the bytes of its storage from a tensor's first element to its last; all of it where that cannot be told. Nothing asks
+// for less of a storage without pieces.
 inline ByteRange bytes_of(const at::Tensor& tensor, std::uint64_t storage_bytes) {
   const at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   const ByteRange all{0, storage_bytes};

@@ -1,8 +1,8 @@
 // Records a step on what plain PyTorch allocates: nothing moves, and every storage of the CPU is seen, however small.
 //
-// Storages are known by their addresses. One that was born before the recorder is met at its first use, or when
-// Python names it; from then on its end is seen too, if PyTorch's own allocator made it. Other memory (a mapped file,
-// a NumPy array) ends unseen: it counts as there until something else lies at its address.
+// Storages are known by their addresses. One that was born before the recorder is met at its first use, or when Python names it.
+// From then on its end is seen too, if PyTorch's own allocator made it. Other memory (a mapped file, a NumPy array) ends unseen:
+// it counts as there until something else lies at its address.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -22,7 +22,7 @@ class PlainRecorder final : public Watch {
 
   void* allocate(std::size_t nbytes);
   void release(void* address);
-  // What is there is forgotten, and met again at its next use. Storages are in pieces as in an arena.
+  // Forgets what is there; it is met again at its next use. Storages are in pieces as in an arena.
   void watch(bool watches, std::uint64_t least_piece = 0);
   void child() { in_child_ = true; }
 
@@ -48,7 +48,7 @@ class PlainRecorder final : public Watch {
     bool born_in_step = false;
     bool born_in_operator = false;    // and that operator has not ended yet
     bool end_is_seen = true;
-    std::uint32_t recorded = kNever;  // its number in the recording under way
+    std::uint32_t recorded = kNever;  // its number in the current recording
     std::uint64_t used_by = 0;        // serial of the operator that used it last
   };
 
@@ -89,7 +89,7 @@ class PlainRecorder final : public Watch {
 // std::runtime_error where an arena or another allocator is in the way.
 PlainRecorder& install_plain_recorder();
 
-// Of the storages that the recorder saw the birth of. Null before there is one.
+// Returns the deleter of storages whose birth the recorder saw. Null before there is one.
 c10::DeleterFnPtr watched_deleter();
 
 }  // namespace ebbtide

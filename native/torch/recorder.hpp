@@ -10,22 +10,21 @@
 
 namespace ebbtide {
 
-// Calls the_watch() for every operator from now on. An operator that is under way when the recorder is removed still
-// ends there.
+// Calls the_watch() for every operator from now on. An operator that runs when the recorder is removed still ends there.
 void install_recorder();
 void remove_recorder();
 void install_list_operators();  // those whose kernels work through lists of tensors
-bool is_served_by_groups(const c10::OperatorName& name);  // which are operators of their own
+bool is_served_by_groups(const c10::OperatorName& name);  // each group is then an operator of its own
 
-// The calling thread's nodes of earlier steps are gone: nothing is known of the modules of new ones.
+// Forgets the calling thread's nodes of earlier steps: nothing is known of the modules of new ones.
 void forget_nodes();
 
-// Whether an optimizer steps on this thread, and the phase that follows from this and from autograd.
+// Say whether an optimizer steps on this thread, and the phase that follows from this and from autograd.
 void enter_optimizer(bool enters);
 Phase phase_now();
-Pass pass_now();  // and from whether gradients are on
+Pass pass_now();  // it also depends on whether gradients are on
 
-// What the calling thread runs as long as this lives is an optimizer's.
+// Counts what the calling thread runs as an optimizer's, as long as this lives.
 class InOptimizer {
  public:
   InOptimizer();

@@ -1,4 +1,4 @@
-// What the recorders note, as Python knows it: ebbtide.ir.recording.
+// Turns the recorders' notes into Python's ebbtide.ir.recording.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -7,7 +7,7 @@
 
 namespace ebbtide {
 
-// An ebbtide.ir.recording.Recording. Callers MUST hold the GIL.
+// Makes an ebbtide.ir.recording.Recording. Callers MUST hold the GIL.
 pybind11::object as_columns(const Recording& r);
 
 }  // namespace ebbtide

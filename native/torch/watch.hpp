@@ -1,4 +1,4 @@
-// Who sees the operators of this process: the arena, or without one the recorder that moves nothing.
+// The watcher of this process's operators: the arena, or without one the recorder that moves nothing.
 #pragma once
 
 #include <c10/core/StorageImpl.h>
@@ -15,15 +15,15 @@ namespace ebbtide {
 
 struct Counters;
 
-// Of the storages that are in pieces, or were since this process began, none is smaller than this.
+// No storage is smaller that is in pieces, or was since this process began.
 inline std::atomic<std::uint64_t> least_in_pieces = ~std::uint64_t{0};
 
-// Storages of twice this are in pieces from now on; 0: none is.
+// Has storages of twice this size be in pieces from now on; 0: none is.
 inline void begin_pieces(std::uint64_t least_piece) {
   if (least_piece > 0) least_in_pieces = std::min(least_in_pieces.load(), 2 * least_piece);
 }
 
-// What this thread allocates next is empty()'s: whoever asked for it fills it later.
+// True if this thread's next allocation is empty()'s: whoever asked for it fills it later.
 inline thread_local bool next_is_untouched = false;
 
 class Watch {
@@ -38,13 +38,13 @@ class Watch {
   virtual std::uint64_t note_need(const char* name, std::span<const Operand> operands) = 0;  // their bytes
   virtual void prefetch(std::span<const Operand> operands) = 0;
 
-  virtual Counters begin_step(bool record) = 0;  // as the arena reads them at that moment; without one all are 0
+  virtual Counters begin_step(bool record) = 0;  // the arena's counters of that moment; without one all are 0
   virtual Counters end_step(bool completed) = 0;
   virtual void classify(const void* address, Kind kind) = 0;
   virtual Tape& tape() = 0;
 };
 
-// Null before any. An arena that starts takes over.
+// Null before there is one. An arena that starts takes over.
 Watch* the_watch();
 void set_watch(Watch* watch);
 void watch_arena();
