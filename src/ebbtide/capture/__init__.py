@@ -1,1 +1,1 @@
-"""Hears where steps begin and end, and turns the recording of one into a Trace; reads other programs' records as one."""
+"""Hears where steps begin and end, turns one's recording into a Trace, and reads other programs' records as one."""
