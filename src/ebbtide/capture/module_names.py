@@ -26,7 +26,7 @@ class ModuleNames:
 
     def install(self) -> None:
         if not self._handles:
-            # PyTorch's, about hooks that fire twice: these do nothing in what is compiled.
+            # PyTorch warns of hooks that fire twice. These do nothing in compiled code.
             warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks")
             self._handles = [
                 register_module_forward_pre_hook(self._enter),

@@ -18,10 +18,10 @@ from ebbtide.ir.native import Lane
 from ebbtide.ir.recording import Recording
 from ebbtide.ir.trace import Trace
 
-_ENOUGH_NS = 10_000_000  # of copying one way, before its rate is believed
-_ENOUGH_COPIES = 8  # before a latency is told apart from a rate
-_ENOUGH_SHARE = 0.1  # of the step's operations, both beside copies and alone, before a slowdown is
-_MOST_LATENCY = 0.9  # of what copies took, so that bytes cost something
+_ENOUGH_NS = 10_000_000  # the least time of copying one way for which its rate is believed
+_ENOUGH_COPIES = 8  # the least number for which a latency is told apart from a rate
+_ENOUGH_SHARE = 0.1  # the least share of operations, both beside copies and alone, for a slowdown
+_MOST_LATENCY = 0.9  # the highest share of copies' time, so that bytes cost something
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,36 +20,36 @@ from ebbtide.ir.trace import StorageKind
 class Recording:
     """Raises ValueError for columns of one table that differ in length, wrong types, and numbers out of range."""
 
-    time_ns: int  # of the whole step
-    stalled_ns: int  # of which were stalls
-    names: list[str]  # of operators, modules and arguments; columns of names hold places in it
-    tick_name: Ints  # in names
-    tick_module: Ints  # in names
-    tick_arguments: Ints  # in names: the call as JSON, see docs/format.md
+    time_ns: int  # the whole step's time
+    stalled_ns: int  # stalls in it
+    names: list[str]  # operators, modules and arguments; columns of names hold places in this list
+    tick_name: Ints  # place in names
+    tick_module: Ints  # place in names
+    tick_arguments: Ints  # place in names: the call as JSON, see docs/format.md
     tick_depth: Ints  # the number of operators that it runs in
     tick_phase: Ints  # native.Phase
     tick_begin_ns: Ints  # since the step began
     tick_stalled_ns: Ints  # stalls between the step's and the tick's beginning
     tick_reserved: Ints  # bytes that the arena had reserved when the tick began
-    serial: Ints  # of the allocation, unique in the process
+    serial: Ints  # the allocation's number, unique in the process
     nbytes: Ints
     kind: Ints  # place in StorageKind
     birth: Ints  # tick; -1: before the step
     allocation: Ints  # within tick birth; -1: not by the step's thread
     death: Ints  # first tick without it; -1: it outlived the step
     scratch: Ints  # 1: born and gone within one operator, or pinned when the step began
-    thread: Ints  # that allocated it
-    freed_after: Ints  # of one that died within the step: the serial given last before that
-    packed_bytes: Ints  # what its contents take on a tier that packs; -1: it refuses them, or nobody looked
-    module: Ints  # in names: where it was born
-    line: Ints  # in names: the line of the user's program that made it
+    thread: Ints  # the one that allocated it
+    freed_after: Ints  # if it died within the step, the serial given last before that
+    packed_bytes: Ints  # size of its contents on a tier that packs; -1: it refuses them, or nobody looked
+    module: Ints  # place in names: the module in which it was born
+    line: Ints  # place in names: the line of the user's program that made it
     use_storage: Ints  # an operator used this storage
     use_first: Ints  # in ticks [use_first, use_last]
     use_last: Ints
     use_access: Ints  # Access
     use_moved: Ints  # bytes
     span_storage: Ints  # a move of this storage, or a wait for it; -1: a wait for room for a new one
-    span_tick: Ints  # when it was asked for
+    span_tick: Ints  # the tick at which it was asked for
     span_lane: Ints  # native.Lane
     span_source: Ints  # number of the tier that a move came from
     span_target: Ints  # and of the one that it went to

@@ -115,7 +115,7 @@ def read_tiertrace(data: bytes) -> tuple[Trace, Machine | None]:
         raise FileFormatError(f"not JSON: {error}") from error
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise FileFormatError(f"not a file of format {FORMAT}")
-    value.pop("initial", None)  # where tensors lie before the first iteration, which a steady step does not know
+    value.pop("initial", None)  # the places of tensors before the first iteration; a steady step does not know them
     file = read_record(_File, value, "trace")
     try:
         return _trace(file), None if file.machine is None else _machine(file.machine, file.workload)

@@ -163,7 +163,7 @@ class Accesses(Table[Use]):
     storage: Ints
     tick: Ints
     mode: Ints
-    _rows: dict[int, slice] = field(init=False, repr=False)  # of each storage that has any
+    _rows: dict[int, slice] = field(init=False, repr=False)  # by storage that has any
 
     def _check(self) -> None:
         before, after = self.storage[:-1], self.storage[1:]

@@ -54,7 +54,7 @@ def read_trace(path: Path) -> tuple[Trace, Machine | None]:
 def _countable(trace: Trace, path: Path) -> Trace:
     rows = trace.storages
     generations = np.ceil((rows.death - rows.birth) / len(trace.ticks))
-    nbytes = rows.nbytes + 2.0 * MIB  # what pages may add
+    nbytes = rows.nbytes + 2.0 * MIB  # pages may add this
     if float(generations @ nbytes) > _MOST or float(generations.max(initial=1.0)) * max(trace.step_ns, 1) > _MOST:
         raise FileFormatError(f"{path}: its storages hold more bytes, or live for longer, than can be added up")
     return trace

@@ -19,7 +19,7 @@ from ebbtide.units import seconds
 
 _KEPT = 5
 _LOOKS = ((0, 2), (3, 5), (27, 5))  # (followed, n): after more than this many steps that followed, n are measured
-_NEWS = 0.1  # a step that takes so much more or less (as a share) is worth another plan
+_NEWS = 0.1  # a step whose time differs by this share is worth another plan
 
 
 class FollowedSteps:

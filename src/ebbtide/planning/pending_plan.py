@@ -2,7 +2,7 @@
 
 Steps without a plan wait for one about as long as the recorded step took. A plan that is there by then serves the very
 next step, and the wait has cost no more than a step without a plan may cost. Then steps go on. Where there is no room
-for both, or where ``--wait-for-plan`` asks for it, training stands still until the plan is there.
+for both, or where that is asked for, training stands still until the plan is there.
 """
 
 import time

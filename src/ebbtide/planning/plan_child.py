@@ -28,7 +28,7 @@ from ebbtide.planning.plan_job import MARK, Answer, Job, PlanningKilledError, pl
 from ebbtide.units import MIB, format_bytes, seconds
 
 _POLL_S = 0.005
-_PATIENCE_S = 2.0  # the wait for evictions that make room, which take a fraction of it if they can
+_PATIENCE_S = 2.0  # the longest wait for evictions; they take a fraction of it where room can be made
 _NICE = 10  # priority beside steps, whose threads come first where processors are scarce
 
 _CLOSED = (

@@ -36,8 +36,8 @@ from ebbtide.units import format_bytes, format_time, seconds
 
 _WARM_UP_STEPS = 1  # optimizer state is born in the first step
 _MOST_PLANS = 16
-_MOST_REFUSALS = 3  # of planners, while there is no plan yet: each step that is planned costs time
-_MOST_KILLS = 3  # of planning processes; after so many, a step whose planning was killed is not planned again
+_MOST_REFUSALS = 3  # a planner may refuse this often before there is a plan: each attempt costs time
+_MOST_KILLS = 3  # after so many killed planning processes, a step whose planning was killed is not planned again
 _TO_GAIN = 0.005  # a plan within this share of its bound is good: no faster one is wanted
 _MOST_SHAPES = 64  # steps whose shapes never settle stay in demand mode
 
@@ -82,23 +82,22 @@ class Planning:
         self._wanted = wanted
         self._warn = warn
         self._say = say
-        self._shared_bytes = 0  # of the job at hand
-        # The timeline is of a step that followed a plan. After a planning process was killed, too, the plan is waited
-        # for.
+        self._shared_bytes = 0  # the current job's
+        # A timeline needs a step that followed a plan. Later, a planning process that was killed has the same effect.
         self._waits = wanted.waits or wanted.save_timeline is not None
         self._pending: PendingPlan | None = None  # one at a time; the progress thread reads it
         self._waits_since_ns: int | None = None  # while training stands still for a plan or for planning here
         self._kills = self._refusals = 0
-        self._last: tuple[Recording, str] | None = None  # for the timeline: a step, and the planner's name
+        self._last: tuple[Recording, str] | None = None  # a step and the planner's name, for the timeline
         self._shapes: dict[str, bool] = {}  # shapes of steps, and whether a plan was asked for
-        self._plans: dict[int, Planned] = {}  # that steps may follow, by schedule; the first one stays the first
+        self._plans: dict[int, Planned] = {}  # plans that steps may follow, by schedule; the first one stays the first
         self._made = 0  # including those that were replaced since
-        self._replaced: PlanReport | None = None  # of the plan that steps followed before the last one came
+        self._replaced: PlanReport | None = None  # the plan that steps followed before the last one came
         self._steps = 0
-        self._followed: int | None = None  # by the last step: a schedule's number
+        self._followed: int | None = None  # the number of the schedule that the last step followed
         self.ever_followed = False
-        self.refusal = ""  # why a plan was last not made, or not used
-        self.unsaved = ""  # what was to be saved and was not, and why; known at the end
+        self.refusal = ""  # the last reason for which a plan was not made, or not used
+        self.unsaved = ""  # files that were not saved as asked, and why; known at the end
         self._modules = ModuleNames()
 
     def begins(self) -> None:
@@ -272,7 +271,7 @@ class Planning:
             return self._follow(pending.asked.answer(), pending)
         except PlanningKilledError as error:
             self._kills += 1
-            self._waits = True  # between steps there is more room
+            self._waits = True  # there is more room between steps
             if self._tries_again(error):
                 self._shapes[pending.like] = False
             raise
@@ -368,4 +367,4 @@ class Planning:
         except OSError as error:
             self._warn(missed := f"the trace or the plan could not be saved: {error}")
             self._miss(missed)
-        note_lines(False)  # what is saved is the first
+        note_lines(False)  # only the first plan is saved

@@ -119,7 +119,7 @@ def planner_from(path: Path) -> Planner:
         stored = load(path, Plan)
     except OSError as error:
         raise SettingError(f"the plan {path} cannot be read: {error.strerror or error}") from error
-    except FileFormatError as error:  # which names the file
+    except FileFormatError as error:  # the error names the file
         raise SettingError(f"no plan that can be used: {error}") from error
 
     def planner(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:

@@ -20,7 +20,7 @@ import ebbtide._torch as _torch
 from ebbtide.host.process import give_back_freed_memory
 
 _LISTED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # the collector sees their variables
-_OWN_REFERENCES = 3  # to a frame's snapshot: the frame's, the variable's, and getrefcount's own
+_OWN_REFERENCES = 3  # references to a frame's snapshot: the frame's, the variable's, and getrefcount's own
 
 
 def adopt_all() -> tuple[int, list[tuple[int, str]]]:

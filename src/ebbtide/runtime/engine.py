@@ -55,7 +55,7 @@ class Engine:
         self._say = say
         self._warn = warn
         self._hooks = OptimizerHooks(self._optimizer_built, self._optimizer_begins, self._optimizer_ended)
-        self._updates: InBackward | Deferred | None = None  # in another order than the script's
+        self._updates: InBackward | Deferred | None = None  # another order of updates than the script's
         if settings.optimizer is UpdateOrder.IN_BACKWARD:
             self._updates = InBackward(say, warn)
         elif settings.optimizer is UpdateOrder.DEFERRED:
@@ -67,7 +67,7 @@ class Engine:
         self._step_before: Reading | None = None  # set while a step is open
         self._optimizer_seen = False
         self._limits = Limits(bounds, say)
-        self._before: _torch.Counters | None = None  # as the session found them
+        self._before: _torch.Counters | None = None  # the counters as the session found them
         self._children = Children()
         self._kept = Kept()
         self.keep = self._kept.keep
@@ -119,7 +119,7 @@ class Engine:
             _torch.reset_peaks()  # what ran since the last step belongs to no step
         puts_off = self._settings.optimizer is UpdateOrder.DEFERRED  # this step's updates come in the next one
         if self._budget.recording and len(self._steps) == RECORDED_STEPS - 1 and not puts_off:
-            _torch.reset_needs()  # what ran once, at construction say, does not bind steps
+            _torch.reset_needs()  # operators that ran once, at construction say, do not bind steps
         stay_on_top()
         foreign_views.guard()
         if self._planning is not None:

@@ -19,7 +19,7 @@ _OF_A_PARENT = (
     "this process was forked from one that had a session, and has what is left of that one's arena, so it can have no "
     "session of its own: start it with the spawn method, or fork before the parent's first session"
 )
-_process: int | None = None  # that made it
+_process: int | None = None  # the one that made the arena
 _tiers: tuple[SlowerTier, ...] = ()
 
 

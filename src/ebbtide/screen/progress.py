@@ -195,7 +195,7 @@ class FootLine:
 
         self._stream = stream
         self._console = Console(file=stream, stderr=True)
-        self._rows = 0  # of the terminal when the region was set; 0 while there is none
+        self._rows = 0  # the terminal's rows when the region was set; 0 while there is none
 
     def columns(self) -> int:
         """Return the columns that a line has after the name."""

@@ -40,7 +40,7 @@ class Driven:
         self._driver: Driver | None = None
         """None before the beginning, and where there is nothing to do."""
         self._used = False
-        self._in_block = False  # of a step
+        self._in_block = False  # a step's
         self._between_calls = False  # the open step began with a call of ``step`` without a block
         self._paused = False
 

@@ -226,7 +226,7 @@ class Deferred(Subscriber):
 
 _GIVEN = ("param_groups", "state")
 _SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS})
-_numbers = itertools.count()  # of updates, in the process
+_numbers = itertools.count()  # for updates, unique in the process
 
 
 def _is_in_a_mode() -> bool:

@@ -145,7 +145,7 @@ class EarlyUpdates:
         """Tell whether the tensor may not change, or is not as the script's order would have it."""
         if id(tensor) in self.due:
             return True
-        if isinstance(tensor, GoneGradient):  # which speaks for itself
+        if isinstance(tensor, GoneGradient):  # its use is an error anyway
             return False
         return bool(self._storages) and storage_of(tensor) in self._storages
 

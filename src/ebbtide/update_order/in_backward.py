@@ -172,7 +172,7 @@ class InBackward(Subscriber):
                 continue
             if not order.early:
                 self._leave(order, f"{script_line()} uses what its step works on, between the backward pass and step")
-            elif name != "grad":  # a gone gradient speaks for itself
+            elif name != "grad":  # the use of a gone gradient is an error anyway
                 self._break(f"{script_line()} uses a parameter or state ({name}) before step")
                 raise OrderError(self._broken)
 
