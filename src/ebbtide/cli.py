@@ -97,7 +97,7 @@ def _listed(names: Sequence[str]) -> str:
 @click.group(cls=_Sections, epilog=f"{EXAMPLES}\n\n{GUIDE}", context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="ebbtide", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Trains PyTorch networks in far less fast memory than they need, with the same bits."""
+    """Train PyTorch networks in far less fast memory than they need, with the same bits."""
 
 
 for commands in SECTIONS.values():

@@ -10,7 +10,7 @@ from ebbtide.ir.trace import StorageKind, Trace
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """A row i for each ``trace.storage(i)``.
+    """Storages as columns: row i is ``trace.storage(i)``.
 
     ``room`` is its bytes, or 0 if it lies in another storage's memory. ``first`` and ``last`` are the ticks of its
     first and last access, or -1 for none.
@@ -49,7 +49,7 @@ def has_accesses(trace: Trace) -> bool:
 
 
 def has_lines(trace: Trace) -> bool:
-    """Say whether the program's line that made it is known for any storage."""
+    """Say whether the program's line that made a storage is known for any."""
     return any(trace.storages.line.tolist())
 
 

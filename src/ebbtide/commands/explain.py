@@ -36,7 +36,7 @@ def explain(
     slow_tier: str | None,
     bandwidth: str | None,
 ) -> None:
-    """Say why a storage is where it is, and what would change that."""
+    """Explain why a storage is where it is, and what would change that."""
     if (storage is not None) + (module is not None) + at_peak > 1:
         raise click.UsageError("name one of --storage NUMBER, --module NAME and --at-peak")
 

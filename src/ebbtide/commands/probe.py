@@ -55,8 +55,8 @@ def probe(
     figure's median and quartiles. Up to 1 GiB is written to unnamed files, which leave nothing behind.
 
     With --kernels, the step's operators are measured with their operands in memory and in a file. The machine that is
-    written then lets operations use the file in place, as a mapping. It is for `plan`, `simulate`, `compare` and
-    `sweep`; `run` always moves an operation's storages into memory.
+    written then has these times, and lets operations use the file in place, as a mapping. It is for `plan`, `simulate`,
+    `compare` and `sweep`; `run` always moves an operation's storages into memory.
     """
     from ebbtide.commands.working import working
     from ebbtide.probe.command import probe_and_write

@@ -48,7 +48,7 @@ def report(
     """Show a run as text; a run, a step or a plan as a page.
 
     `ebbtide report run.json` prints the report that `ebbtide run --report run.json` wrote. Several reports stand side
-    by side. The ranks of a job were all given one name, and that name finds the reports of all.
+    by side. For the ranks of a job, give the one name that all of them were given.
 
     With -o, the FILEs are a trace (`ebbtide run --save-trace`), its plan (--save-plan), its timelines and the run's
     report, in any order. The page shows the step's memory, its storages, what is worth moving, and the plan against

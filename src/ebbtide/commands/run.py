@@ -108,9 +108,9 @@ def run(
     verbose or off. The summary is always shown.
 
     The exit status is the script's own, with these exceptions. It is 3 when the budget cannot work, was exceeded or
-    never came into force, when a named plan was not used, or when a report, trace, plan or timeline could not be saved.
-    It is 2 for wrong options, 4 where no directory can serve for spilling, 6 on a machine that cannot serve, and 130
-    after Ctrl-C.
+    never came into force. It is also 3 when a named plan was not used, or a report, trace, plan or timeline could not
+    be saved. It is 2 for wrong options, 4 where no directory can serve for spilling, 6 on a machine that cannot serve,
+    and 130 after Ctrl-C.
     """
     from ebbtide.api import run
     from ebbtide.errors import INTERRUPTED

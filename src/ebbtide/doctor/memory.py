@@ -62,8 +62,7 @@ def overcommit(view: View) -> Finding:
 
 
 def memory_areas(view: View) -> Finding:
-    """Examine the number of memory areas. A process with huge pages that moved may fill all memory; its need is
-    estimated."""
+    """Examine the limit of memory areas, against the need of a process that fills memory with huge pages that moved."""
     limit = view.number("proc/sys/vm/max_map_count")
     needed = _OWN_AREAS + _AREAS_A_PAGE * (memory_limit(view.proc).nbytes // _HUGE_PAGE_BYTES)
     means = (

@@ -142,8 +142,10 @@ def _process(report: RunReport) -> str:
 
 
 def _arena(report: RunReport) -> str:
-    """Return the arena's peak and mean. Its bound moves with a process budget or a followed limit; then the last is
-    shown."""
+    """Return the arena's peak and mean, with its bound.
+
+    The bound moves with a process budget or a followed limit. Then the last one is shown.
+    """
     peak, bound = report.arena_peak_bytes, report.arena_budget_bytes
     moved = bound is not None and (report.fast_bytes is not None or (peak > bound and not report.budget_violated))
     against = format_bytes(peak) if moved else _against(peak, bound)
