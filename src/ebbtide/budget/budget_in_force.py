@@ -82,7 +82,7 @@ class BudgetInForce:
 
     def too_small(self, counters: "_torch.Counters") -> str:
         """Name a budget that works if what ran after the last step (an evaluation, say) needed more than there was;
-        else returns ""."""
+        else return ""."""
         need, rest = self._need(counters), counters["unmanaged_bytes"]
         told = self._over_budget_told or self._limits.refused
         if told or not self.is_set or not self.is_exceeded(counters):

@@ -208,7 +208,9 @@ def _places(values: Ints) -> Ints:
 
 
 def _rooms(recording: Recording, lives: _Lives, scratch: Flags) -> Ints:
-    """For each one-tick scratch: the earlier scratch of the same thread and tick whose memory it reuses; -1 for none.
+    """Find for each one-tick scratch the earlier scratch whose memory it reuses; -1 for none.
+
+    The earlier one is of the same thread and tick.
 
     It takes the best fit among what is free then. Other threads may have another order in the next step.
     """

@@ -175,9 +175,9 @@ class Compute:
     """The part that carries operations out. ``simulator.recost`` applies the rule. ``overlap``: see [Note: in place].
 
     ROOFLINE needs ``flops_per_s`` and the first tier's ``bytes_per_s``. SYSTOLIC needs that ``bytes_per_s`` and three
-    others: the side of the ``array`` (its square is the multiply-adds of a cycle), ``clock_hz`` and ``buffer_bytes``. A
-    stationary tile of that size or more is streamed; its elements have ``element_bytes``. ``busy_w`` and ``idle_w`` are
-    the power while it works and while it waits.
+    others: the side of the ``array`` (its square is the multiply-adds of a cycle), ``clock_hz``, and ``buffer_bytes``.
+    From that buffer, columns stream past a stationary tile. Elements have ``element_bytes``. ``busy_w`` and ``idle_w``
+    are the power while it works and while it waits.
     """
 
     rule: ComputeRule = ComputeRule.TRACE
@@ -314,7 +314,7 @@ class Machine:
         return time_ns + max(extra_ns - self.compute.overlap * max(time_ns - moving, 0.0), 0.0)
 
     def to_toml(self) -> str:
-        """Write the machine as TOML without fields that have their default."""
+        """Write the machine as TOML. Fields that are None are left out, and so are [compute] and [cost] by default."""
         top = _toml_pairs(asdict(self), "name", "origin", "chunk_bytes", "exclusive")
         lines = [f'format = "{FORMAT}"', f"version = {VERSION}", *top]
         for table, single, default in (("compute", self.compute, Compute()), ("cost", self.cost, Cost())):

@@ -1,4 +1,4 @@
-"""Storages that the user wants in memory all the time: pinned until the session ends. Others that are not managed stay.
+"""Storages that the user wants in memory all the time: pinned until the session ends. Unmanaged ones stay anyway.
 
 Left out: tensors that take the place of the kept ones later, and their gradients and optimizer state.
 """

@@ -1,8 +1,8 @@
 """One live line at the foot of a terminal; without a terminal, a plain line now and then. Both on standard error.
 
-The line lies outside the terminal's scrolling region, as apt draws its bar. So the script's own output is neither
-wrapped nor overwritten, with its carriage returns and progress bars. A daemon thread draws the line from native
-counters, so a step that waits inside an operator still shows. A notebook has an area of its own for it.
+The line lies outside the terminal's scrolling region, as apt draws its bar. So it neither wraps nor overwrites the
+script's own output, even with carriage returns or progress bars. A daemon thread draws the line from native counters,
+so a step that waits inside an operator still shows. A notebook has an area of its own for it.
 
 What is said also goes to the logger ``ebbtide``, at level INFO, so that a program can route it. Left out of the log:
 the line that changes.
@@ -68,8 +68,8 @@ class Observation:
     """The number of plans so far."""
 
     def line(self, columns: int | None = None) -> str:
-        """Write the line within ``columns``, if given. Traffic gives way first, then the rest of the planning; the
-        step, its memory and its stall stay longest."""
+        """Write the line within ``columns``, if given. Planning and traffic give way first; the step, its memory and
+        its stall last."""
         if self.planning is not None and not self.planning.beside:
             return f"{self.planning.doing(self.steps)}, {format_time(self.planning.seconds)} so far"
         budget = f" of {format_bytes(self.budget_bytes)}" if self.budget_bytes else ", no budget yet"

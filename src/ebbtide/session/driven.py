@@ -90,8 +90,8 @@ class Driven:
                 train(batch)                         train(batch)
                                                      session.step()
 
-        The first call ends the session's other way: to follow the optimizers, each of which steps once in a step. A
-        block that raises ends its step cleanly. Raises BudgetError at the end of a step that the budget cannot hold.
+        After the first call, the session no longer follows the optimizers, each of which steps once in a step. A block
+        that raises ends its step cleanly. Raises BudgetError at the end of a step that the budget cannot hold.
         """
         if not self._is_ours() or self._in_block or self._paused:
             raise SessionError("a step belongs inside its session's `with` block, and not inside another step")
@@ -132,8 +132,7 @@ class Driven:
                 _active = None
 
     def _is_ours(self) -> bool:
-        """Tell whether this one is active: not in a forked child, where nothing of the session runs, nor at its end.
-        """
+        """Tell whether it is active. False in a forked child, where nothing of the session runs, and after the end."""
         return _active is self
 
 
