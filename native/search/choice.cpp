@@ -36,7 +36,7 @@ struct Windows {
 
   std::size_t n_ticks() const { return deficit.size(); }
 
-  // What each tick lacks beside the intervals taken.
+  // Returns the bytes that each tick lacks beside the intervals taken.
   Bytes left(const Taken& taken, const Bytes& paged) const {
     std::size_t n = n_ticks();
     Bytes change(2 * n + 1);
@@ -146,7 +146,7 @@ class Cover {
     return lacking.before[static_cast<std::size_t>(demand.high[row])] - lacking.before[static_cast<std::size_t>(demand.low[row])];
   }
 
-  // Of the ticks that lack something when the repair begins, those to which the interval gives room.
+  // Visits ticks that lack something when the repair begins: those to which the interval gives room.
   template <typename Visit>
   void each(const Windows& demand, Lacking& lacking, std::size_t row, const Visit& visit) const {
     std::size_t m = lacking.lacks.size();
@@ -188,7 +188,7 @@ Taken worth_it(const Covering& c, const std::vector<double>& price) {
   return taken;
 }
 
-// What is worth it when the prices of uncovered ticks have been raised, a little at a time, until few are left.
+// Chooses what is worth it. It first raises the prices of uncovered ticks, a little at a time, until few are left.
 Taken raised(const Covering& c, const Windows& wish, const Bytes& paged, std::vector<double> price, double step) {
   double lacks = 0, costs = std::accumulate(c.cost.begin(), c.cost.end(), 0.0);
   costs = std::accumulate(c.write_cost.begin(), c.write_cost.end(), costs);

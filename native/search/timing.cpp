@@ -72,7 +72,7 @@ class Headroom {
   std::int64_t n_ticks_;
 };
 
-// In the order of a key, those that are equal in their own.
+// Sorts by a key. Places with equal keys keep their order.
 template <typename Key>
 Places sorted(Places places, const Key& key) {
   std::ranges::stable_sort(places, std::less<>(), key);

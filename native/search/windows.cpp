@@ -8,7 +8,7 @@ namespace ebbtide::search {
 
 namespace {
 
-// What happens, by the places of its ticks among the cuts: 0 before all of them, their number after the last.
+// Events by the places of their ticks among the cuts: 0 before all of them, their number after the last.
 struct Placed {
   struct Event {
     std::size_t second;

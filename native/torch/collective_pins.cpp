@@ -19,7 +19,7 @@ namespace ebbtide {
 
 namespace {
 
-// By its address in the arena. The reference tells whether it is still the same storage there, and keeps none alive.
+// A storage by its address in the arena. The reference tells whether it is still the same storage there, and keeps none alive.
 struct Pinned {
   const void* address;
   std::uint64_t nbytes;
@@ -61,7 +61,7 @@ void unpin_all(std::vector<Pinned>& all) {
   all.clear();
 }
 
-// What an operator returned; nothing where it raised. The recorder's own callback has ended before.
+// Looks at what an operator returned; nothing where it raised. The recorder's own callback has ended before.
 void look_at_result(const at::RecordFunction& function, at::ObserverContext*) {
   if (pinned_now.empty() || !std::string_view(function.name()).starts_with("c10d::")) return;
   for (const c10::IValue& output : function.outputs()) {

@@ -120,8 +120,8 @@ std::shared_ptr<const at::ThreadLocalState> modes_of(UpdateNumber number) {
 
 void raise_on_this_thread(PyObject* type) { PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), type); }
 
-// Whether it could be. The updater holds a lock: another thread that makes this update already is waited for there.
-// Ctrl-C that comes before it begins, or while it runs, is the script's when the update has been made.
+// Makes one update and says whether it could be made. The updater holds a lock: another thread that makes this update already is
+// waited for there. Ctrl-C that comes before it begins, or while it runs, is the script's once the update has been made.
 bool carry_out_one(UpdateNumber number) {
   bool interrupted = false, made = true;
   while (made && make_update != nullptr && modes_of(number) != nullptr) {

@@ -132,7 +132,7 @@ class Census {
     if (held.defined()) ++tensors_[number(held.unsafeGetTensorImpl())].explained;
   }
 
-  // What this tensor's autograd metadata holds.
+  // Explains the references that this tensor's autograd metadata holds.
   void explain_from(c10::TensorImpl& tensor) {
     auto* meta = static_cast<torch::autograd::AutogradMeta*>(tensor.autograd_meta());
     if (meta == nullptr) return;
@@ -182,7 +182,7 @@ class Census {
 
   // "" when `data` lies in memory that its storage, or the whole that this is a slice of, made for itself.
   std::string holder_of(const c10::DataPtr& data) {
-    // From the default allocator, or through ours while it managed nothing: before, between and after sessions.
+    // It is from the default allocator, or through ours while it managed nothing: before, between and after sessions.
     c10::DeleterFnPtr deleter = data.get_deleter();
     if (deleter == c10::GetDefaultCPUAllocator()->raw_deleter() ||
         (the_allocator() != nullptr && deleter == the_allocator()->raw_deleter()))

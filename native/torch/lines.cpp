@@ -26,7 +26,7 @@ struct Code {
 std::atomic<bool> notes = false;
 std::vector<LineRule> rules;  // under Python's lock, as are all of these
 
-// By code object, which is kept: an address is not given to another.
+// Keyed by code object, which is kept: its address is not given to another.
 std::unordered_map<PyObject*, Code>& known_code() {
   static auto* known = new std::unordered_map<PyObject*, Code>;  // never destroyed: Python may be gone by then
   return *known;

@@ -52,7 +52,7 @@ void collect_element(const c10::FunctionSchema& schema, at::ArrayRef<c10::IValue
   }
 }
 
-// Of a list with something for each element: tensors, or numbers.
+// Cuts a part out of a list with something for each element: tensors, or numbers.
 c10::IValue piece(const c10::IValue& argument, std::size_t begin, std::size_t end, std::size_t length) {
   if (!argument.isList() || argument.toListRef().size() != length) return argument;
   c10::List<c10::IValue> all = argument.toList();
@@ -77,7 +77,7 @@ struct Group {
   std::vector<Operand> operands;
 };
 
-// As many elements from `begin` as fit a group, and at least one.
+// Takes as many elements from `begin` as fit a group, and at least one.
 Group group_from(std::size_t begin, const c10::FunctionSchema& schema, at::ArrayRef<c10::IValue> arguments, std::size_t length) {
   Group group{begin, begin, {}};
   for (std::uint64_t bytes = 0; group.end < length;) {

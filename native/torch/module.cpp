@@ -191,7 +191,7 @@ at::Tensor read_record(caffe2::serialize::PyTorchStreamReader& reader, const std
   std::size_t read = reader.getRecord(name, data.get(), nbytes, chunk.size(), chunk.data(),
                                       [](void* to, const void* from, std::size_t n) { std::memcpy(to, from, n); });
   if (read != nbytes) throw std::runtime_error("a record of a file has another size than the file says");
-  // As PyTorch makes it: of no sizes, and not to be resized.
+  // It is as PyTorch makes it: of no sizes, and not to be resized.
   c10::Storage storage(c10::Storage::use_byte_size_t(), nbytes, std::move(data), nullptr, false);
   return at::detail::make_tensor<at::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
                                                  caffe2::TypeMeta::Make<std::uint8_t>());

@@ -249,7 +249,7 @@ void PlainRecorder::exit() {
   mine.uses.resize(kept);
 }
 
-// As the arena counts it [Note: groups].
+// Counts as the arena does [Note: groups].
 std::uint64_t PlainRecorder::note_need(const char*, std::span<const Operand> operands) {
   Lock lock(mutex_);
   std::vector<const void*> counted;  // pieces, which two operands may have

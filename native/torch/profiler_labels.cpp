@@ -9,7 +9,7 @@ namespace ebbtide {
 
 namespace {
 
-// By the cause of the stall.
+// The labels, by the cause of the stall.
 constexpr std::array<const char*, kStalls> kLabels{"ebbtide: stall, no room", "ebbtide: fetch, prefetched late",
                                                    "ebbtide: fetch, on demand"};
 

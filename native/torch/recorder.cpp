@@ -33,7 +33,7 @@ namespace ebbtide {
 
 namespace {
 
-// What an operator does with each argument; nothing at all where it touches no bytes itself.
+// The use that an operator makes of each argument; none where it touches no bytes itself.
 struct Treatment {
   bool passed_over = false;
   bool makes_empty = false;
@@ -209,7 +209,7 @@ at::CallbackHandle callback = at::INVALID_CALLBACK_HANDLE;
 thread_local bool in_optimizer = false;
 thread_local int optimizer_task = -1;  // the backward pass that the optimizer was entered in: an update made there, or none
 
-// How many operators the calling thread is in.
+// The number of operators that the calling thread is in.
 thread_local int depth = 0;
 
 // While a step is recorded, what runs in the backward pass belongs to the module whose forward pass made its node:
@@ -228,8 +228,8 @@ std::uint32_t module_of_current_node() {
   return found == module_of_node().end() ? 0 : found->second;
 }
 
-// What a forked child was not given is brought, or refused with a sentence, by the fault handler, and workers of data
-// loaders install one of their own when they start. Nothing else runs there that could look (the parent has the governor).
+// The fault handler fetches what a forked child was not given, or refuses it with a sentence. Workers of data loaders install a
+// handler of their own when they start. Nothing else runs there that could look (the parent has the governor).
 void stay_on_top_in_child() {
   if (the_arena() != nullptr && the_arena()->in_child()) install_fault_handler(*the_arena());
 }

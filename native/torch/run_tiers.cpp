@@ -54,7 +54,7 @@ class Sample {
   Sample& operator=(const Sample&) = delete;
 
   char* begin() const { return memory_.begin(); }
-  // By chunks, in bytes a second. Throws ArenaError.
+  // Carries the sample by chunks and returns bytes per second. Throws ArenaError.
   template <typename Carry>
   double rate(Carry carry) const {
     std::int64_t begun = now_ns();
