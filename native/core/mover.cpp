@@ -121,10 +121,11 @@ bool Mover::carry_out_chunk(Lock& lock, std::size_t preferred, void* buffer) {
   if (b.transfer.handed_out == b.transfer.chunks) dequeue(id);
   ++in_flight_;
   bool back = l->target == kFast;
+  bool pages = b.transfer.brings == Brings::Pages;  // who cuts it short meanwhile says only that it brings nothing
   lock.unlock();
   hook_(Point::BeforeChunk, id);
   std::int64_t begun = now_ns();
-  int error = cargo_.carry(b, chunk, buffer);
+  int error = cargo_.carry(b, chunk, pages, buffer);
   hook_(Point::AfterChunk, id);
   lock.lock();
   --in_flight_;

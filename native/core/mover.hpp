@@ -36,7 +36,7 @@ struct Hook {
 // What is moved. `buffer` has room for a chunk, and is null where there is none: on its way from or to fast memory.
 class Cargo {
  public:
-  virtual int carry(const Block& b, std::uint32_t chunk, void* buffer) = 0;  // without the mutex; 0 or errno
+  virtual int carry(const Block& b, std::uint32_t chunk, bool pages, void* buffer) = 0;  // without the mutex; 0 or errno
   virtual void arrived(BlockId id) = 0;                                      // under it: the transfer has ended
  protected:
   ~Cargo() = default;

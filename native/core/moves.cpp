@@ -256,11 +256,10 @@ void Moves::drop(BlockId id, Rank rank) {
 // --- transfers
 
 // Reads only what cannot change while a transfer is under way [Note: invariants, I4].
-int Moves::carry(const Block& b, std::uint32_t chunk, void* buffer) {
+int Moves::carry(const Block& b, std::uint32_t chunk, bool pages, void* buffer) {
   const Transfer& t = b.transfer;
   std::uint64_t begin = chunk * kChunk;
-  if (t.brings == Brings::Pages)
-    return tiers_.migrate(t.source, t.target, b.address + begin, std::min<std::uint64_t>(kChunk, b.paged_bytes - begin));
+  if (pages) return tiers_.migrate(t.source, t.target, b.address + begin, std::min<std::uint64_t>(kChunk, b.paged_bytes - begin));
   Extent extent = memory_.extent(b, begin, std::min<std::uint64_t>(kChunk, moved_bytes(b) - begin));
   if (t.source == kFast || tiers_[t.source].in_place()) return tiers_.write(t.target, extent, b.address + begin);
   if (t.target != kFast) {

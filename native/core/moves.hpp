@@ -52,7 +52,7 @@ class Moves final : public Cargo {
   void contents_change(BlockId id);
   bool have_changed(BlockId id) const { return versions_[id].load() != blocks_[id].version; }  // since the fork
 
-  int carry(const Block& b, std::uint32_t chunk, void* buffer) override;
+  int carry(const Block& b, std::uint32_t chunk, bool pages, void* buffer) override;
   void arrived(BlockId id) override;
 
  private:

@@ -76,7 +76,7 @@ def _read_plain(file: BinaryIO) -> object:
     except FileFormatError:
         raise
     except (pickle.UnpicklingError, *_DAMAGED) as error:
-        raise FileFormatError("not a pickle, or a damaged one") from error
+        raise FileFormatError("no memory snapshot: it is not a pickle, or a damaged one") from error
 
 
 def _field(record: Mapping[str, Any], name: str, kind: type[_Field], default: _Field | None = None) -> _Field:
