@@ -1,166 +1,157 @@
-"""The simulator against a stupid clock that goes ns by ns; and its bytes, which it counts anew at every event."""
+"""The simulator against a clock written from its page alone; and its bytes, which it counts anew at every event."""
 
 from dataclasses import replace
+from fractions import Fraction
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.ir.base import Origin
-from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Sharing, Tier
+from ebbtide.ir.machine import Link, Machine, Sharing
 from ebbtide.ir.native import Verb
 from ebbtide.ir.occupancy import exact, needed_bytes, occupancy, pages_of, peak
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.schedule import no_commands
-from ebbtide.ir.trace import Storage, StorageKind, Trace
+from ebbtide.ir.timeline import SpanKind
+from ebbtide.ir.trace import Trace
 from ebbtide.simulator import POLICIES, Simulator, simulate
 from ebbtide.simulator.lowering import lower
+from ebbtide.simulator.result import Outcome
 from tests.helpers.make_ir import MACHINE, PACKING, planned, shrunk
-from tests.helpers.make_steps import PAGE, R, W, machines, page_traces, parameter, step
-from tests.helpers.schedules import Command, schedule_of
+from tests.helpers.make_moves import moves
+from tests.helpers.make_steps import PAGE, machines, page_traces
+from tests.helpers.schedules import Begin, rows_of, schedule_of
+from tests.helpers.slow_clock import Copy, Life, Report, SlowClock, Unsaid
+
+SEEDS = (*range(600), 1905)  # in 249 and 1905 a late copy overtakes others
+N_COMPARED = 392  # more are drawn: some make no plan that keeps its promises, or come to what the clock leaves out
 
 # ---- time ------------------------------------------------------------------------------------------------------------
 
 
-@st.composite
-def round_trips(draw: st.DrawFn) -> tuple[Trace, list[tuple[int, int, int]], Machine]:
-    """Storages that leave between two uses and come back, as (storage, tick out, tick in); a byte takes a ns or more.
+def differences(report: Report, found: Outcome, machine: Machine) -> list[str]:
+    """Times may differ by a ns: the simulator rounds its own at the end. Bytes may not."""
+    names = [tier.name for tier in machine.tiers]
+    duration = report.start[-1] or 1
+    stalls = (SpanKind.STALL_ROOM, SpanKind.STALL_LATE, SpanKind.STALL_DEMAND)
+    times = {
+        "start": (report.start, found.start_ns.tolist()),
+        "stall": (report.stall, found.stall_ns.tolist()),
+        "causes": (
+            [report.causes[kind] for kind in ("room", "late", "demand")],
+            [found.stalls[kind] for kind in stalls],
+        ),
+        "slower": ([report.slower], [found.slower_ns]),
+        "mean": ([area / duration for area in report.area], [found.tiers[name].mean_bytes for name in names]),
+    }
+    counts = {
+        "moved": ({name: nbytes for name, nbytes in report.moved.items() if nbytes}, found.moved_bytes),
+        "peak": (report.peak, [found.tiers[name].peak_bytes for name in names]),
+        "hits": ((report.n_uses, report.hits), (found.n_uses, found.hits)),
+        "demand": ((report.demand_fetches, report.demand_bytes), (found.demand_fetches, found.demand_bytes)),
+    }
+    far = [what for what, (mine, its) in times.items() if any(abs(a - b) > 1 for a, b in zip(mine, its, strict=True))]
+    return far + [what for what, (mine, its) in counts.items() if mine != its]
 
-    Numbers are such that every event falls on a whole ns: links of 1 or 1/2 byte per ns, and ports in order.
+
+def differ(seed: int, clock: type[SlowClock] = SlowClock) -> list[str] | None:
+    """What differs; None where there is no case, or the clock comes to what it leaves out.
+
+    Every other schedule lacks some commands, so that storages come back on demand, or late, or not at all.
     """
-    n_ticks = draw(st.integers(3, 8))
-    times = draw(st.lists(st.integers(0, 12), min_size=n_ticks, max_size=n_ticks))
-    storages, accesses, trips = [], [], []
-    for number in range(draw(st.integers(1, 5))):
-        first = draw(st.integers(0, n_ticks - 3))
-        last = draw(st.integers(first + 2, n_ticks - 1))
-        nbytes = draw(st.integers(1, 12))
-        if draw(st.booleans()):
-            storages.append(parameter(nbytes, n_ticks))
-        else:
-            storages.append(Storage(nbytes, StorageKind.ACTIVATION, first, last + 1))
-        accesses += [(number, first, W), (number, last, R)]
-        out = draw(st.integers(first + 1, last - 1))
-        if draw(st.booleans()):
-            trips.append((number, out, draw(st.integers(out + 1, last))))
-    rates = [draw(st.sampled_from([10**9, 5 * 10**8])) for _ in range(2)]
-    latency = draw(st.integers(0, 3))
-    port = draw(st.sampled_from([None, "port"]))
-    if port:
-        rates[1] = rates[0]
-    links = (Link("dram", "file", rates[0], latency, port), Link("file", "dram", rates[1], latency, port))
-    groups = (LinkGroup("port", rates[0], sharing=Sharing.IN_ORDER),)  # while the first moves, the other waits
-    tiers = (Tier("dram", InPlace.ALL), Tier("file", InPlace.NOTHING))
-    return step(times, storages, accesses), trips, Machine("made up", Origin.ASSUMED, tiers, links, groups)
+    case = moves(seed)
+    if case is None:
+        return None
+    trace, plan, machine = case
+    commands, begins = rows_of(lower(plan, trace, machine), machine)
+    first = clock(commands, begins, trace, machine).begins
+    begins = tuple(Begin(number, machine.tiers[tier].name) for number, tiers in first.items() for tier in tiers)
+    if seed % 2:
+        rng = Random(seed)
+        lost = {Verb.FETCH: 0.5, Verb.EVICT: 0.15, Verb.DROP: 0.15}
+        commands = tuple(row for row in commands if rng.random() >= lost[row.verb])
+    if not begins:
+        return None  # without a plan, what no tick uses begins on a slower tier
+    try:
+        report = clock(commands, begins, trace, machine).run()
+    except Unsaid:
+        return None
+    found = simulate(schedule_of(commands, machine, begins), trace, machine)
+    return differences(report, found, machine)
 
 
-def time_by_the_ns(trace: Trace, trips: list[tuple[int, int, int]], machine: Machine, n_steps: int) -> int:
-    """The last step's time. Half bytes as units, so that everything is whole; room is unlimited."""
-    n_ticks, now, began = len(trace.ticks), 0, 0
-    here = dict.fromkeys(range(len(trace.storages)), True)
-    away = dict.fromkeys(here, False)
-    queues: dict[str, list[list[int]]] = {"out": [], "in": []}  # [storage, latency left, half bytes left]
-    coming: set[int] = set()
-    evicting: set[int] = set()
-    out, back = machine.links
-    rates = {"out": out.bytes_per_s * 2 // 10**9, "in": back.bytes_per_s * 2 // 10**9}  # half bytes per ns
-    port = None if out.shares is None else machine.groups[0].bytes_per_s * 2 // 10**9
-
-    def put(where: str, number: int) -> None:
-        latency = (out if where == "out" else back).latency_ns
-        queues[where].append([number, latency, 2 * trace.storages[number].nbytes])
-
-    def forget(number: int) -> None:
-        """Its copies are waste: one that has begun goes on unheard."""
-        evicting.discard(number)
-        coming.discard(number)
-        for queue in queues.values():
-            queue[1:] = [row for row in queue[1:] if row[0] != number]
-            if queue and queue[0][0] == number:
-                queue[0][0] = -1
-
-    def one_ns() -> None:
-        nonlocal now
-        now += 1
-        left = port
-        for where in ("out", "in"):
-            if not queues[where]:
-                continue
-            head = queues[where][0]
-            if head[1]:
-                head[1] -= 1
-                continue
-            rate = rates[where] if left is None else min(rates[where], left)
-            left = None if left is None else left - rate
-            head[2] -= rate
-        for where in ("out", "in"):
-            if queues[where] and queues[where][0][1] == 0 and queues[where][0][2] <= 0:
-                number = queues[where].pop(0)[0]
-                if number < 0:
-                    continue
-                if where == "in":
-                    here[number] = True
-                    coming.discard(number)
-                else:
-                    away[number] = True
-                    if number in evicting:
-                        evicting.discard(number)
-                        here[number] = False
-
-    for _ in range(n_steps):
-        began = now
-        for tick in range(n_ticks):
-            for number, storage in enumerate(trace.storages):
-                if not storage.persistent and storage.death % n_ticks == tick:
-                    forget(number)
-                if not storage.persistent and storage.birth == tick:
-                    here[number], away[number] = True, False
-            at_this_tick = [("evict", at, number) for number, at, _ in trips if at == tick]
-            at_this_tick += [("fetch", at, number) for number, _, at in trips if at == tick]
-            for verb, _, number in at_this_tick:
-                if verb == "evict" and here[number]:
-                    if not away[number] and not any(row[0] == number for row in queues["out"]):
-                        put("out", number)
-                    evicting.add(number)
-                    if away[number]:
-                        evicting.discard(number)
-                        here[number] = False
-                elif verb == "fetch":
-                    if number in evicting:
-                        evicting.discard(number)  # it has not left yet
-                    elif not here[number] and number not in coming:
-                        coming.add(number)
-                        put("in", number)
-            rows = trace.accesses
-            uses = [row for row in zip(rows.storage.tolist(), rows.tick.tolist(), rows.mode.tolist(), strict=True)
-                    if row[1] == tick]  # fmt: skip
-            while not all(here[number] for number, _, _ in uses):
-                one_ns()
-            for number, _, mode in uses:
-                if mode & W:
-                    away[number] = False
-                    forget(number)
-            for _ in range(trace.ticks[tick].time_ns):
-                one_ns()
-    return now - began
+def test_times_and_bytes_are_those_of_the_slow_clock() -> None:
+    found = {seed: differ(seed) for seed in SEEDS}
+    assert {seed: what for seed, what in found.items() if what} == {}
+    assert sum(what is not None for what in found.values()) == N_COMPARED
 
 
-@settings(max_examples=300, deadline=None)
-@given(round_trips())
-def test_times_are_those_of_a_clock_that_goes_ns_by_ns(case: tuple[Trace, list[tuple[int, int, int]], Machine]) -> None:
-    trace, trips, machine = case
-    commands = []
-    for number, out, back in trips:
-        commands.append(Command(Verb.EVICT, number, "dram", "file", out, out))
-        commands.append(Command(Verb.DROP, number, "dram", None, out, out))
-        commands.append(Command(Verb.FETCH, number, "file", "dram", back, back))
-    order = {Verb.EVICT: 0, Verb.DROP: 0, Verb.FETCH: 1}
-    commands.sort(key=lambda row: (row.at, order[row.verb]))
-    schedule = schedule_of(commands, machine)
-    for n_steps in (1, 3):
-        assert simulate(schedule, trace, machine, n_steps=n_steps).step_ns == time_by_the_ns(
-            trace, trips, machine, n_steps
-        )
+class NoLatency(SlowClock):
+    def enqueue(self, copy: Copy) -> None:
+        super().enqueue(copy)
+        copy.wait_ns = Fraction(0)
+
+
+class RoomIsGivenUpAtOnce(SlowClock):
+    def leave(self, life: Life, tier: int) -> None:
+        super().leave(life, tier)
+        if tier in life.on and life.on[tier].leaving:
+            self.take(life, tier, -life.on[tier].reserved)
+
+
+class FairIsInOrder(SlowClock):
+    def is_fair(self, sharing: Sharing) -> bool:
+        return False
+
+
+class NoChunks(SlowClock):
+    def chunk_of(self, copy: Copy) -> int:
+        return copy.life.nbytes - copy.done
+
+
+class NoContention(SlowClock):
+    def slowness(self) -> Fraction:
+        return Fraction(1)
+
+
+class WritesKeepReplicas(SlowClock):
+    def write(self, life: Life, tier: int | None) -> None:
+        pass
+
+
+class NoPorts(SlowClock):
+    def carrying(self) -> list[Link]:
+        return []
+
+
+class NothingIsUrgent(SlowClock):
+    def urgent(self, copy: Copy) -> bool:
+        return False
+
+
+class UnlimitedFirstTier(SlowClock):
+    def free(self, tier: int) -> int:
+        return super().free(tier) if tier else 2**62
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        NoLatency,
+        RoomIsGivenUpAtOnce,
+        FairIsInOrder,
+        NoChunks,
+        NoContention,
+        WritesKeepReplicas,
+        NoPorts,
+        NothingIsUrgent,
+        UnlimitedFirstTier,
+    ],
+)
+def test_a_wrong_clock_is_found_out(wrong: type[SlowClock]) -> None:
+    """Only the wrong rule differs: the right clock agrees on every case."""
+    assert any(differ(seed, wrong) for seed in SEEDS)
 
 
 # ---- bytes -----------------------------------------------------------------------------------------------------------
