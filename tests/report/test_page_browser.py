@@ -215,8 +215,7 @@ def test_filters_by_module_kind_and_size_by_typing_and_by_key(show: Show) -> Non
     ours = [row for row in ours if row.kind is not StorageKind.ACTIVATION]
     assert drawn(page)["bars"] == pieces(ours)
     intervals = candidates_of(trace, subject().route)  # type: ignore[arg-type]
-    chosen = {id(row) for row in ours}
-    n_rows = sum(id(trace.storages[storage]) in chosen for storage in intervals.storage.tolist())
+    n_rows = sum(trace.storages[storage] in ours for storage in intervals.storage.tolist())
     assert page.locator("#candidates-text").inner_text().startswith(f"{n_rows} intervals")
     page.get_by_label("Module contains").fill("nothing has this name")
     assert page.locator("output").inner_text().startswith("0 of 150")

@@ -9,8 +9,8 @@ from ebbtide import _torch
 from ebbtide.ir import native
 from ebbtide.ir.run_report import KINDS
 from ebbtide.ir.trace import Access, StorageKind
+from ebbtide.report.stalls import STALLS
 from ebbtide.settings import Settings
-from ebbtide.simulator.result import STALLS
 
 
 def test_native_code_has_the_same_words() -> None:
