@@ -86,6 +86,20 @@ def test_what_is_said_goes_to_a_logger_and_stands_once_where_its_handler_writes(
     ]
 
 
+def test_a_handler_that_raises_does_not_reach_the_training() -> None:
+    class Failing(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise RuntimeError("on purpose")
+
+    stream, log, handler = io.StringIO(), logging.getLogger("ebbtide"), Failing()
+    log.addHandler(handler)
+    try:
+        Progress(lambda: FINISHED, ProgressMode.PLAIN, stream).say("a note")
+    finally:
+        log.removeHandler(handler)
+    assert stream.getvalue() == "ebbtide: a note\n"
+
+
 def test_without_a_terminal_lines_are_plain() -> None:
     stream = io.StringIO()
     shown = Progress(lambda: FINISHED, ProgressMode.AUTO, stream)

@@ -235,7 +235,8 @@ def _tell_log(text: str, stream: TextIO | None) -> bool:
     """Log a line. Return whether a handler of the program's put it on ``stream``, where it need not stand twice."""
     if _log.level == logging.NOTSET:
         _log.setLevel(logging.INFO)  # else the root logger's level decides, which is WARNING unless somebody set it
-    _log.info(text)
+    with suppress(Exception):  # a handler of the program's may raise anything
+        _log.info(text)
     heard = [*_log.handlers, *(logging.getLogger().handlers if _log.propagate else ())]
     return _log.isEnabledFor(logging.INFO) and any(
         getattr(handler, "stream", None) is stream and handler.level <= logging.INFO for handler in heard
