@@ -245,7 +245,9 @@ def test_a_failed_runs_reason_is_its_error(tmp_path: Path, printed: list[str], r
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b'{"format": "something"}', gzip.compress(b'{"format": "something"}'), gzip.compress(b"{}\n")[:-9]]
+    "content",
+    [b"", b'{"format": "something"}', gzip.compress(b'{"format": "something"}'), gzip.compress(b"{}\n")[:-9]],
+    ids=["empty", "not compressed", "of another format", "cut short"],
 )
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "other").write_bytes(content)
