@@ -37,7 +37,7 @@ def _main(sender: Connection, log: str, env: Mapping[str, str], function: str, a
     os.dup2(output, 2)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
-    env = {"EBBTIDE_WAIT_FOR_PLAN": "1"} | dict(env)
+    env = {"EBBTIDE_WAIT_FOR_PLAN": "1", "EBBTIDE_CHECKSUM": "1"} | dict(env)
     for variable in [name for name in os.environ if name.startswith("EBBTIDE_")]:
         del os.environ[variable]
     os.environ.update(env)
@@ -50,7 +50,8 @@ def _main(sender: Connection, log: str, env: Mapping[str, str], function: str, a
 
 class Child:
     """A process calling ``function`` ("module:name"). ``env`` holds the only ``EBBTIDE_...`` variables it sees, but for
-    one: so that steps can be counted, training waits for plans."""
+    two: so that steps can be counted, training waits for plans; so that a disk's wrong byte is told from one of ours,
+    checksums are on."""
 
     def __init__(self, function: str, args: tuple[Any, ...], env: Mapping[str, str] | None) -> None:
         self.call = f"{function}{args}"

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ebbtide.settings import PAGE_BYTES
+from tests.helpers import machine
 from tests.helpers.zoo import FAMILIES, Case
 from tests.helpers.zoo_features import FEATURES
 
@@ -106,7 +108,8 @@ class Snapshot:
         )
 
     def differences(self, run: Run) -> tuple[str, ...]:
-        """What only one side has, or is not the same to the last bit, and by how much; losses first, step by step.
+        """What only one side has, or is not the same to the last bit, where and by how much; losses first, step by
+        step, and at the end the machine.
 
         A lost page is a thousand elements that are far off; a sum in another order is most of them, by their last bit.
         """
@@ -114,18 +117,25 @@ class Snapshot:
         one_sided = [f"only one run has: {name}" for name in self.tensors.keys() ^ actual.keys()]
         both = [name for name in self.tensors if name in actual]
         unequal = [f"{name}: {how}" for name in both if (how := self._unlike(name, actual[name]))]
-        return tuple(one_sided + unequal)
+        return tuple([*one_sided, *unequal, machine.describe()] if one_sided or unequal else ())
 
     def _unlike(self, name: str, actual: Tensor) -> str:
         dtype, shape, content = self.tensors[name]
         expected = torch.frombuffer(content, dtype=torch.uint8).view(dtype).reshape(shape)
         if (actual.dtype, actual.shape) != (dtype, shape):
             return f"{actual.dtype} {tuple(actual.shape)}, not {dtype} {shape}"
-        if torch.equal(expected, actual):
+        width = actual.element_size()
+        ours, plain = (x.reshape(-1).view(torch.uint8).reshape(-1, width) for x in (actual.contiguous(), expected))
+        wrong = (ours != plain).any(1).nonzero().flatten()
+        if len(wrong) == 0:
             return ""
         off = (actual.double() - expected.double()).abs()
-        largest = expected.double().abs().max()
-        return f"{int((off != 0).sum())} of {off.numel()}, by at most {off.max():.2g} of {largest:.2g}"
+        zeros = int((ours[wrong] == 0).all(1).sum())
+        first, last = (f"{at} (page {at * width // PAGE_BYTES})" for at in (int(wrong[0]), int(wrong[-1])))
+        return (
+            f"{len(wrong)} of {off.numel()} elements of {width} bytes, from {first} to {last}, {zeros} of them 0 here, "
+            f"by at most {off.max():.2g} of {expected.double().abs().max():.2g}"
+        )
 
 
 def train_plainly(case: Case, steps: int) -> Snapshot:

@@ -5,13 +5,17 @@ blocks leave at random moments, also from under the operators that use them.
 The smallest managed storage is one page, so that small models have plenty of blocks.
 """
 
+import platform
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from tests.helpers import child
 from tests.helpers.zoo import FAMILIES
-from tests.training.same_bits import CASES, MOVING_KINDS, Verdict
+from tests.training.same_bits import CASES, MOVING_KINDS, Snapshot, Verdict
 
 PAGES = {"EBBTIDE_MIN_STORAGE": "4096", "EBBTIDE_POLICY": "demand"}
 STEPS = 5  # two recorded, then three bounded
@@ -89,3 +93,20 @@ def test_a_model_and_optimizer_from_before_the_session_are_adopted(name: str) ->
     assert verdict.differences == ()
     assert verdict.adopted_bytes > 0
     assert sum(verdict.evicted_bytes.values()) > 0
+
+
+def test_a_difference_says_where_it_is_and_on_what_machine() -> None:
+    """A page of a weight that reads as zeros, and a loss off by its last bit; -0.0 is not 0.0."""
+    weight, loss, zero = torch.linspace(1, 2, 4096), torch.tensor(1.0), torch.tensor([0.0])
+    plain: Any = SimpleNamespace(tensors=lambda: [("loss 0", loss), ("weight", weight), ("zero", zero)])
+    wrong = weight.clone()
+    wrong[1024:2048] = 0
+    ours: Any = SimpleNamespace(tensors=lambda: [("loss 0", loss + 2**-23), ("weight", wrong), ("zero", -zero)])
+    of_loss, of_weight, of_zero, machine = Snapshot.of(plain).differences(ours)
+    assert of_loss.startswith("loss 0: 1 of 1 elements of 4 bytes, from 0 (page 0) to 0 (page 0), 0 of them 0 here")
+    assert of_weight.startswith(
+        "weight: 1024 of 4096 elements of 4 bytes, from 1024 (page 1) to 2047 (page 1), 1024 of"
+    )
+    assert of_zero.startswith("zero: 1 of 1 elements")
+    assert platform.release() in machine
+    assert Snapshot.of(plain).differences(plain) == ()
