@@ -80,8 +80,10 @@ def test_optimizers_that_were_built_before_are_known_from_their_first_steps(prog
 
 def test_one_that_steps_for_a_group_of_parameters_at_a_time_makes_one_step_of_an_iteration(program: Program) -> None:
     """As ZeRO-3 does: the optimizer was built with the model's parameters, and never steps for those."""
-    program.build("z")
-    groups = [torch.nn.Parameter(torch.ones(2)) for _ in range(5)]
+    program.optimizers["z"] = SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1, momentum=0.9)
+    groups = [torch.nn.Parameter(torch.ones(2), requires_grad=True) for _ in range(5)]
+    for parameter in groups:
+        parameter.grad = torch.ones(2)
     ends = []
     for _ in range(4):
         for number, parameter in enumerate(groups):

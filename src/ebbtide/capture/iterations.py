@@ -10,7 +10,8 @@ more than ``MOST`` steps in one step without it. Then training is in its next ph
 optimizer that makes so many steps is followed from then on, with those that stepped meanwhile.
 
 An optimizer may be given other parameters for each of several steps (DeepSpeed's ZeRO-3, a group of them at a time). It
-counts as one optimizer for each group. Their first parameters tell them apart.
+counts as one optimizer for each group for which it keeps state. Their first parameters tell them apart. Only their
+identities are kept: ``torch.utils.swap_tensors`` refuses a tensor to which anybody else refers, even weakly.
 
 Left out: an optimizer that steps more rarely than that. Its work belongs to whatever step it falls into. This module
 knows nothing of native code, so that whoever only looks (``ebbtide verify``) follows the same rule.
@@ -20,7 +21,6 @@ import sys
 import threading
 import weakref
 from types import FrameType
-from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -42,7 +42,7 @@ class Iterations:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
-        self._known: dict[_Key, list[weakref.ref[Any]]] = {}
+        self._known: dict[_Key, weakref.ref[Optimizer]] = {}
         self._in_use: set[_Key] = set()
         self._awaited: set[_Key] = set()  # in use, and not stepped since the program's step began
         self._made: dict[_Key, int] = {}  # outermost steps since the program's step began
@@ -54,12 +54,12 @@ class Iterations:
 
     def stepped(self, optimizer: Optimizer) -> bool:
         """Note that its step ended, while its hooks run. Return whether the program's step ends with it."""
-        parameter = _first_parameter(optimizer)
-        built, key = (id(optimizer), 0), (id(optimizer), id(parameter))
+        built, key = (id(optimizer), 0), (id(optimizer), id(_first_parameter(optimizer)))
         in_use = built in self._in_use or built not in self._known
         self._forget(built)
+        self._forget_groups_without_state(optimizer, key)
         if key not in self._known:
-            self._meet(key, in_use, optimizer, *([] if parameter is None else [parameter]))
+            self._meet(key, in_use, optimizer)
         if not is_outermost() or not self._is_ours():
             self._in_use.discard(key)
             self._awaited.discard(key)
@@ -80,12 +80,20 @@ class Iterations:
             self._thread = threading.current_thread()
         return self._thread is threading.current_thread()
 
-    def _meet(self, key: _Key, in_use: bool, *live: object) -> None:
-        """Make it known for as long as all of ``live`` live."""
-        self._known[key] = [weakref.ref(one, lambda _: self._forget(key)) for one in live]
+    def _meet(self, key: _Key, in_use: bool, optimizer: Optimizer) -> None:
+        """Make it known for as long as the optimizer lives."""
+        self._known[key] = weakref.ref(optimizer, lambda _: self._forget(key))
         if in_use:
             self._in_use.add(key)
             self._awaited.add(key)
+
+    def _forget_groups_without_state(self, optimizer: Optimizer, stepped: _Key) -> None:
+        """Forget its other groups that it keeps nothing of. They may be gone."""
+        others = [key for key in self._known if key[0] == id(optimizer) and key != stepped]
+        kept = {*map(id, optimizer.state)} if others else set()
+        for key in others:
+            if key[1] not in kept:
+                self._forget(key)
 
     def _forget(self, key: _Key) -> None:
         self._known.pop(key, None)
