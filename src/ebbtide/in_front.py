@@ -81,6 +81,10 @@ class InFrontOf(Enum):
             *("torch.to_dlpack", "torch.utils.dlpack.to_dlpack"),
         ),
     )
+    SWAPS = Row(
+        _TENSORS, "two tensors exchange their contents: deferred updates of both are made before",
+        ("torch._C._swap_tensor_impl",),
+    )
     STORAGE_DOORS = Row(
         _TENSORS, "bytes are looked at: deferred updates of them are made before",
         tuple(

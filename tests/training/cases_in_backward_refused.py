@@ -1,6 +1,8 @@
 """Scenarios of cases_in_backward.py that an early update does not allow: from their first step on (they are left as
 written), or from ``LATER`` on (an error)."""
 
+import io
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -311,6 +313,46 @@ def reads_through_a_view(net: Any, optimizer: Any, number: int) -> None:
     optimizer.step()
 
 
+def written(storage: Any) -> None:
+    with tempfile.TemporaryFile() as file:
+        storage._write_file(file, False, True, 1)
+
+
+STORAGE_LOOKS: dict[str, Callable[[Any], object]] = {
+    "list": lambda storage: storage.tolist(),
+    "element": lambda storage: storage[7],
+    "clone": lambda storage: storage.clone(),
+    "copy": lambda storage: torch.UntypedStorage(storage.nbytes()).copy_(storage),
+    "slice": lambda storage: storage[:4096].tolist(),
+    "address": lambda storage: storage.data_ptr(),
+    "file": written,
+    "save": lambda storage: torch.save(storage, io.BytesIO()),
+    "change": lambda storage: storage.fill_(0),
+}
+"""What needs no tensor, of a storage that the script kept."""
+
+
+def looks_at_a_storage(name: str) -> Callable[..., None]:
+    """In a hook, when the parameter has been updated and others have not."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        storage = net.layers[3].weight.untyped_storage()
+        hook = net.layers[0].register_full_backward_hook(lambda *_: STORAGE_LOOKS[name](storage) and None)
+        optimizer.zero_grad()
+        loss_of(net, number).backward()
+        hook.remove()
+        optimizer.step()
+
+    return step
+
+
+def changes_how_operators_compute(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(net, number).backward()
+    torch.set_num_threads(torch.get_num_threads())
+    optimizer.step()
+
+
 def replaces_state(net: Any, optimizer: Any, number: int) -> None:
     optimizer.zero_grad()
     loss_of(net, number).backward()
@@ -381,6 +423,8 @@ ERRORS: dict[str, Callable[..., None]] = {
     "replaces_state": replaces_state,
     "replaces_state_of_one": replaces_state_of_one,
     "swallows_what_clipping_says": swallows_what_clipping_says,
+    "changes_how_operators_compute": changes_how_operators_compute,
+    **{f"looks at a storage: {name}": looks_at_a_storage(name) for name in STORAGE_LOOKS},
 }
 
 

@@ -2,8 +2,9 @@
 holds before a change of those process settings by which operators compute.
 
 Native code sees operators (``native/torch/deferred.cpp``). The functions here ask for an address, read a storage's
-bytes, or run compiled code on addresses. ``in_front`` lists them. Left out: kernels that C++ calls without PyTorch's
-dispatcher, on a tensor that was handed to it; and addresses that somebody has from before.
+bytes, or run compiled code on addresses. ``in_front`` lists them. ``listeners`` hear of each, forks excepted: another
+order of updates guards its parameters there, too. Left out: kernels that C++ calls without PyTorch's dispatcher, on a
+tensor that was handed to it; and addresses that somebody has from before.
 """
 
 import contextlib
@@ -17,6 +18,14 @@ import torch
 import ebbtide._torch as _torch
 from ebbtide.in_front import InFrontOf
 
+Memory = tuple[int, int]
+"""An address, and how many bytes from there on."""
+
+ALL: Memory = (0, sys.maxsize)
+
+listeners: list[Callable[[str, Memory], None]] = []
+"""They are told of every door before it opens: its name, and what can be seen through it. They may raise."""
+
 _guarded: set[str] = set()
 _compiled_calls = 0
 
@@ -26,8 +35,9 @@ def guard() -> None:
     second call is cheap."""
     if "torch" not in _guarded:
         _guarded.add("torch")
-        InFrontOf.TENSOR_DOORS.install(_looking_at_tensor)
-        InFrontOf.STORAGE_DOORS.install(_looking_at_storage)
+        InFrontOf.TENSOR_DOORS.install(_looking_at_tensors)
+        InFrontOf.SWAPS.install(_looking_at_tensors)
+        InFrontOf.STORAGE_DOORS.install(_looking_at_storages)
         InFrontOf.SETTINGS.install(_all_first)
         InFrontOf.SCRIPTED_DOORS.install(_all_first)
         os.register_at_fork(before=_torch.carry_out_all, after_in_child=_torch.abandon_deferred)
@@ -41,22 +51,41 @@ def compiled_calls() -> int:
     return _compiled_calls
 
 
-def _looking_at_tensor(original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    _torch.look_at([tensor])
-    return original(tensor, *args, **kwargs)
+def _looking_at_tensors(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    tensors = [value for value in args if isinstance(value, torch.Tensor)]
+    _torch.look_at(tensors)
+    if listeners:
+        for memory in _torch.memory_of(tensors):
+            _tell(original, memory)
+    return original(*args, **kwargs)
 
 
-def _looking_at_storage(original: Callable[..., Any], storage: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
-    if _torch.deferred_count() and storage.device.type == "cpu":
-        with contextlib.suppress(RuntimeError):  # a storage without memory
-            base: Any = torch._C.StorageBase
-            _torch.look_at_memory(base.data_ptr(storage), storage.nbytes())
-    return original(storage, *args, **kwargs)
+def _looking_at_storages(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if listeners or _torch.deferred_count():
+        for storage in args:
+            if isinstance(storage, torch.UntypedStorage) and storage.device.type == "cpu":
+                memory = _memory_of(storage)
+                _torch.look_at_memory(*memory)
+                _tell(original, memory)
+    return original(*args, **kwargs)
 
 
 def _all_first(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     _torch.carry_out_all()
+    _tell(original, ALL)
     return original(*args, **kwargs)
+
+
+def _memory_of(storage: torch.UntypedStorage) -> Memory:
+    base: Any = torch._C.StorageBase
+    with contextlib.suppress(RuntimeError):
+        return base.data_ptr(storage), storage.nbytes()
+    return 0, 0  # a storage without memory
+
+
+def _tell(door: Callable[..., Any], memory: Memory) -> None:
+    for listener in listeners:
+        listener(door.__name__, memory)
 
 
 def _before_compiled_code(original: Callable[[Any], Any], callback: Any) -> Any:
@@ -65,4 +94,5 @@ def _before_compiled_code(original: Callable[[Any], Any], callback: Any) -> Any:
     if callback is not None and callback is not False:
         _compiled_calls += 1
         _torch.carry_out_all()
+        _tell(original, ALL)
     return original(callback)

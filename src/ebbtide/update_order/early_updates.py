@@ -16,12 +16,12 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 import ebbtide._torch as _torch
+from ebbtide.doors.tensors import Memory
 from ebbtide.ir.run_report import KINDS
 from ebbtide.update_order.gone_gradient import GoneGradient
 from ebbtide.update_order.independent import INDEPENDENT, hooks_of_others, storage_of
 
 _GRADIENT = KINDS.index("gradient")
-_Hook = Callable[[torch.Tensor], None]
 
 
 class EarlyUpdates:
@@ -54,12 +54,16 @@ class EarlyUpdates:
             for group in optimizer.param_groups:
                 yield from group["params"]
 
-    def attach(self, hook: Callable[["EarlyUpdates"], _Hook]) -> None:
+    def has(self, parameter: torch.Tensor) -> bool:
+        """Tell whether it was the optimizer's when the backward pass began."""
+        return id(parameter) in self._groups
+
+    def attach(self, hook: Callable[[torch.Tensor], None]) -> None:
         """Register ``hook`` for complete gradients. Parameters may be added and thawed at any time."""
         for parameter in self.parameters():
             if parameter.requires_grad and id(parameter) not in self._handles:
                 register: Any = parameter.register_post_accumulate_grad_hook
-                self._handles[id(parameter)] = register(hook(self))
+                self._handles[id(parameter)] = register(hook)
 
     def detach(self) -> None:
         for handle in self._handles.values():
@@ -141,20 +145,25 @@ class EarlyUpdates:
 
     # ---- between a complete gradient and the script's step --------------------------------------------------------
 
-    def holds(self, tensor: torch.Tensor) -> bool:
-        """Tell whether the tensor may not change, or is not as the script's order would have it."""
+    def holds(self, tensor: torch.Tensor | Memory) -> bool:
+        """Tell whether the tensor, or memory, may not change, or is not as the script's order would have it."""
+        if isinstance(tensor, tuple):
+            return self._holds_memory(*tensor)
         if id(tensor) in self.due:
             return True
         if isinstance(tensor, GoneGradient):  # its use is an error anyway
             return False
         return bool(self._storages) and storage_of(tensor) in self._storages
 
+    def _holds_memory(self, begin: int, nbytes: int) -> bool:
+        used = [tensor for parameter in self.due.values() for tensor in self._used_with(parameter)]
+        return any(at < begin + nbytes and begin < at + length for at, length in _torch.memory_of(used))
+
     def watch(self, parameter: torch.Tensor) -> None:
         """Note a complete gradient, which stays for ``step``."""
         assert parameter.grad is not None
         self._completed[id(parameter)] = _identity(parameter.grad)
         self._note(parameter)
-        self._storages.add(storage_of(parameter.grad))
 
     def update(self, parameter: torch.Tensor) -> None:
         """Make the optimizer's step of one parameter. Its gradient is gone afterwards."""
@@ -203,10 +212,16 @@ class EarlyUpdates:
     def _note(self, parameter: torch.Tensor) -> None:
         self.due[id(parameter)] = parameter
         self._states[id(parameter)] = self._state_of(parameter)
-        self._storages.add(storage_of(parameter))
-        state = self.optimizer.state.get(parameter, {}) if self.optimizer is not None else {}
-        self._storages.update(storage_of(value) for value in state.values() if isinstance(value, torch.Tensor))
+        self._storages.update(map(storage_of, self._used_with(parameter)))
         self._storages.discard(0)
+
+    def _used_with(self, parameter: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield the parameter, its state, and while it is watched its gradient."""
+        state = self.optimizer.state.get(parameter, {}) if self.optimizer is not None else {}
+        yield parameter
+        yield from (value for value in state.values() if isinstance(value, torch.Tensor))
+        if parameter.grad is not None and not isinstance(parameter.grad, GoneGradient):
+            yield parameter.grad
 
 
 @contextmanager

@@ -4,7 +4,8 @@
 updates are early from then on under two conditions. Between the backward pass and ``step``, nobody reads or changes a
 gradient, a parameter, the optimizer's state or its settings. And no gradient is added to. Otherwise the optimizer is
 left as written, and the report says why. From then on, what an early update does not allow is an error. It is raised at
-the call that would see another number: by the ``StepWindow`` up to ``step``, by the ``GoneGradient`` after it.
+the call that would see another number: by the ``StepWindow`` and the ``doors`` up to ``step``, by the ``GoneGradient``
+after it.
 
 Left out: what C++ alone sees (a backward formula that kept an alias made with ``.data``), and other threads.
 """
@@ -20,6 +21,7 @@ from torch.optim import Optimizer
 
 from ebbtide.capture.iterations import is_compiled, steps_on_stack
 from ebbtide.capture.optimizer_events import Place, Subscriber, subscribe, unsubscribe
+from ebbtide.doors import tensors as doors
 from ebbtide.errors import OrderError
 from ebbtide.ir.run_report import LEFT
 from ebbtide.update_order.early_updates import EarlyUpdates
@@ -49,14 +51,18 @@ class InBackward(Subscriber):
         for found in gc.get_objects():
             if issubclass(type(found), Optimizer) and hasattr(found, "param_groups"):
                 self.built(found)
+        doors.guard()
         subscribe(self)
         listeners.append(self._used)
+        doors.listeners.append(self._look_through)
 
     def remove(self) -> None:
         """End it. Parameters stay guarded that were updated for a step that was not made."""
         unsubscribe(self)
         if self._used in listeners:
             listeners.remove(self._used)
+        if self._look_through in doors.listeners:
+            doors.listeners.remove(self._look_through)
         for order in self._orders():
             order.detach()
         if not any(order.early and order.due for order in self._orders()):
@@ -115,7 +121,7 @@ class InBackward(Subscriber):
                     order.early = True
                     begins = f"{order.name}: each parameter is updated as soon as its gradient is complete"
                     self._tell(begins, self._say)
-                order.attach(self._hook)
+                order.attach(self._gradient_is_complete)
         if any(not order.left for order in self._orders()):
             self._window.open()
 
@@ -145,30 +151,34 @@ class InBackward(Subscriber):
             self._broken = what
             self._tell(f"an error, and training cannot go on: {what}", self._warn)
 
-    def _hook(self, order: EarlyUpdates) -> Callable[[torch.Tensor], None]:
-        def gradient_is_complete(parameter: torch.Tensor) -> None:
-            if order.left:
-                return
-            with self._window.quiet():
-                elsewhere = "the backward pass is not called through torch.autograd, or on another thread"
-                reason = order.completed(parameter) if self._window.is_ours else elsewhere
-                if reason and order.early:
-                    raise OrderError(f"{script_line()}: {reason}")
-                if reason:
-                    self._leave(order, reason)
-                elif order.early:
-                    order.update(parameter)
-                else:
-                    order.watch(parameter)
-
-        return gradient_is_complete
+    def _gradient_is_complete(self, parameter: torch.Tensor) -> None:
+        order = next((order for order in self._orders() if order.has(parameter)), None)
+        if order is None or order.left:  # None: hooks go along when the contents of tensors are swapped
+            return
+        with self._window.quiet():
+            elsewhere = "the backward pass is not called through torch.autograd, or on another thread"
+            reason = order.completed(parameter) if self._window.is_ours else elsewhere
+            if reason and order.early:
+                raise OrderError(f"{script_line()}: {reason}")
+            if reason:
+                self._leave(order, reason)
+            elif order.early:
+                order.update(parameter)
+            else:
+                order.watch(parameter)
 
     # ---- up to the script's step ----------------------------------------------------------------------------------
 
-    def _look(self, name: str, tensor: torch.Tensor) -> None:
+    def _look_through(self, door: str, memory: doors.Memory) -> None:
+        """Look at memory that the script is about to reach without an operator."""
+        if self._window.watches:
+            with self._window.quiet():
+                self._look(door, memory)
+
+    def _look(self, name: str, what: torch.Tensor | doors.Memory) -> None:
         """Look at a call of the script's before it is made."""
         for order in self._orders():
-            if order.left or not order.due or not order.holds(tensor):
+            if order.left or not order.due or not order.holds(what):
                 continue
             if not order.early:
                 self._leave(order, f"{script_line()} uses what its step works on, between the backward pass and step")

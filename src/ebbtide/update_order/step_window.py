@@ -36,6 +36,11 @@ class StepWindow(TorchFunctionMode):
         """True on the thread that opened it."""
         return self._thread == threading.get_ident()
 
+    @property
+    def watches(self) -> bool:
+        """True if a call that is made now, on this thread, is the script's and is looked at."""
+        return self.is_ours and not self._quiet
+
     def open(self) -> None:
         """Open it below the script's own modes, which take the uppermost one away where they end. It stays above a
         default device's mode, which must be the lowest."""
@@ -72,7 +77,8 @@ class StepWindow(TorchFunctionMode):
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not self._quiet and self._thread is not None and (name := called(func)) not in METADATA:
+        compiles = torch.compiler.is_compiling()  # the doors tell of compiled code when it runs
+        if not compiles and not self._quiet and self._thread is not None and (name := called(func)) not in METADATA:
             for tensor in _tensors((*args, *kwargs.values())):
                 self._look(name, tensor)
         return func(*args, **kwargs)
