@@ -1,10 +1,8 @@
 """``ebbtide analyze`` and ``ebbtide explain`` as they are typed, with good files and with all kinds of bad ones."""
 
 import json
-import struct
 import subprocess
 import sys
-import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from ebbtide.ir.trace import Accesses, Storage, StorageKind, Storages, Tick, Tic
 from ebbtide.units import format_bytes
 from tests.helpers.make_analysis import GRADIENT, MOMENTUM, OUT_A, OUT_B, SCRATCH, WEIGHT_A, WEIGHT_B, by_hand
 from tests.helpers.make_steps import disk, network
+from tests.ir.test_ir_files import packed, unpacked
 
 MACHINE = """
 format = "ebbtide-machine"
@@ -43,7 +42,7 @@ def call(*arguments: object) -> Result:
 def said(*arguments: object) -> str:
     result = call(*arguments)
     assert result.exception is None, result.output
-    return result.output
+    return result.stdout
 
 
 def refused(*arguments: object) -> EbbtideError:
@@ -315,19 +314,14 @@ def test_what_goes_over_the_steps_end_says_so(files: Path) -> None:
 
 
 def with_header(data: bytes, change: dict[str, object]) -> bytes:
-    """A file whose header claims something else, with the right checksum."""
-    _, version, length, _ = struct.unpack_from("<8sIII", data)
-    header = json.loads(data[20 : 20 + length]) | change
-    text = json.dumps(header).encode()
-    rest = text + data[20 + length :]
-    checksum = zlib.crc32(rest, zlib.crc32(struct.pack("<II", version, len(text))))
-    return struct.pack("<8sIII", b"ebbtide\n", version, len(text), checksum) + rest
+    """A whole file whose header claims something else."""
+    header, arrays = unpacked(data)
+    return packed(json.dumps(header | change).encode(), arrays)
 
 
 def bad_files() -> dict[str, bytes]:
     trace, good = by_hand(), encode(by_hand())
-    columns = {"rows": 2**40, "columns": ["storage", "tick", "mode"]}
-    header = json.loads(good[20 : 20 + struct.unpack_from("<I", good, 12)[0]])
+    header, arrays = unpacked(good)
     *rest, last = trace.storages
     forever = (*rest, replace(last, death=2**60))
     hoard = (*rest, replace(last, nbytes=2**61))
@@ -337,13 +331,13 @@ def bad_files() -> dict[str, bytes]:
         "empty": b"",
         "text": b"import torch\n",
         "truncated": good[:-7],
-        "only its prefix": good[:20],
-        "damaged": good[:60] + bytes([good[60] ^ 1]) + good[61:],
+        "only its beginning": good[:20],
+        "damaged": good[:100] + bytes([good[100] ^ 1]) + good[101:],
         "JSON of another kind": b'{"format": "something"}',
         "JSON that does not end": b'{"format": "tiertrace/1", "tensors": [',
         "nested": b'{"format":' + b"[" * 100_000,
         "a plan": encode(plan_for(trace, 1)),
-        "claims more rows than there could be": with_header(good, {"tables": header["tables"] | {"accesses": columns}}),
+        "lacks a column": packed(json.dumps(header).encode(), dict(list(arrays.items())[1:])),
         "claims text that is not there": with_header(good, {"strings": []}),
         "lives for ever": encode(replace(trace, storages=Storages.from_rows(forever))),
         "more bytes than there are": encode(replace(trace, storages=Storages.from_rows(hoard))),

@@ -19,7 +19,7 @@ from tests.helpers.paths import ROOT, SCRIPTS
 
 EBBTIDE = str(Path(sys.executable).with_name("ebbtide"))
 TRAIN_MLP = str(SCRIPTS / "train_mlp.py")
-HUNG_AFTER_S = 240
+HUNG_AFTER_S = 600
 POLL_S = 0.005
 
 

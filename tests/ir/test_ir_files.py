@@ -1,21 +1,22 @@
 """Files come back equal, or not at all: truncated, flipped, hostile and huge ones each give one clear error."""
 
+import io
 import json
-import struct
 import tracemalloc
-import zlib
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.errors import FileFormatError
-from ebbtide.ir.files import MAGIC, VERSION, decode, encode, load, save
+from ebbtide.ir.files import decode, encode, load, save
 from ebbtide.ir.occupancy import live_bytes, needed_bytes, peak
 from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.tiertrace import load_tiertrace, read_tiertrace
@@ -25,22 +26,21 @@ from ebbtide.units import GIB
 from tests.helpers.make_ir import R, W, plan_of, planned, shrunk, timelines, trace_of
 from tests.helpers.paths import G10, ROOT
 
-PREFIX = struct.Struct("<8sIII")
-
 WEIGHT = Storage(8, StorageKind.PARAMETER, 0, 3, "conv1", persistent=True)
 SMALL = trace_of(3, [WEIGHT, Storage(2**40 + 3, StorageKind.ACTIVATION, 1, 5, allocation=0)], [(0, 1, R), (1, 1, W)])
 
 
-def packed(header: bytes, body: bytes, version: int = VERSION, n_header: int | None = None) -> bytes:
-    """A file with the right checksum, as somebody who wants to do harm would write it."""
-    n_header = len(header) if n_header is None else n_header
-    checksum = zlib.crc32(header + body, zlib.crc32(struct.pack("<II", version, n_header)))
-    return PREFIX.pack(MAGIC, version, n_header, checksum) + header + body
+def packed(header: bytes, arrays: dict[str, npt.NDArray[Any]]) -> bytes:
+    """A whole file, as somebody who wants to do harm would write it."""
+    file = io.BytesIO()
+    np.savez_compressed(file, allow_pickle=True, **{"header": np.frombuffer(header, np.uint8), **arrays})
+    return file.getvalue()
 
 
-def unpacked(data: bytes) -> tuple[dict[str, Any], bytes]:
-    n_header = PREFIX.unpack_from(data)[2]
-    return json.loads(data[PREFIX.size :][:n_header]), data[PREFIX.size + n_header :]
+def unpacked(data: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    with np.load(io.BytesIO(data)) as file:
+        arrays = dict(file.items())
+    return json.loads(arrays.pop("header").tobytes()), arrays
 
 
 @settings(max_examples=60, deadline=None)
@@ -61,6 +61,12 @@ def test_files_are_written_whole_and_read_as_their_kind(tmp_path: Path) -> None:
         load(tmp_path / "step.trace", Plan)
 
 
+def test_numpy_reads_the_columns(tmp_path: Path) -> None:
+    save(SMALL, tmp_path / "step.trace")
+    with np.load(tmp_path / "step.trace") as file:
+        assert file["storages.nbytes"].tolist() == [8, 2**40 + 3]
+
+
 def test_a_failed_write_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(SMALL, tmp_path / "step.trace")
     monkeypatch.setattr("ebbtide.ir.files.encode", lambda value: 1 / 0)
@@ -70,84 +76,102 @@ def test_a_failed_write_leaves_what_was_there(tmp_path: Path, monkeypatch: pytes
     assert load(tmp_path / "step.trace", Trace) == SMALL
 
 
-def test_every_truncation_and_any_tail_is_refused() -> None:
+def test_every_truncation_is_refused() -> None:
     data = encode(SMALL)
     for length in range(len(data)):
         with pytest.raises(FileFormatError):
             decode(data[:length], Trace)
-    with pytest.raises(FileFormatError):
-        decode(data + b"\0", Trace)
-    header, body = unpacked(data)
-    for length in range(len(body)):
-        with pytest.raises(FileFormatError):
-            decode(packed(json.dumps(header).encode(), body[:length]), Trace)
 
 
-def test_every_flipped_byte_is_refused() -> None:
+def test_no_flipped_byte_reads_as_something_else() -> None:
+    """A zip file has bytes that nobody needs, such as the time of writing: a flip there changes nothing."""
     data = encode(SMALL)
-    for at in range(len(data)):
-        with pytest.raises(FileFormatError):
-            decode(data[:at] + bytes([data[at] ^ 0x20]) + data[at + 1 :], Trace)
+    places, refused = range(0, len(data), 7), 0
+    for at in places:
+        try:
+            assert decode(data[:at] + bytes([data[at] ^ 0x20]) + data[at + 1 :], Trace) == SMALL
+        except FileFormatError:
+            refused += 1
+    assert refused > len(places) / 2
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from([SMALL, plan_of(SMALL, [Stay(0, "dram", 0, 0, 3)])]), st.data())
-def test_flipped_bytes_under_a_right_checksum_never_crash(value: Trace | Plan, data: st.DataObject) -> None:
-    header, body = unpacked(encode(value))
-    parts = [bytearray(json.dumps(header, separators=(",", ":")).encode()), bytearray(zlib.decompress(body))]
+def test_flipped_bytes_under_right_checksums_never_crash(value: Trace | Plan, data: st.DataObject) -> None:
+    header, arrays = unpacked(encode(value))
+    text = bytearray(json.dumps(header, separators=(",", ":")).encode())
     for _ in range(data.draw(st.integers(1, 3))):
-        part = data.draw(st.sampled_from(parts))
+        part = data.draw(st.sampled_from([text, *(array.view(np.uint8) for array in arrays.values() if len(array))]))
         part[data.draw(st.integers(0, len(part) - 1))] = data.draw(st.integers(0, 255))
     try:
-        read = decode(packed(bytes(parts[0]), zlib.compress(bytes(parts[1]))), type(value))  # type: ignore[type-var]
+        read = decode(packed(bytes(text), arrays), type(value))  # type: ignore[type-var]
     except FileFormatError:
         return
     assert decode(encode(read), type(value)) == read  # type: ignore[type-var]
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.binary(max_size=200), st.binary(max_size=100))
-def test_bytes_at_random_never_crash(header: bytes, body: bytes) -> None:
-    for data in (header, MAGIC + header, packed(header, body)):
+@given(st.binary(max_size=200), st.lists(st.integers()))
+def test_bytes_at_random_never_crash(header: bytes, column: list[int]) -> None:
+    for data in (header, b"PK\3\4" + header, packed(header, {"ticks.time_ns": np.array(column)})):
         with pytest.raises(FileFormatError):
             decode(data, Trace)
 
 
 def changed(change: Callable[[dict[str, Any]], object]) -> bytes:
-    header, body = unpacked(encode(SMALL))
+    header, arrays = unpacked(encode(SMALL))
     change(header)
-    return packed(json.dumps(header).encode(), body)
+    return packed(json.dumps(header).encode(), arrays)
+
+
+def with_column(array: npt.NDArray[Any] | None, name: str = "ticks.time_ns") -> bytes:
+    header, arrays = unpacked(encode(SMALL))
+    if array is None:
+        del arrays[name]
+    else:
+        arrays[name] = array
+    return packed(json.dumps(header).encode(), arrays)
+
+
+def in_archive(name: str, content: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, content)
+    return file.getvalue()
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
         (b"", "empty"),
-        (b"PK\3\4" * 100, "not a file that Ebbtide wrote"),
-        (MAGIC, "truncated"),
-        (packed(b"{}", b"", version=6), "of version 6, and this Ebbtide reads version 7: write it again"),
-        (packed(b"{}", b"", n_header=2**31), "header is too large"),
-        (packed(b"[" * 100_000, b""), "header is damaged"),
-        (packed(b"\xff{}", b""), "header is damaged"),
-        (packed(b'{"kind":' + b"9" * 5000 + b"}", b""), "header is damaged"),
-        (packed(b'{"kind":NaN}', b""), "header is damaged"),
-        (packed(b"[]", b""), "fields of this version"),
+        (b"PK\3\4" * 100, "not a whole file that Ebbtide wrote"),
+        (in_archive("archive/data.pkl", b"a checkpoint of PyTorch's"), "not a whole file that Ebbtide wrote"),
+        (in_archive("header.npy", b""), "not a whole file that Ebbtide wrote"),
+        (in_archive("header.npy", bytes(80_000_000)), "claims 80000000 bytes"),
+        (changed(lambda header: header.update(version=7)), "of version 7, and this Ebbtide reads version 8: write it"),
+        (packed(b"[" * 100_000, {}), "header is damaged"),
+        (packed(b"\xff{}", {}), "header is damaged"),
+        (packed(b'{"kind":' + b"9" * 5000 + b"}", {}), "header is damaged"),
+        (packed(b'{"kind":NaN}', {}), "header is damaged"),
+        (packed(b"[]", {}), "not a file that Ebbtide wrote"),
+        (changed(lambda header: header.update(format="other")), "not a file that Ebbtide wrote"),
         (changed(lambda header: header.update(more=1)), "fields of this version"),
-        (changed(lambda header: header.update(kind=[])), "holds a"),
+        (changed(lambda header: header.update(kind=[])), "fields of this version"),
         (changed(lambda header: header.update(kind="plan")), "holds a 'plan'"),
         (changed(lambda header: header["fields"].update(name=7)), "name must be a str"),
         (changed(lambda header: header["fields"].update(origin="guessed")), "origin must be one of"),
         (changed(lambda header: header["fields"].update(more=7)), "fields of this version"),
-        (changed(lambda header: header["tables"].pop("ticks")), "tables of this version"),
-        (changed(lambda header: header["tables"]["ticks"].update(rows=-1)), "claims -1 rows"),
-        (changed(lambda header: header["tables"]["ticks"].update(rows=10**12)), "claims 1000000000000 rows"),
-        (changed(lambda header: header["tables"]["ticks"].update(rows=10**6)), "not as long"),
-        (changed(lambda header: header["tables"]["ticks"].update(rows=2)), "not as long"),
-        (changed(lambda header: header["tables"]["ticks"].update(rows=True)), "must be a int"),
-        (changed(lambda header: header["tables"]["ticks"].update(columns=["time_ns"])), "columns of this version"),
         (changed(lambda header: header.update(strings=header["strings"][:-1])), "does not exist"),
         (changed(lambda header: header.update(strings=["?"] * 99)), "must be one of"),
         (changed(lambda header: header.update(strings=[7])), "must be a str"),
+        (with_column(None), "columns of this version"),
+        (with_column(np.zeros(3), "ticks.more"), "columns of this version"),
+        (with_column(np.zeros(3)), "elements of this version"),
+        (with_column(np.zeros((3, 1), np.int64)), "elements of this version"),
+        (with_column(np.array([{}, {}, {}])), "elements of this version"),
+        (with_column(np.zeros(4, np.int64)), "differ in length"),
+        (with_column(np.zeros(2**20 + 100, np.int64)), "at most 1048576 elements are read"),
+        (with_column(np.array([-5, 0, 0])), "time_ns"),
     ],
 )  # fmt: skip
 def test_what_is_not_known_is_refused(data: bytes, message: str) -> None:
@@ -160,23 +184,24 @@ def test_lines_come_back_and_one_that_is_no_text_of_the_file_is_refused() -> Non
     lines = [weight, replace(activation, line="train.py:12 Net.forward")]
     made = replace(SMALL, storages=Storages.from_rows(lines))
     assert decode(encode(made), Trace) == made
-    header, body = unpacked(encode(made))
+    header, arrays = unpacked(encode(made))
     header["strings"].remove("train.py:12 Net.forward")
     with pytest.raises(FileFormatError, match=r"storages\.line has a value that does not exist"):
-        decode(packed(json.dumps(header).encode(), body), Trace)
+        decode(packed(json.dumps(header).encode(), arrays), Trace)
 
 
 def test_a_small_file_cannot_claim_much_memory() -> None:
-    bomb = zlib.compress(bytes(64 * 2**20))
-    header, _ = unpacked(encode(SMALL))
-    data = packed(json.dumps(header).encode(), bomb)
-    tracemalloc.start()
-    try:
-        with pytest.raises(FileFormatError, match="not as long"):
-            decode(data, Trace)
-        assert tracemalloc.get_traced_memory()[1] < 2 * 2**20
-    finally:
-        tracemalloc.stop()
+    """Neither what a zip entry unpacks to nor what an array's header claims is allocated before it is looked at."""
+    hostile = io.BytesIO()
+    np.lib.format.write_array_header_1_0(hostile, {"descr": "<i8", "fortran_order": False, "shape": (2**40,)})
+    for data in (with_column(np.zeros(64 * 2**17, np.int64)), in_archive("header.npy", hostile.getvalue())):
+        tracemalloc.start()
+        try:
+            with pytest.raises(FileFormatError):
+                decode(data, Trace)
+            assert tracemalloc.get_traced_memory()[1] < 2 * 2**20
+        finally:
+            tracemalloc.stop()
 
 
 def test_the_table_in_the_docs_is_what_is_written() -> None:
@@ -184,11 +209,11 @@ def test_the_table_in_the_docs_is_what_is_written() -> None:
     timeline = Timeline("", SMALL.origin, 0, (), ())
     text = (ROOT / "docs" / "format.md").read_text()
     for value in (SMALL, plan, timeline):
-        header, _ = unpacked(encode(value))
+        header, arrays = unpacked(encode(value))
         fields = ", ".join(f"`{name}`" for name in header["fields"])
         assert f"| `{header['kind']}` | fields | {fields} |" in text
-        for table, content in header["tables"].items():
-            columns = ", ".join(f"`{name}`" for name in content["columns"])
+        for table in dict.fromkeys(name.split(".")[0] for name in arrays):
+            columns = ", ".join(f"`{name.split('.')[1]}`" for name in arrays if name.startswith(f"{table}."))
             assert f"| `{header['kind']}` | table `{table}` | {columns} |" in text
 
 

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,12 +37,25 @@ def test_demand_mode_over_four_tiers_ends_with_the_same_bits(name: str) -> None:
     assert read[0] + read[1] > 0
 
 
+def with_a_slow_disk(tiers: dict[str, str], folder: Path) -> dict[str, str]:
+    """A machine on which a plan prefers a node to the file, whatever load the file's disk has."""
+    machine = machine_for(Settings().but(tiers=tiers["EBBTIDE_TIERS"]), [folder])
+    links = tuple(
+        replace(link, bytes_per_s=10**8 if "file" in (link.source, link.target) else 10**10, shares=None)
+        for link in machine.links
+    )
+    path = folder / "machine.toml"
+    path.write_text(replace(machine, links=links, groups=()).to_toml())
+    return tiers | {"EBBTIDE_MACHINE": str(path)}
+
+
 @pytest.mark.parametrize("tiers", [NODE_0, BOTH])
 def test_a_planned_run_uses_its_tiers_and_ends_with_the_same_bits(tiers: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "step.timeline"
     report = tmp_path / "report.json"
     saved = {"EBBTIDE_SAVE_TIMELINE": str(path), "EBBTIDE_REPORT": str(report)}
-    verdict, read = child.run("cases_tiers:compare", GPT, "50%", "ebbtide", env=SMALLEST | tiers | saved)
+    environment = SMALLEST | with_a_slow_disk(tiers, tmp_path) | saved
+    verdict, read = child.run("cases_tiers:compare", GPT, "50%", "ebbtide", env=environment)
     assert verdict.differences == ()
     assert "planned" in verdict.modes
     assert read[-2] > 0  # of the node, the last before the file

@@ -1,19 +1,21 @@
-"""The file format of traces, plans and timelines: ``docs/format.md`` has its table. Machines are TOML (``machine``).
+"""The file format of traces, plans and timelines: NumPy's ``.npz``, by ``docs/format.md``. Machines are TOML.
 
-A file has a prefix (magic, version, length of the header, checksum), a header in JSON, and columns compressed by zlib.
-The columns are those of the dataclasses, so what is stored is defined once. The reader refuses every file that it does
-not know in full. It does so before it allocates what the file claims to hold.
+A file has a header, JSON as an array of bytes, and an array for each column of the tables. The columns are those of the
+dataclasses, so what is stored is defined once. The reader refuses every file that it does not know in full. It does so
+before it allocates what the file claims to hold.
 """
 
+import io
 import json
-import struct
+import zipfile
 import zlib
 from enum import StrEnum
 from pathlib import Path
 from types import UnionType
-from typing import Any, NoReturn, TypeAlias, TypeVar, get_args, get_origin
+from typing import IO, Any, NoReturn, TypeAlias, TypeVar, get_args, get_origin
 
 import numpy as np
+import numpy.lib.format as npy
 import numpy.typing as npt
 
 from ebbtide.errors import FileFormatError
@@ -26,15 +28,17 @@ from ebbtide.ir.trace import Trace
 from ebbtide.units import GIB, MIB
 from ebbtide.whole_file import write_whole
 
-MAGIC = b"ebbtide\n"
-VERSION = 7
-
-_PREFIX = struct.Struct("<8sIII")  # magic, version, bytes of the header, CRC-32 of all but the magic and the CRC itself
+VERSION = 8
+MOST_ROWS = MIB
 _NAMES: dict[type[Trace] | type[Plan] | type[Timeline], str] = {Trace: "trace", Plan: "plan", Timeline: "timeline"}
+_HEADER = "header"
+_FIELDS = ["format", "version", "kind", "fields", "strings"]
+_FORMAT = "ebbtide"
 _MOST_FILE_BYTES = GIB
 _MOST_HEADER_BYTES = 64 * MIB
-MOST_ROWS = MIB
 _MOST_ACCESSES = 16 * MIB
+_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, LookupError, NotImplementedError, RuntimeError)
+"""What ``zipfile`` and ``numpy`` raise for files that are not whole, encrypted, or of a kind that they do not read."""
 
 _Stored = TypeVar("_Stored", Trace, Plan, Timeline)
 _Columns: TypeAlias = dict[str, Any]  # a field's name and its declared type
@@ -56,95 +60,114 @@ def load(path: Path, kind: type[_Stored]) -> _Stored:
 
 
 def kind_of(path: Path) -> type[Trace] | type[Plan] | type[Timeline] | None:
-    """Return the kind that a file claims; None without Ebbtide's magic. Raises FileFormatError or OSError."""
+    """Return the kind that a file claims; None if Ebbtide did not write it. Raises FileFormatError or OSError."""
     with path.open("rb") as file:
-        prefix = file.read(_PREFIX.size)
-        if not prefix.startswith(MAGIC) or len(prefix) < _PREFIX.size:
+        if not zipfile.is_zipfile(file):
             return None
-        text = file.read(min(_PREFIX.unpack(prefix)[2], _MOST_HEADER_BYTES))
-    try:
-        return {name: kind for kind, name in _NAMES.items()}[json.loads(text)["kind"]]
-    except (ValueError, RecursionError, LookupError, TypeError) as error:
-        raise FileFormatError(f"{path}: the header is damaged: {error}") from error
+        try:
+            with zipfile.ZipFile(file) as archive:
+                if f"{_HEADER}.npy" not in archive.namelist():
+                    return None
+                header = _header(archive)
+        except _DAMAGE as error:
+            raise FileFormatError(f"{path}: the file is damaged: {error}") from error
+    return {name: kind for kind, name in _NAMES.items()}.get(header["kind"])
 
 
 def encode(value: Trace | Plan | Timeline) -> bytes:
     scalars, tables = _schema(type(value))
     strings: dict[str, int] = {}
-    columns = {
-        table: [_numbered(column, strings) for column in _columns(getattr(value, table)).values()]
+    arrays = {
+        f"{table}.{name}": _numbered(column, strings)
         for table in tables
+        for name, column in _columns(kinds_of(type(value))[table], getattr(value, table)).items()
     }
     header = {
+        "format": _FORMAT,
+        "version": VERSION,
         "kind": _NAMES[type(value)],
         "fields": {name: getattr(value, name) for name in scalars},
-        "tables": {
-            table: {"rows": len(getattr(value, table)), "columns": list(names)}
-            for table, names in tables.items()
-        },
         "strings": list(strings),
     }
     text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
-    differences = [np.diff(column, prepend=0) for table in columns.values() for column in table]
-    rest = text + zlib.compress(b"".join(column.astype("<i8").tobytes() for column in differences))
-    return _PREFIX.pack(MAGIC, VERSION, len(text), _checksum(VERSION, len(text), rest)) + rest
+    file = io.BytesIO()
+    np.savez_compressed(file, allow_pickle=False, **{_HEADER: np.frombuffer(text, np.uint8)}, **arrays)
+    return file.getvalue()
 
 
 def decode(data: bytes, kind: type[_Stored]) -> _Stored:
     """The opposite of ``encode``; raises FileFormatError for all other bytes."""
-    text, body = _header_and_body(data)
+    if len(data) > _MOST_FILE_BYTES:
+        raise FileFormatError("the file is too large")
+    if not data:
+        raise FileFormatError("the file is empty")
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            return _read(archive, kind)
+    except FileFormatError:
+        raise
+    except _DAMAGE as error:
+        raise FileFormatError(f"not a whole file that Ebbtide wrote: {error}") from error
+
+
+def _read(archive: zipfile.ZipFile, kind: type[_Stored]) -> _Stored:
+    header = _header(archive)
+    if header["kind"] != _NAMES[kind]:
+        raise FileFormatError(f"this holds a {header['kind']!r:.40}, not a {_NAMES[kind]}")
+    scalars, tables = _schema(kind)
+    if not isinstance(header["fields"], dict) or header["fields"].keys() != scalars.keys():
+        raise FileFormatError("the header does not have the fields of this version")
+    expected: list[str] = [f"{table}.{name}.npy" for table, columns in tables.items() for name in columns]
+    if sorted(archive.namelist()) != sorted([f"{_HEADER}.npy", *expected]):
+        raise FileFormatError("the file does not have the columns of this version")
+    strings = read_value(tuple[str, ...], header["strings"], "strings")
+    values = {name: read_value(scalars[name], header["fields"][name], name) for name in scalars}
+    types = kinds_of(kind)
+    for table, columns in tables.items():
+        most = _MOST_ACCESSES if table == "accesses" else MOST_ROWS
+        found = {name: _array(archive, f"{table}.{name}", np.dtype("<i8"), most) for name in columns}
+        values[table] = _table(types[table], found, strings, table)
+    return kind(**values)
+
+
+def _header(archive: zipfile.ZipFile) -> dict[str, Any]:
+    text = _array(archive, _HEADER, np.dtype("u1"), _MOST_HEADER_BYTES).tobytes()
     try:
         header = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise FileFormatError(f"the header is damaged: {error}") from error
-    scalars, tables = _schema(kind)
-    if not isinstance(header, dict) or header.keys() != {"kind", "fields", "tables", "strings"}:
+    if not isinstance(header, dict) or header.get("format") != _FORMAT:
+        raise FileFormatError("not a file that Ebbtide wrote")
+    if header.get("version") != VERSION:
+        found = f"{header.get('version')!r:.40}"
+        raise FileFormatError(f"it is of version {found}, and this Ebbtide reads version {VERSION}: write it again")
+    if list(header) != _FIELDS or type(header["kind"]) is not str:
         raise FileFormatError("the header does not have the fields of this version")
-    if header["kind"] != _NAMES[kind]:
-        raise FileFormatError(f"this holds a {header['kind']!r:.40}, not a {_NAMES[kind]}")
-    strings = read_value(tuple[str, ...], header["strings"], "strings")
-    found = _read_columns(_rows(header["tables"], tables), tables, body)
-    if not isinstance(header["fields"], dict) or header["fields"].keys() != scalars.keys():
-        raise FileFormatError("the header does not have the fields of this version")
-    values = {name: read_value(scalars[name], header["fields"][name], name) for name in scalars}
-    types = kinds_of(kind)
-    try:
-        for table, names in tables.items():
-            values[table] = _table(types[table], names, found[table], strings, table)
-        return kind(**values)
-    except (ValueError, OverflowError) as error:
-        raise FileFormatError(str(error)) from error
+    return header
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number")
 
 
-def _checksum(version: int, n_header: int, rest: bytes) -> int:
-    return zlib.crc32(rest, zlib.crc32(struct.pack("<II", version, n_header)))
+def _array(archive: zipfile.ZipFile, name: str, dtype: np.dtype[Any], most: int) -> npt.NDArray[Any]:
+    """Read one array of at most so many elements. ``numpy.load`` would allocate what the array's header claims."""
+    entry = archive.getinfo(f"{name}.npy")
+    if entry.file_size > most * dtype.itemsize + npy.MAGIC_LEN + npy.ARRAY_ALIGN * 4:
+        raise FileFormatError(f"{name} claims {entry.file_size} bytes, and at most {most} elements are read")
+    with archive.open(entry) as file:
+        found, content = _start(file), file.read()
+    if found != dtype or len(content) % dtype.itemsize:
+        raise FileFormatError(f"{name} does not have the elements of this version")
+    return np.frombuffer(content, dtype)
 
 
-def _header_and_body(data: bytes) -> tuple[bytes, bytes]:
-    """Return the header and the body of a file whose prefix and checksum are right."""
-    if len(data) > _MOST_FILE_BYTES:
-        raise FileFormatError("the file is too large")
-    if not data:
-        raise FileFormatError("the file is empty")
-    if not data.startswith(MAGIC):
-        raise FileFormatError("not a file that Ebbtide wrote")
-    if len(data) < _PREFIX.size:
-        raise FileFormatError("the file is truncated")
-    _, version, n_header, checksum = _PREFIX.unpack_from(data)
-    if version != VERSION:
-        raise FileFormatError(
-            f"the file is of version {version}, and this Ebbtide reads version {VERSION}: write it again"
-        )
-    rest = data[_PREFIX.size :]
-    if checksum != _checksum(version, n_header, rest):
-        raise FileFormatError("the file is damaged or truncated: its checksum is wrong")
-    if n_header > min(len(rest), _MOST_HEADER_BYTES):
-        raise FileFormatError("the header is too large")
-    return rest[:n_header], rest[n_header:]
+def _start(file: IO[bytes]) -> np.dtype[Any] | None:
+    """Read an array's header. Return its elements' type if it has one dimension."""
+    if npy.read_magic(file) != (1, 0):
+        return None
+    shape, _, dtype = npy.read_array_header_1_0(file)
+    return dtype if len(shape) == 1 else None
 
 
 def _schema(kind: type) -> tuple[_Columns, dict[str, _Columns]]:
@@ -166,58 +189,29 @@ def _record_of(declared: Any) -> type | None:
     return declared.ROW if isinstance(declared, type) and issubclass(declared, Table) else None
 
 
-def _columns(table: Any) -> dict[str, npt.NDArray[Any]]:
+def _columns(declared: Any, table: Any) -> dict[str, npt.NDArray[Any]]:
+    record = _record_of(declared)
+    assert record is not None
     if isinstance(table, Table):
-        return {name: getattr(table, name) for name in kinds_of(table.ROW)}
-    return columns_of(type(table[0]), list(table)) if table else {}
+        return {name: getattr(table, name) for name in kinds_of(record)}
+    return columns_of(record, list(table))
 
 
 def _numbered(column: npt.NDArray[Any], strings: dict[str, int]) -> Ints:
     """Convert a column to its stored form, in which a string is its number in ``strings``."""
     if column.dtype != object:
-        return column.astype(np.int64)
-    return np.array([strings.setdefault(value, len(strings)) for value in column.tolist()], dtype=np.int64)
+        return column.astype("<i8")
+    return np.array([strings.setdefault(value, len(strings)) for value in column.tolist()], dtype="<i8")
 
 
-def _rows(declared: object, tables: dict[str, _Columns]) -> dict[str, int]:
-    """Return the number of rows that each table claims, once it is within bounds."""
-    if not isinstance(declared, dict) or list(declared) != list(tables):
-        raise FileFormatError("the header does not have the tables of this version")
-    rows = {}
-    for table, names in tables.items():
-        claim = declared[table]
-        if not isinstance(claim, dict) or claim.keys() != {"rows", "columns"} or claim["columns"] != list(names):
-            raise FileFormatError(f"table {table} does not have the columns of this version")
-        rows[table] = read_value(int, claim["rows"], f"{table}.rows")
-        most = _MOST_ACCESSES if table == "accesses" else MOST_ROWS
-        if not 0 <= rows[table] <= most:
-            raise FileFormatError(f"table {table} claims {rows[table]} rows, and at most {most} are read")
-    return rows
-
-
-def _read_columns(rows: dict[str, int], tables: dict[str, _Columns], body: bytes) -> dict[str, list[Ints]]:
-    nbytes = 8 * sum(rows[table] * len(names) for table, names in tables.items())
-    inflate = zlib.decompressobj()
-    try:
-        raw = inflate.decompress(body, nbytes + 1)
-    except zlib.error as error:
-        raise FileFormatError(f"the columns are damaged: {error}") from error
-    if len(raw) != nbytes or not inflate.eof or inflate.unused_data:
-        raise FileFormatError("the columns are not as long as the header says")
-    columns, start = {}, 0
-    for table, names in tables.items():
-        block = np.frombuffer(raw, dtype="<i8", count=rows[table] * len(names), offset=start)
-        columns[table] = list(np.cumsum(block.reshape(len(names), rows[table]), axis=1, dtype=np.int64))
-        start += block.nbytes
-    return columns
-
-
-def _table(declared: Any, names: _Columns, columns: list[Ints], strings: tuple[str, ...], place: str) -> object:
+def _table(declared: Any, stored: dict[str, Ints], strings: tuple[str, ...], place: str) -> object:
     """The opposite of ``_columns``, for columns as they are stored."""
     record = _record_of(declared)
     assert record is not None
-    stored = zip(names.items(), columns, strict=True)
-    found = {name: _values(kind, column, strings, f"{place}.{name}") for (name, kind), column in stored}
+    if len({len(column) for column in stored.values()}) > 1:
+        raise FileFormatError(f"the columns of {place} differ in length")
+    kinds = kinds_of(record)
+    found = {name: _values(kinds[name], column, strings, f"{place}.{name}") for name, column in stored.items()}
     return tuple(rows_of(record, found)) if get_origin(declared) is tuple else declared(**found)
 
 

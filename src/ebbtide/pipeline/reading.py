@@ -10,7 +10,7 @@ import numpy as np
 
 from ebbtide.analysis.texts import printable
 from ebbtide.errors import OTHER_STORAGES, FileFormatError, SettingError
-from ebbtide.ir.files import MAGIC, kind_of, load
+from ebbtide.ir.files import kind_of, load
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.run_report import FORMAT, RunReport
@@ -34,7 +34,7 @@ def read_trace(path: Path) -> tuple[Trace, Machine | None]:
     try:
         with path.open("rb") as file:
             begin = file.read(64)
-        if begin.startswith(MAGIC):
+        if kind_of(path) is not None:
             return _printable(_countable(load(path, Trace), path)), None
         if begin.lstrip().startswith(b"{") and f'"{FORMAT}"'.encode() not in begin:
             trace, machine = load_tiertrace(path)
