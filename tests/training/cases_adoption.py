@@ -113,6 +113,32 @@ def outside_holder(holder: str) -> str:
     return summary
 
 
+def frozen() -> Verdict:
+    """The script froze all that it had: a model, its optimizer, and an array that shares one weight's memory."""
+    case = CASES["weight-averaging"]
+    plain = train_plainly(case, STEPS)
+    ours = begin(case)
+    weight = ours.model.network[0].weight
+    shared = weight.detach().numpy()
+    gc.collect()
+    gc.freeze()
+    with ebbtide.Session(fast=FAST, policy="demand") as session:
+        train(ours, STEPS, session)
+    assert gc.get_freeze_count() > 0
+    assert not _torch.is_managed(weight)
+    assert shared.ctypes.data == weight.data_ptr()
+    assert _torch.is_managed(ours.model.network[2].weight)
+    return verdict(plain, ours, session)
+
+
+def frozen_optimizer() -> tuple[str, ...]:
+    ours = begin(CASES["weight-averaging"])
+    gc.freeze()
+    with ebbtide.Session(fast=FAST, optimizer="in-backward", policy="demand") as session:
+        train(ours, STEPS, session)
+    return session.report().updates
+
+
 N = 1 << 20
 
 

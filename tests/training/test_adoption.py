@@ -60,6 +60,13 @@ def test_an_alias_of_one_parameter_leaves_the_others_of_a_parallel_model() -> No
     child.run("cases_adoption:alias_of_a_parallel_model", env=PAGES)
 
 
+def test_what_is_frozen_is_adopted_and_its_optimizer_known() -> None:
+    found = child.run("cases_adoption:frozen", env=PAGES)
+    assert found.differences == ()
+    assert found.adopted_bytes > 0
+    assert "as soon as its gradient is complete" in child.run("cases_adoption:frozen_optimizer", env=PAGES)[0]
+
+
 def test_many_storages_are_adopted_at_once() -> None:
     assert child.run("cases_adoption:many", env={"EBBTIDE_MIN_STORAGE": "4096"}) == 50_000
 

@@ -8,25 +8,19 @@ is looked at again at the next boundary, because a reference may have been a pas
 for example. Left out: an address that is kept without any reference (ctypes), which nothing can prove.
 """
 
-import gc
-import inspect
-import sys
-from types import FrameType
 from typing import Any
 
 import torch
 
 import ebbtide._torch as _torch
+from ebbtide.capture.objects import all_objects, running_locals
 from ebbtide.host.process import give_back_freed_memory
-
-_LISTED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # the collector sees their variables
-_OWN_REFERENCES = 3  # references to a frame's snapshot: the frame's, the variable's, and getrefcount's own
 
 
 def adopt_all() -> tuple[int, list[tuple[int, str]]]:
     """Adopt storages. Return the bytes adopted, and the bytes and reason of each storage left alone."""
-    held_by_functions = _running_locals()  # first: the list that it returns is an object of the collector's, too
-    objects = gc.get_objects()
+    held_by_functions = running_locals()  # first: the list that it returns is an object of the collector's, too
+    objects = all_objects(held_by_functions)
     adopted, left_alone = _torch.adopt_all(objects, _owners_in_cpp(objects), held_by_functions)
     if adopted:
         give_back_freed_memory()  # the originals
@@ -46,29 +40,3 @@ def _owners_in_cpp(objects: list[Any]) -> list[Any]:
     owners = [getattr(value, "reducer", None) for value in objects if issubclass(type(value), parallel)]
     owners += [getattr(value, "_c", None) for value in objects if issubclass(type(value), scripted)]
     return [owner for owner in owners if owner is not None]
-
-
-def _running_locals() -> list[Any]:
-    """Return the values of every running function's local variables, which the collector does not list.
-
-    It may list those of a generator or a coroutine, so they are left out. A storage that only they name is left alone
-    for now.
-
-    Variables that an inner function shares lie in cells, which the collector lists. Up to Python 3.12, asking a frame
-    for its locals leaves a snapshot in it, which would keep tensors alive as long as the function runs. So the snapshot
-    is emptied, unless someone else holds it too: then it is the result of ``locals()``.
-    """
-    found: list[Any] = []
-    frame: FrameType | None
-    for frame in sys._current_frames().values():
-        while frame is not None:
-            code = frame.f_code
-            function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_flags & _LISTED
-            if function and frame.f_globals is not globals():
-                snapshot = frame.f_locals
-                cells = code.co_cellvars
-                found += [snapshot[name] for name in code.co_varnames if name in snapshot and name not in cells]
-                if type(snapshot) is dict and sys.getrefcount(snapshot) <= _OWN_REFERENCES:
-                    snapshot.clear()
-            frame = frame.f_back  # None at the end, so that no frame is left holding itself
-    return found

@@ -10,7 +10,6 @@ after it.
 Left out: what C++ alone sees (a backward formula that kept an alias made with ``.data``), and other threads.
 """
 
-import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ import torch
 from torch.optim import Optimizer
 
 from ebbtide.capture.iterations import is_compiled, steps_on_stack
+from ebbtide.capture.objects import all_objects
 from ebbtide.capture.optimizer_events import Place, Subscriber, subscribe, unsubscribe
 from ebbtide.doors import tensors as doors
 from ebbtide.errors import OrderError
@@ -48,7 +48,7 @@ class InBackward(Subscriber):
         self._process = os.getpid()
 
     def install(self) -> None:
-        for found in gc.get_objects():
+        for found in all_objects():
             if issubclass(type(found), Optimizer) and hasattr(found, "param_groups"):
                 self.built(found)
         doors.guard()

@@ -1,0 +1,66 @@
+"""What is looked for in this process is found, also where the script has told the collector to forget it."""
+
+import gc
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from ebbtide.capture.objects import all_objects
+from ebbtide.recorders import step_recorder
+from ebbtide.verify import watch
+
+
+@pytest.fixture(params=[False, True], ids=["as usual", "frozen"])
+def freeze(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A function that freezes what there is, or does not."""
+    yield gc.freeze if request.param else lambda: None
+    gc.unfreeze()
+
+
+def test_what_a_function_holds_is_found_once(freeze: Any) -> None:
+    tensor, deep = torch.ones(3), {"deep": [(torch.ones(4),)]}
+    freeze()
+    young = torch.ones(5)
+    found = list(map(id, all_objects()))
+    assert [found.count(id(each)) for each in (tensor, deep["deep"][0][0], young)] == [1, 1, 1]
+
+
+def test_what_a_module_a_class_or_a_closure_holds_is_found(freeze: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("of_this_test")
+    monkeypatch.setitem(sys.modules, "of_this_test", module)
+
+    def keep(tensor: torch.Tensor) -> Any:
+        return lambda: tensor
+
+    class Holder:
+        tensor = torch.ones(2)
+
+    module.holder, module.closure, module.tensor = Holder, keep(torch.ones(2)), torch.ones(2)  # type: ignore[attr-defined]
+    places = [id(Holder.tensor), id(module.closure()), id(module.tensor)]
+    del Holder, keep
+    freeze()
+    found = set(map(id, all_objects()))
+    assert found.issuperset(places)
+
+
+def test_a_look_leaves_no_reference_and_what_is_frozen_stays_so(freeze: Any) -> None:
+    tensor = torch.ones(3)
+    freeze()
+    before = sys.getrefcount(tensor), gc.get_freeze_count()
+    found = all_objects()
+    assert sys.getrefcount(tensor) == before[0] + 1
+    assert gc.get_freeze_count() == before[1]
+    del found
+    assert sys.getrefcount(tensor) == before[0]
+
+
+def test_a_recorder_notes_the_tensors_and_verify_the_modules(freeze: Any) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3))
+    optimizer = torch.optim.SGD(net.parameters())
+    freeze()
+    assert any(tensor is net[0].weight for tensor in step_recorder._tensors())
+    assert watch._outermost_modules([optimizer]) == [net]
