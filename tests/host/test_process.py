@@ -1,5 +1,7 @@
 """What the kernel says about this process and its container, the latter on files laid out as the kernel does."""
 
+import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,33 @@ def test_the_peak_can_start_again() -> None:
     if not process.reset_peak():
         pytest.skip("this kernel does not let VmHWM be reset")
     assert process.peak_resident_bytes() < before - 128 * MIB
+
+
+def test_what_it_holds_is_known_when_descriptors_are_used_up_and_after_they_were_closed() -> None:
+    held, limits = process.resident_bytes(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many"):
+            os.open("/dev/null", os.O_RDONLY)
+        assert process.resident_bytes() >= held // 2
+        assert process.peak_resident_bytes() >= held // 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert process._kept is not None
+    os.close(process._kept[1])
+    assert process.resident_bytes() >= held // 2
+
+
+@pytest.mark.starts
+def test_a_child_reads_its_own() -> None:
+    block = bytearray(256 * MIB)
+    block[::4096] = b"x" * len(block[::4096])
+    assert process.resident_bytes() > 256 * MIB
+    child = os.fork()
+    if child == 0:
+        del block
+        os._exit(process.resident_bytes() > 256 * MIB)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def layout(root: Path, cgroup: str, mounts: list[str], limits: dict[str, str], memory_kib: int = 16 * MIB) -> Path:

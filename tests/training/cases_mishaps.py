@@ -229,6 +229,25 @@ def interrupted(name: str, folder: str) -> None:
 # ---- the spill directory and the budget --------------------------------------------------------------------------
 
 
+def descriptors_used_up() -> None:
+    """By the script, from the fourth step on: the session ends and reports all the same."""
+    plain = train_plainly(BASE, STEPS)
+    held, limits = [], resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    with ebbtide.Session(fast=FAST) as session:
+        ours = begin(BASE)
+        train(ours, STEPS - 2, session)
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        train(ours, 2, session)
+    assert held
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    for file in held:
+        os.close(file)
+    check_same(plain, ours, session)
+
+
 def a_full_spill_directory() -> str:
     """As on a full disk, the spill file cannot grow, and a step comes that needs more than is reserved.
 

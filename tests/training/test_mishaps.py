@@ -53,6 +53,10 @@ def test_a_full_spill_directory_is_an_error_that_says_so_and_training_can_go_on(
     assert "free space there or choose another (--spill DIR or EBBTIDE_SPILL)" in said
 
 
+def test_descriptors_that_are_used_up_do_not_end_a_training() -> None:
+    child.run("cases_mishaps:descriptors_used_up", env=PAGES)
+
+
 def test_a_limited_address_space_is_an_error_that_names_the_limit() -> None:
     said = child.run("cases_mishaps:an_address_space_that_is_limited", env=PAGES)
     assert "address space" in said

@@ -16,6 +16,8 @@ from ebbtide.units import KIB
 
 PROC = Path("/proc")
 _UNLIMITED = 2**60  # cgroup v1 writes "no limit" as the largest page-rounded 63-bit number
+_MOST_STATUS_BYTES = 1 << 14
+_kept: tuple[int, int, int] | None = None  # process, descriptor and inode of its status, open since it was first read
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,24 @@ def memory_limit(proc: Path = PROC) -> MemoryLimit:
 
 
 def _status_bytes(proc: Path, field: str) -> int:
-    return _field_bytes((proc / "self/status").read_text(), field)
+    return _field_bytes(_own_status() if proc == PROC else (proc / "self/status").read_text(), field)
+
+
+def _own_status() -> str:
+    """Read the status. It stays open, since the script may use descriptors up, and may close those that it finds."""
+    global _kept
+    kept, process = _kept, os.getpid()
+    if kept is None or kept[0] != process or not _is_open(*kept[1:]):
+        file = os.open(PROC / "self/status", os.O_RDONLY | os.O_CLOEXEC)
+        _kept = kept = process, file, os.fstat(file).st_ino
+    return os.pread(kept[1], _MOST_STATUS_BYTES, 0).decode()
+
+
+def _is_open(file: int, inode: int) -> bool:
+    try:
+        return os.fstat(file).st_ino == inode
+    except OSError:
+        return False
 
 
 def _field_bytes(text: str, field: str) -> int:
