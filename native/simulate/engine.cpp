@@ -98,7 +98,7 @@ std::vector<unsigned> Run::first_ranks(Piece piece, const Command* begin) {
   }
   if (begin != nullptr && begin->verb == Verb::Drop && !reachable.empty() && !machine_.exclusive) return {0, reachable[0]};
   bool is_used = pieces_.first_use[piece] < static_cast<std::int64_t>(n_ticks_);
-  if (commands_.empty() && !is_used && pieces_.scratch[piece] == 0 && machine_.tiers[0].capacity < kUnlimited) {
+  if (asked_.policy != nullptr && !is_used && pieces_.scratch[piece] == 0 && machine_.tiers[0].capacity < kUnlimited) {
     std::erase_if(reachable, [&](unsigned rank) { return !has_room(piece, rank); });
     if (!reachable.empty()) return {reachable.back()};
   }
@@ -122,8 +122,9 @@ void Run::step(bool is_last) {
     record_.starts[tick] = now_ - record_.began;
     for (Piece piece : pieces_.deaths[tick]) die(piece);
     for (const Command& command : commands(tick)) issue(command);
-    for (const Use& use : pieces_.uses[tick]) pinned_[use.piece] = 1;
-    for (Piece piece : pieces_.births[tick]) pinned_[piece] = 1;
+    for (Piece piece : pieces_.births[tick]) await_eviction(piece);
+    for (const Use& use : pieces_.uses[tick]) pinned_[use.piece] |= use.mode;
+    for (Piece piece : pieces_.births[tick]) pinned_[piece] |= kWrite;
     for (Piece piece : pieces_.births[tick]) bear(piece);
     wait(tick);
     compute(tick, use(tick));
@@ -225,6 +226,7 @@ void Run::compute(std::size_t tick, double work) {
     }
     work -= (links_.next_end() - now_) / links_.slowdown();
     go_on();
+    links_.start(now_);
     if (work <= 0) break;
   }
   record_.span(SpanKind::Compute, tick, began, now_);
@@ -239,10 +241,7 @@ void Run::go_on() {
 }
 
 void Run::bear(Piece piece) {
-  if (valid_[piece] != 0) {
-    await_eviction(piece);
-    grow_old(piece);
-  }
+  if (reserved_[piece] != 0) grow_old(piece);
   if (unsigned rank = birth_rank(piece); rank != 0) {
     take(piece, rank);
   } else {
@@ -253,10 +252,10 @@ void Run::bear(Piece piece) {
 // Until it has left the first tier, if it is on its way: after that it is an elder.
 void Run::await_eviction(Piece piece) {
   double began = now_;
-  links_.start(now_);
-  while ((evicting_[piece] & 1) != 0 && !links_.idle()) {
-    go_on();
+  while ((evicting_[piece] & 1) != 0) {
     links_.start(now_);
+    if (links_.idle()) break;
+    go_on();
   }
   if (now_ > began) record_.stall(static_cast<std::size_t>(at_) % n_ticks_, Stall::Room, began, now_);
 }
@@ -277,22 +276,27 @@ void Run::issue(const Command& command) {
   }
   if ((valid_[piece] & bit(target)) != 0) {
     if ((evicting_[piece] & bit(target)) == 0) return;
-    if (target == 0) {  // it has not left yet
-      keep(piece);
-    } else {
+    if (target != 0) {  // it has not left yet
       cancel_eviction(piece, target);
+    } else if (!keep(piece)) {
+      due_back_[piece] = due;
     }
+    return;
+  }
+  bool is_half_gone = (reserved_[piece] & bit(target)) != 0 || (valid_[piece] == 0 && !copies_[piece].empty());
+  if (is_half_gone) {
+    if (target == 0) due_back_[piece] = std::min(due_back_[piece], due);
     return;
   }
   if ((valid_[piece] & bit(source)) == 0) {
     auto other = source_of(piece);
-    if (command.verb == Verb::Fetch && !other && target == 0) wanted_back_[piece] = 1;  // on its way out, chunk by chunk
     if (command.verb == Verb::Evict || !other || !links_.between(*other, target)) return;
     source = *other;
   }
   if (command.verb == Verb::Evict && !has_room(piece, target)) {
-    target = target_of(piece, source).value_or(target);
-    if ((valid_[piece] & bit(target)) != 0) return;
+    Command elsewhere = command;
+    elsewhere.target = static_cast<Rank>(target_of(piece, source).value_or(target));
+    if (elsewhere.target != target) return issue(elsewhere);
   }
   if (may_lie(piece, target)) put(piece, source, target, due);
 }

@@ -48,27 +48,20 @@ Links::Lane& Links::lane(const Copy& copy) {
 }
 
 Copy& Links::put(const Copy& copy) {
-  lane(copy);
-  copies_.push_back(copy);
-  queue(copies_.back());
+  Lane& its = lane(copy);
+  its.queue.push_back(&copies_.emplace_back(copy));
+  its.has_urgent |= copy.urgent;
+  ++n_queued_;
   return copies_.back();
 }
 
-void Links::queue(Copy& copy) {
-  auto& waiting = lane(copy).queue;
-  ++n_queued_;
-  auto place = waiting.end();
-  if (copy.urgent) place = std::ranges::find_if(waiting, [](const Copy* other) { return other->chunk == 0 && !other->urgent; });
-  waiting.insert(place, &copy);
-}
+void Links::hurry(Copy& copy) { copy.urgent = lane(copy).has_urgent = true; }
 
-void Links::hurry(Copy& copy) {
-  if (copy.urgent) return;
-  copy.urgent = true;
-  if (copy.chunk == 0) {
-    take_out(copy);
-    queue(copy);
-  }
+// The first that is urgent, if there is one.
+void Links::bring_forward(Lane& lane) {
+  auto first = std::ranges::find_if(lane.queue, &Copy::urgent);
+  lane.has_urgent = first != lane.queue.end();
+  if (lane.has_urgent) std::rotate(lane.queue.begin(), first, first + 1);
 }
 
 void Links::cancel(Copy& copy) {
@@ -89,6 +82,7 @@ void Links::start(double now) {
   bool changed = false;
   for (Lane& lane : lanes_) {
     if (lane.busy || lane.queue.empty()) continue;
+    if (lane.has_urgent) bring_forward(lane);
     Copy& copy = *lane.queue.front();
     std::int64_t nbytes = std::min(copy.left, chunk_bytes_);
     if (!receiver_.admits(copy, nbytes)) continue;
@@ -130,7 +124,6 @@ void Links::advance(double now) {
   }
   share();
   for (auto [copy, nbytes] : told) receiver_.arrived(*copy, nbytes);
-  start(now);
 }
 
 void Links::progress(double now) {

@@ -56,13 +56,13 @@ class Links {
   std::vector<Copy*> heads() const;  // the copies that wait for room at the head of a link
   std::vector<Copy*> queued() const;  // all
 
-  // Queues a copy, one that is urgent before those that are not. It lives as long as this. Throws std::out_of_range where
-  // there is no link.
+  // Queues a copy. One that is urgent goes before the next chunk of those that are not. It lives as long as this. Throws
+  // std::out_of_range where there is no link.
   Copy& put(const Copy& copy);
   void hurry(Copy& copy);
   void cancel(Copy& copy);  // it ends unheard: at once if it is not under way
 
-  // Begins what can begin. Callers MUST call it after tiers or queues changed.
+  // Begins what can begin. Callers MUST call it after tiers or queues changed, and after `advance`.
   void start(double now);
   void advance(double now);  // `now` is not past `next_end`; chunks that end have arrived
 
@@ -71,12 +71,13 @@ class Links {
     Link link;
     std::deque<Copy*> queue;  // the first is the one under way
     bool busy = false;
+    bool has_urgent = false;  // perhaps
     double latency_left = 0, bytes_left = 0, rate = 0;
     std::int64_t moved = 0;
   };
 
   Lane& lane(const Copy& copy);
-  void queue(Copy& copy);
+  static void bring_forward(Lane& lane);
   void take_out(Copy& copy);
   void progress(double now);
   void share();

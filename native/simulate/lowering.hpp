@@ -37,8 +37,6 @@ struct Begin {
 struct Commands {
   std::vector<Command> rows;
   std::vector<Begin> begins;
-
-  bool empty() const { return rows.empty() && begins.empty(); }
 };
 
 // The schedule of a plan in which all other storages are in fast memory from birth to death. A stay's beginning becomes a copy and

@@ -73,27 +73,22 @@ void Shortage::unstick(std::size_t tick) {
       return;
     }
   }
-  for (const Use& use : pieces_.uses[tick]) {  // kept where it was about to leave, but usable where it has gone
-    Ranks in_place = valid_[use.piece] & ~evicting_[use.piece] & usable_[use.mode] & ~Ranks{1};
-    if (in_place != 0 && (valid_[use.piece] & 1) != 0 && copies_[use.piece].empty()) {
-      drop(use.piece, 0);
-      return;
-    }
-  }
   if (!move_an_elder()) throw DoesNotFit{tick};
 }
 
 // The safety net knows no plan, so it takes what a plan cannot name, too; how long that takes is left out.
 bool Shortage::move_an_elder() {
   for (Piece piece : with_elders_) {
-    for (Ranks& reserved : elders_[piece]) {
-      if ((reserved & 1) == 0 || pieces_.moves[piece] == 0) continue;
+    for (Held& held : elders_[piece]) {
+      if (held[0] == 0 || pieces_.moves[piece] == 0) continue;
+      auto lacks = [&](unsigned rank) { return room(piece, rank) - held[rank]; };
       unsigned target = 1;
-      while (target < n_tiers_ && (reserved & bit(target)) == 0 && !has_room(piece, target)) ++target;
+      while (target < n_tiers_ && (!may_lie(piece, target) || (lacks(target) > 0 && !fits(target, lacks(target))))) ++target;
       if (target == n_tiers_) continue;
-      if ((reserved & bit(target)) == 0) record_.change(target, room(piece, target), now_);
-      record_.change(0, -room(piece, 0), now_);
-      reserved = (reserved & ~Ranks{1}) | bit(target);
+      record_.change(target, lacks(target), now_);
+      record_.change(0, -held[0], now_);
+      held[target] += lacks(target);
+      held[0] = 0;
       ++record_.rescues;
       place_unborn();
       return true;

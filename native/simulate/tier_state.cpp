@@ -1,10 +1,16 @@
 #include "tier_state.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace ebbtide::simulate {
+
+namespace {
+constexpr std::int64_t kNoTick = std::numeric_limits<std::int64_t>::max();
+}  // namespace
 
 TierState::TierState(const Pieces& pieces, const Machine& machine, bool uses_in_place)
     : pieces_(pieces),
@@ -21,7 +27,7 @@ TierState::TierState(const Pieces& pieces, const Machine& machine, bool uses_in_
       elders_(pieces.size()),
       had_elders_(pieces.size()),
       copies_(pieces.size()),
-      wanted_back_(pieces.size()),
+      due_back_(pieces.size(), kNoTick),
       promised_(n_tiers_),
       pinned_(pieces.size()),
       record_(n_tiers_),
@@ -54,6 +60,11 @@ bool TierState::fits(unsigned rank, std::int64_t nbytes) const { return free(ran
 
 bool TierState::is_there(Piece piece, unsigned rank) const {
   return (valid_[piece] & ~evicting_[piece] & bit(rank)) != 0 && pieces_.moves[piece] != 0;
+}
+
+// Whether the tick at hand can use it there alone. Moves of an exclusive machine go on all the same.
+bool TierState::is_held(Piece piece, unsigned rank) const {
+  return (valid_[piece] & usable_[pinned_[piece]]) == bit(rank) && !machine_.exclusive;
 }
 
 bool TierState::evictable(Piece piece) const { return pinned_[piece] == 0 && is_there(piece, 0); }
@@ -101,7 +112,8 @@ void TierState::arrived(Copy& copy, std::int64_t nbytes) {
   }
   if (machine_.exclusive && (evicting_[piece] & bit(source)) == 0) mark_evicting(piece, source);
   bool is_alone = std::ranges::count_if(copies_[piece], [&](const Copy* other) { return other->source == source; }) == 1;
-  if (copy.left != 0 && is_alone && (evicting_[piece] & bit(source)) != 0 && !machine_.tiers[source].packs) {
+  bool leaves = (evicting_[piece] & bit(source)) != 0 && !is_held(piece, source);
+  if (copy.left != 0 && is_alone && leaves && !machine_.tiers[source].packs) {
     valid_[piece] &= ~bit(source);
     copy.freed += nbytes;
     release(source, nbytes);
@@ -112,14 +124,8 @@ void TierState::arrived(Copy& copy, std::int64_t nbytes) {
   reserved_[piece] |= bit(copy.target);
   note_change(piece);
   if ((evicting_[piece] & bit(source)) != 0) free_if_done(piece, source, copy.freed);
-  if (wanted_back_[piece] != 0) {
-    wanted_back_[piece] = 0;
-    if (pinned_[piece] != 0) {
-      demand(piece);
-    } else if (hop_[copy.target] == 0) {
-      put(piece, copy.target, 0, at_ + static_cast<std::int64_t>(n_ticks_));
-    }
-  }
+  std::int64_t due = std::exchange(due_back_[piece], kNoTick);
+  if (due != kNoTick && hop_[copy.target] == 0) put(piece, copy.target, 0, due);
 }
 
 void TierState::ended(const Copy& copy, std::size_t link) {
@@ -168,7 +174,7 @@ void TierState::cancel_eviction(Piece piece, unsigned rank) {
 
 void TierState::free_if_done(Piece piece, unsigned rank, std::int64_t freed) {
   if (reads(piece, rank)) return;
-  if ((valid_[piece] & ~bit(rank)) == 0) {
+  if ((valid_[piece] & ~bit(rank)) == 0 || is_held(piece, rank)) {
     cancel_eviction(piece, rank);
     return;
   }
@@ -183,12 +189,12 @@ void TierState::free_if_done(Piece piece, unsigned rank, std::int64_t freed) {
 std::vector<Piece> TierState::missing(std::size_t tick) const {
   std::vector<Piece> found;
   for (const Use& use : pieces_.uses[tick]) {
-    Ranks valid = valid_[use.piece], evicting = evicting_[use.piece];
-    if ((valid & ~evicting & 1) != 0) continue;
+    Ranks valid = valid_[use.piece], here = valid & usable_[use.mode];
+    if (machine_.exclusive) here &= ~evicting_[use.piece];
+    if ((here & 1) != 0) continue;
     if (valid == 0 && std::ranges::find(unborn_, use.piece) != unborn_.end()) continue;
-    bool is_here = (valid & ~evicting & usable_[use.mode]) != 0;
     auto is_due = [&](const Copy* copy) { return copy->target == 0 && copy->due <= at_; };
-    if (is_here && std::ranges::none_of(copies_[use.piece], is_due)) continue;
+    if (here != 0 && std::ranges::none_of(copies_[use.piece], is_due)) continue;
     found.push_back(use.piece);
   }
   return found;
@@ -214,49 +220,42 @@ void TierState::cancel_all(Piece piece) {
   for (Copy* copy : std::vector(copies_[piece])) cancel(*copy);
 }
 
-void TierState::cancel_evictions(Piece piece) {
-  for (unsigned rank = 0; rank < n_tiers_; ++rank) {
-    if ((evicting_[piece] & bit(rank)) != 0) cancel_eviction(piece, rank);
-  }
-}
-
-// A storage's contents are gone, and the copies of them end unheard.
+// A storage's contents are gone.
 void TierState::die(Piece piece) {
-  if (auto& elders = elders_[piece]; !elders.empty()) {
-    Ranks reserved = elders.front();
-    elders.erase(elders.begin());
-    for (unsigned rank = 0; rank < n_tiers_; ++rank) {
-      if ((reserved & bit(rank)) != 0) record_.change(rank, -room(piece, rank), now_);
-    }
-    return;
-  }
-  std::vector<std::int64_t> freed(n_tiers_);
-  for (Copy* copy : std::vector(copies_[piece])) {
-    freed[copy->source] += copy->freed;
-    copy->freed = 0;
-    cancel(*copy);
-  }
+  auto& elders = elders_[piece];
+  if (elders.empty()) elders.push_back(give_up(piece));
   for (unsigned rank = 0; rank < n_tiers_; ++rank) {
-    if ((evicting_[piece] & bit(rank)) != 0) {
-      cancel_eviction(piece, rank);
-      evicting_bytes_ += rank == 0 ? freed[rank] : 0;
-    }
-    if ((reserved_[piece] & bit(rank)) != 0) record_.change(rank, freed[rank] - room(piece, rank), now_);
+    if (elders[0][rank] != 0) record_.change(rank, -elders[0][rank], now_);
   }
-  valid_[piece] = reserved_[piece] = evicting_[piece] = 0;
-  wanted_back_[piece] = 0;
+  elders.erase(elders.begin());
 }
 
 // Its successor is about to be born: it stays where it is, and what it was about to do is not done.
 void TierState::grow_old(Piece piece) {
-  cancel_all(piece);
-  cancel_evictions(piece);
   if (had_elders_[piece] == 0) with_elders_.push_back(piece);
   had_elders_[piece] = 1;
-  elders_[piece].push_back(reserved_[piece]);
-  valid_[piece] = reserved_[piece] = 0;
-  wanted_back_[piece] = 0;
+  elders_[piece].push_back(give_up(piece));
   note_change(piece);
+}
+
+// Returns its reserved bytes by tier, for which callers MUST answer from now on. What of it has gone stays where it went.
+Held TierState::give_up(Piece piece) {
+  Held held(n_tiers_);
+  for (unsigned rank = 0; rank < n_tiers_; ++rank) {
+    if ((reserved_[piece] & bit(rank)) != 0) held[rank] = room(piece, rank);
+    if ((evicting_[piece] & bit(rank)) != 0) cancel_eviction(piece, rank);
+  }
+  for (Copy* copy : std::vector(copies_[piece])) {
+    std::int64_t gone = std::exchange(copy->freed, 0), there = std::min(gone, copy->taken);
+    held[copy->source] -= gone;
+    held[copy->target] += there;
+    copy->taken -= there;
+    promised_[copy->target] += there;
+    if (copy->source == 0) evicting_bytes_ += gone;
+    cancel(*copy);
+  }
+  valid_[piece] = reserved_[piece] = 0;
+  return held;
 }
 
 // All but the replica that is written are gone.
@@ -285,6 +284,7 @@ void TierState::forget(Copy& copy) { std::erase(copies_[copy.piece], &copy); }
 // What the copy gave up on its source comes back.
 void TierState::cancel(Copy& copy) {
   forget(copy);
+  due_back_[copy.piece] = kNoTick;
   promised_[copy.target] -= room(copy.piece, copy.target) - copy.taken;
   if (copy.chunk == 0) record_.change(copy.target, -copy.taken, now_);
   if (copy.freed != 0) {
@@ -327,30 +327,22 @@ void TierState::demand(Piece piece) {
     keep(piece);
     return;
   }
-  if ((valid_[piece] & 1) != 0) return;
   auto source = source_of(piece);
-  if (!source || (evicting_[piece] & bit(*source)) != 0) {
-    wanted_back_[piece] = 1;
-    return;
-  }
+  if ((reserved_[piece] & 1) != 0 || !source || (evicting_[piece] & bit(*source)) != 0) return;  // once it has arrived
   auto hop = static_cast<unsigned>(hop_[*source]);
   if (std::ranges::any_of(copies_[piece], [&](const Copy* copy) { return copy->target == hop; })) return;
   record_.demand_fetch(pieces_.nbytes[piece]);
   put(piece, *source, hop, at_, true);
 }
 
-// What is about to leave the first tier stays. A copy of it that has not begun is of no use if it is a move.
-void TierState::keep(Piece piece) {
-  cancel_eviction(piece, 0);
-  if (!machine_.exclusive) return;
-  for (Copy* copy : std::vector(copies_[piece])) {
-    if (!copy->has_begun()) {
-      cancel(*copy);
-    } else {
-      mark_evicting(piece, 0);
-      wanted_back_[piece] = 1;
-    }
+// What is about to leave the first tier stays, and a move of it is not done. False: the move has begun.
+bool TierState::keep(Piece piece) {
+  if (machine_.exclusive) {
+    if (std::ranges::any_of(copies_[piece], &Copy::has_begun)) return false;
+    cancel_all(piece);
   }
+  cancel_eviction(piece, 0);
+  return true;
 }
 
 // ---- what is checked in tests --------------------------------------------------------------------------------------
@@ -373,7 +365,9 @@ void TierState::check_state() const {
     require((evicting_[piece] & ~reserved_[piece]) == 0, "what is to leave has no bytes reserved");
     evicting_bytes += pieces_.paged_bytes[piece] * static_cast<std::int64_t>(evicting_[piece] & 1);
     reserve(piece, reserved_[piece]);
-    for (Ranks elder : elders_[piece]) reserve(piece, elder);
+    for (const Held& elder : elders_[piece]) {
+      for (unsigned rank = 0; rank < n_tiers_; ++rank) used[rank] += elder[rank];
+    }
     for (const Copy* copy : copies_[piece]) {
       used[copy->target] += copy->taken;
       used[copy->source] -= copy->freed;

@@ -24,6 +24,8 @@ using Ranks = std::uint64_t;
 
 inline Ranks bit(unsigned rank) { return Ranks{1} << rank; }
 
+using Held = std::vector<std::int64_t>;  // bytes by tier
+
 class TierState : private Receiver {
  public:
   TierState(const Pieces& pieces, const Machine& machine, bool uses_in_place);
@@ -62,7 +64,7 @@ class TierState : private Receiver {
   std::optional<unsigned> source_of(Piece piece) const;
   std::optional<unsigned> target_of(Piece piece, unsigned source) const;
   void demand(Piece piece);
-  void keep(Piece piece);
+  bool keep(Piece piece);
 
   const Pieces& pieces_;
   const Machine machine_;
@@ -72,16 +74,16 @@ class TierState : private Receiver {
   std::vector<Ranks> valid_, reserved_, evicting_;
   std::vector<std::int64_t> last_use_, next_use_;  // ticks since the first step began
   std::vector<std::uint8_t> transient_;            // what lost its room on the first tier
-  std::vector<std::vector<Ranks>> elders_;         // where each of those before has bytes reserved, the oldest first
+  std::vector<std::vector<Held>> elders_;          // what each of those before has reserved, the oldest first
   std::vector<std::uint8_t> had_elders_;
   std::vector<Piece> with_elders_;  // pieces that ever had some, in that order
   std::vector<std::vector<Copy*>> copies_;
-  std::vector<std::uint8_t> wanted_back_;
+  std::vector<std::int64_t> due_back_;  // of the FETCH that came when a piece was half gone
   std::vector<std::int64_t> promised_;  // bytes that copies in queues will reserve on each tier
   std::int64_t evicting_bytes_ = 0;     // on the first tier, that copies under way will free
   std::optional<Order> order_;          // who leaves first, once that has been asked
   std::deque<Piece> unborn_;
-  std::vector<std::uint8_t> pinned_;  // what the tick at hand uses or gives birth to
+  std::vector<std::uint8_t> pinned_;  // the mode in which the tick at hand uses a piece or gives birth to it
   double now_ = 0;
   std::int64_t at_ = 0;  // ticks since the first step began
   Record record_;
@@ -94,11 +96,12 @@ class TierState : private Receiver {
   void ended(const Copy& copy, std::size_t link) override;
   void find_hops();
   bool is_there(Piece piece, unsigned rank) const;
+  bool is_held(Piece piece, unsigned rank) const;
   void release(unsigned rank, std::int64_t nbytes);
   void mark_evicting(Piece piece, unsigned rank);
   void free_if_done(Piece piece, unsigned rank, std::int64_t freed = 0);
   void cancel_all(Piece piece);
-  void cancel_evictions(Piece piece);
+  Held give_up(Piece piece);
   void forget(Copy& copy);
 };
 

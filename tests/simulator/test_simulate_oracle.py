@@ -24,15 +24,15 @@ from tests.helpers.make_steps import PAGE, machines, page_traces
 from tests.helpers.schedules import Begin, rows_of, schedule_of
 from tests.helpers.slow_clock import Copy, Life, Report, SlowClock, Unsaid
 
-SEEDS = (*range(600), 1905)  # in 249 and 1905 a late copy overtakes others
-N_COMPARED = 392  # more are drawn: some make no plan that keeps its promises, or come to what the clock leaves out
+SEEDS = (*range(600), 4899)  # in the last, a late copy overtakes others
+N_COMPARED = 483  # more are drawn: some make no plan that keeps its promises, or come to what the clock leaves out
 
 # ---- time ------------------------------------------------------------------------------------------------------------
 
 
 def differences(report: Report, found: Outcome, machine: Machine) -> list[str]:
     """Times may differ by a ns: the simulator rounds its own at the end. Bytes may not."""
-    names = [tier.name for tier in machine.tiers]
+    names, tiers = [tier.name for tier in machine.tiers], range(len(machine.tiers))
     duration = report.start[-1] or 1
     stalls = (SpanKind.STALL_ROOM, SpanKind.STALL_LATE, SpanKind.STALL_DEMAND)
     times = {
@@ -43,11 +43,11 @@ def differences(report: Report, found: Outcome, machine: Machine) -> list[str]:
             [found.stalls[kind] for kind in stalls],
         ),
         "slower": ([report.slower], [found.slower_ns]),
-        "mean": ([area / duration for area in report.area], [found.tiers[name].mean_bytes for name in names]),
+        "mean": ([report.area[at] / duration for at in tiers], [found.tiers[name].mean_bytes for name in names]),
     }
     counts = {
         "moved": ({name: nbytes for name, nbytes in report.moved.items() if nbytes}, found.moved_bytes),
-        "peak": (report.peak, [found.tiers[name].peak_bytes for name in names]),
+        "peak": ([report.peak[at] for at in tiers], [found.tiers[name].peak_bytes for name in names]),
         "hits": ((report.n_uses, report.hits), (found.n_uses, found.hits)),
         "demand": ((report.demand_fetches, report.demand_bytes), (found.demand_fetches, found.demand_bytes)),
     }
@@ -65,14 +65,13 @@ def differ(seed: int, clock: type[SlowClock] = SlowClock) -> list[str] | None:
         return None
     trace, plan, machine = case
     commands, begins = rows_of(lower(plan, trace, machine), machine)
-    first = clock(commands, begins, trace, machine).begins
-    begins = tuple(Begin(number, machine.tiers[tier].name) for number, tiers in first.items() for tier in tiers)
+    told = {begin.storage for begin in begins}
+    rest = [number for number, row in enumerate(trace.storages) if row.persistent and number not in told]
+    begins = (*begins, *(Begin(number, "dram") for number in rest))
     if seed % 2:
         rng = Random(seed)
         lost = {Verb.FETCH: 0.5, Verb.EVICT: 0.15, Verb.DROP: 0.15}
         commands = tuple(row for row in commands if rng.random() >= lost[row.verb])
-    if not begins:
-        return None  # without a plan, what no tick uses begins on a slower tier
     try:
         report = clock(commands, begins, trace, machine).run()
     except Unsaid:
@@ -96,8 +95,8 @@ class NoLatency(SlowClock):
 class RoomIsGivenUpAtOnce(SlowClock):
     def leave(self, life: Life, tier: int) -> None:
         super().leave(life, tier)
-        if tier in life.on and life.on[tier].leaving:
-            self.take(life, tier, -life.on[tier].reserved)
+        if tier in life.leaving:
+            self.take(life, tier, -life.reserved[tier])
 
 
 class FairIsInOrder(SlowClock):

@@ -12,7 +12,7 @@ from ebbtide.ir.native import Verb
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
 from ebbtide.ir.timeline import SpanKind
 from ebbtide.ir.trace import Storage, StorageKind, Trace
-from ebbtide.simulator import Outcome, simulate, simulate_policy
+from ebbtide.simulator import Outcome, Simulator, simulate, simulate_policy
 from ebbtide.simulator.lowering import lower
 from tests.helpers.make_steps import R, W, parameter, step
 from tests.helpers.schedules import Begin, Command, rows_of, schedule_of
@@ -52,7 +52,10 @@ def test_an_operation_in_place_takes_longer_by_the_bytes_that_it_reads_and_write
     assert (found.tiers["dram"].read_bytes, found.tiers["dram"].peak_bytes) == (0, 0)
 
 
-def test_what_is_still_on_its_way_to_where_its_next_operation_uses_it_does_not_keep_its_room() -> None:
+@pytest.mark.parametrize("chunk_bytes", [None, MB])
+def test_what_is_still_on_its_way_to_where_its_next_operation_uses_it_does_not_keep_its_room(
+    chunk_bytes: int | None,
+) -> None:
     """A weight of 8 MB moves between the first two operations. The second is over before the copy; the third uses the
     weight in place, and what it gives birth to needs the room."""
     trace = step(
@@ -60,7 +63,7 @@ def test_what_is_still_on_its_way_to_where_its_next_operation_uses_it_does_not_k
     )
     found = follow(
         trace,
-        machine(PMM),
+        replace(machine(PMM), chunk_bytes=chunk_bytes),
         Stay(0, "dram", 0, 0, 1),
         Stay(0, "pmm", 1, 1, 3),
         Stay(1, "dram", 2, 2, 3),
@@ -181,3 +184,74 @@ def test_contents_are_never_lost() -> None:
     assert simulate(schedule, trace, machine(file)).moved_bytes == {}
     moved = simulate(schedule, trace, replace(machine(file), exclusive=True)).moved_bytes
     assert moved == {"dram->file": 4 * MB, "file->dram": 4 * MB}
+
+
+FILE = Tier("file", InPlace.NOTHING)
+
+
+def all_ways(chunk_bytes: int | None = None, **rates: int) -> Machine:
+    """dram, pmm and a file, with links of 1 GB/s, or of the rates that are given as ``dram_pmm``."""
+    names = ("dram", "pmm", "file")
+    pairs = [(source, target) for source in names for target in names if source != target]
+    links = [Link(*pair, rates.get("_".join(pair), 10**9)) for pair in pairs]
+    return replace(machine(PMM, FILE, links=links), chunk_bytes=chunk_bytes)
+
+
+def leaves(number: int, source: str, target: str, at: int) -> tuple[Command, Command]:
+    return Command(Verb.EVICT, number, source, target, at, at), Command(Verb.DROP, number, source, target, at, at)
+
+
+def test_what_leaves_a_tier_is_used_there_and_stays_if_it_is_written_meanwhile() -> None:
+    trace = step([MS] * 3, [parameter(4 * MB, 3)], [(0, 0, W), (0, 1, R)])
+    schedule = schedule_of(leaves(0, "pmm", "file", 1), all_ways(), [Begin(0, "pmm")])
+    found = simulate(schedule, trace, all_ways())
+    assert found.slower_ns == pytest.approx(4 * (1.9 + 0.9) * MS)  # tick 1 takes 4.6 ms, the copy 4
+    assert found.step_ns == 3 * MS + found.slower_ns
+    assert found.moved_bytes == {"pmm->file": 4 * MB}
+    assert found.hits == found.n_uses == 2
+
+
+@pytest.mark.parametrize(("times_ms", "stays"), [((1, 10, 1), True), ((1, 1, 10), False)])
+def test_what_is_written_after_the_operation_that_uses_it_leaves(times_ms: tuple[int, ...], stays: bool) -> None:
+    trace = step([time * MS for time in times_ms], [parameter(4 * MB, 3)], [(0, 0, W), (0, 1, R)])
+    schedule = schedule_of(leaves(0, "dram", "file", 1), machine(FILE), [Begin(0, "dram")])
+    found = simulate(schedule, trace, machine(FILE))
+    assert found.demand_fetches == (0 if stays else 1)
+    assert found.step_ns == 12 * MS + (0 if stays else 4 * MS)
+
+
+def test_what_somebody_waits_for_goes_before_the_next_chunk_of_another_copy() -> None:
+    """8 MB come from tick 0 on. In their second chunk, after 1.5 ms, tick 1 asks for 2 MB."""
+    trace = step([3 * MS // 2, MS, 20 * MS, MS], [parameter(8 * MB, 4), parameter(2 * MB, 4)], [(0, 3, R), (1, 1, R)])
+    drops = [Command(Verb.DROP, number, "dram", "file", at, at) for number, at in ((0, 0), (1, 2))]
+    fetch = Command(Verb.FETCH, 0, "file", "dram", 0, 3)
+    where = replace(machine(FILE), chunk_bytes=MB)
+    found = simulate(schedule_of([*drops, fetch], where, [Begin(0, "file"), Begin(1, "file")]), trace, where)
+    assert found.stall_ns.tolist() == [0, 5 * MS // 2, 0, 0]
+
+
+def test_what_was_half_gone_when_its_fetch_came_is_waited_for_when_that_is_due() -> None:
+    """4 MB leave from 1 ms to 5, and come back until 9. Tick 3, at 7 ms, counts on them."""
+    trace = step([MS, MS, 5 * MS, MS], [parameter(4 * MB, 4)], [(0, 0, W), (0, 3, R)])
+    commands = [*leaves(0, "dram", "pmm", 1), Command(Verb.FETCH, 0, "pmm", "dram", 2, 3)]
+    where = all_ways(chunk_bytes=MB)
+    found = simulate(schedule_of(commands, where, [Begin(0, "dram")]), trace, where)
+    assert found.stall_ns.tolist() == [0, 0, 0, 2 * MS]
+    assert (found.stalls[SpanKind.STALL_LATE], found.slower_ns) == (2 * MS, 0)
+
+
+def test_what_is_half_gone_when_its_successor_is_born_counts_once() -> None:
+    """4 MB move to pmm in tick 1, and on from there. When the next are born, 2 MB have gone and 1 MB is under way."""
+    trace = step([MS, MS, MS, 3 * MS // 2], [Storage(4 * MB, StorageKind.OTHER, 0, 5)], [(0, 0, W)])
+    commands = [*leaves(0, "dram", "pmm", 1), *leaves(0, "pmm", "file", 2)]
+    where = all_ways(chunk_bytes=MB, dram_pmm=4 * 10**9)
+    schedule = schedule_of(commands, where)
+    tiers = Simulator(trace, where).run(schedule, checks_state=True).tiers
+    assert {name: use.peak_bytes for name, use in tiers.items()} == {"dram": 4 * MB, "pmm": 4 * MB, "file": 3 * MB}
+
+
+def test_what_no_tick_uses_stays_in_the_first_tier_under_a_plan_without_commands() -> None:
+    trace = step([MS], [parameter(4 * MB, 1), parameter(2 * MB, 1)], [(0, 0, R)])
+    where = machine(FILE).with_budget(8 * MB)
+    assert simulate(schedule_of([], where), trace, where).tiers["dram"].peak_bytes == 6 * MB
+    assert simulate_policy("demand", trace, where).tiers["dram"].peak_bytes == 4 * MB
