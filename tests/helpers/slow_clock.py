@@ -1,8 +1,8 @@
 """A second simulator, written from docs/simulator.md by somebody who had not read the engine.
 
 It goes from moment to moment in exact fractions and asks at each one who may go on, in the page's own words. It knows
-schedules, not policies, and stops with ``Unsaid`` where room is short. Its callers leave out tiers that pack, exclusive
-machines, pages, and operands whose cost was measured.
+schedules, not policies, and stops with ``Unsaid`` where room is short. Its callers leave out scratch, tiers that pack,
+exclusive machines, pages, and operands whose cost was measured.
 """
 
 from collections import Counter, defaultdict
