@@ -12,6 +12,7 @@
 #   make operators  PyTorch's whole operator database under Ebbtide; make test takes a share of it
 #   make soak       random training against plain PyTorch for SOAK_MINUTES (60), until something differs; each job has a
 #                   seed, and SOAK_SEED=17 SOAK_JOBS=1 makes that one again
+#   make race       threads that fault against pages that move, for RACE_MINUTES (60)
 #   make calibrate  step times as predicted and as measured, on this machine: an hour or so, alone
 #   make bench-plan planners and simulator: the sources' findings; all policies on steps recorded here, on this machine
 #                   as it is probed; and the G10 traces if their folder is at $(G10)
@@ -31,7 +32,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 NATIVE := $(foreach part,core torch simulate search,$(wildcard native/$(part)/*.cpp native/$(part)/*.h*))
 
-.PHONY: bench-plan calibrate demo operators soak quick test nightly python-test-all lint lint-page types core-test python-test browser install clean
+.PHONY: bench-plan calibrate demo operators soak race quick test nightly python-test-all lint lint-page types core-test python-test browser install clean
 .PHONY: dev distclean numa-test versions wheel
 
 demo: install
@@ -56,6 +57,10 @@ SOAK_MINUTES ?= 60
 soak: install
 	$(PY) -m bench.soak --minutes $(SOAK_MINUTES) --out build/soak $(if $(SOAK_SEED),--seed $(SOAK_SEED)) $(if $(SOAK_JOBS),--jobs $(SOAK_JOBS))
 
+RACE_MINUTES ?= 60
+race: build/core/plain/tests.bin
+	EBBTIDE_RACE_SECONDS=$$(( $(RACE_MINUTES) * 60 )) $< faults_race
+
 calibrate: install
 	$(PY) -m bench.step.calibrate --out calibration.jsonl.gz
 
@@ -66,7 +71,7 @@ test:
 	$(MAKE) --no-print-directory python-test
 
 # What `make test` has only a share of, or nothing. All of it runs, whatever fails on the way.
-NIGHTLY := python-test-all operators soak numa-test versions
+NIGHTLY := python-test-all operators soak race numa-test versions
 nightly:
 	@said=; status=0; for part in $(NIGHTLY); do \
 	  if $(MAKE) --no-print-directory $$part; then result=passed; else result=FAILED status=1; fi; \

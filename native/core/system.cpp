@@ -24,6 +24,9 @@ namespace {
 #define MADV_POPULATE_WRITE 23  // Linux 5.14
 #endif
 constexpr int kReserve = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+constexpr const char* kPlaceIsGone =
+    "another thread's memory came where pages go (Linux before 6.17 lets that happen in a rare race: go on from a checkpoint), so "
+    "moving them";
 }  // namespace
 
 Reservation::Reservation(std::size_t bytes, std::size_t alignment, int protection, bool shared) : bytes_(bytes) {
@@ -49,8 +52,10 @@ static std::atomic<bool> has_policy = false;
 
 // The system call itself: a thread sanitizer takes mmap for a write to all of the range, by a thread that its next user
 // is not synchronised with but through a fault.
-static void must_replace(void* address, std::size_t bytes, int protection) {
-  if (syscall(SYS_mmap, address, bytes, protection, kReserve | MAP_FIXED, -1, 0) == -1) fatal("mmap", errno);
+static void must_replace(void* address, std::size_t bytes, int protection, int how = MAP_FIXED) {
+  long at = syscall(SYS_mmap, address, bytes, protection, kReserve | how, -1, 0);
+  if (how != MAP_FIXED && at != reinterpret_cast<long>(address)) fatal(kPlaceIsGone, EEXIST);
+  if (at == -1) fatal("mmap", errno);
   if (int error = has_policy ? make_pages_local(address, bytes) : 0; error != 0) fatal("mbind", error);
 }
 
@@ -81,11 +86,36 @@ void must_drop_pages(void* address, std::size_t bytes) {
   if (madvise(address, bytes, MADV_DONTNEED) != 0) fatal("madvise(MADV_DONTNEED)", errno);
 }
 
-void must_move_pages(void* from, void* to, std::size_t bytes) {
+// [Note: what the kernel promises]  Moves of pages rely on this, read in Linux 5.10 to 6.18 (mm/mremap.c, mm/memory.c,
+// mm/mmap.c, from 6.12 on mm/vma.c):
+//   Nobody sees a move half done. mremap holds the lock of the process's memory (mmap_lock) for writing from before it unmaps
+//   the target until the pages are there. Before 6.4 every fault takes that lock. From 6.4 on a fault may take the lock of its
+//   memory area alone (lock_vma_under_rcu); move_vma() write-locks the source's ("we don't want racing faults"), do_munmap()
+//   the target's old one, which it detaches, and copy_vma() the new one before it is in the tree (from 6.6 on in vma_link()),
+//   or vma_prepare() the neighbour that grows to hold it. So no fault there finds a page table without its page and fills it with
+//   zeros, and neighbours in the same area wait. move_ptes() counts on an empty target; it does not look.
+//   No CPU goes on using the source. move_ptes(), move_huge_pmd() and move_normal_pmd() flush its translations before they
+//   unlock the page tables (page tables as a whole: from 5.14 on). mprotect, too, has flushed when it returns.
+//   Who looks for a page's mappings (compaction, khugepaged, swapping) misses none: move_ptes() takes the locks of the reverse
+//   mapping where copy_vma() merged areas (need_rmap_locks).
+//   With MREMAP_DONTUNMAP the source stays as accessible as it was, without pages: it reads as zeros. So a place that can be
+//   reached is made inaccessible before its pages move (HostRegion::unmap()).
+//   A target is unmapped before the kernel refuses for several areas (mremap_to(), to 6.16): see must_move_pages().
+// What does not hold: from 6.4.0 to 6.4.2 fork did not lock the parent's areas, and threads that wrote meanwhile lost writes.
+static void* move_pages(void* from, void* to, std::size_t bytes) {
   void* moved = mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to);
-  if (moved != MAP_FAILED) return;
-  // The kernel moves one memory area at a time, and neighbours with another history may not have been merged.
+  return moved != MAP_FAILED ? moved : nullptr;
+}
+
+std::atomic<void* (*)(void*, void*, std::size_t)> move_call{move_pages};
+
+void must_move_pages(void* from, void* to, std::size_t bytes) {
+  if (move_call.load()(from, to, bytes) != nullptr) return;
+  // Before 6.17 the kernel moves one memory area at a time, and neighbours with another history may not have been merged.
   if (errno != EFAULT || bytes <= kSmallPage) fatal("mremap", errno);
+  // It says so after it has unmapped the target. Who maps memory meanwhile may get that place, and what comes there next
+  // would replace it: so the place is taken again only if it is nobody's.
+  must_replace(to, bytes, PROT_NONE, MAP_FIXED_NOREPLACE);
   std::size_t half = round_up(bytes / 2, kSmallPage);
   must_move_pages(from, to, half);
   must_move_pages(static_cast<char*>(from) + half, static_cast<char*>(to) + half, bytes - half);

@@ -41,10 +41,11 @@ class Reservation {
 // All of these are async-signal-safe. The `must_` forms end the process with a message that names the cure:
 // by then a page is neither here nor there, and going on could only lose data.
 bool protect(void* address, std::size_t bytes, int protection);
-extern std::atomic<int (*)(void*, std::size_t, int)> mprotect_call;  // tests put their own here
+extern std::atomic<int (*)(void*, std::size_t, int)> mprotect_call;  // tests put their own here, and below
 void must_protect(void* address, std::size_t bytes, int protection);
 // Moves the pages of [from, from + bytes) to `to`, which loses its own; `from` stays mapped and empty.
 void must_move_pages(void* from, void* to, std::size_t bytes);
+extern std::atomic<void* (*)(void* from, void* to, std::size_t bytes)> move_call;  // null: it failed, by errno
 // Makes it inaccessible address space without pages again, whatever it was; neighbours like it are merged with it.
 void must_reserve(void* address, std::size_t bytes);
 // Makes it accessible memory without pages yet, of huge pages where `huge`; a forked child does not get it.

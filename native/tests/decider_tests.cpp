@@ -140,12 +140,3 @@ TEST(a_shape_covers_its_storage_and_huge_pages_waste_little) {
   }
   CHECK(shape_of(8 << 20).page == kHugePage && shape_of(5 << 19).page == kSmallPage && shape_of(31 << 20).pages == 16);
 }
-
-TEST(pages_move_also_from_a_range_of_several_memory_areas) {
-  constexpr std::size_t kBytes = 8 * kSmallPage;
-  Reservation from(kBytes, kSmallPage, PROT_READ | PROT_WRITE), to(kBytes, kSmallPage, PROT_NONE);
-  for (std::size_t at = 0; at < kBytes; at += kSmallPage) from.begin()[at] = static_cast<char>(at / kSmallPage + 1);
-  CHECK(protect(from.begin() + 3 * kSmallPage, kSmallPage, PROT_READ));  // three areas now
-  must_move_pages(from.begin(), to.begin(), kBytes);
-  for (std::size_t at = 0; at < kBytes; at += kSmallPage) CHECK(to.begin()[at] == static_cast<char>(at / kSmallPage + 1));
-}
