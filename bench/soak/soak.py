@@ -2,13 +2,15 @@
 
     python -m bench.soak --minutes 60           # or: make soak SOAK_MINUTES=60
     python -m bench.soak --seed 17 --jobs 1     # one job again; every line that is printed names its seed
+    python -m bench.soak --kind whole-numbers   # of one kind alone
     python -m bench.soak --summary build/soak   # what all jobs that were logged in this folder came to
 
 Each job (``job.py`` draws it from its seed) is trained twice, each time by a process of its own: plainly, and in
 a session with its budget, policy, chaos, threads, I/O threads, checkpoints, workers and a disk that errs for a while
 (``tests/helpers/faulty_disk.cpp``). Every sixth job is operators of PyTorch's own database in place of training
-(``tests/training/operators.py``). The hashes of the losses and of all weights, gradients and optimizer states must be
-the same. A line of JSON for each is appended to ``soak.jsonl``. It ends with exit status 1 at the first job that
+(``tests/training/operators.py``). Another is whole numbers on a system whose calls are slow and short
+(``tests/training/whole_numbers.py``). The hashes of the losses and of all weights, gradients and optimizer states must
+be the same. A line of JSON for each is appended to ``soak.jsonl``. It ends with exit status 1 at the first job that
 differs, crashes or hangs, and keeps what that left behind. A budget that is refused as too small is asked for once
 more, doubled, then with all that a step needs, and one that is refused then is a defect; a disk that errs may
 end a job, if it says so.
@@ -27,11 +29,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bench.soak.job import Job
-from tests.helpers import faulty_disk
+from tests.helpers import faulty_disk, unkind_system
 
 ROOT = Path(__file__).resolve().parents[2]
 
 HUNG_AFTER_S = 900
+KINDS = ("training", "operators", "whole-numbers")
 GOOD = ("same", "nothing moved", "ended by the disk", "not deterministic")
 DISK_SAID = ("writing to the spill directory", "what came back from the spill directory", "from the spill directory")
 
@@ -43,6 +46,7 @@ class Soak:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.library = faulty_disk.build(folder)
+        self.unkind = unkind_system.build(folder)
         self.build = build()
 
     def run(self, seed: int) -> dict[str, object]:
@@ -51,7 +55,11 @@ class Soak:
         work = self.folder / f"seed-{seed}"
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
-        found = self.operators(seed, work) if seed % 6 == 5 else self.training(seed, work)
+        found = {
+            "training": self.training,
+            "operators": self.operators,
+            "whole-numbers": self.whole_numbers,
+        }[kind_of(seed)](seed, work)
         if found["outcome"] in GOOD:
             shutil.rmtree(work)
         return {"seed": seed, "build": self.build, "seconds": round(time.monotonic() - began, 1)} | found
@@ -65,6 +73,20 @@ class Soak:
         different = any(line.startswith("DIFFERENT") for line in said)
         outcome = "same" if status == 0 else "DIFFERENT" if different else self.ended(status)
         return {"kind": "operators", "outcome": outcome} | counts
+
+    def whole_numbers(self, seed: int, work: Path) -> dict[str, object]:
+        """Some minutes of operations, and two trainings."""
+        command = [sys.executable, "-m", "tests.training.whole_numbers", f"--seed={seed}", "--operations=2000"]
+        variables = unkind_system.environment(self.unkind, seed, chance=seed % 40, most_us=50 * (1 + seed % 20))
+        status = self.process(work / "whole-numbers", command, dict(os.environ) | variables)
+        said = self.said(work, "whole-numbers").splitlines()
+        line = {"kind": "whole-numbers"}
+        if not said or not said[-1].startswith("{"):
+            return line | {"outcome": self.ended(status)}
+        found = json.loads(said[-1])
+        counts = {name: found[name] for name in ("operations", "forks", "trainings", "evicted_bytes", "fetched_bytes")}
+        outcome = "DIFFERENT" if found["different"] else "same" if status == 0 else self.ended(status)
+        return line | {"outcome": outcome} | counts
 
     def training(self, seed: int, work: Path) -> dict[str, object]:
         job = Job.of(seed)
@@ -131,10 +153,18 @@ class Soak:
         return f"KILLED BY SIGNAL {-status}" if status < 0 else f"ENDED WITH STATUS {status}"
 
 
+def kind_of(seed: int) -> str:
+    return {5: "operators", 2: "whole-numbers"}.get(seed % 6, "training")
+
+
 def build() -> str:
     """The commit that runs, where there is one."""
     command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+
+
+def moved_bytes(line: dict[str, int]) -> int:
+    return line.get("evicted_bytes", 0) + line.get("fetched_bytes", 0)
 
 
 def summary(folder: Path) -> str:
@@ -155,6 +185,8 @@ def summary(folder: Path) -> str:
         "on a disk that erred for a while": str(sum(bool(line["fault"]) for line in same)),
         "over budget": str(sum(line["over_budget"] for line in same)),
         "calls of operators compared": f"{sum(line.get('calls', 0) for line in lines):,}",
+        "operations on whole numbers": f"{sum(line.get('operations', 0) for line in lines):,}",
+        "of which out and in": f"{sum(map(moved_bytes, lines)) / 1e9:,.1f} GB",
     }
     for name in ("net", "policy"):
         counts = Counter(line[name] for line in same).most_common()
@@ -168,6 +200,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--jobs", type=int, help="no more than so many")
     parser.add_argument("--seed", type=int, help="of the first job; each next one has the next (default: by the clock)")
+    parser.add_argument("--kind", choices=KINDS, help="only jobs of this kind")
     parser.add_argument("--out", type=Path, default=Path("build/soak"))
     parser.add_argument("--summary", type=Path, metavar="FOLDER", help="only say what the runs in it came to")
     args = parser.parse_args()
@@ -178,6 +211,9 @@ def main() -> int:
     soak, until = Soak(args.out.resolve()), time.monotonic() + 60 * args.minutes
     seed, made = args.seed if args.seed is not None else time.time_ns() // 10**6 % 10**9, 0
     while time.monotonic() < until and made != args.jobs:
+        if args.kind not in (None, kind_of(seed)):
+            seed += 1
+            continue
         line = soak.run(seed)
         with (args.out / "soak.jsonl").open("a") as log:
             log.write(json.dumps(line) + "\n")

@@ -13,11 +13,16 @@ SOURCE = Path(__file__).with_suffix(".cpp")
 
 def build(folder: Path) -> Path:
     """The library, compiled into ``folder`` unless it is there."""
-    library = folder / "faulty_disk.so"
+    return compiled(SOURCE, folder)
+
+
+def compiled(source: Path, folder: Path) -> Path:
+    """A library of one source, to be preloaded."""
+    library = folder / f"{source.stem}.so"
     if not library.exists():
         compiler = os.environ.get("CXX", "g++").split()
         options = ("-std=c++20", "-O2", "-shared", "-fPIC", "-o", str(library))
-        subprocess.run([*compiler, str(SOURCE), *options], check=True)
+        subprocess.run([*compiler, str(source), *options], check=True)
     return library
 
 

@@ -1,11 +1,13 @@
 """One small training job per PyTorch feature that could betray a moved storage."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 from torch.nn import functional as F
+from torch.optim import SGD, Optimizer
 from torch.utils.checkpoint import checkpoint
 
 from tests.helpers.zoo import (
@@ -184,6 +186,59 @@ def gradient_penalty_loss(model: nn.Module, batch: Batch) -> Tensor:
     return loss + gradient.square().sum()
 
 
+class Fold(torch.autograd.Function):
+    """Whole numbers to whole numbers from -3 to 3, and their gradients, too."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, numbers: Tensor) -> Tensor:
+        return numbers.remainder(7) - 3
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> Tensor:
+        return gradient.remainder(7) - 3
+
+
+class WholeNumberNet(nn.Module):
+    """Every sum is of whole numbers and below 2**24, so it is exact in any order: what differs is a lost byte."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = (WIDTH, 1024, 1024, CLASSES)
+        self.layers = nn.ModuleList(nn.Linear(n_in, n_out) for n_in, n_out in itertools.pairwise(sizes))
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.copy_(torch.randint(-3, 4, parameter.shape))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        for layer in self.layers:
+            rows = Fold.apply(layer(F.relu(rows)))
+        return rows
+
+
+def whole_rows(generator: torch.Generator) -> Batch:
+    def draw(width: int) -> Tensor:
+        return torch.randint(-3, 4, (512, width), generator=generator).float()
+
+    return draw(WIDTH), draw(CLASSES)
+
+
+def whole_loss(model: nn.Module, batch: Batch) -> Tensor:
+    return (model(batch[0]) * batch[1]).sum()
+
+
+def whole_sgd(parameters: Iterable[nn.Parameter]) -> Optimizer:
+    """Its steps are whole numbers, and fold the weights."""
+    optimizer = SGD(parameters, lr=1.0, momentum=1.0)
+
+    @torch.no_grad()
+    def fold(optimizer: Optimizer, *_: object) -> None:
+        for parameter in optimizer.param_groups[0]["params"]:
+            parameter.remainder_(7).sub_(3)
+
+    optimizer.register_step_post_hook(fold)
+    return optimizer
+
+
 TEXT = tokens(512, 16, 33)
 FEATURES = (
     Case("dropout", DropoutTransformer, TEXT, next_token_loss, adamw_fused),
@@ -207,4 +262,5 @@ FEATURES = (
     Case("custom-functions", CustomFunctionNet, ROWS, classification_loss, adamw_fused, tight="44%"),
     Case("weight-averaging", AveragedModel, ROWS, classification_loss, adamw_loop, tight="37%"),
     Case("double-backward", lambda: mlp(nn.Tanh), ROWS, gradient_penalty_loss, sgd_momentum, tight="37%"),
+    Case("whole-numbers", WholeNumberNet, whole_rows, whole_loss, whole_sgd, tight="42%"),
 )
