@@ -116,7 +116,10 @@ class Arena {
   void set_policy(const Policy& policy);  // who is evicted where no schedule says so
   void set_chaos(double rate, std::uint64_t seed);
   void set_watchdog(std::int64_t ns);
-  void set_checksum(bool on) { tiers_.set_checksum(on); }
+  // `pages`: what is clean in memory is also compared with what was written, a random chunk each time that the governor wakes.
+  void set_checksum(bool on, bool pages = false);
+  // Compares one now; false: there was none. What differs ends the process.
+  bool look_at_clean_pages();
 
   // --- steps and figures. The thread that begins a step is the one whose operators and allocations make its clock.
   // What they return is read at the step's edge itself: all traffic of before it has been added to its kind, so the
@@ -182,6 +185,7 @@ class Arena {
   void pin_operand(OperatorStack& stack, BlockId id, Access access, bool born_here, std::uint64_t moved, std::uint64_t counted);
   void unpin_operand(const Pin& pin);
   void look_at_contents();  // contents.cpp
+  bool look_at_clean_pages(Lock& lock);  // clean_pages.cpp
   void remember_need(const char* name, std::uint64_t bytes, std::uint64_t used, std::uint64_t largest);
   void chaos();
   void govern();
@@ -233,6 +237,8 @@ class Arena {
   std::uint64_t serial_ = 0;  // of operators
   double chaos_rate_;
   std::uint64_t chaos_state_;
+  bool checks_pages_ = false;
+  std::uint64_t page_checks_ = 0;
   Counters counters_;  // only what is counted here, and is cumulative
 };
 

@@ -18,6 +18,7 @@ void Arena::govern() {
       grew = budget_.measure();
     }
     if (budget_.over() > 0 && !mover_.hushed()) room_.trim();
+    if (checks_pages_) look_at_clean_pages(lock);
     if (options_.on_governor_wake == nullptr) continue;
     lock.unlock();
     options_.on_governor_wake();

@@ -66,6 +66,8 @@ class Tiers {
   int migrate(Rank source, Rank target, void* pages, std::size_t bytes);
 
   void set_checksum(bool on) { checksum_ = on; }
+  // What a chunk was written with; 0: without one.
+  std::uint32_t written_checksum(Rank rank, const Extent& chunk) const { return checksum(rank, chunk); }
   void hush() { other_bytes_ = true; }  // in a forked child, who cannot tell a changed file from a bad one
   std::uint64_t written(Rank rank) const { return written_[rank]; }  // bytes so far
   std::uint64_t read_bytes(Rank rank) const { return read_[rank]; }

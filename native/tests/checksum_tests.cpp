@@ -1,6 +1,11 @@
 // The checksum: a CRC32C by the book, the same by instruction and by tables, and other for every bit.
 #include "../core/checksum.hpp"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstring>
 #include <random>
 
@@ -64,4 +69,57 @@ TEST(a_checksum_may_be_taken_in_parts_and_differs_for_every_flipped_bit) {
     bytes.data[bit / 8] ^= static_cast<unsigned char>(1 << bit % 8);
   }
   CHECK(of(bytes.data, kBytes) == whole);
+}
+
+// --- clean storages in memory
+
+namespace {
+
+constexpr std::size_t kStorage = 5 * kMiB;
+
+// As a kernel could, or a neighbour of the memory: past its protection.
+void flip(char* at) {
+  int memory = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
+  char byte = static_cast<char>(*at ^ 4);
+  CHECK(memory >= 0 && pwrite(memory, &byte, 1, reinterpret_cast<off_t>(at)) == 1);
+  close(memory);
+}
+
+void lose(char* at) { CHECK(madvise(at, kSmallPage, MADV_DONTNEED) == 0); }
+
+// How a process ends in which this befalls a clean storage that is looked at.
+int status_after(void (*befalls)(char*)) {
+  pid_t child = fork();
+  if (child == 0) {
+    Arena& arena = make_arena(0);
+    auto* p = static_cast<char*>(arena.allocate(kStorage));
+    fill(p, kStorage, 7);
+    CHECK(arena.evict(p) > 0 && arena.fetch(p) == 0 && arena.state(p) == State::Clean);
+    if (befalls != nullptr) befalls(p + 3 * kMiB);
+    for (int i = 0; i < 64; ++i) CHECK(arena.look_at_clean_pages());
+    _exit(0);
+  }
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child);
+  return status;
+}
+
+}  // namespace
+
+TEST(a_clean_storage_that_changes_in_memory_is_found) {
+  CHECK(status_after(nullptr) == 0);
+  CHECK(status_after(flip) != 0);
+  CHECK(status_after(lose) != 0);
+}
+
+TEST(what_is_written_to_is_not_compared) {
+  Arena& arena = make_arena(0);
+  CHECK(!arena.look_at_clean_pages());
+  auto* p = static_cast<char*>(arena.allocate(kStorage));
+  fill(p, kStorage, 7);
+  CHECK(!arena.look_at_clean_pages());
+  CHECK(arena.evict(p) > 0 && !arena.look_at_clean_pages());
+  CHECK(filled(p, kStorage, 7) && arena.look_at_clean_pages());
+  p[kMiB] = 1;
+  CHECK(!arena.look_at_clean_pages());
 }

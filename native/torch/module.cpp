@@ -246,7 +246,7 @@ PYBIND11_MODULE(_torch, m) {
     arena().set_chaos(0.0, 0);
     the_allocator()->on = false;
   });
-  m.def("set_checksum", [](bool on) { arena().set_checksum(on); }, py::arg("on"));
+  m.def("set_checksum", [](bool on, bool pages) { arena().set_checksum(on, pages); }, py::arg("on"), py::arg("pages") = false);
   m.def(
       "set_limits",
       [](std::uint64_t arena_bytes, std::uint64_t process_bytes) {

@@ -122,8 +122,9 @@ def place_on_node(address: int, nbytes: int, node: int) -> int:
 def stop() -> None:
     """Give new storages to the previous allocator again. Managed ones stay valid, under the same budget."""
 
-def set_checksum(on: bool) -> None:
-    """Switch checksums of the spill file on or off. A read compares them if the write had one."""
+def set_checksum(on: bool, pages: bool = False) -> None:
+    """Switch checksums of the spill file on or off. A read compares them if the write had one. ``pages``: so are random
+    clean storages in memory, now and then."""
 
 def set_limits(*, arena_bytes: int, process_bytes: int) -> None: ...
 def watch(*, piece_bytes: int = ...) -> None:

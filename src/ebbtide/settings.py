@@ -130,7 +130,7 @@ class Settings:
     watchdog_s: float = 30.0  # after a longer wait for room, the run goes over budget, with a warning
     chaos_rate: float = 0.0  # for tests: probability of a random eviction at each allocation
     chaos_seed: int = 0  # for tests: the seed of these evictions
-    checksum: bool = False  # bytes read from the spill directories are compared with those written
+    checksum: bool | str = False  # bytes that come back are compared with those written; with `pages`, clean ones too
     arena_bytes: int | None = None  # the arena's budget itself, for tests and experiments
     progress: ProgressMode = ProgressMode.AUTO  # a live line, plain lines, a line for each step, or none
 
@@ -210,7 +210,7 @@ class Named(TypedDict, total=False):
     watchdog_s: float | None
     chaos_rate: float | None
     chaos_seed: int | None
-    checksum: bool | None
+    checksum: bool | str | None
     arena_bytes: str | int | None
     progress: str | None
 
@@ -234,6 +234,14 @@ def _switch(text: str) -> bool:
     if text.lower() not in _SWITCHES:
         raise ValueError(text)
     return _SWITCHES[text.lower()]
+
+
+PAGES = "pages"
+"""The value of ``checksum`` by which clean storages in memory are compared, too."""
+
+
+def _checksum(text: str) -> bool | str:
+    return PAGES if text.lower() == PAGES else _switch(text)
 
 
 _ONE_OF_THEM = "name one of them, the budget of each rank or that of all ranks on this node"
@@ -319,7 +327,7 @@ KNOBS: dict[str, Knob] = {
     "EBBTIDE_WATCHDOG": Knob("watchdog_s", _real(0.001, 86_400), "seconds, from 0.001 to 86400"),
     "EBBTIDE_CHAOS_RATE": Knob("chaos_rate", _real(0, 1), "a probability from 0 to 1"),
     "EBBTIDE_CHAOS_SEED": Knob("chaos_seed", _whole(0, 2**63 - 1), "a whole number from 0 up"),
-    "EBBTIDE_CHECKSUM": Knob("checksum", _switch, "1 or 0"),
+    "EBBTIDE_CHECKSUM": Knob("checksum", _checksum, "1, 0 or pages"),
     "EBBTIDE_ARENA": Knob("arena_bytes", _size(PAGE_BYTES), f"{SIZES_ACCEPTED}, one page or more"),
     "EBBTIDE_PROGRESS": Knob("progress", ProgressMode, "auto, plain, verbose or off"),
 }

@@ -61,8 +61,8 @@ class FakeNative(ModuleType):
         self.started = vars(asked)
         self._limit(asked.arena_bytes, asked.process_bytes)
 
-    def set_checksum(self, on: bool) -> None:
-        self.started["checksum"] = on
+    def set_checksum(self, on: bool, pages: bool = False) -> None:
+        self.started |= {"checksum": on, "checksum_pages": pages}
 
     def set_limits(self, *, arena_bytes: int, process_bytes: int) -> None:
         self.calls.append("set_limits")

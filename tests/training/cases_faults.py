@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -189,3 +190,21 @@ def a_held_array_keeps_its_storage() -> None:
         del part
         assert _torch.evict([tensor]) > 0
         assert raw_bytes(tensor) == content
+
+
+def a_clean_storage_stays_in_memory(changes: bool) -> bool:
+    """A byte of it changes, if told so, as by a kernel or a memory that errs. Whether the session got over it."""
+    with ebbtide.Session(fast="50%", policy="demand", checksum="pages"):
+        tensor = torch.arange(N, dtype=torch.int32)
+        expected = tensor.sum().item()
+        assert _torch.evict([tensor]) > 0
+        assert tensor.sum().item() == expected
+        address = torch._C.TensorBase.data_ptr(tensor)  # as ours, it would pin it, and make it dirty
+        if changes:
+            with open("/proc/self/mem", "r+b", buffering=0) as memory:
+                memory.seek(address + N)
+                memory.write(b"\x99")
+            signal.pause()  # until the governor has looked
+        for _ in range(100):
+            time.sleep(0.01)
+        return tensor.sum().item() == expected

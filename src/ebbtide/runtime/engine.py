@@ -27,7 +27,7 @@ from ebbtide.runtime.start_arena import Run, may_still_pack, rooms_of, start_are
 from ebbtide.runtime.step_counters import Reading, read_now, step_between
 from ebbtide.runtime.step_log import StepLog
 from ebbtide.screen.progress import Observation
-from ebbtide.settings import TierKind, UpdateOrder
+from ebbtide.settings import PAGES, TierKind, UpdateOrder
 from ebbtide.units import format_bytes, seconds
 from ebbtide.update_order.deferred import Deferred
 from ebbtide.update_order.in_backward import InBackward
@@ -93,7 +93,7 @@ class Engine:
         SessionError in a forked child of a process that had a session."""
         start_arena(self._run)
         self._started = True
-        _torch.set_checksum(self._settings.checksum)
+        _torch.set_checksum(bool(self._settings.checksum), self._settings.checksum == PAGES)
         note_lines(self._settings.lines and self._settings.save_trace is not None)
         counters = _torch.counters()
         self._before = counters
