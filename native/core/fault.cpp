@@ -108,12 +108,21 @@ const Owner* owner_of(const struct sigaction& action) {
 
 }  // namespace
 
+void let_faults_in() {
+  sigset_t faults;
+  sigemptyset(&faults);
+  sigaddset(&faults, SIGSEGV);
+  pthread_sigmask(SIG_UNBLOCK, &faults, nullptr);
+}
+
 bool fault_handler_on_top() {
   struct sigaction now;
   return sigaction(SIGSEGV, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_segv;
 }
 
 bool install_fault_handler(Arena& arena) {
+  let_faults_in();
+  if (guarded.load(std::memory_order_acquire) == &arena && fault_handler_on_top()) return false;
   std::lock_guard lock(installing);
   if (guarded.exchange(&arena, std::memory_order_acq_rel) == nullptr) {
     pthread_atfork([] { installing.lock(), guarded.load()->before_fork(); },

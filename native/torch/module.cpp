@@ -1,4 +1,7 @@
 // ebbtide._torch: see _torch.pyi for what each function promises.
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <ATen/TensorIterator.h>
 #include <caffe2/serialize/inline_container.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -93,6 +96,13 @@ void start(const ArenaSettings& asked) {
   the_allocator()->on = true;
   py::gil_scoped_release unlocked;
   arena().set_limits(asked.arena_bytes, asked.process_bytes);
+}
+
+// The threads that share an operator's work have the mask of the thread that made them. Each takes an element.
+void let_faults_into_pool() {
+  at::Tensor elements = at::empty({static_cast<std::int64_t>(at::get_num_threads())});
+  auto shared = at::TensorIterator::nullary_op(elements);
+  shared.for_each([](char**, const std::int64_t*, std::int64_t) { let_faults_in(); }, /*grain_size=*/1);
 }
 
 // ebbtide.planning.load_schedule.ScheduleColumns.
@@ -326,6 +336,7 @@ PYBIND11_MODULE(_torch, m) {
     return std::pair(adopted.bytes, adopted.left_alone);
   });
   m.def("install_fault_handler", [] { return install_fault_handler(arena()); });
+  m.def("let_faults_into_pool", &let_faults_into_pool, py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace ebbtide

@@ -228,16 +228,17 @@ std::uint32_t module_of_current_node() {
   return found == module_of_node().end() ? 0 : found->second;
 }
 
-// The fault handler fetches what a forked child was not given, or refuses it with a sentence. Workers of data loaders install a
-// handler of their own when they start. Nothing else runs there that could look (the parent has the governor).
-void stay_on_top_in_child() {
-  if (the_arena() != nullptr && the_arena()->in_child()) install_fault_handler(*the_arena());
+// A kernel's first write to a clean storage faults, so the handler has to be there: a library may have taken the signal since the
+// governor looked, and this thread may block it. Workers of data loaders, forked children, take it when they start; there the
+// handler fetches what a child was not given, or refuses it with a sentence.
+void let_faults_come() {
+  if (the_arena() != nullptr) install_fault_handler(*the_arena());
 }
 
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   Watch& watch = *the_watch();
   if (!watch.on()) {
-    stay_on_top_in_child();
+    if (the_arena() != nullptr && the_arena()->in_child()) let_faults_come();
     return nullptr;
   }
   if (notes_lines()) note_line_of_node(function.seqNr(), watch.tape());  // of views, too, and of Functions
@@ -264,6 +265,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     if (pins) pin_for_collective(input, waited_for);
     ++i;
   }
+  if (!operands.empty()) let_faults_come();
   auto entered = std::make_unique<Entered>();
   entered->in_collective = treatment.pins;
   Tape& tape = watch.tape();

@@ -281,4 +281,10 @@ def adopt_all(objects: list[object], owners: list[object], locals: list[object])
     """
 
 def install_fault_handler() -> bool:
-    """Put the SIGSEGV safety net on top again, chained to whoever took it. Returns True when it had to."""
+    """Put the SIGSEGV safety net on top again, chained to whoever took it. Returns True when it had to.
+
+    The calling thread no longer blocks the signal.
+    """
+
+def let_faults_into_pool() -> None:
+    """Have no thread that shares an operator's work with this one block SIGSEGV. It makes these threads."""

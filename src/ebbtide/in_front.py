@@ -117,7 +117,10 @@ class InFrontOf(Enum):
         ("torch._dynamo.eval_frame._maybe_set_eval_frame",),
         traced=True,
     )
-    FAULTHANDLER = Row("runtime.faults", "the SIGSEGV safety net goes on top again", ("faulthandler.enable",))
+    FAULTS = Row(
+        "runtime.faults", "the SIGSEGV safety net goes on top again, and no thread blocks it",
+        ("faulthandler.enable", "signal.signal", "signal.pthread_sigmask"),
+    )
     NOTEBOOK_WARNINGS = Row(
         "screen.notebook", "Ebbtide's warnings go to the area below the cell", ("warnings.showwarning",), _WITH_SESSION
     )

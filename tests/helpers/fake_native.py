@@ -1,6 +1,6 @@
 """A stand-in for the native module that moves nothing: it records what it is told and counts what a test says."""
 
-import importlib
+import pkgutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 import ebbtide
+from ebbtide.in_front import InFrontOf
 from ebbtide.ir.native import WORDS
 from ebbtide.settings import ProgressMode, Settings
 
@@ -130,6 +131,9 @@ class FakeNative(ModuleType):
     def install_fault_handler(self) -> bool:
         return False
 
+    def let_faults_into_pool(self) -> None:
+        pass
+
 
 def put_in_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNative]:
     """The fake in the place of the real one, for the modules that are above it; and what must be gone afterwards."""
@@ -138,7 +142,8 @@ def put_in_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNative]:
     monkeypatch.setattr(ebbtide, "_torch", fake, raising=False)
     # Its wrappers stay for good: nothing is large enough for them, or tensors of later tests would be read by the fake.
     monkeypatch.setattr("ebbtide.doors.foreign_views.sizes", lambda *bytes_: None)
-    monkeypatch.setattr("faulthandler.enable", importlib.import_module("faulthandler").enable)
+    for name in InFrontOf.FAULTS.value.names:
+        monkeypatch.setattr(name, pkgutil.resolve_name(name))
     for name in OVER_NATIVE:
         monkeypatch.delitem(sys.modules, name, raising=False)
     before = (Optimizer.add_param_group, dict(_global_optimizer_pre_hooks), dict(_global_optimizer_post_hooks))

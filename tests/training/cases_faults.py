@@ -88,6 +88,83 @@ def faulthandler_many_times() -> None:
             faulthandler.enable(file=sys.stderr)
 
 
+@contextlib.contextmanager
+def all_signals_blocked():
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def blocks_faults() -> bool:
+    return signal.SIGSEGV in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def signals_blocked_in_a_session() -> None:
+    with managed_tensor() as (tensor, content), all_signals_blocked():
+        assert not blocks_faults()
+        assert raw_bytes(tensor) == content
+
+
+def signals_blocked_before_the_session() -> None:
+    """The threads that compute are as old as the process's first operator, and each of them faults."""
+    torch.set_num_threads(2)
+    with all_signals_blocked():
+        ones = torch.ones(N)
+        assert blocks_faults()
+        with managed_tensor() as (tensor, content):
+            for _ in range(3):
+                assert raw_bytes(tensor) == content
+                assert _torch.evict([tensor, ones]) > 0
+                assert tensor[5] == 5  # in memory, and clean
+                tensor.add_(0)
+
+
+def a_thread_of_another_language_blocks_signals() -> None:
+    """Nothing of Python's changes its mask: the first operator does."""
+    with managed_tensor() as (tensor, content):
+        blocked = (ctypes.c_ulong * 16)(*[~0 & (1 << 64) - 1] * 16)
+        found: list[bytes] = []
+
+        def look() -> None:
+            assert ctypes.CDLL(None).pthread_sigmask(signal.SIG_BLOCK, blocked, None) == 0
+            assert blocks_faults_by_the_kernel()
+            assert tensor[5] == 5
+            assert _torch.evict([tensor]) > 0
+            found.append(raw_bytes(tensor))
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+        assert found == [content]
+
+
+def blocks_faults_by_the_kernel() -> bool:
+    with open("/proc/thread-self/status") as status:
+        return bool(int(status.read().split("SigBlk:")[1].split()[0], 16) & 1 << (signal.SIGSEGV - 1))
+
+
+def another_library_takes_the_signal() -> None:
+    """By ``sigaction``, in the middle of a step: an operator puts the safety net back before it can fault."""
+    default = (ctypes.c_ulong * 19)()  # struct sigaction: SIG_DFL
+    with managed_tensor() as (tensor, content):
+        for _ in range(20):
+            assert tensor[5] == 5
+            assert ctypes.CDLL(None).sigaction(signal.SIGSEGV, default, None) == 0
+            tensor.add_(0)  # the first write to a clean storage faults
+            assert _torch.evict([tensor]) > 0
+        assert raw_bytes(tensor) == content
+
+
+def the_script_takes_the_signal() -> None:
+    with managed_tensor() as (tensor, content):
+        for handler in (signal.SIG_DFL, lambda *_: os._exit(3)):
+            signal.signal(signal.SIGSEGV, handler)
+            assert raw_bytes(tensor) == content
+            assert _torch.evict([tensor]) > 0
+
+
 def a_real_crash(order: str) -> None:
     """Dies by SIGSEGV, after faulthandler has written where."""
     faulthandler.disable()

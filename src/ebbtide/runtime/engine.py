@@ -17,9 +17,9 @@ from ebbtide.errors import BudgetError
 from ebbtide.host import process
 from ebbtide.ir.run_report import FORMAT, VERSION, RunReport, StepMode, by_reason
 from ebbtide.planning.planning import Planning
+from ebbtide.runtime import faults
 from ebbtide.runtime.adopt import adopt_all, bytes_on_gpus
 from ebbtide.runtime.children import Children
-from ebbtide.runtime.faults import stay_on_top
 from ebbtide.runtime.kept import Kept
 from ebbtide.runtime.memory_stats import memory_stats
 from ebbtide.runtime.ranks import Ranks
@@ -91,13 +91,16 @@ class Engine:
     def start(self) -> None:
         """Start. Raises BudgetError when the process holds so much already that there is no room at all. Raises
         SessionError in a forked child of a process that had a session."""
+        blocked = faults.are_blocked()
         start_arena(self._run)
         self._started = True
+        faults.stay_on_top()
+        if blocked:
+            _torch.let_faults_into_pool()
         _torch.set_checksum(bool(self._settings.checksum), self._settings.checksum == PAGES)
         note_lines(self._settings.lines and self._settings.save_trace is not None)
         counters = _torch.counters()
         self._before = counters
-        stay_on_top()
         foreign_views.sizes(self._settings.min_storage_bytes, 2 * self._settings.piece_bytes)
         foreign_views.guard()
         if self._updates is not None:
@@ -120,7 +123,7 @@ class Engine:
         puts_off = self._settings.optimizer is UpdateOrder.DEFERRED  # this step's updates come in the next one
         if self._budget.recording and len(self._steps) == RECORDED_STEPS - 1 and not puts_off:
             _torch.reset_needs()  # operators that ran once, at construction say, do not bind steps
-        stay_on_top()
+        faults.stay_on_top()
         foreign_views.guard()
         if self._planning is not None:
             self._planning.begins()

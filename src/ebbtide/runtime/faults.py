@@ -1,26 +1,44 @@
-"""Keeps the SIGSEGV safety net on top when the script enables Python's faulthandler after it.
+"""Keeps the SIGSEGV safety net on top, and lets it be reached, whatever the script does to that signal.
 
-faulthandler's own handler ends the process at the first fault it sees. Ours must see a fault first, and pass on those
-that are not its own.
+Ours must see a fault first, and pass on those that are not its own: another handler ends the process at the first fault
+it sees. And the kernel ends a process without a word if a thread that blocks the signal faults, so no thread that
+trains may block it. Every operator sees to both in its own thread (``recorder.cpp``). Here is the rest: what Python
+changes between two operators, and threads that were there before the session.
 """
 
+import signal
 from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
 
 import ebbtide._torch as _torch
 from ebbtide.in_front import InFrontOf
 
 _stays = False
+_T = TypeVar("_T")
 
 
 def stay_on_top() -> None:
-    """Put the safety net on top now, and again after every ``faulthandler.enable``."""
+    """Put the safety net on top now, and again whenever Python has changed who has the signal, or who blocks it."""
     global _stays
     _torch.install_fault_handler()
     if not _stays:
         _stays = True
-        InFrontOf.FAULTHANDLER.install(_enable_below)
+        InFrontOf.FAULTS.install(_below)
 
 
-def _enable_below(enable: Callable[..., None], *args: object, **kwargs: object) -> None:
-    enable(*args, **kwargs)
+def _below(change: Callable[..., _T], *args: object, **kwargs: object) -> _T:
+    result = change(*args, **kwargs)
     _torch.install_fault_handler()
+    return result
+
+
+def are_blocked() -> bool:
+    """Tell whether a thread that was there before the first session blocks the signal."""
+    if _stays:
+        return False  # some threads of the arena do
+    for thread in Path("/proc/self/task").iterdir():
+        status = (thread / "status").read_text()
+        if int(status.split("SigBlk:")[1].split()[0], 16) & 1 << (signal.SIGSEGV - 1):
+            return True
+    return False
