@@ -38,6 +38,7 @@ void Budget::measure_if_due() {
 }
 
 void Budget::begin_step() {
+  step_live_peak_ = live();
   unmanaged_.begin_step(process_bytes(), reserved());
   measure();
 }
@@ -77,6 +78,7 @@ void Budget::read(Counters& c) const {
   std::int64_t now = now_ns();
   c.live = live();
   c.live_peak = live_.peak();
+  c.step_live_peak = step_live_peak_;
   c.resident = resident();
   c.resident_peak = resident_.peak();
   c.resident_byte_ns = resident_.byte_ns(now);

@@ -56,7 +56,10 @@ class Budget {
     unmanaged_.reserved(reserved());
   }
   void account_resident(std::int64_t bytes) { resident_.add(bytes); }  // so do those of them under live storages
-  void account_live(std::int64_t bytes) { live_.add(bytes); }          // requested bytes of all storages
+  void account_live(std::int64_t bytes) {                              // requested bytes of all storages
+    live_.add(bytes);
+    step_live_peak_ = live() > step_live_peak_ ? live() : step_live_peak_;
+  }
   // Pages of the arena that are a slower tier's: resident memory of the process, and not fast [Note: in place].
   std::uint64_t in_place() const { return in_place_; }
   void account_in_place(std::int64_t bytes) { in_place_ += static_cast<std::uint64_t>(bytes); }
@@ -90,6 +93,7 @@ class Budget {
   std::uint64_t aside_bytes_ = 0;
   int aside_process_ = 0;
   Level reserved_, resident_, live_;
+  std::uint64_t step_live_peak_ = 0;  // since a step began
   std::uint64_t in_place_ = 0;
   std::int64_t peaks_reset_ns_ = now_ns();
 };

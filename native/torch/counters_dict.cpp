@@ -25,6 +25,7 @@ py::dict as_dict(const Counters& c) {
   d["spill_bytes"] = c.spill;
   d["blocks"] = c.blocks;
   d["live_peak_bytes"] = c.live_peak;
+  d["step_live_peak_bytes"] = c.step_live_peak;
   d["reserved_peak_bytes"] = c.reserved_peak;
   d["resident_peak_bytes"] = c.resident_peak;
   d["reserved_byte_ns"] = c.reserved_byte_ns;

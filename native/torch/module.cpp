@@ -301,6 +301,7 @@ PYBIND11_MODULE(_torch, m) {
       },
       py::arg("bytes"), py::arg("process") = 0);
   m.def("reset_needs", [] { arena().reset_needs(); });
+  m.def("reset_trouble", [] { arena().reset_trouble(); });
   m.def("remeasure_unmanaged", [] { arena().remeasure_unmanaged(); });
   m.def("is_managed", [](const at::Tensor& tensor) { return the_arena() != nullptr && managed_storage(tensor) != nullptr; });
   m.def("read_record", &read_record, py::arg("reader"), py::arg("name"), py::arg("nbytes"));

@@ -45,6 +45,7 @@ class Counters(TypedDict):
     blocks: int  # live managed storages
     # peaks, reset by reset_peaks()
     live_peak_bytes: int
+    step_live_peak_bytes: int  # since the last step began; reset_peaks() leaves it
     reserved_peak_bytes: int
     resident_peak_bytes: int
     reserved_byte_ns: float  # integral of reserved_bytes over time since reset_peaks()
@@ -245,6 +246,9 @@ def counters() -> Counters: ...
 def reset_peaks() -> None: ...
 def reset_needs() -> None:
     """Forget what operators needed so far, and where room was short."""
+
+def reset_trouble() -> None:
+    """Forget the needs, and that the budget was exceeded."""
 
 def set_aside(bytes: int, process: int = 0) -> None:
     """Leave ``bytes`` of the process's bound to another process, or what that one holds where it is more."""

@@ -53,7 +53,7 @@ def test_a_percentage_is_of_the_highest_peak_of_the_steps_before_the_budget(
         assert native.started["arena_bytes"] == 0
         for peak in (100 * MIB, 400 * MIB, 90 * MIB):
             with session.step():
-                native.level["live_peak_bytes"] = peak
+                native.level["step_live_peak_bytes"] = peak
                 native.level["unmanaged_bytes"] = 7 * MIB
     assert native.limits["arena_bytes"] == 100 * MIB
     assert [step.mode for step in session.report().steps] == ["recorded", "recorded", "demand"]
@@ -63,6 +63,51 @@ def test_a_percentage_is_of_the_highest_peak_of_the_steps_before_the_budget(
     ends = ["begin_step", "end_step"]
     recorded = ["reset_peaks", *ends] * 2
     assert native.calls == ["start", "reset_peaks", *recorded, "set_limits", "reset_peaks", *ends, "stop"]
+
+
+def test_a_percentage_follows_steps_that_peak_higher_and_no_others(native: FakeNative) -> None:
+    with Session("25%", settings=QUIET) as session:
+        shares = []
+        for peak in (90, 100, 104, 200, 60, 800):
+            with session.step():
+                native.level["step_live_peak_bytes"] = peak * MIB
+            shares.append(native.limits["arena_bytes"] // MIB)
+    assert shares == [0, 25, 25, 50, 50, 200]
+    report = session.report()
+    assert (report.arena_budget_bytes, report.unbounded_peak_bytes) == (200 * MIB, 800 * MIB)
+    assert not report.budget_violated
+
+
+@pytest.mark.parametrize(("need", "fits"), [(180, True), (220, False)])
+def test_a_step_that_peaks_higher_may_exceed_the_share_of_the_lower_peak(
+    native: FakeNative, need: int, fits: bool
+) -> None:
+    session = Session("25%", settings=QUIET)
+
+    def steps() -> None:
+        for peak in (100, 100, 800, 800):
+            with session.step():
+                native.level["step_live_peak_bytes"] = peak * MIB
+                if peak == 800 and native.limits["arena_bytes"] == 25 * MIB:
+                    misfit(native, 25 * MIB, need * MIB)
+
+    if fits:
+        with session:
+            steps()
+        assert not session.report().budget_violated
+    else:
+        with pytest.raises(BudgetError, match=r'aten::mm needs 220 MiB.*fast="28%"') as caught, session:
+            steps()
+        assert caught.value.budget_bytes == 200 * MIB
+
+
+def test_a_size_follows_no_peak(native: FakeNative) -> None:
+    with Session("1GiB", settings=QUIET) as session:
+        for peak in (100, 800):
+            with session.step():
+                native.level["step_live_peak_bytes"] = peak * MIB
+    assert native.calls.count("set_limits") == 0
+    assert session.report().arena_budget_bytes == GIB
 
 
 def test_a_percentage_that_no_step_could_apply_is_told(native: FakeNative) -> None:
@@ -81,7 +126,7 @@ def test_a_percentage_below_the_largest_operation_names_the_smallest(native: Fak
     def steps() -> None:
         for _ in range(2):
             with session.step():
-                native.level |= {"live_peak_bytes": 1000 * MIB, "largest_operator_bytes": 120 * MIB}
+                native.level |= {"step_live_peak_bytes": 1000 * MIB, "largest_operator_bytes": 120 * MIB}
                 native.level["largest_operator"] = "aten::mm"
 
     with pytest.raises(BudgetError, match=r"aten::mm needs 120 MiB.*fast=\"12%\" or more") as caught, session:
@@ -95,7 +140,7 @@ def test_what_ran_once_before_the_recorded_step_does_not_refuse_a_percentage(nat
     with Session("5%", settings=QUIET) as session:
         for largest in (120 * MIB, 0, 0):
             with session.step():
-                native.level["live_peak_bytes"] = 1000 * MIB
+                native.level["step_live_peak_bytes"] = 1000 * MIB
                 if largest:
                     native.level |= {"largest_operator_bytes": largest, "largest_operator": "aten::cat"}
     assert session.report().arena_budget_bytes == 50 * MIB
@@ -124,7 +169,7 @@ def test_what_runs_after_the_last_step_and_has_no_room_is_told_a_budget_that_wor
     with Session(fast, settings=QUIET) as session:
         for _ in range(3):
             with session.step():
-                native.level |= {"live_peak_bytes": peak * MIB, "unmanaged_bytes": 300 * MIB}
+                native.level |= {"step_live_peak_bytes": peak * MIB, "unmanaged_bytes": 300 * MIB}
         misfit(native, 500 * MIB, 900 * MIB)  # an evaluation
         native.level["message"] = "an operator needs more at once than the budget holds"
     report = session.report()
@@ -238,7 +283,7 @@ def test_a_percentage_is_refused_only_where_its_own_share_is_too_small(native: F
     def steps() -> None:
         for _ in range(2):
             with session.step():
-                native.level["live_peak_bytes"] = 1000 * MIB
+                native.level["step_live_peak_bytes"] = 1000 * MIB
         assert session._engine is not None
         session._engine.limit_changed(GIB)
         assert native.limits == {"arena_bytes": 500 * MIB, "process_bytes": GIB}
@@ -261,7 +306,7 @@ def test_a_limit_that_changes_while_a_percentage_is_set_does_not_lift_it(
 
     def step() -> None:
         with session.step():
-            native.level["live_peak_bytes"] = 400 * MIB
+            native.level["step_live_peak_bytes"] = 400 * MIB
 
     second = threading.Thread(target=step)
 

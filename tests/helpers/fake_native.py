@@ -44,10 +44,11 @@ class FakeNative(ModuleType):
             (  # noqa: SIM905 (a list of words)
                 "live_bytes resident_bytes clean_bytes dirty_bytes reserved_bytes arena_limit_bytes "
                 "process_limit_bytes unmanaged_bytes "
-                "slower_memory_bytes process_peak_bytes spill_bytes blocks live_peak_bytes reserved_peak_bytes "
-                "resident_peak_bytes reserved_byte_ns resident_byte_ns measured_ns stall_room_ns stall_late_ns "
-                "stall_fetch_ns fetching_ns evicting_ns faults cancelled looked_at memory_areas "
-                "largest_operator_bytes largest_operator_used largest_operand_bytes stuck_at_bytes"
+                "slower_memory_bytes process_peak_bytes spill_bytes blocks live_peak_bytes step_live_peak_bytes "
+                "reserved_peak_bytes resident_peak_bytes reserved_byte_ns resident_byte_ns measured_ns "
+                "stall_room_ns stall_late_ns stall_fetch_ns fetching_ns evicting_ns "
+                "faults cancelled looked_at memory_areas stuck_at_bytes "
+                "largest_operator_bytes largest_operator_used largest_operand_bytes"
             ).split(),
             0,
         )
@@ -112,6 +113,10 @@ class FakeNative(ModuleType):
 
     def reset_needs(self) -> None:
         self.level |= {"largest_operator_bytes": 0, "largest_operator": "", "stuck_at_bytes": 0}
+
+    def reset_trouble(self) -> None:
+        self.reset_needs()
+        self.level["over_budget"] = False
 
     def reset_peaks(self) -> None:
         self.calls.append("reset_peaks")

@@ -45,6 +45,21 @@ for _ in range(6):
     optimizer.step()
     optimizer.zero_grad()
 """
+GROWS = """
+import torch
+body = torch.nn.Sequential(*[m for _ in range(4) for m in (torch.nn.Linear(512, 512), torch.nn.GELU())])
+head = torch.nn.Linear(512, 10)
+body.requires_grad_(False)
+optimizer = torch.optim.AdamW(head.parameters())
+for n in range(12):
+    if n == 4:  # from here the whole net is trained
+        body.requires_grad_(True)
+        optimizer.add_param_group({"params": list(body.parameters())})
+    optimizer.zero_grad()
+    head(body(torch.ones(32 if n < 8 else 512, 512))).square().mean().backward()
+    optimizer.step()
+print("trained", sum(p.double().sum().item() for p in (*body.parameters(), *head.parameters())))
+"""
 LAUNCHER = "import subprocess, sys\nsys.exit(subprocess.run([sys.executable, *sys.argv[1:]]).returncode)\n"
 
 
@@ -75,6 +90,18 @@ def test_the_percentage_that_is_named_works_where_updates_are_deferred(script: P
     (named,) = re.findall(r"use --fast (\d+%) or more", refused.stderr)
     done = run(EBBTIDE, "run", "--fast", named, "--optimizer", "deferred", str(script))
     assert done.returncode == 0, done.stderr
+
+
+def test_a_percentage_follows_a_net_and_a_batch_that_grow(script: Path, tmp_path: Path) -> None:
+    script.write_text("import torch\ntorch.manual_seed(0)" + GROWS)
+    out = tmp_path / "out.json"
+    plain = run(sys.executable, str(script))
+    done = run(EBBTIDE, "run", "--fast", "40%", "--report", str(out), str(script))
+    assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout), done.stderr
+    report = json.loads(out.read_text())
+    assert report["arena_budget_bytes"] == int(0.4 * report["unbounded_peak_bytes"])
+    assert report["unbounded_peak_bytes"] > 16 << 20  # four layers with gradients and two moments
+    assert "by now, so they have" in done.stderr
 
 
 def test_a_size_without_an_optimizer_is_kept_and_the_summary_says_that_no_step_was_seen(script: Path) -> None:

@@ -1,8 +1,9 @@
 """The budget from the session's start to its end. It is recorded where it is in percent, then set, and watched.
 
 A budget in percent is found by running, like tiertrain's profiling step. Step 0 creates the optimizers' state. Step 1
-shows the peak of live bytes with it. The arena's budget is a share of the higher peak of the two. Left out: what native
-code is told, and by whom (``limits``); and the messages about trouble (``shortfalls``, ``bounds``).
+shows the peak of live bytes with it. The arena's budget is a share of the higher peak of the two. It grows with a later
+step that peaks higher: layers that are trained from then on, or longer sequences. Left out: what native code is told,
+and by whom (``limits``); and the messages about trouble (``shortfalls``, ``bounds``).
 """
 
 import time
@@ -18,6 +19,7 @@ from ebbtide.units import format_bytes
 
 RECORDED_STEPS = 2  # the warm-up, which creates optimizer state, and the one that is measured
 _POLL_S = 0.005
+_WORTH_FOLLOWING = 16  # a peak is followed if it is higher than that before by more than this part
 
 
 class BudgetInForce:
@@ -70,9 +72,11 @@ class BudgetInForce:
 
     def note_step(self, counters: "_torch.Counters", steps: int) -> None:
         """Note the step that ended as number ``steps``. Raises BudgetError when the budget cannot work."""
+        self._live_peak = max(self._live_peak, counters["step_live_peak_bytes"])
         if self.recording:
-            self._live_peak = max(self._live_peak, counters["live_peak_bytes"])
             self._reserved_peak = max(self._reserved_peak, counters["reserved_peak_bytes"])
+        elif self._is_outgrown():
+            counters = self._follow(counters)
         self._check(counters)
         if self.recording and steps == RECORDED_STEPS:
             self._set(counters)
@@ -110,28 +114,56 @@ class BudgetInForce:
     def _set(self, counters: "_torch.Counters") -> None:
         """Set the asked share of the peak that the recorded steps showed."""
         self.recording = False
-        peak = self._unbounded_peak_bytes = self._live_peak
-        fraction = self._bounds.fraction or 0
-        arena = int(peak * fraction)
-        if fraction >= 1:  # all of it: add what pages take, so that nothing has to move
-            arena = max(arena, int(self._reserved_peak * fraction))
+        self._unbounded_peak_bytes = self._live_peak
+        arena = self._share()
         if not arena:
             self.nothing_managed = True
             self._warn(shortfalls.NOTHING_MANAGED)
             return
         if (need := self._need(counters)).nbytes > arena:
             raise self._limits.refusal(self._arena_too_small(arena, counters["unmanaged_bytes"], need))
-        slower = self._slower()
-        if slower is not None and (error := tiers_too_small(arena, peak, slower)) is not None:
-            raise self._limits.refusal(error)
-        self._limits.take_share(arena)
+        self._take(arena)
         self.is_set = True
         self._say(
-            f"a step's tensors peak at {format_bytes(peak)}; from here they have {format_bytes(arena)} of memory, and "
-            "peaks are measured anew"
+            f"a step's tensors peak at {format_bytes(self._live_peak)}; from here they have {format_bytes(arena)} of "
+            "memory, and peaks are measured anew"
         )
         self._wait()
         self._reset_peaks()
+
+    def _is_outgrown(self) -> bool:
+        """Tell whether steps peak higher by now than the peak that a percentage is a share of."""
+        before, is_a_share = self._unbounded_peak_bytes, self._bounds.fraction is not None
+        return is_a_share and self.is_set and self._live_peak > before + before // _WORTH_FOLLOWING
+
+    def _follow(self, counters: "_torch.Counters") -> "_torch.Counters":
+        """Set the asked share of the higher peak, and return the counters from then on. The step that showed it had
+        less. If an operation needed more than that, and has room from now on, the budget was not exceeded."""
+        before = self._limits.arena_bytes
+        self._unbounded_peak_bytes = self._live_peak
+        arena = self._share()
+        self._take(arena)
+        self._say(
+            f"a step's tensors peak at {format_bytes(self._live_peak)} by now, so they have {format_bytes(arena)} of "
+            "memory from here"
+        )
+        if counters["over_budget"] and not self._over_budget_told and before < self._need(counters).nbytes <= arena:
+            _torch.reset_trouble()
+        return _torch.counters()
+
+    def _share(self) -> int:
+        """Return the asked share of the peak."""
+        fraction = self._bounds.fraction or 0
+        arena = int(self._live_peak * fraction)
+        if fraction >= 1:  # all of it: add what pages take, so that nothing has to move
+            arena = max(arena, int(self._reserved_peak * fraction))
+        return arena
+
+    def _take(self, arena: int) -> None:
+        slower = self._slower()
+        if slower is not None and (error := tiers_too_small(arena, self._live_peak, slower)) is not None:
+            raise self._limits.refusal(error)
+        self._limits.take_share(arena)
 
     def _check(self, counters: "_torch.Counters") -> None:
         """Look whether the budget holds. Raises BudgetError where one operation has no room.

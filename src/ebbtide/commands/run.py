@@ -30,7 +30,8 @@ from ebbtide.errors import SettingError
     "--fast",
     metavar="SIZE|P%",
     help="Bound the process (8GiB; it may peak 2 % above that), or the tensors alone to a share of their peak (25%; "
-    "two steps find the peak, within free memory). Default: the free memory of the machine or its container.",
+    "two steps find the peak, within free memory, and later ones may raise it). Default: the free memory of the "
+    "machine or its container.",
 )
 @click.option(
     "--fast-node",
