@@ -90,6 +90,11 @@ std::size_t Arena::load_schedule(Schedule schedule) {
   return replay_.load(std::move(schedule));
 }
 
+void Arena::unload_schedule(std::size_t number) {
+  Lock lock(mutex_);
+  replay_.unload(number);
+}
+
 void Arena::unload_schedules() {
   Lock lock(mutex_);
   replay_.unload();
@@ -103,6 +108,11 @@ std::optional<std::size_t> Arena::followed() {
 std::size_t Arena::gone() {
   Lock lock(mutex_);
   return replay_.gone();
+}
+
+std::size_t Arena::standing() {
+  Lock lock(mutex_);
+  return replay_.standing();
 }
 
 }  // namespace ebbtide

@@ -57,9 +57,19 @@ std::size_t Replay::load(Schedule schedule) {
     if (found == by_serial.end() || script.schedule.storages[found->second].nbytes != b.nbytes) continue;
     bind(script, found->second, {id, b.generation});
   }
-  scripts_.push_back(std::move(script));
-  preferred_ = scripts_.size() - 1;
+  auto place = std::ranges::find_if(scripts_, &Script::is_free);
+  preferred_ = static_cast<std::size_t>(place - scripts_.begin());
+  if (place == scripts_.end()) scripts_.emplace_back();
+  scripts_[preferred_] = std::move(script);
   return preferred_;
+}
+
+void Replay::unload(std::size_t number) {
+  if (number >= scripts_.size()) return;
+  scripts_[number] = Script{};
+  while (!scripts_.empty() && scripts_.back().is_free()) scripts_.pop_back();
+  if (active_ == number) active_.reset();
+  if (followed_ == number) followed_.reset();
 }
 
 void Replay::unload() {
@@ -77,9 +87,9 @@ void Replay::begin() {
   seen_.clear();
   active_.reset();
   followed_.reset();
-  gone_ = 0;
-  for (Script& script : scripts_) script.agrees = true;
-  if (!scripts_.empty()) follow(preferred_);
+  gone_ = standing_ = 0;
+  for (Script& script : scripts_) script.agrees = !script.is_free();
+  if (preferred_ < scripts_.size()) follow(preferred_);
 }
 
 // Takes up a schedule that agrees with the step so far, where it stands now.
@@ -148,9 +158,9 @@ void Replay::end(std::int64_t stalled_ns) {
   active_.reset();
   if (!followed_) return;
   Script& script = scripts_[*followed_];
-  std::size_t now = standing(script);
-  if (!script.standing) script.standing = now;  // what only the recorded step had (its batch) has gone by then
-  gone_ = *script.standing - std::min(now, *script.standing);
+  standing_ = standing(script);
+  if (!script.standing) script.standing = standing_;  // what only the recorded step had (its batch) has gone by then
+  gone_ = *script.standing - std::min(standing_, *script.standing);
 }
 
 std::size_t Replay::standing(const Script& script) const {

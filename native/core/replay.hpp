@@ -45,6 +45,7 @@ class Replay {
 
   // Returns the schedule's number. Throws std::invalid_argument when it refers to what it does not have.
   std::size_t load(Schedule schedule);
+  void unload(std::size_t number);  // the next one that is loaded may get its number
   void unload();  // all of them
   bool active() const { return active_.has_value(); }
   bool lost() const { return !scripts_.empty() && !active_; }  // the step is like none of the schedules
@@ -52,6 +53,7 @@ class Replay {
   // Of the storages from before a step that the followed schedule is about, how many have gone since the first step
   // that followed it: what takes their places (a state that was loaded) is unknown to it, and does not move.
   std::size_t gone() const { return gone_; }
+  std::size_t standing() const { return standing_; }  // how many are left
 
   void begin();
   void tick();
@@ -89,6 +91,7 @@ class Replay {
     unsigned setbacks = 0;  // how often moving them made it worse
     std::optional<std::size_t> standing;  // of its storages from before a step, at the end of the first that followed it
     bool agrees = false;  // with what this step has allocated so far; none does that came during it
+    bool is_free() const { return schedule.n_ticks == 0; }  // its number is nobody's
   };
 
   bool is_bound(const Block& b, BlockId id) const;
@@ -103,7 +106,7 @@ class Replay {
   std::vector<Script> scripts_;
   std::optional<std::size_t> active_;
   std::optional<std::size_t> followed_;
-  std::size_t gone_ = 0;
+  std::size_t gone_ = 0, standing_ = 0;
   std::size_t preferred_ = 0;
   std::vector<Bound> seen_;  // this step's allocations
   std::uint32_t tick_ = 0;  // by the active schedule's count

@@ -317,6 +317,21 @@ TEST(a_step_that_allocates_otherwise_goes_on_in_demand_mode_or_by_another_schedu
   arena.begin_step();
   arena.end_step();
   CHECK(!arena.followed().has_value());  // it ended too soon
+  arena.unload_schedule(0);
+  step(arena, early, late, kMiB);
+  CHECK(!arena.followed().has_value());
+  step(arena, early, late, 2 * kMiB);
+  CHECK(arena.followed() == 1u);  // the other stays, under its number
+  arena.begin_step(true);
+  arena.end_step();
+  step(arena, early, late, kMiB);
+  CHECK(arena.load_schedule(schedule_of(arena.tape().take(), 4)) == 0);  // which is given again
+  step(arena, early, late, kMiB);
+  CHECK(arena.followed() == 0u);
+  arena.unload_schedule(0);
+  arena.unload_schedule(1);
+  step(arena, early, late, 2 * kMiB);
+  CHECK(!arena.followed().has_value());
   arena.unload_schedules();
   step(arena, early, late);
   CHECK(!arena.followed().has_value());

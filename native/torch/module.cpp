@@ -287,9 +287,11 @@ PYBIND11_MODULE(_torch, m) {
   m.def("over_lists", &over_lists);
   m.def("cut_groups", &cut_groups);
   m.def("uses_of", &uses_by_argument);
+  m.def("unload_schedule", [](std::size_t number) { arena().unload_schedule(number); });
   m.def("unload_schedules", [] { arena().unload_schedules(); });
   m.def("followed", [] { return arena().followed(); });
   m.def("gone", [] { return arena().gone(); });
+  m.def("standing", [] { return arena().standing(); });
   m.def("classify", &classify, py::arg("tensors"), py::arg("kind"));
   m.def("counters", [] { return as_dict(arena().counters()); });
   m.def("reset_peaks", [] { arena().reset_peaks(); });

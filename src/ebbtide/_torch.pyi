@@ -232,12 +232,18 @@ def load_schedule(columns: ScheduleColumns) -> int:
     Raises ValueError for columns that make no schedule for the present tiers.
     """
 
+def unload_schedule(number: int) -> None:
+    """Follow it no more. The next one that is loaded may get its number."""
+
 def unload_schedules() -> None: ...
 def followed() -> int | None:
     """Return the schedule that the last step followed from its beginning to its end."""
 
 def gone() -> int:
     """Count that schedule's storages from before a step that were freed since the first step that followed it."""
+
+def standing() -> int:
+    """Count those of them that are left."""
 
 def classify(tensors: Sequence[Tensor], kind: int) -> None:
     """Name the kind (index into KINDS) of the storages behind these tensors. Unmanaged ones are skipped."""

@@ -56,6 +56,8 @@ class Native:
     def __init__(self) -> None:
         self.step = made_step(COLD)
         self.schedules = self.taken = self.lost = 0
+        self.left = 100
+        self.unloaded: list[int] = []
 
     def followed(self) -> int | None:
         return self.schedules - 1 if self.schedules else None
@@ -71,6 +73,12 @@ class Native:
         self.schedules += 1
         self.lost = 0
         return self.schedules - 1
+
+    def standing(self) -> int:
+        return self.left
+
+    def unload_schedule(self, number: int) -> None:
+        self.unloaded.append(number)
 
     def remeasure_unmanaged(self) -> None:
         pass
@@ -174,6 +182,17 @@ def test_once_all_plans_are_made_what_has_gone_is_looked_at_no_more(native: Nati
     assert native.taken <= taken + 20  # what the looks at typical times take
 
 
+def test_a_model_that_is_gone_gives_back_the_plans_that_were_made_for_it(native: Native) -> None:
+    """The twentieth of the same shapes is planned as the first."""
+    run = Run(native)
+    native.left = 3
+    for _ in range(2 * planning._MOST_PLANS):
+        native.lost = 4
+        run.steps(2, made_step(WARM))
+    assert native.schedules > 1.5 * planning._MOST_PLANS
+    assert native.unloaded == [*range(native.schedules - 1)]  # each that was replaced
+
+
 def test_times_that_are_no_news_cost_no_plan_and_soon_no_recordings(native: Native) -> None:
     run = Run(native)
     run.steps(50, made_step(WARM))
@@ -247,12 +266,68 @@ def test_a_training_process_keeps_columns_of_a_few_steps(native: Native) -> None
     assert planned.steps.times()[0].took_ns.itemsize == 4
 
 
-def test_plans_of_one_run_are_bounded(native: Native, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_of_one_shape_are_bounded(native: Native, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "_MOST_PLANS", 1)
     run = Run(native)
     run.steps(2, made_step(COLD))
     run.steps(50, made_step(WARM))
     assert native.schedules == 1
+
+
+class Shapes(Native):
+    """Steps that follow the schedule of their shape, if there is one. A shape is a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shape = 0
+        self.loaded: dict[int, int] = {}  # shapes by schedule
+
+    def followed(self) -> int | None:
+        return next((number for number, shape in self.loaded.items() if shape == self.shape), None)
+
+    def load_schedule(self, columns: object) -> int:
+        number = next(number for number in range(100) if number not in self.loaded)
+        self.loaded[number] = self.shape
+        self.schedules += 1
+        return number
+
+    def unload_schedule(self, number: int) -> None:
+        del self.loaded[number]
+
+
+@pytest.fixture
+def shapes(monkeypatch: pytest.MonkeyPatch) -> Shapes:
+    found = Shapes()
+    monkeypatch.setattr(planning, "_torch", found)
+    monkeypatch.setattr(planning, "likeness", lambda recording: f"shape {found.shape}")
+    return found
+
+
+def test_the_hundredth_shape_is_planned_as_the_first(shapes: Shapes) -> None:
+    run = Run(shapes)
+    for shapes.shape in range(100):
+        run.steps(3, made_step(WARM))
+        assert shapes.followed() is not None
+    assert len(shapes.loaded) == run.planning.plans == planning._MOST_PLANS
+    assert len(run.saved) == 1  # the first plan is what is saved
+    for shapes.shape in (*range(99, 99 - planning._MOST_PLANS, -1), 0):
+        assert (shapes.followed() is None) == (shapes.shape == 0)  # the last ones are kept
+
+
+def test_a_shape_that_comes_back_after_a_hundred_others_is_planned(shapes: Shapes) -> None:
+    run = Run(shapes)
+    for shapes.shape in (*range(100), 500, 500):
+        run.steps(1, made_step(WARM))
+    assert shapes.followed() is not None
+    assert len(run.planning._shapes) <= planning._MOST_SHAPES
+
+
+def test_shapes_that_take_turns_do_not_drive_out_each_others_plans(shapes: Shapes) -> None:
+    run = Run(shapes)
+    for _ in range(5):
+        for shapes.shape in range(2 * planning._MOST_PLANS):
+            run.steps(1, made_step(WARM))
+    assert shapes.schedules == planning._MOST_PLANS
 
 
 def test_each_links_forecast_stands_beside_what_a_step_came_to() -> None:

@@ -50,8 +50,14 @@ class Native:
         self.handed.append(weakref.ref(made))
         return made
 
+    def standing(self) -> int:
+        return 100
+
     def load_schedule(self, columns: object) -> int:
         return 0
+
+    def unload_schedule(self, number: int) -> None:
+        pass
 
     def remeasure_unmanaged(self) -> None:
         self.remeasured += 1

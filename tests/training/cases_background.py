@@ -284,6 +284,6 @@ def planned_anew_at_every_look(steps: int) -> tuple[Verdict, RunReport, int]:
     with ebbtide.Session(fast="50%") as session:
         ours = begin(CASE)
         train(ours, steps, session)
-        made = planning_of(session)._made
+        made = max(planned.steps.made for planned in planning_of(session)._plans.values())
         session.report()
     return verdict(plain, ours, session), session.report(), made

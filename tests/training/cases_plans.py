@@ -1,5 +1,6 @@
 """What the tests of recording, planning and replay run in child processes."""
 
+import gc
 import os
 import random
 import warnings
@@ -21,7 +22,7 @@ from ebbtide.ir.files import load
 from ebbtide.ir.native import Verb
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.trace import Trace
-from ebbtide.planning import load_schedule, plan_job
+from ebbtide.planning import load_schedule, plan_job, planning
 from ebbtide.planning.followed_steps import FollowedSteps
 from ebbtide.planning.load_schedule import ScheduleColumns
 from ebbtide.planning.plan_job import Answer, Job, carry_out
@@ -438,3 +439,35 @@ def bytes_under(sizes: Sequence[int]) -> list[int]:
             found.append(_torch.counters()["resident_bytes"] - before)
             del storage
     return found
+
+
+def models_one_after_another() -> list[tuple[list[str], int]]:
+    """Of two shapes, two plans being all there may be: each model is gone when the next one comes. For each the modes
+    of its steps, and what left memory in the last one. The bits are those of plain PyTorch."""
+    planning._MOST_PLANS = 2
+    widths = (160, 192, 224, 256, 256, 256, 256)
+
+    def models() -> Any:
+        for number, width in enumerate(widths):
+            torch.manual_seed(number)
+            net = nn.Sequential(*[layer for _ in range(5) for layer in (nn.Linear(width, width), nn.GELU())])
+            optimizer = torch.optim.Adam(net.parameters())
+            for _ in range(7):
+                optimizer.zero_grad()
+                net(torch.randn(128, width)).square().mean().backward()
+                optimizer.step()
+            yield [parameter.detach().numpy().tobytes() for parameter in net.parameters()]
+            del net, optimizer
+            gc.collect()
+
+    plain = list(models())
+    shown = []
+    with ebbtide.Session(fast="50%") as session:
+        for number, bits in enumerate(models()):
+            assert bits == plain[number]
+            steps = session.report().steps[-7:]
+            shown.append(([step.mode for step in steps], steps[-1].evicted_bytes.total))
+        report = session.report().plan
+    assert report is not None
+    assert report.plans <= 2
+    return shown

@@ -152,3 +152,9 @@ def test_a_timeline_shows_the_moves_and_stalls_that_the_report_counts(tmp_path: 
     stalls = (SpanKind.STALL_ROOM, SpanKind.STALL_LATE, SpanKind.STALL_DEMAND)
     assert abs(timeline.time_ns(*stalls) / 1e9 - last.stall_s.total) < 1e-3
     assert max(level.nbytes for level in timeline.levels) <= report.arena_peak_bytes
+
+
+def test_the_last_of_many_models_is_planned_as_the_first() -> None:
+    shown = child.run("cases_plans:models_one_after_another", env=SMALLEST | {"EBBTIDE_PROGRESS": "off"})
+    assert all(modes[-1] == "planned" for modes, _ in shown)
+    assert all(evicted > 0 for _, evicted in shown)

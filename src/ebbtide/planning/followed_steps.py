@@ -34,6 +34,8 @@ class FollowedSteps:
         self.trace = self.plan = b""
         self.fastest_s = inf
         self.gone = 0
+        self.made = 0  # plans for them, the replaced ones too, since most of their storages were new
+        self.last = 0  # the run's last step that followed one
         self.traffic: Traffic | None = None  # of the last measured step that followed the plan
         self._times = deque([TickTimes.of(recorded)] if looks else [], maxlen=_KEPT)
         self._followed = self._noted = 0

@@ -8,7 +8,9 @@ cost of their moves where a probe measured the machine. If that is news, the ste
 anew when storages of its plan were freed: what replaced them (a state that a script loaded) is in no plan.
 
 Plans are made one at a time, while steps go on as they did, unrecorded (``pending_plan``). A plan is taken up at the
-end of the step in which it came.
+end of the step in which it came. Dead plans give back what they took: those that were replaced, and those of which more
+storages are gone than are left (another model). If there are as many as there may be, a shape that comes twice in a row
+takes the place of the one that no step has followed for longest.
 """
 
 import sys
@@ -35,11 +37,11 @@ from ebbtide.screen.progress import Activity
 from ebbtide.units import format_bytes, format_time, seconds
 
 _WARM_UP_STEPS = 1  # optimizer state is born in the first step
-_MOST_PLANS = 16
+_MOST_PLANS = 16  # that steps may follow; and for one shape, while its storages stay
 _MOST_REFUSALS = 3  # a planner may refuse this often before there is a plan: each attempt costs time
 _MOST_KILLS = 3  # after so many killed planning processes, a step whose planning was killed is not planned again
 _TO_GAIN = 0.005  # a plan within this share of its bound is good: no faster one is wanted
-_MOST_SHAPES = 64  # steps whose shapes never settle stay in demand mode
+_MOST_SHAPES = 64  # so many are known again, the last ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,8 @@ class Planning:
         self._last: tuple[Recording, str] | None = None  # a step and the planner's name, for the timeline
         self._shapes: dict[str, bool] = {}  # shapes of steps, and whether a plan was asked for
         self._plans: dict[int, Planned] = {}  # plans that steps may follow, by schedule; the first one stays the first
-        self._made = 0  # including those that were replaced since
+        self._first: int | None = None  # the schedule of the first plan; -1 once it is no more
+        self._like = ""  # the shape of the last step that followed no schedule
         self._replaced: PlanReport | None = None  # the plan that steps followed before the last one came
         self._steps = 0
         self._followed: int | None = None  # the number of the schedule that the last step followed
@@ -163,13 +166,13 @@ class Planning:
         self.ever_followed |= self._followed is not None
         if (planned := self._planned()) is not None:
             planned.steps.ended(wall_s)
+            planned.steps.last = self._steps
         return self._followed is not None
 
     @property
     def wants_recordings(self) -> bool:
         """True while another step may be planned or is to be shown."""
-        more = not self._gave_up and len(self._plans) < _MOST_PLANS and len(self._shapes) < _MOST_SHAPES
-        return self._pending is None and (more or self._wanted.save_timeline is not None)
+        return self._pending is None and (not self._gave_up or self._wanted.save_timeline is not None)
 
     @property
     def _gave_up(self) -> bool:
@@ -284,14 +287,27 @@ class Planning:
     def _learn(self, recording: Recording, budget_bytes: int) -> None:
         like = likeness(recording)
         recurs = like in self._shapes or not (self._plans or self._refusals or ends_unlike_it_begins(recording))
-        if not recurs or self._shapes.get(like):
-            self._shapes.setdefault(like, False)
+        in_a_row, self._like = like == self._like, like
+        asked = self._shapes[like] = self._shapes.pop(like, False)
+        if len(self._shapes) > _MOST_SHAPES:
+            del self._shapes[next(iter(self._shapes))]
+        if not recurs or asked or not (len(self._plans) < _MOST_PLANS or in_a_row):
             return
+        if len(self._plans) >= _MOST_PLANS:
+            self._drop(min(self._plans, key=lambda number: self._plans[number].steps.last))
         self._shapes[like] = True
         steps = FollowedSteps(recording, looks=not self._wanted.fixed)
         self._waits_since_ns = time.perf_counter_ns()
-        asked = self._ask(self._job(recording, budget_bytes))
-        self._pending = PendingPlan.of(recording, asked, like, steps, self._steps, keep=not self._plans)
+        answer = self._ask(self._job(recording, budget_bytes))
+        self._pending = PendingPlan.of(recording, answer, like, steps, self._steps, keep=self._first is None)
+
+    def _drop(self, number: int) -> None:
+        """Forget a plan, so that another can take its place. Its shape may be planned again."""
+        dropped = self._plans.pop(number)
+        _torch.unload_schedule(number)
+        self._shapes.pop(dropped.like, None)
+        if self._first == number:
+            self._first = -1
 
     def _learn_from(self, recording: Recording, planned: Planned, budget_bytes: int) -> None:
         """Learn from a step that followed a schedule: times of its operations and the cost of its moves."""
@@ -306,11 +322,13 @@ class Planning:
             return  # it did more than was planned; the next step may not
         if have_gone:
             steps.gone = gone
-            if self._made < _MOST_PLANS:
+            if gone > _torch.standing():
+                steps.made = 0
+            if steps.made < _MOST_PLANS:
                 known = Followed(steps.trace, steps.times(), measures=False, anew=True) if steps.trace else None
                 self._plan_anew(recording, planned, budget_bytes, known)
             return
-        if not steps.note(recording) or self._made >= _MOST_PLANS:
+        if not steps.note(recording) or steps.made >= _MOST_PLANS:
             return  # too few are known yet
         anew, measures = steps.are_news(planned.report, self._machine), self._wanted.measures
         plan, steps.plan = steps.plan, b""  # a faster plan is wanted once
@@ -320,10 +338,11 @@ class Planning:
 
     def _plan_anew(self, recording: Recording, planned: Planned, budget_bytes: int, known: Followed | None) -> None:
         followed = self._followed
-        is_first = next(iter(self._plans)) == followed
         self._waits_since_ns = time.perf_counter_ns()
         asked = self._ask(self._job(recording, budget_bytes, known))
-        self._pending = PendingPlan.of(recording, asked, planned.like, planned.steps, self._steps, is_first, followed)
+        self._pending = PendingPlan.of(
+            recording, asked, planned.like, planned.steps, self._steps, followed == self._first, followed
+        )
 
     def _job(self, recording: Recording, budget_bytes: int, followed: Followed | None = None) -> Job:
         flops = flop_table(recording, count_flops)
@@ -335,16 +354,18 @@ class Planning:
         self._machine = answer.machine
         if answer.schedule is None or answer.report is None:
             return False
-        number = _torch.load_schedule(answer.schedule)
         report = replace(answer.report, taken_up_after=self._steps)
-        self._made += 1
-        self._replaced = None if pending.replaces is None else self._plans[pending.replaces].told()
+        number = _torch.load_schedule(answer.schedule)
+        pending.steps.made += 1
+        self._replaced = None
+        if pending.replaces is not None:
+            self._replaced = self._plans.pop(pending.replaces).told()
+            _torch.unload_schedule(pending.replaces)
         pending.steps.follow(answer.trace, answer.plan if self._may_improve(report, pending) else b"")
         self._plans[number] = Planned(report, pending.like, pending.steps)
         if pending.keep:
+            self._first = number
             self._keep(answer)
-        if pending.replaces is not None:
-            del self._plans[pending.replaces]
         self._tell(report, "a plan" if pending.replaces is None else "a new plan")
         return True
 
