@@ -54,8 +54,8 @@ static std::atomic<bool> has_policy = false;
 // is not synchronised with but through a fault.
 static void must_replace(void* address, std::size_t bytes, int protection, int how = MAP_FIXED) {
   long at = syscall(SYS_mmap, address, bytes, protection, kReserve | how, -1, 0);
-  if (how != MAP_FIXED && at != reinterpret_cast<long>(address)) fatal(kPlaceIsGone, EEXIST);
-  if (at == -1) fatal("mmap", errno);
+  if (at == -1 && errno != EEXIST) fatal("mmap", errno);
+  if (at != reinterpret_cast<long>(address)) fatal(kPlaceIsGone, EEXIST);
   if (int error = has_policy ? make_pages_local(address, bytes) : 0; error != 0) fatal("mbind", error);
 }
 

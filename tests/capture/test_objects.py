@@ -51,11 +51,12 @@ def test_a_look_leaves_no_reference_and_what_is_frozen_stays_so(freeze: Any) -> 
     tensor = torch.ones(3)
     freeze()
     before = sys.getrefcount(tensor), gc.get_freeze_count()
-    found = all_objects()
-    assert sys.getrefcount(tensor) == before[0] + 1
-    assert gc.get_freeze_count() == before[1]
-    del found
-    assert sys.getrefcount(tensor) == before[0]
+    for _ in range(2):  # the second finds what the first left in frames
+        found = all_objects()
+        assert sys.getrefcount(tensor) == before[0] + 1
+        assert gc.get_freeze_count() == before[1]
+        del found
+        assert sys.getrefcount(tensor) == before[0]
 
 
 def test_a_recorder_notes_the_tensors_and_verify_the_modules(freeze: Any) -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.helpers import child
+from tests.helpers import child, machine
 from tests.helpers.zoo import FAMILIES
 from tests.training.same_bits import CASES, begin, train, train_plainly
 
@@ -23,8 +23,9 @@ def test_the_comparison_sees_one_flipped_bit_anywhere() -> None:
         name = next(name for name in expected.tensors if name.startswith(kind))
         flat = dict(actual.tensors())[name].reshape(-1).view(torch.uint8)
         flat[0] ^= 1
-        (difference,) = expected.differences(actual)
+        difference, where = expected.differences(actual)
         assert difference.startswith(f"{name}: 1 of ")
+        assert where == machine.describe()
 
 
 def test_families_cover_every_optimizer_that_the_readme_names() -> None:

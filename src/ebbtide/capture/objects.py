@@ -7,7 +7,6 @@ tensors, modules or optimizers asks here instead. Left out: a frozen object that
 import gc
 import inspect
 import sys
-from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
@@ -16,13 +15,13 @@ _OWN_REFERENCES = 3  # references to a frame's snapshot: the frame's, the variab
 _AT_ONCE = 1000
 
 
-def all_objects(held_by_functions: Iterable[Any] | None = None) -> list[Any]:
-    """Return the objects that the collector tracks, frozen ones too, each once. ``held_by_functions`` is what
-    ``running_locals`` returned, where the caller has it."""
-    objects = gc.get_objects()
+def all_objects() -> list[Any]:
+    """Return the objects that the collector tracks, frozen ones too, each once."""
     if not gc.get_freeze_count():
-        return objects
-    held = running_locals() if held_by_functions is None else held_by_functions
+        return gc.get_objects()
+    # First, since it empties the snapshots of frames that nobody else holds, and the list of all objects would.
+    held = running_locals(shared=True)
+    objects = gc.get_objects()
     known = {id(objects), *map(id, objects)}
     ahead = [sys.modules, *held, *objects]
     while ahead:
@@ -33,17 +32,21 @@ def all_objects(held_by_functions: Iterable[Any] | None = None) -> list[Any]:
                 known.add(id(found))
                 objects.append(found)
                 ahead.append(found)
+    held.clear()  # the list of all objects has it, too
     return objects
 
 
-def running_locals() -> list[Any]:
+def running_locals(*, shared: bool = False) -> list[Any]:
     """Return the values of every running function's local variables, which the collector does not list.
 
     It may list those of a generator or a coroutine, so they are left out.
 
-    Variables that an inner function shares lie in cells, which the collector lists. Up to Python 3.12, asking a frame
-    for its locals leaves a snapshot in it, which would keep tensors alive as long as the function runs. So the snapshot
-    is emptied, unless someone else holds it too: then it is the result of ``locals()``.
+    Variables that an inner function shares lie in cells, which the collector lists unless they are frozen. They are
+    left out unless ``shared`` is set.
+
+    Up to Python 3.12, asking a frame for its locals leaves a snapshot in it, which would keep tensors alive as long as
+    the function runs. So the snapshot is emptied, unless someone else holds it too: then it is the result of
+    ``locals()``.
     """
     found: list[Any] = []
     frame: FrameType | None
@@ -54,7 +57,8 @@ def running_locals() -> list[Any]:
             if function and frame.f_globals is not globals():
                 snapshot = frame.f_locals
                 cells = code.co_cellvars
-                found += [snapshot[name] for name in code.co_varnames if name in snapshot and name not in cells]
+                names = {*code.co_varnames, *cells} if shared else {*code.co_varnames}.difference(cells)
+                found += [snapshot[name] for name in names if name in snapshot]
                 if type(snapshot) is dict and sys.getrefcount(snapshot) <= _OWN_REFERENCES:
                     snapshot.clear()
             frame = frame.f_back  # None at the end, so that no frame is left holding itself

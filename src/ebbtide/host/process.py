@@ -17,7 +17,7 @@ from ebbtide.units import KIB
 PROC = Path("/proc")
 _UNLIMITED = 2**60  # cgroup v1 writes "no limit" as the largest page-rounded 63-bit number
 _MOST_STATUS_BYTES = 1 << 14
-_kept: tuple[int, int, int] | None = None  # process, descriptor and inode of its status, open since it was first read
+_kept: tuple[int, int, os.stat_result] | None = None  # a process and its status, open since it was first read
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +88,13 @@ def _own_status() -> str:
     kept, process = _kept, os.getpid()
     if kept is None or kept[0] != process or not _is_open(*kept[1:]):
         file = os.open(PROC / "self/status", os.O_RDONLY | os.O_CLOEXEC)
-        _kept = kept = process, file, os.fstat(file).st_ino
+        _kept = kept = process, file, os.fstat(file)
     return os.pread(kept[1], _MOST_STATUS_BYTES, 0).decode()
 
 
-def _is_open(file: int, inode: int) -> bool:
+def _is_open(file: int, was: os.stat_result) -> bool:
     try:
-        return os.fstat(file).st_ino == inode
+        return os.path.samestat(os.fstat(file), was)
     except OSError:
         return False
 

@@ -20,7 +20,7 @@ from ebbtide.host.process import give_back_freed_memory
 def adopt_all() -> tuple[int, list[tuple[int, str]]]:
     """Adopt storages. Return the bytes adopted, and the bytes and reason of each storage left alone."""
     held_by_functions = running_locals()  # first: the list that it returns is an object of the collector's, too
-    objects = all_objects(held_by_functions)
+    objects = all_objects()
     adopted, left_alone = _torch.adopt_all(objects, _owners_in_cpp(objects), held_by_functions)
     if adopted:
         give_back_freed_memory()  # the originals

@@ -123,7 +123,6 @@ class Engine:
         puts_off = self._settings.optimizer is UpdateOrder.DEFERRED  # this step's updates come in the next one
         if self._budget.recording and len(self._steps) == RECORDED_STEPS - 1 and not puts_off:
             _torch.reset_needs()  # operators that ran once, at construction say, do not bind steps
-        faults.stay_on_top()
         foreign_views.guard()
         if self._planning is not None:
             self._planning.begins()

@@ -37,8 +37,12 @@ def are_blocked() -> bool:
     """Tell whether a thread that was there before the first session blocks the signal."""
     if _stays:
         return False  # some threads of the arena do
-    for thread in Path("/proc/self/task").iterdir():
+    return any(map(_blocks, Path("/proc/self/task").iterdir()))
+
+
+def _blocks(thread: Path) -> bool:
+    try:
         status = (thread / "status").read_text()
-        if int(status.split("SigBlk:")[1].split()[0], 16) & 1 << (signal.SIGSEGV - 1):
-            return True
-    return False
+    except OSError:
+        return False  # it has ended meanwhile
+    return bool(int(status.split("SigBlk:")[1].split()[0], 16) & 1 << (signal.SIGSEGV - 1))
