@@ -1,7 +1,7 @@
 """What the servers of processes import before they fork any: PyTorch, what its optimizers load, and all of Ebbtide.
 
-Nothing has been computed after that. A session looks through the collector's objects for tensors, and these are frozen:
-they are no longer among them. It is imported last, so that all that the server has imported is.
+Nothing has been computed after that. It is imported last, so that the collector has looked through it all once. It is
+not frozen: whoever looks for tensors in a frozen process follows every reference, for a second each time.
 """
 
 import gc
@@ -20,4 +20,3 @@ for module in pkgutil.walk_packages(ebbtide.__path__, "ebbtide."):
 
 
 gc.collect()
-gc.freeze()

@@ -8,7 +8,9 @@ import gc
 import inspect
 import sys
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
+
+Kind = TypeVar("Kind")
 
 _LISTED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # the collector sees their variables
 _OWN_REFERENCES = 3  # references to a frame's snapshot: the frame's, the variable's, and getrefcount's own
@@ -34,6 +36,16 @@ def all_objects() -> list[Any]:
                 ahead.append(found)
     held.clear()  # the list of all objects has it, too
     return objects
+
+
+def instances(kind: type[Kind], among: list[Any] | None = None) -> list[Kind]:
+    """Return the objects of a kind and of its subclasses among some objects, or among all.
+
+    Types are compared, not objects: these are hundreds of thousands, and some say something else of their class.
+    """
+    objects = all_objects() if among is None else among
+    kinds = {each for each in set(map(type, objects)) if issubclass(each, kind)}
+    return [found for found in objects if type(found) in kinds] if kinds else []
 
 
 def running_locals(*, shared: bool = False) -> list[Any]:

@@ -17,7 +17,7 @@ from ebbtide.capture.flops import count_flops
 from ebbtide.capture.following import Following
 from ebbtide.capture.lines import note_lines
 from ebbtide.capture.module_names import ModuleNames
-from ebbtide.capture.objects import all_objects
+from ebbtide.capture.objects import instances
 from ebbtide.capture.optimizer_events import subscribe, unsubscribe
 from ebbtide.capture.optimizer_hooks import OptimizerHooks
 from ebbtide.capture.recording import capture
@@ -178,8 +178,7 @@ class StepRecorder:
 
 def _tensors() -> list[torch.Tensor]:
     """Return the tensors that exist before the step, whether it uses them or not."""
-    found = (value for value in all_objects() if issubclass(type(value), torch.Tensor))
-    return [tensor for tensor in found if tensor.layout is torch.strided]
+    return [tensor for tensor in instances(torch.Tensor) if tensor.layout is torch.strided]
 
 
 def _described(trace: Trace) -> str:

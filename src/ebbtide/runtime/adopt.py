@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import ebbtide._torch as _torch
-from ebbtide.capture.objects import all_objects, running_locals
+from ebbtide.capture.objects import all_objects, instances, running_locals
 from ebbtide.host.process import give_back_freed_memory
 
 
@@ -37,6 +37,6 @@ def bytes_on_gpus() -> int:
 def _owners_in_cpp(objects: list[Any]) -> list[Any]:
     """Find the C++ halves of objects that hold tensors there. A comprehension leaves no variable with its last one."""
     parallel, scripted = torch.nn.parallel.DistributedDataParallel, torch.jit.ScriptModule
-    owners = [getattr(value, "reducer", None) for value in objects if issubclass(type(value), parallel)]
-    owners += [getattr(value, "_c", None) for value in objects if issubclass(type(value), scripted)]
+    owners = [getattr(value, "reducer", None) for value in instances(parallel, objects)]
+    owners += [getattr(value, "_c", None) for value in instances(scripted, objects)]
     return [owner for owner in owners if owner is not None]

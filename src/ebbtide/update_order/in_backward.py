@@ -19,7 +19,7 @@ import torch
 from torch.optim import Optimizer
 
 from ebbtide.capture.iterations import is_compiled, steps_on_stack
-from ebbtide.capture.objects import all_objects
+from ebbtide.capture.objects import instances
 from ebbtide.capture.optimizer_events import Place, Subscriber, subscribe, unsubscribe
 from ebbtide.doors import tensors as doors
 from ebbtide.errors import OrderError
@@ -48,8 +48,8 @@ class InBackward(Subscriber):
         self._process = os.getpid()
 
     def install(self) -> None:
-        for found in all_objects():
-            if issubclass(type(found), Optimizer) and hasattr(found, "param_groups"):
+        for found in instances(Optimizer):
+            if hasattr(found, "param_groups"):
                 self.built(found)
         doors.guard()
         subscribe(self)

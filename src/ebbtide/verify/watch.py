@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ebbtide.after_import import AfterImport
-from ebbtide.capture.objects import all_objects
+from ebbtide.capture.objects import instances
 from ebbtide.capture.optimizer_events import Place, Subscriber, subscribe
 from ebbtide.verify.record import GONE, Loss, Recorder, State
 
@@ -183,8 +183,8 @@ def _outermost_modules(optimizers: "Sequence[Optimizer]") -> "list[nn.Module]":
     place = {id(parameter): at for at, parameter in enumerate(_parameters(optimizers))}
     first: dict[int, int] = {}
     holding: list[nn.Module] = []
-    for found in all_objects():
-        if issubclass(type(found), nn.Module) and hasattr(found, "_parameters"):  # one may be half built
+    for found in instances(nn.Module):
+        if hasattr(found, "_parameters"):  # one may be half built
             places = [place[id(parameter)] for parameter in found.parameters() if id(parameter) in place]
             if places:
                 first[id(found)] = min(places)
