@@ -134,6 +134,6 @@ def run(
     session = Session(fast, settings=settings, **named)  # mistakes in settings are told before the program's
     before = signal.getsignal(signal.SIGINT)
     try:
-        return run_program(find_program([os.fspath(part) for part in program]), session, quiet)
+        return run_program(find_program([os.fspath(part) for part in program]), session, quiet, goes_on=True)
     finally:
         on_interrupt(before)  # ignored since one ended the program

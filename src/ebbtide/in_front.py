@@ -121,6 +121,11 @@ class InFrontOf(Enum):
         "runtime.faults", "the SIGSEGV safety net goes on top again, and no thread blocks it",
         ("faulthandler.enable", "signal.signal", "signal.pthread_sigmask"),
     )
+    EXIT = Row("session.leaving", "the report is written and the summary shown before", ("os._exit",), _WITH_SESSION)
+    EXEC = Row(
+        "session.leaving", "a script that starts itself anew stays within the budget", ("os.execv", "os.execve"),
+        _WITH_SESSION,
+    )
     NOTEBOOK_WARNINGS = Row(
         "screen.notebook", "Ebbtide's warnings go to the area below the cell", ("warnings.showwarning",), _WITH_SESSION
     )

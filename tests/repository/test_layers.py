@@ -53,6 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "budget",
         "capture",
         "host",
+        "in_front",
         "machines",
         "planning",
         "recorders",

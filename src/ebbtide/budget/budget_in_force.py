@@ -108,8 +108,13 @@ class BudgetInForce:
         if not self.is_set:
             refused = shortfalls.REFUSED if self._limits.refused else shortfalls.BELOW_THE_REST
             return shortfalls.NOTHING_MANAGED if self.nothing_managed else refused
-        too_large = self._bounds.process_asked and peak_of_others > self._limits.tolerated_bytes()
-        return shortfalls.others_unbounded(peak_of_others) if too_large else ""
+        of_a_share = self._bounds.fraction is not None
+        too_large = self.is_beyond_size(peak_of_others)
+        return shortfalls.others_unbounded(peak_of_others, steps) if of_a_share or too_large else ""
+
+    def is_beyond_size(self, peak_bytes: int) -> bool:
+        """Tell whether a process that peaked there took more than the size that was asked for."""
+        return self._bounds.process_asked and peak_bytes > self._limits.tolerated_bytes()
 
     def _set(self, counters: "_torch.Counters") -> None:
         """Set the asked share of the peak that the recorded steps showed."""

@@ -7,6 +7,7 @@ _INSIDE = (
     "ebbtide run ...`, `torchrun --no-python ... ebbtide run ...`"
 )
 _STEP = "a step ends where the steps of torch.optim's optimizers end, or is what `session.step()` encloses"
+_NONE_SEEN = "no step was seen, and a process that the script started"
 
 REFUSED = "the budget was refused, so it was never in force: the process was bounded by what there is"
 BELOW_THE_REST = (
@@ -32,13 +33,23 @@ def no_peak(share: float, steps: int, needed: int) -> str:
     return f"{text}; {_STEP}. {_INSIDE}. If it has no such optimizer, {in_bytes}"
 
 
-def others_unbounded(peak_bytes: int) -> str:
-    """Say that no step was seen here, and that a process of the script's took more than this one; "" if none did."""
+def others_unbounded(peak_bytes: int, steps: int) -> str:
+    """Say that the script trained in a process that it started, and that one took more than this one; "" if none did.
+    """
     if not peak_bytes:
         return ""
+    seen = "a process that the script forked trained, and one that it started" if steps else _NONE_SEEN
     return (
-        f"no step was seen, and a process that the script started peaked at {format_bytes(peak_bytes)}, which nothing "
-        f"bounded: a budget is this process's alone; {_STEP}. {_INSIDE}"
+        f"{seen} peaked at {format_bytes(peak_bytes)}, which nothing bounded: a budget is this process's alone; "
+        f"{_STEP}. {_INSIDE}"
+    )
+
+
+def others_large(peak_bytes: int) -> str:
+    """Say that a process took more than the budget, and may have trained or not."""
+    return (
+        f"a process that the script started peaked at {format_bytes(peak_bytes)}, more than the budget: nothing "
+        f"bounded it, since a budget is this process's alone. {_INSIDE}"
     )
 
 

@@ -113,14 +113,14 @@ def run(
     be saved. It is 2 for wrong options, 4 where no directory can serve for spilling, 6 on a machine that cannot serve,
     and 130 after Ctrl-C.
     """
-    from ebbtide.api import run
     from ebbtide.errors import INTERRUPTED
     from ebbtide.session.ending import stay_at_the_end
-    from ebbtide.session.launch import on_interrupt
+    from ebbtide.session.launch import find_program, on_interrupt, run_program
+    from ebbtide.session.leaving import command_before
+    from ebbtide.session.session import Session
     from ebbtide.settings import Settings
 
     warn_in_one_line()
-    stay_at_the_end()
     if quiet and verbose:
         raise SettingError("-q and -v: name one of them")
     settings = Settings.from_environment()
@@ -131,11 +131,9 @@ def run(
         refuse_misplaced_budget(program)
     if not quiet:
         tell_misplaced_options(program)
-    status = run(
-        program,
-        quiet=quiet,
+    session = Session(  # mistakes in settings are told before the program's
+        fast,
         settings=settings,
-        fast=fast,
         fast_node=fast_node,
         spill=spill or None,
         tiers=tiers,
@@ -148,8 +146,12 @@ def run(
         save_timeline=save_timeline,
         wait_for_plan=wait_for_plan,
         report=report,
-        progress="verbose" if verbose else None,
+        progress="off" if quiet else "verbose" if verbose else None,
     )
+    try:
+        status = run_program(find_program(program), session, quiet, command=command_before(program))
+    finally:
+        stay_at_the_end()
     if status == INTERRUPTED:
         on_interrupt(signal.SIG_DFL)
     sys.exit(status)

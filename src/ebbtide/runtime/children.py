@@ -1,10 +1,13 @@
-"""The most memory that a script's child processes held, as far as that is their own.
+"""What a script's child processes held at most, as far as that is their own, and whether one of them trained.
 
 The kernel keeps one figure for all children that ended and were waited for, and their own such children
 (``RUSAGE_CHILDREN``). It includes children from before a session. It also includes what the parent held when it started
-a child: a child that runs another program begins with its parent's peak. So only a peak above both says anything. Left
-out: children that still run, and those that nobody waited for.
+a child: a child that runs another program begins with its parent's peak. So only a peak above both says anything. A
+forked child writes that it trains to a page that it shares with its parent. Left out: children that nobody waited for,
+and whether one trains that was not forked.
 """
+
+import mmap
 
 from ebbtide.host import process
 
@@ -17,6 +20,16 @@ class Children:
     def __init__(self) -> None:
         self._own_peak_bytes = process.peak_resident_bytes()
         self._peak_before_bytes = process.peak_of_children_bytes()
+        self._shared = mmap.mmap(-1, mmap.PAGESIZE)
+
+    @property
+    def trained(self) -> bool:
+        """True once an optimizer has stepped in a forked child."""
+        return self._shared[0] != 0
+
+    def note_training(self) -> None:
+        """Note in a forked child that it trains."""
+        self._shared[0] = 1
 
     def peak_bytes(self) -> int:
         """Return the most that one of them held, if that is more than this process ever did; else 0."""

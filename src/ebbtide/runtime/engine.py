@@ -184,7 +184,7 @@ class Engine:
         if unsaved not in self._final.trouble:  # where trouble is something else
             self._warn(unsaved)
         as_asked = self._final.bounded_as_asked and self._final.planned_as_asked
-        if not told and (self._peak_of_others() if as_asked else not self.is_told_on):
+        if not told and (self._of_others() if as_asked else not self.is_told_on):
             self._warn(self._final.trouble)
 
     def report(self) -> RunReport:
@@ -214,7 +214,7 @@ class Engine:
             arena_peak_bytes=counters["reserved_peak_bytes"],
             arena_mean_bytes=round(counters["reserved_byte_ns"] / max(counters["measured_ns"], 1)),
             budget_violated=over or excess > 0,
-            trouble=trouble or unbounded or unplanned or shortfalls.others_unbounded(self._peak_of_others()),
+            trouble=trouble or unbounded or unplanned or self._of_others(),
             adopted_bytes=self._adopted_bytes,
             outside_bytes=sum(nbytes for nbytes, _ in self._left_alone),
             outside=by_reason(self._left_alone),
@@ -269,6 +269,8 @@ class Engine:
 
     def _optimizer_ended(self) -> None:
         self.following.trained = True
+        if os.getpid() != self._process:
+            self._children.note_training()
         if not self.following.active:
             return
         try:
@@ -285,8 +287,17 @@ class Engine:
         return self._planning.takes_bytes() if self._planning is not None else 0
 
     def _peak_of_others(self) -> int:
-        """Return the peak of processes that the script started in place of training; 0 where none is notable."""
-        return 0 if len(self._steps) else self._children.peak_bytes()
+        """Return the peak of processes that the script started and trained in, as far as is known; 0 where none is
+        notable."""
+        trained = self._children.trained or not len(self._steps)
+        return self._children.peak_bytes() if trained else 0
+
+    def _of_others(self) -> str:
+        """Say what processes that the script started took."""
+        if trained := self._peak_of_others():
+            return shortfalls.others_unbounded(trained, len(self._steps))
+        peak = self._children.peak_bytes()
+        return shortfalls.others_large(peak) if self._budget.is_beyond_size(peak) else ""
 
     def _unplanned(self) -> str:
         """Say that a named plan was not followed, and what was not saved as asked."""

@@ -68,7 +68,7 @@ def _show(report: RunReport, columns: dict[int, list[str]], name: str, local_ran
 
 
 def stay_at_the_end() -> None:
-    """Register the stay. Callers MUST do so before the script: the first registered function runs last of all."""
+    """Register the stay. Callers MUST do so once the script's own exit functions have run: nothing follows it."""
     atexit.register(_stay)
 
 

@@ -5,6 +5,7 @@ without our frames, and a ``__main__`` that multiprocessing's spawn can find aga
 as the script.
 """
 
+import atexit
 import io
 import os
 import signal
@@ -20,6 +21,7 @@ from typing import Any
 from ebbtide.errors import INTERRUPTED, BudgetError, SettingError
 from ebbtide.ir.run_report import RunReport
 from ebbtide.session.ending import end_together
+from ebbtide.session.leaving import seen
 from ebbtide.session.recorder import Recorder
 from ebbtide.session.session import Session
 from ebbtide.terminal import tell
@@ -44,16 +46,33 @@ def find_program(command: Sequence[str]) -> Program:
     return _find_script(command[0], command[1:])
 
 
-def run_program(program: Program, session: Session, quiet: bool) -> int:
+def run_program(
+    program: Program, session: Session, quiet: bool, *, command: Sequence[str] = (), goes_on: bool = False
+) -> int:
     """Run it and return the exit status: the script's own; or 3 when it succeeded, but was not bounded or planned as
     asked, or its report was not saved.
 
-    Raises the BudgetError that ended the script, or another rank's, once the report is written and the summary shown.
+    ``command`` came before the program. ``goes_on``: so does this process. Raises the BudgetError that ended the
+    script, or another rank's, once the report is written and the summary shown.
     """
-    process, refusal = os.getpid(), None
+    process, refusal, before = os.getpid(), None, threading.enumerate()
+
+    def conclude(status: int) -> int:
+        session._write_report()
+        try:
+            return _conclude(session, status, None, quiet)
+        except BudgetError as error:
+            tell(f"ebbtide: error: {error}")
+            return error.exit_code
+
     with session:
         try:
-            status = _execute(program, session._ranks.ask)
+            with seen(conclude, command):
+                status = _execute(program, session._ranks.ask)
+                if goes_on:
+                    _tell_of_threads(before)
+                else:
+                    _end_as_python_does(status)
             if status == INTERRUPTED:
                 session._hurry()
             if status == 0 or not quiet:
@@ -65,6 +84,11 @@ def run_program(program: Program, session: Session, quiet: bool) -> int:
             session._hurry()
     if os.getpid() != process:
         return status  # a child that the script forked; the session is its parent's
+    return _conclude(session, status, refusal, quiet)
+
+
+def _conclude(session: Session, status: int, refusal: BudgetError | None, quiet: bool) -> int:
+    """Show what became of the run, and return its exit status, or raise."""
     report = session.report()
     failed = _failed(report) if status == 0 else ""
     told = end_together(session, report, status, refusal, failed, quiet)
@@ -79,6 +103,23 @@ def run_program(program: Program, session: Session, quiet: bool) -> int:
     return BudgetError.exit_code if status == 0 and session._unwritten else status
 
 
+def _end_as_python_does(status: int) -> None:
+    """Wait for the program's threads and call its exit functions, which wait for its processes. All of them may train.
+    """
+    if status == INTERRUPTED:
+        on_interrupt(signal.default_int_handler)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    if status == INTERRUPTED:
+        on_interrupt(signal.SIG_IGN)
+
+
+def _tell_of_threads(before: Sequence[threading.Thread]) -> None:
+    """Warn of threads that outlive the program, in a process that goes on."""
+    if names := [thread.name for thread in threading.enumerate() if thread not in before and not thread.daemon]:
+        tell(f"ebbtide: warning: {', '.join(names)}: threads of the program go on, and nothing bounds them from here")
+
+
 def record_program(program: Program, recorder: Recorder, stop: bool, quiet: bool = False) -> int:
     """Run it and return the exit status: the script's own; or 1 when it succeeded and not every step was recorded.
     ``stop`` ends the script once they are."""
@@ -87,6 +128,7 @@ def record_program(program: Program, recorder: Recorder, stop: bool, quiet: bool
         if stop:
             recorder.stop_when_done()
         status = _execute(program)
+        _end_as_python_does(status)
     if os.getpid() != process:
         return status
     if not quiet or not (status or recorder.done):

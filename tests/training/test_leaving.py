@@ -1,0 +1,117 @@
+"""However a script ends, and in whichever thread it trains, it trains within the budget or is told otherwise."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ebbtide.session.leaving import under
+from tests.helpers.command import EBBTIDE, run
+
+TRAINS = """
+import atexit, multiprocessing, os, sys, threading, torch
+torch.set_num_threads(1)
+
+def train(width=256, steps=5):
+    torch.manual_seed(1)
+    net = torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(6)])
+    optimizer = torch.optim.AdamW(net.parameters())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        net(torch.ones(64, width)).square().mean().backward()
+        optimizer.step()
+    print("trained", sum(p.double().sum().item() for p in net.parameters()), flush=True)
+"""
+ENDS = {
+    "a thread goes on": "threading.Thread(target=train).start()",
+    "a thread goes on after an error": "threading.Thread(target=train).start()\nsys.exit(5)",
+    "an executor goes on": "from concurrent.futures import ThreadPoolExecutor\nThreadPoolExecutor(1).submit(train)",
+    "at exit": "atexit.register(train)",
+    "os._exit": "train()\nos._exit(0)",
+    "os._exit with a status": "train()\nos._exit(7)",
+    "os._exit on a thread": "train()\nthreading.Thread(target=os._exit, args=(0,)).start()\nthreading.Event().wait()",
+    "execl": "if 'again' not in sys.argv: os.execl(sys.executable, sys.executable, '-u', *sys.argv, 'again')\n"
+    "train()",
+    "execve": "if 'again' not in sys.argv: os.execve(sys.executable, [sys.executable, *sys.argv, 'again'],"
+    " {'PYTHONPATH': os.environ.get('PYTHONPATH', '')})\ntrain()",
+    "its own command": "if os.environ.get('AGAIN') is None:\n"
+    "    os.environ['AGAIN'] = '1'\n    os.execv(sys.executable, sys.orig_argv)\ntrain()",
+}
+
+
+def ended(code: str, folder: Path, *options: str) -> Any:
+    script = folder / "train.py"
+    script.write_text(TRAINS + code)
+    return run(*([EBBTIDE, "run", *options] if options else [sys.executable]), str(script), cwd=folder)
+
+
+@pytest.mark.parametrize("code", [pytest.param(code, id=name) for name, code in ENDS.items()])
+def test_a_script_trains_within_its_budget_to_its_own_end(code: str, tmp_path: Path) -> None:
+    if "orig_argv" in code:  # the command server's, where another process runs it
+        code = code.replace("sys.orig_argv", "[sys.executable, *sys.argv]")
+    plain = ended(code, tmp_path)
+    assert plain.stdout.startswith("trained"), plain.stderr
+    done = ended(code, tmp_path, "--fast", "40%", "--report", "report.json")
+    assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout), done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (len(report["steps"]), report["bounded_as_asked"]) == (5, True)
+    assert "Ebbtide: within budget, 5 steps" in done.stderr
+
+
+def test_os_exit_does_not_hide_that_the_budget_was_exceeded(tmp_path: Path) -> None:
+    code = "train()\nwith torch.no_grad(): torch.nn.Linear(256, 256)(torch.ones(65536, 256))\nos._exit(0)"
+    done = ended(code, tmp_path, "--fast", "40%", "--report", "report.json")
+    assert done.returncode == 3
+    assert json.loads((tmp_path / "report.json").read_text())["budget_violated"]
+    assert "error: the budget was exceeded" in done.stderr
+
+
+def test_another_program_in_the_place_of_the_script_is_told(tmp_path: Path) -> None:
+    done = ended("os.execvp('true', ['true'])", tmp_path, "--fast", "40%")
+    assert done.returncode == 0
+    assert "gives its process to" in done.stderr
+
+
+@pytest.mark.parametrize("fast", ["40%", "450MiB"])
+def test_children_that_train_after_their_parent_are_not_within_its_budget(fast: str, tmp_path: Path) -> None:
+    code = """
+if __name__ == "__main__":
+    train()
+    child = multiprocessing.get_context("fork").Process(target=train, args=(3072, 2))
+    child.start()
+"""
+    done = ended(code, tmp_path, "--fast", fast)
+    assert done.returncode == 3
+    assert "a process that the script forked trained, and one that it started peaked at" in done.stderr
+
+
+def test_threads_that_outlive_the_program_of_a_call_are_told(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINS + "threading.Timer(0.5, train).start()")
+    done = run(sys.executable, "-c", "import ebbtide; ebbtide.run(['train.py'], fast='400MiB')", cwd=tmp_path)
+    assert done.stdout.startswith("trained")
+    assert "threads of the program go on, and nothing bounds them from here" in done.stderr
+
+
+def test_the_command_stands_between_pythons_options_and_the_program() -> None:
+    ours = ["/bin/ebbtide", "run", "--fast", "8GiB"]
+    python = sys.executable
+    for words, options in (
+        (["a.py", "-c"], []),
+        (["-m", "package", "x"], ["-u", "-X", "dev"]),
+        (["-mpackage"], ["-Ou", "-Wignore"]),
+    ):
+        assert under(ours, python, ["python", *options, *words]) == ["python", *options, *ours, *words]
+        for same in (ours, [os.path.relpath(ours[0]), *ours[1:]]):
+            assert under(ours, python, ["python", *options, *same, *words]) == ["python", *options, *same, *words]
+        assert under([], python, ["python", *options, *words]) is None
+    for words in (["-c", "print()"], ["-uc", "print()"], ["-um", "package"], ["-"], [], ["-u"], ["-X"]):
+        assert under(ours, python, ["python", *words]) is None
+
+
+def test_only_this_python_is_known_to_have_ebbtide(tmp_path: Path) -> None:
+    (tmp_path / "python").symlink_to(os.path.realpath(sys.executable))  # as another environment has it
+    for path in ("/bin/true", str(tmp_path / "python")):
+        assert under(["/bin/ebbtide", "run"], path, ["python", "a.py"]) is None
