@@ -129,7 +129,7 @@ def train(minutes: float, steps: int, fast: str, result: Path) -> None:
                 del saved
             if fast and seconds - sampled > SAMPLE_EVERY_S:
                 sampled = seconds
-                samples.append(sample(seconds, step, _torch.counters()["spill_bytes"]))
+                samples.append(sample(seconds, step, _torch.counters()["tier_bytes"][-1]))
     digest = hashlib.sha256()
     for tensor in [*model.parameters(), *(value for state in optimizer.state.values() for value in state.values())]:
         digest.update(tensor.detach().reshape(-1).view(torch.uint8).numpy())

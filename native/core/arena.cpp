@@ -135,9 +135,9 @@ bool Arena::wait_for_room(Lock& lock, const Shape& shape) {
 }
 
 std::string Arena::no_room(std::uint64_t nbytes) const {
-  const Tier& tier = tiers_.failed();
-  return std::string("no room for ") + BytesText(nbytes).text + ": writing to " + tier.where() + " failed (" +
-         std::strerror(tiers_.error()) + "); " + tier.cure(tiers_.error());
+  const auto [where, cure] = tiers_.failed().explain(tiers_.error());
+  return std::string("no room for ") + BytesText(nbytes).text + ": writing to " + where + " failed (" +
+         std::strerror(tiers_.error()) + "); " + cure;
 }
 
 // Space in the slowest tier for a new block, before it can be needed: a disk that is full then leaves no way out, unless
@@ -147,11 +147,13 @@ void Arena::reserve_ahead(std::size_t nbytes, const Shape& shape) {
   if (!r.has_space(shape.pages)) throw ArenaError("the arena's address space is used up");
   if (!budget_.bounded() || budget_.live() + untouched_ + nbytes <= budget_.limit()) return;
   Tier& slowest = tiers_[tiers_.last()];
+  if (slowest.space().capacity != 0) return;  // what it has is for whoever leaves [Note: without bounds]
   Extent needed{shape.page == kHugePage ? 0u : 1u, 0, (r.high_water() + shape.pages) * r.page()};
-  if (int error = slowest.reserve_ahead(needed); error != 0) {
-    if (budget_.live() + untouched_ + nbytes <= tiers_.sure_bytes()) return;  // what has come back keeps its place there
-    throw ArenaError(std::string("cannot reserve ") + BytesText(needed.bytes).text + " in " + slowest.where() + ": " +
-                     std::strerror(error) + "; " + slowest.cure(error));
+  if (int error = slowest.reserve(needed); error != 0) {
+    if (budget_.live() + untouched_ + nbytes <= tiers_.in_place_bytes()) return;  // what has come back keeps its place there
+    const auto [where, cure] = slowest.explain(error);
+    throw ArenaError(std::string("cannot reserve ") + BytesText(needed.bytes).text + " in " + where + ": " +
+                     std::strerror(error) + "; " + cure);
   }
 }
 

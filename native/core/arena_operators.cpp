@@ -114,7 +114,7 @@ void Arena::pin_operand(OperatorStack& stack, BlockId id, Access access, bool bo
 
 // What an inner operator made belongs to the one that called it: its kernel is about to fill it.
 void Arena::exit() {
-  if (tiers_.packing() != nullptr && tape_.records()) look_at_contents();
+  if (tape_.records() && tiers_.fastest_packing() != nullptr) look_at_contents();
   Lock lock(mutex_);
   OperatorStack& stack = this_thread;
   if (stack.of != &stacks_ || stack.operators.empty()) return;

@@ -5,6 +5,7 @@
 // `valid` and `home`, which Moves alone changes once the block was made; what is told by these is told nowhere else.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "command.hpp"
@@ -138,6 +139,9 @@ void check(const Block& b);  // ends the process with the rule that is broken
 #else
 inline void check(const Block&) {}
 #endif
+
+// The fastest slower tier that has its contents; callers MUST know that one does.
+inline Rank fastest_with(const Block& b) { return static_cast<Rank>(std::countr_zero(b.valid)); }
 
 // What is transferred: the storage, not the rest of its last huge page, in chunks.
 inline constexpr std::size_t kChunk = 2 * kHugePage;

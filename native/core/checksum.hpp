@@ -25,7 +25,6 @@ class Checksum {
   using Take = void(std::uint32_t* lanes, const void* from, std::size_t bytes);
   // By tables, as every processor can; tests compare the two.
   static Take in_software;
-  static bool in_hardware() { return take != in_software; }
 
  private:
   static Take* const take;  // what this processor does best

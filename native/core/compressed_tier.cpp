@@ -87,20 +87,21 @@ CompressedTier::CompressedTier(std::uint64_t capacity)
   free_.give({0, static_cast<std::uint32_t>(pool_bytes(capacity_) / kSmallPage)});
 }
 
-const char* CompressedTier::cure(int error) const {
+Failure CompressedTier::explain(int error) const {
+  constexpr const char* kWhere = "compressed memory";
   switch (error) {
     case EFBIG:
-      return "what does not shrink needs a slower tier behind it";
+      return {kWhere, "what does not shrink needs a slower tier behind it"};
     case ENOSPC:
-      return "give it more room, or a slower tier behind it";
+      return {kWhere, "give it more room, or a slower tier behind it"};
     default:
-      return "other bytes lie in memory than were written there: its cells may be failing";
+      return {kWhere, "other bytes lie in memory than were written there: its cells may be failing"};
   }
 }
 
 // --- runs of the pool
 
-Run CompressedTier::take_run(std::uint32_t pages) const {
+Run CompressedTier::take_run(std::uint32_t pages) {
   Spin spin(*this);
   Run run = free_.take(pages);
   if (run.count == pages || run.count == 0) return run;
@@ -109,7 +110,7 @@ Run CompressedTier::take_run(std::uint32_t pages) const {
 }
 
 // The first `touched` of its pages have memory.
-void CompressedTier::give_run(Run run, std::uint32_t touched) const {
+void CompressedTier::give_run(Run run, std::uint32_t touched) {
   if (touched > 0) must_drop_pages(pool_.begin() + run.first * kSmallPage, touched * kSmallPage);
   if (run.count == 0) return;
   Spin spin(*this);
@@ -118,7 +119,7 @@ void CompressedTier::give_run(Run run, std::uint32_t touched) const {
 
 // --- space
 
-bool CompressedTier::claim(std::uint64_t bytes) const {
+bool CompressedTier::claim(std::uint64_t bytes) {
   std::uint64_t used = used_;
   while (used + bytes <= capacity_) {
     if (!used_.compare_exchange_weak(used, used + bytes)) continue;
@@ -143,7 +144,7 @@ void CompressedTier::release(const Extent& extent) {
   }
 }
 
-void CompressedTier::forget(const Extent& chunk) const {
+void CompressedTier::forget(const Extent& chunk) {
   std::uint64_t begin = 0, end = 0;
   for (std::uint64_t at = 0; at < chunk.bytes; at += kBlock) {
     Entry& e = entry(chunk.region, (chunk.begin + at) / kSlot[chunk.region]);
@@ -160,7 +161,7 @@ void CompressedTier::forget(const Extent& chunk) const {
 
 // --- in
 
-int CompressedTier::write(const Extent& chunk, const void* from) const {
+int CompressedTier::write(const Extent& chunk, const void* from) {
   forget(chunk);
   Run run = take_run(pages_of(chunk.bytes));
   if (run.count == 0) return ENOSPC;
@@ -180,7 +181,7 @@ int CompressedTier::write(const Extent& chunk, const void* from) const {
 }
 
 // Block after block into the run. Of an error, `bytes` are those that the run got.
-int CompressedTier::pack(const Extent& chunk, const char* from, Run run, std::uint64_t& bytes) const {
+int CompressedTier::pack(const Extent& chunk, const char* from, Run run, std::uint64_t& bytes) {
   Area area(*this);
   char* to = pool_.begin() + run.first * kSmallPage;
   for (std::uint64_t at = 0; at < chunk.bytes; at += kBlock) {
@@ -200,7 +201,7 @@ int CompressedTier::pack(const Extent& chunk, const char* from, Run run, std::ui
 }
 
 // Roughly, where several threads do it.
-void CompressedTier::count_ratio(std::uint64_t from, std::uint64_t to) const {
+void CompressedTier::count_ratio(std::uint64_t from, std::uint64_t to) {
   kept_ += to;
   if (seen_.fetch_add(from) + from < kRemembered) return;
   seen_ = seen_ / 2;

@@ -31,7 +31,7 @@
 
 namespace ebbtide {
 
-class CompressedTier final : public Tier {
+class CompressedTier final : public PackingTier {
  public:
   // Throws ArenaError for a capacity that is none.
   explicit CompressedTier(std::uint64_t capacity);
@@ -39,16 +39,12 @@ class CompressedTier final : public Tier {
   // ENOSPC where it would not fit if it shrank as what came before did.
   int reserve(const Extent& extent) override;
   void release(const Extent& extent) override;
-  std::uint64_t used() const override { return used_; }
-  std::uint64_t capacity() const override { return capacity_; }
-  int write(const Extent& chunk, const void* from) const override;  // EFBIG: it does not shrink; ENOSPC: it is full
+  Space space() const override { return {used_, capacity_}; }
+  int write(const Extent& chunk, const void* from) override;  // EFBIG: it does not shrink; ENOSPC: it is full
   int read(const Extent& part, iovec* parts, int count) const override;
-  bool packs() const override { return true; }
   std::uint64_t packed_peak() const override { return peak_; }
   std::optional<std::uint64_t> packed_bytes(const void* from, std::uint64_t bytes) const override;
-  const char* name() const override { return "compressed memory"; }
-  const char* where() const override { return "compressed memory"; }
-  const char* cure(int error) const override;
+  Failure explain(int error) const override;
 
  private:
   // Where a block lies packed; of none, all is zero.
@@ -65,12 +61,12 @@ class CompressedTier final : public Tier {
   class Spin;
 
   Entry& entry(unsigned region, std::uint64_t slot) const { return reinterpret_cast<Entry*>(table_[region].begin())[slot]; }
-  Run take_run(std::uint32_t pages) const;
-  void give_run(Run run, std::uint32_t touched) const;
-  int pack(const Extent& chunk, const char* from, Run run, std::uint64_t& bytes) const;
-  bool claim(std::uint64_t bytes) const;  // whether the capacity has them
-  void forget(const Extent& chunk) const;
-  void count_ratio(std::uint64_t from, std::uint64_t to) const;
+  Run take_run(std::uint32_t pages);
+  void give_run(Run run, std::uint32_t touched);
+  int pack(const Extent& chunk, const char* from, Run run, std::uint64_t& bytes);
+  bool claim(std::uint64_t bytes);  // whether the capacity has them
+  void forget(const Extent& chunk);
+  void count_ratio(std::uint64_t from, std::uint64_t to);
   bool unpack(const Entry& entry, void* to) const;
   int read_part(const Entry& entry, std::uint64_t from, std::uint64_t bytes, iovec*& parts, int& count) const;
 
@@ -80,9 +76,9 @@ class CompressedTier final : public Tier {
   const std::array<Reservation, kRegions> table_;  // by region, and what a block may begin at
   const Reservation flags_;
   const Reservation areas_;
-  mutable FreeRuns free_;
-  mutable std::atomic<std::uint64_t> used_{0}, peak_{0};
-  mutable std::atomic<std::uint64_t> seen_{0}, kept_{0};  // bytes written, and packed: how well contents shrink lately
+  FreeRuns free_;
+  std::atomic<std::uint64_t> used_{0}, peak_{0};
+  std::atomic<std::uint64_t> seen_{0}, kept_{0};  // bytes written, and packed: how well contents shrink lately
 };
 
 }  // namespace ebbtide

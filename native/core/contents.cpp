@@ -36,7 +36,7 @@ void Arena::look_at_contents() {
   if (looks.empty()) return;
   std::vector<std::int64_t> found;
   for (const Look& look : looks) {  // without the mutex [Note: invariants, I5]
-    auto packed = tiers_.packing()->packed_bytes(look.address, look.bytes);
+    auto packed = tiers_.fastest_packing()->packed_bytes(look.address, look.bytes);
     found.push_back(packed ? static_cast<std::int64_t>(*packed) : kNotPacked);
   }
   Lock lock(mutex_);

@@ -25,10 +25,10 @@ Counters Arena::count() const {
   c.looked_at = victims_.looked_at();
   c.copy_ns = mover_.copy_ns();
   c.areas = areas_.now();
-  c.spill = tiers_[tiers_.last()].used();
   for (Rank rank = 1; rank <= tiers_.last(); ++rank) {
-    c.tier_used.push_back(tiers_[rank].used());
-    c.tier_peak.push_back(tiers_[rank].packed_peak());
+    c.tier_used.push_back(tiers_[rank].space().used);
+    const PackingTier* packing = tiers_.packing(rank);
+    c.tier_peak.push_back(packing != nullptr ? packing->packed_peak() : 0);
     c.tier_written.push_back(tiers_.written(rank));
     c.tier_read.push_back(tiers_.read_bytes(rank));
   }

@@ -14,18 +14,15 @@ namespace ebbtide {
 
 class FileTier final : public Tier {
  public:
-  explicit FileTier(const std::vector<std::string>& directories);  // throws ArenaError
+  // Throws ArenaError.
+  explicit FileTier(const std::vector<std::string>& directories) : files_{SpillFile(directories), SpillFile(directories)} {}
 
   int reserve(const Extent& extent) override;
-  int reserve_ahead(const Extent& extent) override { return reserve(extent); }
   void release(const Extent&) override {}
-  std::uint64_t used() const override { return files_[0].reserved() + files_[1].reserved(); }
-  std::uint64_t capacity() const override { return 0; }
-  int write(const Extent& chunk, const void* from) const override;
+  Space space() const override { return {files_[0].reserved() + files_[1].reserved(), 0}; }
+  int write(const Extent& chunk, const void* from) override;
   int read(const Extent& chunk, iovec* parts, int count) const override;
-  const char* name() const override { return "the spill directory"; }
-  const char* where() const override { return names_[files_[failed_].failed()].c_str(); }
-  const char* cure(int error) const override { return cure_of_spill(error); }
+  Failure explain(int error) const override;
 
  private:
   int note(unsigned region, int error) const {
@@ -34,7 +31,6 @@ class FileTier final : public Tier {
   }
 
   std::array<SpillFile, kRegions> files_;
-  std::vector<std::string> names_;  // of the directories
   mutable std::atomic<unsigned> failed_{0};
 };
 

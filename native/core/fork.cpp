@@ -14,7 +14,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
 #include <new>
 #include <utility>
@@ -54,16 +53,12 @@ class Pages {
   std::size_t bytes_;
   void* at_;
 };
-
-Rank fastest_with(const Block& b) { return static_cast<Rank>(std::countr_zero(b.valid)); }
 }  // namespace
 
 void Arena::inherit(bool inherited) {
   for (BlockId id : blocks_.live()) {
     Block& b = blocks_[id];
-    if (b.classified) continue;
-    if (!b.has_pages() && b.valid != 0) tiers_[fastest_with(b)].inherit(memory_.extent(b), inherited);
-    if (!b.has_pages()) continue;
+    if (b.classified || !b.has_pages()) continue;
     b.heirs = set_inherited(b.address, b.paged_bytes, inherited) && inherited ? Heirs::Newest : Heirs::Some;
   }
 }

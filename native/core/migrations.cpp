@@ -40,7 +40,7 @@ void Moves::migrated(BlockId id, const Transfer& t) {
 
 bool Moves::settle(BlockId id, Rank home) {
   Block& b = blocks_[id];
-  if (tiers_[home].take(b.address, b.paged_bytes) != 0) return false;  // no move of contents: there are none
+  if (tiers_.in_place(home)->take(b.address, b.paged_bytes) != 0) return false;  // no move of contents: there are none
   b.home = home;
   budget_.account_in_place(static_cast<std::int64_t>(b.paged_bytes));
   return true;

@@ -1,13 +1,8 @@
 #include "moves.hpp"
 
 #include <algorithm>
-#include <bit>
 
 namespace ebbtide {
-
-namespace {
-Rank fastest_with(const Block& b) { return static_cast<Rank>(std::countr_zero(b.valid)); }
-}  // namespace
 
 Moves::Moves(BlockTable& blocks, FastMemory& memory, const Areas& areas, Tiers& tiers, Budget& budget, Mover& mover, Tape& tape,
              const Hook& hook, void (*on_arrival)(void*), void* listener)
@@ -32,7 +27,7 @@ bool Moves::start_evict(BlockId id, Then then, Rank target) {
   bool clean = b.state == State::Clean;
   Rank from = std::max<Rank>(target, b.home + 1u), to = clean ? fastest_with(b) : tiers_.last() + 1u;
   Rank rank = tiers_.reserve(memory_.extent(b), from, to, may_migrate(b), !clean);
-  if (rank != kFast && tiers_[rank].in_place()) {
+  if (rank != kFast && tiers_.in_place(rank) != nullptr) {
     start_migration(id, rank);
     return true;
   }
@@ -100,7 +95,7 @@ void Moves::written(BlockId id, const Transfer& t) {
   tiers_.release(extent, bit(t.target));
   if (t.target == tiers_.last()) tiers_.note_failure(t.target, t.error);
   Rank next = tiers_.reserve(extent, t.target + 1u, tiers_.last() + 1u, may_migrate(b));
-  bool migrates = next != kFast && tiers_[next].in_place();
+  bool migrates = next != kFast && tiers_.in_place(next) != nullptr;
   if (next != kFast && !migrates) return enqueue(id, next, t.then);  // what one does not take, a slower one may
   b.state = State::Dirty;
   make_dirty(id);
@@ -230,7 +225,7 @@ bool Moves::start_copy(BlockId id, Rank source, Rank target, Then then) {
   Block& b = blocks_[id];
   check(b);
   if (target == kFast || (b.valid & bit(source)) == 0 || (b.valid & bit(target)) != 0 || b.transfer.busy()) return false;
-  if (tiers_[target].in_place() || tiers_[target].reserve(memory_.extent(b)) != 0) return false;
+  if (tiers_.in_place(target) != nullptr || tiers_[target].reserve(memory_.extent(b)) != 0) return false;
   mover_.enqueue(id, source, target, then);
   return true;
 }
@@ -243,7 +238,7 @@ void Moves::drop(BlockId id, Rank rank) {
     if (b.state == State::Clean && !b.transfer.busy()) take_pages(id);
     return;
   }
-  if ((b.valid & bit(rank)) == 0 || tiers_[rank].capacity() == 0) return;  // space without bounds is no gain
+  if ((b.valid & bit(rank)) == 0 || tiers_[rank].space().capacity == 0) return;  // space without bounds is no gain
   if (b.transfer.busy() && b.transfer.source == rank) {  // once what is read there is where it goes
     b.transfer.then = Then::Drop;
   } else if (b.valid != bit(rank)) {
@@ -261,7 +256,7 @@ int Moves::carry(const Block& b, std::uint32_t chunk, bool pages, void* buffer) 
   std::uint64_t begin = chunk * kChunk;
   if (pages) return tiers_.migrate(t.source, t.target, b.address + begin, std::min<std::uint64_t>(kChunk, b.paged_bytes - begin));
   Extent extent = memory_.extent(b, begin, std::min<std::uint64_t>(kChunk, moved_bytes(b) - begin));
-  if (t.source == kFast || tiers_[t.source].in_place()) return tiers_.write(t.target, extent, b.address + begin);
+  if (t.source == kFast || tiers_.in_place(t.source) != nullptr) return tiers_.write(t.target, extent, b.address + begin);
   if (t.target != kFast) {
     int error = tiers_.read_into(t.source, extent, buffer);
     return error != 0 ? error : tiers_.write(t.target, extent, buffer);

@@ -32,7 +32,7 @@ unsigned find_fast_node(unsigned slow) {
   return slow;
 }
 
-std::uint64_t whole_pages(const Extent& extent) { return round_up(extent.bytes, extent.region == 0 ? kHugePage : kSmallPage); }
+std::uint64_t whole_pages(const Extent& extent) { return round_up(extent.bytes, kRegionPage[extent.region]); }
 
 }  // namespace
 
@@ -72,9 +72,9 @@ int NumaTier::take(void* pages, std::size_t bytes) {
 
 int NumaTier::give_back(void* pages, std::size_t bytes) { return move_to_node(pages, bytes, fast_node_); }
 
-const char* NumaTier::cure(int error) const {
-  if (error == ENOSPC) return "give the tier a larger size, or a slower one behind it";
-  return "other processes use the node's memory: end them, or ask for less of it";
+Failure NumaTier::explain(int error) const {
+  return {name_.c_str(), error == ENOSPC ? "give the tier a larger size, or a slower one behind it"
+                                         : "other processes use the node's memory: end them, or ask for less of it"};
 }
 
 }  // namespace ebbtide

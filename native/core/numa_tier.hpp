@@ -18,17 +18,10 @@ class NumaTier final : public InPlaceTier {
 
   int reserve(const Extent& extent) override;
   void release(const Extent& extent) override;
-  std::uint64_t used() const override { return used_; }
-  std::uint64_t capacity() const override { return capacity_; }
-  std::uint64_t sure_bytes() const override { return capacity_; }
+  Space space() const override { return {used_, capacity_}; }
   int take(void* pages, std::size_t bytes) override;
   int give_back(void* pages, std::size_t bytes) override;
-  const char* name() const override { return name_.c_str(); }
-  const char* where() const override { return name_.c_str(); }
-  const char* cure(int error) const override;
-
-  unsigned node() const { return node_; }
-  unsigned fast_node() const { return fast_node_; }
+  Failure explain(int error) const override;
 
  private:
   const unsigned node_;

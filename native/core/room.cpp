@@ -27,7 +27,7 @@ Room::Room(BlockTable& blocks, FastMemory& memory, Areas& areas, Tiers& tiers, B
       stalls_(stalls),
       watchdog_ns_(watchdog_ns),
       unpins_come_(unpins_come),
-      pages_migrate_(tiers.any_in_place()) {}
+      pages_migrate_(tiers.in_place_bytes() > 0) {}
 
 void Room::release_cached(std::uint64_t bytes, const Shape& shape) {
   budget_.account(-static_cast<std::int64_t>(memory_.release_cached(bytes, shape)));

@@ -35,11 +35,11 @@ std::atomic<const SpillFile::Calls*> SpillFile::calls{&system_calls};
 SpillFile::SpillFile(const std::vector<std::string>& directories) {
   constexpr int flags = O_TMPFILE | O_RDWR | O_CLOEXEC;
   for (const std::string& directory : directories) {
+    const std::string name = "the spill directory " + directory;
     int fd = open(directory.c_str(), flags | O_DIRECT, 0600);
     if (fd < 0 && errno == EINVAL) {
       fd = open(directory.c_str(), flags, 0600);
-      if (fd >= 0)
-        say(("the spill directory " + directory + " has no O_DIRECT: moves go through the page cache and are slower").c_str());
+      if (fd >= 0) say((name + " has no O_DIRECT: moves go through the page cache and are slower").c_str());
     }
     if (fd < 0) {
       int error = errno;
@@ -50,7 +50,7 @@ SpillFile::SpillFile(const std::vector<std::string>& directories) {
     struct stat it;
     if (fstat(fd, &it) != 0) fatal("fstat", errno);
     void* mapping = mmap(nullptr, kSmallPage, PROT_NONE, MAP_SHARED, fd, 0);
-    files_.push_back({directory, fd, it.st_dev, it.st_ino, mapping});
+    files_.push_back({name, fd, it.st_dev, it.st_ino, mapping});
   }
 }
 

@@ -37,9 +37,8 @@ class SpillFile {
   // Makes sure that [0, bytes) has space. 0, or the errno of the failure. Grows in large steps. Callers MUST hold a lock.
   int reserve(std::uint64_t bytes);
   std::uint64_t reserved() const { return reserved_; }
-  // Where the last call that returned an errno failed.
-  const std::string& failed_directory() const { return files_[failed_].directory; }
-  std::size_t failed() const { return failed_; }  // its number
+  // Where the last call that returned an errno failed: "the spill directory /var/tmp".
+  const char* failed() const { return files_[failed_].name.c_str(); }
 
   // The whole range or an errno; a short transfer is continued, end of file is EIO. Async-signal-safe.
   int write(iovec* parts, int count, std::uint64_t offset) const { return transfer(parts, count, offset, true); }
@@ -55,7 +54,7 @@ class SpillFile {
 
  private:
   struct File {
-    std::string directory;
+    std::string name;
     int fd;
     dev_t device;
     ino_t inode;

@@ -8,6 +8,9 @@
 // memory that it inherits, or a file, in which nothing is written over before the child can know [Note: children]: a tier
 // that gives the space of a released extent to another one would have to announce that too.
 //
+// [Note: without bounds]  A tier whose capacity is 0 keeps the space of an extent that was reserved once: it may be reserved
+// again, and release() gains nothing. So space can be had ahead of need, as long as there is some.
+//
 // [Note: in place]  Some slower memory can be used where it is: that of another NUMA node. Such a tier is asked to take() the
 // pages that lie at a block's address, and to give_back() them, while operators use them: the kernel moves them unseen. The
 // block's address, protection and state stay what they were; Block::home says whose pages it has. What lies there lies
@@ -16,10 +19,13 @@
 
 #include <sys/uio.h>
 
+#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+
+#include "types.hpp"
 
 namespace ebbtide {
 
@@ -31,50 +37,55 @@ struct Extent {
 };
 
 inline constexpr unsigned kRegions = 2;
+inline constexpr std::array<std::size_t, kRegions> kRegionPage{kHugePage, kSmallPage};
 
-// Callers of what is not const hold the arena's mutex. Nothing here may allocate or free, or wait for a lock under which
-// somebody does: faults are served by these calls.
+struct Space {
+  std::uint64_t used = 0;      // bytes
+  std::uint64_t capacity = 0;  // 0: without bounds, or only reserve() knows them
+};
+
+// Of an errno: where it came from, in a sentence ("the spill directory /var/tmp"), and what to do.
+struct Failure {
+  const char* where;
+  const char* cure;
+};
+
+// What every tier does. Nothing here may allocate or free, or wait for a lock under which somebody does: faults are served by
+// these calls.
 class Tier {
  public:
   virtual ~Tier() = default;
 
-  virtual int reserve(const Extent& extent) = 0;  // 0, or the errno of why there is no space
-  // Of the slowest: space for all that will lie in this, so that it is not short when something has to leave.
-  virtual int reserve_ahead(const Extent&) { return 0; }
-  virtual void release(const Extent& extent) = 0;      // its contents are not needed any more
-  // Before a fork, and after it in the parent: whether the child reads what lies there. A file's it always does.
-  virtual void inherit(const Extent&, bool) {}
-  virtual std::uint64_t used() const = 0;              // bytes
-  virtual std::uint64_t capacity() const = 0;          // 0: without bounds, or only reserve() knows them
+  // --- under the arena's mutex
+  virtual int reserve(const Extent& extent) = 0;   // 0, or the errno of why there is no space
+  virtual void release(const Extent& extent) = 0;  // its contents are not needed any more
+  virtual Space space() const = 0;
 
-  // Whether contents take another space here than their size; and what these would take, judged by a sample of them. None:
-  // they would be refused. Without the mutex, like write() and read().
-  virtual bool packs() const { return false; }
-  virtual std::uint64_t packed_peak() const { return 0; }  // the most bytes that ever lay there
-  virtual std::optional<std::uint64_t> packed_bytes(const void*, std::uint64_t) const { return std::nullopt; }
-  // Of its capacity, what it takes whatever the contents are.
-  virtual std::uint64_t sure_bytes() const { return 0; }
+  // --- without it
+  virtual int write(const Extent& chunk, const void* from) = 0;              // a chunk whole, or an errno
+  virtual int read(const Extent& chunk, iovec* parts, int count) const = 0;  // likewise; uses up the parts
 
-  // Without the mutex: a chunk whole, or an errno.
-  virtual int write(const Extent& chunk, const void* from) const = 0;
-  virtual int read(const Extent& chunk, iovec* parts, int count) const = 0;  // uses up the parts
-  // Likewise, of whole pages [Note: in place]. After an errno some of them are there and some here.
-  virtual bool in_place() const { return false; }
-  virtual int take(void* /*pages*/, std::size_t /*bytes*/) { return ENOTSUP; }  // those that are not there yet, too
-  virtual int give_back(void* /*pages*/, std::size_t /*bytes*/) { return ENOTSUP; }
-
-  virtual const char* name() const = 0;   // in a sentence: "the spill directory"
-  virtual const char* where() const = 0;  // likewise, of the last call that failed: "the spill directory /var/tmp"
-  virtual const char* cure(int error) const = 0;
+  // Of the last call that failed. EBADMSG: none did, but other bytes came back than were written.
+  virtual Failure explain(int error) const = 0;
 };
 
+// One whose memory is used where it is [Note: in place]. It has bounds. These are asked for whole pages, without the mutex; 0
+// or an errno, after which some of the pages are there and some here.
 class InPlaceTier : public Tier {
  public:
-  bool in_place() const final { return true; }
-  int write(const Extent&, const void*) const final { return ENOTSUP; }
+  virtual int take(void* pages, std::size_t bytes) = 0;  // those that are not there yet, too
+  virtual int give_back(void* pages, std::size_t bytes) = 0;
+
+  int write(const Extent&, const void*) final { return ENOTSUP; }
   int read(const Extent&, iovec*, int) const final { return ENOTSUP; }
-  int take(void* pages, std::size_t bytes) override = 0;
-  int give_back(void* pages, std::size_t bytes) override = 0;
+};
+
+// One in which contents take another space than their size.
+class PackingTier : public Tier {
+ public:
+  virtual std::uint64_t packed_peak() const = 0;  // the most bytes that ever lay there
+  // What these would take, judged by a sample of them. None: they would be refused. Without the mutex.
+  virtual std::optional<std::uint64_t> packed_bytes(const void* from, std::uint64_t bytes) const = 0;
 };
 
 }  // namespace ebbtide

@@ -1,27 +1,36 @@
 #include "tiers.hpp"
 
+#include <algorithm>
 #include <cstdio>
 
 namespace ebbtide {
 
-namespace {
-constexpr std::array<std::size_t, kRegions> kPage{kHugePage, kSmallPage};
-}  // namespace
-
 Tiers::Tiers(List slower, std::array<std::size_t, kRegions> region_bytes) : tiers_(std::move(slower)) {
   if (tiers_.empty() || tiers_.size() >= kMostTiers) throw ArenaError("an arena has one to seven slower tiers");
-  for (std::size_t tier = 0; tier < tiers_.size(); ++tier) {
-    if (packing_ == nullptr && tiers_[tier]->packs()) packing_ = tiers_[tier].get();
+  for (Rank rank = 1; rank <= last(); ++rank) {
+    in_place_[rank] = dynamic_cast<InPlaceTier*>(&(*this)[rank]);
+    packing_[rank] = dynamic_cast<const PackingTier*>(&(*this)[rank]);
     for (unsigned r = 0; r < kRegions; ++r) {
-      std::size_t bytes = region_bytes[r] / kPage[r] * sizeof(std::uint32_t);
+      std::size_t bytes = region_bytes[r] / kRegionPage[r] * sizeof(std::uint32_t);
       checksums_.push_back(std::make_unique<Reservation>(bytes, kSmallPage, PROT_READ | PROT_WRITE));
     }
   }
 }
 
+const PackingTier* Tiers::fastest_packing() const {
+  auto found = std::ranges::find_if(packing_, [](const PackingTier* tier) { return tier != nullptr; });
+  return found != packing_.end() ? *found : nullptr;
+}
+
+std::uint64_t Tiers::in_place_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const InPlaceTier* tier : in_place_) bytes += tier != nullptr ? tier->space().capacity : 0;
+  return bytes;
+}
+
 Rank Tiers::reserve(const Extent& extent, Rank from, Rank to, bool in_place, bool others) {
   for (Rank rank = from; rank < to; ++rank) {
-    if (!((*this)[rank].in_place() ? in_place : others)) continue;
+    if (!(in_place_[rank] != nullptr ? in_place : others)) continue;
     int error = (*this)[rank].reserve(extent);
     if (error == 0) return rank;
     if (rank == last()) note_failure(rank, error);
@@ -43,7 +52,7 @@ void Tiers::note_failure(Rank rank, int error) {
 
 std::uint32_t& Tiers::checksum(Rank rank, const Extent& chunk) const {
   const Reservation& memory = *checksums_[(rank - 1u) * kRegions + chunk.region];
-  return reinterpret_cast<std::uint32_t*>(memory.begin())[chunk.begin / kPage[chunk.region]];
+  return reinterpret_cast<std::uint32_t*>(memory.begin())[chunk.begin / kRegionPage[chunk.region]];
 }
 
 int Tiers::write(Rank rank, const Extent& chunk, const void* from) {
@@ -64,7 +73,7 @@ int Tiers::read_into(Rank rank, const Extent& chunk, void* to) {
 }
 
 int Tiers::migrate(Rank source, Rank target, void* pages, std::size_t bytes) {
-  int error = target != kFast ? (*this)[target].take(pages, bytes) : (*this)[source].give_back(pages, bytes);
+  int error = target != kFast ? in_place_[target]->take(pages, bytes) : in_place_[source]->give_back(pages, bytes);
   if (error != 0) return error;
   if (target != kFast) written_[target] += bytes;
   if (source != kFast) read_[source] += bytes;
@@ -76,7 +85,7 @@ int Tiers::compare(Rank rank, const Checksum& sum, std::uint32_t expected) {
   if (!other_bytes_.exchange(true)) {
     char text[256];
     std::snprintf(text, sizeof text, "other bytes came back from %s than were written there; they are read again",
-                  (*this)[rank].name());
+                  (*this)[rank].explain(EBADMSG).where);
     say(text);
   }
   return EBADMSG;

@@ -4,7 +4,6 @@
 // meanwhile: that cancels the transfer, and the next one writes, and takes the checksum of, all of it.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -32,12 +31,12 @@ class Tiers {
   Rank last() const { return static_cast<Rank>(tiers_.size()); }
   Tier& operator[](Rank rank) { return *tiers_[rank - 1u]; }
   const Tier& operator[](Rank rank) const { return *tiers_[rank - 1u]; }
-  // Whether pages may move to one [Note: in place].
-  bool any_in_place() const {
-    return std::any_of(tiers_.begin(), tiers_.end(), [](const auto& tier) { return tier->in_place(); });
-  }
-  // The fastest in which contents take another space than their size, or null.
-  const Tier* packing() const { return packing_; }
+  // What a tier is besides; null: it is not.
+  InPlaceTier* in_place(Rank rank) const { return in_place_[rank]; }
+  const PackingTier* packing(Rank rank) const { return packing_[rank]; }
+  const PackingTier* fastest_packing() const;  // null: none packs
+  // What the tiers that are used in place take, whatever the contents are. 0: there is no such tier.
+  std::uint64_t in_place_bytes() const;
 
   // --- under the arena's mutex
   // The fastest tier of ranks [from, to) that has space for it, which is reserved then; kFast: none has. Of those that are
@@ -49,12 +48,6 @@ class Tiers {
   std::uint64_t failures() const { return failures_; }
   const Tier& failed() const { return (*this)[failed_]; }
   int error() const { return error_; }
-
-  std::uint64_t sure_bytes() const {
-    std::uint64_t bytes = 0;
-    for (const auto& tier : tiers_) bytes += tier->sure_bytes();
-    return bytes;
-  }
 
   // --- without it: a chunk whole, or an errno; EBADMSG: other bytes came back than were written
   int write(Rank rank, const Extent& chunk, const void* from);
@@ -77,7 +70,8 @@ class Tiers {
   int compare(Rank rank, const Checksum& sum, std::uint32_t expected);
 
   List tiers_;
-  const Tier* packing_ = nullptr;
+  std::array<InPlaceTier*, kMostTiers> in_place_{};  // by rank, like the next
+  std::array<const PackingTier*, kMostTiers> packing_{};
   std::vector<std::unique_ptr<Reservation>> checksums_;  // by rank and region, of the chunk that begins at a page
   std::atomic<bool> checksum_ = true;
   std::atomic<bool> other_bytes_ = false;  // they differed once, and that was said

@@ -1,5 +1,4 @@
 // Accesses that no operator announced: raw addresses that are asked for, and what the fault handler does.
-#include <bit>
 #include <cerrno>
 #include <cstdio>
 
@@ -63,12 +62,12 @@ bool Arena::is_pinned_from_outside(const void* address) {
 // There is nobody to tell but the user: an instruction waits for bytes that cannot be had.
 void Arena::unreadable(const Block& b, int error) {
   char what[512];
-  const Tier& tier = tiers_[static_cast<Rank>(std::countr_zero(b.valid))];
+  const auto [where, cure] = tiers_[fastest_with(b)].explain(error);
   if (error == EBADMSG) {
-    std::snprintf(what, sizeof what, "three times, comparing what came back from %s with what was written there (%s)",
-                  tier.name(), tier.cure(error));
+    std::snprintf(what, sizeof what, "three times, comparing what came back from %s with what was written there (%s)", where,
+                  cure);
   } else {
-    std::snprintf(what, sizeof what, "reading a storage back from %s (%s)", tier.where(), tier.cure(error));
+    std::snprintf(what, sizeof what, "reading a storage back from %s (%s)", where, cure);
   }
   fatal(what, error);
 }

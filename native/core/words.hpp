@@ -2,7 +2,7 @@
 // ReLU leaves half of a tensor zero, scattered, which a compressor of bytes hardly sees.
 //
 // Processors with AVX-512 (and VBMI2, for 2 bytes) take 64 bytes at a time; both ways make the same bytes. Async-signal-safe;
-// nothing is allocated. Packing may write, and unpacking read, kWordsBeyond bytes beyond the end; a race detector does not
+// nothing is allocated. Packing may write, and unpacking read, 64 bytes beyond the end; a race detector does not
 // see what is read there, which is ignored.
 #pragma once
 
@@ -12,8 +12,6 @@
 #include "types.hpp"
 
 namespace ebbtide {
-
-inline constexpr std::size_t kWordsBeyond = 64;
 
 // Of `bytes` (a multiple of 64 words) with so many zeros.
 template <typename T>

@@ -104,10 +104,10 @@ TEST(compressed_bytes_come_back_at_every_size_and_place) {
         fill_with(from.get(), n, random);
         CHECK(tier.reserve(chunk) == 0);
         CHECK(tier.write(chunk, from.get()) == 0);
-        CHECK(tier.used() <= rounded(n) * 3 / 4 && (fill_with != zeros || tier.used() == 0));
+        CHECK(tier.space().used <= rounded(n) * 3 / 4 && (fill_with != zeros || tier.space().used == 0));
         CHECK(reads(tier, chunk, to) && std::memcmp(from.get(), to.get(), n) == 0);
         tier.release(chunk);
-        CHECK(tier.used() == 0 && !reads(tier, chunk, to));
+        CHECK(tier.space().used == 0 && !reads(tier, chunk, to));
       }
     }
   }
@@ -121,7 +121,7 @@ TEST(compressed_booleans_take_a_bit_each_and_half_zeros_a_little_over_half) {
   auto used = [&](Fill* fill_with) {
     fill_with(from.get(), from.size(), random);
     CHECK(tier.reserve(chunk) == 0 && tier.write(chunk, from.get()) == 0);
-    std::uint64_t bytes = tier.used();
+    std::uint64_t bytes = tier.space().used;
     tier.release(chunk);
     return static_cast<double>(bytes) / static_cast<double>(from.size());
   };
@@ -183,7 +183,7 @@ TEST(compressed_neighbours_in_the_small_region_do_not_touch) {
     if (i % 2 == 1) CHECK(std::memcmp(from.get(), to.get(), chunks[i].bytes) == 0);
   }
   for (const Extent& chunk : chunks) tier.release(chunk);
-  CHECK(tier.used() == 0);
+  CHECK(tier.space().used == 0);
 }
 
 TEST(what_does_not_shrink_is_refused_and_leaves_nothing) {
@@ -194,11 +194,11 @@ TEST(what_does_not_shrink_is_refused_and_leaves_nothing) {
   for (std::size_t n : kSizes) {
     for (Extent chunk : {Extent{0, 0, n}, Extent{1, 3 * kSmallPage, n}}) {
       CHECK(tier.reserve(chunk) == 0 && tier.write(chunk, from.get()) == EFBIG);
-      CHECK(tier.used() == 0 && !reads(tier, chunk, to));
+      CHECK(tier.space().used == 0 && !reads(tier, chunk, to));
       tier.release(chunk);
     }
   }
-  CHECK(std::strstr(tier.cure(EFBIG), "slower tier") != nullptr);
+  CHECK(std::strstr(tier.explain(EFBIG).cure, "slower tier") != nullptr);
 }
 
 TEST(a_full_compressed_tier_says_so_and_takes_more_when_something_leaves) {
@@ -212,12 +212,12 @@ TEST(a_full_compressed_tier_says_so_and_takes_more_when_something_leaves) {
     Extent chunk = next();
     CHECK(tier.reserve(chunk) == 0 && tier.write(chunk, from.get()) == 0);
   }
-  CHECK(tier.used() == tier.capacity());
+  CHECK(tier.space().used == tier.space().capacity);
   Extent last = next();
-  CHECK(tier.reserve(last) == ENOSPC && tier.write(last, from.get()) == ENOSPC && tier.used() == kMiB);
+  CHECK(tier.reserve(last) == ENOSPC && tier.write(last, from.get()) == ENOSPC && tier.space().used == kMiB);
   CHECK(tier.reserve({0, std::uint64_t{1} << 40, kMiB}) == ENOSPC);  // beyond all regions
   tier.release({0, 0, 2 * kMiB});
-  CHECK(tier.reserve(last) == 0 && tier.write(last, from.get()) == 0 && tier.used() == kMiB);
+  CHECK(tier.reserve(last) == 0 && tier.write(last, from.get()) == 0 && tier.space().used == kMiB);
   CHECK(reads(tier, last, to) && std::memcmp(from.get(), to.get(), from.size()) == 0);
 }
 
@@ -233,16 +233,16 @@ TEST(a_compressed_chunk_written_anew_takes_no_more) {
       CHECK(tier.write(chunk, from.get()) == 0);
       CHECK(reads(tier, chunk, to) && std::memcmp(from.get(), to.get(), from.size()) == 0);
     }
-    CHECK(tier.used() == 2 * 3 * kMiB / 8);
+    CHECK(tier.space().used == 2 * 3 * kMiB / 8);
   }
   noise(from.get(), from.size(), random);
-  CHECK(tier.write({1, whole.begin, 3 * kMiB}, from.get()) == EFBIG && tier.used() == 3 * kMiB / 8);
+  CHECK(tier.write({1, whole.begin, 3 * kMiB}, from.get()) == EFBIG && tier.space().used == 3 * kMiB / 8);
   tier.release(whole);
   tier.release(whole);
-  CHECK(tier.used() == 0);
+  CHECK(tier.space().used == 0);
 }
 
-// Whoever released it has it back: what the process has resident follows used().
+// Whoever released it has it back: what the process has resident follows its used bytes.
 TEST(released_compressed_memory_goes_back_to_the_kernel) {
   CompressedTier tier(256 * kMiB);
   std::mt19937 random(8);
@@ -251,9 +251,9 @@ TEST(released_compressed_memory_goes_back_to_the_kernel) {
   std::uint64_t before = process_resident_bytes();
   for (std::uint64_t i = 0; i < 40; ++i) CHECK(tier.write({0, i * 4 * kMiB, 4 * kMiB}, from.get()) == 0);
   std::uint64_t full = process_resident_bytes();
-  CHECK(tier.used() > 80 * kMiB && full > before + 80 * kMiB);
+  CHECK(tier.space().used > 80 * kMiB && full > before + 80 * kMiB);
   for (std::uint64_t i = 0; i < 40; ++i) tier.release({0, i * 4 * kMiB, 4 * kMiB});
-  CHECK(tier.used() == 0 && process_resident_bytes() < full - 80 * kMiB);
+  CHECK(tier.space().used == 0 && process_resident_bytes() < full - 80 * kMiB);
 }
 
 TEST(damaged_compressed_bytes_are_told_or_come_back_within_their_bounds) {
@@ -359,7 +359,7 @@ TEST(compressed_chunks_are_written_and_read_by_several_threads_and_nothing_is_le
   std::vector<std::thread> threads;
   for (unsigned number = 0; number < 4; ++number) threads.emplace_back(work, number);
   for (std::thread& thread : threads) thread.join();
-  CHECK(tier.used() == 0 && full > 0 && refused > 0);
+  CHECK(tier.space().used == 0 && full > 0 && refused > 0);
   // The pool is one run again: as much as ever fits.
   Bytes from(4 * kMiB);
   std::mt19937 random(10);
@@ -441,10 +441,10 @@ TEST(an_arena_keeps_what_shrinks_in_memory_and_writes_what_does_not_to_the_file)
     char* weights = ground.birth(n, noise, 2);
     CHECK(ground.arena->evict(mask) > 0 && ground.arena->evict(weights) > 0);
     CHECK(ground.arena->tiers_with(mask) == bit(1) && ground.arena->tiers_with(weights) == bit(2));
-    CHECK(ground.compressed->used() > 0 && ground.compressed->used() <= rounded(n / 8) + 4 * kSmallPage);
+    CHECK(ground.compressed->space().used > 0 && ground.compressed->space().used <= rounded(n / 8) + 4 * kSmallPage);
     CHECK(has(mask, n, bools, 1) && has(weights, n, noise, 2));
     ground.arena->release(mask), ground.arena->release(weights);
-    CHECK(ground.compressed->used() == 0);
+    CHECK(ground.compressed->space().used == 0);
     ground.arena->check_invariants();
   }
 }
@@ -456,11 +456,11 @@ TEST(an_arena_goes_past_a_full_compressed_tier) {
   for (unsigned i = 0; i < 6; ++i) {
     CHECK(ground.arena->evict(masks[i]) > 0 && ground.arena->tiers_with(masks[i]) == bit(i < 2 ? 1 : 2));
   }
-  CHECK(ground.compressed->used() == kMiB && ground.arena->counters().tier_peak[0] == kMiB);
+  CHECK(ground.compressed->space().used == kMiB && ground.arena->counters().tier_peak[0] == kMiB);
   for (unsigned i = 0; i < 6; ++i) CHECK(has(masks[i], 4 * kMiB, bools, i));
   ground.arena->check_invariants();
   for (char* mask : masks) ground.arena->release(mask);
-  CHECK(ground.compressed->used() == 0);
+  CHECK(ground.compressed->space().used == 0);
 }
 
 TEST(a_sample_tells_about_what_contents_take_and_which_are_refused) {
@@ -471,12 +471,12 @@ TEST(a_sample_tells_about_what_contents_take_and_which_are_refused) {
       Bytes from(n);
       fill_with(from.get(), n, random);
       auto told = tier.packed_bytes(from.get(), n);
-      CHECK(tier.used() == 0);  // looking keeps nothing
+      CHECK(tier.space().used == 0);  // looking keeps nothing
       int error = 0;
       for (std::uint64_t at = 0; at < n && error == 0; at += kChunk)
         error = tier.write({0, at, std::min<std::uint64_t>(kChunk, n - at)}, from.get() + at);
       CHECK(told.has_value() == (error == 0));
-      if (told) CHECK(*told + n / 50 + kSmallPage >= tier.used() && *told <= tier.used() + n / 50 + kSmallPage);
+      if (told) CHECK(*told + n / 50 + kSmallPage >= tier.space().used && *told <= tier.space().used + n / 50 + kSmallPage);
       tier.release({0, 0, n});
     }
   }
@@ -524,7 +524,7 @@ TEST(a_recording_has_what_contents_take_after_the_last_operator_that_wrote_them)
   CHECK(packed > (5 << 19) && packed < (3 << 20));
   CHECK(r.ticks.back().stalled_ns > 0 && r.stalled_ns > r.ticks.back().stalled_ns);  // what looking took
   CHECK(arena.evict(output) > 0 && arena.tiers_with(output) == bit(1));
-  CHECK(std::abs(packed - static_cast<std::int64_t>(ground.compressed->used())) < 100'000);
+  CHECK(std::abs(packed - static_cast<std::int64_t>(ground.compressed->space().used)) < 100'000);
   for (char* p : {weights, kept, unused, output}) arena.release(p);
   arena.check_invariants();
 }
@@ -567,7 +567,7 @@ TEST(contents_are_looked_at_by_several_threads_that_move_them) {
     if (storage.packed_bytes >= 0) CHECK(storage.packed_bytes % static_cast<std::int64_t>(kSmallPage) == 0);
   }
   arena.check_invariants();
-  CHECK(ground.compressed->used() == 0);
+  CHECK(ground.compressed->space().used == 0);
 }
 
 TEST(what_compressed_memory_refuses_is_no_copy_in_a_recording) {
@@ -590,7 +590,7 @@ TEST(contents_are_copied_between_compressed_memory_and_the_file) {
   CHECK(ground.arena->tiers_with(mask) == (bit(1) | bit(2)) && ground.arena->tiers_with(weights) == bit(2));
   CHECK(has(mask, 6 * kMiB, bools, 1) && has(weights, 6 * kMiB, noise, 2));
   mask[0] = 2;  // it is in fast memory alone
-  CHECK(ground.compressed->used() == 0);
+  CHECK(ground.compressed->space().used == 0);
   ground.arena->check_invariants();
 }
 

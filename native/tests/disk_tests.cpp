@@ -172,7 +172,7 @@ TEST(a_full_disk_is_no_error_where_a_tier_before_it_holds_all) {
       fill(all[i], 8 * kMiB, i + round + 1);
     }
   }
-  CHECK(!ground.arena->counters().over_budget && ground.tier->used() > 0);
+  CHECK(!ground.arena->counters().over_budget && ground.tier->space().used > 0);
   ground.arena->check_invariants();
 }
 

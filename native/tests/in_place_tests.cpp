@@ -51,7 +51,8 @@ TEST(what_is_used_in_place_is_read_and_written_there_without_a_fault) {
   CHECK(c.faults == 0 && arena.tiers_with(p) == kInMemory);
   CHECK(c.evicted == c.written && std::ranges::max(c.written) == 6 * kMiB + 4096);  // contents went there
   arena.check_invariants();
-  CHECK(arena.fetch(p) == 0 && arena.tiers_with(p) == 0 && ground.memory->used() == 0 && ground.memory->given_back == 8 * kMiB);
+  CHECK(arena.fetch(p) == 0 && arena.tiers_with(p) == 0 && ground.memory->space().used == 0 &&
+        ground.memory->given_back == 8 * kMiB);
   CHECK(filled(p, 6 * kMiB + 4096, 2) && arena.counters().outside == 0);
   arena.release(p);
   arena.check_invariants();
@@ -62,10 +63,10 @@ TEST(what_dies_in_place_gives_its_pages_to_the_kernel) {
   Arena& arena = *ground.arena;
   for (std::size_t bytes : {8 * kMiB, std::size_t{40} * 1024}) {
     char* p = ground.filled_block(bytes, 1);
-    CHECK(arena.evict(p) > 0 && ground.memory->used() > 0);
+    CHECK(arena.evict(p) > 0 && ground.memory->space().used > 0);
     std::uint64_t cached = arena.counters().reserved;
     arena.release(p);
-    CHECK(ground.memory->used() == 0 && arena.counters().outside == 0 && arena.counters().reserved == cached);
+    CHECK(ground.memory->space().used == 0 && arena.counters().outside == 0 && arena.counters().reserved == cached);
     arena.check_invariants();
   }
 }
@@ -75,7 +76,7 @@ TEST(what_lies_in_place_goes_on_to_the_file_and_comes_back_from_there) {
   Arena& arena = *ground.arena;
   char* p = ground.filled_block(8 * kMiB, 3);
   CHECK(arena.evict(p) > 0 && arena.evict(p, 2) > 0);
-  CHECK(arena.state(p) == State::Absent && arena.tiers_with(p) == kInFile && ground.memory->used() == 0);
+  CHECK(arena.state(p) == State::Absent && arena.tiers_with(p) == kInFile && ground.memory->space().used == 0);
   arena.check_invariants();
   CHECK(filled(p, 8 * kMiB, 3) && arena.state(p) == State::Clean && arena.counters().faults > 0);
   // A clean one goes where it can be used rather than back to the file.
@@ -100,7 +101,7 @@ TEST(pages_that_cannot_move_stay_or_go_to_the_file_and_what_has_them_is_whole) {
   Ground ground(0, {.write_errors = 1.0});
   Arena& arena = *ground.arena;
   char* p = ground.filled_block(12 * kMiB, 1);
-  CHECK(arena.evict(p) > 0 && arena.tiers_with(p) == kInFile && ground.memory->used() == 0);
+  CHECK(arena.evict(p) > 0 && arena.tiers_with(p) == kInFile && ground.memory->space().used == 0);
   arena.check_invariants();
   CHECK(filled(p, 12 * kMiB, 1));
   ground.memory->behaviour.write_errors = 0.0;
@@ -109,7 +110,7 @@ TEST(pages_that_cannot_move_stay_or_go_to_the_file_and_what_has_them_is_whole) {
   CHECK(arena.fetch(p) == 0 && arena.tiers_with(p) == (kInMemory | kInFile) && filled(p, 12 * kMiB, 1));
   arena.check_invariants();
   arena.release(p);
-  CHECK(ground.memory->used() == 0 && arena.counters().live == 0);
+  CHECK(ground.memory->space().used == 0 && arena.counters().live == 0);
   arena.check_invariants();
 }
 
@@ -123,7 +124,7 @@ TEST(what_dies_while_its_pages_move_leaves_nothing) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
     arena.release(p);
     mover.join();
-    while (ground.memory->used() > 0) std::this_thread::yield();
+    while (ground.memory->space().used > 0) std::this_thread::yield();
     CHECK(arena.counters().outside == 0);
     arena.check_invariants();
   }
@@ -135,7 +136,7 @@ TEST(a_budget_is_kept_by_moving_to_memory_that_is_used_in_place) {
   std::vector<char*> blocks;
   for (unsigned i = 0; i < 8; ++i) blocks.push_back(ground.filled_block(4 * kMiB, i));
   Counters c = arena.counters();
-  CHECK(c.reserved_peak <= 16 * kMiB && c.message.empty() && ground.memory->used() >= 16 * kMiB);
+  CHECK(c.reserved_peak <= 16 * kMiB && c.message.empty() && ground.memory->space().used >= 16 * kMiB);
   for (unsigned i = 0; i < 8; ++i) CHECK(filled(blocks[i], 4 * kMiB, i));
   CHECK(arena.counters().faults == 0 && arena.tiers_with(blocks[0]) == kInMemory);
   for (char* p : blocks) arena.release(p);
@@ -267,6 +268,6 @@ TEST(a_schedule_has_storages_begin_in_place_and_moves_them_where_it_says) {
     CHECK(arena.followed() == 0u && born_lies[1] == kInMemory && born_lies[3] == kInMemory && weight_lies[3] == 0);
   }
   CHECK(arena.tiers_with(other) == 0 && arena.counters().faults == 0 && ground.memory->taken >= 2 * (8 + 4) * kMiB);
-  CHECK(ground.memory->used() == 0);
+  CHECK(ground.memory->space().used == 0);
   arena.check_invariants();
 }

@@ -60,10 +60,9 @@ class MockTier final : public ebbtide::Tier {
     used_ -= e.bytes;
     std::memset(at(e), 0xDD, e.bytes);
   }
-  std::uint64_t used() const override { return used_; }
-  std::uint64_t capacity() const override { return behaviour.capacity; }
+  ebbtide::Space space() const override { return {used_, behaviour.capacity}; }
 
-  int write(const ebbtide::Extent& chunk, const void* from) const override {
+  int write(const ebbtide::Extent& chunk, const void* from) override {
     Fate::take_time(behaviour, chunk.bytes);
     if (fate_.befalls(behaviour.write_errors)) return EIO;
     copy(at(chunk), static_cast<const char*>(from), chunk.bytes);
@@ -79,9 +78,7 @@ class MockTier final : public ebbtide::Tier {
     return 0;
   }
 
-  const char* name() const override { return "the mock tier"; }
-  const char* where() const override { return "the mock tier"; }
-  const char* cure(int) const override { return "mend the test"; }
+  ebbtide::Failure explain(int) const override { return {"the mock tier", "mend the test"}; }
 
   Behaviour behaviour;
   mutable std::atomic<std::uint64_t> writes{0}, reads{0};  // of chunks
@@ -121,13 +118,10 @@ class MockMemory final : public ebbtide::InPlaceTier {
     return 0;
   }
   void release(const ebbtide::Extent& e) override { used_ -= e.bytes; }
-  std::uint64_t used() const override { return used_; }
-  std::uint64_t capacity() const override { return behaviour.capacity; }
+  ebbtide::Space space() const override { return {used_, behaviour.capacity}; }
   int take(void* pages, std::size_t bytes) override { return move(pages, bytes, behaviour.write_errors, taken); }
   int give_back(void* pages, std::size_t bytes) override { return move(pages, bytes, behaviour.read_errors, given_back); }
-  const char* name() const override { return "the mock memory"; }
-  const char* where() const override { return "the mock memory"; }
-  const char* cure(int) const override { return "mend the test"; }
+  ebbtide::Failure explain(int) const override { return {"the mock memory", "mend the test"}; }
 
   Behaviour behaviour;
   std::atomic<std::uint64_t> taken{0}, given_back{0};  // bytes

@@ -54,12 +54,12 @@ TEST(what_is_evicted_lies_on_the_other_numa_node_and_what_is_here_on_the_first) 
   fill(here, 5 * kMiB + 4096, 2);
   for (unsigned round = 0; round < 4; ++round) {
     CHECK(lies_on(0, data, 12 * kMiB) && lies_on(0, here, 5 * kMiB + 4096));
-    CHECK(ground.tier->used() == 0);
+    CHECK(ground.tier->space().used == 0);
     const std::uint64_t before = bytes_in_numa_maps(far);
     CHECK(arena.evict(data) > 0 && arena.state(data) == State::Dirty && arena.tiers_with(data) == 2);
     CHECK(lies_on(far, data, 12 * kMiB) && lies_on(0, here, 5 * kMiB + 4096));
     CHECK(bytes_in_numa_maps(far) >= before + 12 * kMiB);
-    std::printf("  %s: %s moved there\n", ground.tier->name(), BytesText(ground.tier->used()).text);
+    std::printf("  %s: %s moved there\n", ground.tier->explain(0).where, BytesText(ground.tier->space().used).text);
     CHECK(filled(data, 12 * kMiB, 1 + round));  // read and written there
     fill(data, 12 * kMiB, 2 + round);
     CHECK(lies_on(far, data, 12 * kMiB) && arena.counters().faults == 0);
@@ -98,7 +98,7 @@ TEST(what_moves_to_a_numa_node_takes_no_neighbour_along) {
   const std::uint64_t before = bytes_in_numa_maps(far);  // of other arenas
   for (unsigned i = 0; i < 16; i += 2) CHECK(arena.evict(all[i]) > 0);
   for (unsigned i = 0; i < 16; ++i) CHECK(lies_on(i % 2 == 0 ? far : 0, all[i], 256 << 10));
-  CHECK(bytes_in_numa_maps(far) == before + ground.tier->used());
+  CHECK(bytes_in_numa_maps(far) == before + ground.tier->space().used);
   for (unsigned i = 0; i < 16; i += 4) CHECK(arena.fetch(all[i]) == 0);
   for (unsigned i = 0; i < 16; ++i) CHECK(lies_on(i % 4 == 2 ? far : 0, all[i], 256 << 10) && filled(all[i], 256 << 10, i));
 }
@@ -143,7 +143,7 @@ TEST(a_full_numa_node_is_an_errno_and_the_file_takes_over_and_nobody_is_killed) 
   auto* data = static_cast<char*>(ground.arena->allocate(32 * kMiB));
   fill(data, 32 * kMiB, 1);
   CHECK(ground.arena->evict(data) > 0 && ground.arena->tiers_with(data) == 4);  // in the file
-  CHECK(ground.tier->used() == 0);
+  CHECK(ground.tier->space().used == 0);
   CHECK(filled(data, 32 * kMiB, 1) && ground.arena->counters().message.empty());
 
   // What binding it would have come to.

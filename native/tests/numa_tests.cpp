@@ -76,14 +76,14 @@ TEST(a_numa_tier_counts_whole_pages_up_to_its_capacity) {
   if (no_numa()) return;
   std::unique_ptr<NumaTier> tier = make_numa_tier(16 * kMiB);
   const Extent huge{0, 4 * kMiB, 7 * kMiB}, small{1, 12288, 3 * kMiB + 4096}, far{0, std::uint64_t{1} << 30, 8 * kMiB};
-  CHECK(tier->reserve(huge) == 0 && tier->used() == 8 * kMiB);
-  CHECK(tier->reserve(small) == 0 && tier->used() == 11 * kMiB + 4096);
-  CHECK(tier->reserve(far) == ENOSPC && tier->used() == 11 * kMiB + 4096);
+  CHECK(tier->reserve(huge) == 0 && tier->space().used == 8 * kMiB);
+  CHECK(tier->reserve(small) == 0 && tier->space().used == 11 * kMiB + 4096);
+  CHECK(tier->reserve(far) == ENOSPC && tier->space().used == 11 * kMiB + 4096);
   tier->release(huge);
-  CHECK(tier->reserve(far) == 0 && tier->used() == 11 * kMiB + 4096);
+  CHECK(tier->reserve(far) == 0 && tier->space().used == 11 * kMiB + 4096);
   tier->release(far);
   tier->release(small);
-  CHECK(tier->used() == 0);
+  CHECK(tier->space().used == 0);
 }
 
 TEST(bytes_come_back_from_a_numa_tier_and_the_file_behind_it) {
@@ -99,15 +99,15 @@ TEST(bytes_come_back_from_a_numa_tier_and_the_file_behind_it) {
   }
   unsigned in_node = 0, in_file = 0;
   for (char* p : data) in_node += (arena.tiers_with(p) & 2u) != 0, in_file += (arena.tiers_with(p) & 4u) != 0;
-  CHECK(in_node > 0 && in_file > 0 && ground.tier->used() > 0);
+  CHECK(in_node > 0 && in_file > 0 && ground.tier->space().used > 0);
   for (unsigned round = 0; round < 3; ++round) {
     for (unsigned i = 0; i < data.size(); ++i) CHECK(filled(data[i], sizes[i], i + 100 * round));
     for (unsigned i = 0; i < data.size(); ++i) fill(data[i], sizes[i], i + 100 * (round + 1));
     arena.check_invariants();
-    CHECK(ground.tier->used() <= 24 * kMiB);
+    CHECK(ground.tier->space().used <= 24 * kMiB);
   }
   for (char* p : data) arena.release(p);
-  while (ground.tier->used() > 0) std::this_thread::yield();  // what was under way drains
+  while (ground.tier->space().used > 0) std::this_thread::yield();  // what was under way drains
 }
 
 TEST(a_forked_child_reads_from_a_numa_tier_what_is_not_training_state) {
@@ -135,7 +135,7 @@ TEST(a_forked_child_reads_from_a_numa_tier_what_is_not_training_state) {
   // Pages that a child may share stay where they are, unless they go to a file.
   CHECK(arena.tiers_with(data) == 2 && arena.fetch(data) == 0 && arena.tiers_with(data) == 2);
   CHECK(in_child([&] { return filled(data, 12 * kMiB, 2); }));
-  CHECK(arena.evict(data, 2) > 0 && arena.tiers_with(data) == 4 && ground.tier->used() == 12 * kMiB);
+  CHECK(arena.evict(data, 2) > 0 && arena.tiers_with(data) == 4 && ground.tier->space().used == 12 * kMiB);
   CHECK(in_child([&] { return filled(data, 12 * kMiB, 2); }));
   CHECK(filled(data, 12 * kMiB, 2));
   arena.check_invariants();

@@ -194,7 +194,7 @@ TEST(one_full_directory_is_named_and_may_have_room_again) {
   full_nth = 2;
   CHECK(file.reserve(kMiB) == 0);  // so little needs nothing of the second
   CHECK(file.reserve(64 * kMiB) == ENOSPC);
-  CHECK(file.failed_directory() == other.path);
+  CHECK(file.failed() == "the spill directory " + other.path);
   CHECK(file.reserved() < 64 * kMiB);
   full_nth = 0;
   CHECK(file.reserve(64 * kMiB) == 0);
@@ -205,7 +205,7 @@ TEST(one_full_directory_is_named_and_may_have_room_again) {
   Pages out(8 * kMiB);
   iovec parts[] = {{out.memory.begin(), 8 * kMiB}};
   CHECK(file.write(parts, 1, 0) == EIO);
-  CHECK(file.failed_directory() == other.path);
+  CHECK(file.failed() == "the spill directory " + other.path);
 }
 
 TEST(an_arena_over_two_directories_names_the_full_one_and_moves_to_both) {

@@ -247,7 +247,7 @@ TEST(a_schedule_moves_contents_between_all_tiers_and_drops_them_where_it_says) {
   run_step(1000);
   CHECK(arena.followed() == 0u && filled(early, 4 * kMiB, 3));
   for (int tick = 1; tick < 8; ++tick) CHECK(seen[tick]);
-  CHECK(near->used() == 0 && far->used() == 0);  // where it is dropped last, memory alone has it
+  CHECK(near->space().used == 0 && far->space().used == 0);  // where it is dropped last, memory alone has it
   CHECK(near->writes == 2 && near->reads == 2 && far->writes == 1 && far->reads == 1);
   Recording r = arena.tape().take();
   auto moved = [&](Rank source, Rank target) {

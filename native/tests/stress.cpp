@@ -210,19 +210,19 @@ void agrees_with_plain_memory(const Ground& ground) {
   std::mt19937 random(99);
   std::uint64_t most_compressed = 0, most_in_place = 0;
   while (running > 0) {
-    if (compressed != nullptr) most_compressed = std::max(most_compressed, compressed->used());
-    if (numa != nullptr) most_in_place = std::max(most_in_place, numa->used());
+    if (compressed != nullptr) most_compressed = std::max(most_compressed, compressed->space().used);
+    if (numa != nullptr) most_in_place = std::max(most_in_place, numa->space().used);
     arena.check_invariants();
     if (random() % 10 == 0) arena.set_limits(kLimit + random() % kLimit, 0);
     std::this_thread::sleep_for(std::chrono::microseconds(200));  // the others want the mutex
   }
   for (std::thread& thread : threads) thread.join();
-  while (numa != nullptr && numa->used() > 0) std::this_thread::yield();  // what was under way drains
+  while (numa != nullptr && numa->space().used > 0) std::this_thread::yield();  // what was under way drains
   for (const MockTier* tier : middle) {
-    while (tier->used() > 0) std::this_thread::yield();
+    while (tier->space().used > 0) std::this_thread::yield();
   }
   for (const MockMemory* tier : in_place) {
-    while (tier->used() > 0) std::this_thread::yield();
+    while (tier->space().used > 0) std::this_thread::yield();
   }
   arena.check_invariants();
   Counters c = arena.counters();
@@ -231,12 +231,12 @@ void agrees_with_plain_memory(const Ground& ground) {
               static_cast<unsigned long long>(c.faults), static_cast<unsigned long long>(c.cancelled));
   CHECK(c.live == 0 && c.evicted[4] > 0 && c.fetched[4] > 0 && c.faults > 0);
   if (numa != nullptr) {
-    std::printf("  in %s: at most %s\n", numa->name(), BytesText(most_in_place).text);
+    std::printf("  in %s: at most %s\n", numa->explain(0).where, BytesText(most_in_place).text);
     CHECK(most_in_place > 0 && most_in_place <= ground.numa);
   }
   if (compressed != nullptr) {
     std::printf("  compressed memory: at most %.1f MiB\n", static_cast<double>(most_compressed) / kMiB);
-    CHECK(compressed->used() == 0 && most_compressed > 0 && most_compressed <= compressed->capacity());
+    CHECK(compressed->space().used == 0 && most_compressed > 0 && most_compressed <= compressed->space().capacity);
   }
   for (const MockMemory* tier : in_place) {
     std::printf("  memory used in place: %.2f GB taken, %.2f GB given back\n", static_cast<double>(tier->taken) * 1e-9,

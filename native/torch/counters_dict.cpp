@@ -22,7 +22,6 @@ py::dict as_dict(const Counters& c) {
   d["tier_peak_bytes"] = py::tuple(py::cast(c.tier_peak));
   d["tier_written_bytes"] = py::tuple(py::cast(c.tier_written));
   d["tier_read_bytes"] = py::tuple(py::cast(c.tier_read));
-  d["spill_bytes"] = c.spill;
   d["blocks"] = c.blocks;
   d["live_peak_bytes"] = c.live_peak;
   d["step_live_peak_bytes"] = c.step_live_peak;

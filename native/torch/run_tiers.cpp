@@ -91,11 +91,11 @@ TierRates measure_tier(const AskedTier& asked) {
   if (tier->reserve({0, 0, kSample}) != 0) throw ArenaError("a tier has no room for a sample");
   Sample sample;
   TierRates rates;
-  if (tier->in_place()) {
+  if (auto* memory = dynamic_cast<InPlaceTier*>(tier.get()); memory != nullptr) {
     rates.fast_read = sample.read_rate(), rates.fast_write = sample.write_rate();
-    rates.out = sample.rate([&](std::uint64_t, char* pages) { return tier->take(pages, kChunk); });
+    rates.out = sample.rate([&](std::uint64_t, char* pages) { return memory->take(pages, kChunk); });
     rates.read = sample.read_rate(), rates.write = sample.write_rate();
-    rates.back = sample.rate([&](std::uint64_t, char* pages) { return tier->give_back(pages, kChunk); });
+    rates.back = sample.rate([&](std::uint64_t, char* pages) { return memory->give_back(pages, kChunk); });
     return rates;
   }
   for (int round = 0; round < 2; ++round) {  // in the first the tier gets its memory

@@ -41,7 +41,6 @@ class Counters(TypedDict):
     tier_peak_bytes: tuple[int, ...]  # the most that ever lay on a tier that packs; for others 0
     tier_written_bytes: tuple[int, ...]
     tier_read_bytes: tuple[int, ...]
-    spill_bytes: int  # file space reserved
     blocks: int  # live managed storages
     # peaks, reset by reset_peaks()
     live_peak_bytes: int

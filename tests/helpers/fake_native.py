@@ -44,7 +44,7 @@ class FakeNative(ModuleType):
             (  # noqa: SIM905 (a list of words)
                 "live_bytes resident_bytes clean_bytes dirty_bytes reserved_bytes arena_limit_bytes "
                 "process_limit_bytes unmanaged_bytes "
-                "slower_memory_bytes process_peak_bytes spill_bytes blocks live_peak_bytes step_live_peak_bytes "
+                "slower_memory_bytes process_peak_bytes blocks live_peak_bytes step_live_peak_bytes "
                 "reserved_peak_bytes resident_peak_bytes reserved_byte_ns resident_byte_ns measured_ns "
                 "stall_room_ns stall_late_ns stall_fetch_ns fetching_ns evicting_ns "
                 "faults cancelled looked_at memory_areas stuck_at_bytes "
