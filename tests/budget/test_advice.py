@@ -72,3 +72,12 @@ def test_kept_bytes_are_of_what_is_pinned_and_alive(monkeypatch: pytest.MonkeyPa
     assert kept.nbytes() == 4000
     kept.release()
     assert kept.nbytes() == 0
+
+
+def test_where_a_script_takes_less_without_ebbtide_the_error_says_so() -> None:
+    small = replace(NEED, nbytes=2 * MIB, peak_bytes=24 * MIB)
+    assert "Without Ebbtide the script takes about 324 MiB: run it as it is." in str(
+        process_too_small(200 * MIB, 300 * MIB, small, planning_bytes=24 * MIB)
+    )
+    for need in (replace(small, peak_bytes=200 * MIB), replace(small, peak_bytes=0)):
+        assert "Without Ebbtide" not in str(process_too_small(200 * MIB, 300 * MIB, need, planning_bytes=24 * MIB))

@@ -37,7 +37,7 @@ class Need:
     """The bytes that have to be in the arena at once: ``nbytes``, for ``operator`` with its ``operand_bytes``.
 
     The operands use ``used_bytes`` of their storages, and the largest of these has ``largest_bytes``. The session's
-    ``keep`` holds ``kept_bytes`` in memory besides.
+    ``keep`` holds ``kept_bytes`` in memory besides. ``peak_bytes``: a step's tensors peak there; 0: not known.
     """
 
     operator: str
@@ -46,6 +46,7 @@ class Need:
     largest_bytes: int
     nbytes: int
     kept_bytes: int = 0
+    peak_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Bounds:
     said: str = ""
 
 
-def need_of(counters: Mapping[str, Any], kept_bytes: int = 0) -> Need:
+def need_of(counters: Mapping[str, Any], kept_bytes: int = 0, peak_bytes: int = 0) -> Need:
     """Read from native counters the operation that needed most; where room was short, with what could not leave."""
     largest = counters.get("largest_operator_bytes", 0)
     return Need(
@@ -80,6 +81,7 @@ def need_of(counters: Mapping[str, Any], kept_bytes: int = 0) -> Need:
         counters.get("largest_operand_bytes", 0),
         max(largest, counters.get("stuck_at_bytes", 0)),
         kept_bytes,
+        peak_bytes,
     )
 
 
@@ -138,7 +140,7 @@ def process_too_small(
     """
     known = need or need_of({})
     minimum = _smallest_process(rest_bytes, known, planning_bytes)
-    advice = _join(_advice(known), _limit_advice(minimum, limit))
+    advice = _join(_advice(known), _limit_advice(minimum, limit), _plain_advice(minimum, rest_bytes, known))
     return _too_small(minimum, known, process_bytes, f"{minimum // MIB}MiB" if need is not None else "", advice)
 
 
@@ -193,6 +195,14 @@ def _limit_advice(minimum: int, limit: MemoryLimit | None) -> str:
     if limit is None or minimum <= usable_bytes(limit):
         return ""
     return f"But {limit.source} allows {format_bytes(limit.nbytes)} in all: that limit must be raised first."
+
+
+def _plain_advice(minimum: int, rest_bytes: int, need: Need) -> str:
+    """Advise to run without Ebbtide where a step takes less than it does with it; else ""."""
+    plain = rest_bytes + need.peak_bytes
+    if not need.peak_bytes or minimum < plain:
+        return ""
+    return f"Without Ebbtide the script takes about {format_bytes(plain)}: run it as it is."
 
 
 def _advice(need: Need) -> str:

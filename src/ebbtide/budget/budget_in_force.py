@@ -205,7 +205,7 @@ class BudgetInForce:
         return arena_too_small(arena, self._unbounded_peak_bytes, need, rest, planning_bytes, limit)
 
     def _need(self, counters: "_torch.Counters") -> Need:
-        return need_of(counters, self._kept_bytes())
+        return need_of(counters, self._kept_bytes(), self._live_peak)
 
     def _wait(self) -> None:
         """Wait until the arena's pages fit its limit. The watchdog's time ends the wait; the report shows that."""
