@@ -70,6 +70,10 @@ const char* cure_of_spill(int error) {
   if (error == EBADMSG) return "the disk or its driver is at fault: name another directory by --spill";
   if (error == EBADF) return kClosedByScript;
   if (error == EIO) return "the disk fails: go on from a checkpoint with another directory (--spill DIR or EBBTIDE_SPILL)";
+  if (error == EFBIG) {
+    return "no file may grow that large: lift the limit on a file's size (RLIMIT_FSIZE, ulimit -f unlimited), or choose another "
+           "directory (--spill DIR or EBBTIDE_SPILL)";
+  }
   return "free space there or choose another (--spill DIR or EBBTIDE_SPILL)";
 }
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/mempolicy.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -156,13 +157,47 @@ BytesText::BytesText(std::uint64_t bytes) {
   std::snprintf(text, sizeof text, "%.*f %s", digits, value, units[unit]);
 }
 
+// The field-th number of a statm file, in bytes; 0 if it cannot be read.
+static std::size_t statm_bytes(int fd, int field) {
+  char text[128];
+  ssize_t n = pread(fd, text, sizeof text - 1, 0);
+  if (n <= 0) return 0;
+  text[n] = '\0';
+  const char* p = text;
+  for (; field > 0; --field) {
+    while (*p != '\0' && *p != ' ') ++p;
+    while (*p == ' ') ++p;
+  }
+  std::size_t pages = 0;
+  for (; *p >= '0' && *p <= '9'; ++p) pages = pages * 10 + static_cast<std::size_t>(*p - '0');
+  return pages * kSmallPage;
+}
+
+// Why the kernel refuses memory to what keeps pages whole: the limit that is met. It neither allocates nor frees.
+static const char* cause_of_enomem() {
+  constexpr std::size_t kClose = std::size_t{64} << 20;  // no call asks for more
+  int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  auto is_met = [fd](__rlimit_resource limit, int field) {
+    rlimit at{};
+    return getrlimit(limit, &at) == 0 && at.rlim_cur != RLIM_INFINITY && statm_bytes(fd, field) + kClose > at.rlim_cur;
+  };
+  bool of_addresses = is_met(RLIMIT_AS, 0), of_data = is_met(RLIMIT_DATA, 5);
+  if (fd >= 0) close(fd);
+  if (of_addresses) {
+    return " failed: address space is limited (RLIMIT_AS, ulimit -v), and far more of it is reserved than is ever filled; "
+           "lift that limit: the budget bounds memory";
+  }
+  if (of_data) return " failed: private memory is limited (RLIMIT_DATA, ulimit -d); lift that limit: the budget bounds memory";
+  if (std::size_t areas = memory_areas(), most = most_memory_areas(); areas > 0 && areas < most - most / 16) {
+    return " failed: the kernel has no memory for it; leave it more, or set vm.overcommit_memory to 0 or 1";
+  }
+  return " failed: out of memory areas; raise vm.max_map_count, or manage only larger storages (EBBTIDE_MIN_STORAGE)";
+}
+
 void fatal(const char* what, int error) {
   char text[512];
   std::size_t n = 0;
-  const char* cure =
-      error == ENOMEM
-          ? " failed: out of memory areas; raise vm.max_map_count, or manage only larger storages (EBBTIDE_MIN_STORAGE)"
-          : " failed; the training memory cannot be kept whole";
+  const char* cure = error == ENOMEM ? cause_of_enomem() : " failed; the training memory cannot be kept whole";
   for (const char* part : {"fatal: ", what, cure, ", errno "}) {
     for (; *part != '\0' && n < sizeof text - 8; ++part) text[n++] = *part;
   }
@@ -200,22 +235,6 @@ std::size_t most_memory_areas() {
   close(fd);
   std::size_t most = n > 0 ? std::strtoull(text, nullptr, 10) : 0;
   return most > 0 ? most : kDefault;
-}
-
-// The field-th number of a statm file, in bytes; 0 if it cannot be read.
-static std::size_t statm_bytes(int fd, int field) {
-  char text[128];
-  ssize_t n = pread(fd, text, sizeof text - 1, 0);
-  if (n <= 0) return 0;
-  text[n] = '\0';
-  const char* p = text;
-  for (; field > 0; --field) {
-    while (*p != '\0' && *p != ' ') ++p;
-    while (*p == ' ') ++p;
-  }
-  std::size_t pages = 0;
-  for (; *p >= '0' && *p <= '9'; ++p) pages = pages * 10 + static_cast<std::size_t>(*p - '0');
-  return pages * kSmallPage;
 }
 
 std::size_t process_resident_bytes() {

@@ -50,7 +50,8 @@ def test_a_full_spill_directory_is_an_error_that_says_so_and_training_can_go_on(
     said = child.run("cases_mishaps:a_full_spill_directory", env=PAGES)
     assert "spill directory" in said
     assert "File too large" in said
-    assert "free space there or choose another (--spill DIR or EBBTIDE_SPILL)" in said
+    assert "lift the limit on a file's size (RLIMIT_FSIZE, ulimit -f unlimited)" in said
+    assert "--spill DIR" in said
 
 
 def test_descriptors_that_are_used_up_do_not_end_a_training() -> None:
@@ -62,6 +63,36 @@ def test_a_limited_address_space_is_an_error_that_names_the_limit() -> None:
     assert "address space" in said
     assert "ulimit -v unlimited" in said
     assert "--spill" not in said
+
+
+LIMITED = """
+import resource, sys, torch
+which = getattr(resource, sys.argv[1])
+resource.setrlimit(which, (int(sys.argv[2]) << 30, resource.getrlimit(which)[1]))
+net = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(6)])
+optimizer = torch.optim.AdamW(net.parameters())
+for _ in range(6):
+    optimizer.zero_grad()
+    net(torch.randn(256, 512)).square().mean().backward()
+    optimizer.step()
+print("trained")
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "gibibytes", "said"), [("RLIMIT_AS", "8", "ulimit -v"), ("RLIMIT_DATA", "2", "ulimit -d")]
+)
+def test_a_script_that_limits_itself_is_told_which_limit_is_met(
+    limit: str, gibibytes: str, said: str, tmp_path: Path
+) -> None:
+    """Plain PyTorch trains within them."""
+    (tmp_path / "script.py").write_text(LIMITED)
+    assert run(sys.executable, "script.py", limit, gibibytes, cwd=tmp_path).stdout == "trained\n"
+    done = run(EBBTIDE, "run", "--quiet", "--fast", "60%", "script.py", limit, gibibytes, cwd=tmp_path)
+    assert done.returncode == -signal.SIGABRT
+    assert f"limited ({limit}, {said})" in done.stderr
+    assert "lift that limit" in done.stderr
+    assert "max_map_count" not in done.stderr
 
 
 def test_a_model_can_be_built_larger_than_the_budget() -> None:
