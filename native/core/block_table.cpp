@@ -28,6 +28,10 @@ BlockId BlockTable::create() {
   return id;
 }
 
+bool BlockTable::is_filled() const {
+  return created_ < kCapacity && is_in_memory(block_memory_.begin() + block_memory_.size() - kSmallPage);
+}
+
 void BlockTable::destroy(BlockId id) { free_ids_[free_count_++] = id; }
 
 void BlockTable::add_live(BlockId id) {

@@ -22,6 +22,7 @@ class BlockTable {
   const Block& operator[](BlockId id) const { return blocks_[id]; }
 
   std::uint32_t created() const { return created_; }  // ids below this have been used
+  bool is_filled() const;  // its last page is in memory, though it is for the two millionth block: all memory is locked
 
   void add_live(BlockId id);
   void remove_live(BlockId id);

@@ -33,6 +33,7 @@ Counters Arena::count() const {
     c.tier_read.push_back(tiers_.read_bytes(rank));
   }
   c.blocks = blocks_.live().size();
+  c.tables_filled = blocks_.is_filled();
   for (BlockId id : blocks_.live()) {
     const Block& b = blocks_[id];
     if (b.state == State::Clean) c.clean += b.paged_bytes;

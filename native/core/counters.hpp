@@ -30,6 +30,7 @@ struct Counters {
   std::vector<std::uint64_t> tier_used, tier_peak, tier_written, tier_read;
   std::string largest_operator, message;
   bool over_budget = false;
+  bool tables_filled = false;
 };
 
 }  // namespace ebbtide

@@ -216,6 +216,11 @@ std::int64_t now_ns() {
   return std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
 }
 
+bool is_in_memory(const void* page) {
+  unsigned char there = 0;
+  return mincore(const_cast<void*>(page), kSmallPage, &there) == 0 && (there & 1) != 0;
+}
+
 std::size_t memory_areas() {
   std::size_t lines = 0;
   int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);

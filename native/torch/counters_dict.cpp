@@ -49,6 +49,7 @@ py::dict as_dict(const Counters& c) {
   d["stuck_at_bytes"] = c.stuck_at_bytes;
   d["over_budget"] = c.over_budget;
   d["message"] = c.message;
+  d["tables_filled"] = c.tables_filled;
   return d;
 }
 

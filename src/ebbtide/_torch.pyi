@@ -73,6 +73,7 @@ class Counters(TypedDict):
     # trouble
     over_budget: bool  # the watchdog or an impossible operator went over the arena's budget
     message: str  # first trouble in words ("" when none)
+    tables_filled: bool  # the process has locked its memory, so tables that are mostly empty lie there whole
 
 class AskedTier:
     def __init__(self, *, kind: str, capacity_bytes: int, node: int) -> None:

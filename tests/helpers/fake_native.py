@@ -54,6 +54,7 @@ class FakeNative(ModuleType):
         )
         self.level |= {"evicted_bytes": NOTHING, "fetched_bytes": NOTHING, "written_bytes": NOTHING}
         self.level |= {"over_budget": False, "message": "", "largest_operator": "", "tier_bytes": (0,)}
+        self.level["tables_filled"] = False
 
     def counters(self) -> dict[str, Any]:
         return dict(self.level)

@@ -13,10 +13,13 @@ from click.testing import CliRunner
 
 from ebbtide.cli import cli
 from ebbtide.errors import EbbtideError
+from ebbtide.host.free_memory import free_memory
+from ebbtide.units import GIB
 from tests.helpers import child
 from tests.helpers.command import EBBTIDE, run
 from tests.helpers.paths import SCRIPTS
 
+MCL_CURRENT, MCL_FUTURE = 1, 2
 PLANNED = {"EBBTIDE_MIN_STORAGE": "4096", "EBBTIDE_PROGRESS": "off"}
 PAGES = PLANNED | {"EBBTIDE_POLICY": "demand"}  # where a plan would change nothing, its two seconds are saved
 TRAIN_RANKS = str(SCRIPTS / "train_ranks.py")
@@ -93,6 +96,33 @@ def test_a_script_that_limits_itself_is_told_which_limit_is_met(
     assert f"limited ({limit}, {said})" in done.stderr
     assert "lift that limit" in done.stderr
     assert "max_map_count" not in done.stderr
+
+
+LOCKED = """
+import ctypes, sys, torch
+net = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(6)])
+optimizer = torch.optim.AdamW(net.parameters())
+for i in range(6):
+    if i == 3 and ctypes.CDLL(None).mlockall(int(sys.argv[1])) != 0:
+        sys.exit("it may not lock memory")
+    optimizer.zero_grad()
+    net(torch.randn(256, 512)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("kind", [MCL_CURRENT, MCL_FUTURE])
+def test_memory_that_is_locked_is_told_where_that_fills_tables(kind: int, tmp_path: Path) -> None:
+    if free_memory().nbytes < 8 * GIB:
+        pytest.skip("it fills 4 GiB")
+    (tmp_path / "script.py").write_text(LOCKED)
+    done = run(EBBTIDE, "run", "--fast", "60%", "--report", "report.json", "script.py", str(kind), cwd=tmp_path)
+    if "it may not lock memory" in done.stderr:
+        pytest.skip("it may not lock memory")
+    assert done.returncode == 0, done.stderr
+    fills = kind == MCL_CURRENT
+    assert done.stderr.count("locked its memory (mlockall)") == fills
+    assert (json.loads((tmp_path / "report.json").read_text())["process_peak_bytes"] > 2 * GIB) == fills
 
 
 def test_a_model_can_be_built_larger_than_the_budget() -> None:

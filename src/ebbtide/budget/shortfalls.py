@@ -15,6 +15,10 @@ BELOW_THE_REST = (
     "so it was never in force: the process was bounded by what there is. PyTorch alone takes some 200 MiB"
 )
 INTERRUPTED = "it was interrupted before the steps that a budget in percent begins with had ended"
+LOCKED = (
+    "the script has locked its memory (mlockall), which fills gigabytes of tables that Ebbtide only reserves: drop "
+    "that call, which a budget makes needless, or run without Ebbtide"
+)
 NOTHING_MANAGED = (
     "no storage was large enough to be managed, so the percentage bounded nothing; EBBTIDE_MIN_STORAGE names the "
     "smallest that is"

@@ -66,6 +66,7 @@ class Engine:
         self.following = Following(self)
         self._step_before: Reading | None = None  # set while a step is open
         self._optimizer_seen = False
+        self._locked_told = False
         self._limits = Limits(bounds, say)
         self._before: _torch.Counters | None = None  # the counters as the session found them
         self._children = Children()
@@ -150,6 +151,9 @@ class Engine:
             self._warn(shortfalls.others_unlaunched(ranks))
         if len(self._steps) == 1 and (nbytes := bytes_on_gpus()):
             self._warn(shortfalls.on_gpus(nbytes))
+        if after.counters["tables_filled"] and not self._locked_told:
+            self._locked_told = True
+            self._warn(shortfalls.LOCKED)
         self._note_step(after.counters)
         unlike, self._unlike = self._unlike, False
         if self._planning is not None and self._budget.is_set and not unlike:
