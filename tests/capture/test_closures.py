@@ -69,3 +69,4 @@ def test_a_closure_that_raises_leaves_the_optimizer_as_the_hooks_do() -> None:
             optimizer.step(closure)
     finally:
         unsubscribe(hooks)
+    assert not native.in_optimizer

@@ -68,11 +68,10 @@ class OptimizerHooks(Subscriber):
         @functools.wraps(closure)
         def computing(*args: object, **kwargs: object) -> object:
             self._native.enter_optimizer(False)
-            try:
-                return closure(*args, **kwargs)
-            finally:
-                self._native.enter_optimizer(True)
-                self._classify(_gradients(optimizer), _GRADIENT)
+            result = closure(*args, **kwargs)  # where it raises, the optimizer's step ends
+            self._native.enter_optimizer(True)
+            self._classify(_gradients(optimizer), _GRADIENT)
+            return result
 
         return computing
 
