@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+import torch
 
 from ebbtide.errors import BudgetError, EbbtideWarning, SettingError
 from ebbtide.host import process
@@ -242,6 +243,78 @@ def machine_with(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
 def misfit(native: FakeNative, arena_limit: int, need: int) -> None:
     native.level |= {"arena_limit_bytes": arena_limit, "unmanaged_bytes": 300 * MIB, "over_budget": True}
     native.level |= {"largest_operator": "aten::mm", "largest_operator_bytes": need}
+
+
+def train(optimizer: torch.optim.Optimizer, native: FakeNative, need: int = 0) -> None:
+    """A step, in which an operation may lack room."""
+    if need:
+        misfit(native, 700 * MIB, need)
+    parameter = optimizer.param_groups[0]["params"][0]
+    parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+
+
+def optimizer_of_one() -> torch.optim.Optimizer:
+    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+
+
+def value_in(optimizer: torch.optim.Optimizer) -> float:
+    return float(optimizer.param_groups[0]["params"][0].item())
+
+
+@pytest.mark.parametrize("fast", ["1GiB", "50%"])
+def test_a_step_without_room_is_refused_before_its_update_and_counts_for_nothing(fast: str, native: FakeNative) -> None:
+    with Session(fast, settings=QUIET) as session:
+        optimizer = optimizer_of_one()
+        for need in (900 * MIB, 0, 0, 900 * MIB, 0):
+            native.level["step_live_peak_bytes"] = 1000 * MIB
+            before = value_in(optimizer)
+            if need:
+                with pytest.raises(torch.OutOfMemoryError, match=r"aten::mm needs 900 MiB.*smaller batch") as caught:
+                    train(optimizer, native, need)
+                assert isinstance(caught.value, BudgetError)
+                assert value_in(optimizer) == before
+                assert not native.level["over_budget"]
+            else:
+                train(optimizer, native)
+                assert value_in(optimizer) == before - 1
+    report = session.report()
+    assert len(report.steps) == 3
+    assert (report.bounded_as_asked, report.budget_violated, report.trouble) == (True, False, "")
+    # When it starts, and: after the first misfit, not after the second; or where three recorded steps begin, and end.
+    assert native.calls.count("reset_peaks") == 1 + (1 if fast == "1GiB" else 4)
+
+
+def test_what_a_refused_step_names_has_room_for_its_update(native: FakeNative) -> None:
+    with Session("1GiB", settings=QUIET):
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(60 * MIB))])
+        with pytest.raises(BudgetError, match="aten::mm needs 800 MiB") as caught:
+            train(optimizer, native, 800 * MIB)
+    assert caught.value.minimum_fast == "1291MiB"  # (4 * 240 + 300 + 4 + 16) MiB, which are 127 of 128 parts
+
+
+def test_where_no_step_ever_fitted_the_budget_was_never_in_force(native: FakeNative) -> None:
+    with Session("1GiB", settings=QUIET) as session:
+        optimizer = optimizer_of_one()
+        with pytest.raises(torch.OutOfMemoryError):
+            train(optimizer, native, 900 * MIB)
+    assert not session.report().bounded_as_asked
+    assert session.report().trouble.startswith("the budget was refused")
+
+
+def test_what_the_machine_or_the_watchdog_did_refuses_no_step(
+    native: FakeNative, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine_with(monkeypatch, 2 * GIB)
+    with pytest.warns(EbbtideWarning, match="exceeded") as warned, Session(settings=QUIET) as session:
+        optimizer = optimizer_of_one()
+        train(optimizer, native, 600 * MIB)  # which fits: something did not answer
+        assert session._engine is not None
+        session._engine.limit_changed(GIB)
+        native.reset_trouble()
+        train(optimizer, native, 900 * MIB)
+    assert len(warned) == 1
+    assert value_in(optimizer) == -2
 
 
 def test_a_limit_that_falls_below_what_an_operation_needs_does_not_end_the_training(

@@ -60,18 +60,18 @@ def listeners(heard: list[str]) -> Iterator[dict[Place, Listener]]:
 def test_the_order_is_that_of_places(listeners: dict[Place, Listener], heard: list[str]) -> None:
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer = SGD([weight], lr=0.5)
-    assert heard == ["update_order built", "steps built", "watch built"]
+    assert heard == ["budget built", "update_order built", "steps built", "watch built"]
     heard.clear()
     weight.sum().backward()
     assert heard == [
-        *("watch trains 1", "steps trains 1", "update_order trains 1"),
-        *("update_order ran", "steps ran", "watch ran"),
+        *("watch trains 1", "steps trains 1", "update_order trains 1", "budget trains 1"),
+        *("budget ran", "update_order ran", "steps ran", "watch ran"),
     ]
     heard.clear()
     optimizer.step()
     assert heard == [
-        *("update_order before", "steps before", "watch before"),
-        *("update_order after", "steps after", "watch after"),
+        *("budget before", "update_order before", "steps before", "watch before"),
+        *("budget after", "update_order after", "steps after", "watch after"),
     ]
     assert torch.equal(weight.detach(), torch.full((2,), 0.5))
 
@@ -83,7 +83,7 @@ def test_later_subscribers_see_what_an_earlier_one_makes_of_a_call(
     heard.clear()
     listeners[Place.UPDATE_ORDER].changed = (optimizer, lambda: 3.0), {}
     assert optimizer.step() == 3.0  # type: ignore[func-returns-value]
-    assert heard[:3] == ["update_order before", "steps before a closure", "watch before a closure"]
+    assert heard[1:4] == ["update_order before", "steps before a closure", "watch before a closure"]
 
 
 def test_only_passes_that_add_to_gradients_train_and_none_within_another(

@@ -8,11 +8,13 @@ and by whom (``limits``); and the messages about trouble (``shortfalls``, ``boun
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import ebbtide._torch as _torch
 from ebbtide.budget import shortfalls
 from ebbtide.budget.bounds import Bounds, Need, arena_too_small, need_of, tiers_too_small
 from ebbtide.budget.limits import Limits
+from ebbtide.budget.too_large import StepTooLargeError
 from ebbtide.errors import BudgetError
 from ebbtide.host import process
 from ebbtide.units import format_bytes
@@ -55,6 +57,7 @@ class BudgetInForce:
         self.nothing_managed = False
         self.limit_fell = ""
         self._over_at_start = False
+        self._has_fitted = False  # a step, since the budget is set
         self._over_budget_told = False
         self._peak_known = True
         self._unbounded_peak_bytes = 0
@@ -80,6 +83,36 @@ class BudgetInForce:
         self._check(counters)
         if self.recording and steps == RECORDED_STEPS:
             self._set(counters)
+        self._has_fitted = self._has_fitted or self.is_set
+        self._limits.refused = False  # if one was, the script has left out that step
+
+    def before_update(self, counters: "_torch.Counters", update_bytes: int) -> None:
+        """Look whether the step fits, before an optimizer changes anything. Raises StepTooLargeError if not.
+
+        Then the step counts for nothing, and the script may go on with a smaller batch. Until a step has fitted, peaks
+        are measured anew after it, as a budget in percent has them. ``update_bytes`` is what the update needs at once,
+        which no step may have shown.
+        """
+        if self._over_budget_told or not self.is_exceeded(counters):
+            return
+        self._live_peak = max(self._live_peak, counters["step_live_peak_bytes"])
+        if self._is_outgrown():
+            counters = self._follow(counters)
+        need, rest = self._need(counters), counters["unmanaged_bytes"]
+        if not self._is_too_small(counters, need):
+            return  # it is told at the step's end
+        error = self._refusal(rest, replace(need, nbytes=max(need.nbytes, update_bytes)))
+        _torch.reset_trouble()
+        if self.is_set and not self._has_fitted:
+            self._wait()
+            self._reset_peaks()
+        raise self._limits.refusal(StepTooLargeError(*error.args))
+
+    def _is_too_small(self, counters: "_torch.Counters", need: Need) -> bool:
+        """Tell whether an operation lacked room because of the user's budget, and not because something did not answer
+        or the machine has less now."""
+        of_the_machine = self._limits.are_the_machines(counters["unmanaged_bytes"], need)
+        return need.nbytes > counters["arena_limit_bytes"] and not of_the_machine
 
     def is_exceeded(self, counters: "_torch.Counters") -> bool:
         return counters["over_budget"] and not self._over_at_start and not self._limits.exploring
@@ -89,9 +122,7 @@ class BudgetInForce:
         else return ""."""
         need, rest = self._need(counters), counters["unmanaged_bytes"]
         told = self._over_budget_told or self._limits.refused
-        if told or not self.is_set or not self.is_exceeded(counters):
-            return ""
-        if need.nbytes <= counters["arena_limit_bytes"] or self._limits.are_the_machines(rest, need):
+        if told or not self.is_set or not self.is_exceeded(counters) or not self._is_too_small(counters, need):
             return ""
         return str(self._refusal(rest, need))
 
@@ -105,7 +136,7 @@ class BudgetInForce:
             return shortfalls.INTERRUPTED
         if self.recording:
             return shortfalls.no_peak(self._bounds.fraction or 0, steps, RECORDED_STEPS)
-        if not self.is_set:
+        if not self.is_set or (self._limits.refused and not self._has_fitted):
             refused = shortfalls.REFUSED if self._limits.refused else shortfalls.BELOW_THE_REST
             return shortfalls.NOTHING_MANAGED if self.nothing_managed else refused
         of_a_share = self._bounds.fraction is not None

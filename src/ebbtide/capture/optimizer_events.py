@@ -4,13 +4,14 @@ It puts itself in front of PyTorch with the first subscriber. Then PyTorch calls
 step, when an optimizer takes parameters, and around each run of autograd's engine. ``Place`` is the order in which
 subscribers are told:
 
+- ``BeforeUpdates``, of a session, refuses a step that did not fit, before anything changes.
 - ``deferred`` or ``in_backward``, where a session has one, changes what a step is called with. All others then see the
   step as it is carried out.
 - ``OptimizerHooks``, of a session or a recorder, finds where the program's step begins and ends.
 - ``Watch``, of ``ebbtide verify``, looks at the result of the step once the session has ended it.
 
-The first two subscribe when the session starts and go when it stops. ``Watch`` stays until the process ends. When the
-last one goes, nothing of this is left in PyTorch (``in_front`` says how). An error that a subscriber raises leaves
+All but the last subscribe when the session starts and go when it stops. ``Watch`` stays until the process ends. When
+the last one goes, nothing of this is left in PyTorch (``in_front`` says how). An error that a subscriber raises leaves
 ``optimizer.step()`` or ``backward()``, and those after it are not told. A forked child tells its subscribers too. Each
 of them knows the process that it belongs to.
 
@@ -37,9 +38,10 @@ class Place(IntEnum):
     """The order in which subscribers hear that a step begins, and that it ends. Around a backward pass the last one is
     outermost, next to the script."""
 
-    UPDATE_ORDER = 0
-    STEPS = 1
-    WATCH = 2
+    BUDGET = 0
+    UPDATE_ORDER = 1
+    STEPS = 2
+    WATCH = 3
 
 
 class Subscriber:

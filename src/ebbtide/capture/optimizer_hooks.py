@@ -56,11 +56,7 @@ class OptimizerHooks(Subscriber):
         self._classify(_parameters(optimizer), _PARAMETER)
         self._classify(_gradients(optimizer), _GRADIENT)
         self._native.enter_optimizer(True)
-        if callable(closure := kwargs.get("closure")):
-            return args, {**kwargs, "closure": self._apart(optimizer, closure)}
-        if len(args) > 1 and callable(args[1]):
-            return (args[0], self._apart(optimizer, args[1]), *args[2:]), kwargs
-        return None
+        return _with_closure(args, kwargs, lambda closure: self._apart(optimizer, closure))
 
     def _apart(self, optimizer: Optimizer, closure: Callable[..., object]) -> Callable[..., object]:
         """Wrap a closure, which makes the gradients. Its passes are no part of the optimizer."""
@@ -86,6 +82,50 @@ class OptimizerHooks(Subscriber):
         """Classify tensors. It looks at hundreds in microseconds, so nothing is remembered that could grow stale."""
         parts = (part for tensor in tensors for part in _parts(tensor))
         self._native.classify([tensor for tensor in parts if tensor.layout is torch.strided], kind)
+
+
+class BeforeUpdates(Subscriber):
+    """Tells a session that an outermost step is about to change parameters, with the bytes of the largest: when the
+    step begins, and when its closure has ended for the first time. The session may raise: nothing has changed yet."""
+
+    place = Place.BUDGET
+
+    def __init__(self, about_to_update: Callable[[int], None]) -> None:
+        self._about_to_update = about_to_update
+
+    def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call | None:
+        if not is_outermost():
+            return None
+        self._look(optimizer)
+        return _with_closure(args, kwargs, lambda closure: self._followed_by_a_look(optimizer, closure))
+
+    def _look(self, optimizer: Optimizer) -> None:
+        self._about_to_update(max((parameter.nbytes for parameter in _parameters(optimizer)), default=0))
+
+    def _followed_by_a_look(self, optimizer: Optimizer, closure: Callable[..., object]) -> Callable[..., object]:
+        is_first = True
+
+        @functools.wraps(closure)
+        def computing(*args: object, **kwargs: object) -> object:
+            nonlocal is_first
+            result = closure(*args, **kwargs)
+            if is_first:
+                is_first = False
+                self._look(optimizer)
+            return result
+
+        return computing
+
+
+def _with_closure(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], wrap: Callable[[Callable[..., object]], Callable[..., object]]
+) -> Call | None:
+    """Return a step's arguments with another closure; None where it has none."""
+    if callable(closure := kwargs.get("closure")):
+        return args, {**kwargs, "closure": wrap(closure)}
+    if len(args) > 1 and callable(args[1]):
+        return (args[0], wrap(args[1]), *args[2:]), kwargs
+    return None
 
 
 def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:

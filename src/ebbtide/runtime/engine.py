@@ -11,7 +11,7 @@ from ebbtide.budget.limits import Limits
 from ebbtide.capture.following import Following
 from ebbtide.capture.lines import note_lines
 from ebbtide.capture.optimizer_events import subscribe, unsubscribe
-from ebbtide.capture.optimizer_hooks import OptimizerHooks
+from ebbtide.capture.optimizer_hooks import BeforeUpdates, OptimizerHooks
 from ebbtide.doors import foreign_views
 from ebbtide.errors import BudgetError
 from ebbtide.host import process
@@ -32,6 +32,7 @@ from ebbtide.units import format_bytes, seconds
 from ebbtide.update_order.deferred import Deferred
 from ebbtide.update_order.in_backward import InBackward
 
+_UPDATED_AT_ONCE = 4  # tensors of the largest parameter's size: itself, its gradient and two states
 _ADOPTING_STEPS = 2  # optimizer state loaded or built elsewhere appears during the first steps
 
 
@@ -55,6 +56,7 @@ class Engine:
         self._say = say
         self._warn = warn
         self._hooks = OptimizerHooks(self._optimizer_built, self._optimizer_begins, self._optimizer_ended)
+        self._before_updates = BeforeUpdates(self._about_to_update)
         self._updates: InBackward | Deferred | None = None  # another order of updates than the script's
         if settings.optimizer is UpdateOrder.IN_BACKWARD:
             self._updates = InBackward(say, warn)
@@ -107,6 +109,8 @@ class Engine:
         if self._updates is not None:
             self._updates.install()
         subscribe(self._hooks)
+        if self._settings.optimizer is not UpdateOrder.IN_BACKWARD:  # which has changed parameters by then
+            subscribe(self._before_updates)
         self._adopt()
         self._budget.start(counters["over_budget"], self._rest_bytes())
 
@@ -166,6 +170,7 @@ class Engine:
         if self._final is not None or not self._started:
             return
         unsubscribe(self._hooks)
+        unsubscribe(self._before_updates)
         try:
             if self._updates is not None:
                 self._updates.remove()
@@ -270,6 +275,20 @@ class Engine:
     def _optimizer_begins(self) -> None:
         if self.following.active and self._step_before is None:
             self.begin_step()
+
+    def _about_to_update(self, largest_bytes: int) -> None:
+        """Look whether the step fits, before an optimizer whose largest parameter has so many bytes changes anything.
+        Raises StepTooLargeError, and the script's next step begins."""
+        if os.getpid() != self._process:
+            return
+        try:
+            self._budget.before_update(_torch.counters(), _UPDATED_AT_ONCE * largest_bytes)
+        except BudgetError as error:
+            self._ranks.tell(error)
+            if self.following.active and self._step_before is not None:
+                self.end_step(completed=False)
+                self.begin_step()
+            raise
 
     def _optimizer_ended(self) -> None:
         self.following.trained = True

@@ -1,0 +1,161 @@
+"""What test_batches.py runs in child processes: batches that do not fit, and scripts that look for one that does.
+
+The budget is a size. In plain PyTorch the error comes from an allocator: here a batch of ``TOO_MANY`` rows raises it,
+before the optimizer's step, so that both runs take the same way.
+"""
+
+import gc
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import ebbtide
+from ebbtide import _torch
+from ebbtide.errors import BudgetError
+from ebbtide.host import process
+from ebbtide.ir.run_report import RunReport
+from ebbtide.units import MIB
+
+WIDTH = 256
+TOO_MANY = 32768  # rows: 32 MiB for each activation
+ROOM = 48 * MIB
+_KNOWN = "DefaultCPUAllocator: can't allocate memory"
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*[layer for _ in range(2) for layer in (nn.Linear(WIDTH, WIDTH), nn.GELU())])
+
+
+def batch(rows: int) -> torch.Tensor:
+    return torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(rows))
+
+
+class Training:
+    """``plain``: no session, and too large a batch is refused as an allocator would."""
+
+    def __init__(self, plain: bool) -> None:
+        self.plain = plain
+        self.refusal = RuntimeError if plain else torch.OutOfMemoryError
+        self.net = net()
+        self.optimizer = torch.optim.AdamW(self.net.parameters())
+
+    def step(self, rows: int) -> None:
+        self.optimizer.zero_grad()
+        self.net(batch(rows)).square().mean().backward()
+        if self.plain and rows == TOO_MANY:
+            raise RuntimeError(_KNOWN)
+        self.optimizer.step()
+
+    def bits(self) -> list[bytes]:
+        state = [value for state in self.optimizer.state.values() for value in state.values()]
+        return [tensor.detach().numpy().tobytes() for tensor in (*self.net.parameters(), *state)]
+
+
+def session() -> ebbtide.Session:
+    """A size with room for batches of 512, and none for ``TOO_MANY``."""
+    fast = process.resident_bytes() + ROOM
+    return ebbtide.Session(fast=f"{fast // MIB}MiB", policy="demand", min_storage_bytes=4096, progress="off")
+
+
+def skips(training: Training) -> list[bytes]:
+    """And goes on."""
+    for rows in (256, 256, TOO_MANY, 256, TOO_MANY, 512):
+        before = training.bits()
+        try:
+            training.step(rows)
+        except training.refusal:
+            assert training.bits() == before
+        else:
+            assert rows < TOO_MANY
+        gc.collect()
+    return training.bits()
+
+
+def looks_for_one(training: Training) -> list[bytes]:
+    """By hand, from the first step on."""
+    rows = TOO_MANY
+    for _ in range(3):
+        try:
+            training.step(rows)
+        except training.refusal:
+            assert not training.optimizer.state
+            rows //= 128
+    assert rows == 256
+    return training.bits()
+
+
+def skips_in_a_closure(training: Training) -> list[bytes]:
+    """As Lightning has it: the pass is made within the optimizer's step."""
+
+    def closure(rows: int) -> torch.Tensor:
+        training.optimizer.zero_grad()
+        loss = training.net(batch(rows)).square().mean()
+        loss.backward()
+        if training.plain and rows == TOO_MANY:
+            raise RuntimeError(_KNOWN)
+        return loss
+
+    for rows in (256, TOO_MANY, 512):
+        before = training.bits()
+        try:
+            training.optimizer.step(lambda rows=rows: closure(rows))
+        except training.refusal:
+            assert training.bits() == before
+        else:
+            assert rows < TOO_MANY
+    return training.bits()
+
+
+def accelerates(training: Training) -> list[bytes]:
+    from accelerate.utils import find_executable_batch_size
+
+    tried = []
+
+    def train(batch_size: int) -> None:
+        tried.append(batch_size)
+        training.step(batch_size)
+
+    find_executable_batch_size(train, starting_batch_size=TOO_MANY, reduce_batch_size_fn=lambda: 256)()
+    assert tried[-1] == 256
+    return training.bits()
+
+
+SCRIPTS: dict[str, Callable[[Training], list[bytes]]] = {
+    each.__name__: each for each in (skips, looks_for_one, skips_in_a_closure, accelerates)
+}
+
+
+def compare(name: str) -> tuple[int, int, int, RunReport]:
+    """What the arena holds, may hold, and has moved, and the report."""
+    plain = SCRIPTS[name](Training(plain=True))
+    with session() as ours:
+        bits = SCRIPTS[name](Training(plain=False))
+        gc.collect()
+        counters = _torch.counters()
+    assert bits == plain
+    return counters["reserved_bytes"], counters["arena_limit_bytes"], sum(counters["evicted_bytes"]), ours.report()
+
+
+def what_it_says() -> tuple[str, str]:
+    """And the size that it names. It survives a pickle, and batch finders know it."""
+    from accelerate.utils.memory import should_reduce_batch_size
+    from lightning.pytorch.utilities.memory import is_oom_error
+
+    Training(plain=True).step(256)  # which loads what an optimizer needs
+    with session():
+        training = Training(plain=False)
+        training.step(256)
+        with pytest.raises(BudgetError) as raised:
+            training.step(TOO_MANY)
+    error = raised.value
+    again: Any = pickle.loads(pickle.dumps(error))
+    assert (str(again), type(again), again.minimum_bytes) == (str(error), type(error), error.minimum_bytes)
+    assert isinstance(error, torch.OutOfMemoryError)
+    assert is_oom_error(error)
+    assert should_reduce_batch_size(error)
+    return str(error), error.minimum_fast

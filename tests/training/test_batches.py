@@ -1,0 +1,26 @@
+"""A batch that does not fit is refused before the optimizer changes anything, by an error that batch finders know."""
+
+import pytest
+
+from tests.helpers import child
+from tests.training import cases_batches as cases
+
+CASE = "cases_batches:{}".format
+
+
+@pytest.mark.parametrize("name", cases.SCRIPTS)
+def test_after_a_batch_that_did_not_fit_training_goes_on_as_in_plain_pytorch(name: str) -> None:
+    held, most, moved, report = child.run(CASE("compare"), name)
+    assert 0 < held <= most
+    assert moved > 0
+    assert report.bounded_as_asked
+    found_one = name in ("looks_for_one", "accelerates")  # before any step had fitted
+    assert report.budget_violated != found_one, report.trouble
+
+
+def test_the_error_names_a_budget_that_works_and_says_it_in_pytorchs_words_too() -> None:
+    said, fast = child.run(CASE("what_it_says"))
+    assert fast.endswith("MiB")
+    assert fast in said
+    assert "or a smaller batch" in said
+    assert "DefaultCPUAllocator: can't allocate memory" in said
