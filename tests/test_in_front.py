@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import ebbtide
-from ebbtide.in_front import REGISTERED, InFrontOf, Wrapper
+from ebbtide.in_front import REGISTERED, InFrontOf, Wrapper, put
 from tests.helpers.paths import ROOT
 
 PACKAGE = Path(ebbtide.__file__).parent
@@ -54,9 +54,26 @@ def test_what_comes_and_goes_leaves_the_very_same_object(row: InFrontOf, name: s
     assert dict(vars(owner)).keys() == before.keys()
 
 
+@pytest.fixture
+def replace() -> Iterator[Callable[[Any, str, object], None]]:
+    """Set an attribute until the test has ended, of an immutable type, too."""
+    changed: list[tuple[Any, str, object]] = []
+
+    def set_until_then(owner: Any, attribute: str, value: object) -> None:
+        changed.append((owner, attribute, vars(owner).get(attribute, changed)))
+        put(owner, attribute, value)
+
+    yield set_until_then
+    for owner, attribute, before in reversed(changed):
+        if before is changed:
+            delattr(owner, attribute)
+        else:
+            put(owner, attribute, before)
+
+
 @pytest.mark.parametrize(("row", "name"), NAMES)
 def test_the_wrapper_of_another_library_outlives_ours(
-    row: InFrontOf, name: str, monkeypatch: pytest.MonkeyPatch
+    row: InFrontOf, name: str, replace: Callable[[Any, str, object], None]
 ) -> None:
     if missing(name):
         pytest.skip("not in this version")
@@ -67,7 +84,7 @@ def test_the_wrapper_of_another_library_outlives_ours(
         called.append("original")
         return args, kwargs
 
-    monkeypatch.setattr(owner, attribute, staticmethod(original) if isinstance(owner, type) else original)
+    replace(owner, attribute, staticmethod(original) if isinstance(owner, type) else original)
 
     def inserted(hands_on: Callable[..., Any], *args: int, **kwargs: int) -> Any:
         called.append("Ebbtide's")
@@ -81,7 +98,7 @@ def test_the_wrapper_of_another_library_outlives_ours(
         called.append("theirs")
         return ours_there(*args, **kwargs)
 
-    monkeypatch.setattr(owner, attribute, theirs)
+    replace(owner, attribute, theirs)
     assert getattr(owner, attribute)(1, two=2) == ((1,), {"two": 2})
     assert called == ["theirs", "Ebbtide's", "original"]
     called.clear()

@@ -9,7 +9,9 @@ stays in place and only hands calls on. Left out: objects that a script made its
 ``update_order`` takes away.
 """
 
+import ctypes
 import functools
+import gc
 import pkgutil
 import sys
 from collections.abc import Callable
@@ -51,12 +53,12 @@ class InFrontOf(Enum):
     OPTIMIZER_BUILT = Row(
         _EVENTS, "an optimizer has taken parameters", ("torch.optim.Optimizer.add_param_group",), _WITH_THE_LAST,
     )
-    NUMPY = Row(_VIEWS, "system calls on an array cannot wait, so its memory stays", ("torch.Tensor.numpy",))
+    NUMPY = Row(_VIEWS, "system calls on an array cannot wait, so its memory stays", ("torch._C.TensorBase.numpy",))
     DLPACK = Row(_VIEWS, "nobody tells when exported memory is done with, so it stays", ("torch.Tensor.__dlpack__",))
-    DATA_PTR = Row(_VIEWS, "who asks for an address finds the tensor in memory", ("torch.Tensor.data_ptr",))
+    DATA_PTR = Row(_VIEWS, "who asks for an address finds the tensor in memory", ("torch._C.TensorBase.data_ptr",))
     STORAGE_FILES = Row(
         _VIEWS, "PyTorch hands a storage to the kernel, which cannot wait",
-        ("torch.UntypedStorage._write_file", "torch.UntypedStorage._set_from_file"),
+        ("torch._C.StorageBase._write_file", "torch._C.StorageBase._set_from_file"),
     )
     RECORD_WRITER = Row(_VIEWS, "torch.save hands a storage to the kernel", ("torch.PyTorchFileWriter.write_record",))
     RECORD_READER = Row(_VIEWS, "torch.load does", ("torch._C.PyTorchFileReader.get_storage_from_record",))
@@ -77,8 +79,8 @@ class InFrontOf(Enum):
     TENSOR_DOORS = Row(
         _TENSORS, "a tensor is looked at without an operator: its deferred update is made before",
         (
-            *(f"torch.Tensor.{name}" for name in ("numpy", "__dlpack__", "data_ptr", "untyped_storage")),
-            *("torch.to_dlpack", "torch.utils.dlpack.to_dlpack"),
+            *(f"torch._C.TensorBase.{name}" for name in ("numpy", "data_ptr", "untyped_storage")),
+            *("torch.Tensor.__dlpack__", "torch.to_dlpack", "torch.utils.dlpack.to_dlpack"),
         ),
     )
     SWAPS = Row(
@@ -87,12 +89,15 @@ class InFrontOf(Enum):
     )
     STORAGE_DOORS = Row(
         _TENSORS, "bytes are looked at: deferred updates of them are made before",
-        tuple(
-            f"torch.UntypedStorage.{name}"
-            for name in (
-                *("__getitem__", "__setitem__", "data_ptr", "copy_", "fill_", "resize_", "_byteswap", "_write_file"),
-                *("_set_from_file", "_share_fd_cpu_", "_share_filename_cpu_", "_swap_data_ptr_", "_resize_with_addr_"),
-            )
+        (
+            *("torch.UntypedStorage.__getitem__", "torch.UntypedStorage.__setitem__"),
+            *(
+                f"torch._C.StorageBase.{name}"
+                for name in (
+                    *("data_ptr", "copy_", "fill_", "resize_", "_byteswap", "_write_file", "_set_from_file"),
+                    *("_share_fd_cpu_", "_share_filename_cpu_", "_swap_data_ptr_", "_resize_with_addr_"),
+                )
+            ),
         ),
     )
     SETTINGS = Row(
@@ -185,7 +190,7 @@ REGISTERED = (
 
 
 class Wrapper:
-    """Stands in front of the function of that name (``torch.Tensor.numpy``) until it is removed."""
+    """Stands in front of the function of that name (``torch.Tensor.__dlpack__``) until it is removed."""
 
     def __init__(self, name: str, function: Callable[..., Any], traced: bool = False) -> None:
         owner, _, self._attribute = name.rpartition(".")
@@ -202,7 +207,7 @@ class Wrapper:
         if not traced:
             _leave_to_python(wrapper)
         self._wrapper = wrapper
-        setattr(self._owner, self._attribute, wrapper)
+        put(self._owner, self._attribute, wrapper)
 
     def remove(self) -> None:
         """Restore the function. If another library has wrapped this wrapper, it stays and hands calls on."""
@@ -212,7 +217,18 @@ class Wrapper:
         if self._before is _INHERITED:
             delattr(self._owner, self._attribute)
         else:
-            setattr(self._owner, self._attribute, self._before)
+            put(self._owner, self._attribute, self._before)
+
+
+def put(owner: Any, name: str, value: object) -> None:
+    """Set an attribute, also of a type of C code, which Python calls immutable: so who calls a tensor's function by its
+    base class goes through the same door. A slot (``__getitem__``) would not change."""
+    try:
+        setattr(owner, name, value)
+    except TypeError:
+        (entries,) = gc.get_referents(vars(owner))
+        entries[name] = value
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))
 
 
 def _is_there(name: str) -> bool:

@@ -276,7 +276,7 @@ def a_clean_storage_stays_in_memory(changes: bool) -> bool:
         expected = tensor.sum().item()
         assert _torch.evict([tensor]) > 0
         assert tensor.sum().item() == expected
-        address = torch._C.TensorBase.data_ptr(tensor)  # as ours, it would pin it, and make it dirty
+        [(address, _)] = _torch.memory_of([tensor])  # data_ptr would make it dirty
         if changes:
             with open("/proc/self/mem", "r+b", buffering=0) as memory:
                 memory.seek(address + N)

@@ -81,6 +81,12 @@ def through_ctypes(tensor: Tensor) -> bytes:
     return ctypes.string_at(tensor.data_ptr(), 4096)
 
 
+def through_the_base_class(tensor: Tensor) -> bytes:
+    import ctypes
+
+    return ctypes.string_at(torch._C.TensorBase.data_ptr(tensor), 4096)
+
+
 LOOKS: dict[str, Callable[[Tensor], bytes]] = {
     "operator": as_bytes,
     "data": lambda tensor: as_bytes(tensor.data),
@@ -91,6 +97,8 @@ LOOKS: dict[str, Callable[[Tensor], bytes]] = {
     "dlpack": through_dlpack,
     "to_dlpack": through_old_dlpack,
     "address": through_ctypes,
+    "base class's address": through_the_base_class,
+    "base class's array": lambda tensor: torch._C.TensorBase.numpy(tensor.data).tobytes(),  # type: ignore[attr-defined]
     "storage": lambda tensor: of_a_storage(tensor.data.untyped_storage()),
     "saved": lambda tensor: as_bytes(torch.load(io.BytesIO(saved_bytes(lambda path: torch.save(tensor.data, path))))),
     "safetensors": safetensors_file,

@@ -25,6 +25,7 @@ import ebbtide._torch as _torch
 from ebbtide.doors import safetensors_files, scripted_files
 from ebbtide.in_front import InFrontOf
 
+_address_of = torch._C.TensorBase.data_ptr  # what it is before a wrapper comes in front
 _guarded = False
 _least_managed = _least_in_pieces = sys.maxsize
 _this_thread = threading.local()
@@ -77,7 +78,7 @@ def _numpy_held(numpy: Callable[..., Any], tensor: torch.Tensor, *args: Any, **k
 
 def _dlpack_held(dlpack: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     if tensor.device.type == "cpu" and tensor.layout == torch.strided and tensor.numel() > 0:
-        _torch.pin(torch._C.TensorBase.data_ptr(tensor), _extent_of(tensor))
+        _torch.pin(_address_of(tensor), _extent_of(tensor))
     return dlpack(tensor, *args, **kwargs)
 
 

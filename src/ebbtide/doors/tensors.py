@@ -26,6 +26,8 @@ ALL: Memory = (0, sys.maxsize)
 listeners: list[Callable[[str, Memory], None]] = []
 """They are told of every door before it opens: its name, and what can be seen through it. They may raise."""
 
+_Base: Any = torch._C.StorageBase
+_address_of = _Base.data_ptr  # what it is before a wrapper comes in front
 _guarded: set[str] = set()
 _compiled_calls = 0
 
@@ -77,9 +79,8 @@ def _all_first(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _memory_of(storage: torch.UntypedStorage) -> Memory:
-    base: Any = torch._C.StorageBase
     with contextlib.suppress(RuntimeError):
-        return base.data_ptr(storage), storage.nbytes()
+        return _address_of(storage), storage.nbytes()
     return 0, 0  # a storage without memory
 
 
