@@ -162,8 +162,8 @@ REGISTERED = (
         "at the step; the script's own modes stay above it",
     ),
     Row(
-        "update_order.deferred", "no handler of a signal finds an update half made", ("signal.signal",),
-        "with the update; the script's handlers return, and are called",
+        "update_order.signals_later", "no handler of a signal finds updates half made", ("signal.signal",),
+        "with the update, or the step; the script's handlers return, and are called",
     ),
     Row(_TENSORS, "a child finds its parent's updates made", ("register_at_fork",)),
     Row("session.driven", "a child has no session", ("register_at_fork",)),

@@ -5,8 +5,9 @@ trained plainly and in a session that updates in backward, both from the same se
 not allow are in cases_in_backward_refused.py.
 """
 
+import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -350,3 +351,36 @@ def built_before_the_session(folder: str) -> None:
     assert "backward" in phases[first:last]
     kinds = {storage.kind for storage in ebbtide.load(path).storages}
     assert {"parameter", "gradient", "optimizer_state", "activation"} <= kinds
+
+
+def a_handler_that_saves(in_the_pass: int) -> int:
+    """A job's handler that saves the weights. The signal comes once or more within the fourth backward pass."""
+
+    def train(session: Any) -> tuple[list[dict[str, Tensor]], list[dict[str, Tensor]]]:
+        torch.manual_seed(0)
+        net = Net()
+        optimizer = optim.AdamW(net.parameters())
+        saved: list[dict[str, Tensor]] = []
+        ended: list[dict[str, Tensor]] = []
+
+        def copied() -> dict[str, Tensor]:
+            return {name: value.clone() for name, value in net.state_dict().items()}
+
+        def come(*_: object) -> None:
+            for _ in range(in_the_pass if len(ended) == 3 else 0):
+                signal.raise_signal(signal.SIGTERM)
+
+        signal.signal(signal.SIGTERM, lambda *_: saved.append(copied()))
+        net.layers[0].register_full_backward_hook(come)
+        with session:
+            for step in range(STEPS):
+                plain_step(net, optimizer, step)
+                ended.append(copied())
+        return saved, ended
+
+    _, weights = train(nullcontext())
+    saved, ended = train(ebbtide.Session(fast="60%", optimizer="in-backward", min_storage_bytes=4096))
+    assert all(torch.equal(a[name], b[name]) for a, b in zip(weights, ended, strict=True) for name in a)
+    assert all(torch.equal(saved[0][name], weights[3][name]) for name in saved[0])  # as the step has left them
+    assert signal.getsignal(signal.SIGTERM).__name__ == "<lambda>"
+    return len(saved)

@@ -1,9 +1,11 @@
 """Updates in the backward pass: the bits of the script's own order, gradients that never move, and clear refusals."""
 
+import signal
 from pathlib import Path
 
 import pytest
 
+from ebbtide.update_order.signals_later import SignalsLater
 from tests.helpers import child
 from tests.helpers.command import EBBTIDE, run
 from tests.training import cases_in_backward as cases
@@ -28,6 +30,37 @@ def test_all_of_torch_optim_is_tried_or_left() -> None:
     there = {kind for kind in vars(optim).values() if isinstance(kind, type) and issubclass(kind, optim.Optimizer)}
     assert there - {optim.Optimizer, optim.LBFGS, optim.SparseAdam} == set(INDEPENDENT)
     assert {kind for kind, _ in cases.OPTIMIZERS.values()} == set(INDEPENDENT)
+
+
+def test_a_handler_of_a_signal_that_comes_in_the_backward_pass_saves_when_the_step_has_ended() -> None:
+    assert child.run(CASE("a_handler_that_saves"), 1, env=QUIET) == 1
+
+
+def test_a_signal_that_comes_twice_in_the_backward_pass_is_not_put_off() -> None:
+    with pytest.raises(child.ChildError, match="OrderError"):
+        child.run(CASE("a_handler_that_saves"), 2, env=QUIET)
+
+
+@pytest.mark.parametrize(("times", "heard"), [(0, []), (1, ["at the end"]), (2, ["at once"])])
+def test_a_handler_that_raises_does_so_once(times: int, heard: list[str]) -> None:
+    def handler(number: int, frame: object) -> None:
+        raise InterruptedError
+
+    raised = []
+    before = signal.signal(signal.SIGUSR1, handler)
+    later = SignalsLater(at_once_again=True)
+    try:
+        later.begin()
+        for _ in range(times):
+            signal.raise_signal(signal.SIGUSR1)
+    except InterruptedError:
+        raised.append("at once")
+    try:
+        later.end()
+    except InterruptedError:
+        raised.append("at the end")
+    assert signal.signal(signal.SIGUSR1, before) is handler
+    assert raised == heard
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])

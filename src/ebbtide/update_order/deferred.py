@@ -12,10 +12,8 @@ Left out: what ``doors`` leaves out, and a parameter's version counter, which gr
 
 import itertools
 import os
-import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +29,7 @@ from ebbtide.ir.run_report import LEFT
 from ebbtide.update_order.gone_gradient import script_line
 from ebbtide.update_order.independent import INDEPENDENT, hooks_of_others, overlap
 from ebbtide.update_order.noted_update import NO_STATE_YET, NotedUpdate, kept, reason_to_stay, stand_in
+from ebbtide.update_order.signals_later import signals_later
 
 
 class Deferred(Subscriber):
@@ -183,7 +182,7 @@ class Deferred(Subscriber):
     def _update(self, number: int) -> type[BaseException] | None:
         """Make an update for native code. It returns what to raise where somebody looked: it cannot raise itself."""
         self._check_step()
-        with _signals_later(), self._one_at_a_time:
+        with signals_later(), self._one_at_a_time:
             update = self._noted.get(number)
             if update is None:
                 return None  # another thread has made it
@@ -225,7 +224,6 @@ class Deferred(Subscriber):
 
 
 _GIVEN = ("param_groups", "state")
-_SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS})
 _numbers = itertools.count()  # for updates, unique in the process
 
 
@@ -239,27 +237,3 @@ def _is_in_a_mode() -> bool:
         or c._is_tracing()
         or any(not isinstance(mode, DeviceContext) for mode in functions)
     )
-
-
-@contextmanager
-def _signals_later() -> Iterator[None]:
-    """Put signal handlers off until the update is whole. Handlers that Python runs would find it half made, and could
-    end it there (Ctrl-C's, or a job's that saves before it is ended).
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    noted: list[int] = []
-    handlers = {number: handler for number in _SIGNALS if callable(handler := signal.getsignal(number))}
-    for number in handlers:
-        signal.signal(number, lambda number, _: noted.append(number))
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        if noted:
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, noted)
-            for come in noted:
-                signal.raise_signal(come)
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # all at once, since one handler may raise

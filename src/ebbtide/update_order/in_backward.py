@@ -27,6 +27,7 @@ from ebbtide.ir.run_report import LEFT
 from ebbtide.update_order.early_updates import EarlyUpdates
 from ebbtide.update_order.gone_gradient import listeners, script_line
 from ebbtide.update_order.independent import overlap
+from ebbtide.update_order.signals_later import SignalsLater
 from ebbtide.update_order.step_window import StepWindow
 
 _MODIFIED = "has been modified by an inplace operation"  # autograd's words for a saved tensor
@@ -44,6 +45,7 @@ class InBackward(Subscriber):
         self.told: list[str] = []
         self._known: dict[int, EarlyUpdates] = {}  # by optimizer
         self._window = StepWindow(self._look)
+        self._signals = SignalsLater(at_once_again=True)  # from a step's first early update to its end
         self._broken = ""  # an error that left parameters updated for a step that was not made
         self._process = os.getpid()
 
@@ -67,6 +69,7 @@ class InBackward(Subscriber):
             order.detach()
         if not any(order.early and order.due for order in self._orders()):
             self._window.close()
+        self._signals.end()
 
     # ---- optimizers and backward passes ---------------------------------------------------------------------------
 
@@ -150,6 +153,7 @@ class InBackward(Subscriber):
         if not self._broken:
             self._broken = what
             self._tell(f"an error, and training cannot go on: {what}", self._warn)
+        self._signals.end()
 
     def _gradient_is_complete(self, parameter: torch.Tensor) -> None:
         order = next((order for order in self._orders() if order.has(parameter)), None)
@@ -163,6 +167,7 @@ class InBackward(Subscriber):
             if reason:
                 self._leave(order, reason)
             elif order.early:
+                self._signals.begin()
                 order.update(parameter)
             else:
                 order.watch(parameter)
@@ -227,6 +232,8 @@ class InBackward(Subscriber):
         if order is not None:
             with self._window.quiet():
                 order.stepped()
+            if not any(each.early and each.due for each in self._orders()):
+                self._signals.end()
 
     def _close_window(self) -> None:
         if self._window.is_open and not any(order.due and not order.left for order in self._orders()):

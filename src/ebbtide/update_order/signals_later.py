@@ -1,0 +1,67 @@
+"""Puts a script's signal handlers off while updates are half made.
+
+Handlers that Python runs would find them so, and could end them there: Ctrl-C's, or a job's that saves before it is
+ended. Left out: updates on another thread than the main one, which runs the handlers meanwhile; and what C handles.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+_SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS})
+
+
+class SignalsLater:
+    """``at_once_again``: a signal that comes twice finds its handler at once. Whoever sends it is in a hurry."""
+
+    def __init__(self, *, at_once_again: bool = False) -> None:
+        self._at_once_again = at_once_again
+        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self._noted: list[int] = []
+        self._process = os.getpid()
+
+    def begin(self) -> None:
+        """Put handlers off from now on."""
+        if self._handlers or threading.current_thread() is not threading.main_thread():
+            return
+        self._handlers = {number: handler for number in _SIGNALS if callable(handler := signal.getsignal(number))}
+        for number in self._handlers:
+            signal.signal(number, self._note)
+
+    def end(self) -> None:
+        """Restore the handlers, and call those whose signals came."""
+        if not self._handlers or threading.current_thread() is not threading.main_thread():
+            return
+        for number, handler in self._handlers.items():
+            if signal.getsignal(number) == self._note:  # else the script has set another meanwhile
+                signal.signal(number, handler)
+        noted, self._noted, self._handlers = self._noted, [], {}  # last: until then a signal may still be noted
+        if noted:
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, noted)
+            for come in noted:
+                signal.raise_signal(come)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # all at once, since one handler may raise
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        again = self._at_once_again and number in self._noted
+        if again or os.getpid() != self._process:
+            self._noted = [come for come in self._noted if come != number]
+            signal.signal(number, self._handlers[number])
+            self._handlers[number](number, frame)
+        else:
+            self._noted.append(number)
+
+
+@contextmanager
+def signals_later() -> Iterator[None]:
+    """Put handlers off in the block."""
+    later = SignalsLater()
+    later.begin()
+    try:
+        yield
+    finally:
+        later.end()
