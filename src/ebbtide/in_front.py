@@ -151,7 +151,10 @@ REGISTERED = (
         "capture.module_names", "a recorded step says which module runs",
         ("register_module_forward_pre_hook", "register_module_forward_hook"), "with the step",
     ),
-    Row("capture.module_names", "PyTorch warns of such hooks, which do nothing in compiled code", ("filterwarnings",)),
+    Row(
+        "capture.module_names", "PyTorch warns of such hooks, which do nothing in compiled code",
+        ("warnings.filters.insert",), "with the step",
+    ),
     Row(
         "update_order.early_updates", "a parameter's gradient is complete",
         ("register_post_accumulate_grad_hook",), _WITH_SESSION,

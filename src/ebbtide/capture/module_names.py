@@ -4,6 +4,7 @@ A module's path starts at the outermost module that was called: "GPT2LMHeadModel
 global and take part in no graph, so a step with them makes the same allocations as one without.
 """
 
+import re
 import warnings
 from typing import Any
 
@@ -13,6 +14,9 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils.hooks import RemovableHandle
 
 import ebbtide._torch as _torch
+
+_FIRE_TWICE = ("ignore", re.compile(r"Using `torch\.compile\(module\)` when there are global hooks"), Warning, None, 0)
+"""A filter of PyTorch's warning of hooks that fire twice. These do nothing in compiled code."""
 
 
 class ModuleNames:
@@ -26,8 +30,8 @@ class ModuleNames:
 
     def install(self) -> None:
         if not self._handles:
-            # PyTorch warns of hooks that fire twice. These do nothing in compiled code.
-            warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks")
+            # Not by ``filterwarnings``: after it, what the script has been warned of once is shown again.
+            warnings.filters.insert(0, _FIRE_TWICE)  # type: ignore[attr-defined]
             self._handles = [
                 register_module_forward_pre_hook(self._enter),
                 register_module_forward_hook(self._leave, always_call=True),
@@ -36,6 +40,8 @@ class ModuleNames:
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
+        if self._handles and _FIRE_TWICE in warnings.filters:
+            warnings.filters.remove(_FIRE_TWICE)  # type: ignore[attr-defined]
         self._handles = []
         self._paths.clear()
         self._before.clear()
