@@ -121,10 +121,12 @@ std::shared_ptr<const at::ThreadLocalState> modes_of(UpdateNumber number) {
 void raise_on_this_thread(PyObject* type) { PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), type); }
 
 // Makes one update and says whether it could be made. The updater holds a lock: another thread that makes this update already is
-// waited for there. Ctrl-C that comes before it begins, or while it runs, is the script's once the update has been made.
-bool carry_out_one(UpdateNumber number) {
+// waited for there. What a signal's handler raises before it begins, or while it runs, is the script's once it has been made;
+// Ctrl-C likewise. Who raises more often than kMostTries is no handler: the stack is full, say.
+bool carry_out_one(UpdateNumber number, py::object& of_a_handler) {
+  constexpr int kMostTries = 100;
   bool interrupted = false, made = true;
-  while (made && make_update != nullptr && modes_of(number) != nullptr) {
+  for (int tries = 0; made && make_update != nullptr && modes_of(number) != nullptr; ++tries) {
     try {
       py::object raised = py::handle(make_update)(number);
       if (!raised.is_none()) {
@@ -132,11 +134,12 @@ bool carry_out_one(UpdateNumber number) {
         made = false;
       }
     } catch (py::error_already_set& error) {
-      interrupted |= error.matches(PyExc_KeyboardInterrupt);
-      if (!error.matches(PyExc_KeyboardInterrupt)) {  // a signal's handler raised it, before the update or after
-        raise_on_this_thread(error.type().ptr());
-        made = false;
+      if (error.matches(PyExc_KeyboardInterrupt)) {
+        interrupted = true;
+      } else {
+        of_a_handler = error.type();
       }
+      made = tries < kMostTries;
     }
   }
   if (interrupted) PyErr_SetInterrupt();
@@ -219,9 +222,11 @@ void look_at(const void* address, std::size_t nbytes) {
 void carry_out(const std::vector<UpdateNumber>& numbers) {
   if (updating || !Py_IsInitialized()) return;
   py::gil_scoped_acquire gil;
+  py::object of_a_handler;  // raised once all are made: the operator that looks goes on in any case
   for (UpdateNumber number : numbers) {
-    if (!carry_out_one(number)) return;
+    if (!carry_out_one(number, of_a_handler)) break;
   }
+  if (of_a_handler) raise_on_this_thread(of_a_handler.ptr());
 }
 
 void carry_out_all() {

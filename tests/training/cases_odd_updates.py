@@ -144,6 +144,38 @@ class Late(Exception):
     pass
 
 
+def a_handler_that_raises_while_an_operator_looks() -> None:
+    """The operator finds every update made, those after the one that the signal came in, too."""
+    from ebbtide.update_order.noted_update import NotedUpdate
+
+    carry_out, poked = NotedUpdate.carry_out, []
+
+    def late(*_: object) -> None:
+        raise Late
+
+    def carry_out_amid_signals(update: Any) -> None:
+        if not poked:
+            poked.append(update)
+            signal.raise_signal(signal.SIGUSR1)
+        carry_out(update)
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        plain_step(net, optimizer, number)
+        before = signal.signal(signal.SIGUSR1, late)
+        NotedUpdate.carry_out = carry_out_amid_signals  # type: ignore[method-assign]
+        poked.clear()
+        try:
+            with suppress(Late), torch.no_grad():
+                torch._foreach_mul_(list(net.parameters()), 0.5)
+                len(poked)  # what the handler raised comes here at the latest
+        finally:
+            NotedUpdate.carry_out = carry_out  # type: ignore[method-assign]
+            signal.signal(signal.SIGUSR1, before)
+
+    deferred(step)
+    assert poked
+
+
 def a_handler_that_raises() -> None:
     """It ends a batch, and training goes on as in plain PyTorch."""
 

@@ -58,7 +58,10 @@ def test_odd_scripts_end_with_the_same_bits(name: str) -> None:
     child.run(ODD("way"), name, env=QUIET)
 
 
-@pytest.mark.parametrize("name", ["handlers_of_signals", "a_handler_that_raises"])
+HANDLERS = ["handlers_of_signals", "a_handler_that_raises", "a_handler_that_raises_while_an_operator_looks"]
+
+
+@pytest.mark.parametrize("name", HANDLERS)
 def test_handlers_of_signals_find_no_update_half_made(name: str) -> None:
     child.run(ODD(name), env=QUIET)
 

@@ -178,3 +178,19 @@ def test_verify_compares_all_but_the_gradients_that_are_gone(tmp_path: Path) -> 
     assert "VERIFIED" in done.stdout
     assert "optimizer state" in done.stdout
     assert "gradient" not in done.stdout
+
+
+def test_a_handler_that_the_script_asked_for_meanwhile_is_its_own() -> None:
+    calls: list[int] = []
+    later = SignalsLater()
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: calls.append(number))
+    try:
+        for _ in range(2):
+            later.begin()
+            old = signal.signal(signal.SIGUSR1, lambda number, frame: None)
+            later.end()
+            signal.signal(signal.SIGUSR1, old)
+            signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert calls == [signal.SIGUSR1] * 2

@@ -69,8 +69,11 @@ def test_os_exit_does_not_hide_that_the_budget_was_exceeded(tmp_path: Path) -> N
     assert "error: the budget was exceeded" in done.stderr
 
 
-def test_another_program_in_the_place_of_the_script_is_told(tmp_path: Path) -> None:
-    done = ended("os.execvp('true', ['true'])", tmp_path, "--fast", "40%")
+@pytest.mark.parametrize(
+    "call", ["os.execvp('true', ['true'])", "os.execve(os.open('/bin/true', os.O_RDONLY), ['true'], os.environ)"]
+)
+def test_another_program_in_the_place_of_the_script_is_told(call: str, tmp_path: Path) -> None:
+    done = ended(call, tmp_path, "--fast", "40%")
     assert done.returncode == 0
     assert "gives its process to" in done.stderr
 

@@ -28,7 +28,7 @@ _QUICK: tuple[Planner, ...] = (ten_cache, tiertrain, zero_infinity)
 _SLOW: tuple[Planner, ...] = (sentinel, tm_training)
 _SOLVERS: tuple[Callable[..., Plan], ...] = (autotm_static, autotm_sync, autotm_async)
 
-_QUICKEST_WORK, _QUICK_WORK, _SLOW_WORK, _SOLVER_WORK = 6_000, 3_000, 1_500, 200
+_QUICKEST_WORK, _QUICK_WORK, _SLOW_WORK, _SOLVER_WORK = 6_000, 3_000, 1_500, 100
 """The most accesses and ticks of a step at which these planners are asked, where nothing is used in place."""
 
 

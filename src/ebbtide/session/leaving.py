@@ -39,9 +39,11 @@ def seen(conclude: Callable[[int], int], command: Sequence[str]) -> Iterator[Non
     ) -> None:
         rest: tuple[Any, ...] = () if env is None else (env,)
         if os.getpid() == process:
-            same = under(command, os.fsdecode(path), [os.fsdecode(argument) for argument in arguments])
-            if same is None and os.access(path, os.X_OK):
-                tell(f"ebbtide: warning: the script gives its process to {path}, and nothing bounds it from here")
+            is_file = isinstance(path, int)  # a descriptor
+            same = None if is_file else under(command, os.fsdecode(path), [os.fsdecode(each) for each in arguments])
+            if same is None and (is_file or os.access(path, os.X_OK)):
+                what = arguments[0] if is_file else path
+                tell(f"ebbtide: warning: the script gives its process to {what}, and nothing bounds it from here")
             elif same is not None:
                 arguments = same
                 rest = rest and ({**_ours(), **rest[0]},)

@@ -20,7 +20,8 @@ class SignalsLater:
 
     def __init__(self, *, at_once_again: bool = False) -> None:
         self._at_once_again = at_once_again
-        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}  # while they are put off
+        self._before: dict[int, Callable[[int, FrameType | None], Any]] = {}  # the last ones
         self._noted: list[int] = []
         self._process = os.getpid()
 
@@ -28,7 +29,13 @@ class SignalsLater:
         """Put handlers off from now on."""
         if self._handlers or threading.current_thread() is not threading.main_thread():
             return
-        self._handlers = {number: handler for number in _SIGNALS if callable(handler := signal.getsignal(number))}
+        found = {number: signal.getsignal(number) for number in _SIGNALS}
+        self._handlers = {
+            number: self._before.get(number, handler) if handler == self._note else handler
+            for number, handler in found.items()
+            if callable(handler)
+        }
+        self._before = self._before | self._handlers
         for number in self._handlers:
             signal.signal(number, self._note)
 
@@ -47,11 +54,12 @@ class SignalsLater:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)  # all at once, since one handler may raise
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        """Note the signal. A script that asked for its handler meanwhile got this one, and may have set it again."""
         again = self._at_once_again and number in self._noted
-        if again or os.getpid() != self._process:
+        if again or not self._handlers or os.getpid() != self._process:
             self._noted = [come for come in self._noted if come != number]
-            signal.signal(number, self._handlers[number])
-            self._handlers[number](number, frame)
+            signal.signal(number, self._before[number])
+            self._before[number](number, frame)
         else:
             self._noted.append(number)
 
