@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ebbtide.capture.optimizer_events import subscribe, unsubscribe
-from ebbtide.capture.optimizer_hooks import OptimizerHooks
+from ebbtide.capture.optimizer_hooks import BeforeUpdates, OptimizerHooks
 from ebbtide.ir.run_report import KINDS
 
 GRADIENT = KINDS.index("gradient")
@@ -70,3 +70,18 @@ def test_a_closure_that_raises_leaves_the_optimizer_as_the_hooks_do() -> None:
     finally:
         unsubscribe(hooks)
     assert not native.in_optimizer
+
+
+def test_only_the_first_update_of_an_iteration_is_looked_at_before() -> None:
+    looked_at: list[int] = []
+    before = BeforeUpdates(looked_at.append)
+    optimizers = [torch.optim.SGD([torch.nn.Parameter(torch.ones(size))]) for size in (3, 5)]
+    subscribe(before)
+    try:
+        for _ in range(2):
+            before.begin()
+            for optimizer in optimizers:
+                optimizer.step()
+    finally:
+        unsubscribe(before)
+    assert looked_at == [12, 12]

@@ -141,6 +141,20 @@ def compare(name: str) -> tuple[int, int, int, RunReport]:
     return counters["reserved_bytes"], counters["arena_limit_bytes"], sum(counters["evicted_bytes"]), ours.report()
 
 
+def after_an_evaluation_that_is_too_large() -> bool:
+    """Whether the next batch, which fits, is what is refused, where the script names its steps."""
+    with session() as within:
+        training = Training(plain=False)
+        for _ in range(2):
+            with within.step():
+                training.step(256)
+        with torch.no_grad():
+            training.net(batch(TOO_MANY))
+        with pytest.raises(BudgetError) as caught, within.step():
+            training.step(256)
+    return isinstance(caught.value, torch.OutOfMemoryError)
+
+
 def what_it_says() -> tuple[str, str]:
     """And the size that it names. It survives a pickle, and batch finders know it."""
     from accelerate.utils.memory import should_reduce_batch_size

@@ -24,3 +24,7 @@ def test_the_error_names_a_budget_that_works_and_says_it_in_pytorchs_words_too()
     assert fast in said
     assert "or a smaller batch" in said
     assert "DefaultCPUAllocator: can't allocate memory" in said
+
+
+def test_what_came_between_steps_is_not_said_of_a_batch_that_fits() -> None:
+    assert not child.run(CASE("after_an_evaluation_that_is_too_large"))

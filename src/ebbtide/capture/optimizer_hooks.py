@@ -85,16 +85,24 @@ class OptimizerHooks(Subscriber):
 
 
 class BeforeUpdates(Subscriber):
-    """Tells a session that an outermost step is about to change parameters, with the bytes of the largest: when the
-    step begins, and when its closure has ended for the first time. The session may raise: nothing has changed yet."""
+    """Tells a session that an iteration's first outermost step is about to change parameters, with the bytes of the
+    largest: when it begins, and when its closure has ended for the first time. The session may raise: nothing has
+    changed yet. Callers MUST call ``begin`` where an iteration begins."""
 
     place = Place.BUDGET
 
     def __init__(self, about_to_update: Callable[[int], None]) -> None:
         self._about_to_update = about_to_update
+        self._has_updated = False
+
+    def begin(self) -> None:
+        self._has_updated = False
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        self._has_updated = True
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call | None:
-        if not is_outermost():
+        if self._has_updated or not is_outermost():
             return None
         self._look(optimizer)
         return _with_closure(args, kwargs, lambda closure: self._followed_by_a_look(optimizer, closure))

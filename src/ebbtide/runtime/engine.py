@@ -123,6 +123,7 @@ class Engine:
 
     def begin_step(self) -> None:
         self.following.trained = False
+        self._before_updates.begin()
         if self._budget.recording:
             _torch.reset_peaks()  # what ran since the last step belongs to no step
         puts_off = self._settings.optimizer is UpdateOrder.DEFERRED  # this step's updates come in the next one
@@ -279,13 +280,14 @@ class Engine:
     def _about_to_update(self, largest_bytes: int) -> None:
         """Look whether the step fits, before an optimizer whose largest parameter has so many bytes changes anything.
         Raises StepTooLargeError, and the script's next step begins."""
-        if os.getpid() != self._process:
-            return
+        before = self._step_before
+        if os.getpid() != self._process or (before is not None and before.counters["over_budget"]):
+            return  # what came between steps, an evaluation, say, is told at this step's end
         try:
             self._budget.before_update(_torch.counters(), _UPDATED_AT_ONCE * largest_bytes)
         except BudgetError as error:
             self._ranks.tell(error)
-            if self.following.active and self._step_before is not None:
+            if self.following.active and before is not None:
                 self.end_step(completed=False)
                 self.begin_step()
             raise
