@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.errors import FileFormatError
-from ebbtide.ir.files import decode, encode, load, save
+from ebbtide.ir.files import decode, encode, kind_of, load, save
 from ebbtide.ir.occupancy import live_bytes, needed_bytes, peak
 from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.tiertrace import load_tiertrace, read_tiertrace
@@ -133,11 +133,30 @@ def with_column(array: npt.NDArray[Any] | None, name: str = "ticks.time_ns") -> 
     return packed(json.dumps(header).encode(), arrays)
 
 
-def in_archive(name: str, content: bytes) -> bytes:
+def in_archive(name: str, content: bytes, method: int = zipfile.ZIP_DEFLATED) -> bytes:
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(file, "w", method) as archive:
         archive.writestr(name, content)
     return file.getvalue()
+
+
+def damaged(data: bytes) -> bytes:
+    at = len("header.npy") + 30  # where its contents begin
+    return data[:at] + b"\xff" * 4 + data[at + 4 :]
+
+
+def starting(text: bytes) -> bytes:
+    """An array that begins with this text, which NumPy reads as Python's code."""
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + b"x"
+
+
+NO_ARRAYS = [
+    *(b"(", b"'''", b"{[]: 1}", b"-" * 9000 + b"1", b"(" * 5000, b"\x00"),
+    *(
+        b"{'descr': '%b', 'fortran_order': False, 'shape': (%b,), }\n" % claims
+        for claims in ((b",", b"1"), (b"|u1", b"2"), (b"|u1", b"9" * 5000))
+    ),
+]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +165,11 @@ def in_archive(name: str, content: bytes) -> bytes:
         (b"", "empty"),
         (b"PK\3\4" * 100, "not a whole file that Ebbtide wrote"),
         (in_archive("archive/data.pkl", b"a checkpoint of PyTorch's"), "not a whole file that Ebbtide wrote"),
-        (in_archive("header.npy", b""), "not a whole file that Ebbtide wrote"),
+        (in_archive("header.npy", b""), "elements of this version"),
+        *((in_archive("header.npy", starting(text)), "elements of this version") for text in NO_ARRAYS),
+        (damaged(in_archive("header.npy", bytes(80), zipfile.ZIP_DEFLATED)), "not a whole file that Ebbtide wrote"),
+        (in_archive("header.npy", bytes(80), zipfile.ZIP_BZIP2), "packed by a method"),
+        (in_archive("header.npy", bytes(80), zipfile.ZIP_LZMA), "packed by a method"),
         (in_archive("header.npy", bytes(80_000_000)), "claims 80000000 bytes"),
         (changed(lambda header: header.update(version=7)), "of version 7, and this Ebbtide reads version 8: write it"),
         (packed(b"[" * 100_000, {}), "header is damaged"),
@@ -177,6 +200,22 @@ def in_archive(name: str, content: bytes) -> bytes:
 def test_what_is_not_known_is_refused(data: bytes, message: str) -> None:
     with pytest.raises(FileFormatError, match=message):
         decode(data, Trace)
+
+
+def test_a_refusal_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "old.trace").write_bytes(changed(lambda header: header.update(version=7)))
+    for read in (lambda path: load(path, Trace), kind_of):
+        with pytest.raises(FileFormatError, match=r"old\.trace: it is of version 7"):
+            read(tmp_path / "old.trace")
+
+
+def test_whatever_a_library_raises_for_a_file_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lists of what they raise are open: each version may add to them."""
+    save(SMALL, tmp_path / "step.trace")
+    monkeypatch.setattr(zipfile.ZipFile, "getinfo", lambda *_: next(iter(())))
+    for read in (lambda path: load(path, Trace), kind_of):
+        with pytest.raises(FileFormatError, match=r"step\.trace: .*: StopIteration"):
+            read(tmp_path / "step.trace")
 
 
 def test_lines_come_back_and_one_that_is_no_text_of_the_file_is_refused() -> None:

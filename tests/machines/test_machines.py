@@ -59,6 +59,9 @@ def test_a_machine_is_found_by_name_or_by_file(tmp_path: Path) -> None:
     for unknown in ("g11", tmp_path / "nowhere.toml"):
         with pytest.raises(SettingError, match="there are dram-cxl"):
             find_machine(unknown)
+    file.write_text(f'format = "ebbtide-machine"\nversion = 1\nname = 0x{"f" * 6000}\norigin = "assumed"\ntiers = []')
+    with pytest.raises(SettingError, match="cannot be used: not a machine that this Ebbtide reads"):
+        find_machine(file)
     file.write_bytes(b"\xff\xfe")
     for unreadable, why in ((tmp_path, "Is a directory"), (file, ".*codec can't decode")):
         with pytest.raises(SettingError, match=f"^the machine {unreadable} cannot be used: {why}"):

@@ -27,7 +27,7 @@ from typing import Any
 from ebbtide.errors import FileFormatError
 from ebbtide.ir.base import Origin, check_range
 from ebbtide.ir.kernels import Kernel
-from ebbtide.ir.records import read_record
+from ebbtide.ir.records import read_record, refusing_damage
 
 FORMAT = "ebbtide-machine"
 VERSION = 1
@@ -329,14 +329,13 @@ class Machine:
     @staticmethod
     def from_toml(text: str) -> "Machine":
         """Raise FileFormatError for anything but a machine of this version."""
-        try:
+        with refusing_damage("not TOML"):
             value = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise FileFormatError(f"not TOML: {error}") from error
         found = (value.pop("format", None), value.pop("version", None))
         if found != (FORMAT, VERSION) or type(found[1]) is not int:
             raise FileFormatError(f"not a machine that this Ebbtide reads: format {FORMAT!r} version {VERSION}")
-        return read_record(Machine, value, "machine")
+        with refusing_damage("not a machine that this Ebbtide reads"):  # TOML's whole numbers have no bound
+            return read_record(Machine, value, "machine")
 
 
 def _toml_pairs(values: dict[str, Any], *names: str) -> list[str]:

@@ -5,6 +5,8 @@ dataclass. It raises FileFormatError, which names the place, for a missing field
 or a value of another type.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
 from types import NoneType, UnionType
@@ -13,6 +15,17 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from ebbtide.errors import FileFormatError
 
 Record = TypeVar("Record")
+
+
+@contextmanager
+def refusing_damage(what: str) -> Iterator[None]:
+    """Turn whatever the block raises for a file's bytes into FileFormatError. No library lists all that it raises."""
+    try:
+        yield
+    except FileFormatError:
+        raise
+    except Exception as error:
+        raise FileFormatError(f"{what}: {str(error) or type(error).__name__}") from error
 
 
 def read_record(record_type: type[Record], value: object, place: str) -> Record:

@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 
 from ebbtide.errors import FileFormatError, ReportError
-from ebbtide.ir.records import read_record
+from ebbtide.ir.records import read_record, refusing_damage
 from ebbtide.units import format_bytes
 from ebbtide.whole_file import write_whole
 
@@ -269,15 +269,13 @@ class RunReport:
     def from_json(text: str) -> "RunReport":
         """Raise ReportError for anything but a report of this version."""
         try:
-            value = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ReportError(f"not JSON: {error}") from error
-        if isinstance(value, dict) and (value.get("format"), value.get("version")) != (FORMAT, VERSION):
-            raise ReportError(
-                f"not a report that this Ebbtide reads: it wants format {FORMAT!r} version {VERSION} and found format "
-                f"{value.get('format')!r} version {value.get('version')!r}"
-            )
-        try:
+            with refusing_damage("not JSON"):
+                value = json.loads(text)
+            if isinstance(value, dict) and (value.get("format"), value.get("version")) != (FORMAT, VERSION):
+                raise ReportError(
+                    f"not a report that this Ebbtide reads: it wants format {FORMAT!r} version {VERSION} and found "
+                    f"format {value.get('format')!r} version {value.get('version')!r}"
+                )
             return read_record(RunReport, value, "report")
         except FileFormatError as error:
             raise ReportError(str(error)) from error

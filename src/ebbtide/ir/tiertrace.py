@@ -17,7 +17,7 @@ import numpy as np
 from ebbtide.errors import FileFormatError
 from ebbtide.ir.base import Origin, check_range
 from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Sharing, Tier
-from ebbtide.ir.records import read_record
+from ebbtide.ir.records import read_record, refusing_damage
 from ebbtide.ir.trace import Access, Accesses, Storage, StorageKind, Storages, Tick, Ticks, Trace
 from ebbtide.units import MIB
 
@@ -109,10 +109,8 @@ def read_tiertrace(data: bytes) -> tuple[Trace, Machine | None]:
     """Read a file's text: the step, and its machine, None where the file has none."""
     if len(data) > _MOST_FILE_BYTES:
         raise FileFormatError("the file is too large")
-    try:
+    with refusing_damage("not JSON"):
         value = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise FileFormatError(f"not JSON: {error}") from error
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise FileFormatError(f"not a file of format {FORMAT}")
     value.pop("initial", None)  # the places of tensors before the first iteration; a steady step does not know them
