@@ -171,7 +171,7 @@ NO_ARRAYS = [
         (in_archive("header.npy", bytes(80), zipfile.ZIP_BZIP2), "packed by a method"),
         (in_archive("header.npy", bytes(80), zipfile.ZIP_LZMA), "packed by a method"),
         (in_archive("header.npy", bytes(80_000_000)), "claims 80000000 bytes"),
-        (changed(lambda header: header.update(version=7)), "of version 7, and this Ebbtide reads version 8: write it"),
+        (changed(lambda header: header.update(version=8)), "of version 8, and this Ebbtide reads version 9: write it"),
         (packed(b"[" * 100_000, {}), "header is damaged"),
         (packed(b"\xff{}", {}), "header is damaged"),
         (packed(b'{"kind":' + b"9" * 5000 + b"}", {}), "header is damaged"),

@@ -9,6 +9,7 @@ Left out: when exactly other threads' operators run. Those between two ticks of 
 """
 
 import hashlib
+import re
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from ebbtide.units import round_up
 KINDS = tuple(StorageKind)
 
 _NOTABLE = 16  # this part of a step's bytes
+_OVERLOAD = re.compile(r'\{"overload":"([^"]*)"')  # how a call's arguments begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,12 @@ def capture(
     count_flops: Callable[[str, str], int],
     origin: Origin = Origin.MEASURED,
     unrecorded_ns: int | None = None,
+    repeats: Callable[[str, str], bool] = lambda operator, overload: False,
 ) -> Captured:
     """Make a trace. Raises ValueError for a recording that is empty.
 
-    ``count_flops`` gets an operator and its arguments (JSON, shapes for tensors).
+    ``count_flops`` gets an operator and its arguments (JSON, shapes for tensors). ``repeats`` gets an operator and its
+    overload (``capture.repeats``).
     """
     times = own_ns(recording)
     n_ticks = len(times)
@@ -109,6 +113,7 @@ def capture(
         phase=_phases(recording.tick_phase),
         depth=recording.tick_depth,
         arguments=names[recording.tick_arguments],
+        repeats=_repeats(recording, repeats),
     )
     trace = Trace(name, origin, ticks, storages, accesses, unrecorded_ns=unrecorded_ns)
     return Captured(trace, np.where(recording.death[row] < 0, recording.serial[row], 0), numbers)
@@ -151,10 +156,14 @@ def _without_counterpart(recording: Recording) -> tuple[Ints, Ints]:
 
 def flop_table(recording: Recording, count_flops: Callable[[str, str], int]) -> dict[tuple[str, str], int]:
     """Count FLOPs by operator and arguments, for a process that makes the trace without torch."""
-    pairs = np.unique(np.stack([recording.tick_name, recording.tick_arguments], axis=1), axis=0)
-    names = recording.names
-    table = {(names[operator], names[arguments]): 0 for operator, arguments in pairs.tolist()}
+    table = {(recording.names[operator], recording.names[arguments]): 0 for operator, arguments in _calls(recording)}
     return {pair: flops for pair in table if (flops := count_flops(*pair))}
+
+
+def repeating(recording: Recording, repeats: Callable[[str, str], bool]) -> frozenset[tuple[str, str]]:
+    """List the recorded operators that repeat, with their overloads, for such a process."""
+    known = {(recording.names[operator], overload) for operator, overload in _overloads(recording).values()}
+    return frozenset(pair for pair in known if repeats(*pair))
 
 
 def _lives(recording: Recording, n_ticks: int) -> _Lives:
@@ -298,6 +307,28 @@ def _flops(recording: Recording, count_flops: Callable[[str, str], int]) -> Ints
                 flops[around] = 0
         outer.append((depth, tick))
     return np.array(flops, dtype=np.int64)
+
+
+def _calls(recording: Recording) -> list[tuple[int, int]]:
+    """List each pair of an operator and its arguments once, as places in the recording's names."""
+    pairs = np.unique(np.stack([recording.tick_name, recording.tick_arguments], axis=1), axis=0)
+    return [(operator, arguments) for operator, arguments in pairs.tolist()]
+
+
+def _overloads(recording: Recording) -> dict[tuple[int, int], tuple[int, str]]:
+    """Find each call's operator and overload. A group of a fused optimizer has no arguments, and is left out."""
+    found = {call: _OVERLOAD.match(recording.names[call[1]]) for call in _calls(recording)}
+    return {call: (call[0], told[1]) for call, told in found.items() if told is not None}
+
+
+def _repeats(recording: Recording, repeats: Callable[[str, str], bool]) -> Flags:
+    """Tell of each tick whether its operator repeats."""
+    known = repeating(recording, repeats)
+    calls = {
+        call for call, (name, overload) in _overloads(recording).items() if (recording.names[name], overload) in known
+    }
+    pairs = zip(recording.tick_name.tolist(), recording.tick_arguments.tolist(), strict=True)
+    return np.fromiter((pair in calls for pair in pairs), dtype=bool, count=recording.n_ticks)
 
 
 def _phases(marks: Ints) -> Names:

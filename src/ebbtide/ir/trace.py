@@ -53,7 +53,8 @@ class Tick:
     The work of an operator's inner operators counts for them, not for it. So does its time after the last of them
     began. ``depth`` is the number of operators that this one runs in. An operator, with all that runs in it, is the
     ticks from its own up to the next of its depth or less. ``arguments`` is the call as JSON (``capture.calls``), empty
-    where not known. With the operator, it makes the operation unique.
+    where not known. With the operator, it makes the operation unique. ``repeats`` means that the operator makes its
+    result from its inputs alone. Run again on the same inputs, it makes the same bits.
     """
 
     time_ns: int
@@ -64,6 +65,7 @@ class Tick:
     phase: Phase = Phase.OTHER
     depth: int = 0
     arguments: str = ""
+    repeats: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +81,7 @@ class Ticks(Table[Tick]):
     phase: Names
     depth: Ints
     arguments: Names
+    repeats: Flags
 
 
 @dataclass(frozen=True, slots=True)

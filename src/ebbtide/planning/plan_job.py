@@ -70,6 +70,7 @@ class Job:
     with the typical times of steps like it. ``shown`` is a planner's name: the step is wanted as a timeline with this
     name, and not planned. ``shared_bytes`` is how much of the budget tiers that pack take when they fill up. Their
     memory is the process's own, so where the process is bounded the arena loses it. ``name`` is the trace's.
+    ``repeating`` has its operators that repeat, with their overloads.
     """
 
     recording: Recording
@@ -80,6 +81,7 @@ class Job:
     shown: str | None = None
     shared_bytes: int = 0
     name: str = ""
+    repeating: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def effort(self) -> int:
@@ -145,7 +147,12 @@ def as_planned(plan: Plan, trace: Trace, machine: Machine, budget_bytes: int) ->
 def carry_out(job: Job, planner: Planner, forecast: Forecast = no_forecast, predict: Predict = as_planned) -> Answer:
     """Plan the job's step. ``forecast`` says of a plan what each link copies, ``predict`` how long a step takes under
     it. Raises whatever the planner raises, and ValueError for a recording that is none."""
-    step = capture(job.recording, job.name, lambda *operator: job.flops.get(operator, 0))
+    step = capture(
+        job.recording,
+        job.name,
+        lambda *operator: job.flops.get(operator, 0),
+        repeats=lambda *operator: operator in job.repeating,
+    )
     if job.shown is not None:
         shown = timeline(job.recording, step.trace, step.numbers, job.machine, job.shown)
         return Answer(None, job.machine, timeline=encode(shown))

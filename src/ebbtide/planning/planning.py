@@ -23,7 +23,8 @@ import ebbtide._torch as _torch
 from ebbtide.capture.flops import count_flops
 from ebbtide.capture.lines import note_lines
 from ebbtide.capture.module_names import ModuleNames
-from ebbtide.capture.recording import ends_unlike_it_begins, flop_table, likeness
+from ebbtide.capture.recording import ends_unlike_it_begins, flop_table, likeness, repeating
+from ebbtide.capture.repeats import repeats
 from ebbtide.capture.timeline import traffic
 from ebbtide.errors import EbbtideError
 from ebbtide.host.process import give_back_freed_memory
@@ -345,9 +346,10 @@ class Planning:
         )
 
     def _job(self, recording: Recording, budget_bytes: int, followed: Followed | None = None) -> Job:
-        flops = flop_table(recording, count_flops)
+        flops, known = flop_table(recording, count_flops), repeating(recording, repeats)
         name = f"{Path(sys.argv[0]).name or 'python'}, step {self._steps}"
-        return Job(recording, flops, self._machine, budget_bytes, followed, shared_bytes=self._shared_bytes, name=name)
+        shared_bytes = self._shared_bytes
+        return Job(recording, flops, self._machine, budget_bytes, followed, None, shared_bytes, name, known)
 
     def _follow(self, answer: Answer, pending: PendingPlan) -> bool:
         """Load a new plan, which steps like the recorded one then follow. Return whether there is one."""

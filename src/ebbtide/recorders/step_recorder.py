@@ -21,6 +21,7 @@ from ebbtide.capture.objects import instances
 from ebbtide.capture.optimizer_events import subscribe, unsubscribe
 from ebbtide.capture.optimizer_hooks import OptimizerHooks
 from ebbtide.capture.recording import capture
+from ebbtide.capture.repeats import repeats
 from ebbtide.errors import RecordingError
 from ebbtide.ir.base import Origin
 from ebbtide.ir.files import save
@@ -152,7 +153,7 @@ class StepRecorder:
         name = f"{program}, step {self._step}"
         measured = self._origin is Origin.MEASURED
         unrecorded_ns = self._unrecorded_ns if measured else None
-        trace = capture(recording, name, count_flops, self._origin, unrecorded_ns).trace
+        trace = capture(recording, name, count_flops, self._origin, unrecorded_ns, repeats).trace
         path = self._path
         if len(self._steps) > 1:
             path = path.with_name(f"{path.stem}-{self._step}{path.suffix}")

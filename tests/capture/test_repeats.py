@@ -1,0 +1,51 @@
+"""Which ticks of a recorded step repeat, here and in the process that plans."""
+
+import json
+
+import pytest
+
+from ebbtide.capture.recording import capture, repeating
+from ebbtide.ir.files import decode
+from ebbtide.ir.plan import Plan
+from ebbtide.ir.recording import Recording
+from ebbtide.ir.trace import Trace
+from ebbtide.planners.base import budget_of
+from ebbtide.planners.resident import resident
+from ebbtide.planning.plan_job import Job, carry_out
+from tests.helpers.make_recording import recording
+from tests.helpers.make_steps import disk
+
+
+def call(overload: str) -> str:
+    return json.dumps({"overload": overload, "args": [], "kwargs": {}}, separators=(",", ":"))
+
+
+def recorded() -> Recording:
+    """Everything before; mul by a tensor, by a number, by a tensor again; and a group of a list operator's."""
+    names = ["", "aten::mul", call("Tensor"), call("Scalar")]
+    return recording(
+        tick_name=[0, 1, 1, 1, 1], tick_arguments=[0, 2, 3, 2, 0], names=names, tick_begin_ns=[0, 1, 2, 3, 4], time_ns=5
+    )
+
+
+def of_tensors(operator: str, overload: str) -> bool:
+    return (operator, overload) == ("aten::mul", "Tensor")
+
+
+def test_the_overload_says_which_ticks_repeat() -> None:
+    made = capture(recorded(), "by hand", lambda *_: 0, repeats=of_tensors).trace
+    assert made.ticks.repeats.tolist() == [False, True, False, True, False]
+    assert not capture(recorded(), "by hand", lambda *_: 0).trace.ticks.repeats.any()
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_planning_process_has_the_same_ticks_without_asking(asked: bool) -> None:
+    machine = disk()
+    found = repeating(recorded(), of_tensors if asked else lambda *_: False)
+    assert found == ({("aten::mul", "Tensor")} if asked else frozenset())
+
+    def planner(trace: Trace, machine: object, budget_bytes: int) -> Plan:
+        return resident(trace, disk(), budget_of(None, trace, disk()))
+
+    made = carry_out(Job(recorded(), {}, machine, 1, repeating=found), planner)
+    assert decode(made.trace, Trace).ticks.repeats.tolist() == [False, asked, False, asked, False]
