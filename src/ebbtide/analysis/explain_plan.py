@@ -10,6 +10,7 @@ from ebbtide.analysis.texts import Names
 from ebbtide.ir.base import Ints
 from ebbtide.ir.occupancy import arena_pages, live_bytes, occupancy, paged_sizes
 from ebbtide.ir.plan import Plan, Stay
+from ebbtide.ir.remakes import split_plan
 from ebbtide.ir.trace import Trace, idle_intervals
 from ebbtide.units import format_bytes
 
@@ -40,7 +41,8 @@ class PlanView:
             self._stays[stay.storage].append(stay)
         tiers = Counter(stay.tier for stay in plan.stays)
         self.fast = fast if fast in tiers or not tiers else tiers.most_common(1)[0][0]
-        self._level = occupancy(trace, plan.stays, [self.fast], arena_pages)[self.fast]
+        split, step, _ = split_plan(plan, trace)
+        self._level = occupancy(step, split.stays, [self.fast], arena_pages)[self.fast]
         self._live = live_bytes(trace, arena_pages)
 
     @property

@@ -144,13 +144,12 @@ def _forecast(trace: "Trace", plan: "Plan", machine: "Machine") -> list["Timelin
     from ebbtide.errors import EbbtideError
     from ebbtide.ir.check import require_valid
     from ebbtide.planners.base import PAGES
-    from ebbtide.simulator import simulate
-    from ebbtide.simulator.lowering import lower
+    from ebbtide.simulator import simulate_plan
 
     kept = machine.with_budget(plan.budget_bytes)
     try:
         require_valid(plan, trace, kept, PAGES)
-        outcome = simulate(lower(plan, trace, kept), trace, kept, PAGES, record=True)
+        outcome = simulate_plan(plan, trace, kept, PAGES, record=True)
     except (EbbtideError, ValueError, KeyError) as error:  # a tier, a link or a budget that this machine lacks
         click.echo(f"ebbtide: warning: the plan is not simulated on {machine.name}: {error}", err=True)
         return []

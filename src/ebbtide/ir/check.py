@@ -1,7 +1,8 @@
 """The independent checker: does a plan keep its promises for a trace and a machine? The rules are [Note: stays].
 
-It shares no code with planners, and it asks the accountant for bytes. Left out: time. A copy whose window is too short
-is late, not wrong.
+It shares no code with planners, and it asks the accountant for bytes. A plan with remakes is checked as one for the
+split step (``remakes``): what a storage is made from is then an access like others. Left out: time. A copy whose window
+is too short is late, not wrong.
 """
 
 from collections import defaultdict
@@ -13,6 +14,7 @@ from ebbtide.errors import OTHER_STORAGES, PlanError
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import PageSize, exact, occupancy
 from ebbtide.ir.plan import Plan, Stay
+from ebbtide.ir.remakes import split_plan
 from ebbtide.ir.trace import Access, Storage, Trace
 from ebbtide.units import format_bytes
 
@@ -23,7 +25,7 @@ class Rule(StrEnum):
     TRACE = "the plan is for this trace"
     BOUNDS = "a stay lies within its storage and its life, on a tier of the machine"
     ROOM = "a storage has room on a tier only once at a time"
-    WHOLE = "a live storage has a valid replica at every tick"
+    WHOLE = "a live storage has a valid replica at every tick, or can be made anew before its next use"
     SOURCE = "contents come from birth, the same tier, or a valid replica over a link"
     ACCESS = "an access finds a valid replica where it may be used in place"
     WRITE = "a write finds no other replica and no copy in flight"
@@ -46,16 +48,17 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A storage with its stays. ``repeated`` also has those of the neighbouring steps."""
+    """A storage with its stays. ``repeated`` also has those of the neighbouring steps. ``name`` is the number that a
+    storage had before its step was split."""
 
     number: int
+    name: int
     storage: Storage
     stays: list[Stay]
     repeated: list[tuple[int, int, int, str]]  # start, valid_from, stop, tier
 
     def broken(self, rule: Rule, tick: int, what: str) -> Violation:
-        text = f"storage {self.number}, tick {tick}: {what}"
-        return Violation(rule, text, self.number, tick)
+        return Violation(rule, f"storage {self.name}, tick {tick}: {what}", self.name, tick)
 
     def valid(self) -> dict[str, list[tuple[int, int]]]:
         """Return the ticks during which each tier has a valid replica. Intervals that touch are joined."""
@@ -74,11 +77,12 @@ def check_plan(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize 
     if plan.signature != trace.signature():
         return (Violation(Rule.TRACE, OTHER_STORAGES),)
     tiers = {tier.name for tier in machine.tiers}
-    columns = (trace.storages.birth, trace.storages.death, trace.storages.persistent)
-    lives = list(zip(*(column.tolist() for column in columns), strict=True))
+    lives = _lives(trace)
     found = [violation for stay in plan.stays for violation in _bounds(stay, lives, len(trace.ticks), tiers)]
     if found:
         return tuple(found)
+    plan, trace, was = split_plan(plan, trace)
+    lives = _lives(trace)
     found += _unpacked(plan, trace, machine)
     by_storage: dict[int, list[Stay]] = defaultdict(list)
     for stay in plan.stays:
@@ -87,13 +91,18 @@ def check_plan(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize 
     for storage, (birth, death, _) in enumerate(lives):
         if _stays_put(by_storage[storage], birth, death, anything):
             continue
-        placed = _placed(storage, by_storage[storage], trace)
+        placed = _placed(storage, by_storage[storage], trace, int(was[storage]))
         found += _room(placed)
         found += _whole(placed)
         found += _sources(placed, machine)
         found += _uses(placed, trace, machine)
     found += _capacity(plan, trace, machine, page_bytes)
     return tuple(found)
+
+
+def _lives(trace: Trace) -> list[tuple[int, int, bool]]:
+    columns = (trace.storages.birth, trace.storages.death, trace.storages.persistent)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def require_valid(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize = exact) -> None:
@@ -126,12 +135,7 @@ def _bounds(
     birth, death, persistent = lives[stay.storage]
     earliest, latest = (0, stay.start + n_ticks) if persistent else (birth, death)
     in_step = not persistent or stay.start < n_ticks
-    if (
-        stay.tier in tiers
-        and earliest <= stay.start
-        and stay.stop <= latest
-        and in_step
-    ):
+    if stay.tier in tiers and earliest <= stay.start and stay.stop <= latest and in_step:
         return
     problems = {
         f"is on {stay.tier}, which the machine does not have": stay.tier not in tiers,
@@ -152,7 +156,7 @@ def _stays_put(stays: list[Stay], birth: int, death: int, tiers: Container[str])
     return stay.start == stay.valid_from == birth and stay.stop == death
 
 
-def _placed(number: int, stays: list[Stay], trace: Trace) -> _Placed:
+def _placed(number: int, stays: list[Stay], trace: Trace, name: int) -> _Placed:
     storage, n_ticks = trace.storage(number), len(trace.ticks)
     shifts = (-n_ticks, 0, n_ticks) if storage.persistent else (0,)
     repeated = [
@@ -160,7 +164,7 @@ def _placed(number: int, stays: list[Stay], trace: Trace) -> _Placed:
         for shift in shifts
         for stay in stays
     ]
-    return _Placed(number, storage, stays, repeated)
+    return _Placed(number, name, storage, stays, repeated)
 
 
 def _room(placed: _Placed) -> Iterator[Violation]:

@@ -10,8 +10,9 @@ A stay reserves space on a tier during ticks [start, stop). Its contents are val
 - Valid stays of one storage may overlap on different tiers. Then one is a clean replica, dropped without a write.
 - A write at tick t makes all other replicas invalid. So they stop at t or before, and no copy is in flight.
 - A stay is of a whole storage.
-From birth to death a storage has a valid replica at every tick. A plan never throws contents away, even if the next
-access overwrites them. A plan is advice: if it is wrong, no number may change.
+From birth to death a storage has a valid replica at every tick, or it is made anew (``remakes``): after a use no tier
+has it, until a stay begins at its next use, with ``valid_from == start`` and without a source. Other contents a plan
+never throws away, even if the next access overwrites them. A plan is advice: if it is wrong, no number may change.
 """
 
 from dataclasses import dataclass

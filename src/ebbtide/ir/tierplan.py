@@ -6,7 +6,7 @@ fastest tier begins. At one tick, evictions come before prefetches. Of those, th
 ``initial`` is where globals lie when the step begins, so the first iteration is like the others.
 
 What the format cannot say raises PlanError: births outside the fastest tier, use in place of a slower one, moves
-between slower tiers, and storages that live across the step's end.
+between slower tiers, storages that live across the step's end, and those that are made anew.
 """
 
 import json
@@ -17,6 +17,7 @@ from typing import Any
 from ebbtide.errors import PlanError
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan, Stay
+from ebbtide.ir.remakes import remade, remakes_of
 from ebbtide.ir.trace import Trace
 
 FORMAT = "tierplan/1"
@@ -47,7 +48,10 @@ def to_tierplan(plan: Plan, trace: Trace, machine: Machine, ids: Sequence[int]) 
         of_storage.setdefault(stay.storage, []).append(stay)
     operations: list[_Operation] = []
     initial: dict[str, str] = {}
+    anew = set(remakes_of(trace).storage[list(remade(plan.stays, trace))].tolist())
     for number, stays in of_storage.items():
+        if number in anew:
+            raise PlanError((f"storage {number} is made anew in the step, which {FORMAT} cannot say",))
         storage = trace.storage(number)
         _require_expressible(number, stays, trace, fast)
         if storage.persistent:

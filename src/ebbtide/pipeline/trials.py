@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from time import perf_counter
 
+from ebbtide import simulator
 from ebbtide.errors import InfeasibleBudgetError, PlanError, TiersTooSmallError, unknown_name
 from ebbtide.ir.check import require_tiers
 from ebbtide.ir.machine import Machine
@@ -12,9 +13,8 @@ from ebbtide.planners import DEFAULT, PLANNERS, plan
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.planners.search.bound_diagnosis import Looseness, looseness_of
-from ebbtide.simulator import POLICIES, Outcome, simulate, simulate_policy
+from ebbtide.simulator import POLICIES, Outcome, simulate_policy
 from ebbtide.simulator.costs import Costs, costs_of
-from ebbtide.simulator.lowering import lower
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def simulate_plan(plan: Plan, trace: Trace, machine: Machine, budget_bytes: int,
     ValueError for one that does not fit whatever is evicted."""
     require_tiers(plan, machine)
     within = machine.with_budget(budget_bytes)
-    return simulate(lower(plan, trace, machine), trace, within, page_size_of(machine), record=record)
+    return simulator.simulate_plan(plan, trace, within, page_size_of(machine), record=record)
 
 
 def simulate_named(

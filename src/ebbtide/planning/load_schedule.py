@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ebbtide.ir.base import Ints
+from ebbtide.ir.base import Flags, Ints
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import arena_pages, occupancy
 from ebbtide.ir.plan import Plan
+from ebbtide.ir.remakes import remade, remakes_of, split_plan
 from ebbtide.ir.schedule import Schedule
 from ebbtide.ir.trace import Trace
 from ebbtide.simulator.lowering import lower
@@ -26,6 +27,7 @@ class ScheduleColumns:
     allocations: Ints  # storages in the order of their births
     use_storage: Ints  # uses lie in the order of their storages
     use_tick: Ints  # and within one storage in the order of their ticks
+    made_anew: Flags  # by storage: it is made anew later in the step, so what made it is to be remembered
     commands: Schedule
 
 
@@ -35,7 +37,10 @@ def schedule_columns(
     """Make the columns. ``serials`` says which live storage has which part (0: none). ``headroom`` is what is left of
     ``budget_bytes``, even where the plan was made for more."""
     fast = machine.tiers[0].name
-    taken = occupancy(trace, plan.stays, [fast], arena_pages)[fast]
+    split, step, _ = split_plan(plan, trace)
+    taken = occupancy(step, split.stays, [fast], arena_pages)[fast]
+    made_anew = np.zeros(len(trace.storages), dtype=bool)
+    made_anew[remakes_of(trace).storage[list(remade(plan.stays, trace))]] = True
     storages = trace.storages
     use_storage, use_tick = _uses(trace).T
     return ScheduleColumns(
@@ -47,6 +52,7 @@ def schedule_columns(
         allocations=np.array(trace.allocations(), dtype=np.int64),
         use_storage=use_storage,
         use_tick=use_tick,
+        made_anew=made_anew,
         commands=lower(plan, trace, machine),
     )
 

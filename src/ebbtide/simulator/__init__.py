@@ -5,10 +5,13 @@ torch here.
 ``docs/simulator.md`` is the model.
 """
 
+from dataclasses import replace
+
 from ebbtide.errors import PlatformError, SettingError
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import PageSize, exact
 from ebbtide.ir.plan import Plan
+from ebbtide.ir.remakes import split_plan
 from ebbtide.ir.schedule import Schedule, no_commands
 from ebbtide.ir.trace import Trace
 
@@ -20,6 +23,7 @@ except ImportError as error:
     ) from error
 
 from ebbtide.simulator.engine import Simulator
+from ebbtide.simulator.lowering import lower
 from ebbtide.simulator.modelled_times import is_modelled, recost
 from ebbtide.simulator.result import Outcome, Use
 
@@ -48,9 +52,18 @@ def simulate(
     return Simulator(trace, machine, page_bytes).run(schedule, n_steps, record)
 
 
-def simulate_plan(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize = exact) -> Outcome:
-    """Simulate the steady step under a plan, which MUST have been checked."""
-    return Simulator(trace, machine, page_bytes).run_plan(plan)
+def simulate_plan(
+    plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize = exact, record: bool = False
+) -> Outcome:
+    """Simulate the steady step under a plan, which MUST have been checked. What it remakes takes time at its tick."""
+    if not record:
+        return Simulator(trace, machine, page_bytes).run_plan(plan)
+    plan, trace, storages = split_plan(plan, trace)
+    found = simulate(lower(plan, trace, machine), trace, machine, page_bytes, record=True)
+    spans = (
+        span if span.storage is None else replace(span, storage=int(storages[span.storage])) for span in found.spans
+    )
+    return replace(found, spans=tuple(spans))
 
 
 def simulate_policy(

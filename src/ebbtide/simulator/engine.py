@@ -12,6 +12,7 @@ from ebbtide.ir.base import LARGEST
 from ebbtide.ir.machine import Machine, Sharing
 from ebbtide.ir.occupancy import PageSize, exact
 from ebbtide.ir.plan import Plan
+from ebbtide.ir.remakes import split_plan
 from ebbtide.ir.schedule import Schedule
 from ebbtide.ir.stay_columns import StayColumns, columns_of
 from ebbtide.ir.timeline import COMPUTE_LANE, Level, Span, SpanKind
@@ -41,7 +42,7 @@ class Simulator:
                 f"a simulation can count a step of 2**62 bytes, once for each of its ticks, on {_MOST_TIERS} tiers: "
                 f"{trace.name!r:.80} on {machine.name!r:.80} is more"
             )
-        self._trace, self._machine = trace, machine
+        self._trace, self._machine, self._page_bytes = trace, machine, page_bytes
         self._pieces, self._native = step_columns(trace, page_bytes), _native(machine)
         self._kernels = MeasuredInPlace(trace, machine).native()
 
@@ -62,12 +63,13 @@ class Simulator:
         """Run a plan that has these stays. All other storages are in the first tier all their lives."""
         asked = Asked(policy=None, n_steps=n_steps, keeps_spans=False, checks_state=False)
         storages = native_storages(self._trace)
-        return self._outcome(
-            simulate_stays(self._pieces, self._native, self._kernels, storages, stays.columns, asked)
-        )
+        return self._outcome(simulate_stays(self._pieces, self._native, self._kernels, storages, stays.columns, asked))
 
     def run_plan(self, plan: Plan, n_steps: int = 3) -> Outcome:
         """Run a plan, which MUST have been checked."""
+        plan, trace, _ = split_plan(plan, self._trace)
+        if trace is not self._trace:
+            return Simulator(trace, self._machine, self._page_bytes).run_plan(plan, n_steps)
         names = [tier.name for tier in self._machine.tiers]
         elsewhere = {stay.storage for stay in plan.stays if stay.tier != names[0]}
         return self.run_stays(columns_of([stay for stay in plan.stays if stay.storage in elsewhere], names), n_steps)
@@ -95,11 +97,7 @@ class Simulator:
             np.rint(found.starts).astype(np.int64),
             np.rint(found.stalls).astype(np.int64),
             {kind: round(spent) for kind, spent in zip(_STALLS, found.by_cause, strict=True)},
-            {
-                link.name: nbytes
-                for link, nbytes in zip(self._machine.links, found.moved_bytes, strict=True)
-                if nbytes
-            },
+            {link.name: nbytes for link, nbytes in zip(self._machine.links, found.moved_bytes, strict=True) if nbytes},
             found.rescues,
             self._spans(found),
             self._levels(found),

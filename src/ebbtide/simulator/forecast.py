@@ -6,8 +6,7 @@ from ebbtide.ir.occupancy import PageSize
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.run_report import LinkReport
 from ebbtide.ir.trace import Trace
-from ebbtide.simulator import simulate
-from ebbtide.simulator.lowering import lower
+from ebbtide.simulator import simulate_plan
 from ebbtide.units import seconds
 
 
@@ -15,7 +14,7 @@ def forecast_links(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageS
     """Forecast the links that copy something; none where the plan's schedule cannot be simulated."""
     kept = machine.with_budget(plan.budget_bytes)
     try:
-        outcome = simulate(lower(plan, trace, kept), trace, kept, page_bytes, record=True)
+        outcome = simulate_plan(plan, trace, kept, page_bytes, record=True)
     except (EbbtideError, ValueError):
         return ()
     busy = outcome.timeline(plan.planner).busy_ns()

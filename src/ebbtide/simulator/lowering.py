@@ -11,7 +11,11 @@ from ebbtide.ir.trace import Trace
 
 
 def lower(plan: Plan, trace: Trace, machine: Machine) -> Schedule:
-    """Make the schedule of a plan. Callers MUST have checked it: a stay without a source is passed over."""
+    """Make the schedule of a plan. Callers MUST have checked it: a stay without a source is passed over.
+
+    So what is made anew has no command but the drop before. The simulator takes schedules of split steps
+    (``ir.remakes``), in which it is born.
+    """
     return lower_stays(columns_of(plan.stays, [tier.name for tier in machine.tiers]), trace, machine)
 
 

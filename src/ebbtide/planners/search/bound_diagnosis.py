@@ -16,6 +16,7 @@ from enum import StrEnum
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import exact, occupancy, peak
 from ebbtide.ir.plan import Plan, PlanStatus
+from ebbtide.ir.remakes import split_plan
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.search.bound import lower_bound_ns
@@ -151,7 +152,8 @@ def _no_pages(machine: Machine, plan: Plan, trace: Trace) -> Machine | None:
     fast, *slower = machine.tiers
     if fast.page_bytes == 1:
         return None
-    used = peak(occupancy(trace, plan.stays, [fast.name], exact)[fast.name])
+    split, step, _ = split_plan(plan, trace)
+    used = peak(occupancy(step, split.stays, [fast.name], exact)[fast.name])
     return replace(machine, tiers=(replace(fast, page_bytes=1, capacity_bytes=used), *slower))
 
 

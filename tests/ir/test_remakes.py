@@ -1,0 +1,236 @@
+"""Which storages can be made anew, against contents that are computed; and what becomes of plans that do so."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ebbtide.errors import PlanError
+from ebbtide.ir.base import Origin
+from ebbtide.ir.check import Rule, check_plan, require_valid
+from ebbtide.ir.native import Verb
+from ebbtide.ir.occupancy import occupancy
+from ebbtide.ir.plan import Plan, PlanStatus, Stay
+from ebbtide.ir.remakes import remade, remakes_of, split, split_plan, together
+from ebbtide.ir.tierplan import to_tierplan
+from ebbtide.ir.trace import Accesses, Storage, StorageKind, Storages, Tick, Ticks, Trace
+from ebbtide.planning.load_schedule import schedule_columns
+from ebbtide.simulator import simulate, simulate_plan
+from ebbtide.simulator.lowering import lower
+from tests.helpers.make_remakes import made_steps, possible_together, step_of
+from tests.helpers.make_steps import R, W, disk, parameter
+
+MUL, RELU_, LOSS = "aten::mul", "aten::relu_", "loss"
+
+
+def activation(birth: int, death: int, nbytes: int = 100, at: int = 0) -> Storage:
+    return Storage(nbytes, StorageKind.ACTIVATION, birth, death, allocation=at)
+
+
+def plain() -> Trace:
+    """Storage 1 is made of a parameter at tick 0, changed in place at 1, and used at 2 and at 6, which takes 6 ns."""
+    ticks = [Tick(10 * (at + 1), MUL, repeats=at in (0, 1)) for at in range(8)]
+    uses = [(0, 0, R), (0, 7, R | W), (1, 0, W), (1, 1, R | W), (1, 2, R), (1, 6, R)]
+    return step_of(ticks, [parameter(50, 8), activation(0, 7)], uses)
+
+
+def test_what_repeats_is_made_anew_by_the_operators_that_made_it() -> None:
+    found = remakes_of(plain())
+    assert (found.storage.tolist(), found.gone.tolist(), found.until.tolist()) == ([1], [3], [6])
+    assert (found.time_ns.tolist(), found.scratch_bytes.tolist(), found.inputs) == ([10 + 20], [0], ((0,),))
+
+
+def changed(trace: Trace, storages: Sequence[Storage] = (), uses: Sequence[tuple[int, int, int]] = ()) -> Trace:
+    """The step with more uses; a use of the same storage and tick takes the other's place."""
+    known = {(use.storage, use.tick): use.mode for use in trace.accesses}
+    known |= {(storage, tick): mode for storage, tick, mode in uses}
+    rows = sorted((storage, tick, mode) for (storage, tick), mode in known.items())
+    accesses = Accesses(*np.array(rows, dtype=np.int64).T)
+    return replace(trace, storages=Storages.from_rows([*trace.storages, *storages]), accesses=accesses)
+
+
+def with_tick(trace: Trace, at: int, **changes: object) -> Trace:
+    rows = [replace(row, **changes) if place == at else row for place, row in enumerate(trace.ticks)]  # type: ignore[arg-type]
+    return replace(trace, ticks=Ticks.from_rows(rows))
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        with_tick(plain(), 0, repeats=False),
+        with_tick(plain(), 1, repeats=False),  # changes it
+        with_tick(plain(), 0, operator=RELU_),  # what an operator in place gives birth to is none of its results
+        changed(plain(), uses=[(1, 1, W)]),  # may leave a part as it was, or not
+        changed(plain(), uses=[(0, 4, R | W)]),  # its input is another one by then
+        changed(plain(), uses=[(0, 6, R | W)]),
+        changed(plain(), [activation(0, 6, at=1)], [(2, 0, R | W), (2, 1, R)]),  # an input of tick 1 dies
+        changed(plain(), [Storage(9, StorageKind.OTHER, 0, 8, scratch=True)], [(2, 1, R)]),
+        replace(
+            plain(), storages=Storages.from_rows([plain().storages[0], replace(plain().storages[1], scratch=True)])
+        ),
+        replace(
+            plain(), storages=Storages.from_rows([plain().storages[0], replace(plain().storages[1], allocation=None)])
+        ),
+    ],
+)
+def test_what_cannot_be_made_as_it_was_is_moved(trace: Trace) -> None:
+    assert not len(remakes_of(trace))
+
+
+def test_an_input_that_lives_on_is_one() -> None:
+    trace = changed(plain(), [activation(0, 7, at=1)], [(2, 0, W), (2, 1, R)])
+    assert remakes_of(trace).inputs == ((0, 2),)
+
+
+def test_what_an_operator_reads_and_writes_beside_its_result_is_no_input() -> None:
+    """Batch norm's running statistics: it runs again without them, so later changes do no harm."""
+    trace = changed(plain(), [parameter(8, 8)], [(2, 0, R | W), (2, 4, R | W)])
+    assert remakes_of(trace).inputs == ((0,),)
+
+
+def test_an_operator_runs_again_with_all_that_runs_in_it() -> None:
+    """Tick 1 is born in tick 0 and has scratch; it ends at tick 3, before which its result is not left."""
+    ticks = [Tick(10, MUL, depth=depth, repeats=at == 0) for at, depth in enumerate((0, 1, 1, 0, 0, 0))]
+    rows = [activation(0, 6), activation(1, 2, 30), activation(1, 3, 20, 1), activation(2, 3, 60)]
+    uses = [(0, 0, W), (0, 5, R), (1, 1, W), (2, 1, W), (2, 2, R), (3, 2, W)]
+    found = remakes_of(step_of(ticks, rows, uses))
+    assert (found.gone.tolist(), found.until.tolist(), found.time_ns.tolist()) == ([3], [5], [30])
+    assert (found.scratch_bytes.tolist(), found.inputs) == ([20 + 60], ((),))
+
+
+@settings(max_examples=300, deadline=None)
+@given(made_steps())
+def test_contents_are_the_same(trace: Trace) -> None:
+    """Contents are the history of what was computed. Run again at the end of the gap, an operator makes the same."""
+    remakes = remakes_of(trace)
+    now: dict[int, object] = {
+        number: ("before", number) for number in np.flatnonzero(trace.storages.persistent).tolist()
+    }
+    by_tick: dict[int, list[tuple[int, int]]] = {tick: [] for tick in range(len(trace.ticks))}
+    for use in trace.accesses:
+        by_tick[use.tick].append((use.storage, use.mode))
+
+    def run(tick: int, contents: dict[int, object]) -> dict[int, object]:
+        reads = tuple(contents.get(storage) for storage, mode in by_tick[tick] if mode & R)
+        writes = [storage for storage, mode in by_tick[tick] if mode & W]
+        return {storage: (tick, reads, None if trace.storages.birth[storage] == tick else contents[storage])
+                for storage in writes}  # fmt: skip
+
+    for tick in range(len(trace.ticks)):
+        for row in np.flatnonzero(remakes.until == tick).tolist():
+            storage = int(remakes.storage[row])
+            inputs = {number: now[number] for number in remakes.inputs[row]}
+            made = dict(inputs)
+            for at in range(int(trace.storages.birth[storage]), int(remakes.gone[row])):
+                if (storage, R | W) in by_tick[at] or at == trace.storages.birth[storage]:
+                    made[storage] = run(at, made)[storage]
+            assert made[storage] == now[storage]
+        now |= run(tick, now)
+
+
+def plan_of(trace: Trace, stays: Sequence[Stay]) -> Plan:
+    return Plan("by hand", PlanStatus.FEASIBLE, trace.signature(), 10**6, 0, 0, 0, tuple(stays))
+
+
+def left_and_made(gone: int = 3, until: int = 6) -> Plan:
+    return plan_of(plain(), [Stay(0, "dram", 0, 0, 8), Stay(1, "dram", 0, 0, gone), Stay(1, "dram", until, until, 7)])
+
+
+def test_a_plan_may_leave_what_is_made_anew() -> None:
+    trace, plan, machine = plain(), left_and_made(), disk()
+    assert remade(plan.stays, trace) == (0,)
+    assert check_plan(plan, trace, machine) == ()
+    assert {found.rule for found in check_plan(plan, with_tick(trace, 0, repeats=False), machine)} >= {Rule.WHOLE}
+    for other in (left_and_made(gone=4), left_and_made(until=5), left_and_made(gone=2)):
+        assert {found.rule for found in check_plan(other, trace, machine)} & {Rule.WHOLE, Rule.SOURCE, Rule.ACCESS}
+
+
+def test_what_it_is_made_from_has_to_be_there() -> None:
+    away = [Stay(0, "dram", 0, 0, 5), Stay(0, "file", 4, 5, 8), Stay(0, "dram", 7, 7, 8), *left_and_made().stays[1:]]
+    found = check_plan(plan_of(plain(), away), plain(), disk())
+    assert (Rule.ACCESS, 0, 6) in [(one.rule, one.storage, one.tick) for one in found]
+
+
+def test_the_tick_takes_longer_and_holds_more() -> None:
+    ticks = [Tick(10 * (at + 1), MUL, repeats=at == 0) for at in range(8)]
+    rows = [activation(0, 8), activation(0, 1, 33, 1)]
+    trace = step_of(ticks, rows, [(0, 0, W), (0, 6, R), (1, 0, W)])
+    plan = plan_of(trace, [Stay(0, "dram", 0, 0, 1), Stay(0, "dram", 6, 6, 8), Stay(1, "dram", 0, 0, 1)])
+    assert check_plan(plan, trace, disk()) == ()
+    split_up, step, _ = split_plan(plan, trace)
+    assert occupancy(step, split_up.stays, ["dram"])["dram"].tolist() == [133, 0, 0, 0, 0, 0, 133, 100]
+    tight = disk().with_budget(132)
+    assert [found.rule for found in check_plan(plan, trace, tight)] == [Rule.CAPACITY]
+    assert simulate_plan(plan, trace, disk().with_budget(133)).step_ns == trace.step_ns + 10
+
+
+def test_its_schedule_has_a_drop_alone() -> None:
+    commands = lower(left_and_made(), plain(), disk())
+    rows = list(zip(*(column.tolist() for column in (commands.tick, commands.verb, commands.storage)), strict=True))
+    assert rows == [(3, Verb.DROP, 1)]
+    columns = schedule_columns(left_and_made(), plain(), disk(), [0, 0], 10**6)
+    assert columns.made_anew.tolist() == [False, True]
+
+
+def test_what_was_made_anew_is_moved_like_others() -> None:
+    """It leaves after tick 6 and is back at 11; the fetch may not begin before it has left."""
+    ticks = [Tick(10, MUL, repeats=at == 0) for at in range(12)]
+    trace = step_of(ticks, [activation(0, 12)], [(0, 0, W), (0, 6, R), (0, 11, R)])
+    stays = [Stay(0, "dram", 0, 0, 1), Stay(0, "dram", 6, 6, 8), Stay(0, "file", 7, 8, 12), Stay(0, "dram", 10, 11, 12)]
+    plan = plan_of(trace, stays)
+    require_valid(plan, trace, disk())
+    commands = lower(plan, trace, disk())
+    columns = (commands.tick, commands.verb, commands.due, commands.earliest)
+    assert list(zip(*(column.tolist() for column in columns), strict=True)) == [
+        (1, Verb.DROP, 1, 0), (7, Verb.EVICT, 8, 0), (8, Verb.DROP, 8, 0), (10, Verb.FETCH, 11, 8),
+    ]  # fmt: skip
+
+
+def test_tierplan_cannot_say_it() -> None:
+    with pytest.raises(PlanError, match=r"storage 1 is made anew in the step, which tierplan/1 cannot say"):
+        to_tierplan(left_and_made(), plain(), disk(), [0, 1])
+
+
+def test_an_input_that_is_gone_itself_rules_a_remake_out() -> None:
+    """1 is made of the parameter, and 2 of 1. Each can be made anew at 6 and at 8; 1 comes first there, or stays."""
+    ticks = [Tick(10, MUL, repeats=at < 2) for at in range(10)]
+    rows = [parameter(50, 10), activation(0, 10), activation(1, 10)]
+
+    def uses(first: int, second: int) -> Trace:
+        return step_of(ticks, rows, [(0, 0, R), (1, 0, W), (1, 1, R), (1, first, R), (2, 1, W), (2, second, R)])
+
+    for first, second, possible in ((6, 8, True), (8, 8, True), (8, 6, False)):
+        found = remakes_of(uses(first, second))
+        assert found.storage.tolist() == [1, 2]
+        assert together(found, (0, 1)) is possible
+
+
+@settings(max_examples=200, deadline=None)
+@given(made_steps(), st.data())
+def test_a_split_step_is_the_same_step(trace: Trace, data: st.DataObject) -> None:
+    """Plans for it and for the step as it was are translated both ways; both are right, and take the same time."""
+    rows = possible_together(trace, data.draw(st.randoms()))
+    made = split(trace, rows)
+    still = [Stay(number, "dram", row.birth, row.birth, row.death) for number, row in enumerate(made.trace.storages)]
+    machine = disk()
+    joined = plan_of(trace, made.joined_stays(still))
+    assert set(remade(joined.stays, trace)) == set(rows)
+    assert check_plan(joined, trace, machine) == ()
+    again, step, of = split_plan(joined, trace)
+    assert sorted(map(repr, again.stays)) == sorted(map(repr, still))
+    assert of.tolist()[: len(trace.storages)] == list(range(len(trace.storages)))
+    simulated = simulate(lower(again, step, machine), step, machine)
+    assert simulate_plan(joined, trace, machine).step_ns == simulated.step_ns
+    cost = int(remakes_of(trace).time_ns[list(rows)].sum())
+    assert simulated.step_ns == trace.step_ns + cost
+    assert simulate_plan(joined, trace, machine, record=True).step_ns == simulated.step_ns
+
+
+def test_without_operators_that_repeat_nothing_is_looked_for() -> None:
+    trace = with_tick(with_tick(plain(), 0, repeats=False), 1, repeats=False)
+    plan = plan_of(trace, [Stay(0, "dram", 0, 0, 8), Stay(1, "dram", 0, 0, 7)])
+    assert split_plan(plan, trace)[1] is trace
+    assert trace.origin is Origin.ASSUMED
