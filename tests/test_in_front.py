@@ -1,11 +1,14 @@
 """The list of what Ebbtide puts itself in front of is whole, and each goes as it came, whatever others do meanwhile."""
 
 import ast
+import copy
 import functools
+import pickle
 import pkgutil
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
+from types import BuiltinFunctionType
 from typing import Any
 
 import pytest
@@ -53,6 +56,30 @@ def test_what_comes_and_goes_leaves_the_very_same_object(row: InFrontOf, name: s
     assert all(after[key] is value for key, value in before.items() if key == attribute)
     wrapper.remove()
     assert dict(vars(owner)).keys() == before.keys()
+
+
+@pytest.mark.parametrize(("row", "name"), [each for each in NAMES if not each.values[0].value.traced])
+def test_a_script_takes_it_for_the_function_from_before(row: InFrontOf, name: str) -> None:
+    """Its table for ``__torch_function__``, say, and ``pickle``."""
+    if missing(name):
+        pytest.skip("not in this version")
+    owner, attribute = place(name)
+    before = getattr(owner, attribute)
+    wrappers = [Wrapper(name, lambda original: None), Wrapper(name, lambda original: None)]
+    now = getattr(owner, attribute)
+    try:
+        assert now is not before
+        assert now == before == now
+        if isinstance(before, Hashable):  # else no table has it
+            assert {before: "found"}[now] == {now: "found"}[before] == "found"
+        assert pickle.loads(pickle.dumps(now)) is copy.deepcopy(now) is now
+        assert (now.__name__, now.__doc__) == (before.__name__, before.__doc__)
+        bound = type("Owner", (), {"function": now})().function  # type: ignore[attr-defined]
+        assert (bound is now) == isinstance(before, BuiltinFunctionType)
+    finally:
+        for wrapper in reversed(wrappers):
+            wrapper.remove()
+    assert getattr(owner, attribute) is before
 
 
 @pytest.fixture

@@ -12,11 +12,13 @@ stays in place and only hands calls on. Left out: objects that a script made its
 import ctypes
 import functools
 import gc
+import inspect
 import pkgutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from types import MethodType
 from typing import Any
 
 _INHERITED = object()
@@ -207,10 +209,8 @@ class Wrapper:
             inserted = self._function
             return original(*args, **kwargs) if inserted is None else inserted(original, *args, **kwargs)
 
-        if not traced:
-            _leave_to_python(wrapper)
-        self._wrapper = wrapper
-        put(self._owner, self._attribute, wrapper)
+        self._wrapper: Callable[..., Any] = wrapper if traced else _Equal(name, original, wrapper)
+        put(self._owner, self._attribute, self._wrapper)
 
     def remove(self) -> None:
         """Restore the function. If another library has wrapped this wrapper, it stays and hands calls on."""
@@ -221,6 +221,38 @@ class Wrapper:
             delattr(self._owner, self._attribute)
         else:
             put(self._owner, self._attribute, self._before)
+
+
+class _Equal:
+    """A wrapper that a script's tables, ``pickle`` and ``inspect`` take for the function of that name.
+
+    PyTorch passes it to ``__torch_function__``, where a script looks it up in a table from before. Left out: ``is``,
+    between a function from before and the one of now.
+    """
+
+    def __init__(self, name: str, original: Callable[..., Any], wrapper: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, original)
+        self._name, self._call = name, wrapper
+        self._binds = hasattr(type(inspect.unwrap(original)), "__get__")
+        _leave_to_python(_Equal.__call__)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Callable[..., Any]:
+        return self if instance is None or not self._binds else MethodType(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__wrapped__, name)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or self.__wrapped__ == other
+
+    def __hash__(self) -> int:
+        return hash(self.__wrapped__)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pkgutil.resolve_name, (self._name,)
 
 
 def put(owner: Any, name: str, value: object) -> None:
@@ -243,7 +275,6 @@ def _leave_to_python(function: Callable[..., Any]) -> None:
     """Have Dynamo run this function as it is. An import of Dynamo takes a second, so it is told without one."""
     if (torch := sys.modules.get("torch")) is not None:
         function._torchdynamo_disable = True  # type: ignore[attr-defined]
-        function.__code__ = function.__code__.replace()  # its own code object: Dynamo knows functions by that
         dynamo = torch._C._dynamo.eval_frame
         skip = dynamo._FrameAction.SKIP
         dynamo.set_code_exec_strategy(function.__code__, dynamo._FrameExecStrategy(skip, skip))

@@ -9,6 +9,7 @@ import locale
 import logging
 import multiprocessing
 import os
+import pickle
 import random
 import resource
 import signal
@@ -16,6 +17,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -32,6 +34,28 @@ def of_kernel(*names: str) -> dict[str, str]:
 def named(function: Callable[..., object] | int | None) -> str:
     """A wrapper has the name of what it wraps."""
     return getattr(function, "__qualname__", str(function))
+
+
+DOORS = [getattr(torch.Tensor, name) for name in ("numpy", "data_ptr", "untyped_storage", "__dlpack__")]
+
+
+class Asked(torch.Tensor):
+    """Notes what is asked of it, and answers ``numpy`` itself."""
+
+    asked: ClassVar[list[str]] = []
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        cls.asked.append(func.__name__)
+        return "its own" if func == torch.Tensor.numpy else super().__torch_function__(func, types, args, kwargs or {})
+
+
+def of_functions() -> list[object]:
+    Asked.asked.clear()
+    tensor = torch.ones(70_000).as_subclass(Asked)
+    answered = [named(type(getattr(tensor, door.__name__)())) for door in DOORS]
+    kept = [pickle.loads(pickle.dumps(each)) == each for each in (*DOORS, os._exit, os.execv, signal.signal)]
+    return [answered, Asked.asked.copy(), kept, [torch.overrides.resolve_name(door) for door in DOORS]]
 
 
 def state() -> dict[str, object]:
@@ -63,6 +87,7 @@ def state() -> dict[str, object]:
         "computing": [torch.get_num_threads(), torch.get_num_interop_threads(), torch.get_float32_matmul_precision()],
         "modes": [torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_anomaly_enabled()],
         "switches": [torch.are_deterministic_algorithms_enabled(), torch.is_autocast_enabled("cpu"), mkldnn.enabled],
+        "functions": of_functions(),
         "subnormal": (torch.tensor(1e-40) * 1).item(),
         "stacks": [torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()],
         "bars": sys.modules["tqdm"].tqdm.monitor_interval if "tqdm" in sys.modules else 10,

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 import ebbtide._torch as _torch
@@ -65,9 +66,9 @@ def addresses_only() -> Iterator[None]:
         _this_thread.addresses_only = before
 
 
-def _numpy_held(numpy: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    array = numpy(tensor, *args, **kwargs)
-    if array.size == 0:  # its address may be that of another storage
+def _numpy_held(numpy: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    array = numpy(*args, **kwargs)
+    if not isinstance(array, np.ndarray) or array.size == 0:  # a subclass's own; its address may be another storage's
         return array
     address = array.__array_interface__["data"][0]
     nbytes = _extent(array.shape, array.strides, array.itemsize)
@@ -76,18 +77,21 @@ def _numpy_held(numpy: Callable[..., Any], tensor: torch.Tensor, *args: Any, **k
     return array
 
 
-def _dlpack_held(dlpack: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    if tensor.device.type == "cpu" and tensor.layout == torch.strided and tensor.numel() > 0:
-        _torch.pin(_address_of(tensor), _extent_of(tensor))
-    return dlpack(tensor, *args, **kwargs)
+def _dlpack_held(dlpack: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with torch._C.DisableTorchFunction():  # a subclass's own functions are for what the script calls
+        tensor = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        if tensor is not None and tensor.device.type == "cpu" and tensor.layout == torch.strided and tensor.numel() > 0:
+            _torch.pin(_address_of(tensor), _extent_of(tensor))
+    return dlpack(*args, **kwargs)
 
 
-def _data_ptr_fetched(data_ptr: Callable[[torch.Tensor], int], tensor: torch.Tensor) -> int:
-    address = data_ptr(tensor)
-    if getattr(_this_thread, "addresses_only", False) or tensor.device.type != "cpu":
+def _data_ptr_fetched(data_ptr: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    address = data_ptr(*args, **kwargs)
+    if getattr(_this_thread, "addresses_only", False) or not isinstance(address, int):
         return address
-    with contextlib.suppress(RuntimeError):  # a storage that cannot be fetched says so when it is touched
-        nbytes = _extent_of(tensor)
+    with torch._C.DisableTorchFunction(), contextlib.suppress(RuntimeError):  # touched, it says what is wrong
+        tensor = args[0]
+        nbytes = _extent_of(tensor) if tensor.device.type == "cpu" else 0
         if nbytes > 0 and _torch.pin(address, nbytes):
             _torch.unpin(address, nbytes)
     return address
