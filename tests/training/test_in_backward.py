@@ -1,6 +1,7 @@
 """Updates in the backward pass: the bits of the script's own order, gradients that never move, and clear refusals."""
 
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,9 @@ def test_a_signal_that_comes_twice_in_the_backward_pass_is_not_put_off() -> None
         child.run(CASE("a_handler_that_saves"), 2, env=QUIET)
 
 
+NUMBERS = [signal.SIGUSR2, signal.SIGUSR1]
+
+
 @pytest.mark.parametrize(("times", "heard"), [(0, []), (1, ["at the end"]), (2, ["at once"])])
 def test_a_handler_that_raises_does_so_once(times: int, heard: list[str]) -> None:
     def handler(number: int, frame: object) -> None:
@@ -61,6 +65,28 @@ def test_a_handler_that_raises_does_so_once(times: int, heard: list[str]) -> Non
         raised.append("at the end")
     assert signal.signal(signal.SIGUSR1, before) is handler
     assert raised == heard
+
+
+def test_a_signal_that_is_put_off_wakes_asyncio_once() -> None:
+    reads, writes = socket.socketpair()
+    called: list[int] = []
+    before = [signal.signal(number, lambda number, frame: called.append(number)) for number in NUMBERS]
+    writes.setblocking(False)
+    descriptor = signal.set_wakeup_fd(writes.fileno())
+    later = SignalsLater(at_once_again=True)
+    try:
+        later.begin()
+        for number in NUMBERS:
+            signal.raise_signal(number)
+        assert called == []
+        later.end()
+        assert called == NUMBERS
+        assert reads.recv(99) == bytes(NUMBERS)
+    finally:
+        signal.set_wakeup_fd(descriptor)
+        for number, handler in zip(NUMBERS, before, strict=True):
+            signal.signal(number, handler)
+        reads.close(), writes.close()
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])

@@ -1,14 +1,16 @@
 """Puts a script's signal handlers off while updates are half made.
 
 Handlers that Python runs would find them so, and could end them there: Ctrl-C's, or a job's that saves before it is
-ended. Left out: updates on another thread than the main one, which runs the handlers meanwhile; and what C handles.
+ended. They are called as if their signals had come when the updates are made, so one that raises does so then. Left
+out: updates on another thread than the main one, which runs the handlers meanwhile; and what C handles.
 """
 
+import inspect
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
@@ -46,12 +48,11 @@ class SignalsLater:
         for number, handler in self._handlers.items():
             if signal.getsignal(number) == self._note:  # else the script has set another meanwhile
                 signal.signal(number, handler)
-        noted, self._noted, self._handlers = self._noted, [], {}  # last: until then a signal may still be noted
-        if noted:
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, noted)
-            for come in noted:
-                signal.raise_signal(come)
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # all at once, since one handler may raise
+        handlers, self._handlers = self._handlers, {}  # last: until then a signal may still be noted
+        noted, self._noted = self._noted, []
+        with ExitStack() as each:  # also where one raises. A signal raised again would wake asyncio a second time
+            for number in reversed(noted):
+                each.callback(handlers[number], number, inspect.currentframe())
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         """Note the signal. A script that asked for its handler meanwhile got this one, and may have set it again."""
