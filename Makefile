@@ -10,6 +10,7 @@
 #                   there; PYTHONS="python3.11 python3.13" tries the newest with the second, too. Gigabytes, and an hour
 #   make wheel      a wheel for others, in dist/: for the torch in .venv, which its name says
 #   make operators  PyTorch's whole operator database under Ebbtide; make test takes a share of it
+#   make repeats    each operator that may be run again, on all samples, against itself; make test takes a call of each
 #   make soak       random training against plain PyTorch for SOAK_MINUTES (60), until something differs; each job has a
 #                   seed, and SOAK_SEED=17 SOAK_JOBS=1 makes that one again
 #   make race       threads that fault against pages that move, for RACE_MINUTES (60)
@@ -32,7 +33,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 NATIVE := $(foreach part,core torch simulate search,$(wildcard native/$(part)/*.cpp native/$(part)/*.h*))
 
-.PHONY: bench-plan calibrate demo operators soak race quick test nightly python-test-all lint lint-page types core-test python-test browser install clean
+.PHONY: bench-plan calibrate demo operators repeats soak race quick test nightly python-test-all lint lint-page types core-test python-test browser install clean
 .PHONY: dev distclean numa-test versions wheel
 
 demo: install
@@ -53,6 +54,10 @@ bench-plan: install
 operators: dev
 	$(PY) tests/training/operators.py
 
+repeats: dev
+	for threads in 1 2 4; do $(PY) -m tests.training.repeatable --only larger --threads $$threads; done
+	$(PY) -m tests.training.repeatable
+
 SOAK_MINUTES ?= 60
 soak: install
 	$(PY) -m bench.soak --minutes $(SOAK_MINUTES) --out build/soak $(if $(SOAK_SEED),--seed $(SOAK_SEED)) $(if $(SOAK_JOBS),--jobs $(SOAK_JOBS))
@@ -71,7 +76,7 @@ test:
 	$(MAKE) --no-print-directory python-test
 
 # What `make test` has only a share of, or nothing. All of it runs, whatever fails on the way.
-NIGHTLY := python-test-all operators soak race numa-test versions
+NIGHTLY := python-test-all operators repeats soak race numa-test versions
 nightly:
 	@said=; status=0; for part in $(NIGHTLY); do \
 	  if $(MAKE) --no-print-directory $$part; then result=passed; else result=FAILED status=1; fi; \

@@ -29,6 +29,7 @@
 #include "profiler_labels.hpp"
 #include "recorder.hpp"
 #include "recording_columns.hpp"
+#include "repeatable.hpp"
 #include "run_tiers.hpp"
 
 namespace py = pybind11;
@@ -285,6 +286,10 @@ PYBIND11_MODULE(_torch, m) {
   m.def("touches_nothing",
         [](const std::string& name, const std::string& overload) { return touches_nothing(schema_of(name, overload)); });
   m.def("over_lists", &over_lists);
+  m.def("repeatable_operators", [] {
+    auto listed = [](auto names) { return std::vector<std::string>(names.begin(), names.end()); };
+    return std::pair(listed(repeatable_operators()), listed(operators_repeatable_in_place()));
+  });
   m.def("cut_groups", &cut_groups);
   m.def("uses_of", &uses_by_argument);
   m.def("unload_schedule", [](std::size_t number) { arena().unload_schedule(number); });

@@ -217,6 +217,10 @@ def over_lists(name: str) -> bool:
     """Return whether the operator does the same to each element of its lists. It is seen as one operator for each
     element or group."""
 
+def repeatable_operators() -> tuple[list[str], list[str]]:
+    """Return the names of the operators that make the same bits when they run again: those that allocate their result,
+    and those that write to their first argument. As ``torch.ops`` has them: ``aten::mm``, ``aten::mul.Tensor``."""
+
 def cut_groups(elements: list[list[int]]) -> list[int]:
     """Return the number of elements in each group of a fused optimizer's lists, from the sizes of their storages."""
 

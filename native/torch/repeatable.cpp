@@ -1,0 +1,135 @@
+// Tried by tests/training/repeatable.py: each name by what PyTorch's operator database and larger samples call.
+#include "repeatable.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+namespace ebbtide {
+
+namespace {
+
+// Left out, though their results may come out the same: what scatters (threads race where indices meet), linear algebra of
+// LAPACK, transforms of MKL, and aten::mkldnn_rnn_layer, whose last result holds bytes that nobody wrote. Attention is here
+// though its tag says that it draws random numbers: on the CPU it refuses to drop anything.
+// clang-format off
+constexpr auto kRepeatable = std::to_array<std::string_view>({
+"aten::_adaptive_avg_pool2d", "aten::_adaptive_avg_pool3d", "aten::_addmm_activation", "aten::_cdist_forward",
+"aten::_conj_physical", "aten::_ctc_loss", "aten::_ctc_loss.Tensor", "aten::_embedding_bag", "aten::_euclidean_dist",
+"aten::_grouped_mm", "aten::_log_softmax", "aten::_logcumsumexp", "aten::_masked_softmax",
+"aten::_native_batch_norm_legit.no_stats", "aten::_pack_padded_sequence", "aten::_prelu_kernel", "aten::_safe_softmax",
+"aten::_scaled_dot_product_flash_attention_for_cpu", "aten::_softmax", "aten::_to_copy", "aten::_trilinear",
+"aten::_unsafe_index.Tensor", "aten::_upsample_bicubic2d_aa", "aten::_upsample_bilinear2d_aa",
+"aten::_upsample_nearest_exact1d", "aten::_upsample_nearest_exact2d", "aten::_upsample_nearest_exact3d",
+"aten::_weight_norm_interface", "aten::abs", "aten::acos", "aten::acosh", "aten::adaptive_max_pool2d",
+"aten::adaptive_max_pool3d", "aten::add.Scalar", "aten::add.Tensor", "aten::addbmm", "aten::addcdiv", "aten::addcmul",
+"aten::addmm", "aten::addmv", "aten::addr", "aten::affine_grid_generator", "aten::all", "aten::all.dim",
+"aten::all.dims", "aten::amax", "aten::amin", "aten::aminmax", "aten::angle", "aten::any", "aten::any.dim",
+"aten::any.dims", "aten::arange", "aten::arange.start", "aten::arange.start_step", "aten::argmax", "aten::argmin",
+"aten::asin", "aten::asinh", "aten::atan", "aten::atan2", "aten::atanh", "aten::avg_pool2d", "aten::avg_pool3d",
+"aten::baddbmm", "aten::binary_cross_entropy", "aten::binary_cross_entropy_with_logits", "aten::bitwise_and.Scalar",
+"aten::bitwise_and.Scalar_Tensor", "aten::bitwise_and.Tensor", "aten::bitwise_left_shift.Scalar_Tensor",
+"aten::bitwise_left_shift.Tensor", "aten::bitwise_left_shift.Tensor_Scalar", "aten::bitwise_not",
+"aten::bitwise_or.Scalar", "aten::bitwise_or.Scalar_Tensor", "aten::bitwise_or.Tensor",
+"aten::bitwise_right_shift.Scalar_Tensor", "aten::bitwise_right_shift.Tensor",
+"aten::bitwise_right_shift.Tensor_Scalar", "aten::bitwise_xor.Scalar", "aten::bitwise_xor.Scalar_Tensor",
+"aten::bitwise_xor.Tensor", "aten::block_diag", "aten::bmm", "aten::bucketize.Scalar", "aten::bucketize.Tensor",
+"aten::cat", "aten::ceil", "aten::celu", "aten::channel_shuffle", "aten::clamp", "aten::clamp.Tensor",
+"aten::clamp_max", "aten::clamp_max.Tensor", "aten::clamp_min", "aten::clamp_min.Tensor", "aten::clone", "aten::col2im",
+"aten::complex", "aten::constant_pad_nd", "aten::conv_tbc", "aten::convolution", "aten::copysign.Scalar",
+"aten::copysign.Tensor", "aten::cos", "aten::cosh", "aten::count_nonzero", "aten::count_nonzero.dim_IntList",
+"aten::cummax", "aten::cummin", "aten::cumprod", "aten::cumsum", "aten::deg2rad", "aten::diag_embed",
+"aten::diagonal_scatter", "aten::digamma", "aten::dist", "aten::div.Scalar", "aten::div.Scalar_mode",
+"aten::div.Tensor", "aten::div.Tensor_mode", "aten::dot", "aten::elu", "aten::embedding", "aten::eq.Scalar",
+"aten::eq.Tensor", "aten::erf", "aten::erfc", "aten::erfinv", "aten::exp", "aten::exp2", "aten::expm1", "aten::eye",
+"aten::eye.m", "aten::flip", "aten::floor", "aten::floor_divide", "aten::floor_divide.Scalar", "aten::fmax",
+"aten::fmin", "aten::fmod.Scalar", "aten::fmod.Tensor", "aten::frac", "aten::fractional_max_pool2d",
+"aten::fractional_max_pool3d", "aten::frexp.Tensor", "aten::full", "aten::gather", "aten::gcd", "aten::ge.Scalar",
+"aten::ge.Tensor", "aten::gelu", "aten::glu", "aten::grid_sampler_2d", "aten::grid_sampler_3d", "aten::gt.Scalar",
+"aten::gt.Tensor", "aten::hardshrink", "aten::hardsigmoid", "aten::hardswish", "aten::hardtanh", "aten::heaviside",
+"aten::huber_loss", "aten::hypot", "aten::i0", "aten::igamma", "aten::igammac", "aten::im2col", "aten::index.Tensor",
+"aten::index_fill.int_Scalar", "aten::index_fill.int_Tensor", "aten::index_select", "aten::isin.Scalar_Tensor",
+"aten::isin.Tensor_Scalar", "aten::isin.Tensor_Tensor", "aten::isinf", "aten::isnan", "aten::isneginf",
+"aten::isposinf", "aten::kthvalue", "aten::lcm", "aten::ldexp.Tensor", "aten::le.Scalar", "aten::le.Tensor",
+"aten::leaky_relu", "aten::lerp.Scalar", "aten::lerp.Tensor", "aten::lgamma", "aten::linalg_cross",
+"aten::linalg_vector_norm", "aten::linspace", "aten::log", "aten::log10", "aten::log1p", "aten::log2",
+"aten::log_sigmoid_forward", "aten::logaddexp", "aten::logaddexp2", "aten::logcumsumexp", "aten::logical_and",
+"aten::logical_not", "aten::logical_or", "aten::logical_xor", "aten::logit", "aten::logsumexp", "aten::lt.Scalar",
+"aten::lt.Tensor", "aten::masked_fill.Scalar", "aten::masked_fill.Tensor", "aten::masked_scatter", "aten::max",
+"aten::max.dim", "aten::max_pool2d_with_indices", "aten::max_pool3d_with_indices", "aten::maximum", "aten::mean",
+"aten::mean.dim", "aten::median", "aten::median.dim", "aten::min", "aten::min.dim", "aten::minimum", "aten::mish",
+"aten::mkldnn_convolution", "aten::mm", "aten::mse_loss", "aten::mul.Scalar", "aten::mul.Tensor",
+"aten::multi_margin_loss", "aten::multilabel_margin_loss_forward", "aten::mv", "aten::mvlgamma", "aten::nan_to_num",
+"aten::nansum", "aten::native_batch_norm", "aten::native_channel_shuffle", "aten::native_group_norm",
+"aten::native_layer_norm", "aten::ne.Scalar", "aten::ne.Tensor", "aten::neg", "aten::nextafter",
+"aten::nll_loss2d_forward", "aten::nll_loss_forward", "aten::norm.Scalar", "aten::norm.ScalarOpt_dim",
+"aten::norm.ScalarOpt_dim_dtype", "aten::norm.ScalarOpt_dtype", "aten::ones", "aten::pixel_shuffle",
+"aten::pixel_unshuffle", "aten::polar", "aten::polygamma", "aten::pow.Scalar", "aten::pow.Tensor_Scalar",
+"aten::pow.Tensor_Tensor", "aten::prod", "aten::prod.dim_int", "aten::rad2deg", "aten::reciprocal",
+"aten::reflection_pad1d", "aten::reflection_pad2d", "aten::reflection_pad3d", "aten::relu", "aten::remainder.Scalar",
+"aten::remainder.Scalar_Tensor", "aten::remainder.Tensor", "aten::renorm", "aten::repeat", "aten::replication_pad1d",
+"aten::replication_pad2d", "aten::replication_pad3d", "aten::roll", "aten::rot90", "aten::round",
+"aten::round.decimals", "aten::rsqrt", "aten::rsub.Scalar", "aten::rsub.Tensor", "aten::scalar_tensor",
+"aten::searchsorted.Scalar", "aten::searchsorted.Tensor", "aten::select_scatter", "aten::sgn", "aten::sigmoid",
+"aten::sign", "aten::signbit", "aten::silu", "aten::sin", "aten::sinc", "aten::sinh", "aten::slice_scatter",
+"aten::smooth_l1_loss", "aten::soft_margin_loss", "aten::softplus", "aten::softshrink", "aten::sort",
+"aten::sort.stable", "aten::special_entr", "aten::special_erfcx", "aten::special_i0e", "aten::special_i1",
+"aten::special_i1e", "aten::special_log_ndtr", "aten::special_ndtri", "aten::special_xlog1py",
+"aten::special_xlog1py.other_scalar", "aten::special_xlog1py.self_scalar", "aten::special_zeta",
+"aten::special_zeta.other_scalar", "aten::special_zeta.self_scalar", "aten::sqrt", "aten::stack",
+"aten::std.correction", "aten::std_mean.correction", "aten::sub.Scalar", "aten::sub.Tensor", "aten::sum",
+"aten::sum.dim_IntList", "aten::take", "aten::tan", "aten::tanh", "aten::threshold", "aten::topk", "aten::trace",
+"aten::tril", "aten::tril_indices", "aten::triu", "aten::triu_indices", "aten::trunc", "aten::upsample_bicubic2d",
+"aten::upsample_bilinear2d", "aten::upsample_linear1d", "aten::upsample_nearest1d", "aten::upsample_nearest2d",
+"aten::upsample_nearest3d", "aten::upsample_trilinear3d", "aten::var.correction", "aten::var_mean.correction",
+"aten::vdot", "aten::where.self", "aten::xlogy.Scalar_Other", "aten::xlogy.Scalar_Self", "aten::xlogy.Tensor",
+"aten::zeros",
+});
+
+constexpr auto kRepeatableInPlace = std::to_array<std::string_view>({
+"aten::abs_", "aten::acos_", "aten::acosh_", "aten::add_.Scalar", "aten::add_.Tensor", "aten::addbmm_",
+"aten::addcdiv_", "aten::addcmul_", "aten::addmm_", "aten::addmv_", "aten::addr_", "aten::asin_", "aten::asinh_",
+"aten::atan2_", "aten::atan_", "aten::atanh_", "aten::baddbmm_", "aten::bitwise_and_.Scalar",
+"aten::bitwise_and_.Tensor", "aten::bitwise_left_shift_.Tensor", "aten::bitwise_left_shift_.Tensor_Scalar",
+"aten::bitwise_not_", "aten::bitwise_or_.Scalar", "aten::bitwise_or_.Tensor", "aten::bitwise_right_shift_.Tensor",
+"aten::bitwise_right_shift_.Tensor_Scalar", "aten::bitwise_xor_.Scalar", "aten::bitwise_xor_.Tensor", "aten::ceil_",
+"aten::celu_", "aten::clamp_", "aten::clamp_.Tensor", "aten::clamp_max_", "aten::clamp_max_.Tensor", "aten::clamp_min_",
+"aten::clamp_min_.Tensor", "aten::conj_physical_", "aten::copy_", "aten::copysign_.Scalar", "aten::copysign_.Tensor",
+"aten::cos_", "aten::cosh_", "aten::cumprod_", "aten::cumsum_", "aten::deg2rad_", "aten::digamma_", "aten::div_.Scalar",
+"aten::div_.Scalar_mode", "aten::div_.Tensor", "aten::div_.Tensor_mode", "aten::elu_", "aten::eq_.Scalar",
+"aten::eq_.Tensor", "aten::erf_", "aten::erfc_", "aten::erfinv_", "aten::exp2_", "aten::exp_", "aten::expm1_",
+"aten::fill_.Scalar", "aten::fill_.Tensor", "aten::floor_", "aten::floor_divide_.Scalar", "aten::floor_divide_.Tensor",
+"aten::fmod_.Scalar", "aten::fmod_.Tensor", "aten::frac_", "aten::gcd_", "aten::ge_.Scalar", "aten::ge_.Tensor",
+"aten::gelu_", "aten::gt_.Scalar", "aten::gt_.Tensor", "aten::hardsigmoid_", "aten::hardswish_", "aten::hardtanh_",
+"aten::heaviside_", "aten::hypot_", "aten::i0_", "aten::igamma_", "aten::igammac_", "aten::index_fill_.int_Scalar",
+"aten::index_fill_.int_Tensor", "aten::lcm_", "aten::ldexp_", "aten::le_.Scalar", "aten::le_.Tensor",
+"aten::leaky_relu_", "aten::lerp_.Scalar", "aten::lerp_.Tensor", "aten::lgamma_", "aten::log10_", "aten::log1p_",
+"aten::log2_", "aten::log_", "aten::logical_and_", "aten::logical_not_", "aten::logical_or_", "aten::logical_xor_",
+"aten::logit_", "aten::lt_.Scalar", "aten::lt_.Tensor", "aten::masked_fill_.Scalar", "aten::masked_fill_.Tensor",
+"aten::masked_scatter_", "aten::mish_", "aten::mul_.Scalar", "aten::mul_.Tensor", "aten::mvlgamma_",
+"aten::nan_to_num_", "aten::ne_.Scalar", "aten::ne_.Tensor", "aten::neg_", "aten::nextafter_", "aten::polygamma_",
+"aten::pow_.Scalar", "aten::pow_.Tensor", "aten::rad2deg_", "aten::reciprocal_", "aten::relu_",
+"aten::remainder_.Scalar", "aten::remainder_.Tensor", "aten::renorm_", "aten::round_", "aten::round_.decimals",
+"aten::rsqrt_", "aten::sgn_", "aten::sigmoid_", "aten::sign_", "aten::silu_", "aten::sin_", "aten::sinc_",
+"aten::sinh_", "aten::sqrt_", "aten::sub_.Scalar", "aten::sub_.Tensor", "aten::tan_", "aten::tanh_", "aten::threshold_",
+"aten::tril_", "aten::triu_", "aten::trunc_", "aten::xlogy_.Scalar_Other", "aten::xlogy_.Tensor", "aten::zero_",
+});
+// clang-format on
+
+static_assert(std::ranges::is_sorted(kRepeatable) && std::ranges::is_sorted(kRepeatableInPlace));
+
+}  // namespace
+
+bool is_repeatable(const c10::OperatorName& op) {
+  return std::ranges::binary_search(kRepeatable, std::string_view(c10::toString(op)));
+}
+
+bool is_repeatable_in_place(const c10::OperatorName& op) {
+  return std::ranges::binary_search(kRepeatableInPlace, std::string_view(c10::toString(op)));
+}
+
+std::span<const std::string_view> repeatable_operators() { return kRepeatable; }
+
+std::span<const std::string_view> operators_repeatable_in_place() { return kRepeatableInPlace; }
+
+}  // namespace ebbtide

@@ -1,0 +1,28 @@
+// Names the operators whose result depends on their inputs alone: run again, they make the same bits.
+#pragma once
+
+#include <ATen/core/operator_name.h>
+
+#include <span>
+#include <string_view>
+
+namespace ebbtide {
+
+// Says whether the operator allocates its result, writes to nothing else, and makes the same bits when it runs again.
+// Callers MUST see to what a name does not say:
+// - All tensors are dense, on the CPU and no subclass's. They have the sizes, strides, offsets, types, conjugate and negative
+//   bits that they had. A number that PyTorch wrapped in a tensor is still marked as wrapped.
+// - Operands and result lie where they lay, or a multiple of 64 bytes from there. MKL's products have other bits elsewhere.
+// - The number of threads and the settings of PyTorch, MKL and oneDNN are those of the first run.
+// - aten::native_batch_norm writes to its running statistics where it trains, which no schema says. Run again, it gets none in
+//   place of them, and makes the same bits.
+bool is_repeatable(const c10::OperatorName& op);
+
+// The same of operators that write to their first argument alone: what it holds afterwards depends on what the arguments held.
+// Another argument may lie in the storage that is written to. aten::copy_, fill_ and zero_ read nothing of the first argument.
+bool is_repeatable_in_place(const c10::OperatorName& op);
+
+std::span<const std::string_view> repeatable_operators();
+std::span<const std::string_view> operators_repeatable_in_place();
+
+}  // namespace ebbtide
