@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <numeric>
 #include <stdexcept>
 #include <utility>
@@ -22,6 +23,7 @@ void check(const Covering& c) {
   for (std::size_t size : {c.paged.size(), c.cost.size(), c.group.size()}) {
     if (size != c.low.size()) throw std::invalid_argument("columns of intervals differ in length");
   }
+  if (!c.anew.empty() && c.anew.size() != c.low.size()) throw std::invalid_argument("columns of intervals differ in length");
   for (std::int64_t group : c.group) {
     bool known = 0 <= group && group < static_cast<std::int64_t>(c.write_cost.size());
     if (!known) throw std::invalid_argument("an interval's group is out of range");
@@ -31,7 +33,8 @@ void check(const Covering& c) {
 // The problem without the ticks that lack nothing, whose price is 0, and without the intervals that reach none of the others.
 class Lagrangian {
  public:
-  explicit Lagrangian(const Covering& c) : write_cost_(c.write_cost), group_gain_(c.write_cost.size()) {
+  explicit Lagrangian(const Covering& c)
+      : write_cost_(c.write_cost), group_gain_(c.write_cost.size()), anew_gain_(c.write_cost.size()) {
     std::size_t n = c.deficit.size();
     std::vector<std::size_t> before(2 * n + 1);  // ticks that lack something, in two rounds
     for (std::size_t t = 0; t < n; ++t) {
@@ -40,7 +43,8 @@ class Lagrangian {
     for (std::size_t t = 0; t < 2 * n; ++t) before[t + 1] = before[t] + (c.deficit[t % n] > 0);
     for (std::size_t i = 0; i < c.low.size(); ++i) {
       std::size_t low = before[static_cast<std::size_t>(c.low[i])], high = before[static_cast<std::size_t>(c.high[i])];
-      if (high > low) rows_.push_back({low, high, static_cast<std::size_t>(c.group[i]), c.paged[i], c.cost[i]});
+      double anew = c.anew.empty() ? std::numeric_limits<double>::infinity() : c.anew[i];
+      if (high > low) rows_.push_back({low, high, static_cast<std::size_t>(c.group[i]), c.paged[i], c.cost[i], anew});
     }
     summed_.resize(2 * ticks_.size() + 1);
     change_.resize(2 * ticks_.size() + 1);
@@ -54,22 +58,27 @@ class Lagrangian {
     std::size_t m = size();
     for (std::size_t t = 0; t < 2 * m; ++t) summed_[t + 1] = summed_[t] + price[t < m ? t : t - m];
     std::ranges::transform(write_cost_, group_gain_.begin(), std::negate<>());
+    std::ranges::fill(anew_gain_, 0.0);
     for (std::size_t i = 0; i < rows_.size(); ++i) {
       const Row& row = rows_[i];
-      gain_[i] = row.paged * (summed_[row.high] - summed_[row.low]) - row.cost;
+      double saved = row.paged * (summed_[row.high] - summed_[row.low]);
+      gain_[i] = saved - std::min(row.cost, row.anew);
       group_gain_[row.group] += std::max(gain_[i], 0.0);
+      anew_gain_[row.group] += std::max(saved - row.anew, 0.0);
     }
     std::ranges::fill(change_, 0.0);
     for (std::size_t i = 0; i < rows_.size(); ++i) {
       const Row& row = rows_[i];
-      if (gain_[i] <= 0 || group_gain_[row.group] <= 0) continue;
+      bool writes = group_gain_[row.group] > anew_gain_[row.group];
+      if (!writes) gain_[i] += std::min(row.cost, row.anew) - row.anew;  // its group writes nothing, so it is made anew or stays
+      if (gain_[i] <= 0 || (writes && group_gain_[row.group] <= 0)) continue;
       change_[row.low] += row.paged;
       change_[row.high] -= row.paged;
     }
     std::partial_sum(change_.begin(), change_.end(), change_.begin());
     for (std::size_t t = 0; t < m; ++t) slope[t] = deficit_[t] - (change_[t] + change_[m + t]);
     double gained = 0.0;
-    for (double gain : group_gain_) gained += std::max(gain, 0.0);
+    for (std::size_t at = 0; at < group_gain_.size(); ++at) gained += std::max(group_gain_[at], anew_gain_[at]);
     return std::inner_product(deficit_.begin(), deficit_.end(), price.begin(), 0.0) - gained;
   }
 
@@ -82,14 +91,15 @@ class Lagrangian {
  private:
   struct Row {
     std::size_t low, high, group;
-    double paged, cost;
+    double paged, cost, anew;
   };
 
   const std::vector<double>& write_cost_;
   std::vector<std::size_t> ticks_;
   std::vector<double> deficit_;
   std::vector<Row> rows_;
-  std::vector<double> summed_, change_, gain_, group_gain_;
+  std::vector<double> summed_, change_, gain_;
+  std::vector<double> group_gain_, anew_gain_;  // of each group if it writes, and if it does not
 };
 
 double sum(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }

@@ -9,12 +9,14 @@
 namespace ebbtide::search {
 
 // Interval i gives `paged[i]` bytes to the ticks [low[i], high[i]), which may run past the step's end once. It costs `cost[i]`,
-// and `write_cost` once for its group. A tick t lacks `deficit[t]` bytes; a negative one has some to spare.
+// and `write_cost` once for its group; or else `anew[i]` alone, infinite where that cannot be. Without `anew` it never can. A tick t
+// lacks `deficit[t]` bytes; a negative one has some to spare.
 struct Covering {
   std::vector<std::int64_t> low, high;
   std::vector<double> paged, cost;
   std::vector<std::int64_t> group;
   std::vector<double> write_cost, deficit;
+  std::vector<double> anew = {};
 };
 
 struct Prices {

@@ -49,9 +49,9 @@ void bind_search(py::module_& m) {
       "find_prices",
       [](const Column<std::int64_t>& low, const Column<std::int64_t>& high, const Column<double>& paged,
          const Column<double>& cost, const Column<std::int64_t>& group, const Column<double>& write_cost,
-         const Column<double>& deficit, int rounds) {
-        Covering covering{copied(low),   copied(high),       copied(paged),  copied(cost),
-                          copied(group), copied(write_cost), copied(deficit)};
+         const Column<double>& deficit, int rounds, const Column<double>& anew) {
+        Covering covering{copied(low),   copied(high),       copied(paged),   copied(cost),
+                          copied(group), copied(write_cost), copied(deficit), copied(anew)};
         Prices found;
         {
           py::gil_scoped_release release;
@@ -60,7 +60,7 @@ void bind_search(py::module_& m) {
         return py::make_tuple(shared(found.of_tick), found.bound);
       },
       py::kw_only(), py::arg("low"), py::arg("high"), py::arg("paged"), py::arg("cost"), py::arg("group"), py::arg("write_cost"),
-      py::arg("deficit"), py::arg("rounds"));
+      py::arg("deficit"), py::arg("rounds"), py::arg("anew") = Column<double>());
 
   m.def(
       "choose",

@@ -193,10 +193,12 @@ def find_prices(
     write_cost: _Floats,
     deficit: _Ints,
     rounds: int,
+    anew: _Floats = ...,
 ) -> tuple[_Floats, float]:
     """Find the prices of a byte of room by tick, and a bound on the cost of all choices (``planners.search.choice``).
     Runs without the GIL. Interval i gives ``paged[i]`` bytes to the ticks [low[i], high[i]). ``low`` is in the step,
-    and ``high`` at most two steps on. Raises ValueError for columns that do not belong together."""
+    and ``high`` at most two steps on. It costs ``anew[i]``, without a write, where that is less. Raises ValueError for
+    columns that do not belong together."""
 
 def choose(
     *,

@@ -58,6 +58,36 @@ def test_prices_bound_every_choice_that_covers(
         assert bound <= min(costs) * (1 + 1e-9)
 
 
+@given(
+    rows=ROWS.map(lambda rows: rows[:5]),
+    deficit=st.lists(st.integers(-5, 12), min_size=N_TICKS, max_size=N_TICKS),
+    write_cost=st.lists(st.integers(0, 9), min_size=3, max_size=3),
+    anew=st.lists(st.sampled_from([0, 1, 3, 7, np.inf]), min_size=5, max_size=5),
+)
+@settings(max_examples=300, deadline=None)
+def test_prices_bound_choices_that_make_some_anew(
+    rows: list[tuple[int, int, int, int, int]], deficit: list[int], write_cost: list[int], anew: list[float]
+) -> None:
+    """Each interval stays, costs what its copies do, or what it takes to make it anew: that writes nothing."""
+    low, length, paged, cost, group = np.array(rows).T
+    covering = {"low": low, "high": low + length, "paged": paged, "cost": cost.astype(float), "group": group}
+    covering |= {"write_cost": np.array(write_cost, dtype=float), "deficit": np.array(deficit)}
+    _, bound = _planning.find_prices(**covering, rounds=200, anew=np.array(anew[: len(rows)], dtype=float))
+    costs = []
+    for chosen in product(("stays", "moves", "anew"), repeat=len(rows)):
+        room = [0] * N_TICKS
+        for (first, ticks, nbytes, _, _), what in zip(rows, chosen, strict=True):
+            for tick in range(first, first + ticks):
+                room[tick % N_TICKS] += nbytes * (what != "stays")
+        if all(there >= lacks for there, lacks in zip(room, deficit, strict=True)):
+            written = {row[4] for row, what in zip(rows, chosen, strict=True) if what == "moves"}
+            paid = [row[3] if what == "moves" else again if what == "anew" else 0
+                    for row, again, what in zip(rows, anew, chosen, strict=False)]  # fmt: skip
+            costs.append(sum(paid) + sum(write_cost[group] for group in written))
+    if costs:
+        assert bound <= min(costs) * (1 + 1e-9)
+
+
 def test_prices_find_the_best_bound_there_is() -> None:
     """Two intervals that each cover both ticks: one of cost 3 is enough, whole or in parts."""
     _, bound = _planning.find_prices(
@@ -71,6 +101,15 @@ def test_prices_find_the_best_bound_there_is() -> None:
         rounds=200,
     )
     assert bound == pytest.approx(3.0, rel=0.02)
+
+
+def test_prices_find_the_best_bound_where_one_is_made_anew() -> None:
+    """Both have to go. One is moved at 3 and 4 for its write; the other, of the same group, for 2 less than it."""
+    covering = {"low": np.array([0, 0]), "high": np.array([2, 2]), "paged": np.array([4, 4]), "rounds": 200}
+    covering |= {"cost": np.array([3.0, 5.0]), "group": np.array([0, 0]), "deficit": np.array([8, 8])}
+    for anew, least in (([np.inf, 3.0], 10), ([np.inf, 6.0], 12), ([6.0, 1.0], 7), ([0.0, 0.0], 0)):
+        _, bound = _planning.find_prices(**covering, write_cost=np.array([4.0]), anew=np.array(anew))
+        assert bound == pytest.approx(least, rel=0.02, abs=1e-6)
 
 
 @given(

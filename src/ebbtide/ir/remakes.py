@@ -204,6 +204,18 @@ class Split:
     second: dict[int, tuple[int, int]]
     scratch: dict[int, tuple[int, int]]
 
+    def still_stays(self, stays: Sequence[Stay]) -> tuple[Stay, ...]:
+        """Return the stays of a split step in which nothing moves, from those of the step as it was: one for each
+        storage, in their order."""
+        found = list(stays)
+        for storage, (_, until) in self.second.items():
+            stay, gone = stays[storage], int(self.trace.storages.death[storage])
+            found[storage] = replace(stay, stop=gone)
+            found.append(replace(stay, storage=len(found), start=until, valid_from=until))
+        for number, (tick, storage) in self.scratch.items():
+            found.append(Stay(number, stays[storage].tier, tick, tick, tick + 1))
+        return tuple(found)
+
     def split_stays(self, stays: Iterable[Stay]) -> tuple[Stay, ...]:
         """Return the stays of a plan with these remakes as those of a plan for the split step."""
         found, tier_of = list[Stay](), dict[int, str]()

@@ -13,6 +13,9 @@ Where operations use a slow tier in place, the search is repeated for several se
 (``in_place``). At last, the plans of other planners are candidates (``rivals``). Where a tier packs and some storage
 shrinks, the search is made with it and without it, since its copies cost compute more than a disk's.
 
+Where operators repeat, steps are searched in which some contents are made anew instead of moved (``remaking``). The
+best plan without that tells what to hold them against, so no plan is slower for it.
+
 Left out: several replicas in slow tiers, and storages that outlive a step once their successor is born. The number of
 simulations bounds the search and depends on the step's size alone. So plans are deterministic unless the time limit
 strikes.
@@ -25,10 +28,12 @@ from time import perf_counter_ns
 import numpy as np
 
 from ebbtide.errors import PlanError
-from ebbtide.ir.base import Flags, Floats, Ints
+from ebbtide.ir.base import LARGEST, Flags, Floats, Ints
 from ebbtide.ir.machine import Machine
+from ebbtide.ir.occupancy import occupancy
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
-from ebbtide.ir.stay_columns import StayColumns
+from ebbtide.ir.remakes import Split, split
+from ebbtide.ir.stay_columns import StayColumns, columns_of
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.resident import resident
 from ebbtide.planners.rivals import rival_plans
@@ -36,9 +41,10 @@ from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.planners.search.choice import Demand, choose
 from ebbtide.planners.search.in_place import placed_in_slow
 from ebbtide.planners.search.problem import Problem, lacks_bytes, problem_of, require_feasible, with_packing
+from ebbtide.planners.search.remaking import Remaking, without_remakes
 from ebbtide.planners.search.slow_tiers import assign_tiers, reachable_tiers
 from ebbtide.planners.search.timing import Clock, Pace, all_away, moved_stays, time_moves, with_still
-from ebbtide.simulator import Outcome
+from ebbtide.simulator import Outcome, Simulator
 
 TIME_LIMIT_S = 30.0
 
@@ -88,6 +94,11 @@ _GOOD_ENOUGH = 1.003
 """The search ends within this factor of the lower bound."""
 _LEVELS_PER_DOUBLING = 4
 """The number of smaller budgets that are tried within a factor of two."""
+_RATES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""The rates at which contents are made anew: so many ns of compute for a ns of copies."""
+_FIRST_RATE = 3
+_BRIEF = 4
+"""The simulations of a search at one rate."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,6 +110,7 @@ class _Candidate:
     chosen: Flags
     start: _Start
     pace: Pace
+    budget_bytes: int
 
     @property
     def step_ns(self) -> int:
@@ -123,9 +135,11 @@ def ebbtide(
     assert capacity is not None
     if not reachable_tiers(machine):
         return resident(trace, machine, capacity)
-    problem, deadline = problem_of(trace, machine), began + int(time_limit_s * 1e9)
-    bound = lower_bound_ns(trace, machine, capacity)
+    moving = without_remakes(trace)
+    problem, deadline = problem_of(moving, machine), began + int(time_limit_s * 1e9)
+    bound = lower_bound_ns(moving, machine, capacity)
     best: tuple[int, tuple[Stay, ...]] | None = None
+    like: _Candidate | None = None
     out_of_time = False
     for one in (problem, *with_packing(problem), *placed_in_slow(problem, capacity)):
         if lacks_bytes(one, capacity) > 0:
@@ -139,17 +153,23 @@ def ebbtide(
             continue
         out_of_time = out_of_time or search.out_of_time
         if best is None or found.step_ns < best[0]:
+            like = found
             best = found.step_ns, tuple(with_still(trace, machine, one.still, found.moved))
         if best[0] <= bound or out_of_time:
             break
     if best is None or best[0] > bound:
-        for rival in rival_plans(trace, machine, capacity, deadline):
+        for rival in rival_plans(moving, machine, capacity, deadline):
             step_ns = problem.simulator.run_plan(rival).step_ns
             if best is None or step_ns < best[0]:
                 best = step_ns, rival.stays
     if best is None:
         require_feasible(problem, capacity)
         raise PlanError(("the slow tiers have no room for what has to leave the fast one",))
+    if like is not None and (remaking := Remaking.of(problem, trace, capacity)) is not None:
+        bound = lower_bound_ns(trace, machine, capacity)
+        if best[0] > bound * _GOOD_ENOUGH:
+            with_remakes = _RemakingSearch(remaking, like, bound, deadline).run()
+            best = best if with_remakes is None or with_remakes[0] >= best[0] else with_remakes
     step_ns, stays = best
     status = PlanStatus.STOPPED if out_of_time else PlanStatus.FEASIBLE
     status = PlanStatus.OPTIMAL if step_ns <= bound else status
@@ -191,10 +211,16 @@ class _Search:
         for one in self.tried:
             choices.setdefault(one.chosen.tobytes(), one)
         for best in [*choices.values()][: self.effort + 1]:
-            self._polish(best)
-        return self._confirmed()
+            self.polish(best)
+        return self.confirmed()
 
-    def _polish(self, best: _Candidate) -> None:
+    def briefly(self, like: _Candidate) -> None:
+        """Search with a few simulations what a longer search of another step found to be good."""
+        self.left, self.starts = _BRIEF, [like.start]
+        budget_bytes = like.budget_bytes if lacks_bytes(self.problem, like.budget_bytes) <= 0 else self.budget_bytes
+        self._at(budget_bytes, _BRIEF)
+
+    def polish(self, best: _Candidate) -> None:
         """Try the intervals of ``best`` at other paces.
 
         No price tells how far ahead fetches should go, and how much longer copies may take.
@@ -209,7 +235,7 @@ class _Search:
         if self.best is not best and self.best is not None and not self._done(floor):
             self._again(self.budget_bytes, self.best)
 
-    def _confirmed(self) -> _Candidate:
+    def confirmed(self) -> _Candidate:
         """Return the best by the third step, since one step's effect on the next may show only then."""
         problem, best = self.problem, None
         for candidate in self.tried:
@@ -297,7 +323,7 @@ class _Search:
             chosen = chosen.copy()
             chosen[staying] = False
         moved = moved_stays(trace, idle, moves)
-        candidate = _Candidate(moved, problem.simulated(moved, 2), chosen, start, pace)
+        candidate = _Candidate(moved, problem.simulated(moved, 2), chosen, start, pace, budget_bytes)
         self.tried = sorted([*self.tried, candidate], key=lambda one: one.step_ns)[:_KEPT]
         self.left -= 1
         if self.best is None or candidate.step_ns < self.best.step_ns:
@@ -327,6 +353,84 @@ class _Search:
         fetch = self.problem.fetch_cost * (self.problem.fetch_lost + waits[idle.until % n_ticks])
         write = self.problem.write_cost * (self.problem.write_lost + of_group)
         return (costs[0] + fetch) / 2, (costs[1] + write) / 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Remade:
+    """A simulated plan in which the remakes ``rows`` are made: one for the step ``split`` at them."""
+
+    rows: tuple[int, ...]
+    split: Split
+    search: _Search
+    found: _Candidate
+
+    @property
+    def step_ns(self) -> int:
+        return self.found.step_ns
+
+
+class _RemakingSearch:
+    """Searches plans in which some contents are made anew, beside the best plan ``like`` without that."""
+
+    def __init__(self, remaking: Remaking, like: _Candidate, bound_ns: int, deadline_ns: int) -> None:
+        self.remaking, self.like, self.bound_ns, self.deadline_ns = remaking, like, bound_ns, deadline_ns
+        self.trace, self.machine = remaking.trace, remaking.problem.machine
+        self.times: dict[tuple[int, ...], int] = {(): like.step_ns}
+        self.best: _Remade | None = None
+
+    def run(self) -> tuple[int, tuple[Stay, ...]] | None:
+        """Climb from the middle rate to the best one, and refine the plan there. None if no plan is faster."""
+        at = _FIRST_RATE
+        here = self._at(at)
+        for way in (1, -1):
+            before = here
+            while 0 <= at + way < len(_RATES) and (there := self._at(at + way)) <= here:
+                at, here = at + way, there
+            if here < before:
+                break
+            at = _FIRST_RATE
+        if self.best is None:
+            return None
+        best = self.best
+        best.search.left = _POLISH
+        assert best.search.best is not None
+        best.search.polish(best.search.best)
+        best = replace(best, found=best.search.confirmed())
+        return self._without_unneeded(best)
+
+    def _at(self, at: int) -> int:
+        """Return the time of a step with the remakes of a rate."""
+        rows = self.remaking.at(_RATES[at])
+        if rows not in self.times:
+            self.times[rows] = self._time_of(rows)
+        return self.times[rows]
+
+    def _time_of(self, rows: tuple[int, ...]) -> int:
+        made = split(self.trace, rows)
+        problem = problem_of(made.trace, self.machine, made.still_stays(self.remaking.problem.still))
+        if lacks_bytes(problem, self.remaking.budget_bytes) > 0:
+            return LARGEST
+        search = _Search(problem, self.remaking.budget_bytes, self.bound_ns, self.deadline_ns, 1)
+        search.briefly(self.like)
+        if search.best is None:
+            return LARGEST
+        found = _Remade(rows, made, search, search.confirmed())
+        if found.step_ns < (self.like if self.best is None else self.best).step_ns:
+            self.best = found
+        return found.step_ns
+
+    def _without_unneeded(self, best: _Remade) -> tuple[int, tuple[Stay, ...]]:
+        """Return the plan's time and stays. What it has room for stays where it is, if that is no slower."""
+        names, pages = [tier.name for tier in self.machine.tiers], self.remaking.problem.page_bytes
+        stays = with_still(best.split.trace, self.machine, best.search.problem.still, best.found.moved)
+        held = occupancy(best.split.trace, stays, names[:1], pages)[names[0]]
+        joined = best.split.joined_stays(stays)
+        rows, kept = self.remaking.without_unneeded(best.rows, joined, self.remaking.budget_bytes - held)
+        if rows == best.rows:
+            return best.step_ns, joined
+        step = split(self.trace, rows)
+        now = Simulator(step.trace, self.machine, pages).run_stays(columns_of(step.split_stays(kept), names))
+        return (now.step_ns, kept) if now.step_ns <= best.step_ns else (best.step_ns, joined)
 
 
 def directions_share(machine: Machine) -> bool:

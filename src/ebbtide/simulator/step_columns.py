@@ -96,6 +96,7 @@ def _next_uses(trace: Trace) -> Ints:
     return gap
 
 
+@once_for_a_trace
 def operand_bytes(trace: Trace) -> tuple[list[int], list[int]]:
     """Return the bytes of the storages that each tick's operation reads and writes, each storage whole."""
     n_ticks, rows = len(trace.ticks), trace.accesses

@@ -11,6 +11,9 @@
   together against those beyond them, and so on. A step is a row of windows. Dynamic programming over a grid of ticks
   finds the best row.
 
+Contents that can be made anew (``ir.remakes``) cost the lesser of their copies and of that. It takes compute time, and
+copies take links' time: a step is as long as either, so as long as any mix of both. In windows they cost nothing.
+
 Where operations may use a slower tier in place, nothing has to move, and only the compute time is left.
 
 Left out: latencies, the granularity of storages and the order of copies, all of which only add time. Also left out:
@@ -28,11 +31,14 @@ from ebbtide.ir.base import Floats, Ints
 from ebbtide.ir.machine import Link, Machine, Sharing
 from ebbtide.ir.occupancy import PageSize, levels, live_bytes, paged_sizes
 from ebbtide.ir.of_trace import once_for_a_trace
+from ebbtide.ir.remakes import remakes_of
 from ebbtide.ir.trace import Access, Trace
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.search.choice import Demand, find_prices
-from ebbtide.planners.search.idle_table import idle_table
+from ebbtide.planners.search.idle_table import idle_table, remake_rows
 
+_MIXES = (0.25, 0.5, 0.75)
+"""Shares of compute time in a mix with the links' time, where something can be made anew."""
 _GRID = 1536
 """The most places of a step at which windows begin and end. A shorter step has one at each tick."""
 
@@ -114,8 +120,15 @@ def _by_prices(trace: Trace, machine: Machine, budget_bytes: int) -> float:
     longest = 0.0
     for nbytes, ways, lost_in, lost_out in _walls(machine, budget_bytes):
         asked = partial(_least_cost, trace, machine.exclusive, page_size_of(machine), nbytes)
-        counted = (asked(*way) for way in not_beaten(ways))
-        longest = max(longest, *counted, trace.step_ns + asked(lost_in, lost_out))
+        counted = [asked(*way) for way in not_beaten(ways)]
+        if len(remakes_of(trace)):
+            counted += [
+                mix * trace.step_ns
+                + asked((1 - mix) * read_ns + mix * lost_in, (1 - mix) * write_ns + mix * lost_out, mix)
+                for read_ns, write_ns in not_beaten(ways)
+                for mix in _MIXES
+            ]
+        longest = max(longest, *counted, trace.step_ns + asked(lost_in, lost_out, 1.0))
     return longest
 
 
@@ -129,9 +142,16 @@ def not_beaten(ways: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 @once_for_a_trace
 def _least_cost(
-    trace: Trace, exclusive: bool, page_bytes: PageSize, budget_bytes: int, read_ns: float, write_ns: float
+    trace: Trace,
+    exclusive: bool,
+    page_bytes: PageSize,
+    budget_bytes: int,
+    read_ns: float,
+    write_ns: float,
+    remake_share: float = 0.0,
 ) -> float:
-    """Return a lower bound of the cost of intervals that keep the budget, at so many ns for a byte in and out."""
+    """Return a lower bound of the cost of intervals that keep the budget, at so many ns for a byte in and out. What is
+    made anew costs this share of the time that it takes."""
     idle = idle_table(trace, exclusive, page_bytes)
     never = never_used_bytes(trace, page_bytes)
     demand = Demand(idle.after + 1, idle.until, live_bytes(trace, page_bytes) - never - budget_bytes)
@@ -139,7 +159,11 @@ def _least_cost(
     write = np.zeros(len(idle.dirty))
     write[idle.group] = idle.nbytes
     write *= idle.dirty
-    return find_prices(idle, demand, read * read_ns, write * write_ns).bound
+    remakes, anew = remakes_of(trace), None
+    if len(remakes):
+        anew = np.full(len(idle), np.inf)
+        anew[remake_rows(trace, exclusive, page_bytes)] = remakes.time_ns * remake_share
+    return find_prices(idle, demand, read * read_ns, write * write_ns, anew=anew).bound
 
 
 @once_for_a_trace
@@ -218,6 +242,10 @@ def _uses(trace: Trace) -> tuple[Ints, Ints, Ints]:
     before = np.append(0, tick[:-1])[: len(storage)]
     before[begins] = np.where(persistent[storage[begins]], tick[ends] - n_ticks, birth[storage[begins]])
     came = ~(begins & ~persistent[storage] & (tick == birth[storage]))
+    remakes = remakes_of(trace)
+    if len(remakes):
+        most = 2 * n_ticks + 1
+        came &= ~np.isin(storage * most + tick, remakes.storage * most + remakes.until)
     shift = tick // n_ticks * n_ticks
     return (before - shift)[came], (tick - shift)[came], trace.storages.nbytes[storage][came]
 
@@ -226,8 +254,9 @@ def _uses(trace: Trace) -> tuple[Ints, Ints, Ints]:
 def _rests(trace: Trace, exclusive: bool) -> tuple[Ints, Ints, Ints]:
     """Return all contents that must be somewhere: the tick of their start, the last tick that needs them, bytes.
 
-    They begin with a write or birth, and are needed up to and including the next write, or to death. On an exclusive
-    machine every use begins them anew: if they are away before the next, they have left since.
+    They begin with a write or birth, and are needed up to and including the next write, or to death. Those that can be
+    made anew are needed until they may be left. On an exclusive machine every use begins them anew: if they are away
+    before the next, they have left since.
     """
     rows, n_ticks = trace.accesses, len(trace.ticks)
     birth, death = trace.storages.birth, trace.storages.death
@@ -243,5 +272,9 @@ def _rests(trace: Trace, exclusive: bool) -> tuple[Ints, Ints, Ints]:
     ends = np.append(begins[1:], True)[: len(storage)]
     end = np.append(tick[1:], 0)[: len(storage)]
     end[ends] = np.where(persistent[storage[ends]], tick[begins] + n_ticks, death[storage[ends]] - 1)
+    remakes = remakes_of(trace)
+    for number, gone in zip(remakes.storage.tolist(), remakes.gone.tolist(), strict=True):
+        low, high = np.searchsorted(storage, [number, number + 1])
+        end[low:high] = np.where((tick[low:high] < gone) & (gone <= end[low:high]), gone - 1, end[low:high])
     shift = tick // n_ticks * n_ticks
     return tick - shift, end - shift, trace.storages.nbytes[storage]

@@ -48,10 +48,13 @@ class Demand:
         return low, low + np.maximum(self.high - self.low, 0), self.deficit
 
 
-def find_prices(idle: IdleTable, demand: Demand, cost: Floats, write_cost: Floats, rounds: int = 200) -> Prices:
+def find_prices(
+    idle: IdleTable, demand: Demand, cost: Floats, write_cost: Floats, rounds: int = 200, anew: Floats | None = None
+) -> Prices:
     """Take Polyak steps towards the best prices, in ``native/search/prices.cpp``.
 
-    ``write_cost`` is per group, 0 for clean ones.
+    ``write_cost`` is per group, 0 for clean ones. ``anew`` is what it costs to make an interval's contents anew instead
+    of moving them, infinite where that cannot be.
     """
     low, high, deficit = demand.columns
     of_tick, bound = _planning.find_prices(
@@ -63,6 +66,7 @@ def find_prices(idle: IdleTable, demand: Demand, cost: Floats, write_cost: Float
         write_cost=write_cost,
         deficit=deficit,
         rounds=rounds,
+        anew=np.zeros(0) if anew is None else anew,
     )
     return Prices(of_tick, bound)
 

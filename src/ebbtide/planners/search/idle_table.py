@@ -23,6 +23,7 @@ import numpy as np
 from ebbtide.ir.base import Flags, Ints
 from ebbtide.ir.occupancy import PageSize, paged_sizes
 from ebbtide.ir.of_trace import once_for_a_trace
+from ebbtide.ir.remakes import remakes_of
 from ebbtide.ir.trace import Access, Trace
 from ebbtide.planners.base import PAGES
 
@@ -76,6 +77,14 @@ def idle_table(trace: Trace, exclusive: bool = False, page_bytes: PageSize = PAG
         np.maximum(written[begins], 0),
         written[begins] >= 0,
     )
+
+
+@once_for_a_trace
+def remake_rows(trace: Trace, exclusive: bool = False, page_bytes: PageSize = PAGES) -> Ints:
+    """Return for each of the trace's ``remakes_of`` the row of its interval."""
+    idle, remakes, most = idle_table(trace, exclusive, page_bytes), remakes_of(trace), 2 * len(trace.ticks) + 1
+    found: Ints = np.searchsorted(idle.storage * most + idle.until, remakes.storage * most + remakes.until)
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -58,13 +58,14 @@ class Problem:
         return self.simulator.run_stays(self.elsewhere.without(moved.storage) + moved, n_steps)
 
 
-def problem_of(trace: Trace, machine: Machine) -> Problem:
+def problem_of(trace: Trace, machine: Machine, still: tuple[Stay, ...] | None = None) -> Problem:
     """Return the problem with all slow tiers but those that pack. Callers MUST have seen that the machine has such a
-    tier."""
+    tier. ``still`` are the step's ``still_stays``, where they are known."""
     page_bytes = page_size_of(machine)
     idle = idle_table(trace, machine.exclusive, page_bytes)
     tiers = reachable_tiers(machine)
-    still = still_stays(trace, machine.tiers[0].name, homeless_tier(machine))
+    if still is None:
+        still = still_stays(trace, machine.tiers[0].name, homeless_tier(machine))
     everything = np.ones(len(idle), dtype=bool)
     return Problem(
         trace,

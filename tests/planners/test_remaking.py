@@ -1,0 +1,149 @@
+"""``ebbtide`` makes contents anew where that is faster than moving them, and no plan of it is slower for that."""
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ebbtide.errors import InfeasibleBudgetError
+from ebbtide.ir.check import check_plan
+from ebbtide.ir.machine import InPlace, Machine, Tier
+from ebbtide.ir.occupancy import live_bytes, needed_bytes, peak
+from ebbtide.ir.plan import Plan, PlanStatus
+from ebbtide.ir.remakes import remade, remakes_of, split, together
+from ebbtide.ir.trace import Trace
+from ebbtide.planners import plan
+from ebbtide.planners.base import page_size_of
+from ebbtide.planners.ebbtide import ebbtide
+from ebbtide.planners.search.bound import lower_bound_ns
+from ebbtide.planners.search.problem import problem_of
+from ebbtide.planners.search.remaking import Remaking, without_remakes
+from ebbtide.simulator import POLICIES, simulate_plan, simulate_policy
+from tests.helpers.make_remakes import made_steps
+from tests.helpers.make_steps import disk, network
+
+
+def repeating(trace: Trace) -> Trace:
+    """The step, whose forward pass repeats, with a place on the clock for all that it makes."""
+    rows, forward = trace.storages, np.arange(len(trace.ticks)) < len(trace.ticks) * 2 // 5
+    places = np.where(rows.persistent, -1, np.arange(len(rows)))
+    return replace(trace, ticks=replace(trace.ticks, repeats=forward), storages=replace(rows, allocation=places))
+
+
+def budget_at(trace: Trace, machine: Machine, share: float) -> int:
+    pages = page_size_of(machine)
+    least, most = peak(needed_bytes(trace, pages)), peak(live_bytes(trace, pages))
+    return max(int(least + share * (most - least)), 1)
+
+
+def both(trace: Trace, machine: Machine, share: float) -> tuple[Plan, Plan] | None:
+    """The plan, and the one of the step if nothing repeats; None where there is none."""
+    budget = budget_at(trace, machine, share)
+    try:
+        return plan("ebbtide", trace, machine, budget), plan("ebbtide", without_remakes(trace), machine, budget)
+    except InfeasibleBudgetError:
+        return None
+
+
+def test_a_slow_disk_is_spared() -> None:
+    trace, machine = repeating(network(layers=8, width_bytes=2**20)), disk(3 * 10**8, 3 * 10**8)
+    found = both(trace, machine, 0.3)
+    assert found is not None
+    made, moved = found
+    assert made.predicted_ns < 0.9 * moved.predicted_ns
+    assert remade(made.stays, trace)
+    assert made.lower_bound_ns <= moved.lower_bound_ns
+
+
+def test_where_copies_cost_nothing_nothing_is_made_anew() -> None:
+    trace, machine = repeating(network(layers=8, width_bytes=2**20)), disk(10**12, 10**12)
+    found = both(trace, machine, 0.3)
+    assert found is not None
+    made, moved = found
+    assert made.stays == moved.stays
+    assert made.predicted_ns == moved.predicted_ns
+
+
+def test_what_has_room_is_not_made_anew() -> None:
+    """Storages 0 and 6 are idle during [2, 31) and [4, 29). With room for one of them, the other is made anew."""
+    trace, machine = repeating(network(layers=8, width_bytes=2**20)), disk()
+    problem = problem_of(without_remakes(trace), machine.with_budget(budget_at(trace, machine, 0.3)))
+    remaking = Remaking.of(problem, trace, 0)
+    assert remaking is not None
+    rows = (0, 2)
+    made = split(trace, rows)
+    joined = made.joined_stays(made.still_stays(problem.still))
+    assert remade(joined, trace) == rows
+    nbytes = int(trace.storages.nbytes[0])
+    for room, left in ((2 * nbytes, ()), (2 * nbytes - 1, (2,)), (nbytes - 1, rows)):
+        free = np.full(len(trace.ticks), room)
+        found, stays = remaking.without_unneeded(rows, joined, free)
+        assert found == left == remade(stays, trace)
+    assert remaking.without_unneeded(rows, joined, np.full(len(trace.ticks), 2 * nbytes))[1] == problem.still
+
+
+def test_where_operations_use_a_slow_tier_in_place_nothing_is_made_anew() -> None:
+    trace = repeating(network(layers=4, width_bytes=2**20))
+    machine = disk(3 * 10**8, 3 * 10**8)
+    tiers = (replace(machine.tiers[0], bytes_per_s=10**10), Tier("file", InPlace.ALL, bytes_per_s=10**9))
+    made = ebbtide(trace, replace(machine, tiers=tiers), budget_at(trace, machine, 0.3))
+    assert not remade(made.stays, trace)
+
+
+MACHINES = st.builds(
+    disk,
+    read=st.sampled_from([10**8, 10**9]),
+    write=st.sampled_from([10**8, 10**9]),
+    both=st.sampled_from([None, 10**9]),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(made_steps(), MACHINES, st.floats(0, 1), st.booleans())
+@pytest.mark.slow
+def test_no_plan_is_slower_for_it(trace: Trace, machine: Machine, share: float, exclusive: bool) -> None:
+    machine = replace(machine, exclusive=exclusive)
+    if (found := both(trace, machine, share)) is None:
+        return
+    made, _ = found
+    bounded, pages = machine.with_budget(made.budget_bytes), page_size_of(machine)
+    assert check_plan(made, trace, bounded, pages) == ()
+    times = [simulate_plan(one, trace, bounded, pages).step_ns for one in found]
+    assert times[0] <= times[1]
+    assert made.lower_bound_ns <= times[0] <= made.predicted_ns
+    assert made.status is not PlanStatus.OVER_BUDGET
+
+
+@settings(max_examples=60, deadline=None)
+@given(made_steps(most_ticks=10), MACHINES, st.floats(0, 1), st.booleans())
+@pytest.mark.slow
+def test_nothing_beats_the_bound(trace: Trace, machine: Machine, share: float, exclusive: bool) -> None:
+    """No remakes that are possible together do, planned at their best, and no policy does."""
+    machine = replace(machine, exclusive=exclusive)
+    budget, pages, remakes = budget_at(trace, machine, share), page_size_of(machine), remakes_of(trace)
+    bound, bounded = lower_bound_ns(trace, machine, budget), machine.with_budget(budget)
+    assert bound <= lower_bound_ns(without_remakes(trace), machine, budget)
+    some = range(min(len(remakes), 4))
+    for rows in (rows for count in range(len(some) + 1) for rows in combinations(some, count)):
+        if not together(remakes, rows):
+            continue
+        step = split(trace, rows).trace
+        try:
+            assert simulate_plan(ebbtide(step, machine, budget), step, bounded, pages).step_ns >= bound - 1
+        except InfeasibleBudgetError:
+            continue
+    for name in POLICIES:
+        try:
+            assert simulate_policy(name, trace, bounded, pages).step_ns >= bound - 1
+        except ValueError:
+            continue
+
+
+@settings(max_examples=40, deadline=None)
+@given(made_steps())
+def test_a_step_without_remakes_is_itself(trace: Trace) -> None:
+    assert (without_remakes(trace) is trace) == (len(remakes_of(trace)) == 0)
+    assert len(remakes_of(without_remakes(trace))) == 0
