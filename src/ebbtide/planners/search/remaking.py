@@ -76,13 +76,13 @@ class Remaking:
         rows, remakes = np.flatnonzero(wanted[self.row]), self.remakes
         rows = rows[np.argsort(-saved[self.row[rows]], kind="stable")]
         columns = (rows, remakes.storage[rows], remakes.gone[rows], remakes.until[rows])
-        gaps, room = dict[int, tuple[int, int]](), _RoomAtTicks(self)
+        gaps, at_ticks = dict[int, tuple[int, int]](), _RoomAtTicks(self)
         found, read_at = list[int](), dict[int, list[int]]()
         for row, storage, gone, until in zip(*(column.tolist() for column in columns), strict=True):
             inputs = remakes.inputs[row]
             if storage in gaps or any(is_gone(gaps.get(number), until) for number in inputs):
                 continue
-            if any(is_gone((gone, until), tick) for tick in read_at.get(storage, ())) or not room.take(row):
+            if any(is_gone((gone, until), tick) for tick in read_at.get(storage, ())) or not at_ticks.take(row):
                 continue
             gaps[storage] = (gone, until)
             for number in inputs:
@@ -97,7 +97,7 @@ class Remaking:
 
         ``free`` is the plan's free room.
         """
-        paged, remakes, room = self.problem.idle.paged_bytes[self.row], self.remakes, Headroom(free)
+        paged, remakes, headroom = self.problem.idle.paged_bytes[self.row], self.remakes, Headroom(free)
         fast = self.problem.machine.tiers[0].name
         ends = {(stay.storage, stay.stop): stay for stay in stays if stay.tier == fast}
         begins = {(stay.storage, stay.start): stay for stay in stays if stay.tier == fast}
@@ -105,10 +105,10 @@ class Remaking:
         for row in sorted(rows, key=lambda row: -int(remakes.time_ns[row])):
             storage, low, high = int(remakes.storage[row]), int(remakes.gone[row]), int(remakes.until[row])
             before, after = ends.get((storage, low)), begins[storage, high]
-            if before is None or room.earliest(low, high, int(paged[row])) > low:
+            if before is None or headroom.earliest(low, high, int(paged[row])) > low:
                 left.append(row)
                 continue
-            room.take(low, high, int(paged[row]))
+            headroom.take(low, high, int(paged[row]))
             instead[before] = replace(before, stop=after.stop)
             gone_now.add(after)
         return tuple(sorted(left)), tuple(instead.get(stay, stay) for stay in stays if stay not in gone_now)
