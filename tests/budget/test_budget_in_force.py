@@ -280,9 +280,31 @@ def test_a_step_without_room_is_refused_before_its_update_and_counts_for_nothing
                 assert value_in(optimizer) == before - 1
     report = session.report()
     assert len(report.steps) == 3
-    assert (report.bounded_as_asked, report.budget_violated, report.trouble) == (True, False, "")
+    assert report.bounded_as_asked
+    assert report.budget_violated == (fast == "50%")  # a size bounds the process, which had room for all of that
+    assert ("aten::mm needs 900 MiB" in report.trouble) == (fast == "50%")
     # When it starts, and: after the first misfit, not after the second; or where three recorded steps begin, and end.
     assert native.calls.count("reset_peaks") == 1 + (1 if fast == "1GiB" else 4)
+
+
+@pytest.mark.parametrize(("need", "fits"), [(180, True), (220, False)])
+def test_a_step_that_is_refused_raises_no_percentage(native: FakeNative, need: int, fits: bool) -> None:
+    with Session("25%", settings=QUIET) as session:
+        optimizer = optimizer_of_one()
+        for peak in (100, 100, 800):
+            native.level["step_live_peak_bytes"] = peak * MIB
+            if peak == 800:
+                misfit(native, 25 * MIB, need * MIB)
+            if peak == 100 or fits:
+                train(optimizer, native)
+            else:
+                with pytest.raises(torch.OutOfMemoryError, match=r'aten::mm needs 220 MiB.*fast="28%"'):
+                    train(optimizer, native)
+    report = session.report()
+    assert native.limits["arena_bytes"] == (200 if fits else 25) * MIB
+    assert report.unbounded_peak_bytes == (800 if fits else 100) * MIB
+    assert report.budget_violated != fits
+    assert ("aten::mm needs 220 MiB" in report.trouble) != fits
 
 
 def test_what_a_refused_step_names_has_room_for_its_update(native: FakeNative) -> None:

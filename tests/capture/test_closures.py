@@ -72,16 +72,44 @@ def test_a_closure_that_raises_leaves_the_optimizer_as_the_hooks_do() -> None:
     assert not native.in_optimizer
 
 
-def test_only_the_first_update_of_an_iteration_is_looked_at_before() -> None:
-    looked_at: list[int] = []
-    before = BeforeUpdates(looked_at.append)
-    optimizers = [torch.optim.SGD([torch.nn.Parameter(torch.ones(size))]) for size in (3, 5)]
+def test_an_iteration_is_looked_at_until_it_has_updated_anything() -> None:
+    done: list[str] = []
+    before = BeforeUpdates(lambda: done.append("looked"))
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizers = [torch.optim.SGD([weight]), torch.optim.SGD([torch.nn.Parameter(torch.ones(5))])]
     subscribe(before)
     try:
         for _ in range(2):
             before.begin()
+            for _ in range(2):
+                done.append("backward")
+                weight.square().sum().backward()
             for optimizer in optimizers:
+                done.append("step")
                 optimizer.step()
+            weight.square().sum().backward()
+            torch.autograd.grad(weight.square().sum(), weight)
     finally:
         unsubscribe(before)
-    assert looked_at == [12, 12]
+    assert done == ["backward", "looked", "backward", "looked", "step", "looked", "step"] * 2
+
+
+def test_a_closure_is_looked_at_once_when_it_has_ended_for_the_first_time() -> None:
+    done: list[str] = []
+    before = BeforeUpdates(lambda: done.append("looked"))
+    weight = torch.nn.Parameter(torch.ones(3))
+
+    def closure() -> torch.Tensor:
+        loss = (weight**4).sum()
+        loss.backward()
+        done.append("closure")
+        return loss
+
+    subscribe(before)
+    try:
+        torch.optim.LBFGS([weight], lr=0.1, max_iter=3).step(closure)
+    finally:
+        unsubscribe(before)
+    assert done[:3] == ["looked", "closure", "looked"]
+    assert len(done) > 3
+    assert {*done[3:]} == {"closure"}  # LBFGS has changed the parameter

@@ -111,6 +111,32 @@ def skips_in_a_closure(training: Training) -> list[bytes]:
     return training.bits()
 
 
+def skips_with_a_scaler(training: Training) -> list[bytes]:
+    """``unscale_`` may be called once for each step, and PyTorch's error comes before it."""
+    scaler = torch.amp.GradScaler("cpu")
+
+    def step(rows: int) -> None:
+        training.optimizer.zero_grad()
+        scaler.scale(training.net(batch(rows)).square().mean()).backward()
+        if training.plain and rows == TOO_MANY:
+            raise RuntimeError(_KNOWN)
+        scaler.unscale_(training.optimizer)
+        nn.utils.clip_grad_norm_(training.net.parameters(), 1.0)
+        scaler.step(training.optimizer)
+        scaler.update()
+
+    for rows in (256, TOO_MANY, 256, TOO_MANY, 512):
+        before = training.bits()
+        try:
+            step(rows)
+        except training.refusal:
+            assert training.bits() == before
+        else:
+            assert rows < TOO_MANY
+        gc.collect()
+    return training.bits()
+
+
 def accelerates(training: Training) -> list[bytes]:
     from accelerate.utils import find_executable_batch_size
 
@@ -126,7 +152,7 @@ def accelerates(training: Training) -> list[bytes]:
 
 
 SCRIPTS: dict[str, Callable[[Training], list[bytes]]] = {
-    each.__name__: each for each in (skips, looks_for_one, skips_in_a_closure, accelerates)
+    each.__name__: each for each in (skips, looks_for_one, skips_in_a_closure, skips_with_a_scaler, accelerates)
 }
 
 
@@ -153,6 +179,23 @@ def after_an_evaluation_that_is_too_large() -> bool:
         with pytest.raises(BudgetError) as caught, within.step():
             training.step(256)
     return isinstance(caught.value, torch.OutOfMemoryError)
+
+
+def with_a_percentage() -> tuple[list[int], RunReport]:
+    """The arena's share before and after a batch that is skipped, and the report."""
+    shares = []
+    with ebbtide.Session("25%", policy="demand", min_storage_bytes=4096, progress="off") as within:
+        training = Training(plain=False)
+        for rows in (256, 256, 256, TOO_MANY, 256):
+            try:
+                training.step(rows)
+            except torch.OutOfMemoryError:
+                assert rows == TOO_MANY
+            else:
+                assert rows < TOO_MANY
+                shares.append(_torch.counters()["arena_limit_bytes"])
+            gc.collect()
+    return shares, within.report()
 
 
 def what_it_says() -> tuple[str, str]:

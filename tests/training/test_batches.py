@@ -28,3 +28,10 @@ def test_the_error_names_a_budget_that_works_and_says_it_in_pytorchs_words_too()
 
 def test_what_came_between_steps_is_not_said_of_a_batch_that_fits() -> None:
     assert not child.run(CASE("after_an_evaluation_that_is_too_large"))
+
+
+def test_a_batch_that_exceeds_a_percentage_raises_no_share_and_is_told() -> None:
+    shares, report = child.run(CASE("with_a_percentage"))
+    assert shares[1] == shares[2] == shares[3]
+    assert report.budget_violated
+    assert "or a smaller batch" in report.trouble

@@ -28,7 +28,8 @@ class BudgetInForce:
     """A session's budget. ``recording``: a percentage's peak is still to be found. ``is_set``: the budget is in force.
 
     ``nothing_managed``: no storage was large enough to be bounded. ``limit_fell`` says in words that the machine has
-    less than an operation needs, "" where it has enough.
+    less than an operation needs, "" where it has enough. ``refused_batch`` says which share would have held a batch
+    that exceeded it after steps that had fitted, and was left out.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class BudgetInForce:
         self.recording = bounds.fraction is not None
         self.is_set = False
         self.nothing_managed = False
-        self.limit_fell = ""
+        self.limit_fell = self.refused_batch = ""
         self._over_at_start = False
         self._has_fitted = False  # a step, since the budget is set
         self._over_budget_told = False
@@ -78,7 +79,7 @@ class BudgetInForce:
         self._live_peak = max(self._live_peak, counters["step_live_peak_bytes"])
         if self.recording:
             self._reserved_peak = max(self._reserved_peak, counters["reserved_peak_bytes"])
-        elif self._is_outgrown():
+        elif self._is_outgrown(self._live_peak):
             counters = self._follow(counters)
         self._check(counters)
         if self.recording and steps == RECORDED_STEPS:
@@ -86,26 +87,31 @@ class BudgetInForce:
         self._has_fitted = self._has_fitted or self.is_set
         self._limits.refused = False  # if one was, the script has left out that step
 
-    def before_update(self, counters: "_torch.Counters", update_bytes: int) -> None:
+    def before_update(self, counters: "_torch.Counters", update_bytes: Callable[[], int]) -> None:
         """Look whether the step fits, before an optimizer changes anything. Raises StepTooLargeError if not.
 
-        Then the step counts for nothing, and the script may go on with a smaller batch. Until a step has fitted, peaks
-        are measured anew after it, as a budget in percent has them. ``update_bytes`` is what the update needs at once,
-        which no step may have shown.
+        Then the step counts for nothing, and the script may go on with a smaller batch: its peak raises no percentage.
+        Until a step has fitted, peaks are measured anew after it, as a budget in percent has them. ``update_bytes``
+        says what the update needs at once, which no step may have shown.
         """
         if self._over_budget_told or not self.is_exceeded(counters):
             return
-        self._live_peak = max(self._live_peak, counters["step_live_peak_bytes"])
-        if self._is_outgrown():
-            counters = self._follow(counters)
-        need, rest = self._need(counters), counters["unmanaged_bytes"]
+        peak = max(self._live_peak, counters["step_live_peak_bytes"])
+        arena, of_peak = self._limits.arena_bytes, self._unbounded_peak_bytes
+        need, rest = need_of(counters, self._kept_bytes(), peak), counters["unmanaged_bytes"]
+        if self._is_outgrown(peak):
+            arena, of_peak = self._share(peak), peak
+            if need.nbytes <= arena:
+                return  # it has that share at the step's end
         if not self._is_too_small(counters, need):
             return  # it is told at the step's end
-        error = self._refusal(rest, replace(need, nbytes=max(need.nbytes, update_bytes)))
+        error = self._refusal(rest, replace(need, nbytes=max(need.nbytes, update_bytes())), arena, of_peak)
         _torch.reset_trouble()
         if self.is_set and not self._has_fitted:
             self._wait()
             self._reset_peaks()
+        elif self.is_set and not self._bounds.process_asked:  # what a size bounds is measured to the end
+            self.refused_batch = str(error)
         raise self._limits.refusal(StepTooLargeError(*error.args))
 
     def _is_too_small(self, counters: "_torch.Counters", need: Need) -> bool:
@@ -124,7 +130,7 @@ class BudgetInForce:
         told = self._over_budget_told or self._limits.refused
         if told or not self.is_set or not self.is_exceeded(counters) or not self._is_too_small(counters, need):
             return ""
-        return str(self._refusal(rest, need))
+        return str(self._refusal(rest, need, self._limits.arena_bytes, self._unbounded_peak_bytes))
 
     def unbounded_peak_bytes(self, counters: "_torch.Counters") -> int:
         """Return the peak of a step's live bytes without a budget, as far as it is known."""
@@ -151,13 +157,13 @@ class BudgetInForce:
         """Set the asked share of the peak that the recorded steps showed."""
         self.recording = False
         self._unbounded_peak_bytes = self._live_peak
-        arena = self._share()
+        arena = self._share(self._live_peak)
         if not arena:
             self.nothing_managed = True
             self._warn(shortfalls.NOTHING_MANAGED)
             return
         if (need := self._need(counters)).nbytes > arena:
-            raise self._limits.refusal(self._arena_too_small(arena, counters["unmanaged_bytes"], need))
+            raise self._limits.refusal(self._arena_too_small(arena, self._live_peak, counters["unmanaged_bytes"], need))
         self._take(arena)
         self.is_set = True
         self._say(
@@ -167,17 +173,17 @@ class BudgetInForce:
         self._wait()
         self._reset_peaks()
 
-    def _is_outgrown(self) -> bool:
-        """Tell whether steps peak higher by now than the peak that a percentage is a share of."""
+    def _is_outgrown(self, peak: int) -> bool:
+        """Tell whether a step peaked higher than the peak that a percentage is a share of."""
         before, is_a_share = self._unbounded_peak_bytes, self._bounds.fraction is not None
-        return is_a_share and self.is_set and self._live_peak > before + before // _WORTH_FOLLOWING
+        return is_a_share and self.is_set and peak > before + before // _WORTH_FOLLOWING
 
     def _follow(self, counters: "_torch.Counters") -> "_torch.Counters":
         """Set the asked share of the higher peak, and return the counters from then on. The step that showed it had
         less. If an operation needed more than that, and has room from now on, the budget was not exceeded."""
         before = self._limits.arena_bytes
         self._unbounded_peak_bytes = self._live_peak
-        arena = self._share()
+        arena = self._share(self._live_peak)
         self._take(arena)
         self._say(
             f"a step's tensors peak at {format_bytes(self._live_peak)} by now, so they have {format_bytes(arena)} of "
@@ -187,10 +193,10 @@ class BudgetInForce:
             _torch.reset_trouble()
         return _torch.counters()
 
-    def _share(self) -> int:
-        """Return the asked share of the peak."""
+    def _share(self, peak: int) -> int:
+        """Return the asked share of a peak."""
         fraction = self._bounds.fraction or 0
-        arena = int(self._live_peak * fraction)
+        arena = int(peak * fraction)
         if fraction >= 1:  # all of it: add what pages take, so that nothing has to move
             arena = max(arena, int(self._reserved_peak * fraction))
         return arena
@@ -221,19 +227,19 @@ class BudgetInForce:
             self.limit_fell = shortfalls.limit_fell(self._limits.process_bytes, rest, need.operator, need.nbytes)
             self._warn(self.limit_fell)
         else:
-            raise self._limits.refusal(self._refusal(rest, need))
+            raise self._limits.refusal(self._refusal(rest, need, self._limits.arena_bytes, self._unbounded_peak_bytes))
 
-    def _refusal(self, rest: int, need: Need) -> BudgetError:
+    def _refusal(self, rest: int, need: Need, arena: int, peak: int) -> BudgetError:
+        """Make the error. A percentage has ``arena`` bytes, as its share of ``peak``."""
         if self._bounds.process_asked or self.recording:
             return self._process_too_small(rest, need)
-        return self._arena_too_small(self._limits.arena_bytes, rest, need)
+        return self._arena_too_small(arena, peak, rest, need)
 
     def _process_too_small(self, rest: int, need: Need) -> BudgetError:
         return self._limits.too_small_error(rest, need, self._planning_bytes())
 
-    def _arena_too_small(self, arena: int, rest: int, need: Need) -> BudgetError:
-        planning_bytes, limit = self._planning_bytes(), self._bounds.limit
-        return arena_too_small(arena, self._unbounded_peak_bytes, need, rest, planning_bytes, limit)
+    def _arena_too_small(self, arena: int, peak: int, rest: int, need: Need) -> BudgetError:
+        return arena_too_small(arena, peak, need, rest, self._planning_bytes(), self._bounds.limit)
 
     def _need(self, counters: "_torch.Counters") -> Need:
         return need_of(counters, self._kept_bytes(), self._live_peak)

@@ -5,7 +5,7 @@ program's step ends.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,8 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 import ebbtide._torch as _torch
-from ebbtide.capture.iterations import Iterations, is_outermost
+from ebbtide.capture.iterations import Iterations, is_outermost, steps_on_stack
+from ebbtide.capture.objects import instances
 from ebbtide.capture.optimizer_events import Call, Place, Subscriber
 from ebbtide.ir.run_report import KINDS
 
@@ -85,18 +86,25 @@ class OptimizerHooks(Subscriber):
 
 
 class BeforeUpdates(Subscriber):
-    """Tells a session that an iteration's first outermost step is about to change parameters, with the bytes of the
-    largest: when it begins, and when its closure has ended for the first time. The session may raise: nothing has
-    changed yet. Callers MUST call ``begin`` where an iteration begins."""
+    """Tells a session that an iteration has made nothing but gradients so far: when a backward pass has ended, when the
+    first outermost step begins, and when its closure has ended for the first time. The session may raise: nothing has
+    changed yet, and a pass is where PyTorch's own error of memory leaves it. Callers MUST call ``begin`` where an
+    iteration begins."""
 
     place = Place.BUDGET
 
-    def __init__(self, about_to_update: Callable[[int], None]) -> None:
-        self._about_to_update = about_to_update
+    def __init__(self, look: Callable[[], None]) -> None:
+        self._look = look
         self._has_updated = False
 
     def begin(self) -> None:
         self._has_updated = False
+
+    def around_backward(self, run: Callable[[], Any], roots: Sequence[torch.Tensor], trains: bool) -> Any:
+        result = run()
+        if trains and not self._has_updated and not steps_on_stack():
+            self._look()
+        return result
 
     def after_step(self, optimizer: Optimizer) -> None:
         self._has_updated = True
@@ -104,13 +112,10 @@ class BeforeUpdates(Subscriber):
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call | None:
         if self._has_updated or not is_outermost():
             return None
-        self._look(optimizer)
-        return _with_closure(args, kwargs, lambda closure: self._followed_by_a_look(optimizer, closure))
+        self._look()
+        return _with_closure(args, kwargs, self._followed_by_a_look)
 
-    def _look(self, optimizer: Optimizer) -> None:
-        self._about_to_update(max((parameter.nbytes for parameter in _parameters(optimizer)), default=0))
-
-    def _followed_by_a_look(self, optimizer: Optimizer, closure: Callable[..., object]) -> Callable[..., object]:
+    def _followed_by_a_look(self, closure: Callable[..., object]) -> Callable[..., object]:
         is_first = True
 
         @functools.wraps(closure)
@@ -119,10 +124,16 @@ class BeforeUpdates(Subscriber):
             result = closure(*args, **kwargs)
             if is_first:
                 is_first = False
-                self._look(optimizer)
+                self._look()
             return result
 
         return computing
+
+
+def largest_parameter_bytes() -> int:
+    """Return the size of the largest parameter of any optimizer. It looks through all objects."""
+    optimizers = [each for each in instances(Optimizer) if hasattr(each, "param_groups")]
+    return max((parameter.nbytes for each in optimizers for parameter in _parameters(each)), default=0)
 
 
 def _with_closure(

@@ -11,7 +11,7 @@ from ebbtide.budget.limits import Limits
 from ebbtide.capture.following import Following
 from ebbtide.capture.lines import note_lines
 from ebbtide.capture.optimizer_events import subscribe, unsubscribe
-from ebbtide.capture.optimizer_hooks import BeforeUpdates, OptimizerHooks
+from ebbtide.capture.optimizer_hooks import BeforeUpdates, OptimizerHooks, largest_parameter_bytes
 from ebbtide.doors import foreign_views
 from ebbtide.errors import BudgetError
 from ebbtide.host import process
@@ -56,7 +56,7 @@ class Engine:
         self._say = say
         self._warn = warn
         self._hooks = OptimizerHooks(self._optimizer_built, self._optimizer_begins, self._optimizer_ended)
-        self._before_updates = BeforeUpdates(self._about_to_update)
+        self._before_updates = BeforeUpdates(self._look_whether_it_fits)
         self._updates: InBackward | Deferred | None = None  # another order of updates than the script's
         if settings.optimizer is UpdateOrder.IN_BACKWARD:
             self._updates = InBackward(say, warn)
@@ -206,8 +206,9 @@ class Engine:
         elsewhere = any(tier.kind is TierKind.NUMA for tier in self._settings.tiers)
         process_peak = counters["process_peak_bytes"] if elsewhere else process.peak_resident_bytes()
         arena_budget = counters["arena_limit_bytes"] if self._budget.is_set else 0
-        over, excess = self._budget.is_exceeded(counters), self._limits.exceeded_by(process_peak)
-        trouble = self._budget.limit_fell or self._budget.too_small(counters)
+        over = self._budget.is_exceeded(counters) or bool(self._budget.refused_batch)
+        excess = self._limits.exceeded_by(process_peak)
+        trouble = self._budget.limit_fell or self._budget.refused_batch or self._budget.too_small(counters)
         trouble = trouble or ("" if self._limits.exploring else counters["message"])
         if excess and not trouble:
             trouble = f"the process peaked {format_bytes(excess)} above its budget"
@@ -277,14 +278,14 @@ class Engine:
         if self.following.active and self._step_before is None:
             self.begin_step()
 
-    def _about_to_update(self, largest_bytes: int) -> None:
-        """Look whether the step fits, before an optimizer whose largest parameter has so many bytes changes anything.
-        Raises StepTooLargeError, and the script's next step begins."""
+    def _look_whether_it_fits(self) -> None:
+        """Look whether the step fits, before an optimizer changes anything. Raises StepTooLargeError, and the script's
+        next step begins."""
         before = self._step_before
         if os.getpid() != self._process or (before is not None and before.counters["over_budget"]):
             return  # what came between steps, an evaluation, say, is told at this step's end
         try:
-            self._budget.before_update(_torch.counters(), _UPDATED_AT_ONCE * largest_bytes)
+            self._budget.before_update(_torch.counters(), lambda: _UPDATED_AT_ONCE * largest_parameter_bytes())
         except BudgetError as error:
             self._ranks.tell(error)
             if self.following.active and before is not None:
