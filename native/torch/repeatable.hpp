@@ -12,7 +12,8 @@ namespace ebbtide {
 // Callers MUST see to what a name does not say:
 // - All tensors are dense, on the CPU, and wrapped by nothing: no subclass, no vmap. They have the sizes, strides, offsets,
 //   types, conjugate and negative bits that they had. A number that PyTorch wrapped in a tensor is still marked as wrapped.
-// - Operands and result lie where they lay, or a multiple of 64 bytes from there. MKL's products have other bits elsewhere.
+// - Operands and result lie where they lay, or a multiple of 64 bytes from there. Products, convolutions and attention have
+//   other bits elsewhere.
 // - The number of threads, the default type of numbers and the settings of PyTorch, MKL and oneDNN are those of the first run.
 //   Whether gradients are recorded makes no difference.
 // - aten::native_batch_norm writes to its running statistics where it trains, which no schema says. Run again, it gets none in

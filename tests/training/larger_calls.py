@@ -286,7 +286,6 @@ def indices(make: Maker) -> Calls:
     rows, mask = make.integers(1001, 3000), make.mask(1001, 203)
     last = make(8, 20, 30, 31)
     yield lambda: [F.embedding(rows.view(30, 100), x), F.embedding(rows, y, padding_idx=3)]
-    yield lambda: [F.embedding_bag(rows.view(300, 10), x, mode=mode) for mode in ("sum", "mean", "max")]
     yield lambda: [x[rows], y[rows], x[rows, rows % 203], x[:, rows % 203], x[mask], aten._unsafe_index(x, [rows])]
     yield lambda: [
         x.index_select(0, rows),
@@ -440,18 +439,9 @@ def losses(make: Maker) -> Calls:
             F.soft_margin_loss(x, y.sign(), reduction=reduction),
             F.kl_div(x.log_softmax(-1), y.softmax(-1), reduction=reduction),
         ]
-    labels = make.integers(20, 16, 30) + 1
-    lengths = torch.full((16,), 50)
-    yield lambda: F.ctc_loss(make(50, 16, 21).float().log_softmax(-1), labels, lengths, torch.full((16,), 30))
-    yield lambda: F.ctc_loss(make(50, 16, 21).float().log_softmax(-1), labels, tuple(lengths.tolist()), (30,) * 16)
 
 
 def nets(make: Maker) -> Calls:
     for kind in (nn.LSTM, nn.GRU, nn.RNN):
         net = kind(40, 64, num_layers=2, batch_first=True, bidirectional=kind is nn.LSTM).to(make.dtype)
         yield lambda: net(make(7, 30, 40))
-    packed = nn.utils.rnn.pack_padded_sequence
-    yield lambda: packed(make(7, 30, 40), torch.tensor([30, 20, 20, 19, 5, 2, 1]), batch_first=True)
-    for n in (255, 4096, 1000):
-        x = make(30, n).float()
-        yield lambda: [torch.fft.fft(x), torch.fft.irfft(torch.fft.rfft(x)), torch.fft.rfft2(x)]

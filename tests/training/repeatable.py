@@ -47,7 +47,7 @@ class Place(enum.Enum):
     """Where operands lie when a call is made again.
 
     PyTorch's allocator gives multiples of 64 bytes, so all promise their bits for places that are such multiples apart.
-    MKL's products have others elsewhere: what differs ANYWHERE is counted, and is no fault.
+    Products, convolutions and attention have others elsewhere: what differs ANYWHERE is counted, and is no fault.
     """
 
     SAME = "where they lay"
@@ -271,43 +271,48 @@ class Repeats(TorchDispatchMode):
 
     def repeated(self, operator: Any, args: Any, kwargs: Any) -> Any:
         """What the call returns; it has been made once for the program and once for each place."""
-        name = operator.name()
         call = Call(args, kwargs)
         self.other_work()
-        result = operator(*args, **kwargs)  # where it raises, the program sees that
-        wanted = all_of(result)
-        addresses = [tensor.data_ptr() for tensor in tensors_in(result)]
-        self.found.calls[name] += 1
+        results = [operator(*args, **kwargs)]  # where it raises, the program sees that
+        self.found.calls[operator.name()] += 1
+        try:
+            self.repeat(call, results, operator, args, kwargs)
+        except Exception as error:
+            self.differs(operator.name(), f"cannot be repeated: {error!r}", args)
+        return results[0]
+
+    def repeat(self, call: Call, results: list[Any], operator: Any, args: Any, kwargs: Any) -> None:
+        """The list alone holds the result, so that the repetition may have its place; then the list has that one."""
+        name = operator.name()
+        wanted = all_of(results)
+        addresses = [tensor.data_ptr() for tensor in tensors_in(results)]
         own = storages_of(args[0]) if name in self.in_place else set()
-        if storages_of(result) & call.storages.keys() != own:
+        if storages_of(results) & call.storages.keys() != own:
             self.differs(name, "shares memory as it should not", args)
         args = without_statistics(name, args)
         if any(call.is_changed(key) for key in storages_of((args, kwargs)) - own):
             self.differs(name, "writes to an argument", args)
-        if not own:
-            result = None  # so that the repetition may have its place
         for place in Place:
+            if place is Place.SAME and not own:
+                results.clear()
             self.other_work(moves=place is not Place.SAME)
             if place is Place.SAME:
                 call.put_back(own)
                 mine = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
             else:
                 mine = call.elsewhere(place, self.random, (args, kwargs))
-            try:
-                with torch.no_grad():
-                    again = operator(*mine[0], **mine[1])
-            except Exception as error:
-                again = repr(error)
-            self.found.comparisons[place.name] += 1
-            if not are_same(wanted, all_of(again)):
-                if place is Place.ANYWHERE:
-                    self.found.different_anywhere[name] += 1
-                else:
-                    self.differs(name, place.value, args)
+            with torch.no_grad():
+                again = operator(*mine[0], **mine[1])
             if place is Place.SAME and not own:
-                result = again
+                results.append(again)
                 self.found.result_at_same_address += addresses == [tensor.data_ptr() for tensor in tensors_in(again)]
-        return result
+            self.found.comparisons[place.name] += 1
+            if are_same(wanted, all_of([again])):
+                continue
+            if place is Place.ANYWHERE:
+                self.found.different_anywhere[name] += 1
+            else:
+                self.differs(name, place.value, args)
 
     def differs(self, name: str, how: str, args: Any) -> None:
         self.found.different[f"{name} {how}"] += 1
