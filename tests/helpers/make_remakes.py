@@ -58,3 +58,10 @@ def possible_together(trace: Trace, random: Random) -> tuple[int, ...]:
         if random.random() < 0.7 and together(remakes, [*rows, row]):
             rows.append(row)
     return tuple(sorted(rows))
+
+
+def repeating(trace: Trace) -> Trace:
+    """The step, whose forward pass repeats, with a place on the clock for all that it makes."""
+    rows, forward = trace.storages, np.arange(len(trace.ticks)) < len(trace.ticks) * 2 // 5
+    places = np.where(rows.persistent, -1, np.arange(len(rows)))
+    return replace(trace, ticks=replace(trace.ticks, repeats=forward), storages=replace(rows, allocation=places))

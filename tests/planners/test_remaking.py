@@ -22,15 +22,8 @@ from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.planners.search.problem import problem_of
 from ebbtide.planners.search.remaking import Remaking, without_remakes
 from ebbtide.simulator import POLICIES, simulate_plan, simulate_policy
-from tests.helpers.make_remakes import made_steps
+from tests.helpers.make_remakes import made_steps, repeating
 from tests.helpers.make_steps import disk, network
-
-
-def repeating(trace: Trace) -> Trace:
-    """The step, whose forward pass repeats, with a place on the clock for all that it makes."""
-    rows, forward = trace.storages, np.arange(len(trace.ticks)) < len(trace.ticks) * 2 // 5
-    places = np.where(rows.persistent, -1, np.arange(len(rows)))
-    return replace(trace, ticks=replace(trace.ticks, repeats=forward), storages=replace(rows, allocation=places))
 
 
 def budget_at(trace: Trace, machine: Machine, share: float) -> int:

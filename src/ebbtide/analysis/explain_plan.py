@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ebbtide.analysis.texts import Names
+from ebbtide.analysis.texts import Names, place, time_text
 from ebbtide.ir.base import Ints
 from ebbtide.ir.occupancy import arena_pages, live_bytes, occupancy, paged_sizes
 from ebbtide.ir.plan import Plan, Stay
-from ebbtide.ir.remakes import split_plan
+from ebbtide.ir.remakes import remade, remakes_of, split_plan
 from ebbtide.ir.trace import Trace, idle_intervals
 from ebbtide.units import format_bytes
 
@@ -21,7 +21,8 @@ class Gap:
     there.
 
     ``back`` is None if it does not come back. ``tier`` has the contents meanwhile, or is "" if the plan does not say.
-    ``written`` holds the ticks of the copy to that tier, or None if the contents were there before.
+    ``written`` holds the ticks of the copy to that tier, or None if the contents were there before. ``remake`` is the
+    row of ``remakes_of`` by which it is made anew at ``back``, or None.
     """
 
     gone: int
@@ -29,6 +30,17 @@ class Gap:
     there: int | None
     tier: str
     written: tuple[int, int] | None
+    remake: int | None = None
+
+
+def remaking_text(plan: Plan, trace: Trace) -> str:
+    """Say how many bytes a plan makes anew in a step, and what that takes; "" if it moves everything."""
+    remakes, rows = remakes_of(trace), list(remade(plan.stays, trace))
+    if not rows:
+        return ""
+    nbytes, spent_ns = int(trace.storages.nbytes[remakes.storage[rows]].sum()), int(remakes.time_ns[rows].sum())
+    share = 100 * spent_ns / max(trace.step_ns, 1)
+    return f"{format_bytes(nbytes)} are made anew in a step, in {time_text(spent_ns)}: {share:.1f} % of its compute"
 
 
 class PlanView:
@@ -41,6 +53,8 @@ class PlanView:
             self._stays[stay.storage].append(stay)
         tiers = Counter(stay.tier for stay in plan.stays)
         self.fast = fast if fast in tiers or not tiers else tiers.most_common(1)[0][0]
+        rows, remakes = remade(plan.stays, trace), remakes_of(trace)
+        self._remade = {(int(remakes.storage[row]), int(remakes.until[row])): row for row in rows}
         split, step, _ = split_plan(plan, trace)
         self._level = occupancy(step, split.stays, [self.fast], arena_pages)[self.fast]
         self._live = live_bytes(trace, arena_pages)
@@ -53,7 +67,8 @@ class PlanView:
     def at(self, tick: int) -> str:
         """Say how full the fast tier is at a tick."""
         held = format_bytes(int(self._level[tick]))
-        return f"{self.title}: holds {held} on {self.fast} at that tick"
+        anew = remaking_text(self._plan, self._trace)
+        return f"{self.title}: holds {held} on {self.fast} at that tick{anew and f'; {anew}'}"
 
     def short(self, number: int) -> str:
         """Say when the storage is away, or "" if it never is."""
@@ -101,6 +116,13 @@ class PlanView:
             )
 
     def _gap_text(self, gap: Gap, number: int) -> str:
+        if gap.remake is not None:
+            remakes = remakes_of(self._trace)
+            made, took = self._trace.tick(int(remakes.operator[gap.remake])), int(remakes.time_ns[gap.remake])
+            return (
+                f"leaves at {self._names.moment(gap.gone)}, without a copy; made anew at "
+                f"{self._names.moment(gap.back or 0)} by {place(made.operator, made.module)}: {time_text(took)}"
+            )
         to = f" to {gap.tier}" if gap.tier else ""
         how = ", without a write: it is clean"
         if gap.written is not None:
@@ -123,13 +145,19 @@ class PlanView:
         for row, (back, there) in zip(fast, ends, strict=True):
             if row.stop < (storage.death if back is None else back):
                 tier, written = self._held_by(row, slow, storage.persistent)
-                yield Gap(row.stop, back, there, tier, written)
+                remake = None if back is None else self._remade.get((number, back))
+                yield Gap(row.stop, back, there, tier, written, remake)
 
     def away_bytes(self, number: int) -> int:
         """Return the storage's bytes if it is at some time without room on the fast tier, else 0."""
         fast, slow = self._places(number)
         is_away = any(True for _ in self.gaps(number)) or (slow and not fast)
         return int(self._trace.storages.nbytes[number]) if is_away else 0
+
+    def movers(self) -> list[int]:
+        """List the storages that are not on the fast tier at some time of their lives."""
+        away = {stay.storage for stay in self._plan.stays if stay.tier != self.fast}
+        return sorted(away | {number for number, _ in self._remade})
 
     def _places(self, number: int) -> tuple[list[Stay], list[Stay]]:
         """Return a storage's stays on the fast tier, and those on other tiers, in their order."""

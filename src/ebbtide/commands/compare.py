@@ -41,7 +41,7 @@ def compare(
     waits. If the gap of Ebbtide's own plan is above 2 %, a line names the constraint that makes the bound loose.
     """
     from ebbtide.commands.inputs import budgets_of, read_step
-    from ebbtide.commands.tables import show, show_trials, whose_times
+    from ebbtide.commands.tables import show, show_remaking, show_trials, whose_times
     from ebbtide.commands.trial_json import as_json as as_figures
     from ebbtide.commands.trial_json import print_json
     from ebbtide.commands.working import working
@@ -71,6 +71,7 @@ def compare(
             title = f"{its_machine.name}: {format_bytes(budget)} of {fast_tier}; {simulated}"
             with begin.aside():
                 show_trials(title, rows, step.step_ns, fast_tier)
+                show_remaking(rows, step)
                 for row, loose in tried:
                     if loose is not None:
                         show(f"{row.policy}, gap {100 * loose.gap:.1f} %: {loose.sentence()}")

@@ -98,6 +98,7 @@ def figures_of(made: "Plan", inputs: Inputs) -> dict[str, Any]:
 
 def describe(made: "Plan", inputs: Inputs, times: str = "") -> str:
     """Return the plan's figures, a line each. ``times`` says whose times the operations have."""
+    from ebbtide.analysis.explain_plan import remaking_text
     from ebbtide.units import format_bytes, format_time, seconds
 
     resident_ns = inputs.trace.step_ns
@@ -109,9 +110,10 @@ def describe(made: "Plan", inputs: Inputs, times: str = "") -> str:
         "predicted": f"{predicted}, {share:.1f} % of the speed with everything resident{times}",
         "lower bound": f"{bound}: no plan is faster",
         "gap": f"{100 * made.gap:.2f} % ({made.status})",
+        "made anew": remaking_text(made, inputs.trace),
         "planned in": f"{format_time(seconds(made.plan_ns))} by {made.planner}",
     }
-    return "\n".join(f"{name:<12} {text}" for name, text in rows.items())
+    return "\n".join(f"{name:<12} {text}" for name, text in rows.items() if text)
 
 
 def _write(made: "Plan", inputs: Inputs, trace: Path, export: str | None, output: Path) -> None:

@@ -42,7 +42,7 @@ def simulate(
 
     Shows the steady step's time, its stalls, the bytes that move, and the cost in energy, money and wear.
     """
-    from ebbtide.commands.tables import show, show_trials, whose_times
+    from ebbtide.commands.tables import show, show_remaking, show_trials, whose_times
     from ebbtide.commands.trial_json import as_json as as_figures
     from ebbtide.commands.trial_json import print_json
     from ebbtide.commands.working import working
@@ -92,6 +92,7 @@ def simulate(
         simulated = f"simulated{whose_times(its_machine, machine, step)}"
         title = f"{its_machine.name}: {format_bytes(budget)} of {fast_tier}; {simulated}"
         show_trials(title, [row], step.step_ns, fast_tier)
+        show_remaking([row], step)
         if row.planned is not None and row.planned.budget_bytes != budget:
             show(f"the plan was made for {format_bytes(row.planned.budget_bytes)}, and has {format_bytes(budget)} here")
     if save_timeline is not None:

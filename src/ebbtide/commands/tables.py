@@ -66,6 +66,15 @@ def show_trials(title: str, rows: "Sequence[Trial]", resident_ns: int, fast: str
         show(f"no plan within it: {', '.join(row.policy for row in missing)}{works}")
 
 
+def show_remaking(rows: "Sequence[Trial]", trace: "Trace") -> None:
+    """Say of each plan what it makes anew."""
+    from ebbtide.analysis.explain_plan import remaking_text
+
+    for row in rows:
+        if row.planned is not None and (anew := remaking_text(row.planned, trace)):
+            show(f"{row.policy}: {anew}")
+
+
 def show_fitting(
     title: str, columns: "Sequence[str]", least_wanted_first: "Sequence[str]", lines: "Sequence[Sequence[str]]"
 ) -> None:

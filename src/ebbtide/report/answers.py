@@ -126,7 +126,7 @@ def leaving(trace: Trace, plan: Plan, fast: str) -> tuple[tuple[str, int], ...]:
     names = [module.removeprefix(root).strip(".") for module in modules]
     patterns = module_patterns(names)
     sums: dict[str, int] = defaultdict(int)
-    for number in sorted({stay.storage for stay in plan.stays if stay.tier != view.fast}):
+    for number in view.movers():
         where, kind = _alike(patterns[names[number]]), _label(f"/{trace.storages.kind[number]}")
         sums[f"{kind} of {where}" if where else kind] += view.away_bytes(number)
     most = sorted(sums.items(), key=lambda row: (-row[1], by_number(row[0])))

@@ -59,8 +59,7 @@ def away_data(subject: Subject) -> dict[str, Any] | None:
     if subject.trace is None or subject.plan is None:
         return None
     view = PlanView(subject.trace, subject.plan, subject.route.out.source if subject.route is not None else "")
-    moved = sorted({stay.storage for stay in subject.plan.stays if stay.tier != view.fast})
-    gaps = [(number, gap) for number in moved for gap in view.gaps(number)]
+    gaps = [(number, gap) for number in view.movers() for gap in view.gaps(number)]
     return {
         "storage": np.array([number for number, _ in gaps], dtype=np.int64),
         "gone": np.array([gap.gone for _, gap in gaps], dtype=np.int64),
