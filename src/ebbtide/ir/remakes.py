@@ -234,12 +234,11 @@ class Split:
     def joined_stays(self, stays: Iterable[Stay]) -> tuple[Stay, ...]:
         """Return the stays of a plan for the split step as those of the step as it was. The opposite."""
         of = self.of.tolist()
-        found = [
+        return tuple(
             stay if of[stay.storage] == stay.storage else replace(stay, storage=of[stay.storage])
             for stay in stays
             if of[stay.storage] >= 0
-        ]
-        return tuple(sorted(found, key=lambda stay: stay.storage))
+        )
 
 
 def split(trace: Trace, rows: Sequence[int]) -> Split:

@@ -174,7 +174,7 @@ def ebbtide(
     status = PlanStatus.STOPPED if out_of_time else PlanStatus.FEASIBLE
     status = PlanStatus.OPTIMAL if step_ns <= bound else status
     spent = perf_counter_ns() - began
-    return Plan("ebbtide", status, problem.signature, budget_bytes, max(step_ns, bound), bound, spent, stays)
+    return Plan("ebbtide", status, trace.signature(), budget_bytes, max(step_ns, bound), bound, spent, stays)
 
 
 class _Search:
@@ -406,6 +406,9 @@ class _RemakingSearch:
         return self.times[rows]
 
     def _time_of(self, rows: tuple[int, ...]) -> int:
+        least = self.trace.step_ns + int(self.remaking.remakes.time_ns[list(rows)].sum())
+        if least >= (self.like if self.best is None else self.best).step_ns:
+            return least  # even if no copy were waited for
         made = split(self.trace, rows)
         problem = problem_of(made.trace, self.machine, made.still_stays(self.remaking.problem.still))
         if lacks_bytes(problem, self.remaking.budget_bytes) > 0:

@@ -47,7 +47,6 @@ class Problem:
     simulator: Simulator
     still: tuple[Stay, ...]
     elsewhere: StayColumns
-    signature: str
 
     def simulated(self, moved: StayColumns, n_steps: int) -> Outcome:
         """Simulate the plan in which all other storages are ``still``.
@@ -81,7 +80,6 @@ def problem_of(trace: Trace, machine: Machine, still: tuple[Stay, ...] | None = 
         Simulator(trace, machine, page_bytes),
         still,
         elsewhere_of(still, machine),
-        trace.signature(),
     )
 
 

@@ -98,10 +98,10 @@ class Remaking:
         ``free`` is the plan's free room.
         """
         paged, remakes, headroom = self.problem.idle.paged_bytes[self.row], self.remakes, Headroom(free)
-        fast = self.problem.machine.tiers[0].name
-        ends = {(stay.storage, stay.stop): stay for stay in stays if stay.tier == fast}
-        begins = {(stay.storage, stay.start): stay for stay in stays if stay.tier == fast}
-        instead, gone_now, left = dict[Stay, Stay](), set[Stay](), list[int]()
+        anew, fast = set(remakes.storage[list(rows)].tolist()), self.problem.machine.tiers[0].name
+        mine = [stay for stay in stays if stay.storage in anew and stay.tier == fast]
+        ends, begins = ({(stay.storage, getattr(stay, end)): stay for stay in mine} for end in ("stop", "start"))
+        instead, left = dict[Stay, Stay | None](), list[int]()
         for row in sorted(rows, key=lambda row: -int(remakes.time_ns[row])):
             storage, low, high = int(remakes.storage[row]), int(remakes.gone[row]), int(remakes.until[row])
             before, after = ends.get((storage, low)), begins[storage, high]
@@ -109,9 +109,9 @@ class Remaking:
                 left.append(row)
                 continue
             headroom.take(low, high, int(paged[row]))
-            instead[before] = replace(before, stop=after.stop)
-            gone_now.add(after)
-        return tuple(sorted(left)), tuple(instead.get(stay, stay) for stay in stays if stay not in gone_now)
+            instead |= {before: replace(before, stop=after.stop), after: None}
+        found = (instead.get(stay, stay) if stay.storage in anew else stay for stay in stays)
+        return tuple(sorted(left)), tuple(stay for stay in found if stay is not None)
 
 
 class _RoomAtTicks:
