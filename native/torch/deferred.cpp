@@ -43,6 +43,7 @@ std::mutex mutex;
 std::map<std::uintptr_t, Range> ranges;
 std::map<UpdateNumber, Deferred> updates;
 PyObject* make_update = nullptr;
+std::atomic<bool> given_up = false;  // an operator went on without an update that it needed
 
 thread_local bool updating = false;  // what this thread runs is an update itself
 
@@ -122,7 +123,7 @@ void raise_on_this_thread(PyObject* type) { PyThreadState_SetAsyncExc(PyThread_g
 
 // Makes one update and says whether it could be made. The updater holds a lock: another thread that makes this update already is
 // waited for there. What a signal's handler raises before it begins, or while it runs, is the script's once it has been made;
-// Ctrl-C likewise. Who raises more often than kMostTries is no handler: the stack is full, say.
+// Ctrl-C likewise. Who raises more often than kMostTries is no handler: there is no memory, say.
 bool carry_out_one(UpdateNumber number, py::object& of_a_handler) {
   constexpr int kMostTries = 100;
   bool interrupted = false, made = true;
@@ -140,11 +141,24 @@ bool carry_out_one(UpdateNumber number, py::object& of_a_handler) {
         of_a_handler = error.type();
       }
       made = tries < kMostTries;
+      given_up = given_up || !made;
     }
   }
   if (interrupted) PyErr_SetInterrupt();
   return made;
 }
+
+// Room for an update where the script's own calls are as deep as Python allows. Threads may have some at once.
+class MoreCalls {
+ public:
+  MoreCalls() { Py_SetRecursionLimit(Py_GetRecursionLimit() + kMore); }
+  ~MoreCalls() { Py_SetRecursionLimit(Py_GetRecursionLimit() - kMore); }
+  MoreCalls(const MoreCalls&) = delete;
+  MoreCalls& operator=(const MoreCalls&) = delete;
+
+ private:
+  static constexpr int kMore = 500;
+};
 
 template <typename Find>
 void carry_out_found(Find find_them) {
@@ -222,6 +236,7 @@ void look_at(const void* address, std::size_t nbytes) {
 void carry_out(const std::vector<UpdateNumber>& numbers) {
   if (updating || !Py_IsInitialized()) return;
   py::gil_scoped_acquire gil;
+  MoreCalls more_calls;
   py::object of_a_handler;  // raised once all are made: the operator that looks goes on in any case
   for (UpdateNumber number : numbers) {
     if (!carry_out_one(number, of_a_handler)) break;
@@ -238,6 +253,7 @@ void carry_out_all() {
 void set_updater(py::object updater) {
   PyObject* before = std::exchange(make_update, updater.is_none() ? nullptr : updater.release().ptr());
   Py_XDECREF(before);
+  given_up = false;
 }
 
 void make_in_its_modes(UpdateNumber number, const py::function& make) {
@@ -270,6 +286,7 @@ void bind_deferred(py::module_& m) {
     if (anything_deferred()) carry_out_all();
   });
   m.def("abandon_deferred", &abandon_deferred);
+  m.def("gave_up", [] { return given_up.load(); });
   m.def("deferred_count", [] { return deferred_updates.load(); });
 }
 

@@ -198,6 +198,9 @@ def carry_out(numbers: Sequence[int]) -> None:
     """Make these updates, as far as they are still deferred."""
 
 def carry_out_all() -> None: ...
+def gave_up() -> bool:
+    """Return whether an operator went on without an update that it needed, since the updater was set."""
+
 def deferred_count() -> int:
     """Return the number of updates that have not been made yet."""
 

@@ -176,6 +176,56 @@ def a_handler_that_raises_while_an_operator_looks() -> None:
     assert poked
 
 
+def a_full_stack() -> None:
+    """An operator is called where the script's calls are as deep as Python allows."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        plain_step(net, optimizer, number)
+        parameters, halved = list(net.parameters()), list[bool]()
+
+        def deeper() -> None:
+            try:
+                deeper()
+            except RecursionError:
+                if not halved:
+                    torch._foreach_mul_(parameters, 0.5)
+                    halved.append(True)
+
+        with torch.no_grad():
+            deeper()
+        assert halved
+
+    deferred(step)
+
+
+def an_update_that_cannot_be_begun(ends: bool) -> str:
+    """The operator that looks cannot be stopped, so training ends at the next step, or with the session."""
+    from ebbtide.update_order.deferred import Deferred
+
+    def no_memory(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    net, check = Net(), Deferred._check_step
+    optimizer = adamw(net)
+
+    def train() -> None:
+        with session():
+            for number in range(4):
+                plain_step(net, optimizer, number)
+            Deferred._check_step = no_memory  # type: ignore[method-assign]
+            with suppress(MemoryError), torch.no_grad():
+                torch._foreach_norm(list(net.parameters()))
+                len(ends * "x")  # what was raised comes here at the latest
+            Deferred._check_step = check  # type: ignore[method-assign]
+            if not ends:
+                plain_step(net, optimizer, 4)
+                raise AssertionError
+
+    with pytest.raises(OrderError) as found:
+        train()
+    return str(found.value)
+
+
 def a_handler_that_raises() -> None:
     """It ends a batch, and training goes on as in plain PyTorch."""
 

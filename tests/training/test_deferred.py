@@ -58,6 +58,15 @@ def test_odd_scripts_end_with_the_same_bits(name: str) -> None:
     child.run(ODD("way"), name, env=QUIET)
 
 
+def test_an_update_has_room_where_the_scripts_stack_is_full() -> None:
+    child.run(ODD("a_full_stack"), env=QUIET)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_an_operator_that_went_on_without_an_update_ends_the_training(ends: bool) -> None:
+    assert "could not be begun" in child.run(ODD("an_update_that_cannot_be_begun"), ends, env=QUIET)
+
+
 HANDLERS = ["handlers_of_signals", "a_handler_that_raises", "a_handler_that_raises_while_an_operator_looks"]
 
 

@@ -62,6 +62,8 @@ class Deferred(Subscriber):
         unsubscribe(self)
         try:
             _torch.carry_out_all()
+            if _torch.gave_up():
+                self._check()
         finally:
             _torch.set_updater(None)
             for number in self._noted:  # some are left after an error
@@ -214,6 +216,9 @@ class Deferred(Subscriber):
         return Broken
 
     def _check(self) -> None:
+        if not self._broken and _torch.gave_up():
+            self._broken = "an update could not be begun when its parameter was looked at (is there no memory?)"
+            self._tell(f"an error, and training cannot go on: {self._broken}", self._warn)
         if self._broken:
             raise OrderError(self._broken, deferred=True)
 
