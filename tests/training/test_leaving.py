@@ -61,6 +61,15 @@ def test_a_script_trains_within_its_budget_to_its_own_end(code: str, tmp_path: P
     assert "Ebbtide: within budget, 5 steps" in done.stderr
 
 
+@pytest.mark.parametrize("start", ["threading.Thread(target=train).start()", "train()"])
+def test_a_recorded_step_ends_the_training_without_a_traceback(start: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINS + start)
+    done = run(EBBTIDE, "trace", "-o", "step.trace", "train.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["ebbtide"]
+    assert (tmp_path / "step.trace").exists()
+
+
 def test_os_exit_does_not_hide_that_the_budget_was_exceeded(tmp_path: Path) -> None:
     code = "train()\nwith torch.no_grad(): torch.nn.Linear(256, 256)(torch.ones(65536, 256))\nos._exit(0)"
     done = ended(code, tmp_path, "--fast", "40%", "--report", "report.json")

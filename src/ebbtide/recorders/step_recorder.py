@@ -31,10 +31,6 @@ from ebbtide.ir.trace import Trace
 from ebbtide.units import format_bytes, format_time, seconds
 
 
-class RecordingDone(SystemExit):
-    """Ends the program once its steps are recorded. ``except Exception`` does not catch it."""
-
-
 class Tape(Protocol):
     """Sees a step. The native module is one, and ``_torch.pyi`` explains each function."""
 
@@ -91,7 +87,7 @@ class StepRecorder:
         subscribe(self._hooks)
 
     def stop_when_done(self) -> None:
-        """End the program (RecordingDone) after the last recorded step."""
+        """End the program (SystemExit) after the last recorded step."""
         self._stop_when_done = True
 
     @property
@@ -174,7 +170,7 @@ class StepRecorder:
         if not self.done:
             self.begin_step()
         elif self._stop_when_done:
-            raise RecordingDone(0)
+            raise SystemExit(0)  # no class of ours: a thread shows no other's traceback
 
 
 def _tensors() -> list[torch.Tensor]:
