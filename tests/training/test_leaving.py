@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from ebbtide.runtime import ranks
+from ebbtide.session import ending, leaving
 from ebbtide.session.leaving import under
 from tests.helpers.command import EBBTIDE, run
 
@@ -68,6 +70,10 @@ def test_a_recorded_step_ends_the_training_without_a_traceback(start: str, tmp_p
     assert (done.returncode, done.stdout) == (0, "")
     assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["ebbtide"]
     assert (tmp_path / "step.trace").exists()
+
+
+def test_a_rank_that_leaves_waits_for_as_long_as_the_others_figures_may_take() -> None:
+    assert leaving._MOST_S >= ending.GATHER_S + 2 * ranks._ANSWER_S  # and then it asks whether one has failed
 
 
 def test_os_exit_does_not_hide_that_the_budget_was_exceeded(tmp_path: Path) -> None:

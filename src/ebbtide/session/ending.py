@@ -20,7 +20,7 @@ from ebbtide.terminal import tell
 if TYPE_CHECKING:
     from ebbtide.session.session import Session
 
-_GATHER_S = 15.0
+GATHER_S = 15.0
 _STAY_S = 5.0
 _STAY = "import signal, sys, time; signal.signal(15, 1); time.sleep(float(sys.argv[1])); sys.exit(int(sys.argv[2]))"
 _stays_with: int | None = None
@@ -41,7 +41,7 @@ def end_together(
     elif status == 0:
         if failed:
             told = ranks.tell(f"{failed}: {report.trouble or 'see the report'}")
-        columns = ranks.gather(column(report), _GATHER_S) if told is None else {}
+        columns = ranks.gather(column(report), GATHER_S) if told is None else {}
         told = told or ranks.ask()
     if not quiet:
         is_mine = not isinstance(told, RankError) or told.rank == here.rank

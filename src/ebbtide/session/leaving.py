@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from ebbtide.in_front import InFrontOf
+from ebbtide.session.ending import GATHER_S
 from ebbtide.terminal import tell
 
-_MOST_S = 10.0  # whoever calls os._exit may hold what the report waits for
+_MOST_S = 2 * GATHER_S  # whoever calls os._exit may hold what the report waits for
 _OPTIONS = re.compile(r"-[bBdEiIOPqRsuv]+|-[WX].+")  # Python's, under which the command runs as well as a script
 _VALUED = ("-W", "-X")  # take the next argument
 
