@@ -4,7 +4,8 @@ holds before a change of those process settings by which operators compute.
 Native code sees operators (``native/torch/deferred.cpp``). The functions here ask for an address, read a storage's
 bytes, or run compiled code on addresses. ``in_front`` lists them. ``listeners`` hear of each, forks excepted: another
 order of updates guards its parameters there, too. Left out: kernels that C++ calls without PyTorch's dispatcher, on a
-tensor that was handed to it; and addresses that somebody has from before.
+tensor that was handed to it; addresses that somebody has from before; and ``data_ptr`` itself, where a script took the
+function before the session (``f = torch.Tensor.data_ptr``).
 """
 
 import contextlib
