@@ -21,6 +21,7 @@ simulations bounds the search and depends on the step's size alone. So plans are
 strikes.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from time import perf_counter_ns
@@ -97,6 +98,8 @@ _LEVELS_PER_DOUBLING = 4
 _RATES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """The rates at which contents are made anew: so many ns of compute for a ns of copies."""
 _FIRST_RATE = 3
+_NO_ROOM = (PlanError, ValueError)
+"""Raised where small slow tiers have no room for a choice of what leaves: others may fit."""
 _BRIEF = 4
 """The simulations of a search at one rate."""
 
@@ -394,7 +397,8 @@ class _RemakingSearch:
         best = self.best
         best.search.left = _POLISH
         assert best.search.best is not None
-        best.search.polish(best.search.best)
+        with suppress(*_NO_ROOM):
+            best.search.polish(best.search.best)
         best = replace(best, found=best.search.confirmed())
         return self._without_unneeded(best)
 
@@ -414,7 +418,8 @@ class _RemakingSearch:
         if lacks_bytes(problem, self.remaking.budget_bytes) > 0:
             return LARGEST
         search = _Search(problem, self.remaking.budget_bytes, self.bound_ns, self.deadline_ns, 1)
-        search.briefly(self.like)
+        with suppress(*_NO_ROOM):
+            search.briefly(self.like)
         if search.best is None:
             return LARGEST
         found = _Remade(rows, made, search, search.confirmed())
