@@ -151,6 +151,8 @@ def test_an_empty_environment_gives_the_defaults() -> None:
         ("EBBTIDE_WAIT_FOR_PLAN", "1", "wait_for_plan", True),
         ("EBBTIDE_CHECKSUM", "1", "checksum", True),
         ("EBBTIDE_CHECKSUM", "pages", "checksum", "pages"),
+        ("EBBTIDE_REMAKE", "1", "remake", True),
+        ("EBBTIDE_REMAKE", "check", "remake", "check"),
         ("EBBTIDE_ARENA", "16MiB", "arena_bytes", 16_777_216),
         ("EBBTIDE_PROGRESS", "plain", "progress", ProgressMode.PLAIN),
     ],

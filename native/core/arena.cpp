@@ -20,7 +20,7 @@ Arena::Arena(const Options& options, Tiers::List slower_tiers)
           [](void* arena) { static_cast<Arena*>(arena)->step_.start_prefetches(); }, this),
       victims_(blocks_, moves_, areas_, stacks_, replay_, stretch_, recency_, refetches_),
       room_(blocks_, memory_, areas_, tiers_, budget_, mover_, moves_, victims_, stacks_, stretch_, stalls_, options.watchdog_ns,
-            options.unpins_come),
+            options.unpins_come, options.ask_to_make),
       step_(blocks_, tape_, replay_, refetches_, stalls_, budget_, mover_, moves_, victims_, room_, stacks_),
       chaos_rate_(options.chaos_rate),
       chaos_state_(options.chaos_seed * 2 + 1) {

@@ -63,6 +63,11 @@ struct Options {
   Hook hook;
   WaitLabels labels;
   void (*on_governor_wake)() = nullptr;  // called by the governor about every 10 ms, without the mutex
+  // The maker [Note: recipes]: makes what lies there, without the mutex.
+  void (*make)(const void* address) = nullptr;
+  void (*make_all)() = nullptr;  // all that is away, likewise
+  // Has a thread of its own make that, or, to write there, what is made of it. Returns at once; from the fault handler, too.
+  void (*ask_to_make)(const void* address, bool to_write) = nullptr;
   bool (*unpins_come)() = nullptr;  // whether external pins will be let go, whatever threads wait for
 };
 
@@ -109,6 +114,25 @@ class Arena {
   int pin(const void* address, std::uint64_t nbytes = 0);
   void unpin(const void* address, std::uint64_t nbytes = 0);
   bool is_pinned_from_outside(const void* address);
+
+  // --- what can be made anew [Note: recipes]
+  // Whether what lies there is to have a recipe, and so whether the operator that this thread is in makes such a storage.
+  bool wants_recipe(const void* address);
+  bool wants_recipes() const { return wants_all_recipes_ || this_operator_stack().makes_anew; }
+  void want_all_recipes(bool all) { wants_all_recipes_ = all; }  // for tests
+  // False: nobody can make it anew from now on, since it lies in pieces, or moves, or is not its own.
+  bool keep_recipe(const void* address);
+  bool forget_recipe(const void* address);  // false: it has none any more, or is Unmade
+  void guard(const void* address);  // a recipe reads it
+  void unguard(const void* address);
+  // Which of all absences this is, if it is Unmade; else 0.
+  std::uint64_t absence_of(const void* address);
+  // The contents of `from`, a storage that nobody else knows, are `to`'s, if this absence goes on; it keeps its recipe, or not.
+  // False: it has ended.
+  bool hand_over(const void* from, const void* to, std::uint64_t absence, bool keeps);
+  std::uint64_t unmade() const { return moves_.unmade(); }  // storages
+  void made_anew(std::int64_t ns);  // so long it took, on this thread, and is no part of the operator's own time
+
   bool on_fault(const void* address, bool write);  // the SIGSEGV handler; false: not a fault of ours
 
   // --- budget; 0 = unbounded
@@ -240,6 +264,7 @@ class Arena {
   std::uint64_t serial_ = 0;  // of operators
   double chaos_rate_;
   std::uint64_t chaos_state_;
+  std::atomic<bool> wants_all_recipes_ = false;
   bool checks_pages_ = false;
   std::uint64_t page_checks_ = 0;
   Counters counters_;  // only what is counted here, and is cumulative

@@ -66,7 +66,7 @@ void Arena::prefetch(std::span<const Operand> operands) {
 
 // Moves some block at some moments, also from under the operator that uses it. Off unless asked for.
 void Arena::chaos() {
-  if (chaos_rate_ <= 0.0 || blocks_.live().empty()) return;
+  if (chaos_rate_ <= 0.0 || blocks_.live().empty() || off_the_record) return;  // what makes anew would never come to an end
   auto random = [this] {  // xorshift64*
     chaos_state_ ^= chaos_state_ >> 12;
     chaos_state_ ^= chaos_state_ << 25;

@@ -28,6 +28,7 @@ void Arena::enter(const char* name, std::span<const Operand> operands, Work work
   }
   begin_stretch();
   step_.tick(name, stack.operators.size(), pass);
+  const bool makes_anew = tape_.on_step_thread() && replay_.makes_anew();
   stack.operators.push_back({name, work, ++serial_, stack.pins.size()});
   recency_.operator_began = ++recency_.now;
   chaos();
@@ -44,6 +45,11 @@ void Arena::enter(const char* name, std::span<const Operand> operands, Work work
   for (std::size_t i = first; i < stack.pins.size(); ++i) {
     Block& b = blocks_[stack.pins[i].id];
     if (b.generation != stack.pins[i].generation) continue;
+    if (b.state == State::Unmade) {  // it left after the operator had been looked at
+      lock.unlock();
+      options_.make(b.address);
+      lock.lock();
+    }
     if (!b.is_absent() && b.state != State::Reading) continue;
     WaitLabel label(options_.labels, lock, b.why_it_is_waited_for());
     if (b.generation != stack.pins[i].generation) continue;  // it died while a profiler was told
@@ -54,6 +60,7 @@ void Arena::enter(const char* name, std::span<const Operand> operands, Work work
     room_.ensure_usable(lock, stack.pins[i].id);  // of what cannot be read the operator's own access learns
     if (prefetched) replay_.was_late(b, stack.pins[i].id, now_ns() - since);
   }
+  stack.makes_anew = makes_anew;  // operators that ran meanwhile said otherwise
   step_.start_prefetches();
 }
 
@@ -87,7 +94,7 @@ void Arena::take_up(OperatorStack& stack, std::size_t first, const Operand& oper
     bool one_of_many = b.is_piece() && op.work != Work::Itself && pieces++ >= kPiecesInOrder;
     std::uint64_t counted = one_of_many ? 0 : b.paged_bytes;
     if (b.is_piece() && op.by_faults) {
-      tape_.used(b.recorded, tape_.clock().tick, operand.access, moved);
+      if (!off_the_record) tape_.used(b.recorded, tape_.clock().tick, operand.access, moved);
       op.bytes += counted;
       op.peak = std::max(op.peak, op.bytes);
       return;
@@ -101,7 +108,8 @@ void Arena::pin_operand(OperatorStack& stack, BlockId id, Access access, bool bo
                         std::uint64_t counted) {
   Block& b = blocks_[id];
   Operator& op = stack.operators.back();
-  stack.pins.push_back({id, b.generation, b.pinned_by, b.recorded, tape_.clock().tick, access, born_here, moved, counted});
+  stack.pins.push_back({id, b.generation, b.pinned_by, off_the_record ? kNever : b.recorded, tape_.clock().tick, access,
+                        born_here, moved, counted});
   ++b.pins;
   b.pinned_by = op.serial;
   ++recency_.now;

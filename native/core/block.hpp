@@ -76,6 +76,9 @@ struct Block {
   State state = State::Dead;
   RankSet valid = 0;   // the slower tiers that have its contents
   Rank home = kFast;   // whose memory its pages are [Note: in place]
+  bool has_recipe = false;      // [Note: recipes]
+  std::uint32_t guards = 0;      // recipes that read it: it is read-only
+  std::uint64_t absence = 0;    // of what is Unmade, or was: unique in the process
   bool scattered = false;  // some of its pages are another tier's than its home, which gave them up half way
   Remains remains = Remains::NoPages;
   Heirs heirs = Heirs::None;  // before a fork and after it: Arena (fork.cpp)
@@ -112,12 +115,13 @@ struct Block {
 
   bool is_piece() const { return before + after > 0; }
   bool has_pages() const { return state == State::Dirty || state == State::Clean || state == State::Writing; }
-  bool is_absent() const { return state == State::Absent || state == State::Blank; }
+  bool is_absent() const { return state == State::Absent || state == State::Blank || state == State::Unmade; }
+  bool can_be_written() const { return state == State::Dirty && guards == 0; }  // without a fault
   bool migrates() const { return transfer.brings == Brings::Pages && transfer.busy(); }
   // Whether fast memory has its pages, or will have, or gives them up.
   bool is_fast() const { return has_pages() && home == kFast; }
   bool leaves_fast() const { return is_fast() && migrates(); }
-  bool is_away() const { return is_absent() || (has_pages() && home != kFast) || leaves_fast(); }
+  bool is_away() const { return (is_absent() && state != State::Unmade) || (has_pages() && home != kFast) || leaves_fast(); }
   bool is_evicting() const { return leaves_fast() || (state == State::Writing && transfer.then != Then::Keep && home == kFast); }
 
   Stall why_it_is_waited_for() const {

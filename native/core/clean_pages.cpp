@@ -56,7 +56,7 @@ bool Arena::look_at_clean_pages(Lock&) {
   const std::size_t first = live.empty() ? 0 : random() % live.size();
   for (std::size_t i = 0; i < live.size(); ++i) {
     const Block& b = blocks_[live[(first + i) % live.size()]];
-    if (b.state != State::Clean) continue;
+    if (b.state != State::Clean || b.valid == 0) continue;
     std::uint64_t begin = random() % ((moved_bytes(b) + kChunk - 1) / kChunk) * kChunk;
     Extent chunk = memory_.extent(b, begin, std::min<std::uint64_t>(kChunk, moved_bytes(b) - begin));
     std::uint32_t expected = tiers_.written_checksum(static_cast<Rank>(std::countr_zero(b.valid)), chunk);

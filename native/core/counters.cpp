@@ -22,6 +22,7 @@ Counters Arena::count() const {
   room_.read(c);
   c.stall_ns = stalls_.by_cause();
   c.cancelled = moves_.cancelled();
+  c.made_anew = moves_.made_anew();
   c.looked_at = victims_.looked_at();
   c.copy_ns = mover_.copy_ns();
   c.areas = areas_.now();

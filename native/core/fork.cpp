@@ -34,6 +34,9 @@ constexpr const char* kUnreadable =
 constexpr const char* kClosed =
     "a forked child touched a tensor that was out of memory when it was forked, and it has closed the spill file, which it had "
     "not opened (os.closerange, say): let it close its own files alone, or pass it a copy (a NumPy array, a file)";
+constexpr const char* kUnmade =
+    "a forked child touched a tensor that its parent had given up, to make it anew from others: pass it a copy (a clone, a NumPy "
+    "array, a file), or switch this off (EBBTIDE_REMAKE=0)";
 constexpr const char* kNoAreas =
     "a forked child touched a tensor that it could not be given for want of memory areas; as root: sysctl vm.max_map_count=1000000";
 
@@ -64,6 +67,7 @@ void Arena::inherit(bool inherited) {
 }
 
 void Arena::before_fork() {
+  if (!in_child_ && moves_.unmade() > 0) options_.make_all();  // nobody makes it in the child
   Lock lock(mutex_);
   if (!in_child_) {
     mover_.hush(lock);
@@ -97,6 +101,7 @@ void Arena::after_fork_in_child() {
 const char* Arena::bring_to_child(BlockId id, const void* address) {
   if (id == kNoBlock || blocks_[id].state == State::Dead || blocks_[id].classified) return kNotInherited;
   if (blocks_[id].has_pages()) return kNoAreas;
+  if (blocks_[id].state == State::Unmade) return kUnmade;
   const Block& b = blocks_[id];
   const bool is_empty = b.state == State::Untouched || b.state == State::Blank;
   HostRegion& r = memory_.host_region(b.shape);

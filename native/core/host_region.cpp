@@ -175,6 +175,11 @@ void HostRegion::unmap(Run run) {
   cached_.give(to);
 }
 
+void HostRegion::hand_over(Run from, Run to) {
+  move(from, to.first);
+  empty(from);
+}
+
 bool HostRegion::make_read_only(Run run) {
   bool done = protect(address(run.first), run.count * page(), PROT_READ);
   if (done) mark_read_only(run, true);

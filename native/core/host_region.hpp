@@ -59,6 +59,7 @@ class HostRegion final : public Region {
   void free_pages(Run run) override { cached_.give(run); }
   void free_address(Run run) override { vacant_.give(run); }
   void unmap(Run run) override;
+  void hand_over(Run from, Run to) override;
   void decommit(Run run) override { empty(run); }
   bool make_read_only(Run run) override;
   bool is_read_only(Run run) const;  // all of it, or none

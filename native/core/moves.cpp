@@ -1,6 +1,8 @@
 #include "moves.hpp"
 
 #include <algorithm>
+#include <cerrno>
+#include <utility>
 
 namespace ebbtide {
 
@@ -25,6 +27,11 @@ bool Moves::start_evict(BlockId id, Then then, Rank target) {
   Block& b = blocks_[id];
   check(b);
   bool clean = b.state == State::Clean;
+  if (clean && b.valid == 0) {
+    take_pages(id, State::Unmade);
+    mover_.changed();
+    return true;
+  }
   Rank from = std::max<Rank>(target, b.home + 1u), to = clean ? fastest_with(b) : tiers_.last() + 1u;
   Rank rank = tiers_.reserve(memory_.extent(b), from, to, may_migrate(b), !clean);
   if (rank != kFast && tiers_.in_place(rank) != nullptr) {
@@ -37,7 +44,7 @@ bool Moves::start_evict(BlockId id, Then then, Rank target) {
     return true;
   }
   if (rank == kFast) return false;
-  if (!memory_.region(b).make_read_only(b.place)) {
+  if (b.can_be_written() && !memory_.region(b).make_read_only(b.place)) {
     memory_.region(b).make_writable(b.place);  // it may have become read-only in part
     tiers_.release(memory_.extent(b), bit(rank));
     return false;
@@ -62,7 +69,7 @@ void Moves::evict_when_written(BlockId id) {
 }
 
 // Takes the pages from a clean block.
-void Moves::take_pages(BlockId id) {
+void Moves::take_pages(BlockId id, State after) {
   Block& b = blocks_[id];
   hook_(Point::Evicting, id);
   bool was_fast = b.home == kFast;
@@ -75,8 +82,9 @@ void Moves::take_pages(BlockId id) {
     budget_.account(-static_cast<std::int64_t>(memory_.release_cached(over, {})));
   }
   if (was_fast) budget_.account_resident(-static_cast<std::int64_t>(b.paged_bytes));
-  if (was_fast) b.evicted += moved_bytes(b);
-  b.state = State::Absent;
+  if (was_fast && after == State::Absent) b.evicted += moved_bytes(b);
+  if (after == State::Unmade) ++unmade_, b.absence = ++absences_;
+  b.state = after;
   b.heirs = Heirs::None;
 }
 
@@ -139,8 +147,9 @@ void Moves::make_dirty(BlockId id) {
   Block& b = blocks_[id];
   check(b);
   if (b.state == State::Writing) cancel(id);
-  memory_.region(b).make_writable(b.place);
+  b.has_recipe = false;
   b.state = State::Dirty;
+  if (b.can_be_written()) memory_.region(b).make_writable(b.place);
   if (b.valid == 0) return;
   forget(b, b.valid);
   if (b.transfer.busy() && b.transfer.brings != Brings::Pages) abandon(id);  // between two slower tiers
@@ -154,10 +163,11 @@ void Moves::free(BlockId id) {
   Block& b = blocks_[id];
   check(b);
   contents_change(id);
-  const bool has_pages = b.has_pages(), read_only = b.state != State::Dirty;
+  const bool has_pages = b.has_pages(), read_only = !b.can_be_written();
   if (b.state == State::Writing) cancel(id);
   if (b.is_fast()) budget_.account_resident(-static_cast<std::int64_t>(b.paged_bytes));
   if (b.leaves_fast()) evicting_ -= b.paged_bytes;
+  if (b.state == State::Unmade) --unmade_;
   b.state = State::Dead;
   if (has_pages) b.remains = read_only ? Remains::ReadOnlyPages : Remains::WritablePages;
   if (b.valid != 0) forget(b, b.valid);
@@ -198,6 +208,7 @@ void Moves::give_pages(BlockId id) {
   memory_.region(b).give_pages(b.place, areas_.run_short());
   b.has_come();
   b.state = State::Dirty;
+  if (!b.can_be_written() && !memory_.region(b).make_read_only(b.place)) fatal("mprotect", errno);
   budget_.account_resident(static_cast<std::int64_t>(b.paged_bytes));
 }
 
@@ -246,6 +257,51 @@ void Moves::drop(BlockId id, Rank rank) {
   } else if (b.state == State::Clean && !b.transfer.busy()) {
     make_dirty(id);
   }
+}
+
+// --- recipes
+
+bool Moves::keep_recipe(BlockId id) {
+  Block& b = blocks_[id];
+  check(b);
+  if (b.state != State::Dirty || b.transfer.busy() || b.home != kFast || b.is_piece()) return false;
+  if (b.can_be_written() && !memory_.region(b).make_read_only(b.place)) {
+    memory_.region(b).make_writable(b.place);
+    return false;
+  }
+  b.has_recipe = true;
+  b.state = State::Clean;
+  return true;
+}
+
+void Moves::guard(BlockId id) {
+  Block& b = blocks_[id];
+  check(b);
+  bool writable = b.can_be_written();
+  ++b.guards;
+  if (writable && !memory_.region(b).make_read_only(b.place)) fatal("mprotect", errno);
+}
+
+void Moves::unguard(BlockId id) {
+  Block& b = blocks_[id];
+  check(b);
+  --b.guards;
+  if (b.can_be_written()) memory_.region(b).make_writable(b.place);
+}
+
+void Moves::hand_over(BlockId from, BlockId to) {
+  Block &made = blocks_[from], &b = blocks_[to];
+  check(made), check(b);
+  memory_.region(b).hand_over(made.place, b.place);
+  made.state = State::Blank;
+  b.state = State::Dirty;
+  b.has_recipe = false;
+  --unmade_;
+  made_anew_ += moved_bytes(b);
+  b.heirs = std::exchange(made.heirs, Heirs::None);
+  b.scattered = std::exchange(made.scattered, false);
+  if (!b.can_be_written() && !memory_.region(b).make_read_only(b.place)) fatal("mprotect", errno);
+  contents_change(from);
 }
 
 // --- transfers

@@ -37,6 +37,12 @@ class Moves final : public Cargo {
   void give_up_copy(BlockId id) { abandon(id); }  // somebody waits for its contents
   void drop(BlockId id, Rank rank);  // the contents there, unless there are none elsewhere
   void make_dirty(BlockId id);       // somebody writes
+  // [Note: recipes]. False: it has no pages of its own in fast memory, or moves.
+  bool keep_recipe(BlockId id);
+  void guard(BlockId id);
+  void unguard(BlockId id);
+  // The pages of one that is Dirty and lies still become those of one that is Unmade and alike. The first is Blank then.
+  void hand_over(BlockId from, BlockId to);
   // A new block's pages, which are vacant or fast, are those of this tier, which has space for them. False: they are not.
   bool settle(BlockId id, Rank home);
   void free(BlockId id);  // it is dead or was never used; its place is given back when nothing of it is under way any more
@@ -44,6 +50,8 @@ class Moves final : public Cargo {
   std::uint64_t evicting() const { return evicting_; }  // bytes that leave when they are written
   std::uint64_t fetched() const { return fetched_; }
   std::uint64_t cancelled() const { return cancelled_; }
+  std::uint64_t made_anew() const { return made_anew_; }  // bytes
+  std::uint64_t unmade() const { return unmade_.load(std::memory_order_relaxed); }  // blocks; of these two, without the mutex too
 
   // In a forked child nothing moves.
   void freeze() { frozen_ = true; }
@@ -57,7 +65,7 @@ class Moves final : public Cargo {
 
  private:
   void enqueue(BlockId id, Rank target, Then then);
-  void take_pages(BlockId id);
+  void take_pages(BlockId id, State after = State::Absent);
   void abandon(BlockId id);
   void cancel(BlockId id);
   void forget(Block& b, RankSet ranks);
@@ -83,6 +91,9 @@ class Moves final : public Cargo {
   std::uint64_t evicting_ = 0;
   std::uint64_t fetched_ = 0;
   std::uint64_t cancelled_ = 0;
+  std::uint64_t made_anew_ = 0;
+  std::uint64_t absences_ = 0;  // of what is made anew
+  std::atomic<std::uint64_t> unmade_ = 0;
   bool frozen_ = false;
 };
 

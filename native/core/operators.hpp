@@ -72,6 +72,7 @@ struct OperatorStack {
   pthread_t thread{};
   std::vector<Operator> operators;
   std::vector<Pin> pins;
+  bool makes_anew = false;  // the operator that began last makes what is to have a recipe [Note: recipes]
 
   std::uint64_t innermost() const { return operators.empty() ? 0 : operators.back().serial; }
 };

@@ -55,6 +55,9 @@ struct RecordedStorage {
   std::int64_t packed_bytes = kUnknown;  // what its contents take in a tier that packs, after the last operator that wrote them
 };
 
+// What the calling thread does is no part of the step: contents are made anew [Note: recipes].
+inline thread_local bool off_the_record = false;
+
 // Of the thread that asks; never given twice.
 inline std::uint32_t thread_number() {
   static std::atomic<std::uint32_t> threads{0};

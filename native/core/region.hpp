@@ -48,6 +48,7 @@ class Region {
   virtual void free_pages(Run run) = 0;  // they become cached; callers MUST leave them accessible
   virtual void free_address(Run run) = 0;  // they have no pages
   virtual void unmap(Run run) = 0;  // their pages become cached elsewhere; callers MUST have made them read-only
+  virtual void hand_over(Run from, Run to) = 0;  // all pages of a place to one that has none; accessible
   virtual void decommit(Run run) = 0;  // their pages go back to the system; the places stay the caller's
   virtual bool make_read_only(Run run) = 0;  // false: the system refused
   virtual void make_writable(Run run) = 0;

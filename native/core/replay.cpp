@@ -47,6 +47,10 @@ std::size_t Replay::load(Schedule schedule) {
   std::size_t n = script.schedule.storages.size();
   script.bound.resize(n);
   script.late.resize(n);
+  script.makers.resize(script.schedule.n_ticks);
+  for (const ScheduledStorage& storage : script.schedule.storages) {
+    if (storage.made_anew && storage.birth != kNever) script.makers[storage.birth] = true;
+  }
   std::unordered_map<std::uint64_t, std::uint32_t> by_serial;
   for (std::uint32_t i = 0; i < n; ++i) {
     if (std::uint64_t serial = script.schedule.storages[i].serial; serial != 0) by_serial.emplace(serial, i);
@@ -232,6 +236,10 @@ bool Replay::is_bound(const Block& b, BlockId id) const {
   if (!active_ || b.scheduled >= scripts_[*active_].bound.size()) return false;
   const Bound& bound = scripts_[*active_].bound[b.scheduled];
   return bound.id == id && bound.generation == b.generation;
+}
+
+bool Replay::is_made_anew(const Block& b, BlockId id) const {
+  return is_bound(b, id) && scripts_[*active_].schedule.storages[b.scheduled].made_anew;
 }
 
 std::optional<std::uint32_t> Replay::until_use(const Block& b, BlockId id) const {

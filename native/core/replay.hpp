@@ -5,6 +5,7 @@
 // Guarded by the arena's mutex. Only load(), on_allocate() and end() allocate memory.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -22,6 +23,7 @@ struct ScheduledStorage {
   std::uint32_t birth = kNever;  // clock of its allocation, if it has one
   std::vector<std::uint32_t> uses;  // ticks, ascending
   Rank begins = kFast;  // the fastest tier that has it when it is born, or at tick 0
+  bool made_anew = false;  // it leaves fast memory without a copy, and is made anew for its next use [Note: recipes]
 };
 
 struct Schedule {
@@ -66,6 +68,11 @@ class Replay {
   BlockId block(std::uint32_t storage) const;  // kNoBlock: not bound, or dead
   // Where the next storage is born, if it is the one that the active schedule has there.
   Rank birth(std::uint64_t nbytes) const;
+  // Whether the schedule has it made anew; whether the operator that began last is the one that makes such a storage.
+  bool is_made_anew(const Block& b, BlockId id) const;
+  bool makes_anew() const {
+    return active_ && scripts_[*active_].makers[std::min(tick_, scripts_[*active_].schedule.n_ticks - 1)];
+  }
   // Storages of before the step that the active schedule has on a slower tier at its beginning.
   template <typename Take>
   void each_that_begins_away(Take take) const;
@@ -84,6 +91,7 @@ class Replay {
   struct Script {
     Schedule schedule;
     std::vector<Bound> bound;  // by storage
+    std::vector<bool> makers;  // by tick: something is born at it that is made anew
     std::vector<Late> late;  // by storage, in this step
     std::vector<Command> best;  // the commands of the step with the least stall, their headroom, and that stall
     std::vector<std::uint64_t> best_headroom;

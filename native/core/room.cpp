@@ -13,7 +13,7 @@ constexpr int kWriteTries = 16;  // rounds of evictions, each with a write that 
 
 Room::Room(BlockTable& blocks, FastMemory& memory, Areas& areas, Tiers& tiers, Budget& budget, Mover& mover, Moves& moves,
            Victims& victims, const OperatorStacks& stacks, const Stretch& stretch, StallClock& stalls, std::int64_t watchdog_ns,
-           bool (*unpins_come)())
+           bool (*unpins_come)(), void (*ask_to_make)(const void*, bool))
     : blocks_(blocks),
       memory_(memory),
       areas_(areas),
@@ -27,6 +27,7 @@ Room::Room(BlockTable& blocks, FastMemory& memory, Areas& areas, Tiers& tiers, B
       stalls_(stalls),
       watchdog_ns_(watchdog_ns),
       unpins_come_(unpins_come),
+      ask_to_make_(ask_to_make),
       pages_migrate_(tiers.in_place_bytes() > 0) {}
 
 void Room::release_cached(std::uint64_t bytes, const Shape& shape) {
@@ -69,6 +70,7 @@ bool Room::try_claim_new(std::uint64_t bytes) {
 
 bool Room::try_fetch(BlockId id, bool urgent) {
   const Block& b = blocks_[id];
+  if (b.state == State::Unmade) return false;
   if (!b.is_absent()) {
     if (!moves_.may_migrate(b) || !try_claim_new(b.paged_bytes)) return false;
     moves_.start_migration(id, kFast, urgent);
@@ -171,6 +173,11 @@ int Room::ensure_usable(Lock& lock, BlockId id) {
       continue;
     }
     if (!b.is_absent()) return 0;
+    if (b.state == State::Unmade) {
+      ask_to_make_(b.address - b.before, false);
+      mover_.wait(lock, false);
+      continue;
+    }
     if (tries == kReadTries && b.valid == valid) return b.read_error;
     if (wait_for_areas(lock, since)) continue;
     if (b.transfer.busy()) {  // between two slower tiers
@@ -190,6 +197,14 @@ int Room::ensure_usable(Lock& lock, BlockId id) {
     ++tries;
   }
   return 0;
+}
+
+void Room::ensure_free(Lock& lock, BlockId id) {
+  std::uint32_t generation = blocks_[id].generation;
+  while (blocks_[id].generation == generation && blocks_[id].guards > 0) {
+    ask_to_make_(blocks_[id].address - blocks_[id].before, true);
+    mover_.wait(lock, false);
+  }
 }
 
 // Where no room can be had it stays where it is.

@@ -19,7 +19,7 @@ class Room {
  public:
   Room(BlockTable& blocks, FastMemory& memory, Areas& areas, Tiers& tiers, Budget& budget, Mover& mover, Moves& moves,
        Victims& victims, const OperatorStacks& stacks, const Stretch& stretch, StallClock& stalls, std::int64_t watchdog_ns,
-       bool (*unpins_come)());
+       bool (*unpins_come)(), void (*ask_to_make)(const void*, bool));
 
   bool try_claim(Shape shape);  // grants the pages of a shape; the caller takes them at once
   // Starts what brings a block back, if there is room for it now: false, if not.
@@ -27,6 +27,7 @@ class Room {
   bool claim(Lock& lock, Shape shape);           // waits; false: the slower tiers take no more
   int ensure_usable(Lock& lock,
                     BlockId id);  // waits; 0 when operators may use it (or it died meanwhile), else the errno of the read
+  void ensure_free(Lock& lock, BlockId id);   // of recipes that read it: waits until they are made, or given up
   void ensure_fast(Lock& lock, BlockId id);   // of what is used in place: waits until it is in fast memory, or cannot come
 
   void trim();  // back under the limit, as far as that is possible without waiting
@@ -68,6 +69,8 @@ class Room {
   StallClock& stalls_;
   std::int64_t watchdog_ns_;
   bool (*unpins_come_)();  // whether others will let go of external pins; null: they will not
+  void (*ask_to_make_)(const void*,
+                       bool);  // asks the maker for what lies there, or is made of it [Note: recipes]; a signal may have come
   bool pages_migrate_;  // to and from tiers that are used in place
 
   bool pressure_ = false;

@@ -108,6 +108,7 @@ void Step::was_apart(std::int64_t ns) {
 void Step::born(BlockId id, bool in_operator) {
   Block& b = blocks_[id];
   b.serial = ++serials_;
+  if (off_the_record) return;
   b.born_in_operator = in_operator;
   b.scheduled = kNever;
   b.recorded = tape_.born(b.serial, b.nbytes, b.is_piece() ? b.line : tape_.line());

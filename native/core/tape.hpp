@@ -39,7 +39,7 @@ class Tape {
   void begin_anew(std::uint64_t reserved);  // what the step has done so far is no part of it; its modules go on
   void end(std::int64_t stalled_ns, std::int64_t now);
   bool in_step() const { return in_step_; }
-  bool on_step_thread() const { return in_step_ && thread_ == thread_number(); }
+  bool on_step_thread() const { return in_step_ && thread_ == thread_number() && !off_the_record; }
   bool recording() const { return recording_.has_value(); }
   const Clock& clock() const { return clock_; }
   // An operator begins, within `depth` others. On other threads than the step's: nothing.

@@ -36,6 +36,7 @@ int Arena::pin(const void* address, std::uint64_t nbytes) {
   });
   int error = 0;
   each_piece(asked, [&](BlockId id, std::uint64_t) {  // the caller's storage, which lives on while this waits
+    if (error == 0) room_.ensure_free(lock, id);
     if (error == 0) error = room_.ensure_usable(lock, id);
     State state = blocks_[id].state;
     if (error == 0 && (state == State::Clean || state == State::Writing)) moves_.make_dirty(id);
@@ -81,11 +82,18 @@ bool Arena::on_fault(const void* address, bool write) {
   if (id == kNoBlock) return false;
   Block& b = blocks_[id];
   b.last_use = ++recency_.now;
+  if (write && b.guards > 0 && b.state != State::Dead) {  // it comes again when nothing is made of it any more
+    StallScope stall(stalls_);
+    stall.begin(Stall::DemandFetch, b.recorded);
+    ++counters_.faults;
+    room_.ensure_free(lock, id);
+    return true;
+  }
   switch (b.state) {
     case State::Dead:
       return false;
     case State::Dirty:  // another thread was faster, or its protection is not what it should be
-      memory_.region(b).make_writable(b.place);
+      if (b.can_be_written()) memory_.region(b).make_writable(b.place);
       return true;
     case State::Clean:
     case State::Writing:
@@ -98,6 +106,7 @@ bool Arena::on_fault(const void* address, bool write) {
     case State::Absent:
     case State::Reading:
     case State::Blank:
+    case State::Unmade:
       break;
   }
   StallScope stall(stalls_);

@@ -10,6 +10,10 @@
 //   Reading   all, hidden  none          some     a fetch; the pages appear at the address all at once, Clean
 //   Untouched none         none          none     a piece that nobody has used: not live [Note: pieces]
 //   Blank     none         none          none     it has been used, and its first pages wait for room; they make it Dirty
+//   Unmade    none         none          none     its maker makes its contents anew; any access faults and waits for that
+// [Note: recipes]  The maker (native/torch/recipes.hpp) can make some contents anew: they have a recipe. Such a block is Clean, also
+// where no slower tier has its contents, and then it leaves as Unmade. The first write takes its recipe away. What a recipe reads is
+// guarded: it is read-only, even where it is Dirty. Before anybody writes to it, what is made of it is made, or loses its recipe.
 // Which slower tiers have equal contents is told by Block::valid. A copy between two of them changes no state. Nor does a
 // migration: pages are fast memory's, or a slower one's that is used in place, as Block::home says [Note: in place].
 //
@@ -27,7 +31,7 @@ namespace ebbtide {
 inline constexpr std::size_t kSmallPage = std::size_t{4} << 10;
 inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-enum class State : std::uint8_t { Dead, Dirty, Clean, Writing, Absent, Reading, Untouched, Blank };
+enum class State : std::uint8_t { Dead, Dirty, Clean, Writing, Absent, Reading, Untouched, Blank, Unmade };
 
 // What a storage is to the training step. The order is that of every per-kind array.
 enum class Kind : std::uint8_t { Parameter, Gradient, OptimizerState, Activation, Other };

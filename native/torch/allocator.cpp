@@ -7,6 +7,7 @@
 
 #include "collective_pins.hpp"
 #include "lines.hpp"
+#include "recipes.hpp"
 #include "watch.hpp"
 
 namespace ebbtide {
@@ -34,6 +35,7 @@ void release_pointer(void* pointer) {
     return;
   }
   if (arena->in_child()) return;  // a child has nothing to give back
+  if (any_recipes()) forget_recipes_of(pointer);
   std::uint64_t nbytes = c10::memoryProfilingEnabled() ? arena->size_of(pointer) : 0;
   arena->release(pointer);
   report(pointer, -static_cast<std::int64_t>(nbytes));
@@ -58,6 +60,7 @@ c10::DataPtr ArenaAllocator::allocate_managed(std::size_t nbytes, bool untouched
     TORCH_CHECK_WITH(OutOfMemoryError, false, "ebbtide: ", error.what());
   }
   if (is_a_collectives_own()) arena_.pin(pointer);
+  Births::note(pointer);
   report(pointer, static_cast<std::int64_t>(nbytes));
   return {pointer, pointer, &release_pointer, kCpu};
 }

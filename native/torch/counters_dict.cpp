@@ -40,6 +40,8 @@ py::dict as_dict(const Counters& c) {
   d["evicting_ns"] = c.copy_ns[1];
   d["faults"] = c.faults;
   d["cancelled"] = c.cancelled;
+  d["made_anew_bytes"] = c.made_anew;
+  d["made_anew_ns"] = c.made_anew_ns;
   d["looked_at"] = c.looked_at;
   d["memory_areas"] = c.areas;
   d["largest_operator_bytes"] = c.largest_operator_bytes;

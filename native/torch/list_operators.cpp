@@ -13,6 +13,7 @@
 
 #include "operands.hpp"
 #include "operator_rules.hpp"
+#include "recipes.hpp"
 #include "recorder.hpp"
 
 namespace ebbtide {
@@ -99,6 +100,7 @@ void by_groups(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   auto arguments = torch::jit::last(*stack, count);
   std::size_t length = common_length(arguments);
   if (length == 0 || !the_watch()->on()) return original.callBoxed(op, keys, stack);
+  if (any_recipes()) prepare_for(arguments, uses_of(op.schema(), is_none(op.schema(), arguments, "grad_scale")), false, false);
   const char* name = op.schema().name().c_str();
   for (Group group = group_from(0, op.schema(), arguments, length); group.begin < length;) {
     InOperator in_operator(name, group.operands, Work::InGroups);

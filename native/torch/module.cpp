@@ -27,6 +27,7 @@
 #include "operator_rules.hpp"
 #include "plain_recorder.hpp"
 #include "profiler_labels.hpp"
+#include "recipes.hpp"
 #include "recorder.hpp"
 #include "recording_columns.hpp"
 #include "repeatable.hpp"
@@ -75,6 +76,9 @@ void start(const ArenaSettings& asked) {
       unpin_ended(false);
     };
     options.unpins_come = collectives_under_way;
+    options.make = make_anew;
+    options.make_all = make_all;
+    options.ask_to_make = ask_to_make;
     options.labels = profiler_labels();
     check_allocator();
     make_arena(options, run_tiers(asked.tiers, asked.spill_dirs));
@@ -130,6 +134,9 @@ std::size_t load_schedule(const py::object& columns) {
     s.storages[narrow<std::uint32_t>(use_storage[i], last)].uses.push_back(number(use_tick[i]));
   simulate::Commands made = commands_of(columns.attr("commands"));
   s.commands = std::move(made.rows);
+  ColumnOf made_anew = column("made_anew");
+  require_same_length(nbytes, made_anew);
+  for (std::size_t i = 0; i < made_anew.size(); ++i) s.storages[i].made_anew = made_anew[i] != 0;
   std::ranges::sort(made.begins, std::greater{}, &simulate::Begin::tier);
   for (auto [storage, tier] : made.begins) s.storages[narrow<std::uint32_t>(storage, last)].begins = tier;  // the fastest is last
   return arena().load_schedule(std::move(s));
@@ -343,6 +350,15 @@ PYBIND11_MODULE(_torch, m) {
     Adopted adopted = adopt_all(objects.ptr(), owners.ptr(), locals.ptr());
     return std::pair(adopted.bytes, adopted.left_alone);
   });
+  m.def("want_all_recipes", [](bool all) { arena(), want_all_recipes(all); });
+  m.def("check_what_is_made", &check_what_is_made);
+  m.def(
+      "make_all",
+      [] {
+        if (!arena().in_child()) make_all();
+      },
+      py::call_guard<py::gil_scoped_release>());
+  m.def("recipes", [] { return recipes_kept.load(); });
   m.def("install_fault_handler", [] { return install_fault_handler(arena()); });
   m.def("let_faults_into_pool", &let_faults_into_pool, py::call_guard<py::gil_scoped_release>());
 }

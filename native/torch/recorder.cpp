@@ -14,6 +14,8 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,6 +30,8 @@
 #include "lines.hpp"
 #include "operands.hpp"
 #include "operator_rules.hpp"
+#include "recipes.hpp"
+#include "repeatable.hpp"
 
 namespace ebbtide {
 
@@ -37,8 +41,11 @@ namespace {
 struct Treatment {
   bool passed_over = false;
   bool makes_empty = false;
+  bool repeatable = false;           // its result depends on its arguments alone
+  bool repeatable_in_place = false;  // so does what it makes of its first argument
   Work work = Work::Itself;
   std::vector<Use> uses;  // by argument; those beyond are read and written, for all we know
+  std::optional<c10::OperatorHandle> op;
   const std::vector<c10::Argument>* schema = nullptr;  // lives as long as the operator's registration
   bool pins = false;           // others go on with its arguments when it has returned [collective_pins.hpp]
   std::size_t async_op = ~std::size_t{0};  // the argument that says whether its caller waits for them
@@ -59,6 +66,9 @@ Treatment treatment_of(const at::RecordFunction& function) {
   Treatment treatment{.passed_over = passes_over(function.name(), *op), .uses = {}};
   treatment.makes_empty = makes_empty(function.name());
   treatment.work = goes_in_order(*op) ? Work::InOrder : Work::Itself;
+  treatment.repeatable = is_repeatable(op->operator_name());
+  treatment.repeatable_in_place = is_repeatable_in_place(op->operator_name());
+  treatment.op = op;
   treatment.schema = &op->schema().arguments();
   treatment.pins = starts_with_any(function.name(), {"c10d::"});
   treatment.uses = uses_of(op->schema(), false);
@@ -200,6 +210,7 @@ const Treatment& known_treatment(const at::RecordFunction& function) {
 }
 
 struct Entered : at::ObserverContext {
+  std::unique_ptr<KeptCall> call;
   std::uint32_t module_before = 0;
   bool in_module_of_node = false;
   bool in_collective = false;
@@ -251,14 +262,16 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     unpin_ended(true);
   }
   if (treatment.pins) enter_collective();
-  static thread_local std::vector<Operand> operands;
-  operands.clear();
   // A boxed call shows its caller's whole stack: the operator's own arguments are the last ones.
   auto inputs = function.inputs();
   std::size_t of_the_caller = inputs.size() - std::min(inputs.size(), treatment.schema->size());
   inputs = inputs.slice(of_the_caller);
   bool waited_for = treatment.async_op < inputs.size() && !inputs[treatment.async_op].toBool();
   bool pins = in_collective();
+  std::shared_ptr<Recipe> changed;
+  if (any_recipes()) changed = prepare_for(inputs, treatment.uses, pins, treatment.repeatable_in_place);
+  static thread_local std::vector<Operand> operands;
+  operands.clear();
   std::size_t i = 0;
   for (const c10::IValue& input : inputs) {
     collect_operands(input, i < treatment.uses.size() ? treatment.uses[i] : Use{}, operands);
@@ -269,7 +282,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   auto entered = std::make_unique<Entered>();
   entered->in_collective = treatment.pins;
   Tape& tape = watch.tape();
-  if (tape.records()) {
+  if (tape.records() && !off_the_record) {
     std::uint32_t module = tape.module();
     if (module != 0 && function.seqNr() >= 0) module_of_node()[function.seqNr()] = module;
     if (std::uint32_t of_node = module == 0 ? module_of_current_node() : 0; of_node != 0) {
@@ -279,7 +292,10 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   }
   watch.enter(function.name(), operands, treatment.work, pass_now());
   ++depth;
-  if (tape.records()) {
+  bool makes = treatment.repeatable && !off_the_record && the_arena() != nullptr && the_arena()->wants_recipes();
+  if (makes || changed != nullptr) entered->call = KeptCall::of(*treatment.op, inputs);
+  if (entered->call != nullptr && changed != nullptr) entered->call->goes_on_with(std::move(changed));
+  if (tape.records() && !off_the_record) {
     static thread_local Description description;
     tape.describe(description.of(function.overload_name(), *treatment.schema, inputs), phase_now());
   }
@@ -289,8 +305,9 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
 void end(const at::RecordFunction&, at::ObserverContext* context) {
   if (context == nullptr) return;
   --depth;
-  the_watch()->exit();
   auto* entered = static_cast<Entered*>(context);
+  entered->call = nullptr;  // keeps its recipes while nobody else can move what it made
+  the_watch()->exit();
   if (entered->in_collective) exit_collective();
   if (entered->in_module_of_node) the_watch()->tape().enter_module(entered->module_before);
 }

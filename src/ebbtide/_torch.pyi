@@ -62,6 +62,8 @@ class Counters(TypedDict):
     evicting_ns: int  # and in writes
     faults: int  # demand fetches that a SIGSEGV forced (the rest were served before the operator ran)
     cancelled: int  # evictions cancelled by a write
+    made_anew_bytes: int  # of storages that operators made once more
+    made_anew_ns: int  # that this took, waits included
     looked_at: int  # storages looked at in search of victims
     memory_areas: int  # of the arena now, at most: a level
     # what an operator needs at once
@@ -223,6 +225,18 @@ def over_lists(name: str) -> bool:
 def repeatable_operators() -> tuple[list[str], list[str]]:
     """Return the names of the operators that make the same bits when they run again: those that allocate their result,
     and those that write to their first argument. As ``torch.ops`` has them: ``aten::mm``, ``aten::mul.Tensor``."""
+
+def want_all_recipes(all: bool) -> None:
+    """Have everything that can be made anew be ready for that, and not what a schedule names alone. For tests."""
+
+def check_what_is_made(check: bool) -> None:
+    """Have the bytes of what is made anew compared with what they were. The process ends where they differ."""
+
+def make_all() -> None:
+    """Make all that is to be made anew, and let go of what that takes."""
+
+def recipes() -> int:
+    """Return the number of storages that can be made anew."""
 
 def cut_groups(elements: list[list[int]]) -> list[int]:
     """Return the number of elements in each group of a fused optimizer's lists, from the sizes of their storages."""

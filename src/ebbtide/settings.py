@@ -131,6 +131,7 @@ class Settings:
     chaos_rate: float = 0.0  # for tests: probability of a random eviction at each allocation
     chaos_seed: int = 0  # for tests: the seed of these evictions
     checksum: bool | str = False  # bytes that come back are compared with those written; with `pages`, clean ones too
+    remake: bool | str = False  # plans may have storages made anew; with `check`, what comes out is compared
     arena_bytes: int | None = None  # the arena's budget itself, for tests and experiments
     progress: ProgressMode = ProgressMode.AUTO  # a live line, plain lines, a line for each step, or none
 
@@ -211,6 +212,7 @@ class Named(TypedDict, total=False):
     chaos_rate: float | None
     chaos_seed: int | None
     checksum: bool | str | None
+    remake: bool | str | None
     arena_bytes: str | int | None
     progress: str | None
 
@@ -238,10 +240,12 @@ def _switch(text: str) -> bool:
 
 PAGES = "pages"
 """The value of ``checksum`` by which clean storages in memory are compared, too."""
+CHECK = "check"
+"""The value of ``remake`` by which what is made anew is compared with what it was."""
 
 
-def _checksum(text: str) -> bool | str:
-    return PAGES if text.lower() == PAGES else _switch(text)
+def _switch_or(word: str) -> Callable[[str], bool | str]:
+    return lambda text: word if text.lower() == word else _switch(text)
 
 
 _ONE_OF_THEM = "name one of them, the budget of each rank or that of all ranks on this node"
@@ -327,7 +331,8 @@ KNOBS: dict[str, Knob] = {
     "EBBTIDE_WATCHDOG": Knob("watchdog_s", _real(0.001, 86_400), "seconds, from 0.001 to 86400"),
     "EBBTIDE_CHAOS_RATE": Knob("chaos_rate", _real(0, 1), "a probability from 0 to 1"),
     "EBBTIDE_CHAOS_SEED": Knob("chaos_seed", _whole(0, 2**63 - 1), "a whole number from 0 up"),
-    "EBBTIDE_CHECKSUM": Knob("checksum", _checksum, "1, 0 or pages"),
+    "EBBTIDE_CHECKSUM": Knob("checksum", _switch_or(PAGES), "1, 0 or pages"),
+    "EBBTIDE_REMAKE": Knob("remake", _switch_or(CHECK), "1, 0 or check"),
     "EBBTIDE_ARENA": Knob("arena_bytes", _size(PAGE_BYTES), f"{SIZES_ACCEPTED}, one page or more"),
     "EBBTIDE_PROGRESS": Knob("progress", ProgressMode, "auto, plain, verbose or off"),
 }

@@ -47,7 +47,7 @@ class FakeNative(ModuleType):
                 "slower_memory_bytes process_peak_bytes blocks live_peak_bytes step_live_peak_bytes "
                 "reserved_peak_bytes resident_peak_bytes reserved_byte_ns resident_byte_ns measured_ns "
                 "stall_room_ns stall_late_ns stall_fetch_ns fetching_ns evicting_ns "
-                "faults cancelled looked_at memory_areas stuck_at_bytes "
+                "faults cancelled made_anew_bytes made_anew_ns looked_at memory_areas stuck_at_bytes "
                 "largest_operator_bytes largest_operator_used largest_operand_bytes"
             ).split(),
             0,
@@ -66,6 +66,15 @@ class FakeNative(ModuleType):
 
     def set_checksum(self, on: bool, pages: bool = False) -> None:
         self.started |= {"checksum": on, "checksum_pages": pages}
+
+    def check_what_is_made(self, check: bool) -> None:
+        self.started |= {"check_what_is_made": check}
+
+    def want_all_recipes(self, all: bool) -> None:
+        self.started |= {"want_all_recipes": all}
+
+    def make_all(self) -> None:
+        self.calls.append("make_all")
 
     def set_limits(self, *, arena_bytes: int, process_bytes: int) -> None:
         self.calls.append("set_limits")

@@ -126,6 +126,8 @@ def test_the_fields_are_those_that_are_documented() -> None:
         "minor_faults",
         "mode",
         "inconsistent",
+        "made_anew_bytes",
+        "made_anew_s",
     ]
     assert list(step["stall_s"]) == ["room", "late_prefetch", "demand_fetch"]
     assert list(step["evicted_bytes"]) == ["total", *KINDS]

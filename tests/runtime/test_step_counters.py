@@ -13,12 +13,12 @@ from ebbtide.runtime.step_counters import Reading, step_between
 
 NUMBER = st.integers(0, 2**64 - 1)
 TRAFFIC = ("evicted_bytes", "fetched_bytes", "written_bytes")
-STALLS = ("stall_room_ns", "stall_late_ns", "stall_fetch_ns")
+COUNTS = ("stall_room_ns", "stall_late_ns", "stall_fetch_ns", "made_anew_bytes", "made_anew_ns")
 
 
 @st.composite
 def readings(draw: st.DrawFn) -> Reading:
-    counters: dict[str, Any] = {name: draw(NUMBER) for name in STALLS}
+    counters: dict[str, Any] = {name: draw(NUMBER) for name in COUNTS}
     counters |= {name: draw(st.tuples(*[NUMBER] * len(KINDS))) for name in TRAFFIC}
     return Reading(draw(NUMBER), draw(NUMBER), draw(NUMBER), counters)  # type: ignore[arg-type]
 
@@ -26,7 +26,7 @@ def readings(draw: st.DrawFn) -> Reading:
 def figures(reading: Reading) -> list[int]:
     counters: Any = reading.counters
     clocks = [reading.wall_ns, reading.cpu_ns, reading.minor_faults]
-    return clocks + [counters[name] for name in STALLS] + [n for name in TRAFFIC for n in counters[name]]
+    return clocks + [counters[name] for name in COUNTS] + [n for name in TRAFFIC for n in counters[name]]
 
 
 @given(readings(), readings())
@@ -42,7 +42,7 @@ def test_any_two_readings_make_a_report_that_names_what_ran_backwards(one: Readi
 
 
 def test_what_is_marked_says_which_counter_and_from_where_to_where() -> None:
-    nothing: Any = dict.fromkeys(STALLS, 0) | {name: (0,) * len(KINDS) for name in TRAFFIC}
+    nothing: Any = dict.fromkeys(COUNTS, 0) | {name: (0,) * len(KINDS) for name in TRAFFIC}
     before = nothing | {"evicted_bytes": (0, 0, 0, 0, 528384)}
     step = step_between(Reading(0, 0, 0, before), Reading(5, 0, 0, nothing), StepMode.PLANNED)
     assert step.inconsistent == "evicted_bytes of kind other went from 528384 to 0"

@@ -37,6 +37,7 @@ class Verdict:
     arena_budget_bytes: int
     unbounded_peak_bytes: int
     adopted_bytes: int
+    made_anew_bytes: int
 
 
 @dataclass(slots=True)
@@ -202,6 +203,7 @@ def verdict(plain: Snapshot, ours: Run, session: Any) -> Verdict:
         arena_budget_bytes=report.arena_budget_bytes,
         unbounded_peak_bytes=report.unbounded_peak_bytes,
         adopted_bytes=report.adopted_bytes,
+        made_anew_bytes=sum(step.made_anew_bytes for step in bounded),
     )
 
 

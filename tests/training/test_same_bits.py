@@ -48,6 +48,7 @@ def verdicts(request: pytest.FixtureRequest) -> Verdicts:
         "tight": (tight, PAGES),
         "planned": ("60%" if name == "in-place" else tight, PAGES | {"EBBTIDE_POLICY": "ebbtide"}),
         "chaos": ("75%", chaos(0.2, name)),
+        "remade": ("75%", chaos(0.2, name) | {"EBBTIDE_REMAKE": "check"}),
     }
     return child.run("same_bits:compare_ways", name, STEPS, ways)
 
@@ -73,6 +74,14 @@ def test_a_case_gives_the_same_bits_as_planned_and_its_steps_follow_the_plan(ver
 
 def test_a_case_gives_the_same_bits_under_chaos(verdicts: Verdicts) -> None:
     check(of(verdicts["chaos"]))
+
+
+def test_a_case_gives_the_same_bits_where_chaos_has_storages_made_anew(verdicts: Verdicts) -> None:
+    """Whatever can be made anew leaves without a copy when chaos takes it. What comes out is compared each time."""
+    verdict = of(verdicts["remade"])
+    assert verdict.differences == ()
+    assert not verdict.budget_violated, verdict.trouble
+    assert verdict.made_anew_bytes > 0
 
 
 @pytest.mark.parametrize("name", ["in-place", "convnext-adafactor", "lstm-sgd-momentum", "gpt2-adamw-fused"])

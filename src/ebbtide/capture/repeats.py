@@ -1,9 +1,19 @@
 """Tells which operators make the same bits when they run again: their result depends on their inputs alone.
 
-Left out so far: all of them, so nothing is remade.
+The table is native (``native/torch/repeatable.cpp``), since the runtime asks it too. ``test_repeatable.py`` tries it.
 """
+
+import functools
+
+import ebbtide._torch as _torch
 
 
 def repeats(operator: str, overload: str) -> bool:
     """Tell it of an overload, such as ("aten::mul", "Tensor"). The default overload is ""."""
-    return False
+    return (f"{operator}.{overload}" if overload else operator) in _names()
+
+
+@functools.cache
+def _names() -> frozenset[str]:
+    made, changed = _torch.repeatable_operators()
+    return frozenset((*made, *changed))

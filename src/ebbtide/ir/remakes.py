@@ -11,7 +11,8 @@ A *split* step has the same ticks, and no remakes. A storage that is remade dies
 *second* one, is born where it is made anew. It has the rest of its life and uses. That tick takes longer, reads the
 inputs, and has scratch. Whatever knows steps without remakes can plan, check and simulate a split step.
 
-Left out: storages that live across the step's end, and inputs of the step before.
+Left out: storages that live across the step's end, inputs of the step before, and operators with several large results,
+since a storage in pieces looks like these.
 """
 
 from collections import defaultdict
@@ -25,8 +26,10 @@ from ebbtide.ir.of_trace import once_for_a_trace
 from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.table import kinds_of
 from ebbtide.ir.trace import Access, Accesses, Storage, StorageKind, Storages, Trace
+from ebbtide.units import MIB
 
 _READ, _WRITE = int(Access.READ), int(Access.WRITE)
+_LEAST_PIECE = 2 * MIB
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,6 +101,9 @@ class _Finder:
         made &= _ever_idle(trace)
         # An operator in place makes no storage: what is born there was allocated after it, and has no contents yet.
         made &= (trace.ticks.repeats & ~in_place)[rows.birth]
+        results = np.zeros(len(trace.ticks), dtype=np.int64)
+        np.add.at(results, rows.birth[~rows.persistent & ~rows.scratch & (rows.nbytes >= _LEAST_PIECE)], 1)
+        made &= results[rows.birth] <= 1
         starts = trace.start_ns(np.arange(len(trace.ticks) + 1)).tolist()
         for number in np.flatnonzero(made).tolist():
             birth = self.birth[number]

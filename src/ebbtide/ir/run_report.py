@@ -19,7 +19,7 @@ from ebbtide.units import format_bytes
 from ebbtide.whole_file import write_whole
 
 FORMAT = "ebbtide-run"
-VERSION = 4
+VERSION = 5
 
 KINDS = ("parameter", "gradient", "optimizer_state", "activation", "other")
 
@@ -88,6 +88,8 @@ class Stall:
 class StepReport:
     """One step. ``cpu_s`` is of all threads. ``evicted_bytes`` left memory; ``written_bytes`` of them were written.
 
+    ``made_anew_bytes`` left without a copy, and operators made them once more, in ``made_anew_s``.
+
     ``inconsistent`` says which counters ran backwards, and is "" as a rule. A figure that depends on one is 0.
     """
 
@@ -100,9 +102,11 @@ class StepReport:
     minor_faults: int
     mode: StepMode
     inconsistent: str = ""
+    made_anew_bytes: int = 0
+    made_anew_s: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_counts(self, "wall_s", "cpu_s", "minor_faults")
+        _check_counts(self, "wall_s", "cpu_s", "minor_faults", "made_anew_bytes", "made_anew_s")
 
 
 LEFT = "is left as the script has it"

@@ -49,14 +49,15 @@ _MOST_SHAPES = 64  # so many are known again, the last ones
 class Wanted:
     """The wishes of a session for its plans.
 
-    ``measures``: the machine is a probe's, so what the steps themselves show replaces it. ``fixed``: the plan was
-    named, and no other is made. ``waits``: training stands still while a plan is made. ``improves``: the planner may
-    use spare time to find a faster plan. ``save`` gets the files of the first plan: the trace's and its own. ``saved``
-    names what it writes ("plan"), "" for nothing. ``save_timeline`` gets the last step that followed a schedule, once,
-    at the end.
+    ``measures``: the machine is a probe's, so what the steps themselves show replaces it. ``remakes``: storages may be
+    made anew. ``fixed``: the plan was named, and no other is made. ``waits``: training stands still while a plan is
+    made. ``improves``: the planner may use spare time to find a faster plan. ``save`` gets the files of the first
+    plan: the trace's and its own. ``saved`` names what it writes ("plan"), "" for nothing. ``save_timeline`` gets the
+    last step that followed a schedule, once, at the end.
     """
 
     measures: bool = False
+    remakes: bool = False
     fixed: bool = False
     waits: bool = False
     improves: bool = False
@@ -346,7 +347,8 @@ class Planning:
         )
 
     def _job(self, recording: Recording, budget_bytes: int, followed: Followed | None = None) -> Job:
-        flops, known = flop_table(recording, count_flops), repeating(recording, repeats)
+        flops = flop_table(recording, count_flops)
+        known = repeating(recording, repeats) if self._wanted.remakes else frozenset()
         name = f"{Path(sys.argv[0]).name or 'python'}, step {self._steps}"
         shared_bytes = self._shared_bytes
         return Job(recording, flops, self._machine, budget_bytes, followed, None, shared_bytes, name, known)

@@ -85,6 +85,9 @@ def render_summary(report: RunReport) -> str:
             lines += _off_forecast(report.plan, [step.wall_s for step in steps if step.mode is StepMode.PLANNED])
     if steps:
         lines += _moved(steps)
+        if made_anew := mean(step.made_anew_bytes for step in steps):
+            took_s = mean(step.made_anew_s for step in steps)
+            lines.append(_line("made anew a step", f"{format_bytes(round(made_anew))} in {format_time(took_s)}"))
         lines.append(_line("stall", _stall(steps)))
         in_steps = sum(step.written_bytes.total for step in report.steps) + report.left_out_written_bytes
         written = in_steps if report.written_bytes is None else report.written_bytes

@@ -27,7 +27,7 @@ from ebbtide.runtime.start_arena import Run, may_still_pack, rooms_of, start_are
 from ebbtide.runtime.step_counters import Reading, read_now, step_between
 from ebbtide.runtime.step_log import StepLog
 from ebbtide.screen.progress import Observation
-from ebbtide.settings import PAGES, TierKind, UpdateOrder
+from ebbtide.settings import CHECK, PAGES, TierKind, UpdateOrder
 from ebbtide.units import format_bytes, seconds
 from ebbtide.update_order.deferred import Deferred
 from ebbtide.update_order.in_backward import InBackward
@@ -101,6 +101,8 @@ class Engine:
         if blocked:
             _torch.let_faults_into_pool()
         _torch.set_checksum(bool(self._settings.checksum), self._settings.checksum == PAGES)
+        _torch.check_what_is_made(self._settings.remake == CHECK)
+        _torch.want_all_recipes(bool(self._settings.remake) and self._settings.chaos_rate > 0)
         note_lines(self._settings.lines and self._settings.save_trace is not None)
         counters = _torch.counters()
         self._before = counters
@@ -186,6 +188,8 @@ class Engine:
         finally:  # Ctrl-C, while it waits for a plan
             self._final = self.report()
             _torch.unload_schedules()
+            _torch.want_all_recipes(False)
+            _torch.make_all()
             note_lines(False)
             self._kept.release()
             stop_arena()

@@ -48,6 +48,8 @@ def step_between(before: Reading, after: Reading, mode: StepMode) -> StepReport:
         rows = zip(KINDS, was, now, strict=True)
         return Traffic.of([since(f"{name} of kind {kind}", one, other) for kind, one, other in rows])
 
+    made_anew = since("made_anew_bytes", old["made_anew_bytes"], new["made_anew_bytes"])
+    made_anew_s = seconds(since("made_anew_ns", old["made_anew_ns"], new["made_anew_ns"]))
     return StepReport(
         wall_s=seconds(since("wall_s in ns", before.wall_ns, after.wall_ns)),
         cpu_s=seconds(since("cpu_s in ns", before.cpu_ns, after.cpu_ns)),
@@ -62,4 +64,6 @@ def step_between(before: Reading, after: Reading, mode: StepMode) -> StepReport:
         minor_faults=since("minor_faults", before.minor_faults, after.minor_faults),
         mode=mode,
         inconsistent="; ".join(odd),
+        made_anew_bytes=made_anew,
+        made_anew_s=made_anew_s,
     )

@@ -1,0 +1,90 @@
+// The maker: storages that can be made anew, by the operators that made them [Note: recipes].
+//
+// A recipe has the operators that made a storage, on its way from its allocation to the contents it has now, with their arguments.
+// They are pure functions of these (repeatable.hpp). Large arguments are held, so that their memory lives on and nobody writes to it
+// unnoticed; small ones are copied. The operators run again in other memory, whose pages the storage gets when they have ended. So
+// nobody sees half of it, whichever thread it is made on.
+//
+// Who is about to use a storage has it made first: every operator comes by prepare_for(). All others, in a signal handler too, ask
+// a thread of the maker's own, and wait (ask_to_make). Who is about to write to what a recipe reads comes by here likewise.
+//
+// Left out: storages in pieces, results of operators on arguments that are no plain CPU tensors, and those that read memory which
+// is large and not the arena's.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "operands.hpp"
+
+namespace ebbtide {
+
+inline std::atomic<std::size_t> recipes_kept = 0;
+inline bool any_recipes() { return recipes_kept.load(std::memory_order_relaxed) != 0; }
+
+struct Recipe;
+
+// What an operator allocates from the arena on its thread, in order; those of inner operators count.
+class Births {
+ public:
+  Births();
+  ~Births();
+  Births(const Births&) = delete;
+  Births& operator=(const Births&) = delete;
+
+  const std::vector<void*>& addresses() const { return addresses_; }
+  static void note(void* address);
+
+ private:
+  Births* const outer_;
+  std::vector<void*> addresses_;
+};
+
+// An operator that is under way, and makes recipes for what it gives birth to, or goes on with that of what it changes.
+class KeptCall {
+ public:
+  // Of the operator that has just begun. Null: it cannot be called again like this.
+  static std::unique_ptr<KeptCall> of(const c10::OperatorHandle& op, at::ArrayRef<const c10::IValue> arguments);
+  ~KeptCall();  // it has ended: keeps the recipes
+  // It changes this storage in place, which has this recipe.
+  void goes_on_with(std::shared_ptr<Recipe> recipe) { changed_ = std::move(recipe); }
+
+ private:
+  KeptCall() = default;
+
+  std::shared_ptr<Recipe> made_;  // without its storage
+  std::shared_ptr<Recipe> changed_;
+  Births births_;
+  int exceptions_ = 0;  // that were in flight when it began
+};
+
+// Makes what is away among an operator's arguments, and frees what it writes to of recipes. Returns the recipe of the first argument
+// if that is `changed` in place, for KeptCall::goes_on_with().
+std::shared_ptr<Recipe> prepare_for(at::ArrayRef<const c10::IValue> arguments, const std::vector<Use>& uses, bool writes_all,
+                                    bool changed);
+
+// This memory is given back.
+void forget_recipes_of(const void* address);
+
+// Makes what is away there.
+void make_anew(const void* address);
+
+// Asks the maker's threads for what lies there, or, to write there, for what is made of it; async-signal-safe. Asking again is right:
+// there is room for so many requests alone.
+void ask_to_make(const void* address, bool to_write);
+
+// Makes all that is away, before a fork and at a session's end, and forgets all recipes.
+void make_all();
+
+// Has every storage that can be made anew have a recipe, whatever a schedule says. For tests.
+void want_all_recipes(bool all);
+
+// Has the bytes of what is made anew compared with what they were, by a checksum.
+void check_what_is_made(bool check);
+
+}  // namespace ebbtide

@@ -1,0 +1,255 @@
+"""Trainings whose storages are made anew, and what a script may do to them meanwhile."""
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+WIDTH, ROWS = 256, 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    same: bool
+    remade: tuple[int, ...]  # bytes, by step
+    evicted: tuple[int, ...]
+    summary: str
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    layers = (nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.SiLU(), nn.Linear(4 * WIDTH, WIDTH)) for _ in range(4))
+    return nn.Sequential(*layers)
+
+
+def train(steps: int, threads: Callable[[int], None] = lambda step: None) -> list[Tensor]:
+    """Return the losses, and then the weights."""
+    model, losses = net(), list[Tensor]()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    inputs = torch.randn(ROWS, WIDTH)
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = model(inputs).square().mean()
+        threads(step)
+        loss.backward()
+        threads(-1)
+        optimizer.step()
+        losses.append(loss.detach().clone())
+    return [*losses, *(parameter.detach() for parameter in model.parameters())]
+
+
+def planned(fast: str, steps: int) -> Trained:
+    import ebbtide
+    from ebbtide.report.summary import render_summary
+
+    plain = train(steps)
+    with ebbtide.Session(fast=fast) as session:
+        ours = train(steps)
+    report = session.report()
+    return Trained(
+        all(map(torch.equal, plain, ours)),
+        tuple(step.made_anew_bytes for step in report.steps),
+        tuple(step.evicted_bytes.total for step in report.steps),
+        render_summary(report),
+    )
+
+
+def with_other_threads(fast: str, steps: int) -> Trained:
+    """The number of PyTorch's threads is another one in each backward pass."""
+    import ebbtide
+    from ebbtide.report.summary import render_summary
+
+    def change(step: int) -> None:
+        torch.set_num_threads(2 if step < 0 else 1 + step % 2)
+
+    torch.set_num_threads(2)
+    plain = train(steps, change)
+    with ebbtide.Session(fast=fast) as session:
+        ours = train(steps, change)
+    report = session.report()
+    remade = tuple(step.made_anew_bytes for step in report.steps)
+    return Trained(all(map(torch.equal, plain, ours)), remade, (), render_summary(report))
+
+
+# ---- one storage
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    same: bool
+    remade_bytes: int
+    recipes: int  # that are left while the storages live
+
+
+def _made() -> tuple[Tensor, Tensor, Tensor]:
+    """Two operands, and what is made of them."""
+    generator = torch.Generator().manual_seed(0)
+    one, other = (torch.randn(512, 512, generator=generator) for _ in range(2))
+    return one, other, torch.mul(one, other)
+
+
+def _numpy(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    return torch.from_numpy(made.numpy().copy())
+
+
+def _dlpack(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    return torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(made)).clone()
+
+
+def _element(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    return torch.tensor([made[3, 5].item(), made.view(-1)[-1].item()])
+
+
+def _view(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    return made.view(-1)[1000:].t().clone()
+
+
+def _read_and_write_operand(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    one.zero_()
+    return made + one
+
+
+def _operand_through_numpy(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    other.numpy()[:] = 0
+    return made + other
+
+
+def _operand_resized(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    one.untyped_storage().resize_(0)
+    return made.clone()
+
+
+def _operand_swapped(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    one.data = torch.ones(512, 512)
+    other.set_(torch.zeros(4))  # type: ignore[call-overload]
+    return made.clone()
+
+
+def _changed_in_place(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    from ebbtide import _torch
+
+    made.add_(one).relu_()
+    _torch.evict([made])
+    one.fill_(7)
+    return made.clone()
+
+
+def _part_changed_in_place(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    from ebbtide import _torch
+
+    made[10:20].mul_(made[30:40])
+    made[0].zero_()
+    _torch.evict([made])
+    return made.clone()
+
+
+def _random_in_place(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    from ebbtide import _torch
+
+    made.bernoulli_(0.5, generator=torch.Generator().manual_seed(1))
+    _torch.evict([made])
+    return made.clone()
+
+
+def _chain(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    """What is made of it is away too."""
+    from ebbtide import _torch
+
+    more = torch.sigmoid(made)
+    _torch.evict([more, made, one])
+    return more + made
+
+
+def _all_operands_gone(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    from ebbtide import _torch
+
+    more = torch.tanh(made)
+    _torch.evict([more, made])
+    del made
+    return more.clone()
+
+
+def _saved(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    import io
+
+    file = io.BytesIO()
+    torch.save(made, file)
+    file.seek(0)
+    found: Tensor = torch.load(file)
+    return found
+
+
+def _from_another_thread(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    found = list[Tensor]()
+    threads = [threading.Thread(target=lambda: found.append(made * 2)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return torch.stack(found)
+
+
+def _without_gradients(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        return (made @ made).float()
+
+
+def _in_a_child(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.write(writer, str(float(made[7, 9])).encode())
+        os._exit(0)
+    os.wait()
+    return torch.tensor([float(os.read(reader, 100)), float(made[7, 9])])
+
+
+LOOKS: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    name.removeprefix("_").replace("_", "-"): value
+    for name, value in list(globals().items())
+    if callable(value) and getattr(value, "__annotations__", {}).keys() == {"one", "other", "made", "return"}
+}
+
+
+def look(name: str) -> Looked:
+    """Look at a storage that is away, or do something to what it was made of."""
+    import ebbtide
+    from ebbtide import _torch
+
+    plain = _plainly(LOOKS[name])
+    with ebbtide.Session(fast="1GiB"):
+        _torch.want_all_recipes(True)
+        one, other, made = _made()
+        assert _torch.recipes() >= 1
+        _torch.evict([made])
+        assert not _torch.is_resident(made)
+        before = _torch.counters()
+        found = LOOKS[name](one, other, made)
+        after, left = _torch.counters(), _torch.recipes()
+        _torch.want_all_recipes(False)
+        same = found.numpy().tobytes() == plain.numpy().tobytes()
+    return Looked(same, after["made_anew_bytes"] - before["made_anew_bytes"], left)
+
+
+def _plainly(case: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
+    from unittest import mock
+
+    from ebbtide import _torch
+
+    with mock.patch.object(_torch, "evict", return_value=0):
+        return case(*_made())
+
+
+def precision_changes() -> None:
+    """What a recipe needs is another setting by the time it runs."""
+    import ebbtide
+    from ebbtide import _torch
+
+    with ebbtide.Session(fast="1GiB"):
+        _torch.want_all_recipes(True)
+        _, _, made = _made()
+        _torch.evict([made])
+        torch.use_deterministic_algorithms(True)
+        made.clone()

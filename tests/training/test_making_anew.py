@@ -1,0 +1,41 @@
+"""What is made anew has the same bits, whatever happens to it or to what it is made of meanwhile."""
+
+import pytest
+
+from tests.helpers import child
+from tests.training.making_anew import LOOKS
+
+PLANNED = {"EBBTIDE_REMAKE": "check"}
+
+
+def test_a_planned_training_makes_storages_anew_with_the_same_bits() -> None:
+    found = child.run("making_anew:planned", "30%", 8, env=PLANNED)
+    assert found.same
+    assert sum(found.remade) > 0
+    assert "made anew a step" in found.summary
+
+
+def test_without_the_setting_nothing_is_made_anew() -> None:
+    found = child.run("making_anew:planned", "30%", 6)
+    assert found.same
+    assert not any(found.remade)
+    assert min(found.evicted[3:]) > 0
+    assert "made anew" not in found.summary
+
+
+def test_an_operator_runs_again_with_the_number_of_threads_that_it_had() -> None:
+    found = child.run("making_anew:with_other_threads", "30%", 8, env=PLANNED)
+    assert found.same
+    assert sum(found.remade) > 0
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_a_storage_that_is_away_is_made_before_somebody_sees_it_or_changes_what_it_is_made_of(name: str) -> None:
+    found = child.run("making_anew:look", name, env={"EBBTIDE_REMAKE": "check", "EBBTIDE_POLICY": "demand"})
+    assert found.same
+    assert found.remade_bytes > 0
+
+
+def test_other_settings_of_pytorch_are_an_error_and_not_another_number() -> None:
+    with pytest.raises(child.ChildError, match=r"settings .* were changed within a step.*EBBTIDE_REMAKE=0"):
+        child.run("making_anew:precision_changes", env={"EBBTIDE_REMAKE": "1", "EBBTIDE_POLICY": "demand"})
