@@ -132,6 +132,8 @@ class Arena {
   bool hand_over(const void* from, const void* to, std::uint64_t absence, bool keeps);
   std::uint64_t unmade() const { return moves_.unmade(); }  // storages
   void made_anew(std::int64_t ns);  // so long it took, on this thread, and is no part of the operator's own time
+  std::int64_t busy_ns();  // a clock that stands still while somebody waits
+  const void* storage_at(const void* address);  // the beginning of what lies there
 
   bool on_fault(const void* address, bool write);  // the SIGSEGV handler; false: not a fault of ours
 

@@ -69,6 +69,16 @@ bool Arena::hand_over(const void* from, const void* to, std::uint64_t absence, b
   return true;
 }
 
+std::int64_t Arena::busy_ns() {
+  Lock lock(mutex_);
+  return now_ns() - stalls_.total();
+}
+
+const void* Arena::storage_at(const void* address) {
+  Lock lock(mutex_);
+  return operand_at(address, 0).address;
+}
+
 void Arena::made_anew(std::int64_t ns) {
   Lock lock(mutex_);
   counters_.made_anew_ns += ns;

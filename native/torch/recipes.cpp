@@ -60,8 +60,8 @@ struct Call {
 
 // Memory that a recipe reads. Its StorageImpl is held, and no tensor: autograd asks who else has a tensor.
 struct Held {
-  c10::intrusive_ptr<c10::StorageImpl> storage;
-  const void* address;
+  c10::intrusive_ptr<c10::StorageImpl> storage;  // which may be a slice
+  const void* address;                           // of the whole
 };
 
 }  // namespace
@@ -86,6 +86,8 @@ std::map<const void*, RecipePointer> recipes;             // by the storage they
 std::map<const void*, std::vector<const void*>> readers;  // by the memory that is held, the storages made of it
 std::set<std::uintptr_t> attended;                        // what the maker's threads are at
 std::vector<RecipePointer> discarded;  // by the maker's thread, which must not give up a reference: that may take the GIL
+
+void count() { recipes_kept = recipes.size() + discarded.size(); }
 
 constexpr int kMostTries = 1000;
 constexpr std::size_t kMostCalls = 16;  // of a recipe: what is changed at each step would have more and more
@@ -183,8 +185,9 @@ class Keeper {
     std::size_t nbytes = storage->nbytes();
     if (memory != nullptr && the_arena()->contains(memory)) {
       if (the_arena()->is_pinned_from_outside(memory)) return std::nullopt;
-      if (memory != recipe_.address && std::ranges::find(recipe_.held, memory, &Held::address) == recipe_.held.end()) {
-        recipe_.held.push_back({c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage), memory});
+      const void* whole = the_arena()->storage_at(memory);
+      if (std::ranges::find(recipe_.held, whole, &Held::address) == recipe_.held.end()) {
+        recipe_.held.push_back({c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage), whole});
       }
       return alias_of(tensor, memory, nbytes);
     }
@@ -225,7 +228,7 @@ RecipePointer take_off(const void* address) {
   if (found == recipes.end()) return nullptr;
   RecipePointer recipe = std::move(found->second);
   recipes.erase(found);
-  recipes_kept = recipes.size();
+  count();
   for (const Held& held : recipe->held) {
     auto reads = readers.find(held.address);
     std::erase(reads->second, address);
@@ -234,18 +237,25 @@ RecipePointer take_off(const void* address) {
   return recipe;
 }
 
-void give_up(RecipePointer recipe) {
-  if (recipe == nullptr) return;
-  for (const Held& held : recipe->held) the_arena()->unguard(held.address);
+// This thread needs it no more.
+void discard(RecipePointer recipe) {
   if (!is_maker) return;
   std::lock_guard lock(mutex);
   discarded.push_back(std::move(recipe));
+  count();
+}
+
+void give_up(RecipePointer recipe) {
+  if (recipe == nullptr) return;
+  for (const Held& held : recipe->held) the_arena()->unguard(held.address);
+  discard(std::move(recipe));
 }
 
 void give_up_discarded() {
   std::vector<RecipePointer> all;
   std::lock_guard lock(mutex);
   all.swap(discarded);
+  count();
 }
 
 void start_threads();
@@ -259,7 +269,7 @@ void put_on(RecipePointer recipe) {
     std::lock_guard lock(mutex);
     for (const Held& held : recipe->held) readers[held.address].push_back(address);
     recipes[address] = std::move(recipe);
-    recipes_kept = recipes.size();
+    count();
   }
   if (!the_arena()->keep_recipe(address)) give_up(take_off(address));
 }
@@ -310,11 +320,23 @@ class WithThreads {
 
 // The arguments, with what lay in the storage in `memory`.
 torch::jit::Stack stack_of(const Call& call, const Recipe& recipe, void* memory) {
+  auto moved = [&](const at::Tensor& tensor) {
+    bool lies_there = tensor.defined() && tensor.storage().mutable_data() == recipe.address;
+    return lies_there ? alias_of(tensor, memory, recipe.nbytes) : tensor;
+  };
   torch::jit::Stack stack = call.arguments;
   for (c10::IValue& value : stack) {
-    if (!value.isTensor() || !value.toTensor().defined()) continue;
-    const at::Tensor& tensor = value.toTensor();
-    if (tensor.storage().mutable_data() == recipe.address) value = alias_of(tensor, memory, recipe.nbytes);
+    if (value.isTensor()) {
+      value = moved(value.toTensor());
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(moved(tensor));
+      value = list;
+    } else if (value.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const auto& tensor : value.toOptionalTensorVector()) list.push_back(tensor ? std::optional(moved(*tensor)) : tensor);
+      value = list;
+    }
   }
   return stack;
 }
@@ -366,7 +388,7 @@ void make(const void* address) {
     recipe = recipe_of(address);  // null: another thread made it meanwhile, and it left again
     if (tries == kMostTries) fatal("looking for the recipe of a storage that was given up", ENOENT);
   }
-  std::int64_t begun = now_ns();
+  std::int64_t begun = the_arena()->busy_ns();
   Births* outer = std::exchange(births, nullptr);
   bool made = false;
   try {
@@ -376,8 +398,9 @@ void make(const void* address) {
     if (the_arena()->absence_of(address) == absence) cannot_make(*recipe, error.what());
   }
   births = outer;
-  the_arena()->made_anew(now_ns() - begun);
+  the_arena()->made_anew(the_arena()->busy_ns() - begun);
   if (made && !wants_all) give_up(take_off(address));
+  discard(std::move(recipe));
 }
 
 // Takes the recipe of what lies there, which is made first if it is away. Null: it had none, or it was not good any more.
@@ -503,7 +526,7 @@ template <typename Visit>
 void each_memory(const c10::IValue& value, Visit visit) {
   if (value.isTensor()) {
     for_each_part(value.toTensor(), [&](const at::Tensor& part) {
-      if (const void* address = managed_storage(part)) visit(address);
+      if (const void* address = managed_storage(part)) visit(the_arena()->storage_at(address));
     });
   } else if (value.isTensorList() || value.isOptionalTensorList() || value.isList()) {
     for (const c10::IValue& element : value.toListRef()) each_memory(element, visit);

@@ -63,7 +63,7 @@ class Counters(TypedDict):
     faults: int  # demand fetches that a SIGSEGV forced (the rest were served before the operator ran)
     cancelled: int  # evictions cancelled by a write
     made_anew_bytes: int  # of storages that operators made once more
-    made_anew_ns: int  # that this took, waits included
+    made_anew_ns: int  # that this took, without stalls
     looked_at: int  # storages looked at in search of victims
     memory_areas: int  # of the arena now, at most: a level
     # what an operator needs at once

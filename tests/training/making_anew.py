@@ -128,6 +128,17 @@ def _operand_swapped(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
     return made.clone()
 
 
+def _operand_behind_a_slice(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    """A recipe reads a slice of a storage, and somebody writes to the whole."""
+    from ebbtide import _torch
+
+    part = torch.empty(0).set_(one.untyped_storage()[4096 * 16 : 4096 * 48])  # type: ignore[call-overload]
+    more = torch.exp(part)
+    _torch.evict([more])
+    one.fill_(2)
+    return torch.cat([more, made.view(-1)])
+
+
 def _changed_in_place(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
     from ebbtide import _torch
 

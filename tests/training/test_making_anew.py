@@ -1,17 +1,37 @@
 """What is made anew has the same bits, whatever happens to it or to what it is made of meanwhile."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.helpers import child
 from tests.training.making_anew import LOOKS
 
-PLANNED = {"EBBTIDE_REMAKE": "check"}
+SLOW = """
+format = "ebbtide-machine"
+version = 1
+name = "slow disk"
+origin = "assumed"
+tiers = [{ name = "dram", in_place = "all", bytes_per_s = 20_000_000_000 }, { name = "file", in_place = "nothing" }]
+links = [
+    { source = "dram", target = "file", bytes_per_s = 50_000_000, latency_ns = 0 },
+    { source = "file", target = "dram", bytes_per_s = 50_000_000, latency_ns = 0 },
+]
+"""
+"""To run an operator again costs less than any copy."""
 
 
-def test_a_planned_training_makes_storages_anew_with_the_same_bits() -> None:
-    found = child.run("making_anew:planned", "30%", 8, env=PLANNED)
+@pytest.fixture
+def planned(tmp_path: Path) -> dict[str, str]:
+    file = tmp_path / "machine.toml"
+    file.write_text(SLOW)
+    return {"EBBTIDE_REMAKE": "check", "EBBTIDE_MACHINE": str(file)}
+
+
+def test_a_planned_training_makes_storages_anew_with_the_same_bits(planned: dict[str, str]) -> None:
+    found = child.run("making_anew:planned", "30%", 6, env=planned)
     assert found.same
-    assert sum(found.remade) > 0
+    assert min(found.remade[3:]) > 0, found.remade
     assert "made anew a step" in found.summary
 
 
@@ -23,10 +43,10 @@ def test_without_the_setting_nothing_is_made_anew() -> None:
     assert "made anew" not in found.summary
 
 
-def test_an_operator_runs_again_with_the_number_of_threads_that_it_had() -> None:
-    found = child.run("making_anew:with_other_threads", "30%", 8, env=PLANNED)
+def test_an_operator_runs_again_with_the_number_of_threads_that_it_had(planned: dict[str, str]) -> None:
+    found = child.run("making_anew:with_other_threads", "30%", 6, env=planned)
     assert found.same
-    assert sum(found.remade) > 0
+    assert min(found.remade[3:]) > 0, found.remade
 
 
 @pytest.mark.parametrize("name", LOOKS)
