@@ -67,6 +67,7 @@ class Job:
             "EBBTIDE_CHAOS_SEED": str(seed % 2**32),
             "EBBTIDE_WAIT_FOR_PLAN": "0" if seed % 4 == 0 else "1",  # a job is short: most wait
             "EBBTIDE_CHECKSUM": "1",
+            "EBBTIDE_REMAKE": "0" if seed % 3 == 0 else "check",
         }
         return Job(
             seed=seed,

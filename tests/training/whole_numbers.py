@@ -257,6 +257,7 @@ def settings(seed: int) -> tuple[int, dict[str, str]]:
         "EBBTIDE_IO_THREADS": draw.choice(("1", "2", "4")),
         "EBBTIDE_PIECE": draw.choice(("2MiB", "16MiB")),
         "EBBTIDE_CHECKSUM": draw.choice(("0", "1", "pages")),
+        "EBBTIDE_REMAKE": draw.choice(("0", "check")),
         "EBBTIDE_MIN_STORAGE": "4096",
         "EBBTIDE_PROGRESS": "off",
     }
