@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "arena.hpp"
@@ -67,7 +68,8 @@ void Arena::inherit(bool inherited) {
 }
 
 void Arena::before_fork() {
-  if (!in_child_ && moves_.unmade() > 0) options_.make_all();  // nobody makes it in the child
+  // Nobody makes it in the child. On another thread: one that has shared its work with others hangs when it does so in a child.
+  if (!in_child_ && moves_.unmade() > 0) std::thread(options_.make_all).join();
   Lock lock(mutex_);
   if (!in_child_) {
     mover_.hush(lock);

@@ -51,6 +51,14 @@ struct Settings {
     return 0;
 #endif
   }
+  // Each thread has its own, and those that share its work have others.
+  bool rounds_as_usual() const {
+#if defined(__x86_64__)
+    return rounding == _MM_MASK_MASK;
+#else
+    return true;
+#endif
+  }
 };
 
 struct Call {
@@ -268,10 +276,11 @@ void put_on(RecipePointer recipe) {
   {
     std::lock_guard lock(mutex);
     for (const Held& held : recipe->held) readers[held.address].push_back(address);
-    recipes[address] = std::move(recipe);
+    recipes[address] = recipe;
     count();
+    if (the_arena()->keep_recipe(address)) return;  // under the mutex: who takes it off the tables finds it kept, or not
   }
-  if (!the_arena()->keep_recipe(address)) give_up(take_off(address));
+  give_up(take_off(address));
 }
 
 RecipePointer recipe_of(const void* address) {
@@ -303,19 +312,26 @@ class OffTheRecord {
   bool before_;
 };
 
+// This thread's number of threads, for a while. Who sets it sets the number of threads yet to begin, too, so that is put back.
 class WithThreads {
  public:
-  explicit WithThreads(int threads) : before_(at::get_num_threads()) {
-    if (threads != before_) at::set_num_threads(threads);
+  explicit WithThreads(int threads) : before_(at::get_num_threads()), changes_(threads != before_) {
+    if (!changes_) return;
+    std::thread([this] { of_new_ones_ = at::get_num_threads(); }).join();
+    at::set_num_threads(threads);
   }
   ~WithThreads() {
-    if (at::get_num_threads() != before_) at::set_num_threads(before_);
+    if (!changes_) return;
+    at::set_num_threads(before_);
+    std::thread([this] { at::set_num_threads(of_new_ones_); }).join();
   }
   WithThreads(const WithThreads&) = delete;
   WithThreads& operator=(const WithThreads&) = delete;
 
  private:
-  int before_;
+  const int before_;
+  const bool changes_;
+  int of_new_ones_ = 0;
 };
 
 // The arguments, with what lay in the storage in `memory`.
@@ -413,6 +429,17 @@ RecipePointer take_recipe(const void* address) {
   return was_good ? recipe : nullptr;
 }
 
+// Somebody changes in place what lies there: its recipe stays on the tables, and is no good until it goes on. Null: it had none.
+RecipePointer interrupt_recipe(const void* address) {
+  RecipePointer recipe = recipe_of(address);
+  if (recipe == nullptr) return nullptr;
+  bool was_good = false;
+  while (!(was_good = the_arena()->forget_recipe(address)) && the_arena()->absence_of(address) != 0) make(address);
+  if (was_good && recipe_of(address) == recipe) return recipe;
+  give_up(take_off(address));
+  return nullptr;
+}
+
 // Somebody is about to write there: what is made of it is made now, or cannot be made any more.
 void free_of_readers(const void* address) {
   for (const void* reader : readers_of(address)) take_recipe(reader);
@@ -480,6 +507,13 @@ Births::~Births() {
   if (outer_ != nullptr) outer_->addresses_.insert(outer_->addresses_.end(), addresses_.begin(), addresses_.end());
 }
 
+void Births::look_at_inner(bool repeats) {
+  if (births == nullptr) return;
+  bool above_autograd = !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradFunctionality);
+  if (repeats && !above_autograd) return;
+  for (Births* each = births; each != nullptr; each = each->outer_) each->spoiled_ = true;
+}
+
 void Births::note(void* address) {
   if (births != nullptr) births->addresses_.push_back(address);
 }
@@ -488,7 +522,7 @@ void Births::note(void* address) {
 
 std::unique_ptr<KeptCall> KeptCall::of(const c10::OperatorHandle& op, at::ArrayRef<const c10::IValue> arguments) {
   auto made = std::make_shared<Recipe>();
-  if (!add_call(*made, op, arguments)) return nullptr;
+  if (!made->settings.rounds_as_usual() || !add_call(*made, op, arguments)) return nullptr;
   auto kept = std::unique_ptr<KeptCall>(new KeptCall);
   kept->made_ = std::move(made);
   kept->exceptions_ = std::uncaught_exceptions();
@@ -496,19 +530,23 @@ std::unique_ptr<KeptCall> KeptCall::of(const c10::OperatorHandle& op, at::ArrayR
 }
 
 KeptCall::~KeptCall() {
-  if (std::uncaught_exceptions() != exceptions_) return;
+  bool ended = std::uncaught_exceptions() == exceptions_ && !births_.are_spoiled();
   if (changed_ != nullptr) {
-    if (changed_->settings != made_->settings || changed_->calls.size() == kMostCalls) return;
-    changed_->calls.push_back(std::move(made_->calls[0]));
+    // Gone: another thread has written to it, or to what it is made of, in the meantime.
+    RecipePointer own = take_off(changed_->address);
+    if (own != changed_) ended = false;
+    give_up(std::move(own));
+    if (!ended || changed_->settings != made_->settings || changed_->calls.size() == kMostCalls) return;
+    auto longer = std::make_shared<Recipe>(*changed_);
+    longer->calls.push_back(std::move(made_->calls[0]));
     for (Held& held : made_->held) {
-      if (held.address == changed_->address ||
-          std::ranges::find(changed_->held, held.address, &Held::address) != changed_->held.end())
-        continue;
-      changed_->held.push_back(std::move(held));
+      bool known = std::ranges::find(longer->held, held.address, &Held::address) != longer->held.end();
+      if (held.address != longer->address && !known) longer->held.push_back(std::move(held));
     }
-    put_on(std::move(changed_));
+    put_on(std::move(longer));
     return;
   }
+  if (!ended) return;
   const std::vector<void*>& addresses = births_.addresses();
   for (std::size_t i = addresses.size(); i-- > 0;) {  // of several at one address the last lives
     if (recipe_of(addresses[i]) != nullptr || !the_arena()->wants_recipe(addresses[i])) continue;  // an inner operator made it
@@ -546,12 +584,17 @@ RecipePointer prepare_for(at::ArrayRef<const c10::IValue> arguments, const std::
       make(address);
       if (!writes) return;
       free_of_readers(address);
-      RecipePointer own = take_recipe(address);
-      if (changed && i == 0) goes_on = std::move(own);
+      if (changed && i == 0) {
+        goes_on = interrupt_recipe(address);
+      } else if (goes_on == nullptr || goes_on->address != address) {
+        take_recipe(address);
+      }
     });
   }
   return goes_on;
 }
+
+void forget_interrupted(const RecipePointer& recipe) { give_up(take_off(recipe->address)); }
 
 void forget_recipes_of(const void* address) {
   free_of_readers(address);

@@ -38,11 +38,16 @@ class Births {
   Births& operator=(const Births&) = delete;
 
   const std::vector<void*>& addresses() const { return addresses_; }
+  bool are_spoiled() const { return spoiled_; }
   static void note(void* address);
+  // An operator begins within others. If it does not repeat, or is called above autograd (by a hook, a mode, a kernel of the
+  // script's), those are more than their kernels, and cannot be called again below all that.
+  static void look_at_inner(bool repeats);
 
  private:
   Births* const outer_;
   std::vector<void*> addresses_;
+  bool spoiled_ = false;
 };
 
 // An operator that is under way, and makes recipes for what it gives birth to, or goes on with that of what it changes.
@@ -62,6 +67,9 @@ class KeptCall {
   Births births_;
   int exceptions_ = 0;  // that were in flight when it began
 };
+
+// What was changed in place has this recipe no more.
+void forget_interrupted(const std::shared_ptr<Recipe>& recipe);
 
 // Makes what is away among an operator's arguments, and frees what it writes to of recipes. Returns the recipe of the first argument
 // if that is `changed` in place, for KeptCall::goes_on_with().

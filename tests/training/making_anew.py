@@ -4,9 +4,11 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 WIDTH, ROWS = 256, 1024
 
@@ -264,3 +266,53 @@ def precision_changes() -> None:
         _torch.evict([made])
         torch.use_deterministic_algorithms(True)
         made.clone()
+
+
+# ---- what is more than its operator
+
+
+class _Noise(TorchDispatchMode):
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = function(*args, **(kwargs or {}))
+        if function is torch.ops.aten.mul.Tensor:
+            out.uniform_(generator=torch.Generator().manual_seed(3))
+        return out
+
+
+def _in_a_mode(one: Tensor, other: Tensor) -> Tensor:
+    with _Noise():
+        return one * other
+
+
+def _with_hooks(one: Tensor, other: Tensor) -> Tensor:
+    both = torch.stack([one, other]).requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved.clone(), lambda saved: saved):
+        low, _high = torch.aminmax(both, dim=0)
+    return low.detach()
+
+
+def _without_denormals(one: Tensor, other: Tensor) -> Tensor:
+    torch.set_flush_denormal(True)
+    made = torch.full((512, 512), 1e-20) * torch.full((512, 512), 1e-20)
+    torch.set_flush_denormal(False)
+    return made
+
+
+MORE = {"mode": _in_a_mode, "hooks": _with_hooks, "denormals": _without_denormals}
+
+
+def more(name: str) -> bool:
+    """Tell whether such a result, evicted, is what it was."""
+    import ebbtide
+    from ebbtide import _torch
+
+    one, other, _ = _made()
+    plain = MORE[name](one, other).numpy().tobytes()
+    with ebbtide.Session(fast="1GiB"):
+        _torch.want_all_recipes(True)
+        one, other, _ = _made()
+        made = MORE[name](one, other)
+        _torch.evict([made])
+        same = made.clone().numpy().tobytes() == plain
+        _torch.want_all_recipes(False)
+    return same

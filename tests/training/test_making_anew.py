@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import child
-from tests.training.making_anew import LOOKS
+from tests.training.making_anew import LOOKS, MORE
 
 SLOW = """
 format = "ebbtide-machine"
@@ -59,3 +59,8 @@ def test_a_storage_that_is_away_is_made_before_somebody_sees_it_or_changes_what_
 def test_other_settings_of_pytorch_are_an_error_and_not_another_number() -> None:
     with pytest.raises(child.ChildError, match=r"settings .* were changed within a step.*EBBTIDE_REMAKE=0"):
         child.run("making_anew:precision_changes", env={"EBBTIDE_REMAKE": "1", "EBBTIDE_POLICY": "demand"})
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_what_a_mode_a_hook_or_a_setting_adds_to_an_operator_is_not_lost(name: str) -> None:
+    assert child.run("making_anew:more", name, env={"EBBTIDE_REMAKE": "1", "EBBTIDE_POLICY": "demand"})
