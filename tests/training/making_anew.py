@@ -313,6 +313,7 @@ def more(name: str) -> bool:
         one, other, _ = _made()
         made = MORE[name](one, other)
         _torch.evict([made])
+        assert not _torch.is_resident(made)
         same = made.clone().numpy().tobytes() == plain
         _torch.want_all_recipes(False)
     return same
