@@ -54,8 +54,7 @@ def test_each_says_what_is_made_anew_and_what_that_takes(files: Path) -> None:
     assert "lru:" not in compared
     assert told in " ".join(said("explain", step, "--at-peak", "--plan", files / "made.plan").split())
     trace, made = load(step, Trace), load(files / "made.plan", Plan)
-    remakes, rows = remakes_of(trace), remade(made.stays, trace)
-    number = remakes.storage[rows[0]]
+    number = remakes_of(trace).chosen(remade(made.stays, trace)).storage[0]
     one = " ".join(said("explain", step, "--storage", number, "--plan", files / "made.plan").split())
     assert re.search(r"leaves at .+, without a copy; made anew at .+ by op\d+: 200 us", one)
 
@@ -65,9 +64,9 @@ def test_the_page_shows_it_as_away(files: Path) -> None:
     trace, made = load(files / "step.trace", Trace), load(files / "made.plan", Plan)
     away = away_data(Subject(trace=trace, plan=made))
     assert away is not None
-    remakes, rows = remakes_of(trace), list(remade(made.stays, trace))
+    remakes = remakes_of(trace).chosen(remade(made.stays, trace))
     shown = set(zip(away["storage"].tolist(), away["gone"].tolist(), away["back"].tolist(), away["tier"], strict=True))
-    columns = (remakes.storage[rows], remakes.gone[rows], remakes.until[rows])
+    columns = (remakes.storage, remakes.gone, remakes.until)
     assert {(*row, "") for row in zip(*(column.tolist() for column in columns), strict=True)} <= shown
 
 

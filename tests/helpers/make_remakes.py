@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ebbtide.ir.base import Origin
-from ebbtide.ir.remakes import remakes_of, together
+from ebbtide.ir.remakes import Chosen, remakes_of, together
 from ebbtide.ir.trace import Accesses, Storage, StorageKind, Storages, Tick, Ticks, Trace
 from tests.helpers.make_steps import PAGE, R, W, parameter
 
@@ -51,13 +51,15 @@ def made_steps(draw: st.DrawFn, most_ticks: int = 14, parameters: int = 2) -> Tr
     return step_of(ticks, lives, [(storage, tick, mode) for (storage, tick), mode in uses.items()])
 
 
-def possible_together(trace: Trace, random: Random) -> tuple[int, ...]:
-    """Some of a step's remakes, in any order of preference."""
-    remakes, rows = remakes_of(trace), list[int]()
+def possible_together(trace: Trace, random: Random) -> Chosen:
+    """Some of a step's remakes, in any order of preference; some of them early."""
+    remakes, chosen = remakes_of(trace), list[tuple[int, int]]()
     for row in random.sample(range(len(remakes)), len(remakes)):
-        if random.random() < 0.7 and together(remakes, [*rows, row]):
-            rows.append(row)
-    return tuple(sorted(rows))
+        gone, until = int(remakes.gone[row]), int(remakes.until[row])
+        one = (row, random.choice([until, random.randint(gone + 1, until)]))
+        if random.random() < 0.7 and together(remakes.chosen((*chosen, one))):
+            chosen.append(one)
+    return tuple(sorted(chosen))
 
 
 def repeating(trace: Trace) -> Trace:

@@ -66,7 +66,7 @@ def with_tick(trace: Trace, at: int, **changes: object) -> Trace:
         changed(plain(), uses=[(1, 1, W)]),  # may leave a part as it was, or not
         changed(plain(), uses=[(0, 4, R | W)]),  # its input is another one by then
         changed(plain(), uses=[(0, 6, R | W)]),
-        changed(plain(), [activation(0, 6, at=1)], [(2, 0, R | W), (2, 1, R)]),  # an input of tick 1 dies
+        changed(plain(), [parameter(8, 8)], [(2, 1, R), (2, 4, R | W)]),  # of tick 1
         changed(plain(), [Storage(9, StorageKind.OTHER, 0, 8, scratch=True)], [(2, 1, R)]),
         replace(
             plain(), storages=Storages.from_rows([plain().storages[0], replace(plain().storages[1], scratch=True)])
@@ -101,10 +101,62 @@ def test_an_operator_runs_again_with_all_that_runs_in_it() -> None:
     assert (found.scratch_bytes.tolist(), found.inputs) == ([20 + 60], ((),))
 
 
+def chain() -> Trace:
+    """0 is a parameter. 1 is made of it, 2 of 1, and 3 of 2 and 1, which then die. 3 is used at tick 9."""
+    ticks = [Tick(10 * (at + 1), MUL, repeats=at < 3) for at in range(10)]
+    rows = [parameter(50, 10), activation(0, 3, 7), activation(1, 3, 30), activation(2, 10)]
+    uses = [(0, 0, R), (1, 0, W), (1, 1, R), (1, 2, R), (2, 1, W), (2, 2, R), (3, 2, W), (3, 9, R)]
+    return step_of(ticks, rows, uses)
+
+
+def test_what_has_died_is_made_first_and_lies_in_scratch() -> None:
+    """1 runs for 2 and once more for 3."""
+    found = remakes_of(chain())
+    assert (found.storage.tolist(), found.gone.tolist(), found.until.tolist()) == ([3], [3], [9])
+    assert (found.inputs, found.ingredients) == (((0,),), ((1, 2),))
+    assert found.time_ns.tolist() == [10 + 10 + 20 + 30]
+    assert found.scratch_bytes.tolist() == [7 + 30 + 7]
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        with_tick(chain(), 0, repeats=False),  # what made an ingredient
+        changed(chain(), uses=[(0, 5, R | W)]),  # what it was made of
+    ],
+)
+def test_what_has_died_and_cannot_be_made_rules_a_remake_out(trace: Trace) -> None:
+    assert not len(remakes_of(trace))
+
+
+def test_an_ingredient_is_what_it_was_when_it_was_read() -> None:
+    """2 changes 1 in place before 3 reads it, and what does not repeat changes it later."""
+    ticks = [Tick(10 * (at + 1), RELU_ if at == 1 else MUL, repeats=at < 3) for at in range(10)]
+    rows = [parameter(50, 10), activation(0, 10, 7), activation(2, 10)]
+    uses = [(0, 0, R), (1, 0, W), (1, 1, R | W), (1, 2, R), (1, 4, R | W), (2, 2, W), (2, 9, R)]
+    found = remakes_of(step_of(ticks, rows, uses))
+    at = found.storage.tolist().index(2)
+    assert (found.inputs[at], found.ingredients[at], found.time_ns[at]) == ((0,), (1,), 10 + 20 + 30)
+
+
+def test_a_chain_has_a_most_length() -> None:
+    def steps(n: int) -> Trace:
+        ticks = [Tick(10, MUL, repeats=at < n) for at in range(n + 3)]
+        rows = [activation(at, at + 2) for at in range(n - 1)] + [activation(n - 1, n + 3)]
+        uses = [(at, at, W) for at in range(n)] + [(at, at + 1, R) for at in range(n - 1)] + [(n - 1, n + 2, R)]
+        return step_of(ticks, rows, uses)
+
+    assert remakes_of(steps(16)).time_ns.tolist() == [160]
+    assert not len(remakes_of(steps(17)))
+
+
 @settings(max_examples=300, deadline=None)
 @given(made_steps())
 def test_contents_are_the_same(trace: Trace) -> None:
-    """Contents are the history of what was computed. Run again at the end of the gap, an operator makes the same."""
+    """Contents are the history of what was computed. Run again at the end of the gap, operators make the same.
+
+    They do so at each tick of the gap. An ingredient is never looked at, as if it had died.
+    """
     remakes = remakes_of(trace)
     now: dict[int, object] = {
         number: ("before", number) for number in np.flatnonzero(trace.storages.persistent).tolist()
@@ -112,22 +164,30 @@ def test_contents_are_the_same(trace: Trace) -> None:
     by_tick: dict[int, list[tuple[int, int]]] = {tick: [] for tick in range(len(trace.ticks))}
     for use in trace.accesses:
         by_tick[use.tick].append((use.storage, use.mode))
+    births = trace.storages.birth.tolist()
 
     def run(tick: int, contents: dict[int, object]) -> dict[int, object]:
         reads = tuple(contents.get(storage) for storage, mode in by_tick[tick] if mode & R)
         writes = [storage for storage, mode in by_tick[tick] if mode & W]
-        return {storage: (tick, reads, None if trace.storages.birth[storage] == tick else contents[storage])
+        return {storage: (tick, reads, None if births[storage] == tick else contents.get(storage))
                 for storage in writes}  # fmt: skip
 
+    def made(storage: int, before: int, inputs: dict[int, object], ingredients: tuple[int, ...]) -> object:
+        here = dict(inputs)
+        here.pop(storage, None)
+        for at in range(births[storage], before):
+            if (storage, R | W) in by_tick[at] or at == births[storage]:
+                for number in ingredients:
+                    if number not in inputs and (number, R) in by_tick[at]:
+                        here[number] = made(number, at, inputs, ingredients)
+                here[storage] = run(at, here)[storage]
+        return here[storage]
+
     for tick in range(len(trace.ticks)):
-        for row in np.flatnonzero(remakes.until == tick).tolist():
-            storage = int(remakes.storage[row])
+        for row in np.flatnonzero((remakes.gone <= tick) & (tick <= remakes.until)).tolist():
+            storage, gone = int(remakes.storage[row]), int(remakes.gone[row])
             inputs = {number: now[number] for number in remakes.inputs[row]}
-            made = dict(inputs)
-            for at in range(int(trace.storages.birth[storage]), int(remakes.gone[row])):
-                if (storage, R | W) in by_tick[at] or at == trace.storages.birth[storage]:
-                    made[storage] = run(at, made)[storage]
-            assert made[storage] == now[storage]
+            assert made(storage, gone, inputs, remakes.ingredients[row]) == now[storage]
         now |= run(tick, now)
 
 
@@ -141,10 +201,13 @@ def left_and_made(gone: int = 3, until: int = 6) -> Plan:
 
 def test_a_plan_may_leave_what_is_made_anew() -> None:
     trace, plan, machine = plain(), left_and_made(), disk()
-    assert remade(plan.stays, trace) == (0,)
+    assert remade(plan.stays, trace) == ((0, 6),)
     assert check_plan(plan, trace, machine) == ()
     assert {found.rule for found in check_plan(plan, with_tick(trace, 0, repeats=False), machine)} >= {Rule.WHOLE}
-    for other in (left_and_made(gone=4), left_and_made(until=5), left_and_made(gone=2)):
+    early = left_and_made(until=5)
+    assert remade(early.stays, trace) == ((0, 5),)
+    assert check_plan(early, trace, machine) == ()
+    for other in (left_and_made(gone=4), left_and_made(gone=2)):
         assert {found.rule for found in check_plan(other, trace, machine)} & {Rule.WHOLE, Rule.SOURCE, Rule.ACCESS}
 
 
@@ -173,6 +236,17 @@ def test_its_schedule_has_a_drop_alone() -> None:
     assert rows == [(3, Verb.DROP, 1)]
     columns = schedule_columns(left_and_made(), plain(), disk(), [0, 0], 10**6)
     assert columns.made_anew.tolist() == [False, True]
+    assert columns.ingredient.tolist() == [False, False]
+
+
+def test_its_schedule_says_what_the_ingredients_are() -> None:
+    trace = chain()
+    stays = [Stay(0, "dram", 0, 0, 10), Stay(1, "dram", 0, 0, 3), Stay(2, "dram", 1, 1, 3), Stay(3, "dram", 2, 2, 3)]
+    plan = plan_of(trace, [*stays, Stay(3, "dram", 9, 9, 10)])
+    require_valid(plan, trace, disk())
+    columns = schedule_columns(plan, trace, disk(), [0, 0, 0, 0], 10**6)
+    assert columns.made_anew.tolist() == [False, False, False, True]
+    assert columns.ingredient.tolist() == [False, True, True, False]
 
 
 def test_what_was_made_anew_is_moved_like_others() -> None:
@@ -194,7 +268,7 @@ def test_tierplan_cannot_say_it() -> None:
         to_tierplan(left_and_made(), plain(), disk(), [0, 1])
 
 
-def test_an_input_that_is_gone_itself_rules_a_remake_out() -> None:
+def test_an_input_that_is_gone_itself_is_made_early_or_rules_a_remake_out() -> None:
     """1 is made of the parameter, and 2 of 1. Each can be made anew at 6 and at 8; 1 comes first there, or stays."""
     ticks = [Tick(10, MUL, repeats=at < 2) for at in range(10)]
     rows = [parameter(50, 10), activation(0, 10), activation(1, 10)]
@@ -202,29 +276,29 @@ def test_an_input_that_is_gone_itself_rules_a_remake_out() -> None:
     def uses(first: int, second: int) -> Trace:
         return step_of(ticks, rows, [(0, 0, R), (1, 0, W), (1, 1, R), (1, first, R), (2, 1, W), (2, second, R)])
 
-    for first, second, possible in ((6, 8, True), (8, 8, True), (8, 6, False)):
+    for first, second, at, possible in ((6, 8, 6, True), (8, 8, 8, True), (8, 6, 8, False), (8, 6, 6, True)):
         found = remakes_of(uses(first, second))
         assert found.storage.tolist() == [1, 2]
-        assert together(found, (0, 1)) is possible
+        assert together(found.chosen(((0, at), (1, second)))) is possible
 
 
 @settings(max_examples=200, deadline=None)
 @given(made_steps(), st.data())
 def test_a_split_step_is_the_same_step(trace: Trace, data: st.DataObject) -> None:
     """Plans for it and for the step as it was are translated both ways; both are right, and take the same time."""
-    rows = possible_together(trace, data.draw(st.randoms()))
-    made = split(trace, rows)
+    chosen = possible_together(trace, data.draw(st.randoms()))
+    made = split(trace, chosen)
     still = [Stay(number, "dram", row.birth, row.birth, row.death) for number, row in enumerate(made.trace.storages)]
     machine = disk()
     joined = plan_of(trace, made.joined_stays(still))
-    assert set(remade(joined.stays, trace)) == set(rows)
+    assert set(remade(joined.stays, trace)) == set(chosen)
     assert check_plan(joined, trace, machine) == ()
     again, step, of = split_plan(joined, trace)
     assert sorted(map(repr, again.stays)) == sorted(map(repr, still))
     assert of.tolist()[: len(trace.storages)] == list(range(len(trace.storages)))
     simulated = simulate(lower(again, step, machine), step, machine)
     assert simulate_plan(joined, trace, machine).step_ns == simulated.step_ns
-    cost = int(remakes_of(trace).time_ns[list(rows)].sum())
+    cost = int(remakes_of(trace).chosen(chosen).time_ns.sum())
     assert simulated.step_ns == trace.step_ns + cost
     assert simulate_plan(joined, trace, machine, record=True).step_ns == simulated.step_ns
 

@@ -52,6 +52,21 @@ def test_a_slow_disk_is_spared() -> None:
     assert made.lower_bound_ns <= moved.lower_bound_ns
 
 
+def test_inputs_that_are_gone_are_made_early_where_that_loses_little() -> None:
+    """Each is made of the one before, and used before it. All would be made at once; so few in a row are early."""
+    trace, machine = repeating(network(layers=8, width_bytes=2**20)), disk(3 * 10**8, 3 * 10**8)
+    budget = budget_at(trace, machine, 0.3)
+    remaking = Remaking.of(problem_of(without_remakes(trace), machine.with_budget(budget)), trace, budget)
+    assert remaking is not None
+    some, more = (remaking.at(1.0, early) for early in (False, True))
+    latest = remaking.remakes.until.tolist()
+    assert all(tick == latest[row] for row, tick in some)
+    assert len(more) > len(some)
+    shifts = [latest[row] - tick for row, tick in more]
+    assert 0 < max(shifts) <= 4
+    assert together(remaking.remakes.chosen(more))
+
+
 def test_where_copies_cost_nothing_nothing_is_made_anew() -> None:
     trace, machine = repeating(network(layers=8, width_bytes=2**20)), disk(10**12, 10**12)
     found = both(trace, machine, 0.3)
@@ -67,16 +82,16 @@ def test_what_has_room_is_not_made_anew() -> None:
     problem = problem_of(without_remakes(trace), machine.with_budget(budget_at(trace, machine, 0.3)))
     remaking = Remaking.of(problem, trace, 0)
     assert remaking is not None
-    rows = (0, 2)
-    made = split(trace, rows)
+    chosen = remakes_of(trace).latest((0, 2))
+    made = split(trace, chosen)
     joined = made.joined_stays(made.still_stays(problem.still))
-    assert remade(joined, trace) == rows
+    assert remade(joined, trace) == chosen
     nbytes = int(trace.storages.nbytes[0])
-    for room, left in ((2 * nbytes, ()), (2 * nbytes - 1, (2,)), (nbytes - 1, rows)):
+    for room, left in ((2 * nbytes, ()), (2 * nbytes - 1, chosen[1:]), (nbytes - 1, chosen)):
         free = np.full(len(trace.ticks), room)
-        found, stays = remaking.without_unneeded(rows, joined, free)
+        found, stays = remaking.without_unneeded(chosen, joined, free)
         assert found == left == remade(stays, trace)
-    assert remaking.without_unneeded(rows, joined, np.full(len(trace.ticks), 2 * nbytes))[1] == problem.still
+    assert remaking.without_unneeded(chosen, joined, np.full(len(trace.ticks), 2 * nbytes))[1] == problem.still
 
 
 def test_where_operations_use_a_slow_tier_in_place_nothing_is_made_anew() -> None:
@@ -127,9 +142,10 @@ def test_nothing_beats_the_bound(trace: Trace, machine: Machine, share: float, e
     assert bound <= lower_bound_ns(without_remakes(trace), machine, budget)
     some = range(min(len(remakes), 4))
     for rows in (rows for count in range(len(some) + 1) for rows in combinations(some, count)):
-        if not together(remakes, rows):
+        chosen = remakes.latest(rows)
+        if not together(remakes.chosen(chosen)):
             continue
-        step = split(trace, rows).trace
+        step = split(trace, chosen).trace
         try:
             assert simulate_plan(ebbtide(step, machine, budget), step, bounded, pages).step_ns >= bound - 1
         except InfeasibleBudgetError:

@@ -28,7 +28,7 @@ from tests.helpers.ask_here import ask_here
 from tests.helpers.make_recording import recording
 from tests.helpers.make_steps import disk, network
 
-SCHEDULE = ScheduleColumns(*[np.zeros(0, dtype=np.int64)] * 9, commands=no_commands())
+SCHEDULE = ScheduleColumns(*[np.zeros(0, dtype=np.int64)] * 10, commands=no_commands())
 REPORT = PlanReport("ebbtide", "feasible", 100, 1.0, 1.0, 1.0, 0.0, 1)
 
 

@@ -35,10 +35,10 @@ class Gap:
 
 def remaking_text(plan: Plan, trace: Trace) -> str:
     """Say how many bytes a plan makes anew in a step, and what that takes; "" if it moves everything."""
-    remakes, rows = remakes_of(trace), list(remade(plan.stays, trace))
-    if not rows:
+    remakes = remakes_of(trace).chosen(remade(plan.stays, trace))
+    if not len(remakes):
         return ""
-    nbytes, spent_ns = int(trace.storages.nbytes[remakes.storage[rows]].sum()), int(remakes.time_ns[rows].sum())
+    nbytes, spent_ns = int(trace.storages.nbytes[remakes.storage].sum()), int(remakes.time_ns.sum())
     share = 100 * spent_ns / max(trace.step_ns, 1)
     return f"{format_bytes(nbytes)} are made anew in a step, in {time_text(spent_ns)}: {share:.1f} % of its compute"
 
@@ -53,8 +53,8 @@ class PlanView:
             self._stays[stay.storage].append(stay)
         tiers = Counter(stay.tier for stay in plan.stays)
         self.fast = fast if fast in tiers or not tiers else tiers.most_common(1)[0][0]
-        rows, remakes = remade(plan.stays, trace), remakes_of(trace)
-        self._remade = {(int(remakes.storage[row]), int(remakes.until[row])): row for row in rows}
+        storage = remakes_of(trace).storage
+        self._remade = {(int(storage[row]), until): row for row, until in remade(plan.stays, trace)}
         split, step, _ = split_plan(plan, trace)
         self._level = occupancy(step, split.stays, [self.fast], arena_pages)[self.fast]
         self._live = live_bytes(trace, arena_pages)

@@ -1,10 +1,14 @@
 """Remakes: which storages can be made anew before a use, instead of being moved, and what that takes.
 
-A storage is left without a copy after one use, and the operators that made it run again right before the next. Those
-are the one that it was born in, and those that changed it in place. All of them have to repeat (``Tick.repeats``). What
-they read has to be there at that tick, and nobody may have written to it since. An input that dies or is itself gone
-then rules the remake out, so there are no chains. What an operator both reads and writes, as batch norm its running
-statistics, is not an input: the operator runs again without it. A storage is remade at most once in a step.
+A storage is left without a copy after one use, and the operators that made it run again before the next. Those are the
+one that it was born in, and those that changed it in place. All of them have to repeat (``Tick.repeats``). What they
+read has to be there then, as it was: it is an *input*. What has died or changed by then is an *ingredient*, if it can
+be made anew itself. It is made first, lies in scratch, and is thrown away. So a remake is a chain of operators, of a
+limited length. What an operator both reads and writes, as batch norm its running statistics, is neither: the operator
+runs again without it. A storage is remade at most once in a step.
+
+An input that is itself gone comes back *early*: it is made anew at the tick at which the other needs it, before its own
+next use.
 
 [Note: split]
 A *split* step has the same ticks, and no remakes. A storage that is remade dies when it is left, and another one, a
@@ -30,14 +34,20 @@ from ebbtide.units import MIB
 
 _READ, _WRITE = int(Access.READ), int(Access.WRITE)
 _LEAST_PIECE = 2 * MIB
+_MOST_CALLS = 16
+"""So many operators a remake has at most, as in ``native/torch/recipes.cpp``."""
+
+
+Chosen = tuple[tuple[int, int], ...]
+"""Remakes that are made use of: rows of ``Remakes``, and the tick at which each storage is made anew."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Remakes:
     """Columns of possible remakes, by storage, then tick. ``storage`` may be gone during ticks [gone, until).
 
-    At ``until`` it is made anew from ``inputs``, other storages. That takes ``time_ns`` and ``scratch_bytes``.
-    ``operator`` is the tick of the operator that it was born in.
+    At ``until``, or early, it is made anew from ``inputs`` and ``ingredients``, other storages. That takes ``time_ns``
+    and ``scratch_bytes``. ``operator`` is the tick of the operator that it was born in.
     """
 
     storage: Ints
@@ -47,9 +57,29 @@ class Remakes:
     time_ns: Ints
     scratch_bytes: Ints
     inputs: tuple[tuple[int, ...], ...]
+    ingredients: tuple[tuple[int, ...], ...]
 
     def __len__(self) -> int:
         return len(self.storage)
+
+    def latest(self, rows: Iterable[int]) -> Chosen:
+        """Return these rows, each with the last tick at which its storage may be made anew."""
+        return tuple((row, int(self.until[row])) for row in rows)
+
+    def chosen(self, chosen: Chosen) -> "Remakes":
+        """Return the chosen rows alone, with their ticks."""
+        rows, until = np.array(chosen, dtype=np.int64).reshape(-1, 2).T
+        inputs, ingredients = (tuple(of[row] for row in rows.tolist()) for of in (self.inputs, self.ingredients))
+        return Remakes(
+            self.storage[rows],
+            self.gone[rows],
+            until,
+            self.operator[rows],
+            self.time_ns[rows],
+            self.scratch_bytes[rows],
+            inputs,
+            ingredients,
+        )
 
 
 @once_for_a_trace
@@ -58,18 +88,22 @@ def remakes_of(trace: Trace) -> Remakes:
     found = list(_Finder(trace).all()) if trace.ticks.repeats.any() else []
     storage, gone, until, operator, *costs = np.array([row for row, _ in found], dtype=np.int64).reshape(-1, 6).T
     time_ns, scratch_bytes = costs
-    return Remakes(storage, gone, until, operator, time_ns, scratch_bytes, tuple(inputs for _, inputs in found))
+    inputs, ingredients = (tuple(of[at] for _, of in found) for at in (0, 1))
+    return Remakes(storage, gone, until, operator, time_ns, scratch_bytes, inputs, ingredients)
+
+
+_Range = tuple[int, int]
+"""The ticks of an operator and of all that runs in it: from the first up to the second."""
 
 
 @dataclass(slots=True)
-class _Recipe:
-    """The operators that make a storage, as ranges of ticks, the last of which ends at ``end``."""
+class _Need:
+    """What a remake needs: ``calls`` are its operators, as often as they run."""
 
-    ranges: list[tuple[int, int]]
-
-    @property
-    def end(self) -> int:
-        return self.ranges[-1][1]
+    calls: list[_Range]
+    inputs: dict[int, None]
+    ingredients: dict[int, None]
+    scratch_bytes: int = 0
 
 
 class _Finder:
@@ -83,74 +117,104 @@ class _Finder:
         self.nbytes = np.where(rows.room_of == -1, rows.nbytes, 0).tolist()
         self.persistent, self.scratch = rows.persistent.tolist(), rows.scratch.tolist()
         self.stops = _stops(trace)
+        self.made = _made_by_what_repeats(trace).tolist()
         self.born: list[list[int]] = [[] for _ in range(n_ticks)]
         for number in np.flatnonzero(~rows.persistent).tolist():
             self.born[self.birth[number]].append(number)
         self.uses: list[list[tuple[int, int, bool]]] = [[] for _ in range(n_ticks)]  # storage, mode, of an old step
-        self.writes: dict[int, list[int]] = defaultdict(list)  # by storage, ticks
+        self.of: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by storage, ticks and modes of its uses
         columns = (trace.accesses.storage, trace.accesses.tick, trace.accesses.mode)
         for storage, tick, mode in zip(*(column.tolist() for column in columns), strict=True):
             self.uses[tick % n_ticks].append((storage, mode, tick >= n_ticks))
-            if mode & _WRITE:
-                self.writes[storage].append(tick)
+            self.of[storage].append((tick, mode))
 
-    def all(self) -> Iterable[tuple[tuple[int, int, int, int, int, int], tuple[int, ...]]]:
-        trace, rows = self.trace, self.trace.storages
-        in_place = np.array([name.endswith("_") for name in trace.ticks.operator.tolist()], dtype=bool)
-        made = ~rows.persistent & ~rows.scratch & (rows.allocation >= 0) & (rows.death <= len(trace.ticks))
-        made &= _ever_idle(trace)
-        # An operator in place makes no storage: what is born there was allocated after it, and has no contents yet.
-        made &= (trace.ticks.repeats & ~in_place)[rows.birth]
-        results = np.zeros(len(trace.ticks), dtype=np.int64)
-        np.add.at(results, rows.birth[~rows.persistent & ~rows.scratch & (rows.nbytes >= _LEAST_PIECE)], 1)
-        made &= results[rows.birth] <= 1
-        starts = trace.start_ns(np.arange(len(trace.ticks) + 1)).tolist()
-        for number in np.flatnonzero(made).tolist():
-            birth = self.birth[number]
-            for gone, until, recipe in self._gaps(number):
-                inputs = self._inputs(number, recipe, until)
-                if inputs is None:
+    def all(self) -> Iterable[tuple[tuple[int, int, int, int, int, int], tuple[tuple[int, ...], tuple[int, ...]]]]:
+        starts = self.trace.start_ns(np.arange(len(self.trace.ticks) + 1)).tolist()
+        for number in np.flatnonzero(_ever_idle(self.trace) & np.array(self.made, dtype=bool)).tolist():
+            for gone, until, calls in self._gaps(number):
+                if (need := self._need(number, calls, until)) is None:
                     continue
-                time_ns = sum(starts[stop] - starts[start] for start, stop in recipe.ranges)
-                scratch = max(self._scratch(number, start, stop) for start, stop in recipe.ranges)
-                yield (number, gone, until, birth, time_ns, scratch), inputs
+                time_ns = sum(starts[stop] - starts[start] for start, stop in need.calls)
+                row = (number, gone, until, self.birth[number], time_ns, need.scratch_bytes)
+                yield row, (tuple(need.inputs), tuple(need.ingredients))
 
-    def _gaps(self, number: int) -> Iterable[tuple[int, int, _Recipe]]:
+    def _gaps(self, number: int) -> Iterable[tuple[int, int, list[_Range]]]:
         """Return the idle times of a storage, each with the operators that made its contents by then."""
-        rows, birth = self.trace.accesses.of(number), self.birth[number]
-        recipe, last = _Recipe([(birth, self.stops[birth])]), birth
-        columns = (self.trace.accesses.tick[rows].tolist(), self.trace.accesses.mode[rows].tolist())
-        for tick, mode in zip(*columns, strict=True):
-            gone = max(last + 1, recipe.end)
+        birth = self.birth[number]
+        calls, last = [(birth, self.stops[birth])], birth
+        for tick, mode in self.of[number]:
+            gone = max(last + 1, calls[-1][1])
             if gone < tick:
-                yield gone, tick, recipe
-            if mode & _WRITE and tick >= recipe.end:
-                if not mode & _READ or not self.repeats[tick]:  # what only writes may leave out a part
+                yield gone, tick, calls
+            if mode & _WRITE and tick >= calls[-1][1]:
+                if not self._goes_on(tick, mode):
                     return
-                recipe = _Recipe([*recipe.ranges, (tick, self.stops[tick])])
+                calls = [*calls, (tick, self.stops[tick])]
             last = tick
 
-    def _inputs(self, number: int, recipe: _Recipe, until: int) -> tuple[int, ...] | None:
-        """Return what the operators read. None if some of it will not be there as it was."""
-        found = dict[int, None]()
-        for start, stop in recipe.ranges:
-            uses = [use for tick in range(start, stop) for use in self.uses[tick]]
-            written = {storage for storage, mode, _ in uses if mode & _WRITE}
-            for storage, mode, is_old in uses:
-                inside = not self.persistent[storage] and not is_old and start <= self.birth[storage] < stop
-                if not mode & _READ or storage in written or inside:
-                    continue
-                if is_old or self.scratch[storage] or not self._lasts(storage, start, until):
+    def _made_before(self, number: int, tick: int) -> list[_Range] | None:
+        """Return the operators that made the contents that a storage has at a tick. None: some do not repeat."""
+        birth = self.birth[number]
+        calls = [(birth, self.stops[birth])]
+        for at, mode in self.of[number]:
+            if at >= tick:
+                break
+            if mode & _WRITE and at >= calls[-1][1]:
+                if not self._goes_on(at, mode):
                     return None
-                found[storage] = None
-        found.pop(number, None)
-        return tuple(found)
+                calls.append((at, self.stops[at]))
+        return calls if calls[-1][1] <= tick else None
+
+    def _goes_on(self, tick: int, mode: int) -> bool:
+        return bool(mode & _READ) and self.repeats[tick]  # what only writes may leave out a part
+
+    def _need(self, number: int, calls: list[_Range], until: int) -> _Need | None:
+        """Return what these operators need to make the storage at a tick. None if it cannot be had."""
+        need = _Need([], {}, {})
+        found = self._add(need, number, calls, until)
+        return None if found is None or len(need.calls) > _MOST_CALLS else need
+
+    def _add(self, need: _Need, number: int, calls: list[_Range], until: int) -> int | None:
+        """Add what operators need. Return the scratch that lies there at most while they run, or None."""
+        most = 0
+        for start, stop in calls:
+            beside = 0  # ingredients of this operator, which lie there until it has ended
+            for storage, is_old in self._read(number, start, stop).items():
+                if not is_old and self._lasts(storage, start, until):
+                    need.inputs[storage] = None
+                    continue
+                made = self._made_before(storage, start) if self.made[storage] else None
+                if made is None or len(need.calls) + len(made) + len(calls) > _MOST_CALLS:
+                    return None
+                inner = self._add(need, storage, made, until)
+                if inner is None:
+                    return None
+                need.ingredients[storage] = None
+                most = max(most, beside + self.nbytes[storage] + inner)
+                beside += self.nbytes[storage]
+            need.calls.append((start, stop))
+            most = max(most, beside + self._scratch(number, start, stop))
+        need.scratch_bytes = most
+        return most
+
+    def _read(self, number: int, start: int, stop: int) -> dict[int, bool]:
+        """Return what an operator reads beside the storage ``number`` that it makes, and if an old step made that."""
+        uses = [use for tick in range(start, stop) for use in self.uses[tick]]
+        written = {storage for storage, mode, _ in uses if mode & _WRITE}
+        found = dict[int, bool]()
+        for storage, mode, is_old in uses:
+            inside = not self.persistent[storage] and not is_old and start <= self.birth[storage] < stop
+            if mode & _READ and storage not in written and not inside:
+                found[storage] = found.get(storage, False) or is_old
+        if not found.get(number):
+            found.pop(number, None)
+        return found
 
     def _lasts(self, storage: int, since: int, until: int) -> bool:
         """Say whether contents that are there at ``since`` are there at ``until``."""
-        if not self.persistent[storage] and self.death[storage] <= until:
+        if self.scratch[storage] or (not self.persistent[storage] and self.death[storage] <= until):
             return False
-        return not any(since <= tick <= until for tick in self.writes[storage])
+        return not any(mode & _WRITE and since <= tick <= until for tick, mode in self.of[storage])
 
     def _scratch(self, number: int, start: int, stop: int) -> int:
         """Return the most bytes of others that the operator gave birth to and that were there at once."""
@@ -160,6 +224,19 @@ class _Finder:
             for tick in range(start, stop)
         )
         return max(levels)
+
+
+def _made_by_what_repeats(trace: Trace) -> Flags:
+    """Say of each storage whether it is the one large result of an operator that repeats."""
+    rows = trace.storages
+    in_place = np.array([name.endswith("_") for name in trace.ticks.operator.tolist()], dtype=bool)
+    made = ~rows.persistent & ~rows.scratch & (rows.allocation >= 0) & (rows.death <= len(trace.ticks))
+    # An operator in place makes no storage: what is born there was allocated after it, and has no contents yet.
+    made &= (trace.ticks.repeats & ~in_place)[rows.birth]
+    results = np.zeros(len(trace.ticks), dtype=np.int64)
+    np.add.at(results, rows.birth[~rows.persistent & ~rows.scratch & (rows.nbytes >= _LEAST_PIECE)], 1)
+    made &= results[rows.birth] <= 1
+    return made
 
 
 def _ever_idle(trace: Trace) -> Flags:
@@ -184,15 +261,18 @@ def _stops(trace: Trace) -> list[int]:
     return stops
 
 
-def together(remakes: Remakes, rows: Sequence[int]) -> bool:
-    """Say whether these remakes are possible in one step: each storage once, and all inputs are there."""
-    gaps = {int(remakes.storage[row]): (int(remakes.gone[row]), int(remakes.until[row])) for row in rows}
-    return len(gaps) == len(rows) and not any(
-        is_gone(gaps.get(storage), int(remakes.until[row])) for row in rows for storage in remakes.inputs[row]
+def together(remakes: Remakes) -> bool:
+    """Say whether these chosen remakes are possible in one step: each storage once, and all inputs are there."""
+    columns = (remakes.storage.tolist(), remakes.gone.tolist(), remakes.until.tolist())
+    gaps = {storage: (gone, until) for storage, gone, until in zip(*columns, strict=True)}
+    return len(gaps) == len(remakes) and not any(
+        _is_gone(gaps.get(number), until)
+        for until, inputs in zip(columns[2], remakes.inputs, strict=True)
+        for number in inputs
     )
 
 
-def is_gone(gap: tuple[int, int] | None, tick: int) -> bool:
+def _is_gone(gap: tuple[int, int] | None, tick: int) -> bool:
     """Say whether a storage with this gap is not there at a tick. What is made anew at the tick is there."""
     return gap is not None and gap[0] <= tick < gap[1]
 
@@ -247,18 +327,17 @@ class Split:
         )
 
 
-def split(trace: Trace, rows: Sequence[int]) -> Split:
+def split(trace: Trace, chosen: Chosen) -> Split:
     """Split a step at these of its remakes. Callers MUST have seen that they are possible ``together``."""
-    remakes, chosen = remakes_of(trace), np.array(rows, dtype=np.int64)
-    storages, count = trace.storages, len(trace.storages)
-    remade, gone, until = remakes.storage[chosen], remakes.gone[chosen], remakes.until[chosen]
+    remakes, storages, count = remakes_of(trace).chosen(chosen), trace.storages, len(trace.storages)
+    remade, gone, until = remakes.storage, remakes.gone, remakes.until
     times = trace.ticks.time_ns.copy()
-    np.add.at(times, until, remakes.time_ns[chosen])
+    np.add.at(times, until, remakes.time_ns)
     death = storages.death.copy()
     death[remade] = gone
     others = storages.take(remade)
     others = replace(others, birth=until, allocation=np.full(len(remade), -1))
-    added = _added_scratch(remakes, rows)
+    added = _added_scratch(remakes)
     scratch = Storages.from_rows(
         Storage(nbytes, StorageKind.OTHER, tick, tick + 1, scratch=True) for nbytes, tick, _ in added
     )
@@ -271,7 +350,7 @@ def split(trace: Trace, rows: Sequence[int]) -> Split:
         trace.origin,
         replace(trace.ticks, time_ns=times, repeats=np.zeros(len(times), dtype=bool)),
         _stacked(replace(storages, death=death), others, scratch),
-        _accesses(trace, remakes, rows, second, born),
+        _accesses(trace, remakes, second, born),
         unrecorded_ns=trace.unrecorded_ns,
     )
     numbers = range(count + len(remade), len(made.storages))
@@ -286,13 +365,12 @@ def split(trace: Trace, rows: Sequence[int]) -> Split:
     )
 
 
-def _added_scratch(remakes: Remakes, rows: Sequence[int]) -> list[tuple[int, int, int]]:
+def _added_scratch(remakes: Remakes) -> list[tuple[int, int, int]]:
     """List the bytes of scratch at each tick, and for which storage: remakes of one tick follow each other."""
     found = dict[int, tuple[int, int, int]]()
-    for row in rows:
-        tick = int(remakes.until[row])
-        one = (int(remakes.scratch_bytes[row]), tick, int(remakes.storage[row]))
-        found[tick] = max(one, found.get(tick, one))
+    columns = (remakes.scratch_bytes.tolist(), remakes.until.tolist(), remakes.storage.tolist())
+    for one in zip(*columns, strict=True):
+        found[one[1]] = max(one, found.get(one[1], one))
     return [one for one in found.values() if one[0]]
 
 
@@ -302,15 +380,15 @@ def _stacked(*tables: Storages) -> Storages:
     )
 
 
-def _accesses(trace: Trace, remakes: Remakes, rows: Sequence[int], second: Ints, born: Ints) -> Accesses:
+def _accesses(trace: Trace, remakes: Remakes, second: Ints, born: Ints) -> Accesses:
     """Return all uses of the split step. Those of a remade storage from its second birth on are the second one's."""
-    reads = [(storage, int(remakes.until[row])) for row in rows for storage in remakes.inputs[row]]
+    pairs = zip(remakes.inputs, remakes.until.tolist(), strict=True)
+    reads = [(number, tick) for inputs, tick in pairs for number in inputs]
     read, at = np.array(reads, dtype=np.int64).reshape(-1, 2).T
-    chosen = np.array(rows, dtype=np.int64)
     known = trace.accesses
-    storage = np.concatenate((known.storage, read, remakes.storage[chosen]))
-    tick = np.concatenate((known.tick, at, remakes.until[chosen]))
-    mode = np.concatenate((known.mode, np.full(len(read), _READ), np.full(len(chosen), _WRITE)))
+    storage = np.concatenate((known.storage, read, remakes.storage))
+    tick = np.concatenate((known.tick, at, remakes.until))
+    mode = np.concatenate((known.mode, np.full(len(read), _READ), np.full(len(remakes), _WRITE)))
     storage = np.where((second[storage] >= 0) & (tick >= born[storage]), second[storage], storage)
     order = np.lexsort((tick, storage))
     storage, tick, mode = storage[order], tick[order], mode[order]
@@ -318,21 +396,17 @@ def _accesses(trace: Trace, remakes: Remakes, rows: Sequence[int], second: Ints,
     return Accesses(storage[begins], tick[begins], np.bitwise_or.reduceat(mode, begins))
 
 
-def remade(stays: Iterable[Stay], trace: Trace) -> tuple[int, ...]:
-    """Return the rows of ``remakes_of`` that a plan with these stays makes use of: where nothing is valid in between.
+def remade(stays: Iterable[Stay], trace: Trace) -> Chosen:
+    """Return the remakes that a plan with these stays makes use of: where nothing is valid in between.
 
     A gap that no remake fills is left out.
     """
     remakes = remakes_of(trace)
     if not len(remakes):
         return ()
-    rows = {
-        key: row
-        for row, key in enumerate(
-            zip(remakes.storage.tolist(), remakes.gone.tolist(), remakes.until.tolist(), strict=True)
-        )
-    }
-    may = set(remakes.storage.tolist())
+    columns = (remakes.storage.tolist(), remakes.gone.tolist(), remakes.until.tolist())
+    rows = {(storage, gone): (row, until) for row, (storage, gone, until) in enumerate(zip(*columns, strict=True))}
+    may = set(columns[0])
     valid: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for stay in stays:
         if stay.storage in may:
@@ -344,8 +418,9 @@ def remade(stays: Iterable[Stay], trace: Trace) -> tuple[int, ...]:
         intervals.sort()
         reached = intervals[0][1]
         for valid_from, stop, start in intervals[1:]:
-            if valid_from > reached and start == valid_from and (storage, reached, start) in rows:
-                found.append(rows[storage, reached, start])
+            row, until = rows.get((storage, reached), (-1, -1))
+            if valid_from > reached and start == valid_from <= until:
+                found.append((row, start))
             reached = max(reached, stop)
     return tuple(found)
 
@@ -355,9 +430,9 @@ def split_plan(plan: Plan, trace: Trace) -> tuple[Plan, Trace, Ints]:
 
     Remakes that are not possible together are left as they are: gaps, as ``check`` then sees.
     """
-    rows = remade(plan.stays, trace)
-    if not rows or not together(remakes_of(trace), rows):
+    chosen = remade(plan.stays, trace)
+    if not chosen or not together(remakes_of(trace).chosen(chosen)):
         return plan, trace, np.arange(len(trace.storages))
-    made = split(trace, rows)
+    made = split(trace, chosen)
     stays = made.split_stays(plan.stays)
     return replace(plan, signature=made.trace.signature(), stays=stays), made.trace, made.of

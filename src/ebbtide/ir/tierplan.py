@@ -48,7 +48,7 @@ def to_tierplan(plan: Plan, trace: Trace, machine: Machine, ids: Sequence[int]) 
         of_storage.setdefault(stay.storage, []).append(stay)
     operations: list[_Operation] = []
     initial: dict[str, str] = {}
-    anew = set(remakes_of(trace).storage[list(remade(plan.stays, trace))].tolist())
+    anew = set(remakes_of(trace).chosen(remade(plan.stays, trace)).storage.tolist())
     for number, stays in of_storage.items():
         if number in anew:
             raise PlanError((f"storage {number} is made anew in the step, which {FORMAT} cannot say",))

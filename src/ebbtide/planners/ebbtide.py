@@ -33,7 +33,7 @@ from ebbtide.ir.base import LARGEST, Flags, Floats, Ints
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import occupancy
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
-from ebbtide.ir.remakes import Split, split
+from ebbtide.ir.remakes import Chosen, Split, split
 from ebbtide.ir.stay_columns import StayColumns, columns_of
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.resident import resident
@@ -360,9 +360,9 @@ class _Search:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Remade:
-    """A simulated plan in which the remakes ``rows`` are made: one for the step ``split`` at them."""
+    """A simulated plan in which the ``chosen`` remakes are made: one for the step ``split`` at them."""
 
-    rows: tuple[int, ...]
+    chosen: Chosen
     split: Split
     search: _Search
     found: _Candidate
@@ -378,7 +378,7 @@ class _RemakingSearch:
     def __init__(self, remaking: Remaking, like: _Candidate, bound_ns: int, deadline_ns: int) -> None:
         self.remaking, self.like, self.bound_ns, self.deadline_ns = remaking, like, bound_ns, deadline_ns
         self.trace, self.machine = remaking.trace, remaking.problem.machine
-        self.times: dict[tuple[int, ...], int] = {(): like.step_ns}
+        self.times: dict[Chosen, int] = {(): like.step_ns}
         self.best: _Remade | None = None
 
     def run(self) -> tuple[int, tuple[Stay, ...]] | None:
@@ -392,6 +392,7 @@ class _RemakingSearch:
             if here < before:
                 break
             at = _FIRST_RATE
+        self._at(at, early=False)
         if self.best is None:
             return None
         best = self.best
@@ -402,18 +403,18 @@ class _RemakingSearch:
         best = replace(best, found=best.search.confirmed())
         return self._without_unneeded(best)
 
-    def _at(self, at: int) -> int:
+    def _at(self, at: int, early: bool = True) -> int:
         """Return the time of a step with the remakes of a rate."""
-        rows = self.remaking.at(_RATES[at])
-        if rows not in self.times:
-            self.times[rows] = self._time_of(rows)
-        return self.times[rows]
+        chosen = self.remaking.at(_RATES[at], early)
+        if chosen not in self.times:
+            self.times[chosen] = self._time_of(chosen)
+        return self.times[chosen]
 
-    def _time_of(self, rows: tuple[int, ...]) -> int:
-        least = self.trace.step_ns + int(self.remaking.remakes.time_ns[list(rows)].sum())
+    def _time_of(self, chosen: Chosen) -> int:
+        least = self.trace.step_ns + int(self.remaking.remakes.chosen(chosen).time_ns.sum())
         if least >= (self.like if self.best is None else self.best).step_ns:
             return least  # even if no copy were waited for
-        made = split(self.trace, rows)
+        made = split(self.trace, chosen)
         problem = problem_of(made.trace, self.machine, made.still_stays(self.remaking.problem.still))
         if lacks_bytes(problem, self.remaking.budget_bytes) > 0:
             return LARGEST
@@ -422,7 +423,7 @@ class _RemakingSearch:
             search.briefly(self.like)
         if search.best is None:
             return LARGEST
-        found = _Remade(rows, made, search, search.confirmed())
+        found = _Remade(chosen, made, search, search.confirmed())
         if found.step_ns < (self.like if self.best is None else self.best).step_ns:
             self.best = found
         return found.step_ns
@@ -433,10 +434,10 @@ class _RemakingSearch:
         stays = with_still(best.split.trace, self.machine, best.search.problem.still, best.found.moved)
         held = occupancy(best.split.trace, stays, names[:1], pages)[names[0]]
         joined = best.split.joined_stays(stays)
-        rows, kept = self.remaking.without_unneeded(best.rows, joined, self.remaking.budget_bytes - held)
-        if rows == best.rows:
+        chosen, kept = self.remaking.without_unneeded(best.chosen, joined, self.remaking.budget_bytes - held)
+        if chosen == best.chosen:
             return best.step_ns, joined
-        step = split(self.trace, rows)
+        step = split(self.trace, chosen)
         now = Simulator(step.trace, self.machine, pages).run_stays(columns_of(step.split_stays(kept), names))
         return (now.step_ns, kept) if now.step_ns <= best.step_ns else (best.step_ns, joined)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -28,6 +29,7 @@ class ScheduleColumns:
     use_storage: Ints  # uses lie in the order of their storages
     use_tick: Ints  # and within one storage in the order of their ticks
     made_anew: Flags  # by storage: it is made anew later in the step, so what made it is to be remembered
+    ingredient: Flags  # by storage: what is made anew later is made of it, though it has gone or changed by then
     commands: Schedule
 
 
@@ -40,7 +42,10 @@ def schedule_columns(
     split, step, _ = split_plan(plan, trace)
     taken = occupancy(step, split.stays, [fast], arena_pages)[fast]
     made_anew = np.zeros(len(trace.storages), dtype=bool)
-    made_anew[remakes_of(trace).storage[list(remade(plan.stays, trace))]] = True
+    remakes = remakes_of(trace).chosen(remade(plan.stays, trace))
+    made_anew[remakes.storage] = True
+    ingredient = np.zeros(len(trace.storages), dtype=bool)
+    ingredient[list(chain.from_iterable(remakes.ingredients))] = True
     storages = trace.storages
     use_storage, use_tick = _uses(trace).T
     return ScheduleColumns(
@@ -53,6 +58,7 @@ def schedule_columns(
         use_storage=use_storage,
         use_tick=use_tick,
         made_anew=made_anew,
+        ingredient=ingredient,
         commands=lower(plan, trace, machine),
     )
 

@@ -3,13 +3,14 @@
 Copies take their links' time, and what is made anew takes compute time. At a *rate*, a ns of copies is worth so many ns
 of compute: 0 where no copy is waited for, and much where links are all that a step waits for. Then each interval that
 can be remade costs the lesser of both, and the covering problem of ``choice`` says which intervals go at all. Of those,
-the ones that are cheaper to make anew are remade. An operation needs its inputs at once, so at each tick as many are
-remade as the budget has room for.
+the ones that are cheaper to make anew are remade. An input that is gone is made anew early, for the one that needs it.
+An operation needs its inputs at once, so at each tick as many are remade as the budget has room for.
 
 Left out: what of the inputs would have to be there longer because of that.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,12 +18,15 @@ import numpy as np
 from ebbtide.ir.base import Flags, Floats, Ints
 from ebbtide.ir.occupancy import paged_sizes
 from ebbtide.ir.plan import Stay
-from ebbtide.ir.remakes import Remakes, is_gone, remakes_of
+from ebbtide.ir.remakes import Chosen, Remakes, remakes_of
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.search.choice import Demand, choose_rows
 from ebbtide.planners.search.idle_table import remake_rows
 from ebbtide.planners.search.problem import Problem
 from ebbtide.planners.search.timing import Headroom
+
+_LOST = 0.25
+"""The share of a remake's relief that may be lost where its inputs are made early, in bytes and ticks."""
 
 
 def without_remakes(trace: Trace) -> Trace:
@@ -52,8 +56,8 @@ class Remaking:
             problem, trace, remakes, remake_rows(trace, machine.exclusive, problem.page_bytes), budget_bytes
         )
 
-    def at(self, rate: float) -> tuple[int, ...]:
-        """Return the remakes, as rows of ``remakes_of``, that the best choice at this rate has."""
+    def at(self, rate: float, early: bool) -> Chosen:
+        """Return the remakes that the best choice at this rate has, with inputs that are made ``early`` or not."""
         problem, idle = self.problem, self.problem.idle
         fetch, write = problem.fetch_cost * rate, problem.write_cost * rate
         anew = np.full(len(idle), np.inf)
@@ -69,49 +73,83 @@ class Remaking:
         if chosen is None:
             return ()
         saved = fetch + write[idle.group] - anew
-        return self._possible(chosen & cheaper, saved)
+        return self._possible(chosen & cheaper, saved, early)
 
-    def _possible(self, wanted: Flags, saved: Floats) -> tuple[int, ...]:
+    def _possible(self, wanted: Flags, saved: Floats, early: bool) -> Chosen:
         """Return as many of the wanted intervals as can be remade together, those that save the most first."""
-        rows, remakes = np.flatnonzero(wanted[self.row]), self.remakes
-        rows = rows[np.argsort(-saved[self.row[rows]], kind="stable")]
-        columns = (rows, remakes.storage[rows], remakes.gone[rows], remakes.until[rows])
-        gaps, at_ticks = dict[int, tuple[int, int]](), _RoomAtTicks(self)
-        found, read_at = list[int](), dict[int, list[int]]()
-        for row, storage, gone, until in zip(*(column.tolist() for column in columns), strict=True):
-            inputs = remakes.inputs[row]
-            if storage in gaps or any(is_gone(gaps.get(number), until) for number in inputs):
-                continue
-            if any(is_gone((gone, until), tick) for tick in read_at.get(storage, ())) or not at_ticks.take(row):
-                continue
-            gaps[storage] = (gone, until)
-            for number in inputs:
-                read_at.setdefault(number, []).append(until)
-            found.append(row)
-        return tuple(sorted(found))
+        rows = np.flatnonzero(wanted[self.row])
+        chosen = _Choosing(self, _LOST if early else 0.0)
+        for row in rows[np.argsort(-saved[self.row[rows]], kind="stable")].tolist():
+            chosen.add(row)
+        return tuple(sorted(chosen.until.items()))
 
-    def without_unneeded(
-        self, rows: tuple[int, ...], stays: Sequence[Stay], free: Ints
-    ) -> tuple[tuple[int, ...], tuple[Stay, ...]]:
+    def without_unneeded(self, chosen: Chosen, stays: Sequence[Stay], free: Ints) -> tuple[Chosen, tuple[Stay, ...]]:
         """Let stay what a plan has room for, the dearest remakes first. Return the others, and the plan's stays.
 
         ``free`` is the plan's free room.
         """
         paged, remakes, headroom = self.problem.idle.paged_bytes[self.row], self.remakes, Headroom(free)
-        anew, fast = set(remakes.storage[list(rows)].tolist()), self.problem.machine.tiers[0].name
+        anew, fast = set(remakes.chosen(chosen).storage.tolist()), self.problem.machine.tiers[0].name
         mine = [stay for stay in stays if stay.storage in anew and stay.tier == fast]
         ends, begins = ({(stay.storage, getattr(stay, end)): stay for stay in mine} for end in ("stop", "start"))
-        instead, left = dict[Stay, Stay | None](), list[int]()
-        for row in sorted(rows, key=lambda row: -int(remakes.time_ns[row])):
-            storage, low, high = int(remakes.storage[row]), int(remakes.gone[row]), int(remakes.until[row])
+        instead, left = dict[Stay, Stay | None](), list[tuple[int, int]]()
+        for row, high in sorted(chosen, key=lambda one: -int(remakes.time_ns[one[0]])):
+            storage, low = int(remakes.storage[row]), int(remakes.gone[row])
             before, after = ends.get((storage, low)), begins[storage, high]
             if before is None or headroom.earliest(low, high, int(paged[row])) > low:
-                left.append(row)
+                left.append((row, high))
                 continue
             headroom.take(low, high, int(paged[row]))
             instead |= {before: replace(before, stop=after.stop), after: None}
         found = (instead.get(stay, stay) if stay.storage in anew else stay for stay in stays)
         return tuple(sorted(left)), tuple(stay for stay in found if stay is not None)
+
+
+class _Choosing:
+    """Remakes that are possible together, one added after the other. ``until`` has the tick of each row."""
+
+    def __init__(self, remaking: Remaking, lost: float) -> None:
+        self.lost, remakes = lost, remaking.remakes
+        self.storage: list[int] = remakes.storage.tolist()
+        self.gone: list[int] = remakes.gone.tolist()
+        self.latest: list[int] = remakes.until.tolist()
+        self.inputs = remakes.inputs
+        self.nbytes: list[int] = remaking.trace.storages.nbytes[remakes.storage].tolist()
+        self.until = dict[int, int]()
+        self.row_of = dict[int, int]()  # by storage
+        self.readers: dict[int, list[int]] = defaultdict(list)  # by storage, the rows that have it as an input
+        self.at_ticks = _RoomAtTicks(remaking)
+
+    def add(self, row: int) -> None:
+        """Add a remake if that is possible, at the last tick at which its storage may be made."""
+        storage = self.storage[row]
+        if storage in self.row_of:
+            return
+        read_at = (self.until[reader] for reader in self.readers[storage])
+        until = min((tick for tick in read_at if self.gone[row] <= tick), default=self.latest[row])
+        until = min(until, self.latest[row])
+        early = dict[int, None]()
+        if not self._can_be_made(row, until, early) or not self._pays(row, until, early):
+            return
+        if not self.at_ticks.take(list(early), until):
+            return
+        self.row_of[storage] = row
+        for number in self.inputs[row]:
+            self.readers[number].append(row)
+        self.until |= dict.fromkeys(early, until)
+
+    def _pays(self, row: int, tick: int, early: Iterable[int]) -> bool:
+        """Say whether a remake gives much more relief than is lost where inputs are made early for it."""
+        lost: int = sum(self.nbytes[one] * (self.until[one] - tick) for one in early if one in self.until)
+        return lost <= self.lost * self.nbytes[row] * (tick - self.gone[row])
+
+    def _can_be_made(self, row: int, tick: int, found: dict[int, None]) -> bool:
+        """Say whether a storage can be made at a tick. ``found`` gets its row, and those of inputs that are early
+        then."""
+        found[row] = None
+        others = (self.row_of[number] for number in self.inputs[row] if number in self.row_of)
+        away = [other for other in others if self.gone[other] <= tick < self.until[other] and other not in found]
+        return self.gone[row] < tick and all(self._can_be_made(other, tick, found) for other in away)
 
 
 class _RoomAtTicks:
@@ -124,15 +162,13 @@ class _RoomAtTicks:
         self.page_bytes, self.accesses = problem.page_bytes, remaking.trace.accesses
         self.taken = dict[int, tuple[set[int], int]]()
 
-    def take(self, row: int) -> bool:
-        """Note a remake, if there is room for what it reads beside all else that its tick needs."""
-        tick, scratch = int(self.remakes.until[row]), int(self.remakes.scratch_bytes[row])
+    def take(self, rows: Sequence[int], tick: int) -> bool:
+        """Note remakes at a tick, if there is room for what they read beside all else that the tick needs."""
         known, most = self.taken.get(tick, (set(), 0))
-        others = (
-            number for number in self.remakes.inputs[row] if tick not in self.accesses.tick[self.accesses.of(number)]
-        )
+        read = {number for row in rows for number in self.remakes.inputs[row]}
+        others = (number for number in read if tick not in self.accesses.tick[self.accesses.of(number)])
         inputs = known.union(others)
-        most = max(most, scratch)
+        most = max(most, *(int(self.remakes.scratch_bytes[row]) for row in rows))
         unit = self.page_bytes(most) if most else 1
         needed = int(self.needed[tick]) + sum(int(self.paged[number]) for number in inputs) + -(-most // unit) * unit
         if needed > self.budget_bytes:
