@@ -1,139 +1,36 @@
 #include "recipes.hpp"
 
-#include <ATen/Context.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/List.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <exception>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
-
-#include "../core/checksum.hpp"
 
 namespace ebbtide {
 
 namespace {
 
-// What an operator's result depends on besides its arguments.
-struct Settings {
-  int threads = at::get_num_threads();
-  bool deterministic = at::globalContext().deterministicAlgorithms();
-  bool onednn = at::globalContext().userEnabledMkldnn();
-  bool onednn_deterministic = at::globalContext().deterministicMkldnn();
-  at::Float32Precision products = at::globalContext().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL);
-  at::Float32Precision convolutions = at::globalContext().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::CONV);
-  caffe2::TypeMeta default_type = c10::get_default_dtype();
-  unsigned rounding = rounding_now();
-
-  bool operator==(const Settings&) const = default;
-
-  static unsigned rounding_now() {  // and what becomes of denormal numbers
-#if defined(__x86_64__)
-    return _mm_getcsr() & ~unsigned{_MM_EXCEPT_MASK};
-#else
-    return 0;
-#endif
-  }
-  // Each thread has its own, and those that share its work have others.
-  bool rounds_as_usual() const {
-#if defined(__x86_64__)
-    return rounding == _MM_MASK_MASK;
-#else
-    return true;
-#endif
-  }
-};
-
-struct Call {
-  c10::OperatorHandle op;
-  std::vector<c10::IValue> arguments;  // its tensors lie in the memory that the script's lay in, and own none of it
-};
-
-// Memory that a recipe reads. Its StorageImpl is held, and no tensor: autograd asks who else has a tensor.
-struct Held {
-  c10::intrusive_ptr<c10::StorageImpl> storage;  // which may be a slice
-  const void* address;                           // of the whole
-};
-
-}  // namespace
-
-struct Recipe {
-  void* address = nullptr;  // of the storage
-  std::size_t nbytes = 0;
-  std::size_t birth = 0;  // which of the first call's births it is
-  std::vector<Call> calls;
-  std::vector<Held> held;
-  Settings settings;
-  std::optional<std::uint32_t> checksum;  // of the contents
-};
-
-namespace {
-
-using RecipePointer = std::shared_ptr<Recipe>;
-
-// Guards the tables below. Nobody runs an operator, or gives memory back, while he holds it.
-std::mutex mutex;
-std::map<const void*, RecipePointer> recipes;             // by the storage they make
-std::map<const void*, std::vector<const void*>> readers;  // by the memory that is held, the storages made of it
-std::set<std::uintptr_t> attended;                        // what the maker's threads are at
-std::vector<RecipePointer> discarded;  // by the maker's thread, which must not give up a reference: that may take the GIL
-
-void count() { recipes_kept = recipes.size() + discarded.size(); }
-
 constexpr int kMostTries = 1000;
 constexpr std::size_t kMostCalls = 16;  // of a recipe: what is changed at each step would have more and more
 constexpr std::uintptr_t kAlignment = 64;  // of operands, to which bits may be due
-thread_local bool is_maker = false;
-thread_local Births* births = nullptr;
 
 std::atomic<bool> checks_what_is_made = false;
 std::atomic<bool> wants_all = false;
 
-std::uint32_t checksum_of(const void* memory, std::size_t nbytes) {
-  Checksum sum;
-  std::size_t whole = nbytes / Checksum::kUnit * Checksum::kUnit;
-  alignas(8) std::array<char, Checksum::kUnit> rest{};
-  std::memcpy(rest.data(), static_cast<const char*>(memory) + whole, nbytes - whole);
-  sum.add(memory, whole);
-  sum.add(rest.data(), rest.size());
-  return sum.value();
-}
-
 // ---- keeping
 
 std::size_t least_managed() { return the_allocator()->min_bytes.load(std::memory_order_relaxed); }
-
-at::Tensor tensor_in(c10::Storage storage, const at::Tensor& like) {
-  auto made =
-      at::detail::make_tensor<at::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), like.dtype());
-  made.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
-  if (like.unsafeGetTensorImpl()->is_wrapped_number()) made.unsafeGetTensorImpl()->set_wrapped_number(true);
-  return made;
-}
-
-// The same tensor in memory that others own.
-at::Tensor alias_of(const at::Tensor& tensor, void* memory, std::size_t nbytes) {
-  c10::Storage storage(c10::Storage::use_byte_size_t(), nbytes, c10::DataPtr(memory, c10::Device(c10::DeviceType::CPU)), nullptr,
-                       false);
-  return tensor_in(std::move(storage), tensor);
-}
 
 // The same tensor in a copy of its storage.
 at::Tensor copy_of(const at::Tensor& tensor, const void* memory, std::size_t nbytes) {
@@ -142,8 +39,6 @@ at::Tensor copy_of(const at::Tensor& tensor, const void* memory, std::size_t nby
   c10::Storage storage(c10::Storage::use_byte_size_t(), nbytes, std::move(data), nullptr, false);
   return tensor_in(std::move(storage), tensor);
 }
-
-constexpr c10::DispatchKeySet kAbove = c10::autograd_dispatch_keyset_with_ADInplaceOrView;
 
 bool is_plain(const at::Tensor& tensor) {
   const at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
@@ -229,164 +124,7 @@ bool add_call(Recipe& recipe, const c10::OperatorHandle& op, at::ArrayRef<const 
   return true;
 }
 
-// Takes it off the tables. Callers let go of what it holds when they hold no mutex.
-RecipePointer take_off(const void* address) {
-  std::lock_guard lock(mutex);
-  auto found = recipes.find(address);
-  if (found == recipes.end()) return nullptr;
-  RecipePointer recipe = std::move(found->second);
-  recipes.erase(found);
-  count();
-  for (const Held& held : recipe->held) {
-    auto reads = readers.find(held.address);
-    std::erase(reads->second, address);
-    if (reads->second.empty()) readers.erase(reads);
-  }
-  return recipe;
-}
-
-// This thread needs it no more.
-void discard(RecipePointer recipe) {
-  if (!is_maker) return;
-  std::lock_guard lock(mutex);
-  discarded.push_back(std::move(recipe));
-  count();
-}
-
-void give_up(RecipePointer recipe) {
-  if (recipe == nullptr) return;
-  for (const Held& held : recipe->held) the_arena()->unguard(held.address);
-  discard(std::move(recipe));
-}
-
-void give_up_discarded() {
-  std::vector<RecipePointer> all;
-  std::lock_guard lock(mutex);
-  all.swap(discarded);
-  count();
-}
-
-void start_threads();
-
-void put_on(RecipePointer recipe) {
-  start_threads();
-  if (checks_what_is_made) recipe->checksum = checksum_of(recipe->address, recipe->nbytes);
-  for (const Held& held : recipe->held) the_arena()->guard(held.address);
-  void* address = recipe->address;
-  {
-    std::lock_guard lock(mutex);
-    for (const Held& held : recipe->held) readers[held.address].push_back(address);
-    recipes[address] = recipe;
-    count();
-    if (the_arena()->keep_recipe(address)) return;  // under the mutex: who takes it off the tables finds it kept, or not
-  }
-  give_up(take_off(address));
-}
-
-RecipePointer recipe_of(const void* address) {
-  std::lock_guard lock(mutex);
-  auto found = recipes.find(address);
-  return found == recipes.end() ? nullptr : found->second;
-}
-
-std::vector<const void*> readers_of(const void* address) {
-  std::lock_guard lock(mutex);
-  auto found = readers.find(address);
-  return found == readers.end() ? std::vector<const void*>() : found->second;
-}
-
 // ---- making
-
-// What is done on this thread is no part of the step, and runs below autograd, autocast and all modes.
-class OffTheRecord {
- public:
-  OffTheRecord()
-      : below_(c10::DispatchKeySet(c10::DispatchKey::BackendSelect), c10::default_excluded_set | kAbove),
-        before_(std::exchange(off_the_record, true)) {}
-  ~OffTheRecord() { off_the_record = before_; }
-  OffTheRecord(const OffTheRecord&) = delete;
-  OffTheRecord& operator=(const OffTheRecord&) = delete;
-
- private:
-  c10::impl::ForceDispatchKeyGuard below_;
-  bool before_;
-};
-
-// This thread's number of threads, for a while. Who sets it sets the number of threads yet to begin, too, so that is put back.
-class WithThreads {
- public:
-  explicit WithThreads(int threads) : before_(at::get_num_threads()), changes_(threads != before_) {
-    if (!changes_) return;
-    std::thread([this] { of_new_ones_ = at::get_num_threads(); }).join();
-    at::set_num_threads(threads);
-  }
-  ~WithThreads() {
-    if (!changes_) return;
-    at::set_num_threads(before_);
-    std::thread([this] { at::set_num_threads(of_new_ones_); }).join();
-  }
-  WithThreads(const WithThreads&) = delete;
-  WithThreads& operator=(const WithThreads&) = delete;
-
- private:
-  const int before_;
-  const bool changes_;
-  int of_new_ones_ = 0;
-};
-
-// The arguments, with what lay in the storage in `memory`.
-torch::jit::Stack stack_of(const Call& call, const Recipe& recipe, void* memory) {
-  auto moved = [&](const at::Tensor& tensor) {
-    bool lies_there = tensor.defined() && tensor.storage().mutable_data() == recipe.address;
-    return lies_there ? alias_of(tensor, memory, recipe.nbytes) : tensor;
-  };
-  torch::jit::Stack stack = call.arguments;
-  for (c10::IValue& value : stack) {
-    if (value.isTensor()) {
-      value = moved(value.toTensor());
-    } else if (value.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(moved(tensor));
-      value = list;
-    } else if (value.isOptionalTensorList()) {
-      c10::List<std::optional<at::Tensor>> list;
-      for (const auto& tensor : value.toOptionalTensorVector()) list.push_back(tensor ? std::optional(moved(*tensor)) : tensor);
-      value = list;
-    }
-  }
-  return stack;
-}
-
-// Runs the recipe and hands the result over. False: another thread did so meanwhile. Throws what an operator throws.
-bool carry_out(const Recipe& recipe, std::uint64_t absence) {
-  OffTheRecord off;
-  WithThreads threads(recipe.settings.threads);
-  if (Settings() != recipe.settings) {
-    throw std::runtime_error(
-        "PyTorch's settings (precision, default type, determinism, denormal numbers, oneDNN) were changed within a step");
-  }
-  torch::jit::Stack results = stack_of(recipe.calls[0], recipe, nullptr);  // they keep the memory
-  void* made = nullptr;
-  {
-    Births own;
-    recipe.calls[0].op.callBoxed(&results);
-    if (recipe.birth < own.addresses().size()) made = own.addresses()[recipe.birth];
-  }
-  bool is_result = std::ranges::any_of(results, [&](const c10::IValue& value) {
-    return value.isTensor() && value.toTensor().defined() && value.toTensor().storage().data() == made;
-  });
-  if (made == nullptr || !is_result || the_arena()->size_of(made) != recipe.nbytes) {
-    throw std::runtime_error("it allocates other memory than the first time");
-  }
-  for (std::size_t i = 1; i < recipe.calls.size(); ++i) {
-    torch::jit::Stack stack = stack_of(recipe.calls[i], recipe, made);
-    recipe.calls[i].op.callBoxed(&stack);
-  }
-  if (recipe.checksum && checksum_of(made, recipe.nbytes) != *recipe.checksum) {
-    throw std::runtime_error("other bytes come out than the first time, from the same arguments: please report the operator");
-  }
-  return the_arena()->hand_over(made, recipe.address, absence, wants_all);
-}
 
 [[noreturn]] void cannot_make(const Recipe& recipe, const char* why) {
   std::string what = "making a storage anew by " + recipe.calls[0].op.schema().name() + ": " + why +
@@ -405,15 +143,13 @@ void make(const void* address) {
     if (tries == kMostTries) fatal("looking for the recipe of a storage that was given up", ENOENT);
   }
   std::int64_t begun = the_arena()->busy_ns();
-  Births* outer = std::exchange(births, nullptr);
   bool made = false;
   try {
-    made = carry_out(*recipe, absence);
+    made = carry_out(*recipe, absence, wants_all);
   } catch (const std::exception& error) {
     // Else another thread was faster, and what the recipe reads may have changed since.
     if (the_arena()->absence_of(address) == absence) cannot_make(*recipe, error.what());
   }
-  births = outer;
   the_arena()->made_anew(the_arena()->busy_ns() - begun);
   if (made && !wants_all) give_up(take_off(address));
   discard(std::move(recipe));
@@ -450,6 +186,8 @@ void free_of_readers(const void* address) {
 // An address, and whether somebody is about to write there.
 constexpr std::uintptr_t kToWrite = 1;
 std::array<std::atomic<std::uintptr_t>, 64> asked{};
+std::mutex mutex;
+std::set<std::uintptr_t> attended;  // what the maker's threads are at
 sem_t any_asked;
 std::atomic<int> idle_makers = 0;
 
@@ -472,7 +210,7 @@ void make_what_is_asked() {
   sigset_t all;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
-  is_maker = true;
+  leaves_references = true;
   for (;;) {
     while (sem_wait(&any_asked) != 0) {}
     if (--idle_makers == 0) start_thread();
@@ -496,27 +234,14 @@ void start_threads() {
   });
 }
 
+// The storage has this recipe from now on.
+void begin_recipe(RecipePointer recipe) {
+  start_threads();
+  if (checks_what_is_made) recipe->checksum = checksum_of(recipe->address, recipe->nbytes);
+  put_on(std::move(recipe));
+}
+
 }  // namespace
-
-// ---- births
-
-Births::Births() : outer_(std::exchange(births, this)) {}
-
-Births::~Births() {
-  births = outer_;
-  if (outer_ != nullptr) outer_->addresses_.insert(outer_->addresses_.end(), addresses_.begin(), addresses_.end());
-}
-
-void Births::look_at_inner(bool repeats) {
-  if (births == nullptr) return;
-  bool above_autograd = !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradFunctionality);
-  if (repeats && !above_autograd) return;
-  for (Births* each = births; each != nullptr; each = each->outer_) each->spoiled_ = true;
-}
-
-void Births::note(void* address) {
-  if (births != nullptr) births->addresses_.push_back(address);
-}
 
 // ---- operators
 
@@ -543,7 +268,7 @@ KeptCall::~KeptCall() {
       bool known = std::ranges::find(longer->held, held.address, &Held::address) != longer->held.end();
       if (held.address != longer->address && !known) longer->held.push_back(std::move(held));
     }
-    put_on(std::move(longer));
+    begin_recipe(std::move(longer));
     return;
   }
   if (!ended) return;
@@ -554,7 +279,7 @@ KeptCall::~KeptCall() {
     recipe->address = addresses[i];
     recipe->nbytes = the_arena()->size_of(addresses[i]);
     recipe->birth = i;
-    put_on(std::move(recipe));
+    begin_recipe(std::move(recipe));
   }
 }
 
@@ -620,15 +345,7 @@ void want_all_recipes(bool all) {
 void check_what_is_made(bool check) { checks_what_is_made = check; }
 
 void make_all() {
-  for (;;) {
-    const void* address = nullptr;
-    {
-      std::lock_guard lock(mutex);
-      if (recipes.empty()) break;
-      address = recipes.begin()->first;
-    }
-    take_recipe(address);
-  }
+  while (const void* address = any_with_recipe()) take_recipe(address);
   give_up_discarded();
 }
 

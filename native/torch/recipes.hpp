@@ -15,40 +15,14 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 
-#include <atomic>
-#include <cstddef>
 #include <memory>
 #include <vector>
 
+#include "births.hpp"
 #include "operands.hpp"
+#include "recipe_tables.hpp"
 
 namespace ebbtide {
-
-inline std::atomic<std::size_t> recipes_kept = 0;
-inline bool any_recipes() { return recipes_kept.load(std::memory_order_relaxed) != 0; }
-
-struct Recipe;
-
-// What an operator allocates from the arena on its thread, in order; those of inner operators count.
-class Births {
- public:
-  Births();
-  ~Births();
-  Births(const Births&) = delete;
-  Births& operator=(const Births&) = delete;
-
-  const std::vector<void*>& addresses() const { return addresses_; }
-  bool are_spoiled() const { return spoiled_; }
-  static void note(void* address);
-  // An operator begins within others. If it does not repeat, or is called above autograd (by a hook, a mode, a kernel of the
-  // script's), those are more than their kernels, and cannot be called again below all that.
-  static void look_at_inner(bool repeats);
-
- private:
-  Births* const outer_;
-  std::vector<void*> addresses_;
-  bool spoiled_ = false;
-};
 
 // An operator that is under way, and makes recipes for what it gives birth to, or goes on with that of what it changes.
 class KeptCall {

@@ -1,0 +1,41 @@
+// What operators allocate.
+#pragma once
+
+#include <vector>
+
+namespace ebbtide {
+
+// What an operator allocates from the arena on its thread, in order; those of inner operators count.
+class Births {
+ public:
+  Births();
+  ~Births();
+  Births(const Births&) = delete;
+  Births& operator=(const Births&) = delete;
+
+  const std::vector<void*>& addresses() const { return addresses_; }
+  bool are_spoiled() const { return spoiled_; }
+  static void note(void* address);
+  // An operator begins within others. If it does not repeat, or is called above autograd (by a hook, a mode, a kernel of the
+  // script's), those are more than their kernels, and cannot be called again below all that.
+  static void look_at_inner(bool repeats);
+
+ private:
+  Births* const outer_;
+  std::vector<void*> addresses_;
+  bool spoiled_ = false;
+};
+
+// What this thread's operators allocate meanwhile is nobody's.
+class NoBirths {
+ public:
+  NoBirths();
+  ~NoBirths();
+  NoBirths(const NoBirths&) = delete;
+  NoBirths& operator=(const NoBirths&) = delete;
+
+ private:
+  Births* const outer_;
+};
+
+}  // namespace ebbtide

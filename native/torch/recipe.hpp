@@ -1,0 +1,85 @@
+// A recipe: what made a storage, and how that runs again. Who has one, and when it is carried out: recipes.hpp.
+#pragma once
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace ebbtide {
+
+// What an operator's result depends on besides its arguments.
+struct Settings {
+  int threads = at::get_num_threads();
+  bool deterministic = at::globalContext().deterministicAlgorithms();
+  bool onednn = at::globalContext().userEnabledMkldnn();
+  bool onednn_deterministic = at::globalContext().deterministicMkldnn();
+  at::Float32Precision products = at::globalContext().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL);
+  at::Float32Precision convolutions = at::globalContext().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::CONV);
+  caffe2::TypeMeta default_type = c10::get_default_dtype();
+  unsigned rounding = rounding_now();
+
+  bool operator==(const Settings&) const = default;
+
+  static unsigned rounding_now() {  // and what becomes of denormal numbers
+#if defined(__x86_64__)
+    return _mm_getcsr() & ~unsigned{_MM_EXCEPT_MASK};
+#else
+    return 0;
+#endif
+  }
+  // Each thread has its own, and those that share its work have others.
+  bool rounds_as_usual() const {
+#if defined(__x86_64__)
+    return rounding == _MM_MASK_MASK;
+#else
+    return true;
+#endif
+  }
+};
+
+struct Call {
+  c10::OperatorHandle op;
+  std::vector<c10::IValue> arguments;  // its tensors lie in the memory that the script's lay in, and own none of it
+};
+
+// Memory that a recipe reads. Its StorageImpl is held, and no tensor: autograd asks who else has a tensor.
+struct Held {
+  c10::intrusive_ptr<c10::StorageImpl> storage;  // which may be a slice
+  const void* address;                           // of the whole
+};
+
+struct Recipe {
+  void* address = nullptr;  // of the storage
+  std::size_t nbytes = 0;
+  std::size_t birth = 0;  // which of the first call's births it is
+  std::vector<Call> calls;
+  std::vector<Held> held;
+  Settings settings;
+  std::optional<std::uint32_t> checksum;  // of the contents
+};
+
+// Dispatch keys above which an operator is more than its kernel.
+inline constexpr c10::DispatchKeySet kAbove = c10::autograd_dispatch_keyset_with_ADInplaceOrView;
+
+std::uint32_t checksum_of(const void* memory, std::size_t nbytes);
+
+// A plain tensor of the CPU that is like this one, in a storage.
+at::Tensor tensor_in(c10::Storage storage, const at::Tensor& like);
+// The same tensor in memory that others own.
+at::Tensor alias_of(const at::Tensor& tensor, void* memory, std::size_t nbytes);
+
+// Runs the operators once more, in other memory, and hands that over if this absence goes on. False: it has ended, since another
+// thread was faster. Throws what an operator throws.
+bool carry_out(const Recipe& recipe, std::uint64_t absence, bool keeps);
+
+}  // namespace ebbtide

@@ -1,0 +1,35 @@
+// Which recipes there are. Any thread may ask, or change them.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "recipe.hpp"
+
+namespace ebbtide {
+
+using RecipePointer = std::shared_ptr<Recipe>;
+
+inline std::atomic<std::size_t> recipes_kept = 0;
+inline bool any_recipes() { return recipes_kept.load(std::memory_order_relaxed) != 0; }
+
+// A maker's thread must not give up a reference: that may take the GIL. It leaves what it discards to others.
+inline thread_local bool leaves_references = false;
+
+RecipePointer recipe_of(const void* address);                   // null: it has none
+std::vector<const void*> readers_of(const void* address);       // the storages made of it
+const void* any_with_recipe();                                  // null: there is none
+
+// The storage has this recipe from now on, unless the arena refuses.
+void put_on(RecipePointer recipe);
+// Takes it off the tables. Callers let go of what it holds when they hold no mutex.
+RecipePointer take_off(const void* address);
+// What it reads may be written to. Null is nothing.
+void give_up(RecipePointer recipe);
+// This thread needs it no more.
+void discard(RecipePointer recipe);
+void give_up_discarded();
+
+}  // namespace ebbtide
