@@ -53,6 +53,7 @@ bench-plan: install
 
 operators: dev
 	$(PY) tests/training/operators.py
+	$(PY) tests/training/operators.py --remake
 
 repeats: dev
 	for threads in 1 2 4; do $(PY) -m tests.training.repeatable --only larger --threads $$threads; done

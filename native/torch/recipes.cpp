@@ -101,18 +101,25 @@ class Keeper {
   Recipe& recipe_;
 };
 
-// Batch norms change running statistics, and need them for nothing else while they train.
-void leave_statistics(const c10::FunctionSchema& schema, std::vector<c10::IValue>& arguments) {
+// Batch norms change running statistics while they train, and need them for nothing else. Otherwise they read them alone, but
+// count as if they wrote there: false where a recipe would have to hold them.
+bool leave_statistics(const c10::FunctionSchema& schema, std::vector<c10::IValue>& arguments) {
   auto training = schema.argumentIndexWithName("training");
-  if (!training || !arguments[static_cast<std::size_t>(*training)].toBool()) return;
+  if (!training) return true;
+  bool trains = arguments[static_cast<std::size_t>(*training)].toBool();
   for (const char* name : {"running_mean", "running_var"}) {
-    if (auto at = schema.argumentIndexWithName(name)) arguments[static_cast<std::size_t>(*at)] = c10::IValue();
+    auto at = schema.argumentIndexWithName(name);
+    if (!at) continue;
+    c10::IValue& argument = arguments[static_cast<std::size_t>(*at)];
+    if (trains) argument = c10::IValue();
+    if (argument.isTensor() && managed_storage(argument.toTensor()) != nullptr) return false;
   }
+  return true;
 }
 
 bool add_call(Recipe& recipe, const c10::OperatorHandle& op, at::ArrayRef<const c10::IValue> arguments) {
   std::vector<c10::IValue> given(arguments.begin(), arguments.end());
-  leave_statistics(op.schema(), given);
+  if (!leave_statistics(op.schema(), given)) return false;
   Keeper keeper(recipe);
   Call call{op, {}};
   for (const c10::IValue& argument : given) {
@@ -207,9 +214,10 @@ void attend(std::uintptr_t request) {
 
 // One is always idle: an operator that another runs may need what is away again by now.
 void make_what_is_asked() {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  sigset_t sent;  // by others: an operator's own faults have to come
+  sigfillset(&sent);
+  for (int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigdelset(&sent, own);
+  pthread_sigmask(SIG_SETMASK, &sent, nullptr);
   leaves_references = true;
   for (;;) {
     while (sem_wait(&any_asked) != 0) {}
@@ -275,6 +283,7 @@ KeptCall::~KeptCall() {
   const std::vector<void*>& addresses = births_.addresses();
   for (std::size_t i = addresses.size(); i-- > 0;) {  // of several at one address the last lives
     if (recipe_of(addresses[i]) != nullptr || !the_arena()->wants_recipe(addresses[i])) continue;  // an inner operator made it
+    if (!readers_of(addresses[i]).empty()) continue;  // an inner operator's recipe may be all that keeps it: then it is no result
     auto recipe = std::make_shared<Recipe>(*made_);
     recipe->address = addresses[i];
     recipe->nbytes = the_arena()->size_of(addresses[i]);
@@ -307,7 +316,7 @@ RecipePointer prepare_for(at::ArrayRef<const c10::IValue> arguments, const std::
     bool writes = writes_all || (static_cast<int>(access) & static_cast<int>(Access::Write)) != 0;
     each_memory(arguments[i], [&](const void* address) {
       make(address);
-      if (!writes) return;
+      if (!writes || off_the_record) return;  // what makes contents anew writes to memory that nobody knows
       free_of_readers(address);
       if (changed && i == 0) {
         goes_on = interrupt_recipe(address);

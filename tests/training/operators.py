@@ -131,7 +131,7 @@ def digest(thing: object) -> str:
 
 
 Move = Callable[[Sequence[Tensor]], None]
-"""Called with all operands before each call."""
+"""Called with all operands before each call, and with what came of it."""
 
 
 def copied(thing: Any) -> Any:
@@ -154,6 +154,7 @@ def calls_of(case: Case, sample: Any, move: Move, variants: bool) -> Iterator[tu
         move(tensors_in(operands))
         try:
             results[what] = function()
+            move(tensors_in(results[what]))
             return what, digest(results[what])
         except Exception as error:
             return what, type(error).__name__
@@ -192,6 +193,7 @@ class Found:
     same: int = 0
     unstable: int = 0  # differ between two plain runs
     fetched_bytes: int = 0
+    made_anew_bytes: int = 0
     different: list[str] = field(default_factory=list)
     not_computed: list[str] = field(default_factory=list)  # by this program: it cannot make their calls
 
@@ -215,8 +217,8 @@ def compute(cases: Sequence[Case], most: int, move: Move, what: str) -> dict[str
     return found
 
 
-def compare(cases: Sequence[Case], most: int, seed: int) -> Found:
-    """Plainly twice, then in a session of its own."""
+def compare(cases: Sequence[Case], most: int, seed: int, remake: bool) -> Found:
+    """Plainly twice, then in a session of its own. ``remake``: what operators made leaves without a copy there."""
     plain, again = (compute(cases, most, lambda _: None, "plainly") for _ in range(2))
     gc.collect()
     os.environ |= {"EBBTIDE_ARENA": "64MiB", "EBBTIDE_POLICY": "demand", "EBBTIDE_CHAOS_RATE": "0.5"}
@@ -229,8 +231,14 @@ def compare(cases: Sequence[Case], most: int, seed: int) -> Found:
 
     with ebbtide.Session():
         manage_everything(seed)
+        _torch.want_all_recipes(remake)
         ours = compute(cases, most, move, "under Ebbtide")
-        found = Found(cases=len(cases), fetched_bytes=sum(_torch.counters()["fetched_bytes"]))
+        counters = _torch.counters()
+        found = Found(
+            len(cases), fetched_bytes=sum(counters["fetched_bytes"]), made_anew_bytes=counters["made_anew_bytes"]
+        )
+        _torch.make_all()
+        _torch.want_all_recipes(False)
     found.not_computed = [case for case, calls in plain.items() if "not computed" in calls]
     for case, calls in plain.items():
         for call, expected in calls.items():
@@ -263,10 +271,11 @@ def main() -> int:
     parser.add_argument("--share", type=float, default=1.0, help="of all cases (default: 1, all)")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn, and of the chaos")
     parser.add_argument("--samples", type=int, default=8, help="of each case, at most (default: 8)")
+    parser.add_argument("--remake", action="store_true", help="have what operators made leave without a copy")
     parser.add_argument("--only", help="cases whose names contain this")
     args = parser.parse_args()
     cases = [case for case in chosen_cases(args.share, args.seed) if args.only is None or args.only in str(case)]
-    found = compare(cases, args.samples, args.seed)
+    found = compare(cases, args.samples, args.seed, args.remake)
     for line in found.different:
         print(f"DIFFERENT {line}")
     print(json.dumps(vars(found)))

@@ -26,12 +26,14 @@ def compared(*options: str) -> dict[str, int]:
     [
         (("--only=float32 strided", "--samples=1"), 600),
         (("--share=0.15", "--seed=16", "--samples=3"), 300),
+        (("--share=0.15", "--seed=17", "--samples=3", "--remake"), 300),
         (("--only=sparse", "--share=0.3", "--seed=16", "--samples=2"), 30),
     ],
-    ids=["each in fp32", "a sample", "a sample of sparse layouts"],
+    ids=["each in fp32", "a sample", "a sample that is made anew", "a sample of sparse layouts"],
 )
 def test_operators_give_the_same_bits_when_all_their_operands_are_away(options: tuple[str, ...], cases: int) -> None:
     found = compared(*options)
     assert found["cases"] >= cases
     assert found["same"] > 0.99 * found["calls"]
     assert found["fetched_bytes"] > 4096 * found["calls"]
+    assert (found["made_anew_bytes"] > 4096 * found["calls"]) == ("--remake" in options)
