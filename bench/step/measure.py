@@ -99,7 +99,9 @@ class Benchmark:
         read, write = machine.link(FILE, DRAM), machine.link(DRAM, FILE)
         assert read is not None
         assert write is not None
-        speeds = (read.bytes_per_s, write.bytes_per_s, machine.groups[0].bytes_per_s)
+        speeds = [read.bytes_per_s, write.bytes_per_s, machine.groups[0].bytes_per_s]
+        if limit := self._place.disk_bytes_per_s:
+            speeds = [min(speed, most) for speed, most in zip(speeds, (limit, limit, 2 * limit), strict=True)]
         self._bandwidth = dict(zip(("read", "write", "both"), map(float, speeds), strict=True))
         print("disk GB/s: " + ", ".join(f"{k} {v / 1e9:.2f}" for k, v in self._bandwidth.items()), flush=True)
 
@@ -190,6 +192,7 @@ def main() -> None:
     )
     parser.add_argument("--child-minutes", type=float, default=10, help="a run that takes longer has failed (10)")
     parser.add_argument("--spill", help="directory on a local disk for spilled data (as for `ebbtide run`)")
+    parser.add_argument("--disk", default="0B", metavar="SIZE", help="as root: hold each way to so much a second")
     parser.add_argument("--swap-file", default="0B", metavar="SIZE", help="as root: make swap of this size when needed")
     parser.add_argument("--deepspeed-python", type=Path, metavar="FILE", help="an interpreter that has DeepSpeed")
     parser.add_argument("--retry", action="store_true", help="try cells again that failed before")
@@ -197,9 +200,9 @@ def main() -> None:
     args = parser.parse_args()
     try:
         cells = chosen_cells(args.only)
-        results = Results.open(args.out, machine())
         (spill,) = choose_spill_directories([args.spill] if args.spill else [])
-        swap_bytes = parse_size(args.swap_file)
+        swap_bytes, disk_bytes_per_s = parse_size(args.swap_file), parse_size(args.disk)
+        results = Results.open(args.out, machine() | {"disk_bytes_per_s": disk_bytes_per_s})
     except (ValueError, EbbtideError) as error:
         sys.exit(f"error: {error}")
     if args.list:
@@ -211,7 +214,7 @@ def main() -> None:
         signal.SIGTERM, lambda *_: sys.exit(143)
     )  # so that a swap file, a cgroup and a child are cleared away
     with tempfile.TemporaryDirectory(prefix="ebbtide-bench-", dir=spill) as name:
-        place = Place(Path(name), spill, args.deepspeed_python, swap_bytes, args.child_minutes * 60)
+        place = Place(Path(name), spill, args.deepspeed_python, swap_bytes, args.child_minutes * 60, disk_bytes_per_s)
         Benchmark(results, place, args.pairs).run(cells, args.minutes * 60, args.least_pairs)
     for found in cells:
         print(f"{found.name:28} {len(results.of(found.name)):3} pairs  {results.failures.get(found.name, '')[:80]}")

@@ -48,6 +48,38 @@ class ResNet:
 
 
 @dataclass(frozen=True, slots=True)
+class Llama:
+    """A byte-level llama, fp32 weights under bf16 autocast, fused AdamW. Heads are 64 wide."""
+
+    layers: int
+    width: int
+    batch: int
+    seq: int
+
+    @property
+    def inner(self) -> int:
+        """The width inside a layer's MLP."""
+        return self.width * 8 // 3 // 64 * 64
+
+    @property
+    def parameters(self) -> int:
+        """Attention, MLP and two norms a layer; two embeddings and the last norm."""
+        layer = 4 * self.width**2 + 3 * self.width * self.inner + 2 * self.width
+        return self.layers * layer + 2 * VOCABULARY * self.width + self.width
+
+    @property
+    def state_bytes(self) -> int:
+        return ADAMW_BYTES * self.parameters
+
+    def describe(self) -> str:
+        millions = f"{self.parameters / 1e6:.0f}M"
+        return f"llama, {self.layers} layers of {self.width} ({millions}), {self.batch} x {self.seq}, bf16, AdamW"
+
+
+Shape = Gpt | ResNet | Llama
+
+
+@dataclass(frozen=True, slots=True)
 class Net:
     """``peak_bytes`` is about what plain PyTorch's process peaks at: a run that cannot fit is not begun.
 
@@ -55,7 +87,7 @@ class Net:
     """
 
     name: str
-    shape: Gpt | ResNet
+    shape: Shape
     peak_bytes: int
     more_steps: int = 0
 
@@ -66,6 +98,8 @@ _ALL = (
     Net("gpt2-fp32", Gpt(12, 768, 8, 512, bf16=False), 6_500_000_000),
     Net("resnet50", ResNet(24, 224), 4_000_000_000),
     Net("resnet50-96px", ResNet(12, 96), 1_200_000_000, _MANY),  # of 440 MiB at its peak, two thirds are state
+    Net("resnet50-96px-20", ResNet(20, 96), 1_500_000_000, _MANY),  # most of 562 MiB are activations
+    Net("llama", Llama(10, 640, 8, 512), 3_500_000_000),
     Net("gpt-210M", Gpt(12, 1216, 2, 128, bf16=False), 4_700_000_000),
     Net("gpt-400M", Gpt(20, 1280, 2, 128, bf16=False), 7_800_000_000),
     Net("gpt-1B", Gpt(20, 2048, 2, 128, bf16=False), 17_800_000_000),

@@ -124,7 +124,9 @@ def publish(results: Results, folder: Path, columns: list[Column]) -> Path:
         raise ValueError("they hold no runs")
     began = sorted(run["began"] for run in results.runs)
     written = folder / f"{began[0][:10]}_{results.machine['commit']}.md"
-    disk = ", ".join(
+    held = results.machine.get("disk_bytes_per_s", 0)
+    disk = f"held to {held / 1e9:.1f} GB/s each way for Ebbtide's runs; " if held else ""
+    disk += ", ".join(
         f"{what} {min(speeds) / 1e9:.1f} to {max(speeds) / 1e9:.1f} GB/s"
         for what in ("read", "write", "both")
         if (speeds := [run["bandwidth"][what] for run in results.runs])

@@ -59,8 +59,11 @@ def compile_budget(model: Module, spill: Path) -> Around:
     return nullcontext
 
 
+_BLOCKS = ("GPT2Block", "LlamaDecoderLayer", "ResNetBottleNeckLayer")
+
+
 def _blocks(model: Module) -> list[Module]:
-    blocks = [m for m in model.modules() if type(m).__name__ in ("GPT2Block", "ResNetBottleNeckLayer")]
+    blocks = [m for m in model.modules() if type(m).__name__ in _BLOCKS]
     if not blocks:
         raise ValueError(f"{type(model).__name__} has no blocks that are known here")
     return blocks

@@ -16,10 +16,17 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD, AdamW, Optimizer
-from transformers import GPT2Config, GPT2LMHeadModel, ResNetConfig, ResNetForImageClassification
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    ResNetConfig,
+    ResNetForImageClassification,
+)
 
 from bench.step.measured_loop import train
-from bench.step.nets import NETS, VOCABULARY, Gpt, ResNet
+from bench.step.nets import NETS, VOCABULARY, Gpt, Llama, ResNet, Shape
 from bench.step.techniques import TECHNIQUES
 from demo.train_gpt import corpus, sample
 
@@ -40,12 +47,26 @@ def gpt_model(shape: Gpt) -> Module:
     return GPT2LMHeadModel(config)
 
 
-def gpt_loss(shape: Gpt, model: Module) -> Callable[[], Tensor]:
+def llama_model(shape: Llama) -> Module:
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=shape.width,
+        intermediate_size=shape.inner,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.width // 64,
+        num_key_value_heads=shape.width // 64,
+        max_position_embeddings=shape.seq,
+        use_cache=False,
+    )
+    return LlamaForCausalLM(config)
+
+
+def text_loss(shape: Gpt | Llama, model: Module, bf16: bool) -> Callable[[], Tensor]:
     text, generator = corpus(), torch.Generator().manual_seed(0)
 
     def loss() -> Tensor:
         tokens = sample(text, shape.batch, shape.seq, generator)
-        with torch.autocast("cpu", torch.bfloat16, enabled=shape.bf16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
             return model(tokens, labels=tokens).loss
 
     return loss
@@ -62,12 +83,15 @@ def resnet_loss(shape: ResNet, model: Module) -> Callable[[], Tensor]:
     return loss
 
 
-def build(shape: Gpt | ResNet) -> tuple[Module, Optimizer, Callable[[], Tensor]]:
+def build(shape: Shape) -> tuple[Module, Optimizer, Callable[[], Tensor]]:
     """A model, its optimizer, and what computes the next batch's loss."""
     torch.manual_seed(0)
     if isinstance(shape, Gpt):
         model = gpt_model(shape)
-        return model, AdamW(model.parameters(), lr=1e-4, fused=True), gpt_loss(shape, model)
+        return model, AdamW(model.parameters(), lr=1e-4, fused=True), text_loss(shape, model, shape.bf16)
+    if isinstance(shape, Llama):
+        model = llama_model(shape)
+        return model, AdamW(model.parameters(), lr=1e-4, fused=True), text_loss(shape, model, bf16=True)
     model = ResNetForImageClassification(ResNetConfig(num_labels=1000)).train()
     return model, SGD(model.parameters(), lr=0.01, momentum=0.9), resnet_loss(shape, model)
 
