@@ -51,6 +51,13 @@
 
 namespace ebbtide {
 
+// What became of a storage's recipe when it was to be forgotten.
+enum class Forgotten : std::uint8_t {
+  Whole,  // it was good for all of the storage
+  Part,  // or for a part at most: somebody had written to the rest, or there was none
+  NotYet,  // some of the storage has to be made first
+};
+
 struct Options {
   unsigned io_threads = 2;  // for each slower tier
   std::int64_t watchdog_ns = 30'000'000'000;
@@ -88,7 +95,8 @@ class Arena {
   State state(const void* address);  // of the piece there
   // Whether an operator that goes in order finds it in memory piece by piece, since it does not fit as a whole.
   bool comes_by_faults(const Operand& operand);
-  bool is_resident(const void* address);  // all of its storage that has been used
+  // All of its storage that has been used, or so many bytes from there.
+  bool is_resident(const void* address, std::uint64_t nbytes = 0);
   RankSet tiers_with(const void* address);  // the slower ones that have its contents
   std::uint64_t size_of(const void* address);  // as requested, of all pieces
   void set_least_piece(std::uint64_t bytes);
@@ -102,7 +110,8 @@ class Arena {
   std::uint64_t note_need(const char* name, std::span<const Operand> operands);
 
   // --- moves
-  std::uint64_t evict(const void* address, Rank target = 1);  // waits; the bytes evicted (0: it was busy, pinned or touched)
+  // Waits; the bytes evicted (0: it was busy, pinned or touched). All of its storage, or so many bytes from there.
+  std::uint64_t evict(const void* address, Rank target = 1, std::uint64_t nbytes = 0);
   int fetch(const void* address);  // waits; 0 or errno
   // Copies what is on one slower tier to another, and waits. False: it was not there, is busy, or found no space.
   bool copy(const void* address, Rank source, Rank target, Then then);
@@ -120,17 +129,18 @@ class Arena {
   bool wants_recipe(const void* address);
   bool wants_recipes() const { return wants_all_recipes_ || this_operator_stack().makes_anew; }
   void want_all_recipes(bool all) { wants_all_recipes_ = all; }  // for tests
-  // False: nobody can make it anew from now on, since it lies in pieces, or moves, or is not its own.
+  // A recipe is of a whole storage, and good for those of its pieces that nobody has written to since.
+  // False: nobody can make any of it anew from now on, since it moves, or is not its own.
   bool keep_recipe(const void* address);
-  bool forget_recipe(const void* address);  // false: it has none any more, or is Unmade
+  Forgotten forget_recipe(const void* address);
   void guard(const void* address);  // a recipe reads it
   void unguard(const void* address);
-  // Which of all absences this is, if it is Unmade; else 0.
-  std::uint64_t absence_of(const void* address);
-  // The contents of `from`, a storage that nobody else knows, are `to`'s, if this absence goes on; it keeps its recipe, or not.
-  // False: it has ended.
-  bool hand_over(const void* from, const void* to, std::uint64_t absence, bool keeps);
-  std::uint64_t unmade() const { return moves_.unmade(); }  // storages
+  // The number of the recipe by which some of it is to be made anew; 0: it is there. Of all of it, or of so many bytes from there.
+  std::uint64_t unmade_by(const void* address, std::uint64_t nbytes = 0);
+  // What `from`, a storage that nobody else knows, has in place of what is Unmade by this recipe are its contents. It keeps its
+  // recipe, or none of `to` does. False: nothing is.
+  bool hand_over(const void* from, const void* to, std::uint64_t recipe, bool keeps);
+  std::uint64_t unmade() const { return moves_.unmade(); }  // blocks
   void made_anew(std::int64_t ns);  // so long it took, on this thread, and is no part of the operator's own time
   std::int64_t busy_ns();  // a clock that stands still while somebody waits
   const void* storage_at(const void* address);  // the beginning of what lies there
@@ -199,6 +209,8 @@ class Arena {
   void bear(Lock& lock, BlockId id, bool has_pages, bool in_operator);
   void touch(BlockId id, bool in_operator, bool by_fault);
   void forget_piece(BlockId id);
+  BlockId find_unmade(const void* address, const Block& like, std::uint64_t recipe) const;  // recipes.cpp
+  bool make_idle(Lock& lock, BlockId id);
   void release_storage(char* address);
 
   // arena.cpp
@@ -262,6 +274,8 @@ class Arena {
   std::uint64_t least_piece_ = 0;
   std::uint64_t least_in_pieces_ = ~std::uint64_t{0};  // none of the storages that are in pieces is smaller
   std::uint64_t untouched_ = 0;  // bytes of pieces that nobody has used
+  std::uint64_t wholes_ = 0;  // storages in pieces so far
+  std::uint64_t recipes_ = 0;  // and recipes
   std::uint64_t accesses_ = 0;  // of operators; the policy may see only some of them
   std::uint64_t serial_ = 0;  // of operators
   double chaos_rate_;

@@ -3,12 +3,12 @@
 
 namespace ebbtide {
 
-std::uint64_t Arena::evict(const void* address, Rank target) {
+std::uint64_t Arena::evict(const void* address, Rank target, std::uint64_t nbytes) {
   Lock lock(mutex_);
   if (in_child_) return 0;
   begin_stretch();
   std::uint64_t bytes = 0;
-  each_piece({address}, [&](BlockId id, std::uint64_t) { bytes += evict(lock, id, target); });
+  each_piece(operand_at(address, nbytes), [&](BlockId id, std::uint64_t) { bytes += evict(lock, id, target); });
   return bytes;
 }
 

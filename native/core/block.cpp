@@ -46,10 +46,10 @@ const char* what_is_wrong(const Block& b) {
   if (b.nbytes > b.paged_bytes || b.paged_bytes != b.shape.bytes() || b.place.count != b.shape.pages)
     return "a block holds less than it stores";
   const bool is_elsewhere = b.state == State::Clean || b.state == State::Absent || b.state == State::Reading;
-  const bool by_recipe_alone = b.valid == 0 && b.has_recipe && b.state == State::Clean;
+  const bool by_recipe_alone = b.valid == 0 && b.recipe != 0 && b.state == State::Clean;
   if ((b.valid != 0) != is_elsewhere && !by_recipe_alone) return "a block's state and its tiers differ";
-  if (b.has_recipe && !is_elsewhere && b.state != State::Unmade) return "what somebody writes has a recipe";
-  if (b.state == State::Unmade && !b.has_recipe) return "nobody can make what is not there";
+  if (b.recipe != 0 && !is_elsewhere && b.state != State::Unmade) return "what somebody writes has a recipe";
+  if (b.state == State::Unmade && b.recipe == 0) return "nobody can make what is not there";
   if ((b.state == State::Writing || b.state == State::Reading) && !moves) return "a move without a transfer";
   if (b.remains != Remains::NoPages && b.state != State::Dead) return "something remains of a block that lives";
   if (b.home != kFast && !b.has_pages() && b.remains == Remains::NoPages)

@@ -67,6 +67,7 @@ struct Block {
   std::uint64_t paged_bytes = 0;  // page-rounded: what it costs while resident
   std::uint64_t before = 0;       // bytes of its storage that are the pieces' before it [Note: pieces]
   std::uint64_t after = 0;        // and after it
+  std::uint64_t whole = 0;        // of a piece, its storage: a number, unique in the process
   Shape shape;
   Run place;    // in its region; slower tiers know its contents by that
   LineOf line;  // of a piece: where its storage was made
@@ -76,9 +77,8 @@ struct Block {
   State state = State::Dead;
   RankSet valid = 0;   // the slower tiers that have its contents
   Rank home = kFast;   // whose memory its pages are [Note: in place]
-  bool has_recipe = false;      // [Note: recipes]
-  std::uint32_t guards = 0;      // recipes that read it: it is read-only
-  std::uint64_t absence = 0;    // of what is Unmade, or was: unique in the process
+  std::uint64_t recipe = 0;  // by which it can be made anew: the recipe's number; 0: none [Note: recipes]
+  std::uint32_t guards = 0;  // recipes that read it: it is read-only
   bool scattered = false;  // some of its pages are another tier's than its home, which gave them up half way
   Remains remains = Remains::NoPages;
   Heirs heirs = Heirs::None;  // before a fork and after it: Arena (fork.cpp)

@@ -83,7 +83,7 @@ void Moves::take_pages(BlockId id, State after) {
   }
   if (was_fast) budget_.account_resident(-static_cast<std::int64_t>(b.paged_bytes));
   if (was_fast && after == State::Absent) b.evicted += moved_bytes(b);
-  if (after == State::Unmade) ++unmade_, b.absence = ++absences_;
+  if (after == State::Unmade) ++unmade_;
   b.state = after;
   b.heirs = Heirs::None;
 }
@@ -147,7 +147,7 @@ void Moves::make_dirty(BlockId id) {
   Block& b = blocks_[id];
   check(b);
   if (b.state == State::Writing) cancel(id);
-  b.has_recipe = false;
+  b.recipe = 0;
   b.state = State::Dirty;
   if (b.can_be_written()) memory_.region(b).make_writable(b.place);
   if (b.valid == 0) return;
@@ -261,17 +261,24 @@ void Moves::drop(BlockId id, Rank rank) {
 
 // --- recipes
 
-bool Moves::keep_recipe(BlockId id) {
+bool Moves::keep_recipe(BlockId id, std::uint64_t recipe) {
   Block& b = blocks_[id];
   check(b);
-  if (b.state != State::Dirty || b.transfer.busy() || b.home != kFast || b.is_piece()) return false;
+  if (b.state != State::Dirty || b.transfer.busy() || b.home != kFast) return false;
   if (b.can_be_written() && !memory_.region(b).make_read_only(b.place)) {
     memory_.region(b).make_writable(b.place);
     return false;
   }
-  b.has_recipe = true;
+  b.recipe = recipe;
   b.state = State::Clean;
   return true;
+}
+
+void Moves::forget_recipe(BlockId id) {
+  Block& b = blocks_[id];
+  if (b.recipe == 0) return;
+  if (b.valid == 0) return make_dirty(id);
+  b.recipe = 0;
 }
 
 void Moves::guard(BlockId id) {
@@ -295,7 +302,7 @@ void Moves::hand_over(BlockId from, BlockId to) {
   memory_.region(b).hand_over(made.place, b.place);
   made.state = State::Blank;
   b.state = State::Dirty;
-  b.has_recipe = false;
+  b.recipe = 0;
   --unmade_;
   made_anew_ += moved_bytes(b);
   b.heirs = std::exchange(made.heirs, Heirs::None);

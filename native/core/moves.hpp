@@ -38,7 +38,8 @@ class Moves final : public Cargo {
   void drop(BlockId id, Rank rank);  // the contents there, unless there are none elsewhere
   void make_dirty(BlockId id);       // somebody writes
   // [Note: recipes]. False: it has no pages of its own in fast memory, or moves.
-  bool keep_recipe(BlockId id);
+  bool keep_recipe(BlockId id, std::uint64_t recipe);
+  void forget_recipe(BlockId id);  // of what is not Unmade
   void guard(BlockId id);
   void unguard(BlockId id);
   // The pages of one that is Dirty and lies still become those of one that is Unmade and alike. The first is Blank then.
@@ -92,7 +93,6 @@ class Moves final : public Cargo {
   std::uint64_t fetched_ = 0;
   std::uint64_t cancelled_ = 0;
   std::uint64_t made_anew_ = 0;
-  std::uint64_t absences_ = 0;  // of what is made anew
   std::atomic<std::uint64_t> unmade_ = 0;
   bool frozen_ = false;
 };

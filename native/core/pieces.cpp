@@ -33,6 +33,7 @@ void* Arena::allocate_pieces(Lock& lock, std::size_t nbytes, std::uint64_t each,
   char* const address = r.address(place.first);
   std::uint64_t count = nbytes / each;
   auto pages = static_cast<std::uint32_t>(each / r.page());
+  ++wholes_;
   for (std::uint64_t i = 0; i < count; ++i) {
     std::uint64_t before = i * each, after = i + 1 < count ? nbytes - before - each : 0;
     auto skipped = static_cast<std::uint32_t>(i) * pages;
@@ -46,6 +47,7 @@ void* Arena::allocate_pieces(Lock& lock, std::size_t nbytes, std::uint64_t each,
     Block& b = blocks_[id];
     b.before = before;
     b.after = after;
+    b.whole = wholes_;
     b.line = tape_.line();
     b.state = State::Untouched;
     untouched_ += b.nbytes;
@@ -138,10 +140,10 @@ bool Arena::comes_by_faults(const Operand& operand) {
   return go_by_faults({&operand, 1});
 }
 
-bool Arena::is_resident(const void* address) {
+bool Arena::is_resident(const void* address, std::uint64_t nbytes) {
   Lock lock(mutex_);
   bool resident = true;
-  each_piece(operand_at(address, 0), [&](BlockId id, std::uint64_t) {
+  each_piece(operand_at(address, nbytes), [&](BlockId id, std::uint64_t) {
     State state = blocks_[id].state;
     resident = resident && !blocks_[id].is_absent() && state != State::Reading;
   });

@@ -5,26 +5,34 @@ namespace ebbtide {
 
 bool Arena::wants_recipe(const void* address) {
   Lock lock(mutex_);
-  BlockId id = find_live(address);
-  return id != kNoBlock && !blocks_[id].is_piece() && (wants_all_recipes_ || replay_.is_made_anew(blocks_[id], id));
+  bool wanted = false;
+  each_piece({address},
+             [&](BlockId id, std::uint64_t) { wanted = wanted || wants_all_recipes_ || replay_.is_made_anew(blocks_[id], id); });
+  return wanted;
 }
 
 bool Arena::keep_recipe(const void* address) {
   Lock lock(mutex_);
-  BlockId id = find_live(address);
-  return id != kNoBlock && blocks_[id].external_pins == 0 && !in_child_ && moves_.keep_recipe(id);
+  bool kept = false;
+  std::uint64_t recipe = ++recipes_;
+  each_piece({address}, [&](BlockId id, std::uint64_t) {
+    if (blocks_[id].external_pins == 0 && !in_child_ && moves_.keep_recipe(id, recipe)) kept = true;
+  });
+  return kept;
 }
 
-bool Arena::forget_recipe(const void* address) {
+Forgotten Arena::forget_recipe(const void* address) {
   Lock lock(mutex_);
-  BlockId id = find_live(address);
-  if (id == kNoBlock || !blocks_[id].has_recipe || blocks_[id].state == State::Unmade) return false;
-  if (blocks_[id].valid == 0) {
-    moves_.make_dirty(id);
-  } else {
-    blocks_[id].has_recipe = false;
-  }
-  return true;
+  bool any = false, is_whole = true, is_there = true;
+  each_piece({address}, [&](BlockId id, std::uint64_t) {
+    const Block& b = blocks_[id];
+    any = true;
+    is_there = is_there && b.state != State::Unmade;
+    is_whole = is_whole && b.recipe != 0;
+  });
+  if (!is_there) return Forgotten::NotYet;
+  each_piece({address}, [&](BlockId id, std::uint64_t) { moves_.forget_recipe(id); });
+  return any && is_whole ? Forgotten::Whole : Forgotten::Part;
 }
 
 void Arena::guard(const void* address) {
@@ -38,35 +46,62 @@ void Arena::unguard(const void* address) {
   mover_.changed();
 }
 
-std::uint64_t Arena::absence_of(const void* address) {
+std::uint64_t Arena::unmade_by(const void* address, std::uint64_t nbytes) {
   Lock lock(mutex_);
-  BlockId id = find_live(address);
-  return id != kNoBlock && blocks_[id].state == State::Unmade ? blocks_[id].absence : 0;
+  std::uint64_t recipe = 0;
+  each_piece(operand_at(address, nbytes), [&](BlockId id, std::uint64_t) {
+    if (blocks_[id].state == State::Unmade) recipe = blocks_[id].recipe;
+  });
+  return recipe;
 }
 
-bool Arena::hand_over(const void* from, const void* to, std::uint64_t absence, bool keeps) {
-  Lock lock(mutex_);
-  BlockId made = find_live(from), id = find_live(to);
-  if (made == kNoBlock || id == kNoBlock) return false;
-  Block& b = blocks_[made];
+// kNoBlock: what lies there now is not Unmade by this recipe.
+BlockId Arena::find_unmade(const void* address, const Block& like, std::uint64_t recipe) const {
+  BlockId id = find_live(address);
+  if (id == kNoBlock) return id;
+  const Block& b = blocks_[id];
+  return b.state == State::Unmade && b.recipe == recipe && b.paged_bytes == like.paged_bytes ? id : kNoBlock;
+}
+
+// Waits until it is Dirty, and its pages are fast memory's and lie still. False: it cannot be read back.
+bool Arena::make_idle(Lock& lock, BlockId id) {
+  const Block& b = blocks_[id];
+  if (b.state == State::Untouched) touch(id, false, false);
   while (b.state != State::Dirty || b.transfer.busy() || b.home != kFast) {  // something moved it meanwhile
     if (b.transfer.busy()) {
       mover_.wait(lock, false);
     } else if (b.state == State::Clean) {
-      moves_.make_dirty(made);
+      moves_.make_dirty(id);
     } else if (b.is_absent()) {
-      if (int error = room_.ensure_usable(lock, made); error != 0) return false;
+      if (int error = room_.ensure_usable(lock, id); error != 0) return false;
     } else {
-      room_.ensure_fast(lock, made);
+      room_.ensure_fast(lock, id);
     }
   }
-  Block& unmade = blocks_[id];
-  if (unmade.state != State::Unmade || unmade.absence != absence || unmade.paged_bytes != b.paged_bytes) return false;
-  unmade.last_use = ++recency_.now;
-  moves_.hand_over(made, id);
-  if (keeps && unmade.external_pins == 0) moves_.keep_recipe(id);
-  mover_.changed();
   return true;
+}
+
+bool Arena::hand_over(const void* from, const void* to, std::uint64_t recipe, bool keeps) {
+  Lock lock(mutex_);
+  bool any = false;
+  if (!keeps) {
+    each_piece({to}, [&](BlockId id, std::uint64_t) {
+      if (blocks_[id].recipe == recipe && blocks_[id].state != State::Unmade) moves_.forget_recipe(id);
+    });
+  }
+  each_piece({from}, [&](BlockId made, std::uint64_t) {
+    const Block& b = blocks_[made];
+    const void* place = static_cast<const char*>(to) + b.before;
+    if (find_unmade(place, b, recipe) == kNoBlock || !make_idle(lock, made)) return;
+    BlockId id = find_unmade(place, b, recipe);
+    if (id == kNoBlock) return;  // another thread was faster
+    blocks_[id].last_use = ++recency_.now;
+    moves_.hand_over(made, id);
+    if (keeps) moves_.keep_recipe(id, recipe);
+    any = true;
+  });
+  mover_.changed();
+  return any;
 }
 
 std::int64_t Arena::busy_ns() {

@@ -174,8 +174,10 @@ int Room::ensure_usable(Lock& lock, BlockId id) {
     }
     if (!b.is_absent()) return 0;
     if (b.state == State::Unmade) {
+      ++b.external_pins;  // it stays from when it is made until this thread has seen that
       ask_to_make_(b.address - b.before, false);
       mover_.wait(lock, false);
+      if (b.generation == generation) --b.external_pins;
       continue;
     }
     if (tries == kReadTries && b.valid == valid) return b.read_error;

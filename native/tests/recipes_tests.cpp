@@ -35,9 +35,10 @@ class Maker {
 
   void make(const void* address) {
     std::lock_guard alone(alone_);
-    std::uint64_t absence = arena->absence_of(address);
-    if (absence == 0) return;
-    Recipe recipe = of(address);
+    std::uint64_t number = arena->unmade_by(address);
+    if (number == 0) return;
+    const void* sum = arena->storage_at(address);
+    Recipe recipe = of(sum);
     off_the_record = true;
     Operand reads[] = {{recipe.one, Access::Read}, {recipe.other, Access::Read}};
     arena->enter("test::add", reads, Work::Itself);
@@ -45,7 +46,7 @@ class Maker {
     auto *one = static_cast<const std::uint32_t*>(recipe.one), *other = static_cast<const std::uint32_t*>(recipe.other);
     for (std::size_t i = 0; i < recipe.n / 4; ++i) made[i] = one[i] + other[i];
     arena->exit();
-    handed_over_ += arena->hand_over(made, address, absence, keeps);
+    handed_over_ += arena->hand_over(made, sum, number, keeps);
     arena->release(made);
     off_the_record = false;
   }
@@ -54,7 +55,7 @@ class Maker {
   void free(const void* address) {
     std::lock_guard alone(alone_);
     for (const void* sum : made_of(address)) {
-      while (!arena->forget_recipe(sum) && arena->absence_of(sum) != 0) make(sum);
+      while (arena->forget_recipe(sum) == Forgotten::NotYet) make(sum);
       Recipe recipe = of(sum);
       {
         std::lock_guard lock(mutex_);
@@ -109,10 +110,13 @@ class Maker {
 
 Maker* maker = nullptr;
 
-Arena& arena_with_maker(std::uint64_t limit) {
+constexpr std::size_t kLeast = 4 * kMiB;  // of pieces
+
+Arena& arena_with_maker(std::uint64_t limit, std::size_t least_piece = 0) {
   static std::vector<Maker*> makers;  // their threads go on, like the arenas
   makers.push_back(maker = new Maker);
   Options options;
+  options.least_piece = least_piece;
   options.make = [](const void* address) { maker->make(address); };
   options.make_all = [] {};
   options.ask_to_make = [](const void* address, bool to_write) { maker->ask(address, to_write); };
@@ -145,6 +149,10 @@ bool is_right(const Sum& s, std::uint32_t more = 0) {
   return true;
 }
 
+char* piece(const Sum& s, std::size_t number) { return reinterpret_cast<char*>(s.sum) + number * kLeast; }
+
+State state(Arena& arena, const Sum& s, std::size_t number) { return arena.state(piece(s, number)); }
+
 void release(Arena& arena, const Sum& s) {
   maker->free(s.one);
   for (void* p : {s.sum, s.one, s.other}) arena.release(p);
@@ -160,7 +168,7 @@ TEST(what_has_a_recipe_leaves_without_a_copy_and_is_made_when_it_is_touched) {
     Sum s = make_sum(arena, n);
     CHECK(arena.state(s.sum) == State::Clean && arena.tiers_with(s.sum) == 0);
     arena.check_invariants();
-    CHECK(arena.evict(s.sum) >= 0 && arena.state(s.sum) == State::Unmade && arena.unmade() == 1);
+    CHECK(arena.evict(s.sum) == 0 && arena.state(s.sum) == State::Unmade && arena.unmade() == 1);
     arena.check_invariants();
     CHECK(is_right(s));
     CHECK(arena.state(s.sum) == State::Dirty && arena.unmade() == 0 && maker->handed_over() == 1);
@@ -240,14 +248,14 @@ TEST(a_result_that_comes_after_another_is_nobodys) {
   Arena& arena = arena_with_maker(0);
   Sum s = make_sum(arena, 2 * kMiB);
   arena.evict(s.sum);
-  std::uint64_t absence = arena.absence_of(s.sum);
-  CHECK(absence != 0 && is_right(s) && arena.absence_of(s.sum) == 0);
+  std::uint64_t number = arena.unmade_by(s.sum);
+  CHECK(number != 0 && is_right(s) && arena.unmade_by(s.sum) == 0);
   void* late = arena.allocate(s.n);
   std::memset(late, 1, s.n);
-  CHECK(!arena.hand_over(late, s.sum, absence, false));
+  CHECK(!arena.hand_over(late, s.sum, number, false));
   CHECK(arena.keep_recipe(s.sum));
   arena.evict(s.sum);
-  CHECK(!arena.hand_over(late, s.sum, absence, false));  // nor of a later absence
+  CHECK(!arena.hand_over(late, s.sum, number, false));  // nor of a later recipe
   arena.release(late);
   CHECK(is_right(s));
   release(arena, s);
@@ -281,6 +289,160 @@ TEST(threads_that_read_and_write_see_only_whole_and_right_contents) {
   for (int round = 0; round < kRounds; ++round) {
     arena.evict(s.sum);
     if (round % 3 == 0) std::memset(other, round, 8 * kMiB);  // which leaves no room for all
+    if (round % 5 == 0) arena.check_invariants();
+  }
+  ends = true;
+  for (std::thread& reader : readers) reader.join();
+  CHECK(maker->handed_over() > 0);
+  arena.release(other);
+  release(arena, s);
+}
+
+TEST(pieces_leave_one_by_one_and_all_that_are_away_are_made_together) {
+  for (std::size_t n : {4 * kLeast, 4 * kLeast + 3 * kMiB + 12}) {  // the last has the rest
+    Arena& arena = arena_with_maker(0, kLeast);
+    Sum s = make_sum(arena, n);
+    for (std::size_t i = 0; i < 4; ++i) CHECK(state(arena, s, i) == State::Clean);
+    arena.evict(piece(s, 1), 1, 8), arena.evict(piece(s, 3), 1, 8);
+    CHECK(arena.unmade() == 2 && state(arena, s, 0) == State::Clean && state(arena, s, 2) == State::Clean);
+    CHECK(arena.unmade_by(s.sum) != 0 && arena.unmade_by(s.sum, kLeast) == 0 && arena.unmade_by(piece(s, 1) - 4, 8) != 0);
+    arena.check_invariants();
+    CHECK(s.sum[0] == 3 && s.sum[5] == 10 * 2654435761u + 3 && maker->handed_over() == 0);  // what is there is there
+    std::uint64_t before = arena.counters().reserved;
+    CHECK(is_right(s) && maker->handed_over() == 1 && arena.unmade() == 0);
+    Counters c = arena.counters();
+    CHECK(c.made_anew >= n - 2 * kLeast && c.made_anew < n - 2 * kLeast + kSmallPage && c.written[4] == 0);
+    CHECK(c.reserved - before <= round_up(n, kHugePage));  // the pages of what was there already are free
+    for (std::size_t i = 0; i < 4; ++i) CHECK(state(arena, s, i) == State::Dirty);  // no piece has the recipe any more
+    arena.check_invariants();
+    release(arena, s);
+  }
+}
+
+TEST(a_write_to_a_piece_takes_the_recipe_from_it_alone) {
+  Arena& arena = arena_with_maker(0, kLeast);
+  Sum s = make_sum(arena, 4 * kLeast);
+  arena.evict(piece(s, 2), 1, 8);
+  std::uint32_t& word = s.sum[kLeast / 4 + 7];  // of piece 1
+  word += 1;
+  CHECK(state(arena, s, 1) == State::Dirty && state(arena, s, 2) == State::Unmade && maker->handed_over() == 0);
+  CHECK(arena.evict(s.sum) == kLeast && state(arena, s, 1) == State::Absent);  // the only one that was written
+  CHECK(arena.unmade() == 3);
+  arena.check_invariants();
+  CHECK(arena.forget_recipe(s.sum) == Forgotten::NotYet);
+  CHECK(!is_right(s) && maker->handed_over() == 1);
+  CHECK(arena.forget_recipe(s.sum) == Forgotten::Part);
+  word -= 1;
+  CHECK(is_right(s) && arena.unmade() == 0);
+  release(arena, s);
+}
+
+TEST(a_piece_that_was_made_stays_until_who_waits_has_seen_it) {
+  Arena& arena = arena_with_maker(8 * kLeast, kLeast);  // of which the operands and what is made take as much
+  Sum s = make_sum(arena, 2 * kLeast);
+  maker->keeps = true;
+  for (int round = 1; round <= 5; ++round) {
+    arena.evict(s.sum);
+    CHECK(arena.unmade() == 2 && is_right(s));
+    arena.check_invariants();
+  }
+  CHECK(arena.forget_recipe(s.sum) != Forgotten::Part);
+  maker->keeps = false;
+  CHECK(is_right(s));
+  release(arena, s);
+}
+
+TEST(before_somebody_writes_to_a_piece_of_what_a_recipe_reads_all_that_is_away_is_made) {
+  for (bool leaves : {true, false}) {
+    Arena& arena = arena_with_maker(0, kLeast);
+    Sum s = make_sum(arena, 3 * kLeast);
+    if (leaves) arena.evict(piece(s, 0), 1, 8), arena.evict(piece(s, 2), 1, 8);
+    s.one[2 * kLeast / 4] = 0;  // what piece 2 is made of
+    CHECK(arena.unmade() == 0 && is_right(s) && maker->handed_over() == leaves);
+    CHECK(state(arena, s, 0) == State::Dirty && state(arena, s, 1) == State::Dirty);
+    arena.check_invariants();
+    release(arena, s);
+  }
+}
+
+TEST(an_operator_on_a_slice_has_its_pieces_made_and_no_recipe_for_the_rest) {
+  Arena& arena = arena_with_maker(0, kLeast);
+  Sum s = make_sum(arena, 4 * kLeast);
+  arena.evict(piece(s, 3), 1, 8);
+  const Operand there[] = {{s.sum, Access::Read, 0, {0, 3 * kLeast}}},
+                away[] = {{s.sum, Access::Read, 0, {3 * kLeast, 3 * kLeast + 8}}};
+  arena.enter("there", there, Work::Itself);
+  CHECK(maker->handed_over() == 0);
+  arena.exit();
+  arena.enter("away", away, Work::Itself);
+  CHECK(maker->handed_over() == 1 && state(arena, s, 3) == State::Dirty);
+  arena.exit();
+  CHECK(arena.counters().faults == 0 && is_right(s));
+  release(arena, s);
+}
+
+TEST(an_address_of_a_piece_is_of_made_contents_and_only_that_piece_stays) {
+  Arena& arena = arena_with_maker(0, kLeast);
+  Sum s = make_sum(arena, 4 * kLeast);
+  maker->keeps = true;
+  arena.evict(s.sum);
+  CHECK(arena.pin(piece(s, 1), 8) == 0 && state(arena, s, 1) == State::Dirty && state(arena, s, 2) == State::Clean);
+  CHECK(arena.evict(s.sum) == 0 && state(arena, s, 1) == State::Dirty && arena.unmade() == 3);
+  piece(s, 1)[0] += 1;
+  arena.unpin(piece(s, 1), 8);
+  CHECK(state(arena, s, 2) == State::Unmade);
+  piece(s, 1)[0] -= 1;
+  maker->keeps = false;
+  CHECK(is_right(s));
+  arena.check_invariants();
+  release(arena, s);
+}
+
+TEST(a_storage_that_dies_with_some_pieces_unmade_gives_back_all_it_had) {
+  Arena& arena = arena_with_maker(0, kLeast);
+  Sum s = make_sum(arena, 3 * kLeast);
+  arena.evict(piece(s, 0), 1, kLeast + 8);
+  CHECK(arena.unmade() == 2);
+  arena.release(s.sum);
+  CHECK(arena.unmade() == 0);
+  arena.unguard(s.one), arena.unguard(s.other);
+  s.one[0] = s.other[0] = 1;
+  arena.release(s.one), arena.release(s.other);
+  arena.check_invariants();
+}
+
+TEST(what_is_not_idle_when_the_recipe_is_kept_has_none) {
+  Arena& arena = arena_with_maker(0, kLeast);
+  Sum s{};
+  s.sum = static_cast<std::uint32_t*>(arena.allocate(3 * kLeast, true));
+  fill(piece(s, 0), kLeast, 1), fill(piece(s, 2), kLeast, 1);
+  CHECK(arena.pin(s.sum, 8) == 0 && arena.keep_recipe(s.sum));
+  CHECK(state(arena, s, 0) == State::Dirty && state(arena, s, 1) == State::Untouched && state(arena, s, 2) == State::Clean);
+  CHECK(arena.forget_recipe(s.sum) == Forgotten::Part && state(arena, s, 2) == State::Dirty);
+  arena.unpin(s.sum, 8);
+  arena.check_invariants();
+  arena.release(s.sum);
+}
+
+TEST(threads_that_read_pieces_see_only_whole_and_right_contents) {
+  constexpr int kRounds = 60;
+  Arena& arena = arena_with_maker(8 * kLeast, kLeast);
+  Sum s = make_sum(arena, 2 * kLeast);
+  maker->keeps = true;
+  std::atomic<bool> ends = false;
+  std::vector<std::thread> readers;
+  for (std::size_t i = 0; i < 3; ++i) {
+    readers.emplace_back([&, i] {
+      while (!ends) {
+        for (std::size_t at = i; at < s.n / 4; at += 1021)
+          CHECK(s.sum[at] == 2 * static_cast<std::uint32_t>(at) * 2654435761u + 3);
+      }
+    });
+  }
+  void* other = arena.allocate(3 * kLeast);
+  for (int round = 0; round < kRounds; ++round) {
+    arena.evict(piece(s, round % 2 == 0 ? 0 : 1), 1, round % 3 == 0 ? 2 * kLeast : 8);
+    if (round % 3 == 0) std::memset(other, round, 3 * kLeast);  // which leaves no room for all
     if (round % 5 == 0) arena.check_invariants();
   }
   ends = true;

@@ -189,16 +189,18 @@ std::uint64_t evict(const std::vector<at::Tensor>& tensors) {
   std::uint64_t bytes = 0;
   for (const at::Tensor& tensor : tensors) {
     for_each_part(tensor, [&](const at::Tensor& part) {
-      if (const void* p = managed_storage(part)) bytes += arena().evict(p);
+      if (managed_storage(part) == nullptr || part.numel() == 0) return;
+      std::span<const char> memory = reach_of(part);
+      bytes += arena().evict(memory.data(), 1, memory.size());
     });
   }
   return bytes;
 }
 
 bool is_resident(const at::Tensor& tensor) {
-  const void* p = managed_storage(tensor);
-  if (p == nullptr) return true;
-  return arena().is_resident(p);
+  if (managed_storage(tensor) == nullptr || tensor.numel() == 0) return true;
+  std::span<const char> memory = reach_of(tensor);
+  return arena().is_resident(memory.data(), memory.size());
 }
 
 // PyTorch hands the kernel the address of the whole storage, which may be away, or a part of it.

@@ -8,6 +8,7 @@
 #include <ATen/core/ivalue.h>
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "allocator.hpp"
@@ -64,6 +65,12 @@ inline ByteRange bytes_of(const at::Tensor& tensor, std::uint64_t storage_bytes)
   for (std::int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
   auto first = static_cast<std::uint64_t>(tensor.storage_offset()) * tensor.itemsize();
   return {first, first + (static_cast<std::uint64_t>(last) + 1) * tensor.itemsize()};
+}
+
+// Likewise, where these bytes of a tensor lie that is managed and not empty.
+inline std::span<const char> reach_of(const at::Tensor& tensor) {
+  ByteRange range = bytes_of(tensor, tensor.storage().nbytes());
+  return {static_cast<const char*>(managed_storage(tensor)) + range.begin, range.bytes()};
 }
 
 inline void collect_operands(const c10::IValue& value, Use use, std::vector<Operand>& operands) {

@@ -105,7 +105,7 @@ torch::jit::Stack stack_of(const Call& call, const Recipe& recipe, void* memory)
 
 }  // namespace
 
-bool carry_out(const Recipe& recipe, std::uint64_t absence, bool keeps) {
+bool carry_out(const Recipe& recipe, std::uint64_t number, bool keeps) {
   NoBirths births;
   OffTheRecord off;
   WithThreads threads(recipe.settings.threads);
@@ -133,7 +133,7 @@ bool carry_out(const Recipe& recipe, std::uint64_t absence, bool keeps) {
   if (recipe.checksum && checksum_of(made, recipe.nbytes) != *recipe.checksum) {
     throw std::runtime_error("other bytes come out than the first time, from the same arguments: please report the operator");
   }
-  return the_arena()->hand_over(made, recipe.address, absence, keeps);
+  return the_arena()->hand_over(made, recipe.address, number, keeps);
 }
 
 }  // namespace ebbtide

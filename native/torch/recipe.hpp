@@ -78,8 +78,8 @@ at::Tensor tensor_in(c10::Storage storage, const at::Tensor& like);
 // The same tensor in memory that others own.
 at::Tensor alias_of(const at::Tensor& tensor, void* memory, std::size_t nbytes);
 
-// Runs the operators once more, in other memory, and hands that over if this absence goes on. False: it has ended, since another
-// thread was faster. Throws what an operator throws.
-bool carry_out(const Recipe& recipe, std::uint64_t absence, bool keeps);
+// Runs the operators once more, in other memory, and hands over what is Unmade by the recipe of this number in the arena. False:
+// nothing is, since another thread was faster. Throws what an operator throws.
+bool carry_out(const Recipe& recipe, std::uint64_t number, bool keeps);
 
 }  // namespace ebbtide

@@ -20,10 +20,10 @@ void count() { recipes_kept = recipes.size() + discarded.size(); }
 
 }  // namespace
 
-RecipePointer take_off(const void* address) {
+RecipePointer take_off(const void* address, const RecipePointer& only) {
   std::lock_guard lock(mutex);
   auto found = recipes.find(address);
-  if (found == recipes.end()) return nullptr;
+  if (found == recipes.end() || (only != nullptr && found->second != only)) return nullptr;
   RecipePointer recipe = std::move(found->second);
   recipes.erase(found);
   count();

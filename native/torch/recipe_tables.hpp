@@ -24,8 +24,8 @@ const void* any_with_recipe();                                  // null: there i
 
 // The storage has this recipe from now on, unless the arena refuses.
 void put_on(RecipePointer recipe);
-// Takes it off the tables. Callers let go of what it holds when they hold no mutex.
-RecipePointer take_off(const void* address);
+// Takes it off the tables, if it is this one or any will do. Callers let go of what it holds when they hold no mutex.
+RecipePointer take_off(const void* address, const RecipePointer& only = nullptr);
 // What it reads may be written to. Null is nothing.
 void give_up(RecipePointer recipe);
 // This thread needs it no more.

@@ -139,46 +139,49 @@ bool add_call(Recipe& recipe, const c10::OperatorHandle& op, at::ArrayRef<const 
   fatal(what.c_str(), ENOTRECOVERABLE);
 }
 
-// Makes what is away there.
-void make(const void* address) {
+// Makes what is away of the storage there, if something is: of all of it, or of so many bytes from there.
+void make(const void* address, std::uint64_t nbytes = 0) {
   if (the_arena()->unmade() == 0) return;
-  std::uint64_t absence = 0;
+  const bool keeps = wants_all;
+  std::uint64_t number = 0;
   RecipePointer recipe;
   for (int tries = 0; recipe == nullptr; ++tries) {
-    if ((absence = the_arena()->absence_of(address)) == 0) return;
-    recipe = recipe_of(address);  // null: another thread made it meanwhile, and it left again
+    if ((number = the_arena()->unmade_by(address, nbytes)) == 0) return;
+    recipe = recipe_of(the_arena()->storage_at(address));  // null: another thread made it meanwhile, and it left again
     if (tries == kMostTries) fatal("looking for the recipe of a storage that was given up", ENOENT);
   }
   std::int64_t begun = the_arena()->busy_ns();
   bool made = false;
   try {
-    made = carry_out(*recipe, absence, wants_all);
+    made = carry_out(*recipe, number, keeps);
   } catch (const std::exception& error) {
     // Else another thread was faster, and what the recipe reads may have changed since.
-    if (the_arena()->absence_of(address) == absence) cannot_make(*recipe, error.what());
+    if (the_arena()->unmade_by(address, nbytes) == number) cannot_make(*recipe, error.what());
   }
   the_arena()->made_anew(the_arena()->busy_ns() - begun);
-  if (made && !wants_all) give_up(take_off(address));
+  if (made && !keeps) give_up(take_off(recipe->address, recipe));
   discard(std::move(recipe));
 }
 
-// Takes the recipe of what lies there, which is made first if it is away. Null: it had none, or it was not good any more.
-RecipePointer take_recipe(const void* address) {
-  if (recipe_of(address) == nullptr) return nullptr;
-  bool was_good = false;
-  while (!(was_good = the_arena()->forget_recipe(address)) && the_arena()->absence_of(address) != 0) make(address);
-  RecipePointer recipe = take_off(address);
-  give_up(recipe);
-  return was_good ? recipe : nullptr;
+// Makes what is away of the storage there, and has it forget its recipe. False: that was not good for all of it any more.
+bool forget(const void* address) {
+  Forgotten forgotten;
+  while ((forgotten = the_arena()->forget_recipe(address)) == Forgotten::NotYet) make(address);
+  return forgotten == Forgotten::Whole;
+}
+
+// Takes the recipe of what lies there, if it has one.
+void take_recipe(const void* address) {
+  if (recipe_of(address) == nullptr) return;
+  forget(address);
+  give_up(take_off(address));
 }
 
 // Somebody changes in place what lies there: its recipe stays on the tables, and is no good until it goes on. Null: it had none.
 RecipePointer interrupt_recipe(const void* address) {
   RecipePointer recipe = recipe_of(address);
   if (recipe == nullptr) return nullptr;
-  bool was_good = false;
-  while (!(was_good = the_arena()->forget_recipe(address)) && the_arena()->absence_of(address) != 0) make(address);
-  if (was_good && recipe_of(address) == recipe) return recipe;
+  if (forget(address) && recipe_of(address) == recipe) return recipe;
   give_up(take_off(address));
   return nullptr;
 }
@@ -298,7 +301,7 @@ template <typename Visit>
 void each_memory(const c10::IValue& value, Visit visit) {
   if (value.isTensor()) {
     for_each_part(value.toTensor(), [&](const at::Tensor& part) {
-      if (const void* address = managed_storage(part)) visit(the_arena()->storage_at(address));
+      if (managed_storage(part) != nullptr && part.numel() > 0) visit(reach_of(part));
     });
   } else if (value.isTensorList() || value.isOptionalTensorList() || value.isList()) {
     for (const c10::IValue& element : value.toListRef()) each_memory(element, visit);
@@ -314,9 +317,10 @@ RecipePointer prepare_for(at::ArrayRef<const c10::IValue> arguments, const std::
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     Access access = i < uses.size() ? uses[i].access : Access::ReadWrite;
     bool writes = writes_all || (static_cast<int>(access) & static_cast<int>(Access::Write)) != 0;
-    each_memory(arguments[i], [&](const void* address) {
-      make(address);
+    each_memory(arguments[i], [&](std::span<const char> memory) {
+      make(memory.data(), memory.size());
       if (!writes || off_the_record) return;  // what makes contents anew writes to memory that nobody knows
+      const void* address = the_arena()->storage_at(memory.data());
       free_of_readers(address);
       if (changed && i == 0) {
         goes_on = interrupt_recipe(address);

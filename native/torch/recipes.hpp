@@ -8,8 +8,8 @@
 // Who is about to use a storage has it made first: every operator comes by prepare_for(). All others, in a signal handler too, ask
 // a thread of the maker's own, and wait (ask_to_make). Who is about to write to what a recipe reads comes by here likewise.
 //
-// Left out: storages in pieces, results of operators on arguments that are no plain CPU tensors, and those that read memory which
-// is large and not the arena's.
+// Left out: results of operators on arguments that are no plain CPU tensors, and those that read memory which is large and not the
+// arena's.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -53,7 +53,7 @@ std::shared_ptr<Recipe> prepare_for(at::ArrayRef<const c10::IValue> arguments, c
 // This memory is given back.
 void forget_recipes_of(const void* address);
 
-// Makes what is away there.
+// Makes what is away of the storage there.
 void make_anew(const void* address);
 
 // Asks the maker's threads for what lies there, or, to write there, for what is made of it; async-signal-safe. Asking again is right:

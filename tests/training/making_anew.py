@@ -59,6 +59,18 @@ def planned(fast: str, steps: int) -> Trained:
     )
 
 
+def by_chaos(steps: int) -> Trained:
+    """Whatever can be made anew leaves at random."""
+    import ebbtide
+
+    plain = train(steps)
+    with ebbtide.Session(fast="75%") as session:
+        ours = train(steps)
+    report = session.report()
+    remade = tuple(step.made_anew_bytes for step in report.steps)
+    return Trained(all(map(torch.equal, plain, ours)), remade, (), report.trouble)
+
+
 def with_other_threads(fast: str, steps: int) -> Trained:
     """The number of PyTorch's threads is another one in each backward pass."""
     import ebbtide
@@ -86,10 +98,14 @@ class Looked:
     recipes: int  # that are left while the storages live
 
 
-def _made() -> tuple[Tensor, Tensor, Tensor]:
+WHOLE, IN_PIECES = 512, 1536
+"""Sides of what is made: of 1 MiB, and of 9 MiB, which is four pieces of 2, 2, 2 and 3 MiB."""
+
+
+def _made(side: int = WHOLE) -> tuple[Tensor, Tensor, Tensor]:
     """Two operands, and what is made of them."""
     generator = torch.Generator().manual_seed(0)
-    one, other = (torch.randn(512, 512, generator=generator) for _ in range(2))
+    one, other = (torch.randn(side, side, generator=generator) for _ in range(2))
     return one, other, torch.mul(one, other)
 
 
@@ -107,6 +123,22 @@ def _element(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
 
 def _view(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
     return made.view(-1)[1000:].t().clone()
+
+
+def _slices(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    return torch.cat([made[first : first + 100].sum(1) for first in range(0, len(made), 100)])
+
+
+def _numpy_of_a_slice(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    array = made[5:9].numpy()
+    array[1] = 0
+    return made.clone()
+
+
+def _slice_of_an_operand_written(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    one[-100:].zero_()
+    other[:3].numpy()[:] = 1
+    return made + one
 
 
 def _read_and_write_operand(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
@@ -226,17 +258,17 @@ LOOKS: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 }
 
 
-def look(name: str) -> Looked:
-    """Look at a storage that is away, or do something to what it was made of."""
+def look(name: str, side: int = WHOLE, rows: int | None = None) -> Looked:
+    """Look at a storage that is away, all or so many of its rows, or do something to what it was made of."""
     import ebbtide
     from ebbtide import _torch
 
-    plain = _plainly(LOOKS[name])
+    plain = _plainly(LOOKS[name], side)
     with ebbtide.Session(fast="1GiB"):
         _torch.want_all_recipes(True)
-        one, other, made = _made()
+        one, other, made = _made(side)
         assert _torch.recipes() >= 1
-        _torch.evict([made])
+        _torch.evict([made[:rows]])
         assert not _torch.is_resident(made)
         before = _torch.counters()
         found = LOOKS[name](one, other, made)
@@ -246,13 +278,45 @@ def look(name: str) -> Looked:
     return Looked(same, after["made_anew_bytes"] - before["made_anew_bytes"], left)
 
 
-def _plainly(case: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
+def _plainly(case: Callable[[Tensor, Tensor, Tensor], Tensor], side: int) -> Tensor:
     from unittest import mock
 
     from ebbtide import _torch
 
     with mock.patch.object(_torch, "evict", return_value=0):
-        return case(*_made())
+        return case(*_made(side))
+
+
+def piece_by_piece() -> list[int]:
+    """Return the bytes that are made anew by each use of a storage in pieces."""
+    import ebbtide
+    from ebbtide import _torch
+
+    _, _, plain = _made(IN_PIECES)
+    found = list[int]()
+
+    def use(does: Callable[[], object]) -> None:
+        before = _torch.counters()["made_anew_bytes"]
+        does()
+        found.append(_torch.counters()["made_anew_bytes"] - before)
+
+    with ebbtide.Session(fast="1GiB"):
+        _torch.want_all_recipes(True)
+        one, _, made = _made(IN_PIECES)
+        assert _torch.evict([made[400:1000]]) == 0  # a copy would count
+        assert [_torch.is_resident(made[row]) for row in (0, 400, 800, 1400)] == [True, False, False, True]
+        use(lambda: made[:300].sum())
+        use(lambda: made[1200:].numpy().sum())  # which may write there: it has no recipe any more
+        use(lambda: made[500:501].sum())
+        assert _torch.evict([made]) >= 3 << 20
+        use(lambda: made[1400].sum())
+        use(lambda: made[0, 0].item())
+        _torch.evict([made])
+        use(lambda: one[1500:].zero_())
+        use(lambda: made.sum())
+        _torch.want_all_recipes(False)
+        assert torch.equal(made, plain)
+    return found
 
 
 def precision_changes() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import child
-from tests.training.making_anew import LOOKS, MORE
+from tests.training.making_anew import IN_PIECES, LOOKS, MORE
 
 SLOW = """
 format = "ebbtide-machine"
@@ -54,6 +54,29 @@ def test_a_storage_that_is_away_is_made_before_somebody_sees_it_or_changes_what_
     found = child.run("making_anew:look", name, env={"EBBTIDE_REMAKE": "check", "EBBTIDE_POLICY": "demand"})
     assert found.same
     assert found.remade_bytes > 0
+
+
+@pytest.mark.parametrize("rows", [None, IN_PIECES // 2], ids=["all", "half"])
+@pytest.mark.parametrize("name", LOOKS)
+def test_so_is_a_storage_in_pieces_or_a_part_of_it(name: str, rows: int | None) -> None:
+    env = {"EBBTIDE_REMAKE": "check", "EBBTIDE_POLICY": "demand", "EBBTIDE_PIECE": "2MiB"}
+    found = child.run("making_anew:look", name, IN_PIECES, rows, env=env)
+    assert found.same
+    assert found.remade_bytes >= 4 << 20
+
+
+def test_only_the_pieces_that_are_away_are_made_and_only_where_one_is_needed() -> None:
+    """Rows 341 and 683 are the first that lie in the second and third of four pieces."""
+    env = {"EBBTIDE_REMAKE": "check", "EBBTIDE_POLICY": "demand", "EBBTIDE_PIECE": "2MiB"}
+    found = child.run("making_anew:piece_by_piece", env=env)
+    assert [nbytes >> 20 for nbytes in found] == [0, 0, 4, 0, 6, 6, 0]
+
+
+def test_a_training_in_pieces_that_leave_at_random_has_the_same_bits() -> None:
+    env = {"EBBTIDE_PIECE": "2MiB", "EBBTIDE_POLICY": "demand", "EBBTIDE_REMAKE": "check", "EBBTIDE_CHAOS_RATE": "0.2"}
+    found = child.run("making_anew:by_chaos", 5, env=env)
+    assert found.same
+    assert min(found.remade[2:]) > 4 << 20, found.remade
 
 
 def test_other_settings_of_pytorch_are_an_error_and_not_another_number() -> None:
