@@ -51,6 +51,7 @@ struct RecordedStorage {
   std::uint32_t module = 0;           // in names: where it was born
   std::uint32_t line = 0;             // in names: the line of the user's program that made it
   std::uint32_t thread = 0;           // that allocated it
+  std::uint64_t whole = 0;            // of a piece, its storage: a number, unique in the process [Note: pieces]
   std::uint64_t freed_after = 0;      // the serial given last when it died within the step
   std::int64_t packed_bytes = kUnknown;  // what its contents take in a tier that packs, after the last operator that wrote them
 };

@@ -60,7 +60,7 @@ void Step::end(bool completed) {
 void Step::list_storages() {
   for (BlockId id : blocks_.live()) {
     Block& b = blocks_[id];
-    b.recorded = tape_.was_there(b.serial, b.nbytes, b.external_pins > 0);
+    b.recorded = tape_.was_there(b.serial, b.nbytes, b.external_pins > 0, b.whole);
     b.transfer.asked_tick = 0;
   }
   for (OperatorStack* stack : stacks_.all()) {  // other threads' operators that are under way
@@ -111,7 +111,7 @@ void Step::born(BlockId id, bool in_operator) {
   if (off_the_record) return;
   b.born_in_operator = in_operator;
   b.scheduled = kNever;
-  b.recorded = tape_.born(b.serial, b.nbytes, b.is_piece() ? b.line : tape_.line());
+  b.recorded = tape_.born(b.serial, b.nbytes, b.is_piece() ? b.line : tape_.line(), b.whole);
   if (!tape_.on_step_thread()) return;
   bool followed = replay_.active();
   replay_.on_allocate(id, b.nbytes);

@@ -93,15 +93,15 @@ void Tape::tick(const char* name, std::uint32_t depth, std::int64_t stalled_ns, 
                                .depth = depth});
 }
 
-std::uint32_t Tape::was_there(std::uint64_t serial, std::uint64_t nbytes, bool scratch) {
+std::uint32_t Tape::was_there(std::uint64_t serial, std::uint64_t nbytes, bool scratch, std::uint64_t whole) {
   if (!recording_) return kNever;
-  recording_->storages.push_back({.serial = serial, .nbytes = nbytes, .scratch = scratch});
+  recording_->storages.push_back({.serial = serial, .nbytes = nbytes, .scratch = scratch, .whole = whole});
   return static_cast<std::uint32_t>(recording_->storages.size() - 1);
 }
 
 LineOf Tape::line() const { return {recording_ && on_step_thread() ? recording_->line : 0, recordings_}; }
 
-std::uint32_t Tape::born(std::uint64_t serial, std::uint64_t nbytes, LineOf line) {
+std::uint32_t Tape::born(std::uint64_t serial, std::uint64_t nbytes, LineOf line, std::uint64_t whole) {
   if (!in_step_) return kNever;
   std::uint32_t allocation = on_step_thread() ? clock_.allocation++ : kNever;
   if (!recording_) return kNever;
@@ -111,7 +111,8 @@ std::uint32_t Tape::born(std::uint64_t serial, std::uint64_t nbytes, LineOf line
                                   .allocation = allocation,
                                   .module = recording_->module,
                                   .line = line.recording == recordings_ ? line.number : 0,
-                                  .thread = thread_number()});
+                                  .thread = thread_number(),
+                                  .whole = whole});
   return static_cast<std::uint32_t>(recording_->storages.size() - 1);
 }
 

@@ -46,9 +46,11 @@ class Tape {
   void tick(const char* name, std::uint32_t depth, std::int64_t stalled_ns, std::uint64_t reserved);
 
   // Storages by their numbers in the recording; kNever: they have none.
-  std::uint32_t was_there(std::uint64_t serial, std::uint64_t nbytes, bool scratch = false);  // before the step
+  std::uint32_t was_there(std::uint64_t serial, std::uint64_t nbytes, bool scratch = false,
+                          std::uint64_t whole = 0);  // before the step
   std::uint32_t born(std::uint64_t serial, std::uint64_t nbytes) { return born(serial, nbytes, line()); }
-  std::uint32_t born(std::uint64_t serial, std::uint64_t nbytes, LineOf line);  // made there, before it is born
+  // Made there, before it is born; a piece of this storage, if it is one.
+  std::uint32_t born(std::uint64_t serial, std::uint64_t nbytes, LineOf line, std::uint64_t whole = 0);
   LineOf line() const;  // of what is made now
   void died(std::uint32_t storage, Kind kind, bool scratch, std::uint64_t serials);
   void is(std::uint32_t storage, Kind kind);

@@ -145,7 +145,12 @@ TEST(pieces_are_born_one_after_another_on_the_tape_when_they_are_first_used) {
   for (std::size_t i = 0; i < 4; ++i) {
     CHECK(r.storages[i].nbytes == kLeast && r.storages[i].birth == (i < 2 ? 2u : 3u));
     CHECK((r.storages[i].death == kNever) == (i >= 2));
+    CHECK(r.storages[i].whole == r.storages[i / 2 * 2].whole && r.storages[i].whole != 0);
   }
+  CHECK(r.storages[0].whole != r.storages[2].whole);
+  arena.begin_step(true);
+  arena.end_step();
+  CHECK(arena.tape().take().storages[0].whole == r.storages[2].whole);  // found there
 }
 
 TEST(a_pin_holds_the_pieces_of_a_range_or_all_of_them) {

@@ -84,7 +84,7 @@ void PlainRecorder::born(void* address, std::size_t nbytes) {
   Lock lock(mutex_);
   if (std::uint64_t each = piece_bytes(nbytes, least_piece_); each > 0) {
     ended_at(address);
-    const Large& large = large_[address] = {.nbytes = nbytes, .each = each, .line = tape_.line()};
+    const Large& large = large_[address] = {.nbytes = nbytes, .each = each, .line = tape_.line(), .whole = ++wholes_};
     if (!untouched) take_up(address, large, true, !this_thread.running.empty());
     return;
   }
@@ -130,7 +130,8 @@ void PlainRecorder::begin_piece(const void* address, const Large& large, std::ui
                   .classified = large.classified.has_value(),
                   .born_in_step = in_step,
                   .born_in_operator = in_operator,
-                  .end_is_seen = large.end_is_seen},
+                  .end_is_seen = large.end_is_seen,
+                  .whole = large.whole},
                  is_born, large.line);
 }
 
@@ -158,7 +159,8 @@ void PlainRecorder::each_piece(const Operand& operand, Visit visit) {
 void PlainRecorder::begin_to_watch(const void* address, Live live, bool is_born, LineOf line) {
   if (auto stale = live_.find(address); stale != live_.end()) ended(stale);  // whose end was not seen
   live.serial = ++serials_;
-  live.recorded = is_born ? tape_.born(live.serial, live.nbytes, line) : tape_.was_there(live.serial, live.nbytes);
+  live.recorded = is_born ? tape_.born(live.serial, live.nbytes, line, live.whole)
+                          : tape_.was_there(live.serial, live.nbytes, false, live.whole);
   if (live.recorded != kNever && live.born_in_operator) {
     this_thread.uses.push_back({address, live.serial, live.recorded, tape_.clock().tick, Access::Write, true, live.nbytes});
   }
@@ -192,8 +194,8 @@ const void* PlainRecorder::find(c10::StorageImpl& storage) {
   live.end_is_seen = sees_end_of(data);
   ended_at(data.get());
   if (std::uint64_t each = piece_bytes(live.nbytes, least_piece_); each > 0) {
-    take_up(data.get(), large_[data.get()] = {.nbytes = live.nbytes, .each = each, .end_is_seen = live.end_is_seen}, false,
-            false);
+    Large& made = large_[data.get()] = {.nbytes = live.nbytes, .each = each, .end_is_seen = live.end_is_seen, .whole = ++wholes_};
+    take_up(data.get(), made, false, false);
   } else {
     begin_to_watch(data.get(), live, false);
   }
@@ -270,7 +272,7 @@ Counters PlainRecorder::begin_step(bool record) {
   Lock lock(mutex_);
   this_thread = {};
   tape_.begin(record);
-  for (auto& [address, live] : live_) live.recorded = tape_.was_there(live.serial, live.nbytes);
+  for (auto& [address, live] : live_) live.recorded = tape_.was_there(live.serial, live.nbytes, false, live.whole);
   return {};
 }
 

@@ -50,6 +50,7 @@ class PlainRecorder final : public Watch {
     bool end_is_seen = true;
     std::uint32_t recorded = kNever;  // its number in the current recording
     std::uint64_t used_by = 0;        // serial of the operator that used it last
+    std::uint64_t whole = 0;          // of a piece, its storage
   };
 
   // A storage in pieces, each of which is in live_ from its birth on [Note: pieces].
@@ -59,6 +60,7 @@ class PlainRecorder final : public Watch {
     bool end_is_seen = true;
     std::optional<Kind> classified{};
     LineOf line{};  // where it was made
+    std::uint64_t whole = 0;  // its number
   };
 
   void born(void* address, std::size_t nbytes);
@@ -83,6 +85,7 @@ class PlainRecorder final : public Watch {
   std::atomic<bool> watches_ = false;
   std::uint64_t serials_ = 0;
   std::uint64_t operators_ = 0;
+  std::uint64_t wholes_ = 0;
 };
 
 // Puts the recorder in front of the CPU allocator, once; it stays there until the process ends. Throws

@@ -48,6 +48,7 @@ py::object as_columns(const Recording& r) {
   d["death"] = column(r.storages, [](auto& s) { return s.death; });
   d["scratch"] = column(r.storages, [](auto& s) { return static_cast<int>(s.scratch); });
   d["thread"] = column(r.storages, [](auto& s) { return s.thread; });
+  d["whole"] = column(r.storages, [](auto& s) { return s.whole; });
   d["freed_after"] = column(r.storages, [](auto& s) { return s.freed_after; });
   d["packed_bytes"] = column(r.storages, [](auto& s) { return std::max<std::int64_t>(s.packed_bytes, -1); });
   d["module"] = column(r.storages, [](auto& s) { return s.module; });

@@ -67,6 +67,7 @@ def test_a_table_has_its_records_back() -> None:
     assert list(trace.storages) == [trace.storage(number) for number in range(3)] == rows
     assert trace.storages.allocation.tolist() == [-1, 1, 2]
     assert trace.storages.packed_bytes.tolist() == [-1, -1, 0]
+    assert trace.storages.piece_of.tolist() == [-1, -1, -1]
     assert list(trace.storages.take(trace.storages.birth > 0)) == rows[1:]
     assert trace.tick(3) == list(trace.ticks)[3] == trace.ticks[-1]
     assert trace.storages == Storages.from_rows(rows) != Storages.from_rows(rows[:2])
@@ -124,6 +125,8 @@ SPAN = Span("compute", SpanKind.COMPUTE, 0, 10)
             lambda: trace_of(4, [SCRATCH, replace(SCRATCH, allocation=None, room_of=0, nbytes=SCRATCH.nbytes + 1)], []),
             "room that is not there",
         ),
+        (lambda: trace_of(4, [WEIGHT, replace(BLOCK, piece_of=2)], []), "first piece is another"),
+        (lambda: trace_of(4, [WEIGHT, replace(BLOCK, piece_of=0)], []), "first piece is another"),
         (lambda: trace_of(4, [replace(BLOCK, nbytes=2**61)] + [replace(WEIGHT, nbytes=2**61)] * 2, []), "add up"),
         (lambda: Accesses([1, 0], [0, 0], [1, 1]), "sorted"),  # type: ignore[arg-type]
         (lambda: Accesses([1, 1], [0, 0], [1, 1]), "sorted"),  # type: ignore[arg-type]

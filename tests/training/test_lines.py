@@ -153,7 +153,7 @@ for _ in range(8):
 
 
 @pytest.mark.parametrize("how", [["trace"], ["run", "--fast", "90%"]], ids=["trace", "run"])
-def test_each_piece_of_a_storage_has_the_line_that_made_the_storage(how: list[str], program: Path) -> None:
+def test_each_piece_has_the_line_that_made_its_storage_and_names_the_first_piece(how: list[str], program: Path) -> None:
     (program / "train.py").write_text(PIECES)
     env = {"EBBTIDE_LINES": "1", "EBBTIDE_PIECE": "2MiB"}
     trace = traced(program, *how[1:], env=env, command=how[0])
@@ -161,6 +161,9 @@ def test_each_piece_of_a_storage_has_the_line_that_made_the_storage(how: list[st
     assert {storage.line for storage in pieces} == {"train.py:7"}
     assert len(pieces) == 4  # of six, of which nobody touches the last two
     assert len({storage.birth for storage in pieces}) > 1
+    first = next(at for at, storage in enumerate(trace.storages) if storage in pieces)
+    assert {storage.piece_of for storage in pieces} == {first}
+    assert {storage.piece_of for storage in trace.storages if storage.nbytes != 2 << 20} <= {None}
 
 
 IN_PYTHON = """

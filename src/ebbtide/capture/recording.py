@@ -103,6 +103,7 @@ def capture(
         # As this step showed it; else as it showed it of the counterpart of the step before.
         packed_bytes=np.where((packed[row] < 0) & (later >= 0), packed[later], packed[row]),
         line=names[recording.line[row]],
+        piece_of=_first_pieces(recording.whole[row]),
     )
     ticks = Ticks(
         time_ns=times,
@@ -214,6 +215,12 @@ def _places(values: Ints) -> Ints:
     places = np.empty(len(values), dtype=np.int64)
     places[order] = np.arange(len(values)) - first
     return places
+
+
+def _first_pieces(whole: Ints) -> Ints:
+    """Find for each piece the first one of its storage; -1 for what is no piece."""
+    _, first, which = np.unique(whole, return_index=True, return_inverse=True)
+    return np.where(whole == 0, NEVER, first[which])
 
 
 def _rooms(recording: Recording, lives: _Lives, scratch: Flags) -> Ints:

@@ -39,6 +39,7 @@ class Recording:
     death: Ints  # first tick without it; -1: it outlived the step
     scratch: Ints  # 1: born and gone within one operator, or pinned when the step began
     thread: Ints  # the one that allocated it
+    whole: Ints  # of a piece of a large storage, that storage's number, unique in the process; 0: it is no piece
     freed_after: Ints  # if it died within the step, the serial given last before that
     packed_bytes: Ints  # size of its contents on a tier that packs; -1: it refuses them, or nobody looked
     module: Ints  # place in names: the module in which it was born
@@ -83,6 +84,7 @@ class Recording:
             ("birth", NEVER, n_ticks),
             ("allocation", NEVER, None),
             ("death", NEVER, n_ticks + 1),
+            ("whole", 0, None),
             ("packed_bytes", NEVER, None),
             ("module", 0, n_names),
             ("line", 0, n_names),

@@ -95,7 +95,8 @@ class Storage:
     that memory and needs none of its own. ``packed_bytes`` is the size of its contents on a tier that packs. It is from
     a sample, taken when the last operator of the step that wrote them had ended. It is None where such a tier refuses
     them or nobody looked. ``line`` is the place in the user's program that made it, as "train.py:12 Net.forward". It is
-    empty where that was not recorded, and for storages that the step finds.
+    empty where that was not recorded, and for storages that the step finds. ``piece_of`` is for a piece of a large
+    storage: each piece is a row here. It is the number of the first piece of the same storage, for that one its own.
     """
 
     nbytes: int
@@ -109,6 +110,7 @@ class Storage:
     room_of: int | None = None
     packed_bytes: int | None = None
     line: str = ""
+    piece_of: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,6 +129,7 @@ class Storages(Table[Storage]):
     room_of: Ints
     packed_bytes: Ints
     line: Names
+    piece_of: Ints
 
     def _check(self) -> None:
         if np.any(self.nbytes < 1):
@@ -225,6 +228,12 @@ class Trace:
             raise ValueError(f"storage {late[0]} is born at tick {rows.birth[late[0]]} of {n_ticks}")
         if len(cut := np.flatnonzero(rows.persistent & (rows.death != n_ticks))):
             raise ValueError(f"storage {cut[0]} is persistent, but its life is not the whole step")
+        pieces = np.flatnonzero(rows.piece_of != -1)
+        first = rows.piece_of[pieces]
+        wrong = first > pieces
+        wrong |= rows.piece_of[np.where(wrong, pieces, first)] != first
+        if wrong.any():
+            raise ValueError(f"storage {pieces[wrong][0]} is a piece of a storage whose first piece is another")
 
     def _check_accesses(self) -> None:
         rows = self.accesses
