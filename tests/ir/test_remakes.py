@@ -164,7 +164,11 @@ def test_contents_are_the_same(trace: Trace) -> None:
     by_tick: dict[int, list[tuple[int, int]]] = {tick: [] for tick in range(len(trace.ticks))}
     for use in trace.accesses:
         by_tick[use.tick].append((use.storage, use.mode))
-    births = trace.storages.birth.tolist()
+    births, first = trace.storages.birth.tolist(), trace.storages.piece_of.tolist()
+    pieces = {
+        number: [other for other, its in enumerate(first) if other == number or (its >= 0 and its == first[number])]
+        for number in range(len(first))
+    }
 
     def run(tick: int, contents: dict[int, object]) -> dict[int, object]:
         reads = tuple(contents.get(storage) for storage, mode in by_tick[tick] if mode & R)
@@ -173,14 +177,13 @@ def test_contents_are_the_same(trace: Trace) -> None:
                 for storage in writes}  # fmt: skip
 
     def made(storage: int, before: int, inputs: dict[int, object], ingredients: tuple[int, ...]) -> object:
-        here = dict(inputs)
-        here.pop(storage, None)
+        here = {number: content for number, content in inputs.items() if number not in pieces[storage]}
         for at in range(births[storage], before):
-            if (storage, R | W) in by_tick[at] or at == births[storage]:
+            if any((piece, R | W) in by_tick[at] for piece in pieces[storage]) or at == births[storage]:
                 for number in ingredients:
-                    if number not in inputs and (number, R) in by_tick[at]:
+                    if number not in inputs and (number, R) in by_tick[at] and number not in pieces[storage]:
                         here[number] = made(number, at, inputs, ingredients)
-                here[storage] = run(at, here)[storage]
+                here |= {number: content for number, content in run(at, here).items() if number in pieces[storage]}
         return here[storage]
 
     for tick in range(len(trace.ticks)):
@@ -189,6 +192,69 @@ def test_contents_are_the_same(trace: Trace) -> None:
             inputs = {number: now[number] for number in remakes.inputs[row]}
             assert made(storage, gone, inputs, remakes.ingredients[row]) == now[storage]
         now |= run(tick, now)
+
+
+def in_pieces() -> Trace:
+    """Storages 1, 2 and 3 are pieces of what tick 0 makes of a parameter. Tick 1 changes the second in place.
+
+    All are used at 3 and at 7, and the third at 5.
+    """
+    ticks = [Tick(10 * (at + 1), RELU_ if at == 1 else MUL, repeats=at < 2) for at in range(9)]
+    pieces = [replace(activation(0, 9, 2**21, at), piece_of=1) for at in range(3)]
+    uses = [(0, 0, R), *((number, tick, W if tick == 0 else R) for number in (1, 2, 3) for tick in (0, 3, 7))]
+    return step_of(ticks, [parameter(50, 9), *pieces], [*uses, (2, 1, R | W), (3, 5, R)])
+
+
+def test_pieces_are_left_together_and_made_by_operators_that_run_once() -> None:
+    found = remakes_of(in_pieces())
+    assert found.storage.tolist() == [1, 1, 2, 2, 3, 3]
+    assert (found.gone.tolist(), found.until.tolist()) == ([2, 6] * 3, [3, 7] * 3)
+    assert found.time_ns.tolist() == [10, 10] * 3
+    assert found.scratch_bytes.tolist() == [0] * 6
+    assert (set(found.inputs), found.others[0], found.others[3]) == ({(0,)}, (2, 3), (1, 3))
+    assert found.pieces() == [(0, 2, 4), (1, 3, 5)] * 3
+    for rows, possible in (((1, 3, 5), True), ((1, 3), False), ((0, 3, 5), False)):
+        assert together(found.chosen(found.latest(rows))) is possible
+    assert not together(found.chosen(((1, 7), (3, 7), (5, 6))))  # one of them early
+    assert together(found.chosen(((1, 6), (3, 6), (5, 6))))
+
+
+def test_a_plan_that_makes_some_pieces_anew_is_not_right() -> None:
+    trace, machine = in_pieces(), disk()
+    whole = [Stay(number, "dram", 0, 0, 9) for number in range(4)]
+    gaps = [[Stay(number, "dram", 0, 0, 6), Stay(number, "dram", 7, 7, 9)] for number in (1, 2, 3)]
+    plan = plan_of(trace, [whole[0], *gaps[0], *gaps[1], *gaps[2]])
+    assert check_plan(plan, trace, machine) == ()
+    assert simulate_plan(plan, trace, machine).step_ns == trace.step_ns + 30
+    some = plan_of(trace, [whole[0], *gaps[0], *gaps[1], whole[3]])
+    assert Rule.WHOLE in {found.rule for found in check_plan(some, trace, machine)}
+
+
+def test_what_only_writes_to_a_piece_ends_the_recipe_of_all() -> None:
+    assert not len(remakes_of(changed(in_pieces(), uses=[(2, 1, W)])))
+    later = remakes_of(changed(in_pieces(), uses=[(1, 4, W)]))
+    assert later.until.tolist() == [3, 3, 3]
+
+
+def test_what_reads_a_piece_is_made_before_another_piece_is_written_to() -> None:
+    """4 is made of the first piece at tick 3, and used at 7. The second is written to at 5."""
+    more = [activation(3, 9)]
+    trace = with_tick(changed(in_pieces(), more, [(4, 3, W), (4, 7, R), (2, 3, R), (3, 3, R)]), 3, repeats=True)
+    assert 4 in remakes_of(trace).storage
+    assert 4 not in remakes_of(changed(with_tick(trace, 0, repeats=False), uses=[(2, 5, R | W)])).storage
+
+
+def test_an_ingredient_in_pieces_is_made_as_a_whole() -> None:
+    """4 is made of the first piece at tick 3, and used at 7, when all pieces have died."""
+    pieces = [replace(row, death=6) for row in in_pieces().storages if row.piece_of is not None]
+    uses = [(number, tick, W if tick == 0 else R) for number in (1, 2, 3) for tick in (0, 3)]
+    ticks = [replace(tick, repeats=at in (0, 1, 3)) for at, tick in enumerate(in_pieces().ticks)]
+    rows = [parameter(50, 9), *pieces, activation(3, 9)]
+    trace = step_of(ticks, rows, [(0, 0, R), *uses, (2, 1, R | W), (4, 3, W), (4, 7, R)])
+    found = remakes_of(trace)
+    at = found.storage.tolist().index(4)
+    assert (found.inputs[at], found.ingredients[at], found.time_ns[at]) == ((0,), (1, 2, 3), 10 + 20 + 40)
+    assert found.scratch_bytes[at] == 3 * 2**21
 
 
 def plan_of(trace: Trace, stays: Sequence[Stay]) -> Plan:

@@ -22,7 +22,7 @@ from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.planners.search.problem import problem_of
 from ebbtide.planners.search.remaking import Remaking, without_remakes
 from ebbtide.simulator import POLICIES, simulate_plan, simulate_policy
-from tests.helpers.make_remakes import made_steps, repeating, step_of
+from tests.helpers.make_remakes import halved, made_steps, repeating, step_of
 from tests.helpers.make_steps import PAGE, R, W, disk, network
 
 
@@ -50,6 +50,32 @@ def test_a_slow_disk_is_spared() -> None:
     assert made.predicted_ns < 0.9 * moved.predicted_ns
     assert remade(made.stays, trace)
     assert made.lower_bound_ns <= moved.lower_bound_ns
+
+
+def test_what_is_in_pieces_is_made_anew_as_a_whole() -> None:
+    trace, machine = halved(repeating(network(layers=8, width_bytes=2**20))), disk(3 * 10**8, 3 * 10**8)
+    found = both(trace, machine, 0.3)
+    assert found is not None
+    made, moved = found
+    assert made.predicted_ns < 0.97 * moved.predicted_ns
+    remakes = remakes_of(trace).chosen(remade(made.stays, trace))
+    assert together(remakes)
+    assert set(remakes.storage.tolist()) == {one for others in remakes.others for one in others} != set()
+
+
+def test_what_has_room_is_not_made_anew_in_pieces() -> None:
+    trace, machine = halved(repeating(network(layers=8, width_bytes=2**20))), disk()
+    problem = problem_of(without_remakes(trace), machine.with_budget(budget_at(trace, machine, 0.3)))
+    remaking = Remaking.of(problem, trace, 0)
+    assert remaking is not None
+    chosen = remakes_of(trace).latest((0, 1))
+    assert together(remakes_of(trace).chosen(chosen))
+    made = split(trace, chosen)
+    joined = made.joined_stays(made.still_stays(problem.still))
+    nbytes = 2 * int(trace.storages.nbytes[0])
+    for room, left in ((nbytes, ()), (nbytes - 1, chosen)):
+        found, stays = remaking.without_unneeded(chosen, joined, np.full(len(trace.ticks), room))
+        assert found == left == remade(stays, trace)
 
 
 def test_inputs_that_are_gone_are_made_early_where_that_loses_little() -> None:

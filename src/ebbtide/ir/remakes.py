@@ -10,13 +10,16 @@ runs again without it. A storage is remade at most once in a step.
 An input that is itself gone comes back *early*: it is made anew at the tick at which the other needs it, before its own
 next use.
 
+The pieces of a large storage come back together, by operators that run once: a remake of one is a remake of all, and
+each has its share of the time. So they have to be left together too, between uses that all of them have.
+
 [Note: split]
 A *split* step has the same ticks, and no remakes. A storage that is remade dies when it is left, and another one, a
 *second* one, is born where it is made anew. It has the rest of its life and uses. That tick takes longer, reads the
 inputs, and has scratch. Whatever knows steps without remakes can plan, check and simulate a split step.
 
-Left out: storages that live across the step's end, inputs of the step before, and operators with several large results,
-since a storage in pieces looks like these.
+Left out: storages that live across the step's end, inputs of the step before, and operators with several large
+results, which pieces are in files of version 9.
 """
 
 from collections import defaultdict
@@ -47,7 +50,8 @@ class Remakes:
     """Columns of possible remakes, by storage, then tick. ``storage`` may be gone during ticks [gone, until).
 
     At ``until``, or early, it is made anew from ``inputs`` and ``ingredients``, other storages. That takes ``time_ns``
-    and ``scratch_bytes``. ``operator`` is the tick of the operator that it was born in.
+    and ``scratch_bytes``. ``operator`` is the tick of the operator that it was born in. ``others`` are the other pieces
+    of the same storage: they are gone and made anew at the same ticks.
     """
 
     storage: Ints
@@ -58,6 +62,7 @@ class Remakes:
     scratch_bytes: Ints
     inputs: tuple[tuple[int, ...], ...]
     ingredients: tuple[tuple[int, ...], ...]
+    others: tuple[tuple[int, ...], ...]
 
     def __len__(self) -> int:
         return len(self.storage)
@@ -66,10 +71,20 @@ class Remakes:
         """Return these rows, each with the last tick at which its storage may be made anew."""
         return tuple((row, int(self.until[row])) for row in rows)
 
+    def pieces(self) -> list[tuple[int, ...]]:
+        """Return for each row all rows of its storage's pieces in that time, its own among them."""
+        keys = list(zip(self.storage.tolist(), self.until.tolist(), strict=True))
+        row_of = {key: row for row, key in enumerate(keys)}
+        return [
+            tuple(sorted((row, *(row_of[other, until] for other in others))))
+            for row, ((_, until), others) in enumerate(zip(keys, self.others, strict=True))
+        ]
+
     def chosen(self, chosen: Chosen) -> "Remakes":
         """Return the chosen rows alone, with their ticks."""
         rows, until = np.array(chosen, dtype=np.int64).reshape(-1, 2).T
-        inputs, ingredients = (tuple(of[row] for row in rows.tolist()) for of in (self.inputs, self.ingredients))
+        lists = (self.inputs, self.ingredients, self.others)
+        inputs, ingredients, others = (tuple(of[row] for row in rows.tolist()) for of in lists)
         return Remakes(
             self.storage[rows],
             self.gone[rows],
@@ -79,17 +94,18 @@ class Remakes:
             self.scratch_bytes[rows],
             inputs,
             ingredients,
+            others,
         )
 
 
 @once_for_a_trace
 def remakes_of(trace: Trace) -> Remakes:
     """Find all remakes that are possible by themselves. ``together`` says which of them are possible in one step."""
-    found = list(_Finder(trace).all()) if trace.ticks.repeats.any() else []
+    found = sorted(_Finder(trace).all()) if trace.ticks.repeats.any() else []
     storage, gone, until, operator, *costs = np.array([row for row, _ in found], dtype=np.int64).reshape(-1, 6).T
     time_ns, scratch_bytes = costs
-    inputs, ingredients = (tuple(of[at] for _, of in found) for at in (0, 1))
-    return Remakes(storage, gone, until, operator, time_ns, scratch_bytes, inputs, ingredients)
+    inputs, ingredients, others = (tuple(of[at] for _, of in found) for at in range(3))
+    return Remakes(storage, gone, until, operator, time_ns, scratch_bytes, inputs, ingredients, others)
 
 
 _Range = tuple[int, int]
@@ -106,11 +122,18 @@ class _Need:
     scratch_bytes: int = 0
 
 
+_Row = tuple[tuple[int, int, int, int, int, int], tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
+
+
 class _Finder:
-    """Goes through the storages of a trace."""
+    """Goes through the storages of a trace. What is in pieces is known by the number of the first."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace, rows = trace, trace.storages
+        self.first = _first_pieces(rows).tolist()
+        self.pieces: dict[int, list[int]] = defaultdict(list)
+        for number, first in enumerate(self.first):
+            self.pieces[first].append(number)
         n_ticks = len(trace.ticks)
         self.repeats = trace.ticks.repeats.tolist()
         self.birth, self.death = rows.birth.tolist(), rows.death.tolist()
@@ -128,60 +151,76 @@ class _Finder:
             self.uses[tick % n_ticks].append((storage, mode, tick >= n_ticks))
             self.of[storage].append((tick, mode))
 
-    def all(self) -> Iterable[tuple[tuple[int, int, int, int, int, int], tuple[tuple[int, ...], tuple[int, ...]]]]:
+    def all(self) -> Iterable[_Row]:
         starts = self.trace.start_ns(np.arange(len(self.trace.ticks) + 1)).tolist()
-        for number in np.flatnonzero(_ever_idle(self.trace) & np.array(self.made, dtype=bool)).tolist():
-            for gone, until, calls in self._gaps(number):
-                if (need := self._need(number, calls, until)) is None:
+        may = _ever_idle(self.trace) & np.array(self.made, dtype=bool)
+        for first, pieces in self.pieces.items():
+            for gone, until, calls in self._gaps(first) if may[pieces].all() else ():
+                if (need := self._need(first, calls, until)) is None:
                     continue
                 time_ns = sum(starts[stop] - starts[start] for start, stop in need.calls)
-                row = (number, gone, until, self.birth[number], time_ns, need.scratch_bytes)
-                yield row, (tuple(need.inputs), tuple(need.ingredients))
+                for at, number in enumerate(pieces):
+                    share_ns = time_ns * (at + 1) // len(pieces) - time_ns * at // len(pieces)
+                    others = tuple(other for other in pieces if other != number)
+                    row = (number, gone, until, self.birth[number], share_ns, need.scratch_bytes)
+                    yield row, (tuple(need.inputs), tuple(need.ingredients), others)
 
-    def _gaps(self, number: int) -> Iterable[tuple[int, int, list[_Range]]]:
+    def _gaps(self, first: int) -> Iterable[tuple[int, int, list[_Range]]]:
         """Return the idle times of a storage, each with the operators that made its contents by then."""
-        birth = self.birth[number]
+        birth, pieces = self.birth[first], len(self.pieces[first])
         calls, last = [(birth, self.stops[birth])], birth
-        for tick, mode in self.of[number]:
+        for tick, modes in self._uses_of(first):
             gone = max(last + 1, calls[-1][1])
-            if gone < tick:
+            if gone < tick and len(modes) == pieces:
                 yield gone, tick, calls
-            if mode & _WRITE and tick >= calls[-1][1]:
-                if not self._goes_on(tick, mode):
+            if _writes(modes) and tick >= calls[-1][1]:
+                if not self._goes_on(tick, modes):
                     return
                 calls = [*calls, (tick, self.stops[tick])]
             last = tick
 
-    def _made_before(self, number: int, tick: int) -> list[_Range] | None:
+    def _made_before(self, first: int, tick: int) -> list[_Range] | None:
         """Return the operators that made the contents that a storage has at a tick. None: some do not repeat."""
-        birth = self.birth[number]
+        birth = self.birth[first]
         calls = [(birth, self.stops[birth])]
-        for at, mode in self.of[number]:
+        for at, modes in self._uses_of(first):
             if at >= tick:
                 break
-            if mode & _WRITE and at >= calls[-1][1]:
-                if not self._goes_on(at, mode):
+            if _writes(modes) and at >= calls[-1][1]:
+                if not self._goes_on(at, modes):
                     return None
                 calls.append((at, self.stops[at]))
         return calls if calls[-1][1] <= tick else None
 
-    def _goes_on(self, tick: int, mode: int) -> bool:
-        return bool(mode & _READ) and self.repeats[tick]  # what only writes may leave out a part
+    def _goes_on(self, tick: int, modes: list[int]) -> bool:
+        # What only writes may leave out a part.
+        return self.repeats[tick] and all(mode & _READ for mode in modes if mode & _WRITE)
 
-    def _need(self, number: int, calls: list[_Range], until: int) -> _Need | None:
+    def _uses_of(self, first: int) -> list[tuple[int, list[int]]]:
+        """Return the ticks that use a storage, and the modes of the pieces that they use."""
+        pieces = self.pieces[first]
+        if len(pieces) == 1:
+            return [(tick, [mode]) for tick, mode in self.of[first]]
+        found: dict[int, list[int]] = defaultdict(list)
+        for number in pieces:
+            for tick, mode in self.of[number]:
+                found[tick].append(mode)
+        return sorted(found.items())
+
+    def _need(self, first: int, calls: list[_Range], until: int) -> _Need | None:
         """Return what these operators need to make the storage at a tick. None if it cannot be had."""
         need = _Need([], {}, {})
-        found = self._add(need, number, calls, until)
+        found = self._add(need, first, calls, until)
         return None if found is None or len(need.calls) > _MOST_CALLS else need
 
-    def _add(self, need: _Need, number: int, calls: list[_Range], until: int) -> int | None:
+    def _add(self, need: _Need, first: int, calls: list[_Range], until: int) -> int | None:
         """Add what operators need. Return the scratch that lies there at most while they run, or None."""
         most = 0
         for start, stop in calls:
             beside = 0  # ingredients of this operator, which lie there until it has ended
-            for storage, is_old in self._read(number, start, stop).items():
-                if not is_old and self._lasts(storage, start, until):
-                    need.inputs[storage] = None
+            for storage, (pieces, is_old) in self._read(first, start, stop).items():
+                if not is_old and self._lasts(storage, pieces, start, until):
+                    need.inputs |= pieces
                     continue
                 made = self._made_before(storage, start) if self.made[storage] else None
                 if made is None or len(need.calls) + len(made) + len(calls) > _MOST_CALLS:
@@ -189,36 +228,41 @@ class _Finder:
                 inner = self._add(need, storage, made, until)
                 if inner is None:
                     return None
-                need.ingredients[storage] = None
-                most = max(most, beside + self.nbytes[storage] + inner)
-                beside += self.nbytes[storage]
+                need.ingredients |= dict.fromkeys(self.pieces[storage])
+                nbytes = sum(self.nbytes[piece] for piece in self.pieces[storage])
+                most = max(most, beside + nbytes + inner)
+                beside += nbytes
             need.calls.append((start, stop))
-            most = max(most, beside + self._scratch(number, start, stop))
+            most = max(most, beside + self._scratch(first, start, stop))
         need.scratch_bytes = most
         return most
 
-    def _read(self, number: int, start: int, stop: int) -> dict[int, bool]:
-        """Return what an operator reads beside the storage ``number`` that it makes, and if an old step made that."""
+    def _read(self, made: int, start: int, stop: int) -> dict[int, tuple[dict[int, None], bool]]:
+        """Return what an operator reads beside the storage ``made`` that it makes: the pieces, and if an old step made
+        some."""
         uses = [use for tick in range(start, stop) for use in self.uses[tick]]
         written = {storage for storage, mode, _ in uses if mode & _WRITE}
-        found = dict[int, bool]()
+        found = dict[int, tuple[dict[int, None], bool]]()
         for storage, mode, is_old in uses:
             inside = not self.persistent[storage] and not is_old and start <= self.birth[storage] < stop
             if mode & _READ and storage not in written and not inside:
-                found[storage] = found.get(storage, False) or is_old
-        if not found.get(number):
-            found.pop(number, None)
+                pieces, any_is_old = found.get(self.first[storage], ({}, False))
+                found[self.first[storage]] = (pieces | {storage: None}, any_is_old or is_old)
+        if made in found and not found[made][1]:
+            del found[made]
         return found
 
-    def _lasts(self, storage: int, since: int, until: int) -> bool:
-        """Say whether contents that are there at ``since`` are there at ``until``."""
-        if self.scratch[storage] or (not self.persistent[storage] and self.death[storage] <= until):
+    def _lasts(self, first: int, pieces: Iterable[int], since: int, until: int) -> bool:
+        """Say whether contents of these pieces that are there at ``since`` are there at ``until``."""
+        if any(self.scratch[one] or (not self.persistent[one] and self.death[one] <= until) for one in pieces):
             return False
-        return not any(mode & _WRITE and since <= tick <= until for tick, mode in self.of[storage])
+        # A write to any piece has the storage made before it that reads the others.
+        of = (use for piece in self.pieces[first] for use in self.of[piece])
+        return not any(mode & _WRITE and since <= tick <= until for tick, mode in of)
 
-    def _scratch(self, number: int, start: int, stop: int) -> int:
+    def _scratch(self, made: int, start: int, stop: int) -> int:
         """Return the most bytes of others that the operator gave birth to and that were there at once."""
-        others = [other for tick in range(start, stop) for other in self.born[tick] if other != number]
+        others = [other for tick in range(start, stop) for other in self.born[tick] if self.first[other] != made]
         levels: Iterable[int] = (
             sum(self.nbytes[other] for other in others if self.birth[other] <= tick < self.death[other])
             for tick in range(start, stop)
@@ -226,17 +270,28 @@ class _Finder:
         return max(levels)
 
 
+def _writes(modes: Iterable[int]) -> bool:
+    return any(mode & _WRITE for mode in modes)
+
+
+def _first_pieces(rows: Storages) -> Ints:
+    """Return for each storage the first piece of what it is a piece of: itself if it is none."""
+    return np.where(rows.piece_of == -1, np.arange(len(rows)), rows.piece_of)
+
+
 def _made_by_what_repeats(trace: Trace) -> Flags:
-    """Say of each storage whether it is the one large result of an operator that repeats."""
-    rows = trace.storages
+    """Say of each storage whether it is the one large result of an operator that repeats, or a piece of it."""
+    rows, first = trace.storages, _first_pieces(trace.storages)
     in_place = np.array([name.endswith("_") for name in trace.ticks.operator.tolist()], dtype=bool)
     made = ~rows.persistent & ~rows.scratch & (rows.allocation >= 0) & (rows.death <= len(trace.ticks))
     # An operator in place makes no storage: what is born there was allocated after it, and has no contents yet.
     made &= (trace.ticks.repeats & ~in_place)[rows.birth]
-    results = np.zeros(len(trace.ticks), dtype=np.int64)
-    np.add.at(results, rows.birth[~rows.persistent & ~rows.scratch & (rows.nbytes >= _LEAST_PIECE)], 1)
-    made &= results[rows.birth] <= 1
-    return made
+    large = ~rows.persistent & ~rows.scratch & (rows.nbytes >= _LEAST_PIECE)
+    born_at = np.unique(np.stack((rows.birth[large], first[large])), axis=1)[0]
+    made &= np.bincount(born_at, minlength=len(trace.ticks))[rows.birth] <= 1
+    other = np.zeros(len(rows), dtype=bool)
+    other[first[~made | (rows.birth != rows.birth[first])]] = True
+    return made & ~other[first]
 
 
 def _ever_idle(trace: Trace) -> Flags:
@@ -262,13 +317,23 @@ def _stops(trace: Trace) -> list[int]:
 
 
 def together(remakes: Remakes) -> bool:
-    """Say whether these chosen remakes are possible in one step: each storage once, and all inputs are there."""
+    """Say whether these chosen remakes are possible in one step: each storage once, all its pieces at one tick, and all
+    inputs are there."""
     columns = (remakes.storage.tolist(), remakes.gone.tolist(), remakes.until.tolist())
     gaps = {storage: (gone, until) for storage, gone, until in zip(*columns, strict=True)}
-    return len(gaps) == len(remakes) and not any(
-        _is_gone(gaps.get(number), until)
-        for until, inputs in zip(columns[2], remakes.inputs, strict=True)
-        for number in inputs
+    whole = all(
+        gaps.get(other) == gaps[storage]
+        for storage, others in zip(columns[0], remakes.others, strict=True)
+        for other in others
+    )
+    return (
+        len(gaps) == len(remakes)
+        and whole
+        and not any(
+            _is_gone(gaps.get(number), until)
+            for until, inputs in zip(columns[2], remakes.inputs, strict=True)
+            for number in inputs
+        )
     )
 
 
@@ -335,8 +400,8 @@ def split(trace: Trace, chosen: Chosen) -> Split:
     np.add.at(times, until, remakes.time_ns)
     death = storages.death.copy()
     death[remade] = gone
-    others = storages.take(remade)
-    others = replace(others, birth=until, allocation=np.full(len(remade), -1))
+    others, none = storages.take(remade), np.full(len(remade), -1)
+    others = replace(others, birth=until, allocation=none, piece_of=none)
     added = _added_scratch(remakes)
     scratch = Storages.from_rows(
         Storage(nbytes, StorageKind.OTHER, tick, tick + 1, scratch=True) for nbytes, tick, _ in added

@@ -76,11 +76,16 @@ class Remaking:
         return self._possible(chosen & cheaper, saved, early)
 
     def _possible(self, wanted: Flags, saved: Floats, early: bool) -> Chosen:
-        """Return as many of the wanted intervals as can be remade together, those that save the most first."""
+        """Return as many of the wanted intervals as can be remade together, those that save the most first.
+
+        A storage in pieces is remade if at least half of them are wanted.
+        """
         rows = np.flatnonzero(wanted[self.row])
-        chosen = _Choosing(self, _LOST if early else 0.0)
+        chosen, is_wanted = _Choosing(self, _LOST if early else 0.0), set(rows.tolist())
         for row in rows[np.argsort(-saved[self.row[rows]], kind="stable")].tolist():
-            chosen.add(row)
+            pieces = chosen.pieces[row]
+            if 2 * len(is_wanted.intersection(pieces)) >= len(pieces):
+                chosen.add(row)
         return tuple(sorted(chosen.until.items()))
 
     def without_unneeded(self, chosen: Chosen, stays: Sequence[Stay], free: Ints) -> tuple[Chosen, tuple[Stay, ...]]:
@@ -89,31 +94,39 @@ class Remaking:
         ``free`` is the plan's free room.
         """
         paged, remakes, headroom = self.problem.idle.paged_bytes[self.row], self.remakes, Headroom(free)
+        pieces = remakes.pieces()
         anew, fast = set(remakes.chosen(chosen).storage.tolist()), self.problem.machine.tiers[0].name
         mine = [stay for stay in stays if stay.storage in anew and stay.tier == fast]
         ends, begins = ({(stay.storage, getattr(stay, end)): stay for stay in mine} for end in ("stop", "start"))
         instead, left = dict[Stay, Stay | None](), list[tuple[int, int]]()
-        for row, high in sorted(chosen, key=lambda one: -int(remakes.time_ns[one[0]])):
-            storage, low = int(remakes.storage[row]), int(remakes.gone[row])
-            before, after = ends.get((storage, low)), begins[storage, high]
-            if before is None or headroom.earliest(low, high, int(paged[row])) > low:
-                left.append((row, high))
+        until = dict(chosen)
+        for rows in sorted(
+            {pieces[row] for row in until}, key=lambda rows: (-int(remakes.time_ns[list(rows)].sum()), rows)
+        ):
+            low, high, nbytes = int(remakes.gone[rows[0]]), until[rows[0]], int(paged[list(rows)].sum())
+            numbers = remakes.storage[list(rows)].tolist()
+            before = [stay for number in numbers if (stay := ends.get((number, low))) is not None]
+            if len(before) < len(rows) or headroom.earliest(low, high, nbytes) > low:
+                left += [(row, high) for row in rows]
                 continue
-            headroom.take(low, high, int(paged[row]))
-            instead |= {before: replace(before, stop=after.stop), after: None}
+            headroom.take(low, high, nbytes)
+            for number, stay in zip(numbers, before, strict=True):
+                after = begins[number, high]
+                instead |= {stay: replace(stay, stop=after.stop), after: None}
         found = (instead.get(stay, stay) if stay.storage in anew else stay for stay in stays)
         return tuple(sorted(left)), tuple(stay for stay in found if stay is not None)
 
 
 class _Choosing:
-    """Remakes that are possible together, one added after the other. ``until`` has the tick of each row."""
+    """Remakes that are possible together, one added after the other, each with its other pieces. ``until`` has the tick
+    of each row."""
 
     def __init__(self, remaking: Remaking, lost: float) -> None:
         self.lost, remakes = lost, remaking.remakes
         self.storage: list[int] = remakes.storage.tolist()
         self.gone: list[int] = remakes.gone.tolist()
         self.latest: list[int] = remakes.until.tolist()
-        self.inputs = remakes.inputs
+        self.inputs, self.pieces = remakes.inputs, remakes.pieces()
         self.nbytes: list[int] = remaking.trace.storages.nbytes[remakes.storage].tolist()
         self.until = dict[int, int]()
         self.row_of = dict[int, int]()  # by storage
@@ -125,7 +138,7 @@ class _Choosing:
         storage = self.storage[row]
         if storage in self.row_of:
             return
-        read_at = (self.until[reader] for reader in self.readers[storage])
+        read_at = (self.until[reader] for one in self.pieces[row] for reader in self.readers[self.storage[one]])
         until = min((tick for tick in read_at if self.gone[row] <= tick), default=self.latest[row])
         until = min(until, self.latest[row])
         early = dict[int, None]()
@@ -133,7 +146,7 @@ class _Choosing:
             return
         if not self.at_ticks.take(list(early), until):
             return
-        self.row_of[storage] = row
+        self.row_of |= {self.storage[one]: one for one in self.pieces[row]}
         for number in self.inputs[row]:
             self.readers[number].append(row)
         self.until |= dict.fromkeys(early, until)
@@ -141,12 +154,12 @@ class _Choosing:
     def _pays(self, row: int, tick: int, early: Iterable[int]) -> bool:
         """Say whether a remake gives much more relief than is lost where inputs are made early for it."""
         lost: int = sum(self.nbytes[one] * (self.until[one] - tick) for one in early if one in self.until)
-        return lost <= self.lost * self.nbytes[row] * (tick - self.gone[row])
+        return lost <= self.lost * sum(self.nbytes[one] for one in self.pieces[row]) * (tick - self.gone[row])
 
     def _can_be_made(self, row: int, tick: int, found: dict[int, None]) -> bool:
-        """Say whether a storage can be made at a tick. ``found`` gets its row, and those of inputs that are early
+        """Say whether a storage can be made at a tick. ``found`` gets its rows, and those of inputs that are early
         then."""
-        found[row] = None
+        found |= dict.fromkeys(self.pieces[row])
         others = (self.row_of[number] for number in self.inputs[row] if number in self.row_of)
         away = [other for other in others if self.gone[other] <= tick < self.until[other] and other not in found]
         return self.gone[row] < tick and all(self._can_be_made(other, tick, found) for other in away)
