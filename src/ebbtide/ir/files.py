@@ -28,9 +28,6 @@ from ebbtide.units import GIB, MIB
 from ebbtide.whole_file import write_whole
 
 VERSION = 10
-_OLDEST = 9
-_NEW_COLUMNS = {"storages.piece_of": 10}
-"""The versions that columns came with. In an older file nobody knows what they hold: none."""
 MOST_ROWS = MIB
 _NAMES: dict[type[Trace] | type[Plan] | type[Timeline], str] = {Trace: "trace", Plan: "plan", Timeline: "timeline"}
 _HEADER = "header"
@@ -117,19 +114,15 @@ def _read(archive: zipfile.ZipFile, kind: type[_Stored]) -> _Stored:
     scalars, tables = _schema(kind)
     if not isinstance(header["fields"], dict) or header["fields"].keys() != scalars.keys():
         raise FileFormatError("the header does not have the fields of this version")
-    all_columns = [f"{table}.{name}" for table, columns in tables.items() for name in columns]
-    expected: list[str] = [name for name in all_columns if _NEW_COLUMNS.get(name, _OLDEST) <= header["version"]]
-    if sorted(archive.namelist()) != sorted(f"{name}.npy" for name in [_HEADER, *expected]):
+    expected: list[str] = [f"{table}.{name}.npy" for table, columns in tables.items() for name in columns]
+    if sorted(archive.namelist()) != sorted([f"{_HEADER}.npy", *expected]):
         raise FileFormatError("the file does not have the columns of this version")
     strings = read_value(tuple[str, ...], header["strings"], "strings")
     values = {name: read_value(scalars[name], header["fields"][name], name) for name in scalars}
     types = kinds_of(kind)
     for table, columns in tables.items():
         most = _MOST_ACCESSES if table == "accesses" else MOST_ROWS
-        known = [name for name in columns if f"{table}.{name}" in expected]
-        found = {name: _array(archive, f"{table}.{name}", np.dtype("<i8"), most) for name in known}
-        n_rows = len(found[known[0]])
-        found |= {name: np.full(n_rows, -1) for name in columns if name not in found}
+        found = {name: _array(archive, f"{table}.{name}", np.dtype("<i8"), most) for name in columns}
         values[table] = _table(types[table], found, strings, table)
     return kind(**values)
 
@@ -140,10 +133,9 @@ def _header(archive: zipfile.ZipFile) -> dict[str, Any]:
         header = json.loads(text, parse_constant=_refuse_constant)
     if not isinstance(header, dict) or header.get("format") != _FORMAT:
         raise FileFormatError("not a file that Ebbtide wrote")
-    if header.get("version") not in range(_OLDEST, VERSION + 1):
+    if header.get("version") != VERSION:
         found = f"{header.get('version')!r:.40}"
-        read = f"versions {_OLDEST} to {VERSION}"
-        raise FileFormatError(f"it is of version {found}, and this Ebbtide reads {read}: write it again")
+        raise FileFormatError(f"it is of version {found}, and this Ebbtide reads version {VERSION}: write it again")
     if list(header) != _FIELDS or type(header["kind"]) is not str:
         raise FileFormatError("the header does not have the fields of this version")
     return header

@@ -19,7 +19,7 @@ A *split* step has the same ticks, and no remakes. A storage that is remade dies
 inputs, and has scratch. Whatever knows steps without remakes can plan, check and simulate a split step.
 
 Left out: storages that live across the step's end, inputs of the step before, and operators with several large
-results, which pieces are in files of version 9.
+results.
 """
 
 from collections import defaultdict
