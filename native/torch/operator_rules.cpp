@@ -46,6 +46,8 @@ bool touches_nothing(const c10::FunctionSchema& schema) {
   });  // every result is a view of an argument; one that has to copy calls an operator for it
 }
 
+bool gives_sizes(std::string_view name) { return name == "aten::resize_" || name == "aten::as_strided_"; }
+
 bool makes_empty(std::string_view name) { return starts_with_any(name, {"aten::empty", "aten::new_empty"}); }
 
 bool goes_in_order(const c10::OperatorHandle& op) {

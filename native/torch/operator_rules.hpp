@@ -20,6 +20,9 @@ bool starts_with_any(std::string_view name, std::initializer_list<std::string_vi
 // Says whether the operator makes a view, or memory that nobody has written.
 bool touches_nothing(const c10::FunctionSchema& schema);
 
+// Says whether it gives its argument other sizes, and writes to no memory. oneDNN's convolutions call such operators.
+bool gives_sizes(std::string_view name);
+
 // Says whether the operator does the same to each element of its lists. On the CPU a _foreach_ operator calls the plain one per
 // tensor, and list_operators.cpp cuts a _fused_ one into groups.
 bool over_lists(std::string_view name);

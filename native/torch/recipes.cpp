@@ -1,6 +1,7 @@
 #include "recipes.hpp"
 
 #include <ATen/core/List.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -258,7 +259,8 @@ void begin_recipe(RecipePointer recipe) {
 
 std::unique_ptr<KeptCall> KeptCall::of(const c10::OperatorHandle& op, at::ArrayRef<const c10::IValue> arguments) {
   auto made = std::make_shared<Recipe>();
-  if (!made->settings.rounds_as_usual() || !add_call(*made, op, arguments)) return nullptr;
+  bool is_more = c10::impl::TorchDispatchModeTLS::any_modes_set();  // than its kernel: the mode calls that, or others
+  if (is_more || !made->settings.rounds_as_usual() || !add_call(*made, op, arguments)) return nullptr;
   auto kept = std::unique_ptr<KeptCall>(new KeptCall);
   kept->made_ = std::move(made);
   kept->exceptions_ = std::uncaught_exceptions();

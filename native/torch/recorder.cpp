@@ -43,6 +43,7 @@ struct Treatment {
   bool makes_empty = false;
   bool repeatable = false;           // its result depends on its arguments alone
   bool repeatable_in_place = false;  // so does what it makes of its first argument
+  bool repeats_within = false;       // an operator that calls it is no more than its kernel for that
   Work work = Work::Itself;
   std::vector<Use> uses;  // by argument; those beyond are read and written, for all we know
   std::optional<c10::OperatorHandle> op;
@@ -68,6 +69,8 @@ Treatment treatment_of(const at::RecordFunction& function) {
   treatment.work = goes_in_order(*op) ? Work::InOrder : Work::Itself;
   treatment.repeatable = is_repeatable(op->operator_name());
   treatment.repeatable_in_place = is_repeatable_in_place(op->operator_name());
+  treatment.repeats_within = treatment.repeatable || treatment.repeatable_in_place || is_repeatable_out(op->operator_name()) ||
+                             gives_sizes(function.name());
   treatment.op = op;
   treatment.schema = &op->schema().arguments();
   treatment.pins = starts_with_any(function.name(), {"c10d::"});
@@ -268,7 +271,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   inputs = inputs.slice(of_the_caller);
   bool waited_for = treatment.async_op < inputs.size() && !inputs[treatment.async_op].toBool();
   bool pins = in_collective();
-  Births::look_at_inner(treatment.repeatable || treatment.repeatable_in_place);
+  Births::look_at_inner(treatment.repeats_within);
   std::shared_ptr<Recipe> changed;
   if (any_recipes()) changed = prepare_for(inputs, treatment.uses, pins, treatment.repeatable_in_place);
   static thread_local std::vector<Operand> operands;

@@ -126,6 +126,12 @@ bool is_repeatable_in_place(const c10::OperatorName& op) {
   return std::ranges::binary_search(kRepeatableInPlace, std::string_view(c10::toString(op)));
 }
 
+bool is_repeatable_out(const c10::OperatorName& op) {
+  auto first = std::ranges::lower_bound(kRepeatable, std::string_view(op.name));
+  bool known = first != kRepeatable.end() && first->substr(0, first->find('.')) == op.name;
+  return known && op.overload_name.ends_with("out");
+}
+
 std::span<const std::string_view> repeatable_operators() { return kRepeatable; }
 
 std::span<const std::string_view> operators_repeatable_in_place() { return kRepeatableInPlace; }

@@ -24,6 +24,9 @@ bool is_repeatable(const c10::OperatorName& op);
 // Another argument may lie in the storage that is written to. aten::copy_, fill_ and zero_ read nothing of the first argument.
 bool is_repeatable_in_place(const c10::OperatorName& op);
 
+// The same of those that fill a result that others allocated: operators above call them for that.
+bool is_repeatable_out(const c10::OperatorName& op);
+
 std::span<const std::string_view> repeatable_operators();
 std::span<const std::string_view> operators_repeatable_in_place();
 

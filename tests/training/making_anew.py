@@ -348,6 +348,17 @@ def _in_a_mode(one: Tensor, other: Tensor) -> Tensor:
         return one * other
 
 
+class _Doubles(TorchDispatchMode):
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = function(*args, **(kwargs or {}))
+        return torch.mul(out, 2, out=out) if function is torch.ops.aten.mul.Tensor else out
+
+
+def _in_a_mode_that_fills(one: Tensor, other: Tensor) -> Tensor:
+    with _Doubles():
+        return one * other
+
+
 def _with_hooks(one: Tensor, other: Tensor) -> Tensor:
     both = torch.stack([one, other]).requires_grad_()
     with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved.clone(), lambda saved: saved):
@@ -362,7 +373,7 @@ def _without_denormals(one: Tensor, other: Tensor) -> Tensor:
     return made
 
 
-MORE = {"mode": _in_a_mode, "hooks": _with_hooks, "denormals": _without_denormals}
+MORE = {"mode": _in_a_mode, "mode-out": _in_a_mode_that_fills, "hooks": _with_hooks, "denormals": _without_denormals}
 
 
 def more(name: str) -> bool:
