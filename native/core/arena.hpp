@@ -128,11 +128,14 @@ class Arena {
   // Whether what lies there is to have a recipe, and so whether the operator that this thread is in makes such a storage.
   bool wants_recipe(const void* address);
   bool wants_recipes() const { return wants_all_recipes_ || this_operator_stack().makes_anew; }
-  void want_all_recipes(bool all) { wants_all_recipes_ = all; }  // for tests
+  // For tests: all have recipes, and by its address one in so many of those is an ingredient; 0: none is.
+  void want_all_recipes(bool all, unsigned one_in);
   // A recipe is of a whole storage, and good for those of its pieces that nobody has written to since.
   // False: nobody can make any of it anew from now on, since it moves, or is not its own.
   bool keep_recipe(const void* address);
   Forgotten forget_recipe(const void* address);
+  bool has_recipe(const void* address);  // that is good for all of it
+  bool is_ingredient(const void* address);  // what reads it is to have its recipe in place of it
   void guard(const void* address);  // a recipe reads it
   void unguard(const void* address);
   // The number of the recipe by which some of it is to be made anew; 0: it is there. Of all of it, or of so many bytes from there.
@@ -142,6 +145,7 @@ class Arena {
   bool hand_over(const void* from, const void* to, std::uint64_t recipe, bool keeps);
   std::uint64_t unmade() const { return moves_.unmade(); }  // blocks
   void made_anew(std::int64_t ns);  // so long it took, on this thread, and is no part of the operator's own time
+  void made_ingredient(std::uint64_t bytes);
   std::int64_t busy_ns();  // a clock that stands still while somebody waits
   const void* storage_at(const void* address);  // the beginning of what lies there
 
@@ -281,6 +285,7 @@ class Arena {
   double chaos_rate_;
   std::uint64_t chaos_state_;
   std::atomic<bool> wants_all_recipes_ = false;
+  std::atomic<unsigned> one_in_is_ingredient_ = 0;
   bool checks_pages_ = false;
   std::uint64_t page_checks_ = 0;
   Counters counters_;  // only what is counted here, and is cumulative

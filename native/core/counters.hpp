@@ -22,6 +22,7 @@ struct Counters {
   std::uint64_t faults = 0, cancelled = 0;
   std::uint64_t made_anew = 0;  // bytes [Note: recipes]
   std::int64_t made_anew_ns = 0;
+  std::uint64_t ingredients = 0;    // bytes that were made for others, and are in no place of the script's
   std::uint64_t looked_at = 0;      // storages, in search of victims
   std::uint64_t areas = 0;          // memory areas of the regions, at most
   std::array<std::int64_t, 2> copy_ns{};  // threads' time in fetches, in evictions

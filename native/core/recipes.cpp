@@ -7,8 +7,14 @@ bool Arena::wants_recipe(const void* address) {
   Lock lock(mutex_);
   bool wanted = false;
   each_piece({address},
-             [&](BlockId id, std::uint64_t) { wanted = wanted || wants_all_recipes_ || replay_.is_made_anew(blocks_[id], id); });
+             [&](BlockId id, std::uint64_t) { wanted = wanted || wants_all_recipes_ || replay_.wants_recipe(blocks_[id], id); });
   return wanted;
+}
+
+void Arena::want_all_recipes(bool all, unsigned one_in) {
+  Lock lock(mutex_);
+  wants_all_recipes_ = all;
+  one_in_is_ingredient_ = one_in;
 }
 
 bool Arena::keep_recipe(const void* address) {
@@ -33,6 +39,24 @@ Forgotten Arena::forget_recipe(const void* address) {
   if (!is_there) return Forgotten::NotYet;
   each_piece({address}, [&](BlockId id, std::uint64_t) { moves_.forget_recipe(id); });
   return any && is_whole ? Forgotten::Whole : Forgotten::Part;
+}
+
+bool Arena::has_recipe(const void* address) {
+  Lock lock(mutex_);
+  bool any = false, is_whole = true;
+  each_piece({address}, [&](BlockId id, std::uint64_t) { any = true, is_whole = is_whole && blocks_[id].recipe != 0; });
+  return any && is_whole;
+}
+
+bool Arena::is_ingredient(const void* address) {
+  if (wants_all_recipes_) {
+    auto at = reinterpret_cast<std::uintptr_t>(address);
+    return one_in_is_ingredient_ > 0 && (at / kSmallPage ^ at / kHugePage) % one_in_is_ingredient_ == 0 && has_recipe(address);
+  }
+  Lock lock(mutex_);
+  bool found = false;
+  each_piece({address}, [&](BlockId id, std::uint64_t) { found = found || replay_.is_ingredient(blocks_[id], id); });
+  return found;
 }
 
 void Arena::guard(const void* address) {
@@ -118,6 +142,11 @@ void Arena::made_anew(std::int64_t ns) {
   Lock lock(mutex_);
   counters_.made_anew_ns += ns;
   step_.was_apart(ns);
+}
+
+void Arena::made_ingredient(std::uint64_t bytes) {
+  Lock lock(mutex_);
+  counters_.ingredients += bytes;
 }
 
 }  // namespace ebbtide

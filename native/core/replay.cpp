@@ -49,7 +49,7 @@ std::size_t Replay::load(Schedule schedule) {
   script.late.resize(n);
   script.makers.resize(script.schedule.n_ticks);
   for (const ScheduledStorage& storage : script.schedule.storages) {
-    if (storage.made_anew && storage.birth != kNever) script.makers[storage.birth] = true;
+    if ((storage.made_anew || storage.ingredient) && storage.birth != kNever) script.makers[storage.birth] = true;
   }
   std::unordered_map<std::uint64_t, std::uint32_t> by_serial;
   for (std::uint32_t i = 0; i < n; ++i) {
@@ -238,8 +238,12 @@ bool Replay::is_bound(const Block& b, BlockId id) const {
   return bound.id == id && bound.generation == b.generation;
 }
 
-bool Replay::is_made_anew(const Block& b, BlockId id) const {
-  return is_bound(b, id) && scripts_[*active_].schedule.storages[b.scheduled].made_anew;
+bool Replay::wants_recipe(const Block& b, BlockId id) const {
+  return is_ingredient(b, id) || (is_bound(b, id) && scripts_[*active_].schedule.storages[b.scheduled].made_anew);
+}
+
+bool Replay::is_ingredient(const Block& b, BlockId id) const {
+  return is_bound(b, id) && scripts_[*active_].schedule.storages[b.scheduled].ingredient;
 }
 
 std::optional<std::uint32_t> Replay::until_use(const Block& b, BlockId id) const {

@@ -24,6 +24,7 @@ struct ScheduledStorage {
   std::vector<std::uint32_t> uses;  // ticks, ascending
   Rank begins = kFast;  // the fastest tier that has it when it is born, or at tick 0
   bool made_anew = false;  // it leaves fast memory without a copy, and is made anew for its next use [Note: recipes]
+  bool ingredient = false;  // it dies, or is away, before what is made of it is made anew: that makes it, too
 };
 
 struct Schedule {
@@ -68,8 +69,9 @@ class Replay {
   BlockId block(std::uint32_t storage) const;  // kNoBlock: not bound, or dead
   // Where the next storage is born, if it is the one that the active schedule has there.
   Rank birth(std::uint64_t nbytes) const;
-  // Whether the schedule has it made anew; whether the operator that began last is the one that makes such a storage.
-  bool is_made_anew(const Block& b, BlockId id) const;
+  // Whether the schedule has it made anew, or made as an ingredient; whether the operator that began last makes such a storage.
+  bool wants_recipe(const Block& b, BlockId id) const;
+  bool is_ingredient(const Block& b, BlockId id) const;
   bool makes_anew() const {
     return active_ && scripts_[*active_].makers[std::min(tick_, scripts_[*active_].schedule.n_ticks - 1)];
   }
@@ -91,7 +93,7 @@ class Replay {
   struct Script {
     Schedule schedule;
     std::vector<Bound> bound;  // by storage
-    std::vector<bool> makers;  // by tick: something is born at it that is made anew
+    std::vector<bool> makers;  // by tick: something is born at it that is to have a recipe
     std::vector<Late> late;  // by storage, in this step
     std::vector<Command> best;  // the commands of the step with the least stall, their headroom, and that stall
     std::vector<std::uint64_t> best_headroom;

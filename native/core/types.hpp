@@ -15,6 +15,7 @@
 // where no slower tier has its contents, and then it leaves as Unmade. The first write takes its recipe away. What a recipe reads is
 // guarded: it is read-only, even where it is Dirty. Before anybody writes to it, what is made of it is made, or loses its recipe.
 // A storage in pieces has one recipe. A piece that somebody writes to loses it alone. Made again are all that are Unmade then.
+// Ingredients are read, too, but need not last: their recipes are parts of others [Note: ingredients].
 // Which slower tiers have equal contents is told by Block::valid. A copy between two of them changes no state. Nor does a
 // migration: pages are fast memory's, or a slower one's that is used in place, as Block::home says [Note: in place].
 //

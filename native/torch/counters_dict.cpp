@@ -42,6 +42,7 @@ py::dict as_dict(const Counters& c) {
   d["cancelled"] = c.cancelled;
   d["made_anew_bytes"] = c.made_anew;
   d["made_anew_ns"] = c.made_anew_ns;
+  d["ingredient_bytes"] = c.ingredients;
   d["looked_at"] = c.looked_at;
   d["memory_areas"] = c.areas;
   d["largest_operator_bytes"] = c.largest_operator_bytes;

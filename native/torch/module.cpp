@@ -134,9 +134,12 @@ std::size_t load_schedule(const py::object& columns) {
     s.storages[narrow<std::uint32_t>(use_storage[i], last)].uses.push_back(number(use_tick[i]));
   simulate::Commands made = commands_of(columns.attr("commands"));
   s.commands = std::move(made.rows);
-  ColumnOf made_anew = column("made_anew");
-  require_same_length(nbytes, made_anew);
-  for (std::size_t i = 0; i < made_anew.size(); ++i) s.storages[i].made_anew = made_anew[i] != 0;
+  ColumnOf made_anew = column("made_anew"), ingredient = column("ingredient");
+  require_same_length(nbytes, made_anew), require_same_length(nbytes, ingredient);
+  for (std::size_t i = 0; i < nbytes.size(); ++i) {
+    s.storages[i].made_anew = made_anew[i] != 0;
+    s.storages[i].ingredient = ingredient[i] != 0;
+  }
   std::ranges::sort(made.begins, std::greater{}, &simulate::Begin::tier);
   for (auto [storage, tier] : made.begins) s.storages[narrow<std::uint32_t>(storage, last)].begins = tier;  // the fastest is last
   return arena().load_schedule(std::move(s));
@@ -352,7 +355,9 @@ PYBIND11_MODULE(_torch, m) {
     Adopted adopted = adopt_all(objects.ptr(), owners.ptr(), locals.ptr());
     return std::pair(adopted.bytes, adopted.left_alone);
   });
-  m.def("want_all_recipes", [](bool all) { arena(), want_all_recipes(all); });
+  m.def(
+      "want_all_recipes", [](bool all, unsigned one_in) { arena(), want_all_recipes(all, one_in); }, py::arg("all"),
+      py::arg("one_in") = 2);
   m.def("check_what_is_made", &check_what_is_made);
   m.def(
       "make_all",

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -80,11 +82,22 @@ class WithThreads {
   int of_new_ones_ = 0;
 };
 
-// The arguments, with what lay in the storage in `memory`.
-torch::jit::Stack stack_of(const Call& call, const Recipe& recipe, void* memory) {
+// Memory in which an argument of a call lay, and where it lies now.
+struct Moved {
+  const void* from;
+  std::size_t nbytes;
+  void* to;
+};
+
+torch::jit::Stack stack_of(const Call& call, const std::vector<Moved>& all) {
   auto moved = [&](const at::Tensor& tensor) {
-    bool lies_there = tensor.defined() && tensor.storage().mutable_data() == recipe.address;
-    return lies_there ? alias_of(tensor, memory, recipe.nbytes) : tensor;
+    if (!tensor.defined()) return tensor;
+    auto* memory = static_cast<char*>(tensor.storage().mutable_data());
+    for (const Moved& each : all) {
+      auto offset = static_cast<std::size_t>(memory - static_cast<const char*>(each.from));  // large where it lies before
+      if (offset < each.nbytes) return alias_of(tensor, static_cast<char*>(each.to) + offset, tensor.storage().nbytes());
+    }
+    return tensor;
   };
   torch::jit::Stack stack = call.arguments;
   for (c10::IValue& value : stack) {
@@ -103,37 +116,83 @@ torch::jit::Stack stack_of(const Call& call, const Recipe& recipe, void* memory)
   return stack;
 }
 
+// What a recipe has made, in memory that the results keep.
+struct Made {
+  torch::jit::Stack results;
+  void* memory = nullptr;
+};
+
+// Throws where it makes something else than the first time.
+Made first_call(const Recipe& recipe, torch::jit::Stack stack) {
+  void* memory = nullptr;
+  {
+    Births own;
+    recipe.calls[0].op.callBoxed(&stack);
+    if (recipe.birth < own.addresses().size()) memory = own.addresses()[recipe.birth];
+  }
+  bool is_result = std::ranges::any_of(stack, [&](const c10::IValue& value) {
+    return value.isTensor() && value.toTensor().defined() && value.toTensor().storage().data() == memory;
+  });
+  if (memory == nullptr || !is_result || the_arena()->size_of(memory) != recipe.nbytes) {
+    throw std::runtime_error("it allocates other memory than the first time");
+  }
+  return {std::move(stack), memory};
+}
+
+Made make(const Recipe& recipe);
+
+Made make_by_calls(const Recipe& recipe) {
+  if (Settings() != recipe.settings) {
+    throw std::runtime_error(
+        "PyTorch's settings (precision, default type, determinism, denormal numbers, oneDNN) were changed within a step");
+  }
+  Made made;
+  for (const Call& call : recipe.calls) {
+    std::vector<Made> ingredients;  // until the call has ended
+    std::vector<Moved> moved;
+    for (const RecipePointer& each : call.ingredients) {
+      ingredients.push_back(make(*each));
+      moved.push_back({each->address, each->nbytes, ingredients.back().memory});
+      the_arena()->made_ingredient(each->nbytes);
+    }
+    if (made.memory == nullptr) {
+      made = first_call(recipe, stack_of(call, moved));
+    } else {
+      moved.push_back({recipe.address, recipe.nbytes, made.memory});
+      torch::jit::Stack stack = stack_of(call, moved);
+      call.op.callBoxed(&stack);
+    }
+  }
+  if (recipe.checksum && checksum_of(made.memory, recipe.nbytes) != *recipe.checksum) {
+    throw std::runtime_error("other bytes come out than the first time, from the same arguments: please report the operator");
+  }
+  return made;
+}
+
+// Throws what an operator throws, with its name, after those of the operators that it was for.
+Made make(const Recipe& recipe) {
+  try {
+    return make_by_calls(recipe);
+  } catch (const std::exception& error) {
+    throw std::runtime_error(recipe.calls[0].op.schema().name() + ": " + error.what());
+  }
+}
+
 }  // namespace
+
+std::size_t calls_of(const Recipe& recipe) {
+  std::size_t calls = recipe.calls.size();
+  for (const Call& call : recipe.calls) {
+    for (const RecipePointer& each : call.ingredients) calls += calls_of(*each);
+  }
+  return calls;
+}
 
 bool carry_out(const Recipe& recipe, std::uint64_t number, bool keeps) {
   NoBirths births;
   OffTheRecord off;
   WithThreads threads(recipe.settings.threads);
-  if (Settings() != recipe.settings) {
-    throw std::runtime_error(
-        "PyTorch's settings (precision, default type, determinism, denormal numbers, oneDNN) were changed within a step");
-  }
-  torch::jit::Stack results = stack_of(recipe.calls[0], recipe, nullptr);  // they keep the memory
-  void* made = nullptr;
-  {
-    Births own;
-    recipe.calls[0].op.callBoxed(&results);
-    if (recipe.birth < own.addresses().size()) made = own.addresses()[recipe.birth];
-  }
-  bool is_result = std::ranges::any_of(results, [&](const c10::IValue& value) {
-    return value.isTensor() && value.toTensor().defined() && value.toTensor().storage().data() == made;
-  });
-  if (made == nullptr || !is_result || the_arena()->size_of(made) != recipe.nbytes) {
-    throw std::runtime_error("it allocates other memory than the first time");
-  }
-  for (std::size_t i = 1; i < recipe.calls.size(); ++i) {
-    torch::jit::Stack stack = stack_of(recipe.calls[i], recipe, made);
-    recipe.calls[i].op.callBoxed(&stack);
-  }
-  if (recipe.checksum && checksum_of(made, recipe.nbytes) != *recipe.checksum) {
-    throw std::runtime_error("other bytes come out than the first time, from the same arguments: please report the operator");
-  }
-  return the_arena()->hand_over(made, recipe.address, number, keeps);
+  return the_arena()->hand_over(make(recipe).memory, recipe.address, number, keeps);
 }
 
 }  // namespace ebbtide

@@ -1,4 +1,9 @@
 // A recipe: what made a storage, and how that runs again. Who has one, and when it is carried out: recipes.hpp.
+//
+// [Note: ingredients]  A recipe holds what its operators read, so that it lives on. What is not to live on, as the normalized
+// input of a ReLU, is an ingredient: the recipe that it had is a part of this one. That runs right before the call that reads it, in
+// memory of its own, which is given back when the call has ended; where two calls read it, it runs twice. Whatever an ingredient's recipe holds, this one holds, too. So an ingredient may have
+// died, or been changed or moved: its recipe tells what it was.
 #pragma once
 
 #include <ATen/Context.h>
@@ -13,6 +18,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace ebbtide {
@@ -47,23 +53,29 @@ struct Settings {
   }
 };
 
+struct Recipe;
+using RecipePointer = std::shared_ptr<const Recipe>;
+
 struct Call {
   c10::OperatorHandle op;
   std::vector<c10::IValue> arguments;  // its tensors lie in the memory that the script's lay in, and own none of it
+  std::vector<RecipePointer> ingredients;  // all were there at once, so no two of them had the same memory
 };
 
 // Memory that a recipe reads. Its StorageImpl is held, and no tensor: autograd asks who else has a tensor.
 struct Held {
   c10::intrusive_ptr<c10::StorageImpl> storage;  // which may be a slice
-  const void* address;                           // of the whole
+  const void* address;  // of the whole
+  std::span<const char> read;  // of it, from the first byte to the last
 };
 
+// It does not change any more once it is on the tables.
 struct Recipe {
   void* address = nullptr;  // of the storage
   std::size_t nbytes = 0;
   std::size_t birth = 0;  // which of the first call's births it is
   std::vector<Call> calls;
-  std::vector<Held> held;
+  std::vector<Held> held;  // by its ingredients, too
   Settings settings;
   std::optional<std::uint32_t> checksum;  // of the contents
 };
@@ -77,6 +89,9 @@ std::uint32_t checksum_of(const void* memory, std::size_t nbytes);
 at::Tensor tensor_in(c10::Storage storage, const at::Tensor& like);
 // The same tensor in memory that others own.
 at::Tensor alias_of(const at::Tensor& tensor, void* memory, std::size_t nbytes);
+
+// How many calls run, those of its ingredients among them.
+std::size_t calls_of(const Recipe& recipe);
 
 // Runs the operators once more, in other memory, and hands over what is Unmade by the recipe of this number in the arena. False:
 // nothing is, since another thread was faster. Throws what an operator throws.

@@ -1,5 +1,6 @@
 #include "recipe_tables.hpp"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -16,30 +17,55 @@ std::map<const void*, RecipePointer> recipes;             // by the storage they
 std::map<const void*, std::vector<const void*>> readers;  // by the memory that is held, the storages made of it
 std::vector<RecipePointer> discarded;  // by threads that leave references
 
+thread_local std::vector<RecipePointer>* let_go = nullptr;
+
 void count() { recipes_kept = recipes.size() + discarded.size(); }
 
-}  // namespace
-
-RecipePointer take_off(const void* address, const RecipePointer& only) {
-  std::lock_guard lock(mutex);
+// Callers hold the mutex.
+RecipePointer take(const void* address, const RecipePointer& only) {
   auto found = recipes.find(address);
   if (found == recipes.end() || (only != nullptr && found->second != only)) return nullptr;
   RecipePointer recipe = std::move(found->second);
   recipes.erase(found);
-  count();
   for (const Held& held : recipe->held) {
     auto reads = readers.find(held.address);
     std::erase(reads->second, address);
     if (reads->second.empty()) readers.erase(reads);
   }
+  count();
   return recipe;
 }
 
-void discard(RecipePointer recipe) {
-  if (!leaves_references) return;
+// Callers hold the mutex.
+bool is_good(const RecipePointer& recipe) {
+  auto found = recipes.find(recipe->address);
+  return found != recipes.end() && found->second == recipe && the_arena()->has_recipe(recipe->address);
+}
+
+}  // namespace
+
+RecipePointer take_off(const void* address, const RecipePointer& only) {
   std::lock_guard lock(mutex);
-  discarded.push_back(std::move(recipe));
-  count();
+  return take(address, only);
+}
+
+// Whoever lets go of a storage may be its last owner, and so let go of what its recipe holds. There may be thousands in a row, and a
+// stack is short: the first of them lets go for all.
+void discard(RecipePointer recipe) {
+  if (recipe == nullptr) return;
+  if (leaves_references) {
+    std::lock_guard lock(mutex);
+    discarded.push_back(std::move(recipe));
+    return count();
+  }
+  if (let_go != nullptr) return let_go->push_back(std::move(recipe));
+  std::vector<RecipePointer> all{std::move(recipe)};
+  let_go = &all;
+  while (!all.empty()) {
+    RecipePointer last = std::move(all.back());
+    all.pop_back();
+  }
+  let_go = nullptr;
 }
 
 void give_up(RecipePointer recipe) {
@@ -50,22 +76,34 @@ void give_up(RecipePointer recipe) {
 
 void give_up_discarded() {
   std::vector<RecipePointer> all;
-  std::lock_guard lock(mutex);
-  all.swap(discarded);
-  count();
-}
-
-void put_on(RecipePointer recipe) {
-  for (const Held& held : recipe->held) the_arena()->guard(held.address);
-  void* address = recipe->address;
   {
     std::lock_guard lock(mutex);
-    for (const Held& held : recipe->held) readers[held.address].push_back(address);
-    recipes[address] = recipe;
+    all.swap(discarded);
     count();
-    if (the_arena()->keep_recipe(address)) return;  // under the mutex: who takes it off the tables finds it kept, or not
   }
-  give_up(take_off(address));
+  for (RecipePointer& recipe : all) discard(std::move(recipe));
+}
+
+// First what it reads is guarded, and then it is seen whether somebody has written to that meanwhile: he has taken the recipes of
+// the ingredients off, or of what was changed in place. Whoever writes from now on finds this one.
+void put_on(RecipePointer recipe, const RecipePointer& before) {
+  for (const Held& held : recipe->held) the_arena()->guard(held.address);
+  const void* address = recipe->address;
+  RecipePointer found;
+  bool stays = false;
+  {
+    std::lock_guard lock(mutex);
+    found = take(address, nullptr);
+    if (found == before && std::ranges::all_of(recipe->calls.back().ingredients, is_good)) {
+      for (const Held& held : recipe->held) readers[held.address].push_back(address);
+      recipes[address] = recipe;
+      count();
+      stays = the_arena()->keep_recipe(address);  // under the mutex: who takes it off the tables finds it kept, or not
+      if (!stays) take(address, nullptr);
+    }
+  }
+  give_up(std::move(found));
+  if (!stays) give_up(std::move(recipe));
 }
 
 RecipePointer recipe_of(const void* address) {

@@ -23,7 +23,7 @@ namespace ebbtide {
 namespace {
 
 constexpr int kMostTries = 1000;
-constexpr std::size_t kMostCalls = 16;  // of a recipe: what is changed at each step would have more and more
+constexpr std::size_t kMostCalls = 16;  // of a recipe: what is changed at each step, or made of that, would have more and more
 constexpr std::uintptr_t kAlignment = 64;  // of operands, to which bits may be due
 
 std::atomic<bool> checks_what_is_made = false;
@@ -48,10 +48,10 @@ bool is_plain(const at::Tensor& tensor) {
          !impl.has_symbolic_sizes_strides() && !impl.is_python_dispatch();
 }
 
-// An argument as it can be used again, or nothing. What it holds is added to the recipe.
+// An argument as it can be used again, or nothing. What it holds is added to the recipe, and its ingredient to the call.
 class Keeper {
  public:
-  explicit Keeper(Recipe& recipe) : recipe_(recipe) {}
+  Keeper(Recipe& recipe, Call& call) : recipe_(recipe), call_(call) {}
 
   std::optional<c10::IValue> keep(const c10::IValue& value) {
     if (value.isTensor()) {
@@ -90,8 +90,12 @@ class Keeper {
     if (memory != nullptr && the_arena()->contains(memory)) {
       if (the_arena()->is_pinned_from_outside(memory)) return std::nullopt;
       const void* whole = the_arena()->storage_at(memory);
-      if (std::ranges::find(recipe_.held, whole, &Held::address) == recipe_.held.end()) {
-        recipe_.held.push_back({c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage), whole});
+      if (whole != recipe_.address) {  // else it is what the operator changes
+        if (!the_arena()->is_ingredient(whole)) {
+          add_held({c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage), whole, reach_of(tensor)});
+        } else if (!take_in(recipe_of(whole))) {
+          return std::nullopt;
+        }
       }
       return alias_of(tensor, memory, nbytes);
     }
@@ -99,7 +103,26 @@ class Keeper {
     return copy_of(tensor, memory, nbytes);
   }
 
+  void add_held(Held held) {
+    auto known = std::ranges::find(recipe_.held, held.address, &Held::address);
+    if (known == recipe_.held.end()) return recipe_.held.push_back(std::move(held));
+    const char* begin = std::min(known->read.data(), held.read.data());
+    const char* end = std::max(known->read.data() + known->read.size(), held.read.data() + held.read.size());
+    known->read = {begin, end};
+  }
+
+  // As an ingredient. What is changed meanwhile is seen when the recipe is put on the tables.
+  bool take_in(const RecipePointer& inner) {
+    if (inner == nullptr || !the_arena()->has_recipe(inner->address) || inner->settings != recipe_.settings) return false;
+    if (std::ranges::find(inner->held, recipe_.address, &Held::address) != inner->held.end()) return false;
+    if (std::ranges::find(call_.ingredients, inner) != call_.ingredients.end()) return true;
+    for (const Held& held : inner->held) add_held(held);
+    call_.ingredients.push_back(inner);
+    return true;
+  }
+
   Recipe& recipe_;
+  Call& call_;
 };
 
 // Batch norms change running statistics while they train, and need them for nothing else. Otherwise they read them alone, but
@@ -118,31 +141,31 @@ bool leave_statistics(const c10::FunctionSchema& schema, std::vector<c10::IValue
   return true;
 }
 
+// False: it cannot be called again like this.
 bool add_call(Recipe& recipe, const c10::OperatorHandle& op, at::ArrayRef<const c10::IValue> arguments) {
   std::vector<c10::IValue> given(arguments.begin(), arguments.end());
   if (!leave_statistics(op.schema(), given)) return false;
-  Keeper keeper(recipe);
-  Call call{op, {}};
+  Call call{op, {}, {}};
+  Keeper keeper(recipe, call);
   for (const c10::IValue& argument : given) {
     auto kept = keeper.keep(argument);
     if (!kept) return false;
     call.arguments.push_back(std::move(*kept));
   }
   recipe.calls.push_back(std::move(call));
-  return true;
+  return calls_of(recipe) <= kMostCalls;
 }
 
 // ---- making
 
-[[noreturn]] void cannot_make(const Recipe& recipe, const char* why) {
-  std::string what = "making a storage anew by " + recipe.calls[0].op.schema().name() + ": " + why +
-                     "; go on from a checkpoint, without making anything anew (EBBTIDE_REMAKE=0)";
+[[noreturn]] void cannot_make(const std::string& why) {
+  std::string what =
+      "making a storage anew by " + why + "; go on from a checkpoint, without making anything anew (EBBTIDE_REMAKE=0)";
   fatal(what.c_str(), ENOTRECOVERABLE);
 }
 
-// Makes what is away of the storage there, if something is: of all of it, or of so many bytes from there.
-void make(const void* address, std::uint64_t nbytes = 0) {
-  if (the_arena()->unmade() == 0) return;
+// Makes what is away of so many bytes from there, by its recipe alone.
+void make_one(const void* address, std::uint64_t nbytes) {
   const bool keeps = wants_all;
   std::uint64_t number = 0;
   RecipePointer recipe;
@@ -157,11 +180,39 @@ void make(const void* address, std::uint64_t nbytes = 0) {
     made = carry_out(*recipe, number, keeps);
   } catch (const std::exception& error) {
     // Else another thread was faster, and what the recipe reads may have changed since.
-    if (the_arena()->unmade_by(address, nbytes) == number) cannot_make(*recipe, error.what());
+    if (the_arena()->unmade_by(address, nbytes) == number) cannot_make(error.what());
   }
   the_arena()->made_anew(the_arena()->busy_ns() - begun);
   if (made && !keeps) give_up(take_off(recipe->address, recipe));
   discard(std::move(recipe));
+}
+
+// Makes what is away of the storage there, if something is: of all of it, or of so many bytes from there. Its operators would make
+// what is away of their operands, and so on: thousands may be away in a row, and a stack is short. So each is made before it is read,
+// and where it has left again by then, its reader makes it after all.
+void make(const void* address, std::uint64_t nbytes = 0) {
+  if (the_arena()->unmade() == 0) return;
+  struct Waiting {
+    const void* address;
+    std::uint64_t nbytes;
+    RecipePointer recipe;  // keeps what it holds
+    std::size_t seen = 0;  // of that
+  };
+  std::vector<Waiting> row;
+  auto add = [&](const void* away, std::uint64_t bytes) {
+    if (the_arena()->unmade_by(away, bytes) != 0) row.push_back({away, bytes, recipe_of(the_arena()->storage_at(away))});
+  };
+  for (add(address, nbytes); !row.empty();) {
+    Waiting& last = row.back();
+    if (last.recipe != nullptr && last.seen < last.recipe->held.size()) {
+      std::span<const char> read = last.recipe->held[last.seen++].read;
+      if (!read.empty()) add(read.data(), read.size());
+      continue;
+    }
+    make_one(last.address, last.nbytes);
+    discard(std::move(last.recipe));
+    row.pop_back();
+  }
 }
 
 // Makes what is away of the storage there, and has it forget its recipe. False: that was not good for all of it any more.
@@ -247,22 +298,28 @@ void start_threads() {
 }
 
 // The storage has this recipe from now on.
-void begin_recipe(RecipePointer recipe) {
+void begin_recipe(const std::shared_ptr<Recipe>& recipe, const RecipePointer& before) {
   start_threads();
+  recipe->checksum.reset();  // of what it went on with
   if (checks_what_is_made) recipe->checksum = checksum_of(recipe->address, recipe->nbytes);
-  put_on(std::move(recipe));
+  put_on(recipe, before);
 }
 
 }  // namespace
 
 // ---- operators
 
-std::unique_ptr<KeptCall> KeptCall::of(const c10::OperatorHandle& op, at::ArrayRef<const c10::IValue> arguments) {
-  auto made = std::make_shared<Recipe>();
+std::unique_ptr<KeptCall> KeptCall::of(const c10::OperatorHandle& op, at::ArrayRef<const c10::IValue> arguments,
+                                       RecipePointer changed) {
+  auto made = changed != nullptr ? std::make_shared<Recipe>(*changed) : std::make_shared<Recipe>();
   bool is_more = c10::impl::TorchDispatchModeTLS::any_modes_set();  // than its kernel: the mode calls that, or others
-  if (is_more || !made->settings.rounds_as_usual() || !add_call(*made, op, arguments)) return nullptr;
+  if (is_more || made->settings != Settings() || !made->settings.rounds_as_usual() || !add_call(*made, op, arguments)) {
+    if (changed != nullptr) give_up(take_off(changed->address));
+    return nullptr;
+  }
   auto kept = std::unique_ptr<KeptCall>(new KeptCall);
   kept->made_ = std::move(made);
+  kept->changed_ = std::move(changed);
   kept->exceptions_ = std::uncaught_exceptions();
   return kept;
 }
@@ -270,18 +327,7 @@ std::unique_ptr<KeptCall> KeptCall::of(const c10::OperatorHandle& op, at::ArrayR
 KeptCall::~KeptCall() {
   bool ended = std::uncaught_exceptions() == exceptions_ && !births_.are_spoiled();
   if (changed_ != nullptr) {
-    // Gone: another thread has written to it, or to what it is made of, in the meantime.
-    RecipePointer own = take_off(changed_->address);
-    if (own != changed_) ended = false;
-    give_up(std::move(own));
-    if (!ended || changed_->settings != made_->settings || changed_->calls.size() == kMostCalls) return;
-    auto longer = std::make_shared<Recipe>(*changed_);
-    longer->calls.push_back(std::move(made_->calls[0]));
-    for (Held& held : made_->held) {
-      bool known = std::ranges::find(longer->held, held.address, &Held::address) != longer->held.end();
-      if (held.address != longer->address && !known) longer->held.push_back(std::move(held));
-    }
-    begin_recipe(std::move(longer));
+    ended ? begin_recipe(made_, changed_) : give_up(take_off(changed_->address));
     return;
   }
   if (!ended) return;
@@ -293,7 +339,7 @@ KeptCall::~KeptCall() {
     recipe->address = addresses[i];
     recipe->nbytes = the_arena()->size_of(addresses[i]);
     recipe->birth = i;
-    begin_recipe(std::move(recipe));
+    begin_recipe(recipe, nullptr);
   }
 }
 
@@ -334,8 +380,6 @@ RecipePointer prepare_for(at::ArrayRef<const c10::IValue> arguments, const std::
   return goes_on;
 }
 
-void forget_interrupted(const RecipePointer& recipe) { give_up(take_off(recipe->address)); }
-
 void forget_recipes_of(const void* address) {
   free_of_readers(address);
   give_up(take_off(address));
@@ -352,9 +396,9 @@ void ask_to_make(const void* address, bool to_write) {
   sem_post(&any_asked);
 }
 
-void want_all_recipes(bool all) {
+void want_all_recipes(bool all, unsigned one_in) {
   wants_all = all;
-  the_arena()->want_all_recipes(all);
+  the_arena()->want_all_recipes(all, one_in);
 }
 
 void check_what_is_made(bool check) { checks_what_is_made = check; }

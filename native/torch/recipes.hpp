@@ -2,7 +2,7 @@
 //
 // A recipe has the operators that made a storage, on its way from its allocation to the contents it has now, with their arguments.
 // They are pure functions of these (repeatable.hpp). Large arguments are held, so that their memory lives on and nobody writes to it
-// unnoticed; small ones are copied. The operators run again in other memory, whose pages the storage gets when they have ended. So
+// unnoticed, or made by recipes of their own [Note: ingredients]; small ones are copied. The operators run again in other memory, whose pages the storage gets when they have ended. So
 // nobody sees half of it, whichever thread it is made on.
 //
 // Who is about to use a storage has it made first: every operator comes by prepare_for(). All others, in a signal handler too, ask
@@ -27,28 +27,24 @@ namespace ebbtide {
 // An operator that is under way, and makes recipes for what it gives birth to, or goes on with that of what it changes.
 class KeptCall {
  public:
-  // Of the operator that has just begun. Null: it cannot be called again like this.
-  static std::unique_ptr<KeptCall> of(const c10::OperatorHandle& op, at::ArrayRef<const c10::IValue> arguments);
+  // Of the operator that has just begun. What it changes in place has this recipe, or none. Null: it cannot be called again like
+  // this, and what it changes has no recipe any more.
+  static std::unique_ptr<KeptCall> of(const c10::OperatorHandle& op, at::ArrayRef<const c10::IValue> arguments,
+                                      RecipePointer changed);
   ~KeptCall();  // it has ended: keeps the recipes
-  // It changes this storage in place, which has this recipe.
-  void goes_on_with(std::shared_ptr<Recipe> recipe) { changed_ = std::move(recipe); }
 
  private:
   KeptCall() = default;
 
-  std::shared_ptr<Recipe> made_;  // without its storage
-  std::shared_ptr<Recipe> changed_;
+  std::shared_ptr<Recipe> made_;  // of what it gives birth to: without its storage
+  RecipePointer changed_;
   Births births_;
   int exceptions_ = 0;  // that were in flight when it began
 };
 
-// What was changed in place has this recipe no more.
-void forget_interrupted(const std::shared_ptr<Recipe>& recipe);
-
 // Makes what is away among an operator's arguments, and frees what it writes to of recipes. Returns the recipe of the first argument
-// if that is `changed` in place, for KeptCall::goes_on_with().
-std::shared_ptr<Recipe> prepare_for(at::ArrayRef<const c10::IValue> arguments, const std::vector<Use>& uses, bool writes_all,
-                                    bool changed);
+// if that is `changed` in place, for KeptCall::of().
+RecipePointer prepare_for(at::ArrayRef<const c10::IValue> arguments, const std::vector<Use>& uses, bool writes_all, bool changed);
 
 // This memory is given back.
 void forget_recipes_of(const void* address);
@@ -63,8 +59,9 @@ void ask_to_make(const void* address, bool to_write);
 // Makes all that is away, before a fork and at a session's end, and forgets all recipes.
 void make_all();
 
-// Has every storage that can be made anew have a recipe, whatever a schedule says. For tests.
-void want_all_recipes(bool all);
+// Has every storage that can be made anew have a recipe, whatever a schedule says, and by its address one in so many be an ingredient
+// of what is made of it; 0: none is. For tests.
+void want_all_recipes(bool all, unsigned one_in);
 
 // Has the bytes of what is made anew compared with what they were, by a checksum.
 void check_what_is_made(bool check);

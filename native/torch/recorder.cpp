@@ -272,7 +272,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   bool waited_for = treatment.async_op < inputs.size() && !inputs[treatment.async_op].toBool();
   bool pins = in_collective();
   Births::look_at_inner(treatment.repeats_within);
-  std::shared_ptr<Recipe> changed;
+  RecipePointer changed;
   if (any_recipes()) changed = prepare_for(inputs, treatment.uses, pins, treatment.repeatable_in_place);
   static thread_local std::vector<Operand> operands;
   operands.clear();
@@ -297,10 +297,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   watch.enter(function.name(), operands, treatment.work, pass_now());
   ++depth;
   bool makes = treatment.repeatable && !off_the_record && the_arena() != nullptr && the_arena()->wants_recipes();
-  if (makes || changed != nullptr) entered->call = KeptCall::of(*treatment.op, inputs);
-  if (changed != nullptr) {
-    entered->call != nullptr ? entered->call->goes_on_with(std::move(changed)) : forget_interrupted(changed);
-  }
+  if (makes || changed != nullptr) entered->call = KeptCall::of(*treatment.op, inputs, std::move(changed));
   if (tape.records() && !off_the_record) {
     static thread_local Description description;
     tape.describe(description.of(function.overload_name(), *treatment.schema, inputs), phase_now());

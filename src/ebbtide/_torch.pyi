@@ -64,6 +64,7 @@ class Counters(TypedDict):
     cancelled: int  # evictions cancelled by a write
     made_anew_bytes: int  # of storages that operators made once more
     made_anew_ns: int  # that this took, without stalls
+    ingredient_bytes: int  # of storages that were made once more only for others to be made of them
     looked_at: int  # storages looked at in search of victims
     memory_areas: int  # of the arena now, at most: a level
     # what an operator needs at once
@@ -226,8 +227,11 @@ def repeatable_operators() -> tuple[list[str], list[str]]:
     """Return the names of the operators that make the same bits when they run again: those that allocate their result,
     and those that write to their first argument. As ``torch.ops`` has them: ``aten::mm``, ``aten::mul.Tensor``."""
 
-def want_all_recipes(all: bool) -> None:
-    """Have everything that can be made anew be ready for that, and not what a schedule names alone. For tests."""
+def want_all_recipes(all: bool, one_in: int = 2) -> None:
+    """Have everything that can be made anew be ready for that, and not what a schedule names alone. For tests.
+
+    ``one_in`` so many of them, by their addresses, is an ingredient of what is made of it; 0: none is.
+    """
 
 def check_what_is_made(check: bool) -> None:
     """Have the bytes of what is made anew compared with what they were. The process ends where they differ."""

@@ -1,0 +1,326 @@
+"""Storages that are made anew by what made their ingredients, too: these died, or changed, after they were read."""
+
+import threading
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+SIDE = 512
+NBYTES = SIDE * SIDE * 4
+
+
+def _evict(*tensors: Tensor) -> None:
+    from ebbtide import _torch
+
+    _torch.evict(list(tensors))
+
+
+def _ran_again(nbytes: int) -> Callable[[Any], Any]:
+    """Mark a case with the bytes of ingredients that are made for it."""
+
+    def mark(case: Any) -> Any:
+        CASES[case.__name__.removeprefix("_").replace("_", "-")] = case, nbytes
+        return case
+
+    return mark
+
+
+Case = Callable[[Tensor, Tensor], Tensor]
+CASES: dict[str, tuple[Case, int]] = {}
+
+
+@_ran_again(NBYTES)
+def _one(one: Tensor, other: Tensor) -> Tensor:
+    made = torch.tanh(one * other)
+    _evict(made)
+    return made.clone()
+
+
+@_ran_again(2 * 8 * 16 * 64 * 64 * 4)
+def _convolution_norm_relu(one: Tensor, other: Tensor) -> Tensor:
+    """The results of the convolution and of the norm die; the running statistics change once."""
+    mean, variance = torch.zeros(16), torch.ones(16)
+    images, weight = one.view(8, 8, 64, 64), other.view(-1)[: 16 * 8 * 9].view(16, 8, 3, 3)
+    made = F.relu(F.batch_norm(F.conv2d(images, weight, padding=1), mean, variance, training=True))
+    _evict(made)
+    return torch.cat([made.view(-1), mean, variance])
+
+
+@_ran_again(3 * 8 * 16 * 64 * 64 * 4)
+def _residual(one: Tensor, other: Tensor) -> Tensor:
+    """The sum is made in place, in the norm's result."""
+    images, weight = one.view(8, 8, 64, 64), other.view(-1)[: 16 * 8].view(16, 8, 1, 1)
+    identity = F.conv2d(images, weight)
+    branch = F.batch_norm(F.conv2d(images, weight * 2), None, None, training=True)
+    made = F.relu(branch.add_(identity))
+    del identity, branch
+    _evict(made)
+    return made.clone()
+
+
+@_ran_again(11 * NBYTES // 2 + 3 * 2048 * 4)
+def _rms_norm(one: Tensor, other: Tensor) -> Tensor:
+    """In bf16, as llama does it. What is widened, and what that was made of, are read twice, and so are made twice."""
+    x = one.view(2048, 128).bfloat16()
+    wide = x.float()
+    scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+    made = (wide * scale).bfloat16() * other[0, :128].bfloat16()
+    del wide, scale
+    _evict(made)
+    return made.float()
+
+
+@_ran_again(NBYTES)
+def _operand_written_to(one: Tensor, other: Tensor) -> Tensor:
+    """The ingredient reads it, and has died."""
+    made = torch.tanh(one * other)
+    _evict(made)
+    one.zero_()
+    return made + one
+
+
+@_ran_again(NBYTES)
+def _operand_written_to_through_numpy(one: Tensor, other: Tensor) -> Tensor:
+    made = torch.tanh(one * other)
+    _evict(made)
+    other.numpy()[:] = 0
+    return made + other
+
+
+@_ran_again(NBYTES)
+def _changed_before_it_was_read(one: Tensor, other: Tensor) -> Tensor:
+    ingredient = one * other
+    ingredient.add_(one).mul_(2)
+    made = torch.sigmoid(ingredient)
+    del ingredient
+    _evict(made)
+    return made.clone()
+
+
+@_ran_again(NBYTES)
+def _changed_after_it_was_read(one: Tensor, other: Tensor) -> Tensor:
+    ingredient = one * other
+    made = torch.sigmoid(ingredient)
+    ingredient.zero_()
+    _evict(made)
+    return made + ingredient
+
+
+@_ran_again(2 * NBYTES)
+def _shared_by_two(one: Tensor, other: Tensor) -> Tensor:
+    ingredient = one * other
+    made, more = torch.sigmoid(ingredient), torch.tanh(ingredient)
+    del ingredient
+    _evict(made, more)
+    return made + more
+
+
+@_ran_again(3 * NBYTES)
+def _changed_by_what_was_made_of_it(one: Tensor, other: Tensor) -> Tensor:
+    """The sum's recipe has that of the square, which has that of the product, as it was before."""
+    made = one * other
+    square = made.square()
+    made.add_(square)
+    again = torch.tanh(made)
+    del square
+    _evict(again)
+    return again + made
+
+
+@_ran_again(2 * NBYTES + 2 * SIDE * 8)
+def _views_and_lists(one: Tensor, other: Tensor) -> Tensor:
+    ingredient, rows = one * other, torch.arange(SIDE).flip(0)
+    stacked = torch.cat([ingredient.t(), one, ingredient[100:]])
+    picked = ingredient[:, rows]
+    del ingredient, rows
+    _evict(stacked, picked)
+    return torch.cat([stacked, picked])
+
+
+@_ran_again(NBYTES)
+def _place_is_anothers_by_now(one: Tensor, other: Tensor) -> Tensor:
+    ingredient = one * other
+    made = torch.tanh(ingredient)
+    del ingredient
+    others = [torch.full((SIDE, SIDE), 7.0) for _ in range(3)]
+    _evict(made)
+    return made + sum(others)
+
+
+@_ran_again(NBYTES)
+def _from_another_thread(one: Tensor, other: Tensor) -> Tensor:
+    """Four ask for it at once, and one makes it."""
+    made, found = torch.tanh(one * other), list[Tensor]()
+    _evict(made)
+    threads = [threading.Thread(target=lambda: found.append(made * 2)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return torch.stack(found)
+
+
+@_ran_again(0)
+def _with_another_number_of_threads(one: Tensor, other: Tensor) -> Tensor:
+    """It has no recipe then, and is moved."""
+    before = torch.get_num_threads()
+    ingredient = one * other
+    torch.set_num_threads(before + 1)
+    made = torch.tanh(ingredient)
+    torch.set_num_threads(before)
+    del ingredient
+    _evict(made)
+    return made.clone()
+
+
+@_ran_again(0)
+def _slice_changed_in_place(one: Tensor, other: Tensor) -> Tensor:
+    """A storage is a slice of the one that has the recipe."""
+    made = one * other
+    part = torch.empty(0).set_(made.untyped_storage()[4096 * 16 : 4096 * 48])  # type: ignore[call-overload]
+    part.mul_(2)
+    _evict(made)
+    return made.clone()
+
+
+@dataclass(frozen=True, slots=True)
+class Chained:
+    same: bool
+    remade_bytes: int
+    ingredient_bytes: int
+
+
+def _operands() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(SIDE, SIDE, generator=generator), torch.randn(SIDE, SIDE, generator=generator)
+
+
+def chain(name: str, one_in: int) -> Chained:
+    """Run a case where one in so many of what has recipes is an ingredient."""
+    import ebbtide
+    from ebbtide import _torch
+
+    case, _ = CASES[name]
+    with mock.patch.object(_torch, "evict", return_value=0):
+        plain = case(*_operands())
+    with ebbtide.Session(fast="1GiB"):
+        _torch.want_all_recipes(True, one_in)
+        before = _torch.counters()
+        found = case(*_operands())
+        after = _torch.counters()
+        _torch.want_all_recipes(False)
+        same = found.numpy().tobytes() == plain.numpy().tobytes()
+    counts = (after[key] - before[key] for key in ("made_anew_bytes", "ingredient_bytes"))
+    return Chained(same, *counts)
+
+
+# ---- an operator of ours in the place of one of PyTorch's
+
+
+def _in_place_of_sigmoid(kernel: Callable[[Tensor], Tensor]) -> Any:
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        library.impl("sigmoid", kernel, "CPU")
+    return library
+
+
+def loses_its_recipe() -> Chained:
+    """While an operator reads an ingredient, another thread writes to what that was made of."""
+    import ebbtide
+    from ebbtide import _torch
+
+    meanwhile: list[Callable[[], Any]] = []
+
+    def kernel(read: Tensor) -> Tensor:
+        made = torch.empty_like(read)
+        made.copy_(read)
+        if meanwhile:
+            thread = threading.Thread(target=meanwhile.pop())
+            thread.start()
+            thread.join()
+        return made
+
+    library = _in_place_of_sigmoid(kernel)
+    with ebbtide.Session(fast="1GiB"):
+        _torch.want_all_recipes(True, 1)
+        one, other = _operands()
+        expected = (one * other).sum()
+        before = _torch.counters()
+        ingredient = one * other
+        meanwhile.append(one.zero_)
+        made = torch.sigmoid(ingredient)
+        again = torch.sigmoid(one + other)
+        del ingredient
+        _evict(made, again)
+        same = torch.equal(made.sum(), expected) and torch.equal(again, other)
+        after = _torch.counters()
+        _torch.want_all_recipes(False)
+    del library
+    counts = (after[key] - before[key] for key in ("made_anew_bytes", "ingredient_bytes"))
+    return Chained(same, *counts)
+
+
+def does_not_repeat() -> None:
+    """An ingredient is another one when it is made again."""
+    import ebbtide
+    from ebbtide import _torch
+
+    calls = []
+
+    def kernel(read: Tensor) -> Tensor:
+        calls.append(read.shape)
+        made = torch.empty_like(read)
+        made.copy_(read)
+        return made.add_(len(calls))
+
+    library = _in_place_of_sigmoid(kernel)
+    with ebbtide.Session(fast="1GiB"):
+        _torch.want_all_recipes(True, 1)
+        one, _ = _operands()
+        made = torch.tanh(torch.sigmoid(one))
+        _evict(made)
+        made.clone()
+    del library
+
+
+# ---- thousands in a row
+
+LINKS = 3000
+
+
+def row(how: str, one_in: int) -> Chained:
+    """Each is made of the one before. All are away, or none but the last is anybody's."""
+    import ebbtide
+    from ebbtide import _torch
+
+    def last(start: Tensor) -> Tensor:
+        made = start
+        for _ in range(LINKS):
+            made = made * 1.0001
+        return made
+
+    plain = last(torch.ones(1024)).numpy().tobytes()
+    with ebbtide.Session(fast="1GiB"):
+        _torch.want_all_recipes(True, one_in)
+        before, links = _torch.counters(), [torch.ones(1024)]
+        for _ in range(LINKS):
+            links.append(links[-1] * 1.0001)
+        found = links[-1]
+        if how == "nobody's":
+            links.clear()
+            _evict(found)
+        else:
+            _evict(*links)
+        same = (found.numpy() if how == "foreign" else found.clone().numpy()).tobytes() == plain
+        after = _torch.counters()
+        del found, links
+        _torch.want_all_recipes(False)
+    counts = (after[key] - before[key] for key in ("made_anew_bytes", "ingredient_bytes"))
+    return Chained(same, *counts)
