@@ -17,7 +17,7 @@ std::map<const void*, RecipePointer> recipes;             // by the storage they
 std::map<const void*, std::vector<const void*>> readers;  // by the memory that is held, the storages made of it
 std::vector<RecipePointer> discarded;  // by threads that leave references
 
-thread_local std::vector<RecipePointer>* let_go = nullptr;
+thread_local std::vector<RecipePointer>* in_turn = nullptr;
 
 void count() { recipes_kept = recipes.size() + discarded.size(); }
 
@@ -58,14 +58,14 @@ void discard(RecipePointer recipe) {
     discarded.push_back(std::move(recipe));
     return count();
   }
-  if (let_go != nullptr) return let_go->push_back(std::move(recipe));
+  if (in_turn != nullptr) return in_turn->push_back(std::move(recipe));
   std::vector<RecipePointer> all{std::move(recipe)};
-  let_go = &all;
+  in_turn = &all;
   while (!all.empty()) {
     RecipePointer last = std::move(all.back());
     all.pop_back();
   }
-  let_go = nullptr;
+  in_turn = nullptr;
 }
 
 void give_up(RecipePointer recipe) {
