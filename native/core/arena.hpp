@@ -128,7 +128,7 @@ class Arena {
   // Whether what lies there is to have a recipe, and so whether the operator that this thread is in makes such a storage.
   bool wants_recipe(const void* address);
   bool wants_recipes() const { return wants_all_recipes_ || this_operator_stack().makes_anew; }
-  // For tests: all have recipes, and by its address one in so many of those is an ingredient; 0: none is.
+  // For tests: all that fits has recipes, and by its address one in so many of those is an ingredient; 0: none is.
   void want_all_recipes(bool all, unsigned one_in);
   // A recipe is of a whole storage, and good for those of its pieces that nobody has written to since.
   // False: nobody can make any of it anew from now on, since it moves, or is not its own.

@@ -5,10 +5,13 @@ namespace ebbtide {
 
 bool Arena::wants_recipe(const void* address) {
   Lock lock(mutex_);
-  bool wanted = false;
-  each_piece({address},
-             [&](BlockId id, std::uint64_t) { wanted = wanted || wants_all_recipes_ || replay_.wants_recipe(blocks_[id], id); });
-  return wanted;
+  bool is_planned = false;
+  std::uint64_t bytes = 0;
+  each_piece({address}, [&](BlockId id, std::uint64_t) {
+    is_planned = is_planned || replay_.wants_recipe(blocks_[id], id);
+    bytes += blocks_[id].paged_bytes;
+  });
+  return is_planned || (wants_all_recipes_ && fits(bytes));  // what does not fit would push itself out, over and over
 }
 
 void Arena::want_all_recipes(bool all, unsigned one_in) {

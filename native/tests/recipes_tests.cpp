@@ -1,5 +1,7 @@
 // Contents that can be made anew: they leave without a copy, and nobody sees them half made, or made of what has changed.
 #include <semaphore.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
@@ -409,6 +411,25 @@ TEST(a_storage_that_dies_with_some_pieces_unmade_gives_back_all_it_had) {
   s.one[0] = s.other[0] = 1;
   arena.release(s.one), arena.release(s.other);
   arena.check_invariants();
+}
+
+TEST(a_forked_child_sees_the_pieces_that_are_there_and_no_other_until_they_are_made) {
+  Arena& arena = arena_with_maker(0, kLeast);
+  Sum s = make_sum(arena, 3 * kLeast);
+  arena.evict(piece(s, 1), 1, 8);
+  for (int made = 0; made <= 1; ++made) {
+    pid_t child = fork();
+    if (child == 0) {
+      bool right = s.sum[5] == 10 * 2654435761u + 3;
+      bool all = arena.state(piece(s, 1)) != State::Unmade && is_right(s);
+      _exit(right && all == (made == 1) ? 0 : 1);
+    }
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK(is_right(s));
+  }
+  arena.check_invariants();
+  release(arena, s);
 }
 
 TEST(what_is_not_idle_when_the_recipe_is_kept_has_none) {

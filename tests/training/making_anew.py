@@ -319,6 +319,30 @@ def piece_by_piece() -> list[int]:
     return found
 
 
+def by_faults() -> int:
+    """Return the bytes that are made anew where a storage of 12 MiB and its operands do not fit together."""
+    import ebbtide
+    from ebbtide import _torch
+
+    side = 1774
+    _, _, plain = _made(side)
+    sums = [plain[first : first + 100].sum().item() for first in range(0, side, 100)]
+    del plain
+    with ebbtide.Session(arena_bytes=24 << 20, policy="demand"):
+        _torch.want_all_recipes(True)
+        one, _, made = _made(side)
+        _torch.evict([made[200:], one])
+        for _ in range(3):
+            assert [made[first : first + 100].sum().item() for first in range(0, side, 100)] == sums
+            _torch.evict([made])
+        array = made.numpy()
+        assert array[:100].sum() == made[:100].numpy().sum()
+        _torch.want_all_recipes(False)
+        counters = _torch.counters()
+        assert not counters["over_budget"], counters["message"]
+        return int(counters["made_anew_bytes"])
+
+
 def precision_changes() -> None:
     """What a recipe needs is another setting by the time it runs."""
     import ebbtide

@@ -22,6 +22,14 @@ def test_some_of_it_may_be_held(name: str) -> None:
     assert child.run("cases_chains:chain", name, 2, env=ENV).same
 
 
+@pytest.mark.parametrize("name", [name for name, (_, nbytes) in CASES.items() if nbytes > 0])
+def test_so_is_what_is_in_pieces(name: str) -> None:
+    found = child.run("cases_chains:chain_in_pieces", name, env=ENV | {"EBBTIDE_PIECE": "2MiB"})
+    assert found.same
+    assert found.ingredient_bytes >= 9 << 20
+    assert found.remade_bytes >= 9 << 19  # in bf16
+
+
 def test_an_ingredient_that_loses_its_recipe_while_it_is_read_is_none() -> None:
     found = child.run("cases_chains:loses_its_recipe", env=ENV)
     assert found.same

@@ -79,6 +79,11 @@ def test_only_the_pieces_that_are_away_are_made_and_only_where_one_is_needed() -
     assert [nbytes >> 20 for nbytes in found] == [0, 0, 4, 0, 6, 6, 0]
 
 
+def test_what_does_not_fit_beside_its_operands_is_made_in_order() -> None:
+    env = {"EBBTIDE_REMAKE": "check", "EBBTIDE_PIECE": "2MiB"}
+    assert child.run("making_anew:by_faults", env=env) > 12 << 20
+
+
 def test_a_training_in_pieces_that_leave_at_random_has_the_same_bits() -> None:
     env = {"EBBTIDE_PIECE": "2MiB", "EBBTIDE_POLICY": "demand", "EBBTIDE_REMAKE": "check", "EBBTIDE_CHAOS_RATE": "0.2"}
     found = child.run("making_anew:by_chaos", 5, env=env)
