@@ -339,7 +339,7 @@ TEST(a_write_to_a_piece_takes_the_recipe_from_it_alone) {
   release(arena, s);
 }
 
-TEST(a_piece_that_was_made_stays_until_who_waits_has_seen_it) {
+TEST(pieces_that_were_made_keep_their_recipe_where_the_maker_says_so) {
   Arena& arena = arena_with_maker(8 * kLeast, kLeast);  // of which the operands and what is made take as much
   Sum s = make_sum(arena, 2 * kLeast);
   maker->keeps = true;
