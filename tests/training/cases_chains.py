@@ -1,5 +1,6 @@
 """Storages that are made anew by what made their ingredients, too: these died, or changed, after they were read."""
 
+import copy
 import threading
 import warnings
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 SIDE = 512
@@ -299,7 +300,7 @@ def does_not_repeat() -> None:
 
 # ---- thousands in a row
 
-LINKS = 3000
+LINKS = 20_000
 
 
 def row(how: str, one_in: int) -> Chained:
@@ -331,3 +332,67 @@ def row(how: str, one_in: int) -> Chained:
         _torch.want_all_recipes(False)
     counts = (after[key] - before[key] for key in ("made_anew_bytes", "ingredient_bytes"))
     return Chained(same, *counts)
+
+
+# ---- as a plan has it
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    same: bool
+    modes: tuple[str, ...]
+    remade: tuple[int, ...]  # bytes, by step
+    ingredient_bytes: int
+
+
+def _convolutions() -> tuple[nn.Module, Tensor]:
+    layers = [nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()] * 16
+    return nn.Sequential(*[copy.deepcopy(layer) for layer in layers]), torch.randn(16, 8, 64, 64)
+
+
+class _Norm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.weight = nn.Linear(256, 256, dtype=torch.bfloat16), nn.Parameter(torch.ones(256))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return F.silu(self.linear((wide * scale * self.weight).bfloat16())) + x
+
+
+def _norms() -> tuple[nn.Module, Tensor]:
+    return nn.Sequential(*[_Norm() for _ in range(6)]), torch.randn(2048, 256, dtype=torch.bfloat16)
+
+
+NETS = {"convolutions": _convolutions, "norms": _norms}
+
+
+def planned(name: str, fast: str) -> Planned:
+    """Train by a plan, in which operators cost less than any copy."""
+    import ebbtide
+    from ebbtide import _torch
+
+    def train() -> list[Tensor]:
+        torch.manual_seed(0)
+        model, batch = NETS[name]()
+        optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-3), []
+        for _ in range(6):
+            optimizer.zero_grad()
+            loss = model(batch).float().square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach().clone())
+        return [*losses, *(value.detach().clone() for value in model.state_dict().values())]
+
+    plain = train()
+    with ebbtide.Session(fast=fast) as session:
+        ours = train()
+        ingredient_bytes = _torch.counters()["ingredient_bytes"]
+    steps = session.report().steps
+    return Planned(
+        all(map(torch.equal, plain, ours)),
+        tuple(str(step.mode) for step in steps),
+        tuple(step.made_anew_bytes for step in steps),
+        ingredient_bytes,
+    )

@@ -1,9 +1,12 @@
 """What is made anew of ingredients that have gone has the same bits, and so many bytes of these were really made."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.helpers import child
-from tests.training.cases_chains import CASES
+from tests.training.cases_chains import CASES, NETS
+from tests.training.test_making_anew import SLOW
 
 ENV = {"EBBTIDE_REMAKE": "check", "EBBTIDE_POLICY": "demand", "EBBTIDE_MIN_STORAGE": "4096"}
 
@@ -49,3 +52,15 @@ def test_thousands_that_are_made_of_each_other_overflow_no_stack(how: str, one_i
     assert found.same
     assert found.remade_bytes > 0
     assert (found.ingredient_bytes > 0) == (one_in > 0)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_plan_has_what_has_died_made_for_what_it_makes_anew(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "machine.toml"
+    file.write_text(SLOW)
+    env = {"EBBTIDE_REMAKE": "check", "EBBTIDE_MACHINE": str(file)}
+    found = child.run("cases_chains:planned", name, "25%", env=env)
+    assert found.same
+    assert set(found.modes[2:]) == {"planned"}
+    assert max(found.remade) > 0
+    assert found.ingredient_bytes > 0
