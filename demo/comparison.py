@@ -76,7 +76,7 @@ def _table(pairs: Sequence[tuple[Outcome, Outcome]]) -> Table:
     for outcome, _ in pairs:
         table.add_column(outcome.run.name, justify="right")
     table.add_row("budget (--fast)", *(_budget(outcome) for outcome, _ in pairs))
-    limits = (outcome.run.cgroup.limit if outcome.run.cgroup else None for outcome, _ in pairs)
+    limits = (outcome.run.cgroup.limit_bytes if outcome.run.cgroup else None for outcome, _ in pairs)
     table.add_row("memory cgroup", *(gigabytes(limit) if limit else "" for limit in limits))
     table.add_row("outcome", *("KILLED" if outcome.killed else "trained" for outcome, _ in pairs))
     for name, text in _rows():

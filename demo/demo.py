@@ -35,7 +35,7 @@ from demo.comparison import in_a_sentence, show
 from demo.display import say, shown
 from demo.forecast import Forecast, Net, roughly, run_s
 from demo.runs import Door, Outcome, Run, RunFailed, execute
-from tests.helpers.cgroups import NotPermitted, memory_cgroup
+from tests.helpers.memory_cgroup import NotPermitted, memory_cgroup
 
 Pair = tuple[Outcome, Outcome]
 

@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from tests.helpers.cgroups import Cgroup
+from tests.helpers.memory_cgroup import MemoryCgroup
 
 SCRIPT = Path(__file__).with_name("train_gpt.py")
 _STEP = re.compile(r"step (\d+)  loss ")  # what the script prints at a step's end, counted from 0
@@ -53,7 +53,7 @@ class Run:
     arguments: str
     fast: str = ""
     policy: str = "ebbtide"
-    cgroup: Cgroup | None = None
+    cgroup: MemoryCgroup | None = None
     script: Path = SCRIPT
 
     def describe(self) -> str:
@@ -61,7 +61,7 @@ class Run:
         tunables = "GLIBC_TUNABLES=... " if self.door is Door.TUNED else ""
         policy = f" --policy {self.policy}" if self.policy != "ebbtide" else ""
         door = f"ebbtide run --fast {self.fast}{policy}" if self.door is Door.EBBTIDE else "python"
-        limit = f"   (memory cgroup of {gigabytes(self.cgroup.limit)})" if self.cgroup else ""
+        limit = f"   (memory cgroup of {gigabytes(self.cgroup.limit_bytes)})" if self.cgroup else ""
         return f"{tunables}{door} {self.script.name} {self.arguments}{limit}"
 
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.helpers.cgroups import NotPermitted, memory_cgroup
+from tests.helpers.memory_cgroup import NotPermitted, memory_cgroup
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tests" / "scripts" / "train_small.py"
 NETS = ("mlp", "numpy", "conv", "gpt", "lstm", "embedding")

@@ -21,7 +21,8 @@ from typing import Any
 
 from bench.step.cells import STEADY_STEPS, Cell, Door
 from demo.runs import TUNABLES
-from tests.helpers.cgroups import Cgroup, NotPermitted, disk_cgroup, memory_cgroup
+from tests.helpers.faulty_disk import build, slow_environment
+from tests.helpers.memory_cgroup import MemoryCgroup, NotPermitted, memory_cgroup
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE_S = 0.02
@@ -40,7 +41,7 @@ class Place:
 
     ``deepspeed_python`` is the interpreter that has DeepSpeed, if any. ``swap_bytes`` is how large a swap file may be
     made while a swap cell runs (0: only swap that is there already is used). ``limit_s`` bounds a child's time.
-    ``disk_bytes_per_s`` bounds what a child reads and what it writes without the page cache (0: the disk does).
+    ``disk_bytes_per_s`` bounds what Ebbtide reads and what it writes (0: the disk does).
     """
 
     folder: Path
@@ -65,8 +66,6 @@ def run_child(cell: Cell, steps: int, place: Place, peak_at_budget: int | None) 
         if cell.door is Door.SWAP:
             cgroup = stack.enter_context(_swapping_cgroup(peak_at_budget, place))
             command = cgroup.wrap(command)
-        if place.disk_bytes_per_s:
-            command = stack.enter_context(disk_cgroup(place.spill, place.disk_bytes_per_s)).wrap(command)
         samples = _watch(command, _environment(cell, place), place.limit_s)
     found = json.loads(result.read_text())
     ended = found.pop("ended_at")
@@ -111,6 +110,8 @@ def _environment(cell: Cell, place: Place) -> Mapping[str, str]:
     environment["EBBTIDE_WAIT_FOR_PLAN"] = "1"  # so that steps are counted from the one that is planned
     environment["TORCHINDUCTOR_CACHE_DIR"] = str(place.folder / "inductor")  # one compilation for all pairs
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH"))))
+    if cell.door is Door.EBBTIDE and place.disk_bytes_per_s:
+        environment |= slow_environment(build(place.folder), place.disk_bytes_per_s)
     if cell.door is Door.TUNED:
         environment["GLIBC_TUNABLES"] = ":".join(f"{key}={value}" for key, value in TUNABLES.items())
     return environment
@@ -179,7 +180,7 @@ def _shortened(report: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _swapping_cgroup(peak_at_budget: int | None, place: Place) -> Iterator[Cgroup]:
+def _swapping_cgroup(peak_at_budget: int | None, place: Place) -> Iterator[MemoryCgroup]:
     if peak_at_budget is None:
         raise CellFailed("its limit is the peak that Ebbtide has at the same budget: measure that cell first")
     with ExitStack() as stack:

@@ -192,7 +192,7 @@ def main() -> None:
     )
     parser.add_argument("--child-minutes", type=float, default=10, help="a run that takes longer has failed (10)")
     parser.add_argument("--spill", help="directory on a local disk for spilled data (as for `ebbtide run`)")
-    parser.add_argument("--disk", default="0B", metavar="SIZE", help="as root: hold each way to so much a second")
+    parser.add_argument("--disk", default="0B", metavar="SIZE", help="hold Ebbtide's disk to so much a second each way")
     parser.add_argument("--swap-file", default="0B", metavar="SIZE", help="as root: make swap of this size when needed")
     parser.add_argument("--deepspeed-python", type=Path, metavar="FILE", help="an interpreter that has DeepSpeed")
     parser.add_argument("--retry", action="store_true", help="try cells again that failed before")

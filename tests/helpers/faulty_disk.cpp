@@ -4,6 +4,7 @@
 // FAULTY_DISK holds rules: "call:after:count:fault" with blanks between them. After so many calls of that name, so many
 // (-1: all) suffer the fault: an errno by its number, or
 //   slow<ms>  it takes so long             short    it transfers 12 KiB at most
+//   rate<MB/s>  all that suffer it share a disk that transfers so much, one call after the other
 //   flip      one bit comes back flipped   lost     it says that it wrote
 //   torn      the last 4 KiB are not written          astray   it writes 4 KiB further on
 #include <dlfcn.h>
@@ -25,6 +26,7 @@ struct Rule {
   long after, count;
   char fault[16];
   std::atomic<long> seen;
+  std::atomic<long> busy_until_ns;  // of a rate
 };
 
 constexpr int kMostRules = 8;
@@ -44,16 +46,30 @@ __attribute__((constructor)) void read_rules() {
   }
 }
 
-// The fault that this call suffers, or "".
-const char* fault_of(const char* call) {
-  const char* found = "";
+// The rule by whose fault this call suffers, or null.
+Rule* rule_of(const char* call) {
+  Rule* found = nullptr;
   for (int i = 0; i < rule_count; ++i) {
     Rule& rule = rules[i];
     if (std::strcmp(rule.call, call) != 0) continue;
     long nth = rule.seen.fetch_add(1) - rule.after;
-    if (nth >= 0 && (rule.count < 0 || nth < rule.count)) found = rule.fault;
+    if (nth >= 0 && (rule.count < 0 || nth < rule.count)) found = &rule;
   }
   return found;
+}
+
+const char* fault_of(const Rule* rule) { return rule == nullptr ? "" : rule->fault; }
+
+// Waits until a disk of the rule's rate would have transferred this, after what was asked of it before.
+void wait_for_rate(Rule& rule, long bytes) {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  long now_ns = now.tv_sec * 1000000000 + now.tv_nsec, before = rule.busy_until_ns.load(), until = 0;
+  do {
+    until = (before > now_ns ? before : now_ns) + bytes * 1000 / std::atol(rule.fault + 4);
+  } while (!rule.busy_until_ns.compare_exchange_weak(before, until));
+  timespec end{until / 1000000000, until % 1000000000};
+  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &end, nullptr) == EINTR) {}
 }
 
 bool fails(const char* fault) {
@@ -69,7 +85,8 @@ bool fails(const char* fault) {
 
 long transfer(long number, long fd, const iovec* parts, long count, long offset) {
   bool out = number == SYS_pwritev;
-  const char* fault = fault_of(out ? "pwritev" : "preadv");
+  Rule* rule = rule_of(out ? "pwritev" : "preadv");
+  const char* fault = fault_of(rule);
   if (fails(fault)) return -1;
   constexpr long kPage = 4096;
   iovec last = parts[count - 1];
@@ -87,6 +104,7 @@ long transfer(long number, long fd, const iovec* parts, long count, long offset)
   }
   if (std::strcmp(fault, "astray") == 0) offset += kPage;
   long n = real_syscall(number, fd, parts, count, offset, 0L);
+  if (n > 0 && std::strncmp(fault, "rate", 4) == 0) wait_for_rate(*rule, n);
   if (n == bytes && std::strcmp(fault, "flip") == 0) static_cast<char*>(last.iov_base)[last.iov_len / 2] ^= 4;
   return n;
 }
@@ -105,6 +123,6 @@ extern "C" long syscall(long number, ...) {
 }
 
 extern "C" int fallocate(int fd, int mode, long offset, long bytes) {
-  if (fails(fault_of("fallocate"))) return -1;
+  if (fails(fault_of(rule_of("fallocate")))) return -1;
   return real_fallocate(fd, mode, offset, bytes);
 }

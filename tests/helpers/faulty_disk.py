@@ -29,3 +29,9 @@ def compiled(source: Path, folder: Path) -> Path:
 def environment(library: Path, *rules: str) -> dict[str, str]:
     """For rules "call:after:count:fault", as the source explains them."""
     return {"LD_PRELOAD": str(library), "FAULTY_DISK": " ".join(rules), "EBBTIDE_CHECKSUM": "1"}
+
+
+def slow_environment(library: Path, bytes_per_s: int) -> dict[str, str]:
+    """For a disk that reads so many bytes a second, and writes as many, whatever the other does."""
+    rate = f"0:-1:rate{bytes_per_s // 1_000_000}"
+    return {"LD_PRELOAD": str(library), "FAULTY_DISK": f"preadv:{rate} pwritev:{rate}"}

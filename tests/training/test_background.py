@@ -10,8 +10,8 @@ from ebbtide.ir.files import load
 from ebbtide.ir.plan import Plan
 from ebbtide.units import MIB
 from tests.helpers import child
-from tests.helpers.cgroups import NotPermitted, memory_cgroup
 from tests.helpers.command import EBBTIDE, run
+from tests.helpers.memory_cgroup import NotPermitted, memory_cgroup
 
 BESIDE = {"EBBTIDE_MIN_STORAGE": "4096", "EBBTIDE_PROGRESS": "off", "EBBTIDE_WAIT_FOR_PLAN": "0"}
 WAITS = BESIDE | {"EBBTIDE_WAIT_FOR_PLAN": "1"}

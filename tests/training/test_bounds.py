@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.cgroups import NotPermitted, memory_cgroup
 from tests.helpers.command import EBBTIDE, TRAIN_MLP, watch
+from tests.helpers.memory_cgroup import NotPermitted, memory_cgroup
 
 # 8 layers of 2048 x 2048 floats: 16 MiB each, held four times over (weight, gradient, two moments) = 512 MiB of state;
 # a batch of 1024 rows makes 8 MiB an activation, two a layer = 128 MiB; and Python with PyTorch some 220 MiB.

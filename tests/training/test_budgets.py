@@ -22,10 +22,10 @@ from ebbtide.ir.trace import Storage, StorageKind, Trace
 from ebbtide.planning import plan_child
 from ebbtide.planning.plan_job import _made_for, planning_bytes
 from ebbtide.units import GIB, MIB, parse_budget
-from tests.helpers.cgroups import NotPermitted, memory_cgroup
 from tests.helpers.command import EBBTIDE, TRAIN_MLP, environment, run
 from tests.helpers.make_ir import R, trace_of
 from tests.helpers.make_recording import recording
+from tests.helpers.memory_cgroup import NotPermitted, memory_cgroup
 
 # 512 MiB of state, 128 MiB of activations and some 220 MiB of Python with PyTorch: see test_bounds.py
 LARGE = [TRAIN_MLP, "--width", "2048", "--depth", "8", "--rows", "1024", "--steps", "4"]

@@ -1,28 +1,26 @@
-"""A cgroup for one command: what a container's limits do to a process, without a container.
+"""A memory cgroup for one command: what a container's limit does to a process, without a container.
 
 Works with cgroup v1 and v2, for whoever may create a child of its own cgroup (or, on v2, where a cgroup that holds
-processes can have no such children, a sibling). The page cache that the command fills is charged to its memory as well.
+processes can have no such children, a sibling). The page cache that the command fills is charged to it as well.
 """
 
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 
 class NotPermitted(Exception):
-    """No such cgroup can be created here; the text says why."""
+    """No memory cgroup can be created here; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cgroup:
-    """``limit`` is in bytes, of a disk in bytes a second."""
-
+class MemoryCgroup:
     path: Path
-    limit: int
+    limit_bytes: int
 
     def wrap(self, command: Sequence[str]) -> list[str]:
         """The same command, but its process enters the cgroup before it becomes the command."""
@@ -38,14 +36,14 @@ class Cgroup:
         return 0
 
 
-def _parents(controller: str) -> Iterator[Path]:
-    """Directories in which this process might create a cgroup of a controller, best first."""
+def _parents() -> Iterator[Path]:
+    """Directories in which this process might create a memory cgroup, best first."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    v1 = [Path(m[1]) for m in mounts if m[2] == "cgroup" and controller in m[3].split(",")]
+    v1 = [Path(m[1]) for m in mounts if m[2] == "cgroup" and "memory" in m[3].split(",")]
     v2 = [Path(m[1]) for m in mounts if m[2] == "cgroup2"]
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         number, controllers, path = line.split(":", 2)
-        if controller in controllers.split(","):
+        if "memory" in controllers.split(","):
             yield from (mount / path.lstrip("/") for mount in v1)
         elif number == "0":
             for mount in v2:
@@ -53,7 +51,7 @@ def _parents(controller: str) -> Iterator[Path]:
                 yield from [own] if own == mount else [own, own.parent]
 
 
-def _limit_memory(path: Path, limit_bytes: int) -> None:
+def _set_limit(path: Path, limit_bytes: int) -> None:
     """Limit memory, and leave no swap to flee to (which kernels without swap accounting do not offer to limit)."""
     if (path / "memory.max").exists():
         limit, swap, swap_limit = path / "memory.max", path / "memory.swap.max", 0
@@ -77,19 +75,11 @@ def _remove(path: Path) -> None:
     raise OSError(f"cannot remove {path}: still in use")
 
 
-def _limit_disk(path: Path, disk: str, bytes_per_s: int) -> None:
-    """Limit what a disk (major:minor) reads, and what it writes without the page cache."""
-    if (path / "io.max").exists():
-        (path / "io.max").write_text(f"{disk} rbps={bytes_per_s} wbps={bytes_per_s}")
-        return
-    for way in ("read", "write"):
-        (path / f"blkio.throttle.{way}_bps_device").write_text(f"{disk} {bytes_per_s}")
-
-
 @contextmanager
-def _cgroup(controller: str, limit: int, set_limit: Callable[[Path], None]) -> Iterator[Cgroup]:
+def memory_cgroup(limit_bytes: int) -> Iterator[MemoryCgroup]:
+    """A fresh cgroup limited to ``limit_bytes``, removed at the end with all processes in it. Raises NotPermitted."""
     reasons = []
-    for parent in _parents(controller):
+    for parent in _parents():
         path = parent / f"ebbtide-{os.getpid()}-{time.monotonic_ns()}"
         try:
             path.mkdir()
@@ -97,30 +87,14 @@ def _cgroup(controller: str, limit: int, set_limit: Callable[[Path], None]) -> I
             reasons.append(f"{parent}: {error.strerror}")
             continue
         try:
-            set_limit(path)
+            _set_limit(path, limit_bytes)
         except OSError as error:
             path.rmdir()
             reasons.append(f"{parent}: {error.strerror}")
             continue
         try:
-            yield Cgroup(path, limit)
+            yield MemoryCgroup(path, limit_bytes)
         finally:
             _remove(path)
         return
-    raise NotPermitted(f"{controller} cgroups cannot be created here: " + ("; ".join(reasons) or "none is mounted"))
-
-
-@contextmanager
-def memory_cgroup(limit_bytes: int) -> Iterator[Cgroup]:
-    """A fresh cgroup limited to ``limit_bytes``, removed at the end with all processes in it. Raises NotPermitted."""
-    with _cgroup("memory", limit_bytes, lambda path: _limit_memory(path, limit_bytes)) as made:
-        yield made
-
-
-@contextmanager
-def disk_cgroup(directory: Path, bytes_per_s: int) -> Iterator[Cgroup]:
-    """The same, in which the disk of a directory reads so many bytes a second, and writes as many."""
-    device = directory.stat().st_dev
-    disk = f"{os.major(device)}:{os.minor(device)}"
-    with _cgroup("blkio", bytes_per_s, lambda path: _limit_disk(path, disk, bytes_per_s)) as made:
-        yield made
+    raise NotPermitted("memory cgroups cannot be created here: " + ("; ".join(reasons) or "none is mounted"))
