@@ -168,7 +168,7 @@ def _resident_bytes(pid: int) -> int | None:
 def _shortened(report: dict[str, Any]) -> dict[str, Any]:
     """Without what the figures do not need: each step's traffic by kind, and the list of storages left alone."""
     steps = [
-        {key: step[key] for key in ("wall_s", "cpu_s", "mode", "minor_faults")}
+        {key: step[key] for key in ("wall_s", "cpu_s", "mode", "minor_faults", "made_anew_bytes", "made_anew_s")}
         | {"stall_s": sum(step["stall_s"].values())}
         | {key: step[key]["total"] for key in ("evicted_bytes", "fetched_bytes", "written_bytes")}
         for step in report["steps"]
