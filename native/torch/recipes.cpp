@@ -1,6 +1,7 @@
 #include "recipes.hpp"
 
 #include <ATen/core/List.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -139,6 +140,12 @@ bool leave_statistics(const c10::FunctionSchema& schema, std::vector<c10::IValue
     if (argument.isTensor() && managed_storage(argument.toTensor()) != nullptr) return false;
   }
   return true;
+}
+
+// Autocast calls the operator again, with other arguments: that call is the one to keep.
+bool is_cast(const c10::OperatorHandle& op) {
+  constexpr c10::DispatchKey kCast = c10::DispatchKey::AutocastCPU;
+  return !c10::impl::tls_is_dispatch_key_excluded(kCast) && op.hasKernelForDispatchKey(kCast);
 }
 
 // False: it cannot be called again like this.
@@ -312,7 +319,8 @@ void begin_recipe(const std::shared_ptr<Recipe>& recipe, const RecipePointer& be
 std::unique_ptr<KeptCall> KeptCall::of(const c10::OperatorHandle& op, at::ArrayRef<const c10::IValue> arguments,
                                        RecipePointer changed) {
   auto made = changed != nullptr ? std::make_shared<Recipe>(*changed) : std::make_shared<Recipe>();
-  bool is_more = c10::impl::TorchDispatchModeTLS::any_modes_set();  // than its kernel: the mode calls that, or others
+  // Than its kernel: a mode calls that, or others.
+  bool is_more = c10::impl::TorchDispatchModeTLS::any_modes_set() || is_cast(op);
   if (is_more || made->settings != Settings() || !made->settings.rounds_as_usual() || !add_call(*made, op, arguments)) {
     if (changed != nullptr) give_up(take_off(changed->address));
     return nullptr;

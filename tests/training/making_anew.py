@@ -397,7 +397,23 @@ def _without_denormals(one: Tensor, other: Tensor) -> Tensor:
     return made
 
 
-MORE = {"mode": _in_a_mode, "mode-out": _in_a_mode_that_fills, "hooks": _with_hooks, "denormals": _without_denormals}
+@torch.inference_mode()
+def _autocast(one: Tensor, other: Tensor) -> Tensor:
+    """The product that autocast calls has a call too many for a recipe, for it casts; the one around it has not."""
+    row = torch.sin(one)
+    for _ in range(13):
+        row = row * 1.01
+    with torch.autocast("cpu", torch.bfloat16):
+        return torch.mm(row, other).float()
+
+
+MORE = {
+    "mode": _in_a_mode,
+    "mode-out": _in_a_mode_that_fills,
+    "hooks": _with_hooks,
+    "denormals": _without_denormals,
+    "autocast": _autocast,
+}
 
 
 def more(name: str) -> bool:
@@ -408,7 +424,7 @@ def more(name: str) -> bool:
     one, other, _ = _made()
     plain = MORE[name](one, other).numpy().tobytes()
     with ebbtide.Session(fast="1GiB"):
-        _torch.want_all_recipes(True)
+        _torch.want_all_recipes(True, 1)
         one, other, _ = _made()
         made = MORE[name](one, other)
         _torch.evict([made])
