@@ -131,7 +131,7 @@ class Settings:
     chaos_rate: float = 0.0  # for tests: probability of a random eviction at each allocation
     chaos_seed: int = 0  # for tests: the seed of these evictions
     checksum: bool | str = False  # bytes that come back are compared with those written; with `pages`, clean ones too
-    remake: bool | str = False  # plans may have storages made anew; with `check`, what comes out is compared
+    remake: bool | str = False  # plans may have storages made anew, where disks are slow; `check` compares the bytes
     arena_bytes: int | None = None  # the arena's budget itself, for tests and experiments
     progress: ProgressMode = ProgressMode.AUTO  # a live line, plain lines, a line for each step, or none
 
