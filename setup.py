@@ -1,6 +1,6 @@
-"""Builds the native modules: ``ebbtide._torch`` against the torch of the interpreter that is installed into, and
-``ebbtide._planning``, for the simulator (whom to evict, and its engine), which loads no torch (it is compiled with the
-pybind11 that torch brings).
+"""Builds the native modules: ``ebbtide._torch`` against the torch of the interpreter that is installed into, and two
+that load no torch (they are compiled with the pybind11 that it brings). These are ``ebbtide._planning``, for the
+simulator and the search, and ``ebbtide._objects``, which finds Python's objects.
 
 torch is never imported and never a build requirement: under an isolated build its files are found through the target
 interpreter's own paths, so ``pip install .`` neither fetches a second torch nor links against the wrong one. Front ends
@@ -224,7 +224,8 @@ setup(
     ext_modules=[
         extension(
             "_torch",
-            native_files("*.cpp", "core", "torch"),
+            ["native/objects/objects.cpp", *native_files("*.cpp", "core", "torch")],
+            "objects",
             "torch",
             "simulate",
             libraries=("c10", "torch_cpu", "torch_python"),
@@ -235,6 +236,7 @@ setup(
             "search",
             "simulate",
         ),
+        extension("_objects", native_files("*.cpp", "objects"), "objects"),
     ],
     cmdclass={"build_ext": BuildNative, "bdist_wheel": Wheel},
 )

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "../objects/objects.hpp"
 #include "allocator.hpp"
 #include "cpp_owners.hpp"
 #include "plain_recorder.hpp"
@@ -34,12 +35,6 @@ struct Storage {
   std::uint32_t explained;  // references
   std::vector<std::size_t> tensors{};
   bool overlapped = false;
-};
-
-// References to a Python object.
-struct Names {
-  Py_ssize_t listed = 0;  // by the list of all objects
-  Py_ssize_t named = 0;   // by other objects, and by functions
 };
 
 template <typename Impl>
@@ -68,9 +63,8 @@ const c10::DataPtr& data_of(c10::StorageImpl& storage) { return storage._mutable
 
 class Census {
  public:
-  Census(PyObject* objects, PyObject* owners) : objects_(objects) {
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(objects); ++i) {
-      PyObject* object = PyList_GET_ITEM(objects, i);
+  Census(PyObject* owners, PyObject* roots) : objects_(all_objects(roots)) {
+    for (PyObject* object : objects_) {
       if (!PyType_IsSubtype(Py_TYPE(object), reinterpret_cast<PyTypeObject*>(THPVariableClass))) continue;
       const at::Tensor& tensor = THPVariable_Unpack(object);
       if (tensor.defined()) number(tensor.unsafeGetTensorImpl());
@@ -96,11 +90,7 @@ class Census {
   void count_names(PyObject* locals) {
     for (const Tensor& tensor : tensors_) names_.try_emplace(wrapper_of(tensor.impl));
     for (const Storage& storage : storages_) names_.try_emplace(wrapper_of(storage.impl));
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(objects_); ++i) {
-      PyObject* object = PyList_GET_ITEM(objects_, i);
-      if (auto entry = names_.find(object); entry != names_.end()) ++entry->second.listed;
-      Py_TYPE(object)->tp_traverse(object, &Census::named, this);
-    }
+    for (PyObject* object : objects_) Py_TYPE(object)->tp_traverse(object, &Census::named, this);
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(locals); ++i) named(PyList_GET_ITEM(locals, i), this);
   }
 
@@ -195,8 +185,8 @@ class Census {
     }
     if (c10::StorageImpl* whole = whole_of(data)) {
       PyObject* wrapper = wrapper_of(whole);  // from which Python could make more slices
-      bool ours = references(whole) == storage_of(whole).explained &&
-                  (wrapper == nullptr || Py_REFCNT(wrapper) == names_[wrapper].listed + preserved(whole));
+      bool ours =
+          references(whole) == storage_of(whole).explained && (wrapper == nullptr || Py_REFCNT(wrapper) == preserved(whole));
       return ours ? holder_of(data_of(*whole)) : kWhole;
     }
     return "its memory belongs to another library (from_numpy, DLPack, from_blob)";
@@ -204,7 +194,7 @@ class Census {
 
   static int named(PyObject* object, void* census) {
     auto& names = static_cast<Census*>(census)->names_;
-    if (auto entry = names.find(object); entry != names.end()) ++entry->second.named;
+    if (auto entry = names.find(object); entry != names.end()) ++entry->second;
     return 0;
   }
 
@@ -212,16 +202,15 @@ class Census {
     if (references(tensor.impl) != tensor.explained) return false;
     PyObject* wrapper = wrapper_of(tensor.impl);
     if (wrapper == nullptr) return true;
-    const Names& names = names_[wrapper];
-    return Py_REFCNT(wrapper) == names.listed + names.named + preserved(tensor.impl);
+    return Py_REFCNT(wrapper) == names_[wrapper] + preserved(tensor.impl);
   }
 
-  PyObject* objects_;
+  std::vector<PyObject*> objects_;
   std::vector<Tensor> tensors_;
   std::vector<Storage> storages_;
   std::unordered_map<c10::TensorImpl*, std::size_t> tensor_numbers_;
   std::unordered_map<c10::StorageImpl*, std::size_t> storage_numbers_;
-  std::unordered_map<PyObject*, Names> names_;  // of the Python objects of all of these
+  std::unordered_map<PyObject*, Py_ssize_t> names_;  // references to their Python objects, by other objects and by functions
 };
 
 }  // namespace
@@ -230,13 +219,16 @@ void learn_slice_deleter(const c10::StorageImpl& slice) { slice_deleter = slice.
 
 bool is_slice(const c10::DataPtr& data) { return whole_of(data) != nullptr; }
 
-std::vector<Found> find_unmanaged(PyObject* objects, PyObject* owners, PyObject* locals, std::size_t min_bytes) {
-  Census census(objects, owners);
+std::vector<Found> find_unmanaged(PyObject* owners, PyObject* locals, PyObject* roots, std::size_t min_bytes) {
+  Census census(owners, roots);
   std::vector<std::size_t> numbers = census.unmanaged(min_bytes);
   if (numbers.empty()) return {};
   census.count_names(locals);
   std::vector<Found> found;
-  for (std::size_t number : numbers) found.push_back({census.storage(number), census.holder(number)});
+  for (std::size_t number : numbers) {
+    std::string holder = census.holder(number);
+    found.push_back({c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(census.storage(number)), std::move(holder)});
+  }
   return found;
 }
 

@@ -26,13 +26,13 @@ namespace ebbtide {
 
 // A storage on the CPU outside the arena, and who else holds its memory; "" for nobody.
 struct Found {
-  c10::StorageImpl* storage;
+  c10::intrusive_ptr<c10::StorageImpl> storage;
   std::string holder;
 };
 
-// Finds storages of `min_bytes` and more. `objects` is the list of gc.get_objects(). `owners` are those in C++ that
-// `cpp_owners.hpp` knows. `locals` is what running functions hold besides. All are lists; the GIL is held.
-std::vector<Found> find_unmanaged(PyObject* objects, PyObject* owners, PyObject* locals, std::size_t min_bytes);
+// Finds storages of `min_bytes` and more. `owners` are those in C++ that `cpp_owners.hpp` knows. `locals` is what running functions
+// hold besides the collector's objects. `roots` is as in objects.hpp. All are lists; the GIL is held.
+std::vector<Found> find_unmanaged(PyObject* owners, PyObject* locals, PyObject* roots, std::size_t min_bytes);
 
 // Reads the deleter off a sliced UntypedStorage: torch keeps it to itself.
 void learn_slice_deleter(const c10::StorageImpl& slice);
@@ -44,6 +44,6 @@ struct Adopted {
 };
 
 // Moves into the arena what nobody else holds. Callers MUST be at a step boundary, since data pointers change.
-Adopted adopt_all(PyObject* objects, PyObject* owners, PyObject* locals);
+Adopted adopt_all(PyObject* owners, PyObject* locals, PyObject* roots);
 
 }  // namespace ebbtide

@@ -351,8 +351,8 @@ PYBIND11_MODULE(_torch, m) {
         if (!arena().in_child()) arena().unpin(reinterpret_cast<const void*>(address), nbytes);
       },
       py::arg("address"), py::arg("nbytes") = 0);
-  m.def("adopt_all", [](const py::list& objects, const py::list& owners, const py::list& locals) {
-    Adopted adopted = adopt_all(objects.ptr(), owners.ptr(), locals.ptr());
+  m.def("adopt_all", [](const py::list& owners, const py::list& locals, const py::list& roots) {
+    Adopted adopted = adopt_all(owners.ptr(), locals.ptr(), roots.ptr());
     return std::pair(adopted.bytes, adopted.left_alone);
   });
   m.def(

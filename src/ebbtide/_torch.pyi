@@ -307,12 +307,12 @@ def pin(address: int, nbytes: int = 0) -> bool:
 def unpin(address: int, nbytes: int = 0) -> None:
     """Undo one ``pin``."""
 
-def adopt_all(objects: list[object], owners: list[object], locals: list[object]) -> tuple[int, list[tuple[int, str]]]:
-    """Move into the arena the storages that these objects reach and that nobody else holds; every view follows.
+def adopt_all(owners: list[object], locals: list[object], roots: list[object]) -> tuple[int, list[tuple[int, str]]]:
+    """Move into the arena the storages that Python reaches and that nobody else holds; every view follows.
 
-    ``objects`` is the list of ``gc.get_objects()``. ``owners`` are reducers and modules of ``torch.jit``, which hold
-    tensors in C++. ``locals`` is what running functions hold besides, each reference once. Returns the bytes adopted,
-    and the bytes and reason of each storage left alone.
+    ``owners`` are reducers and modules of ``torch.jit``, which hold tensors in C++. ``locals`` is what running
+    functions hold besides the collector's objects, each reference once. ``roots`` is as for ``_objects.instances``.
+    Returns the bytes adopted, and the bytes and reason of each storage left alone.
     """
 
 def install_fault_handler() -> bool:

@@ -2,6 +2,7 @@
 
 import gc
 import sys
+import threading
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from ebbtide.capture.objects import all_objects
+from ebbtide.capture.objects import instances
 from ebbtide.recorders import step_recorder
 from ebbtide.verify import watch
 
@@ -25,7 +26,7 @@ def test_what_a_function_holds_is_found_once(freeze: Any) -> None:
     tensor, deep = torch.ones(3), {"deep": [(torch.ones(4),)]}
     freeze()
     young = torch.ones(5)
-    found = list(map(id, all_objects()))
+    found = list(map(id, instances(torch.Tensor)))
     assert [found.count(id(each)) for each in (tensor, deep["deep"][0][0], young)] == [1, 1, 1]
 
 
@@ -43,7 +44,7 @@ def test_what_a_module_a_class_or_a_closure_holds_is_found(freeze: Any, monkeypa
     places = [id(Holder.tensor), id(module.closure()), id(module.tensor)]
     del Holder, keep
     freeze()
-    found = set(map(id, all_objects()))
+    found = set(map(id, instances(torch.Tensor)))
     assert found.issuperset(places)
 
 
@@ -52,7 +53,7 @@ def test_a_look_leaves_no_reference_and_what_is_frozen_stays_so(freeze: Any) -> 
     freeze()
     before = sys.getrefcount(tensor), gc.get_freeze_count()
     for _ in range(2):  # the second finds what the first left in frames
-        found = all_objects()
+        found = instances(torch.Tensor)
         assert sys.getrefcount(tensor) == before[0] + 1
         assert gc.get_freeze_count() == before[1]
         del found
@@ -65,3 +66,36 @@ def test_a_recorder_notes_the_tensors_and_verify_the_modules(freeze: Any) -> Non
     freeze()
     assert any(tensor is net[0].weight for tensor in step_recorder._tensors())
     assert watch._outermost_modules([optimizer]) == [net]
+
+
+def test_a_look_disturbs_no_thread_that_fills_a_tuple(freeze: Any) -> None:
+    """Python asks that nobody else has a reference to a tuple that it fills: with one, the thread fails."""
+    freeze()
+    begun, looked = threading.Event(), threading.Event()
+
+    def elements() -> Iterator[int]:
+        yield from range(100)
+        begun.set()
+        looked.wait()
+
+    filled: list[tuple[int, ...]] = []
+    thread = threading.Thread(target=lambda: filled.append(tuple(elements())))
+
+    class GoesOn(type):
+        """Code that runs while somebody looks for a class lets the thread run on."""
+
+        def __subclasscheck__(cls, other: type) -> bool:
+            looked.set()
+            thread.join()
+            return super().__subclasscheck__(other)
+
+    class Kind(metaclass=GoesOn):
+        pass
+
+    wanted = Kind()
+    thread.start()
+    begun.wait()
+    assert instances(Kind) == [wanted]
+    looked.set()
+    thread.join()
+    assert filled == [tuple(range(100))]

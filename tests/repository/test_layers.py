@@ -27,13 +27,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "settings": BASE,
     "ir": BASE,
     "_planning": set(),  # native code without torch
+    "_objects": set(),  # as well
     "host": {"errors", "units", "_planning", "torch"},  # torch to see whether it can be loaded
     "planners": IR | {"simulator", "_planning"},
     "simulator": IR | {"_planning"},
     "machines": IR,
     "analysis": IR,
     "report": IR | {"analysis"},
-    "capture": IR | {"in_front", "torch"},
+    "capture": IR | {"in_front", "torch", "_objects"},
     "recorders": IR | {"capture", "torch"},
     "doors": BASE | {"in_front", "torch"},
     "screen": IR | {"in_front", "settings"},

@@ -137,7 +137,8 @@ def test_a_wheel_names_its_torch_and_holds_no_debug_information(made: Path, tmp_
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         native = [name for name in names if name.endswith(".so")]
-        assert sorted(name.split(".")[0] for name in native) == ["ebbtide/_planning", "ebbtide/_torch"]
+        modules = ["ebbtide/_objects", "ebbtide/_planning", "ebbtide/_torch"]
+        assert sorted(name.split(".")[0] for name in native) == modules
         for name in native:
             sections = said(["readelf", "--section-headers", archive.extract(name, tmp_path)])
             assert ".text" in sections

@@ -123,7 +123,7 @@ def test_every_reference_of_a_running_function_is_told_once(
     native: FakeNative, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[list[object]] = []
-    monkeypatch.setattr(native, "adopt_all", lambda _, __, held: told.append(list(held)) or (0, []), raising=False)
+    monkeypatch.setattr(native, "adopt_all", lambda _, held, __: told.append(list(held)) or (0, []), raising=False)
 
     def body(argument: torch.Tensor, *rest: torch.Tensor) -> None:
         local, in_cell = torch.ones(1), torch.ones(1)

@@ -1,8 +1,4 @@
-"""Finds objects in this process: those that the collector lists, those that it was told to forget, and functions' own.
-
-``gc.freeze()``, which a script calls before it forks, hides objects from ``gc.get_objects()``. Whoever looks for
-tensors, modules or optimizers asks here instead. Left out: a frozen object that only C code holds. Nothing leads to it.
-"""
+"""Finds objects in this process: the collector's, those that it was told to forget, and those of running functions."""
 
 import gc
 import inspect
@@ -10,42 +6,25 @@ import sys
 from types import FrameType
 from typing import Any, TypeVar
 
+import ebbtide._objects as _objects
+
 Kind = TypeVar("Kind")
 
 _LISTED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # the collector sees their variables
 _OWN_REFERENCES = 3  # references to a frame's snapshot: the frame's, the variable's, and getrefcount's own
-_AT_ONCE = 1000
 
 
-def all_objects() -> list[Any]:
-    """Return the objects that the collector tracks, frozen ones too, each once."""
-    if not gc.get_freeze_count():
-        return gc.get_objects()
-    # First, since it empties the snapshots of frames that nobody else holds, and the list of all objects would.
-    held = running_locals(shared=True)
-    objects = gc.get_objects()
-    known = {id(objects), *map(id, objects)}
-    ahead = [sys.modules, *held, *objects]
-    while ahead:
-        some = ahead[-_AT_ONCE:]
-        del ahead[-_AT_ONCE:]
-        for found in (*some, *gc.get_referents(*some)):
-            if id(found) not in known and gc.is_tracked(found):
-                known.add(id(found))
-                objects.append(found)
-                ahead.append(found)
-    held.clear()  # the list of all objects has it, too
-    return objects
-
-
-def instances(kind: type[Kind], among: list[Any] | None = None) -> list[Kind]:
-    """Return the objects of a kind and of its subclasses among some objects, or among all.
+def instances(kind: type[Kind]) -> list[Kind]:
+    """Return the objects of a kind and of its subclasses, frozen ones too, each once.
 
     Types are compared, not objects: these are hundreds of thousands, and some say something else of their class.
     """
-    objects = all_objects() if among is None else among
-    kinds = {each for each in set(map(type, objects)) if issubclass(each, kind)}
-    return [found for found in objects if type(found) in kinds] if kinds else []
+    return _objects.instances(kind, roots())
+
+
+def roots() -> list[Any]:
+    """Return what leads to the objects that ``gc.freeze()`` has hidden; nothing where it hid none."""
+    return [sys.modules, *running_locals(shared=True)] if gc.get_freeze_count() else []
 
 
 def running_locals(*, shared: bool = False) -> list[Any]:

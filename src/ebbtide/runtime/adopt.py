@@ -13,15 +13,13 @@ from typing import Any
 import torch
 
 import ebbtide._torch as _torch
-from ebbtide.capture.objects import all_objects, instances, running_locals
+from ebbtide.capture.objects import instances, roots, running_locals
 from ebbtide.host.process import give_back_freed_memory
 
 
 def adopt_all() -> tuple[int, list[tuple[int, str]]]:
     """Adopt storages. Return the bytes adopted, and the bytes and reason of each storage left alone."""
-    held_by_functions = running_locals()  # first: the list that it returns is an object of the collector's, too
-    objects = all_objects()
-    adopted, left_alone = _torch.adopt_all(objects, _owners_in_cpp(objects), held_by_functions)
+    adopted, left_alone = _torch.adopt_all(_owners_in_cpp(), running_locals(), roots())
     if adopted:
         give_back_freed_memory()  # the originals
     return adopted, left_alone
@@ -34,9 +32,9 @@ def bytes_on_gpus() -> int:
     return sum(torch.cuda.memory_allocated(device) for device in range(torch.cuda.device_count()))
 
 
-def _owners_in_cpp(objects: list[Any]) -> list[Any]:
+def _owners_in_cpp() -> list[Any]:
     """Find the C++ halves of objects that hold tensors there. A comprehension leaves no variable with its last one."""
     parallel, scripted = torch.nn.parallel.DistributedDataParallel, torch.jit.ScriptModule
-    owners = [getattr(value, "reducer", None) for value in instances(parallel, objects)]
-    owners += [getattr(value, "_c", None) for value in instances(scripted, objects)]
+    owners = [getattr(value, "reducer", None) for value in instances(parallel)]
+    owners += [getattr(value, "_c", None) for value in instances(scripted)]
     return [owner for owner in owners if owner is not None]
