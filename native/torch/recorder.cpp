@@ -256,7 +256,8 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     return nullptr;
   }
   if (notes_lines()) note_line_of_node(function.seqNr(), watch.tape());  // of views, too, and of Functions
-  if (anything_deferred()) look_at(function.inputs());  // before operands are collected: an update has its own
+  // Before operands are collected: an update has its own. What makes contents anew needs them as they were before it.
+  if (anything_deferred() && !off_the_record) look_at(function.inputs());
   const Treatment& treatment = known_treatment(function);
   next_is_untouched = treatment.makes_empty;
   if (treatment.passed_over) return nullptr;

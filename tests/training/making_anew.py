@@ -356,6 +356,27 @@ def precision_changes() -> None:
         made.clone()
 
 
+def update_waits(read: str) -> bool:
+    """Tell whether what was made of a weight, evicted, is what it was, after an update of the weight that waits."""
+    import ebbtide
+    from ebbtide import _torch
+
+    with ebbtide.Session(fast="1GiB", optimizer="deferred"):
+        _torch.want_all_recipes(True)
+        weight = nn.Parameter(_made()[0])
+        optimizer = torch.optim.SGD([weight], lr=1.0)
+        made = weight.detach() * 2
+        plain = made.clone()
+        weight.square().sum().backward()
+        optimizer.step()
+        _torch.evict([made])
+        assert _torch.deferred_count() == 1
+        assert not _torch.is_resident(made)
+        found = made.clone() if read == "operator" else torch.from_numpy(made.numpy())
+        _torch.want_all_recipes(False)
+        return torch.equal(found, plain)
+
+
 # ---- what is more than its operator
 
 

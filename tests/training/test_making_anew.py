@@ -96,6 +96,11 @@ def test_other_settings_of_pytorch_are_an_error_and_not_another_number() -> None
         child.run("making_anew:precision_changes", env={"EBBTIDE_REMAKE": "1", "EBBTIDE_POLICY": "demand"})
 
 
+@pytest.mark.parametrize("read", ["operator", "numpy"])
+def test_what_is_made_of_a_weight_knows_nothing_of_an_update_that_waits(read: str) -> None:
+    assert child.run("making_anew:update_waits", read, env={"EBBTIDE_REMAKE": "check", "EBBTIDE_POLICY": "demand"})
+
+
 @pytest.mark.parametrize("name", MORE)
 def test_what_a_mode_a_hook_or_a_setting_adds_to_an_operator_is_not_lost(name: str) -> None:
     assert child.run("making_anew:more", name, env={"EBBTIDE_REMAKE": "1", "EBBTIDE_POLICY": "demand"})
