@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from ebbtide.ir.remakes import remade, remakes_of, split, together
 from ebbtide.ir.trace import Storage, StorageKind, Tick, Trace
 from ebbtide.planners import plan
 from ebbtide.planners.base import page_size_of
-from ebbtide.planners.ebbtide import ebbtide
+from ebbtide.planners.ebbtide import _RATES, _RemakingSearch, ebbtide
 from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.planners.search.problem import problem_of
 from ebbtide.planners.search.remaking import Remaking, without_remakes
@@ -50,6 +51,19 @@ def test_a_slow_disk_is_spared() -> None:
     assert made.predicted_ns < 0.9 * moved.predicted_ns
     assert remade(made.stays, trace)
     assert made.lower_bound_ns <= moved.lower_bound_ns
+
+
+def test_a_higher_rate_is_tried_until_plans_become_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These are a recorded Llama's at half of its memory. At the four highest rates the remakes are nearly the same."""
+    times = dict(zip(_RATES, (1008, 1022, 1143, 1264, 1308, 1865, 1865, 1865, 1865, 1827), strict=True))
+    remaking = SimpleNamespace(
+        at=lambda rate, early: ((times[rate], early),), trace=None, problem=SimpleNamespace(machine=None)
+    )
+    monkeypatch.setattr(_RemakingSearch, "_time_of", lambda self, chosen: chosen[0][0])
+    for like, asked in ((1183, (1008, 1022, 1143)), (1005, (1008, 1022))):
+        search = _RemakingSearch(remaking, SimpleNamespace(step_ns=like), 0, 0)
+        assert search.run() is None  # no plan came of these
+        assert set(search.times.values()) == {like, *asked}
 
 
 def test_what_is_in_pieces_is_made_anew_as_a_whole() -> None:

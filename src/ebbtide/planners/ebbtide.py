@@ -95,9 +95,10 @@ _GOOD_ENOUGH = 1.003
 """The search ends within this factor of the lower bound."""
 _LEVELS_PER_DOUBLING = 4
 """The number of smaller budgets that are tried within a factor of two."""
-_RATES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+_RATES = tuple(2.0**power for power in range(-6, 4))
 """The rates at which contents are made anew: so many ns of compute for a ns of copies."""
-_FIRST_RATE = 3
+_MORE_RATES = 2
+"""So many higher rates in a row without a faster plan are enough."""
 _NO_ROOM = (PlanError, ValueError)
 """Raised where small slow tiers have no room for a choice of what leaves: others may fit."""
 _BRIEF = 4
@@ -382,17 +383,18 @@ class _RemakingSearch:
         self.best: _Remade | None = None
 
     def run(self) -> tuple[int, tuple[Stay, ...]] | None:
-        """Climb from the middle rate to the best one, and refine the plan there. None if no plan is faster."""
-        at = _FIRST_RATE
-        here = self._at(at)
-        for way in (1, -1):
-            before = here
-            while 0 <= at + way < len(_RATES) and (there := self._at(at + way)) <= here:
-                at, here = at + way, there
-            if here < before:
-                break
-            at = _FIRST_RATE
-        self._at(at, early=False)
+        """Raise the rate while plans become faster, and refine the fastest. None if none is faster than ``like``."""
+        for early in (True, False):
+            fastest, stale = self.like.step_ns, 0
+            for rate in _RATES:
+                chosen = self.remaking.at(rate, early)
+                if chosen in self.times:
+                    continue
+                self.times[chosen] = self._time_of(chosen)
+                stale = 0 if self.times[chosen] < fastest else stale + 1
+                fastest = min(fastest, self.times[chosen])
+                if stale == _MORE_RATES:
+                    break
         if self.best is None:
             return None
         best = self.best
@@ -402,13 +404,6 @@ class _RemakingSearch:
             best.search.polish(best.search.best)
         best = replace(best, found=best.search.confirmed())
         return self._without_unneeded(best)
-
-    def _at(self, at: int, early: bool = True) -> int:
-        """Return the time of a step with the remakes of a rate."""
-        chosen = self.remaking.at(_RATES[at], early)
-        if chosen not in self.times:
-            self.times[chosen] = self._time_of(chosen)
-        return self.times[chosen]
 
     def _time_of(self, chosen: Chosen) -> int:
         least = self.trace.step_ns + int(self.remaking.remakes.chosen(chosen).time_ns.sum())
