@@ -14,19 +14,18 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from ebbtide.ir.base import Floats, Ints
-from ebbtide.ir.machine import Link, Machine
+from ebbtide.ir.base import Ints
+from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import levels, occupancy
 from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.trace import Trace
+from ebbtide.planners.published.channels import Channels, book
 from ebbtide.planners.published.pressure import Pressure
 from ebbtide.planners.resident import resident
 from ebbtide.planners.search.make_plan import fastest_of, make_plan
 from ebbtide.planners.search.slow_tiers import reachable_tiers
 
 DELTA = 0.5
-_LOOK = 64
-"""So many operations of a window are looked at first."""
 
 
 def g10(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
@@ -40,7 +39,7 @@ def g10(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
         return resident(trace, machine, budget_bytes)
     pressure = Pressure(trace, machine)
     pressure.require(budget_bytes)
-    idle, channels = pressure.idle, _Channels(trace, machine)
+    idle, channels = pressure.idle, Channels(trace, machine)
     tier_of: dict[int, str] = {}  # storage -> tier of its contents while it is away
     held = {tier: np.zeros(len(trace.ticks), dtype=np.int64) for tier in tiers}
     for row in _by_area(pressure, budget_bytes):
@@ -94,29 +93,17 @@ def _replica(pressure: Pressure, row: int) -> Ints:
     return levels(np.array([low]), np.array([high]), np.array([paged]), n_ticks)
 
 
-def _book(pressure: Pressure, channels: "_Channels", row: int, tier: str) -> bool:
+def _book(pressure: Pressure, channels: Channels, row: int, tier: str) -> bool:
     """Take the interval if it is safe for the tier and the tier's channels have time. Says whether it was taken."""
     idle, machine = pressure.idle, pressure.machine
     fast, nbytes = machine.tiers[0].name, int(idle.nbytes[row])
-    low, high = int(idle.after[row]) + 1, int(idle.until[row])
     inward, outward = machine.link(tier, fast), machine.link(fast, tier)
     assert inward is not None
     assert outward is not None
     slowest = max(link.latency_ns + nbytes * 1e9 / link.bytes_per_s for link in (inward, outward))
     if float(pressure.idle_ns[row]) <= (2 + DELTA) * slowest:
         return False
-    writes = bool(idle.dirty[idle.group[row]])
-    window = np.arange(low, high)
-    out = channels.take(outward, window, nbytes) if writes else 0
-    if out is None:
-        return False
-    come = channels.take(inward, window[out:][::-1], nbytes) if idle.returns[row] else 0
-    if come is None:
-        channels.give_back()
-        return False
-    channels.keep()
-    pressure.set(row, low, low + out, low + out, high - come)
-    return True
+    return book(pressure, channels, row, tier)
 
 
 def _prefetch_eagerly(pressure: Pressure, budget_bytes: int) -> None:
@@ -142,45 +129,3 @@ def _tiers(pressure: Pressure, tier_of: dict[int, str]) -> list[str]:
     """Return the tier of each row. LRU's evictions go to the slowest."""
     last = reachable_tiers(pressure.machine)[-1]
     return [tier_of.get(number, last) for number in pressure.idle.storage.tolist()]
-
-
-class _Channels:
-    """The bytes that each link, and each group of links, can still move beside each operation."""
-
-    def __init__(self, trace: Trace, machine: Machine) -> None:
-        seconds = trace.ticks.time_ns.astype(np.float64) / 1e9
-        self.free = {link.name: seconds * link.bytes_per_s for link in machine.links}
-        self.shared = {group.name: seconds * group.bytes_per_s for group in machine.groups}
-        self.taken: list[tuple[Floats, Ints, Floats]] = []
-
-    def take(self, link: Link, window: Ints, nbytes: int) -> int | None:
-        """Return how many operations of the window, in its order, a copy takes. Returns None if it is not done by its
-        end."""
-        need, looked_at = nbytes + link.latency_ns * link.bytes_per_s / 1e9, _LOOK
-        while True:  # few need the whole window
-            ticks = window[:looked_at] % len(self.free[link.name])
-            free = self.free[link.name][ticks]
-            if link.shares is not None:
-                free = np.minimum(free, self.shared[link.shares][ticks])
-            summed = np.cumsum(free)
-            last = int(np.searchsorted(summed, need))
-            if last < len(ticks):
-                break
-            if looked_at >= len(window):
-                return None
-            looked_at *= 4
-        used = free[: last + 1].copy()
-        used[last] -= summed[last] - need
-        for pool in [self.free[link.name], *([] if link.shares is None else [self.shared[link.shares]])]:
-            pool[ticks[: last + 1]] -= used
-            self.taken.append((pool, ticks[: last + 1], used))
-        return last + 1
-
-    def give_back(self) -> None:
-        """Undo what was taken since the last ``keep``."""
-        for pool, ticks, used in self.taken:
-            pool[ticks] += used
-        self.taken.clear()
-
-    def keep(self) -> None:
-        self.taken.clear()

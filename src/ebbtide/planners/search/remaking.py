@@ -81,7 +81,7 @@ class Remaking:
         A storage in pieces is remade if at least half of them are wanted.
         """
         rows = np.flatnonzero(wanted[self.row])
-        chosen, is_wanted = _Choosing(self, _LOST if early else 0.0), set(rows.tolist())
+        chosen, is_wanted = Choosing(self, _LOST if early else 0.0), set(rows.tolist())
         for row in rows[np.argsort(-saved[self.row[rows]], kind="stable")].tolist():
             pieces = chosen.pieces[row]
             if 2 * len(is_wanted.intersection(pieces)) >= len(pieces):
@@ -117,9 +117,9 @@ class Remaking:
         return tuple(sorted(left)), tuple(stay for stay in found if stay is not None)
 
 
-class _Choosing:
+class Choosing:
     """Remakes that are possible together, one added after the other, each with its other pieces. ``until`` has the tick
-    of each row."""
+    of each row. ``lost`` is the share of a remake's relief that inputs made early may take."""
 
     def __init__(self, remaking: Remaking, lost: float) -> None:
         self.lost, remakes = lost, remaking.remakes
