@@ -35,6 +35,13 @@ def test_a_planned_training_makes_storages_anew_with_the_same_bits(planned: dict
     assert "made anew a step" in found.summary
 
 
+@pytest.mark.parametrize("policy", ["capuchin", "chen"])
+def test_so_does_one_by_a_published_policy(policy: str, planned: dict[str, str]) -> None:
+    found = child.run("making_anew:planned", "30%", 6, env=planned | {"EBBTIDE_POLICY": policy})
+    assert found.same
+    assert min(found.remade[3:]) > 0, found.remade
+
+
 def test_a_planned_training_makes_storages_in_pieces_anew(planned: dict[str, str]) -> None:
     """Each hidden layer has two pieces of 2 MiB; all that is smaller, and could be made anew, has 4 MiB together."""
     found = child.run("making_anew:planned", "30%", 6, env=planned | {"EBBTIDE_PIECE": "2MiB"})

@@ -20,6 +20,8 @@ from ebbtide.planners.base import Planner, page_size_of, require_tiers
 from ebbtide.planners.ebbtide import ebbtide
 from ebbtide.planners.published.ati_outliers import ati_outliers
 from ebbtide.planners.published.autotm import autotm_async, autotm_static, autotm_sync
+from ebbtide.planners.published.capuchin import capuchin
+from ebbtide.planners.published.chen import chen
 from ebbtide.planners.published.g10 import g10
 from ebbtide.planners.published.sentinel import sentinel
 from ebbtide.planners.published.ten_cache import ten_cache
@@ -42,6 +44,8 @@ BUILT_IN: Mapping[str, Planner] = {
     "autotm-async": autotm_async,
     "autotm-static": autotm_static,
     "autotm-sync": autotm_sync,
+    "capuchin": capuchin,
+    "chen": chen,
     "ebbtide": ebbtide,
     "g10": g10,
     "resident": resident,

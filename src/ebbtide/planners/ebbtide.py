@@ -37,7 +37,7 @@ from ebbtide.ir.remakes import Chosen, Split, split
 from ebbtide.ir.stay_columns import StayColumns, columns_of
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.resident import resident
-from ebbtide.planners.rivals import rival_plans
+from ebbtide.planners.rivals import remaking_rivals, rival_plans
 from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.planners.search.choice import Demand, choose
 from ebbtide.planners.search.in_place import placed_in_slow
@@ -174,6 +174,10 @@ def ebbtide(
         if best[0] > bound * _GOOD_ENOUGH:
             with_remakes = _RemakingSearch(remaking, like, bound, deadline).run()
             best = best if with_remakes is None or with_remakes[0] >= best[0] else with_remakes
+    if best[0] > bound:
+        for rival in remaking_rivals(trace, machine, capacity, deadline):
+            step_ns = Simulator(trace, machine, problem.page_bytes).run_plan(rival).step_ns
+            best = best if step_ns >= best[0] else (step_ns, rival.stays)
     step_ns, stays = best
     status = PlanStatus.STOPPED if out_of_time else PlanStatus.FEASIBLE
     status = PlanStatus.OPTIMAL if step_ns <= bound else status

@@ -1,20 +1,24 @@
 """The other planners' plans as candidates, so that ``ebbtide`` is never worse than they are.
 
 Slow planners are asked only where the step is small, or where operations use a slow tier in place. In the latter case a
-placement may be better than any movement, and no bound tells how far a plan is from the best.
+placement may be better than any movement, and no bound tells how far a plan is from the best. Those that make contents
+anew are asked about the step with its remakes.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from time import perf_counter_ns
 
 from ebbtide.errors import InfeasibleBudgetError, PlanError
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan, PlanStatus
+from ebbtide.ir.remakes import remakes_of
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.base import Planner
 from ebbtide.planners.published.ati_outliers import ati_outliers
 from ebbtide.planners.published.autotm import TIME_LIMIT_S, autotm_async, autotm_static, autotm_sync
+from ebbtide.planners.published.capuchin import capuchin
+from ebbtide.planners.published.chen import chen
 from ebbtide.planners.published.g10 import g10
 from ebbtide.planners.published.sentinel import sentinel
 from ebbtide.planners.published.ten_cache import ten_cache
@@ -27,6 +31,7 @@ _QUICKEST: tuple[Planner, ...] = (ati_outliers, g10)
 _QUICK: tuple[Planner, ...] = (ten_cache, tiertrain, zero_infinity)
 _SLOW: tuple[Planner, ...] = (sentinel, tm_training)
 _SOLVERS: tuple[Callable[..., Plan], ...] = (autotm_static, autotm_sync, autotm_async)
+_REMAKING: tuple[Planner, ...] = (capuchin, chen)
 
 _QUICKEST_WORK, _QUICK_WORK, _SLOW_WORK, _SOLVER_WORK = 6_000, 3_000, 1_500, 100
 """The most accesses and ticks of a step at which these planners are asked, where nothing is used in place."""
@@ -34,7 +39,7 @@ _QUICKEST_WORK, _QUICK_WORK, _SLOW_WORK, _SOLVER_WORK = 6_000, 3_000, 1_500, 100
 
 def rival_plans(trace: Trace, machine: Machine, budget_bytes: int, deadline_ns: int) -> Iterator[Plan]:
     """Yield their plans that keep the budget, until the deadline (of ``perf_counter_ns``)."""
-    work, in_place = len(trace.accesses) + len(trace.ticks), uses_in_place(machine)
+    work, in_place = _work(trace), uses_in_place(machine)
     planners: list[Planner] = []
     if in_place or work <= _QUICKEST_WORK:
         planners += _QUICKEST
@@ -44,6 +49,22 @@ def rival_plans(trace: Trace, machine: Machine, budget_bytes: int, deadline_ns: 
         planners += _SLOW
     if in_place or work <= _SOLVER_WORK:
         planners += [partial(_solver, solver, deadline_ns) for solver in _SOLVERS]
+    yield from _plans_of(planners, trace, machine, budget_bytes, deadline_ns)
+
+
+def remaking_rivals(trace: Trace, machine: Machine, budget_bytes: int, deadline_ns: int) -> Iterator[Plan]:
+    """Yield in the same way the plans of those that make contents anew, where something can be."""
+    if len(remakes_of(trace)) and (uses_in_place(machine) or _work(trace) <= _QUICKEST_WORK):
+        yield from _plans_of(_REMAKING, trace, machine, budget_bytes, deadline_ns)
+
+
+def _work(trace: Trace) -> int:
+    return len(trace.accesses) + len(trace.ticks)
+
+
+def _plans_of(
+    planners: Sequence[Planner], trace: Trace, machine: Machine, budget_bytes: int, deadline_ns: int
+) -> Iterator[Plan]:
     for planner in planners:
         if perf_counter_ns() > deadline_ns:
             return

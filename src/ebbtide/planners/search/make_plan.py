@@ -7,6 +7,7 @@ from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Link, Machine, Tier
 from ebbtide.ir.occupancy import occupancy, peak
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
+from ebbtide.ir.remakes import Split
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.base import infeasible, page_size_of
 from ebbtide.planners.search.bound import lower_bound_ns
@@ -85,24 +86,27 @@ def make_plan(
     began_ns: int,
     out_of_time: bool = False,
     step_ns: int | None = None,
+    made: Split | None = None,
 ) -> Plan:
     """Make the plan of these stays: its simulated time, a bound, and whether it keeps the budget.
 
-    ``step_ns`` is the time of ``outcome_of``, if it is known.
+    ``step_ns`` is the time of ``outcome_of``, if known. The stays are of the split step ``made``, if there is one.
     """
-    level = _peak(trace, machine, stays)
+    step = trace if made is None else made.trace
+    level = _peak(step, machine, stays)
     status = PlanStatus.STOPPED if out_of_time else PlanStatus.FEASIBLE
     if level > budget_bytes:
         status = PlanStatus.OVER_BUDGET
     if step_ns is None:
-        step_ns = outcome_of(trace, machine, budget_bytes, stays).step_ns
+        step_ns = outcome_of(step, machine, budget_bytes, stays).step_ns
     bound = trace.step_ns
     if not uses_in_place(machine):
         bound = lower_bound_ns(trace, machine, max(level, budget_bytes))
     if step_ns <= bound and status is not PlanStatus.OVER_BUDGET:
         status = PlanStatus.OPTIMAL
     predicted, spent = max(step_ns, bound), perf_counter_ns() - began_ns
-    return Plan(name, status, trace.signature(), budget_bytes, predicted, bound, spent, tuple(stays))
+    joined = tuple(stays) if made is None else made.joined_stays(stays)
+    return Plan(name, status, trace.signature(), budget_bytes, predicted, bound, spent, joined)
 
 
 def _peak(trace: Trace, machine: Machine, stays: list[Stay]) -> int:
