@@ -1,7 +1,7 @@
 """Trains a net whose contents shrink: masks of dropout, activations of ReLU.
 
-    EBBTIDE_ARENA=450MB ebbtide run -m bench.compressed.train transformer --result without.json
-    EBBTIDE_ARENA=350MB ebbtide run --tier compressed:100MB -m bench.compressed.train transformer --result with.json
+EBBTIDE_ARENA=450MB ebbtide run -m bench.compressed.train transformer --result without.json
+EBBTIDE_ARENA=350MB ebbtide run --tier compressed:100MB -m bench.compressed.train transformer --result with.json
 """
 
 import argparse

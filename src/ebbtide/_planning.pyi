@@ -20,6 +20,7 @@ class Policy:
 
     @property
     def name(self) -> str: ...
+
 POLICIES: dict[str, Policy]
 
 class Pieces:
@@ -139,8 +140,7 @@ class Record:
     peak: list[int]
 
     def spans(self) -> dict[str, _Ints]:
-        """Return lane (a link, or -1: operations), kind, start_ns, stop_ns, tick, storage, nbytes; empty unless asked.
-        """
+        """Return lane (a link, or -1: operations), kind, start_ns, stop_ns, tick, storage, nbytes; else nothing."""
 
     def levels(self) -> dict[str, _Ints]:
         """Return rank (of the tier), time_ns, nbytes."""
@@ -148,9 +148,7 @@ class Record:
     def queued(self) -> dict[str, _Ints]:
         """Return the copies in the order in which links got them: tick, storage, source, target."""
 
-def simulate(
-    pieces: Pieces, machine: Machine, kernels: Kernels, schedule: Schedule, asked: Asked
-) -> Record | int:
+def simulate(pieces: Pieces, machine: Machine, kernels: Kernels, schedule: Schedule, asked: Asked) -> Record | int:
     """Run steps without the GIL. A number is the tick that does not fit. Raises ValueError for a schedule of another
     step, KeyError for a command along no link, and RuntimeError where a checked state is wrong."""
 
@@ -210,8 +208,7 @@ def choose(
     write_cost: _Floats,
     rounds: int,
 ) -> npt.NDArray[np.uint8] | None:
-    """Choose the intervals to take (``planners.search.choice``), without the GIL. A demand has low, high and deficit.
-    """
+    """Choose the intervals to take (``planners.search.choice``), without the GIL. A demand is low, high, deficit."""
 
 def carried(
     *,
@@ -248,8 +245,7 @@ def time_moves(
     lead_ns: float,
     lazy: bool,
 ) -> tuple[_Ints, _Ints, _Ints, _Ints]:
-    """Time the moves of chosen intervals: out, done, gone and back (``planners.search.timing``). Runs without the GIL.
-    """
+    """Time the moves of chosen intervals: out, done, gone and back (``planners.search.timing``), without the GIL."""
 
 def stays_of(
     *,

@@ -190,8 +190,7 @@ def memory_of(tensors: Sequence[Tensor]) -> list[tuple[int, int]]:
     """Return address and bytes of the storages. This is no look at them."""
 
 def is_unshared(tensor: Tensor) -> bool:
-    """Return whether no array or library is known to share its memory with PyTorch, or it is too small to be managed.
-    """
+    """Return whether no array or library is known to share its memory with PyTorch, or it is too small to manage."""
 
 def look_at(tensors: Sequence[Tensor]) -> None:
     """Make deferred updates of these tensors, which somebody is about to use."""

@@ -48,49 +48,61 @@ class InFrontOf(Enum):
     """The functions that are replaced. If two rows name the same function, the one installed later is called first."""
 
     BACKWARD = Row(
-        _EVENTS, "subscribers act before or after a backward pass", ("torch.autograd._engine_run_backward",),
+        _EVENTS,
+        "subscribers act before or after a backward pass",
+        ("torch.autograd._engine_run_backward",),
         ends=_WITH_THE_LAST,
         traced=True,
     )
     OPTIMIZER_BUILT = Row(
-        _EVENTS, "an optimizer has taken parameters", ("torch.optim.Optimizer.add_param_group",), _WITH_THE_LAST,
+        _EVENTS,
+        "an optimizer has taken parameters",
+        ("torch.optim.Optimizer.add_param_group",),
+        _WITH_THE_LAST,
     )
     NUMPY = Row(_VIEWS, "system calls on an array cannot wait, so its memory stays", ("torch._C.TensorBase.numpy",))
     DLPACK = Row(_VIEWS, "nobody tells when exported memory is done with, so it stays", ("torch.Tensor.__dlpack__",))
     DATA_PTR = Row(_VIEWS, "who asks for an address finds the tensor in memory", ("torch._C.TensorBase.data_ptr",))
     STORAGE_FILES = Row(
-        _VIEWS, "PyTorch hands a storage to the kernel, which cannot wait",
+        _VIEWS,
+        "PyTorch hands a storage to the kernel, which cannot wait",
         ("torch._C.StorageBase._write_file", "torch._C.StorageBase._set_from_file"),
     )
     RECORD_WRITER = Row(_VIEWS, "torch.save hands a storage to the kernel", ("torch.PyTorchFileWriter.write_record",))
     RECORD_READER = Row(_VIEWS, "torch.load does", ("torch._C.PyTorchFileReader.get_storage_from_record",))
     SAFETENSORS_WRITER = Row(
-        "doors.safetensors_files", "safetensors hands all tensors of a model to the kernel",
+        "doors.safetensors_files",
+        "safetensors hands all tensors of a model to the kernel",
         ("safetensors.torch.serialize_file",),
     )
     SAFETENSORS_ADDRESSES = Row(
-        "doors.safetensors_files", "addresses are compared there, so nothing is fetched",
+        "doors.safetensors_files",
+        "addresses are compared there, so nothing is fetched",
         ("safetensors.torch._flatten_as_ptr", "safetensors.torch._remove_duplicate_names"),
         may_lack=True,
     )
     SCRIPTED_WRITER = Row(
-        "doors.scripted_files", "TorchScript hands tensors to the kernel that may be as large as the arena",
+        "doors.scripted_files",
+        "TorchScript hands tensors to the kernel that may be as large as the arena",
         ("torch.jit.RecursiveScriptModule.save",),
     )
     SCRIPTED_READER = Row("doors.scripted_files", "it does so to read, too", ("torch._C.import_ir_module",))
     TENSOR_DOORS = Row(
-        _TENSORS, "a tensor is looked at without an operator: its deferred update is made before",
+        _TENSORS,
+        "a tensor is looked at without an operator: its deferred update is made before",
         (
             *(f"torch._C.TensorBase.{name}" for name in ("numpy", "data_ptr", "untyped_storage")),
             *("torch.Tensor.__dlpack__", "torch.to_dlpack", "torch.utils.dlpack.to_dlpack"),
         ),
     )
     SWAPS = Row(
-        _TENSORS, "two tensors exchange their contents: deferred updates of both are made before",
+        _TENSORS,
+        "two tensors exchange their contents: deferred updates of both are made before",
         ("torch._C._swap_tensor_impl",),
     )
     STORAGE_DOORS = Row(
-        _TENSORS, "bytes are looked at: deferred updates of them are made before",
+        _TENSORS,
+        "bytes are looked at: deferred updates of them are made before",
         (
             *("torch.UntypedStorage.__getitem__", "torch.UntypedStorage.__setitem__"),
             *(
@@ -103,7 +115,8 @@ class InFrontOf(Enum):
         ),
     )
     SETTINGS = Row(
-        _TENSORS, "what operators compute changes: deferred updates are made before",
+        _TENSORS,
+        "what operators compute changes: deferred updates are made before",
         (
             *(f"{module}.set_{name}" for module in ("torch", "torch._C") for name in ("num_threads", "flush_denormal")),
             *(f"torch._C._set_{name}" for name in ("default_dtype", "default_tensor_type", "deterministic_algorithms")),
@@ -113,24 +126,29 @@ class InFrontOf(Enum):
         may_lack=True,
     )
     SCRIPTED_DOORS = Row(
-        _TENSORS, "a module is written without an operator: deferred updates are made before",
+        _TENSORS,
+        "a module is written without an operator: deferred updates are made before",
         tuple(
             f"torch.jit.RecursiveScriptModule.{name}"
             for name in ("save", "save_to_buffer", "_save_for_lite_interpreter", "_save_to_buffer_for_lite_interpreter")
         ),
     )
     COMPILED_CODE = Row(
-        _TENSORS, "compiled code uses addresses: deferred updates are made before",
+        _TENSORS,
+        "compiled code uses addresses: deferred updates are made before",
         ("torch._dynamo.eval_frame._maybe_set_eval_frame",),
         traced=True,
     )
     FAULTS = Row(
-        "runtime.faults", "the SIGSEGV safety net goes on top again, and no thread blocks it",
+        "runtime.faults",
+        "the SIGSEGV safety net goes on top again, and no thread blocks it",
         ("faulthandler.enable", "signal.signal", "signal.pthread_sigmask"),
     )
     EXIT = Row("session.leaving", "the report is written and the summary shown before", ("os._exit",), _WITH_SESSION)
     EXEC = Row(
-        "session.leaving", "a script that starts itself anew stays within the budget", ("os.execv", "os.execve"),
+        "session.leaving",
+        "a script that starts itself anew stays within the budget",
+        ("os.execv", "os.execve"),
         _WITH_SESSION,
     )
     NOTEBOOK_WARNINGS = Row(
@@ -146,28 +164,39 @@ class InFrontOf(Enum):
 
 REGISTERED = (
     Row(
-        _EVENTS, "an optimizer's step begins, or has ended",
-        ("register_optimizer_step_pre_hook", "register_optimizer_step_post_hook"), _WITH_THE_LAST,
+        _EVENTS,
+        "an optimizer's step begins, or has ended",
+        ("register_optimizer_step_pre_hook", "register_optimizer_step_post_hook"),
+        _WITH_THE_LAST,
     ),
     Row(
-        "capture.module_names", "a recorded step says which module runs",
-        ("register_module_forward_pre_hook", "register_module_forward_hook"), "with the step",
+        "capture.module_names",
+        "a recorded step says which module runs",
+        ("register_module_forward_pre_hook", "register_module_forward_hook"),
+        "with the step",
     ),
     Row(
-        "capture.module_names", "PyTorch warns of such hooks, which do nothing in compiled code",
-        ("warnings.filters.insert",), "with the step",
+        "capture.module_names",
+        "PyTorch warns of such hooks, which do nothing in compiled code",
+        ("warnings.filters.insert",),
+        "with the step",
     ),
     Row(
-        "update_order.early_updates", "a parameter's gradient is complete",
-        ("register_post_accumulate_grad_hook",), _WITH_SESSION,
+        "update_order.early_updates",
+        "a parameter's gradient is complete",
+        ("register_post_accumulate_grad_hook",),
+        _WITH_SESSION,
     ),
     Row(
-        "update_order.step_window", "what a script calls up to its step is looked at",
+        "update_order.step_window",
+        "what a script calls up to its step is looked at",
         ("TorchFunctionMode", "_push_on_torch_function_stack"),
         "at the step; the script's own modes stay above it",
     ),
     Row(
-        "update_order.signals_later", "no handler of a signal finds updates half made", ("signal.signal",),
+        "update_order.signals_later",
+        "no handler of a signal finds updates half made",
+        ("signal.signal",),
         "with the update, or the step; the script's handlers return, and are called",
     ),
     Row(_TENSORS, "a child finds its parent's updates made", ("register_at_fork",)),

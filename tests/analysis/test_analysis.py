@@ -305,9 +305,7 @@ def test_gaps_of_a_plan_are_the_ticks_without_room(case: tuple[Trace, Plan], dat
             life = range(storage.birth, storage.death)
             if storage.persistent:
                 there = {tick % n_ticks for tick in there}
-            away = [
-                tick for gap in gaps for tick in range(gap.gone, storage.death if gap.back is None else gap.back)
-            ]
+            away = [tick for gap in gaps for tick in range(gap.gone, storage.death if gap.back is None else gap.back)]
             assert len(set(away)) == len(away)
             expected = set(life) - there
             assert {tick % n_ticks for tick in away} == expected if storage.persistent else set(away) == expected

@@ -107,7 +107,6 @@ class Slots:
         return next(tick for tick, stop in zip(range(low, high), starts[1:], strict=True) if at < stop)
 
 
-
 def route(out: int, back: int, shared: bool) -> Route:
     """``out`` and ``back`` are bytes per us; copies wait 2 and 1 ns first."""
     return Route("slow", Link("fast", "slow", out * 10**6, 2), Link("slow", "fast", back * 10**6, 1), shared)

@@ -98,9 +98,7 @@ def test_simulated_times_are_what_the_table_says(depths: tuple[int, ...]) -> Non
         assert simulated(trace, slow) == trace.step_ns + expected, slow
     # Without the table each byte of the 200 takes 9 ns longer there, in every tick that holds it.
     assert simulated(trace, {1}, replace(MACHINE, kernels=())) == trace.step_ns + 1800 * (len(depths) - 1)
-    assert simulated(with_arguments(trace, "y"), {1}) == (
-        trace.step_ns + 1800 * (len(depths) - 1)
-    )
+    assert simulated(with_arguments(trace, "y"), {1}) == (trace.step_ns + 1800 * (len(depths) - 1))
 
 
 def test_what_could_not_be_placed_keeps_the_formula() -> None:

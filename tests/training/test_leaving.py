@@ -35,8 +35,7 @@ ENDS = {
     "os._exit": "train()\nos._exit(0)",
     "os._exit with a status": "train()\nos._exit(7)",
     "os._exit on a thread": "train()\nthreading.Thread(target=os._exit, args=(0,)).start()\nthreading.Event().wait()",
-    "execl": "if 'again' not in sys.argv: os.execl(sys.executable, sys.executable, '-u', *sys.argv, 'again')\n"
-    "train()",
+    "execl": "if 'again' not in sys.argv: os.execl(sys.executable, sys.executable, '-u', *sys.argv, 'again')\ntrain()",
     "execve": "if 'again' not in sys.argv: os.execve(sys.executable, [sys.executable, *sys.argv, 'again'],"
     " {'PYTHONPATH': os.environ.get('PYTHONPATH', '')})\ntrain()",
     "its own command": "if os.environ.get('AGAIN') is None:\n"

@@ -34,9 +34,7 @@ def test_lists_of_unequal_length_are_refused_as_plain_pytorch_refuses_them(short
     child.run("cases_operands:lists_of_unequal_length", short, env=PAGES)
 
 
-@pytest.mark.parametrize(
-    "case", ["a_loop_over_raw_addresses", "a_compiled_update"]
-)
+@pytest.mark.parametrize("case", ["a_loop_over_raw_addresses", "a_compiled_update"])
 def test_a_loop_over_more_storages_than_the_budget_ends(case: str) -> None:
     child.run(f"cases_operands:{case}", env=PAGES)
 

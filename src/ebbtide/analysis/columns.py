@@ -38,9 +38,7 @@ def columns_of(trace: Trace) -> Columns:
     first[used[begins]] = trace.accesses.tick[begins]
     last[used[ends]] = trace.accesses.tick[ends]
     room = np.where(rows.room_of == -1, rows.nbytes, 0)
-    return Columns(
-        rows.nbytes, room, rows.birth, rows.death, rows.persistent, rows.scratch, rows.kind, first, last
-    )
+    return Columns(rows.nbytes, room, rows.birth, rows.death, rows.persistent, rows.scratch, rows.kind, first, last)
 
 
 def has_accesses(trace: Trace) -> bool:

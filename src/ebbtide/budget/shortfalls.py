@@ -38,8 +38,7 @@ def no_peak(share: float, steps: int, needed: int) -> str:
 
 
 def others_unbounded(peak_bytes: int, steps: int) -> str:
-    """Say that the script trained in a process that it started, and that one took more than this one; "" if none did.
-    """
+    """Say that the script trained in a process that it started, and one took more than this one; "" if none did."""
     if not peak_bytes:
         return ""
     seen = "a process that the script forked trained, and one that it started" if steps else _NONE_SEEN

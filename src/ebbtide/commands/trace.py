@@ -45,9 +45,7 @@ from ebbtide.commands.program import (
     default=None,
     help="Note the script's line that made each storage (file, line, function). Recording takes longer.",
 )
-@click.option(
-    "-q", "--quiet", is_flag=True, help="Show nothing. The exit status is 1 if nothing was recorded."
-)
+@click.option("-q", "--quiet", is_flag=True, help="Show nothing. The exit status is 1 if nothing was recorded.")
 @click.option(
     "--machine",
     metavar="NAME|FILE",

@@ -73,8 +73,7 @@ _ONE_ELEMENT = ctypes.create_string_buffer(16)  # of the widest dtype
 
 
 def _layout(library: Any, specs: Mapping[str, Any], metadata: dict[str, str] | None) -> tuple[bytes, list[Any]] | None:
-    """Make the header with its length, and list the tensors in the order of their data. None if it is not as known.
-    """
+    """Make the header with its length, and list the tensors in the order of their data. None if it is not as known."""
     template: dict[str, Any] = {}
     for name, spec in specs.items():
         dtype = library._TYPES.get(spec.dtype)

@@ -104,8 +104,7 @@ class Planned:
     steps: FollowedSteps
 
     def told(self) -> PlanReport:
-        """Return the plan's report with what was measured. OPTIMAL stays only where no step was faster than the bound.
-        """
+        """Return the plan's report with what was measured. OPTIMAL stays if no step was faster than the bound."""
         report = with_measured(self.report, self.steps.traffic)
         bound_s = self.steps.bound_s(report)
         refuted = bound_s is None and report.lower_bound_s is not None and report.status == PlanStatus.OPTIMAL

@@ -140,9 +140,7 @@ def asks_child(policy: str, plan: Path | None) -> "Ask":
     return lambda job: PlanningProcess(job, policy, plan)
 
 
-def machine_for(
-    settings: Settings, spill: Sequence[Path], say: Callable[[str], None] = lambda text: None
-) -> Machine:
+def machine_for(settings: Settings, spill: Sequence[Path], say: Callable[[str], None] = lambda text: None) -> Machine:
     """Return the machine: its file's, or a measured one. A probe says so with ``say``. It measures each set of spill
     directories once, and then remembers it.
 

@@ -58,8 +58,7 @@ class Ranks:
             self._thread.start()
 
     def unlaunched(self) -> int:
-        """Return the number of ranks in the process group if no launcher started this process as one of them; else 0.
-        """
+        """Return the number of ranks in the process group if no launcher started this process as one; else 0."""
         distributed = sys.modules.get("torch.distributed")
         if self._here != Place() or distributed is None or not distributed.is_available():
             return 0

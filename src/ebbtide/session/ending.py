@@ -54,8 +54,7 @@ def end_together(
 
 
 def _show(report: RunReport, columns: dict[int, list[str]], name: str, local_rank: int, whole: bool) -> None:
-    """Show the summary. Not ``whole``: only whether the budget was kept, so that the script's own error stays in view.
-    """
+    """Show the summary. Not ``whole``: only whether the budget was kept, so that the script's own error is seen."""
     text = render_summary(report) if whole else render_headline(report)
     if columns:
         ranks = {f"rank {rank}": cells for rank, cells in columns.items()}

@@ -104,8 +104,7 @@ def _conclude(session: Session, status: int, refusal: BudgetError | None, quiet:
 
 
 def _end_as_python_does(status: int) -> None:
-    """Wait for the program's threads and call its exit functions, which wait for its processes. All of them may train.
-    """
+    """Wait for the program's threads and call its exit functions, which wait for its processes. All may train."""
     if status == INTERRUPTED:
         on_interrupt(signal.default_int_handler)
     threading._shutdown()  # type: ignore[attr-defined]

@@ -1,6 +1,5 @@
 """The measured kernels of a machine (``ir.kernels``) at the ticks of a trace, for the simulator and for planners."""
 
-
 from ebbtide._planning import Kernels
 from ebbtide.ir.base import Origin
 from ebbtide.ir.kernels import Kernel, whole_operators

@@ -7,6 +7,7 @@ rows and c' columns that are streamed). A tile of array x array weights stays wh
 the buffer holds. That takes c' + array cycles, so n multiply-adds take n/array^2 * (1 + array/c') cycles. If the bytes'
 time is longer, it counts. This is a reconstruction. Left out: shapes of operands, and tiles that do not fill the array.
 """
+
 from dataclasses import replace
 
 import numpy as np
