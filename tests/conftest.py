@@ -6,6 +6,7 @@ slower. Told to sleep instead, they run the same code. Set here, before anything
 
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -26,18 +27,31 @@ settings.register_profile("ebbtide", deadline=None, derandomize=True, suppress_h
 settings.load_profile("ebbtide")
 
 AT_EACH_CHANGE = 3
-"""One of so many random examples is tried by ``make test``: those that Hypothesis makes first. `make nightly`, all."""
+"""``make test`` tries one of so many random examples: those that Hypothesis makes first. It also tries one of so many
+cases of a test that is marked ``alike``, always the same ones. ``make nightly`` tries all."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all", action="store_true", help="also what is marked nightly, and every random example")
+    parser.addoption("--all", action="store_true", help="also what is marked nightly, all cases and random examples")
+
+
+def share_of(cases: list[pytest.Item]) -> list[pytest.Item]:
+    """The first of three cases, the second of the next three, and so on: no value of several parameters is left out."""
+    last = len(cases) - 1
+    return [cases[min(at + at // AT_EACH_CHANGE % AT_EACH_CHANGE, last)] for at in range(0, len(cases), AT_EACH_CHANGE)]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--all"):
         return
-    nightly = [item for item in items if item.get_closest_marker("nightly")]
-    config.hook.pytest_deselected(items=nightly)
+    nightly = {item for item in items if item.get_closest_marker("nightly")}
+    alike: dict[object, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("alike") and item not in nightly:
+            alike[item.obj].append(item)
+    for cases in alike.values():
+        nightly |= set(cases) - set(share_of(cases))
+    config.hook.pytest_deselected(items=list(nightly))
     items[:] = [item for item in items if item not in nightly]
     for test in {item.obj for item in items if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)}:
         own = test._hypothesis_internal_use_settings or settings.default

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.starts, pytest.mark.slow]
 
 STEPS = 10
 LONGEST_S = 500
-AT_EACH_CHANGE = {"trainer", "accelerate-session", "lightning-callback", "compile", "fsdp2", "deepspeed-2"}
+AT_EACH_CHANGE = {"trainer", "lightning-callback", "compile", "fsdp2", "deepspeed-2"}
 EVALUATES = {"trainer", "trainer-callback", "lightning", "lightning-callback"}
 
 

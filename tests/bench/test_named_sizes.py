@@ -7,6 +7,7 @@ from bench.soak.named_sizes import NETS, try_named
 pytestmark = [pytest.mark.starts, pytest.mark.slow]
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("net", NETS)
 def test_the_size_that_an_error_names_works_in_a_cgroup_of_that_size(net: str) -> None:
     found = try_named(net, steps=5, refused="64MiB")

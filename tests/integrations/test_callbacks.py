@@ -112,6 +112,7 @@ def test_steps_outside_a_training_are_nothing() -> None:
     assert torch.ones(2).sum() == 2
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("where", ["in a step", "between steps"])
 @pytest.mark.parametrize("first", ["kept", "gone"])
 def test_another_training_after_an_error_has_its_own_budget(where: str, first: str, tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ def test_all_ranks_end_with_status_3_where_one_was_never_bounded(tmp_path: Path)
     assert statuses(done) == {"3"}
 
 
+@pytest.mark.nightly
 def test_what_collectives_worked_on_leaves_memory_once_they_have_ended(tmp_path: Path) -> None:
     """Buckets of all gradients, and all parameters that the ranks broadcast, are more than this budget."""
     script = str(ROOT / "examples" / "integrations" / "zero_redundancy.py")

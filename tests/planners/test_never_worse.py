@@ -64,6 +64,7 @@ def test_on_a_network(name: str) -> None:
     assert_none_is_faster(found)
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", names())
 def test_on_a_recorded_step(name: str) -> None:
     found = times_ns(load(RECORDED, Trace), find_machine(name), 0.3)

@@ -18,6 +18,7 @@ def check(verdict: Verdict, nbytes: int) -> None:
     assert all(verdict.fetched_bytes[kind] > 0 for kind in verdict.fetched_bytes)
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("before", [True, False], ids=["before-the-session", "inside-the-session"])
 def test_a_from_pretrained_fine_tune_gives_the_same_bits(before: bool, tmp_path: Path) -> None:
     check(*child.run("cases_adoption:from_pretrained", str(tmp_path), before, env=PAGES))
@@ -36,6 +37,7 @@ def test_a_parameter_that_others_hold_is_left_alone_and_reported(holder: str) ->
     assert "left alone" in child.run("cases_adoption:outside_holder", holder, env=PAGES)
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", cases_adoption.ALIASES)
 def test_an_alias_from_before_the_session_is_never_parted(name: str) -> None:
     managed, reasons = child.run("cases_adoption:alias_from_before", name)

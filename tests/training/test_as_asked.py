@@ -131,6 +131,7 @@ def test_where_nothing_is_large_enough_nothing_is_bounded(script: Path) -> None:
     assert "no storage was large enough to be managed" in done.stderr
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("fast", ["50%", "500MiB"])
 def test_training_in_a_process_that_the_script_starts_is_not_bounded(script: Path, fast: str) -> None:
     script.write_text(LAUNCHER)
@@ -143,6 +144,7 @@ def test_training_in_a_process_that_the_script_starts_is_not_bounded(script: Pat
         assert "a process that the script started peaked at" in done.stderr
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("option", [[], ["--fast", "4GiB"]])
 def test_training_in_a_process_that_stays_below_the_size_is_told(option: list[str], script: Path) -> None:
     script.write_text(LAUNCHER)

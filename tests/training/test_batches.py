@@ -8,6 +8,7 @@ from tests.training import cases_batches as cases
 CASE = "cases_batches:{}".format
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", cases.SCRIPTS)
 def test_after_a_batch_that_did_not_fit_training_goes_on_as_in_plain_pytorch(name: str) -> None:
     held, most, moved, report = child.run(CASE("compare"), name)

@@ -35,6 +35,7 @@ LESS_THAN_PLAIN = 600 * MIB
 # ---- where no size is named ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize(("option", "said"), [([], "no size was named"), (["--fast", "60%"], "60% of what a step's")])
 def test_without_a_size_a_run_stays_within_what_its_container_has(option: list[str], said: str, tmp_path: Path) -> None:
     result = tmp_path / "result.json"

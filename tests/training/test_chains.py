@@ -11,6 +11,7 @@ from tests.training.test_making_anew import SLOW
 ENV = {"EBBTIDE_REMAKE": "check", "EBBTIDE_POLICY": "demand", "EBBTIDE_MIN_STORAGE": "4096"}
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", CASES)
 def test_what_was_made_of_what_has_died_or_changed_is_made_anew(name: str) -> None:
     found = child.run("cases_chains:chain", name, 1, env=ENV)
@@ -20,11 +21,13 @@ def test_what_was_made_of_what_has_died_or_changed_is_made_anew(name: str) -> No
     assert found.remade_bytes > 0 or name == "with-another-number-of-threads"
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", CASES)
 def test_some_of_it_may_be_held(name: str) -> None:
     assert child.run("cases_chains:chain", name, 2, env=ENV).same
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", [name for name, (_, nbytes) in CASES.items() if nbytes > 0])
 def test_so_is_what_is_in_pieces(name: str) -> None:
     found = child.run("cases_chains:chain_in_pieces", name, env=ENV | {"EBBTIDE_PIECE": "2MiB"})
@@ -45,6 +48,7 @@ def test_an_ingredient_that_does_not_repeat_is_an_error_with_its_name() -> None:
         child.run("cases_chains:does_not_repeat", env=ENV)
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("how", ["operators", "foreign", "nobody's"])
 @pytest.mark.parametrize("one_in", [0, 1])
 def test_thousands_that_are_made_of_each_other_overflow_no_stack(how: str, one_in: int) -> None:

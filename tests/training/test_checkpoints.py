@@ -13,6 +13,7 @@ from tests.training import cases_checkpoints
 PAGES = {"EBBTIDE_MIN_STORAGE": "4096"}
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("kind", cases_checkpoints.KINDS)
 def test_a_model_larger_than_the_arena_goes_to_a_file(kind: str, tmp_path: Path) -> None:
     child.run("cases_checkpoints:to_a_file", kind, str(tmp_path), env=PAGES)

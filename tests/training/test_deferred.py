@@ -16,6 +16,7 @@ LOOK = "cases_looks:{}".format
 ODD = "cases_odd_updates:{}".format
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_whose_parameters_are_independent_ends_with_the_same_bits(name: str) -> None:
     """With accumulated, unscaled and clipped gradients, a scheduler, weight decay, two groups."""
@@ -37,6 +38,7 @@ def test_a_forward_pass_that_is_made_again_in_the_backward_pass(use_reentrant: b
     child.run(CASE("checkpointed"), use_reentrant, env=QUIET)
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", cases_looks.LOOKS)
 @pytest.mark.parametrize("what", ["parameter", "state", "gradient"])
 def test_whoever_looks_after_a_step_sees_what_it_changed(what: str, name: str) -> None:
@@ -48,6 +50,7 @@ def test_what_was_there_before_the_step_shows_what_it_changed(name: str) -> None
     child.run(LOOK("looked_from_before"), name, env=QUIET)
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_comes_between_steps_finds_what_it_would(seed: int) -> None:
     child.run(LOOK("at_random"), seed, env=QUIET)
@@ -131,6 +134,7 @@ for _ in range(6):
 """
 
 
+@pytest.mark.nightly
 def test_verify_compares_every_bit(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     done = run(EBBTIDE, "verify", "--fast", "40%", "--optimizer", "deferred", "script.py", cwd=tmp_path)

@@ -125,6 +125,7 @@ def test_what_is_there_at_once_lies_in_no_others_room(tmp_path: Path, how: list[
     assert [(row.scratch, row.room_of) for row in results] == [(True, None)] * 2
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize(
     ("order", "how", "itemsize"),
     [

@@ -32,6 +32,7 @@ ENDED = {
 """What ends it, and what it says."""
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("case", SURVIVED)
 def test_a_disk_that_errs_for_a_while_changes_no_bit(case: str, library: Path, plain: object, tmp_path: Path) -> None:
     result, report = tmp_path / "result.json", tmp_path / "report.json"
@@ -46,6 +47,7 @@ def test_a_disk_that_errs_for_a_while_changes_no_bit(case: str, library: Path, p
     assert (REFUSED_BY_CHECKSUM in run.stderr) == ("flipped" in case)
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("case", ENDED)
 def test_a_disk_that_errs_for_good_ends_the_run_with_the_cause(case: str, library: Path, tmp_path: Path) -> None:
     rule, said = ENDED[case]

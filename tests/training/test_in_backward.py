@@ -17,6 +17,7 @@ CASE = "cases_in_backward:{}".format
 REFUSED_CASE = "cases_in_backward_refused:{}".format
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", cases.OPTIMIZERS)
 def test_every_optimizer_whose_parameters_are_independent_ends_with_the_same_bits(name: str) -> None:
     """With two groups of parameters, a scheduler, a tied weight, a layer used twice, frozen and unused parameters."""

@@ -49,6 +49,7 @@ def ended(code: str, folder: Path, *options: str) -> Any:
     return run(*([EBBTIDE, "run", *options] if options else [sys.executable]), str(script), cwd=folder)
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("code", [pytest.param(code, id=name) for name, code in ENDS.items()])
 def test_a_script_trains_within_its_budget_to_its_own_end(code: str, tmp_path: Path) -> None:
     if "orig_argv" in code:  # the command server's, where another process runs it

@@ -70,6 +70,7 @@ def test_a_storage_that_is_away_is_made_before_somebody_sees_it_or_changes_what_
     assert found.remade_bytes > 0
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("rows", [None, IN_PIECES // 2], ids=["all", "half"])
 @pytest.mark.parametrize("name", LOOKS)
 def test_so_is_a_storage_in_pieces_or_a_part_of_it(name: str, rows: int | None) -> None:

@@ -111,6 +111,7 @@ for i in range(6):
 """
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("kind", [MCL_CURRENT, MCL_FUTURE])
 def test_memory_that_is_locked_is_told_where_that_fills_tables(kind: int, tmp_path: Path) -> None:
     if free_memory().nbytes < 8 * GIB:

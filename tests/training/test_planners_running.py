@@ -27,6 +27,7 @@ MAY_EXCEED = (
 )  # whose sources have no rule that keeps a budget: the arena keeps it for them
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("policy", FAST)
 def test_a_policy_trains_a_model_to_the_same_bits(policy: str) -> None:
     verdict, report, evicted_bytes, said = child.run(

@@ -58,10 +58,12 @@ def of(verdict: Verdict | str) -> Verdict:
     return verdict
 
 
+@pytest.mark.alike
 def test_a_case_gives_the_same_bits_under_a_tight_budget(verdicts: Verdicts) -> None:
     check(of(verdicts["tight"]))
 
 
+@pytest.mark.alike
 def test_a_case_gives_the_same_bits_as_planned_and_its_steps_follow_the_plan(verdicts: Verdicts) -> None:
     """The trace of each replays without a mismatch. A tick counts all scratch of its operator as there at once."""
     verdict = of(verdicts["planned"])
@@ -72,10 +74,12 @@ def test_a_case_gives_the_same_bits_as_planned_and_its_steps_follow_the_plan(ver
     assert sum(verdict.fetched_bytes.values()) > 0
 
 
+@pytest.mark.alike
 def test_a_case_gives_the_same_bits_under_chaos(verdicts: Verdicts) -> None:
     check(of(verdicts["chaos"]))
 
 
+@pytest.mark.alike
 def test_a_case_gives_the_same_bits_where_chaos_has_storages_made_anew(verdicts: Verdicts) -> None:
     """Whatever can be made anew leaves without a copy when chaos takes it. What comes out is compared each time."""
     verdict = of(verdicts["remade"])
@@ -84,6 +88,7 @@ def test_a_case_gives_the_same_bits_where_chaos_has_storages_made_anew(verdicts:
     assert verdict.made_anew_bytes > 0
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", ["in-place", "convnext-adafactor", "lstm-sgd-momentum", "gpt2-adamw-fused"])
 def test_the_smallest_budget_that_is_named_works(name: str) -> None:
     """Convolutions and recurrent layers take scratch, in operators that they call: it counts as theirs."""
@@ -96,6 +101,7 @@ def test_the_smallest_budget_that_is_named_works(name: str) -> None:
     assert verdict.differences == ()
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", [case.name for case in FAMILIES])
 def test_a_model_and_optimizer_from_before_the_session_are_adopted(name: str) -> None:
     verdict = child.run("same_bits:compare_adopted", name, "35%", STEPS, env=PAGES)

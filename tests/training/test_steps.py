@@ -58,6 +58,7 @@ def test_the_first_named_step_ends_following() -> None:
     assert child.run("cases_steps:step_ends_following", env=PAGES) == (2, 4)
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize(("optimizer", "backend"), [("AdamW", "eager"), ("SGD", "eager"), ("AdamW", "aot_eager")])
 def test_a_compiled_optimizer_step_is_followed(optimizer: str, backend: str) -> None:
     report = child.run("cases_steps:a_compiled_optimizer_step", optimizer, backend, env=PAGES)

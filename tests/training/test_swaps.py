@@ -10,6 +10,7 @@ QUIET = {"EBBTIDE_PROGRESS": "off"}
 ORDERS = ("as-written", "deferred", "in-backward")
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("when", cases.WHEN)
 @pytest.mark.parametrize("swap", cases.SWAPS)
 @pytest.mark.parametrize("order", ORDERS)

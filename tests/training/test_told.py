@@ -43,6 +43,7 @@ def trained(prologue: str, folder: Path, command: list[str]) -> str:
     return done.stdout
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("prologue", DONE_TO_STANDARD_ERROR.values(), ids=DONE_TO_STANDARD_ERROR.keys())
 def test_what_a_script_does_to_standard_error_does_not_end_its_training(prologue: str, tmp_path: Path) -> None:
     plain = trained(prologue, tmp_path, [sys.executable])

@@ -8,6 +8,7 @@ from tests.helpers.zoo import FAMILIES
 from tests.training.same_bits import CASES, begin, train, train_plainly
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", CASES)
 def test_two_plain_runs_of_a_case_end_with_the_same_bits(name: str) -> None:
     assert child.run("same_bits:compare_plain", name, 2) == ()
