@@ -50,7 +50,8 @@ _BUDGET_IN_BYTES = re.compile(r"--fast(-node)?[= ](?!\d+%)")
 
 
 def _is_read_late(variable: str) -> bool:
-    return variable.startswith("EBBTIDE_") and not variable.startswith("EBBTIDE_FAST")
+    ours = variable.startswith("EBBTIDE_") and not variable.startswith("EBBTIDE_FAST")
+    return ours or variable == "PYTHONPATH"
 
 
 @cache

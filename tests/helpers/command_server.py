@@ -36,6 +36,8 @@ def become(command: Command) -> None:
     os.environ.update(command["env"])
     sys.argv = command["words"]
     sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
+    asked = command["env"].get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [folder for folder in asked if folder and folder not in sys.path]
 
 
 def serve() -> Command | None:
