@@ -1,6 +1,7 @@
 """Which line of a program made a storage: forward and backward, in its own files, and through those of others."""
 
 import os
+import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from ebbtide.ir.files import load
 from ebbtide.ir.trace import Phase, StorageKind, Trace
-from tests.helpers.command import EBBTIDE, run
+from tests.helpers.command import EBBTIDE, environment, run
 
 SCRIPT = """
 from contextlib import nullcontext
@@ -207,13 +208,14 @@ def test_a_file_outside_is_named_without_the_home_directory(program: Path) -> No
 
 
 def test_where_only_libraries_run_the_innermost_of_them_is_named(program: Path) -> None:
+    """In a fresh process: a server's program would be among the callers."""
     package = program / "lib/site-packages"
     (package / "trainer.py").write_text(SCRIPT.replace("STEPS", "4"))
     env = installed(program)
     env["PYTHONPATH"] += os.pathsep + str(program)
     out = package.parent / "trainer.trace"  # where no other name is given
-    finished = run(EBBTIDE, "trace", "--lines", "-m", "trainer", cwd=package.parent, env=env)
-    assert finished.returncode == 0, finished.stderr
+    command = [EBBTIDE, "trace", "--lines", "-m", "trainer"]
+    subprocess.run(command, cwd=package.parent, env=environment(env), check=True)
     found = set().union(*lines(load(out, Trace)).values())
     assert "installed.py:3 doubled" in found
     assert place("made here").replace("train.py", "trainer.py") in found
