@@ -21,7 +21,7 @@ from ebbtide.planning.planning import Planning
 from ebbtide.units import MIB
 from tests.training.same_bits import CASES, Run, Verdict, begin, step, train, train_plainly, verdict
 
-CASE = CASES["gpt2-adamw-fused"]
+CASE = CASES["tied-weights"]
 
 
 def hold_up(gate: Path) -> None:

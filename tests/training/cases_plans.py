@@ -213,7 +213,7 @@ def lengths_vary(lengths: list[int]) -> tuple[tuple[str, ...], bool, list[int]]:
 
 def evaluation_between_steps() -> tuple[tuple[str, ...], tuple[str, ...], list[int]]:
     """A forward pass without gradients between every two steps: what differs, the steps' modes, what moved."""
-    case = CASES["gpt2-adamw-fused"]
+    case = CASES["tied-weights"]
 
     def run(session: Any) -> Any:
         ours = begin(case)
@@ -233,7 +233,7 @@ def evaluation_between_steps() -> tuple[tuple[str, ...], tuple[str, ...], list[i
 def a_state_that_is_loaded() -> tuple[tuple[str, ...], tuple[str, ...], list[int]]:
     """An optimizer's state is saved and loaded between two steps, into memory that no plan knows: what differs, the
     steps' modes, and what left memory of such state."""
-    case = CASES["gpt2-adamw-fused"]
+    case = CASES["tied-weights"]
 
     def run(session: Any) -> Any:
         ours = begin(case)
@@ -276,7 +276,7 @@ def a_planner_that_fails() -> tuple[Verdict, int]:
     _plan_here(planner)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = compare("gpt2-adamw-fused", "50%", STEPS)
+        found = compare("tied-weights", "50%", STEPS)
     return found, sum("on purpose" in str(warning.message) for warning in caught)
 
 
@@ -298,7 +298,7 @@ def a_probe_that_was_far_off() -> tuple[Verdict, list[tuple[int, ...]], int]:
     _plan_here(planner_that_tells)
     session_module.machine_for = machine_for
     rates._ENOUGH_NS = 1  # the case is small
-    case = CASES["gpt2-adamw-fused"]
+    case = CASES["tied-weights"]
     plain = train_plainly(case, STEPS)
     with ebbtide.Session(fast="50%") as session:
         ours = begin(case)
@@ -351,7 +351,7 @@ def a_better_plan_later(steps: int, is_better: bool) -> Bettered:
     session_module.asks_child = lambda _policy, _plan: ask_here(work)
     plan_job._NEWS = 10**9
     FollowedSteps.are_news = lambda *_: False  # type: ignore[method-assign]
-    case, real_load = CASES["gpt2-adamw-fused"], _torch.load_schedule
+    case, real_load = CASES["tied-weights"], _torch.load_schedule
     _torch.load_schedule = load
     plain = train_plainly(case, steps)
     with ebbtide.Session(fast="50%") as session:
@@ -368,7 +368,7 @@ def a_better_plan_later(steps: int, is_better: bool) -> Bettered:
 def save_timeline(timeline_file: str, trace_file: str) -> ebbtide.RunReport:
     settings = replace(Settings.from_environment(), save_timeline=timeline_file, save_trace=trace_file)
     with ebbtide.Session(fast="50%", settings=settings) as session:
-        train(begin(CASES["gpt2-adamw-fused"]), STEPS, session)
+        train(begin(CASES["tied-weights"]), STEPS, session)
     return session.report()
 
 
@@ -408,8 +408,8 @@ def compare_under_policy(policy: str, fast: str) -> tuple[Verdict, ebbtide.RunRe
 
 
 def compare_over_directories(directories: list[str]) -> tuple[Verdict, dict[str, int]]:
-    """A GPT-2 that spills to several directories: pages of each one's files that hold something."""
-    case = CASES["gpt2-adamw-fused"]
+    """The case, which spills to several directories: pages of each one's files that hold something."""
+    case = CASES["tied-weights"]
     plain = train_plainly(case, STEPS)
     with ebbtide.Session(fast="50%", spill=directories) as session:
         ours = begin(case)

@@ -13,7 +13,7 @@ from ebbtide.units import round_up
 from tests.helpers import child
 
 SMALLEST = {"EBBTIDE_MIN_STORAGE": "4096"}
-GPT = "gpt2-adamw-fused"
+NET = "tied-weights"
 READ, WRITE, BOTH = 1, 2, 3
 
 
@@ -27,6 +27,7 @@ def test_a_trace_holds_the_accesses_that_the_model_makes() -> None:
     assert stories["optimizer_state"] == [*scaled, ("aten::add_", BOTH), ("aten::add_", READ)]
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("optimizer", ["Adam", "AdamW", "SGD", "Adagrad"])
 @pytest.mark.parametrize(("scaled", "layers"), [(False, 1), (False, 2), (True, 2)])
 def test_fused_optimizers_write_to_gradients_only_to_unscale_them(optimizer: str, scaled: bool, layers: int) -> None:
@@ -35,9 +36,10 @@ def test_fused_optimizers_write_to_gradients_only_to_unscale_them(optimizer: str
     assert (written > 0) == scaled  # as the pages' protection tells
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("how", ["shifted", "reversed", "inverted", "random"])
 def test_a_wrong_plan_costs_time_and_changes_no_bit(how: str) -> None:
-    verdict = child.run("cases_plans:compare_under_wrong_plan", GPT, how, env=SMALLEST)
+    verdict = child.run("cases_plans:compare_under_wrong_plan", NET, how, env=SMALLEST)
     assert verdict.differences == ()
     assert not verdict.budget_violated
     assert verdict.modes[2:] == ("planned",) * 4
@@ -53,14 +55,14 @@ def test_planners_count_the_pages_that_the_arena_takes() -> None:
 
 
 def test_a_saved_plan_is_followed_and_one_for_another_model_is_not(tmp_path: Path) -> None:
-    plan, trace = tmp_path / "gpt.plan", tmp_path / "gpt.trace"
-    child.run("cases_plans:save_plan", GPT, str(plan), str(trace), env=SMALLEST)
+    plan, trace = tmp_path / "net.plan", tmp_path / "net.trace"
+    child.run("cases_plans:save_plan", NET, str(plan), str(trace), env=SMALLEST)
     assert load(plan, Plan).signature == load(trace, Trace).signature()
-    own, said = child.run("cases_plans:compare_under_plan_in", GPT, str(plan), env=SMALLEST)
+    own, said = child.run("cases_plans:compare_under_plan_in", NET, str(plan), env=SMALLEST)
     assert (own.differences, said) == ((), 0)
     assert own.modes[2:] == ("planned",) * 4
     assert sum(own.fetched_bytes.values()) > 0
-    other, said = child.run("cases_plans:compare_under_plan_in", "vit-adamw-loop", str(plan), env=SMALLEST)
+    other, said = child.run("cases_plans:compare_under_plan_in", "dropout", str(plan), env=SMALLEST)
     assert (other.differences, said) == ((), 2)  # when it was refused, and at the end
     assert other.modes[2:] == ("demand",) * 4
     assert sum(other.fetched_bytes.values()) > 0

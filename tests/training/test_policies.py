@@ -27,6 +27,7 @@ def simulated(policy: str, trace: Trace, budget: int) -> tuple[list[tuple[int, i
     return [row[:2] for row in rows if row[2] == 0], [row[:2] for row in rows if row[2] != 0]
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("budget", [640 * KIB, 1000 * KIB])
 @pytest.mark.parametrize("policy", ["lru", "lru-next-use"])
 def test_the_runtime_moves_what_the_simulator_says_in_that_order(policy: str, budget: int) -> None:
@@ -43,7 +44,7 @@ def test_every_online_policy_trains_with_the_same_bits() -> None:
     fetched = {}
     for policy in POLICIES:
         env = SMALLEST | {"EBBTIDE_POLICY": policy}
-        verdict = child.run("same_bits:compare", "gpt2-adamw-fused", "50%", 4, env=env)
+        verdict = child.run("same_bits:compare", "tied-weights", "50%", 4, env=env)
         assert verdict.differences == ()
         assert not verdict.budget_violated, verdict.trouble
         mode = "planned" if policy == "lru-next-use" else "demand"

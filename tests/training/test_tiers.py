@@ -1,7 +1,5 @@
 """Runs with tiers between memory and the spill file: the same bits, and bytes really lie there."""
 
-import os
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,17 +14,18 @@ from ebbtide.probe.quick import probe_quick
 from ebbtide.settings import Settings
 from ebbtide.units import GIB
 from tests.helpers import child
-from tests.helpers.command import EBBTIDE
+from tests.helpers.command import EBBTIDE, run
 from tests.training.same_bits import CASES
 
 SMALLEST = {"EBBTIDE_MIN_STORAGE": "4096", "EBBTIDE_CHECKSUM": "1"}
 NODE_0 = {"EBBTIDE_TIERS": "numa:0:32MiB"}
 BOTH = {"EBBTIDE_TIERS": "compressed:8MiB,numa:0:2MiB"}
-GPT = "gpt2-adamw-fused"
+NET = "tied-weights"
 
 pytestmark = pytest.mark.starts
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_demand_mode_over_four_tiers_ends_with_the_same_bits(name: str) -> None:
     verdict, read = child.run("cases_tiers:compare", name, "50%", "demand", env=SMALLEST | BOTH)
@@ -49,13 +48,14 @@ def with_a_slow_disk(tiers: dict[str, str], folder: Path) -> dict[str, str]:
     return tiers | {"EBBTIDE_MACHINE": str(path)}
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("tiers", [NODE_0, BOTH])
 def test_a_planned_run_uses_its_tiers_and_ends_with_the_same_bits(tiers: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "step.timeline"
     report = tmp_path / "report.json"
     saved = {"EBBTIDE_SAVE_TIMELINE": str(path), "EBBTIDE_REPORT": str(report)}
     environment = SMALLEST | with_a_slow_disk(tiers, tmp_path) | saved
-    verdict, read = child.run("cases_tiers:compare", GPT, "50%", "ebbtide", env=environment)
+    verdict, read = child.run("cases_tiers:compare", "gpt2-adamw-fused", "50%", "ebbtide", env=environment)
     assert verdict.differences == ()
     assert "planned" in verdict.modes
     assert read[-2] > 0  # of the node, the last before the file
@@ -70,7 +70,7 @@ def test_a_planned_run_uses_its_tiers_and_ends_with_the_same_bits(tiers: dict[st
 
 def test_what_a_plan_places_on_a_node_is_used_there_and_does_not_move() -> None:
     environment = SMALLEST | {"EBBTIDE_TIERS": "numa:0:1GiB"}
-    found = child.run("cases_tiers:used_in_place", GPT, "50%", "autotm-static", env=environment)
+    found = child.run("cases_tiers:used_in_place", NET, "50%", "autotm-static", env=environment)
     assert found.verdict.differences == ()
     assert found.verdict.modes[-1] == "planned"
     assert min(found.in_tier[-2:]) > 0
@@ -78,10 +78,11 @@ def test_what_a_plan_places_on_a_node_is_used_there_and_does_not_move() -> None:
     assert found.faults == 0
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("policy", ["tiertrain", "autotm-async"])
 def test_planners_move_pages_to_a_node_and_back(policy: str) -> None:
     environment = SMALLEST | {"EBBTIDE_TIERS": "numa:0:1GiB"}
-    found = child.run("cases_tiers:used_in_place", GPT, "50%", policy, env=environment)
+    found = child.run("cases_tiers:used_in_place", NET, "50%", policy, env=environment)
     assert found.verdict.differences == ()
     assert found.verdict.modes[-1] == "planned"
     assert found.in_tier[-1] > 0
@@ -94,7 +95,7 @@ def test_planners_move_pages_to_a_node_and_back(policy: str) -> None:
 @pytest.mark.parametrize("policy", ["first-touch", "reactive"])
 def test_births_that_find_no_room_go_to_a_node_under_policies_that_say_so(policy: str) -> None:
     environment = SMALLEST | {"EBBTIDE_TIERS": "numa:0:1GiB"}
-    found = child.run("cases_tiers:used_in_place", GPT, "50%", policy, env=environment)
+    found = child.run("cases_tiers:used_in_place", NET, "50%", policy, env=environment)
     assert found.verdict.differences == ()
     assert found.in_tier[-1] > 0
     assert (found.moved[-1] == 0) == (policy == "first-touch")
@@ -125,7 +126,7 @@ def test_a_tier_that_cannot_be_had_is_refused_before_anything_runs(
     script = tmp_path / "train.py"
     script.write_text("open('ran', 'w')")
     asked = [EBBTIDE, *command, "--tier", tier, *([str(script)] if command != ("probe",) else [])]
-    finished = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, env=os.environ)
+    finished = run(*asked, cwd=tmp_path)
     assert finished.returncode == 2, finished.stderr
     assert said in finished.stderr.splitlines()[-1]
     assert "Traceback" not in finished.stderr
