@@ -29,7 +29,7 @@ from tests.helpers.make_steps import disk, network
 from tests.ir.test_ir_files import packed, unpacked
 
 SEED = int(os.environ.get("EBBTIDE_FUZZ_SEED", "1"))
-HOW_MANY = int(os.environ.get("EBBTIDE_FUZZ", "120"))
+HOW_MANY = int(os.environ.get("EBBTIDE_FUZZ", "30"))
 STEP = network(3)
 BUDGET = 10 * MIB
 

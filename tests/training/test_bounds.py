@@ -11,8 +11,8 @@ from tests.helpers.command import EBBTIDE, TRAIN_MLP, watch
 from tests.helpers.memory_cgroup import NotPermitted, memory_cgroup
 
 # 8 layers of 2048 x 2048 floats: 16 MiB each, held four times over (weight, gradient, two moments) = 512 MiB of state;
-# a batch of 1024 rows makes 8 MiB an activation, two a layer = 128 MiB; and Python with PyTorch some 220 MiB.
-MODEL = ["--width", "2048", "--depth", "8", "--rows", "1024", "--steps", "4"]
+# a batch of 384 rows makes 3 MiB an activation, two a layer = 48 MiB; and Python with PyTorch some 220 MiB.
+MODEL = ["--width", "2048", "--depth", "8", "--rows", "384", "--steps", "4"]
 FAST_BYTES = 480 * 2**20
 TOLERANCE = 1.02
 

@@ -10,7 +10,7 @@ from tests.helpers import command, unkind_system
 from tests.helpers.paths import ROOT
 from tests.training import whole_numbers
 
-SHORT = 200
+SHORT = 100
 """Operations: seconds where nothing else runs."""
 
 
@@ -24,9 +24,10 @@ def seed_of(threads: int) -> int:
     return next(seed for seed in range(100) if whole_numbers.settings(seed)[0] == threads)
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize(
     ("threads", "operations"),
-    [*((threads, SHORT) for threads in (1, 2, 3, 4)), pytest.param(4, 10 * SHORT, marks=pytest.mark.nightly)],
+    [*((threads, SHORT) for threads in (1, 2, 3, 4)), pytest.param(4, 20 * SHORT, marks=pytest.mark.nightly)],
 )
 def test_no_byte_is_lost_or_stale_where_system_calls_are_slow_and_short(
     threads: int, operations: int, library: Path
