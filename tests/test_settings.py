@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.errors import EbbtideWarning, SettingError
-from ebbtide.settings import KNOBS, Named, ProgressMode, Settings, SlowerTier, TierKind, UpdateOrder
+from ebbtide.settings import KNOBS, Named, ProgressMode, Remake, Settings, SlowerTier, TierKind, UpdateOrder
 from ebbtide.units import Budget
 
 COMPRESSED = SlowerTier(TierKind.COMPRESSED, 2**20)
@@ -151,8 +151,14 @@ def test_an_empty_environment_gives_the_defaults() -> None:
         ("EBBTIDE_WAIT_FOR_PLAN", "1", "wait_for_plan", True),
         ("EBBTIDE_CHECKSUM", "1", "checksum", True),
         ("EBBTIDE_CHECKSUM", "pages", "checksum", "pages"),
-        ("EBBTIDE_REMAKE", "1", "remake", True),
-        ("EBBTIDE_REMAKE", "check", "remake", "check"),
+        ("EBBTIDE_REMAKE", "1", "remake", Remake()),
+        ("EBBTIDE_REMAKE", "0", "remake", Remake(on=False)),
+        ("EBBTIDE_REMAKE", "check", "remake", Remake(checks=True)),
+        ("EBBTIDE_REMAKE", "-aten::silu", "remake", Remake(without=("aten::silu",))),
+        (
+            *("EBBTIDE_REMAKE", "check, -aten::silu,-aten::mul.Tensor", "remake"),
+            Remake(checks=True, without=("aten::silu", "aten::mul.Tensor")),
+        ),
         ("EBBTIDE_ARENA", "16MiB", "arena_bytes", 16_777_216),
         ("EBBTIDE_PROGRESS", "plain", "progress", ProgressMode.PLAIN),
     ],
@@ -184,6 +190,9 @@ def test_a_variable_sets_its_field(variable: str, text: str, field: str, value: 
         ("EBBTIDE_WATCHDOG", "nan"),
         ("EBBTIDE_CHAOS_RATE", "1.1"),
         ("EBBTIDE_CHAOS_SEED", "-1"),
+        ("EBBTIDE_REMAKE", "checks"),
+        ("EBBTIDE_REMAKE", "1,aten::silu"),
+        ("EBBTIDE_REMAKE", "-silu"),
         ("EBBTIDE_ARENA", "1"),
         ("EBBTIDE_PROGRESS", "loud"),
     ],

@@ -302,6 +302,11 @@ PYBIND11_MODULE(_torch, m) {
     auto listed = [](auto names) { return std::vector<std::string>(names.begin(), names.end()); };
     return std::pair(listed(repeatable_operators()), listed(operators_repeatable_in_place()));
   });
+  m.def("repeats", [](const std::string& name, const std::string& overload) {
+    c10::OperatorName op(name, overload);
+    return is_repeatable(op) || is_repeatable_in_place(op);
+  });
+  m.def("strike_repeatable", &strike_repeatable);
   m.def("cut_groups", &cut_groups);
   m.def("uses_of", &uses_by_argument);
   m.def("unload_schedule", [](std::size_t number) { arena().unload_schedule(number); });

@@ -164,17 +164,20 @@ Made make_by_calls(const Recipe& recipe) {
     }
   }
   if (recipe.checksum && checksum_of(made.memory, recipe.nbytes) != *recipe.checksum) {
-    throw std::runtime_error("other bytes come out than the first time, from the same arguments: please report the operator");
+    throw std::runtime_error("other bytes come out than the first time, from the same arguments (please report it)");
   }
   return made;
 }
 
-// Throws what an operator throws, with its name, after those of the operators that it was for.
+// It says the operator's name after those of the operators that it was for.
 Made make(const Recipe& recipe) {
+  const std::string& name = recipe.calls[0].op.schema().name();
   try {
     return make_by_calls(recipe);
+  } catch (const CannotMake& error) {
+    throw CannotMake(name + ": " + error.what(), error.op);
   } catch (const std::exception& error) {
-    throw std::runtime_error(recipe.calls[0].op.schema().name() + ": " + error.what());
+    throw CannotMake(name + ": " + error.what(), name);
   }
 }
 

@@ -19,6 +19,9 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace ebbtide {
@@ -90,11 +93,17 @@ at::Tensor tensor_in(c10::Storage storage, const at::Tensor& like);
 // The same tensor in memory that others own.
 at::Tensor alias_of(const at::Tensor& tensor, void* memory, std::size_t nbytes);
 
+// Why a storage cannot be made anew, and by which operator.
+struct CannotMake : std::runtime_error {
+  CannotMake(const std::string& why, std::string operator_name) : std::runtime_error(why), op(std::move(operator_name)) {}
+  std::string op;
+};
+
 // How many calls run, those of its ingredients among them.
 std::size_t calls_of(const Recipe& recipe);
 
 // Runs the operators once more, in other memory, and hands over what is Unmade by the recipe of this number in the arena. False:
-// nothing is, since another thread was faster. Throws what an operator throws.
+// nothing is, since another thread was faster. Throws CannotMake.
 bool carry_out(const Recipe& recipe, std::uint64_t number, bool keeps);
 
 }  // namespace ebbtide

@@ -165,9 +165,10 @@ bool add_call(Recipe& recipe, const c10::OperatorHandle& op, at::ArrayRef<const 
 
 // ---- making
 
-[[noreturn]] void cannot_make(const std::string& why) {
-  std::string what =
-      "making a storage anew by " + why + "; go on from a checkpoint, without making anything anew (EBBTIDE_REMAKE=0)";
+[[noreturn]] void end_by(const CannotMake& error) {
+  std::string what = std::string("making a storage anew by ") + error.what() +
+                     "; go on from a checkpoint, without this operator (EBBTIDE_REMAKE=-" + error.op +
+                     ") or without making anything anew (EBBTIDE_REMAKE=0)";
   fatal(what.c_str(), ENOTRECOVERABLE);
 }
 
@@ -185,9 +186,9 @@ void make_one(const void* address, std::uint64_t nbytes) {
   bool made = false;
   try {
     made = carry_out(*recipe, number, keeps);
-  } catch (const std::exception& error) {
+  } catch (const CannotMake& error) {
     // Else another thread was faster, and what the recipe reads may have changed since.
-    if (the_arena()->unmade_by(address, nbytes) == number) cannot_make(error.what());
+    if (the_arena()->unmade_by(address, nbytes) == number) end_by(error);
   }
   the_arena()->made_anew(the_arena()->busy_ns() - begun);
   if (made && !keeps) give_up(take_off(recipe->address, recipe));

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
 #include <string>
+#include <utility>
 
 namespace ebbtide {
 
@@ -116,20 +118,34 @@ constexpr auto kRepeatableInPlace = std::to_array<std::string_view>({
 
 static_assert(std::ranges::is_sorted(kRepeatable) && std::ranges::is_sorted(kRepeatableInPlace));
 
+std::mutex mutex;
+std::set<std::string> struck;
+
+bool is_struck(const c10::OperatorName& op) {
+  std::lock_guard lock(mutex);
+  return struck.contains(op.name) || struck.contains(c10::toString(op));
+}
+
+template <std::size_t kSize>
+bool has(const std::array<std::string_view, kSize>& table, const c10::OperatorName& op) {
+  return std::ranges::binary_search(table, std::string_view(c10::toString(op))) && !is_struck(op);
+}
+
 }  // namespace
 
-bool is_repeatable(const c10::OperatorName& op) {
-  return std::ranges::binary_search(kRepeatable, std::string_view(c10::toString(op)));
-}
+bool is_repeatable(const c10::OperatorName& op) { return has(kRepeatable, op); }
 
-bool is_repeatable_in_place(const c10::OperatorName& op) {
-  return std::ranges::binary_search(kRepeatableInPlace, std::string_view(c10::toString(op)));
-}
+bool is_repeatable_in_place(const c10::OperatorName& op) { return has(kRepeatableInPlace, op); }
 
 bool is_repeatable_out(const c10::OperatorName& op) {
   auto first = std::ranges::lower_bound(kRepeatable, std::string_view(op.name));
   bool known = first != kRepeatable.end() && first->substr(0, first->find('.')) == op.name;
-  return known && op.overload_name.ends_with("out");
+  return known && op.overload_name.ends_with("out") && !is_struck(op);
+}
+
+void strike_repeatable(std::set<std::string> names) {
+  std::lock_guard lock(mutex);
+  struck = std::move(names);
 }
 
 std::span<const std::string_view> repeatable_operators() { return kRepeatable; }

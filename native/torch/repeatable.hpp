@@ -3,7 +3,9 @@
 
 #include <ATen/core/operator_name.h>
 
+#include <set>
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace ebbtide {
@@ -26,6 +28,9 @@ bool is_repeatable_in_place(const c10::OperatorName& op);
 
 // The same of those that fill a result that others allocated: operators above call them for that.
 bool is_repeatable_out(const c10::OperatorName& op);
+
+// None of these counts as repeatable from now on, whatever the table says: "aten::silu" is every overload of it.
+void strike_repeatable(std::set<std::string> names);
 
 std::span<const std::string_view> repeatable_operators();
 std::span<const std::string_view> operators_repeatable_in_place();

@@ -226,6 +226,12 @@ def repeatable_operators() -> tuple[list[str], list[str]]:
     """Return the names of the operators that make the same bits when they run again: those that allocate their result,
     and those that write to their first argument. As ``torch.ops`` has them: ``aten::mm``, ``aten::mul.Tensor``."""
 
+def repeats(operator: str, overload: str) -> bool:
+    """Return whether it is one of them, such as ("aten::mul", "Tensor"), and not struck. The default overload is ""."""
+
+def strike_repeatable(names: set[str]) -> None:
+    """Have these count as none of them: "aten::mul" is each of its overloads."""
+
 def want_all_recipes(all: bool, one_in: int = 2) -> None:
     """Have everything that can be made anew be ready for that, and not what a schedule names alone. For tests.
 

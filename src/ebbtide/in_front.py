@@ -116,7 +116,7 @@ class InFrontOf(Enum):
     )
     SETTINGS = Row(
         _TENSORS,
-        "what operators compute changes: deferred updates are made before",
+        "what operators compute changes: what is put off, or to be made anew, is made before",
         (
             *(f"{module}.set_{name}" for module in ("torch", "torch._C") for name in ("num_threads", "flush_denormal")),
             *(f"torch._C._set_{name}" for name in ("default_dtype", "default_tensor_type", "deterministic_algorithms")),

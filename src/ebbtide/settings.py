@@ -5,6 +5,7 @@ which names the nearest known one.
 """
 
 import os
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -94,6 +95,35 @@ def _parse_tier(text: str) -> SlowerTier:
     return SlowerTier(TierKind(kind), size, node)
 
 
+@dataclass(frozen=True, slots=True)
+class Remake:
+    """Whether plans have contents made anew. ``checks``: their bytes are compared with what they were. None of the
+    operators in ``without`` runs again for that."""
+
+    on: bool = True
+    checks: bool = False
+    without: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return ",".join(["check" if self.checks else str(int(self.on)), *(f"-{name}" for name in self.without)])
+
+    @staticmethod
+    def parse(text: str) -> "Remake":
+        """Parse ``"check,-aten::silu"``, for one. Raises ValueError."""
+        first, *rest = (part.strip() for part in text.split(","))
+        struck = rest if not first.startswith("-") else [first, *rest]
+        if not all(_STRUCK.fullmatch(name) for name in struck):
+            raise ValueError(text)
+        without = tuple(name[1:] for name in struck)
+        if first in struck:
+            return Remake(without=without)
+        checks = first.lower() == "check"
+        return Remake(checks or _switch(first), checks, without)
+
+
+_STRUCK = re.compile(r"-\w+::\w+(\.\w+)?")
+
+
 class UpdateOrder(StrEnum):
     """The time of an update: in ``optimizer.step()``, in the backward pass, or before the parameter's next use."""
 
@@ -131,7 +161,9 @@ class Settings:
     chaos_rate: float = 0.0  # for tests: probability of a random eviction at each allocation
     chaos_seed: int = 0  # for tests: the seed of these evictions
     checksum: bool | str = False  # bytes that come back are compared with those written; with `pages`, clean ones too
-    remake: bool | str = False  # plans may have storages made anew, where disks are slow; `check` compares the bytes
+    remake: Remake = (
+        Remake()
+    )  # plans may have contents made anew; `check` compares bytes; `-NAME`: not by that one
     arena_bytes: int | None = None  # the arena's budget itself, for tests and experiments
     progress: ProgressMode = ProgressMode.AUTO  # a live line, plain lines, a line for each step, or none
 
@@ -240,12 +272,10 @@ def _switch(text: str) -> bool:
 
 PAGES = "pages"
 """The value of ``checksum`` by which clean storages in memory are compared, too."""
-CHECK = "check"
-"""The value of ``remake`` by which what is made anew is compared with what it was."""
 
 
-def _switch_or(word: str) -> Callable[[str], bool | str]:
-    return lambda text: word if text.lower() == word else _switch(text)
+def _switch_or_pages(text: str) -> bool | str:
+    return PAGES if text.lower() == PAGES else _switch(text)
 
 
 _ONE_OF_THEM = "name one of them, the budget of each rank or that of all ranks on this node"
@@ -331,8 +361,8 @@ KNOBS: dict[str, Knob] = {
     "EBBTIDE_WATCHDOG": Knob("watchdog_s", _real(0.001, 86_400), "seconds, from 0.001 to 86400"),
     "EBBTIDE_CHAOS_RATE": Knob("chaos_rate", _real(0, 1), "a probability from 0 to 1"),
     "EBBTIDE_CHAOS_SEED": Knob("chaos_seed", _whole(0, 2**63 - 1), "a whole number from 0 up"),
-    "EBBTIDE_CHECKSUM": Knob("checksum", _switch_or(PAGES), "1, 0 or pages"),
-    "EBBTIDE_REMAKE": Knob("remake", _switch_or(CHECK), "1, 0 or check"),
+    "EBBTIDE_CHECKSUM": Knob("checksum", _switch_or_pages, "1, 0 or pages"),
+    "EBBTIDE_REMAKE": Knob("remake", Remake.parse, "1, 0 or check, -aten::silu, or both with ',' between"),
     "EBBTIDE_ARENA": Knob("arena_bytes", _size(PAGE_BYTES), f"{SIZES_ACCEPTED}, one page or more"),
     "EBBTIDE_PROGRESS": Knob("progress", ProgressMode, "auto, plain, verbose or off"),
 }

@@ -143,6 +143,9 @@ class FakeNative(ModuleType):
     def adopt_all(self, owners: Any, held_by_functions: Any, roots: Any) -> tuple[int, list[tuple[int, str]]]:
         return 0, []
 
+    def strike_repeatable(self, names: set[str]) -> None:
+        pass
+
     def install_fault_handler(self) -> bool:
         return False
 

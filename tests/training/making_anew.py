@@ -343,8 +343,9 @@ def by_faults() -> int:
         return int(counters["made_anew_bytes"])
 
 
-def precision_changes() -> None:
-    """What a recipe needs is another setting by the time it runs."""
+def precision_changes(by_python: bool) -> list[int]:
+    """What a recipe needs would be another setting by the time it runs. Return the recipes, before the change and after
+    it."""
     import ebbtide
     from ebbtide import _torch
 
@@ -352,8 +353,26 @@ def precision_changes() -> None:
         _torch.want_all_recipes(True)
         _, _, made = _made()
         _torch.evict([made])
-        torch.use_deterministic_algorithms(True)
+        counts = [_torch.recipes()]
+        before = torch._C._set_deterministic_algorithms
+        (before if by_python else before.__wrapped__)(True)
+        counts.append(_torch.recipes())
         made.clone()
+    return counts
+
+
+def made_by_mul() -> int:
+    """Return the number of recipes where all that is large was made by one multiplication."""
+    import ebbtide
+    from ebbtide import _torch
+
+    with ebbtide.Session(fast="1GiB"):
+        _torch.want_all_recipes(True, one_in=0)
+        source = torch.arange(2**20)
+        before = _torch.recipes()
+        product = source.mul(3)
+        assert product[5] == 15
+        return _torch.recipes() - before
 
 
 def update_waits(read: str) -> bool:

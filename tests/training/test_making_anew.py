@@ -99,9 +99,19 @@ def test_a_training_in_pieces_that_leave_at_random_has_the_same_bits() -> None:
     assert min(found.remade[2:]) > 4 << 20, found.remade
 
 
+def test_before_a_setting_of_pytorch_changes_all_is_made() -> None:
+    before, after = child.run("making_anew:precision_changes", True, env={"EBBTIDE_POLICY": "demand"})
+    assert before > after == 0
+
+
 def test_other_settings_of_pytorch_are_an_error_and_not_another_number() -> None:
     with pytest.raises(child.ChildError, match=r"settings .* were changed within a step.*EBBTIDE_REMAKE=0"):
-        child.run("making_anew:precision_changes", env={"EBBTIDE_REMAKE": "1", "EBBTIDE_POLICY": "demand"})
+        child.run("making_anew:precision_changes", False, env={"EBBTIDE_POLICY": "demand"})
+
+
+def test_an_operator_that_is_struck_makes_nothing_anew() -> None:
+    assert child.run("making_anew:made_by_mul", env={"EBBTIDE_POLICY": "demand"}) == 1
+    assert child.run("making_anew:made_by_mul", env={"EBBTIDE_POLICY": "demand", "EBBTIDE_REMAKE": "-aten::mul"}) == 0
 
 
 @pytest.mark.parametrize("read", ["operator", "numpy"])

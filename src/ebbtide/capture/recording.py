@@ -74,7 +74,7 @@ def capture(
     """Make a trace. Raises ValueError for a recording that is empty.
 
     ``count_flops`` gets an operator and its arguments (JSON, shapes for tensors). ``repeats`` gets an operator and its
-    overload (``capture.repeats``).
+    overload (``_torch.repeats``).
     """
     times = own_ns(recording)
     n_ticks = len(times)

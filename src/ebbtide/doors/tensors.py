@@ -34,19 +34,25 @@ _compiled_calls = 0
 
 
 def guard() -> None:
-    """Put the wrappers in place. Callers MUST call ``foreign_views.guard`` first: its wrappers come after these. A
-    second call is cheap."""
+    """Put the wrappers in place, those of settings excepted. Callers MUST call ``foreign_views.guard`` first: its
+    wrappers come after these. A second call is cheap."""
     if "torch" not in _guarded:
         _guarded.add("torch")
         InFrontOf.TENSOR_DOORS.install(_looking_at_tensors)
         InFrontOf.SWAPS.install(_looking_at_tensors)
         InFrontOf.STORAGE_DOORS.install(_looking_at_storages)
-        InFrontOf.SETTINGS.install(_all_first)
         InFrontOf.SCRIPTED_DOORS.install(_all_first)
         os.register_at_fork(before=_torch.carry_out_all, after_in_child=_torch.abandon_deferred)
     if "dynamo" not in _guarded and "torch._dynamo.eval_frame" in sys.modules:
         _guarded.add("dynamo")
         InFrontOf.COMPILED_CODE.install(_before_compiled_code)
+
+
+def guard_settings() -> None:
+    """Put the wrappers of those settings in place. What is to be made anew is made before a change of one, too."""
+    if "settings" not in _guarded:
+        _guarded.add("settings")
+        InFrontOf.SETTINGS.install(_before_a_setting)
 
 
 def compiled_calls() -> int:
@@ -77,6 +83,11 @@ def _all_first(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     _torch.carry_out_all()
     _tell(original, ALL)
     return original(*args, **kwargs)
+
+
+def _before_a_setting(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    _torch.make_all()
+    return _all_first(original, *args, **kwargs)
 
 
 def _memory_of(storage: torch.UntypedStorage) -> Memory:

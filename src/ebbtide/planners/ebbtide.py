@@ -13,8 +13,8 @@ Where operations use a slow tier in place, the search is repeated for several se
 (``in_place``). At last, the plans of other planners are candidates (``rivals``). Where a tier packs and some storage
 shrinks, the search is made with it and without it, since its copies cost compute more than a disk's.
 
-Where operators repeat, steps are searched in which some contents are made anew instead of moved (``remaking``). The
-best plan without that tells what to hold them against, so no plan is slower for it.
+Where operators repeat and copies are waited for, steps are searched in which some contents are made anew instead of
+moved (``remaking``). The best plan without that tells what to hold them against, so no plan is slower for it.
 
 Left out: several replicas in slow tiers, and storages that outlive a step once their successor is born. The number of
 simulations bounds the search and depends on the step's size alone. So plans are deterministic unless the time limit
@@ -99,6 +99,8 @@ _RATES = tuple(2.0**power for power in range(-6, 4))
 """The rates at which contents are made anew: so many ns of compute for a ns of copies."""
 _MORE_RATES = 2
 """So many higher rates in a row without a faster plan are enough."""
+_WORTH_REMAKING = 1.01
+"""Where moving takes so many times the step that has all the memory, or less, nothing is made anew."""
 _NO_ROOM = (PlanError, ValueError)
 """Raised where small slow tiers have no room for a choice of what leaves: others may fit."""
 _BRIEF = 4
@@ -171,10 +173,10 @@ def ebbtide(
         raise PlanError(("the slow tiers have no room for what has to leave the fast one",))
     if like is not None and (remaking := Remaking.of(problem, trace, capacity)) is not None:
         bound = lower_bound_ns(trace, machine, capacity)
-        if best[0] > bound * _GOOD_ENOUGH:
+        if best[0] > max(bound * _GOOD_ENOUGH, moving.step_ns * _WORTH_REMAKING):
             with_remakes = _RemakingSearch(remaking, like, bound, deadline).run()
             best = best if with_remakes is None or with_remakes[0] >= best[0] else with_remakes
-    if best[0] > bound:
+    if best[0] > max(bound, moving.step_ns * _WORTH_REMAKING):
         for rival in remaking_rivals(trace, machine, capacity, deadline):
             step_ns = Simulator(trace, machine, problem.page_bytes).run_plan(rival).step_ns
             best = best if step_ns >= best[0] else (step_ns, rival.stays)

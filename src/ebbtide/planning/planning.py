@@ -24,7 +24,6 @@ from ebbtide.capture.flops import count_flops
 from ebbtide.capture.lines import note_lines
 from ebbtide.capture.module_names import ModuleNames
 from ebbtide.capture.recording import ends_unlike_it_begins, flop_table, likeness, repeating
-from ebbtide.capture.repeats import repeats
 from ebbtide.capture.timeline import traffic
 from ebbtide.errors import EbbtideError
 from ebbtide.host.process import give_back_freed_memory
@@ -348,7 +347,7 @@ class Planning:
 
     def _job(self, recording: Recording, budget_bytes: int, followed: Followed | None = None) -> Job:
         flops = flop_table(recording, count_flops)
-        known = repeating(recording, repeats) if self._wanted.remakes else frozenset()
+        known = repeating(recording, _torch.repeats) if self._wanted.remakes else frozenset()
         name = f"{Path(sys.argv[0]).name or 'python'}, step {self._steps}"
         shared_bytes = self._shared_bytes
         return Job(recording, flops, self._machine, budget_bytes, followed, None, shared_bytes, name, known)

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import torch
 
+import ebbtide._torch as _torch
 from ebbtide.capture.flops import count_flops
 from ebbtide.capture.following import Following
 from ebbtide.capture.lines import note_lines
@@ -21,7 +22,6 @@ from ebbtide.capture.objects import instances
 from ebbtide.capture.optimizer_events import subscribe, unsubscribe
 from ebbtide.capture.optimizer_hooks import OptimizerHooks
 from ebbtide.capture.recording import capture
-from ebbtide.capture.repeats import repeats
 from ebbtide.errors import RecordingError
 from ebbtide.ir.base import Origin
 from ebbtide.ir.files import save
@@ -149,7 +149,7 @@ class StepRecorder:
         name = f"{program}, step {self._step}"
         measured = self._origin is Origin.MEASURED
         unrecorded_ns = self._unrecorded_ns if measured else None
-        trace = capture(recording, name, count_flops, self._origin, unrecorded_ns, repeats).trace
+        trace = capture(recording, name, count_flops, self._origin, unrecorded_ns, _torch.repeats).trace
         path = self._path
         if len(self._steps) > 1:
             path = path.with_name(f"{path.stem}-{self._step}{path.suffix}")

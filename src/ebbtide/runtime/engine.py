@@ -12,7 +12,7 @@ from ebbtide.capture.following import Following
 from ebbtide.capture.lines import note_lines
 from ebbtide.capture.optimizer_events import subscribe, unsubscribe
 from ebbtide.capture.optimizer_hooks import BeforeUpdates, OptimizerHooks, largest_parameter_bytes
-from ebbtide.doors import foreign_views
+from ebbtide.doors import foreign_views, tensors
 from ebbtide.errors import BudgetError
 from ebbtide.host import process
 from ebbtide.ir.run_report import FORMAT, VERSION, RunReport, StepMode, by_reason
@@ -27,7 +27,7 @@ from ebbtide.runtime.start_arena import Run, may_still_pack, rooms_of, start_are
 from ebbtide.runtime.step_counters import Reading, read_now, step_between
 from ebbtide.runtime.step_log import StepLog
 from ebbtide.screen.progress import Observation
-from ebbtide.settings import CHECK, PAGES, TierKind, UpdateOrder
+from ebbtide.settings import PAGES, TierKind, UpdateOrder
 from ebbtide.units import format_bytes, seconds
 from ebbtide.update_order.deferred import Deferred
 from ebbtide.update_order.in_backward import InBackward
@@ -101,13 +101,16 @@ class Engine:
         if blocked:
             _torch.let_faults_into_pool()
         _torch.set_checksum(bool(self._settings.checksum), self._settings.checksum == PAGES)
-        _torch.check_what_is_made(self._settings.remake == CHECK)
-        _torch.want_all_recipes(bool(self._settings.remake) and self._settings.chaos_rate > 0)
+        remake = self._settings.remake
+        _torch.check_what_is_made(remake.checks)
+        _torch.strike_repeatable(set(remake.without))
+        _torch.want_all_recipes(remake.on and self._settings.chaos_rate > 0)
         note_lines(self._settings.lines and self._settings.save_trace is not None)
         counters = _torch.counters()
         self._before = counters
         foreign_views.sizes(self._settings.min_storage_bytes, 2 * self._settings.piece_bytes)
         foreign_views.guard()
+        tensors.guard_settings()
         if self._updates is not None:
             self._updates.install()
         subscribe(self._hooks)

@@ -230,7 +230,7 @@ class Session(Driven):
         is_named = files.plan is not None
         wanted = Wanted(
             measures=self._settings.machine is None and not is_named,
-            remakes=bool(self._settings.remake),
+            remakes=self._settings.remake.on,
             fixed=is_named,
             waits=self._settings.wait_for_plan or is_named,
             improves=takes_effort(policy),

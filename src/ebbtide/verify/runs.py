@@ -55,11 +55,12 @@ def bounded_environment(
 ) -> dict[str, str]:
     """Return the user's variables, overridden by the command's options (EBBTIDE_... without the prefix).
 
-    By default, the run has checksums and waits for plans, so that as many steps as possible follow one.
+    By default, the run has checksums, also of what is made anew. It waits for plans, so that as many steps as possible
+    follow one.
     """
     kept = {name: value for name, value in environment.items() if name != f"{PREFIX}DISABLE"}
     ours = dict(options) | {"REPORT": str(report), "PROGRESS": "off"}
-    by_default = {f"{PREFIX}CHECKSUM": "1", f"{PREFIX}WAIT_FOR_PLAN": "1"}
+    by_default = {f"{PREFIX}CHECKSUM": "1", f"{PREFIX}REMAKE": "check", f"{PREFIX}WAIT_FOR_PLAN": "1"}
     return by_default | kept | {PREFIX + name: value for name, value in ours.items()}
 
 
