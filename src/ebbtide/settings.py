@@ -161,9 +161,7 @@ class Settings:
     chaos_rate: float = 0.0  # for tests: probability of a random eviction at each allocation
     chaos_seed: int = 0  # for tests: the seed of these evictions
     checksum: bool | str = False  # bytes that come back are compared with those written; with `pages`, clean ones too
-    remake: Remake = (
-        Remake()
-    )  # plans may have contents made anew; `check` compares bytes; `-NAME`: not by that one
+    remake: Remake = Remake()  # plans may have contents made anew; `check` compares their bytes; not by `-NAME`
     arena_bytes: int | None = None  # the arena's budget itself, for tests and experiments
     progress: ProgressMode = ProgressMode.AUTO  # a live line, plain lines, a line for each step, or none
 
