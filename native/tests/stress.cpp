@@ -12,6 +12,7 @@
 #include "../core/compressed_tier.hpp"
 #include "../core/file_tier.hpp"
 #include "check.hpp"
+#include "maker.hpp"
 #include "mock_tier.hpp"
 #include "numa_ground.hpp"
 
@@ -21,6 +22,7 @@ namespace {
 
 constexpr int kThreads = 3;
 constexpr std::size_t kLimit = std::size_t{12} << 20;  // one operator of each thread must fit
+constexpr std::size_t kMostOfASum = std::size_t{256} << 10;
 
 struct Twin {
   char* p;
@@ -45,12 +47,12 @@ std::size_t random_size(std::mt19937& random) {
 
 class Worker {
  public:
-  Worker(Arena& arena, unsigned seed, Rank slowest, bool in_pieces)
-      : arena_(arena), random_(seed), slowest_(slowest), in_pieces_(in_pieces) {}
+  Worker(Arena& arena, unsigned seed, Rank slowest, bool in_pieces, bool makes)
+      : arena_(arena), random_(seed), slowest_(slowest), in_pieces_(in_pieces), makes_(makes) {}
 
   void run(int operations) {
     for (int i = 0; i < operations; ++i) step();
-    for (Twin& twin : twins_) check_all(twin), arena_.release(twin.p);
+    for (Twin& twin : twins_) check_all(twin), release(twin);
   }
 
  private:
@@ -58,7 +60,7 @@ class Worker {
     switch (random_() % 16) {
       case 0:
       case 1:
-        if (twins_.size() < 30) return birth();
+        if (twins_.size() < 30) return makes_ && random_() % 4 != 0 ? birth_of_a_sum() : birth();
         [[fallthrough]];
       case 2:
         return death();
@@ -73,7 +75,10 @@ class Worker {
       case 8:
       case 9:
       case 10:
-        return with_twin([&](Twin& t) { write(t); });
+        return with_twin([&](Twin& t) {
+          if (makes_ && random_() % 4 != 0) return check_some(t);  // a write takes recipes away
+          write(t);
+        });
       default:
         return with_twin([&](Twin& t) { check_some(t); });
     }
@@ -102,12 +107,37 @@ class Worker {
     twins_.push_back(std::move(twin));
   }
 
+  // It can be made anew of two others.
+  void birth_of_a_sum() {
+    if (twins_.empty()) return birth();
+    const Twin &one = twins_[random_() % twins_.size()], &other = twins_[random_() % twins_.size()];
+    std::size_t n = std::min(one.copy.size(), other.copy.size()) / 4 * 4;
+    if (n > kMostOfASum) return birth();
+    Twin sum{static_cast<char*>(arena_.allocate(n)), std::vector<char>(n)};
+    for (std::size_t i = 0; i < n; i += 4) {
+      std::uint32_t a, b;
+      std::memcpy(&a, one.copy.data() + i, 4), std::memcpy(&b, other.copy.data() + i, 4);
+      a += b;
+      std::memcpy(sum.copy.data() + i, &a, 4);
+    }
+    std::memcpy(sum.p, sum.copy.data(), n);
+    maker->learn(sum.p, n, one.p, other.p);
+    arena_.guard(one.p), arena_.guard(other.p);
+    if (!arena_.keep_recipe(sum.p)) maker->forget(sum.p);
+    twins_.push_back(std::move(sum));
+  }
+
   void death() {
     if (twins_.empty()) return;
     std::swap(twins_[random_() % twins_.size()], twins_.back());
     check_some(twins_.back());
-    arena_.release(twins_.back().p);
+    release(twins_.back());
     twins_.pop_back();
+  }
+
+  void release(const Twin& t) {
+    if (makes_) maker->free(t.p), maker->forget(t.p);
+    arena_.release(t.p);
   }
 
   void write(Twin& t) {
@@ -130,6 +160,7 @@ class Worker {
     Twin& a = twins_[random_() % twins_.size()];
     Twin& b = twins_[random_() % twins_.size()];
     bool in_order = in_pieces_ && random_() % 2 == 0;
+    if (makes_) maker->free(a.p);
     const Operand operands[] = {{a.p, Access::ReadWrite, 0, some(a, in_order)}, {b.p, Access::Read, 0, some(b, in_order)}};
     arena_.enter("stress", operands, in_order ? Work::InOrder : Work::Itself);
     std::size_t n = random_size(random_);
@@ -154,6 +185,7 @@ class Worker {
   std::vector<Twin> twins_;
   const Rank slowest_;
   const bool in_pieces_;
+  const bool makes_;  // anew
 };
 
 struct Ground {
@@ -163,6 +195,7 @@ struct Ground {
   std::uint64_t compressed = 0;  // bytes of compressed memory, likewise
   std::vector<Behaviour> in_place{};  // tiers that are used in place, next to it
   std::vector<Behaviour> middle{};  // tiers between these and the file
+  bool makes = false;               // contents anew
 };
 
 void agrees_with_plain_memory(const Ground& ground) {
@@ -174,6 +207,7 @@ void agrees_with_plain_memory(const Ground& ground) {
   options.chaos_seed = 11;
   options.most_areas = ground.most_areas;
   options.least_piece = ground.least_piece;
+  if (ground.makes) start_maker(options);
   std::vector<MockTier*> middle;
   Tiers::List tiers;
   NumaTier* numa = nullptr;
@@ -199,11 +233,12 @@ void agrees_with_plain_memory(const Ground& ground) {
   tiers.push_back(std::make_unique<FileTier>(std::vector<std::string>{spill_directory()}));
   auto slowest = static_cast<Rank>(tiers.size());
   Arena& arena = make_arena(kLimit, options, std::move(tiers));
+  if (ground.makes) maker->arena = &arena, maker->keeps = true;
   std::atomic<int> running{kThreads};
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
-      Worker(arena, static_cast<unsigned>(t) + 1, slowest, ground.least_piece > 0).run(operations / kThreads);
+      Worker(arena, static_cast<unsigned>(t) + 1, slowest, ground.least_piece > 0, ground.makes).run(operations / kThreads);
       --running;
     });
   }
@@ -230,6 +265,10 @@ void agrees_with_plain_memory(const Ground& ground) {
               static_cast<double>(c.evicted[4]) * 1e-9, static_cast<double>(c.fetched[4]) * 1e-9,
               static_cast<unsigned long long>(c.faults), static_cast<unsigned long long>(c.cancelled));
   CHECK(c.live == 0 && c.evicted[4] > 0 && c.fetched[4] > 0 && c.faults > 0);
+  if (ground.makes) {
+    std::printf("  made anew %.2f GB, of %d storages\n", static_cast<double>(c.made_anew) * 1e-9, maker->handed_over());
+    CHECK(c.made_anew > 0 && arena.unmade() == 0);
+  }
   if (numa != nullptr) {
     std::printf("  in %s: at most %s\n", numa->explain(0).where, BytesText(most_in_place).text);
     CHECK(most_in_place > 0 && most_in_place <= ground.numa);
@@ -253,6 +292,14 @@ void agrees_with_plain_memory(const Ground& ground) {
 }  // namespace
 
 TEST(random_operations_from_several_threads_agree_with_plain_memory) { agrees_with_plain_memory({}); }
+
+TEST(random_operations_agree_with_plain_memory_where_contents_are_made_anew) { agrees_with_plain_memory({.makes = true}); }
+
+TEST(random_operations_agree_with_plain_memory_where_contents_are_made_anew_over_tiers_that_fail) {
+  agrees_with_plain_memory({.in_place = {{.capacity = 16 * kMiB, .write_errors = 0.02}},
+                            .middle = {{.capacity = 16 * kMiB, .write_errors = 0.02, .read_errors = 0.001}},
+                            .makes = true});
+}
 
 TEST(random_operations_on_storages_in_pieces_agree_with_plain_memory) { agrees_with_plain_memory({.least_piece = 2 * kMiB}); }
 
