@@ -152,6 +152,7 @@ def test_plain_runs_know_nothing_of_ebbtide_and_the_bounded_one_all_that_the_use
         "EBBTIDE_REPORT": "/r",
         "EBBTIDE_PROGRESS": "off",
         "EBBTIDE_CHECKSUM": "1",
+        "EBBTIDE_REMAKE": "check",
         "EBBTIDE_WAIT_FOR_PLAN": "1",
     }
     assert bounded_environment({}, Path("/r"), {"EBBTIDE_CHECKSUM": "0"})["EBBTIDE_CHECKSUM"] == "0"

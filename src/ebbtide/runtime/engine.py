@@ -104,7 +104,7 @@ class Engine:
         remake = self._settings.remake
         _torch.check_what_is_made(remake.checks)
         _torch.strike_repeatable(set(remake.without))
-        _torch.want_all_recipes(remake.on and self._settings.chaos_rate > 0)
+        _torch.want_all_recipes(remake.checks and self._settings.chaos_rate > 0)
         note_lines(self._settings.lines and self._settings.save_trace is not None)
         counters = _torch.counters()
         self._before = counters
