@@ -19,11 +19,10 @@ from ebbtide.ir.files import load
 from ebbtide.ir.machine import InPlace, Link, Machine, Tier
 from ebbtide.ir.occupancy import live_bytes, peak
 from ebbtide.ir.plan import Plan
-from ebbtide.ir.remakes import remade, remakes_of
+from ebbtide.ir.remakes import remade, remakes_of, without_remakes
 from ebbtide.ir.trace import Trace
 from ebbtide.planners import plan
 from ebbtide.planners.base import page_size_of
-from ebbtide.planners.search.remaking import without_remakes
 from ebbtide.units import MIB, parse_size
 
 HEADER = ["step", "budget", "moved", "bound", "also made anew", "bound", "made anew", "for", "planning, CPU s"]

@@ -113,13 +113,18 @@ unsigned Run::birth_rank(Piece piece) {
 // ---- one step ------------------------------------------------------------------------------------------------------
 
 void Run::steps() {
-  for (int step_number = 1; step_number <= asked_.n_steps; ++step_number) step(step_number == asked_.n_steps);
+  int noted = asked_.policy == nullptr ? 1 : std::max(asked_.n_steps - 2, 1);
+  for (int left = asked_.n_steps; left > 0; --left) {
+    if (left >= noted) record_.clear(n_ticks_, links_.moved_bytes(), now_);
+    step(left == 1);
+  }
+  record_.finish(links_.moved_bytes(), noted);
 }
 
 void Run::step(bool is_last) {
-  record_.begin(n_ticks_, links_.moved_bytes(), now_, is_last && asked_.keeps_spans);
+  record_.begin(now_, is_last && asked_.keeps_spans);
   for (std::size_t tick = 0; tick < n_ticks_; ++tick) {
-    record_.starts[tick] = now_ - record_.began;
+    record_.starts[tick] += now_ - record_.began;
     for (Piece piece : pieces_.deaths[tick]) die(piece);
     for (const Command& command : commands(tick)) issue(command);
     for (Piece piece : pieces_.births[tick]) await_eviction(piece);
@@ -136,7 +141,7 @@ void Run::step(bool is_last) {
     links_.start(now_);
     ++at_;
   }
-  record_.end(links_.moved_bytes(), now_);
+  record_.end(now_);
   end_step();
 }
 

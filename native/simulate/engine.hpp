@@ -12,8 +12,8 @@ namespace ebbtide::simulate {
 // What a simulation is asked for.
 struct Asked {
   const Policy* policy = nullptr;  // nullptr: what the schedule says
-  int n_steps = 3;                 // the last is noted
-  bool keeps_spans = false;        // of that one, and its levels
+  int n_steps = 3;                 // the last is noted; under a policy, the mean of all after the second
+  bool keeps_spans = false;        // of the last one, and its levels
   bool checks_state = false;       // at every event: slow
 };
 

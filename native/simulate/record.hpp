@@ -1,4 +1,5 @@
-// What a simulation notes while it runs: levels, stalls, spans, and counts. All but `used` is of the step at hand.
+// What a simulation notes while it runs: levels, stalls, spans, and counts. Figures are sums over the steps since `clear`, until
+// `finish` makes them a step's mean. Spans, levels and what was queued are of the last step.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +32,7 @@ struct Queued {  // a copy, when it was put on its link
 struct Record {
   std::vector<std::int64_t> used;  // the room taken on each tier, now
 
-  double began = 0;
+  double began = 0;  // the step at hand
   std::vector<double> starts, stalls;  // when compute reached each tick, and the end; how long each tick waited
   std::array<double, 3> by_cause{};
   std::int64_t rescues = 0, demand_fetches = 0, demand_bytes = 0, n_uses = 0, hits = 0;
@@ -39,7 +40,7 @@ struct Record {
   std::vector<std::int64_t> slow_reads, slow_writes;  // by tier
   std::vector<double> area;                           // of room taken, in byte ns
   std::vector<std::int64_t> peak;
-  std::vector<std::int64_t> moved_bytes;  // by link; before the step's end, what moved in steps before
+  std::vector<std::int64_t> moved_bytes;  // by link; until `finish`, what moved before `clear`
 
   bool is_kept = false;  // whether the rest is noted
   std::vector<Span> spans;
@@ -48,9 +49,7 @@ struct Record {
 
   explicit Record(std::size_t n_tiers) : used(n_tiers), area(n_tiers), peak(n_tiers), since_(n_tiers) {}
 
-  void begin(std::size_t n_ticks, std::vector<std::int64_t>&& moved, double now, bool keep) {
-    began = now;
-    is_kept = keep;
+  void clear(std::size_t n_ticks, std::vector<std::int64_t>&& moved, double now) {
     starts.assign(n_ticks + 1, 0.0);
     stalls.assign(n_ticks, 0.0);
     by_cause.fill(0.0);
@@ -62,14 +61,31 @@ struct Record {
     since_.assign(used.size(), now);
     area.assign(used.size(), 0.0);
     peak = used;
+  }
+
+  void begin(double now, bool keep) {
+    began = now;
+    is_kept = keep;
     if (!is_kept) return;
     for (std::size_t rank = 0; rank < used.size(); ++rank) note_level(rank, now);
   }
 
-  void end(const std::vector<std::int64_t>& moved, double now) {
-    starts.back() = now - began;
+  void end(double now) {
+    starts.back() += now - began;
     for (unsigned rank = 0; rank < used.size(); ++rank) change(rank, 0, now);
-    for (std::size_t link = 0; link < moved.size(); ++link) moved_bytes[link] = moved[link] - moved_bytes[link];
+  }
+
+  void finish(const std::vector<std::int64_t>& moved, std::int64_t n_steps) {
+    for (std::size_t link = 0; link < moved_bytes.size(); ++link) moved_bytes[link] = moved[link] - moved_bytes[link];
+    for (auto* times : {&starts, &stalls, &area}) {
+      for (double& sum : *times) sum /= static_cast<double>(n_steps);
+    }
+    for (double& sum : by_cause) sum /= static_cast<double>(n_steps);
+    slower_ns /= static_cast<double>(n_steps);
+    for (auto* counts : {&slow_reads, &slow_writes, &moved_bytes}) {
+      for (std::int64_t& sum : *counts) sum = (sum + n_steps / 2) / n_steps;
+    }
+    for (auto* sum : {&rescues, &demand_fetches, &demand_bytes, &n_uses, &hits}) *sum = (*sum + n_steps / 2) / n_steps;
   }
 
   // The room taken on a tier.

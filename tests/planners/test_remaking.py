@@ -14,14 +14,14 @@ from ebbtide.ir.check import check_plan
 from ebbtide.ir.machine import InPlace, Machine, Tier
 from ebbtide.ir.occupancy import live_bytes, needed_bytes, peak
 from ebbtide.ir.plan import Plan, PlanStatus
-from ebbtide.ir.remakes import remade, remakes_of, split, together
+from ebbtide.ir.remakes import remade, remakes_of, split, together, without_remakes
 from ebbtide.ir.trace import Storage, StorageKind, Tick, Trace
 from ebbtide.planners import plan
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.ebbtide import _RATES, _RemakingSearch, ebbtide
 from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.planners.search.problem import problem_of
-from ebbtide.planners.search.remaking import Remaking, without_remakes
+from ebbtide.planners.search.remaking import Remaking
 from ebbtide.simulator import POLICIES, simulate_plan, simulate_policy
 from tests.helpers.make_remakes import halved, made_steps, repeating, step_of
 from tests.helpers.make_steps import PAGE, R, W, disk, network

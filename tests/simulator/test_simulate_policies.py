@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -14,8 +15,10 @@ from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import InPlace, Link, Machine, Tier
 from ebbtide.ir.occupancy import live_bytes, needed_bytes, peak
 from ebbtide.ir.tiertrace import load_tiertrace
+from ebbtide.ir.trace import Storage, StorageKind
+from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.simulator import POLICIES, simulate_policy
-from tests.helpers.make_steps import PAGE, R, disk, network, parameter, step
+from tests.helpers.make_steps import PAGE, R, W, disk, network, parameter, step
 from tests.helpers.paths import G10
 
 MS = 1_000_000
@@ -84,6 +87,22 @@ def test_reactive_tiering_promotes_what_is_used_often() -> None:
     later = simulate_policy("reactive", trace, PMM.with_budget(5 * MB), n_steps=4)
     assert later.tiers["pmm"].read_bytes <= first_step.tiers["pmm"].read_bytes
     assert later.tiers["dram"].read_bytes >= 70 * 4 * MB
+
+
+def test_a_policy_whose_steps_differ_has_their_mean() -> None:
+    """One access in four is seen, of nine in a step. The third step finds all in memory; others wait for copies."""
+    uses = [(0, 0, R), (0, 1, R), (0, 2, R), (2, 2, W), (2, 4, R), (2, 5, R | W), (3, 2, R), (3, 4, R), (3, 5, R | W)]
+    scratch = Storage(PAGE, StorageKind.ACTIVATION, 3, 4, scratch=True)
+    rows = [parameter(PAGE, 6), scratch, parameter(PAGE, 6), parameter(PAGE, 6)]
+    trace, machine = step([1000] * 6, rows, uses), disk(read=10**8).with_budget(3 * PAGE)
+    at_once = [simulate_policy("reactive", trace, machine, n_steps=n) for n in (3, 4, 5, 6)]
+    totals = [found.step_ns * count for count, found in enumerate(at_once, start=1)]
+    assert totals[0] == trace.step_ns < lower_bound_ns(trace, machine, 3 * PAGE) < totals[3] / 4
+    assert len({later - before for before, later in pairwise([0, *totals])}) > 1
+    found = simulate_policy("reactive", trace, machine, record=True)
+    assert found.start_ns.tolist() == at_once[3].start_ns.tolist()
+    assert found.step_ns == trace.step_ns + found.exposed_ns
+    assert found.timeline("reactive").step_ns == pytest.approx(totals[3] - totals[2], abs=8)
 
 
 def test_an_unknown_policy_is_an_error_that_names_those_there_are() -> None:

@@ -104,6 +104,14 @@ def remakes_of(trace: Trace) -> Remakes:
     return Remakes(storage, gone, until, operator, time_ns, scratch_bytes, inputs, ingredients, others)
 
 
+@once_for_a_trace
+def without_remakes(trace: Trace) -> Trace:
+    """Return the same step as if no operator repeated. Where nothing can be remade, it is the step itself."""
+    if not len(remakes_of(trace)):
+        return trace
+    return replace(trace, ticks=replace(trace.ticks, repeats=np.zeros(len(trace.ticks), dtype=bool)))
+
+
 def together(remakes: Remakes) -> bool:
     """Say whether these chosen remakes are possible in one step: each storage once, all its pieces at one tick, and all
     inputs are there."""

@@ -33,7 +33,7 @@ from ebbtide.ir.base import LARGEST, Flags, Floats, Ints
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import occupancy
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
-from ebbtide.ir.remakes import Chosen, Split, split
+from ebbtide.ir.remakes import Chosen, Split, split, without_remakes
 from ebbtide.ir.stay_columns import StayColumns, columns_of
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.resident import resident
@@ -42,7 +42,7 @@ from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.planners.search.choice import Demand, choose
 from ebbtide.planners.search.in_place import placed_in_slow
 from ebbtide.planners.search.problem import Problem, lacks_bytes, problem_of, require_feasible, with_packing
-from ebbtide.planners.search.remaking import Remaking, without_remakes
+from ebbtide.planners.search.remaking import Remaking
 from ebbtide.planners.search.slow_tiers import assign_tiers, reachable_tiers
 from ebbtide.planners.search.timing import Clock, Pace, all_away, moved_stays, time_moves, with_still
 from ebbtide.simulator import Outcome, Simulator

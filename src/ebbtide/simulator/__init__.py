@@ -71,10 +71,11 @@ def simulate_policy(
     trace: Trace,
     machine: Machine,
     page_bytes: PageSize = exact,
-    n_steps: int = 3,
+    n_steps: int = 6,
     record: bool = False,
 ) -> Outcome:
-    """Simulate the steady step under the online policy ``name``. Raises SettingError unless ``POLICIES`` has it."""
+    """Simulate a step under the online policy ``name``: the mean of all after the second. Raises SettingError unless
+    ``POLICIES`` has it."""
     if name not in POLICIES:
         raise SettingError(f"there is no online policy {name!r:.80}; there are {', '.join(POLICIES)}")
     return Simulator(trace, machine, page_bytes).run(no_commands(), n_steps, record, POLICIES[name])

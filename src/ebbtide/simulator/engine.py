@@ -54,9 +54,12 @@ class Simulator:
         policy: Policy | None = None,
         checks_state: bool = False,
     ) -> Outcome:
-        """Run the steady step, the last of ``n_steps``. ``record`` asks for its spans and levels. Under a ``policy``
-        the schedule MUST be empty. ``checks_state`` counts all bytes anew at every event, for tests. Raises ValueError
-        if a tick's storages do not fit the budget together."""
+        """Run the steady step, the last of ``n_steps``; under a ``policy``, the mean of those after the second.
+
+        ``record`` asks for the last one's spans and levels. Under a policy the schedule MUST be empty. ``checks_state``
+        counts all bytes anew at every event, for tests. Raises ValueError if a tick's storages do not fit the budget
+        together.
+        """
         return self._outcome(self.noted(schedule, n_steps, record, policy, checks_state))
 
     def run_stays(self, stays: StayColumns, n_steps: int = 3) -> Outcome:

@@ -1,9 +1,9 @@
-"""The result of a simulation: one steady step."""
+"""The result of a simulation: one steady step, or the mean of several under a policy."""
 
 from dataclasses import dataclass, field
 
 from ebbtide.ir.base import Ints, Origin
-from ebbtide.ir.timeline import Level, Span, SpanKind, Timeline
+from ebbtide.ir.timeline import COMPUTE_LANE, Level, Span, SpanKind, Timeline
 from ebbtide.ir.trace import Trace
 
 
@@ -60,8 +60,9 @@ class Outcome:
         return self.hits / self.n_uses if self.n_uses else 1.0
 
     def timeline(self, policy: str) -> Timeline:
-        """Make a timeline for reports. The simulation must have been asked for it."""
-        return Timeline(policy, Origin.SIMULATED, self.step_ns, self.spans, self.levels)
+        """Make a timeline of the last step for reports. The simulation must have been asked for it."""
+        end_ns = max((span.stop_ns for span in self.spans if span.lane == COMPUTE_LANE), default=0)
+        return Timeline(policy, Origin.SIMULATED, end_ns, self.spans, self.levels)
 
 
 def does_not_fit(trace: Trace, tick: int) -> str:

@@ -19,14 +19,14 @@ import numpy as np
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import peak
 from ebbtide.ir.plan import Plan
-from ebbtide.ir.remakes import Chosen, split
+from ebbtide.ir.remakes import Chosen, split, without_remakes
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.published.channels import Channels, book
 from ebbtide.planners.published.pressure import Pressure
 from ebbtide.planners.resident import resident
 from ebbtide.planners.search.make_plan import Pair, make_plan, pair_of
 from ebbtide.planners.search.problem import problem_of
-from ebbtide.planners.search.remaking import Choosing, Remaking, without_remakes
+from ebbtide.planners.search.remaking import Choosing, Remaking
 from ebbtide.planners.search.timing import copy_ns
 
 

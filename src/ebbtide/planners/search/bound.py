@@ -1,4 +1,5 @@
-"""Computes a time that no plan can beat. It is the largest of three:
+"""Computes a time that no plan can beat, nor a policy in the mean of many steps: one of its steps may be faster if the
+next pays for it. It is the largest of three:
 
 - the compute time, and what operations lose to the copies beside them (``lost_per_byte``): the least that any choice
   of intervals costs (``choice.find_prices``).
@@ -31,7 +32,7 @@ from ebbtide.ir.base import Floats, Ints
 from ebbtide.ir.machine import Link, Machine, Sharing
 from ebbtide.ir.occupancy import PageSize, levels, live_bytes, paged_sizes
 from ebbtide.ir.of_trace import once_for_a_trace
-from ebbtide.ir.remakes import remakes_of
+from ebbtide.ir.remakes import remakes_of, without_remakes
 from ebbtide.ir.trace import Access, Trace
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.search.choice import Demand, find_prices
@@ -110,7 +111,8 @@ def lower_bound_ns(trace: Trace, machine: Machine, budget_bytes: int) -> int:
     outward = [link for link in machine.links if link.source == fast]
     if not inward or not outward or any(tier.in_place.reads for tier in machine.tiers[1:]):
         return trace.step_ns
-    priced = _by_prices(trace, machine, budget_bytes)
+    # Prices are not at their best. So those of a step that makes nothing anew may show the lesser time.
+    priced = min(_by_prices(step, machine, budget_bytes) for step in (trace, without_remakes(trace)))
     windowed = _by_windows(trace, machine, budget_bytes)
     return max(trace.step_ns, int(priced * (1 - 1e-9)), int(windowed * (1 - 1e-9)))
 

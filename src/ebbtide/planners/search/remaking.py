@@ -29,13 +29,6 @@ _LOST = 0.25
 """The share of a remake's relief that may be lost where its inputs are made early, in bytes and ticks."""
 
 
-def without_remakes(trace: Trace) -> Trace:
-    """Return the same step as if no operator repeated. Where nothing can be remade, it is the step itself."""
-    if not len(remakes_of(trace)):
-        return trace
-    return replace(trace, ticks=replace(trace.ticks, repeats=np.zeros(len(trace.ticks), dtype=bool)))
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Remaking:
     """The remakes of a step, for the search. ``row`` is each one's interval in the problem's table."""
