@@ -1,9 +1,10 @@
 // A recipe: what made a storage, and how that runs again. Who has one, and when it is carried out: recipes.hpp.
 //
 // [Note: ingredients]  A recipe holds what its operators read, so that it lives on. What is not to live on, as the normalized
-// input of a ReLU, is an ingredient: the recipe that it had is a part of this one. That runs right before the call that reads it, in
-// memory of its own, which is given back when the call has ended; where two calls read it, it runs twice. Whatever an ingredient's recipe holds, this one holds, too. So an ingredient may have
-// died, or been changed or moved: its recipe tells what it was.
+// input of a ReLU, is an ingredient: the recipe that it had is a part of this one. That runs right before the call that reads it,
+// in memory of its own, which is given back when the call has ended; where two calls read it, it runs twice. Whatever an
+// ingredient's recipe holds, this one holds, too. So an ingredient may have died, or been changed or moved: its recipe tells what
+// it was.
 #pragma once
 
 #include <ATen/Context.h>

@@ -2,8 +2,8 @@
 //
 // A recipe has the operators that made a storage, on its way from its allocation to the contents it has now, with their arguments.
 // They are pure functions of these (repeatable.hpp). Large arguments are held, so that their memory lives on and nobody writes to it
-// unnoticed, or made by recipes of their own [Note: ingredients]; small ones are copied. The operators run again in other memory, whose pages the storage gets when they have ended. So
-// nobody sees half of it, whichever thread it is made on.
+// unnoticed, or made by recipes of their own [Note: ingredients]; small ones are copied. The operators run again in other memory,
+// whose pages the storage gets when they have ended. So nobody sees half of it, whichever thread it is made on.
 //
 // Who is about to use a storage has it made first: every operator comes by prepare_for(). All others, in a signal handler too, ask
 // a thread of the maker's own, and wait (ask_to_make). Who is about to write to what a recipe reads comes by here likewise.
