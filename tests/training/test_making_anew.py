@@ -49,8 +49,8 @@ def test_a_planned_training_makes_storages_in_pieces_anew(planned: dict[str, str
     assert min(found.remade[3:]) > 4 << 20, found.remade
 
 
-def test_without_the_setting_nothing_is_made_anew() -> None:
-    found = child.run("making_anew:planned", "30%", 6)
+def test_where_it_is_turned_off_nothing_is_made_anew(planned: dict[str, str]) -> None:
+    found = child.run("making_anew:planned", "30%", 6, env=planned | {"EBBTIDE_REMAKE": "0"})
     assert found.same
     assert not any(found.remade)
     assert min(found.evicted[3:]) > 0
