@@ -139,6 +139,12 @@ class InFrontOf(Enum):
         ("torch._dynamo.eval_frame._maybe_set_eval_frame",),
         traced=True,
     )
+    LOADER_WORKERS = Row(
+        "recorders.fake",
+        "fake tensors cannot be sent between processes, so a DataLoader has no workers",
+        ("torch.utils.data.DataLoader._get_iterator",),
+        ends="with the recorder",
+    )
     FAULTS = Row(
         "runtime.faults",
         "the SIGSEGV safety net goes on top again, and no thread blocks it",

@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "analysis": IR,
     "report": IR | {"analysis"},
     "capture": IR | {"in_front", "torch", "_objects"},
-    "recorders": IR | {"capture", "torch"},
+    "recorders": IR | {"capture", "in_front", "torch"},
     "doors": BASE | {"in_front", "torch"},
     "screen": IR | {"in_front", "settings"},
     "budget": BASE | {"host", "torch"},

@@ -88,6 +88,37 @@ def test_what_fake_tensors_cannot_do_is_said(tmp_path: Path) -> None:
     assert "nothing was recorded" in finished.stderr
 
 
+LOADS = """
+import torch
+from torch.utils.data import DataLoader
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 32
+    def __getitem__(self, i): return torch.randn(64), i
+
+model = torch.nn.Linear(64, 32)
+optimizer = torch.optim.SGD(model.parameters())
+loader = DataLoader(Data(), batch_size=8, num_workers=2, timeout=60, persistent_workers=True)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+print(loader.num_workers, loader.timeout)
+"""
+
+
+def test_a_loader_with_workers_loads_in_the_process(tmp_path: Path) -> None:
+    """Workers would send fake tensors through shared memory, which these do not have."""
+    (tmp_path / "train.py").write_text(LOADS)
+    out = tmp_path / "step.trace"
+    finished = run(EBBTIDE, "trace", "--fake", "--step", "6", "--keep-running", "-o", str(out), "train.py", cwd=tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.split() == ["2", "60"]
+    weight = [row for row in load(out, Trace).storages if row.kind is StorageKind.PARAMETER]
+    assert sorted(row.nbytes for row in weight) == [4 * 32, 4 * 32 * 64]
+
+
 def test_a_machine_must_say_how_fast_it_computes(tmp_path: Path) -> None:
     machine, out = tmp_path / "machine.toml", tmp_path / "step.trace"
     machine.write_text(

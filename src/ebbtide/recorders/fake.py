@@ -4,8 +4,8 @@ The program runs from its first line under PyTorch's FakeTensorMode, so its mode
 of 70 billion parameters can be recorded on a laptop. The time of a tick is modelled (``roofline``).
 
 There are no numbers in fake tensors. Where the program reads one (``loss.item()``), it gets 1, and a warning names the
-first place. Some things cannot work: shapes that depend on data (``nonzero``, boolean masks), ``numpy()``, and worker
-processes of a DataLoader. Weights from a file have not been tried. Only the operators that autograd calls are seen.
+first place. A DataLoader loads in this process, whatever workers it has. Some things cannot work: shapes that depend on
+data (``nonzero``, boolean masks), and ``numpy()``. Only the operators that autograd calls are seen.
 Left out: operators that these call in turn, and their scratch (the reserve of an LSTM, say). Autograd adds fake
 gradients up in new storages, where it adds real ones in place.
 """
@@ -13,7 +13,7 @@ gradients up in new storages, where it adds real ones in place.
 import sys
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import accumulate
@@ -29,12 +29,14 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader
 
 import ebbtide._torch as _torch
 from ebbtide.capture.calls import describe_call
 from ebbtide.capture.flops import flops_of
 from ebbtide.capture.recording import KINDS
 from ebbtide.errors import EbbtideWarning
+from ebbtide.in_front import InFrontOf
 from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.native import NEVER, Phase
@@ -96,6 +98,8 @@ class FakeTape:
         mode.fake_tensor_converter = _Converter()
         self._modes.enter_context(mode)
         self._modes.enter_context(_Seen(self))
+        for wrapper in InFrontOf.LOADER_WORKERS.install(_without_workers):
+            self._modes.callback(wrapper.remove)
 
     def unwatch(self) -> None:
         self._modes.close()
@@ -322,6 +326,16 @@ class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         return self._tape.run(func, args, kwargs or {})
+
+
+def _without_workers(original: Callable[[DataLoader[Any]], Any], loader: DataLoader[Any]) -> Any:
+    """Return an iterator that loads in this process. The loader still says how many workers it has."""
+    workers, timeout = loader.num_workers, loader.timeout
+    loader.num_workers, loader.timeout = 0, 0
+    try:
+        return original(loader)
+    finally:
+        loader.num_workers, loader.timeout = workers, timeout
 
 
 def _carried_out(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
