@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from ebbtide.errors import SettingError, SpillError
 from ebbtide.host.spill import checked_spill_directory
 from ebbtide.ir.base import Origin
-from ebbtide.ir.machine import InPlace, Machine
+from ebbtide.ir.machine import Compute, ComputeRule, InPlace, Machine
 from ebbtide.pipeline.reading import this_machine
-from ebbtide.probe import quick, spill_bench
+from ebbtide.probe import compute, quick, spill_bench
 from ebbtide.probe.command import machine_file, probe_and_write
 from ebbtide.probe.figures import CHUNK_BYTES, Cell, Direction, Figure, Findings, Slowdown
 from ebbtide.probe.kernels import Copying, Matmul
@@ -378,6 +378,34 @@ def test_whoever_waits_for_a_quick_probe_is_told_on_standard_error(
     monkeypatch.setenv("EBBTIDE_PROGRESS", "off")
     this_machine()
     assert capsys.readouterr() == ("", "")
+
+
+def test_who_asks_how_fast_the_machine_computes_gets_it_in_the_same_file(
+    disk: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    assert probe_quick([disk]).compute == Compute()
+    written = time.time() - 5000
+    os.utime(cache, (written, written))
+    measured = Compute(flops_per_s=10**11, bfloat16_flops_per_s=4 * 10**11, float16_flops_per_s=10**9, operator_ns=2000)
+    monkeypatch.setattr(compute, "with_compute", lambda machine: replace(machine, compute=measured))
+    assert probe_quick([disk], say=said.append, computes=True).compute == measured
+    assert said == ["measuring how fast this machine computes for about 1 s"]
+    assert cache.stat().st_mtime == pytest.approx(written, abs=5)  # what it says of the disk is no newer
+    monkeypatch.setattr(compute, "with_compute", never)
+    again = probe_quick([disk], computes=True)
+    assert (again.compute, again.links) == (measured, machine_of(FINDINGS).links)
+
+
+def test_what_computes_is_measured_and_reads_back() -> None:
+    machine = compute.with_compute(machine_of(FINDINGS), seconds=0.05)
+    found = machine.compute
+    rates = (found.flops_per_s, found.bfloat16_flops_per_s, found.float16_flops_per_s)
+    assert all(rate is not None and rate > 10**6 for rate in rates)
+    assert found.operator_ns > 0
+    assert found.rule is ComputeRule.TRACE  # steps that were recorded here keep their times
+    assert Machine.from_toml(machine.to_toml()) == machine
+    assert "matrix products" in compute.render_compute(found)
 
 
 def test_capacities_are_those_of_now(disk: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

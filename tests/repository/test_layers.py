@@ -57,6 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "in_front",
         "machines",
         "planning",
+        "probe",
         "recorders",
         "report",
         "runtime",

@@ -105,6 +105,15 @@ def test_a_roofline_is_the_longer_of_compute_and_bytes() -> None:
     assert is_modelled(machine)
 
 
+def test_a_roofline_has_a_rate_for_each_type_and_a_cost_of_each_call() -> None:
+    rates = Compute(ComputeRule.ROOFLINE, flops_per_s=10**12, bfloat16_flops_per_s=2 * 10**12, operator_ns=MS)
+    machine, told = on(rates, 10**18), '{"overload":"","args":[{"shape":[4],"dtype":"bfloat16"}],"kwargs":{}}'
+    trace = with_flops(10**10, 10**10)
+    ticks = replace(trace.ticks, arguments=np.array(["", told], dtype=object))
+    assert [tick.time_ns for tick in recost(replace(trace, ticks=ticks), machine).ticks] == [11 * MS, 6 * MS]
+    assert [machine.roofline_ns(10**10, 0, arguments) for arguments in ("", told)] == [11 * MS, 6 * MS]
+
+
 def test_a_systolic_array_fills_once_for_each_buffer() -> None:
     """4 x 4 multiply-adds a cycle at 1 GHz; half of 320 bytes holds 20 columns of four 2-byte elements."""
     machine = on(Compute(ComputeRule.SYSTOLIC, array=4, clock_hz=10**9, buffer_bytes=320), 10**18)

@@ -9,6 +9,7 @@ from ebbtide.ir.base import Origin
 from ebbtide.ir.files import load
 from ebbtide.ir.occupancy import live_bytes, peak
 from ebbtide.ir.trace import Phase, StorageKind, Trace
+from ebbtide.pipeline.reading import this_machine
 from ebbtide.units import GIB
 from tests.helpers import child
 from tests.helpers.command import EBBTIDE, TRAIN_MLP, run, watch
@@ -71,12 +72,42 @@ def test_a_model_larger_than_any_memory_here(tmp_path: Path) -> None:
     assert flops[Phase.BACKWARD] == 5 * product  # nobody asks for the gradient of the batch
 
 
-def test_times_are_those_of_the_roofline(tmp_path: Path) -> None:
-    out = tmp_path / "step.trace"
-    finished = run(EBBTIDE, "trace", "--fake", "-o", str(out), TRAIN_MLP, "--width", "4096", "--depth", "1")
+COMPUTES = """
+format = "ebbtide-machine"
+version = 1
+name = "made up"
+origin = "assumed"
+[compute]
+flops_per_s = 312_000_000_000
+bfloat16_flops_per_s = 624_000_000_000
+operator_ns = 1_000
+[[tiers]]
+name = "dram"
+in_place = "all"
+bytes_per_s = 2_039_000_000
+"""
+
+
+def test_times_are_those_of_the_machines_roofline(tmp_path: Path) -> None:
+    out, machine = tmp_path / "step.trace", tmp_path / "machine.toml"
+    machine.write_text(COMPUTES)
+    command = (EBBTIDE, "trace", "--fake", "--machine", str(machine), "-o", str(out))
+    finished = run(*command, TRAIN_MLP, "--width", "4096", "--depth", "1")
     assert finished.returncode == 0, finished.stderr
+    ticks = load(out, Trace).ticks
+    for tick in ticks:
+        assert tick.time_ns in (0, 1_000 + max(tick.flops * 10**9 // 312_000_000_000, tick.nbytes * 1000 // 2039))
+    assert sum(ticks.time_ns > 10**6) > 3
+
+
+def test_without_a_machine_times_are_this_computers(tmp_path: Path) -> None:
+    """Not one that nobody named: what a smaller budget costs depends on compute and disk of one machine."""
+    out = tmp_path / "step.trace"
+    finished = run(EBBTIDE, "trace", "--fake", "-o", str(out), TRAIN_MLP, "--width", "1024", "--depth", "1")
+    assert finished.returncode == 0, finished.stderr
+    here = this_machine(computes=True)
     for tick in load(out, Trace).ticks:
-        assert tick.time_ns == max(tick.flops * 10**9 // 312 // 10**12, tick.nbytes * 10**9 // 2039 // 10**9)
+        assert tick.time_ns in (0, here.roofline_ns(tick.flops, tick.nbytes, tick.arguments))
 
 
 def test_what_fake_tensors_cannot_do_is_said(tmp_path: Path) -> None:
@@ -112,7 +143,9 @@ def test_a_loader_with_workers_loads_in_the_process(tmp_path: Path) -> None:
     """Workers would send fake tensors through shared memory, which these do not have."""
     (tmp_path / "train.py").write_text(LOADS)
     out = tmp_path / "step.trace"
-    finished = run(EBBTIDE, "trace", "--fake", "--step", "6", "--keep-running", "-o", str(out), "train.py", cwd=tmp_path)
+    finished = run(
+        EBBTIDE, "trace", "--fake", "--step", "6", "--keep-running", "-o", str(out), "train.py", cwd=tmp_path
+    )
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.split() == ["2", "60"]
     weight = [row for row in load(out, Trace).storages if row.kind is StorageKind.PARAMETER]

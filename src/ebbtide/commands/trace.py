@@ -49,7 +49,8 @@ from ebbtide.commands.program import (
 @click.option(
     "--machine",
     metavar="NAME|FILE",
-    help="With --fake: the machine whose FLOPs and bytes a second give the times. Default: an A100's data sheet.",
+    help="With --fake: the machine whose FLOPs and bytes a second give the times. Default: this computer, measured "
+    "for some seconds once a week.",
 )
 @click.argument("program", metavar="(SCRIPT | -m MODULE) [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
 def trace(

@@ -33,6 +33,7 @@ FORMAT = "ebbtide-machine"
 VERSION = 1
 
 _NAME = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
+_DTYPE = re.compile(r'"dtype":"(\w+)"')
 
 
 def check_reals(record: object, names: str) -> None:
@@ -174,7 +175,8 @@ class ComputeRule(StrEnum):
 class Compute:
     """The part that carries operations out. ``simulator.recost`` applies the rule. ``overlap``: see [Note: in place].
 
-    ROOFLINE needs ``flops_per_s`` and the first tier's ``bytes_per_s``. SYSTOLIC needs that ``bytes_per_s`` and three
+    ROOFLINE needs ``flops_per_s`` and the first tier's ``bytes_per_s``. Types half as wide may have rates of their own,
+    and each operation takes ``operator_ns`` besides. SYSTOLIC needs that ``bytes_per_s`` and three
     others: the side of the ``array`` (its square is the multiply-adds of a cycle), ``clock_hz``, and ``buffer_bytes``.
     From that buffer, columns stream past a stationary tile. Elements have ``element_bytes``. ``busy_w`` and ``idle_w``
     are the power while it works and while it waits.
@@ -182,6 +184,9 @@ class Compute:
 
     rule: ComputeRule = ComputeRule.TRACE
     flops_per_s: int | None = None
+    bfloat16_flops_per_s: int | None = None
+    float16_flops_per_s: int | None = None
+    operator_ns: int = 0
     overlap: float = 0.0
     array: int | None = None
     clock_hz: int | None = None
@@ -191,7 +196,9 @@ class Compute:
     idle_w: float = 0.0
 
     def __post_init__(self) -> None:
-        check_range(self, "flops_per_s array clock_hz buffer_bytes element_bytes", low=1)
+        check_range(self, "flops_per_s bfloat16_flops_per_s float16_flops_per_s", low=1)
+        check_range(self, "array clock_hz buffer_bytes element_bytes", low=1)
+        check_range(self, "operator_ns")
         check_reals(self, "busy_w idle_w overlap")
         if self.overlap > 1:
             raise ValueError(f"overlap must be at most 1, not {self.overlap}")
@@ -202,6 +209,15 @@ class Compute:
         }[self.rule]
         if lacking := [name for name in needed if getattr(self, name) is None]:
             raise ValueError(f"the rule {self.rule} needs {', '.join(lacking)}")
+
+    def rate_of(self, arguments: str) -> int | None:
+        """Return the FLOPs a second of an operation, by the type of its first tensor; None where no rate is known.
+
+        ``arguments`` are those of a tick.
+        """
+        found = _DTYPE.search(arguments)
+        own = {"bfloat16": self.bfloat16_flops_per_s, "float16": self.float16_flops_per_s}
+        return own.get(found[1] if found else "") or self.flops_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +314,13 @@ class Machine:
         capacity = self.tiers[0].capacity_bytes
         bound = budget_bytes if capacity is None else min(budget_bytes, capacity)
         return replace(self, tiers=(replace(self.tiers[0], capacity_bytes=bound), *self.tiers[1:]))
+
+    def roofline_ns(self, flops: int, nbytes: int, arguments: str = "") -> int:
+        """Return an operation's time by the rule ROOFLINE, whether it is the machine's or not."""
+        rate, bytes_per_s = self.compute.rate_of(arguments), self.tiers[0].bytes_per_s
+        assert rate is not None
+        assert bytes_per_s is not None
+        return self.compute.operator_ns + max(flops * 10**9 // rate, nbytes * 10**9 // bytes_per_s)
 
     def in_place_ns(self, tier: str, read_bytes: int, written_bytes: int) -> float:
         """Return the extra time of using these bytes on ``tier`` and not on the first, if nothing hides it:

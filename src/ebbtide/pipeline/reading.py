@@ -115,9 +115,10 @@ def step_on(
     return recost(step, on), on
 
 
-def this_machine() -> Machine:
+def this_machine(computes: bool = False) -> Machine:
     """Return this computer, as for ``ebbtide run``: a setting names it, or a probe measured it within the last week.
-    Else it is probed now, which is said on standard error. Raises SpillError."""
+    Else it is probed now, which is said on standard error. ``computes``: also how fast it computes. Raises
+    SpillError."""
     from ebbtide.host.spill import choose_spill_directories
     from ebbtide.probe.quick import probe_quick
 
@@ -129,7 +130,7 @@ def this_machine() -> Machine:
         if settings.progress is not ProgressMode.OFF:
             tell(f"ebbtide: {text}")
 
-    return probe_quick(choose_spill_directories(settings.spill), settings.io_threads, say=say)
+    return probe_quick(choose_spill_directories(settings.spill), settings.io_threads, say=say, computes=computes)
 
 
 def read_plan(path: Path, trace: Trace) -> Plan:

@@ -15,6 +15,7 @@ from ebbtide.host.tiers import check_tier
 from ebbtide.ir.files import load
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.trace import Trace
+from ebbtide.probe.compute import render_compute, with_compute
 from ebbtide.probe.figures import Figure, Findings
 from ebbtide.probe.measure import THOROUGH, measure, parts_of
 from ebbtide.probe.model import FILE, machine_of, with_kernels
@@ -77,6 +78,8 @@ def probe_and_write(
     with working(parts_of(effort)) as begin:
         findings = measure(directories, effort, settings.io_threads, begin)
     table, machine = render_table(findings), machine_of(findings)
+    machine = with_compute(machine)
+    table += "\n" + render_compute(machine.compute)
     show(table)
     if settings.tiers:
         from ebbtide.probe.node_memory import render_nodes, with_nodes

@@ -1,4 +1,7 @@
-"""Measures a machine in about two seconds, and then reads it from a cache. It serves runs without a machine file."""
+"""Measures a machine in about two seconds, and then reads it from a cache. It serves runs without a machine file.
+
+What computes is measured only for those who ask for it, and joins the same file.
+"""
 
 import hashlib
 import os
@@ -28,11 +31,13 @@ def probe_quick(
     io_threads: int = 2,
     effort: Effort = QUICK,
     say: Callable[[str], None] = lambda text: None,
+    computes: bool = False,
 ) -> Machine:
     """Return this machine with these spill directories, measured now or within the last week.
 
-    It ``say``s so before it measures. Capacities are always those of this moment. Raises SpillError when a directory
-    cannot serve. A cache that is damaged or old or cannot be written costs only a measurement.
+    ``computes``: also how fast it computes. It ``say``s so before it measures. Capacities are always those of this
+    moment. Raises SpillError when a directory cannot serve. A cache that is damaged or old or cannot be written costs
+    only a measurement.
     """
     directories = checked_spill_directories(spill_dirs)
     path = cache_file(directories, io_threads)
@@ -44,6 +49,13 @@ def probe_quick(
         machine = machine_of(findings)
         if path is not None:
             _write(path, machine.to_toml(), DISTURBED_AGE_S if findings.disturbed else MOST_AGE_S)
+    if computes and machine.compute.flops_per_s is None:
+        from ebbtide.probe.compute import SECONDS, with_compute
+
+        say(f"measuring how fast this machine computes for about {SECONDS:.0f} s")
+        machine = with_compute(machine)
+        if path is not None:
+            _add(path, machine.to_toml())
     dram, file = machine.tiers
     return replace(
         machine,
@@ -79,6 +91,13 @@ def _read(path: Path) -> Machine | None:
         return None
     expected = [tier.name for tier in machine.tiers] == [DRAM, FILE] and len(machine.links) == 2
     return machine if expected and 0 <= age_s <= MOST_AGE_S else None
+
+
+def _add(path: Path, text: str) -> None:
+    """Replace the cache by one that says more and lives no longer."""
+    with suppress(OSError):
+        age_s = time.time() - path.stat().st_mtime
+        _write(path, text, round(MOST_AGE_S - age_s))
 
 
 def _write(path: Path, text: str, good_for_s: int) -> None:

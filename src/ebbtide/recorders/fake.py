@@ -44,7 +44,7 @@ from ebbtide.ir.recording import Recording
 from ebbtide.ir.trace import Access, StorageKind
 from ebbtide.recorders.columns import FakeRecording, FakeRow, FakeTick
 from ebbtide.recorders.operators import list_length, operands, over_lists, shapes, tensors, touches_nothing
-from ebbtide.recorders.roofline import Roofline, roofline_of
+from ebbtide.recorders.roofline import require_rates
 from ebbtide.recorders.step_recorder import StepRecorder
 
 _ACTIVATION, _OTHER = KINDS.index(StorageKind.ACTIVATION), KINDS.index(StorageKind.OTHER)
@@ -52,12 +52,13 @@ _NO_OPERATORS = ("prim", "profiler")
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
-def fake_recorder(machine: Machine | None, path: Path, first: int, count: int, lines: bool) -> StepRecorder:
-    """Make the recorder. Without a ``machine``, times are an A100's.
+def fake_recorder(machine: Machine, path: Path, first: int, count: int, lines: bool) -> StepRecorder:
+    """Make the recorder. Times are those of the machine, by its roofline.
 
     Raises SettingError for a machine that does not say how fast it computes.
     """
-    tape = FakeTape(roofline_of(machine))
+    require_rates(machine)
+    tape = FakeTape(machine)
     return StepRecorder(tape, Origin.MODELLED, path, first, count, tape.watch, lines)
 
 
@@ -77,8 +78,8 @@ class _Live:
 class FakeTape:
     """Stands in for the native module (``step_recorder.Tape``). Only one thread may use it."""
 
-    def __init__(self, roofline: Roofline) -> None:
-        self._roofline = roofline
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
         self._modes = ExitStack()
         self._live: dict[int, _Live] = {}
         self._serials = 0
@@ -163,8 +164,9 @@ class FakeTape:
             self._note_groups(operator, args, kwargs, result, listed)
             return result
         noted = not touches_nothing(operator)
+        arguments = describe_call(operator, args, kwargs) if noted and self._recorded is not None else ""
         if noted:
-            self._begin_tick(operator, describe_call(operator, args, kwargs))
+            self._begin_tick(operator, arguments)
             for tensor, access, overwrites in operands(operator, args, kwargs):
                 self._use(tensor, access, overwrites)
         result = self._read(operator, args) if operator is torch.ops.aten._local_scalar_dense.default else None
@@ -173,7 +175,7 @@ class FakeTape:
         for tensor in tensors(result):
             self._storage(tensor, written=noted)
         if noted:
-            self._end_tick(flops_of(operator._schema.name, shapes(args)))
+            self._end_tick(flops_of(operator._schema.name, shapes(args)), arguments)
         return result
 
     def _note_groups(
@@ -243,14 +245,14 @@ class FakeTape:
         node = torch._C._current_autograd_node() if torch._C._current_graph_task_id() != -1 else None
         return _torch.line_here(self._line_of_node.get(node._sequence_nr(), "") if node is not None else "")
 
-    def _end_tick(self, flops: int) -> None:
+    def _end_tick(self, flops: int, arguments: str = "") -> None:
         if self._recorded is not None:
             nbytes = 0
             for _, tick, _, moved in reversed(self._recorded.uses):
                 if tick != self._tick:
                     break
                 nbytes += moved
-            self._recorded.now_ns += self._roofline.time_ns(flops, nbytes)
+            self._recorded.now_ns += self._machine.roofline_ns(flops, nbytes, arguments)
 
     # ---- storages -------------------------------------------------------------------------------------------------
 

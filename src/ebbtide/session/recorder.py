@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ebbtide.host.native import require_native
+from ebbtide.host.spill import choose_spill_directories
 from ebbtide.machines import find_machine
 from ebbtide.session.driven import Driven, check_writable, tell_disabled
-from ebbtide.settings import KNOBS, Settings
+from ebbtide.settings import KNOBS, ProgressMode, Settings
+from ebbtide.terminal import tell
 
 if TYPE_CHECKING:
     from ebbtide.recorders.step_recorder import StepRecorder
@@ -25,9 +27,10 @@ class Recorder(Driven):
     ``step-4.trace``, ... The default is the third step, the first with a steady one before it to compare with.
 
     ``fake`` computes and holds nothing: tensors have shapes only, and numbers read out of them are 1. Times are
-    modelled by the FLOPs and bytes a second of ``machine`` (a name or a file; by default an A100's data sheet). Then
-    the default is the second step. ``lines``: the trace says which line of the program made each storage. All else
-    comes from ``settings``, by default the ``EBBTIDE_...`` variables. Entering raises PlatformError, RecordingError,
+    modelled by the FLOPs and bytes a second of ``machine``, a name or a file. Its default is this computer, which is
+    measured for some seconds once a week. Then the default is the second step. ``lines``: the trace says which line of
+    the program made each storage. All else comes from ``settings``, by default the ``EBBTIDE_...`` variables. Entering
+    raises PlatformError, RecordingError, SpillError where this computer cannot be measured,
     and SettingError for a file that cannot be written.
     """
 
@@ -50,6 +53,7 @@ class Recorder(Driven):
         self._machine = chosen.machine if machine is None else os.fspath(machine)
         self._piece_bytes = chosen.piece_bytes
         self._lines = chosen.lines if lines is None else lines
+        self._settings = chosen
         if first is not None:
             chosen = replace(chosen, trace_step=KNOBS["EBBTIDE_TRACE_STEP"].read("first", str(first)))  # type: ignore[arg-type]
         if count is not None:
@@ -85,10 +89,19 @@ class Recorder(Driven):
         self._driver = self._recorder = recorder
 
     def _fake_recorder(self) -> "StepRecorder":
+        from ebbtide.probe.quick import probe_quick
         from ebbtide.recorders.fake import fake_recorder
 
-        machine = find_machine(self._machine) if self._machine is not None else None
+        if self._machine is not None:
+            machine = find_machine(self._machine)
+        else:
+            spill = choose_spill_directories(self._settings.spill)
+            machine = probe_quick(spill, self._settings.io_threads, say=self._say, computes=True)
         return fake_recorder(machine, self._path, self._first, self._count, self._lines)
+
+    def _say(self, text: str) -> None:
+        if self._settings.progress is not ProgressMode.OFF:
+            tell(f"ebbtide: {text}")
 
     def _plain_recorder(self) -> "StepRecorder":
         from ebbtide.recorders.plain import plain_recorder

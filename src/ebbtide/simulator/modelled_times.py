@@ -1,6 +1,6 @@
 """Models a step's times on another machine by that machine's ``compute`` rule. Results are then *modelled*.
 
-ROOFLINE: max(FLOPs / flops_per_s, bytes / bytes_per_s of the first tier).
+ROOFLINE: operator_ns + max(FLOPs / their rate, bytes / bytes_per_s of the first tier).
 
 SYSTOLIC follows the rule in TM-Training's public simulator (methods: the active buffer lasts T_b = c' + r cycles, for r
 rows and c' columns that are streamed). A tile of array x array weights stays while c' columns pass, as many as half of
@@ -45,8 +45,9 @@ def recost(trace: Trace, machine: Machine) -> Trace:
     rate = machine.tiers[0].bytes_per_s
     assert rate is not None
     if compute.rule is ComputeRule.ROOFLINE:
-        assert compute.flops_per_s is not None
-        busy = flops / compute.flops_per_s
+        calls = trace.ticks.arguments.tolist()
+        rate_of = {call: compute.rate_of(call) for call in set(calls)}
+        busy = flops / np.array([rate_of[call] for call in calls], dtype=np.float64)
     else:
         assert compute.array is not None
         assert compute.clock_hz is not None
@@ -55,5 +56,5 @@ def recost(trace: Trace, machine: Machine) -> Trace:
         held = max(compute.buffer_bytes // 2 // (compute.array * compute.element_bytes), 1)
         passes = columns / np.clip(columns, 1.0, held)
         busy = (columns + passes * compute.array) / compute.clock_hz * (flops > 0)
-    times = np.rint(np.maximum(busy, nbytes / rate) * 1e9).astype(np.int64)
+    times = np.rint(compute.operator_ns + np.maximum(busy, nbytes / rate) * 1e9).astype(np.int64)
     return replace(trace, origin=Origin.SIMULATED, ticks=replace(trace.ticks, time_ns=times))
