@@ -89,7 +89,7 @@ quick: dev
 
 lint: dev
 	$(PY) -m ruff check
-	$(VENV)/bin/clang-format --dry-run --Werror native/*/*.cpp native/*/*.hpp $$(find tests -name '*.cpp')
+	$(VENV)/bin/clang-format --dry-run --Werror native/*/*.cpp native/*/*.hpp $$(find tests -name '*.[ch]pp')
 
 # The page's JavaScript and CSS. Biome's package is for x86-64 alone, so pyproject.toml asks for it there alone.
 lint: lint-page

@@ -10,7 +10,7 @@ import ebbtide
 from tests.helpers.paths import ROOT
 
 PACKAGES = {path.parent.name for path in Path(ebbtide.__file__).parent.glob("*/__init__.py")}
-OTHERS = {"bench", "data", "helpers", "numa", "repository", "scripts", "training", "versions"}
+OTHERS = {"bench", "data", "device", "helpers", "numa", "repository", "scripts", "training", "versions"}
 SOURCES = [path for folder in ("tests", "bench", "demo") for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
