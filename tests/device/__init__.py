@@ -1,0 +1,1 @@
+"""An accelerator of the tests' own, for machines without one."""

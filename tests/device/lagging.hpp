@@ -2,7 +2,7 @@
 // where there is none, and is stricter than one. Whoever forgets to wait, or frees too early, gets other bytes.
 //
 // - A kernel takes raw pointers when it is launched and runs later. It holds no storage.
-// - A stream waits a random while before each kernel and copy (LAGGING_SEED), so that streams and host are apart.
+// - A stream waits a random while before all that it does (LAGGING_SEED), so that streams and host are apart.
 // - Memory has no contents but 0xEE when it is new and once it was freed. The stream that it belongs to fills it, in its order.
 // - Memory that went back to the system is never mapped again: a kernel that still uses it crashes.
 //
@@ -50,9 +50,6 @@ c10::Stream current_stream();
 // Returns at once; the stream's thread does the work after all that it was given before. What the work throws is thrown
 // at the next synchronization. The work MUST NOT allocate memory of the device, nor need Python's lock.
 void launch(const c10::Stream& stream, std::function<void()> work);
-// The same for work of which hardware makes no kernel: without a lag.
-void enqueue(const c10::Stream& stream, std::function<void()> work);
-
 std::shared_ptr<Mark> mark(const c10::Stream& stream);
 // The stream's later work waits for the mark.
 void follow(const c10::Stream& stream, std::shared_ptr<Mark> mark);

@@ -11,8 +11,9 @@ import os
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -76,6 +77,16 @@ def load() -> ModuleType:
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     atexit.register(native.synchronize)
     return native
+
+
+@contextmanager
+def held(stream: torch.Stream) -> Iterator[None]:
+    """The stream does nothing of what it is given in the block until the block has ended: for faults that MUST show."""
+    gate = load().Gate(stream)
+    try:
+        yield
+    finally:
+        gate.open()
 
 
 def device_module(native: ModuleType) -> ModuleType:

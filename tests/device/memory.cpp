@@ -117,7 +117,7 @@ class Allocator final : public c10::DeviceAllocator {
 
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex) override {
     std::lock_guard lock(mutex_);
-    return {capacity_ - totals().second, capacity_};
+    return {capacity_ - std::min(capacity_, totals().second), capacity_};
   }
 
   void set_capacity(size_t bytes) {
@@ -178,7 +178,7 @@ class Allocator final : public c10::DeviceAllocator {
   }
 
   void give_back(Block& block) {
-    enqueue(block.stream, [start = block.start, bytes = block.reserved] { std::memset(start, GARBAGE, bytes); });
+    launch(block.stream, [start = block.start, bytes = block.reserved] { std::memset(start, GARBAGE, bytes); });
     free_[block.stream.id()][block.reserved].push_back(&block);
   }
 
@@ -226,7 +226,9 @@ Allocator& allocator() {
   return *allocator;
 }
 
-void delete_block(void* pointer) { allocator().free(pointer); }
+void delete_block(void* pointer) {
+  if (pointer) allocator().free(pointer);
+}
 
 // Pinned memory, given out by PyTorch's own caching allocator. What is freed with no copy recorded on it is garbage at once.
 class PinnedMemory final : public at::CachingHostAllocatorImpl<c10::Stream, std::shared_ptr<Mark>> {

@@ -5,7 +5,6 @@ Where a fault must show, a gate holds a stream until the other side has gone on.
 
 import ctypes
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from tests.device import lagging
+from tests.device.lagging import held
 
 DEVICE = lagging.DEVICE
 STEPS = 5
@@ -27,6 +27,7 @@ native = lagging.load()
 
 Batch = tuple[Tensor, Tensor]
 LossOf = Callable[[nn.Module, Batch], Tensor]
+Between = Callable[[list[Tensor]], None]
 
 
 def mlp() -> tuple[nn.Module, Batch]:
@@ -72,8 +73,12 @@ def train(
     optimizer: Callable[[Iterator[nn.Parameter], bool], optim.Optimizer] = adamw,
     foreach: bool = True,
     loss_of: LossOf = loss_of,
+    between: Between = lambda _: None,
 ) -> list[Any]:
-    """The losses, and the bytes of parameters, buffers and the optimizer's state."""
+    """The losses, and the bytes of parameters, buffers and the optimizer's state.
+
+    ``between`` gets the parameters and gradients before each update.
+    """
     torch.manual_seed(1)
     net, batch = make()
     net.to(device)
@@ -86,16 +91,17 @@ def train(
         stepper.zero_grad()
         loss = loss_of(net, (moved[0], moved[1]))
         loss.backward()
+        between([tensor for parameter in net.parameters() for tensor in (parameter.detach(), parameter.grad)])
         stepper.step()
         losses.append(loss.item())
     state = [value for of_one in stepper.state.values() for value in of_one.values() if torch.is_tensor(value)]
-    assert losses[-1] < losses[0]
     return [losses, [tensor.detach().cpu().numpy().tobytes() for tensor in [*net.state_dict().values(), *state]]]
 
 
 def trains_as_the_cpu_does(name: str) -> None:
     for optimizer, foreach in product((sgd, adamw), (False, True)):
         first = train(DEVICE, NETS[name], optimizer, foreach)
+        assert first[0][-1] < first[0][0]
         assert first == train(DEVICE, NETS[name], optimizer, foreach)
         assert first == train("cpu", NETS[name], optimizer, foreach)
     # Nothing but looks at the loss has the host wait, or the device would find little.
@@ -161,16 +167,6 @@ def trains_on_another_stream() -> None:
 # ---- faults that it finds ------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def held(stream: torch.Stream) -> Iterator[None]:
-    """The stream does nothing of what it is given in the block until the block has ended."""
-    gate = native.Gate(stream)
-    try:
-        yield
-    finally:
-        gate.open()
-
-
 def two_streams() -> tuple[torch.Stream, torch.Stream]:
     return torch.accelerator.current_stream(), torch.Stream(device=DEVICE)
 
@@ -218,6 +214,41 @@ def given_out_again_when_the_other_stream_has_read() -> None:
     assert torch.empty(NUMBERS, device=DEVICE).data_ptr() == address
     with other:
         assert torch.empty(NUMBERS, device=DEVICE).data_ptr() != address
+
+
+def moved(tensors: list[Tensor], forgets: str) -> None:
+    """All leave for pinned memory and come back elsewhere, beside the stream that computes, which waits by events."""
+    computes, copies = two_streams()
+    addresses = [tensor.data_ptr() for tensor in tensors]
+
+    def after(first: torch.Stream, then: torch.Stream, what: str) -> None:
+        if forgets != what:
+            then.wait_event(first.record_event())
+
+    after(computes, copies, "that it is written before it is copied")
+    with copies:
+        kept = [torch.empty_like(tensor, device="cpu", pin_memory=True) for tensor in tensors]
+        for tensor, copy in zip(tensors, kept, strict=True):
+            copy.copy_(tensor, non_blocking=True)
+    after(copies, computes, "that it is copied before it is freed")
+    sizes = [tensor.untyped_storage().nbytes() for tensor in tensors]
+    for tensor in tensors:
+        tensor.untyped_storage().resize_(0)
+    for tensor, nbytes in zip(tensors, sizes, strict=True):
+        tensor.untyped_storage().resize_(nbytes)
+    after(computes, copies, "who had the memory before")
+    with copies:
+        for tensor, copy in zip(tensors, kept, strict=True):
+            tensor.copy_(copy, non_blocking=True)
+    after(copies, computes, "that it is there before it is read")
+    assert addresses != [tensor.data_ptr() for tensor in tensors]
+
+
+def storages_that_move(forgets: str) -> None:
+    """A training that waits has its bits. In one that forgets one of the waits, some tensor is late before long."""
+    plain = train(DEVICE)
+    tries = (train(DEVICE, between=lambda tensors: moved(tensors, forgets)) == plain for _ in range(3))
+    assert all(tries) is (forgets == "")
 
 
 def freed_and_read_by_the_same_stream() -> None:
@@ -396,6 +427,18 @@ def events_pass_when_the_work_is_done() -> None:
     assert event.query()
     later.synchronize()
     assert event.elapsed_time(later) >= 0
+
+
+def its_kernels_are_no_operators() -> None:
+    """A callback on every thread sees what the host calls, and nothing that a stream's thread does."""
+    every_thread = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    numbers(1)
+    with torch.profiler.profile(experimental_config=every_thread) as profile:
+        numbers(1) * 2
+        torch.accelerator.synchronize()
+    events = [event for event in profile.profiler.kineto_results.events() if event.name().startswith("aten::")]
+    assert "aten::mul" in {event.name() for event in events}
+    assert len({event.start_thread_id() for event in events}) == 1, [(e.name(), e.start_thread_id()) for e in events]
 
 
 def saves_and_loads(path: str) -> None:

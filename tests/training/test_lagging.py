@@ -8,6 +8,13 @@ from tests.helpers import child
 
 CASE = "cases_lagging:{}".format
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+FORGOTTEN = [
+    "that it is written before it is copied",
+    "that it is copied before it is freed",
+    "who had the memory before",
+    "that it is there before it is read",
+]
+"""A wait each, of a storage that moves."""
 
 
 @pytest.mark.parametrize("net", ["mlp", "conv", "gpt"])
@@ -41,6 +48,11 @@ def test_what_was_not_waited_for_shows_in_the_bytes(fault: str) -> None:
     child.run(CASE(fault), env=ONE_THREAD)
 
 
+@pytest.mark.parametrize("forgets", ["", *FORGOTTEN])
+def test_a_training_whose_storages_move_must_wait(forgets: str) -> None:
+    child.run(CASE("storages_that_move"), forgets, env=ONE_THREAD)
+
+
 def test_memory_that_went_back_to_the_system_cannot_be_read() -> None:
     with pytest.raises(child.ChildError, match="Segmentation fault"):
         child.run(CASE("read_after_it_went_back_to_the_system"), env=ONE_THREAD)
@@ -52,7 +64,13 @@ def test_its_memory_is_given_out_and_counted_as_a_gpus(claim: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "claim", ["draws_in_the_hosts_order", "tells_an_error_where_the_host_waits", "events_pass_when_the_work_is_done"]
+    "claim",
+    [
+        "draws_in_the_hosts_order",
+        "tells_an_error_where_the_host_waits",
+        "events_pass_when_the_work_is_done",
+        "its_kernels_are_no_operators",
+    ],
 )
 def test_it_behaves_as_a_gpu(claim: str) -> None:
     child.run(CASE(claim), env=ONE_THREAD)
