@@ -10,6 +10,7 @@ from ebbtide import __version__
 from ebbtide.commands.analyze import analyze
 from ebbtide.commands.compare import compare
 from ebbtide.commands.doctor import doctor
+from ebbtide.commands.estimate import estimate
 from ebbtide.commands.examples import examples
 from ebbtide.commands.explain import explain
 from ebbtide.commands.import_snapshot import import_snapshot
@@ -26,7 +27,7 @@ from ebbtide.errors import INTERRUPTED, EbbtideError
 from ebbtide.units import name_options_as_the_command
 
 SECTIONS = {
-    "Train": (run, verify, doctor, probe),
+    "Train": (estimate, run, verify, doctor, probe),
     "See what a step does with memory": (trace, import_snapshot, analyze, explain, report),
     "Plan and simulate": (plan, simulate, compare, sweep, machines),
 }

@@ -64,6 +64,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         "screen",
         "settings",
     },
+    "estimate": IR
+    | {
+        *("budget", "capture", "host", "pipeline", "planners", "planning", "probe", "recorders", "session", "settings"),
+        "torch",
+    },  # runs scripts
     "doctor": BASE | {"host", "torch"},  # torch to see whether it can be loaded
     "verify": IR
     | {"after_import", "capture", "host", "planning", "session", "settings", "torch", "update_order"},  # runs scripts

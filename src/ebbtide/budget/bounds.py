@@ -139,7 +139,7 @@ def process_too_small(
     the result is a lower bound: unmanaged bytes must fit in any case.
     """
     known = need or need_of({})
-    minimum = _smallest_process(rest_bytes, known, planning_bytes)
+    minimum = smallest_process(rest_bytes, known.nbytes, planning_bytes)
     advice = _join(_advice(known), _limit_advice(minimum, limit), _plain_advice(minimum, rest_bytes, known))
     return _too_small(minimum, known, process_bytes, f"{minimum // MIB}MiB" if need is not None else "", advice)
 
@@ -160,7 +160,7 @@ def arena_too_small(
     minimum = round_up(need.nbytes, MIB)
     if minimum <= peak_bytes:
         return _too_small(minimum, need, arena_bytes, f"{-(-100 * minimum // peak_bytes)}%", _advice(need))
-    minimum = _smallest_process(rest_bytes, need, planning_bytes)
+    minimum = smallest_process(rest_bytes, need.nbytes, planning_bytes)
     above = f"A step's tensors peak at {format_bytes(peak_bytes)}, so no percentage is enough." if peak_bytes else ""
     advice = _join(above, _advice(need), _limit_advice(minimum, limit))
     return _too_small(minimum, need, arena_bytes, f"{minimum // MIB}MiB", advice)
@@ -177,9 +177,15 @@ def tiers_too_small(arena_bytes: int, peak_bytes: int, slower: Sequence[tuple[st
     return TiersTooSmallError(peak_bytes, (("in memory", arena_bytes), *slower), "100%", works)
 
 
-def _smallest_process(rest_bytes: int, need: Need, planning_bytes: int) -> int:
-    needed = max(need.nbytes, planning_bytes) + rest_bytes + _MARGIN_BYTES + _REST_VARIES_BYTES
+def smallest_process(rest_bytes: int, needed_bytes: int, planning_bytes: int = 0) -> int:
+    """Return the smallest process bound that works, if the arena needs so many bytes at once."""
+    needed = max(needed_bytes, planning_bytes) + rest_bytes + _MARGIN_BYTES + _REST_VARIES_BYTES
     return round_up(needed * _MARGIN_PART // (_MARGIN_PART - 1), MIB)
+
+
+def arena_within(process_bytes: int, rest_bytes: int) -> int:
+    """Return what a process bound leaves to the arena beside the unmanaged bytes; 0 where they leave nothing."""
+    return max(process_bytes - process_bytes // _MARGIN_PART - _MARGIN_BYTES - rest_bytes, 0)
 
 
 def _too_small(minimum: int, need: Need, budget_bytes: int, fast: str, advice: str) -> BudgetError:

@@ -131,7 +131,12 @@ class PlanningKilledError(EbbtideError):
 
 def planning_bytes(recording: Recording) -> int:
     """Estimate the bytes that a process takes to plan a recorded step."""
-    return _BASE_BYTES + (recording.n_ticks + recording.n_storages) * _PER_ROW_BYTES
+    return planning_bytes_for(recording.n_ticks + recording.n_storages)
+
+
+def planning_bytes_for(rows: int) -> int:
+    """Estimate the same for so many ticks and storages together."""
+    return _BASE_BYTES + rows * _PER_ROW_BYTES
 
 
 def no_forecast(plan: Plan, trace: Trace, machine: Machine) -> tuple[LinkReport, ...]:

@@ -74,7 +74,7 @@ class Call:
         """Return the bytes of the call's results without computing them, or 0 where they cannot be told."""
         shapes_only = [torch.empty(nbytes, dtype=torch.uint8, device="meta") for nbytes in self.needed_bytes]
         try:
-            return sum(value.untyped_storage().nbytes() for value in _tensors(self.bound(shapes_only)()))
+            return sum(value.untyped_storage().nbytes() for value in tensors_in(self.bound(shapes_only)()))
         except Exception:  # any error that an operator raises for tensors without values
             return 0
 
@@ -88,7 +88,7 @@ class Call:
     def add_results(self, result: Any, buffers: Buffers) -> None:
         """Add the results as operands. They can be placed if an overload writes into given tensors (``into``)."""
         own = {buffer.untyped_storage().data_ptr() for buffer in buffers}
-        results = _tensors(result)
+        results = tensors_in(result)
         born = [value for value in results if value.untyped_storage().data_ptr() not in own]
         found = _into(self.function, len(born)) if born and len(born) == len(results) else None
         for at, value in enumerate(born):
@@ -180,10 +180,10 @@ def _filled(value: Any, buffers: Buffers) -> Any:
     return [_filled(item, buffers) for item in value] if isinstance(value, list) else value
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
+def tensors_in(value: Any) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
-    return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, list | tuple) else []
+    return [tensor for item in value for tensor in tensors_in(item)] if isinstance(value, list | tuple) else []
 
 
 def _into(function: Any, results: int) -> tuple[Any, list[str]] | None:

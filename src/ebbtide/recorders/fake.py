@@ -108,7 +108,7 @@ class FakeTape:
 
     def notice(self, tensors: Sequence[torch.Tensor]) -> None:
         for tensor in tensors:
-            if isinstance(tensor, FakeTensor):  # others are at most read from: data, and originals of fake tensors
+            if is_managed(tensor):
                 self._storage(tensor, known=True)
 
     def begin_step(self, *, record: bool = False) -> None:
@@ -328,6 +328,13 @@ class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         return self._tape.run(func, args, kwargs or {})
+
+
+def is_managed(tensor: torch.Tensor) -> bool:
+    """Say whether a run would manage the tensor's memory. A real tensor's may be NumPy's or a file's."""
+    if isinstance(tensor, FakeTensor):
+        return True
+    return not tensor.is_meta and tensor.untyped_storage().resizable()
 
 
 def _without_workers(original: Callable[[DataLoader[Any]], Any], loader: DataLoader[Any]) -> Any:

@@ -1,0 +1,168 @@
+"""Estimates what a step takes within each budget. Pure functions of a trace, a machine, and what else a process holds.
+
+A row's process holds the arena and the rest (``Rest``). Ebbtide's runtime takes about what fake tensors take in the
+process that showed the rest. Left out: freed memory that the C library keeps, which is most in plain PyTorch.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+from ebbtide.budget.bounds import arena_within, smallest_process
+from ebbtide.errors import InfeasibleBudgetError
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.occupancy import live_bytes, needed_bytes, peak
+from ebbtide.ir.trace import Trace
+from ebbtide.pipeline.trials import try_policy
+from ebbtide.planners.base import budget_of, page_size_of
+from ebbtide.planning.plan_job import planning_bytes_for
+from ebbtide.units import GIB, seconds
+
+SHARES = ("100%", "75%", "50%", "25%", "10%")
+SIZES_GIB = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768)
+"""Memory that people have."""
+COMMON_DISK_BYTES = 600 * 10**12
+"""What may be written to a common disk before it wears out: the rating of many an SSD of 1 TB."""
+PATIENCE_S = 60.0
+"""After this long, no further budget is tried; the others are marked as untried."""
+SMALL_COST = 1.10
+"""A budget is proposed if its steps take at most this many times the unlimited one."""
+
+_ROWS_TIMES = 3
+"""A run's recording has so many times the rows of a step on fake tensors: it has operators in others, and scratch."""
+_DAY_S = 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Bytes of a process that are no tensors: those of the script's process, and those in which kernels work."""
+
+    script_bytes: int
+    kernel_bytes: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.script_bytes + self.kernel_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A budget: ``fast`` as ``--fast`` takes it, what tensors may use of it, and where the process peaks.
+
+    ``step_ns`` and ``written_bytes`` are a step's, None where there is no plan (``why_not``). ``fits``: the machine has
+    the memory. ``wears_bytes`` can be written to the disk before it wears out.
+    """
+
+    fast: str
+    tensors_bytes: int
+    process_bytes: int
+    step_ns: int | None
+    written_bytes: int | None
+    wears_bytes: int
+    fits: bool
+    why_not: str = ""
+
+    @property
+    def written_a_day(self) -> int | None:
+        if self.step_ns is None or self.written_bytes is None:
+            return None
+        return round(self.written_bytes * _DAY_S / max(seconds(self.step_ns), 1e-9))
+
+    @property
+    def wears_out_days(self) -> float | None:
+        """Days of training until the disk wears out; None where nothing is written."""
+        return self.wears_bytes / self.written_a_day if self.written_a_day else None
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a step needs and takes. The peaks are those of a run in which nothing has to move.
+
+    ``least_fast`` and ``least_process_bytes`` are the smallest budgets that work, as a share and as a size.
+    """
+
+    tensors_bytes: int
+    process_bytes: int
+    step_ns: int
+    least_fast: str
+    least_process_bytes: int
+    rows: tuple[Row, ...]
+
+    @property
+    def proposed(self) -> Row | None:
+        """The smallest budget that fits here and costs little; else the fastest that fits; None if none does."""
+        fitting = [row for row in self.rows if row.fits and row.step_ns is not None]
+        cheap = [row for row in fitting if (row.step_ns or 0) <= SMALL_COST * self.step_ns]
+        if cheap:
+            return min(cheap, key=lambda row: row.process_bytes)
+        return min(fitting, key=lambda row: row.step_ns or 0, default=None)
+
+
+def estimate(trace: Trace, machine: Machine, rest: Rest, begin: Callable[[str], None] = lambda what: None) -> Estimate:
+    """Plan and simulate the budgets of ``budgets_of``. ``begin`` is told of each."""
+    pages = page_size_of(machine)
+    tensors, paged = peak(live_bytes(trace)), peak(live_bytes(trace, pages))
+    least = peak(needed_bytes(trace, pages))
+    began, rows = perf_counter(), []
+    for fast, arena_bytes, process_bytes in budgets_of(trace, machine, rest):
+        if perf_counter() - began > PATIENCE_S:
+            rows.append(_row(fast, arena_bytes, process_bytes, machine, why_not="not tried: took too long"))
+            continue
+        begin(f"planning for {fast}")
+        rows.append(_tried(fast, arena_bytes, process_bytes, trace, machine))
+    return Estimate(
+        tensors_bytes=tensors,
+        process_bytes=paged + rest.nbytes,
+        step_ns=trace.step_ns,
+        least_fast=f"{min(-(-100 * least // max(tensors, 1)), 100)}%",
+        least_process_bytes=_least_process(trace, machine, rest),
+        rows=tuple(rows),
+    )
+
+
+def budgets_of(trace: Trace, machine: Machine, rest: Rest) -> Sequence[tuple[str, int, int]]:
+    """Return ``--fast``, the arena's bytes and the process's: shares, and sizes between the least and the peak."""
+    unlimited = _with_all_memory(machine)
+    pages = page_size_of(machine)
+    most = peak(live_bytes(trace, pages)) + rest.nbytes
+    least = _least_process(trace, machine, rest)
+    shares = [(share, budget_of(share, trace, unlimited)) for share in SHARES]
+    found = [(share, nbytes, nbytes + rest.nbytes) for share, nbytes in shares]
+    sizes = [size * GIB for size in SIZES_GIB if least <= size * GIB < most]
+    found += [(f"{size // GIB}GiB", arena_within(size, rest.nbytes), size) for size in sizes]
+    return sorted(found, key=lambda row: -row[2])
+
+
+def _least_process(trace: Trace, machine: Machine, rest: Rest) -> int:
+    planning = planning_bytes_for(_ROWS_TIMES * (len(trace.ticks) + len(trace.storages)))
+    return smallest_process(rest.nbytes, peak(needed_bytes(trace, page_size_of(machine))), planning)
+
+
+def _tried(fast: str, arena_bytes: int, process_bytes: int, trace: Trace, machine: Machine) -> Row:
+    unlimited = _with_all_memory(machine)
+    tried = try_policy("ebbtide", trace, unlimited, arena_bytes)
+    if tried.outcome is None:
+        is_too_small = isinstance(tried.failure, InfeasibleBudgetError)
+        return _row(fast, arena_bytes, process_bytes, machine, why_not="too small" if is_too_small else tried.why_not)
+    written = 0 if tried.costs is None else tried.costs.written_bytes[machine.tiers[-1].name]
+    return _row(fast, arena_bytes, process_bytes, machine, tried.outcome.step_ns, written)
+
+
+def _row(
+    fast: str,
+    arena_bytes: int,
+    process_bytes: int,
+    machine: Machine,
+    step_ns: int | None = None,
+    written_bytes: int | None = None,
+    why_not: str = "",
+) -> Row:
+    capacity = machine.tiers[0].capacity_bytes
+    wears = machine.tiers[-1].endurance_bytes or COMMON_DISK_BYTES
+    fits = capacity is None or process_bytes <= capacity
+    return Row(fast, arena_bytes, process_bytes, step_ns, written_bytes, wears, fits, why_not)
+
+
+def _with_all_memory(machine: Machine) -> Machine:
+    """Return the machine as if its fastest tier were as large as need be."""
+    return replace(machine, tiers=(replace(machine.tiers[0], capacity_bytes=None), *machine.tiers[1:]))

@@ -1,0 +1,71 @@
+"""The process in which ``ebbtide estimate`` runs the script on fake tensors.
+
+    python -m ebbtide.estimate.child TRACE MACHINE (SCRIPT | -m MODULE) [ARGS]...
+
+It writes the second step to TRACE, and beside it what it holds besides tensors (``held_file``).
+"""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from ebbtide.capture.objects import instances
+from ebbtide.capture.optimizer_events import Place, Subscriber, subscribe
+from ebbtide.errors import EbbtideError
+from ebbtide.host.process import resident_bytes
+from ebbtide.session.launch import find_program, record_program
+from ebbtide.session.recorder import Recorder
+from ebbtide.settings import Settings
+from ebbtide.units import name_options_as_the_command
+from ebbtide.whole_file import write_whole
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+
+class _AtStepsEnd(Subscriber):
+    """Sees what the process holds when an optimizer has stepped, before a recorder ends the script there."""
+
+    place: ClassVar[Place] = Place.BUDGET
+
+    def __init__(self) -> None:
+        self.rest_bytes = 0
+
+    def after_step(self, optimizer: "Optimizer") -> None:
+        self.rest_bytes = max(resident_bytes() - _real_bytes(), 0)
+
+
+def _real_bytes() -> int:
+    """Return the bytes of real tensors that the trace has, too."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    from ebbtide.recorders.fake import is_managed
+
+    real = (each for each in instances(torch.Tensor) if each.layout is torch.strided)
+    storages = [each.untyped_storage() for each in real if not isinstance(each, FakeTensor) and is_managed(each)]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
+
+
+def main() -> int:
+    trace, machine, *command = sys.argv[1:]
+    name_options_as_the_command()  # the command that started this one
+    recorder, seen = Recorder(trace, fake=True, machine=machine, settings=Settings()), _AtStepsEnd()
+    try:
+        program = find_program(command)
+        subscribe(seen)
+        status = record_program(program, recorder, stop=True, quiet=True)
+    except EbbtideError as error:
+        print(f"ebbtide: error: {error}", file=sys.stderr)
+        return error.exit_code
+    write_whole(held_file(Path(trace)), str(seen.rest_bytes).encode())
+    return status
+
+
+def held_file(trace: Path) -> Path:
+    """Return the file beside the trace that has what the process held at a step's end, less its tensors."""
+    return trace.with_suffix(".held")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

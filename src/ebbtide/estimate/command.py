@@ -1,0 +1,88 @@
+"""Carries out ``ebbtide estimate``: the step on fake tensors, the times of its operators here, and the budgets."""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebbtide.errors import EbbtideError
+from ebbtide.estimate.budgets import SHARES, SIZES_GIB, Estimate, Rest, estimate
+from ebbtide.estimate.child import held_file
+from ebbtide.host.free_memory import free_memory
+from ebbtide.ir.files import load
+from ebbtide.ir.machine import Machine
+from ebbtide.ir.trace import Trace
+from ebbtide.recorders.roofline import require_rates
+
+PARTS = 2 + len(SHARES) + len(SIZES_GIB)
+"""The most parts that ``begin`` is told of."""
+_LAST_LINES = 15
+_OPERANDS_PART = 4
+"""An operator's operands may take this part of the free memory."""
+
+
+class ScriptFailedError(EbbtideError):
+    """The script did not come to the end of its second step on fake tensors. ``said`` is the last of its output."""
+
+    def __init__(self, status: int, said: str) -> None:
+        super().__init__(status, said)
+        self.status = status
+        self.said = said
+
+    def __str__(self) -> str:
+        ended = f"was killed by signal {-self.status}" if self.status < 0 else f"ended with status {self.status}"
+        return (
+            f"the script {ended} on fake tensors, which have shapes and no numbers, so nothing can be estimated. "
+            f"`ebbtide trace` records a step with real ones. It said last:\n{self.said}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Estimated:
+    """The estimate, the machine, and the share of the step's time that calling its operators measured; None where a
+    machine was named, whose roofline is taken."""
+
+    estimate: Estimate
+    machine: Machine
+    share: float | None
+
+
+def estimate_script(
+    command: Sequence[str],
+    machine: Machine,
+    seconds: float | None,
+    begin: Callable[[str], None] = lambda what: None,
+) -> Estimated:
+    """Estimate what the script's training takes on a machine that says how fast it computes.
+
+    Its operators are called here for about ``seconds``; None takes the machine's roofline. Raises ScriptFailedError.
+    """
+    require_rates(machine)
+    with tempfile.TemporaryDirectory(prefix="ebbtide-estimate-") as name:
+        begin("running the script on fake tensors")
+        trace, script_bytes = _faked(command, machine, Path(name))
+    kernel_bytes, share = 0, None
+    if seconds is not None:
+        from ebbtide.probe.call_times import keep_freed_memory, with_called_times
+
+        begin("calling the step's operators")
+        keep_freed_memory()
+        most_bytes = free_memory().nbytes // _OPERANDS_PART
+        called = with_called_times(trace, machine.compute.operator_ns, seconds, most_bytes)
+        trace, kernel_bytes, share = called.trace, called.kernel_bytes, called.share
+    return Estimated(estimate(trace, machine, Rest(script_bytes, kernel_bytes), begin), machine, share)
+
+
+def _faked(command: Sequence[str], machine: Machine, folder: Path) -> tuple[Trace, int]:
+    """Return the script's second step, and what its process held besides tensors."""
+    trace, file, output = folder / "step.trace", folder / "machine.toml", folder / "output.txt"
+    file.write_text(machine.to_toml())
+    child = [sys.executable, "-m", "ebbtide.estimate.child", str(trace), str(file), *command]
+    with output.open("wb") as said:
+        status = subprocess.run(child, stdin=subprocess.DEVNULL, stdout=said, stderr=said).returncode
+    if status or not trace.exists() or not held_file(trace).exists():
+        lines = output.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+        raise ScriptFailedError(status, "\n".join(f"    {line}" for line in lines))
+    return load(trace, Trace), int(held_file(trace).read_text())

@@ -1,0 +1,102 @@
+"""Shows an estimate as text, and as figures for programs."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from ebbtide.estimate.budgets import Row
+from ebbtide.estimate.command import Estimated
+from ebbtide.units import MIB, format_bytes, format_time, seconds
+
+COLUMNS = ("--fast", "process", "tensors", "step", "times", "written a step", "a day", "SSD lasts")
+LEAST_WANTED_FIRST = ("written a step", "tensors", "step", "SSD lasts")
+_TB = 10**12
+_YEAR_DAYS = 365
+
+
+def heading(found: Estimated) -> str:
+    """Return what a step needs and takes, and where the figures come from."""
+    made = found.estimate
+    how = (
+        "times are the machine's roofline"
+        if found.share is None
+        else f"times of {100 * found.share:.0f} % of it from calling its operators here"
+    )
+    least = ""
+    if made.least_process_bytes < made.process_bytes:  # a small net's plan takes more memory than the net
+        least = f", or --fast {format_size(made.least_process_bytes)} for the process"
+    return (
+        f"The process peaks at about {format_bytes(made.process_bytes)}, of which tensors are "
+        f"{format_bytes(made.tensors_bytes)}. A step takes about {format_time(seconds(made.step_ns))} ({how}).\n"
+        f"The smallest budget that works: --fast {made.least_fast} for tensors{least}."
+    )
+
+
+def lines(found: Estimated) -> list[list[str]]:
+    """Return the ``COLUMNS`` of each budget."""
+    return [_cells(row, found.estimate.step_ns) for row in found.estimate.rows]
+
+
+def ending(found: Estimated, program: Sequence[str]) -> str:
+    """Return what the disk's column means, and the command to copy."""
+    row = found.estimate.proposed
+    wears = found.estimate.rows[0].wears_bytes / _TB if found.estimate.rows else 0
+    said = f"\nSimulated on {found.machine.name}. An SSD lasts until {wears:,.0f} TB are written, without a break."
+    if row is None:
+        return f"{said}\nNo budget fits this machine."
+    if row.step_ns is None:
+        return said
+    return f"{said}\n\nebbtide run --fast {row.fast} {shlex.join(program)}"
+
+
+def to_figures(found: Estimated, program: Sequence[str]) -> dict[str, Any]:
+    """Return the figures for programs."""
+    made = found.estimate
+    rows = [
+        asdict(row) | {"written_a_day_bytes": row.written_a_day, "wears_out_days": row.wears_out_days}
+        for row in made.rows
+    ]
+    return {
+        "format": "ebbtide-estimate",
+        "version": 1,
+        "program": list(program),
+        "machine": found.machine.name,
+        "called_share": found.share,
+        "tensors_bytes": made.tensors_bytes,
+        "process_bytes": made.process_bytes,
+        "step_ns": made.step_ns,
+        "least_fast": made.least_fast,
+        "least_process_bytes": made.least_process_bytes,
+        "proposed_fast": None if made.proposed is None else made.proposed.fast,
+        "budgets": rows,
+    }
+
+
+def format_size(nbytes: int) -> str:
+    """Write a size as ``--fast`` takes it."""
+    return f"{-(-nbytes // MIB)}MiB"
+
+
+def _cells(row: Row, resident_ns: int) -> list[str]:
+    start = [row.fast, format_bytes(row.process_bytes), format_bytes(row.tensors_bytes)]
+    if row.step_ns is None or row.written_bytes is None or row.written_a_day is None:
+        return [*start, row.why_not, "", "", "", ""]
+    times = f"{row.step_ns / max(resident_ns, 1):.2f}"
+    if not row.fits:
+        times += " (not here)"
+    days = row.wears_out_days
+    return [
+        *start,
+        format_time(seconds(row.step_ns)),
+        times,
+        format_bytes(row.written_bytes),
+        f"{row.written_a_day / 1e9:,.0f} GB" if row.written_bytes else "-",
+        "-" if days is None else _lasts(days),
+    ]
+
+
+def _lasts(days: float) -> str:
+    if days >= _YEAR_DAYS:
+        return f"{days / _YEAR_DAYS:,.1f} years"
+    return f"{days:.0f} days" if days >= 10 else f"{days:.1f} days"

@@ -1,0 +1,124 @@
+"""Times a modelled step's operators on this computer: each unique call is made again, with values that are made up.
+
+A roofline knows matrix products and bytes. Real kernels reach less, each in its own way, so calling them is nearer to
+the truth. Calls that would save the most of what is only modelled come first, until the time is over. A call that
+cannot be made again keeps its modelled time.
+
+Left out: caches, which are warmer here than within a step, and what a script does between operators.
+"""
+
+import ctypes
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from ebbtide.host.process import give_back_freed_memory, peak_resident_bytes, reset_peak, resident_bytes
+from ebbtide.ir.kernels import whole_operators
+from ebbtide.ir.trace import Trace
+from ebbtide.probe.calls import Buffers, NotRepeatableError, call_of, tensors_in
+from ebbtide.probe.placements import unique_operators
+
+_RUNS = 5
+_RUN_SHARE = 0.02
+"""No call is repeated once it has taken this share of the time."""
+_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
+_MOST_HEAP_BYTES = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class CalledTimes:
+    """The step with measured times, the share of its time that was measured, and what kernels took besides tensors.
+
+    ``kernel_bytes`` are what calls took at most beyond operands and results: code, and memory to work in.
+    """
+
+    trace: Trace
+    share: float
+    kernel_bytes: int
+
+
+def with_called_times(trace: Trace, operator_ns: int, seconds: float, most_bytes: int) -> CalledTimes:
+    """Call the step's operators for about ``seconds``, those with at most ``most_bytes`` of operands and results.
+
+    No call counts as shorter than ``operator_ns``.
+    """
+    deadline, caller = time.monotonic() + seconds, _Caller(most_bytes, seconds * _RUN_SHARE)
+    measured: dict[tuple[str, str], int] = {}
+    with torch.no_grad():
+        for unique in unique_operators(trace):
+            if time.monotonic() > deadline:
+                break
+            with suppress(NotRepeatableError):
+                took_ns = caller.shortest_ns(unique.operator, unique.arguments)
+                measured[unique.operator, unique.arguments] = max(took_ns, operator_ns)
+    times, known = trace.ticks.time_ns.copy(), 0
+    for ticks in whole_operators(trace):
+        first = trace.tick(ticks[0])
+        if (took := measured.get((first.operator, first.arguments))) is not None:
+            times[ticks] = 0
+            times[ticks[0]] = took
+            known += took
+    called = replace(trace, ticks=replace(trace.ticks, time_ns=times))
+    return CalledTimes(called, known / max(int(np.sum(times)), 1), caller.kernel_bytes)
+
+
+class _Caller:
+    """Calls operators, each up to ``_RUNS`` times and no more after ``seconds``.
+
+    ``kernel_bytes`` are the most that any call took, with what those before it kept.
+    """
+
+    def __init__(self, most_bytes: int, seconds: float) -> None:
+        self._most_bytes, self._seconds = most_bytes, seconds
+        self._kept_bytes = 0
+        self.kernel_bytes = 0
+
+    def shortest_ns(self, operator: str, arguments: str) -> int:
+        """Return the shortest time of a call: others may disturb, and none helps. Raises NotRepeatableError."""
+        call = call_of(operator, arguments)
+        if sum(call.needed_bytes) + call.result_bytes() > self._most_bytes:
+            raise NotRepeatableError("its operands are too large for this machine")
+        try:
+            buffers = [call.buffer(operand) for operand in range(len(call.trace_bytes))]
+            for operand, buffer in enumerate(buffers):
+                call.fill(operand, buffer)
+            bound, samples = call.bound(buffers), list[int]()
+            self._watch(bound, buffers)
+            end = time.perf_counter() + self._seconds
+            while not samples or (len(samples) < _RUNS and time.perf_counter() < end):
+                began = time.perf_counter_ns()
+                result = bound()
+                samples.append(time.perf_counter_ns() - began)
+                del result
+        except Exception as error:  # torch raises many kinds for arguments that do not suit an operator
+            raise NotRepeatableError("it cannot be called again from its arguments") from error
+        return min(samples)
+
+    def _watch(self, bound: Callable[[], object], buffers: Buffers) -> None:
+        """Make the first call, which loads code and makes what kernels keep."""
+        give_back_freed_memory()
+        knows_peak, before = reset_peak(), resident_bytes()
+        result = bound()
+        most = (peak_resident_bytes() if knows_peak else resident_bytes()) - before - _own_bytes(result, buffers)
+        del result
+        self.kernel_bytes = max(self.kernel_bytes, self._kept_bytes + most)
+        give_back_freed_memory()
+        self._kept_bytes += max(resident_bytes() - before, 0)
+
+
+def _own_bytes(result: object, buffers: Buffers) -> int:
+    """Return the bytes of results that lie in no operand."""
+    operands = {buffer.untyped_storage().data_ptr() for buffer in buffers}
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors_in(result)}
+    return sum(nbytes for address, nbytes in storages.items() if address not in operands)
+
+
+def keep_freed_memory() -> None:
+    """Have the C library of this process keep what is freed, as the arena does: else each result's pages are new."""
+    libc = ctypes.CDLL(None)
+    libc.mallopt(_M_MMAP_THRESHOLD, _MOST_HEAP_BYTES)
+    libc.mallopt(_M_TRIM_THRESHOLD, _MOST_HEAP_BYTES)
