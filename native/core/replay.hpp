@@ -67,6 +67,7 @@ class Replay {
   // The next command whose time has come; false when there is none.
   bool next(Command& command);
   BlockId block(std::uint32_t storage) const;  // kNoBlock: not bound, or dead
+  std::uint64_t births_due() const;  // bytes that the active schedule has born in this tick, and are not yet
   // Where the next storage is born, if it is the one that the active schedule has there.
   Rank birth(std::uint64_t nbytes) const;
   // Whether the schedule has it made anew, or made as an ingredient; whether the operator that began last makes such a storage.

@@ -1,5 +1,7 @@
 #include "tape.hpp"
 
+#include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "system.hpp"
@@ -75,6 +77,13 @@ void Tape::end(std::int64_t stalled_ns, std::int64_t now) {
   recording_->stalled_ns = stalled_ns;
   recorded_ = std::move(*recording_);
   recording_.reset();
+}
+
+void Tape::set_times(std::span<const std::pair<std::int64_t, std::int64_t>> times) {
+  if (!recording_) return;
+  for (std::size_t i = 0; i < std::min(times.size(), recording_->ticks.size()); ++i) {
+    std::tie(recording_->ticks[i].begin_ns, recording_->ticks[i].stalled_ns) = times[i];
+  }
 }
 
 void Tape::tick(const char* name, std::uint32_t depth, std::int64_t stalled_ns, std::uint64_t reserved) {

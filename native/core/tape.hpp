@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <span>
+#include <utility>
 
 #include "recording.hpp"
 #include "types.hpp"
@@ -39,9 +41,14 @@ class Tape {
   void begin_anew(std::uint64_t reserved);  // what the step has done so far is no part of it; its modules go on
   void end(std::int64_t stalled_ns, std::int64_t now);
   bool in_step() const { return in_step_; }
+  // The step goes on on the calling thread: autograd runs a device's backward pass on one of its own, while the step's waits.
+  void go_on_here() { thread_ = thread_number(); }
   bool on_step_thread() const { return in_step_ && thread_ == thread_number() && !off_the_record; }
   bool recording() const { return recording_.has_value(); }
   const Clock& clock() const { return clock_; }
+  // When the ticks of the recorded step began, and what of the time before were stalls: a device tells it later than they were
+  // asked for. Fewer than there are: the rest stay as they were.
+  void set_times(std::span<const std::pair<std::int64_t, std::int64_t>> times);
   // An operator begins, within `depth` others. On other threads than the step's: nothing.
   void tick(const char* name, std::uint32_t depth, std::int64_t stalled_ns, std::uint64_t reserved);
 

@@ -123,10 +123,9 @@ struct Silence : c10::WarningHandler {
 
 bool is_served_by_groups(const c10::OperatorName& name) { return originals().contains(name); }
 
-void install_list_operators() {
+void install_list_operators(c10::DispatchKey key) {
   static std::unique_ptr<torch::Library> library;
   if (library != nullptr) return;
-  const c10::DispatchKey key = c10::DispatchKey::CPU;
   library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
   Silence silence;
   c10::WarningUtils::WarningHandlerGuard guard(&silence);

@@ -2,6 +2,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorIterator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <caffe2/serialize/inline_container.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -22,6 +23,7 @@
 #include "collective_pins.hpp"
 #include "counters_dict.hpp"
 #include "deferred.hpp"
+#include "device_memory.hpp"
 #include "lines.hpp"
 #include "operands.hpp"
 #include "operator_rules.hpp"
@@ -42,6 +44,11 @@ namespace {
 Arena& arena() {
   if (the_arena() == nullptr) throw std::runtime_error("the arena has not been started");
   return *the_arena();
+}
+
+DeviceMemory& device_memory() {
+  if (the_device_memory() == nullptr) throw std::runtime_error("no session has been started for a device");
+  return *the_device_memory();
 }
 
 Watch& watch() {
@@ -142,7 +149,7 @@ std::size_t load_schedule(const py::object& columns) {
   }
   std::ranges::sort(made.begins, std::greater{}, &simulate::Begin::tier);
   for (auto [storage, tier] : made.begins) s.storages[narrow<std::uint32_t>(storage, last)].begins = tier;  // the fastest is last
-  return arena().load_schedule(std::move(s));
+  return scheduled_watch().load_schedule(std::move(s));
 }
 
 std::vector<std::pair<int, bool>> uses_by_argument(const std::string& name, const std::string& overload, bool leaves_gradients) {
@@ -174,7 +181,7 @@ py::dict begin_step(bool record) {
 py::dict end_step(bool completed) {
   unpin_last_step();
   Counters after = watch().end_step(completed);
-  if (the_arena() == nullptr) remove_recorder();
+  if (the_arena() == nullptr && the_device_memory() == nullptr) remove_recorder();
   return as_dict(after);
 }
 
@@ -187,11 +194,21 @@ void classify(const std::vector<at::Tensor>& tensors, std::size_t kind) {
   }
 }
 
+c10::StorageImpl& storage_of(const at::Tensor& tensor) { return *tensor.storage().unsafeGetStorageImpl(); }
+
+void start_device(const DeviceSettings& asked) {
+  if (the_arena() != nullptr) throw std::runtime_error("this process had a session that bounds its memory: start another for a device");
+  DeviceMemory& memory = make_device_memory(asked);
+  install_recorder(/*shows_results=*/true);
+  install_list_operators(memory.dispatch_key());
+}
+
 std::uint64_t evict(const std::vector<at::Tensor>& tensors) {
   py::gil_scoped_release unlocked;
   std::uint64_t bytes = 0;
   for (const at::Tensor& tensor : tensors) {
     for_each_part(tensor, [&](const at::Tensor& part) {
+      if (the_device_memory() != nullptr) bytes += the_device_memory()->evict(storage_of(part));
       if (managed_storage(part) == nullptr || part.numel() == 0) return;
       std::span<const char> memory = reach_of(part);
       bytes += arena().evict(memory.data(), 1, memory.size());
@@ -201,6 +218,7 @@ std::uint64_t evict(const std::vector<at::Tensor>& tensors) {
 }
 
 bool is_resident(const at::Tensor& tensor) {
+  if (the_device_memory() != nullptr) return the_device_memory()->is_here(storage_of(tensor));
   if (managed_storage(tensor) == nullptr || tensor.numel() == 0) return true;
   std::span<const char> memory = reach_of(tensor);
   return arena().is_resident(memory.data(), memory.size());
@@ -247,6 +265,45 @@ PYBIND11_MODULE(_torch, m) {
       .def_readwrite("chaos_rate", &ArenaSettings::chaos_rate)
       .def_readwrite("chaos_seed", &ArenaSettings::chaos_seed);
   m.def("start", &start, py::arg("asked"));
+  py::class_<DeviceSettings>(m, "DeviceSettings")
+      .def(py::init<>())
+      .def_readwrite("device", &DeviceSettings::device)
+      .def_readwrite("fast_bytes", &DeviceSettings::fast_bytes)
+      .def_readwrite("host_bytes", &DeviceSettings::host_bytes)
+      .def_readwrite("min_bytes", &DeviceSettings::min_bytes)
+      .def_readwrite("policy", &DeviceSettings::policy)
+      .def_readwrite("chaos_rate", &DeviceSettings::chaos_rate)
+      .def_readwrite("chaos_seed", &DeviceSettings::chaos_seed);
+  m.def("start_device", &start_device, py::arg("asked"), py::call_guard<py::gil_scoped_release>());
+  m.def("device_memory", [](const std::string& name) {
+    c10::Device device(name);
+    return c10::getDeviceAllocator(device.type())->getMemoryInfo(device.has_index() ? device.index() : c10::DeviceIndex{0});
+  });
+  m.def(
+      "allocator_bytes",
+      [](const std::string& name, bool reset_peak) {
+        c10::Device device(name);
+        c10::DeviceAllocator& allocator = *c10::getDeviceAllocator(device.type());
+        const auto index = device.has_index() ? device.index() : c10::DeviceIndex{0};
+        auto stats = allocator.getDeviceStats(index);
+        const auto all = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+        if (reset_peak) allocator.resetPeakStats(index);
+        return std::tuple(stats.allocated_bytes[all].current, stats.reserved_bytes[all].current, stats.allocated_bytes[all].peak);
+      },
+      py::arg("device"), py::arg("reset_peak") = false);
+  m.def("set_device_limit", [](std::uint64_t bytes) { device_memory().set_limit(bytes); },
+        py::call_guard<py::gil_scoped_release>());
+  m.def("suspend_device", [](bool suspends) { device_memory().suspend(suspends); }, py::call_guard<py::gil_scoped_release>());
+  m.def("stop_device", [] { return device_memory().stop(); }, py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "hold_on_device",
+      [](const at::Tensor& tensor, bool for_good) {
+        for_each_part(tensor, [&](const at::Tensor& part) {
+          if (part.defined() && part.unsafeGetTensorImpl()->has_storage() && the_device_memory() != nullptr)
+            the_device_memory()->hold(storage_of(part), for_good);
+        });
+      },
+      py::arg("tensor"), py::arg("for_good") = false, py::call_guard<py::gil_scoped_release>());
   m.def(
       "measure_tier",
       [](const std::string& kind, int node) {
@@ -309,24 +366,33 @@ PYBIND11_MODULE(_torch, m) {
   m.def("strike_repeatable", &strike_repeatable);
   m.def("cut_groups", &cut_groups);
   m.def("uses_of", &uses_by_argument);
-  m.def("unload_schedule", [](std::size_t number) { arena().unload_schedule(number); });
-  m.def("unload_schedules", [] { arena().unload_schedules(); });
-  m.def("followed", [] { return arena().followed(); });
-  m.def("gone", [] { return arena().gone(); });
-  m.def("standing", [] { return arena().standing(); });
+  m.def("unload_schedule", [](std::size_t number) { scheduled_watch().unload_schedule(number); });
+  m.def("unload_schedules", [] { scheduled_watch().unload_schedules(); });
+  m.def("followed", [] { return scheduled_watch().followed(); });
+  m.def("gone", [] { return scheduled_watch().gone(); });
+  m.def("standing", [] { return scheduled_watch().standing(); });
   m.def("classify", &classify, py::arg("tensors"), py::arg("kind"));
-  m.def("counters", [] { return as_dict(arena().counters()); });
-  m.def("reset_peaks", [] { arena().reset_peaks(); });
+  m.def("counters", [] {
+    Counters now;
+    {
+      py::gil_scoped_release unlocked;
+      now = scheduled_watch().counters();
+    }
+    return as_dict(now);
+  });
+  m.def("reset_peaks", [] { scheduled_watch().reset_peaks(); }, py::call_guard<py::gil_scoped_release>());
   m.def(
       "set_aside",
       [](std::uint64_t bytes, int process) {
         py::gil_scoped_release unlocked;
-        arena().set_aside(bytes, process);
+        if (the_arena() != nullptr) arena().set_aside(bytes, process);  // a device's budget is not the process's
       },
       py::arg("bytes"), py::arg("process") = 0);
   m.def("reset_needs", [] { arena().reset_needs(); });
   m.def("reset_trouble", [] { arena().reset_trouble(); });
-  m.def("remeasure_unmanaged", [] { arena().remeasure_unmanaged(); });
+  m.def("remeasure_unmanaged", [] {
+    if (the_arena() != nullptr) arena().remeasure_unmanaged();
+  });
   m.def("is_managed", [](const at::Tensor& tensor) { return the_arena() != nullptr && managed_storage(tensor) != nullptr; });
   m.def("read_record", &read_record, py::arg("reader"), py::arg("name"), py::arg("nbytes"));
   m.def("is_resident", &is_resident);

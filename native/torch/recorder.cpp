@@ -27,6 +27,7 @@
 #include "allocator.hpp"
 #include "collective_pins.hpp"
 #include "deferred.hpp"
+#include "device_memory.hpp"
 #include "lines.hpp"
 #include "operands.hpp"
 #include "operator_rules.hpp"
@@ -54,10 +55,14 @@ struct Treatment {
 
 // Operators that touch no bytes, or are composed of operators that come here too (zeros_like: empty_like and zero_).
 // (One that did touch bytes would still be right: its accesses fault.)
+// On an accelerator an operator over lists does all of it itself, and empty() makes a storage whose stream is to be known.
 bool passes_over(std::string_view name, const c10::OperatorHandle& op) {
-  if (touches_nothing(op.schema()) || over_lists(name) || is_served_by_groups(op.operator_name())) return true;
+  const DeviceMemory* device = the_device_memory();
+  if (is_served_by_groups(op.operator_name())) return true;
+  if (device == nullptr ? touches_nothing(op.schema()) || over_lists(name) : touches_nothing(op.schema()) && !makes_empty(name))
+    return true;
   if (starts_with_any(name, {"aten::new_"}) || name.ends_with("_like")) return true;
-  return !op.hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
+  return !op.hasKernelForDispatchKey(device == nullptr ? c10::DispatchKey::CPU : device->dispatch_key()) &&
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
 }
 
@@ -306,9 +311,18 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   return entered;
 }
 
-void end(const at::RecordFunction&, at::ObserverContext* context) {
+void find_results(const c10::IValue& value) {
+  if (value.isTensor()) {
+    for_each_part(value.toTensor(), [](const at::Tensor& part) { watched_storage(part); });
+  } else if (value.isTensorList() || value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) find_results(element);
+  }
+}
+
+void end(const at::RecordFunction& function, at::ObserverContext* context) {
   if (context == nullptr) return;
   --depth;
+  for (const c10::IValue& output : function.outputs()) find_results(output);  // none, where they were not asked for
   auto* entered = static_cast<Entered*>(context);
   entered->call = nullptr;  // keeps its recipes while nobody else can move what it made
   the_watch()->exit();
@@ -347,9 +361,10 @@ Pass pass_now() {
   return at::GradMode::is_enabled() ? Pass::Computes : Pass::Evaluates;
 }
 
-void install_recorder() {
+void install_recorder(bool shows_results) {
   if (callback != at::INVALID_CALLBACK_HANDLE) return;
-  callback = at::addGlobalCallback(at::RecordFunctionCallback(begin, end).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+  auto asked = at::RecordFunctionCallback(begin, end).needsInputs(true).needsOutputs(shows_results);
+  callback = at::addGlobalCallback(asked.scopes({at::RecordScope::FUNCTION}));
 }
 
 void remove_recorder() {

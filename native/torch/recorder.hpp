@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/operator_name.h>
+#include <c10/core/DispatchKey.h>
 
 #include <vector>
 
@@ -11,9 +12,11 @@
 namespace ebbtide {
 
 // Calls the_watch() for every operator from now on. An operator that runs when the recorder is removed still ends there.
-void install_recorder();
+// `shows_results`: it finds what an operator returned, before the operator ends.
+void install_recorder(bool shows_results = false);
 void remove_recorder();
-void install_list_operators();  // those whose kernels work through lists of tensors
+// Those whose kernels work through lists of tensors, of this backend.
+void install_list_operators(c10::DispatchKey backend = c10::DispatchKey::CPU);
 bool is_served_by_groups(const c10::OperatorName& name);  // each group is then an operator of its own
 
 // Forgets the calling thread's nodes of earlier steps: nothing is known of the modules of new ones.

@@ -1,5 +1,8 @@
 #include "watch.hpp"
 
+#include <stdexcept>
+#include <utility>
+
 #include "allocator.hpp"
 
 namespace ebbtide {
@@ -8,7 +11,7 @@ namespace {
 
 Watch* watch = nullptr;
 
-class ArenaWatch final : public Watch {
+class ArenaWatch final : public ScheduledWatch {
  public:
   explicit ArenaWatch(Arena& arena) : arena_(arena) {}
 
@@ -34,6 +37,15 @@ class ArenaWatch final : public Watch {
   void classify(const void* address, Kind kind) override { arena_.classify(address, kind); }
   Tape& tape() override { return arena_.tape(); }
 
+  std::size_t load_schedule(Schedule schedule) override { return arena_.load_schedule(std::move(schedule)); }
+  void unload_schedule(std::size_t number) override { arena_.unload_schedule(number); }
+  void unload_schedules() override { arena_.unload_schedules(); }
+  std::optional<std::size_t> followed() override { return arena_.followed(); }
+  std::size_t gone() override { return arena_.gone(); }
+  std::size_t standing() override { return arena_.standing(); }
+  Counters counters() override { return arena_.counters(); }
+  void reset_peaks() override { arena_.reset_peaks(); }
+
  private:
   Arena& arena_;
 };
@@ -41,6 +53,11 @@ class ArenaWatch final : public Watch {
 }  // namespace
 
 Watch* the_watch() { return watch; }
+ScheduledWatch& scheduled_watch() {
+  auto* scheduled = dynamic_cast<ScheduledWatch*>(watch);
+  if (scheduled == nullptr) throw std::runtime_error("no session has been started");
+  return *scheduled;
+}
 void set_watch(Watch* chosen) { watch = chosen; }
 void watch_arena() { watch = new ArenaWatch(*the_arena()); }
 

@@ -1,4 +1,4 @@
-// The watcher of this process's operators: the arena, or without one the recorder that moves nothing.
+// The watcher of this process's operators: the arena, an accelerator's memory, or else the recorder that moves nothing.
 #pragma once
 
 #include <c10/core/StorageImpl.h>
@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "../core/operators.hpp"
+#include "../core/replay.hpp"
 #include "../core/tape.hpp"
 
 namespace ebbtide {
@@ -44,8 +46,22 @@ class Watch {
   virtual Tape& tape() = 0;
 };
 
+// One whose steps follow schedules.
+class ScheduledWatch : public Watch {
+ public:
+  virtual std::size_t load_schedule(Schedule schedule) = 0;
+  virtual void unload_schedule(std::size_t number) = 0;
+  virtual void unload_schedules() = 0;
+  virtual std::optional<std::size_t> followed() = 0;  // [Replay has what these mean]
+  virtual std::size_t gone() = 0;
+  virtual std::size_t standing() = 0;
+  virtual Counters counters() = 0;
+  virtual void reset_peaks() = 0;
+};
+
 // Null before there is one. An arena that starts takes over.
 Watch* the_watch();
+ScheduledWatch& scheduled_watch();  // throws std::runtime_error where nothing follows schedules
 void set_watch(Watch* watch);
 void watch_arena();
 

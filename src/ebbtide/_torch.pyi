@@ -104,6 +104,41 @@ def start(asked: ArenaSettings) -> None:
     unknown policy. The text says why and what to do.
     """
 
+class DeviceSettings:
+    """The wishes for an accelerator's memory, made with defaults."""
+
+    device: str  # such as "cuda:0"
+    fast_bytes: int  # for managed tensors there; 0: no bound
+    host_bytes: int  # of pinned memory, at most
+    min_bytes: int  # smaller storages are not managed
+    policy: str  # who leaves where no schedule says so
+    chaos_rate: float
+    chaos_seed: int
+
+def start_device(asked: DeviceSettings) -> None:
+    """Manage an accelerator's storages from now on: those that operators use. A later call sets new bounds; the first
+    call's device and host bytes stay.
+
+    Raises RuntimeError where this process bounds its own memory, or has another device. Raises ValueError for an
+    unknown policy.
+    """
+
+def set_device_limit(bytes: int) -> None: ...
+def suspend_device(suspends: bool) -> None:
+    """Bring all back, and move nothing until it is called with False."""
+
+def stop_device() -> int:
+    """Bring all back that fits, and move nothing more. Return the bytes that could not come."""
+
+def hold_on_device(tensor: Tensor, for_good: bool = False) -> None:
+    """Bring a tensor back and keep it on the device until the step ends, or for good."""
+
+def device_memory(device: str) -> tuple[int, int]:
+    """Return a device's free and its whole memory."""
+
+def allocator_bytes(device: str, reset_peak: bool = False) -> tuple[int, int, int]:
+    """Return what PyTorch's allocator has given away on a device, what it has reserved, and the peak of the first."""
+
 def measure_tier(kind: str, node: int) -> dict[str, float]:
     """Measure the bytes per second of one thread: ``out`` to such a tier and ``back``.
 

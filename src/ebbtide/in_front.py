@@ -114,6 +114,23 @@ class InFrontOf(Enum):
             ),
         ),
     )
+    DEVICE_ADDRESSES = Row(
+        "doors.device_views",
+        "who asks for an address on a device finds the tensor there, until the step ends",
+        ("torch._C.TensorBase.data_ptr", "torch._C.StorageBase.data_ptr", "torch._C.StorageBase.resize_"),
+    )
+    DEVICE_EXPORTS = Row(
+        "doors.device_views",
+        "nobody tells when memory that was exported is done with, so it stays",
+        ("torch._C._to_dlpack", "torch._C._to_dlpack_versioned", "torch._C.StorageBase._share_cuda_"),
+        may_lack=True,
+    )
+    CAPTURES = Row(
+        "doors.device_views",
+        "a captured graph uses addresses again, so nothing moves meanwhile",
+        ("torch.cuda.CUDAGraph.capture_begin", "torch.cuda.CUDAGraph.capture_end"),
+        may_lack=True,
+    )
     SETTINGS = Row(
         _TENSORS,
         "what operators compute changes: what is put off, or to be made anew, is made before",

@@ -141,6 +141,8 @@ class Settings:
     fast_node: int | None = None  # the budget of all ranks on this node together
     spill: tuple[str, ...] = ()  # directories for evicted contents, in stripes
     tiers: tuple[SlowerTier, ...] = ()  # tiers before the spill file, the fastest first
+    device: str | None = None  # the accelerator whose memory is bounded, in place of the process's
+    host_bytes: int | None = None  # with a device: the most host memory that is pinned; default half of what is free
     report: str | None = None  # the report's file
     policy: str = "ebbtide"  # the planner or policy that decides which storages move when
     plan: str | None = None  # a saved plan, in place of a planner
@@ -225,6 +227,8 @@ class Named(TypedDict, total=False):
     fast_node: str | int | None
     spill: _File | Sequence[_File] | None
     tiers: str | None
+    device: str | None
+    host_bytes: str | int | None
     report: _File | None
     policy: str | None
     plan: _File | None
@@ -338,6 +342,8 @@ KNOBS: dict[str, Knob] = {
     "EBBTIDE_FAST_NODE": Knob("fast_node", _node_size, SIZES_ACCEPTED),
     "EBBTIDE_SPILL": Knob("spill", _directories, f"a directory, or several with {os.pathsep!r} between them"),
     "EBBTIDE_TIERS": Knob("tiers", parse_tiers, TIERS_ACCEPTED),
+    "EBBTIDE_DEVICE": Knob("device", str, "a device of PyTorch's, such as cuda or cuda:1, or auto"),
+    "EBBTIDE_HOST": Knob("host_bytes", _size(PAGE_BYTES), f"{SIZES_ACCEPTED}, one page or more"),
     "EBBTIDE_REPORT": Knob("report", str, "a file"),
     "EBBTIDE_POLICY": Knob("policy", str, "the name of an online policy (demand, lru, ...) or of a planner"),
     "EBBTIDE_PLAN": Knob("plan", str, "a file"),

@@ -56,6 +56,13 @@ from ebbtide.errors import SettingError
     "(memory of NUMA node 1). May be repeated, the fastest first.",
 )
 @click.option(
+    "--device",
+    metavar="NAME",
+    help="Bound the memory of an accelerator (cuda, cuda:1, auto) and not the process's. --fast is then a size for all "
+    "tensors there, or a share. What leaves goes to pinned host memory. Default size: what the device has free.",
+)
+@click.option("--host", metavar="SIZE", help="With --device: the most host memory to pin. Default: half of the free.")
+@click.option(
     "--policy",
     metavar="NAME",
     help="The planner or policy that decides what moves when: ebbtide (default), demand, lru, ... `ebbtide compare` "
@@ -87,6 +94,8 @@ def run(
     fast_node: str | None,
     spill: tuple[str, ...],
     tiers: str | None,
+    device: str | None,
+    host: str | None,
     policy: str | None,
     plan: str | None,
     machine: str | None,
@@ -137,6 +146,8 @@ def run(
         fast_node=fast_node,
         spill=spill or None,
         tiers=tiers,
+        device=device,
+        host_bytes=host,
         policy=policy,
         plan=plan,
         machine=machine,

@@ -212,7 +212,8 @@ class RunReport:
     ``left_out_written_bytes`` in all. ``written_bytes`` is what the run wrote to slower tiers, in steps and between
     them, null in reports of an Ebbtide that did not count it. ``updates`` says what became of each optimizer where
     another order of updates was asked for. ``tiers`` are the slower ones, fastest first, where there are others than
-    the spill file.
+    the spill file. ``device`` is the accelerator whose memory was bounded, null where it was the process's; then
+    what is said of the arena is that device's.
 
     ``bounded_as_asked`` is false in two cases: a budget was asked for and not in force at the end; or no step was seen,
     and a process that the script started peaked above it. ``planned_as_asked`` is false where no step followed a named
@@ -244,6 +245,7 @@ class RunReport:
     written_bytes: int | None = None
     updates: tuple[str, ...] = ()
     tiers: tuple[TierReport, ...] = ()
+    device: str | None = None
 
     def __post_init__(self) -> None:
         if (self.format, self.version) != (FORMAT, VERSION):

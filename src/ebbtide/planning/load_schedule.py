@@ -8,11 +8,12 @@ import numpy as np
 
 from ebbtide.ir.base import Flags, Ints
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.occupancy import arena_pages, occupancy
+from ebbtide.ir.occupancy import occupancy
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.remakes import remade, remakes_of, split_plan
 from ebbtide.ir.schedule import Schedule
 from ebbtide.ir.trace import Trace
+from ebbtide.planners.base import page_size_of
 from ebbtide.simulator.lowering import lower
 
 
@@ -40,7 +41,7 @@ def schedule_columns(
     ``budget_bytes``, even where the plan was made for more."""
     fast = machine.tiers[0].name
     split, step, _ = split_plan(plan, trace)
-    taken = occupancy(step, split.stays, [fast], arena_pages)[fast]
+    taken = occupancy(step, split.stays, [fast], page_size_of(machine))[fast]
     made_anew = np.zeros(len(trace.storages), dtype=bool)
     remakes = remakes_of(trace).chosen(remade(plan.stays, trace))
     made_anew[remakes.storage] = True

@@ -18,11 +18,12 @@ from ebbtide.errors import EbbtideError, InfeasibleBudgetError
 from ebbtide.ir.files import decode, encode
 from ebbtide.ir.machine import Link, Machine
 from ebbtide.ir.native import NEVER
-from ebbtide.ir.occupancy import arena_pages, live_bytes, peak
+from ebbtide.ir.occupancy import live_bytes, peak
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.recording import Recording
 from ebbtide.ir.run_report import LinkReport, PlanReport
 from ebbtide.ir.trace import Trace
+from ebbtide.planners.base import page_size_of
 from ebbtide.planning.load_schedule import ScheduleColumns, schedule_columns
 from ebbtide.units import KIB, MIB, format_bytes
 
@@ -221,7 +222,7 @@ def _decided(trace: Trace, machine: Machine, job: Job, planner: Planner) -> Plan
 def _made_for(trace: Trace, machine: Machine, budget_bytes: int, planner: Planner) -> Plan:
     """Make a plan with a reserve if anything has to move. If no plan keeps that, it plans without a reserve, or for a
     little more than there is."""
-    fits = peak(live_bytes(trace, arena_pages)) <= budget_bytes
+    fits = peak(live_bytes(trace, page_size_of(machine))) <= budget_bytes
     try:
         return planner(trace, machine, budget_bytes if fits else budget_bytes - budget_bytes // _SPARE)
     except InfeasibleBudgetError as error:

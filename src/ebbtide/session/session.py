@@ -35,13 +35,15 @@ from ebbtide.runtime.ranks import Ranks
 from ebbtide.screen.notebook import warnings_go_to
 from ebbtide.screen.progress import Observation, Progress
 from ebbtide.session.driven import Driven, check_writable, tell_disabled, warn_user
-from ebbtide.settings import Named, ProgressMode, Settings
-from ebbtide.units import Budget
+from ebbtide.machines import find_machine
+from ebbtide.settings import Named, ProgressMode, Settings, UpdateOrder
+from ebbtide.units import Budget, format_bytes, option
 
 if TYPE_CHECKING:
     import torch
 
-    from ebbtide.planning.planning import Planning
+    from ebbtide.planning.planning import Planning, Wanted
+    from ebbtide.runtime.device_engine import DeviceEngine
     from ebbtide.runtime.engine import Engine
 
 
@@ -71,7 +73,7 @@ class Session(Driven):
         self._settings = _with_own_files(chosen, self._place)
         self._report_path = _own_path(Path(chosen.report).absolute(), self._place) if chosen.report else None
         self._unwritten = ""  # that the report could not be written, and why
-        self._engine: Engine | None = None
+        self._engine: Engine | DeviceEngine | None = None
         self._progress: Progress | None = None
         self._follower: Follower | None = None
 
@@ -166,6 +168,8 @@ class Session(Driven):
         if self._settings.disable:
             tell_disabled()
             return
+        if self._settings.device is not None:
+            return self._start_on_device(self._settings.device)
         bounds = self._bounds()
         self._progress = Progress(self._observe, self._shown(), name=self._place.name())
         warnings_go_to(self._progress.area)
@@ -197,6 +201,41 @@ class Session(Driven):
             self._follower = Follower(lambda: self._usable_bytes(named), engine.limit_changed, self._say)
             self._follower.start()
 
+    def _start_on_device(self, name: str) -> None:
+        """Bound an accelerator's memory in place of the process's. Raises SettingError for what does not go with it."""
+        chosen = self._settings
+        order = chosen.optimizer is not UpdateOrder.AS_WRITTEN
+        names = {"fast-node": chosen.fast_node, "spill": chosen.spill, "tier": chosen.tiers, "optimizer": order}
+        if unfit := [option(name) for name, value in names.items() if value]:
+            raise SettingError(f"{', '.join(unfit)} does not go with {option('device')} yet: leave it out")
+        require_native()
+        from ebbtide.planning.planning import Planning
+        from ebbtide.runtime import device_engine
+        from ebbtide.runtime.device_machine import measure
+
+        device = device_engine.device_named(name)
+        device_engine.require_device_events(device)
+        host_bytes = chosen.host_bytes or usable_bytes(free_memory(ranks=self._place.local_size)) // 2
+        free = device_engine.free_bytes(device)
+        decider = decider_policy(chosen.policy)
+        run = device_engine.DeviceRun(chosen, device, chosen.fast, free, host_bytes, decider)
+        self._progress = Progress(self._observe, self._shown(), name=self._place.name())
+        warnings_go_to(self._progress.area)
+        planning = None
+        if (wanted := self._wanted(remakes=False)) is not None:
+            machine = find_machine(chosen.machine) if chosen.machine else measure(device, free, host_bytes)
+            plan = Files.of(chosen).plan
+            planning = Planning(asks_child(chosen.policy, plan), machine, wanted, warn=self._warn, say=self._say)
+        engine = device_engine.DeviceEngine(run, planning, say=self._say, warn=self._warn)
+        try:
+            engine.start()
+        except BaseException:
+            engine.stop()
+            raise
+        self._driver = self._engine = engine
+        self._say(f"what leaves {device} goes to at most {format_bytes(host_bytes)} of pinned host memory")
+        self._progress.start()
+
     def _budget(self) -> Budget | None:
         """Return this rank's budget."""
         if self._settings.fast_node is None:
@@ -221,16 +260,26 @@ class Session(Driven):
     def _planning(self, spill: Sequence[Path]) -> "Planning | None":
         """Make the planning; None for an online policy. Raises SettingError for a policy, plan or machine that is not
         there."""
-        from ebbtide.planning.planning import Planning, Wanted
+        from ebbtide.planning.planning import Planning
+
+        if (wanted := self._wanted(self._settings.remake.on)) is None:
+            return None
+        policy, files = self._settings.policy, Files.of(self._settings)
+        machine = machine_for(self._settings, spill, self._say)
+        return Planning(asks_child(policy, files.plan), machine, wanted, warn=self._warn, say=self._say)
+
+    def _wanted(self, remakes: bool) -> "Wanted | None":
+        """Return the wishes for plans; None for an online policy."""
+        from ebbtide.planning.planning import Wanted
 
         policy, files = self._settings.policy, Files.of(self._settings)
         if not is_planned(policy):
             files.check_unused(self._settings.machine)
             return None
         is_named = files.plan is not None
-        wanted = Wanted(
+        return Wanted(
             measures=self._settings.machine is None and not is_named,
-            remakes=self._settings.remake.on,
+            remakes=remakes,
             fixed=is_named,
             waits=self._settings.wait_for_plan or is_named,
             improves=takes_effort(policy),
@@ -238,8 +287,6 @@ class Session(Driven):
             saved=files.saved_with_a_plan(),
             save_timeline=files.timeline_saver(),
         )
-        machine = machine_for(self._settings, spill, self._say)
-        return Planning(asks_child(policy, files.plan), machine, wanted, warn=self._warn, say=self._say)
 
     def _close(self) -> None:
         try:

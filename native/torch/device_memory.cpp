@@ -1,0 +1,831 @@
+#include "device_memory.hpp"
+
+#include <c10/core/Allocator.h>
+#include <c10/util/Exception.h>
+#include <pthread.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+
+namespace ebbtide {
+
+namespace {
+
+constexpr std::uint64_t kUnit = 512;  // PyTorch's allocators round up to it
+constexpr std::size_t kSwept = 8;     // blocks that are looked at with each operator, whether they still live
+constexpr const char* kAway =
+    "ebbtide: code that calls no operator of PyTorch's reached a tensor whose contents are on the host now. Ask for the tensor's "
+    "data_ptr() in Python before, which brings it back, or run the script with EBBTIDE_DISABLE=1";
+
+std::uint64_t paged(std::uint64_t nbytes) { return round_up(nbytes, kUnit); }
+
+// Where nothing is, for as long as any tensor: an address of its own for each block that is away.
+char* nowhere(BlockId id) {
+  static const Reservation* room = new Reservation(std::size_t{1} << 40, kSmallPage, PROT_NONE);
+  return room->begin() + id * kSmallPage;
+}
+
+// [Note: what PyTorch tells]  Since 2.13 a storage can be told to call somebody before the first access that may write, and to
+// refuse accesses, and be told the opposite. Older ones lack one of these, and then none is used.
+template <typename Storage>
+constexpr bool tells = requires(Storage& storage) {
+  storage.clear_data_ptr_access_error_msg_();
+  storage.clear_materializer();
+};
+
+template <typename Storage>
+void refuse_access(Storage& storage) {
+  if constexpr (tells<Storage>) storage.release_data_and_set_meta_custom_data_ptr_error_msg_(kAway);
+}
+
+template <typename Storage>
+void allow_access(Storage& storage) {
+  if constexpr (tells<Storage>) storage.clear_data_ptr_access_error_msg_();
+}
+
+template <typename Storage>
+bool is_lazy(Storage& storage) {  // it is somebody's copy on write
+  if constexpr (tells<Storage>) return storage.has_materializer();
+  return false;
+}
+
+template <typename Storage>
+void call_before_write(Storage& storage, void (*call)(c10::StorageImpl*)) {
+  if constexpr (tells<Storage>) {
+    if (call == nullptr) {
+      storage.clear_materializer();
+    } else if (!storage.has_materializer()) {
+      storage.set_materializer(call);
+    }
+  }
+}
+
+DeviceMemory* memory = nullptr;
+
+}  // namespace
+
+// PyTorch calls it for a storage whose host copy is trusted, from whichever thread. It forgets the call itself.
+void is_written_unseen(c10::StorageImpl* storage) {
+  DeviceMemory::Lock lock(memory->mutex_);
+  BlockId id = memory->known(storage);
+  if (id == kNoBlock) return;
+  memory->written(id);
+  memory->places_[id].held = true;  // he may have kept the address
+}
+
+DeviceMemory* the_device_memory() { return memory; }
+
+DeviceMemory& make_device_memory(const DeviceSettings& asked) {
+  c10::Device device(asked.device);
+  if (memory != nullptr && memory->device() != device) {
+    throw std::runtime_error("the first session of this process had " + memory->device().str() +
+                             ", which it stays with: start another process for " + asked.device);
+  }
+  const Policy* policy = find_policy(asked.policy);
+  if (policy == nullptr) throw std::invalid_argument("no such policy: " + asked.policy);
+  if (memory == nullptr) {
+    memory = new DeviceMemory(device, asked.host_bytes, asked.min_bytes);
+    set_watch(memory);
+  }
+  memory->set_policy(*policy);
+  memory->set_chaos(asked.chaos_rate, asked.chaos_seed);
+  memory->set_limit(asked.fast_bytes);
+  memory->suspend(false);
+  return *memory;
+}
+
+DeviceMemory::DeviceMemory(c10::Device device, std::uint64_t host_bytes, std::uint64_t min_bytes)
+    : device_(device),
+      min_bytes_(min_bytes),
+      copies_(device),
+      host_(device.type(), host_bytes),
+      replay_(blocks_, 1),
+      refetches_(blocks_, replay_) {
+  counters_.tier_written = counters_.tier_read = {0};
+  pthread_atfork(nullptr, nullptr, [] { memory->in_child_ = true; });  // a device is its parent's
+}
+
+DeviceMemory::Stack& DeviceMemory::this_stack() {
+  static thread_local Stack stack;
+  return stack;
+}
+
+void DeviceMemory::set_limit(std::uint64_t bytes) {
+  Lock lock(mutex_);
+  limit_ = bytes;
+  if (limit_ > 0 && used() > limit_) make_room(0);
+}
+
+void DeviceMemory::set_policy(const Policy& policy) {
+  Lock lock(mutex_);
+  policy_ = policy;
+}
+
+void DeviceMemory::set_chaos(double rate, std::uint64_t seed) {
+  Lock lock(mutex_);
+  chaos_rate_ = rate;
+  chaos_state_ = seed * 2 + 1;
+}
+
+// --- who is there
+
+BlockId DeviceMemory::known(const void* key) const {
+  auto found = ids_.find(key);
+  return found == ids_.end() ? kNoBlock : found->second;
+}
+
+const void* DeviceMemory::find(c10::StorageImpl& storage) {
+  if (in_child_ || storage.device() != device_) return nullptr;
+  Lock lock(mutex_);
+  return find_or_add(storage) == kNoBlock ? nullptr : &storage;
+}
+
+BlockId DeviceMemory::find_or_add(c10::StorageImpl& storage) {
+  const void* at = storage._mutable_data_ptr_no_checks().get();
+  BlockId id = known(&storage);
+  if (id != kNoBlock) {
+    Block& b = blocks_[id];
+    if (places_[id].memory == at && b.nbytes == storage.nbytes()) return id;
+    // Somebody gave it other memory. If it was away, what it had is in no memory any more, as he wanted.
+    allow_access(storage);
+    call_before_write(storage, nullptr);
+    forget(id);
+  }
+  if (at == nullptr || storage.nbytes() < min_bytes_ || is_lazy(storage)) return kNoBlock;
+  id = blocks_.create();
+  if (id == kNoBlock) return kNoBlock;
+  if (places_.size() <= id) places_.resize(id + 1);
+  Place& p = places_[id];
+  p = Place();
+  p.storage = c10::weak_intrusive_ptr<c10::StorageImpl>(Strong::reclaim_copy(&storage));
+  p.key = &storage;
+  p.memory = at;
+  p.stream = copies_.current();
+  Block& b = blocks_[id];
+  b.nbytes = storage.nbytes();
+  b.paged_bytes = paged(b.nbytes);
+  b.state = State::Dirty;
+  b.serial = ++serials_;
+  b.last_use = now_;
+  if (tape_.in_step()) b.kind = Kind::Activation;
+  ids_.emplace(&storage, id);
+  blocks_.add_live(id);
+  resident_ += b.paged_bytes;
+  live_ += b.nbytes;
+  resident_peak_ = std::max(resident_peak_, resident_);
+  used_peak_ = std::max(used_peak_, used());
+  live_peak_ = std::max(live_peak_, live_);
+  step_live_peak_ = std::max(step_live_peak_, live_);
+  largest_birth_now_ = std::max(largest_birth_now_, b.paged_bytes);
+  this_stack().unseen.push_back(id);
+  return id;
+}
+
+// What this thread has found since its last operator began or ended was born now: made by one that touches nothing, such as
+// empty(), or returned by the one that ends.
+void DeviceMemory::add_births(Stack& stack, bool in_operator) {
+  for (BlockId id : stack.unseen) {
+    Block& b = blocks_[id];
+    if (b.state == State::Dead) continue;
+    b.recorded = tape_.born(b.serial, b.nbytes);
+    b.scheduled = kNever;
+    if (tape_.on_step_thread()) {
+      bool followed = replay_.active();
+      replay_.on_allocate(id, b.nbytes);
+      if (followed && !replay_.active()) drop_prefetches();
+    }
+    if (!in_operator) continue;
+    places_[id].is_its_allocation = true;
+    ++b.pins;
+    stack.pins.push_back({id, b.generation, b.recorded, tape_.clock().tick, Access::Write, true, b.nbytes});
+  }
+  stack.unseen.clear();
+}
+
+// Null where it has died, and where Python alone has it: whoever takes a reference then needs the GIL, which may be with somebody
+// who waits for us.
+DeviceMemory::Strong DeviceMemory::strong(BlockId id) const {
+  const Place& p = places_[id];
+  bool is_pythons = p.storage.use_count() == 1 && p.key->pyobj_slot()->load_pyobj() != nullptr;
+  return is_pythons ? Strong() : p.storage.lock();
+}
+
+void DeviceMemory::forget(BlockId id) {
+  Block& b = blocks_[id];
+  Place& p = places_[id];
+  tape_.died(b.recorded, b.kind, false, serials_);
+  live_ -= b.nbytes;
+  if (b.state != State::Absent) resident_ -= b.paged_bytes;
+  if (p.host) host_.give(std::move(p.host));
+  ids_.erase(p.key);
+  b.state = State::Dead;
+  ++b.generation;
+  blocks_.remove_live(id);
+  blocks_.destroy(id);
+  p = Place();
+}
+
+// A storage's end is not told: PyTorch gives its memory back as ever. All are looked at where that matters.
+void DeviceMemory::sweep(bool all) {
+  std::size_t looks = all ? blocks_.live().size() : std::min(kSwept, blocks_.live().size());
+  for (; looks > 0 && !blocks_.live().empty(); --looks) {
+    if (swept_ == 0 || swept_ > blocks_.live().size()) swept_ = blocks_.live().size();
+    BlockId id = blocks_.live()[--swept_];  // from the last on: what takes the place of one that ends was looked at
+    if (places_[id].storage.expired()) forget(id);
+  }
+}
+
+void DeviceMemory::guard(BlockId id, c10::StorageImpl& storage) {
+  if (blocks_[id].state == State::Clean && blocks_[id].pins == 0) call_before_write(storage, &is_written_unseen);
+}
+
+void DeviceMemory::unguard(BlockId id, c10::StorageImpl& storage) {
+  if (blocks_[id].state == State::Clean) call_before_write(storage, nullptr);
+}
+
+void DeviceMemory::written(BlockId id) {
+  if (blocks_[id].state != State::Clean) return;
+  blocks_[id].state = State::Dirty;
+  host_.give(std::move(places_[id].host));
+  places_[id].host = {};
+}
+
+void DeviceMemory::hold(c10::StorageImpl& storage, bool for_good) {
+  if (in_child_ || storage.device() != device_) return;
+  Lock lock(mutex_);
+  BlockId id = find_or_add(storage);
+  if (id == kNoBlock) return;
+  Place& p = places_[id];
+  p.held = true;
+  p.held_for_good = p.held_for_good || for_good;
+  blocks_[id].last_use = ++now_;
+  if (blocks_[id].state == State::Absent) start_back(id, true);
+  arrive(id, copies_.current());
+  unguard(id, storage);
+  written(id);
+}
+
+bool DeviceMemory::is_here(c10::StorageImpl& storage) {
+  Lock lock(mutex_);
+  BlockId id = known(&storage);
+  return id == kNoBlock || blocks_[id].state != State::Absent;
+}
+
+std::uint64_t DeviceMemory::evict(c10::StorageImpl& storage) {
+  if (storage.device() != device_) return 0;
+  Lock lock(mutex_);
+  BlockId id = find_or_add(storage);
+  return id != kNoBlock && may_leave(id) && start_out(id) ? blocks_[id].paged_bytes : 0;
+}
+
+std::uint64_t DeviceMemory::stop() {
+  suspend(true);
+  Lock lock(mutex_);
+  std::uint64_t away = 0;
+  for (BlockId id : blocks_.live()) away += blocks_[id].state == State::Absent ? blocks_[id].paged_bytes : 0;
+  return away;
+}
+
+void DeviceMemory::suspend(bool suspends) {
+  Lock lock(mutex_);
+  sweep(true);
+  suspended_ = suspends;
+  if (!suspends) return;
+  drop_prefetches();
+  std::vector<BlockId> live(blocks_.live().begin(), blocks_.live().end());
+  std::uint64_t limit = std::exchange(limit_, 0);  // it is meant to be here
+  c10::Stream stream = copies_.current();
+  for (BlockId id : live) {
+    if (blocks_[id].state == State::Absent) {
+      try {
+        start_back(id, true);
+      } catch (const c10::OutOfMemoryError&) {
+        break;
+      }
+    }
+    if (blocks_[id].state != State::Dead) arrive(id, stream);
+  }
+  while (!leaving_.empty()) give_back_oldest(true);
+  limit_ = limit;
+}
+
+// --- moves
+
+bool DeviceMemory::may_leave(BlockId id) const {
+  const Block& b = blocks_[id];
+  const Place& p = places_[id];
+  return (b.state == State::Dirty || b.state == State::Clean) && b.pins == 0 && !p.roams && !p.held && !p.held_for_good &&
+         !suspended_;
+}
+
+// Its memory is free for others in the order of its stream. False: the host has no room.
+bool DeviceMemory::start_out(BlockId id) {
+  if (places_[id].storage.expired()) {
+    forget(id);
+    return true;
+  }
+  Strong storage = strong(id);
+  if (!storage) return false;
+  Block& b = blocks_[id];
+  Place& p = places_[id];
+  if (storage->_mutable_data_ptr_no_checks().get() != p.memory || storage->nbytes() != b.nbytes) return false;
+  if (b.state == State::Dirty && !(p.host = host_.take(b.nbytes))) return false;
+  c10::Event end(device_.type());
+  auto kind = static_cast<std::size_t>(b.kind);
+  if (b.state == State::Dirty) {
+    auto copy = copies_.out(const_cast<void*>(p.memory), p.host, b.nbytes, copies_.mark(*p.stream), tape_.recording());
+    end = std::move(copy.end);
+    if (copy.timed_begin) {
+      timed_.push_back({b.recorded, tape_.clock().tick, Lane::Out, now_ns(), std::move(*copy.timed_begin), std::move(*copy.timed_end)});
+    }
+    counters_.written[kind] += b.paged_bytes;
+    counters_.tier_written[0] += b.nbytes;
+  } else if (p.arrival) {
+    end = std::move(*p.arrival);
+    p.arrival.reset();
+  } else {
+    end.record(*p.stream);
+  }
+  unguard(id, *storage);
+  c10::DataPtr memory = std::move(storage->_mutable_data_ptr_no_checks());
+  p.memory = nowhere(id);
+  storage->set_data_ptr_noswap({nowhere(id), device_});
+  refuse_access(*storage);
+  leaving_.push_back({std::move(memory), b.paged_bytes, *p.stream, p.is_its_allocation, std::move(end)});
+  b.state = State::Absent;
+  resident_ -= b.paged_bytes;
+  leaving_bytes_ += b.paged_bytes;
+  counters_.evicted[kind] += b.paged_bytes;
+  return true;
+}
+
+bool DeviceMemory::start_back(BlockId id, bool waits) {
+  Strong storage = strong(id);
+  if (!storage) return true;  // nobody needs it any more
+  Place& p = places_[id];
+  std::optional<c10::Event> after;
+  c10::DataPtr memory = memory_for(blocks_[id].paged_bytes, *p.stream, after, waits);
+  Block& b = blocks_[id];
+  if (memory.get() == nullptr) return false;
+  if (!after) after = copies_.mark(*p.stream);
+  auto copy = copies_.back(memory.get(), p.host, b.nbytes, *after, tape_.recording());
+  if (copy.timed_begin) {
+    timed_.push_back({b.recorded, tape_.clock().tick, Lane::Back, now_ns(), std::move(*copy.timed_begin), std::move(*copy.timed_end)});
+  }
+  p.arrival = std::move(copy.end);
+  p.memory = memory.get();
+  p.is_its_allocation = true;
+  allow_access(*storage);
+  storage->set_data_ptr_noswap(std::move(memory));
+  b.state = State::Clean;
+  if (!tells<c10::StorageImpl>) written(id);
+  b.has_come();
+  resident_ += b.paged_bytes;
+  resident_peak_ = std::max(resident_peak_, resident_);
+  used_peak_ = std::max(used_peak_, used());
+  counters_.fetched[static_cast<std::size_t>(b.kind)] += b.paged_bytes;
+  counters_.tier_read[0] += b.nbytes;
+  guard(id, *storage);
+  return true;
+}
+
+// The stream uses it from now on.
+void DeviceMemory::arrive(BlockId id, const c10::Stream& stream) {
+  Place& p = places_[id];
+  if (stream != *p.stream) p.roams = true;
+  if (!p.arrival) return;
+  note_time(stream, Mark::StallBegins);
+  p.arrival->block(stream);
+  note_time(stream, Mark::StallEnds);
+  if (stream != *p.stream) p.arrival->block(*p.stream);
+  p.arrival.reset();
+}
+
+// Memory that just leaves, where it is as large; else PyTorch's. `after`: it may be written after that.
+c10::DataPtr DeviceMemory::memory_for(std::uint64_t nbytes, const c10::Stream& stream, std::optional<c10::Event>& after, bool waits) {
+  auto same = std::ranges::find_if(
+      leaving_, [&](const Leaving& l) { return l.nbytes == nbytes && l.stream == stream && l.is_its_allocation; });
+  if (same != leaving_.end()) {
+    c10::DataPtr memory = std::move(same->memory);
+    after = std::move(same->end);
+    leaving_bytes_ -= nbytes;
+    leaving_.erase(same);
+    return memory;
+  }
+  if (limit_ > 0 && used() + nbytes > limit_) {
+    if (waits) {
+      make_room(nbytes);
+    } else {
+      give_back_ended();
+      if (used() + nbytes > limit_) return {};
+    }
+  }
+  for (bool again : {true, false}) {
+    try {
+      return copies_.allocate(nbytes, stream);
+    } catch (const c10::OutOfMemoryError&) {
+      if (!waits) return {};
+      if (!again) throw;
+      while (!leaving_.empty()) give_back_oldest(true);
+      start_evictions(nbytes);
+      while (!leaving_.empty()) give_back_oldest(true);
+    }
+  }
+  return {};
+}
+
+void DeviceMemory::give_back_oldest(bool by_waiting) {
+  Leaving& l = leaving_.front();
+  if (by_waiting) {
+    note_time(l.stream, Mark::StallBegins);
+    l.end.block(l.stream);
+    note_time(l.stream, Mark::StallEnds);
+  }
+  if (!l.is_its_allocation) copies_.record(l.memory);  // it may be another stream's, and is given back when that copy has ended
+  leaving_bytes_ -= l.nbytes;
+  leaving_.pop_front();
+}
+
+void DeviceMemory::give_back_ended() {
+  while (!leaving_.empty() && leaving_.front().end.query()) give_back_oldest(false);
+}
+
+std::uint64_t DeviceMemory::start_evictions(std::uint64_t needed) {
+  sweep(true);
+  candidates_.clear();
+  for (BlockId id : blocks_.live()) {
+    if (!may_leave(id)) continue;
+    const Block& b = blocks_[id];
+    auto ticks = replay_.until_use(b, id);
+    std::uint64_t age = ticks ? *ticks : replay_.active() ? 0 : now_ - b.last_use;
+    candidates_.push_back({id, Shield::None, b.state == State::Clean, b.paged_bytes, age, b.transient});
+  }
+  std::size_t victims = choose_victims(candidates_, needed, policy_);
+  std::uint64_t started = 0;
+  for (std::size_t i = 0; i < candidates_.size() && started < needed; ++i) {
+    if (i >= victims && !candidates_[i].clean) continue;  // where the host has no room for one, what lies there can still go
+    BlockId id = candidates_[i].id;
+    if (blocks_[id].state == State::Dead || !start_out(id)) continue;
+    started += candidates_[i].bytes;
+    blocks_[id].transient = true;
+    if (replay_.active()) refetches_.request(id);
+  }
+  return started;
+}
+
+// Until so many bytes more are within the limit. False: nothing more can leave, and the budget is exceeded.
+bool DeviceMemory::make_room(std::uint64_t nbytes) {
+  if (limit_ == 0) return true;
+  give_back_ended();
+  while (used() + nbytes > limit_) {
+    std::uint64_t missing = used() + nbytes - limit_;
+    if (missing > leaving_bytes_ && start_evictions(missing - leaving_bytes_) == 0 && leaving_.empty()) {
+      sweep(true);
+      if (used() + nbytes <= limit_) return true;
+      if (!counters_.over_budget) {
+        counters_.over_budget = true;
+        counters_.message = "tensors on " + device_.str() + " needed " + std::to_string((used() + nbytes) >> 20) + " MiB at once of " +
+                            std::to_string(limit_ >> 20) + " MiB, and nothing else could leave";
+      }
+      return false;
+    }
+    if (!leaving_.empty()) give_back_oldest(true);
+  }
+  return true;
+}
+
+// After births: back within the limit. Ahead of need, where no schedule says what comes: room for the next one.
+void DeviceMemory::trim() {
+  if (limit_ == 0) return;
+  if (used() > limit_) make_room(0);
+  if (replay_.active()) return;
+  std::uint64_t free = limit_ - std::min(resident_, limit_);
+  std::uint64_t wanted = std::min(std::max(largest_birth_, largest_birth_now_), limit_ / 4);
+  if (free < wanted) start_evictions(wanted - free);
+}
+
+void DeviceMemory::chaos() {
+  if (chaos_rate_ <= 0.0) return;
+  auto random = [this] {  // xorshift
+    chaos_state_ ^= chaos_state_ << 13;
+    chaos_state_ ^= chaos_state_ >> 7;
+    chaos_state_ ^= chaos_state_ << 17;
+    return chaos_state_;
+  };
+  while (static_cast<double>(random() >> 11) * 0x1p-53 < chaos_rate_ && !blocks_.live().empty()) {
+    BlockId id = blocks_.live()[random() % blocks_.live().size()];
+    if (may_leave(id)) start_out(id);
+  }
+}
+
+// --- operators
+
+void DeviceMemory::follow_thread() {
+  if (!tape_.in_step() || tape_.on_step_thread()) return;
+  if (thread_number() == step_thread_ || torch::autograd::get_current_graph_task_id() != -1) tape_.go_on_here();
+}
+
+void DeviceMemory::enter(const char* name, std::span<const Operand> operands, Work, Pass) {
+  Lock lock(mutex_);
+  Stack& mine = this_stack();
+  c10::Stream stream = copies_.current();
+  bool captured = copies_.is_capturing(stream);
+  const std::string_view called = name;
+  bool others_go_on = called.starts_with("c10d::") || called == "aten::record_stream";  // on streams that nobody announces
+  sweep(tape_.recording());
+  follow_thread();
+  ++now_;
+  if (tape_.on_step_thread()) {
+    tape_.tick(name, static_cast<std::uint32_t>(mine.operators.size()), 0, used());
+    replay_.tick();
+    if (!captured) note_time(stream, Mark::Tick);
+  }
+  add_births(mine, false);
+  std::size_t first = mine.pins.size();
+  mine.operators.push_back({first});
+  for (const Operand& operand : operands) {
+    BlockId id = known(operand.address);
+    if (id == kNoBlock) continue;
+    Block& b = blocks_[id];
+    ++b.pins;
+    b.last_use = now_;
+    mine.pins.push_back({id, b.generation, b.recorded, tape_.clock().tick, operand.access, false, operand.moved});
+  }
+  if (!captured) carry_out_commands();
+  std::uint64_t due = tape_.on_step_thread() ? replay_.births_due() : 0;
+  if (due > 0 && limit_ > 0 && used() + due > limit_) make_room(due);
+  for (std::size_t i = first; i < mine.pins.size(); ++i) {
+    const Pinned& pin = mine.pins[i];
+    Block& b = blocks_[pin.id];
+    if (b.state == State::Absent) start_back(pin.id, true);
+    arrive(pin.id, stream);
+    Place& p = places_[pin.id];
+    p.held_for_good = p.held_for_good || captured;
+    p.held = p.held || others_go_on;
+    if (b.state != State::Clean) continue;
+    if (Strong storage = strong(pin.id)) unguard(pin.id, *storage);
+    if (pin.access != Access::Read) written(pin.id);
+  }
+  if (captured) return;
+  chaos();
+  start_prefetches();
+}
+
+void DeviceMemory::exit() {
+  if (in_child_) return;
+  Lock lock(mutex_);
+  Stack& mine = this_stack();
+  if (mine.operators.empty()) return;
+  follow_thread();
+  add_births(mine, true);
+  std::size_t first = mine.operators.back().first_pin;
+  mine.operators.pop_back();
+  std::uint64_t needed = 0;
+  std::size_t kept = first;
+  for (std::size_t i = first; i < mine.pins.size(); ++i) {
+    Pinned pin = mine.pins[i];
+    Block& b = blocks_[pin.id];
+    if (b.generation != pin.generation) continue;
+    needed += b.paged_bytes;
+    if (pin.born_here && !mine.operators.empty()) {  // what an inner operator made is the outer one's to use
+      mine.pins[kept++] = pin;
+      continue;
+    }
+    tape_.used(pin.recorded, pin.from_tick, pin.access, pin.moved);
+    b.last_use = now_;
+    if (--b.pins > 0 || b.state != State::Clean) continue;
+    if (Strong storage = strong(pin.id)) guard(pin.id, *storage);
+  }
+  mine.pins.resize(kept);
+  if (needed > counters_.largest_operator_bytes) counters_.largest_operator_bytes = needed;
+  if (!suspended_) trim();
+}
+
+std::uint64_t DeviceMemory::note_need(const char*, std::span<const Operand> operands) {
+  Lock lock(mutex_);
+  std::uint64_t bytes = 0;
+  for (const Operand& operand : operands) {
+    if (BlockId id = known(operand.address); id != kNoBlock) bytes += blocks_[id].paged_bytes;
+  }
+  return bytes;
+}
+
+void DeviceMemory::prefetch(std::span<const Operand> operands) {
+  Lock lock(mutex_);
+  for (const Operand& operand : operands) {
+    BlockId id = known(operand.address);
+    if (id != kNoBlock && blocks_[id].state == State::Absent) start_back(id, false);
+  }
+}
+
+void DeviceMemory::classify(const void* storage, Kind kind) {
+  Lock lock(mutex_);
+  if (BlockId id = known(storage); id != kNoBlock) {
+    blocks_[id].kind = kind;
+    blocks_[id].classified = true;
+  }
+}
+
+// --- the step
+
+Counters DeviceMemory::begin_step(bool record) {
+  Lock lock(mutex_);
+  sweep(true);
+  this_stack().unseen.clear();
+  step_thread_ = thread_number();
+  step_live_peak_ = live_;
+  largest_birth_ = std::exchange(largest_birth_now_, 0);
+  Counters before = count();
+  tape_.begin(record, used());
+  marks_.clear();
+  timed_.clear();
+  if (record) {
+    for (BlockId id : blocks_.live()) {
+      blocks_[id].recorded = tape_.was_there(blocks_[id].serial, blocks_[id].nbytes, places_[id].held_for_good);
+    }
+    note_time(copies_.current(), Mark::Tick);
+    began_ns_ = now_ns();
+  }
+  begin_schedule();
+  return before;
+}
+
+void DeviceMemory::begin_schedule() {
+  drop_prefetches();
+  replay_.begin();
+  replay_.each_that_begins_away([this](BlockId id, Rank) {
+    if (may_leave(id)) start_out(id);
+  });
+  carry_out_commands();
+  start_prefetches();
+}
+
+Counters DeviceMemory::end_step(bool completed) {
+  Lock lock(mutex_);
+  if (tape_.in_step()) tape_.go_on_here();
+  sweep(true);
+  if (completed) {
+    replay_.end(0);
+  } else {
+    replay_.abandon();
+  }
+  drop_prefetches();
+  std::int64_t stalled_ns = 0, now = now_ns();
+  if (tape_.recording()) read_times(stalled_ns, now);
+  for (BlockId id : blocks_.live()) {
+    Block& b = blocks_[id];
+    if (!b.classified) b.kind = Kind::Other;
+    tape_.is(b.recorded, b.kind);
+    b.recorded = kNever;
+    places_[id].held = false;
+  }
+  tape_.end(stalled_ns, now);
+  marks_.clear();
+  timed_.clear();
+  return count();
+}
+
+// Marks the stream's time in a recorded step.
+void DeviceMemory::note_time(const c10::Stream& stream, Mark::What what) {
+  if (!tape_.recording() || !tape_.on_step_thread() || marks_.size() >= 2 * kMostTicks) return;
+  marks_.push_back({copies_.timed_mark(stream), what});
+}
+
+// When the device came to what the host had asked for. Where it does not tell times, those of the host stay.
+void DeviceMemory::read_times(std::int64_t& stalled_ns, std::int64_t& now) {
+  marks_.push_back({copies_.timed_mark(copies_.current()), Mark::Tick});
+  std::vector<std::pair<std::int64_t, std::int64_t>> times;
+  try {
+    for (const Mark& mark : marks_) mark.event.synchronize();
+    std::int64_t since = 0, at = 0;
+    auto after = [this](const c10::Event& event) {
+      return static_cast<std::int64_t>(marks_.front().event.elapsedTime(event) * 1e6);
+    };
+    for (const Mark& mark : marks_) {
+      at = std::max(at, after(mark.event));
+      if (mark.what == Mark::Tick) times.emplace_back(at, stalled_ns);
+      if (mark.what == Mark::StallBegins) since = at;
+      if (mark.what == Mark::StallEnds) stalled_ns += at - since;
+    }
+    now = began_ns_ + at;
+    times.pop_back();  // the end
+    for (const TimedCopy& copy : timed_) {
+      copy.end.synchronize();
+      std::int64_t begin = began_ns_ + after(copy.begin), end = began_ns_ + after(copy.end);
+      bool out = copy.lane == Lane::Out;
+      tape_.moved({copy.storage, copy.tick, copy.lane, out ? kFast : Rank{1}, out ? Rank{1} : kFast, std::min(copy.asked_ns, begin),
+                   begin, end});
+    }
+  } catch (const c10::Error&) {
+    return;
+  }
+  tape_.set_times(times);
+}
+
+void DeviceMemory::carry_out_commands() {
+  for (Command command; replay_.next(command);) {
+    BlockId id = replay_.block(command.storage);
+    if (id == kNoBlock) continue;
+    Block& b = blocks_[id];
+    if (command.verb == Verb::Fetch) {
+      if (b.state == State::Absent) queue_prefetch(id);
+    } else if (command.source == kFast && !(command.verb == Verb::Evict && command.then == Then::Keep)) {
+      b.has_come();
+      if (may_leave(id)) start_out(id);
+    }
+  }
+  refetches_.take_due(ns_per_byte_, [this](BlockId id) { queue_prefetch(id); });
+}
+
+void DeviceMemory::queue_prefetch(BlockId id) {
+  blocks_[id].comes_back = Return::Prefetch;
+  prefetches_.push_back({id, blocks_[id].generation});
+}
+
+void DeviceMemory::start_prefetches() {
+  for (; next_prefetch_ < prefetches_.size(); ++next_prefetch_) {
+    Bound bound = prefetches_[next_prefetch_];
+    const Block& b = blocks_[bound.id];
+    bool wanted = b.generation == bound.generation && b.state == State::Absent && b.comes_back == Return::Prefetch;
+    if (wanted && !start_back(bound.id, false)) return;
+  }
+}
+
+void DeviceMemory::drop_prefetches() {
+  for (; next_prefetch_ < prefetches_.size(); ++next_prefetch_) {
+    Bound bound = prefetches_[next_prefetch_];
+    Block& b = blocks_[bound.id];
+    if (b.generation == bound.generation && b.comes_back == Return::Prefetch) b.comes_back = Return::Unplanned;
+  }
+  prefetches_.clear();
+  next_prefetch_ = 0;
+}
+
+std::size_t DeviceMemory::load_schedule(Schedule schedule) {
+  Lock lock(mutex_);
+  return replay_.load(std::move(schedule));
+}
+
+void DeviceMemory::unload_schedule(std::size_t number) {
+  Lock lock(mutex_);
+  replay_.unload(number);
+}
+
+void DeviceMemory::unload_schedules() {
+  Lock lock(mutex_);
+  replay_.unload();
+}
+
+std::optional<std::size_t> DeviceMemory::followed() {
+  Lock lock(mutex_);
+  return replay_.followed();
+}
+
+std::size_t DeviceMemory::gone() {
+  Lock lock(mutex_);
+  return replay_.gone();
+}
+
+std::size_t DeviceMemory::standing() {
+  Lock lock(mutex_);
+  return replay_.standing();
+}
+
+Counters DeviceMemory::counters() {
+  Lock lock(mutex_);
+  return count();
+}
+
+void DeviceMemory::reset_peaks() {
+  Lock lock(mutex_);
+  sweep(true);
+  resident_peak_ = resident_;
+  used_peak_ = used();
+  live_peak_ = live_;
+}
+
+Counters DeviceMemory::count() const {
+  Counters c = counters_;
+  c.live = live_;
+  c.resident = resident_;
+  c.reserved = used();
+  c.arena_limit = limit_;
+  c.live_peak = live_peak_;
+  c.step_live_peak = step_live_peak_;
+  c.reserved_peak = used_peak_;
+  c.resident_peak = resident_peak_;
+  c.tier_used = {host_.used()};
+  c.tier_peak = {host_.peak()};
+  c.blocks = blocks_.live().size();
+  for (BlockId id : blocks_.live()) {
+    const Block& b = blocks_[id];
+    if (b.state == State::Clean) c.clean += b.paged_bytes;
+    if (b.state == State::Dirty) c.dirty += b.paged_bytes;
+  }
+  return c;
+}
+
+}  // namespace ebbtide

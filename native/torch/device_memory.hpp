@@ -1,0 +1,227 @@
+// Storages of an accelerator. One is moved by giving its StorageImpl other memory between two operators.
+//
+// [Note: another pointer]  ATen asks a storage for its address at each operator, and operators are announced here. So an address
+// need not last: a storage that leaves gives its memory back to PyTorch's allocator, and one that returns gets other memory. A
+// storage that is here is an ordinary one of PyTorch's, with the memory that PyTorch gave it; nothing of it is replaced.
+//
+// [Note: order]  The host waits for nothing. What it asks for here is done in the order of streams:
+//   out     begins when the stream that used the storage last has come so far; the memory is given back when it has been copied:
+//           its own stream is told to wait for the copy, and then PyTorch may give it to whoever comes next on that stream
+//   back    begins when the stream of the new memory has come so far (it may have been somebody's), and when the copy out has ended;
+//           an operator's stream waits for it before the first operator that needs it
+// A copy out and one back of the same size need no memory of PyTorch's: the memory of the one is handed to the other.
+//
+// [Note: who may move]  A storage moves only if nobody can reach its memory unseen. So it stays while an operator uses it; if more
+// than one stream has used it; while a graph is captured; and until the step ends, if somebody asked for its address. What is away
+// has an address that nobody may use, and says so where PyTorch lets it. A storage whose host copy is as good as its memory gives
+// up that copy at the first access that may write and that no operator announced (where PyTorch tells of it: 2.13; before, such a
+// copy is never trusted).
+#pragma once
+
+#include <c10/core/StorageImpl.h>
+#include <c10/core/TensorOptions.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "../core/block_table.hpp"
+#include "../core/counters.hpp"
+#include "../core/decider.hpp"
+#include "../core/refetches.hpp"
+#include "../core/replay.hpp"
+#include "../core/tape.hpp"
+#include "device_copies.hpp"
+#include "watch.hpp"
+
+namespace ebbtide {
+
+struct DeviceSettings {
+  std::string device;             // "cuda:0"
+  std::uint64_t fast_bytes = 0;   // for all tensors there; 0: no bound
+  std::uint64_t host_bytes = 0;   // pinned memory, at most
+  std::uint64_t min_bytes = 0;    // smaller storages are not managed
+  std::string policy = "demand";
+  double chaos_rate = 0.0;
+  std::uint64_t chaos_seed = 0;
+};
+
+class DeviceMemory final : public ScheduledWatch {
+ public:
+  DeviceMemory(c10::Device device, std::uint64_t host_bytes, std::uint64_t min_bytes);
+
+  void set_limit(std::uint64_t bytes);
+  void set_policy(const Policy& policy);
+  void set_chaos(double rate, std::uint64_t seed);
+  c10::Device device() const { return device_; }
+  c10::DispatchKey dispatch_key() const { return c10::computeDispatchKey(std::nullopt, std::nullopt, device_); }
+  // All that is away comes back, as far as there is memory, and nothing moves from then on. How many bytes cannot come.
+  std::uint64_t stop();
+  // While a graph is captured, say, nothing moves; all that is away comes back first.
+  void suspend(bool suspends);
+
+  // Somebody has the address of a storage: it comes back, and stays. `for_good`: nobody tells when he is done with it.
+  void hold(c10::StorageImpl& storage, bool for_good);
+  bool is_here(c10::StorageImpl& storage);
+  std::uint64_t evict(c10::StorageImpl& storage);
+
+  bool on() const override { return !in_child_; }
+  const void* find(c10::StorageImpl& storage) override;
+  void enter(const char* name, std::span<const Operand> operands, Work work, Pass pass) override;
+  void exit() override;
+  std::uint64_t note_need(const char* name, std::span<const Operand> operands) override;
+  void prefetch(std::span<const Operand> operands) override;
+  Counters begin_step(bool record) override;
+  Counters end_step(bool completed) override;
+  void classify(const void* storage, Kind kind) override;
+  Tape& tape() override { return tape_; }
+
+  std::size_t load_schedule(Schedule schedule) override;
+  void unload_schedule(std::size_t number) override;
+  void unload_schedules() override;
+  std::optional<std::size_t> followed() override;
+  std::size_t gone() override;
+  std::size_t standing() override;
+  Counters counters() override;
+  void reset_peaks() override;
+
+ private:
+  using Lock = std::lock_guard<std::mutex>;
+  using Strong = c10::intrusive_ptr<c10::StorageImpl>;
+
+  // What a block needs on a device, by its number.
+  struct Place {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage{Strong()};  // keeps the object and not what it holds
+    c10::StorageImpl* key = nullptr;  // the object's address
+    const void* memory = nullptr;    // what its pointer was when it was last looked at
+    std::optional<c10::Stream> stream;  // whose work uses it
+    bool is_its_allocation = false;  // that stream's memory it is, for all we know
+    bool roams = false;              // other streams have used it, too
+    bool held = false;               // somebody has its address, until the step ends
+    bool held_for_good = false;
+    std::optional<c10::Event> arrival;  // of a copy back that its stream has not been told to wait for
+    Buffer host;                     // its copy there, while it is as good
+  };
+
+  // Memory that is given back once the copy out of it has ended.
+  struct Leaving {
+    c10::DataPtr memory;
+    std::uint64_t nbytes;
+    c10::Stream stream;
+    bool is_its_allocation;
+    c10::Event end;
+  };
+
+  struct Pinned {
+    BlockId id;
+    std::uint32_t generation;
+    std::uint32_t recorded, from_tick;
+    Access access;
+    bool born_here;
+    std::uint64_t moved;
+  };
+  struct Running {
+    std::size_t first_pin;
+  };
+  struct Mark {
+    enum What : std::uint8_t { Tick, StallBegins, StallEnds };
+    c10::Event event;
+    What what;
+  };
+  struct TimedCopy {
+    std::uint32_t storage, tick;
+    Lane lane;
+    std::int64_t asked_ns;
+    c10::Event begin, end;
+  };
+  struct Stack {
+    std::vector<Running> operators;
+    std::vector<Pinned> pins;
+    std::vector<BlockId> unseen;  // found since the last operator began or ended
+  };
+  static Stack& this_stack();
+  friend void is_written_unseen(c10::StorageImpl* storage);
+
+  // --- who is there
+  BlockId find_or_add(c10::StorageImpl& storage);
+  BlockId known(const void* key) const;
+  void add_births(Stack& stack, bool in_operator);
+  Strong strong(BlockId id) const;
+  void forget(BlockId id);
+  void sweep(bool all);
+  void guard(BlockId id, c10::StorageImpl& storage);
+  void unguard(BlockId id, c10::StorageImpl& storage);
+  void written(BlockId id);
+
+  // --- moves
+  bool may_leave(BlockId id) const;
+  bool start_out(BlockId id);
+  bool start_back(BlockId id, bool waits);  // false: no room now. Where it waits, room is made, or the budget exceeded
+  void arrive(BlockId id, const c10::Stream& stream);
+  c10::DataPtr memory_for(std::uint64_t nbytes, const c10::Stream& stream, std::optional<c10::Event>& after, bool waits);
+  void give_back_oldest(bool by_waiting);
+  void give_back_ended();
+  std::uint64_t start_evictions(std::uint64_t needed);
+  bool make_room(std::uint64_t nbytes);
+  void trim();
+  void chaos();
+
+  // --- the step
+  void follow_thread();
+  void begin_schedule();
+  void carry_out_commands();
+  void queue_prefetch(BlockId id);
+  void start_prefetches();
+  void drop_prefetches();
+  void note_time(const c10::Stream& stream, Mark::What what);
+  void read_times(std::int64_t& stalled_ns, std::int64_t& now);
+  std::uint64_t used() const { return resident_ + leaving_bytes_; }
+  Counters count() const;
+
+  const c10::Device device_;
+  const std::uint64_t min_bytes_;
+  std::mutex mutex_;  // guards all below
+  DeviceCopies copies_;
+  PinnedBuffers host_;
+  BlockTable blocks_;
+  std::vector<Place> places_;  // by block
+  std::unordered_map<const void*, BlockId> ids_;
+  std::deque<Leaving> leaving_;
+  Tape tape_{mutex_};
+  Replay replay_;
+  Refetches refetches_;
+  Policy policy_ = kDemand;
+  std::vector<Candidate> candidates_;
+  std::vector<Bound> prefetches_;
+  std::size_t next_prefetch_ = 0;
+  std::size_t swept_ = 0;
+
+  std::uint64_t limit_ = 0;
+  std::uint64_t resident_ = 0, leaving_bytes_ = 0, live_ = 0;
+  std::uint64_t resident_peak_ = 0, used_peak_ = 0, live_peak_ = 0, step_live_peak_ = 0;
+  std::uint64_t largest_birth_ = 0;  // of this step and the last
+  std::uint64_t largest_birth_now_ = 0;
+  std::uint64_t now_ = 0, serials_ = 0;
+  std::uint64_t chaos_state_ = 0;
+  double chaos_rate_ = 0.0;
+  bool suspended_ = false;
+  std::atomic<bool> in_child_ = false;
+  std::uint32_t step_thread_ = 0;
+  Counters counters_;  // only what is counted here, and is cumulative
+  double ns_per_byte_ = 0.0;  // of copies back, as measured
+
+  std::vector<Mark> marks_;  // of a recorded step: when the device came to each tick
+  std::int64_t began_ns_ = 0;  // the first of them
+  std::vector<TimedCopy> timed_;  // and its copies
+};
+
+// Null before there is one. It stays until the process ends.
+DeviceMemory* the_device_memory();
+DeviceMemory& make_device_memory(const DeviceSettings& asked);
+
+}  // namespace ebbtide

@@ -1,0 +1,60 @@
+"""Keeps a tensor on its device while somebody has its address there.
+
+Native code sees operators. The functions here give an address away (Triton, CuPy, bitsandbytes and captured graphs use
+it): the storage comes back before, and stays until the step ends, or for good where nobody tells when its user is done
+with it. Left out: C++ code that takes a tensor and calls no operator. PyTorch 2.13 and newer refuse it a tensor that is
+away, and tell of its writes to one that is here.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import ebbtide._torch as _torch
+from ebbtide.in_front import InFrontOf
+
+_guarded = False
+_device = "cpu"
+
+
+def guard(device_type: str) -> None:
+    """Put the wrappers in place, once."""
+    global _guarded, _device
+    _device = device_type
+    if _guarded:
+        return
+    _guarded = True
+    InFrontOf.DEVICE_ADDRESSES.install(_held)
+    InFrontOf.DEVICE_EXPORTS.install(_held_for_good)
+    InFrontOf.CAPTURES.install(_around_capture)
+
+
+def _held(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    _hold(args, for_good=False)
+    return function(*args, **kwargs)
+
+
+def _held_for_good(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    _hold(args, for_good=True)
+    return function(*args, **kwargs)
+
+
+def _around_capture(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    begins = function.__name__ == "capture_begin"
+    if begins:
+        _torch.suspend_device(True)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        if not begins:
+            _torch.suspend_device(False)
+
+
+def _hold(args: tuple[Any, ...], for_good: bool) -> None:
+    with torch._C.DisableTorchFunction():
+        for value in args:
+            if isinstance(value, torch.Tensor) and value.device.type == _device:
+                _torch.hold_on_device(value, for_good)
+            elif isinstance(value, torch.UntypedStorage) and value.device.type == _device:
+                _torch.hold_on_device(torch.empty(0, dtype=torch.uint8, device=value.device).set_(value), for_good)
