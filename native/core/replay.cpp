@@ -222,7 +222,7 @@ std::uint64_t Replay::births_due() const {
   if (!active_) return 0;
   const Schedule& s = scripts_[*active_].schedule;
   std::uint64_t bytes = 0;
-  for (std::size_t i = seen_.size(); i < s.allocations.size() && s.storages[s.allocations[i]].birth <= tick_; ++i)
+  for (std::size_t i = seen_.size(); i < s.allocations.size() && s.storages[s.allocations[i]].birth == tick_; ++i)
     bytes += s.storages[s.allocations[i]].nbytes;
   return bytes;
 }

@@ -73,7 +73,7 @@ void is_written_unseen(c10::StorageImpl* storage) {
   BlockId id = memory->known(storage);
   if (id == kNoBlock) return;
   memory->written(id);
-  memory->places_[id].held = true;  // he may have kept the address
+  memory->places_[id].is_pinned = true;  // he may have kept the address
 }
 
 DeviceMemory* the_device_memory() { return memory; }
@@ -253,14 +253,14 @@ void DeviceMemory::written(BlockId id) {
   places_[id].host = {};
 }
 
-void DeviceMemory::hold(c10::StorageImpl& storage, bool for_good) {
+void DeviceMemory::pin(c10::StorageImpl& storage, bool for_good) {
   if (in_child_ || storage.device() != device_) return;
   Lock lock(mutex_);
   BlockId id = find_or_add(storage);
   if (id == kNoBlock) return;
   Place& p = places_[id];
-  p.held = true;
-  p.held_for_good = p.held_for_good || for_good;
+  p.is_pinned = true;
+  p.is_pinned_for_good = p.is_pinned_for_good || for_good;
   blocks_[id].last_use = ++now_;
   if (blocks_[id].state == State::Absent) start_back(id, true);
   arrive(id, copies_.current());
@@ -278,7 +278,7 @@ std::uint64_t DeviceMemory::evict(c10::StorageImpl& storage) {
   if (storage.device() != device_) return 0;
   Lock lock(mutex_);
   BlockId id = find_or_add(storage);
-  return id != kNoBlock && may_leave(id) && start_out(id) ? blocks_[id].paged_bytes : 0;
+  return id != kNoBlock && evictable(id) && start_out(id) ? blocks_[id].paged_bytes : 0;
 }
 
 std::uint64_t DeviceMemory::stop() {
@@ -308,16 +308,16 @@ void DeviceMemory::suspend(bool suspends) {
     }
     if (blocks_[id].state != State::Dead) arrive(id, stream);
   }
-  while (!leaving_.empty()) give_back_oldest(true);
+  while (!evicting_.empty()) give_back_oldest(true);
   limit_ = limit;
 }
 
 // --- moves
 
-bool DeviceMemory::may_leave(BlockId id) const {
+bool DeviceMemory::evictable(BlockId id) const {
   const Block& b = blocks_[id];
   const Place& p = places_[id];
-  return (b.state == State::Dirty || b.state == State::Clean) && b.pins == 0 && !p.roams && !p.held && !p.held_for_good &&
+  return (b.state == State::Dirty || b.state == State::Clean) && b.pins == 0 && !p.roams && !p.is_pinned && !p.is_pinned_for_good &&
          !suspended_;
 }
 
@@ -339,7 +339,8 @@ bool DeviceMemory::start_out(BlockId id) {
     auto copy = copies_.out(const_cast<void*>(p.memory), p.host, b.nbytes, copies_.mark(*p.stream), tape_.recording());
     end = std::move(copy.end);
     if (copy.timed_begin) {
-      timed_.push_back({b.recorded, tape_.clock().tick, Lane::Out, now_ns(), std::move(*copy.timed_begin), std::move(*copy.timed_end)});
+      timed_.push_back(
+          {b.recorded, tape_.clock().tick, Lane::Out, now_ns(), std::move(*copy.timed_begin), std::move(*copy.timed_end)});
     }
     counters_.written[kind] += b.paged_bytes;
     counters_.tier_written[0] += b.nbytes;
@@ -354,10 +355,10 @@ bool DeviceMemory::start_out(BlockId id) {
   p.memory = nowhere(id);
   storage->set_data_ptr_noswap({nowhere(id), device_});
   refuse_access(*storage);
-  leaving_.push_back({std::move(memory), b.paged_bytes, *p.stream, p.is_its_allocation, std::move(end)});
+  evicting_.push_back({std::move(memory), b.paged_bytes, *p.stream, p.is_its_allocation, std::move(end)});
   b.state = State::Absent;
   resident_ -= b.paged_bytes;
-  leaving_bytes_ += b.paged_bytes;
+  evicting_bytes_ += b.paged_bytes;
   counters_.evicted[kind] += b.paged_bytes;
   return true;
 }
@@ -373,7 +374,8 @@ bool DeviceMemory::start_back(BlockId id, bool waits) {
   if (!after) after = copies_.mark(*p.stream);
   auto copy = copies_.back(memory.get(), p.host, b.nbytes, *after, tape_.recording());
   if (copy.timed_begin) {
-    timed_.push_back({b.recorded, tape_.clock().tick, Lane::Back, now_ns(), std::move(*copy.timed_begin), std::move(*copy.timed_end)});
+    timed_.push_back(
+        {b.recorded, tape_.clock().tick, Lane::Back, now_ns(), std::move(*copy.timed_begin), std::move(*copy.timed_end)});
   }
   p.arrival = std::move(copy.end);
   p.memory = memory.get();
@@ -405,14 +407,15 @@ void DeviceMemory::arrive(BlockId id, const c10::Stream& stream) {
 }
 
 // Memory that just leaves, where it is as large; else PyTorch's. `after`: it may be written after that.
-c10::DataPtr DeviceMemory::memory_for(std::uint64_t nbytes, const c10::Stream& stream, std::optional<c10::Event>& after, bool waits) {
+c10::DataPtr DeviceMemory::memory_for(std::uint64_t nbytes, const c10::Stream& stream, std::optional<c10::Event>& after,
+                                      bool waits) {
   auto same = std::ranges::find_if(
-      leaving_, [&](const Leaving& l) { return l.nbytes == nbytes && l.stream == stream && l.is_its_allocation; });
-  if (same != leaving_.end()) {
+      evicting_, [&](const Eviction& l) { return l.nbytes == nbytes && l.stream == stream && l.is_its_allocation; });
+  if (same != evicting_.end()) {
     c10::DataPtr memory = std::move(same->memory);
     after = std::move(same->end);
-    leaving_bytes_ -= nbytes;
-    leaving_.erase(same);
+    evicting_bytes_ -= nbytes;
+    evicting_.erase(same);
     return memory;
   }
   if (limit_ > 0 && used() + nbytes > limit_) {
@@ -429,35 +432,35 @@ c10::DataPtr DeviceMemory::memory_for(std::uint64_t nbytes, const c10::Stream& s
     } catch (const c10::OutOfMemoryError&) {
       if (!waits) return {};
       if (!again) throw;
-      while (!leaving_.empty()) give_back_oldest(true);
+      while (!evicting_.empty()) give_back_oldest(true);
       start_evictions(nbytes);
-      while (!leaving_.empty()) give_back_oldest(true);
+      while (!evicting_.empty()) give_back_oldest(true);
     }
   }
   return {};
 }
 
 void DeviceMemory::give_back_oldest(bool by_waiting) {
-  Leaving& l = leaving_.front();
+  Eviction& l = evicting_.front();
   if (by_waiting) {
     note_time(l.stream, Mark::StallBegins);
     l.end.block(l.stream);
     note_time(l.stream, Mark::StallEnds);
   }
   if (!l.is_its_allocation) copies_.record(l.memory);  // it may be another stream's, and is given back when that copy has ended
-  leaving_bytes_ -= l.nbytes;
-  leaving_.pop_front();
+  evicting_bytes_ -= l.nbytes;
+  evicting_.pop_front();
 }
 
 void DeviceMemory::give_back_ended() {
-  while (!leaving_.empty() && leaving_.front().end.query()) give_back_oldest(false);
+  while (!evicting_.empty() && evicting_.front().end.query()) give_back_oldest(false);
 }
 
 std::uint64_t DeviceMemory::start_evictions(std::uint64_t needed) {
   sweep(true);
   candidates_.clear();
   for (BlockId id : blocks_.live()) {
-    if (!may_leave(id)) continue;
+    if (!evictable(id)) continue;
     const Block& b = blocks_[id];
     auto ticks = replay_.until_use(b, id);
     std::uint64_t age = ticks ? *ticks : replay_.active() ? 0 : now_ - b.last_use;
@@ -482,17 +485,17 @@ bool DeviceMemory::make_room(std::uint64_t nbytes) {
   give_back_ended();
   while (used() + nbytes > limit_) {
     std::uint64_t missing = used() + nbytes - limit_;
-    if (missing > leaving_bytes_ && start_evictions(missing - leaving_bytes_) == 0 && leaving_.empty()) {
+    if (missing > evicting_bytes_ && start_evictions(missing - evicting_bytes_) == 0 && evicting_.empty()) {
       sweep(true);
       if (used() + nbytes <= limit_) return true;
       if (!counters_.over_budget) {
         counters_.over_budget = true;
-        counters_.message = "tensors on " + device_.str() + " needed " + std::to_string((used() + nbytes) >> 20) + " MiB at once of " +
-                            std::to_string(limit_ >> 20) + " MiB, and nothing else could leave";
+        counters_.message = "tensors on " + device_.str() + " needed " + std::to_string((used() + nbytes) >> 20) +
+                            " MiB at once of " + std::to_string(limit_ >> 20) + " MiB, and nothing else could leave";
       }
       return false;
     }
-    if (!leaving_.empty()) give_back_oldest(true);
+    if (!evicting_.empty()) give_back_oldest(true);
   }
   return true;
 }
@@ -517,7 +520,7 @@ void DeviceMemory::chaos() {
   };
   while (static_cast<double>(random() >> 11) * 0x1p-53 < chaos_rate_ && !blocks_.live().empty()) {
     BlockId id = blocks_.live()[random() % blocks_.live().size()];
-    if (may_leave(id)) start_out(id);
+    if (evictable(id)) start_out(id);
   }
 }
 
@@ -558,13 +561,13 @@ void DeviceMemory::enter(const char* name, std::span<const Operand> operands, Wo
   std::uint64_t due = tape_.on_step_thread() ? replay_.births_due() : 0;
   if (due > 0 && limit_ > 0 && used() + due > limit_) make_room(due);
   for (std::size_t i = first; i < mine.pins.size(); ++i) {
-    const Pinned& pin = mine.pins[i];
+    const OperatorPin& pin = mine.pins[i];
     Block& b = blocks_[pin.id];
     if (b.state == State::Absent) start_back(pin.id, true);
     arrive(pin.id, stream);
     Place& p = places_[pin.id];
-    p.held_for_good = p.held_for_good || captured;
-    p.held = p.held || others_go_on;
+    p.is_pinned_for_good = p.is_pinned_for_good || captured;
+    p.is_pinned = p.is_pinned || others_go_on;
     if (b.state != State::Clean) continue;
     if (Strong storage = strong(pin.id)) unguard(pin.id, *storage);
     if (pin.access != Access::Read) written(pin.id);
@@ -586,7 +589,7 @@ void DeviceMemory::exit() {
   std::uint64_t needed = 0;
   std::size_t kept = first;
   for (std::size_t i = first; i < mine.pins.size(); ++i) {
-    Pinned pin = mine.pins[i];
+    OperatorPin pin = mine.pins[i];
     Block& b = blocks_[pin.id];
     if (b.generation != pin.generation) continue;
     needed += b.paged_bytes;
@@ -644,7 +647,7 @@ Counters DeviceMemory::begin_step(bool record) {
   timed_.clear();
   if (record) {
     for (BlockId id : blocks_.live()) {
-      blocks_[id].recorded = tape_.was_there(blocks_[id].serial, blocks_[id].nbytes, places_[id].held_for_good);
+      blocks_[id].recorded = tape_.was_there(blocks_[id].serial, blocks_[id].nbytes, places_[id].is_pinned_for_good);
     }
     note_time(copies_.current(), Mark::Tick);
     began_ns_ = now_ns();
@@ -657,7 +660,7 @@ void DeviceMemory::begin_schedule() {
   drop_prefetches();
   replay_.begin();
   replay_.each_that_begins_away([this](BlockId id, Rank) {
-    if (may_leave(id)) start_out(id);
+    if (evictable(id)) start_out(id);
   });
   carry_out_commands();
   start_prefetches();
@@ -680,7 +683,7 @@ Counters DeviceMemory::end_step(bool completed) {
     if (!b.classified) b.kind = Kind::Other;
     tape_.is(b.recorded, b.kind);
     b.recorded = kNever;
-    places_[id].held = false;
+    places_[id].is_pinned = false;
   }
   tape_.end(stalled_ns, now);
   marks_.clear();
@@ -716,8 +719,8 @@ void DeviceMemory::read_times(std::int64_t& stalled_ns, std::int64_t& now) {
       copy.end.synchronize();
       std::int64_t begin = began_ns_ + after(copy.begin), end = began_ns_ + after(copy.end);
       bool out = copy.lane == Lane::Out;
-      tape_.moved({copy.storage, copy.tick, copy.lane, out ? kFast : Rank{1}, out ? Rank{1} : kFast, std::min(copy.asked_ns, begin),
-                   begin, end});
+      tape_.moved({copy.storage, copy.tick, copy.lane, out ? kFast : Rank{1}, out ? Rank{1} : kFast,
+                   std::min(copy.asked_ns, begin), begin, end});
     }
   } catch (const c10::Error&) {
     return;
@@ -734,7 +737,7 @@ void DeviceMemory::carry_out_commands() {
       if (b.state == State::Absent) queue_prefetch(id);
     } else if (command.source == kFast && !(command.verb == Verb::Evict && command.then == Then::Keep)) {
       b.has_come();
-      if (may_leave(id)) start_out(id);
+      if (evictable(id)) start_out(id);
     }
   }
   refetches_.take_due(ns_per_byte_, [this](BlockId id) { queue_prefetch(id); });

@@ -42,10 +42,10 @@
 namespace ebbtide {
 
 struct DeviceSettings {
-  std::string device;             // "cuda:0"
-  std::uint64_t fast_bytes = 0;   // for all tensors there; 0: no bound
-  std::uint64_t host_bytes = 0;   // pinned memory, at most
-  std::uint64_t min_bytes = 0;    // smaller storages are not managed
+  std::string device;  // "cuda:0"
+  std::uint64_t fast_bytes = 0;  // for all tensors there; 0: no bound
+  std::uint64_t host_bytes = 0;  // pinned memory, at most
+  std::uint64_t min_bytes = 0;  // smaller storages are not managed
   std::string policy = "demand";
   double chaos_rate = 0.0;
   std::uint64_t chaos_seed = 0;
@@ -66,7 +66,7 @@ class DeviceMemory final : public ScheduledWatch {
   void suspend(bool suspends);
 
   // Somebody has the address of a storage: it comes back, and stays. `for_good`: nobody tells when he is done with it.
-  void hold(c10::StorageImpl& storage, bool for_good);
+  void pin(c10::StorageImpl& storage, bool for_good);
   bool is_here(c10::StorageImpl& storage);
   std::uint64_t evict(c10::StorageImpl& storage);
 
@@ -98,18 +98,18 @@ class DeviceMemory final : public ScheduledWatch {
   struct Place {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage{Strong()};  // keeps the object and not what it holds
     c10::StorageImpl* key = nullptr;  // the object's address
-    const void* memory = nullptr;    // what its pointer was when it was last looked at
+    const void* memory = nullptr;  // what its pointer was when it was last looked at
     std::optional<c10::Stream> stream;  // whose work uses it
     bool is_its_allocation = false;  // that stream's memory it is, for all we know
-    bool roams = false;              // other streams have used it, too
-    bool held = false;               // somebody has its address, until the step ends
-    bool held_for_good = false;
+    bool roams = false;  // other streams have used it, too
+    bool is_pinned = false;  // somebody has its address, until the step ends
+    bool is_pinned_for_good = false;
     std::optional<c10::Event> arrival;  // of a copy back that its stream has not been told to wait for
-    Buffer host;                     // its copy there, while it is as good
+    Buffer host;  // its copy there, while it is as good
   };
 
   // Memory that is given back once the copy out of it has ended.
-  struct Leaving {
+  struct Eviction {
     c10::DataPtr memory;
     std::uint64_t nbytes;
     c10::Stream stream;
@@ -117,7 +117,7 @@ class DeviceMemory final : public ScheduledWatch {
     c10::Event end;
   };
 
-  struct Pinned {
+  struct OperatorPin {
     BlockId id;
     std::uint32_t generation;
     std::uint32_t recorded, from_tick;
@@ -141,7 +141,7 @@ class DeviceMemory final : public ScheduledWatch {
   };
   struct Stack {
     std::vector<Running> operators;
-    std::vector<Pinned> pins;
+    std::vector<OperatorPin> pins;
     std::vector<BlockId> unseen;  // found since the last operator began or ended
   };
   static Stack& this_stack();
@@ -159,7 +159,7 @@ class DeviceMemory final : public ScheduledWatch {
   void written(BlockId id);
 
   // --- moves
-  bool may_leave(BlockId id) const;
+  bool evictable(BlockId id) const;
   bool start_out(BlockId id);
   bool start_back(BlockId id, bool waits);  // false: no room now. Where it waits, room is made, or the budget exceeded
   void arrive(BlockId id, const c10::Stream& stream);
@@ -180,7 +180,7 @@ class DeviceMemory final : public ScheduledWatch {
   void drop_prefetches();
   void note_time(const c10::Stream& stream, Mark::What what);
   void read_times(std::int64_t& stalled_ns, std::int64_t& now);
-  std::uint64_t used() const { return resident_ + leaving_bytes_; }
+  std::uint64_t used() const { return resident_ + evicting_bytes_; }
   Counters count() const;
 
   const c10::Device device_;
@@ -191,7 +191,7 @@ class DeviceMemory final : public ScheduledWatch {
   BlockTable blocks_;
   std::vector<Place> places_;  // by block
   std::unordered_map<const void*, BlockId> ids_;
-  std::deque<Leaving> leaving_;
+  std::deque<Eviction> evicting_;
   Tape tape_{mutex_};
   Replay replay_;
   Refetches refetches_;
@@ -202,7 +202,7 @@ class DeviceMemory final : public ScheduledWatch {
   std::size_t swept_ = 0;
 
   std::uint64_t limit_ = 0;
-  std::uint64_t resident_ = 0, leaving_bytes_ = 0, live_ = 0;
+  std::uint64_t resident_ = 0, evicting_bytes_ = 0, live_ = 0;
   std::uint64_t resident_peak_ = 0, used_peak_ = 0, live_peak_ = 0, step_live_peak_ = 0;
   std::uint64_t largest_birth_ = 0;  // of this step and the last
   std::uint64_t largest_birth_now_ = 0;

@@ -197,7 +197,8 @@ void classify(const std::vector<at::Tensor>& tensors, std::size_t kind) {
 c10::StorageImpl& storage_of(const at::Tensor& tensor) { return *tensor.storage().unsafeGetStorageImpl(); }
 
 void start_device(const DeviceSettings& asked) {
-  if (the_arena() != nullptr) throw std::runtime_error("this process had a session that bounds its memory: start another for a device");
+  if (the_arena() != nullptr)
+    throw std::runtime_error("this process had a session that bounds its memory: start another for a device");
   DeviceMemory& memory = make_device_memory(asked);
   install_recorder(/*shows_results=*/true);
   install_list_operators(memory.dispatch_key());
@@ -291,16 +292,17 @@ PYBIND11_MODULE(_torch, m) {
         return std::tuple(stats.allocated_bytes[all].current, stats.reserved_bytes[all].current, stats.allocated_bytes[all].peak);
       },
       py::arg("device"), py::arg("reset_peak") = false);
-  m.def("set_device_limit", [](std::uint64_t bytes) { device_memory().set_limit(bytes); },
-        py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "set_device_limit", [](std::uint64_t bytes) { device_memory().set_limit(bytes); },
+      py::call_guard<py::gil_scoped_release>());
   m.def("suspend_device", [](bool suspends) { device_memory().suspend(suspends); }, py::call_guard<py::gil_scoped_release>());
   m.def("stop_device", [] { return device_memory().stop(); }, py::call_guard<py::gil_scoped_release>());
   m.def(
-      "hold_on_device",
+      "pin_on_device",
       [](const at::Tensor& tensor, bool for_good) {
         for_each_part(tensor, [&](const at::Tensor& part) {
           if (part.defined() && part.unsafeGetTensorImpl()->has_storage() && the_device_memory() != nullptr)
-            the_device_memory()->hold(storage_of(part), for_good);
+            the_device_memory()->pin(storage_of(part), for_good);
         });
       },
       py::arg("tensor"), py::arg("for_good") = false, py::call_guard<py::gil_scoped_release>());

@@ -130,7 +130,7 @@ def suspend_device(suspends: bool) -> None:
 def stop_device() -> int:
     """Bring all back that fits, and move nothing more. Return the bytes that could not come."""
 
-def hold_on_device(tensor: Tensor, for_good: bool = False) -> None:
+def pin_on_device(tensor: Tensor, for_good: bool = False) -> None:
     """Bring a tensor back and keep it on the device until the step ends, or for good."""
 
 def device_memory(device: str) -> tuple[int, int]:

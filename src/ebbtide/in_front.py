@@ -125,6 +125,30 @@ class InFrontOf(Enum):
         ("torch._C._to_dlpack", "torch._C._to_dlpack_versioned", "torch._C.StorageBase._share_cuda_"),
         may_lack=True,
     )
+    LIST_OPTIMIZERS = Row(
+        "runtime.in_groups",
+        "on a device a list's parameters are updated some after the others, so that not all need be there",
+        (
+            "torch.optim._adafactor._multi_tensor_adafactor",
+            *(
+                f"torch.optim.{name}._multi_tensor_{name}"
+                for name in (
+                    "adadelta",
+                    "adagrad",
+                    "adam",
+                    "adamax",
+                    "asgd",
+                    "nadam",
+                    "radam",
+                    "rmsprop",
+                    "rprop",
+                    "sgd",
+                )
+            ),
+        ),
+        _WITH_SESSION,
+        may_lack=True,
+    )
     CAPTURES = Row(
         "doors.device_views",
         "a captured graph uses addresses again, so nothing moves meanwhile",
@@ -236,6 +260,8 @@ REGISTERED = (
     Row("native/torch/adopt.cpp", "the arena resizes an adopted storage", ("set_allocator",), "with the storage"),
     Row("native/torch/plain_recorder.cpp", "births are noted; memory comes as before", ("SetCPUAllocator",)),
     Row("native/torch/plain_recorder.cpp", "a child records nothing", ("pthread_atfork",)),
+    Row("native/torch/device_memory.cpp", "a child moves nothing on its parent's device", ("pthread_atfork",)),
+    Row("native/torch/device_memory.cpp", "a write that nobody announced is noticed", ("set_materializer",)),
     Row("native/torch/recorder.cpp", "operators begin and end", ("addGlobalCallback",), "with the step, or the arena"),
     Row("native/torch/collective_pins.cpp", "a collective returns what it is waited for by", ("addGlobalCallback",)),
     Row("native/torch/gathers.cpp", "index_select and index read only the pages of their rows", ("torch::Library",)),

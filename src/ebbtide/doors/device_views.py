@@ -25,18 +25,18 @@ def guard(device_type: str) -> None:
     if _guarded:
         return
     _guarded = True
-    InFrontOf.DEVICE_ADDRESSES.install(_held)
-    InFrontOf.DEVICE_EXPORTS.install(_held_for_good)
+    InFrontOf.DEVICE_ADDRESSES.install(_pinned)
+    InFrontOf.DEVICE_EXPORTS.install(_pinned_for_good)
     InFrontOf.CAPTURES.install(_around_capture)
 
 
-def _held(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    _hold(args, for_good=False)
+def _pinned(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    _pin(args, for_good=False)
     return function(*args, **kwargs)
 
 
-def _held_for_good(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    _hold(args, for_good=True)
+def _pinned_for_good(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    _pin(args, for_good=True)
     return function(*args, **kwargs)
 
 
@@ -51,10 +51,10 @@ def _around_capture(function: Callable[..., Any], *args: Any, **kwargs: Any) -> 
             _torch.suspend_device(False)
 
 
-def _hold(args: tuple[Any, ...], for_good: bool) -> None:
+def _pin(args: tuple[Any, ...], for_good: bool) -> None:
     with torch._C.DisableTorchFunction():
         for value in args:
             if isinstance(value, torch.Tensor) and value.device.type == _device:
-                _torch.hold_on_device(value, for_good)
+                _torch.pin_on_device(value, for_good)
             elif isinstance(value, torch.UntypedStorage) and value.device.type == _device:
-                _torch.hold_on_device(torch.empty(0, dtype=torch.uint8, device=value.device).set_(value), for_good)
+                _torch.pin_on_device(torch.empty(0, dtype=torch.uint8, device=value.device).set_(value), for_good)

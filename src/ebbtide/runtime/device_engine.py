@@ -19,10 +19,12 @@ from ebbtide.capture.optimizer_hooks import OptimizerHooks
 from ebbtide.doors import device_views
 from ebbtide.errors import PlatformError, SessionError, SettingError
 from ebbtide.host import process
+from ebbtide.in_front import Wrapper
 from ebbtide.ir import native
 from ebbtide.ir.run_report import FORMAT, VERSION, RunReport, StepMode, TierReport
 from ebbtide.planning.planning import Planning
 from ebbtide.runtime.device_machine import HOST
+from ebbtide.runtime.in_groups import cut_lists
 from ebbtide.runtime.memory_stats import memory_stats
 from ebbtide.runtime.step_counters import Reading, read_now, step_between
 from ebbtide.runtime.step_log import StepLog
@@ -51,7 +53,9 @@ def device_named(name: str) -> torch.device:
     here = torch.accelerator.current_accelerator()
     if name == "auto":
         if here is None:
-            raise SettingError("EBBTIDE_DEVICE=auto: PyTorch sees no accelerator here; leave it out to train on the CPU")
+            raise SettingError(
+                "EBBTIDE_DEVICE=auto: PyTorch sees no accelerator here; leave it out to train on the CPU"
+            )
         name = here.type
     try:
         device = torch.device(name)
@@ -83,6 +87,7 @@ class DeviceEngine:
         self._hooks = OptimizerHooks(lambda: None, self._optimizer_begins, self._optimizer_ended)
         self._process = os.getpid()
         self._started = False
+        self._cut: list[Wrapper] = []
         self.following = Following(self)
         self._before: Reading | None = None  # set while a step is open
         self._at_start: _torch.Counters | None = None
@@ -114,6 +119,7 @@ class DeviceEngine:
         self._started = True
         self._at_start = _torch.counters()
         device_views.guard(self._run.device.type)
+        self._cut = cut_lists(self._settings.piece_bytes)
         subscribe(self._hooks)
 
     @property
@@ -152,12 +158,15 @@ class DeviceEngine:
         before = self._live_peak
         self._live_peak = max(before, counters["step_live_peak_bytes"])
         if self._fraction is not None:
-            if len(self._steps) >= RECORDED_STEPS and self._live_peak > before + (before // _WORTH_FOLLOWING) * self._is_set:
+            if (
+                len(self._steps) >= RECORDED_STEPS
+                and self._live_peak > before + (before // _WORTH_FOLLOWING) * self._is_set
+            ):
                 limit = int(self._live_peak * self._fraction)
                 self._is_set = True
                 self._say(
-                    f"a step's tensors on {self._run.device} peak at {format_bytes(self._live_peak)}; from here they have "
-                    f"{format_bytes(limit)} there"
+                    f"a step's tensors on {self._run.device} peak at {format_bytes(self._live_peak)}; from here they "
+                    f"have {format_bytes(limit)} there"
                 )
                 _torch.set_device_limit(limit)
                 _torch.reset_peaks()
@@ -172,6 +181,8 @@ class DeviceEngine:
         if self._final is not None or not self._started:
             return
         unsubscribe(self._hooks)
+        for wrapper in self._cut:
+            wrapper.remove()
         self.end_step(completed=False)
         try:
             if self._planning is not None:
@@ -181,7 +192,7 @@ class DeviceEngine:
             _torch.unload_schedules()
             if away := _torch.stop_device():
                 self._warn(
-                    f"{format_bytes(away)} of tensors stay on the host: the device has no room for all of them at once. "
+                    f"{format_bytes(away)} of tensors stay on the host: the device has no room for all at once. "
                     "Operators still bring them back"
                 )
         if self._final.trouble and not self.is_told_on:
@@ -255,7 +266,7 @@ class DeviceEngine:
 
 
 def require_device_events(device: torch.device) -> None:
-    """Raise PlatformError where PyTorch's part for the device lacks what copies need: streams, events, pinned memory."""
+    """Raise PlatformError where PyTorch's part for the device lacks what copies need: events, pinned memory."""
     try:
         torch.empty(1, pin_memory=True)
         torch.Event(device.type).record()

@@ -29,13 +29,13 @@ from ebbtide.host.place import Place, place
 from ebbtide.host.spill import choose_spill_directories
 from ebbtide.host.tiers import same_memory
 from ebbtide.ir.run_report import FORMAT, VERSION, RunReport
+from ebbtide.machines import find_machine
 from ebbtide.planning.policies import Files, asks_child, decider_policy, is_planned, machine_for, takes_effort
 from ebbtide.report.summary import render_summary
 from ebbtide.runtime.ranks import Ranks
 from ebbtide.screen.notebook import warnings_go_to
 from ebbtide.screen.progress import Observation, Progress
 from ebbtide.session.driven import Driven, check_writable, tell_disabled, warn_user
-from ebbtide.machines import find_machine
 from ebbtide.settings import Named, ProgressMode, Settings, UpdateOrder
 from ebbtide.units import Budget, format_bytes, option
 
@@ -167,9 +167,13 @@ class Session(Driven):
     def _start(self) -> None:
         if self._settings.disable:
             tell_disabled()
-            return
-        if self._settings.device is not None:
-            return self._start_on_device(self._settings.device)
+        elif self._settings.device is not None:
+            self._start_on_device(self._settings.device)
+        else:
+            self._start_here()
+
+    def _start_here(self) -> None:
+        """Bound the memory of this process."""
         bounds = self._bounds()
         self._progress = Progress(self._observe, self._shown(), name=self._place.name())
         warnings_go_to(self._progress.area)
