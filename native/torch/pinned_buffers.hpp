@@ -8,6 +8,7 @@
 #include <c10/core/Event.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -58,7 +59,8 @@ class PinnedBuffers {
 
   Buffer cut(std::uint64_t nbytes) {
     if (nbytes > left_) {
-      std::uint64_t slab = std::min(std::max(nbytes, kSlab), limit_ - taken_);
+      std::uint64_t slab = std::max(std::bit_ceil(nbytes), kSlab);  // PyTorch's allocator rounds up to a power of two
+      if (slab > limit_ - taken_) slab = limit_ - taken_;
       if (slab < nbytes) return {};
       if (left_ > 0) free_.emplace(left_, Buffer{at_, left_, std::nullopt});
       left_ = 0;
