@@ -4,8 +4,8 @@
     python -m bench.gpu.visit 2 --out OUT        second: what plain PyTorch cannot hold, and what else people use
     python -m bench.gpu.visit 1 --out OUT --rehearse      the same on the tests' device, with tiny nets
 
-Each run is a process with a limit of its own. OUT gets results.json (every figure), summary.txt (a line for each run, as
-they end) and the runs' outputs. ``python -m bench.gpu.page OUT...`` makes the dated page.
+Each run is a process with a limit of its own. OUT gets results.json (every figure), summary.txt (a line for
+each run, as they end) and the runs' outputs.
 """
 
 import argparse
