@@ -78,7 +78,7 @@ def main() -> None:
         times.append(round(time.perf_counter() - start, 4))
         say("step", n=step, s=times[-1], loss=losses[-1])
     torch.accelerator.synchronize(device)
-    if hasattr(module, "max_memory_allocated"):
+    if hasattr(module, "max_memory_reserved"):
         say("peaks", allocated=module.max_memory_allocated(), reserved=module.max_memory_reserved())
     sums = hashlib.sha256()
     for parameter in model.parameters():

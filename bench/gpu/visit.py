@@ -143,7 +143,7 @@ class Visit:
 
 
 def first(visit: Visit) -> None:
-    """Bits: plain twice, managed and still, by demand, by plan, under chaos. Then GPT-2 XL within shares of its peak."""
+    """Bits: plain twice, managed and still, by demand, by plan, under chaos. Then GPT-2 XL in shares of its peak."""
     for net, args in (("mlp", ("--dtype", "float32")), ("gpt", ())):
         more = ("--steps", "8", *args)
         chaos = {"EBBTIDE_CHAOS_RATE": "0.05", "EBBTIDE_CHAOS_SEED": "3", "EBBTIDE_POLICY": "demand"}

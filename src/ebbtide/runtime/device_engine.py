@@ -158,10 +158,8 @@ class DeviceEngine:
         before = self._live_peak
         self._live_peak = max(before, counters["step_live_peak_bytes"])
         if self._fraction is not None:
-            if (
-                len(self._steps) >= RECORDED_STEPS
-                and self._live_peak > before + (before // _WORTH_FOLLOWING) * self._is_set
-            ):
+            outgrown = self._is_set and self._live_peak > before + before // _WORTH_FOLLOWING
+            if outgrown or (not self._is_set and len(self._steps) >= RECORDED_STEPS):
                 limit = int(self._live_peak * self._fraction)
                 self._is_set = True
                 self._say(
