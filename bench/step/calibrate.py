@@ -19,13 +19,15 @@ to the moment of the cell's own run by the two tuned ones. A pair's figures:
 
 Ebbtide measures the machine itself here, and plans anew with what its own steps showed, as it does for a user. A
 plan that does not keep its budget (``over_budget``) predicts another run than the one that the arena then makes, so
-its row is shown and not counted.
+its row is shown and not counted. At the end stands what `ebbtide estimate` says of each network without training it
+(``estimates.py``).
 """
 
 import argparse
 import fnmatch
 import json
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -34,9 +36,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.step.cells import STEADY_STEPS, Cell, cell
+from bench.step.cells import Cell, cell
 from bench.step.children import Place
-from bench.step.figures import step_s
+from bench.step.estimates import Estimate, beside, estimate
+from bench.step.estimates import table as estimates_table
+from bench.step.figures import steady, steady_step_s, step_s
 from bench.step.measure import Benchmark, machine
 from bench.step.results import Results
 from bench.step.table_text import markdown
@@ -99,16 +103,16 @@ def row(results: Results, found: Cell) -> tuple[Row | None, str]:
     if not pairs:
         return None, "no pair was measured"
     for run, resident, _ in pairs:
-        if any(step["mode"] != "planned" for step in (*_steady(run), *_steady(resident))):
+        if any(step["mode"] != "planned" for step in (*steady(run), *steady(resident))):
             return None, "a steady step followed no plan"
-        if any(step["evicted_bytes"] or step["fetched_bytes"] for step in _steady(resident)):
+        if any(step["evicted_bytes"] or step["fetched_bytes"] for step in steady(resident)):
             return None, f"something moved at {RESIDENT}, so that its step is not the resident one"
 
     plans = [run["report"]["plan"] for run, _, _ in pairs]
-    steps = [(_step_s(run), resident_s) for run, _, resident_s in pairs]
+    steps = [(steady_step_s(run), resident_s) for run, _, resident_s in pairs]
     predicted = [plan["predicted_s"] / plan["step_s"] for plan in plans]
     measured = [ours / resident for ours, resident in steps]
-    stalls = [median(step["stall_s"] for step in _steady(run)) for run, _, _ in pairs]
+    stalls = [median(step["stall_s"] for step in steady(run)) for run, _, _ in pairs]
     return Row(
         name=found.name,
         pairs=len(pairs),
@@ -134,20 +138,11 @@ def _pairs(results: Results, found: Cell) -> list[tuple[Run, Run, float]]:
             continue
         beside = results.runs[run["baseline"]]
         if beside["cell"] == name:
-            pairs.append((run, beside, _step_s(beside)))
+            pairs.append((run, beside, steady_step_s(beside)))
         elif resident := of_round.get(run["pair"]):
             drift = step_s(beside) / step_s(results.runs[resident["baseline"]])
-            pairs.append((run, resident, _step_s(resident) * drift))
+            pairs.append((run, resident, steady_step_s(resident) * drift))
     return pairs
-
-
-def _steady(run: Run) -> list[dict[str, Any]]:
-    steps: list[dict[str, Any]] = run["report"]["steps"][-STEADY_STEPS:]
-    return steps
-
-
-def _step_s(run: Run) -> float:
-    return median(step["wall_s"] for step in _steady(run))
 
 
 def summary(rows: Sequence[Row]) -> Summary | None:
@@ -188,7 +183,9 @@ def table(rows: Sequence[Row]) -> str:
     return markdown(lines)
 
 
-def show(results: Results, cells: Sequence[Cell], json_file: Path | None) -> None:
+def show(
+    results: Results, cells: Sequence[Cell], json_file: Path | None, estimates: dict[str, Estimate] | None = None
+) -> None:
     found = [(each.name, *row(results, each)) for each in cells]
     rows = [each for _, each, _ in found if each is not None]
     total = summary(rows)
@@ -202,11 +199,27 @@ def show(results: Results, cells: Sequence[Cell], json_file: Path | None) -> Non
     for name, each, why in found:
         if each is None:
             print(f"- {name}: {why}")
+    rows_estimated = beside(results, cells, estimates or {}, RESIDENT)
+    if rows_estimated:
+        print(f"\n{estimates_table(rows_estimated)}")
     if json_file is not None:
         left_out = {name: why for name, each, why in found if each is None}
         value = {"machine": results.machine, "rows": [asdict(each) for each in rows], "left_out": left_out}
         value["summary"] = asdict(total) if total is not None else None
+        value["estimates"] = [asdict(each) | {"error": each.error} for each in rows_estimated]
         json_file.write_text(json.dumps(value, indent=1) + "\n")
+
+
+def estimates_of(results: Results, cells: Sequence[Cell]) -> dict[str, Estimate]:
+    """What `ebbtide estimate` says now of each network that has runs to compare with."""
+    found = {}
+    for net in dict.fromkeys(each.net.name for each in cells):
+        if results.of(f"{net}/{RESIDENT}"):
+            try:
+                found[net] = estimate(net)
+            except (ValueError, subprocess.TimeoutExpired) as error:
+                print(f"- {net} was not estimated: {error}")
+    return found
 
 
 def chosen(patterns: Sequence[str]) -> list[Cell]:
@@ -225,7 +238,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="end before this")
     parser.add_argument("--child-minutes", type=float, default=10, help="a run that takes longer has failed (10)")
     parser.add_argument("--spill", metavar="DIR", help="directory on a local disk for spilled data")
-    parser.add_argument("--table", action="store_true", help="run nothing")
+    parser.add_argument("--table", action="store_true", help="train nothing")
+    parser.add_argument("--estimates", action="store_true", help="with --table: still run `ebbtide estimate`")
     args = parser.parse_args()
     try:
         cells = chosen(args.only)
@@ -238,7 +252,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="ebbtide-bench-", dir=spill) as name:
             place = Place(Path(name), spill, None, 0, args.child_minutes * 60)
             Benchmark(results, place, args.pairs, RESIDENT).run(cells, args.minutes * 60, 1)
-    show(results, cells, args.json)
+    estimates = {} if args.table and not args.estimates else estimates_of(results, cells)
+    show(results, cells, args.json, estimates)
 
 
 if __name__ == "__main__":

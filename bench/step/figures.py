@@ -160,3 +160,13 @@ def _reported(run: Run, column: str) -> float:
 
 def _typical(runs: Sequence[Run], figure: Callable[[Run], float]) -> float:
     return median(figure(run) for run in runs)
+
+
+def steady(run: Run) -> list[dict[str, Any]]:
+    """The steps of an Ebbtide run that count."""
+    steps: list[dict[str, Any]] = run["report"]["steps"][-STEADY_STEPS:]
+    return steps
+
+
+def steady_step_s(run: Run) -> float:
+    return median(step["wall_s"] for step in steady(run))

@@ -377,6 +377,47 @@ def test_calibration_of_the_benchmarks_own_runs_takes_the_rounds_resident_run_an
     assert calibrate.row(results, cell("resnet50/50%")) == (None, "no pair was measured")
 
 
+def test_estimates_stand_beside_what_was_measured(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    resident, ours = reported(1.0, 0, 1.0, 1.0), reported(1.25, 7, 1.2, 1.0)
+    resident["report"]["process_peak_bytes"] = 1000 * 2**20
+    results, _, _ = calibrated(("resnet50/25%", ours, resident), folder=tmp_path)
+    budgets = [
+        {"fast": "100%", "step_ns": 8 * 10**8},
+        {"fast": "25%", "step_ns": 10**9},
+        {"fast": "10%", "step_ns": None},
+    ]
+    said = {"process_bytes": 970 * 2**20, "step_ns": 8 * 10**8, "budgets": budgets}
+    monkeypatch.setattr(calibrate, "estimate", lambda net: said)
+    cells = [cell("resnet50/25%"), cell("gpt-small/25%")]  # nothing was measured of the other
+    found = calibrate.estimates_of(results, cells)
+    assert found == {"resnet50": said}
+    calibrate.show(results, cells, tmp_path / "rows.json", found)
+    printed = capsys.readouterr().out
+    assert "process: median error 3.0%, worst 3.0%" in printed
+    assert "step: median error 20.0%, worst 20.0%" in printed
+    rows = json.loads((tmp_path / "rows.json").read_text())["estimates"]
+    assert [(row["figure"], row["estimated"], row["measured"]) for row in rows] == [
+        ("process, MiB", 970, 1000),
+        ("step, ms", 800, 1000),
+        ("times at 25%", 1.25, 1.25),
+    ]
+
+
+def test_a_network_that_cannot_be_estimated_ends_nothing(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, _, _ = calibrated(
+        ("resnet50/25%", reported(1.0, 7, 1.0, 1.0), reported(1.0, 0, 1.0, 1.0)), folder=tmp_path
+    )
+
+    def fails(net: str) -> None:
+        raise ValueError("no number in a fake tensor")
+
+    monkeypatch.setattr(calibrate, "estimate", fails)
+    assert calibrate.estimates_of(results, [cell("resnet50/25%")]) == {}
+    assert "resnet50 was not estimated: no number" in capsys.readouterr().out
+
+
 def test_calibration_has_small_and_state_heavy_networks_among_at_least_twelve_cells() -> None:
     assert len(calibrate.CELLS) >= 12
     heavy = NETS["resnet50-96px"]
