@@ -27,6 +27,7 @@
 #include <torch/library.h>
 
 #include <map>
+#include <set>
 #include <unordered_map>
 
 namespace lagging {
@@ -45,11 +46,16 @@ at::Tensor as_large_as(const at::Tensor& tensor) { return empty_strided(tensor.s
 
 bool is_here(const at::Tensor& tensor) { return tensor.device().type() == DEVICE_TYPE; }
 
-// A CPU tensor over the memory that the tensor has now. It keeps nothing alive, as a pointer in a kernel's arguments.
+// A CPU tensor over the memory that the tensor has now. It keeps nothing alive, as a pointer in a kernel's arguments. A
+// kernel of the CPU may give it other memory, where an `out` is too small while it computes.
 at::Tensor pointer_to(const at::Tensor& tensor) {
   auto* start = static_cast<char*>(tensor.storage().data_ptr().get()) + tensor.storage_offset() * tensor.element_size();
-  at::Tensor pointer =
-      at::from_blob(tensor.numel() ? start : nullptr, tensor.sizes(), tensor.strides(), at::dtype(tensor.dtype()));
+  const size_t bytes = at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size());
+  c10::DataPtr memory(bytes ? start : nullptr, c10::Device(c10::kCPU));
+  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, std::move(memory), c10::GetCPUAllocator(), true);
+  constexpr c10::DispatchKeySet cpu(c10::DispatchKey::CPU);
+  at::Tensor pointer = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), cpu, tensor.dtype());
+  pointer.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides());
   pointer._set_conj(tensor.is_conj());
   pointer._set_neg(tensor.is_neg());
   return pointer;
@@ -138,6 +144,9 @@ void count(const c10::OperatorHandle& op, bool beside) {
 std::optional<std::pair<Values, Values>> shapes_of(const c10::OperatorHandle& op, const Values& arguments) {
   if (op.hasTag(at::Tag::nondeterministic_seeded)) return {};
   if (!op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) return {};
+  // Here Meta has the sizes that CUDA's kernel makes.
+  static const std::set<std::string> as_cuda{"aten::_embedding_bag", "aten::_embedding_bag_forward_only"};
+  if (as_cuda.contains(op.operator_name().name)) return {};
   for (const c10::Argument& result : op.schema().returns()) {
     const auto kind = result.type()->kind();
     if (kind != c10::TypeKind::TensorType && kind != c10::TypeKind::ListType) return {};
@@ -178,12 +187,29 @@ void put(const c10::OperatorHandle& op, const Values& results, const std::vector
     for (size_t which = 0; which < places[at].size(); ++which) {
       const at::Tensor& place = places[at][which];
       if (!place.defined()) continue;
+      // What the CPU's kernel leaves out in this mode, nobody reads: batch norm's statistics in evaluation.
+      if (which < made.size() && made[which].defined() && made[which].numel() == 0) continue;
       const bool as_said = which < made.size() && made[which].defined() && made[which].sizes() == place.sizes() &&
                            made[which].scalar_type() == place.scalar_type();
       TORCH_CHECK(as_said, "The Meta kernel of ", op.operator_name(), " is wrong about result ", at);
       at::Tensor(place).copy_(made[which]);
     }
   }
+}
+
+// What the operator writes to, as the kernel has it, and where it lies.
+std::vector<std::pair<at::Tensor, at::Tensor>> written(const c10::FunctionSchema& schema, const Values& arguments,
+                                                       const Values& operands) {
+  std::vector<std::pair<at::Tensor, at::Tensor>> written;
+  for (size_t at = 0; at < arguments.size(); ++at) {
+    if (!is_written(schema.arguments()[at])) continue;
+    const auto tensors = tensors_of(arguments[at]);
+    const auto pointers = tensors_of(operands[at]);
+    for (size_t which = 0; which < tensors.size(); ++which) {
+      if (tensors[which].defined()) written.emplace_back(pointers[which], pointer_to(tensors[which]));
+    }
+  }
+  return written;
 }
 
 std::optional<Values> run_beside_host(const c10::OperatorHandle& op, const Values& arguments) {
@@ -212,8 +238,14 @@ std::optional<Values> run_beside_host(const c10::OperatorHandle& op, const Value
       places[at].push_back(tensor.defined() ? pointer_to(tensor) : tensor);
     }
   }
-  launch(current_stream(),
-         [op, operands = pointers_to(arguments), places = std::move(places)] { put(op, run_kernel(op, operands), places); });
+  Values operands = pointers_to(arguments);
+  auto outs = written(schema, arguments, operands);
+  launch(current_stream(), [op, operands = std::move(operands), places = std::move(places), outs = std::move(outs)] {
+    put(op, run_kernel(op, operands), places);
+    for (const auto& [operand, place] : outs) {
+      if (operand.data_ptr() != place.data_ptr()) put(op, {operand}, {{place}});
+    }
+  });
   count(op, true);
   return results;
 }
@@ -257,16 +289,30 @@ void launch_and_wait(const std::function<void()>& work) {
   if (failure) std::rethrow_exception(failure);
 }
 
+// Where the kernel made a result of its own, or gave an `out` other memory.
+void put_into(const at::Tensor& tensor, const at::Tensor& made) {
+  if (!tensor.defined() || (tensor.sizes() == made.sizes() && pointer_to(tensor).data_ptr() == made.data_ptr())) return;
+  match_size(tensor, made);
+  launch(current_stream(), [made, place = pointer_to(tensor)] { at::Tensor(place).copy_(made); });
+}
+
 Values run_while_host_waits(const c10::OperatorHandle& op, const Values& arguments) {
-  Values results;
-  launch_and_wait([&, operands = pointers_to(arguments)]() mutable {
+  const Values operands = pointers_to(arguments);
+  Values results = operands;
+  launch_and_wait([&] {
     std::optional<DrawsFromDevice> draws;
-    if (op.hasTag(at::Tag::nondeterministic_seeded)) draws.emplace(operands);
-    results = run_kernel(op, std::move(operands));
+    if (op.hasTag(at::Tag::nondeterministic_seeded)) draws.emplace(results);
+    results = run_kernel(op, std::move(results));
   });
+  for (size_t at = 0; at < arguments.size(); ++at) {
+    if (!is_written(op.schema().arguments()[at])) continue;
+    const auto tensors = tensors_of(arguments[at]);
+    const auto made = tensors_of(operands[at]);
+    for (size_t which = 0; which < tensors.size(); ++which) put_into(tensors[which], made[which]);
+  }
   TensorMap moved([](const at::Tensor& made) {
     at::Tensor result = as_large_as(made);
-    launch(current_stream(), [made, place = pointer_to(result)] { at::Tensor(place).copy_(made); });
+    put_into(result, made);
     return result;
   });
   for (size_t at = 0; at < results.size(); ++at) {
@@ -359,6 +405,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run>());
   }
 }
+
+// By a copy PyTorch makes a tensor without these bits, so the copy itself takes them.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
+TORCH_LIBRARY_IMPL(aten, Negative, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
 
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 

@@ -77,8 +77,12 @@ class Queue {
   }
 
  private:
-  // No operator that a kernel is made of is seen by callbacks, as none is of a GPU's kernel.
+  // No operator that a kernel is made of is seen by callbacks, nor its warnings, as of a GPU's kernel.
   void run() {
+    struct Unheard : c10::WarningHandler {
+      void process(const c10::Warning&) override {}
+    } unheard;
+    const c10::WarningUtils::WarningHandlerGuard no_warnings(&unheard);
     const at::RecordFunctionGuard unseen(false);
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const c10::AutoGradMode no_gradients(false);

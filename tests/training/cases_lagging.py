@@ -429,6 +429,22 @@ def events_pass_when_the_work_is_done() -> None:
     assert event.elapsed_time(later) >= 0
 
 
+def sizes_that_only_the_kernel_knows() -> None:
+    """Of batch norm's statistics; of an `out` that is larger while the kernel computes, or that data make larger."""
+    inputs = torch.arange(24.0).reshape(4, 6)
+    here = inputs.to(DEVICE)
+    assert torch.equal(F.mse_loss(here, 2 * here).cpu(), F.mse_loss(inputs, 2 * inputs))
+    assert torch.equal(here[here > 5].cpu(), inputs[inputs > 5])
+    indices = torch.empty(0, dtype=torch.long, device=DEVICE)
+    torch.nonzero(here > 5, out=indices)
+    assert torch.equal(indices.cpu(), (inputs > 5).nonzero())
+    norm = nn.BatchNorm1d(6).eval()
+    expected = norm(inputs)
+    assert torch.equal(norm.to(DEVICE)(here).cpu(), expected)
+    turned = torch.complex(inputs, inputs)
+    assert torch.equal(turned.to(DEVICE).conj().cpu(), turned.conj())
+
+
 def its_kernels_are_no_operators() -> None:
     """A callback on every thread sees what the host calls, and nothing that a stream's thread does."""
     every_thread = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)

@@ -70,6 +70,7 @@ def test_its_memory_is_given_out_and_counted_as_a_gpus(claim: str) -> None:
         "tells_an_error_where_the_host_waits",
         "events_pass_when_the_work_is_done",
         "its_kernels_are_no_operators",
+        "sizes_that_only_the_kernel_knows",
     ],
 )
 def test_it_behaves_as_a_gpu(claim: str) -> None:
