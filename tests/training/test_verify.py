@@ -122,8 +122,23 @@ def test_the_same_bits_of_what_did_not_move_are_not_called_proven() -> None:
         assert not verdict.proven
         assert render(verdict).startswith("THE SAME BITS, NOT SHOWN FOR ALL THAT CAN MOVE: train.py")
         assert "NO: what stayed in memory" in render(verdict)
-        assert "such as --fast 12.5%" in render(verdict)
+        assert "<- it stayed" in render(verdict)
+        assert "smaller budget" not in render(verdict)  # nothing was tried that would say which one works
         assert json.loads(to_json(verdict))["proven"] is False
+
+
+def test_a_run_that_evicts_all_shows_what_the_budget_left_in_memory() -> None:
+    stayed, moved = verdict_of(record(), report((1, 0, 1, 0, 0))), verdict_of(record(), report())
+    both = stayed.with_evicting(moved)
+    assert (both.proven, both.evicted) == (True, ("gradient", "activation"))
+    assert render(both).startswith("VERIFIED: train.py")
+    assert "every kind moved   yes; (evict-all) in a further run" in render(both)
+    assert render(both).count("(evict-all)") == 3
+    wrong = stayed.with_evicting(verdict_of(record(("1", "2", "9")), report()))
+    assert not wrong.same_bits
+    assert "in step 3, loss: 3 against 9" in render(wrong)
+    assert not stayed.with_evicting(verdict_of(record(), report(violated=True))).proven
+    assert not stayed.with_evicting(stayed).proven
 
 
 def test_a_kind_that_the_script_does_not_have_need_not_move() -> None:
@@ -295,6 +310,22 @@ def test_a_budget_that_is_refused_is_no_verdict(project: Path, tmp_path: Path) -
     assert "is too small" in done.stderr
     assert "use --fast " in done.stderr
     assert not (kept / "traced").exists()
+    assert not (kept / "second-plain").exists()  # it would have shown nothing, and taken as long again
+
+
+def test_every_script_whose_plain_runs_agree_can_be_verified_in_any_budget_that_works(
+    project: Path, tmp_path: Path
+) -> None:
+    """At 90 %, plans leave most in memory."""
+    kept = tmp_path / "kept"
+    options = ["--fast", "90%", "--keep", str(kept), "--json"]
+    done = run(EBBTIDE, "verify", *options, "train.py", "--seed", "1", cwd=project)
+    assert done.returncode == 0, done.stdout + done.stderr
+    verdict = json.loads(done.stdout)
+    assert verdict["proven"] is True
+    assert verdict["evicted"]
+    assert "everything evicted after each use" in done.stderr
+    assert (kept / "evicting" / "report.json").exists()
 
 
 def test_a_budget_that_bounds_something_else_was_not_kept() -> None:

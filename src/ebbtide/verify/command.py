@@ -1,10 +1,15 @@
-"""Carries out ``ebbtide verify``: two plain runs, one within the budget, and the verdict."""
+"""Carries out ``ebbtide verify``: two plain runs, one within the budget between them, and the verdict.
+
+The bounded run comes second, so that a budget that cannot work is refused soon. If some kind of bytes had no reason to
+move in it, the script runs once more in the same budget, and everything leaves memory after each use.
+"""
 
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from ebbtide.errors import EbbtideError, SettingError
 from ebbtide.host.spill import choose_spill_directories
@@ -19,6 +24,9 @@ from ebbtide.verify.verdict import Verdict, judge_bounded, judge_plain
 
 DEFAULT_FAST = "25%"
 RUNS = 3
+_EVICTING = {"POLICY": "evict-all"}
+_OF_PLANS = ("PLAN", "MACHINE", "SAVE_TRACE", "SAVE_PLAN", "SAVE_TIMELINE")
+"""Variables of runs that make plans. The policy that evicts all makes none, and refuses them."""
 
 
 class NothingToVerifyError(EbbtideError):
@@ -41,7 +49,8 @@ def verify_script(
     """Run the script plainly twice and within the budget, and compare.
 
     ``options`` are EBBTIDE_... variables without the prefix. The runs' directories stay in ``keep``. ``begin`` is told
-    of each of ``RUNS`` runs, and of one more if the bits differ. ``say`` is told the results.
+    of each of ``RUNS`` runs, and of one more if some kind did not move, or if the bits differ. ``say`` is told the
+    results.
 
     Raises SettingError or SpillError for what cannot be used, and RunError when the script fails in one of the runs.
     """
@@ -57,20 +66,29 @@ def verify_script(
             say(f"{name.replace('-', ' ')} run: {done.steps} steps, {format_time(done.ending.seconds)}")
             return done
 
-        def run_within(name: str, state_after: int | None) -> Run:
-            return run(name, bounded_environment(options, runs / name / "report.json"), state_after)
+        def run_within(name: str, state_after: int | None, more: Mapping[str, str] = MappingProxyType({})) -> Run:
+            unused = {PREFIX + variable for variable in _OF_PLANS} if more else set()
+            users = {variable: text for variable, text in os.environ.items() if variable not in unused}
+            chosen = dict(options) | dict(more)
+            return run(name, bounded_environment(chosen, runs / name / "report.json", users), state_after)
 
         plain = run("plain", plain_environment(), None)
         if not plain.steps:
             raise NothingToVerifyError
+        bounded, more = run_within("bounded", plain.steps), dict[str, str]()
         verdict = judge_plain(tuple(command), options["FAST"], plain, run("second-plain", plain_environment(), None))
         if verdict.unsteady is not None:
             return verdict
-        verdict = judge_bounded(verdict, plain, run_within("bounded", plain.steps), settings.min_storage_bytes)
+        verdict = judge_bounded(verdict, plain, bounded, settings.min_storage_bytes)
+        if verdict.same_bits and verdict.budget_held and not verdict.every_kind_moved:
+            say("not every kind of bytes had to move; once more, with everything evicted after each use")
+            more = _EVICTING
+            evicting = run_within("evicting", plain.steps, more)
+            verdict = verdict.with_evicting(judge_bounded(verdict, plain, evicting, settings.min_storage_bytes))
         if verdict.difference is None:
             return verdict
         say("the bits differ; once more, with the state recorded after every step, to find where that begins")
-        return verdict.with_trace(first_difference(plain.record, run_within("traced", None).record))
+        return verdict.with_trace(first_difference(plain.record, run_within("traced", None, more).record))
 
 
 def _check(settings: Settings) -> None:

@@ -10,6 +10,7 @@ from ebbtide.verify.compare import Difference
 from ebbtide.verify.verdict import FORMAT, VERSION, Verdict
 
 _LABEL = 19
+_EVICTED = "(evict-all)"
 _STEADY = """\
 Without a budget the script already ends differently from run to run, so nothing can be compared. Usual reasons:
   - no seed: call torch.manual_seed(0) before the model is built, and seed `random` and `numpy.random` too
@@ -94,19 +95,17 @@ def _budget(verdict: Verdict) -> str:
 
 def _moved(verdict: Verdict) -> Iterator[str]:
     assert verdict.moved is not None
-    yield _line("every kind moved", "yes" if verdict.every_kind_moved else "NO: what stayed in memory proves nothing")
+    answer = "yes" if verdict.every_kind_moved else "NO: what stayed in memory proves nothing"
+    yield _line("every kind moved", answer + (f"; {_EVICTED} in a further run" if verdict.evicted else ""))
     for kind, moved in verdict.moved.items():
         text = f"out {format_bytes(moved.evicted_bytes)}, in {format_bytes(moved.fetched_bytes)}"
         if not moved.exists:
             text = "none is large enough to be moved"
         elif not moved.proven:
-            text += f"   <- name a smaller budget{_smaller(verdict.fast)}"
+            text += "   <- it stayed"
+        elif kind in verdict.evicted:
+            text += f" {_EVICTED}"
         yield _line(f"  {kind.replace('_', ' ')}", text)
-
-
-def _smaller(fast: str) -> str:
-    """Suggest half of a share. For a number of bytes, nothing was tried that could suggest a smaller one."""
-    return f", such as --fast {float(fast[:-1]) / 2:g}%" if fast.endswith("%") else ""
 
 
 def _line(label: str, text: str) -> str:

@@ -17,6 +17,7 @@ class Verdict:
     ``unsteady`` is the difference between the two plain runs; if there is one, nothing ran within the budget.
     ``difference`` is that of the bounded run from them. ``traced`` says that the bounded run was repeated with the
     state recorded after every step. ``traced_difference`` is where that run begins to differ, or None if it did not.
+    ``evicted`` are the kinds that moved only in a further run, in which everything was evicted after each use.
     ``losses`` and ``tensors`` were compared. Peaks are the processes' VmHWM, the bounded one since its budget was set.
     """
 
@@ -39,6 +40,7 @@ class Verdict:
     process_peak_bytes: int = 0
     bounded_seconds: float = 0.0
     moved: Mapping[str, Moved] | None = None
+    evicted: tuple[str, ...] = ()
 
     @property
     def same_bits(self) -> bool:
@@ -51,6 +53,20 @@ class Verdict:
     @property
     def proven(self) -> bool:
         return self.same_bits and self.budget_held and self.every_kind_moved
+
+    def with_evicting(self, evicting: "Verdict") -> "Verdict":
+        """Add the verdict of the run in which everything was evicted: its bits and its budget count, too."""
+        assert self.moved is not None
+        assert evicting.moved is not None
+        evicted = tuple(kind for kind, moved in self.moved.items() if not moved.proven and evicting.moved[kind].proven)
+        return replace(
+            self,
+            difference=evicting.difference,
+            budget_held=self.budget_held and evicting.budget_held,
+            trouble=self.trouble or evicting.trouble,
+            moved=dict(self.moved) | {kind: evicting.moved[kind] for kind in evicted},
+            evicted=evicted,
+        )
 
     def with_trace(self, found: Difference | None) -> "Verdict":
         return replace(self, traced=True, traced_difference=found)
