@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from ebbtide.commands.completion import machines
 from ebbtide.commands.examples import examples
 
 _WIDTH = 110
@@ -15,6 +16,7 @@ _WIDTH = 110
 @click.option(
     "--machine",
     metavar="NAME|FILE",
+    shell_complete=machines,
     type=click.Path(dir_okay=False, path_type=Path),
     help="Show what moving would gain on this machine, and budgets would cost. Default: this computer, for budgets.",
 )

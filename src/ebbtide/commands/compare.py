@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from ebbtide.commands.completion import policies
 from ebbtide.commands.examples import examples
 from ebbtide.commands.inputs import json_option, machine_options, trace_argument
 
@@ -22,6 +23,7 @@ from ebbtide.commands.inputs import json_option, machine_options, trace_argument
 @click.option(
     *("--policy", "names"),
     metavar="LIST",
+    shell_complete=policies,
     multiple=True,
     help="Planners and online policies, such as ebbtide,lru. Default: all. May be repeated.",
 )

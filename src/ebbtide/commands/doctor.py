@@ -5,11 +5,18 @@ import sys
 
 import click
 
+from ebbtide.commands.completion import directories
 from ebbtide.commands.examples import examples
 
 
 @click.command(epilog=examples("ebbtide doctor", "ebbtide doctor -v --spill DIR"))
-@click.option("--spill", metavar="DIR", multiple=True, help="A directory to examine, as for `ebbtide run`.")
+@click.option(
+    "--spill",
+    metavar="DIR",
+    shell_complete=directories,
+    multiple=True,
+    help="A directory to examine, as for `ebbtide run`.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Explain every finding, also where all is well.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor(spill: tuple[str, ...], verbose: bool, as_json: bool) -> None:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import click
 
+from ebbtide.commands.completion import machines
 from ebbtide.commands.examples import examples
 from ebbtide.commands.inputs import json_option
-from ebbtide.commands.program import ProgramCommand, refuse_misplaced_options, tell_misplaced_options
+from ebbtide.commands.program import ProgramCommand, program_argument, refuse_misplaced_options, tell_misplaced_options
 
 
 @click.command(
@@ -18,6 +19,7 @@ from ebbtide.commands.program import ProgramCommand, refuse_misplaced_options, t
 @click.option(
     "--machine",
     metavar="NAME|FILE",
+    shell_complete=machines,
     type=click.Path(path_type=Path),
     help="A machine, whose FLOPs and bytes a second give the times. Default: this computer, and each operator is "
     "called.",
@@ -30,7 +32,7 @@ from ebbtide.commands.program import ProgramCommand, refuse_misplaced_options, t
     help="Call operators for at most about so long. Those that take most of the step come first.",
 )
 @json_option
-@click.argument("program", metavar="(SCRIPT | -m MODULE) [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
+@program_argument
 def estimate(machine: Path | None, seconds: float, as_json: bool, program: tuple[str, ...]) -> None:
     """Estimate what training a script needs and takes, without training.
 

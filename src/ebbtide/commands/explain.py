@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from ebbtide.commands.completion import machines
 from ebbtide.commands.examples import examples
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -22,7 +23,13 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--at-peak", is_flag=True, help="Explain the step's peak. This is the default.")
 @click.option("--plan", metavar="FILE", type=_FILE, help="The plan for this step (`ebbtide run --save-plan`).")
 @click.option("--timeline", metavar="FILE", type=_FILE, help="The timeline of a step, measured or simulated.")
-@click.option("--machine", metavar="NAME|FILE", type=_FILE, help="The machine to move on (`ebbtide probe -o FILE`).")
+@click.option(
+    "--machine",
+    metavar="NAME|FILE",
+    shell_complete=machines,
+    type=_FILE,
+    help="The machine to move on (`ebbtide probe -o FILE`).",
+)
 @click.option("--slow-tier", metavar="NAME", help="The machine's slow tier to move to. Default: the first.")
 @click.option("--bandwidth", metavar="SIZE[,SIZE]", help="Bytes a second out, and back, in place of a machine.")
 def explain(

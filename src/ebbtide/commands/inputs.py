@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from ebbtide.commands.completion import machines
+
 if TYPE_CHECKING:
     from ebbtide.ir.machine import Machine
     from ebbtide.ir.trace import Trace
@@ -54,6 +56,7 @@ def machine_options(command: _Command) -> _Command:
     file = click.option(
         "--machine",
         metavar="NAME|FILE",
+        shell_complete=machines,
         type=click.Path(path_type=Path),
         help="A machine of `ebbtide machines` or a file, in place of the trace's or this computer.",
     )

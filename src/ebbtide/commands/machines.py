@@ -2,11 +2,12 @@
 
 import click
 
+from ebbtide.commands.completion import machine_names
 from ebbtide.commands.examples import examples
 
 
 @click.command(epilog=examples("ebbtide machines", "ebbtide machines h200 > mine.toml"))
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=machine_names)
 def machines(name: str | None) -> None:
     """List the documented machines, or show one with its sources.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ebbtide.commands.completion import policies
 from ebbtide.commands.examples import examples
 from ebbtide.commands.inputs import Inputs, fast_option, json_option, machine_options, read_inputs, trace_argument
 from ebbtide.errors import SettingError
@@ -26,7 +27,9 @@ TIERPLAN = "tierplan/1"
 @trace_argument
 @machine_options
 @fast_option
-@click.option("--policy", metavar="NAME", default="ebbtide", show_default=True, help="The planner.")
+@click.option(
+    "--policy", metavar="NAME", shell_complete=policies, default="ebbtide", show_default=True, help="The planner."
+)
 @click.option("--export", type=click.Choice([TIERPLAN]), help="Write this format in place of Ebbtide's own.")
 @click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Write the plan.")
 @json_option

@@ -5,12 +5,19 @@ from pathlib import Path
 
 import click
 
+from ebbtide.commands.completion import directories
 from ebbtide.commands.examples import examples
 from ebbtide.commands.program import joined_tiers
 
 
 @click.command(epilog=examples("ebbtide probe -o machine.toml", "ebbtide probe --tier numa:1:32GiB -o machine.toml"))
-@click.option("--spill", metavar="DIR", multiple=True, help="A directory to measure, as for `ebbtide run`.")
+@click.option(
+    "--spill",
+    metavar="DIR",
+    shell_complete=directories,
+    multiple=True,
+    help="A directory to measure, as for `ebbtide run`.",
+)
 @click.option(
     *("--tier", "tiers"),
     metavar="KIND:SIZE",

@@ -7,9 +7,20 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from ebbtide.commands.completion import files
 from ebbtide.errors import EbbtideWarning
 from ebbtide.in_front import InFrontOf
 from ebbtide.settings import KNOBS
+
+program_argument = click.argument(
+    "program",
+    metavar="(SCRIPT | -m MODULE) [ARGS]...",
+    nargs=-1,
+    required=True,
+    type=click.UNPROCESSED,
+    shell_complete=files,
+)
+"""The argument for the script with its own arguments, as parameter ``program``."""
 
 
 def joined_tiers(context: click.Context, parameter: click.Parameter, named: tuple[str, ...]) -> str | None:

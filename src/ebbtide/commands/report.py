@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ebbtide.commands.completion import machines
 from ebbtide.commands.examples import examples
 from ebbtide.commands.run_reports import print_runs, text_of, with_ranks
 from ebbtide.session.driven import check_writable, written
@@ -30,6 +31,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--machine",
     metavar="NAME|FILE",
+    shell_complete=machines,
     type=_FILE,
     help="Show what would move in time on this machine, and how a plan would run there. Default: this one, probed.",
 )

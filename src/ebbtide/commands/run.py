@@ -7,10 +7,12 @@ from pathlib import Path
 
 import click
 
+from ebbtide.commands.completion import directories, machines, orders, policies
 from ebbtide.commands.examples import examples
 from ebbtide.commands.program import (
     ProgramCommand,
     joined_tiers,
+    program_argument,
     refuse_misplaced_budget,
     tell_misplaced_options,
     warn_in_one_line,
@@ -41,6 +43,7 @@ from ebbtide.errors import SettingError
 @click.option(
     "--spill",
     metavar="DIR",
+    shell_complete=directories,
     multiple=True,
     help="The directory for tensors that leave memory, on a local disk. Name one on each of several disks "
     "(--spill DIR1 --spill DIR2) to use all at once. Default: the first of TMPDIR, /var/tmp and here that can serve "
@@ -65,30 +68,37 @@ from ebbtide.errors import SettingError
 @click.option(
     "--policy",
     metavar="NAME",
+    shell_complete=policies,
     help="The planner or policy that decides what moves when: ebbtide (default), demand, lru, ... `ebbtide compare` "
     "tries all. In Ebbtide's sources, docs/planners.md lists planners, and docs/simulator.md policies.",
 )
-@click.option("--plan", metavar="FILE", help="Follow this plan in place of making one.")
-@click.option("--machine", metavar="NAME|FILE", help="Plan for this machine (`ebbtide probe` writes one).")
+@click.option("--plan", metavar="FILE", type=click.Path(), help="Follow this plan in place of making one.")
+@click.option(
+    "--machine",
+    metavar="NAME|FILE",
+    shell_complete=machines,
+    help="Plan for this machine (`ebbtide probe` writes one).",
+)
 @click.option(
     "--optimizer",
     metavar="ORDER",
+    shell_complete=orders,
     help="The time of each parameter's update: as-written (default), in-backward (as soon as its gradient is "
     "complete), or deferred (before its next use).",
 )
-@click.option("--save-trace", metavar="FILE", help="Write the recorded step.")
-@click.option("--save-plan", metavar="FILE", help="Write its plan.")
-@click.option("--save-timeline", metavar="FILE", help="Write the timeline of the last planned step.")
+@click.option("--save-trace", metavar="FILE", type=click.Path(), help="Write the recorded step.")
+@click.option("--save-plan", metavar="FILE", type=click.Path(), help="Write its plan.")
+@click.option("--save-timeline", metavar="FILE", type=click.Path(), help="Write the timeline of the last planned step.")
 @click.option(
     "--wait-for-plan",
     is_flag=True,
     default=None,
     help="Wait while a step is planned. Default: steps go on, and follow the plan once it is made.",
 )
-@click.option("--report", metavar="FILE", help="Write the run's figures as JSON.")
+@click.option("--report", metavar="FILE", type=click.Path(), help="Write the run's figures as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress and no summary.")
 @click.option("-v", "--verbose", is_flag=True, help="Show a line for every step, at most four a second.")
-@click.argument("program", metavar="(SCRIPT | -m MODULE) [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
+@program_argument
 def run(
     fast: str | None,
     fast_node: str | None,

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from ebbtide.commands.completion import policies
 from ebbtide.commands.examples import examples
 from ebbtide.commands.inputs import fast_option, json_option, machine_options, read_inputs, trace_argument
 from ebbtide.errors import EbbtideError, SettingError
@@ -19,7 +20,9 @@ from ebbtide.session.driven import check_writable, written
 @trace_argument
 @machine_options
 @fast_option
-@click.option("--policy", metavar="NAME", help="A planner or an online policy. Default: ebbtide.")
+@click.option(
+    "--policy", metavar="NAME", shell_complete=policies, help="A planner or an online policy. Default: ebbtide."
+)
 @click.option(
     "--plan",
     metavar="FILE",

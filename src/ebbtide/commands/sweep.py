@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ebbtide.commands.completion import policies
 from ebbtide.commands.examples import examples
 from ebbtide.commands.inputs import json_option, machine_options, trace_argument
 from ebbtide.errors import SettingError
@@ -38,7 +39,14 @@ _LEAST_WANTED_FIRST = ("ms per GB/s", "ms per GB", "$/1000 steps", "memory $", "
     help="Sizes, shares of the peak, or ratios fast:slow as in AutoTM.",
 )
 @click.option("--links", metavar="LIST", default="1", show_default=True, help="Factors for all links.")
-@click.option("--policy", metavar="NAME", default="ebbtide", show_default=True, help="A planner or an online policy.")
+@click.option(
+    "--policy",
+    metavar="NAME",
+    shell_complete=policies,
+    default="ebbtide",
+    show_default=True,
+    help="A planner or an online policy.",
+)
 @click.option("--target", metavar="X", type=click.FloatRange(1), help="Find the cheapest within X resident steps.")
 @click.option(
     "-o", "--output", metavar="PAGE", type=click.Path(dir_okay=False, path_type=Path), help="Draw it: one HTML page."

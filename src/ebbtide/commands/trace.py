@@ -6,10 +6,12 @@ from pathlib import Path
 
 import click
 
+from ebbtide.commands.completion import machines
 from ebbtide.commands.examples import examples
 from ebbtide.commands.program import (
     ProgramCommand,
     names_module,
+    program_argument,
     refuse_misplaced_options,
     tell_misplaced_options,
     warn_in_one_line,
@@ -49,10 +51,11 @@ from ebbtide.commands.program import (
 @click.option(
     "--machine",
     metavar="NAME|FILE",
+    shell_complete=machines,
     help="With --fake: the machine whose FLOPs and bytes a second give the times. Default: this computer, measured "
     "for some seconds once a week.",
 )
-@click.argument("program", metavar="(SCRIPT | -m MODULE) [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
+@program_argument
 def trace(
     output: Path | None,
     step: int | None,

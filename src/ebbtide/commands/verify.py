@@ -6,10 +6,12 @@ from pathlib import Path
 
 import click
 
+from ebbtide.commands.completion import directories, orders, policies
 from ebbtide.commands.examples import examples
 from ebbtide.commands.program import (
     ProgramCommand,
     joined_tiers,
+    program_argument,
     refuse_misplaced_budget,
     tell_misplaced_options,
 )
@@ -24,7 +26,13 @@ from ebbtide.commands.program import (
     ),
 )
 @click.option("--fast", metavar="SIZE|P%", help="The budget, as for `ebbtide run`. Default: 25%.")
-@click.option("--spill", metavar="DIR", multiple=True, help="A directory for spilling, as for `ebbtide run`.")
+@click.option(
+    "--spill",
+    metavar="DIR",
+    shell_complete=directories,
+    multiple=True,
+    help="A directory for spilling, as for `ebbtide run`.",
+)
 @click.option(
     *("--tier", "tiers"),
     metavar="KIND:SIZE",
@@ -32,11 +40,18 @@ from ebbtide.commands.program import (
     callback=joined_tiers,
     help="A tier, as for `ebbtide run`. May be repeated.",
 )
-@click.option("--policy", metavar="NAME", help="The planner or policy: ebbtide (default), demand, ...")
-@click.option("--optimizer", metavar="ORDER", help="As for `ebbtide run`: as-written (default), in-backward, deferred.")
+@click.option(
+    "--policy", metavar="NAME", shell_complete=policies, help="The planner or policy: ebbtide (default), demand, ..."
+)
+@click.option(
+    "--optimizer",
+    metavar="ORDER",
+    shell_complete=orders,
+    help="As for `ebbtide run`: as-written (default), in-backward, deferred.",
+)
 @click.option("--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep the runs' directories here.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
-@click.argument("program", metavar="(SCRIPT | -m MODULE) [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
+@program_argument
 def verify(
     fast: str | None,
     spill: tuple[str, ...],
