@@ -12,7 +12,9 @@ from ebbtide import planners
 from ebbtide.errors import EbbtideWarning, PlanError, SettingError
 from ebbtide.ir.machine import InPlace
 from ebbtide.ir.occupancy import arena_pages, live_bytes, needed_bytes, peak
+from ebbtide.ir.plan import PlanStatus
 from ebbtide.planners import BUILT_IN, plan
+from ebbtide.planners.search.bound import lower_bound_ns
 from tests.helpers.make_steps import disk, network
 from tests.helpers.paths import ROOT
 
@@ -33,6 +35,21 @@ def test_a_planner_of_another_package_is_found_by_name(monkeypatch: pytest.Monke
     assert "theirs" in found
     assert sorted([*BUILT_IN, "theirs"]) == list(found)
     assert plan("theirs", network(), DISK, 10**9).planner == "resident"
+
+
+def test_a_plan_without_a_bound_gets_ours_and_no_time_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = network(8)
+    least, most = peak(needed_bytes(trace, arena_pages)), peak(live_bytes(trace, arena_pages))
+    budget = least + (most - least) // 10
+    bound = lower_bound_ns(trace, DISK, budget)
+    ours = plan("g10", trace, DISK, budget)
+    assert bound > trace.step_ns
+    for predicted_ns, status in ((ours.predicted_ns, ours.status), (2**62, ours.status), (1, PlanStatus.OVER_BUDGET)):
+        theirs = replace(ours, planner="theirs", status=status, predicted_ns=predicted_ns, lower_bound_ns=0)
+        monkeypatch.setattr(planners, "PLANNERS", {"theirs": lambda *_, made=theirs: made})
+        found = plan("theirs", trace, DISK, budget)
+        assert found.lower_bound_ns == bound
+        assert found.predicted_ns == (ours.predicted_ns if predicted_ns == 1 else predicted_ns)
 
 
 def test_a_broken_planner_of_another_package_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,4 +84,5 @@ def test_the_planner_in_the_docs_works_and_the_table_has_all(tmp_path: Path, mon
     needed, live = peak(needed_bytes(trace, arena_pages)), peak(live_bytes(trace, arena_pages))
     found = plan("coldest", trace, IN_PLACE, (needed + live) // 2)
     assert any(stay.tier == "file" for stay in found.stays)
+    assert found.lower_bound_ns == trace.step_ns < found.predicted_ns
     assert set(re.findall(r"^\| `([a-z0-9-]+)` \|", text, re.MULTILINE)) == set(BUILT_IN)

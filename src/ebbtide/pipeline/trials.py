@@ -82,7 +82,7 @@ def simulate_named(
 
 def try_policy(policy: str, trace: Trace, machine: Machine, budget_bytes: int, record: bool = False) -> Trial:
     """Plan if it has to, and simulate. An infeasible budget is a result, not an error."""
-    bound = bound_ns(trace, machine, budget_bytes)
+    bound = lower_bound_ns(trace, machine, budget_bytes)
     began = perf_counter()
     try:
         outcome, made = simulate_named(policy, trace, machine, budget_bytes, record)
@@ -94,18 +94,11 @@ def try_policy(policy: str, trace: Trace, machine: Machine, budget_bytes: int, r
 
 def try_plan(made: Plan, trace: Trace, machine: Machine, budget_bytes: int, record: bool = False) -> Trial:
     """Simulate a plan within a budget. Raises ValueError for one that does not fit whatever is evicted."""
-    bound = bound_ns(trace, machine, budget_bytes)
+    bound = lower_bound_ns(trace, machine, budget_bytes)
     began = perf_counter()
     outcome = simulate_plan(made, trace, machine, budget_bytes, record)
     costs = costs_of(outcome, machine.with_budget(budget_bytes))
     return Trial(made.planner, budget_bytes, bound, outcome, costs, made, perf_counter() - began)
-
-
-def bound_ns(trace: Trace, machine: Machine, budget_bytes: int) -> int:
-    """Return a time that nobody can beat. It is compute alone where operations may use a slower tier without moves."""
-    if any(tier.in_place.reads for tier in machine.tiers[1:]):
-        return trace.step_ns
-    return max(lower_bound_ns(trace, machine, budget_bytes), trace.step_ns)
 
 
 def explain_looseness(row: Trial, trace: Trace, machine: Machine) -> Looseness | None:

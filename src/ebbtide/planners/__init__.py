@@ -29,6 +29,9 @@ from ebbtide.planners.published.tiertrain import tiertrain
 from ebbtide.planners.published.tm_training import tm_training
 from ebbtide.planners.published.zero_infinity import zero_infinity
 from ebbtide.planners.resident import resident
+from ebbtide.planners.search.bound import lower_bound_ns
+from ebbtide.planners.search.make_plan import held_bytes
+from ebbtide.simulator import simulate_plan
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -118,7 +121,8 @@ PLANNERS: Mapping[str, Planner] = Registry()
 
 
 def plan(name: str, trace: Trace, machine: Machine, budget_bytes: int, effort: int = 1) -> Plan:
-    """Return the checked plan of the planner ``name``. Our own planner tries ``effort`` times as much.
+    """Return the checked plan of the planner ``name``, with our bound if it has none (0). Our own planner tries
+    ``effort`` times as much.
 
     Raises SettingError for an unknown name, and InfeasibleBudgetError for a budget that no plan can keep. Raises
     TiersTooSmallError where all tiers together have too little room. Raises PlanError for a plan that breaks a promise,
@@ -138,4 +142,14 @@ def plan(name: str, trace: Trace, machine: Machine, budget_bytes: int, effort: i
     if found.status is PlanStatus.OVER_BUDGET:
         kept = replace(machine, tiers=(replace(machine.tiers[0], capacity_bytes=None), *machine.tiers[1:]))
     require_valid(found, trace, kept, page_size_of(machine))
-    return found
+    return found if found.lower_bound_ns else _bounded(found, trace, machine)
+
+
+def _bounded(found: Plan, trace: Trace, machine: Machine) -> Plan:
+    """Give a plan without a bound ours, and one that predicts less than that its simulated time."""
+    room = max(held_bytes(trace, machine, found.stays), found.budget_bytes)
+    roomy = replace(machine, tiers=(replace(machine.tiers[0], capacity_bytes=room), *machine.tiers[1:]))
+    bound_ns, predicted_ns = lower_bound_ns(trace, machine, room), found.predicted_ns
+    if predicted_ns < bound_ns:
+        predicted_ns = max(simulate_plan(found, trace, roomy, page_size_of(machine)).step_ns, bound_ns)
+    return replace(found, predicted_ns=predicted_ns, lower_bound_ns=bound_ns)

@@ -1,5 +1,6 @@
 """Makes a plan of stays: its time, its bound and its status. It has other parts that the published planners share."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter_ns
 
@@ -65,7 +66,7 @@ def uses_in_place(machine: Machine) -> bool:
 def outcome_of(trace: Trace, machine: Machine, budget_bytes: int, stays: list[Stay]) -> Outcome:
     """Simulate the step. If the stays need more fast memory than the budget, they get it."""
     fast, page_bytes = machine.tiers[0], page_size_of(machine)
-    held = max(_peak(trace, machine, stays), budget_bytes)
+    held = max(held_bytes(trace, machine, stays), budget_bytes)
     roomy = replace(machine, tiers=(replace(fast, capacity_bytes=held), *machine.tiers[1:]))
     plan = Plan("", PlanStatus.FEASIBLE, trace.signature(), held, 0, 0, 0, tuple(stays))
     return simulate_plan(plan, trace, roomy, page_bytes)
@@ -93,7 +94,7 @@ def make_plan(
     ``step_ns`` is the time of ``outcome_of``, if known. The stays are of the split step ``made``, if there is one.
     """
     step = trace if made is None else made.trace
-    level = _peak(step, machine, stays)
+    level = held_bytes(step, machine, stays)
     status = PlanStatus.STOPPED if out_of_time else PlanStatus.FEASIBLE
     if level > budget_bytes:
         status = PlanStatus.OVER_BUDGET
@@ -109,6 +110,7 @@ def make_plan(
     return Plan(name, status, trace.signature(), budget_bytes, predicted, bound, spent, joined)
 
 
-def _peak(trace: Trace, machine: Machine, stays: list[Stay]) -> int:
+def held_bytes(trace: Trace, machine: Machine, stays: Sequence[Stay]) -> int:
+    """Return the most bytes of the fastest tier that these stays take at once."""
     fast = machine.tiers[0].name
     return peak(occupancy(trace, stays, [fast], page_size_of(machine))[fast]) if stays else 0
