@@ -68,8 +68,8 @@ def others_unlaunched(ranks: int) -> str:
 def on_gpus(nbytes: int) -> str:
     """Say that the script trains on GPUs."""
     return (
-        f"tensors take {format_bytes(nbytes)} on a GPU, and Ebbtide bounds and moves the CPU's memory alone: what runs "
-        "out of a GPU's memory still does. Train on the CPU (device 'cpu') for the budget to bound the training"
+        f"tensors take {format_bytes(nbytes)} on a GPU, and this budget bounds the process's memory alone: what runs "
+        f"out of a GPU's memory still does. Name the GPU ({option('device', 'cuda')}) to bound its memory in place of that"
     )
 
 
