@@ -69,7 +69,7 @@ def on_gpus(nbytes: int) -> str:
     """Say that the script trains on GPUs."""
     return (
         f"tensors take {format_bytes(nbytes)} on a GPU, and this budget bounds the process's memory alone: what runs "
-        f"out of a GPU's memory still does. Name the GPU ({option('device', 'cuda')}) to bound its memory in place of that"
+        f"out of a GPU's memory still does. Name it ({option('device', 'cuda')}) to bound its memory in place of that"
     )
 
 
