@@ -8,6 +8,8 @@
 #   make numa-test  the native tests of NUMA tiers and a small training in a machine of QEMU's that has a second node
 #   make versions   builds against each torch that Ebbtide is for, VERSIONS="2.15 ..." against those, and a quick suite
 #                   there; PYTHONS="python3.11 python3.13" tries the newest with the second, too. Gigabytes, and an hour
+#   make visit      builds for a visit to a machine with a GPU: for VISIT_PYTHON (python3.12) and VISIT_TORCH (2.11.0), which
+#                   that machine has; gigabytes. There: python3 -m bench.gpu.visit 1 --out OUT; --rehearse does it here
 #   make wheel      a wheel for others, in dist/: for the torch in .venv, which its name says
 #   make operators  PyTorch's whole operator database under Ebbtide; make test takes a share of it
 #   make repeats    each operator that may be run again, on all samples, against itself; make test takes a call of each
@@ -34,7 +36,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 NATIVE := $(foreach part,core torch simulate search,$(wildcard native/$(part)/*.cpp native/$(part)/*.h*))
 
 .PHONY: bench-plan calibrate demo operators repeats soak race quick test nightly python-test-all lint lint-page types core-test python-test browser install clean
-.PHONY: dev distclean numa-test versions wheel
+.PHONY: dev distclean numa-test versions visit wheel
 
 demo: install
 	$(PY) -m demo.demo
@@ -66,6 +68,15 @@ soak: install
 RACE_MINUTES ?= 60
 race: build/core/plain/tests.bin
 	EBBTIDE_RACE_SECONDS=$$(( $(RACE_MINUTES) * 60 )) $< faults_race
+
+VISIT_PYTHON ?= python3.12
+VISIT_TORCH ?= 2.11.0
+visit:
+	$(VISIT_PYTHON) -m venv build/visit
+	build/visit/bin/python -m pip install --quiet --no-deps "torch==$(VISIT_TORCH)" "setuptools>=77"
+	build/visit/bin/python setup.py --quiet build_ext --inplace
+	strip --strip-debug src/ebbtide/*.$$(build/visit/bin/python -c 'import sys; print(sys.implementation.cache_tag)')-*.so
+	ls -l src/ebbtide/*.so
 
 calibrate: install
 	$(PY) -m bench.step.calibrate --out calibration.jsonl.gz
