@@ -23,6 +23,8 @@ class DeviceCopies {
   c10::Event mark(const c10::Stream& stream) const;  // what the stream has been given so far
   c10::Event timed_mark(const c10::Stream& stream) const;
 
+  void synchronize() const { guard_.synchronizeDevice(device_.index()); }  // the host waits for all its streams
+
   // Memory for work on that stream. Throws c10::OutOfMemoryError.
   c10::DataPtr allocate(std::uint64_t nbytes, const c10::Stream& stream) const;
   // It is given back no earlier than `after` has passed.

@@ -37,8 +37,8 @@ constexpr bool tells = requires(Storage& storage) {
 };
 
 template <typename Storage>
-void refuse_access(Storage& storage) {
-  if constexpr (tells<Storage>) storage.release_data_and_set_meta_custom_data_ptr_error_msg_(kAway);
+void refuse_access(Storage& storage, const std::string& text) {
+  if constexpr (tells<Storage>) storage.release_data_and_set_meta_custom_data_ptr_error_msg_(text);
 }
 
 template <typename Storage>
@@ -67,13 +67,15 @@ DeviceMemory* memory = nullptr;
 
 }  // namespace
 
-// PyTorch calls it for a storage whose host copy is trusted, from whichever thread. It forgets the call itself.
+// PyTorch calls it for a storage whose host copy is trusted, from whichever thread. It forgets the call itself. An operator may
+// write to what its schema says it reads, or only ask in that way.
 void is_written_unseen(c10::StorageImpl* storage) {
   DeviceMemory::Lock lock(memory->mutex_);
   BlockId id = memory->known(storage);
   if (id == kNoBlock) return;
   memory->written(id);
-  memory->places_[id].is_pinned = true;  // he may have kept the address
+  memory->places_[id].is_guarded = false;
+  if (memory->blocks_[id].pins == 0) memory->places_[id].is_pinned = true;  // who calls no operator may keep the address
 }
 
 DeviceMemory* the_device_memory() { return memory; }
@@ -151,7 +153,7 @@ BlockId DeviceMemory::find_or_add(c10::StorageImpl& storage) {
     if (places_[id].memory == at && b.nbytes == storage.nbytes()) return id;
     // Somebody gave it other memory. If it was away, what it had is in no memory any more, as he wanted.
     allow_access(storage);
-    call_before_write(storage, nullptr);
+    unguard(id, storage);
     forget(id);
   }
   if (at == nullptr || storage.nbytes() < min_bytes_ || is_lazy(storage)) return kNoBlock;
@@ -238,12 +240,15 @@ void DeviceMemory::sweep(bool all) {
   }
 }
 
+// While its host copy is trusted, PyTorch calls before it gives an address away that may be written to.
 void DeviceMemory::guard(BlockId id, c10::StorageImpl& storage) {
-  if (blocks_[id].state == State::Clean && blocks_[id].pins == 0) call_before_write(storage, &is_written_unseen);
+  if (blocks_[id].state != State::Clean) return;
+  call_before_write(storage, &is_written_unseen);
+  places_[id].is_guarded = true;
 }
 
 void DeviceMemory::unguard(BlockId id, c10::StorageImpl& storage) {
-  if (blocks_[id].state == State::Clean) call_before_write(storage, nullptr);
+  if (std::exchange(places_[id].is_guarded, false)) call_before_write(storage, nullptr);
 }
 
 void DeviceMemory::written(BlockId id) {
@@ -284,15 +289,18 @@ std::uint64_t DeviceMemory::evict(c10::StorageImpl& storage) {
 std::uint64_t DeviceMemory::stop() {
   suspend(true);
   Lock lock(mutex_);
+  limit_ = 0;
+  chaos_rate_ = 0.0;
   std::uint64_t away = 0;
   for (BlockId id : blocks_.live()) away += blocks_[id].state == State::Absent ? blocks_[id].paged_bytes : 0;
   return away;
 }
 
-void DeviceMemory::suspend(bool suspends) {
+void DeviceMemory::suspend(bool suspends, bool for_a_graph) {
   Lock lock(mutex_);
   sweep(true);
   suspended_ = suspends;
+  captures_ = suspends && for_a_graph;
   if (!suspends) return;
   drop_prefetches();
   std::vector<BlockId> live(blocks_.live().begin(), blocks_.live().end());
@@ -317,8 +325,8 @@ void DeviceMemory::suspend(bool suspends) {
 bool DeviceMemory::evictable(BlockId id) const {
   const Block& b = blocks_[id];
   const Place& p = places_[id];
-  return (b.state == State::Dirty || b.state == State::Clean) && b.pins == 0 && !p.roams && !p.is_pinned && !p.is_pinned_for_good &&
-         !suspended_;
+  return (b.state == State::Dirty || b.state == State::Clean) && b.pins == 0 && !p.roams && !p.is_pinned &&
+         !p.is_pinned_for_good && !suspended_;
 }
 
 // Its memory is free for others in the order of its stream. False: the host has no room.
@@ -332,6 +340,15 @@ bool DeviceMemory::start_out(BlockId id) {
   Block& b = blocks_[id];
   Place& p = places_[id];
   if (storage->_mutable_data_ptr_no_checks().get() != p.memory || storage->nbytes() != b.nbytes) return false;
+  unguard(id, *storage);
+  if (is_lazy(*storage)) {
+    p.roams = true;
+    return false;
+  }
+  if (p.was_pinned) {  // who had its address may have work on a stream that nobody told of
+    copies_.synchronize();
+    for (BlockId other : blocks_.live()) places_[other].was_pinned = false;
+  }
   if (b.state == State::Dirty && !(p.host = host_.take(b.nbytes))) return false;
   c10::Event end(device_.type());
   auto kind = static_cast<std::size_t>(b.kind);
@@ -350,11 +367,10 @@ bool DeviceMemory::start_out(BlockId id) {
   } else {
     end.record(*p.stream);
   }
-  unguard(id, *storage);
   c10::DataPtr memory = std::move(storage->_mutable_data_ptr_no_checks());
   p.memory = nowhere(id);
   storage->set_data_ptr_noswap({nowhere(id), device_});
-  refuse_access(*storage);
+  refuse_access(*storage, kAway);
   evicting_.push_back({std::move(memory), b.paged_bytes, *p.stream, p.is_its_allocation, std::move(end)});
   b.state = State::Absent;
   resident_ -= b.paged_bytes;
@@ -392,6 +408,19 @@ bool DeviceMemory::start_back(BlockId id, bool waits) {
   counters_.tier_read[0] += b.nbytes;
   guard(id, *storage);
   return true;
+}
+
+// For an operator. Whoever announces operators drops what is thrown here, so the storage says itself that it cannot be had.
+void DeviceMemory::bring(BlockId id, const char* name) {
+  try {
+    start_back(id, true);
+  } catch (const c10::OutOfMemoryError&) {
+    std::string text = "ebbtide: " + device_.str() + " is out of memory: " + name + " needs a tensor of " +
+                       std::to_string(blocks_[id].nbytes >> 20) + " MiB that is on the host, and nothing else can leave";
+    if (counters_.message.empty()) counters_.message = text;
+    counters_.over_budget = true;
+    if (Strong storage = strong(id)) refuse_access(*storage, text);
+  }
 }
 
 // The stream uses it from now on.
@@ -535,7 +564,8 @@ void DeviceMemory::enter(const char* name, std::span<const Operand> operands, Wo
   Lock lock(mutex_);
   Stack& mine = this_stack();
   c10::Stream stream = copies_.current();
-  bool captured = copies_.is_capturing(stream);
+  bool captured = captures_ || copies_.is_capturing(stream);  // a graph uses addresses again
+  bool moves = !captured && !suspended_;
   const std::string_view called = name;
   bool others_go_on = called.starts_with("c10d::") || called == "aten::record_stream";  // on streams that nobody announces
   sweep(tape_.recording());
@@ -544,7 +574,7 @@ void DeviceMemory::enter(const char* name, std::span<const Operand> operands, Wo
   if (tape_.on_step_thread()) {
     tape_.tick(name, static_cast<std::uint32_t>(mine.operators.size()), 0, used());
     replay_.tick();
-    if (!captured) note_time(stream, Mark::Tick);
+    if (moves) note_time(stream, Mark::Tick);
   }
   add_births(mine, false);
   std::size_t first = mine.pins.size();
@@ -557,22 +587,22 @@ void DeviceMemory::enter(const char* name, std::span<const Operand> operands, Wo
     b.last_use = now_;
     mine.pins.push_back({id, b.generation, b.recorded, tape_.clock().tick, operand.access, false, operand.moved});
   }
-  if (!captured) carry_out_commands();
+  if (moves) carry_out_commands();
   std::uint64_t due = tape_.on_step_thread() ? replay_.births_due() : 0;
   if (due > 0 && limit_ > 0 && used() + due > limit_) make_room(due);
   for (std::size_t i = first; i < mine.pins.size(); ++i) {
     const OperatorPin& pin = mine.pins[i];
     Block& b = blocks_[pin.id];
-    if (b.state == State::Absent) start_back(pin.id, true);
+    if (b.state == State::Absent) bring(pin.id, name);
     arrive(pin.id, stream);
     Place& p = places_[pin.id];
     p.is_pinned_for_good = p.is_pinned_for_good || captured;
     p.is_pinned = p.is_pinned || others_go_on;
-    if (b.state != State::Clean) continue;
+    if (b.state != State::Clean || pin.access == Access::Read) continue;
     if (Strong storage = strong(pin.id)) unguard(pin.id, *storage);
-    if (pin.access != Access::Read) written(pin.id);
+    written(pin.id);
   }
-  if (captured) return;
+  if (!moves) return;
   chaos();
   start_prefetches();
 }
@@ -599,8 +629,7 @@ void DeviceMemory::exit() {
     }
     tape_.used(pin.recorded, pin.from_tick, pin.access, pin.moved);
     b.last_use = now_;
-    if (--b.pins > 0 || b.state != State::Clean) continue;
-    if (Strong storage = strong(pin.id)) guard(pin.id, *storage);
+    --b.pins;
   }
   mine.pins.resize(kept);
   if (needed > counters_.largest_operator_bytes) counters_.largest_operator_bytes = needed;
@@ -683,7 +712,7 @@ Counters DeviceMemory::end_step(bool completed) {
     if (!b.classified) b.kind = Kind::Other;
     tape_.is(b.recorded, b.kind);
     b.recorded = kNever;
-    places_[id].is_pinned = false;
+    places_[id].was_pinned = places_[id].was_pinned || std::exchange(places_[id].is_pinned, false);
   }
   tape_.end(stalled_ns, now);
   marks_.clear();

@@ -63,7 +63,7 @@ class DeviceMemory final : public ScheduledWatch {
   // All that is away comes back, as far as there is memory, and nothing moves from then on. How many bytes cannot come.
   std::uint64_t stop();
   // While a graph is captured, say, nothing moves; all that is away comes back first.
-  void suspend(bool suspends);
+  void suspend(bool suspends, bool for_a_graph = false);
 
   // Somebody has the address of a storage: it comes back, and stays. `for_good`: nobody tells when he is done with it.
   void pin(c10::StorageImpl& storage, bool for_good);
@@ -102,8 +102,10 @@ class DeviceMemory final : public ScheduledWatch {
     std::optional<c10::Stream> stream;  // whose work uses it
     bool is_its_allocation = false;  // that stream's memory it is, for all we know
     bool roams = false;  // other streams have used it, too
+    bool is_guarded = false;  // PyTorch calls before somebody may write to it
     bool is_pinned = false;  // somebody has its address, until the step ends
     bool is_pinned_for_good = false;
+    bool was_pinned = false;  // in an earlier step
     std::optional<c10::Event> arrival;  // of a copy back that its stream has not been told to wait for
     Buffer host;  // its copy there, while it is as good
   };
@@ -162,6 +164,7 @@ class DeviceMemory final : public ScheduledWatch {
   bool evictable(BlockId id) const;
   bool start_out(BlockId id);
   bool start_back(BlockId id, bool waits);  // false: no room now. Where it waits, room is made, or the budget exceeded
+  void bring(BlockId id, const char* name);
   void arrive(BlockId id, const c10::Stream& stream);
   c10::DataPtr memory_for(std::uint64_t nbytes, const c10::Stream& stream, std::optional<c10::Event>& after, bool waits);
   void give_back_oldest(bool by_waiting);
@@ -209,7 +212,7 @@ class DeviceMemory final : public ScheduledWatch {
   std::uint64_t now_ = 0, serials_ = 0;
   std::uint64_t chaos_state_ = 0;
   double chaos_rate_ = 0.0;
-  bool suspended_ = false;
+  bool suspended_ = false, captures_ = false;
   std::atomic<bool> in_child_ = false;
   std::uint32_t step_thread_ = 0;
   Counters counters_;  // only what is counted here, and is cumulative

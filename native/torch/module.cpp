@@ -295,7 +295,9 @@ PYBIND11_MODULE(_torch, m) {
   m.def(
       "set_device_limit", [](std::uint64_t bytes) { device_memory().set_limit(bytes); },
       py::call_guard<py::gil_scoped_release>());
-  m.def("suspend_device", [](bool suspends) { device_memory().suspend(suspends); }, py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "suspend_device", [](bool suspends) { device_memory().suspend(suspends, /*for_a_graph=*/true); },
+      py::call_guard<py::gil_scoped_release>());
   m.def("stop_device", [] { return device_memory().stop(); }, py::call_guard<py::gil_scoped_release>());
   m.def(
       "pin_on_device",
