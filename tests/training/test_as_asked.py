@@ -124,6 +124,38 @@ def test_a_percentage_of_too_few_steps_is_never_a_budget() -> None:
     assert "train for longer" in done.stderr
 
 
+@pytest.mark.parametrize("fast", ["50%", "2GiB"])
+@pytest.mark.parametrize(
+    ("text", "status", "said"),
+    [
+        ("import argparse, torch\nargparse.ArgumentParser().parse_args()\n", 0, "usage: script.py"),
+        ("", 0, ""),
+        ("import subprocess\nsubprocess.run(['true'])\nraise SystemExit(7)\n", 7, ""),
+    ],
+)
+def test_a_script_that_trains_nothing_ends_with_its_own_status_and_one_line(
+    text: str, status: int, said: str, fast: str, script: Path
+) -> None:
+    script.write_text(text)
+    done = run(EBBTIDE, "run", "--fast", fast, str(script), "--help")
+    assert done.returncode == status, done.stderr
+    assert said in done.stdout
+    told = [line for line in done.stderr.splitlines() if line.startswith("Ebbtide")]
+    if status == 0:
+        assert told == [
+            "Ebbtide: nothing was trained here: no step was seen, and no tensor large enough to be managed."
+        ]
+    assert "trouble" not in done.stderr
+
+
+def test_a_script_whose_child_may_train_is_not_taken_for_an_idle_one(script: Path) -> None:
+    """However little the child holds."""
+    script.write_text("import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import torch'])\n")
+    done = run(EBBTIDE, "run", "--fast", "50%", str(script))
+    assert done.returncode == 3, done.stderr
+    assert "0 steps were seen and 2 are needed" in done.stderr
+
+
 def test_where_nothing_is_large_enough_nothing_is_bounded(script: Path) -> None:
     script.write_text(TINY)
     done = run(EBBTIDE, "run", "--fast", "50%", str(script))

@@ -62,6 +62,8 @@ def render_summary(report: RunReport) -> str:
     """Return several lines, without a newline at the end."""
     if report.policy == "disabled":
         return "Ebbtide was disabled: nothing was managed, nothing was bounded."
+    if _is_idle(report):
+        return "Ebbtide: nothing was trained here: no step was seen, and no tensor large enough to be managed."
     steps = typical_steps(report)
     lines = [_headline(report)]
     if report.trouble:
@@ -102,6 +104,12 @@ def render_summary(report: RunReport) -> str:
         for entry in report.outside
     ]
     return "\n".join(lines)
+
+
+def _is_idle(report: RunReport) -> bool:
+    """Say whether nothing happened that a budget or a plan is for, and nothing is amiss."""
+    amiss = report.trouble or report.budget_violated or not report.bounded_as_asked or not report.planned_as_asked
+    return not (amiss or report.steps or report.left_out_steps or report.unbounded_peak_bytes or report.outside)
 
 
 def _headline(report: RunReport) -> str:

@@ -8,10 +8,14 @@ and whether one trains that was not forked.
 """
 
 import mmap
+import os
 
 from ebbtide.host import process
 
 _NOTABLE = 16  # a peak is the child's if it exceeds this process's own by this part of it: two readings differ a little
+
+_TRAINS_S = 0.5
+"""A child that trains takes more time than this on a CPU: importing PyTorch alone does."""
 
 
 class Children:
@@ -20,12 +24,18 @@ class Children:
     def __init__(self) -> None:
         self._own_peak_bytes = process.peak_resident_bytes()
         self._peak_before_bytes = process.peak_of_children_bytes()
+        self._worked_before_s = _worked_s()
         self._shared = mmap.mmap(-1, mmap.PAGESIZE)
 
     @property
     def trained(self) -> bool:
         """True once an optimizer has stepped in a forked child."""
         return self._shared[0] != 0
+
+    @property
+    def worked(self) -> bool:
+        """True once children have ended that may have trained."""
+        return self.trained or _worked_s() - self._worked_before_s >= _TRAINS_S
 
     def note_training(self) -> None:
         """Note in a forked child that it trains."""
@@ -36,3 +46,9 @@ class Children:
         peak = process.peak_of_children_bytes()
         own = max(self._own_peak_bytes, process.peak_resident_bytes())
         return peak if peak > max(self._peak_before_bytes, own + own // _NOTABLE) else 0
+
+
+def _worked_s() -> float:
+    """Return the CPU time of all children that have ended and were waited for."""
+    times = os.times()
+    return times.children_user + times.children_system

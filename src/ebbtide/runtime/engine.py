@@ -219,7 +219,8 @@ class Engine:
         trouble = trouble or ("" if self._limits.exploring else counters["message"])
         if excess and not trouble:
             trouble = f"the process peaked {format_bytes(excess)} above its budget"
-        unbounded = self._budget.shortfall(len(self._steps), self._peak_of_others(), self.hurries)
+        idle = not (len(self._steps) or self._budget.unbounded_peak_bytes(counters) or self._children.worked)
+        unbounded = "" if idle else self._budget.shortfall(len(self._steps), self._peak_of_others(), self.hurries)
         unplanned = self._unplanned()
         return RunReport(
             format=FORMAT,
