@@ -24,8 +24,8 @@ std::uint64_t paged(std::uint64_t nbytes) { return round_up(nbytes, kUnit); }
 
 // Where nothing is, for as long as any tensor: an address of its own for each block that is away.
 char* nowhere(BlockId id) {
-  static const Reservation* room = new Reservation(std::size_t{1} << 40, kSmallPage, PROT_NONE);
-  return room->begin() + id * kSmallPage;
+  static const Reservation* reserved = new Reservation(std::size_t{1} << 40, kSmallPage, PROT_NONE);
+  return reserved->begin() + id * kSmallPage;
 }
 
 // [Note: what PyTorch tells]  Since 2.13 a storage can be told to call somebody before the first access that may write, and to
