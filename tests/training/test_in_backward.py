@@ -120,7 +120,7 @@ def test_steps_are_planned_in_the_new_order_and_gradients_never_move(tmp_path: P
 
 
 SAYS = {
-    "accumulates": "uses what its step works on",
+    "accumulates": "another forward pass ran between the backward pass and step (gradient accumulation?): cases_in",
     "clips": "clip_grad_norm_",
     "reads_gradients": "uses what its step works on",
     "reads_parameters": "uses what its step works on",

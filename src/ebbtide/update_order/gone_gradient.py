@@ -74,9 +74,10 @@ def called(func: Any) -> str:
     return str(getattr(func.__self__, "__name__", name)) + ("=" if name == "__set__" else "")
 
 
-def script_line() -> str:
-    """Return the running line of the script, as "train.py:31 (loss.backward())"."""
-    frame: FrameType | None = sys._getframe(1)
+def script_line(frame: FrameType | None = None) -> str:
+    """Return the running line of the script, as "train.py:31 (loss.backward())"; with a ``frame``, that from which it
+    was reached."""
+    frame = frame or sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith((*_OURS, "<")):
@@ -84,6 +85,16 @@ def script_line() -> str:
             return f"{Path(file).name}:{frame.f_lineno}" + (f" ({line:.80})" if line else "")
         frame = frame.f_back
     return "the script"
+
+
+def outermost_forward() -> FrameType | None:
+    """Return the frame of the outermost module's call that is running, None where none is."""
+    found, frame = None, sys._getframe(1).f_back
+    while frame is not None:
+        if frame.f_code is torch.nn.Module.__call__.__code__:
+            found = frame
+        frame = frame.f_back
+    return found
 
 
 def _used(name: str) -> OrderError:

@@ -25,7 +25,7 @@ from ebbtide.doors import tensors as doors
 from ebbtide.errors import OrderError
 from ebbtide.ir.run_report import LEFT
 from ebbtide.update_order.early_updates import EarlyUpdates
-from ebbtide.update_order.gone_gradient import listeners, script_line
+from ebbtide.update_order.gone_gradient import listeners, outermost_forward, script_line
 from ebbtide.update_order.independent import overlap
 from ebbtide.update_order.signals_later import SignalsLater
 from ebbtide.update_order.step_window import StepWindow
@@ -186,7 +186,7 @@ class InBackward(Subscriber):
             if order.left or not order.due or not order.holds(what):
                 continue
             if not order.early:
-                self._leave(order, f"{script_line()} uses what its step works on, between the backward pass and step")
+                self._leave(order, _use_before_step())
             elif name != "grad":  # the use of a gone gradient is an error anyway
                 self._break(f"{script_line()} uses a parameter or state ({name}) before step")
                 raise OrderError(self._broken)
@@ -247,3 +247,12 @@ class InBackward(Subscriber):
     def _tell(self, text: str, how: Callable[[str], None]) -> None:
         self.told.append(text)
         how(f"updates in backward: {text}")
+
+
+def _use_before_step() -> str:
+    """Say what the script does with what a step works on, between the backward pass and step."""
+    forward = outermost_forward() if torch._C._current_graph_task_id() == -1 else None  # else a pass is made again
+    if forward is not None:
+        called = script_line(forward)
+        return f"another forward pass ran between the backward pass and step (gradient accumulation?): {called}"
+    return f"{script_line()} uses what its step works on, between the backward pass and step"
