@@ -147,9 +147,9 @@ def plan(name: str, trace: Trace, machine: Machine, budget_bytes: int, effort: i
 
 def _bounded(found: Plan, trace: Trace, machine: Machine) -> Plan:
     """Give a plan without a bound ours, and one that predicts less than that its simulated time."""
-    room = max(held_bytes(trace, machine, found.stays), found.budget_bytes)
-    roomy = replace(machine, tiers=(replace(machine.tiers[0], capacity_bytes=room), *machine.tiers[1:]))
-    bound_ns, predicted_ns = lower_bound_ns(trace, machine, room), found.predicted_ns
+    capacity_bytes = max(held_bytes(trace, machine, found.stays), found.budget_bytes)
+    enough = replace(machine, tiers=(replace(machine.tiers[0], capacity_bytes=capacity_bytes), *machine.tiers[1:]))
+    bound_ns, predicted_ns = lower_bound_ns(trace, machine, capacity_bytes), found.predicted_ns
     if predicted_ns < bound_ns:
-        predicted_ns = max(simulate_plan(found, trace, roomy, page_size_of(machine)).step_ns, bound_ns)
+        predicted_ns = max(simulate_plan(found, trace, enough, page_size_of(machine)).step_ns, bound_ns)
     return replace(found, predicted_ns=predicted_ns, lower_bound_ns=bound_ns)
