@@ -80,6 +80,13 @@ def test_steps_far_off_their_forecast_are_remarked_on() -> None:
     assert "off the forecast" not in render_summary(replace(REPORT, plan=replace(PLAN, predicted_s=1.0)))
 
 
+def test_a_device_s_run_says_whose_memory_it_was() -> None:
+    text = render_summary(replace(REPORT, fast_bytes=None, device="cuda:1"))
+    assert "on cuda:1          690 MiB of 700 MiB" in text
+    assert "0.98 GiB on the host" in text
+    assert "memory of tensors" not in text
+
+
 def test_a_bound_that_a_step_has_beaten_is_null_and_not_shown() -> None:
     planned = replace(REPORT, plan=replace(PLAN, lower_bound_s=None))
     assert RunReport.from_json(planned.to_json()) == planned
@@ -114,6 +121,7 @@ def test_the_fields_are_those_that_are_documented() -> None:
         "written_bytes",
         "updates",
         "tiers",
+        "device",
     ]
     step = value["steps"][1]
     assert list(step) == [

@@ -69,7 +69,7 @@ def render_summary(report: RunReport) -> str:
     if report.trouble:
         lines.append(_line("trouble", report.trouble))
     lines.append(_line("process peak", _process(report)))
-    lines.append(_line("memory of tensors", _arena(report)))
+    lines.append(_line("memory of tensors" if report.device is None else f"on {report.device}", _arena(report)))
     if report.resident_peak_bytes is not None and report.resident_mean_bytes is not None:
         peak, mean_bytes = format_bytes(report.resident_peak_bytes), format_bytes(report.resident_mean_bytes)
         lines.append(_line("  of it in use", f"peak {peak}, mean {mean_bytes}"))
@@ -146,6 +146,8 @@ def _against(used: int, allowed: int | None) -> str:
 def _process(report: RunReport) -> str:
     """Return the process's peak, with a limit beside it only where that limit bounds it."""
     peak = format_bytes(report.process_peak_bytes)
+    if report.device is not None:
+        return f"{peak} on the host"
     if report.fast_bytes is None:
         return f"{peak}, of which only the tensors are bounded" if report.arena_budget_bytes else peak
     within = report.fast_bytes < report.process_peak_bytes and not report.budget_violated
