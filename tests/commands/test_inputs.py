@@ -107,13 +107,13 @@ def test_a_change_that_makes_no_sense_is_refused(tiertrace: Path, change: str, s
 def test_budgets_are_sizes_or_shares_of_the_peak_and_no_more_than_there_is(tiertrace: Path, own: Path) -> None:
     trace, machine, _ = read_inputs(tiertrace, None, (), None)
     most = 3 * GIB // 2
-    assert budgets_of("50%, 700MiB,100%,8GiB", trace, machine) == [most // 2, 700 * MIB, most, 3 * GIB]
+    assert [*budgets_of("50%, 700MiB,100%,8GiB", trace, machine).values()] == [most // 2, 700 * MIB, most, 3 * GIB]
     with pytest.raises(SettingError, match=r"fast=: '12 parsecs' is not a budget"):
         budgets_of("25%,12 parsecs", trace, machine)
     trace = network(width_bytes=7 * MIB + 900 * 1024)  # the arena takes 8 MiB for it
     exact, paged = peak(live_bytes(trace)), peak(live_bytes(trace, arena_pages))
     assert exact < paged
-    assert budgets_of("50%,100%", trace, disk()) == [exact // 2, paged]  # as a run has them
+    assert budgets_of("50%,100%", trace, disk()) == {"50%": exact // 2, "100%": paged}  # as a run has them
 
 
 def test_a_recorded_step_is_planned_for_the_machine_of_a_file(own: Path, machine_file: Path) -> None:

@@ -30,6 +30,9 @@ _File = click.Path(exists=True, dir_okay=False, path_type=Path)
 trace_argument = click.argument("trace", type=_File)
 """The argument for the step, as parameter ``trace``."""
 
+traces_argument = click.argument("traces", metavar="TRACE...", type=_File, nargs=-1, required=True)
+"""The argument for several steps, as parameter ``traces``."""
+
 fast_option = click.option(
     "--fast",
     metavar="SIZE|P%",
@@ -46,21 +49,33 @@ json_option = click.option(
 
 def machine_options(command: _Command) -> _Command:
     """Add the options of the machine, as parameters ``machine`` and ``changes``."""
-    change = click.option(
-        "--set",
-        "changes",
-        metavar="KEY=VALUE",
-        multiple=True,
-        help="Change a figure of the machine: gpu.capacity_bytes=32GiB, host_to_gpu.bytes_per_s=8e9. May be repeated.",
-    )
-    file = click.option(
-        "--machine",
+    return _machine_option("machine")(_change_option(command))
+
+
+def machines_options(command: _Command) -> _Command:
+    """Add the same for several machines, as parameters ``machines`` and ``changes``."""
+    return _machine_option("machines", multiple=True)(_change_option(command))
+
+
+def _machine_option(parameter: str, multiple: bool = False) -> Callable[[_Command], _Command]:
+    return click.option(
+        *("--machine", parameter),
         metavar="NAME|FILE",
+        multiple=multiple,
         shell_complete=machines,
         type=click.Path(path_type=Path),
-        help="A machine of `ebbtide machines` or a file, in place of the trace's or this computer.",
+        help="A machine of `ebbtide machines` or a file, in place of the trace's or this computer."
+        + (" May be repeated." if multiple else ""),
     )
-    return file(change(command))
+
+
+_change_option = click.option(
+    "--set",
+    "changes",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Change a figure of the machine: gpu.capacity_bytes=32GiB, host_to_gpu.bytes_per_s=8e9. May be repeated.",
+)
 
 
 class Inputs(NamedTuple):
@@ -90,8 +105,8 @@ def read_step(trace: Path, machine: Path | None, changes: Sequence[str]) -> "tup
     return step_on(trace, machine, lambda on: apply_changes(on, changes))
 
 
-def budgets_of(fast: str, trace: "Trace", machine: "Machine") -> list[int]:
-    """Parse several budgets: ``15%,25%,8GiB``."""
+def budgets_of(fast: str, trace: "Trace", machine: "Machine") -> dict[str, int]:
+    """Parse several budgets: ``15%,25%,8GiB``. Return the bytes of each, by its text."""
     from ebbtide.planners.base import budget_of
 
-    return [budget_of(text.strip(), trace, machine) for text in fast.split(",")]
+    return {text.strip(): budget_of(text.strip(), trace, machine) for text in fast.split(",")}

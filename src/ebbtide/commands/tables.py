@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from ebbtide.analysis.standings import Standing
     from ebbtide.ir.machine import Machine
     from ebbtide.ir.trace import Trace
     from ebbtide.pipeline.trials import Trial
@@ -73,6 +74,34 @@ def show_remaking(rows: "Sequence[Trial]", trace: "Trace") -> None:
     for row in rows:
         if row.planned is not None and (anew := remaking_text(row.planned, trace)):
             show(f"{row.policy}: {anew}")
+
+
+def show_standings(found: "Sequence[Standing]", counted: int, left_out: int) -> None:
+    """Show a line for each policy: its mean place, and by budget the median of step over bound."""
+    if not found:
+        show(f"none of {left_out} cells counts: each budget holds everything, or nobody has a plan")
+        return
+    budgets = tuple(found[0].over_bound)
+    columns = ("policy", "place", "plans", *budgets, "noisy place", "noisy")
+    lines = [
+        (
+            one.policy,
+            f"{one.place:.1f}",
+            f"{one.plans} of {counted}",
+            *(_times(over) for over in one.over_bound.values()),
+            "" if one.noisy_place is None else f"{one.noisy_place:.1f}",
+            _times(one.noisy_over_bound),
+        )
+        for one in found
+    ]
+    title = "mean place, and medians of step over bound; simulated"
+    show_fitting(title, columns, ("plans", "noisy place", "noisy"), lines)
+    if left_out:
+        show(f"left out: {left_out} cells whose budget holds everything, or in which nobody has a plan")
+
+
+def _times(over: float | None) -> str:
+    return "-" if over is None else f"{over:.3f}"
 
 
 def show_fitting(

@@ -1,7 +1,9 @@
 """Simulates one policy or plan on one machine, for ``simulate``, ``compare`` and ``sweep``."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
+
+import numpy as np
 
 from ebbtide import simulator
 from ebbtide.errors import InfeasibleBudgetError, PlanError, TiersTooSmallError, unknown_name
@@ -43,9 +45,14 @@ class Trial:
         return getattr(self.failure, "minimum_bytes", None)
 
     @property
+    def over_bound(self) -> float | None:
+        """The step's time over the bound."""
+        return None if self.outcome is None else self.outcome.step_ns / max(self.bound_ns, 1)
+
+    @property
     def gap(self) -> float | None:
         """The most that a faster plan could beat it by: 0.05 is 5 % of the bound."""
-        return None if self.outcome is None else self.outcome.step_ns / max(self.bound_ns, 1) - 1
+        return None if self.over_bound is None else self.over_bound - 1
 
 
 def policies() -> list[str]:
@@ -99,6 +106,24 @@ def try_plan(made: Plan, trace: Trace, machine: Machine, budget_bytes: int, reco
     outcome = simulate_plan(made, trace, machine, budget_bytes, record)
     costs = costs_of(outcome, machine.with_budget(budget_bytes))
     return Trial(made.planner, budget_bytes, bound, outcome, costs, made, perf_counter() - began)
+
+
+def noisy(trace: Trace, share: float, seed: int) -> Trace:
+    """Return the step with each operation's time longer or shorter by up to ``share`` of it, evenly drawn."""
+    times = trace.ticks.time_ns
+    factors = 1 + share * np.random.default_rng(seed).uniform(-1, 1, len(times))
+    return replace(trace, ticks=replace(trace.ticks, time_ns=np.rint(times * factors).astype(np.int64)))
+
+
+def again(row: Trial, trace: Trace, machine: Machine) -> float | None:
+    """Simulate the same plan or policy on the step with other times. Return its time over the bound of that step."""
+    if row.outcome is None:
+        return None
+    if row.planned is not None:
+        outcome = simulate_plan(row.planned, trace, machine, row.budget_bytes)
+    else:
+        outcome, _ = simulate_named(row.policy, trace, machine, row.budget_bytes)
+    return outcome.step_ns / max(lower_bound_ns(trace, machine, row.budget_bytes), 1)
 
 
 def explain_looseness(row: Trial, trace: Trace, machine: Machine) -> Looseness | None:
