@@ -18,6 +18,12 @@ def tell(text: str, stream: TextIO | None = None) -> None:
             print(text, file=stream, flush=True)
 
 
+def piped_columns(otherwise: int) -> int:
+    """Return the width for who writes to a pipe: COLUMNS if it is set, else ``otherwise``."""
+    told = os.environ.get("COLUMNS", "")
+    return max(int(told), 20) if told.isascii() and told.isdigit() else otherwise
+
+
 def columns_of(stream: TextIO | None) -> int | None:
     """Return the width of the terminal that ``stream`` writes to, or None where there is no terminal."""
     with suppress(Exception):

@@ -111,6 +111,11 @@ def option(name: str, value: str = "") -> str:
     return f'{keyword}="{value}"' if value else f"{keyword}="
 
 
+def flag(name: str) -> str:
+    """Return an option without a value as the user writes it: ``--wait-for-plan``, else ``wait_for_plan=True``."""
+    return f"--{name}" if _by_command else f"{name.replace('-', '_')}=True"
+
+
 def round_up(nbytes: int, unit: int) -> int:
     """Round up to a multiple of ``unit``."""
     return -(-nbytes // unit) * unit

@@ -21,6 +21,7 @@ from ebbtide.units import format_bytes
 from tests.helpers.make_analysis import GRADIENT, MOMENTUM, OUT_A, OUT_B, SCRATCH, WEIGHT_A, WEIGHT_B, by_hand
 from tests.helpers.make_steps import disk, network
 from tests.ir.test_ir_files import packed, unpacked
+from tests.ir.test_report_format import REPORT
 
 MACHINE = """
 format = "ebbtide-machine"
@@ -224,6 +225,27 @@ def test_explaining_a_storage(files: Path) -> None:
     assert "never idle between two uses" in text
 
 
+def test_explain_takes_a_plan_and_a_timeline_in_any_order_as_report_does(files: Path) -> None:
+    save(plan_for(by_hand(), 1), files / "mine.plan")
+    named = said("explain", files / "step.trace", "--storage", WEIGHT_A, "--plan", files / "mine.plan")
+    assert said("explain", files / "mine.plan", files / "step.trace", "--storage", WEIGHT_A) == named
+    assert named != said("explain", files / "step.trace", "--storage", WEIGHT_A)
+
+
+def test_a_part_of_a_modules_name_is_enough_as_in_the_pages_filter(files: Path) -> None:
+    whole = said("explain", files / "step.trace", "--module", "net.*").splitlines()
+    part = said("explain", files / "step.trace", "--module", "NET.").splitlines()
+    assert part[0].split(": ")[1] == whole[0].split(": ")[1]
+    assert part[1:] == whole[1:]
+
+
+def test_a_pipe_is_as_wide_as_columns_says(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = said("analyze", files / "step.trace")
+    monkeypatch.setenv("COLUMNS", "60")
+    narrow = said("analyze", files / "step.trace")
+    assert max(map(len, narrow.splitlines()[2:])) <= 60 < max(map(len, wide.splitlines()[2:]))
+
+
 def test_explaining_a_module_and_the_peak(files: Path) -> None:
     machine = ("--machine", files / "machine.toml")
     lines = said("explain", files / "step.trace", "--module", "b", *machine).splitlines()
@@ -361,6 +383,7 @@ def test_what_cannot_be_meant_is_refused(files: Path) -> None:
     trace, other = files / "step.trace", files / "other.plan"
     save(replace(plan_for(by_hand(), 1), signature="another step"), other)
     (files / "broken.toml").write_text("tiers = [")
+    (files / "run.json").write_text(REPORT.to_json())
     explain = ("explain", trace, "--storage", 0)
     for arguments, words in {
         ("analyze", files / "none.trace"): "cannot be read",
@@ -377,7 +400,12 @@ def test_what_cannot_be_meant_is_refused(files: Path) -> None:
         ("explain", trace, "--module", "aa"): "there are a",
         ("explain", trace, "--module", ""): "no storage belongs",
         (*explain, "--plan", other): OTHER_STORAGES,
-        (*explain, "--plan", trace): "not a plan",
+        (*explain, "--plan", trace): "not a plan: `ebbtide run --save-plan` writes one",
+        (
+            *explain,
+            "--plan",
+            files / "run.json",
+        ): "the report of a run, not a plan: `ebbtide run --save-plan` writes one",
         (*explain, "--plan", files / "none.plan"): "none.plan",
         (*explain, "--timeline", files / "none.timeline"): "none.timeline",
     }.items():
@@ -386,6 +414,8 @@ def test_what_cannot_be_meant_is_refused(files: Path) -> None:
         ("explain", trace, "--at-peak", "--storage", 0),
         ("analyze",),
         ("analyze", files),
+        ("explain", trace, trace),
+        ("explain", trace, other, "--plan", other),
     ):
         assert call(*arguments).exit_code == 2
 

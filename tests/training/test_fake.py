@@ -189,6 +189,31 @@ def test_what_is_there_at_once_lies_in_no_others_room(tmp_path: Path, how: list[
     assert [(row.scratch, row.room_of) for row in results] == [(True, None)] * 2
 
 
+FROZEN = """
+import torch
+net = torch.nn.Sequential(*[torch.nn.Linear(512, 512, bias=False) for _ in range(4)])
+for part in net[:3]:
+    part.requires_grad_(False)
+net.register_buffer("mean", torch.zeros(2**18))
+optimizer = torch.optim.SGD(net[3].parameters())
+for _ in range(6):
+    optimizer.zero_grad()
+    (net(torch.ones(64, 512)) + net.mean[0]).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("how", [["trace"], ["trace", "--fake"], ["run", "--wait-for-plan", "--fast", "80%"]])
+def test_weights_that_are_not_trained_are_parameters_too(tmp_path: Path, how: list[str]) -> None:
+    """As most of a net with adapters. A buffer is not."""
+    (tmp_path / "train.py").write_text(FROZEN)
+    out = tmp_path / "step.trace"
+    finished = run(EBBTIDE, *how, "--save-trace" if how[0] == "run" else "-o", str(out), str(tmp_path / "train.py"))
+    assert finished.returncode == 0, finished.stderr
+    matrices = Counter(row.kind for row in load(out, Trace).storages if row.persistent and row.nbytes == 4 * 512**2)
+    assert matrices == {StorageKind.PARAMETER: 4, StorageKind.OTHER: 1}
+
+
 @pytest.mark.alike
 @pytest.mark.parametrize(
     ("order", "how", "itemsize"),

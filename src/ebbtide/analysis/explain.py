@@ -59,15 +59,17 @@ class Explainer:
         return [self._names.storage(number), *(f"  {line}" for line in lines)]
 
     def module(self, name: str) -> list[str]:
-        """Describe a module and those within it; ``name`` may have ``*``. Raises SettingError if no storage is
-        theirs."""
-        names = zip(self._names.short, self._names.full, strict=True)
+        """Describe a module and those within it. ``name`` may have ``*``, or be a part of names, as in the page's
+        filter. Raises SettingError if no storage is theirs."""
+        names = list(zip(self._names.short, self._names.full, strict=True))
         patterns = (name, f"{name}.*")
         numbers = [
             number
             for number, both in enumerate(names)
             if any(fnmatch.fnmatchcase(module, pattern) for module in both if module for pattern in patterns)
         ]
+        if not numbers and name:
+            numbers = [number for number, (_, full) in enumerate(names) if name.lower() in full.lower()]
         if not numbers:
             known = sorted({module for module in self._names.short if module})
             near = ", ".join(difflib.get_close_matches(name, known, 3, 0.3) or known[:3]) or "none"

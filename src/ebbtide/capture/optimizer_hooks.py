@@ -45,15 +45,21 @@ class OptimizerHooks(Subscriber):
         self._on_begin = on_begin
         self._on_end = on_end
         self._iterations = Iterations()
+        self._has_news = True  # parameters that no optimizer has were not looked for since one was built
 
     def built(self, optimizer: Optimizer) -> None:
         self._on_built()
         self._iterations.built(optimizer)
         self._classify(_parameters(optimizer), _PARAMETER)
+        self._has_news = True
         self._on_begin()  # last, so that earlier moves of parameters do not count for this step
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call | None:
         self._on_begin()
+        if self._has_news:
+            self._has_news = False
+            every = (tensor for tensor in instances(torch.Tensor) if isinstance(tensor, torch.nn.Parameter))
+            self._classify(every, _PARAMETER)  # frozen ones, too; PyTorch marks those of other types
         self._classify(_parameters(optimizer), _PARAMETER)
         self._classify(_gradients(optimizer), _GRADIENT)
         self._native.enter_optimizer(True)

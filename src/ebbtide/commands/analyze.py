@@ -58,9 +58,11 @@ def analyze(
         return
     from rich.console import Console
 
+    from ebbtide.terminal import piped_columns
+
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:
-        console.width = _WIDTH
+        console.width = piped_columns(_WIDTH)
     if there is not None:
         times = whose_times(there, machine, step)
         console.print(in_short(step, analysis.peak, budgets, there.name, times), end="\n\n")

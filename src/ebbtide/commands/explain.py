@@ -17,9 +17,13 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
         "ebbtide explain step.trace --plan step.plan --storage 12",
     ),
 )
-@click.argument("trace", metavar="FILE", type=_FILE)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=_FILE)
 @click.option("--storage", metavar="NUMBER", type=int, help="Explain one storage.")
-@click.option("--module", metavar="NAME", help="Explain the storages of modules and of all within them; * is any text.")
+@click.option(
+    "--module",
+    metavar="NAME",
+    help="Explain the storages of modules and of all within them. * is any text, and a part of a name is enough.",
+)
 @click.option("--at-peak", is_flag=True, help="Explain the step's peak. This is the default.")
 @click.option("--plan", metavar="FILE", type=_FILE, help="The plan for this step (`ebbtide run --save-plan`).")
 @click.option("--timeline", metavar="FILE", type=_FILE, help="The timeline of a step, measured or simulated.")
@@ -33,7 +37,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--slow-tier", metavar="NAME", help="The machine's slow tier to move to. Default: the first.")
 @click.option("--bandwidth", metavar="SIZE[,SIZE]", help="Bytes a second out, and back, in place of a machine.")
 def explain(
-    trace: Path,
+    files: tuple[Path, ...],
     storage: int | None,
     module: str | None,
     at_peak: bool,
@@ -43,7 +47,10 @@ def explain(
     slow_tier: str | None,
     bandwidth: str | None,
 ) -> None:
-    """Explain why a storage is where it is, and what would change that."""
+    """Explain why a storage is where it is, and what would change that.
+
+    The FILEs are a trace, and, in any order, its plan and a step's timeline, as for `ebbtide report`.
+    """
     if (storage is not None) + (module is not None) + at_peak > 1:
         raise click.UsageError("name one of --storage NUMBER, --module NAME and --at-peak")
 
@@ -55,6 +62,7 @@ def explain(
     from ebbtide.report.summary import folded_for_terminal
     from ebbtide.simulator import is_modelled
 
+    trace, plan, timeline = _sorted(files, plan, timeline)
     step, own = read_trace(trace)
     route, name, _ = way_of(machine, bandwidth, slow_tier, own)
     there = machine_named(machine, own)
@@ -73,3 +81,22 @@ def explain(
     if there is not None and is_modelled(there):
         lines.append(f"all times are those of {there.name}{whose_times(there, machine, step)}")
     click.echo(folded_for_terminal("\n".join(map(printable, lines)), sys.stdout, hanging=4))
+
+
+def _sorted(files: tuple[Path, ...], plan: Path | None, timeline: Path | None) -> tuple[Path, Path | None, Path | None]:
+    """Tell a trace, a plan and a timeline apart by what the files claim to hold. Raises UsageError."""
+    from ebbtide.ir.files import kind_of
+    from ebbtide.ir.plan import Plan
+    from ebbtide.ir.timeline import Timeline
+
+    named: dict[str, list[Path]] = {"trace": [], "plan": [], "timeline": []}
+    for path in files:
+        kind = kind_of(path) if path.exists() else None
+        named["plan" if kind is Plan else "timeline" if kind is Timeline else "trace"].append(path)
+    for what, option in (("plan", plan), ("timeline", timeline)):
+        named[what] += [] if option is None else [option]
+    for what, found in named.items():
+        if len(found) > 1:
+            raise click.UsageError(f"one {what} is explained at a time, and {len(found)} were named")
+    (plans, timelines), trace = (named["plan"], named["timeline"]), (named["trace"] or [files[0]])[0]  # to be refused
+    return trace, plans[0] if plans else None, timelines[0] if timelines else None

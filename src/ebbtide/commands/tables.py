@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from ebbtide.terminal import piped_columns
 from ebbtide.units import format_bytes, format_time, seconds
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def _console() -> "Console":
     from rich.console import Console
 
     console = Console()
-    return console if console.is_terminal else Console(width=_WIDTH)
+    return console if console.is_terminal else Console(width=piped_columns(_WIDTH))
 
 
 def whose_times(machine: "Machine", named: "Path | None", step: "Trace") -> str:

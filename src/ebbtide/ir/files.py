@@ -21,6 +21,7 @@ from ebbtide.errors import FileFormatError
 from ebbtide.ir.base import Ints
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.records import read_value, refusing_damage
+from ebbtide.ir.run_report import FORMAT as RUN_REPORT
 from ebbtide.ir.table import Table, columns_of, kinds_of, rows_of
 from ebbtide.ir.timeline import Timeline
 from ebbtide.ir.trace import Trace
@@ -58,7 +59,15 @@ def load(path: Path, kind: type[_Stored]) -> _Stored:
     try:
         return decode(data, kind)
     except FileFormatError as error:
-        raise FileFormatError(f"{path}: {error}") from error
+        raise FileFormatError(f"{path}: {_with_hint(str(error), kind, data)}") from error
+
+
+def _with_hint(error: str, kind: type[_Stored], data: bytes) -> str:
+    """Say of a file of another kind how to get one of this kind."""
+    writes = f"`ebbtide run --save-{_NAMES[kind]}` writes one"
+    if f'"{RUN_REPORT}"'.encode() in data[:64]:
+        return f"this is the report of a run, not a {_NAMES[kind]}: {writes}"
+    return f"{error}: {writes}" if error.endswith(f"not a {_NAMES[kind]}") else error
 
 
 def kind_of(path: Path) -> type[Trace] | type[Plan] | type[Timeline] | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from ebbtide.ir.recording import Recording
 from ebbtide.planning.followed_steps import FollowedSteps
 from ebbtide.planning.plan_job import Answer, Asked, planning_bytes
-from ebbtide.units import MIB, format_time, seconds
+from ebbtide.units import MIB, flag, format_time, seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class PendingPlan:
         so_far = format_time(seconds(time.perf_counter_ns() - self.since_ns))
         return (
             f"the run ended while its plan was being made ({so_far} so far); "
-            "--wait-for-plan (EBBTIDE_WAIT_FOR_PLAN=1) waits for it"
+            f"{flag('wait-for-plan')} (or EBBTIDE_WAIT_FOR_PLAN=1) waits for it"
         )
 
 
