@@ -19,6 +19,8 @@
 #   make calibrate  step times as predicted and as measured, on this machine: an hour or so, alone
 #   make bench-plan planners and simulator: the sources' findings; all policies on steps recorded here, on this machine
 #                   as it is probed; and the G10 traces if their folder is at $(G10)
+#   make corpus     a dozen steps in build/corpus for `ebbtide compare`: recorded here, fake ones of 8 and 70 billion
+#                   parameters, and the G10 traces if their folder is at $(G10)
 #   make clean      remove what was built (.venv stays; `make distclean` removes that too)
 #
 # Needed beforehand: Python 3.11 or newer with its headers, g++, make. Which index torch comes from is pip's
@@ -35,7 +37,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 NATIVE := $(foreach part,core torch simulate search,$(wildcard native/$(part)/*.cpp native/$(part)/*.h*))
 
-.PHONY: bench-plan calibrate demo operators repeats soak race quick test nightly python-test-all lint lint-page types core-test python-test browser install clean
+.PHONY: bench-plan calibrate corpus demo operators repeats soak race quick test nightly python-test-all lint lint-page types core-test python-test browser install clean
 .PHONY: dev distclean numa-test versions visit wheel
 
 demo: install
@@ -52,6 +54,9 @@ bench-plan: install
 	  $(VENV)/bin/ebbtide compare build/steps/$$net.trace --machine build/steps/machine.toml; \
 	done
 	@if [ -f $(G10)/check.py ]; then $(PY) -m bench.papers.g10 $(G10); else echo "no G10 traces at $(G10): name their folder with G10=..."; fi
+
+corpus: install
+	$(PY) -m bench.planning.corpus build/corpus $(if $(wildcard $(G10)/check.py),--g10 $(G10))
 
 operators: dev
 	$(PY) tests/training/operators.py
