@@ -102,6 +102,7 @@ DeviceMemory& make_device_memory(const DeviceSettings& asked) {
 DeviceMemory::DeviceMemory(c10::Device device, std::uint64_t host_bytes, std::uint64_t min_bytes)
     : device_(device),
       min_bytes_(min_bytes),
+      pytorchs_(*c10::GetAllocator(device.type())),
       copies_(device),
       host_(device.type(), host_bytes),
       replay_(blocks_, 1),
@@ -157,6 +158,8 @@ BlockId DeviceMemory::find_or_add(c10::StorageImpl& storage) {
     forget(id);
   }
   if (at == nullptr || storage.nbytes() < min_bytes_ || is_lazy(storage)) return kNoBlock;
+  // Other memory is somebody else's, too: another library's, another process's, or the storage's that this one is a slice of.
+  if (storage._mutable_data_ptr_no_checks().get_deleter() != pytorchs_.raw_deleter()) return kNoBlock;
   id = blocks_.create();
   if (id == kNoBlock) return kNoBlock;
   if (places_.size() <= id) places_.resize(id + 1);
@@ -189,9 +192,12 @@ BlockId DeviceMemory::find_or_add(c10::StorageImpl& storage) {
 // What this thread has found since its last operator began or ended was born now: made by one that touches nothing, such as
 // empty(), or returned by the one that ends.
 void DeviceMemory::add_births(Stack& stack, bool in_operator) {
+  if (stack.unseen.empty()) return;
+  bool captured = captures_ || copies_.is_capturing(copies_.current());
   for (BlockId id : stack.unseen) {
     Block& b = blocks_[id];
     if (b.state == State::Dead) continue;
+    places_[id].is_pinned_for_good = captured;
     b.recorded = tape_.born(b.serial, b.nbytes);
     b.scheduled = kNever;
     if (tape_.on_step_thread()) {
@@ -567,6 +573,7 @@ void DeviceMemory::enter(const char* name, std::span<const Operand> operands, Wo
   bool captured = captures_ || copies_.is_capturing(stream);  // a graph uses addresses again
   bool moves = !captured && !suspended_;
   const std::string_view called = name;
+  bool shared = called == "aten::_lazy_clone";  // by two storages, until one of them is written to
   bool others_go_on = called.starts_with("c10d::") || called == "aten::record_stream";  // on streams that nobody announces
   sweep(tape_.recording());
   follow_thread();
@@ -596,9 +603,9 @@ void DeviceMemory::enter(const char* name, std::span<const Operand> operands, Wo
     if (b.state == State::Absent) bring(pin.id, name);
     arrive(pin.id, stream);
     Place& p = places_[pin.id];
-    p.is_pinned_for_good = p.is_pinned_for_good || captured;
+    p.is_pinned_for_good = p.is_pinned_for_good || captured || shared;
     p.is_pinned = p.is_pinned || others_go_on;
-    if (b.state != State::Clean || pin.access == Access::Read) continue;
+    if (b.state != State::Clean || (pin.access == Access::Read && !shared)) continue;
     if (Strong storage = strong(pin.id)) unguard(pin.id, *storage);
     written(pin.id);
   }

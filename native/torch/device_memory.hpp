@@ -11,7 +11,8 @@
 //           an operator's stream waits for it before the first operator that needs it
 // A copy out and one back of the same size need no memory of PyTorch's: the memory of the one is handed to the other.
 //
-// [Note: who may move]  A storage moves only if nobody can reach its memory unseen. So it stays while an operator uses it; if more
+// [Note: who may move]  A storage moves only if PyTorch's allocator made its memory for it alone, and nobody can reach it unseen. So
+// it stays while an operator uses it; if more
 // than one stream has used it; while a graph is captured; and until the step ends, if somebody asked for its address. What is away
 // has an address that nobody may use, and says so where PyTorch lets it. A storage whose host copy is as good as its memory gives
 // up that copy at the first access that may write and that no operator announced (where PyTorch tells of it: 2.13; before, such a
@@ -189,6 +190,7 @@ class DeviceMemory final : public ScheduledWatch {
   const c10::Device device_;
   const std::uint64_t min_bytes_;
   std::mutex mutex_;  // guards all below
+  c10::Allocator& pytorchs_;
   DeviceCopies copies_;
   PinnedBuffers host_;
   BlockTable blocks_;

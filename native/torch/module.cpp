@@ -204,6 +204,20 @@ void start_device(const DeviceSettings& asked) {
   install_list_operators(memory.dispatch_key());
 }
 
+void pin_on_device(const py::object& what, bool for_good) {
+  if (torch::isStorage(what.ptr())) {
+    c10::Storage storage = torch::createStorage(what.ptr());
+    py::gil_scoped_release unlocked;
+    device_memory().pin(*storage.unsafeGetStorageImpl(), for_good);
+    return;
+  }
+  auto tensor = what.cast<at::Tensor>();
+  py::gil_scoped_release unlocked;
+  for_each_part(tensor, [&](const at::Tensor& part) {
+    if (part.defined() && part.unsafeGetTensorImpl()->has_storage()) device_memory().pin(storage_of(part), for_good);
+  });
+}
+
 std::uint64_t evict(const std::vector<at::Tensor>& tensors) {
   py::gil_scoped_release unlocked;
   std::uint64_t bytes = 0;
@@ -299,15 +313,7 @@ PYBIND11_MODULE(_torch, m) {
       "suspend_device", [](bool suspends) { device_memory().suspend(suspends, /*for_a_graph=*/true); },
       py::call_guard<py::gil_scoped_release>());
   m.def("stop_device", [] { return device_memory().stop(); }, py::call_guard<py::gil_scoped_release>());
-  m.def(
-      "pin_on_device",
-      [](const at::Tensor& tensor, bool for_good) {
-        for_each_part(tensor, [&](const at::Tensor& part) {
-          if (part.defined() && part.unsafeGetTensorImpl()->has_storage() && the_device_memory() != nullptr)
-            the_device_memory()->pin(storage_of(part), for_good);
-        });
-      },
-      py::arg("tensor"), py::arg("for_good") = false, py::call_guard<py::gil_scoped_release>());
+  m.def("pin_on_device", &pin_on_device, py::arg("what"), py::arg("for_good") = false);
   m.def(
       "measure_tier",
       [](const std::string& kind, int node) {

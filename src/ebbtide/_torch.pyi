@@ -7,7 +7,7 @@ none of the native threads takes it.
 from collections.abc import Callable, Sequence
 from typing import TypedDict
 
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 
 from ebbtide.ir.recording import Recording
 from ebbtide.planning.load_schedule import ScheduleColumns
@@ -130,8 +130,8 @@ def suspend_device(suspends: bool) -> None:
 def stop_device() -> int:
     """Bring all back that fits, and move nothing more. Return the bytes that could not come."""
 
-def pin_on_device(tensor: Tensor, for_good: bool = False) -> None:
-    """Bring a tensor back and keep it on the device until the step ends, or for good."""
+def pin_on_device(what: Tensor | UntypedStorage, for_good: bool = False) -> None:
+    """Bring a tensor or a storage back and keep it on the device until the step ends, or for good."""
 
 def device_memory(device: str) -> tuple[int, int]:
     """Return a device's free and its whole memory."""

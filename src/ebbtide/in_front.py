@@ -122,7 +122,11 @@ class InFrontOf(Enum):
     DEVICE_EXPORTS = Row(
         "doors.device_views",
         "nobody tells when memory that was exported is done with, so it stays",
-        ("torch._C._to_dlpack", "torch._C._to_dlpack_versioned", "torch._C.StorageBase._share_cuda_"),
+        (
+            *("torch._C._to_dlpack", "torch._C._to_dlpack_versioned", "torch._C.StorageBase._share_cuda_"),
+            *("torch.to_dlpack", "torch.utils.dlpack.to_dlpack", "torch.Tensor.__dlpack__"),
+            "torch.UntypedStorage.__getitem__",  # a slice has the address, and is a storage of its own
+        ),
         may_lack=True,
     )
     LIST_OPTIMIZERS = Row(

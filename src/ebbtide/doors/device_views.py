@@ -54,7 +54,5 @@ def _around_capture(function: Callable[..., Any], *args: Any, **kwargs: Any) -> 
 def _pin(args: tuple[Any, ...], for_good: bool) -> None:
     with torch._C.DisableTorchFunction():
         for value in args:
-            if isinstance(value, torch.Tensor) and value.device.type == _device:
+            if isinstance(value, torch.Tensor | torch.UntypedStorage) and value.device.type == _device:
                 _torch.pin_on_device(value, for_good)
-            elif isinstance(value, torch.UntypedStorage) and value.device.type == _device:
-                _torch.pin_on_device(torch.empty(0, dtype=torch.uint8, device=value.device).set_(value), for_good)

@@ -1,0 +1,108 @@
+"""What test_device_doors.py runs in child processes: who else has a device's memory finds it where it was."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+import ebbtide
+import ebbtide._torch as _torch
+from tests.device import lagging
+
+native = lagging.load()
+NUMBERS = 1 << 16
+
+
+@contextmanager
+def managed() -> Iterator[None]:
+    with ebbtide.Session(
+        "100%", device=lagging.DEVICE, min_storage_bytes=4096, host_bytes="64MiB", policy="demand", progress="off"
+    ):
+        yield
+
+
+def numbers() -> Tensor:
+    return torch.zeros(NUMBERS, device=lagging.DEVICE).add_(1)
+
+
+def leaves(tensor: Tensor) -> bool:
+    return _torch.evict([tensor]) > 0
+
+
+def alone() -> None:
+    with managed():
+        tensor = numbers()
+        assert leaves(tensor)
+        assert not _torch.is_resident(tensor)
+        assert tensor.add_(1).sum().item() == 2 * NUMBERS
+    assert _torch.is_resident(tensor)
+
+
+def sliced() -> None:
+    with managed():
+        whole = numbers()
+        assert leaves(whole)
+        part = torch.empty(0, device=lagging.DEVICE).set_(whole.untyped_storage()[: NUMBERS * 2])
+        assert not leaves(whole)
+        assert not leaves(part)
+        part.add_(1)
+        assert whole.sum().item() == NUMBERS * 3 / 2
+
+
+def exported() -> None:
+    for module in (torch, torch.utils.dlpack):
+        with managed():
+            tensor = numbers()
+            assert leaves(tensor)
+            held = module.to_dlpack(tensor)
+            assert not leaves(tensor)
+            del held
+            assert not leaves(tensor)  # whoever took it tells nobody when he is done
+
+
+def imported() -> None:
+    with managed():
+        tensor = numbers()
+        other = torch.from_dlpack(torch.to_dlpack(tensor)) if hasattr(torch, "from_dlpack") else tensor
+        other.add_(1)
+        assert not leaves(other)
+        assert tensor.sum().item() == 2 * NUMBERS
+
+
+def lazily_cloned() -> None:
+    with managed():
+        tensor = numbers()
+        assert leaves(tensor)
+        clone = torch._lazy_clone(tensor)
+        assert not leaves(tensor)
+        clone.add_(1)
+        tensor.add_(2)
+        assert (tensor.sum().item(), clone.sum().item()) == (3 * NUMBERS, 2 * NUMBERS)
+
+
+def asked_for_its_address() -> None:
+    with managed() as _:
+        tensor = numbers()
+        assert leaves(tensor)
+        first = tensor.data_ptr()
+        assert _torch.is_resident(tensor)
+        assert not leaves(tensor)
+        assert tensor.data_ptr() == first
+        _torch.begin_step()
+        _torch.end_step()
+        assert leaves(tensor)
+        assert tensor.sum().item() == NUMBERS
+
+
+def in_a_graph() -> None:
+    with managed():
+        tensor, other = numbers(), numbers()
+        assert leaves(tensor)
+        _torch.suspend_device(True)  # as the beginning of a capture does
+        assert _torch.is_resident(tensor)
+        result = tensor + 1
+        _torch.suspend_device(False)
+        assert not leaves(tensor)
+        assert not leaves(result)
+        assert leaves(other)
