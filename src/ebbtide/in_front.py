@@ -190,6 +190,18 @@ class InFrontOf(Enum):
         ("torch.utils.data.DataLoader._get_iterator",),
         ends="with the recorder",
     )
+    FAKE_ARRAYS = Row(
+        "recorders.fake",
+        "a fake tensor has no memory to share, so NumPy gets ones",
+        ("torch._C.TensorBase.numpy",),
+        ends="with the recorder",
+    )
+    FAKE_TEXT = Row(
+        "recorders.fake",
+        "a fake number is shown as the 1 that it is read as",
+        ("torch.Tensor.__format__",),
+        ends="with the recorder",
+    )
     FAULTS = Row(
         "runtime.faults",
         "the SIGSEGV safety net goes on top again, and no thread blocks it",

@@ -3,13 +3,14 @@
 The program runs from its first line under PyTorch's FakeTensorMode, so its model takes no memory. The step of a model
 of 70 billion parameters can be recorded on a laptop. The time of a tick is modelled (``roofline``).
 
-There are no numbers in fake tensors. Where the program reads one (``loss.item()``), it gets 1, and a warning names the
-first place. A DataLoader loads in this process, whatever workers it has. Some things cannot work: shapes that depend on
-data (``nonzero``, boolean masks), and ``numpy()``. Only the operators that autograd calls are seen.
-Left out: operators that these call in turn, and their scratch (the reserve of an LSTM, say). Autograd adds fake
-gradients up in new storages, where it adds real ones in place.
+There are no numbers in fake tensors. Where the program reads one (``loss.item()``, ``numpy()``), it gets 1, and a
+warning names the first place. Nothing is infinite or not a number (``isnan``). A DataLoader loads in this process,
+whatever workers it has. Shapes that depend on data (``nonzero``, boolean masks) cannot work. Only the operators that
+autograd calls are seen. Left out: operators that these call in turn, and their scratch (the reserve of an LSTM, say).
+Autograd adds fake gradients up in new storages, where it adds real ones in place.
 """
 
+import math
 import sys
 import warnings
 import weakref
@@ -20,6 +21,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -48,6 +50,10 @@ from ebbtide.recorders.roofline import require_rates
 from ebbtide.recorders.step_recorder import StepRecorder
 
 _ACTIVATION, _OTHER = KINDS.index(StorageKind.ACTIVATION), KINDS.index(StorageKind.OTHER)
+_SUMMING_UP = frozenset(
+    ("any", "all", "sum", "max", "amax", "bitwise_or", "logical_or", "stack", "cat", "gt", "ne", "_to_copy", "detach")
+)
+"""Operators of which the result is False if all operands are."""
 _NO_OPERATORS = ("prim", "profiler")
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
@@ -99,7 +105,11 @@ class FakeTape:
         mode.fake_tensor_converter = _Converter()
         self._modes.enter_context(mode)
         self._modes.enter_context(_Seen(self))
-        for wrapper in InFrontOf.LOADER_WORKERS.install(_without_workers):
+        for wrapper in (
+            *InFrontOf.LOADER_WORKERS.install(_without_workers),
+            *InFrontOf.FAKE_ARRAYS.install(self._ones),
+            *InFrontOf.FAKE_TEXT.install(_formatted),
+        ):
             self._modes.callback(wrapper.remove)
 
     def unwatch(self) -> None:
@@ -172,8 +182,11 @@ class FakeTape:
         result = self._read(operator, args) if operator is torch.ops.aten._local_scalar_dense.default else None
         if result is None:
             result = _carried_out(operator, args, kwargs)
+        is_false = _says_no(operator, args)
         for tensor in tensors(result):
             self._storage(tensor, written=noted)
+            if is_false:
+                tensor._ebbtide_is_false = True  # type: ignore[attr-defined]
         if noted:
             self._end_tick(flops_of(operator._schema.name, shapes(args)), arguments)
         return result
@@ -204,15 +217,25 @@ class FakeTape:
         try:
             return operator(*args)
         except DataDependentOutputException:
-            if not self._told:
-                self._told = True
-                warnings.warn(
-                    f"the program reads a number out of a tensor, first at {_place()}; fake tensors hold none, so it "
-                    "gets 1 wherever it does that",
-                    EbbtideWarning,
-                    stacklevel=2,
-                )
-            return _one(args[0].dtype)
+            self._tell()
+            one = _one(args[0].dtype)
+            return type(one)(0) if _is_false(args[0]) else one
+
+    def _tell(self) -> None:
+        if not self._told:
+            self._told = True
+            warnings.warn(
+                f"the program reads a number out of a tensor, first at {_place()}; fake tensors hold none, so it "
+                "gets 1 wherever it does that",
+                EbbtideWarning,
+                stacklevel=3,
+            )
+
+    def _ones(self, original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(tensor, FakeTensor) or (tensor.requires_grad and not kwargs.get("force", args)):
+            return original(tensor, *args, **kwargs)
+        self._tell()
+        return np.ones(tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
 
     def _begin_tick(self, operator: Any, arguments: str) -> None:
         if not self._in_step:
@@ -345,6 +368,27 @@ def _without_workers(original: Callable[[DataLoader[Any]], Any], loader: DataLoa
         return original(loader)
     finally:
         loader.num_workers, loader.timeout = workers, timeout
+
+
+def _formatted(original: Callable[..., str], tensor: torch.Tensor, spec: str) -> str:
+    is_number = isinstance(tensor, FakeTensor) and tensor.dim() == 0
+    return format(tensor.item(), spec) if is_number else original(tensor, spec)
+
+
+def _says_no(operator: Any, args: tuple[Any, ...]) -> bool:
+    """Say whether the operator finds what is infinite or not a number, or sums up such findings."""
+    name = operator._schema.name.removeprefix("aten::")
+    if name in ("isnan", "isinf", "isposinf", "isneginf"):
+        return True
+    if name == "ne" and args[0] is args[1]:
+        return True
+    if name == "eq":
+        return isinstance(args[1], float) and not math.isfinite(args[1])
+    return name in _SUMMING_UP and all(_is_false(tensor) for tensor in tensors(list(args)))
+
+
+def _is_false(tensor: torch.Tensor) -> bool:
+    return getattr(tensor, "_ebbtide_is_false", False)
 
 
 def _carried_out(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
