@@ -406,6 +406,24 @@ def test_a_spike_is_no_wider_than_a_pixel(show: Show) -> None:
     assert x[1] - x[0] <= 1000 / pixels  # ms of a second
 
 
+def test_a_box_that_fills_the_chart_shows_the_way_back(show: Show) -> None:
+    page = show("random")
+    page.locator("#tree").scroll_into_view_if_needed()
+    page.wait_for_timeout(500)
+    boxes = page.locator("#tree g.slice")
+    before = boxes.count()
+    assert before >= 5
+    boxes.last.locator("path.surface").click()
+    page.wait_for_timeout(1500)  # the chart moves to the box
+    area, back = page.locator("#tree").bounding_box(), page.locator("#tree g.pathbar").first.bounding_box()
+    assert back["height"] > 10
+    assert area["y"] <= back["y"]
+    assert back["y"] + back["height"] <= area["y"] + area["height"]
+    page.mouse.click(back["x"] + 10, back["y"] + back["height"] / 2)
+    page.wait_for_timeout(1500)
+    assert boxes.count() == before
+
+
 @pytest.mark.parametrize("width", [400, 1400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_labels_of_boxes_can_be_read_or_are_left_out(show: Show, width: int, scheme: str) -> None:

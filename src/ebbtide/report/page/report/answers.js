@@ -9,7 +9,7 @@ import { bytes, element, kindName, percent, plain, sentence, time } from "../sha
 const PRINT_WIDTH = 700;
 const WIDE = 1000;
 const MOST_LINES = 6;
-const [LETTERS, LEAST_LETTERS] = [12, 11]; // pixels
+const [LETTERS, LEAST_LETTERS, PATH_BAR] = [12, 11, 24]; // pixels
 
 addSection({
   id: "answers",
@@ -92,7 +92,7 @@ function treemap(answers, area, choice) {
       tiling: { pad: 2 },
     };
     const layout = {
-      margin: { l: 0, r: 0, t: 0, b: 4 },
+      margin: { l: 0, r: 0, t: PATH_BAR, b: 4 },
       paper_bgcolor: "rgba(0,0,0,0)",
       font: { color: colour("ink"), family: "system-ui, sans-serif", size: LETTERS },
       hoverlabel: { bgcolor: colour("raised"), bordercolor: colour("line"), font: { color: colour("ink") } },
