@@ -9,7 +9,11 @@
 namespace ebbtide::simulate {
 
 Run::Run(const Pieces& pieces, const Commands& commands, const Machine& machine, const Kernels& kernels, const Asked& asked)
-    : Online(pieces, machine, asked.policy), commands_(commands), kernels_(kernels), asked_(asked), most_rounds_(most_rounds()) {
+    : Online(pieces, machine, asked.policy, asked.score),
+      commands_(commands),
+      kernels_(kernels),
+      asked_(asked),
+      most_rounds_(most_rounds()) {
   sort_out();
   place();
 }

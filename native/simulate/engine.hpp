@@ -12,6 +12,7 @@ namespace ebbtide::simulate {
 // What a simulation is asked for.
 struct Asked {
   const Policy* policy = nullptr;  // nullptr: what the schedule says
+  Score score = {};                // who leaves the first tier, in place of the policy's own rule
   int n_steps = 3;                 // the last is noted; under a policy, the mean of all after the second
   bool keeps_spans = false;        // of the last one, and its levels
   bool checks_state = false;       // at every event: slow

@@ -166,6 +166,16 @@ Machine make_machine(const std::vector<Tier>& tiers, const std::vector<Link>& li
   return {tiers, links, groups, chunk_bytes.value_or(kUnlimited), exclusive, overlap, fast_read_ns, fast_write_ns};
 }
 
+// Asks Python. Copies share the function, so that no count of Python's changes while a simulation has no GIL.
+Score score_of(const py::object& ask) {
+  return [shared_ask = std::make_shared<py::object>(ask)](const std::vector<Candidate>& candidates) {
+    py::gil_scoped_acquire acquire;
+    py::dict columns = columns_of(candidates, {"piece", "nbytes", "age", "is_clean"}, &Candidate::id, &Candidate::bytes,
+                                  &Candidate::age, &Candidate::clean);
+    return (*shared_ask)(columns).cast<std::vector<double>>();
+  };
+}
+
 }  // namespace
 
 void bind_engine(py::module_& m) {
@@ -198,7 +208,8 @@ void bind_engine(py::module_& m) {
            py::kw_only(), py::arg("nbytes"), py::arg("paged_bytes"), py::arg("packed_bytes"), py::arg("first_use"),
            py::arg("moves"), py::arg("persistent"), py::arg("scratch"), py::arg("birth"), py::arg("generations"),
            py::arg("storage"), py::arg("of"), py::arg("uses"), py::arg("births"), py::arg("deaths"), py::arg("n_used"),
-           py::arg("reads"), py::arg("writes"), py::arg("times"));
+           py::arg("reads"), py::arg("writes"), py::arg("times"))
+      .def_property_readonly("storage", [](const Pieces& pieces) { return py::array(py::cast(pieces.storage)); });
 
   py::class_<Tier>(m, "Tier").def(
       py::init(
@@ -238,11 +249,11 @@ void bind_engine(py::module_& m) {
           py::kw_only(), py::arg("tick"), py::arg("rank"), py::arg("storage"), py::arg("operand"));
 
   py::class_<Asked>(m, "Asked")
-      .def(py::init([](const Policy* policy, int n_steps, bool keeps_spans, bool checks_state) {
-             return Asked{policy, n_steps, keeps_spans, checks_state};
+      .def(py::init([](const Policy* policy, const py::object& score, int n_steps, bool keeps_spans, bool checks_state) {
+             return Asked{policy, score.is_none() ? Score{} : score_of(score), n_steps, keeps_spans, checks_state};
            }),
-           py::kw_only(), py::arg("policy"), py::arg("n_steps"), py::arg("keeps_spans"), py::arg("checks_state"),
-           py::keep_alive<1, 2>());
+           py::kw_only(), py::arg("policy"), py::arg("score") = py::none(), py::arg("n_steps"), py::arg("keeps_spans"),
+           py::arg("checks_state"), py::keep_alive<1, 2>());
 
   py::class_<Record>(m, "Record")
       .def_property_readonly("starts", [](const Record& record) { return shared(record.starts); })

@@ -2,9 +2,9 @@
 
 namespace ebbtide::simulate {
 
-Online::Online(const Pieces& pieces, const Machine& machine, const Policy* policy)
+Online::Online(const Pieces& pieces, const Machine& machine, const Policy* policy, Score score)
     : Shortage(pieces, machine, policy != nullptr ? *policy : *find_policy("lru-next-use"),
-               policy == nullptr || policy->born_in_place),
+               policy == nullptr || policy->born_in_place, std::move(score)),
       in_place_(rule_.born_in_place),
       promotes_(in_place_ && rule_.promotes),
       seen_(promotes_ ? pieces.size() : 0, -1) {}

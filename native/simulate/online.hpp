@@ -17,7 +17,7 @@ class Online : public Shortage {
  public:
   // nullptr: no policy, but a plan. Then operations work in place where the plan has it so, and the safety net knows the next
   // uses.
-  Online(const Pieces& pieces, const Machine& machine, const Policy* policy);
+  Online(const Pieces& pieces, const Machine& machine, const Policy* policy, Score score);
 
  protected:
   unsigned home(Piece piece);                         // the tier where it is born, or is at the beginning

@@ -1,12 +1,13 @@
 #include "order.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 
 namespace ebbtide {
 
-Order::Order(const Policy& policy, const Columns& columns, unsigned n_tiers)
-    : policy_(policy), columns_(columns), tiers_(n_tiers) {
+Order::Order(const Policy& policy, const Columns& columns, unsigned n_tiers, Score score)
+    : policy_(policy), score_(std::move(score)), columns_(columns), tiers_(n_tiers) {
   std::size_t count = columns.valid.size();
   for (std::size_t size : {columns.evicting.size(), columns.nbytes.size(), columns.last_use.size(), columns.next_use.size(),
                            columns.moves.size(), columns.transient.size()}) {
@@ -75,8 +76,29 @@ bool Order::has_head(unsigned tier, std::size_t number, const std::function<bool
   return false;
 }
 
+// All candidates are looked at anew: what a score makes of them may change as time goes by.
+std::vector<BlockId> Order::highest(std::uint64_t needed, std::int64_t now, const std::function<bool(BlockId)>& evictable) const {
+  std::vector<Candidate> all;
+  for (BlockId piece = 0; piece < columns_.valid.size(); ++piece) {
+    if (is_there(piece, 0) && evictable(piece)) all.push_back(candidate(piece, 0, now));
+  }
+  std::vector<double> scores = score_(all);
+  if (scores.size() != all.size()) throw std::invalid_argument("a policy must score each candidate once");
+  std::vector<std::size_t> places(all.size());
+  std::iota(places.begin(), places.end(), 0);
+  std::ranges::stable_sort(places, std::greater{}, [&](std::size_t place) { return scores[place]; });
+  std::vector<BlockId> chosen;
+  std::uint64_t covered = 0;
+  for (auto place = places.begin(); covered < needed && place != places.end(); ++place) {
+    chosen.push_back(all[*place].id);
+    covered += all[*place].bytes;
+  }
+  return chosen;
+}
+
 std::vector<BlockId> Order::victims(unsigned tier, std::uint64_t needed, std::int64_t now,
                                     const std::function<bool(BlockId)>& evictable) {
+  if (score_ && tier == 0) return highest(needed, now, evictable);
   auto& lines = tiers_.at(tier).lines;
   std::size_t waiting = 0;
   for (const Line& line : lines) waiting += line.size();

@@ -24,10 +24,13 @@ struct Columns {
   std::span<const std::uint8_t> transient;
 };
 
+// A policy of somebody else's, which says of each candidate how soon it should leave: the highest leaves first.
+using Score = std::function<std::vector<double>(const std::vector<Candidate>&)>;
+
 class Order {
  public:
-  // Throws std::invalid_argument when the columns differ in length.
-  Order(const Policy& policy, const Columns& columns, unsigned n_tiers);
+  // Throws std::invalid_argument when the columns differ in length. A score, if there is one, decides on the first tier.
+  Order(const Policy& policy, const Columns& columns, unsigned n_tiers, Score score = {});
 
   // Callers MUST say so when a column changed for a piece, but for what is evicted or dies.
   void changed(BlockId piece);
@@ -55,9 +58,11 @@ class Order {
   Candidate candidate(BlockId piece, unsigned tier, std::int64_t now) const;
   void join(BlockId piece, unsigned tier);
   void fill(unsigned tier);
+  std::vector<BlockId> highest(std::uint64_t needed, std::int64_t now, const std::function<bool(BlockId)>& evictable) const;
   bool has_head(unsigned tier, std::size_t line, const std::function<bool(BlockId)>& evictable, Line& passed);
 
   const Policy policy_;
+  const Score score_;
   const Columns columns_;
   std::vector<Tier> tiers_;
 };

@@ -4,8 +4,8 @@
 
 namespace ebbtide::simulate {
 
-Shortage::Shortage(const Pieces& pieces, const Machine& machine, const Policy& rule, bool uses_in_place)
-    : TierState(pieces, machine, uses_in_place), rule_(rule) {}
+Shortage::Shortage(const Pieces& pieces, const Machine& machine, const Policy& rule, bool uses_in_place, Score score)
+    : TierState(pieces, machine, uses_in_place), rule_(rule), score_(std::move(score)) {}
 
 // Until so much of the first tier is free, or will be, or nothing more may leave.
 void Shortage::make_room(std::int64_t nbytes, bool is_forced) {
@@ -46,7 +46,7 @@ template <typename Evictable>
 std::vector<Piece> Shortage::victims(unsigned rank, std::int64_t nbytes, const Evictable& evictable) {
   if (!order_) {
     room_.assign(pieces_.paged_bytes.begin(), pieces_.paged_bytes.end());
-    order_.emplace(rule_, Columns{valid_, evicting_, room_, last_use_, next_use_, pieces_.moves, transient_}, n_tiers_);
+    order_.emplace(rule_, Columns{valid_, evicting_, room_, last_use_, next_use_, pieces_.moves, transient_}, n_tiers_, score_);
   }
   return order_->victims(rank, static_cast<std::uint64_t>(nbytes), at_, evictable);
 }

@@ -12,7 +12,7 @@ struct DoesNotFit {
 
 class Shortage : public TierState {
  public:
-  Shortage(const Pieces& pieces, const Machine& machine, const Policy& rule, bool uses_in_place);
+  Shortage(const Pieces& pieces, const Machine& machine, const Policy& rule, bool uses_in_place, Score score);
 
  protected:
   void make_room(std::int64_t nbytes, bool is_forced);  // what is forced is a rescue
@@ -30,6 +30,7 @@ class Shortage : public TierState {
   bool move_an_elder();
   bool make_slow_room(const Copy& copy);
 
+  const Score score_;
   std::vector<std::uint64_t> room_;  // paged bytes, as the order has them
   bool was_short_ = false;           // whether room has been short in this step
   bool is_short_ = false;            // or in the one before

@@ -1,7 +1,7 @@
 """Typed face of the native code of planning. ``native/core/decider.hpp`` is also the arena's, ``native/simulate`` is
 the simulator's engine, and ``native/search`` has prices and bounds. Loads no torch. Sizes are bytes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +56,9 @@ class Pieces:
         ``n_used`` counts by tick the uses of pieces that were there before. A tick's operation touches ``reads`` and
         ``writes`` bytes. Uses are (tick, piece, mode, until), births and deaths (tick, piece), in order at each
         tick."""
+
+    @property
+    def storage(self) -> _Ints: ...
 
 class Tier:
     """One tier: ``native/simulate/machine.hpp`` explains the fields. None is without a bound."""
@@ -116,9 +119,20 @@ class Kernels:
         """Say which operand of the tick's operation the storage is."""
 
 class Asked:
-    """The settings of a simulation. Under a policy the schedule MUST be empty; None follows the schedule."""
+    """The settings of a simulation. Under a policy the schedule MUST be empty; None follows the schedule.
 
-    def __init__(self, *, policy: Policy | None, n_steps: int, keeps_spans: bool, checks_state: bool) -> None: ...
+    ``score`` says who leaves the first tier, in place of the policy: it is called with columns by candidate, and the
+    highest leaves first. What it raises ends the simulation."""
+
+    def __init__(
+        self,
+        *,
+        policy: Policy | None,
+        score: Callable[[dict[str, _Ints]], npt.ArrayLike] | None = None,
+        n_steps: int,
+        keeps_spans: bool,
+        checks_state: bool,
+    ) -> None: ...
 
 class Record:
     """The last step, unrounded; times are ns. Columns are by tick, by cause (room, late, demand), by link and by tier.

@@ -14,7 +14,9 @@ from ebbtide.ir.machine import InPlace
 from ebbtide.ir.occupancy import arena_pages, live_bytes, needed_bytes, peak
 from ebbtide.ir.plan import PlanStatus
 from ebbtide.planners import BUILT_IN, plan
+from ebbtide.planners.base import Planner
 from ebbtide.planners.search.bound import lower_bound_ns
+from ebbtide.simulator.registry import Registry
 from tests.helpers.make_steps import disk, network
 from tests.helpers.paths import ROOT
 
@@ -22,10 +24,10 @@ DISK = disk()
 IN_PLACE = replace(DISK, tiers=(DISK.tiers[0], replace(DISK.tiers[1], in_place=InPlace.ALL, bytes_per_s=10**9)))
 
 
-def registry(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> planners.Registry:
+def registry(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> Registry[Planner]:
     found = [EntryPoint(name, value, planners.GROUP) for name, value in entries]
     monkeypatch.setattr(metadata, "entry_points", lambda group: found if group == planners.GROUP else [])
-    fresh = planners.Registry()
+    fresh = Registry(planners.GROUP, "planner", BUILT_IN)
     monkeypatch.setattr(planners, "PLANNERS", fresh)
     return fresh
 

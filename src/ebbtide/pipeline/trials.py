@@ -6,7 +6,7 @@ from time import perf_counter
 import numpy as np
 
 from ebbtide import simulator
-from ebbtide.errors import InfeasibleBudgetError, PlanError, TiersTooSmallError, unknown_name
+from ebbtide.errors import InfeasibleBudgetError, PlanError, SettingError, TiersTooSmallError, unknown_name
 from ebbtide.ir.check import require_tiers
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan
@@ -15,7 +15,7 @@ from ebbtide.planners import DEFAULT, PLANNERS, plan
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.planners.search.bound_diagnosis import Looseness, looseness_of
-from ebbtide.simulator import POLICIES, Outcome, simulate_policy
+from ebbtide.simulator import POLICIES, SCORES, Outcome, simulate_policy
 from ebbtide.simulator.costs import Costs, costs_of
 
 
@@ -57,7 +57,7 @@ class Trial:
 
 def policies() -> list[str]:
     """List online policies and planners."""
-    return [*POLICIES, *PLANNERS]
+    return [*POLICIES, *(name for name in SCORES if name not in PLANNERS and name not in POLICIES), *PLANNERS]
 
 
 def named(names: str | None) -> list[str]:
@@ -80,7 +80,7 @@ def simulate_named(
     policy: str, trace: Trace, machine: Machine, budget_bytes: int, record: bool = False
 ) -> tuple[Outcome, Plan | None]:
     """Simulate an online policy, or a planner's plan, which it makes first. Raises what planning raises."""
-    if policy in POLICIES:
+    if policy not in PLANNERS:
         within = machine.with_budget(budget_bytes)
         return simulate_policy(policy, trace, within, page_size_of(machine), record=record), None
     made = plan(policy, trace, machine, budget_bytes)
@@ -93,6 +93,8 @@ def try_policy(policy: str, trace: Trace, machine: Machine, budget_bytes: int, r
     began = perf_counter()
     try:
         outcome, made = simulate_named(policy, trace, machine, budget_bytes, record)
+    except SettingError:  # of a package's policy, or of a machine: no budget mends it
+        raise
     except (InfeasibleBudgetError, TiersTooSmallError, PlanError, ValueError) as error:
         return Trial(policy, budget_bytes, bound, None, None, None, perf_counter() - began, error)
     costs = costs_of(outcome, machine.with_budget(budget_bytes))

@@ -5,13 +5,11 @@ A planner is a pure function in a file of its own; ``resident`` is the smallest.
 adds one by an entry point in the group ``ebbtide.planners``; ``docs/planners.md`` shows how.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property, partial
-from typing import TYPE_CHECKING
-from warnings import warn
+from functools import partial
 
-from ebbtide.errors import EbbtideWarning, PlanError, SettingError, unknown_name
+from ebbtide.errors import PlanError, unknown_name
 from ebbtide.ir.check import require_valid
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan, PlanStatus
@@ -32,9 +30,7 @@ from ebbtide.planners.resident import resident
 from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.planners.search.make_plan import held_bytes
 from ebbtide.simulator import simulate_plan
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+from ebbtide.simulator.registry import Registry
 
 GROUP = "ebbtide.planners"
 
@@ -59,65 +55,7 @@ BUILT_IN: Mapping[str, Planner] = {
 }
 
 
-class Registry(Mapping[str, Planner]):
-    """The planners of this package and of others, sorted by name.
-
-    Another package's planner is loaded when it is asked for. One with the name of a planner of ours is ignored, with an
-    EbbtideWarning. Two with the same name are an error when the name is asked for.
-    """
-
-    @cached_property
-    def _others(self) -> "dict[str, list[EntryPoint]]":
-        from importlib.metadata import entry_points  # a fifth of the time that starting a planning process takes
-
-        found: dict[str, list[EntryPoint]] = {}
-        for entry in entry_points(group=GROUP):
-            if entry.name in BUILT_IN:
-                warn(
-                    f"{_package(entry)} has a planner {entry.name!r} as well; ours is used",
-                    EbbtideWarning,
-                    stacklevel=4,
-                )
-            else:
-                found.setdefault(entry.name, []).append(entry)
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(sorted(BUILT_IN.keys() | self._others.keys()))
-
-    def __len__(self) -> int:
-        return len(BUILT_IN) + len(self._others)
-
-    def __contains__(self, name: object) -> bool:
-        return name in BUILT_IN or name in self._others
-
-    def __getitem__(self, name: str) -> Planner:
-        """Return a planner. Raises KeyError for an unknown name, and SettingError, which names the package, if loading
-        fails."""
-        if name in BUILT_IN:
-            return BUILT_IN[name]
-        entries = self._others[name]
-        packages = ", ".join(sorted(_package(entry) for entry in entries))
-        if len(entries) > 1:
-            raise SettingError(f"several packages have a planner {name!r}: {packages}. Uninstall all but one of them.")
-        try:
-            planner = entries[0].load()
-        except Exception as error:  # any error that another package raises when it is imported
-            raise SettingError(
-                f"the planner {name!r} of {packages} cannot be loaded: {type(error).__name__}: {error}. Mend or "
-                "uninstall that package."
-            ) from error
-        if not callable(planner):
-            raise SettingError(f"the planner {name!r} of {packages} is not a function: {entries[0].value}")
-        found: Planner = planner
-        return found
-
-
-def _package(entry: "EntryPoint") -> str:
-    return f"the package {entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown package"
-
-
-PLANNERS: Mapping[str, Planner] = Registry()
+PLANNERS: Mapping[str, Planner] = Registry(GROUP, "planner", BUILT_IN)
 
 
 def plan(name: str, trace: Trace, machine: Machine, budget_bytes: int, effort: int = 1) -> Plan:

@@ -18,7 +18,7 @@ from ebbtide.planners import DEFAULT, PLANNERS, plan
 from ebbtide.planners.base import Planner, page_size_of
 from ebbtide.planners.resident import resident
 from ebbtide.settings import Settings, TierKind
-from ebbtide.simulator import POLICIES, simulate_policy
+from ebbtide.simulator import POLICIES, SCORES, simulate_policy
 from ebbtide.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -74,6 +74,10 @@ class Files:
 def is_planned(policy: str) -> bool:
     """Tell whether steps are recorded for a policy. Raises SettingError for an unknown name."""
     if policy not in PLANNERS and policy not in POLICIES:
+        if policy in SCORES:
+            raise SettingError(
+                f"the policy {policy!r} of another package can be simulated only: a run asks native code"
+            )
         raise unknown_name("policy", policy, (*POLICIES, *PLANNERS))
     return policy in PLANNERS or policy == NEXT_USE
 

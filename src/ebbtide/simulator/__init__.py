@@ -26,9 +26,12 @@ from ebbtide.simulator.engine import Simulator
 from ebbtide.simulator.lowering import lower
 from ebbtide.simulator.modelled_times import is_modelled, recost
 from ebbtide.simulator.result import Outcome, Use
+from ebbtide.simulator.scores import SCORES, Candidates
 
 __all__ = [
     "POLICIES",
+    "SCORES",
+    "Candidates",
     "Outcome",
     "Simulator",
     "Use",
@@ -75,7 +78,9 @@ def simulate_policy(
     record: bool = False,
 ) -> Outcome:
     """Simulate a step under the online policy ``name``: the mean of all after the second. Raises SettingError unless
-    ``POLICIES`` has it."""
+    ``POLICIES`` or another package has it."""
+    if name not in POLICIES and name in SCORES:
+        return Simulator(trace, machine, page_bytes).run_scored(name, SCORES[name], n_steps, record)
     if name not in POLICIES:
-        raise SettingError(f"there is no online policy {name!r:.80}; there are {', '.join(POLICIES)}")
+        raise SettingError(f"there is no online policy {name!r:.80}; there are {', '.join([*POLICIES, *SCORES])}")
     return Simulator(trace, machine, page_bytes).run(no_commands(), n_steps, record, POLICIES[name])

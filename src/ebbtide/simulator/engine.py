@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ebbtide._planning import Asked, Policy, Record, simulate, simulate_stays
+from ebbtide._planning import POLICIES, Asked, Policy, Record, simulate, simulate_stays
 from ebbtide._planning import Link as NativeLink
 from ebbtide._planning import LinkGroup as NativeGroup
 from ebbtide._planning import Machine as NativeMachine
@@ -13,13 +13,14 @@ from ebbtide.ir.machine import Machine, Sharing
 from ebbtide.ir.occupancy import PageSize, exact
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.remakes import split_plan
-from ebbtide.ir.schedule import Schedule
+from ebbtide.ir.schedule import Schedule, no_commands
 from ebbtide.ir.stay_columns import StayColumns, columns_of
 from ebbtide.ir.timeline import COMPUTE_LANE, Level, Span, SpanKind
 from ebbtide.ir.trace import Trace
 from ebbtide.simulator.lowering import native_storages
 from ebbtide.simulator.measured_in_place import MeasuredInPlace
 from ebbtide.simulator.result import Outcome, Use, does_not_fit
+from ebbtide.simulator.scores import Score, checked
 from ebbtide.simulator.step_columns import operand_bytes, step_columns
 
 _STALLS = (SpanKind.STALL_ROOM, SpanKind.STALL_LATE, SpanKind.STALL_DEMAND)
@@ -76,6 +77,17 @@ class Simulator:
         names = [tier.name for tier in self._machine.tiers]
         elsewhere = {stay.storage for stay in plan.stays if stay.tier != names[0]}
         return self.run_stays(columns_of([stay for stay in plan.stays if stay.storage in elsewhere], names), n_steps)
+
+    def run_scored(self, name: str, score: Score, n_steps: int, record: bool) -> Outcome:
+        """Run under ``demand``, but ``score`` says who leaves: the policy ``name`` of another package."""
+        asked = Asked(
+            policy=POLICIES["demand"],
+            score=checked(name, score, self._pieces.storage),
+            n_steps=n_steps,
+            keeps_spans=record,
+            checks_state=False,
+        )
+        return self._outcome(simulate(self._pieces, self._native, self._kernels, no_commands(), asked))
 
     def noted(
         self,
