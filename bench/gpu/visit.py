@@ -159,7 +159,7 @@ def first(visit: Visit) -> None:
             limit_s=100,
         )
         visit.same(runs)
-    runs = [visit.plain("xl-plain", "gpt2-xl", "--steps", "10")]
+    runs = [visit.plain("xl-plain", "gpt2-xl", "--steps", "12")]
     for share in ("100%", "80%", "60%"):
         runs.append(visit.bounded(f"xl-{share.rstrip('%')}", share, "gpt2-xl", "--steps", "12"))
     visit.same([runs[0], *(run for run in runs[1:] if run.done)])
