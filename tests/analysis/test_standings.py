@@ -30,18 +30,19 @@ def test_places_and_medians_by_hand() -> None:
         Cell("25%", {"a": 1.5, "b": 1.5, "c": None}, ({"a": 1.75, "b": 1.5, "c": None},)),
         Cell("1GiB", {"a": 2.0, "b": 1.0, "c": 1.0}, ({"a": 2.0, "b": 1.0, "c": 3.0},)),
     ]
-    a, b, c = sorted(standings(cells), key=lambda one: one.policy)
-    assert [one.policy for one in standings(cells)] == ["b", "a", "c"]
+    a, b, c = sorted(standings(cells, ["1GiB", "25%", "50%"]), key=lambda one: one.policy)
+    assert [one.policy for one in standings(cells, ["25%", "1GiB"])] == ["b", "a", "c"]
     assert (a.plans, b.plans, c.plans) == (3, 3, 1)
     assert a.place == pytest.approx((1 + 1.5 + 3) / 3)
     assert b.place == pytest.approx((2 + 1.5 + 1.5) / 3)
     assert c.place == pytest.approx((3 + 3 + 1.5) / 3)
+    assert list(a.over_bound) == ["1GiB", "25%"]
     assert a.over_bound == {"25%": 1.25, "1GiB": 2.0}
     assert c.over_bound == {"25%": None, "1GiB": 1.0}
     assert (a.noisy_place, a.noisy_over_bound) == (pytest.approx((1 + 2 + 2) / 3), 1.75)
     assert (c.noisy_place, c.noisy_over_bound) == (3.0, None)
-    assert standings([replace(cell, noisy=()) for cell in cells])[0].noisy_place is None
-    assert standings([]) == []
+    assert standings([replace(cell, noisy=()) for cell in cells], ["25%"])[0].noisy_place is None
+    assert standings([], ["25%"]) == []
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(1, 4)), min_size=1, max_size=7))

@@ -45,11 +45,12 @@ def places(found: OverBound) -> dict[str, float]:
     }
 
 
-def standings(cells: Sequence[Cell]) -> list[Standing]:
-    """Return how the policies of the cells stand, the best place first. Each cell MUST have the same policies."""
+def standings(cells: Sequence[Cell], budgets: Sequence[str]) -> list[Standing]:
+    """Return how the policies of the cells stand, the best place first. Each cell MUST have the same policies.
+    ``budgets`` is their order; one without cells is left out."""
     if not cells:
         return []
-    budgets = dict.fromkeys(cell.fast for cell in cells)
+    budgets = [fast for fast in budgets if any(cell.fast == fast for cell in cells)]
     recorded = [cell.over_bound for cell in cells]
     noisy = [draw for cell in cells for draw in cell.noisy]
     found = [

@@ -110,11 +110,12 @@ def compare(
                 if not as_json and not stand:
                     with begin.aside():
                         _show(rows, loose, step, machine, on)
+    found = standings(cells, [*budgets[0]])
     if as_json:
-        print_json({"standings": [asdict(one) for one in standings(cells)], "cells": figures} if stand else figures)
+        print_json({"standings": [asdict(one) for one in found], "cells": figures} if stand else figures)
     elif stand:
         left_out = sum(map(len, budgets)) - len(cells)
-        show_standings(standings(cells), len(cells), left_out)
+        show_standings(found, len(cells), left_out)
 
 
 def _show(
