@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tests.helpers.fake_native import FakeNative
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.pop("COLUMNS", None)  # those of pytest's own workers
 
 # No new examples at each run, and no limit for slow machines. The constants of the modules that are loaded take part in
 # what Hypothesis draws, so a file alone and all files together may see others: what is said of a share of random cases
