@@ -63,6 +63,25 @@ void call_before_write(Storage& storage, void (*call)(c10::StorageImpl*)) {
   }
 }
 
+// Memory that a copy back may still write to. Where its storage dies before anybody needed it, PyTorch gives the memory to the next
+// one on that stream, which has to wait.
+struct Arriving {
+  c10::DataPtr memory;
+  c10::Event end;
+  c10::Stream stream;
+};
+
+void give_back_arriving(void* context) {
+  std::unique_ptr<Arriving> arriving(static_cast<Arriving*>(context));
+  arriving->end.block(arriving->stream);
+}
+
+// Null where it is ordinary memory.
+std::unique_ptr<Arriving> take_arriving(c10::DataPtr& memory) {
+  if (memory.get_deleter() != &give_back_arriving) return nullptr;
+  return std::unique_ptr<Arriving>(static_cast<Arriving*>(memory.release_context()));
+}
+
 DeviceMemory* memory = nullptr;
 
 }  // namespace
@@ -89,9 +108,10 @@ DeviceMemory& make_device_memory(const DeviceSettings& asked) {
   const Policy* policy = find_policy(asked.policy);
   if (policy == nullptr) throw std::invalid_argument("no such policy: " + asked.policy);
   if (memory == nullptr) {
-    memory = new DeviceMemory(device, asked.host_bytes, asked.min_bytes);
+    memory = new DeviceMemory(device, asked.min_bytes);
     set_watch(memory);
   }
+  memory->start(asked.host_bytes);
   memory->set_policy(*policy);
   memory->set_chaos(asked.chaos_rate, asked.chaos_seed);
   memory->set_limit(asked.fast_bytes);
@@ -99,12 +119,12 @@ DeviceMemory& make_device_memory(const DeviceSettings& asked) {
   return *memory;
 }
 
-DeviceMemory::DeviceMemory(c10::Device device, std::uint64_t host_bytes, std::uint64_t min_bytes)
+DeviceMemory::DeviceMemory(c10::Device device, std::uint64_t min_bytes)
     : device_(device),
       min_bytes_(min_bytes),
       pytorchs_(*c10::GetAllocator(device.type())),
       copies_(device),
-      host_(device.type(), host_bytes),
+      host_(device.type()),
       replay_(blocks_, 1),
       refetches_(blocks_, replay_) {
   counters_.tier_written = counters_.tier_read = {0};
@@ -114,6 +134,14 @@ DeviceMemory::DeviceMemory(c10::Device device, std::uint64_t host_bytes, std::ui
 DeviceMemory::Stack& DeviceMemory::this_stack() {
   static thread_local Stack stack;
   return stack;
+}
+
+void DeviceMemory::start(std::uint64_t host_bytes) {
+  Lock lock(mutex_);
+  host_.set_limit(host_bytes);
+  counters_.over_budget = false;
+  counters_.message.clear();
+  counters_.largest_operator_bytes = 0;
 }
 
 void DeviceMemory::set_limit(std::uint64_t bytes) {
@@ -185,7 +213,7 @@ BlockId DeviceMemory::find_or_add(c10::StorageImpl& storage) {
   live_peak_ = std::max(live_peak_, live_);
   step_live_peak_ = std::max(step_live_peak_, live_);
   largest_birth_now_ = std::max(largest_birth_now_, b.paged_bytes);
-  this_stack().unseen.push_back(id);
+  this_stack().unseen.push_back({id, b.generation});
   return id;
 }
 
@@ -194,10 +222,10 @@ BlockId DeviceMemory::find_or_add(c10::StorageImpl& storage) {
 void DeviceMemory::add_births(Stack& stack, bool in_operator) {
   if (stack.unseen.empty()) return;
   bool captured = captures_ || copies_.is_capturing(copies_.current());
-  for (BlockId id : stack.unseen) {
+  for (auto [id, generation] : stack.unseen) {
     Block& b = blocks_[id];
-    if (b.state == State::Dead) continue;
-    places_[id].is_pinned_for_good = captured;
+    if (b.generation != generation) continue;
+    places_[id].is_pinned_for_good |= captured;
     b.recorded = tape_.born(b.serial, b.nbytes);
     b.scheduled = kNever;
     if (tape_.on_step_thread()) {
@@ -264,19 +292,26 @@ void DeviceMemory::written(BlockId id) {
   places_[id].host = {};
 }
 
-void DeviceMemory::pin(c10::StorageImpl& storage, bool for_good) {
-  if (in_child_ || storage.device() != device_) return;
+bool DeviceMemory::pin(c10::StorageImpl& storage, bool for_good) {
+  if (in_child_ || storage.device() != device_) return true;
   Lock lock(mutex_);
   BlockId id = find_or_add(storage);
-  if (id == kNoBlock) return;
+  if (id == kNoBlock) return true;
   Place& p = places_[id];
-  p.is_pinned = true;
+  bool stayed = std::exchange(p.is_pinned, true);
   p.is_pinned_for_good = p.is_pinned_for_good || for_good;
   blocks_[id].last_use = ++now_;
   if (blocks_[id].state == State::Absent) start_back(id, true);
   arrive(id, copies_.current());
   unguard(id, storage);
   written(id);
+  return stayed;
+}
+
+void DeviceMemory::unpin(c10::StorageImpl& storage) {
+  if (in_child_ || storage.device() != device_) return;
+  Lock lock(mutex_);
+  if (BlockId id = find_or_add(storage); id != kNoBlock) places_[id].is_pinned = false;
 }
 
 bool DeviceMemory::is_here(c10::StorageImpl& storage) {
@@ -298,7 +333,13 @@ std::uint64_t DeviceMemory::stop() {
   limit_ = 0;
   chaos_rate_ = 0.0;
   std::uint64_t away = 0;
-  for (BlockId id : blocks_.live()) away += blocks_[id].state == State::Absent ? blocks_[id].paged_bytes : 0;
+  for (BlockId id : blocks_.live()) {
+    if (blocks_[id].state == State::Absent) away += blocks_[id].paged_bytes;
+    if (blocks_[id].state != State::Clean) continue;
+    if (Strong storage = strong(id)) unguard(id, *storage);
+    written(id);  // nothing leaves any more
+  }
+  host_.give_back();
   return away;
 }
 
@@ -355,6 +396,7 @@ bool DeviceMemory::start_out(BlockId id) {
     copies_.synchronize();
     for (BlockId other : blocks_.live()) places_[other].was_pinned = false;
   }
+  c10::DataPtr& held = storage->_mutable_data_ptr_no_checks();
   if (b.state == State::Dirty && !(p.host = host_.take(b.nbytes))) return false;
   c10::Event end(device_.type());
   auto kind = static_cast<std::size_t>(b.kind);
@@ -367,13 +409,15 @@ bool DeviceMemory::start_out(BlockId id) {
     }
     counters_.written[kind] += b.paged_bytes;
     counters_.tier_written[0] += b.nbytes;
-  } else if (p.arrival) {
-    end = std::move(*p.arrival);
-    p.arrival.reset();
-  } else {
+  } else if (!p.arrives) {
     end.record(*p.stream);
   }
-  c10::DataPtr memory = std::move(storage->_mutable_data_ptr_no_checks());
+  c10::DataPtr memory = std::move(held);
+  if (auto arriving = take_arriving(memory)) {
+    end = std::move(arriving->end);
+    memory = std::move(arriving->memory);
+    p.arrives = false;
+  }
   p.memory = nowhere(id);
   storage->set_data_ptr_noswap({nowhere(id), device_});
   refuse_access(*storage, kAway);
@@ -399,11 +443,13 @@ bool DeviceMemory::start_back(BlockId id, bool waits) {
     timed_.push_back(
         {b.recorded, tape_.clock().tick, Lane::Back, now_ns(), std::move(*copy.timed_begin), std::move(*copy.timed_end)});
   }
-  p.arrival = std::move(copy.end);
+  p.arrives = true;
   p.memory = memory.get();
   p.is_its_allocation = true;
   allow_access(*storage);
-  storage->set_data_ptr_noswap(std::move(memory));
+  void* address = memory.get();
+  storage->set_data_ptr_noswap(
+      {address, new Arriving{std::move(memory), std::move(copy.end), *p.stream}, &give_back_arriving, device_});
   b.state = State::Clean;
   if (!tells<c10::StorageImpl>) written(id);
   b.has_come();
@@ -433,12 +479,17 @@ void DeviceMemory::bring(BlockId id, const char* name) {
 void DeviceMemory::arrive(BlockId id, const c10::Stream& stream) {
   Place& p = places_[id];
   if (stream != *p.stream) p.roams = true;
-  if (!p.arrival) return;
+  if (!p.arrives) return;
+  Strong storage = strong(id);
+  if (!storage) return;
+  p.arrives = false;
+  auto arriving = take_arriving(storage->_mutable_data_ptr_no_checks());
+  if (!arriving) return;  // somebody gave it other memory
   note_time(stream, Mark::StallBegins);
-  p.arrival->block(stream);
+  arriving->end.block(stream);
   note_time(stream, Mark::StallEnds);
-  if (stream != *p.stream) p.arrival->block(*p.stream);
-  p.arrival.reset();
+  if (stream != *p.stream) arriving->end.block(*p.stream);
+  storage->set_data_ptr_noswap(std::move(arriving->memory));
 }
 
 // Memory that just leaves, where it is as large; else PyTorch's. `after`: it may be written after that.
@@ -719,7 +770,7 @@ Counters DeviceMemory::end_step(bool completed) {
     if (!b.classified) b.kind = Kind::Other;
     tape_.is(b.recorded, b.kind);
     b.recorded = kNever;
-    places_[id].was_pinned = places_[id].was_pinned || std::exchange(places_[id].is_pinned, false);
+    places_[id].was_pinned |= std::exchange(places_[id].is_pinned, false);
   }
   tape_.end(stalled_ns, now);
   marks_.clear();

@@ -54,20 +54,27 @@ struct DeviceSettings {
 
 class DeviceMemory final : public ScheduledWatch {
  public:
-  DeviceMemory(c10::Device device, std::uint64_t host_bytes, std::uint64_t min_bytes);
+  DeviceMemory(c10::Device device, std::uint64_t min_bytes);
+
+  // A session starts: with a clean record, and so much host memory.
+  void start(std::uint64_t host_bytes);
 
   void set_limit(std::uint64_t bytes);
   void set_policy(const Policy& policy);
   void set_chaos(double rate, std::uint64_t seed);
   c10::Device device() const { return device_; }
   c10::DispatchKey dispatch_key() const { return c10::computeDispatchKey(std::nullopt, std::nullopt, device_); }
-  // All that is away comes back, as far as there is memory, and nothing moves from then on. How many bytes cannot come.
+  // All that is away comes back, as far as there is memory, and nothing moves from then on. Host memory is given back where
+  // nothing lies there any more. How many bytes cannot come.
   std::uint64_t stop();
   // While a graph is captured, say, nothing moves; all that is away comes back first.
   void suspend(bool suspends, bool for_a_graph = false);
 
   // Somebody has the address of a storage: it comes back, and stays. `for_good`: nobody tells when he is done with it.
-  void pin(c10::StorageImpl& storage, bool for_good);
+  // Returns whether it stayed anyway.
+  bool pin(c10::StorageImpl& storage, bool for_good);
+  // The address is used no more. It may have other memory by now.
+  void unpin(c10::StorageImpl& storage);
   bool is_here(c10::StorageImpl& storage);
   std::uint64_t evict(c10::StorageImpl& storage);
 
@@ -107,7 +114,7 @@ class DeviceMemory final : public ScheduledWatch {
     bool is_pinned = false;  // somebody has its address, until the step ends
     bool is_pinned_for_good = false;
     bool was_pinned = false;  // in an earlier step
-    std::optional<c10::Event> arrival;  // of a copy back that its stream has not been told to wait for
+    bool arrives = false;  // its stream has not been told to wait for the copy back
     Buffer host;  // its copy there, while it is as good
   };
 
@@ -145,7 +152,7 @@ class DeviceMemory final : public ScheduledWatch {
   struct Stack {
     std::vector<Running> operators;
     std::vector<OperatorPin> pins;
-    std::vector<BlockId> unseen;  // found since the last operator began or ended
+    std::vector<Bound> unseen;  // found since the last operator began or ended
   };
   static Stack& this_stack();
   friend void is_written_unseen(c10::StorageImpl* storage);

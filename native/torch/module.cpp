@@ -204,18 +204,25 @@ void start_device(const DeviceSettings& asked) {
   install_list_operators(memory.dispatch_key());
 }
 
-void pin_on_device(const py::object& what, bool for_good) {
+template <typename Do>
+void for_each_storage(const py::object& what, Do once) {
   if (torch::isStorage(what.ptr())) {
     c10::Storage storage = torch::createStorage(what.ptr());
     py::gil_scoped_release unlocked;
-    device_memory().pin(*storage.unsafeGetStorageImpl(), for_good);
+    once(*storage.unsafeGetStorageImpl());
     return;
   }
   auto tensor = what.cast<at::Tensor>();
   py::gil_scoped_release unlocked;
   for_each_part(tensor, [&](const at::Tensor& part) {
-    if (part.defined() && part.unsafeGetTensorImpl()->has_storage()) device_memory().pin(storage_of(part), for_good);
+    if (part.defined() && part.unsafeGetTensorImpl()->has_storage()) once(storage_of(part));
   });
+}
+
+bool pin_on_device(const py::object& what, bool for_good) {
+  bool stayed = true;
+  for_each_storage(what, [&](c10::StorageImpl& storage) { stayed = device_memory().pin(storage, for_good) && stayed; });
+  return stayed;
 }
 
 std::uint64_t evict(const std::vector<at::Tensor>& tensors) {
@@ -230,6 +237,13 @@ std::uint64_t evict(const std::vector<at::Tensor>& tensors) {
     });
   }
   return bytes;
+}
+
+void prefetch(const std::vector<at::Tensor>& tensors) {
+  py::gil_scoped_release unlocked;
+  std::vector<Operand> operands;
+  for (const at::Tensor& tensor : tensors) collect_operands(tensor, Use{}, operands);
+  watch().prefetch(operands);
 }
 
 bool is_resident(const at::Tensor& tensor) {
@@ -314,6 +328,9 @@ PYBIND11_MODULE(_torch, m) {
       py::call_guard<py::gil_scoped_release>());
   m.def("stop_device", [] { return device_memory().stop(); }, py::call_guard<py::gil_scoped_release>());
   m.def("pin_on_device", &pin_on_device, py::arg("what"), py::arg("for_good") = false);
+  m.def("unpin_on_device", [](const py::object& what) {
+    for_each_storage(what, [](c10::StorageImpl& storage) { device_memory().unpin(storage); });
+  });
   m.def(
       "measure_tier",
       [](const std::string& kind, int node) {
@@ -407,6 +424,7 @@ PYBIND11_MODULE(_torch, m) {
   m.def("read_record", &read_record, py::arg("reader"), py::arg("name"), py::arg("nbytes"));
   m.def("is_resident", &is_resident);
   m.def("evict", &evict);
+  m.def("prefetch", &prefetch);
   m.def(
       "pin",
       [](std::uintptr_t address, std::uint64_t nbytes) {

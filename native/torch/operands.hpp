@@ -94,6 +94,10 @@ inline void collect_operands(const c10::IValue& value, Use use, std::vector<Oper
       known->access = static_cast<Access>(static_cast<int>(known->access) | static_cast<int>(use.access));
       known->moved += moved;
     }
+  } else if (value.isStorage()) {  // of set_()
+    c10::Storage storage = value.toStorage();
+    const void* pointer = the_watch()->find(*storage.unsafeGetStorageImpl());
+    if (pointer != nullptr) operands.push_back({pointer, Access::Read, 0, {0, storage.nbytes()}});
   } else if (value.isTensorList() || value.isOptionalTensorList() || value.isList()) {
     for (const c10::IValue& element : value.toListRef()) collect_operands(element, use, operands);
   }

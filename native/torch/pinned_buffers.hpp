@@ -1,5 +1,5 @@
-// Host memory that copies from and to a device go through, pinned by PyTorch's own allocator. It is taken in slabs and never given
-// back before the session ends. A buffer that came back is used again for what is as large. A training has few sizes, so little
+// Host memory that copies from and to a device go through, pinned by PyTorch's own allocator. It is taken in slabs, and given back
+// when the session ends. A buffer that came back is used again for what is as large. A training has few sizes, so little
 // is lost. Not thread-safe.
 #pragma once
 
@@ -27,7 +27,9 @@ struct Buffer {
 
 class PinnedBuffers {
  public:
-  PinnedBuffers(c10::DeviceType device, std::uint64_t limit) : pinned_(*at::getHostAllocator(device)), limit_(limit) {}
+  explicit PinnedBuffers(c10::DeviceType device) : pinned_(*at::getHostAllocator(device)) {}
+
+  void set_limit(std::uint64_t bytes) { limit_ = std::max(bytes, taken_); }
 
   // Null where the limit leaves no room for it, or the system none.
   Buffer take(std::uint64_t nbytes) {
@@ -48,6 +50,18 @@ class PinnedBuffers {
     used_ -= buffer.nbytes;
     std::uint64_t nbytes = buffer.nbytes;
     free_.emplace(nbytes, std::move(buffer));
+  }
+
+  // Waits for the copies. Does nothing while a buffer is taken.
+  void give_back() {
+    if (used_ > 0) return;
+    for (const auto& [nbytes, buffer] : free_) {
+      if (buffer.last) buffer.last->synchronize();
+    }
+    free_.clear();
+    slabs_.clear();
+    at_ = nullptr;
+    left_ = taken_ = 0;
   }
 
   std::uint64_t used() const { return used_; }
@@ -82,7 +96,7 @@ class PinnedBuffers {
   }
 
   at::HostAllocator& pinned_;
-  std::uint64_t limit_;
+  std::uint64_t limit_ = 0;
   std::vector<c10::DataPtr> slabs_;
   std::multimap<std::uint64_t, Buffer> free_;  // by size
   char* at_ = nullptr;  // what the last slab has left

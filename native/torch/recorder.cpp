@@ -284,8 +284,6 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   operands.clear();
   std::size_t i = 0;
   for (const c10::IValue& input : inputs) {
-    if (input.isStorage() && the_device_memory() != nullptr)  // set_() gives it to a tensor
-      the_device_memory()->pin(*input.toStorage().unsafeGetStorageImpl(), false);
     collect_operands(input, i < treatment.uses.size() ? treatment.uses[i] : Use{}, operands);
     if (pins) pin_for_collective(input, waited_for);
     ++i;

@@ -117,7 +117,7 @@ class DeviceSettings:
 
 def start_device(asked: DeviceSettings) -> None:
     """Manage an accelerator's storages from now on: those that operators use. A later call sets new bounds; the first
-    call's device and host bytes stay.
+    call's device and smallest size stay.
 
     Raises RuntimeError where this process bounds its own memory, or has another device. Raises ValueError for an
     unknown policy.
@@ -130,8 +130,12 @@ def suspend_device(suspends: bool) -> None:
 def stop_device() -> int:
     """Bring all back that fits, and move nothing more. Return the bytes that could not come."""
 
-def pin_on_device(what: Tensor | UntypedStorage, for_good: bool = False) -> None:
-    """Bring a tensor or a storage back and keep it on the device until the step ends, or for good."""
+def pin_on_device(what: Tensor | UntypedStorage, for_good: bool = False) -> bool:
+    """Bring a tensor or a storage back and keep it on the device until the step ends, or for good. Return whether it
+    stayed anyway."""
+
+def unpin_on_device(what: Tensor | UntypedStorage) -> None:
+    """Let it leave again. It may have other memory by now, or another size."""
 
 def device_memory(device: str) -> tuple[int, int]:
     """Return a device's free and its whole memory."""
@@ -336,6 +340,9 @@ def is_resident(tensor: Tensor) -> bool:
 
 def evict(tensors: Sequence[Tensor]) -> int:
     """Evict these storages now and wait. Returns the bytes evicted (for tests and tools)."""
+
+def prefetch(tensors: Sequence[Tensor]) -> None:
+    """Have these storages on their way back, as far as there is room (for tests and tools)."""
 
 def pin(address: int, nbytes: int = 0) -> bool:
     """Fetch the storage that this address lies in, make it writable, and keep it there. False: it is not managed.

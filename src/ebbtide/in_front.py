@@ -117,7 +117,18 @@ class InFrontOf(Enum):
     DEVICE_ADDRESSES = Row(
         "doors.device_views",
         "who asks for an address on a device finds the tensor there, until the step ends",
-        ("torch._C.TensorBase.data_ptr", "torch._C.StorageBase.data_ptr", "torch._C.StorageBase.resize_"),
+        ("torch._C.TensorBase.data_ptr", "torch._C.StorageBase.data_ptr"),
+    )
+    DEVICE_STORAGES = Row(
+        "doors.device_views",
+        "these look at a storage before an operator does, or without one",
+        tuple(f"torch._C.StorageBase.{name}" for name in ("resize_", "copy_", "fill_", "__setitem__", "_write_file")),
+    )
+    DEVICE_SAVES = Row(
+        "doors.device_views",
+        "addresses of storages that are saved are only names, so nothing need be there for them",
+        ("torch.serialization._save",),
+        may_lack=True,
     )
     DEVICE_EXPORTS = Row(
         "doors.device_views",

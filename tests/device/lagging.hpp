@@ -61,6 +61,7 @@ void synchronize_device();
 c10::DeviceAllocator& memory();
 void set_capacity(size_t bytes);
 bool is_pinned(const void* pointer);
+size_t pinned_bytes();  // that somebody has
 const at::Generator& default_generator();
 
 // How often an operator ran beside the host, and how often the host waited for it.

@@ -339,6 +339,8 @@ void set_capacity(size_t bytes) { allocator().set_capacity(bytes); }
 
 bool is_pinned(const void* pointer) { return pinned().impl_->has(pointer); }
 
+size_t pinned_bytes() { return static_cast<size_t>(pinned().get_stats().active_bytes.current); }
+
 const at::Generator& default_generator() {
   static auto* generator = new at::Generator(at::make_generator<Generator>());
   return *generator;

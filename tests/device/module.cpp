@@ -2,7 +2,10 @@
 
 #include "lagging.hpp"
 
+#include <ATen/ops/from_blob.h>
 #include <torch/csrc/utils/pybind.h>
+
+#include <cstring>
 
 namespace py = pybind11;
 
@@ -18,11 +21,36 @@ class Gate {
   std::shared_ptr<lagging::Mark> mark_;
 };
 
+// What follows calls no operator, as other people's extensions do.
+uint8_t first_byte(const at::Tensor& tensor) {
+  const void* memory = tensor.const_data_ptr();
+  lagging::synchronize(lagging::current_stream());
+  return *static_cast<const uint8_t*>(memory);
+}
+
+void fill(const at::Tensor& tensor, uint8_t value) {
+  lagging::launch(lagging::current_stream(),
+                  [memory = tensor.mutable_data_ptr(), bytes = tensor.nbytes(), value] { std::memset(memory, value, bytes); });
+}
+
+// A tensor over the memory of another one, which somebody else would have.
+at::Tensor over(const at::Tensor& other) {
+  return at::for_blob(other.mutable_data_ptr(), other.sizes())
+      .deleter([other](void*) {})
+      .options(other.options())
+      .target_device(lagging::device())
+      .make_tensor();
+}
+
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   py::class_<Gate>(m, "Gate").def(py::init<c10::Stream>()).def("open", &Gate::open);
   m.def("default_generator", &lagging::default_generator);
+  m.def("fill", &fill);
+  m.def("first_byte", &first_byte, py::call_guard<py::gil_scoped_release>());
+  m.def("over", &over);
+  m.def("pinned_bytes", &lagging::pinned_bytes);
   m.def("set_capacity", &lagging::set_capacity);
   m.def("synchronize", &lagging::synchronize_device, py::call_guard<py::gil_scoped_release>());
   m.def("calls", [] {

@@ -12,12 +12,12 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_local_scalar_dense_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/is_set_to_native.h>
-#include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_as_complex_native.h>
@@ -174,9 +174,20 @@ std::optional<std::pair<Values, Values>> shapes_of(const c10::OperatorHandle& op
   return std::pair{std::move(results), std::move(mapped)};
 }
 
+// As the CPU's, but what a storage had is copied in the stream's order when it grows.
+const at::Tensor& give_sizes(const at::Tensor& tensor, at::IntArrayRef sizes, std::optional<c10::MemoryFormat> format) {
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  const auto offset = static_cast<size_t>(tensor.storage_offset());
+  const size_t needed = at::detail::computeStorageNbytesContiguous(sizes, tensor.itemsize(), offset);
+  if (needed > tensor.storage().nbytes()) at::detail::getPrivateUse1Hooks().resizePrivateUse1Bytes(tensor.storage(), needed);
+  impl->set_sizes_contiguous(sizes);
+  if (format) impl->empty_tensor_restride(*format);
+  return tensor;
+}
+
 void match_size(const at::Tensor& tensor, const at::Tensor& meta) {
   if (!tensor.defined() || tensor.sizes() == meta.sizes()) return;
-  at::native::resize_(tensor, meta.sizes(), std::nullopt);
+  give_sizes(tensor, meta.sizes(), std::nullopt);
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(meta.sizes(), meta.strides());
 }
 
@@ -350,7 +361,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
 }
 
 at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
-  at::native::resize_(to, from.sizes(), std::nullopt);
+  give_sizes(to, from.sizes(), std::nullopt);
   return copy_from(from, to, false);
 }
 
@@ -393,7 +404,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("unfold", &at::native::unfold);
   m.impl("view_as_real", &at::native::view_as_real);
   m.impl("view_as_complex", &at::native::view_as_complex);
-  m.impl("resize_", &at::native::resize_);
+  m.impl("resize_", &give_sizes);
   m.impl("set_.source_Storage", static_cast<at::Tensor& (*)(at::Tensor&, at::Storage)>(&at::native::set_));
   m.impl("set_.source_Storage_storage_offset", &at::native::set_storage_cpu_);
   m.impl("set_.source_Tensor", &at::native::set_tensor_);

@@ -6,6 +6,7 @@ with it. Left out: C++ code that takes a tensor and calls no operator. PyTorch 2
 away, and tell of its writes to one that is here.
 """
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from ebbtide.in_front import InFrontOf
 
 _guarded = False
 _device = "cpu"
+_thread = threading.local()  # `saves`: it is in torch.save()
 
 
 def guard(device_type: str) -> None:
@@ -26,13 +28,34 @@ def guard(device_type: str) -> None:
         return
     _guarded = True
     InFrontOf.DEVICE_ADDRESSES.install(_pinned)
+    InFrontOf.DEVICE_STORAGES.install(_held)
+    InFrontOf.DEVICE_SAVES.install(_saved)
     InFrontOf.DEVICE_EXPORTS.install(_pinned_for_good)
     InFrontOf.CAPTURES.install(_around_capture)
 
 
 def _pinned(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if getattr(_thread, "saves", False) and isinstance(args[0], torch.UntypedStorage):
+        return args[0]._cdata if args[0].nbytes() else 0
     _pin(args, for_good=False)
     return function(*args, **kwargs)
+
+
+def _held(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    held = _pin(args, for_good=False)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        for value in held:
+            _torch.unpin_on_device(value)
+
+
+def _saved(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    _thread.saves = True
+    try:
+        return function(*args, **kwargs)
+    finally:
+        _thread.saves = False
 
 
 def _pinned_for_good(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -51,8 +74,8 @@ def _around_capture(function: Callable[..., Any], *args: Any, **kwargs: Any) -> 
             _torch.suspend_device(False)
 
 
-def _pin(args: tuple[Any, ...], for_good: bool) -> None:
+def _pin(args: tuple[Any, ...], for_good: bool) -> list[torch.Tensor | torch.UntypedStorage]:
+    """Return those that would not have stayed otherwise."""
     with torch._C.DisableTorchFunction():
-        for value in args:
-            if isinstance(value, torch.Tensor | torch.UntypedStorage) and value.device.type == _device:
-                _torch.pin_on_device(value, for_good)
+        values = [v for v in args if isinstance(v, torch.Tensor | torch.UntypedStorage) and v.device.type == _device]
+        return [value for value in values if not _torch.pin_on_device(value, for_good)]

@@ -173,7 +173,9 @@ class Session(Driven):
             self._start_here()
 
     def _start_here(self) -> None:
-        """Bound the memory of this process."""
+        """Bound the memory of this process. Raises SettingError for a wish that is a device's."""
+        if self._settings.host_bytes is not None:
+            raise SettingError(f"{option('host')} is for {option('device')}: leave it out")
         bounds = self._bounds()
         self._progress = Progress(self._observe, self._shown(), name=self._place.name())
         warnings_go_to(self._progress.area)

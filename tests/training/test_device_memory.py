@@ -1,0 +1,150 @@
+"""Trainings on the tests' device end with the same bits in a session as without, and bytes moved in each."""
+
+import pytest
+
+from tests.helpers import child
+from tests.helpers.command import EBBTIDE, TRAIN_MLP, run
+
+CASE = "cases_device_memory:{}".format
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+JOBS = [
+    "mlp-sgd",
+    "gpt-adamw",
+    "conv-adamw-single",
+    "adamw-fused",
+    "accumulates-and-clips",
+    "autocast",
+    "checkpoints",
+    "checkpoints-reentrant",
+    "dropout",
+    "own-functions",
+    "hooks-on-gradients",
+    "updates-in-backward",
+    "double-backward",
+    "loader",
+    "batches-on-their-stream",
+    "on-another-stream",
+    "evaluates",
+    "lengths-that-change",
+    "catches",
+    "saves-and-loads",
+    "keeps-gradients",
+    "averages-weights",
+    "tied-and-frozen",
+    "sharded",
+    "views",
+]
+MOVING = {"parameter", "gradient", "optimizer_state", "activation"}
+STAY = {"on-another-stream": {"parameter"}, "sharded": {"parameter", "gradient", "optimizer_state"}}
+"""What another stream has used stays. What is resized in each step is no parameter to the session."""
+CHANGING = {"lengths-that-change", "catches", "saves-and-loads", "views"}  # not each step is like one before
+UNLIKE = {"views"}  # none is
+
+
+def test_each_job_is_tried() -> None:
+    assert child.run(CASE("names"), env=ONE_THREAD) == JOBS
+
+
+@pytest.mark.alike
+@pytest.mark.parametrize("name", JOBS)
+def test_a_training_ends_with_the_same_bits_by_demand_by_plan_and_under_chaos(name: str) -> None:
+    verdicts = child.run(CASE("compare"), name, env=ONE_THREAD)
+    for way, verdict in verdicts.items():
+        assert verdict.differences == (), way
+        assert verdict.compared > 6
+        assert verdict.trouble == "", way
+        assert verdict.budget_bytes < verdict.unbounded_peak_bytes
+        assert verdict.managed_peak_bytes <= verdict.budget_bytes + verdict.largest_operator_bytes
+        assert verdict.peak_bytes <= verdict.budget_bytes + verdict.largest_operator_bytes, way
+        assert sum(verdict.out_bytes.values()) > 0, way
+        assert sum(verdict.back_bytes.values()) > 0, way
+    for kind in MOVING - STAY.get(name, set()):
+        assert verdicts["chaos"].out_bytes[kind] > 0, kind
+        assert verdicts["chaos"].back_bytes[kind] > 0, kind
+    planned = verdicts["planned"]
+    assert planned.modes[:2] == ("recorded",) * 2
+    if name not in UNLIKE:
+        assert "planned" in planned.modes
+    if name not in CHANGING:
+        assert planned.modes[2:] == ("planned",) * 4
+        assert planned.forecasts
+        assert all(measured == forecast for forecast, measured in planned.forecasts)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "an_address_is_held",
+        "code_without_operators",
+        "memory_of_somebody_else",
+        "storages_without_operators",
+        "saving_holds_nothing",
+        "a_storage_that_python_alone_has",
+        "suspended",
+    ],
+)
+def test_who_is_not_announced_finds_the_contents_or_an_error(case: str) -> None:
+    child.run(CASE(case), env=ONE_THREAD)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "a_tensor_dies_before_it_is_back",
+        "a_tensor_leaves_before_it_is_back",
+        "memory_is_handed_over_in_order",
+        "another_stream_still_reads",
+    ],
+)
+def test_streams_wait_for_one_another(case: str) -> None:
+    child.run(CASE(case), env=ONE_THREAD)
+
+
+def test_all_is_back_when_a_session_ends_and_nothing_of_it_is_kept() -> None:
+    child.run(CASE("all_is_back_at_the_end"), env=ONE_THREAD)
+
+
+def test_little_host_memory_lets_little_leave() -> None:
+    verdict = child.run(CASE("little_host_memory"), env=ONE_THREAD)
+    assert verdict.differences == ()
+    assert sum(verdict.out_bytes.values()) > 0
+    assert "nothing else could leave" in verdict.trouble
+
+
+def test_a_budget_below_what_an_operator_needs_is_exceeded_and_told() -> None:
+    verdict = child.run(CASE("less_than_an_operator_needs"), env=ONE_THREAD)
+    assert verdict.differences == ()
+    assert verdict.managed_peak_bytes <= verdict.budget_bytes + verdict.largest_operator_bytes
+    assert "nothing else could leave" in verdict.trouble
+
+
+def test_an_operator_that_finds_no_memory_fails_and_training_can_go_on() -> None:
+    child.run(CASE("is_out_of_memory"), env=ONE_THREAD)
+
+
+def test_a_net_trains_where_the_device_is_too_small_for_it() -> None:
+    assert child.run(CASE("fits_by_moving"), env=ONE_THREAD) == ()
+
+
+def test_threads_train_at_once() -> None:
+    child.run(CASE("threads_train"), env=ONE_THREAD)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--device", "cuda:7"], "PyTorch has no device cuda:7 here"),
+        (["--device", "auto"], "PyTorch sees no accelerator here"),
+        (["--device", "cpu"], "leave --device out"),
+        (["--device", "toaster"], "is no device of PyTorch's"),
+        (["--device", "cuda", "--spill", "/tmp"], "--spill does not go with --device yet"),
+        (["--device", "cuda", "--tier", "compressed:1MiB"], "--tier does not go with --device yet"),
+        (["--device", "cuda", "--optimizer", "in-backward"], "--optimizer does not go with --device yet"),
+        (["--host", "1GiB"], "--host is for --device"),
+    ],
+)
+def test_wishes_that_do_not_go_together_are_told_in_a_sentence(options: list[str], said: str) -> None:
+    done = run(EBBTIDE, "run", *options, TRAIN_MLP)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
