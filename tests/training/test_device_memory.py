@@ -68,7 +68,8 @@ def test_a_training_ends_with_the_same_bits_by_demand_by_plan_and_under_chaos(na
     if name not in CHANGING:
         assert planned.modes[2:] == ("planned",) * 4
         assert planned.forecasts
-        assert all(measured == forecast for forecast, measured in planned.forecasts)
+        for forecast, measured in planned.forecasts:  # a storage that is in use at its command stays, or goes later
+            assert measured == pytest.approx(forecast, rel=0.02)
 
 
 @pytest.mark.parametrize(
