@@ -219,8 +219,11 @@ class Engine:
         trouble = trouble or ("" if self._limits.exploring else counters["message"])
         if excess and not trouble:
             trouble = f"the process peaked {format_bytes(excess)} above its budget"
-        idle = not (len(self._steps) or self._budget.unbounded_peak_bytes(counters) or self._children.worked)
-        unbounded = "" if idle else self._budget.shortfall(len(self._steps), self._peak_of_others(), self.hurries)
+        unbounded = (
+            ""
+            if self._is_idle(counters)
+            else self._budget.shortfall(len(self._steps), self._peak_of_others(), self.hurries)
+        )
         unplanned = self._unplanned()
         return RunReport(
             format=FORMAT,
@@ -249,6 +252,12 @@ class Engine:
             updates=tuple(self._updates.told) if self._updates is not None else (),
             tiers=tier_reports(self._settings.tiers, before, counters),
         )
+
+    def _is_idle(self, counters: "_torch.Counters") -> bool:
+        """Tell whether the script came to its end, and nothing happened that a budget is for."""
+        cut_short = self.hurries or self._limits.exploring or self._limits.refused or self._budget.refused_batch
+        trained = len(self._steps) or self._budget.unbounded_peak_bytes(counters) or self._children.worked
+        return not (cut_short or trained)
 
     def memory_stats(self) -> dict[str, int]:
         return memory_stats(_torch.counters())
