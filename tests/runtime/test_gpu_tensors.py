@@ -19,4 +19,4 @@ def test_bytes_on_all_gpus_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_sentence_says_how_many_bytes_and_what_to_do() -> None:
     told = shortfalls.on_gpus(129 * MIB)
     assert "129 MiB" in told
-    assert "device 'cpu'" in told
+    assert 'device="cuda"' in told

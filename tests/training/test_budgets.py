@@ -17,6 +17,8 @@ from ebbtide.budget.bounds import Need, arena_too_small, choose_bounds
 from ebbtide.errors import EbbtideError, InfeasibleBudgetError
 from ebbtide.host.free_memory import Follower, free_memory
 from ebbtide.host.process import MemoryLimit
+from ebbtide.ir.base import Origin
+from ebbtide.ir.machine import InPlace, Machine, Tier
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.trace import Storage, StorageKind, Trace
 from ebbtide.planning import plan_child
@@ -334,7 +336,8 @@ def test_a_step_that_needs_a_few_percent_more_than_there_is_is_planned_for_that(
             raise InfeasibleBudgetError(1050, "aten::mm", 3, budget_bytes, "aten::mm in h.3 (1.20 ms into the step)")
         return f"for {budget_bytes}"  # type: ignore[return-value]
 
-    assert _made_for(a_trace, None, 1000, planner) == "for 1050"  # type: ignore[arg-type, comparison-overlap]
+    machine = Machine("assumed", Origin.ASSUMED, (Tier("dram", InPlace.ALL),))
+    assert _made_for(a_trace, machine, 1000, planner) == "for 1050"  # type: ignore[comparison-overlap]
     assert asked == [1000 - 1000 // 48, 1050]
     with pytest.raises(EbbtideError, match=r"at once at aten::mm in h\.3 \(1\.20 ms into the step\), and"):
-        _made_for(a_trace, None, 900, planner)  # type: ignore[arg-type]
+        _made_for(a_trace, machine, 900, planner)
