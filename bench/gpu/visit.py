@@ -58,7 +58,7 @@ class Run:
 
 class Visit:
     def __init__(self, out: Path, rehearses: bool, until_s: float) -> None:
-        self._out, self._rehearses = out, rehearses
+        self._out, self.rehearses = out, rehearses
         self._ends = time.monotonic() + until_s
         self._device = "lagging" if rehearses else "cuda"
         self.runs: list[Run] = []
@@ -70,7 +70,7 @@ class Visit:
             file.write(text + "\n")
 
     def plain(self, name: str, net: str, *args: str, limit_s: float = 90) -> Run:
-        return self._wait(self._start(name, self._python("bench.gpu.train", *self._net(net), *args)), limit_s)
+        return self._wait(self._start(name, self._python("bench.gpu.train", *self._net(net, args))), limit_s)
 
     def bounded(self, name: str, fast: str, net: str, *args: str, limit_s: float = 120, **env: str) -> Run:
         return self._wait(self._bounded(name, fast, net, *args, **env), limit_s)
@@ -80,7 +80,7 @@ class Visit:
         begun = []
         for name, fast, net, args, env in starts:
             if fast is None:
-                begun.append(self._start(name, self._python("bench.gpu.train", *self._net(net), *args)))
+                begun.append(self._start(name, self._python("bench.gpu.train", *self._net(net, args))))
             else:
                 begun.append(self._bounded(name, fast, net, *args, **env))
         return [self._wait(each, limit_s) for each in begun]
@@ -97,24 +97,24 @@ class Visit:
         content = {"device": self._device, "facts": facts, "runs": [asdict(run) for run in self.runs]}
         (self._out / "results.json").write_text(json.dumps(content, indent=1))
 
-    def _net(self, net: str) -> list[str]:
-        if not self._rehearses:
-            return [net, "--on", "cuda"]
+    def _net(self, net: str, args: Sequence[str]) -> list[str]:
+        if not self.rehearses:
+            return [net, "--on", "cuda", *args]
         small = net if net == "mlp" else "tiny"
-        sizes = ["--batch", "2", "--length", "32", "--dtype", "float32"]
-        return [small, "--on", "lagging", *sizes]
+        sizes = ["--batch", "2", "--length", "32", "--dtype", "float32"]  # the last ones count
+        return [small, "--on", "lagging", *args, *sizes]
 
     def _python(self, module: str, *args: str) -> list[str]:
-        start = ["-c", _REHEARSAL, module] if self._rehearses else ["-m", module]
+        start = ["-c", _REHEARSAL, module] if self.rehearses else ["-m", module]
         return [sys.executable, *start, *args]
 
     def _bounded(self, name: str, fast: str, net: str, *args: str, **env: str) -> tuple[Run, Any, float]:
         options = ["run", "--device", self._device, "--fast", fast, "--report", str(self._out / f"{name}.json")]
-        program = ["-m", "bench.gpu.train", *self._net(net), *args]
+        program = ["-m", "bench.gpu.train", *self._net(net, args)]
         return self._start(name, self._python("ebbtide", *options, "--wait-for-plan", *program), env)
 
     def _start(self, name: str, command: list[str], env: dict[str, str] | None = None) -> tuple[Run, Any, float]:
-        small = {"EBBTIDE_MIN_STORAGE": "4096"} if self._rehearses else {"EBBTIDE_MIN_STORAGE": "1MiB"}
+        small = {"EBBTIDE_MIN_STORAGE": "4096"} if self.rehearses else {"EBBTIDE_MIN_STORAGE": "1MiB"}
         paths = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
         own = {"PYTHONPATH": paths, "EBBTIDE_PROGRESS": "off", "PYTHONFAULTHANDLER": "1", "OMP_NUM_THREADS": "2"}
         output = (self._out / f"{name}.out").open("wb")
@@ -168,7 +168,7 @@ def first(visit: Visit) -> None:
 def second(visit: Visit) -> None:
     """Llama-8B, 4 x 4,096, float32 with autocast and checkpointing, in 70 GiB; then GPT-2 XL as people do it today."""
     llama = ("--amp", "--way", "checkpoint", "--batch", "4", "--length", "4096")
-    rehearsed = visit._rehearses
+    rehearsed = visit.rehearses
     visit.bounded("llama-70", "60%" if rehearsed else "70GiB", "llama-8b", *llama, "--steps", "7", limit_s=240)
     for way in ("checkpoint", "save_on_cpu"):
         visit.plain(f"xl-{way}", "gpt2-xl", "--way", way, "--steps", "6")
