@@ -171,7 +171,11 @@ BlockId DeviceMemory::known(const void* key) const {
 const void* DeviceMemory::find(c10::StorageImpl& storage) {
   if (in_child_ || storage.device() != device_) return nullptr;
   Lock lock(mutex_);
-  return find_or_add(storage) == kNoBlock ? nullptr : &storage;
+  BlockId id = find_or_add(storage);
+  if (id == kNoBlock) return nullptr;
+  Stack& mine = this_stack();
+  if (!mine.unseen.empty() && mine.unseen.back().id == id) places_[id].is_new = true;
+  return &storage;
 }
 
 BlockId DeviceMemory::find_or_add(c10::StorageImpl& storage) {
@@ -225,6 +229,7 @@ void DeviceMemory::add_births(Stack& stack, bool in_operator) {
   for (auto [id, generation] : stack.unseen) {
     Block& b = blocks_[id];
     if (b.generation != generation) continue;
+    places_[id].is_new = false;
     places_[id].is_pinned_for_good |= captured;
     b.recorded = tape_.born(b.serial, b.nbytes);
     b.scheduled = kNever;
@@ -372,7 +377,7 @@ void DeviceMemory::suspend(bool suspends, bool for_a_graph) {
 bool DeviceMemory::evictable(BlockId id) const {
   const Block& b = blocks_[id];
   const Place& p = places_[id];
-  return (b.state == State::Dirty || b.state == State::Clean) && b.pins == 0 && !p.roams && !p.is_pinned &&
+  return (b.state == State::Dirty || b.state == State::Clean) && b.pins == 0 && !p.is_new && !p.roams && !p.is_pinned &&
          !p.is_pinned_for_good && !suspended_;
 }
 
@@ -724,7 +729,9 @@ void DeviceMemory::classify(const void* storage, Kind kind) {
 Counters DeviceMemory::begin_step(bool record) {
   Lock lock(mutex_);
   sweep(true);
-  this_stack().unseen.clear();
+  for (auto [id, generation] : std::exchange(this_stack().unseen, {})) {
+    if (blocks_[id].generation == generation) places_[id].is_new = false;
+  }
   step_thread_ = thread_number();
   step_live_peak_ = live_;
   largest_birth_ = std::exchange(largest_birth_now_, 0);

@@ -109,6 +109,7 @@ class DeviceMemory final : public ScheduledWatch {
     const void* memory = nullptr;  // what its pointer was when it was last looked at
     std::optional<c10::Stream> stream;  // whose work uses it
     bool is_its_allocation = false;  // that stream's memory it is, for all we know
+    bool is_new = false;  // what made it goes on to use it, which is told with the operator's end
     bool roams = false;  // other streams have used it, too
     bool is_guarded = false;  // PyTorch calls before somebody may write to it
     bool is_pinned = false;  // somebody has its address, until the step ends

@@ -888,8 +888,10 @@ def threads_train() -> None:
     ):
         making = pool.submit(makes)
         second = pool.submit(train, jobs[1], range(STEPS))
-        first = train(jobs[0], range(STEPS), opened.step)
-        ends.set()
+        try:
+            first = train(jobs[0], range(STEPS), opened.step)
+        finally:
+            ends.set()
         making.result()
         losses = [first, second.result()]
         assert all(sum(_torch.counters()[way]) > 0 for way in ("evicted_bytes", "fetched_bytes"))
