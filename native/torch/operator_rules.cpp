@@ -48,6 +48,8 @@ bool touches_nothing(const c10::FunctionSchema& schema) {
 
 bool gives_sizes(std::string_view name) { return name == "aten::resize_" || name == "aten::as_strided_"; }
 
+bool gives_storage(std::string_view name) { return name == "aten::set_"; }
+
 bool makes_empty(std::string_view name) { return starts_with_any(name, {"aten::empty", "aten::new_empty"}); }
 
 bool goes_in_order(const c10::OperatorHandle& op) {

@@ -23,6 +23,9 @@ bool touches_nothing(const c10::FunctionSchema& schema);
 // Says whether it gives its argument other sizes, and writes to no memory. oneDNN's convolutions call such operators.
 bool gives_sizes(std::string_view name);
 
+// Says whether it gives its argument another storage. It looks at no bytes of either.
+bool gives_storage(std::string_view name);
+
 // Says whether the operator does the same to each element of its lists. On the CPU a _foreach_ operator calls the plain one per
 // tensor, and list_operators.cpp cuts a _fused_ one into groups.
 bool over_lists(std::string_view name);

@@ -42,6 +42,7 @@ namespace {
 struct Treatment {
   bool passed_over = false;
   bool makes_empty = false;
+  bool looks_at_bytes = true;
   bool repeatable = false;           // its result depends on its arguments alone
   bool repeatable_in_place = false;  // so does what it makes of its first argument
   bool repeats_within = false;       // an operator that calls it is no more than its kernel for that
@@ -71,6 +72,7 @@ Treatment treatment_of(const at::RecordFunction& function) {
   if (!op.has_value()) return {.passed_over = true, .uses = {}};  // a label, not an operator
   Treatment treatment{.passed_over = passes_over(function.name(), *op), .uses = {}};
   treatment.makes_empty = makes_empty(function.name());
+  treatment.looks_at_bytes = the_device_memory() != nullptr || !gives_storage(function.name());
   treatment.work = goes_in_order(*op) ? Work::InOrder : Work::Itself;
   treatment.repeatable = is_repeatable(op->operator_name());
   treatment.repeatable_in_place = is_repeatable_in_place(op->operator_name());
@@ -284,7 +286,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   operands.clear();
   std::size_t i = 0;
   for (const c10::IValue& input : inputs) {
-    collect_operands(input, i < treatment.uses.size() ? treatment.uses[i] : Use{}, operands);
+    if (treatment.looks_at_bytes) collect_operands(input, i < treatment.uses.size() ? treatment.uses[i] : Use{}, operands);
     if (pins) pin_for_collective(input, waited_for);
     ++i;
   }

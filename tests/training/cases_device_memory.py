@@ -6,7 +6,7 @@ Nothing here looks at a loss before the end, so that the host is ahead of the st
 import gc
 import io
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -26,6 +26,7 @@ from ebbtide import _torch
 from ebbtide.ir.run_report import KINDS
 from tests.device import lagging
 from tests.helpers.zoo_features import NegateInPlace, ScaledSquare
+from tests.training.device_verdict import Verdict
 
 native = lagging.load()
 DEVICE = lagging.DEVICE
@@ -461,24 +462,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "planned": {"fast": "65%"},
     "chaos": {"fast": "80%", "policy": "demand", "chaos_rate": 0.2, "chaos_seed": 5},
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a session did. ``peak_bytes`` are the allocator's, of the bounded steps."""
-
-    differences: tuple[str, ...]
-    compared: int
-    out_bytes: Mapping[str, int]
-    back_bytes: Mapping[str, int]
-    modes: tuple[str, ...]
-    forecasts: tuple[tuple[int, int | None], ...]
-    budget_bytes: int
-    largest_operator_bytes: int
-    peak_bytes: int
-    managed_peak_bytes: int
-    unbounded_peak_bytes: int
-    trouble: str
 
 
 Bits = dict[str, bytes]

@@ -57,6 +57,7 @@ def _onto_itself(t: Tensor, _: str) -> Any:
 
 def _set_and_swapped(t: Tensor, _: str) -> Any:
     part = torch.empty(0).set_(t.untyped_storage(), 3 * COLUMNS, (ROWS - 3, COLUMNS))
+    assert torch.empty(0).set_(t).shape == t.shape
     other = torch.zeros(10)
     torch.utils.swap_tensors(t, other)
     other.data = part[5:]
