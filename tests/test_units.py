@@ -8,6 +8,7 @@ from ebbtide import units
 from ebbtide.units import (
     Budget,
     format_bytes,
+    format_count,
     format_time,
     option,
     parse_budget,
@@ -113,6 +114,21 @@ def test_rounding_up_is_the_next_multiple(nbytes: int, unit: int) -> None:
     rounded = round_up(nbytes, unit)
     assert rounded % unit == 0
     assert nbytes <= rounded < nbytes + unit
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0"),
+        (999, "999"),
+        (4_870, "4.87 K"),
+        (34_123_456, "34.1 M"),
+        (999_600_000, "1.00 B"),
+        (7 * 10**10, "70.0 B"),
+    ],
+)
+def test_counts_are_printed_in_a_unit_that_fits(number: int, text: str) -> None:
+    assert format_count(number) == text
 
 
 @pytest.mark.parametrize(

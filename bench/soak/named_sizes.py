@@ -45,7 +45,7 @@ def try_named(net: str, steps: int, refused: str, *, beside: bool = False) -> st
     with memory_cgroup(int(size.removesuffix("MiB")) * MIB) as group:
         done = run(group.wrap([EBBTIDE, "run", "--fast", size, *wait, *script]))
     peak = re.search(r"process peak\s+(.*)", done.stderr)
-    plan = re.search(r"Ebbtide: (.*steps.*?),? median", done.stderr)
+    plan = re.search(r"  steps +(.*?); median", done.stderr)
     said = f"{refused} refused, {size} named: {peak[1] if peak else ''}; {plan[1] if plan else ''}"
     if done.returncode == 0 and "within budget" in done.stderr and re.search(r"[1-9]\d* planned", said):
         return f"ok: {said}"

@@ -131,6 +131,14 @@ def format_bytes(nbytes: int | float) -> str:
     return f"{_three_digits(nbytes / TIB)} TiB"
 
 
+def format_count(number: int) -> str:
+    """Return three digits and thousands, millions or billions: ``34.1 M``."""
+    for name, unit in (("", 1), (" K", 10**3), (" M", 10**6)):
+        if number < 999.5 * unit:
+            return f"{number if unit == 1 else _three_digits(number / unit)}{name}"
+    return f"{_three_digits(number / 10**9)} B"
+
+
 def seconds(ns: float) -> float:
     """Convert nanoseconds to seconds."""
     return ns / 1e9

@@ -210,7 +210,7 @@ def test_a_forked_child_that_leaves_through_the_script_writes_nothing(tmp_path: 
 def test_a_report_is_shown(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     REPORT.write(path)
-    assert "within budget, 2 steps" in run("report", str(path)).stdout
+    assert "trained for 2 steps in 0.98 GiB, within budget" in run("report", str(path)).stdout
     path.write_text("{}")
     done = run("report", str(path))
     assert (done.returncode, done.stdout) == (2, "")

@@ -271,13 +271,13 @@ def test_a_run_has_one_median_and_says_of_which_steps_it_is() -> None:
         return dict(page_data(Subject(None, None, (timeline(),), run))["facts"])
 
     assert shown(run)["median of 2 planned steps, measured"] == "1.50 s"
-    assert "4 steps (2 recorded, 2 planned), median 1.50 s a step (over 2 planned steps)" in render_summary(run)
+    assert "2 recorded, 2 planned; median 1.50 s (of 2 planned steps)" in render_summary(run)
     assert column(run)[ROWS.index("time a step")] == "1.50 s"
     mixed = replace(run, steps=(*run.steps, replace(first, mode=StepMode.DEMAND, wall_s=3.0)))
     assert shown(mixed)["median of 3 steps not recorded, measured"] == "2.00 s"
     recorded = replace(run, steps=run.steps[:2])
     assert shown(recorded)["median of 2 recorded steps, measured"] == "8.50 s"
-    assert "median 8.50 s a step, policy" in render_summary(recorded)
+    assert "2 recorded; median 8.50 s; policy" in render_summary(recorded)
     assert not [name for name in shown(replace(run, steps=())) if "median" in name]
 
 

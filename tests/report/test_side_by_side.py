@@ -85,7 +85,7 @@ def test_files_of_one_name_are_told_apart(folder: Path, tmp_path: Path) -> None:
     REPORT.write(other / "out.0.json")
     heads = report(folder / "out.0.json", other / "out.0.json").output.splitlines()[1]
     assert "other/out.0" in heads
-    assert report(folder / "out.0.json").output.startswith("Ebbtide: within budget, 2 steps")
+    assert report(folder / "out.0.json").output.startswith("Ebbtide: 34.1 M parameters trained for 2 steps")
 
 
 def test_json_is_a_list_of_reports(folder: Path) -> None:

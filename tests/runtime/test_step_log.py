@@ -45,7 +45,7 @@ def test_the_summary_and_the_file_say_what_is_not_listed() -> None:
     )
     assert RunReport.from_json(report.to_json()) == report
     text = render_summary(report)
-    assert "7 steps (5 planned, 2 not listed)" in text
+    assert "5 planned, 2 not listed; median" in text
     assert "7.00 MiB to the spill file" in text
     with pytest.raises(ValueError, match="left_out_steps"):
         RunReport(*(FORMAT, VERSION, "ebbtide", 1, 1, 1, 1, 1, 1, False, "", 0, 0, (), None, ()), left_out_steps=-1)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -46,12 +47,20 @@ class OptimizerHooks(Subscriber):
         self._on_end = on_end
         self._iterations = Iterations()
         self._has_news = True  # parameters that no optimizer has were not looked for since one was built
+        self._counted: set[int] = set()  # optimizers whose parameters are in ``_numbers``, by id
+        self._numbers: dict[int, int] = {}  # of each parameter that an optimizer has updated, by id
+
+    @property
+    def trained_parameters(self) -> int:
+        """The numbers in parameters that optimizers have updated."""
+        return sum(self._numbers.values())
 
     def built(self, optimizer: Optimizer) -> None:
         self._on_built()
         self._iterations.built(optimizer)
         self._classify(_parameters(optimizer), _PARAMETER)
         self._has_news = True
+        self._counted.discard(id(optimizer))
         self._on_begin()  # last, so that earlier moves of parameters do not count for this step
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call | None:
@@ -62,6 +71,10 @@ class OptimizerHooks(Subscriber):
             self._classify(every, _PARAMETER)  # frozen ones, too; PyTorch marks those of other types
         self._classify(_parameters(optimizer), _PARAMETER)
         self._classify(_gradients(optimizer), _GRADIENT)
+        if id(optimizer) not in self._counted:
+            self._counted.add(id(optimizer))
+            trained = (each for each in _parameters(optimizer) if each.requires_grad and not is_lazy(each))
+            self._numbers.update((id(each), each.numel()) for each in trained)
         self._native.enter_optimizer(True)
         return _with_closure(args, kwargs, lambda closure: self._apart(optimizer, closure))
 

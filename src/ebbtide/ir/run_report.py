@@ -213,7 +213,8 @@ class RunReport:
     them, null in reports of an Ebbtide that did not count it. ``updates`` says what became of each optimizer where
     another order of updates was asked for. ``tiers`` are the slower ones, fastest first, where there are others than
     the spill file. ``device`` is the accelerator whose memory was bounded, null where it was the process's; then
-    what is said of the arena is that device's.
+    what is said of the arena is that device's. ``trained_parameters`` counts the numbers that optimizers update,
+    null in reports of an Ebbtide that did not count them.
 
     ``bounded_as_asked`` is false in two cases: a budget was asked for and not in force at the end; or no step was seen,
     and a process that the script started peaked above it. ``planned_as_asked`` is false where no step followed a named
@@ -246,6 +247,7 @@ class RunReport:
     updates: tuple[str, ...] = ()
     tiers: tuple[TierReport, ...] = ()
     device: str | None = None
+    trained_parameters: int | None = None
 
     def __post_init__(self) -> None:
         if (self.format, self.version) != (FORMAT, VERSION):
@@ -253,7 +255,7 @@ class RunReport:
         _check_counts(self, "fast_bytes", "arena_budget_bytes", "process_peak_bytes", "unbounded_peak_bytes")
         _check_counts(self, "arena_peak_bytes", "arena_mean_bytes", "adopted_bytes", "outside_bytes")
         _check_counts(self, "left_out_steps", "left_out_written_bytes", "resident_peak_bytes", "resident_mean_bytes")
-        _check_counts(self, "written_bytes")
+        _check_counts(self, "written_bytes", "trained_parameters")
         if self.outside_bytes != sum(entry.nbytes for entry in self.outside):
             raise ValueError("outside_bytes is not the sum over outside")
 

@@ -1,4 +1,5 @@
-"""Shows a run's report as text for people. Every figure is measured, and faults stand first."""
+"""Shows a run's report as text for people: the answers (``headline``), then faults, then figures. All are measured
+but for a plan's, which are expected."""
 
 import sys
 import textwrap
@@ -7,12 +8,13 @@ from statistics import mean, median
 from typing import TextIO
 
 from ebbtide.ir.run_report import KINDS, PlanReport, RunReport, StepMode, StepReport, TierReport, Traffic
-from ebbtide.report.ranks import WITHIN_BUDGET, verdict
+from ebbtide.report.headline import headline
 from ebbtide.report.typical_steps import median_step_s, typical_steps, typical_steps_named
 from ebbtide.terminal import columns_of
 from ebbtide.units import format_bytes, format_time
 
 _LABEL = 19
+_MODES = (StepMode.RECORDED, StepMode.PLANNED, StepMode.DEMAND)
 _WIDEST = 110
 """Longer lines are hard to read, however wide the terminal."""
 _FAR_OFF = 1.5
@@ -65,23 +67,20 @@ def render_summary(report: RunReport) -> str:
     if _is_idle(report):
         return "Ebbtide: nothing was trained here: no step was seen, and no tensor large enough to be managed."
     steps = typical_steps(report)
-    lines = [_headline(report)]
+    lines = [headline(report)]
     if report.trouble:
         lines.append(_line("trouble", report.trouble))
+    if steps:
+        lines.append(_line("steps", _steps(report)))
     lines.append(_line("process peak", _process(report)))
-    lines.append(_line("memory of tensors" if report.device is None else f"on {report.device}", _arena(report)))
-    if report.resident_peak_bytes is not None and report.resident_mean_bytes is not None:
-        peak, mean_bytes = format_bytes(report.resident_peak_bytes), format_bytes(report.resident_mean_bytes)
-        lines.append(_line("  of it in use", f"peak {peak}, mean {mean_bytes}"))
-    if report.unbounded_peak_bytes:
-        lines.append(_line("moved or not", f"{format_bytes(report.unbounded_peak_bytes)} of tensors at a step's peak"))
+    lines.append(_line("tensors" if report.device is None else f"on {report.device}", _tensors(report)))
     if not steps and report.arena_budget_bytes is not None:
         kept = not report.budget_violated and report.bounded_as_asked
         own = "; this process stayed within its budget, and those that it starts are not bounded" if kept else ""
         lines.append(_line("steps", f"none was seen, so nothing was planned{own}"))
     if report.plan is not None:
         came_last = (report.plan.taken_up_after or 0) >= len(report.steps) + report.left_out_steps
-        lines.append(_line("plan", _plan(report.plan) + (", and no step followed it" if came_last else "")))
+        lines.append(_line("plan", _plan(report.plan, came_last)))
         lines += _forecast(report.plan)
         if not came_last:
             lines += _off_forecast(report.plan, [step.wall_s for step in steps if step.mode is StepMode.PLANNED])
@@ -90,15 +89,16 @@ def render_summary(report: RunReport) -> str:
         if made_anew := mean(step.made_anew_bytes for step in steps):
             took_s = mean(step.made_anew_s for step in steps)
             lines.append(_line("made anew a step", f"{format_bytes(round(made_anew))} in {format_time(took_s)}"))
-        lines.append(_line("stall", _stall(steps)))
+        lines += _waited(steps)
         in_steps = sum(step.written_bytes.total for step in report.steps) + report.left_out_written_bytes
         written = in_steps if report.written_bytes is None else report.written_bytes
-        where = "slower tiers" if report.tiers else "the spill file"
-        lines.append(_line("written in all", f"{format_bytes(written)} to {where}"))
+        if written:
+            where = "slower tiers" if report.tiers else "the spill file"
+            lines.append(_line("written in all", f"{format_bytes(written)} to {where}"))
     lines += [_line(tier.name, _tier(tier)) for tier in report.tiers]
     lines += [_line("updates", text) for text in report.updates]
     if report.adopted_bytes:
-        lines.append(_line("taken over", f"{format_bytes(report.adopted_bytes)} of tensors that were made elsewhere"))
+        lines.append(_line("existed before", f"{format_bytes(report.adopted_bytes)} of tensors; now managed"))
     lines += [
         _line("left alone", f"{entry.count} of {format_bytes(entry.nbytes)}: {entry.reason}")
         for entry in report.outside
@@ -112,27 +112,13 @@ def _is_idle(report: RunReport) -> bool:
     return not (amiss or report.steps or report.left_out_steps or report.unbounded_peak_bytes or report.outside)
 
 
-def _headline(report: RunReport) -> str:
-    modes = [(sum(step.mode is mode for step in report.steps), mode) for mode in (StepMode.RECORDED, StepMode.PLANNED)]
+def _steps(report: RunReport) -> str:
+    modes = [(sum(step.mode is mode for step in report.steps), f"{mode}") for mode in _MODES]
     known = ", ".join(f"{number} {mode}" for number, mode in [*modes, (report.left_out_steps, "not listed")] if number)
-    number = len(report.steps) + report.left_out_steps
-    count = f"{number} step{'' if number == 1 else 's'}" + (f" ({known})" if known else "")
-    typical_s = median_step_s(report)
-    over = "" if len(typical_steps(report)) == number else f" (over {typical_steps_named(report)})"
-    took = "" if typical_s is None else f", median {format_time(typical_s)} a step{over}"
-    figures = "all figures measured" if report.plan is None else "measured, but for the plan's forecasts"
-    kept = _how_kept(report) if verdict(report) == WITHIN_BUDGET else ""
-    return f"Ebbtide: {verdict(report)}{kept}, {count}{took}, policy {report.policy} ({figures})"
-
-
-def _how_kept(report: RunReport) -> str:
-    """Say why a kept budget proves little, or ""."""
-    if not report.steps or report.left_out_steps:
-        return ""
-    if report.fast_bytes is None and all(step.mode is StepMode.RECORDED for step in report.steps):
-        return " (no step ran under it)"
-    moved = report.written_bytes or any(step.evicted_bytes.total or step.fetched_bytes.total for step in report.steps)
-    return "" if moved else ", and nothing had to move"
+    typical, number = typical_steps(report), len(report.steps) + report.left_out_steps
+    over = "" if len(typical) == number else f" (of {typical_steps_named(report)})"
+    policy = "" if report.policy == "ebbtide" else f"; policy {report.policy}"
+    return f"{known}; median {format_time(median_step_s(report) or 0.0)}{over}{policy}"
 
 
 def _line(label: str, text: str) -> str:
@@ -154,25 +140,32 @@ def _process(report: RunReport) -> str:
     return _against(report.process_peak_bytes, report.fast_bytes) + (", within the 2 % tolerated" if within else "")
 
 
-def _arena(report: RunReport) -> str:
-    """Return the arena's peak and mean, with its bound.
+def _tensors(report: RunReport) -> str:
+    """Return the arena's peak and mean with its bound, the part under live storages, and a step's peak without a bound.
 
     The bound moves with a process budget or a followed limit. Then the last one is shown.
     """
     peak, bound = report.arena_peak_bytes, report.arena_budget_bytes
     moved = bound is not None and (report.fast_bytes is not None or (peak > bound and not report.budget_violated))
-    against = format_bytes(peak) if moved else _against(peak, bound)
-    last = f"; {format_bytes(bound)} were left to it at the end" if moved and bound is not None else ""
-    return f"{against}, mean {format_bytes(report.arena_mean_bytes)}{last}"
+    texts = [f"{format_bytes(peak) if moved else _against(peak, bound)}, mean {format_bytes(report.arena_mean_bytes)}"]
+    if moved and bound is not None:
+        texts.append(f"limit at the end {format_bytes(bound)}")
+    if report.resident_peak_bytes is not None and report.resident_mean_bytes is not None:
+        in_use, mean_bytes = format_bytes(report.resident_peak_bytes), format_bytes(report.resident_mean_bytes)
+        texts.append(f"in use {in_use}, mean {mean_bytes}")
+    if report.unbounded_peak_bytes:
+        texts.append(f"without a limit {format_bytes(report.unbounded_peak_bytes)}")
+    return "; ".join(texts)
 
 
-def _plan(plan: PlanReport) -> str:
-    count = f", one of {plan.plans}" if plan.plans > 1 else ""
-    after = "" if plan.taken_up_after is None else f", taken up after step {plan.taken_up_after}"
-    bound = "" if plan.lower_bound_s is None else f"no plan is faster than {format_time(plan.lower_bound_s)}, "
+def _plan(plan: PlanReport, came_last: bool) -> str:
+    whose = "" if plan.planner == "ebbtide" else f"{plan.planner}: "
+    bound = "" if plan.lower_bound_s is None else f", at best {format_time(plan.lower_bound_s)}"
+    count = f", the last of {plan.plans}" if plan.plans > 1 else ""
+    used = "" if plan.taken_up_after is None else f", used from step {plan.taken_up_after + 1}"
     return (
-        f"{plan.planner} ({plan.status}{count}): predicted {format_time(plan.predicted_s)} a step; {bound}a step that "
-        f"never waits takes {format_time(plan.step_s)}; made in {format_time(plan.plan_s)}{after}"
+        f"{whose}{format_time(plan.predicted_s)} a step expected, {format_time(plan.step_s)} without waiting{bound}; "
+        f"made in {format_time(plan.plan_s)}{count}{', and no step followed it' if came_last else used}"
     )
 
 
@@ -222,19 +215,21 @@ def _moved(steps: list[StepReport]) -> Iterable[str]:
         written = average(lambda step: step.written_bytes, kind)
         fetched = average(lambda step: step.fetched_bytes, kind)
         out, to_tiers, back = (f"{format_bytes(nbytes):>8}" for nbytes in (evicted, written, fetched))
-        if kind == "total":
-            yield _line("moved a step", f"out {out} (written {to_tiers})   in {back}")
-        elif evicted or written or fetched:
-            yield _line(f"  {kind.replace('_', ' ')}", f"out {out} (written {to_tiers})   in {back}")
+        if evicted or written or fetched:
+            label = "moved a step" if kind == "total" else f"  {kind.replace('_', ' ')}"
+            yield _line(label, f"out {out} (written {to_tiers})   in {back}")
 
 
-def _stall(steps: list[StepReport]) -> str:
+def _waited(steps: list[StepReport]) -> Iterable[str]:
     wall = sum(step.wall_s for step in steps)
     stall = sum(step.stall_s.total for step in steps)
-    causes = [
-        f"for room {format_time(mean(step.stall_s.room for step in steps))}",
-        f"for a late prefetch {format_time(mean(step.stall_s.late_prefetch for step in steps))}",
-        f"for what nothing had fetched {format_time(mean(step.stall_s.demand_fetch for step in steps))}",
-    ]
-    share = f" ({100 * stall / wall:.1f} % of its time)" if wall else ""
-    return f"{format_time(stall / len(steps))} a step{share}: {', '.join(causes)}"
+    if not stall:
+        return
+    causes = {
+        "memory to be freed": mean(step.stall_s.room for step in steps),
+        "reads that were late": mean(step.stall_s.late_prefetch for step in steps),
+        "reads that nobody had started": mean(step.stall_s.demand_fetch for step in steps),
+    }
+    waits = ", ".join(f"{format_time(each)} for {cause}" for cause, each in causes.items() if each)
+    share = f" ({100 * stall / wall:.1f} %)" if wall else ""
+    yield _line("waited a step", f"{format_time(stall / len(steps))}{share}: {waits}")

@@ -230,6 +230,7 @@ class DeviceEngine:
             planned_as_asked=not unplanned,
             tiers=(TierReport(HOST, self._run.host_bytes, written, read),),
             device=str(self._run.device),
+            trained_parameters=self._hooks.trained_parameters,
         )
 
     def memory_stats(self) -> dict[str, int]:

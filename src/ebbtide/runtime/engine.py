@@ -251,6 +251,7 @@ class Engine:
             resident_mean_bytes=round(counters["resident_byte_ns"] / max(counters["measured_ns"], 1)),
             updates=tuple(self._updates.told) if self._updates is not None else (),
             tiers=tier_reports(self._settings.tiers, before, counters),
+            trained_parameters=self._hooks.trained_parameters,
         )
 
     def _is_idle(self, counters: "_torch.Counters") -> bool:

@@ -1,0 +1,90 @@
+"""The first line of a run's summary, which has what a person asks first: how much was trained in which memory, what
+plain PyTorch takes, how much longer it took, and what the disk bears.
+
+All of it is measured but for two estimates, which say "about". Plain PyTorch's memory is a step's peak of live bytes
+beside what this process holds besides tensors. Its time is that of the steps less what threads waited, and less what
+was made anew. Left out of both: what the C library keeps of freed memory, and copies that slow operators down.
+"""
+
+from statistics import mean
+
+from ebbtide.ir.run_report import RunReport, StepMode
+from ebbtide.report.ranks import WITHIN_BUDGET, verdict
+from ebbtide.report.typical_steps import typical_steps
+from ebbtide.units import format_bytes, format_count
+
+_WORTH_SAYING = 1.05
+"""Plain PyTorch's memory is said if it is so many times what the run took."""
+_SLOWER = 1.05
+"""Steps that take fewer times as long are as fast, by an estimate."""
+_DAY_S = 24 * 3600
+_TB, _GB = 10**12, 10**9
+
+
+def headline(report: RunReport) -> str:
+    """Return the line, without a newline at the end."""
+    is_within, steps = verdict(report) == WITHIN_BUDGET, len(report.steps) + report.left_out_steps
+    if not steps:
+        return f"Ebbtide: {verdict(report)}, 0 steps"
+    what = f"{format_count(report.trained_parameters)} parameters " if report.trained_parameters else ""
+    held = format_bytes(report.process_peak_bytes if report.device is None else report.arena_peak_bytes)
+    where = "" if report.device is None else f" of {report.device}"
+    trained = f"{what}trained for {steps} step{'' if steps == 1 else 's'} in {held}{where}"
+    first = f"{trained}, {WITHIN_BUDGET}{_how_kept(report)}" if is_within else f"{verdict(report)}, {trained}"
+    return f"Ebbtide: {'; '.join(filter(None, [first, _plain(report), _written(report)]))}"
+
+
+def plain_bytes(report: RunReport) -> int | None:
+    """Estimate what plain PyTorch takes of the memory that is bounded. None where the report does not tell: memory of
+    slower tiers belongs to the process, too."""
+    if report.device is not None:
+        return report.unbounded_peak_bytes
+    if report.tiers:
+        return None
+    return report.unbounded_peak_bytes + max(report.process_peak_bytes - report.arena_peak_bytes, 0)
+
+
+def times_plain(report: RunReport) -> float | None:
+    """Estimate how many times as long as plain PyTorch's the steps took that were not recorded; None without any."""
+    steps = [step for step in report.steps if step.mode is not StepMode.RECORDED]
+    wall_s = sum(step.wall_s for step in steps)
+    plain_s = wall_s - sum(step.stall_s.total + step.made_anew_s for step in steps)
+    return wall_s / plain_s if plain_s > 0 else None
+
+
+def _plain(report: RunReport) -> str:
+    took = report.process_peak_bytes if report.device is None else report.arena_peak_bytes
+    plain, times = plain_bytes(report), times_plain(report)
+    said = []
+    if plain is not None and plain > _WORTH_SAYING * took:
+        least = "at least" if report.updates else "about"  # other orders of updates free gradients early
+        said.append(f"plain PyTorch takes {least} {format_bytes(plain)}")
+    if times is not None:
+        often, whose = "" if times < _SLOWER else f"{times:.1f} times ", "its" if said else "plain PyTorch's"
+        said.append(f"about {often}{whose} time")
+    return "; ".join(said)
+
+
+def _written(report: RunReport) -> str:
+    """Return what goes to the disk in a step, and in a day of such steps."""
+    steps = typical_steps(report)
+    if report.device is not None:
+        return ""
+    in_all = sum(tier.written_bytes for tier in report.tiers)
+    share = report.tiers[-1].written_bytes / in_all if in_all else 1.0  # the last tier is the spill file
+    a_step = share * mean(step.written_bytes.total for step in steps)
+    if not a_step:
+        return "nothing written to the disk" if report.written_bytes in (0, None) else ""
+    a_day = a_step * _DAY_S / max(mean(step.wall_s for step in steps), 1e-9)
+    day = f"{a_day / _TB:.1f} TB" if a_day >= _TB else f"{a_day / _GB:.0f} GB"
+    return f"{format_bytes(a_step)} written a step, {day} a day"
+
+
+def _how_kept(report: RunReport) -> str:
+    """Say why a kept budget proves little, or ""."""
+    if report.left_out_steps:
+        return ""
+    if report.fast_bytes is None and all(step.mode is StepMode.RECORDED for step in report.steps):
+        return " (no step ran under it)"
+    moved = report.written_bytes or any(step.evicted_bytes.total or step.fetched_bytes.total for step in report.steps)
+    return "" if moved else ", and nothing had to move"
