@@ -21,13 +21,14 @@ from ebbtide.commands.report import report
 from ebbtide.commands.run import run
 from ebbtide.commands.simulate import simulate
 from ebbtide.commands.sweep import sweep
+from ebbtide.commands.top import top
 from ebbtide.commands.trace import trace
 from ebbtide.commands.verify import verify
 from ebbtide.errors import INTERRUPTED, EbbtideError
 from ebbtide.units import name_options_as_the_command
 
 SECTIONS = {
-    "Train": (estimate, run, verify, doctor, probe),
+    "Train": (estimate, run, top, verify, doctor, probe),
     "See what a step does with memory": (trace, import_snapshot, analyze, explain, report),
     "Plan and simulate": (plan, simulate, compare, sweep, machines),
 }

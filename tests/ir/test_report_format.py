@@ -16,6 +16,7 @@ from ebbtide.ir.run_report import (
     KINDS,
     VERSION,
     LinkReport,
+    Moment,
     OutsideStorage,
     PlanReport,
     RunReport,
@@ -124,6 +125,7 @@ def test_the_fields_are_those_that_are_documented() -> None:
         "tiers",
         "device",
         "trained_parameters",
+        "moment",
     ]
     step = value["steps"][1]
     assert list(step) == [
@@ -365,7 +367,8 @@ def test_every_field_is_in_the_documentation() -> None:
     text = (ROOT / "docs" / "format.md").read_text()
     section = text[text.index(f"## Reports of runs, version {VERSION}") :]
     documented = [set(re.findall("`([a-z_]+)`", row)) for row in section.splitlines() if row.startswith("| ")]
-    of_run, of_step, of_tier, of_plan, of_link = documented[1:]
+    of_run, of_step, of_tier, of_plan, of_now, of_link = documented[1:]
+    assert of_now - {"moment"} == {field.name for field in fields(Moment)}
     assert of_run == {field.name for field in fields(RunReport)}
     assert of_plan == {field.name for field in fields(PlanReport)}
     assert of_step - {"steps"} == {field.name for field in fields(StepReport)}

@@ -194,6 +194,31 @@ class TierReport:
         _check_counts(self, "capacity_bytes", "written_bytes", "read_bytes")
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A run that goes on, or was killed: what happened when its report was written, at ``at_s`` (seconds since 1970).
+
+    ``process_began`` is when its process began, in the kernel's ticks: a later one may have the same ``pid``.
+    ``what`` is bounded ("process", "tensors", a device) and holds ``held_bytes``; ``budget_bytes`` 0 means no
+    bound yet. ``running_s`` is the age of the open step. ``doing`` is what is done besides training, or "".
+    ``total_steps`` is null where the script has not told.
+    """
+
+    pid: int
+    process_began: int
+    command: str
+    at_s: float
+    what: str
+    held_bytes: int
+    budget_bytes: int
+    running_s: float
+    doing: str
+    total_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_counts(self, "pid", "process_began", "at_s", "held_bytes", "budget_bytes", "running_s", "total_steps")
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class RunReport:
     """A whole run.
@@ -214,7 +239,7 @@ class RunReport:
     another order of updates was asked for. ``tiers`` are the slower ones, fastest first, where there are others than
     the spill file. ``device`` is the accelerator whose memory was bounded, null where it was the process's; then
     what is said of the arena is that device's. ``trained_parameters`` counts the numbers that optimizers update,
-    null in reports of an Ebbtide that did not count them.
+    null in reports of an Ebbtide that did not count them. ``moment`` is null once the run has ended.
 
     ``bounded_as_asked`` is false in two cases: a budget was asked for and not in force at the end; or no step was seen,
     and a process that the script started peaked above it. ``planned_as_asked`` is false where no step followed a named
@@ -248,6 +273,7 @@ class RunReport:
     tiers: tuple[TierReport, ...] = ()
     device: str | None = None
     trained_parameters: int | None = None
+    moment: Moment | None = None
 
     def __post_init__(self) -> None:
         if (self.format, self.version) != (FORMAT, VERSION):

@@ -40,7 +40,7 @@ def verdict(report: RunReport) -> str:
     if report.budget_violated:
         return "OVER BUDGET"
     if not report.bounded_as_asked:
-        return "NOT BOUNDED as asked"
+        return "NOT BOUNDED as asked" if report.moment is None else "NO BUDGET yet"
     if report.fast_bytes is None and report.arena_budget_bytes is None:
         return "NO BUDGET was set"
     return WITHIN_BUDGET

@@ -4,6 +4,7 @@ but for a plan's, which are expected."""
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from statistics import mean, median
 from typing import TextIO
 
@@ -68,7 +69,10 @@ def render_summary(report: RunReport) -> str:
         return "Ebbtide: nothing was trained here: no step was seen, and no tensor large enough to be managed."
     steps = typical_steps(report)
     lines = [headline(report)]
-    if report.trouble:
+    if report.moment is not None:
+        at = datetime.fromtimestamp(report.moment.at_s).strftime("%Y-%m-%d %H:%M:%S")
+        lines.append(_line("unfinished", f"these are the figures of {at}: the run goes on, or was killed"))
+    if report.trouble and (report.moment is None or report.budget_violated):  # what lacks may come yet
         lines.append(_line("trouble", report.trouble))
     if steps:
         lines.append(_line("steps", _steps(report)))

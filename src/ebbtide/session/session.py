@@ -36,6 +36,7 @@ from ebbtide.runtime.ranks import Ranks
 from ebbtide.screen.notebook import warnings_go_to
 from ebbtide.screen.progress import Observation, Progress
 from ebbtide.session.driven import Driven, check_writable, tell_disabled, warn_user
+from ebbtide.session.kept_report import KeptReport, at_this_moment
 from ebbtide.settings import Named, ProgressMode, Settings, UpdateOrder
 from ebbtide.units import Budget, format_bytes, option
 
@@ -76,6 +77,9 @@ class Session(Driven):
         self._engine: Engine | DeviceEngine | None = None
         self._progress: Progress | None = None
         self._follower: Follower | None = None
+        self._kept: KeptReport | None = None
+        self.total_steps: int | None = None
+        """The steps that the script is to make, if it says so. ``ebbtide top`` shows how much is left."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -95,6 +99,8 @@ class Session(Driven):
             raise told from error
 
     def _write_report(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
         if self._report_path is None:
             return
         try:
@@ -206,6 +212,7 @@ class Session(Driven):
             named = bounds.size is not None
             self._follower = Follower(lambda: self._usable_bytes(named), engine.limit_changed, self._say)
             self._follower.start()
+        self._keep_report()
 
     def _start_on_device(self, name: str) -> None:
         """Bound an accelerator's memory in place of the process's. Raises SettingError for what does not go with it."""
@@ -241,6 +248,7 @@ class Session(Driven):
         self._driver = self._engine = engine
         self._say(f"what leaves {device} goes to at most {format_bytes(host_bytes)} of pinned host memory")
         self._progress.start()
+        self._keep_report()
 
     def _budget(self) -> Budget | None:
         """Return this rank's budget."""
@@ -311,6 +319,12 @@ class Session(Driven):
         """Observe the engine, which exists before progress starts."""
         assert self._engine is not None
         return self._engine.observe()
+
+    def _keep_report(self) -> None:
+        self._kept = KeptReport(
+            self.report, lambda: at_this_moment(self._observe(), self.total_steps), self._report_path
+        )
+        self._kept.start()
 
     def _shown(self) -> ProgressMode:
         """Show progress of a node's first rank only, unless each is asked to show its own."""

@@ -1,0 +1,102 @@
+"""``ebbtide top``: the sessions that run on this machine, as their reports on disk show them."""
+
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from ebbtide.commands.examples import examples
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ebbtide.ir.run_report import RunReport
+
+_EVERY_S = 1.0
+
+
+@click.command(epilog=examples("ebbtide top", "ebbtide top --once"))
+@click.option("--once", is_flag=True, help="Show them once and end, as without a terminal.")
+def top(once: bool) -> None:
+    """Show your running sessions, until Ctrl-C.
+
+    Each session writes its report every two seconds. A session that was killed stays for a day, with the file that it
+    left: `ebbtide report FILE` shows that, too. Sessions of other users and of containers are not shown.
+    """
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console()
+    if once or not sys.stdout.isatty():
+        console.print(_shown(console.width))
+        return
+    try:
+        with Live(_shown(console.width), console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                time.sleep(_EVERY_S)
+                live.update(_shown(console.width), refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+def _shown(columns: int) -> "RenderableType":
+    from rich.console import Group
+    from rich.text import Text
+
+    from ebbtide.session.kept_report import session_folder, sessions
+
+    try:
+        found = sessions(session_folder())
+    except OSError:
+        found = []
+    if not found:
+        return Text("No session runs here.")
+    return Group(*(part for path, report in found for part in _session(str(path), report, columns)))
+
+
+def _session(path: str, report: "RunReport", columns: int) -> "list[RenderableType]":
+    """Return a session's lines: who it is, a bar of what is bounded, and its summary's."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from ebbtide.report.summary import folded, render_summary
+    from ebbtide.session.kept_report import goes_on
+    from ebbtide.units import format_bytes
+
+    moment = report.moment
+    assert moment is not None
+    if not goes_on(moment):
+        return [Text(f"{moment.pid}  {moment.command}", "bold"), Text(f"  was killed; it left {path}\n", "red")]
+    bar = Table.grid(padding=(0, 1))
+    of = f" of {format_bytes(moment.budget_bytes)}" if moment.budget_bytes else ", no budget yet"
+    if moment.budget_bytes:
+        from rich.progress_bar import ProgressBar
+
+        share = ProgressBar(total=moment.budget_bytes, completed=moment.held_bytes, width=30)
+        bar.add_row(f"  {moment.what:<18}", share, f"{format_bytes(moment.held_bytes)}{of}")
+    else:
+        bar.add_row(f"  {moment.what:<18}", f"{format_bytes(moment.held_bytes)}{of}")
+    figures = "\n".join(render_summary(replace(report, moment=None, trouble="")).splitlines()[1:])
+    title = Text(f"{moment.pid}  {moment.command}", "bold")
+    return [title, Text(f"  {progress(report)}"), bar, Text(f"{folded(figures, columns)}\n")]
+
+
+def progress(report: "RunReport") -> str:
+    """Return the step, the time of one, and what is left where the script has told."""
+    from ebbtide.report.typical_steps import median_step_s
+    from ebbtide.units import format_time
+
+    moment, steps, typical_s = report.moment, len(report.steps) + report.left_out_steps, median_step_s(report)
+    assert moment is not None
+    parts = [f"step {steps}"]
+    if moment.total_steps is not None:
+        parts = [f"step {steps} of {moment.total_steps}"]
+        if typical_s is not None and moment.total_steps >= steps:
+            parts.append(f"{format_time((moment.total_steps - steps) * typical_s)} left")
+    if typical_s is not None:
+        parts.insert(1, f"{format_time(typical_s)} each")
+        if moment.running_s > 2 * typical_s:
+            parts.append(f"the next {format_time(moment.running_s)} so far")
+    return ", ".join([*parts, *([moment.doing] if moment.doing else [])])
