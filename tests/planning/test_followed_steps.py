@@ -17,7 +17,7 @@ from ebbtide.ir.recording import Recording
 from ebbtide.ir.run_report import LinkReport, PlanReport
 from ebbtide.ir.trace import Trace
 from ebbtide.planning import planning
-from ebbtide.planning.followed_steps import with_measured
+from ebbtide.planning.followed_steps import FollowedSteps, with_measured
 from ebbtide.planning.plan_job import Answer, Job, carry_out
 from ebbtide.planning.planning import Planning, Wanted
 from ebbtide.planning.policies import planner_named
@@ -348,3 +348,17 @@ def test_each_links_forecast_stands_beside_what_a_step_came_to() -> None:
         LinkReport(f"{slow}->{fast}", 0, 0.0, 100, 4e-9),
     )
     assert with_measured(report, None) is report
+
+
+@pytest.mark.parametrize(("step_s", "times"), [(1.4, None), (1.5, 1.5), (0.6, None), (0.5, 0.5)])
+def test_a_forecast_that_is_missed_by_half_is_told_once(step_s: float, times: float | None) -> None:
+    steps, planned = FollowedSteps(None, looks=False), PlanReport("ebbtide", "feasible", 1, 1.0, 1.0, None, 0.0, 1)  # type: ignore[arg-type]
+    told = []
+    for wall_s in (9.0, *[step_s] * 9):
+        steps.ended(wall_s)
+        told.append(steps.missed(planned))
+    assert told == [None] * 4 + [None if times is None else (times, step_s)] + [None] * 5
+    steps.follow(b"", b"")  # another plan
+    for _ in range(5):
+        steps.ended(step_s)
+    assert steps.missed(planned) == (None if times is None else (times, step_s))

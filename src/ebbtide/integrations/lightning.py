@@ -6,6 +6,7 @@ trainer = Trainer(..., callbacks=[EbbtideCallback(fast="25%")])
 """
 
 import sys
+from math import isfinite
 from typing import Any, Unpack
 
 from ebbtide.integrations.trainer_session import TrainerSession
@@ -23,7 +24,8 @@ class EbbtideCallback(Callback):  # type: ignore[misc]
     """Trains within ``fast``. All arguments are those of ``ebbtide.Session``.
 
     A step is an optimizer step with all batches that it accumulates. Validation and checkpoints lie between steps.
-    Under ``ebbtide run``, the command's session and budget are used. Training raises what a session raises.
+    Under ``ebbtide run``, the command's session and budget are used. Training raises what a session raises. The logger
+    gets the last step's ``ebbtide/...`` metrics.
     """
 
     def __init__(self, fast: str | int | Budget | None = None, **named: Unpack[Named]) -> None:
@@ -38,16 +40,20 @@ class EbbtideCallback(Callback):  # type: ignore[misc]
     def on_train_start(self, trainer: Any, _: Any) -> None:
         self._training.begin()
         self._steps_before = None
+        if isfinite(steps := trainer.estimated_stepping_batches):
+            self._training.expects(int(steps) - trainer.global_step)
 
     def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
         if self._steps_before is None:
             self._training.begin_step()
             self._steps_before = trainer.global_step
 
-    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
         if trainer.global_step != self._steps_before:
             self._steps_before = None
             self._training.end_step()
+            if trainer.loggers and trainer.global_step % trainer.log_every_n_steps == 0:
+                module.log_dict(self._training.metrics(), on_step=True, on_epoch=False)
 
     def on_train_end(self, *_: Any) -> None:
         self._training.end()

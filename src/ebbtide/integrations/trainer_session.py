@@ -44,6 +44,17 @@ class TrainerSession:
             self._begun[self.session] = weakref.ref(self)
             self._callers = list(_frames(sys._getframe(1)))
 
+    def expects(self, steps: int) -> None:
+        """Note that so many more steps are to come."""
+        if isinstance(self._driven, Session) and self._driven._engine is not None:
+            self._driven.total_steps = self._driven._observe().steps + steps
+
+    def metrics(self) -> dict[str, float]:
+        """Return what a log shows of the last step (``Observation.metrics``)."""
+        driven = self._driven
+        there = isinstance(driven, Session) and driven._engine is not None and active() is driven
+        return driven._observe().metrics() if there and isinstance(driven, Session) else {}
+
     def begin_step(self) -> None:
         """Begin a step. One that an error left open is dropped."""
         self._drop_step()

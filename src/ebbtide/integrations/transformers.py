@@ -5,9 +5,11 @@ from ebbtide.integrations.transformers import EbbtideCallback
 trainer = Trainer(..., callbacks=[EbbtideCallback(fast="25%")])
 """
 
+import sys
 from typing import Any, Unpack
 
 from transformers import TrainerCallback
+from transformers.trainer_callback import CallbackHandler
 
 from ebbtide.integrations.trainer_session import TrainerSession
 from ebbtide.session.session import Session
@@ -15,11 +17,34 @@ from ebbtide.settings import Named
 from ebbtide.units import Budget
 
 
+class _Metrics(TrainerCallback):  # type: ignore[misc]
+    """Adds ``ebbtide/...`` to what is logged. It stands before those who report, which the user's callbacks follow."""
+
+    def __init__(self, training: TrainerSession) -> None:
+        self._training = training
+
+    def on_log(self, *_: Any, logs: dict[str, Any] | None = None, **__: Any) -> None:
+        if logs is not None:
+            logs.update(self._training.metrics())
+
+
+def _handler_of(callback: TrainerCallback) -> Any:
+    """Return the list's owner that calls this callback at the moment; the Trainer gives no other way to it."""
+    frame = sys._getframe(1)
+    while (up := frame.f_back) is not None:
+        frame = up
+        handler = frame.f_locals.get("self")
+        if isinstance(handler, CallbackHandler) and callback in handler.callbacks:
+            return handler
+    return None
+
+
 class EbbtideCallback(TrainerCallback):  # type: ignore[misc]
     """Trains within ``fast``. All arguments are those of ``ebbtide.Session``.
 
     A step is an optimizer step with all that it accumulates. Evaluation and checkpoints lie between steps. Under
-    ``ebbtide run``, the command's session and budget are used. Training raises what a session raises.
+    ``ebbtide run``, the command's session and budget are used. Training raises what a session raises. What the Trainer
+    logs has the last step's ``ebbtide/...`` metrics.
     """
 
     def __init__(self, fast: str | int | Budget | None = None, **named: Unpack[Named]) -> None:
@@ -30,8 +55,12 @@ class EbbtideCallback(TrainerCallback):  # type: ignore[misc]
         """The session of the present or the last training. None before the first, and under ``ebbtide run``."""
         return self._training.session
 
-    def on_train_begin(self, *_: Any, **__: Any) -> None:
+    def on_train_begin(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
         self._training.begin()
+        self._training.expects(state.max_steps - state.global_step)
+        if (handler := _handler_of(self)) is not None:
+            others = [each for each in handler.callbacks if not isinstance(each, _Metrics)]
+            handler.callbacks = [_Metrics(self._training), *others]  # a new list: this one is being gone through
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         self._training.begin_step()

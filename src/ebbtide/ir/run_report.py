@@ -24,6 +24,9 @@ VERSION = 5
 KINDS = ("parameter", "gradient", "optimizer_state", "activation", "other")
 
 
+_FAR_ABOVE, _FAR_BELOW = 1.5, 0.5
+
+
 class StepMode(StrEnum):
     """The way in which a step decided what to move.
 
@@ -179,6 +182,11 @@ class PlanReport:
     def __post_init__(self) -> None:
         _check_counts(self, "budget_bytes", "step_s", "predicted_s", "lower_bound_s", "plan_s", "plans")
         _check_counts(self, "taken_up_after", "measured_s")
+
+    def missed_by(self, typical_s: float) -> float | None:
+        """Return how many times as long as forecast a typical step takes, if that is 1.5 or more, or half or less."""
+        times = typical_s / self.predicted_s if self.predicted_s > 0 else 1.0
+        return times if times >= _FAR_ABOVE or times <= _FAR_BELOW else None
 
 
 @dataclass(frozen=True, slots=True)

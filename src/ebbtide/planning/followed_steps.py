@@ -8,6 +8,7 @@ keeps them within its budget.
 from collections import deque
 from dataclasses import dataclass, replace
 from math import inf
+from statistics import median
 
 from ebbtide.capture.tick_times import TickTimes, typical_ns
 from ebbtide.capture.timeline import Traffic
@@ -19,6 +20,7 @@ from ebbtide.units import seconds
 
 _KEPT = 5
 _LOOKS = ((0, 2), (3, 5), (27, 5))  # (followed, n): after more than this many steps that followed, n are measured
+_JUDGED = 5  # steps that follow a plan, after which its forecast is judged
 _NEWS = 0.1  # a step whose time differs by this share is worth another plan
 
 
@@ -39,6 +41,7 @@ class FollowedSteps:
         self.traffic: Traffic | None = None  # of the last measured step that followed the plan
         self._times = deque([TickTimes.of(recorded)] if looks else [], maxlen=_KEPT)
         self._followed = self._noted = 0
+        self._walls_s: list[float] = []  # of the first steps that followed the present plan
         self._looks = list(_LOOKS) if looks else []
 
     @property
@@ -49,6 +52,15 @@ class FollowedSteps:
     def ended(self, wall_s: float) -> None:
         self._followed += 1
         self.fastest_s = min(self.fastest_s, wall_s)
+        if len(self._walls_s) <= _JUDGED:
+            self._walls_s.append(wall_s)
+
+    def missed(self, planned: PlanReport) -> tuple[float, float] | None:
+        """Return how many times as long as forecast the plan's first steps took, and their median, if it was missed:
+        once, after the step that tells."""
+        typical_s = median(self._walls_s)
+        times = planned.missed_by(typical_s) if len(self._walls_s) == _JUDGED else None
+        return None if times is None else (times, typical_s)
 
     def note(self, recording: Recording) -> bool:
         """Add a step's times and return whether there are enough. Callers MUST have found that the step is alike."""
@@ -71,6 +83,7 @@ class FollowedSteps:
     def follow(self, trace: bytes, plan: bytes) -> None:
         """Note that steps follow a plan made from ``trace``. ``plan`` is empty where no faster one is wanted."""
         self.traffic, self.gone = None, 0
+        self._walls_s.clear()
         self.trace, self.plan = (trace, plan) if self._looks else (b"", b"")
         if not self._looks:
             self._times.clear()

@@ -168,6 +168,11 @@ class Planning:
         if (planned := self._planned()) is not None:
             planned.steps.ended(wall_s)
             planned.steps.last = self._steps
+            if (missed := planned.steps.missed(planned.report)) is not None:
+                times, typical_s = missed
+                self._say(
+                    f"planned steps take {times:.1f} times as long as their forecast: {format_time(typical_s)} each"
+                )
         return self._followed is not None
 
     @property

@@ -18,8 +18,6 @@ _LABEL = 19
 _MODES = (StepMode.RECORDED, StepMode.PLANNED, StepMode.DEMAND)
 _WIDEST = 110
 """Longer lines are hard to read, however wide the terminal."""
-_FAR_OFF = 1.5
-"""Steps that take more times their forecast than this get a remark."""
 
 
 def terminal_columns(stream: TextIO | None = None) -> int | None:
@@ -186,14 +184,20 @@ def _forecast(plan: PlanReport) -> Iterable[str]:
 
 
 def _off_forecast(plan: PlanReport, planned_s: list[float]) -> Iterable[str]:
-    if planned_s and plan.predicted_s > 0 and (ratio := median(planned_s) / plan.predicted_s) > _FAR_OFF:
-        typical, one_above = format_time(median(planned_s)), "; above is one of them" if plan.links else ""
-        yield _line(
-            "off the forecast",
-            f"planned steps took {ratio:.1f} times as long as it says, {typical} (median{one_above}): the "
-            "machine does other work, or memory and disk are slower than they were when they were measured; `ebbtide "
-            "doctor` looks at both",
-        )
+    """Say that the forecast was missed by half, whichever way."""
+    if not planned_s or (ratio := plan.missed_by(median(planned_s))) is None:
+        return
+    typical, one_above = format_time(median(planned_s)), "; above is one of them" if plan.links else ""
+    slower = (
+        "the machine does other work, or memory and disk are slower than they were when they were measured; `ebbtide "
+        "doctor` looks at both"
+    )
+    faster = "the recorded step or the measured machine was slower, so another plan may be better"
+    yield _line(
+        "off the forecast",
+        f"planned steps took {ratio:.1f} times as long as it says, {typical} (median{one_above}): "
+        f"{slower if ratio > 1 else faster}",
+    )
 
 
 def copied(nbytes: int | None, busy_s: float | None) -> str:

@@ -93,6 +93,21 @@ class Observation:
                 parts[name] = text
         return _joined(parts)
 
+    def metrics(self) -> dict[str, float]:
+        """Return what a trainer's log shows of the last step; nothing before one has ended."""
+        if self.last is None:
+            return {}
+        found = {
+            "step_s": self.last.wall_s,
+            "stall_s": self.last.stall_s.total,
+            "out_bytes": self.last.evicted_bytes.total,
+            "in_bytes": self.last.fetched_bytes.total,
+            "written_bytes": self.last.written_bytes.total,
+            "held_bytes": self.held_bytes,
+            "budget_bytes": self.budget_bytes,
+        }
+        return {f"ebbtide/{name}": float(value) for name, value in found.items()}
+
     def doing(self) -> str:
         """Say what is done besides training, or in its place; "" for nothing."""
         return "" if self.planning is None else self.planning.doing(self.steps)

@@ -1,0 +1,76 @@
+"""What trainers log has Ebbtide's metrics, and their steps are known in advance."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.starts, pytest.mark.slow]
+
+NET = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(6)])
+    def forward(self, x, labels=None):
+        return {"loss": self.layers(x).square().mean()}
+"""
+TRANSFORMERS = """
+from transformers import Trainer, TrainerCallback, TrainingArguments
+from ebbtide.integrations.transformers import EbbtideCallback
+class Reporter(TrainerCallback):
+    seen = []
+    def on_log(self, args, state, control, logs=None, **_):
+        self.seen.append(dict(logs))
+ours = EbbtideCallback(fast="40%", progress="off")
+arguments = TrainingArguments(output_dir="out", max_steps=8, per_device_train_batch_size=64, logging_steps=1,
+                              save_strategy="no", use_cpu=True, report_to=[], disable_tqdm=True)
+rows = [{"x": torch.randn(512), "labels": 0} for _ in range(64)]
+trainer = Trainer(model=Net(), args=arguments, train_dataset=rows, callbacks=[ours])
+trainer.callback_handler.callbacks.insert(0, Reporter())  # where TensorBoard's and W&B's stand
+trainer.train()
+last = [logs for logs in Reporter.seen if "loss" in logs][-1]
+print(ours.session.total_steps, last["ebbtide/out_bytes"] > 0, last["ebbtide/budget_bytes"] > 0, "loss" in last)
+print(sum(type(each).__name__ == "_Metrics" for each in trainer.callback_handler.callbacks))
+trainer.train()
+print(sum(type(each).__name__ == "_Metrics" for each in trainer.callback_handler.callbacks))
+"""
+LIGHTNING = """
+import csv, lightning
+from lightning.pytorch.loggers import CSVLogger
+from ebbtide.integrations.lightning import EbbtideCallback
+class Learner(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = Net()
+    def training_step(self, batch, at):
+        return self.net(batch)["loss"]
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters())
+ours = EbbtideCallback(fast="40%", progress="off")
+logger = CSVLogger("logs")
+trainer = lightning.Trainer(accelerator="cpu", max_steps=8, logger=logger, log_every_n_steps=2, callbacks=[ours],
+                            enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False)
+trainer.fit(Learner(), torch.utils.data.DataLoader(torch.randn(512, 512), batch_size=64))
+rows = list(csv.DictReader(open(logger.log_dir + "/metrics.csv")))
+print(ours.session.total_steps, float(rows[-1]["ebbtide/out_bytes"]) > 0, float(rows[-1]["ebbtide/budget_bytes"]) > 0)
+print([row["step"] for row in rows])
+"""
+
+
+def printed(program: str, folder: Path) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", NET + program], cwd=folder, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    return [line for line in done.stdout.splitlines() if not line.startswith(("{", "[20"))]
+
+
+def test_a_trainer_s_log_has_the_metrics(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    assert printed(TRANSFORMERS, tmp_path) == ["8 True True True", "1", "1"]
+
+
+def test_a_lightning_logger_gets_the_metrics(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    assert printed(LIGHTNING, tmp_path) == ["8 True True", "['1', '3', '5', '7']"]
