@@ -31,9 +31,16 @@ from ebbtide.commands.program import ProgramCommand, program_argument, refuse_mi
     show_default=True,
     help="Call operators for at most about so long. Those that take most of the step come first.",
 )
+@click.option(
+    "--within",
+    metavar="P%",
+    default="10%",
+    show_default=True,
+    help="Propose the smallest budget whose steps take at most so much longer.",
+)
 @json_option
 @program_argument
-def estimate(machine: Path | None, seconds: float, as_json: bool, program: tuple[str, ...]) -> None:
+def estimate(machine: Path | None, seconds: float, within: str, as_json: bool, program: tuple[str, ...]) -> None:
     """Estimate what training a script needs and takes, without training.
 
     Shows where the process and its tensors peak, and how long a step takes on this computer. For smaller budgets it
@@ -51,12 +58,17 @@ def estimate(machine: Path | None, seconds: float, as_json: bool, program: tuple
     from ebbtide.machines import find_machine
     from ebbtide.pipeline.reading import this_machine
     from ebbtide.report.summary import folded_for_terminal
+    from ebbtide.units import parse_fraction
 
     refuse_misplaced_options(program, ("--machine", "--json"))
+    try:
+        small_cost = 1 + parse_fraction(within)
+    except ValueError as error:
+        raise click.UsageError(f"--within {within} is not a percentage, such as 25%.") from error
     tell_misplaced_options(program)
     on = this_machine(computes=True) if machine is None else find_machine(machine)
     with working(PARTS) as begin:
-        found = estimate_script(program, on, seconds if machine is None else None, begin)
+        found = estimate_script(program, on, seconds if machine is None else None, begin, small_cost)
     if as_json:
         print_json(to_figures(found, program))
         return

@@ -30,9 +30,10 @@ from ebbtide.errors import SettingError
 )
 @click.option(
     "--fast",
-    metavar="SIZE|P%",
+    metavar="SIZE|P%|auto",
     help="Bound the process (8GiB; it may peak 2 % above that), or the tensors alone to a share of their peak (25%; "
-    "two steps find the peak, within free memory, and later ones may raise it). Default: the free memory of the "
+    "two steps find the peak, within free memory, and later ones may raise it). auto: `ebbtide estimate` runs first, "
+    "and names the smallest budget within 10 % of full speed; auto:25% allows more. Default: the free memory of the "
     "machine or its container.",
 )
 @click.option(
@@ -132,7 +133,9 @@ def run(
     be saved. It is 2 for wrong options, 4 where no directory can serve for spilling, 6 on a machine that cannot serve,
     and 130 after Ctrl-C.
     """
+    from ebbtide.commands.automatic_budget import budget_for, is_automatic
     from ebbtide.errors import INTERRUPTED
+    from ebbtide.host.place import place
     from ebbtide.session.ending import stay_at_the_end
     from ebbtide.session.launch import find_program, on_interrupt, run_program
     from ebbtide.session.leaving import command_before
@@ -150,6 +153,10 @@ def run(
         refuse_misplaced_budget(program)
     if not quiet:
         tell_misplaced_options(program)
+    if fast is not None and is_automatic(fast):
+        if device or settings.device or fast_node:
+            raise SettingError(f"--fast {fast} does not go with --device or --fast-node: name a budget")
+        fast = "100%" if settings.disable else budget_for(fast, program, place().size)
     session = Session(  # mistakes in settings are told before the program's
         fast,
         settings=settings,

@@ -26,7 +26,7 @@ COMMON_DISK_BYTES = 600 * 10**12
 PATIENCE_S = 60.0
 """After this long, no further budget is tried; the others are marked as untried."""
 SMALL_COST = 1.10
-"""A budget is proposed if its steps take at most this many times the unlimited one."""
+"""A budget is proposed if its steps take at most so many times the unlimited one, unless another limit is named."""
 
 _ROWS_TIMES = 3
 """A run's recording has so many times the rows of a step on fake tensors: it has operators in others, and scratch."""
@@ -78,7 +78,8 @@ class Row:
 class Estimate:
     """What a step needs and takes. The peaks are those of a run in which nothing has to move.
 
-    ``least_fast`` and ``least_process_bytes`` are the smallest budgets that work, as a share and as a size.
+    ``least_fast`` and ``least_process_bytes`` are the smallest budgets that work, as a share and as a size. A budget is
+    proposed if its steps take at most ``small_cost`` times ``step_ns``.
     """
 
     tensors_bytes: int
@@ -87,18 +88,25 @@ class Estimate:
     least_fast: str
     least_process_bytes: int
     rows: tuple[Row, ...]
+    small_cost: float = SMALL_COST
 
     @property
     def proposed(self) -> Row | None:
         """The smallest budget that fits here and costs little; else the fastest that fits; None if none does."""
         fitting = [row for row in self.rows if row.fits and row.step_ns is not None]
-        cheap = [row for row in fitting if (row.step_ns or 0) <= SMALL_COST * self.step_ns]
+        cheap = [row for row in fitting if (row.step_ns or 0) <= self.small_cost * self.step_ns]
         if cheap:
             return min(cheap, key=lambda row: row.process_bytes)
         return min(fitting, key=lambda row: row.step_ns or 0, default=None)
 
 
-def estimate(trace: Trace, machine: Machine, rest: Rest, begin: Callable[[str], None] = lambda what: None) -> Estimate:
+def estimate(
+    trace: Trace,
+    machine: Machine,
+    rest: Rest,
+    begin: Callable[[str], None] = lambda what: None,
+    small_cost: float = SMALL_COST,
+) -> Estimate:
     """Plan and simulate the budgets of ``budgets_of``. ``begin`` is told of each."""
     pages = page_size_of(machine)
     tensors, paged = peak(live_bytes(trace)), peak(live_bytes(trace, pages))
@@ -117,6 +125,7 @@ def estimate(trace: Trace, machine: Machine, rest: Rest, begin: Callable[[str], 
         least_fast=f"{min(-(-100 * least // max(tensors, 1)), 100)}%",
         least_process_bytes=_least_process(trace, machine, rest),
         rows=tuple(rows),
+        small_cost=small_cost,
     )
 
 

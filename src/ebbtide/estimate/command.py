@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebbtide.errors import EbbtideError
-from ebbtide.estimate.budgets import SHARES, SIZES_GIB, Estimate, Rest, estimate
+from ebbtide.estimate.budgets import SHARES, SIZES_GIB, SMALL_COST, Estimate, Rest, estimate
 from ebbtide.estimate.child import held_file
 from ebbtide.host.free_memory import free_memory
 from ebbtide.ir.files import load
@@ -54,10 +54,12 @@ def estimate_script(
     machine: Machine,
     seconds: float | None,
     begin: Callable[[str], None] = lambda what: None,
+    small_cost: float = SMALL_COST,
 ) -> Estimated:
     """Estimate what the script's training takes on a machine that says how fast it computes.
 
-    Its operators are called here for about ``seconds``; None takes the machine's roofline. Raises ScriptFailedError.
+    Its operators are called here for about ``seconds``; None takes the machine's roofline. A budget is proposed that
+    takes at most ``small_cost`` times as long as none. Raises ScriptFailedError.
     """
     require_rates(machine)
     with tempfile.TemporaryDirectory(prefix="ebbtide-estimate-") as name:
@@ -72,7 +74,7 @@ def estimate_script(
         most_bytes = free_memory().nbytes // _OPERANDS_PART
         called = with_called_times(trace, machine.compute.operator_ns, seconds, most_bytes)
         trace, kernel_bytes, share = called.trace, called.kernel_bytes, called.share
-    return Estimated(estimate(trace, machine, Rest(script_bytes, kernel_bytes), begin), machine, share)
+    return Estimated(estimate(trace, machine, Rest(script_bytes, kernel_bytes), begin, small_cost), machine, share)
 
 
 def _faked(command: Sequence[str], machine: Machine, folder: Path) -> tuple[Trace, int]:
