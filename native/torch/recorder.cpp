@@ -69,7 +69,7 @@ bool passes_over(std::string_view name, const c10::OperatorHandle& op) {
 
 Treatment treatment_of(const at::RecordFunction& function) {
   auto op = c10::Dispatcher::singleton().findSchema({function.name(), function.overload_name()});
-  if (!op.has_value()) return {.passed_over = true, .uses = {}};  // a label, not an operator
+  if (!op.has_value()) return {.passed_over = true, .uses = {}, .op = {}};  // a label, not an operator
   Treatment treatment{.passed_over = passes_over(function.name(), *op), .uses = {}};
   treatment.makes_empty = makes_empty(function.name());
   treatment.looks_at_bytes = the_device_memory() != nullptr || !gives_storage(function.name());
@@ -211,7 +211,7 @@ class Description {
 // Known by the address of the name, which belongs to the operator's registration: one per overload. Labels, such as
 // autograd's, have passing addresses.
 const Treatment& known_treatment(const at::RecordFunction& function) {
-  static const Treatment label{.passed_over = true, .uses = {}};
+  static const Treatment label{.passed_over = true, .uses = {}, .op = {}};
   static thread_local std::unordered_map<const char*, Treatment> known;
   if (starts_with_any(function.name(), {"autograd::", "torch::"})) return label;
   auto found = known.find(function.name());
