@@ -74,3 +74,15 @@ def test_a_trainer_s_log_has_the_metrics(tmp_path: Path) -> None:
 def test_a_lightning_logger_gets_the_metrics(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     assert printed(LIGHTNING, tmp_path) == ["8 True True", "['1', '3', '5', '7']"]
+
+
+def test_a_lightning_trainer_that_cannot_tell_its_steps_trains(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    stream = """
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(torch.randn(512, 512))
+"""
+    program = LIGHTNING.replace("DataLoader(torch.randn(512, 512)", "DataLoader(Stream()")
+    said = printed(stream + program.replace("max_steps=8", "max_epochs=1"), tmp_path)
+    assert said == ["None True True", "['1', '3', '5', '7']"]

@@ -168,3 +168,4 @@ def test_what_is_said_of_a_moment_is_this_process_s() -> None:
     assert MOMENT.command.startswith(sys.argv[0][:20])
     assert json.loads(shortened(REPORT, MOMENT).to_json())["moment"]["total_steps"] == 1000
     assert not goes_on(replace(MOMENT, pid=2**22 + 1))
+    assert at_this_moment(SEEN, -1).total_steps is None

@@ -6,7 +6,7 @@ trainer = Trainer(..., callbacks=[EbbtideCallback(fast="25%")])
 """
 
 import sys
-from math import isfinite
+from contextlib import suppress
 from typing import Any, Unpack
 
 from ebbtide.integrations.trainer_session import TrainerSession
@@ -40,8 +40,8 @@ class EbbtideCallback(Callback):  # type: ignore[misc]
     def on_train_start(self, trainer: Any, _: Any) -> None:
         self._training.begin()
         self._steps_before = None
-        if isfinite(steps := trainer.estimated_stepping_batches):
-            self._training.expects(int(steps) - trainer.global_step)
+        with suppress(Exception):  # infinite, or unknown
+            self._training.expects(int(trainer.estimated_stepping_batches) - trainer.global_step)
 
     def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
         if self._steps_before is None:

@@ -45,8 +45,8 @@ class TrainerSession:
             self._callers = list(_frames(sys._getframe(1)))
 
     def expects(self, steps: int) -> None:
-        """Note that so many more steps are to come."""
-        if isinstance(self._driven, Session) and self._driven._engine is not None:
+        """Note that so many more steps are to come; trainers that do not know say -1."""
+        if steps > 0 and isinstance(self._driven, Session) and self._driven._engine is not None:
             self._driven.total_steps = self._driven._observe().steps + steps
 
     def metrics(self) -> dict[str, float]:
