@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from types import MethodType
+from types import MethodDescriptorType, MethodType
 from typing import Any
 
 _INHERITED = object()
@@ -331,14 +331,17 @@ class Wrapper:
 class _Equal:
     """A wrapper that a script's tables, ``pickle`` and ``inspect`` take for the function of that name.
 
-    PyTorch passes it to ``__torch_function__``, where a script looks it up in a table from before. Left out: ``is``,
-    between a function from before and the one of now.
+    PyTorch passes it to ``__torch_function__``, where a script looks it up in a table from before. Dynamo compiles
+    calls of a tensor's C functions, which it knows by their type. Left out: ``is``, between a function from before and
+    the one of now.
     """
 
     def __init__(self, name: str, original: Callable[..., Any], wrapper: Callable[..., Any]) -> None:
         functools.update_wrapper(self, original)
         self._name, self._call = name, wrapper
-        self._binds = hasattr(type(inspect.unwrap(original)), "__get__")
+        kind = type(inspect.unwrap(original))
+        self._binds = hasattr(kind, "__get__")
+        self._kind = kind if kind is MethodDescriptorType else _Equal
         _leave_to_python(_Equal.__call__)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -349,6 +352,10 @@ class _Equal:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__wrapped__, name)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return self._kind
 
     def __eq__(self, other: object) -> bool:
         return self is other or self.__wrapped__ == other

@@ -4,7 +4,7 @@ import gc
 import os
 import random
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -265,6 +265,24 @@ def compiled_whole() -> tuple[str, ...]:
                 compiled(torch.ones(length, 64)).sum().backward()
                 optimizer.step()
     return tuple(str(step.mode) for step in session.report().steps)
+
+
+def arrays_in_compiled_code() -> dict[str, bool]:
+    """NumPy within a function that is compiled as one graph: whether each way finds what is away."""
+    weight = nn.Parameter(torch.randn(512, 512))
+    ways: dict[str, Callable[[], torch.Tensor]] = {
+        "a method": lambda: torch.from_numpy(weight.detach().numpy() * 3),
+        "its class's": lambda: torch.from_numpy(torch.Tensor.numpy(weight.detach()) * 2),
+        "a function": lambda: torch.as_tensor(np.asarray(weight.detach()) + 1),
+    }
+    plain = {name: way() for name, way in ways.items()}
+    found = {}
+    with ebbtide.Session(fast="80%"):
+        for name, way in ways.items():
+            _torch.evict([weight])
+            assert not _torch.is_resident(weight)
+            found[name] = torch.equal(torch.compile(way, fullgraph=True, backend="aot_eager")(), plain[name])
+    return found
 
 
 def a_planner_that_fails() -> tuple[Verdict, int]:

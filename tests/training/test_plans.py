@@ -96,6 +96,11 @@ def test_a_module_compiled_as_one_graph_can_be_planned() -> None:
     assert "planned" in modes
 
 
+def test_arrays_in_a_function_compiled_as_one_graph_hold_what_was_away() -> None:
+    found = child.run("cases_plans:arrays_in_compiled_code", env=SMALLEST)
+    assert all(found.values()), found
+
+
 def test_a_planner_that_fails_costs_the_plan_and_not_the_run() -> None:
     verdict, said = child.run("cases_plans:a_planner_that_fails", env=SMALLEST)
     assert (verdict.differences, said) == ((), 1)
