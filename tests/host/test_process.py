@@ -2,6 +2,8 @@
 
 import os
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -114,3 +116,21 @@ def test_a_group_outside_the_namespace_leads_nowhere_else(tmp_path: Path) -> Non
 
 def test_the_real_files_are_understood() -> None:
     assert process.memory_limit().nbytes > 64 * MIB
+
+
+@pytest.mark.starts
+def test_processes_that_run_are_found_with_those_that_they_started() -> None:
+    """A child, and its own child, which holds 64 MiB and has computed."""
+    inner = 'x = b"x" * (1 << 26); print(sum(range(10**7)), flush=True); input()'
+    outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
+    before_s = process.worked_by_descendants_s()
+    with subprocess.Popen([sys.executable, "-c", outer], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        found = [int(folder.name) for folder in process.descendants()]
+        assert child.pid in found
+        assert len(found) >= 2
+        assert process.peak_of_descendants_bytes() >= 64 * MIB
+        assert process.worked_by_descendants_s() > before_s
+        child.communicate(b"\n")
+    assert child.pid not in [int(folder.name) for folder in process.descendants()]

@@ -208,11 +208,12 @@ def test_what_this_process_held_itself_is_not_taken_for_a_childs(script: Path) -
 
 
 def test_only_what_lies_above_this_processs_own_peak_is_a_childs(monkeypatch: pytest.MonkeyPatch) -> None:
-    own, others = iter([600, 200, 200, 200]), iter([700, 700, 620, 800])
+    own, ended, running = iter([600, 200, 200, 200, 200]), iter([700, 700, 620, 800, 800]), iter([0, 0, 0, 0, 900])
     monkeypatch.setattr(process, "peak_resident_bytes", lambda: next(own))
-    monkeypatch.setattr(process, "peak_of_children_bytes", lambda: next(others))
+    monkeypatch.setattr(process, "peak_of_children_bytes", lambda: next(ended))
+    monkeypatch.setattr(process, "peak_of_descendants_bytes", lambda: next(running))
     children = Children()
-    assert [children.peak_bytes() for _ in range(3)] == [0, 0, 800]
+    assert [children.peak_bytes() for _ in range(4)] == [0, 0, 800, 900]
 
 
 def test_a_plan_of_another_model_is_not_used_and_the_run_says_so_at_its_end(tmp_path: Path) -> None:

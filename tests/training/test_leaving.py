@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from ebbtide.runtime import ranks
 from ebbtide.session import ending, leaving
 from ebbtide.session.leaving import under
-from tests.helpers.command import EBBTIDE, run
+from tests.helpers.command import EBBTIDE, HUNG_AFTER_S, run
 
 TRAINS = """
 import atexit, multiprocessing, os, sys, threading, torch
@@ -104,6 +105,61 @@ if __name__ == "__main__":
     done = ended(code, tmp_path, "--fast", fast)
     assert done.returncode == 3
     assert "a process that the script forked trained, and one that it started peaked at" in done.stderr
+
+
+GOES_ON = """
+import time
+
+def goes_on(parent, trained):
+    train(512)
+    trained.set()
+    while os.getppid() == parent:
+        time.sleep(0.01)
+    with open("part", "w") as sys.stdout:
+        train(512)
+    os.rename("part", "whole")
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    trained = context.Event()
+    context.Process(target=goes_on, args=(os.getpid(), trained)).start()
+    trained.wait()
+    os._exit(0)
+"""
+
+
+def test_a_spawned_child_trains_on_after_its_parent_which_says_that_nothing_bounds_it(tmp_path: Path) -> None:
+    found = []
+    for options in ([], ["--fast", "40%"]):
+        done = ended(GOES_ON, tmp_path, *options)
+        assert done.returncode == (3 if options else 0), done.stderr
+        assert ("0 steps were seen" in done.stderr) == bool(options)
+        found += [done.stdout.strip(), wait_for(tmp_path / "whole").strip()]
+    assert found[0].startswith("trained")
+    assert len({*found}) == 1
+
+
+def test_children_of_a_fork_server_count(tmp_path: Path) -> None:
+    """It outlives them, and so is not waited for."""
+    code = """
+if __name__ == "__main__":
+    multiprocessing.get_context("forkserver").Process(target=train).start()
+"""
+    done = ended(code, tmp_path, "--fast", "40%")
+    assert done.stdout.startswith("trained")
+    assert done.returncode == 3
+    assert "If the script trains in processes that it starts" in done.stderr
+
+
+def wait_for(file: Path) -> str:
+    """Return what somebody writes, and remove it."""
+    patience = time.monotonic() + HUNG_AFTER_S
+    while not file.exists():
+        assert time.monotonic() < patience
+        time.sleep(0.01)
+    text = file.read_text()
+    file.unlink()
+    return text
 
 
 def test_threads_that_outlive_the_program_of_a_call_are_told(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ cgroup's limit also counts what the kernel charges beyond resident pages: page t
 of the container. So callers MUST keep headroom below it.
 """
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -55,6 +56,37 @@ def peak_of_children_bytes() -> int:
     two apart.
     """
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * KIB
+
+
+def descendants(proc: Path = PROC) -> list[Path]:
+    """Return the folders in /proc of the processes that run now and that this one started, or those did."""
+    found, left = list[Path](), [proc / "self"]
+    while left:
+        with contextlib.suppress(OSError):  # it has ended, or no file can be opened
+            for task in (left.pop() / "task").iterdir():
+                children = [proc / pid for pid in (task / "children").read_text().split()]
+                found += children
+                left += children
+    return found
+
+
+def peak_of_descendants_bytes(proc: Path = PROC) -> int:
+    """Return the most that any process held that runs now and that this one started, or those did."""
+    peak = 0
+    for process in descendants(proc):
+        with contextlib.suppress(OSError, ValueError):  # ValueError: it has ended, and has no memory
+            peak = max(peak, _field_bytes((process / "status").read_text(), "VmHWM"))
+    return peak
+
+
+def worked_by_descendants_s(proc: Path = PROC) -> float:
+    """Return the CPU time of those processes, and of theirs that ended."""
+    ticks = 0
+    for process in descendants(proc):
+        with contextlib.suppress(OSError):
+            after_name = (process / "stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, after_name[11:15]))  # utime, stime, cutime, cstime: proc(5)
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def reset_peak(proc: Path = PROC) -> bool:

@@ -3,8 +3,8 @@
 The kernel keeps one figure for all children that ended and were waited for, and their own such children
 (``RUSAGE_CHILDREN``). It includes children from before a session. It also includes what the parent held when it started
 a child: a child that runs another program begins with its parent's peak. So only a peak above both says anything. A
-forked child writes that it trains to a page that it shares with its parent. Left out: children that nobody waited for,
-and whether one trains that was not forked.
+forked child writes that it trains to a page that it shares with its parent. Of processes that still run, /proc tells.
+Left out: those that ended and that nobody waited for, and whether one trains that was not forked.
 """
 
 import mmap
@@ -23,7 +23,7 @@ class Children:
 
     def __init__(self) -> None:
         self._own_peak_bytes = process.peak_resident_bytes()
-        self._peak_before_bytes = process.peak_of_children_bytes()
+        self._peak_before_bytes = _peak_bytes()
         self._worked_before_s = _worked_s()
         self._shared = mmap.mmap(-1, mmap.PAGESIZE)
 
@@ -34,7 +34,7 @@ class Children:
 
     @property
     def worked(self) -> bool:
-        """True once children have ended that may have trained."""
+        """True once there were children that may have trained."""
         return self.trained or _worked_s() - self._worked_before_s >= _TRAINS_S
 
     def note_training(self) -> None:
@@ -43,12 +43,16 @@ class Children:
 
     def peak_bytes(self) -> int:
         """Return the most that one of them held, if that is more than this process ever did; else 0."""
-        peak = process.peak_of_children_bytes()
+        peak = _peak_bytes()
         own = max(self._own_peak_bytes, process.peak_resident_bytes())
         return peak if peak > max(self._peak_before_bytes, own + own // _NOTABLE) else 0
 
 
+def _peak_bytes() -> int:
+    return max(process.peak_of_children_bytes(), process.peak_of_descendants_bytes())
+
+
 def _worked_s() -> float:
-    """Return the CPU time of all children that have ended and were waited for."""
+    """Return the CPU time of all children that were waited for, or run now."""
     times = os.times()
-    return times.children_user + times.children_system
+    return times.children_user + times.children_system + process.worked_by_descendants_s()
