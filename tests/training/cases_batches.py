@@ -137,6 +137,18 @@ def skips_with_a_scaler(training: Training) -> list[bytes]:
     return training.bits()
 
 
+def evaluates(training: Training) -> list[bytes]:
+    """Between steps, and keeps more than there is room for."""
+    found = []
+    for _ in range(4):
+        training.step(256)
+        with torch.no_grad():
+            kept = [training.net(batch(1024)) for _ in range(2 * ROOM // MIB)]  # 1 MiB each
+            found.append(torch.stack([each.sum(0) for each in kept]).numpy().tobytes())
+        del kept
+    return [*found, *training.bits()]
+
+
 def accelerates(training: Training) -> list[bytes]:
     from accelerate.utils import find_executable_batch_size
 
@@ -152,7 +164,8 @@ def accelerates(training: Training) -> list[bytes]:
 
 
 SCRIPTS: dict[str, Callable[[Training], list[bytes]]] = {
-    each.__name__: each for each in (skips, looks_for_one, skips_in_a_closure, skips_with_a_scaler, accelerates)
+    each.__name__: each
+    for each in (skips, looks_for_one, skips_in_a_closure, skips_with_a_scaler, evaluates, accelerates)
 }
 
 

@@ -174,24 +174,29 @@ def a_data_set_for_workers_of_every_epoch() -> None:
 
 
 class Interrupting(nn.Module):
-    """A model that is interrupted in the middle of one of its forward passes."""
+    """A model that is interrupted in the middle of one of its passes, forward or backward."""
 
-    def __init__(self, network: nn.Module, at: int, number: int) -> None:
+    def __init__(self, network: nn.Module, at: int, number: int, where: str) -> None:
         super().__init__()
         self.network = network
-        self.calls, self.at, self.number = 0, at, number
+        self.calls, self.at, self.number, self.where = 0, at, number, where
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         self.calls += 1
         hidden = self.network.network[:3](rows)
         if self.calls == self.at:
-            signal.raise_signal(self.number)
+            if self.where == "forward":
+                self._interrupt()
+            hidden.register_hook(self._interrupt)
         return self.network(rows) + 0.0 * hidden.sum()
 
+    def _interrupt(self, *_: object) -> None:
+        signal.raise_signal(self.number)
 
-def _train_until_interrupted(number: int, session: Any, path: Path) -> Run:
+
+def _train_until_interrupted(number: int, where: str, session: Any, path: Path) -> Run:
     """As a script with a handler that saves: what was interrupted is dropped, a checkpoint written, and it goes on."""
-    case = replace(BASE, model=lambda: Interrupting(BASE.model(), at=4, number=number))
+    case = replace(BASE, model=lambda: Interrupting(BASE.model(), at=4, number=number, where=where))
     run = begin(case)
     caught = 0
     for _ in range(STEPS):
@@ -207,7 +212,7 @@ def _train_until_interrupted(number: int, session: Any, path: Path) -> Run:
     return run
 
 
-def interrupted(name: str, folder: str) -> None:
+def interrupted(name: str, where: str, order: str, folder: str) -> None:
     """By SIGINT as Python handles it, or SIGTERM with a handler that raises: the checkpoint holds the same bits."""
     number = getattr(signal, name)
 
@@ -216,9 +221,9 @@ def interrupted(name: str, folder: str) -> None:
 
     signal.signal(number, handler)
     paths = [Path(folder, who) for who in ("plain", "ours")]
-    plain = Snapshot.of(_train_until_interrupted(number, None, paths[0]))
-    with ebbtide.Session(fast=FAST) as session:
-        ours = _train_until_interrupted(number, session, paths[1])
+    plain = Snapshot.of(_train_until_interrupted(number, where, None, paths[0]))
+    with ebbtide.Session(fast=FAST, optimizer=order) as session:
+        ours = _train_until_interrupted(number, where, session, paths[1])
     check_same(plain, ours, session)
     saved = [torch.load(path, weights_only=True) for path in paths]
     assert saved[0]["model"].keys() == saved[1]["model"].keys()

@@ -16,7 +16,7 @@ def test_after_a_batch_that_did_not_fit_training_goes_on_as_in_plain_pytorch(nam
     assert moved > 0
     assert report.bounded_as_asked
     found_one = name in ("looks_for_one", "accelerates")  # before any step had fitted
-    assert report.budget_violated != found_one, report.trouble
+    assert report.budget_violated != (found_one or name == "evaluates"), report.trouble
 
 
 def test_the_error_names_a_budget_that_works_and_says_it_in_pytorchs_words_too() -> None:

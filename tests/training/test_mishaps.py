@@ -44,9 +44,13 @@ def test_forks_in_the_middle_of_steps_harm_neither_side() -> None:
     assert child.run("cases_mishaps:forks_with_work_in_flight", env=PAGES) > 10
 
 
+@pytest.mark.parametrize("order", ["as-written", "deferred"])
+@pytest.mark.parametrize("where", ["forward", "backward"])
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_a_script_that_saves_when_it_is_interrupted_saves_the_same_bits(name: str, tmp_path: Path) -> None:
-    child.run("cases_mishaps:interrupted", name, str(tmp_path), env=PAGES)
+def test_a_script_that_is_interrupted_saves_and_goes_on_with_the_same_bits(
+    name: str, where: str, order: str, tmp_path: Path
+) -> None:
+    child.run("cases_mishaps:interrupted", name, where, order, str(tmp_path), env=PAGES)
 
 
 def test_a_full_spill_directory_is_an_error_that_says_so_and_training_can_go_on() -> None:
