@@ -3,6 +3,7 @@
 All of them can be pickled: their arguments are their fields, and the text is made when it is read.
 """
 
+import signal
 from collections.abc import Collection
 
 from ebbtide.units import KIB, MIB, format_bytes, option
@@ -275,3 +276,10 @@ class InfeasibleBudgetError(EbbtideError):
             f"is {format_bytes(self.minimum_bytes)}: use "
             f"{option('fast', written_size(self.minimum_bytes))} or more."
         )
+
+
+def how_it_ended(status: int) -> str:
+    """Say how a process ended, by the status that ``subprocess`` has. Out of memory, the kernel sends SIGKILL."""
+    if status == -signal.SIGKILL:
+        return "was killed by signal 9, likely by the kernel because memory ran out (the machine's or its container's)"
+    return f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"

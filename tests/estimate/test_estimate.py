@@ -191,7 +191,7 @@ def test_what_cannot_run_on_fake_tensors_is_told_with_its_last_words(tmp_path: P
     how = ("--machine", str(tmp_path / "machine.toml"))
     done = run(EBBTIDE, "estimate", *how, "train.py", cwd=tmp_path)
     assert done.returncode == 1
-    assert "ended with status 1 on fake tensors" in done.stderr
+    assert "ended with exit status 1 on fake tensors" in done.stderr
     assert "a result whose shape depends on data" in done.stderr
     done = run(EBBTIDE, "estimate", *how, "idle.py", cwd=tmp_path)
     assert done.returncode == 1
@@ -201,3 +201,11 @@ def test_what_cannot_run_on_fake_tensors_is_told_with_its_last_words(tmp_path: P
     done = run(EBBTIDE, "estimate", *how, "train.py", cwd=tmp_path)
     assert done.returncode == 2
     assert "does not say how fast it computes" in done.stderr
+
+
+@pytest.mark.starts
+def test_a_script_that_the_kernel_kills_is_likely_to_have_run_out_of_memory(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os\nos.kill(os.getpid(), 9)\n")
+    done = run(EBBTIDE, "estimate", "train.py", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "was killed by signal 9, likely by the kernel because memory ran out" in done.stderr

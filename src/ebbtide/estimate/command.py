@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebbtide.errors import EbbtideError
+from ebbtide.errors import EbbtideError, how_it_ended
 from ebbtide.estimate.budgets import SHARES, SIZES_GIB, SMALL_COST, Estimate, Rest, estimate
 from ebbtide.estimate.child import held_file
 from ebbtide.host.free_memory import free_memory
@@ -32,10 +32,9 @@ class ScriptFailedError(EbbtideError):
         self.said = said
 
     def __str__(self) -> str:
-        ended = f"was killed by signal {-self.status}" if self.status < 0 else f"ended with status {self.status}"
         return (
-            f"the script {ended} on fake tensors, which have shapes and no numbers, so nothing can be estimated. "
-            f"`ebbtide trace` records a step with real ones. It said last:\n{self.said}"
+            f"the script {how_it_ended(self.status)} on fake tensors, which have shapes and no numbers, so nothing can "
+            f"be estimated. `ebbtide trace` records a step with real ones. It said last:\n{self.said}"
         )
 
 

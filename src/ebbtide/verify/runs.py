@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebbtide.errors import BudgetError, EbbtideError
+from ebbtide.errors import BudgetError, EbbtideError, how_it_ended
 from ebbtide.ir.run_report import RunReport
 from ebbtide.settings import PREFIX
 from ebbtide.verify.child import EVERY
@@ -27,7 +27,7 @@ class RunError(EbbtideError):
         self.said = said
 
     def __str__(self) -> str:
-        ended = f"was killed by signal {-self.status}" if self.status < 0 else f"ended with exit status {self.status}"
+        ended = how_it_ended(self.status)
         return f"the {self.name} run {ended}, so there is nothing to compare. It said last:\n{self.said}"
 
 
