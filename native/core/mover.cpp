@@ -1,8 +1,5 @@
 #include "mover.hpp"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <new>
 
 namespace ebbtide {
@@ -101,9 +98,7 @@ void Mover::stop(std::mutex& mutex) {
 }
 
 void Mover::io_loop(std::mutex& mutex, std::size_t preferred, void* buffer) {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  block_signals();
   Lock lock(mutex);
   while (!stopping_) {
     if (!carry_out_chunk(lock, preferred, buffer)) work_.wait(lock);

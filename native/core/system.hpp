@@ -76,6 +76,7 @@ struct BytesText {
   char text[16];
 };
 
+void block_signals();                 // for a thread of ours: the script's handlers run on its own
 std::int64_t now_ns();                // CLOCK_MONOTONIC
 bool is_in_memory(const void* page);  // private memory: whether this page has been filled
 bool is_in_memory(const void* page);  // whether it has been filled

@@ -147,6 +147,7 @@ void DeviceMemory::start(std::uint64_t host_bytes) {
 void DeviceMemory::set_limit(std::uint64_t bytes) {
   Lock lock(mutex_);
   limit_ = bytes;
+  if (std::uint64_t most = std::max(step_live_peak_, live_); limit_ > 0 && most > limit_) host_.prepare(most - limit_);
   if (limit_ > 0 && used() > limit_) make_room(0);
 }
 

@@ -3,17 +3,15 @@
 // is lost. Not thread-safe.
 #pragma once
 
-#include <ATen/core/CachingHostAllocator.h>
-#include <c10/core/Allocator.h>
 #include <c10/core/Event.h>
 
-#include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <map>
+#include <algorithm>
 #include <optional>
 #include <utility>
-#include <vector>
+
+#include "slabs.hpp"
 
 namespace ebbtide {
 
@@ -27,9 +25,11 @@ struct Buffer {
 
 class PinnedBuffers {
  public:
-  explicit PinnedBuffers(c10::DeviceType device) : pinned_(*at::getHostAllocator(device)) {}
+  explicit PinnedBuffers(c10::DeviceType device) : slabs_(device) {}
 
-  void set_limit(std::uint64_t bytes) { limit_ = std::max(bytes, taken_); }
+  void set_limit(std::uint64_t bytes) { slabs_.set_limit(bytes); }
+  // So many bytes will be taken at once, for all that is known.
+  void prepare(std::uint64_t bytes) { slabs_.prepare(bytes); }
 
   // Null where the limit leaves no room for it, or the system none.
   Buffer take(std::uint64_t nbytes) {
@@ -59,9 +59,9 @@ class PinnedBuffers {
       if (buffer.last) buffer.last->synchronize();
     }
     free_.clear();
-    slabs_.clear();
+    slabs_.give_back();
     at_ = nullptr;
-    left_ = taken_ = 0;
+    left_ = 0;
   }
 
   std::uint64_t used() const { return used_; }
@@ -69,24 +69,14 @@ class PinnedBuffers {
 
  private:
   static constexpr std::uint64_t kUnit = std::uint64_t{4} << 10;
-  static constexpr std::uint64_t kSlab = std::uint64_t{256} << 20;
 
   Buffer cut(std::uint64_t nbytes) {
     if (nbytes > left_) {
-      std::uint64_t slab = std::max(std::bit_ceil(nbytes), kSlab);  // PyTorch's allocator rounds up to a power of two
-      if (slab > limit_ - taken_) slab = limit_ - taken_;
-      if (slab < nbytes) return {};
+      Slab slab = slabs_.take(nbytes);
+      if (slab.memory == nullptr) return {};
       if (left_ > 0) free_.emplace(left_, Buffer{at_, left_, std::nullopt});
-      left_ = 0;
-      try {
-        slabs_.push_back(pinned_.allocate(slab));
-      } catch (const c10::Error&) {  // the system pins no more
-        limit_ = taken_;
-        return {};
-      }
-      at_ = static_cast<char*>(slabs_.back().get());
-      left_ = slab;
-      taken_ += slab;
+      at_ = slab.memory;
+      left_ = slab.nbytes;
     }
     Buffer buffer{std::exchange(at_, at_ + nbytes), nbytes, std::nullopt};
     left_ -= nbytes;
@@ -95,13 +85,10 @@ class PinnedBuffers {
     return buffer;
   }
 
-  at::HostAllocator& pinned_;
-  std::uint64_t limit_ = 0;
-  std::vector<c10::DataPtr> slabs_;
+  Slabs slabs_;
   std::multimap<std::uint64_t, Buffer> free_;  // by size
   char* at_ = nullptr;  // what the last slab has left
   std::uint64_t left_ = 0;
-  std::uint64_t taken_ = 0;
   std::uint64_t used_ = 0, peak_ = 0;
 };
 

@@ -61,6 +61,7 @@ void synchronize_device();
 c10::DeviceAllocator& memory();
 void set_capacity(size_t bytes);
 bool is_pinned(const void* pointer);
+std::vector<std::pair<size_t, pid_t>> pinned_by();  // bytes that were pinned, and the thread's number
 size_t pinned_bytes();  // that somebody has
 const at::Generator& default_generator();
 

@@ -243,6 +243,11 @@ class PinnedMemory final : public at::CachingHostAllocatorImpl<c10::Stream, std:
     CachingHostAllocatorImpl::free(context);
   }
 
+  std::vector<std::pair<size_t, pid_t>> pinned_by() const {
+    std::lock_guard lock(mutex_);
+    return pinned_by_;
+  }
+
   bool has(const void* pointer) {
     std::lock_guard lock(mutex_);
     const auto after = sizes_.upper_bound(static_cast<const char*>(pointer));
@@ -254,6 +259,7 @@ class PinnedMemory final : public at::CachingHostAllocatorImpl<c10::Stream, std:
     *pointer = std::aligned_alloc(PAGE, rounded(bytes, PAGE));
     std::memset(*pointer, GARBAGE, bytes);
     std::lock_guard lock(mutex_);
+    pinned_by_.emplace_back(bytes, gettid());
     sizes_[static_cast<const char*>(*pointer)] = bytes;
   }
 
@@ -270,8 +276,9 @@ class PinnedMemory final : public at::CachingHostAllocatorImpl<c10::Stream, std:
   c10::Stream get_current_stream() const override { return current_stream(); }
   bool stream_is_capturing(c10::Stream) const override { return false; }
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::map<const char*, size_t> sizes_;
+  std::vector<std::pair<size_t, pid_t>> pinned_by_;
 };
 
 void delete_pinned(void* context);
@@ -338,6 +345,8 @@ c10::DeviceAllocator& memory() { return allocator(); }
 void set_capacity(size_t bytes) { allocator().set_capacity(bytes); }
 
 bool is_pinned(const void* pointer) { return pinned().impl_->has(pointer); }
+
+std::vector<std::pair<size_t, pid_t>> pinned_by() { return pinned().impl_->pinned_by(); }
 
 size_t pinned_bytes() { return static_cast<size_t>(pinned().get_stats().active_bytes.current); }
 

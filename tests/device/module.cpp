@@ -50,6 +50,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("fill", &fill);
   m.def("first_byte", &first_byte, py::call_guard<py::gil_scoped_release>());
   m.def("over", &over);
+  m.def("pinned_by", &lagging::pinned_by);
   m.def("pinned_bytes", &lagging::pinned_bytes);
   m.def("set_capacity", &lagging::set_capacity);
   m.def("synchronize", &lagging::synchronize_device, py::call_guard<py::gil_scoped_release>());

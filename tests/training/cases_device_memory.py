@@ -806,6 +806,19 @@ def little_host_memory() -> Verdict:
     return within(plainly("mlp-sgd"), "mlp-sgd", fast="50%", policy="demand", host_bytes="64KiB")
 
 
+def pinned_by() -> tuple[list[int], list[int]]:
+    """Return how much host memory the training's thread pinned, and others, in large pieces."""
+    with ebbtide.Session("1GiB", policy="demand", **KEPT) as opened:
+        with opened.step():
+            tensors = [numbers(value) for value in range(8)]
+            _torch.set_device_limit(4 * 4 * NUMBERS)
+        assert [is_all(tensor, value) for value, tensor in enumerate(tensors)] == [True] * 8
+        assert _torch.counters()["tier_written_bytes"][0] > 0
+    pieces = [(nbytes, thread) for nbytes, thread in native.pinned_by() if nbytes >= 64 << 20]
+    ours = threading.get_native_id()
+    return tuple([nbytes for nbytes, by in pieces if (by == ours) == mine] for mine in (True, False))
+
+
 def less_than_an_operator_needs() -> Verdict:
     return within(plainly("mlp-sgd"), "mlp-sgd", fast="5%", policy="demand")
 

@@ -112,6 +112,10 @@ def test_little_host_memory_lets_little_leave() -> None:
     assert "nothing else could leave" in verdict.trouble
 
 
+def test_host_memory_is_pinned_by_a_thread_of_its_own_where_the_need_is_known() -> None:
+    assert child.run(CASE("pinned_by"), env=ONE_THREAD) == ([], [256 << 20])
+
+
 def test_a_budget_below_what_an_operator_needs_is_exceeded_and_told() -> None:
     verdict = child.run(CASE("less_than_an_operator_needs"), env=ONE_THREAD)
     assert verdict.differences == ()
