@@ -79,6 +79,16 @@ def load() -> ModuleType:
     return native
 
 
+def installed(folder: Path) -> dict[str, str]:
+    """Variables of a process in which ``import torch`` loads the device, as it does those of installed packages."""
+    package = folder / f"{DEVICE}-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {DEVICE}\nVersion: 1\n")
+    (package / "entry_points.txt").write_text(f"[torch.backends]\n{DEVICE} = tests.device.lagging:load\n")
+    paths = [str(folder), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
+
+
 @contextmanager
 def held(stream: torch.Stream) -> Iterator[None]:
     """The stream does nothing of what it is given in the block until the block has ended: for faults that MUST show."""

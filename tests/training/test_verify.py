@@ -148,6 +148,26 @@ def test_a_kind_that_the_script_does_not_have_need_not_move() -> None:
     assert "none is large enough to be moved" in render(verdict)
 
 
+def test_what_plain_pytorch_does_not_repeat_is_named_gradients_first() -> None:
+    every = {step: STATE | {f"buffer {number}": "ee" for number in range(6)} for step in (1, 2, 3)}
+    other = {2: {name: f"{digest}'" for name, digest in every[2].items()}, 3: dict.fromkeys(every[3], "xx")}
+    one, again = (record(states=states) for states in (every, every | other))
+    found = judge_plain(("train.py",), "25%", Run(one, one.ending, None), Run(again, again.ending, None), "cuda:0")
+    assert found.unsteady == Difference(2, "parameter w", "aa", "aa'")
+    assert found.unrepeated[:3] == ("gradient w", "parameter w", "buffer 0")
+    assert "not repeated       8 results of that step: gradient w, parameter w, buffer 0" in render(found)
+    assert "buffer 3 and 2 more" in render(found)
+    assert json.loads(to_json(found))["device"] == "cuda:0"
+
+
+def test_a_devices_verdict_tells_of_its_memory() -> None:
+    good = replace(verdict_of(record(), report()), device="cuda:0", plain_device_bytes=90)
+    assert render(good).startswith("VERIFIED: train.py, --device cuda:0 --fast 25%")
+    assert "budget held        yes: managed tensors on cuda:0 40 B of 50 B" in render(good)
+    assert "peak on cuda:0     plain 90 B, of all tensors" in render(good)
+    assert "(chaos) in a further run" in render(replace(good, evicted=("gradient",)))
+
+
 def test_where_a_difference_begins_is_told_or_that_it_did_not_come_back() -> None:
     bad = verdict_of(record(("1", "2", "9")), report())
     assert "it begins so: in step 2, parameter w: aa against cc" in render(

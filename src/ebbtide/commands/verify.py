@@ -40,6 +40,8 @@ from ebbtide.commands.program import (
     callback=joined_tiers,
     help="A tier, as for `ebbtide run`. May be repeated.",
 )
+@click.option("--device", metavar="NAME", help="Bound an accelerator's memory, as for `ebbtide run`.")
+@click.option("--host", metavar="SIZE", help="With --device: the most host memory to pin.")
 @click.option(
     "--policy", metavar="NAME", shell_complete=policies, help="The planner or policy: ebbtide (default), demand, ..."
 )
@@ -56,6 +58,8 @@ def verify(
     fast: str | None,
     spill: tuple[str, ...],
     tiers: str | None,
+    device: str | None,
+    host: str | None,
     policy: str | None,
     optimizer: str | None,
     keep: Path | None,
@@ -75,7 +79,7 @@ def verify(
     """
     from ebbtide.commands.working import working
     from ebbtide.report.summary import folded_for_terminal
-    from ebbtide.settings import Settings
+    from ebbtide.settings import KNOBS, PREFIX, Settings
     from ebbtide.verify.command import RUNS, verify_script
     from ebbtide.verify.text import render, to_json
 
@@ -83,11 +87,10 @@ def verify(
         refuse_misplaced_budget(program)
     tell_misplaced_options(program)
     # Check here, where errors name the option.
-    Settings().but(fast, spill=spill or None, tiers=tiers, policy=policy, optimizer=optimizer)
-    named = (
-        *(("FAST", fast), ("SPILL", os.pathsep.join(spill)), ("TIERS", tiers)),
-        *(("POLICY", policy), ("OPTIMIZER", optimizer)),
-    )
+    wishes = {"tiers": tiers, "device": device, "host_bytes": host, "policy": policy, "optimizer": optimizer}
+    Settings().but(fast, spill=spill or None, **wishes)  # type: ignore[arg-type]
+    variables = {knob.field: name.removeprefix(PREFIX) for name, knob in KNOBS.items()}
+    named = (("FAST", fast), ("SPILL", os.pathsep.join(spill)), *((variables[key], of) for key, of in wishes.items()))
     options = {name: value for name, value in named if value}
     with working(RUNS) as work:
         verdict = verify_script(program, options, keep, work, lambda text: work.say(f"ebbtide: {text}"))

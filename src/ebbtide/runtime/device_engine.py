@@ -17,7 +17,7 @@ from ebbtide.capture.following import Following
 from ebbtide.capture.optimizer_events import subscribe, unsubscribe
 from ebbtide.capture.optimizer_hooks import OptimizerHooks
 from ebbtide.doors import device_views
-from ebbtide.errors import PlatformError, SessionError, SettingError
+from ebbtide.errors import SessionError
 from ebbtide.host import process
 from ebbtide.in_front import Wrapper
 from ebbtide.ir import native
@@ -46,26 +46,6 @@ class DeviceRun:
     free_bytes: int
     host_bytes: int
     decider: str
-
-
-def device_named(name: str) -> torch.device:
-    """Find an accelerator. "auto" is the one of this machine. Raises SettingError where there is none of that name."""
-    here = torch.accelerator.current_accelerator()
-    if name == "auto":
-        if here is None:
-            raise SettingError(
-                "EBBTIDE_DEVICE=auto: PyTorch sees no accelerator here; leave it out to train on the CPU"
-            )
-        name = here.type
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise SettingError(f"{name!r:.40} is no device of PyTorch's; accepted: cuda, cuda:1, or auto") from None
-    if device.type == "cpu":
-        raise SettingError("the CPU's memory is bounded without a device: leave --device out")
-    if here is None or device.type != here.type or (device.index or 0) >= torch.accelerator.device_count():
-        raise SettingError(f"PyTorch has no device {name} here ({here.type if here is not None else 'no accelerator'})")
-    return torch.device(device.type, device.index or 0)
 
 
 def free_bytes(device: torch.device) -> int:
@@ -262,12 +242,3 @@ class DeviceEngine:
             self.end_step(completed=True)
         finally:
             self.begin_step()
-
-
-def require_device_events(device: torch.device) -> None:
-    """Raise PlatformError where PyTorch's part for the device lacks what copies need: events, pinned memory."""
-    try:
-        torch.empty(1, pin_memory=True)
-        torch.Event(device.type).record()
-    except (RuntimeError, NotImplementedError) as error:
-        raise PlatformError(f"PyTorch's part for {device.type} lacks what moving tensors takes: {error}") from error

@@ -217,17 +217,15 @@ class Session(Driven):
     def _start_on_device(self, name: str) -> None:
         """Bound an accelerator's memory in place of the process's. Raises SettingError for what does not go with it."""
         chosen = self._settings
-        order = chosen.optimizer is not UpdateOrder.AS_WRITTEN
-        names = {"fast-node": chosen.fast_node, "spill": chosen.spill, "tier": chosen.tiers, "optimizer": order}
-        if unfit := [option(name) for name, value in names.items() if value]:
-            raise SettingError(f"{', '.join(unfit)} does not go with {option('device')} yet: leave it out")
+        refuse_unfit_for_a_device(chosen)
         require_native()
+        from ebbtide.host.accelerator import device_named, require_device_events
         from ebbtide.planning.planning import Planning
         from ebbtide.runtime import device_engine
         from ebbtide.runtime.device_machine import measure
 
-        device = device_engine.device_named(name)
-        device_engine.require_device_events(device)
+        device = device_named(name)
+        require_device_events(device)
         host_bytes = chosen.host_bytes or usable_bytes(free_memory(ranks=self._place.local_size)) // 2
         free = device_engine.free_bytes(device)
         decider = decider_policy(chosen.policy)
@@ -339,6 +337,14 @@ class Session(Driven):
     def _say(self, text: str) -> None:
         if self._progress is not None:
             self._progress.say(text)
+
+
+def refuse_unfit_for_a_device(chosen: Settings) -> None:
+    """Raise SettingError for a wish that does not go with a device's."""
+    order = chosen.optimizer is not UpdateOrder.AS_WRITTEN
+    names = {"fast-node": chosen.fast_node, "spill": chosen.spill, "tier": chosen.tiers, "optimizer": order}
+    if unfit := [option(name) for name, value in names.items() if value]:
+        raise SettingError(f"{', '.join(unfit)} does not go with {option('device')} yet: leave it out")
 
 
 def _with_own_files(chosen: Settings, here: Place) -> Settings:

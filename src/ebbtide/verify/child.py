@@ -39,7 +39,10 @@ def main() -> int:
         print(f"ebbtide: error: {error}", file=sys.stderr)
         return error.exit_code
     if os.getpid() == process:  # not in a child that the script forked
-        ended = Ending(status, watch.steps, peak_resident_bytes(), time.monotonic() - began, watch.largest_bytes)
+        took_s = time.monotonic() - began
+        ended = Ending(
+            status, watch.steps, peak_resident_bytes(), took_s, watch.largest_bytes, watch.device_peak_bytes()
+        )
         recorder.write(ended)
     return status
 

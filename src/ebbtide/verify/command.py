@@ -1,7 +1,8 @@
 """Carries out ``ebbtide verify``: two plain runs, one within the budget between them, and the verdict.
 
 The bounded run comes second, so that a budget that cannot work is refused soon. If some kind of bytes had no reason to
-move in it, the script runs once more in the same budget, and everything leaves memory after each use.
+move in it, the script runs once more in the same budget, and everything leaves memory after each use; on a device,
+whatever chance picks.
 """
 
 import os
@@ -12,9 +13,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ebbtide.errors import EbbtideError, SettingError
+from ebbtide.host.accelerator import device_named, require_device_events
 from ebbtide.host.spill import choose_spill_directories
 from ebbtide.host.tiers import check_tier
 from ebbtide.planning.policies import is_planned
+from ebbtide.session.session import refuse_unfit_for_a_device
 from ebbtide.settings import PREFIX, Settings
 from ebbtide.units import format_time
 from ebbtide.verify.compare import first_difference
@@ -25,8 +28,9 @@ from ebbtide.verify.verdict import Verdict, judge_bounded, judge_plain
 DEFAULT_FAST = "25%"
 RUNS = 3
 _EVICTING = {"POLICY": "evict-all"}
+_AT_RANDOM = {"POLICY": "demand", "CHAOS_RATE": "0.2"}
 _OF_PLANS = ("PLAN", "MACHINE", "SAVE_TRACE", "SAVE_PLAN", "SAVE_TIMELINE")
-"""Variables of runs that make plans. The policy that evicts all makes none, and refuses them."""
+"""Variables of runs that make plans. A policy without plans refuses them."""
 
 
 class NothingToVerifyError(EbbtideError):
@@ -56,7 +60,7 @@ def verify_script(
     """
     options = {"FAST": os.environ.get(f"{PREFIX}FAST", "") or DEFAULT_FAST} | dict(options)
     settings = Settings.from_environment({**os.environ, **{PREFIX + name: text for name, text in options.items()}})
-    _check(settings)
+    device = _check(settings)
     with _directory(keep) as runs:
 
         def run(name: str, environment: dict[str, str], state_after: int | None) -> Run:
@@ -76,13 +80,15 @@ def verify_script(
         if not plain.steps:
             raise NothingToVerifyError
         bounded, more = run_within("bounded", plain.steps), dict[str, str]()
-        verdict = judge_plain(tuple(command), options["FAST"], plain, run("second-plain", plain_environment(), None))
+        again = run("second-plain", plain_environment(), None)
+        verdict = judge_plain(tuple(command), options["FAST"], plain, again, device)
         if verdict.unsteady is not None:
             return verdict
         verdict = judge_bounded(verdict, plain, bounded, settings.min_storage_bytes)
         if verdict.same_bits and verdict.budget_held and not verdict.every_kind_moved:
-            say("not every kind of bytes had to move; once more, with everything evicted after each use")
-            more = _EVICTING
+            what = "everything" if device is None else "storages by chance"
+            say(f"not every kind of bytes had to move; once more, with {what} evicted after each use")
+            more = _EVICTING if device is None else _AT_RANDOM
             evicting = run_within("evicting", plain.steps, more)
             verdict = verdict.with_evicting(judge_bounded(verdict, plain, evicting, settings.min_storage_bytes))
         if verdict.difference is None:
@@ -91,12 +97,17 @@ def verify_script(
         return verdict.with_trace(first_difference(plain.record, run_within("traced", None, more).record))
 
 
-def _check(settings: Settings) -> None:
-    """Refuse now, before the plain runs, what the bounded run would refuse."""
+def _check(settings: Settings) -> str | None:
+    """Refuse now, before the plain runs, what the bounded run would refuse. Return the device that is bounded."""
     is_planned(settings.policy)
+    if settings.device is not None:
+        refuse_unfit_for_a_device(settings)
+        require_device_events(device := device_named(settings.device))
+        return str(device)
     choose_spill_directories(settings.spill)
     for tier in settings.tiers:
         check_tier(tier.name, tier.kind, tier.capacity_bytes, tier.node)
+    return None
 
 
 @contextmanager

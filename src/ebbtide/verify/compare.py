@@ -1,6 +1,6 @@
 """Compares the records that runs left. Pure functions of records and reports."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ebbtide.ir.run_report import KINDS, LEFT, RunReport, StepMode
@@ -40,7 +40,7 @@ def first_difference(one: Record, other: Record) -> Difference | None:
     """
     steps = [record.ending.steps for record in (one, other) if record.ending is not None]
     for step in range(1, max(steps) + 2):  # the last one follows the last optimizer step
-        found = _losses(step, one, other) or _states(step, one, other)
+        found = _losses(step, one, other) or next(_states(step, one, other), None)
         if found is not None:
             return found
     if steps[0] != steps[1]:
@@ -59,15 +59,20 @@ def _losses(step: int, one: Record, other: Record) -> Difference | None:
     return None
 
 
-def _states(step: int, one: Record, other: Record) -> Difference | None:
+def differences(step: int, one: Record, other: Record) -> tuple[str, ...]:
+    """Name all that differ of a step's loss and of the state after it. Gradients come first: the others follow them."""
+    found = [each for each in (_losses(step, one, other), *_states(step, one, other)) if each is not None]
+    return tuple(sorted((each.what for each in found), key=lambda what: not what.startswith(("loss", "gradient"))))
+
+
+def _states(step: int, one: Record, other: Record) -> Iterator[Difference]:
     if step not in one.states or step not in other.states:
-        return None
+        return
     left, right = one.states[step].digests, other.states[step].digests
     for name in [*left, *(name for name in right if name not in left)]:
         a, b = left.get(name, "absent"), right.get(name, "absent")
         if a != b and GONE not in (a, b):
-            return Difference(step, name, a, b)
-    return None
+            yield Difference(step, name, a, b)
 
 
 def _shown(loss: Loss) -> str:

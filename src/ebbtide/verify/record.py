@@ -37,7 +37,8 @@ class State:
 class Ending:
     """The end of a run: ``status`` is the script's exit status, and ``peak_bytes`` is VmHWM.
 
-    ``largest_bytes`` has the largest tensor of each kind.
+    ``largest_bytes`` has the largest tensor of each kind. ``device_peak_bytes`` is what tensors took of an accelerator,
+    0 where there is none.
     """
 
     status: int
@@ -45,6 +46,7 @@ class Ending:
     peak_bytes: int
     seconds: float
     largest_bytes: Mapping[str, int]
+    device_peak_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from ebbtide.units import format_bytes, format_time
@@ -11,12 +11,14 @@ from ebbtide.verify.verdict import FORMAT, VERSION, Verdict
 
 _LABEL = 19
 _EVICTED = "(evict-all)"
+_AT_RANDOM = "(chaos)"
+_MOST_NAMED = 6
 _STEADY = """\
 Without a budget the script already ends differently from run to run, so nothing can be compared. Usual reasons:
   - no seed: call torch.manual_seed(0) before the model is built, and seed `random` and `numpy.random` too
   - order: PYTHONHASHSEED=0 where a set or its hash decides; sorted() around os.listdir and glob
   - data: DataLoader(generator=torch.Generator().manual_seed(0)), and a worker_init_fn that seeds what workers draw from
-  - algorithms: torch.use_deterministic_algorithms(True)
+  - algorithms: torch.use_deterministic_algorithms(True); on CUDA CUBLAS_WORKSPACE_CONFIG=:4096:8, too
   - threads: the same number in every run (OMP_NUM_THREADS), and none that update tensors without order
   - matrix products: MKL repeats itself for certain only with MKL_CBWR=AUTO MKL_DYNAMIC=FALSE
   - clocks, process ids and the network in what is computed
@@ -43,9 +45,12 @@ def _lines(verdict: Verdict) -> Iterator[str]:
     if verdict.unsteady is not None:
         yield f"NOT DETERMINISTIC: {command}"
         yield _line("plain, twice", _where(verdict.unsteady))
+        if verdict.unrepeated:
+            yield _line("not repeated", f"{len(verdict.unrepeated)} results of that step: {_named(verdict.unrepeated)}")
         yield _STEADY
         return
-    yield f"{_headline(verdict)}: {command}, --fast {verdict.fast}"
+    on = f" --device {verdict.device}" if verdict.device is not None else ""
+    yield f"{_headline(verdict)}: {command},{on} --fast {verdict.fast}"
     compared = f"{verdict.losses} losses of {verdict.steps} steps, {verdict.tensors} tensors and numbers after the last"
     if verdict.difference is None:
         yield _line("the same bits", f"yes: {compared}; two plain runs agree")
@@ -58,6 +63,8 @@ def _lines(verdict: Verdict) -> Iterator[str]:
     yield from _moved(verdict)
     peaks = f"plain {format_bytes(verdict.plain_peak_bytes)}, bounded {format_bytes(verdict.process_peak_bytes)}"
     yield _line("process peak", peaks)
+    if verdict.device is not None:
+        yield _line(f"peak on {verdict.device}", f"plain {format_bytes(verdict.plain_device_bytes)}, of all tensors")
     seconds = f"plain {format_time(verdict.plain_seconds)}, bounded {format_time(verdict.bounded_seconds)}"
     yield _line("took", f"{seconds} (with the comparison's own reading: no measure of speed)")
 
@@ -86,6 +93,9 @@ def _budget(verdict: Verdict) -> str:
     if verdict.arena_budget_bytes is None:
         return "NO: none was ever in force"
     answer = "yes" if verdict.budget_held else "NO"
+    if verdict.device is not None:
+        held, budget = format_bytes(verdict.arena_peak_bytes), format_bytes(verdict.arena_budget_bytes)
+        return f"{answer}: managed tensors on {verdict.device} {held} of {budget}"
     if verdict.fast_bytes is None:
         tensors = f"{format_bytes(verdict.arena_peak_bytes)} of {format_bytes(verdict.arena_budget_bytes)}"
         return f"{answer}: tensors {tensors}, which is all that a percentage bounds"
@@ -96,7 +106,8 @@ def _budget(verdict: Verdict) -> str:
 def _moved(verdict: Verdict) -> Iterator[str]:
     assert verdict.moved is not None
     answer = "yes" if verdict.every_kind_moved else "NO: what stayed in memory proves nothing"
-    yield _line("every kind moved", answer + (f"; {_EVICTED} in a further run" if verdict.evicted else ""))
+    how = _EVICTED if verdict.device is None else _AT_RANDOM
+    yield _line("every kind moved", answer + (f"; {how} in a further run" if verdict.evicted else ""))
     for kind, moved in verdict.moved.items():
         text = f"out {format_bytes(moved.evicted_bytes)}, in {format_bytes(moved.fetched_bytes)}"
         if not moved.exists:
@@ -104,8 +115,13 @@ def _moved(verdict: Verdict) -> Iterator[str]:
         elif not moved.proven:
             text += "   <- it stayed"
         elif kind in verdict.evicted:
-            text += f" {_EVICTED}"
+            text += f" {how}"
         yield _line(f"  {kind.replace('_', ' ')}", text)
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
 
 
 def _line(label: str, text: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ebbtide.verify.compare import Difference, Moved, budget_held, first_difference, moved
+from ebbtide.verify.compare import Difference, Moved, budget_held, differences, first_difference, moved
 from ebbtide.verify.runs import Run
 
 FORMAT = "ebbtide-verdict"
@@ -14,7 +14,9 @@ VERSION = 1
 class Verdict:
     """The results of all runs. All figures are measured.
 
-    ``unsteady`` is the difference between the two plain runs; if there is one, nothing ran within the budget.
+    ``unsteady`` is the difference between the two plain runs, and ``unrepeated`` names all results of its step that
+    differ. If there is one, nothing was compared with the bounded run. ``device``: its memory was bounded, and plain
+    PyTorch's tensors took ``plain_device_bytes`` there.
     ``difference`` is that of the bounded run from them. ``traced`` says that the bounded run was repeated with the
     state recorded after every step. ``traced_difference`` is where that run begins to differ, or None if it did not.
     ``evicted`` are the kinds that moved only in a further run, in which everything was evicted after each use.
@@ -28,7 +30,10 @@ class Verdict:
     tensors: int
     plain_peak_bytes: int
     plain_seconds: float
+    device: str | None = None
+    plain_device_bytes: int = 0
     unsteady: Difference | None = None
+    unrepeated: tuple[str, ...] = ()
     difference: Difference | None = None
     traced: bool = False
     traced_difference: Difference | None = None
@@ -72,9 +77,10 @@ class Verdict:
         return replace(self, traced=True, traced_difference=found)
 
 
-def judge_plain(command: tuple[str, ...], fast: str, plain: Run, again: Run) -> Verdict:
+def judge_plain(command: tuple[str, ...], fast: str, plain: Run, again: Run, device: str | None = None) -> Verdict:
     """Return the verdict of the plain runs alone. Nothing is proven yet."""
     last = plain.record.states.get(plain.steps)
+    unsteady = first_difference(plain.record, again.record)
     return Verdict(
         command=command,
         fast=fast,
@@ -83,7 +89,10 @@ def judge_plain(command: tuple[str, ...], fast: str, plain: Run, again: Run) -> 
         tensors=len(last.digests) if last is not None else 0,
         plain_peak_bytes=plain.ending.peak_bytes,
         plain_seconds=plain.ending.seconds,
-        unsteady=first_difference(plain.record, again.record),
+        device=device,
+        plain_device_bytes=plain.ending.device_peak_bytes,
+        unsteady=unsteady,
+        unrepeated=differences(unsteady.step, plain.record, again.record) if unsteady is not None else (),
     )
 
 

@@ -96,12 +96,17 @@ class Watch(Subscriber):
         for _, value in _leaves("", list(optimizer.state.values())):
             self._note("optimizer_state", getattr(value, "nbytes", 0))
 
+    def device_peak_bytes(self) -> int:
+        """Return the most that PyTorch's tensors took of an accelerator; 0 where it was not used."""
+        torch = sys.modules.get("torch")
+        return torch.accelerator.max_memory_allocated() if torch is not None and torch.accelerator.is_available() else 0
+
     def _note(self, kind: str, nbytes: int) -> None:
         self.largest_bytes[kind] = max(self.largest_bytes.get(kind, 0), nbytes)
 
 
 def state_digests(optimizers: "Sequence[Optimizer]") -> Iterator[tuple[str, str]]:
-    """Digest all state that optimizers and the modules of their parameters reach, and the random generator.
+    """Digest all state that optimizers and the modules of their parameters reach, and the random generators.
 
     This covers parameters, gradients, buffers, and the optimizers' state and settings. Names are unique and the same in
     every run.
@@ -130,6 +135,10 @@ def state_digests(optimizers: "Sequence[Optimizer]") -> Iterator[tuple[str, str]
             for name, value in _leaves("", {key: value for key, value in group.items() if key != "params"}):
                 yield f"setting{name} of group {at} ({title})", digest_of(value)
     yield "random generator", digest_of(torch.get_rng_state())
+    devices = {parameter.device for parameter in _parameters(optimizers)}
+    for device in sorted((device for device in devices if device.type not in ("cpu", "meta")), key=str):
+        state = torch.get_device_module(device).get_rng_state(device)
+        yield f"random generator of {device}", digest_of(state)
 
 
 def digest_of(value: object) -> str:
@@ -151,16 +160,16 @@ def digest_of(value: object) -> str:
 
 
 def _value_of(root: "torch.Tensor") -> str:
-    """Return the root's number as text, through NumPy, since ``item`` is an operator.
+    """Return the root's number as text, through NumPy, since ``item`` is an operator. On a device, so is the copy here.
 
     Returns "" for types that NumPy lacks, such as bfloat16.
     """
     import torch
 
-    if root.numel() != 1 or root.device.type != "cpu" or root.layout is not torch.strided:
+    if root.numel() != 1 or root.layout is not torch.strided:
         return ""
     try:
-        return str(root.detach().reshape(-1).numpy()[0])
+        return str(root.detach().cpu().reshape(-1).numpy()[0])
     except TypeError:
         return ""
 
