@@ -108,10 +108,10 @@ DeviceMemory& make_device_memory(const DeviceSettings& asked) {
   const Policy* policy = find_policy(asked.policy);
   if (policy == nullptr) throw std::invalid_argument("no such policy: " + asked.policy);
   if (memory == nullptr) {
-    memory = new DeviceMemory(device, asked.min_bytes);
+    memory = new DeviceMemory(device);
     set_watch(memory);
   }
-  memory->start(asked.host_bytes);
+  memory->start(asked);
   memory->set_policy(*policy);
   memory->set_chaos(asked.chaos_rate, asked.chaos_seed);
   memory->set_limit(asked.fast_bytes);
@@ -119,9 +119,8 @@ DeviceMemory& make_device_memory(const DeviceSettings& asked) {
   return *memory;
 }
 
-DeviceMemory::DeviceMemory(c10::Device device, std::uint64_t min_bytes)
+DeviceMemory::DeviceMemory(c10::Device device)
     : device_(device),
-      min_bytes_(min_bytes),
       pytorchs_(*c10::GetAllocator(device.type())),
       copies_(device),
       host_(device.type()),
@@ -136,9 +135,10 @@ DeviceMemory::Stack& DeviceMemory::this_stack() {
   return stack;
 }
 
-void DeviceMemory::start(std::uint64_t host_bytes) {
+void DeviceMemory::start(const DeviceSettings& asked) {
   Lock lock(mutex_);
-  host_.set_limit(host_bytes);
+  min_bytes_ = asked.min_bytes;
+  host_.set_limit(asked.host_bytes);
   counters_.over_budget = false;
   counters_.message.clear();
   counters_.largest_operator_bytes = 0;

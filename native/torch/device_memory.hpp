@@ -54,10 +54,10 @@ struct DeviceSettings {
 
 class DeviceMemory final : public ScheduledWatch {
  public:
-  DeviceMemory(c10::Device device, std::uint64_t min_bytes);
+  explicit DeviceMemory(c10::Device device);
 
-  // A session starts: with a clean record, and so much host memory.
-  void start(std::uint64_t host_bytes);
+  // A session starts, or a recorder: with a clean record. Smaller storages that an earlier one managed still are.
+  void start(const DeviceSettings& asked);
 
   void set_limit(std::uint64_t bytes);
   void set_policy(const Policy& policy);
@@ -196,8 +196,8 @@ class DeviceMemory final : public ScheduledWatch {
   Counters count() const;
 
   const c10::Device device_;
-  const std::uint64_t min_bytes_;
   std::mutex mutex_;  // guards all below
+  std::uint64_t min_bytes_ = 0;
   c10::Allocator& pytorchs_;
   DeviceCopies copies_;
   PinnedBuffers host_;

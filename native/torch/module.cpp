@@ -169,6 +169,7 @@ void watch_without_arena(std::uint64_t least_piece) {
 
 void unwatch() {
   if (the_arena() == nullptr && plain_recorder != nullptr) plain_recorder->watch(false);
+  if (the_device_memory() != nullptr) the_device_memory()->stop();
 }
 
 py::dict begin_step(bool record) {

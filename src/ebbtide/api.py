@@ -39,12 +39,13 @@ def record(
     fake: bool | None = None,
     machine: _Path | None = None,
     lines: bool | None = None,
+    device: str | None = None,
 ) -> "Recorder":
     """Return a context manager that writes a step of its block to ``path``, run as plain PyTorch runs it. See
     Recorder."""
     from ebbtide.session.recorder import Recorder
 
-    return Recorder(path, first=first, count=count, fake=fake, machine=machine, lines=lines)
+    return Recorder(path, first=first, count=count, fake=fake, machine=machine, lines=lines, device=device)
 
 
 def load(path: _Path) -> "Trace | Plan | Timeline | Machine | RunReport":

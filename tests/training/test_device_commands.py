@@ -5,8 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide.ir.files import load
+from ebbtide.ir.trace import StorageKind, Trace
+from ebbtide.machines import find_machine
 from ebbtide.verify.record import FILE_NAME, read_record
 from tests.device import lagging
+from tests.helpers import child
 from tests.helpers.command import EBBTIDE, run
 
 SCRIPT = """
@@ -84,3 +88,58 @@ def test_what_does_not_go_with_a_device_is_refused_before_the_plain_runs(
     assert done.returncode == 2
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_step_on_the_device_is_recorded_planned_and_simulated(
+    project: Path, device: dict[str, str], tmp_path: Path
+) -> None:
+    def done(command: str, *options: str) -> str:
+        finished = run(EBBTIDE, command, *options, cwd=project, env=device)
+        assert finished.returncode == 0, finished.stdout + finished.stderr
+        return finished.stdout + finished.stderr
+
+    assert "storages of lagging:0, peak" in done("trace", "--device", "lagging", "-o", "step.trace", "train.py")
+    trace = load(project / "step.trace", Trace)
+    assert trace.device == "lagging:0"
+    assert trace.unrecorded_ns is not None
+    assert trace.step_ns > 0
+    rows, layers = trace.storages, 6 * (64 * 64 + 64) * 4
+    held = {kind: int(rows.nbytes[rows.kind == kind].sum()) for kind in StorageKind}
+    assert held[StorageKind.PARAMETER] == layers
+    assert held[StorageKind.OPTIMIZER_STATE] == 2 * layers  # the steps' number lies on the CPU
+    assert held[StorageKind.GRADIENT] == layers
+    assert held[StorageKind.ACTIVATION] > 6 * 128 * 64 * 4
+    assert "lagging->host" in done("probe", "--device", "lagging", "-o", "there.toml")
+    assert [tier.name for tier in find_machine(project / "there.toml").tiers] == ["lagging", "host"]
+    there = ("--machine", "there.toml", "--fast", "50%")
+    done("plan", "step.trace", *there, "-o", "step.plan")
+    done("simulate", "step.trace", *there, "--plan", "step.plan")
+    assert "ebbtide" in done("compare", "step.trace", *there, "--policy", "ebbtide,demand")
+    assert "the step's peak: " in done("explain", "step.trace")
+    assert "name a machine with --machine" in done("analyze", "step.trace")
+    refused = run(EBBTIDE, "plan", "step.trace", "--fast", "50%", cwd=project, env=device)
+    assert (refused.returncode, len(refused.stderr.strip().splitlines())) == (2, 1)
+    assert "the step was recorded on lagging:0" in refused.stderr
+
+
+def test_recording_moves_nothing_and_sees_what_a_session_sees() -> None:
+    differences, ours, sessions = child.run("cases_device_trace:recorded_twice", env={"OMP_NUM_THREADS": "1"})
+    assert differences == ()
+    assert ours == sessions
+    assert len(ours) > 50
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["trace", "--device", "cuda", "--fake", "train.py"], "--fake needs no device"),
+        (["trace", "--device", "cuda", "--lines", "train.py"], "leave out the lines or the device"),
+        (["trace", "--device", "cuda:7", "train.py"], "PyTorch has no device cuda:7 here"),
+        (["probe", "--device", "cuda", "--tier", "compressed:1GiB"], "--device goes with -o alone"),
+        (["probe", "--device", "cuda:7"], "PyTorch has no device cuda:7 here"),
+    ],
+)
+def test_what_recording_on_a_device_cannot_do_is_told(options: list[str], said: str, project: Path) -> None:
+    done = run(EBBTIDE, *options, cwd=project)
+    assert done.returncode == 2
+    assert said in done.stderr

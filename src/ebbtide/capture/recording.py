@@ -70,6 +70,7 @@ def capture(
     origin: Origin = Origin.MEASURED,
     unrecorded_ns: int | None = None,
     repeats: Callable[[str, str], bool] = lambda operator, overload: False,
+    device: str | None = None,
 ) -> Captured:
     """Make a trace. Raises ValueError for a recording that is empty.
 
@@ -116,7 +117,7 @@ def capture(
         arguments=names[recording.tick_arguments],
         repeats=_repeats(recording, repeats),
     )
-    trace = Trace(name, origin, ticks, storages, accesses, unrecorded_ns=unrecorded_ns)
+    trace = Trace(name, origin, ticks, storages, accesses, unrecorded_ns=unrecorded_ns, device=device)
     return Captured(trace, np.where(recording.death[row] < 0, recording.serial[row], 0), numbers)
 
 

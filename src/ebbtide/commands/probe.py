@@ -2,12 +2,16 @@
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ebbtide.commands.completion import directories
 from ebbtide.commands.examples import examples
 from ebbtide.commands.program import joined_tiers
+
+if TYPE_CHECKING:
+    from ebbtide.ir.machine import Machine
 
 
 @click.command(epilog=examples("ebbtide probe -o machine.toml", "ebbtide probe --tier numa:1:32GiB -o machine.toml"))
@@ -24,6 +28,11 @@ from ebbtide.commands.program import joined_tiers
     multiple=True,
     callback=joined_tiers,
     help="A tier to measure, as for `ebbtide run`.",
+)
+@click.option(
+    "--device",
+    metavar="NAME",
+    help="Measure copies between an accelerator and pinned host memory instead.",
 )
 @click.option(
     "--seconds",
@@ -51,6 +60,7 @@ from ebbtide.commands.program import joined_tiers
 def probe(
     spill: tuple[str, ...],
     tiers: str | None,
+    device: str | None,
     seconds: float,
     output: Path | None,
     kernels: Path | None,
@@ -68,9 +78,38 @@ def probe(
     from ebbtide.commands.working import working
     from ebbtide.probe.command import probe_and_write
     from ebbtide.report.summary import folded_for_terminal, terminal_columns
+    from ebbtide.session.driven import written
+    from ebbtide.units import format_time
+    from ebbtide.units import seconds as seconds_of
+    from ebbtide.whole_file import write_whole
 
     def show(text: str) -> None:
         click.echo(folded_for_terminal(text, sys.stdout))
 
+    if device is not None:
+        if spill or tiers or kernels:
+            raise click.UsageError("--device goes with -o alone: --spill, --tier and --kernels are the CPU's")
+        machine = _of_device(device)
+        for link in machine.links:
+            show(f"{link.name:<24}{link.bytes_per_s / 1e9:.2f} GB/s, after {format_time(seconds_of(link.latency_ns))}")
+        if output is not None:
+            with written("machine", output):
+                write_whole(output, machine.to_toml().encode())
+            show(f"\nwrote {output}")
+        return
     columns = terminal_columns(sys.stdout)
     probe_and_write(spill, seconds, output, show, kernels, kernel_seconds, tiers, working, columns)
+
+
+def _of_device(name: str) -> "Machine":
+    """Measure the machine of a session on the device."""
+    from ebbtide.budget.bounds import usable_bytes
+    from ebbtide.host.accelerator import device_named, require_device_events
+    from ebbtide.host.free_memory import free_memory
+    from ebbtide.host.native import require_native
+    from ebbtide.runtime.device_engine import free_bytes
+    from ebbtide.runtime.device_machine import measure
+
+    require_native()
+    require_device_events(device := device_named(name))
+    return measure(device, free_bytes(device), usable_bytes(free_memory()) // 2)

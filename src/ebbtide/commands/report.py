@@ -114,7 +114,8 @@ def _subject(
         raise ReportError("a plan is shown on its trace: name the trace's file too")
     plan = read_plan(plans[0], trace) if plans and trace is not None else None
     wanted = trace is not None and trace.accesses_known and bandwidth is None
-    there = machine_for(machine, own) if wanted or machine is not None else own
+    device = trace.device if trace is not None else None
+    there = machine_for(machine, own, device) if wanted or machine is not None else own
     way = way_of(machine, bandwidth, slow_tier, there)
     trace = step_for(trace, there) if trace is not None else None
     times = whose_times(there, machine, trace) if there is not None and trace is not None else ""

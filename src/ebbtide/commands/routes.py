@@ -10,7 +10,7 @@ from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.trace import Trace
 from ebbtide.machines import find_machine
-from ebbtide.pipeline.reading import step_on, this_machine
+from ebbtide.pipeline.reading import step_on, this_machine, unlike_this_computer
 from ebbtide.units import parse_size
 
 
@@ -49,13 +49,16 @@ def step_for(trace: Trace, machine: Machine | None) -> Trace:
     return step_on(trace, machine)[0] if machine is not None and trace.accesses_known else trace
 
 
-def machine_for(named: Path | None, own: Machine | None) -> Machine | None:
+def machine_for(named: Path | None, own: Machine | None, device: str | None) -> Machine | None:
     """Return the named machine, else the trace's own, else this computer.
 
-    If this computer cannot be probed, a warning says so, and the result is None.
+    If this computer cannot be probed, or is not where a device's step ran, a warning says so, and the result is None.
     """
     if (machine := machine_named(named, own)) is not None:
         return machine
+    if device is not None:
+        click.echo(f"ebbtide: warning: {unlike_this_computer(device)}", err=True)
+        return None
     try:
         return this_machine()
     except SpillError as error:

@@ -42,6 +42,9 @@ from ebbtide.commands.program import (
     "--fake", is_flag=True, help="Compute nothing and hold nothing: tensors have only shapes, and times are modelled."
 )
 @click.option(
+    "--device", metavar="NAME", help="Record an accelerator's storages and times (cuda, cuda:1, auto), not the CPU's."
+)
+@click.option(
     "--lines",
     is_flag=True,
     default=None,
@@ -62,6 +65,7 @@ def trace(
     steps: int,
     keep_running: bool,
     fake: bool,
+    device: str | None,
     lines: bool | None,
     quiet: bool,
     machine: str | None,
@@ -80,6 +84,8 @@ def trace(
 
     if machine is not None and not fake:
         raise click.UsageError("--machine goes with --fake: without it, times are measured here")
+    if device is not None and fake:
+        raise click.UsageError("--fake needs no device: leave --device out, and name its machine with --machine")
     refuse_misplaced_options(program, ("-o", "--fake", "--lines", "--keep-running"))
     if not quiet:
         tell_misplaced_options(program)
@@ -89,7 +95,7 @@ def trace(
         output = named_for(program)
         if output.exists() and not quiet:
             click.echo(f"ebbtide: {output} is there already and will be replaced; -o names another file", err=True)
-    recorder = Recorder(output, first=step, count=steps, fake=fake, lines=lines, settings=settings)
+    recorder = Recorder(output, first=step, count=steps, fake=fake, lines=lines, device=device, settings=settings)
     sys.exit(record_program(find_program(program), recorder, not keep_running, quiet))
 
 

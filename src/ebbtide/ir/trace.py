@@ -193,8 +193,9 @@ class Trace:
 
     ``origin`` says how the times were obtained. ``accesses_known`` is False where only allocations were seen (a CUDA
     memory snapshot). Then there are no accesses, and nothing that needs them (ATIs) is available. ``unrecorded_ns`` is
-    how long the step before took without a recorder; the difference is the cost of recording. Raises ValueError for
-    accesses outside of lives, for times that do not fit 62 bits in sum, and for lives that do not fit the step.
+    how long the step before took without a recorder; the difference is the cost of recording. ``device`` is the
+    accelerator whose storages these are, None for the CPU's. Raises ValueError for accesses outside of lives, for times
+    that do not fit 62 bits in sum, and for lives that do not fit the step.
     """
 
     name: str
@@ -204,6 +205,7 @@ class Trace:
     accesses: Accesses
     accesses_known: bool = True
     unrecorded_ns: int | None = None
+    device: str | None = None
     answers: dict[object, object] = field(init=False, repr=False, compare=False, default_factory=dict)
     """The answers that ``of_trace`` found about this trace and keeps here."""
     _starts_ns: Ints = field(init=False, repr=False, compare=False)

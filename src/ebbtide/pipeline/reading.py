@@ -100,7 +100,8 @@ def step_on(
     change: Callable[[Machine], Machine] = lambda machine: machine,
 ) -> tuple[Trace, Machine]:
     """Return the step with its times on a machine, and the machine. It is the named one, the trace's own, or this
-    computer, after ``change``. Raises FileFormatError for a trace that does not know what uses what."""
+    computer, after ``change``. Raises FileFormatError for a trace that does not know what uses what, and SettingError
+    for a device's that comes without a machine."""
     step, its_machine = (trace, None) if isinstance(trace, Trace) else read_trace(Path(trace))
     if not step.accesses_known:
         name = step.name if isinstance(trace, Trace) else trace
@@ -111,8 +112,17 @@ def step_on(
         )
     if machine is not None:
         its_machine = machine if isinstance(machine, Machine) else find_machine(os.fspath(machine))
+    elif its_machine is None and step.device is not None:
+        raise SettingError(unlike_this_computer(step.device))
     on = change(its_machine or this_machine())
     return recost(step, on), on
+
+
+def unlike_this_computer(device: str) -> str:
+    return (
+        f"the step was recorded on {device}, from which nothing moves to this computer's disk: name a machine with "
+        f"--machine, such as h200, or one that `ebbtide probe --device {device} -o gpu.toml` measured"
+    )
 
 
 def this_machine(computes: bool = False) -> Machine:

@@ -70,8 +70,8 @@ class Job:
     ``flops`` are those of its operators (``flop_table``). ``followed``: the step followed a plan, and is planned anew
     with the typical times of steps like it. ``shown`` is a planner's name: the step is wanted as a timeline with this
     name, and not planned. ``shared_bytes`` is how much of the budget tiers that pack take when they fill up. Their
-    memory is the process's own, so where the process is bounded the arena loses it. ``name`` is the trace's.
-    ``repeating`` has its operators that repeat, with their overloads.
+    memory is the process's own, so where the process is bounded the arena loses it. ``name`` and ``device`` are the
+    trace's. ``repeating`` has its operators that repeat, with their overloads.
     """
 
     recording: Recording
@@ -83,6 +83,7 @@ class Job:
     shared_bytes: int = 0
     name: str = ""
     repeating: frozenset[tuple[str, str]] = frozenset()
+    device: str | None = None
 
     @property
     def effort(self) -> int:
@@ -158,6 +159,7 @@ def carry_out(job: Job, planner: Planner, forecast: Forecast = no_forecast, pred
         job.name,
         lambda *operator: job.flops.get(operator, 0),
         repeats=lambda *operator: operator in job.repeating,
+        device=job.device,
     )
     if job.shown is not None:
         shown = timeline(job.recording, step.trace, step.numbers, job.machine, job.shown)

@@ -52,7 +52,7 @@ class Wanted:
     made anew. ``fixed``: the plan was named, and no other is made. ``waits``: training stands still while a plan is
     made. ``improves``: the planner may use spare time to find a faster plan. ``save`` gets the files of the first
     plan: the trace's and its own. ``saved`` names what it writes ("plan"), "" for nothing. ``save_timeline`` gets the
-    last step that followed a schedule, once, at the end.
+    last step that followed a schedule, once, at the end. ``device`` is the accelerator that is bounded.
     """
 
     measures: bool = False
@@ -63,6 +63,7 @@ class Wanted:
     save: Callable[[bytes, bytes], None] = lambda trace, plan: None
     saved: str = ""
     save_timeline: Callable[[bytes], None] | None = None
+    device: str | None = None
 
 
 class Planning:
@@ -355,7 +356,8 @@ class Planning:
         known = repeating(recording, _torch.repeats) if self._wanted.remakes else frozenset()
         name = f"{Path(sys.argv[0]).name or 'python'}, step {self._steps}"
         shared_bytes = self._shared_bytes
-        return Job(recording, flops, self._machine, budget_bytes, followed, None, shared_bytes, name, known)
+        device = self._wanted.device
+        return Job(recording, flops, self._machine, budget_bytes, followed, None, shared_bytes, name, known, device)
 
     def _follow(self, answer: Answer, pending: PendingPlan) -> bool:
         """Load a new plan, which steps like the recorded one then follow. Return whether there is one."""

@@ -50,7 +50,8 @@ class StepRecorder:
 
     Users most often want the third step. The first usually creates optimizer state. The second is the first steady one,
     so the third has a steady one before it to be compared with. ``lines``: each storage is noted with the line of the
-    program that made it. ``watch`` begins what the tape's ``unwatch`` ends.
+    program that made it. ``watch`` begins what the tape's ``unwatch`` ends. ``device`` is whose storages are recorded,
+    None for the CPU's.
     """
 
     def __init__(
@@ -62,12 +63,14 @@ class StepRecorder:
         count: int,
         watch: Callable[[], None],
         lines: bool = False,
+        device: torch.device | None = None,
     ) -> None:
         self._tape = tape
         self._origin = origin
         self._path = path
         self._steps = range(first, first + count)
         self._notes_lines = lines
+        self._device = device
         self._watch = watch
         self._modules = ModuleNames(tape)
         self._hooks = OptimizerHooks(lambda: None, self._optimizer_begins, self._optimizer_ended, tape)
@@ -104,7 +107,7 @@ class StepRecorder:
         if records:
             self._tape.notice(_tensors())
             self._modules.install()
-        self._began_ns = time.perf_counter_ns()
+        self._began_ns = self._now_ns()
         self._tape.begin_step(record=records)
 
     def end_step(self, *, completed: bool) -> None:
@@ -113,7 +116,7 @@ class StepRecorder:
         if self._began_ns is None:
             return
         self._tape.end_step(completed=completed)
-        took_ns, self._began_ns = time.perf_counter_ns() - self._began_ns, None
+        took_ns, self._began_ns = self._now_ns() - self._began_ns, None
         self._modules.remove()
         if not completed:
             return
@@ -122,6 +125,12 @@ class StepRecorder:
         else:
             self._unrecorded_ns = took_ns
         self._step += 1
+
+    def _now_ns(self) -> int:
+        """Return the time at which all that was asked of the device is done."""
+        if self._device is not None:
+            torch.accelerator.synchronize(self._device)
+        return time.perf_counter_ns()
 
     def stop(self) -> None:
         unsubscribe(self._hooks)
@@ -149,7 +158,8 @@ class StepRecorder:
         name = f"{program}, step {self._step}"
         measured = self._origin is Origin.MEASURED
         unrecorded_ns = self._unrecorded_ns if measured else None
-        trace = capture(recording, name, count_flops, self._origin, unrecorded_ns, _torch.repeats).trace
+        device = str(self._device) if self._device is not None else None
+        trace = capture(recording, name, count_flops, self._origin, unrecorded_ns, _torch.repeats, device).trace
         path = self._path
         if len(self._steps) > 1:
             path = path.with_name(f"{path.stem}-{self._step}{path.suffix}")
@@ -181,8 +191,9 @@ def _tensors() -> list[torch.Tensor]:
 def _described(trace: Trace) -> str:
     flops = int(trace.ticks.flops.sum())
     modelled = " (modelled)" if trace.origin is Origin.MODELLED else ""
+    there = f" of {trace.device}" if trace.device is not None else ""
     text = (
-        f"{trace.name}: {len(trace.ticks):,} operations, {len(trace.storages):,} storages, peak "
+        f"{trace.name}: {len(trace.ticks):,} operations, {len(trace.storages):,} storages{there}, peak "
         f"{format_bytes(peak(live_bytes(trace)))}, {flops / 1e9:,.1f} GFLOP, "
         f"{format_time(seconds(trace.step_ns))}{modelled}"
     )

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ebbtide.errors import SettingError
 from ebbtide.host.native import require_native
 from ebbtide.host.spill import choose_spill_directories
 from ebbtide.machines import find_machine
@@ -29,9 +30,10 @@ class Recorder(Driven):
     ``fake`` computes and holds nothing: tensors have shapes only, and numbers read out of them are 1. Times are
     modelled by the FLOPs and bytes a second of ``machine``, a name or a file. Its default is this computer, which is
     measured for some seconds once a week. Then the default is the second step. ``lines``: the trace says which line of
-    the program made each storage. All else comes from ``settings``, by default the ``EBBTIDE_...`` variables. Entering
-    raises PlatformError, RecordingError, SpillError where this computer cannot be measured,
-    and SettingError for a file that cannot be written.
+    the program made each storage. ``device``: the storages of an accelerator, such as "cuda", and its times. All else
+    comes from ``settings``, by default the ``EBBTIDE_...`` variables. Entering raises PlatformError, RecordingError,
+    SpillError where this computer cannot be measured, and SettingError for a file that cannot be written, or for a
+    device that is not there.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Recorder(Driven):
         fake: bool | None = None,
         machine: str | os.PathLike[str] | None = None,
         lines: bool | None = None,
+        device: str | None = None,
         settings: Settings | None = None,
     ) -> None:
         super().__init__()
@@ -53,6 +56,7 @@ class Recorder(Driven):
         self._machine = chosen.machine if machine is None else os.fspath(machine)
         self._piece_bytes = chosen.piece_bytes
         self._lines = chosen.lines if lines is None else lines
+        self._device = chosen.device if device is None else device
         self._settings = chosen
         if first is not None:
             chosen = replace(chosen, trace_step=KNOBS["EBBTIDE_TRACE_STEP"].read("first", str(first)))  # type: ignore[arg-type]
@@ -78,13 +82,20 @@ class Recorder(Driven):
 
     def _check(self) -> None:
         check_writable("trace", self._path)
+        if self._device is not None and not self._fake and self._lines:
+            raise SettingError(
+                "the lines that make a device's storages are not seen: leave out the lines or the device"
+            )
 
     def _start(self) -> None:
         if self._disabled:
             tell_disabled()
             return
         require_native()
-        recorder = self._fake_recorder() if self._fake else self._plain_recorder()
+        if self._fake:
+            recorder = self._fake_recorder()
+        else:
+            recorder = self._plain_recorder() if self._device is None else self._device_recorder(self._device)
         recorder.start()
         self._driver = self._recorder = recorder
 
@@ -98,6 +109,14 @@ class Recorder(Driven):
             spill = choose_spill_directories(self._settings.spill)
             machine = probe_quick(spill, self._settings.io_threads, say=self._say, computes=True)
         return fake_recorder(machine, self._path, self._first, self._count, self._lines)
+
+    def _device_recorder(self, name: str) -> "StepRecorder":
+        from ebbtide.host.accelerator import device_named, require_device_events
+        from ebbtide.recorders.device import device_recorder
+
+        device = device_named(name)
+        require_device_events(device)
+        return device_recorder(device, self._path, self._first, self._count)
 
     def _say(self, text: str) -> None:
         if self._settings.progress is not ProgressMode.OFF:

@@ -233,7 +233,7 @@ class Session(Driven):
         self._progress = Progress(self._observe, self._shown(), name=self._place.name())
         warnings_go_to(self._progress.area)
         planning = None
-        if (wanted := self._wanted(remakes=False)) is not None:
+        if (wanted := self._wanted(remakes=False, device=str(device))) is not None:
             machine = find_machine(chosen.machine) if chosen.machine else measure(device, free, host_bytes)
             plan = Files.of(chosen).plan
             planning = Planning(asks_child(chosen.policy, plan), machine, wanted, warn=self._warn, say=self._say)
@@ -280,7 +280,7 @@ class Session(Driven):
         machine = machine_for(self._settings, spill, self._say)
         return Planning(asks_child(policy, files.plan), machine, wanted, warn=self._warn, say=self._say)
 
-    def _wanted(self, remakes: bool) -> "Wanted | None":
+    def _wanted(self, remakes: bool, device: str | None = None) -> "Wanted | None":
         """Return the wishes for plans; None for an online policy."""
         from ebbtide.planning.planning import Wanted
 
@@ -298,6 +298,7 @@ class Session(Driven):
             save=files.save,
             saved=files.saved_with_a_plan(),
             save_timeline=files.timeline_saver(),
+            device=device,
         )
 
     def _close(self) -> None:
