@@ -111,6 +111,7 @@ def test_a_step_on_the_device_is_recorded_planned_and_simulated(
     assert held[StorageKind.ACTIVATION] > 6 * 128 * 64 * 4
     assert "lagging->host" in done("probe", "--device", "lagging", "-o", "there.toml")
     assert [tier.name for tier in find_machine(project / "there.toml").tiers] == ["lagging", "host"]
+    assert "lagging:0, lagging; " in done("doctor", "--device", "lagging")
     there = ("--machine", "there.toml", "--fast", "50%")
     done("plan", "step.trace", *there, "-o", "step.plan")
     done("simulate", "step.trace", *there, "--plan", "step.plan")
@@ -137,6 +138,7 @@ def test_recording_moves_nothing_and_sees_what_a_session_sees() -> None:
         (["trace", "--device", "cuda:7", "train.py"], "PyTorch has no device cuda:7 here"),
         (["probe", "--device", "cuda", "--tier", "compressed:1GiB"], "--device goes with -o alone"),
         (["probe", "--device", "cuda:7"], "PyTorch has no device cuda:7 here"),
+        (["doctor", "--device", "cuda:7"], "PyTorch has no device cuda:7 here"),
     ],
 )
 def test_what_recording_on_a_device_cannot_do_is_told(options: list[str], said: str, project: Path) -> None:

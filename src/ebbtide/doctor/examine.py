@@ -3,13 +3,16 @@
 from collections.abc import Sequence
 
 from ebbtide.doctor import memory, processors, storage
+from ebbtide.doctor.accelerator import accelerator
 from ebbtide.doctor.finding import Finding, Level
 from ebbtide.doctor.view import TorchFacts, View
 
 
-def examine(view: View, spill: Sequence[str]) -> list[Finding]:
-    """Examine everything. ``spill`` are the directories asked for; without any, a run's default is examined."""
+def examine(view: View, spill: Sequence[str], device: str | None = None) -> list[Finding]:
+    """Examine everything. ``spill`` are the directories asked for; without any, a run's default is examined. Without a
+    ``device``, the one that PyTorch sees is. Raises SettingError for a device that is not there."""
     torch = view.load_torch()
+    there = view.load_device(device) if not torch.error else None
     return [
         software(torch),
         memory.page_moves(view),
@@ -22,6 +25,7 @@ def examine(view: View, spill: Sequence[str]) -> list[Finding]:
         memory.heap(view),
         processors.threads(view, torch),
         processors.nodes(view),
+        *(accelerator(view, there, torch.version, device is not None) if there is not None else []),
     ]
 
 

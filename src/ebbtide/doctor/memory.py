@@ -16,9 +16,9 @@ _ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc")
 def memory(view: View) -> Finding:
     limit = memory_limit(view.proc)
     found = f"{format_bytes(limit.nbytes)}, the limit of {limit.source}"
-    available = _available(view)
-    if available is not None:
-        found += f"; {format_bytes(available)} of the machine's are free now"
+    free = available(view)
+    if free is not None:
+        found += f"; {format_bytes(free)} of the machine's are free now"
     means = "--fast 8GiB bounds the whole process; a budget above the limit is brought down to a little below it"
     return Finding("memory", Level.OK, found, means)
 
@@ -107,7 +107,8 @@ def heap(view: View) -> Finding:
     return Finding("heap", Level.OK, "the C library's, as it comes", means)
 
 
-def _available(view: View) -> int | None:
+def available(view: View) -> int | None:
+    """Return what the machine has free, None where it does not say."""
     for line in view.read("proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * KIB

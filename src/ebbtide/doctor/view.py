@@ -25,6 +25,17 @@ class TorchFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """The facts about an accelerator. ``error`` says why its memory cannot be bounded, "" where it can."""
+
+    name: str
+    model: str = ""
+    free_bytes: int = 0
+    total_bytes: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """A machine. ``soft_limits`` are resource limits in bytes by name. An absent limit limits nothing."""
 
@@ -34,6 +45,7 @@ class View:
     soft_limits: Mapping[str, int] = field(default_factory=dict)
     try_page_move: Callable[[], str] = lambda: ""
     load_torch: Callable[[], TorchFacts] = lambda: TorchFacts("", 0, "")
+    load_device: Callable[[str | None], DeviceFacts | None] = lambda name: None
 
     @property
     def proc(self) -> Path:
@@ -62,6 +74,7 @@ def this_machine() -> View:
         soft_limits={name: limit for name, limit in limits.items() if limit != resource.RLIM_INFINITY},
         try_page_move=try_page_move,
         load_torch=load_torch,
+        load_device=load_device,
     )
 
 
@@ -98,3 +111,24 @@ def load_torch() -> TorchFacts:
     import torch
 
     return TorchFacts(installed, torch.get_num_threads(), "")
+
+
+def load_device(name: str | None) -> DeviceFacts | None:
+    """Ask PyTorch of an accelerator: the named one, else the one that it sees, if any. Raises SettingError."""
+    import torch
+
+    import ebbtide._torch as _torch
+    from ebbtide.errors import PlatformError
+    from ebbtide.host.accelerator import device_named, require_device_events
+
+    if name is None and not torch.accelerator.is_available():
+        return None
+    device = device_named(name or "auto")
+    try:
+        require_device_events(device)
+        free, total = _torch.device_memory(str(device))
+    except (PlatformError, RuntimeError) as error:
+        return DeviceFacts(str(device), error=str(error))
+    module = torch.get_device_module(device)
+    model = module.get_device_name(device) if hasattr(module, "get_device_name") else device.type
+    return DeviceFacts(str(device), model, free, total)
