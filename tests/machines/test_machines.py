@@ -24,7 +24,7 @@ NO_SOURCE = {"version", "array", "page_bytes"}
 
 
 def test_the_machines_are_these() -> None:
-    assert names() == ["dram-cxl", "dram-optane", "g10", "h200", "npu-flash"]
+    assert names() == ["dram-cxl", "dram-optane", "g10", "h100", "h200", "npu-flash", "rtx4090"]
 
 
 @pytest.mark.parametrize("name", names())

@@ -24,6 +24,7 @@ from ebbtide.commands.program import ProgramCommand, program_argument, refuse_mi
     help="A machine, whose FLOPs and bytes a second give the times. Default: this computer, and each operator is "
     "called.",
 )
+@click.option("--device", metavar="NAME", help="Budgets for an accelerator's memory, on --machine, such as h100.")
 @click.option(
     "--seconds",
     type=click.FloatRange(0.1, 3600),
@@ -36,11 +37,13 @@ from ebbtide.commands.program import ProgramCommand, program_argument, refuse_mi
     metavar="P%",
     default="10%",
     show_default=True,
-    help="Propose the smallest budget whose steps take at most so much longer.",
+    help="Propose the smallest budget whose steps take at most so much longer; on a device, the fastest that fits.",
 )
 @json_option
 @program_argument
-def estimate(machine: Path | None, seconds: float, within: str, as_json: bool, program: tuple[str, ...]) -> None:
+def estimate(
+    machine: Path | None, device: str | None, seconds: float, within: str, as_json: bool, program: tuple[str, ...]
+) -> None:
     """Estimate what training a script needs and takes, without training.
 
     Shows where the process and its tensors peak, and how long a step takes on this computer. For smaller budgets it
@@ -54,13 +57,17 @@ def estimate(machine: Path | None, seconds: float, within: str, as_json: bool, p
     from ebbtide.commands.trial_json import print_json
     from ebbtide.commands.working import working
     from ebbtide.estimate.command import PARTS, estimate_script
-    from ebbtide.estimate.text import COLUMNS, LEAST_WANTED_FIRST, ending, heading, lines, to_figures
+    from ebbtide.estimate.text import COLUMNS, LEAST_WANTED_FIRST, ON_DEVICE, ending, heading, lines, to_figures
     from ebbtide.machines import find_machine
     from ebbtide.pipeline.reading import this_machine
     from ebbtide.report.summary import folded_for_terminal
+    from ebbtide.settings import Settings
     from ebbtide.units import parse_fraction
 
     refuse_misplaced_options(program, ("--machine", "--json"))
+    device = device or Settings.from_environment().device
+    if device is not None and machine is None:
+        raise click.UsageError(f"a step's times on {device} are not known: name its --machine, such as h100")
     try:
         small_cost = 1 + parse_fraction(within)
     except ValueError as error:
@@ -68,9 +75,10 @@ def estimate(machine: Path | None, seconds: float, within: str, as_json: bool, p
     tell_misplaced_options(program)
     on = this_machine(computes=True) if machine is None else find_machine(machine)
     with working(PARTS) as begin:
-        found = estimate_script(program, on, seconds if machine is None else None, begin, small_cost)
+        found = estimate_script(program, on, seconds if machine is None else None, begin, small_cost, device)
     if as_json:
         print_json(to_figures(found, program))
         return
-    show_fitting(folded_for_terminal(heading(found), sys.stdout) + "\n", COLUMNS, LEAST_WANTED_FIRST, lines(found))
+    columns = COLUMNS if device is None else ON_DEVICE
+    show_fitting(folded_for_terminal(heading(found), sys.stdout) + "\n", columns, LEAST_WANTED_FIRST, lines(found))
     click.echo(ending(found, program))

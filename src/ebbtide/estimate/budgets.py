@@ -79,7 +79,8 @@ class Estimate:
     """What a step needs and takes. The peaks are those of a run in which nothing has to move.
 
     ``least_fast`` and ``least_process_bytes`` are the smallest budgets that work, as a share and as a size. A budget is
-    proposed if its steps take at most ``small_cost`` times ``step_ns``.
+    proposed if its steps take at most ``small_cost`` times ``step_ns``. On a ``device`` the process is not bounded:
+    what is said of it is said of the tensors there.
     """
 
     tensors_bytes: int
@@ -89,11 +90,15 @@ class Estimate:
     least_process_bytes: int
     rows: tuple[Row, ...]
     small_cost: float = SMALL_COST
+    device: str | None = None
 
     @property
     def proposed(self) -> Row | None:
-        """The smallest budget that fits here and costs little; else the fastest that fits; None if none does."""
+        """The smallest budget that fits here and costs little; else the fastest that fits; None if none does. On a
+        device always the fastest: what is left there serves nobody else."""
         fitting = [row for row in self.rows if row.fits and row.step_ns is not None]
+        if self.device is not None:
+            return min(fitting, key=lambda row: (row.step_ns or 0, -row.process_bytes), default=None)
         cheap = [row for row in fitting if (row.step_ns or 0) <= self.small_cost * self.step_ns]
         if cheap:
             return min(cheap, key=lambda row: row.process_bytes)
@@ -106,13 +111,15 @@ def estimate(
     rest: Rest,
     begin: Callable[[str], None] = lambda what: None,
     small_cost: float = SMALL_COST,
+    device: str | None = None,
 ) -> Estimate:
-    """Plan and simulate the budgets of ``budgets_of``. ``begin`` is told of each."""
+    """Plan and simulate the budgets of ``budgets_of``. ``begin`` is told of each. ``device``: its memory is bounded,
+    and the machine's second tier is pinned host memory."""
     pages = page_size_of(machine)
     tensors, paged = peak(live_bytes(trace)), peak(live_bytes(trace, pages))
     least = peak(needed_bytes(trace, pages))
     began, rows = perf_counter(), []
-    for fast, arena_bytes, process_bytes in budgets_of(trace, machine, rest):
+    for fast, arena_bytes, process_bytes in budgets_of(trace, machine, rest, device is not None):
         if perf_counter() - began > PATIENCE_S:
             rows.append(_row(fast, arena_bytes, process_bytes, machine, why_not="not tried: took too long"))
             continue
@@ -123,22 +130,25 @@ def estimate(
         process_bytes=paged + rest.nbytes,
         step_ns=trace.step_ns,
         least_fast=f"{min(-(-100 * least // max(tensors, 1)), 100)}%",
-        least_process_bytes=_least_process(trace, machine, rest),
+        least_process_bytes=_least_process(trace, machine, rest) if device is None else least,
         rows=tuple(rows),
         small_cost=small_cost,
+        device=device,
     )
 
 
-def budgets_of(trace: Trace, machine: Machine, rest: Rest) -> Sequence[tuple[str, int, int]]:
-    """Return ``--fast``, the arena's bytes and the process's: shares, and sizes between the least and the peak."""
+def budgets_of(trace: Trace, machine: Machine, rest: Rest, on_device: bool = False) -> Sequence[tuple[str, int, int]]:
+    """Return ``--fast``, the arena's bytes and the process's: shares, and sizes between the least and the peak. On a
+    device sizes bound tensors alone, and what it has is one of them."""
     unlimited = _with_all_memory(machine)
     pages = page_size_of(machine)
     most = peak(live_bytes(trace, pages)) + rest.nbytes
-    least = _least_process(trace, machine, rest)
+    least = peak(needed_bytes(trace, pages)) if on_device else _least_process(trace, machine, rest)
     shares = [(share, budget_of(share, trace, unlimited)) for share in SHARES]
     found = [(share, nbytes, nbytes + rest.nbytes) for share, nbytes in shares]
-    sizes = [size * GIB for size in SIZES_GIB if least <= size * GIB < most]
-    found += [(f"{size // GIB}GiB", arena_within(size, rest.nbytes), size) for size in sizes]
+    known = {*SIZES_GIB, *([(machine.tiers[0].capacity_bytes or 0) // GIB] if on_device else [])}
+    sizes = [size * GIB for size in known if least <= size * GIB < most]
+    found += [(f"{size // GIB}GiB", size if on_device else arena_within(size, rest.nbytes), size) for size in sizes]
     return sorted(found, key=lambda row: -row[2])
 
 

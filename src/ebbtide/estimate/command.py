@@ -4,7 +4,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ebbtide.errors import EbbtideError, how_it_ended
@@ -13,6 +13,7 @@ from ebbtide.estimate.child import held_file
 from ebbtide.host.free_memory import free_memory
 from ebbtide.ir.files import load
 from ebbtide.ir.machine import Machine
+from ebbtide.ir.remakes import without_remakes
 from ebbtide.ir.trace import Trace
 from ebbtide.recorders.roofline import require_rates
 
@@ -54,16 +55,22 @@ def estimate_script(
     seconds: float | None,
     begin: Callable[[str], None] = lambda what: None,
     small_cost: float = SMALL_COST,
+    device: str | None = None,
 ) -> Estimated:
     """Estimate what the script's training takes on a machine that says how fast it computes.
 
     Its operators are called here for about ``seconds``; None takes the machine's roofline. A budget is proposed that
-    takes at most ``small_cost`` times as long as none. Raises ScriptFailedError.
+    takes at most ``small_cost`` times as long as none. ``device``: the budgets are for its memory, which is the
+    machine's first tier, and what leaves goes to the second. Nothing is made anew there. Raises ScriptFailedError.
     """
     require_rates(machine)
     with tempfile.TemporaryDirectory(prefix="ebbtide-estimate-") as name:
         begin("running the script on fake tensors")
         trace, script_bytes = _faked(command, machine, Path(name))
+    if device is not None:
+        there = with_host_memory(machine)
+        made = estimate(without_remakes(trace), there, Rest(0, 0), begin, small_cost, device)
+        return Estimated(made, there, None)
     kernel_bytes, share = 0, None
     if seconds is not None:
         from ebbtide.probe.call_times import keep_freed_memory, with_called_times
@@ -74,6 +81,14 @@ def estimate_script(
         called = with_called_times(trace, machine.compute.operator_ns, seconds, most_bytes)
         trace, kernel_bytes, share = called.trace, called.kernel_bytes, called.share
     return Estimated(estimate(trace, machine, Rest(script_bytes, kernel_bytes), begin, small_cost), machine, share)
+
+
+def with_host_memory(machine: Machine) -> Machine:
+    """Return the machine of a session on a device: its first two tiers."""
+    tiers = machine.tiers[:2]
+    names = {tier.name for tier in tiers}
+    links = tuple(replace(link, shares=None) for link in machine.links if {link.source, link.target} <= names)
+    return replace(machine, tiers=tiers, links=links, groups=())
 
 
 def _faked(command: Sequence[str], machine: Machine, folder: Path) -> tuple[Trace, int]:

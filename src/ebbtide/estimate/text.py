@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ebbtide.estimate.budgets import Row
+from ebbtide.estimate.budgets import SHARES, Row
 from ebbtide.estimate.command import Estimated
 from ebbtide.units import MIB, format_bytes, format_time, seconds
 
 COLUMNS = ("--fast", "process", "tensors", "step", "times", "written a step", "a day", "SSD lasts")
+ON_DEVICE = ("--fast", "tensors", "step", "times", "copied out a step")
 LEAST_WANTED_FIRST = ("written a step", "tensors", "step", "SSD lasts")
 _TB = 10**12
 _YEAR_DAYS = 365
@@ -18,6 +19,12 @@ _YEAR_DAYS = 365
 def heading(found: Estimated) -> str:
     """Return what a step needs and takes, and where the figures come from."""
     made = found.estimate
+    if made.device is not None:
+        return (
+            f"Tensors on {made.device} peak at about {format_bytes(made.tensors_bytes)}. A step takes about "
+            f"{format_time(seconds(made.step_ns))} (times are the machine's roofline).\n"
+            f"The smallest budget that works: --fast {made.least_fast}."
+        )
     how = (
         "times are the machine's roofline"
         if found.share is None
@@ -34,13 +41,20 @@ def heading(found: Estimated) -> str:
 
 
 def lines(found: Estimated) -> list[list[str]]:
-    """Return the ``COLUMNS`` of each budget."""
+    """Return the ``COLUMNS`` of each budget; of a device's, those ``ON_DEVICE``."""
+    if found.estimate.device is not None:
+        return [_cells_on_device(row, found.estimate.step_ns) for row in found.estimate.rows]
     return [_cells(row, found.estimate.step_ns) for row in found.estimate.rows]
 
 
 def ending(found: Estimated, program: Sequence[str]) -> str:
     """Return what the disk's column means, and the command to copy."""
     row = found.estimate.proposed
+    if (device := found.estimate.device) is not None:
+        said = f"\nSimulated on {found.machine.name}. Nothing is made anew."
+        fast = "" if row is None or row.fast == SHARES[0] else f" --fast {row.fast}"
+        run = f"ebbtide run --device {device}{fast} {shlex.join(program)}"
+        return f"{said}\nNo budget fits that machine." if row is None else f"{said}\n\n{run}"
     wears = found.estimate.rows[0].wears_bytes / _TB if found.estimate.rows else 0
     said = f"\nSimulated on {found.machine.name}. An SSD lasts until {wears:,.0f} TB are written, without a break."
     if row is None:
@@ -62,6 +76,7 @@ def to_figures(found: Estimated, program: Sequence[str]) -> dict[str, Any]:
         "version": 1,
         "program": list(program),
         "machine": found.machine.name,
+        "device": made.device,
         "called_share": found.share,
         "tensors_bytes": made.tensors_bytes,
         "process_bytes": made.process_bytes,
@@ -94,6 +109,14 @@ def _cells(row: Row, resident_ns: int) -> list[str]:
         f"{row.written_a_day / 1e9:,.0f} GB" if row.written_bytes else "-",
         "-" if days is None else _lasts(days),
     ]
+
+
+def _cells_on_device(row: Row, resident_ns: int) -> list[str]:
+    if row.step_ns is None or row.written_bytes is None:
+        return [row.fast, format_bytes(row.tensors_bytes), row.why_not, "", ""]
+    times = f"{row.step_ns / max(resident_ns, 1):.2f}" + ("" if row.fits else " (not there)")
+    took = format_time(seconds(row.step_ns))
+    return [row.fast, format_bytes(row.tensors_bytes), took, times, format_bytes(row.written_bytes)]
 
 
 def _lasts(days: float) -> str:
