@@ -320,6 +320,16 @@ void DeviceMemory::unpin(c10::StorageImpl& storage) {
   if (BlockId id = find_or_add(storage); id != kNoBlock) places_[id].is_pinned = false;
 }
 
+void DeviceMemory::keep(c10::StorageImpl& storage) {
+  if (in_child_ || storage.device() != device_) return;
+  Lock lock(mutex_);
+  BlockId id = find_or_add(storage);
+  if (id == kNoBlock) return;
+  places_[id].is_kept = true;
+  blocks_[id].last_use = ++now_;
+  if (blocks_[id].state == State::Absent) start_back(id, true);
+}
+
 bool DeviceMemory::is_here(c10::StorageImpl& storage) {
   Lock lock(mutex_);
   BlockId id = known(&storage);
@@ -340,6 +350,7 @@ std::uint64_t DeviceMemory::stop() {
   chaos_rate_ = 0.0;
   std::uint64_t away = 0;
   for (BlockId id : blocks_.live()) {
+    places_[id].is_kept = false;
     if (blocks_[id].state == State::Absent) away += blocks_[id].paged_bytes;
     if (blocks_[id].state != State::Clean) continue;
     if (Strong storage = strong(id)) unguard(id, *storage);
@@ -379,7 +390,7 @@ bool DeviceMemory::evictable(BlockId id) const {
   const Block& b = blocks_[id];
   const Place& p = places_[id];
   return (b.state == State::Dirty || b.state == State::Clean) && b.pins == 0 && !p.is_new && !p.roams && !p.is_pinned &&
-         !p.is_pinned_for_good && !suspended_;
+         !p.is_pinned_for_good && !p.is_kept && !suspended_;
 }
 
 // Its memory is free for others in the order of its stream. False: the host has no room.
@@ -742,7 +753,8 @@ Counters DeviceMemory::begin_step(bool record) {
   timed_.clear();
   if (record) {
     for (BlockId id : blocks_.live()) {
-      blocks_[id].recorded = tape_.was_there(blocks_[id].serial, blocks_[id].nbytes, places_[id].is_pinned_for_good);
+      bool stays = places_[id].is_pinned_for_good || places_[id].is_kept;
+      blocks_[id].recorded = tape_.was_there(blocks_[id].serial, blocks_[id].nbytes, stays);
     }
     note_time(copies_.current(), Mark::Tick);
     began_ns_ = now_ns();

@@ -75,6 +75,8 @@ class DeviceMemory final : public ScheduledWatch {
   bool pin(c10::StorageImpl& storage, bool for_good);
   // The address is used no more. It may have other memory by now.
   void unpin(c10::StorageImpl& storage);
+  // It comes back, and stays until the session ends.
+  void keep(c10::StorageImpl& storage);
   bool is_here(c10::StorageImpl& storage);
   std::uint64_t evict(c10::StorageImpl& storage);
 
@@ -114,6 +116,7 @@ class DeviceMemory final : public ScheduledWatch {
     bool is_guarded = false;  // PyTorch calls before somebody may write to it
     bool is_pinned = false;  // somebody has its address, until the step ends
     bool is_pinned_for_good = false;
+    bool is_kept = false;  // until the session ends
     bool was_pinned = false;  // in an earlier step
     bool arrives = false;  // its stream has not been told to wait for the copy back
     Buffer host;  // its copy there, while it is as good

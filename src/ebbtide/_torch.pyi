@@ -134,6 +134,9 @@ def pin_on_device(what: Tensor | UntypedStorage, for_good: bool = False) -> bool
     """Bring a tensor or a storage back and keep it on the device until the step ends, or for good. Return whether it
     stayed anyway."""
 
+def keep_on_device(what: Tensor | UntypedStorage) -> None:
+    """Bring a tensor or a storage back and keep it on the device until the session ends."""
+
 def unpin_on_device(what: Tensor | UntypedStorage) -> None:
     """Let it leave again. It may have other memory by now, or another size."""
 

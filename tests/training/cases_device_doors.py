@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 import torch
 from torch import Tensor
 
 import ebbtide
 import ebbtide._torch as _torch
+from ebbtide.errors import SettingError
 from tests.device import lagging
 
 native = lagging.load()
@@ -15,11 +17,17 @@ NUMBERS = 1 << 16
 
 
 @contextmanager
-def managed() -> Iterator[None]:
+def managed(chaos_rate: float = 0.0) -> Iterator[ebbtide.Session]:
     with ebbtide.Session(
-        "100%", device=lagging.DEVICE, min_storage_bytes=4096, host_bytes="64MiB", policy="demand", progress="off"
-    ):
-        yield
+        "100%",
+        device=lagging.DEVICE,
+        min_storage_bytes=4096,
+        host_bytes="64MiB",
+        policy="demand",
+        progress="off",
+        chaos_rate=chaos_rate,
+    ) as session:
+        yield session
 
 
 def numbers() -> Tensor:
@@ -37,6 +45,40 @@ def alone() -> None:
         assert not _torch.is_resident(tensor)
         assert tensor.add_(1).sum().item() == 2 * NUMBERS
     assert _torch.is_resident(tensor)
+
+
+def kept() -> None:
+    """Until the session ends. What was away comes back; what lies elsewhere, or is small, is left alone."""
+    layer = torch.nn.Linear(256, 256).to(lagging.DEVICE)
+    for _ in range(2):  # the next session knows nothing of it
+        with managed() as session:
+            away = numbers()
+            assert leaves(away)
+            assert leaves(layer.weight)
+            session.keep([layer, {"away": away}, torch.ones(NUMBERS)])
+            assert _torch.is_resident(away)
+            assert not leaves(away)
+            assert not leaves(layer.weight)
+            assert away.sum().item() == NUMBERS
+            with pytest.raises(SettingError, match="what is to be kept is a module"):
+                session.keep(3)
+
+
+def kept_while_all_else_leaves() -> None:
+    net = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(6)]).to(lagging.DEVICE)
+    optimizer = torch.optim.AdamW(net.parameters(), foreach=True)
+    there, left = [], []
+    with managed(chaos_rate=0.5) as session:
+        session.keep(net[0])
+        for _ in range(4):
+            with session.step():
+                optimizer.zero_grad()
+                net(torch.ones(128, 64).to(lagging.DEVICE)).square().mean().backward()
+                there.append(_torch.is_resident(net[0].weight))
+                left.append(any(not _torch.is_resident(layer.weight) for layer in net[1:]))
+                optimizer.step()
+    assert all(there)
+    assert any(left)
 
 
 def sliced() -> None:

@@ -25,6 +25,7 @@ from ebbtide.ir.run_report import FORMAT, VERSION, RunReport, StepMode, TierRepo
 from ebbtide.planning.planning import Planning
 from ebbtide.runtime.device_machine import HOST
 from ebbtide.runtime.in_groups import cut_lists
+from ebbtide.runtime.kept import tensors_of
 from ebbtide.runtime.memory_stats import memory_stats
 from ebbtide.runtime.step_counters import Reading, read_now, step_between
 from ebbtide.runtime.step_log import StepLog
@@ -227,8 +228,9 @@ class DeviceEngine:
         return Observation(len(self._steps), self._steps.latest(), running_s, what, held, budget, planning, plans)
 
     def keep(self, what: object) -> None:
-        """Refuse: nothing can be kept on a device yet."""
-        raise SessionError("with a device, session.keep() is not there yet: leave it out")
+        """Bring storages back and keep them on the device. Raises SettingError for a value without tensors."""
+        for tensor in list(tensors_of(what, self._run.device.type)):
+            _torch.keep_on_device(tensor)
 
     def _optimizer_begins(self) -> None:
         if self.following.active and self._before is None:

@@ -21,7 +21,7 @@ class Kept:
     def keep(self, what: object) -> None:
         """Fetch and pin storages. Raises SettingError for a value without tensors, RuntimeError if one cannot be
         read."""
-        for tensor in list(_tensors(what)):
+        for tensor in list(tensors_of(what, "cpu")):
             storage = tensor.untyped_storage()
             address = storage.data_ptr()
             known = self._by_address.get(address)
@@ -43,17 +43,17 @@ def _is_gone(storage: StorageWeakRef) -> bool:
     return bool(storage.expired())  # type: ignore[no-untyped-call]
 
 
-def _tensors(what: object) -> Iterator[torch.Tensor]:
+def tensors_of(what: object, device_type: str) -> Iterator[torch.Tensor]:
+    """Yield the strided tensors of such a device. Raises SettingError for a value without tensors."""
     if isinstance(what, torch.Tensor):
-        if what.layout is torch.strided and what.device.type == "cpu":
+        if what.layout is torch.strided and what.device.type == device_type:
             yield what
     elif isinstance(what, torch.nn.Module):
-        yield from what.parameters()
-        yield from what.buffers()
+        yield from tensors_of([*what.parameters(), *what.buffers()], device_type)
     elif isinstance(what, Mapping):
-        yield from _tensors(list(what.values()))
+        yield from tensors_of(list(what.values()), device_type)
     elif isinstance(what, Iterable) and not isinstance(what, str | bytes):
         for part in what:
-            yield from _tensors(part)
+            yield from tensors_of(part, device_type)
     else:
         raise SettingError(f"what is to be kept is a module, a tensor, or several of them, not {what!r:.80}")
