@@ -26,7 +26,7 @@ void Births::look_at_inner(bool repeats) {
   for (Births* each = births; each != nullptr; each = each->outer_) each->spoiled_ = true;
 }
 
-void Births::note(void* address) {
+void Births::note(const void* address) {
   if (births != nullptr) births->addresses_.push_back(address);
 }
 

@@ -1,11 +1,11 @@
-// What operators allocate.
+// What operators allocate [RecipeMemory has what an address is].
 #pragma once
 
 #include <vector>
 
 namespace ebbtide {
 
-// What an operator allocates from the arena on its thread, in order; those of inner operators count.
+// What an operator allocates on its thread, in order; those of inner operators count.
 class Births {
  public:
   Births();
@@ -13,16 +13,16 @@ class Births {
   Births(const Births&) = delete;
   Births& operator=(const Births&) = delete;
 
-  const std::vector<void*>& addresses() const { return addresses_; }
+  const std::vector<const void*>& addresses() const { return addresses_; }
   bool are_spoiled() const { return spoiled_; }
-  static void note(void* address);
+  static void note(const void* address);
   // An operator begins within others. If it does not repeat, or is called above autograd (by a hook, a mode, a kernel of the
   // script's), those are more than their kernels, and cannot be called again below all that.
   static void look_at_inner(bool repeats);
 
  private:
   Births* const outer_;
-  std::vector<void*> addresses_;
+  std::vector<const void*> addresses_;
   bool spoiled_ = false;
 };
 

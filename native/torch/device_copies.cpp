@@ -64,6 +64,18 @@ c10::DataPtr DeviceCopies::allocate(std::uint64_t nbytes, const c10::Stream& str
   return c10::GetAllocator(device_.type())->allocate(nbytes);
 }
 
+c10::Storage DeviceCopies::clone(const c10::Storage& storage) const {
+  Unseen unseen;
+  void* memory = storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
+  return bytes_at(memory, storage.nbytes(), device_).clone().storage();
+}
+
+c10::Storage DeviceCopies::to_host(const c10::Storage& storage) const {
+  Unseen unseen;
+  void* memory = storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
+  return bytes_at(memory, storage.nbytes(), device_).to(c10::DeviceType::CPU).storage();
+}
+
 DeviceCopies::Copy DeviceCopies::copy(const c10::Stream& stream, const c10::Event& after, Buffer& buffer, void* memory,
                                       std::uint64_t nbytes, bool timed) {
   after.block(stream);

@@ -4,6 +4,7 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/Event.h>
+#include <c10/core/Storage.h>
 #include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -29,6 +30,10 @@ class DeviceCopies {
   c10::DataPtr allocate(std::uint64_t nbytes, const c10::Stream& stream) const;
   // It is given back no earlier than `after` has passed.
   void record(const c10::DataPtr& memory) const { guard_.recordDataPtrOnStream(memory, out_); }
+
+  // Copies of a small storage, which nobody sees: in the order of the current stream, and for the host, which waits.
+  c10::Storage clone(const c10::Storage& storage) const;
+  c10::Storage to_host(const c10::Storage& storage) const;
 
   struct Copy {
     c10::Event end;

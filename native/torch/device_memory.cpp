@@ -10,6 +10,10 @@
 #include <string_view>
 #include <utility>
 
+#include "births.hpp"
+#include "recipe.hpp"
+#include "recipes.hpp"
+
 namespace ebbtide {
 
 namespace {
@@ -89,12 +93,20 @@ DeviceMemory* memory = nullptr;
 // PyTorch calls it for a storage whose host copy is trusted, from whichever thread. It forgets the call itself. An operator may
 // write to what its schema says it reads, or only ask in that way.
 void is_written_unseen(c10::StorageImpl* storage) {
-  DeviceMemory::Lock lock(memory->mutex_);
-  BlockId id = memory->known(storage);
-  if (id == kNoBlock) return;
-  memory->written(id);
-  memory->places_[id].is_guarded = false;
-  if (memory->blocks_[id].pins == 0) memory->places_[id].is_pinned = true;  // who calls no operator may keep the address
+  {
+    DeviceMemory::Lock lock(memory->mutex_);
+    BlockId id = memory->known(storage);
+    if (id == kNoBlock) return;
+    memory->written(id);
+    memory->places_[id].is_guarded = false;
+    const Block& b = memory->blocks_[id];
+    if (b.pins != 0) return;  // its operator was looked at before [prepare_for]
+    memory->places_[id].is_pinned = true;  // who calls no operator may keep the address
+    if (b.recipe == 0 && b.guards == 0) return;
+  }
+  bool before = std::exchange(leaves_references, true);
+  give_away(storage);
+  leaves_references = before;
 }
 
 DeviceMemory* the_device_memory() { return memory; }
@@ -187,7 +199,7 @@ BlockId DeviceMemory::find_or_add(c10::StorageImpl& storage) {
     if (places_[id].memory == at && b.nbytes == storage.nbytes()) return id;
     // Somebody gave it other memory. If it was away, what it had is in no memory any more, as he wanted.
     allow_access(storage);
-    unguard(id, storage);
+    call_me_no_more(id, storage);
     forget(id);
   }
   if (at == nullptr || storage.nbytes() < min_bytes_ || is_lazy(storage)) return kNoBlock;
@@ -232,7 +244,7 @@ void DeviceMemory::add_births(Stack& stack, bool in_operator) {
     if (b.generation != generation) continue;
     places_[id].is_new = false;
     places_[id].is_pinned_for_good |= captured;
-    b.recorded = tape_.born(b.serial, b.nbytes);
+    b.recorded = off_the_record ? kNever : tape_.born(b.serial, b.nbytes);
     b.scheduled = kNever;
     if (tape_.on_step_thread()) {
       bool followed = replay_.active();
@@ -260,7 +272,9 @@ void DeviceMemory::forget(BlockId id) {
   Place& p = places_[id];
   tape_.died(b.recorded, b.kind, false, serials_);
   live_ -= b.nbytes;
-  if (b.state != State::Absent) resident_ -= b.paged_bytes;
+  if (!b.is_absent()) resident_ -= b.paged_bytes;
+  if (b.state == State::Unmade) --unmade_;
+  if (any_recipes()) ended_.push_back({p.storage, p.key});
   if (p.host) host_.give(std::move(p.host));
   ids_.erase(p.key);
   b.state = State::Dead;
@@ -280,14 +294,16 @@ void DeviceMemory::sweep(bool all) {
   }
 }
 
-// While its host copy is trusted, PyTorch calls before it gives an address away that may be written to.
-void DeviceMemory::guard(BlockId id, c10::StorageImpl& storage) {
-  if (blocks_[id].state != State::Clean) return;
+// While its host copy is trusted, or a recipe made it or reads it, PyTorch calls before it gives an address away that may be written
+// to.
+void DeviceMemory::call_me(BlockId id, c10::StorageImpl& storage) {
+  const Block& b = blocks_[id];
+  if (b.is_absent() || (b.state != State::Clean && b.recipe == 0 && b.guards == 0)) return;
   call_before_write(storage, &is_written_unseen);
   places_[id].is_guarded = true;
 }
 
-void DeviceMemory::unguard(BlockId id, c10::StorageImpl& storage) {
+void DeviceMemory::call_me_no_more(BlockId id, c10::StorageImpl& storage) {
   if (std::exchange(places_[id].is_guarded, false)) call_before_write(storage, nullptr);
 }
 
@@ -300,6 +316,7 @@ void DeviceMemory::written(BlockId id) {
 
 bool DeviceMemory::pin(c10::StorageImpl& storage, bool for_good) {
   if (in_child_ || storage.device() != device_) return true;
+  if (any_recipes()) give_away(&storage);
   Lock lock(mutex_);
   BlockId id = find_or_add(storage);
   if (id == kNoBlock) return true;
@@ -309,7 +326,7 @@ bool DeviceMemory::pin(c10::StorageImpl& storage, bool for_good) {
   blocks_[id].last_use = ++now_;
   if (blocks_[id].state == State::Absent) start_back(id, true);
   arrive(id, copies_.current());
-  unguard(id, storage);
+  call_me_no_more(id, storage);
   written(id);
   return stayed;
 }
@@ -333,7 +350,7 @@ void DeviceMemory::keep(c10::StorageImpl& storage) {
 bool DeviceMemory::is_here(c10::StorageImpl& storage) {
   Lock lock(mutex_);
   BlockId id = known(&storage);
-  return id == kNoBlock || blocks_[id].state != State::Absent;
+  return id == kNoBlock || !blocks_[id].is_absent();
 }
 
 std::uint64_t DeviceMemory::evict(c10::StorageImpl& storage) {
@@ -353,7 +370,7 @@ std::uint64_t DeviceMemory::stop() {
     places_[id].is_kept = false;
     if (blocks_[id].state == State::Absent) away += blocks_[id].paged_bytes;
     if (blocks_[id].state != State::Clean) continue;
-    if (Strong storage = strong(id)) unguard(id, *storage);
+    if (Strong storage = strong(id)) call_me_no_more(id, *storage);
     written(id);  // nothing leaves any more
   }
   host_.give_back();
@@ -361,6 +378,7 @@ std::uint64_t DeviceMemory::stop() {
 }
 
 void DeviceMemory::suspend(bool suspends, bool for_a_graph) {
+  if (suspends) make_all();  // while others can still leave
   Lock lock(mutex_);
   sweep(true);
   suspended_ = suspends;
@@ -404,7 +422,7 @@ bool DeviceMemory::start_out(BlockId id) {
   Block& b = blocks_[id];
   Place& p = places_[id];
   if (storage->_mutable_data_ptr_no_checks().get() != p.memory || storage->nbytes() != b.nbytes) return false;
-  unguard(id, *storage);
+  call_me_no_more(id, *storage);
   if (is_lazy(*storage)) {
     p.roams = true;
     return false;
@@ -414,10 +432,12 @@ bool DeviceMemory::start_out(BlockId id) {
     for (BlockId other : blocks_.live()) places_[other].was_pinned = false;
   }
   c10::DataPtr& held = storage->_mutable_data_ptr_no_checks();
-  if (b.state == State::Dirty && !(p.host = host_.take(b.nbytes))) return false;
+  const bool is_unmade = b.state == State::Dirty && b.recipe != 0;
+  const bool copies = b.state == State::Dirty && !is_unmade;
+  if (copies && !(p.host = host_.take(b.nbytes))) return false;
   c10::Event end(device_.type());
   auto kind = static_cast<std::size_t>(b.kind);
-  if (b.state == State::Dirty) {
+  if (copies) {
     auto copy = copies_.out(const_cast<void*>(p.memory), p.host, b.nbytes, copies_.mark(*p.stream), tape_.recording());
     end = std::move(copy.end);
     if (copy.timed_begin) {
@@ -439,7 +459,8 @@ bool DeviceMemory::start_out(BlockId id) {
   storage->set_data_ptr_noswap({nowhere(id), device_});
   refuse_access(*storage, kAway);
   evicting_.push_back({std::move(memory), b.paged_bytes, *p.stream, p.is_its_allocation, std::move(end)});
-  b.state = State::Absent;
+  b.state = is_unmade ? State::Unmade : State::Absent;
+  if (is_unmade) ++unmade_;
   resident_ -= b.paged_bytes;
   evicting_bytes_ += b.paged_bytes;
   counters_.evicted[kind] += b.paged_bytes;
@@ -475,7 +496,7 @@ bool DeviceMemory::start_back(BlockId id, bool waits) {
   used_peak_ = std::max(used_peak_, used());
   counters_.fetched[static_cast<std::size_t>(b.kind)] += b.paged_bytes;
   counters_.tier_read[0] += b.nbytes;
-  guard(id, *storage);
+  call_me(id, *storage);
   return true;
 }
 
@@ -486,16 +507,25 @@ void DeviceMemory::bring(BlockId id, const char* name) {
   } catch (const c10::OutOfMemoryError&) {
     std::string text = "ebbtide: " + device_.str() + " is out of memory: " + name + " needs a tensor of " +
                        std::to_string(blocks_[id].nbytes >> 20) + " MiB that is on the host, and nothing else can leave";
-    if (counters_.message.empty()) counters_.message = text;
-    counters_.over_budget = true;
-    if (Strong storage = strong(id)) refuse_access(*storage, text);
+    refuse_to(id, text);
   }
+}
+
+// Whoever uses it now gets this error.
+void DeviceMemory::refuse_to(BlockId id, const std::string& text) {
+  if (counters_.message.empty()) counters_.message = text;
+  counters_.over_budget = this_stack().lacked_memory = true;
+  if (Strong storage = strong(id)) refuse_access(*storage, text);
 }
 
 // The stream uses it from now on.
 void DeviceMemory::arrive(BlockId id, const c10::Stream& stream) {
   Place& p = places_[id];
-  if (stream != *p.stream) p.roams = true;
+  if (stream != *p.stream) {
+    if (p.is_made) copies_.mark(*p.stream).block(stream);  // once: it roams from now on, and so is never made again
+    p.is_made = false;
+    p.roams = true;
+  }
   if (!p.arrives) return;
   Strong storage = strong(id);
   if (!storage) return;
@@ -614,7 +644,7 @@ void DeviceMemory::trim() {
 }
 
 void DeviceMemory::chaos() {
-  if (chaos_rate_ <= 0.0) return;
+  if (chaos_rate_ <= 0.0 || off_the_record) return;  // what makes anew would never come to an end
   auto random = [this] {  // xorshift
     chaos_state_ ^= chaos_state_ << 13;
     chaos_state_ ^= chaos_state_ >> 7;
@@ -630,12 +660,12 @@ void DeviceMemory::chaos() {
 // --- operators
 
 void DeviceMemory::follow_thread() {
-  if (!tape_.in_step() || tape_.on_step_thread()) return;
+  if (!tape_.in_step() || off_the_record || tape_.on_step_thread()) return;
   if (thread_number() == step_thread_ || torch::autograd::get_current_graph_task_id() != -1) tape_.go_on_here();
 }
 
 void DeviceMemory::enter(const char* name, std::span<const Operand> operands, Work, Pass) {
-  Lock lock(mutex_);
+  std::unique_lock lock(mutex_);
   Stack& mine = this_stack();
   c10::Stream stream = copies_.current();
   bool captured = captures_ || copies_.is_capturing(stream);  // a graph uses addresses again
@@ -643,7 +673,7 @@ void DeviceMemory::enter(const char* name, std::span<const Operand> operands, Wo
   const std::string_view called = name;
   bool shared = called == "aten::_lazy_clone";  // by two storages, until one of them is written to
   bool others_go_on = called.starts_with("c10d::") || called == "aten::record_stream";  // on streams that nobody announces
-  sweep(tape_.recording());
+  sweep(tape_.recording() || any_recipes());
   follow_thread();
   ++now_;
   if (tape_.on_step_thread()) {
@@ -660,13 +690,21 @@ void DeviceMemory::enter(const char* name, std::span<const Operand> operands, Wo
     Block& b = blocks_[id];
     ++b.pins;
     b.last_use = now_;
-    mine.pins.push_back({id, b.generation, b.recorded, tape_.clock().tick, operand.access, false, operand.moved});
+    std::uint32_t recorded = off_the_record ? kNever : b.recorded;
+    mine.pins.push_back({id, b.generation, recorded, tape_.clock().tick, operand.access, false, operand.moved});
   }
-  if (moves) carry_out_commands();
+  const bool makes_anew = moves && (wants_all_recipes_ || (tape_.on_step_thread() && replay_.makes_anew()));
+  if (moves && !off_the_record) carry_out_commands();
   std::uint64_t due = tape_.on_step_thread() ? replay_.births_due() : 0;
   if (due > 0 && limit_ > 0 && used() + due > limit_) make_room(due);
   for (std::size_t i = first; i < mine.pins.size(); ++i) {
-    const OperatorPin& pin = mine.pins[i];
+    const OperatorPin pin = mine.pins[i];
+    while (blocks_[pin.id].state == State::Unmade) {  // it left after the operator had been looked at
+      lock.unlock();
+      bool is_there = make_anew(places_[pin.id].key);
+      lock.lock();
+      if (!is_there) break;
+    }
     Block& b = blocks_[pin.id];
     if (b.state == State::Absent) bring(pin.id, name);
     arrive(pin.id, stream);
@@ -674,10 +712,11 @@ void DeviceMemory::enter(const char* name, std::span<const Operand> operands, Wo
     p.is_pinned_for_good = p.is_pinned_for_good || captured || shared;
     p.is_pinned = p.is_pinned || others_go_on;
     if (b.state != State::Clean || (pin.access == Access::Read && !shared)) continue;
-    if (Strong storage = strong(pin.id)) unguard(pin.id, *storage);
+    if (Strong storage = strong(pin.id)) call_me_no_more(pin.id, *storage);
     written(pin.id);
   }
-  if (!moves) return;
+  mine.makes_anew = makes_anew;  // operators that ran meanwhile said otherwise
+  if (!moves || off_the_record) return;
   chaos();
   start_prefetches();
 }
@@ -705,6 +744,8 @@ void DeviceMemory::exit() {
     tape_.used(pin.recorded, pin.from_tick, pin.access, pin.moved);
     b.last_use = now_;
     --b.pins;
+    if ((b.recipe == 0 && b.guards == 0) || places_[pin.id].is_guarded) continue;
+    if (Strong storage = strong(pin.id)) call_me(pin.id, *storage);  // its kernel asked for the address in order to read
   }
   mine.pins.resize(kept);
   if (needed > counters_.largest_operator_bytes) counters_.largest_operator_bytes = needed;
@@ -792,6 +833,7 @@ Counters DeviceMemory::end_step(bool completed) {
     b.recorded = kNever;
     places_[id].was_pinned |= std::exchange(places_[id].is_pinned, false);
   }
+  read_makings();
   tape_.end(stalled_ns, now);
   marks_.clear();
   timed_.clear();
@@ -915,6 +957,223 @@ void DeviceMemory::reset_peaks() {
   resident_peak_ = resident_;
   used_peak_ = used();
   live_peak_ = live_;
+}
+
+// How long the device took for what it has made anew so far. Where it does not tell times, none is known.
+void DeviceMemory::read_makings() {
+  try {
+    while (!makings_.empty() && makings_.front().end.query()) {
+      counters_.made_anew_ns += static_cast<std::int64_t>(makings_.front().begin.elapsedTime(makings_.front().end) * 1e6);
+      makings_.pop_front();
+    }
+  } catch (const c10::Error&) {
+    makings_.clear();
+  }
+}
+
+// --- what is made anew
+
+void DeviceMemory::find_result(c10::StorageImpl& storage) {
+  if (in_child_ || storage.device() != device_) return;
+  {
+    Lock lock(mutex_);
+    std::size_t before = this_stack().unseen.size();
+    BlockId id = find_or_add(storage);
+    if (id == kNoBlock) return;
+    if (this_stack().unseen.size() == before) return;
+    places_[id].is_new = true;
+  }
+  Births::note(&storage);
+}
+
+void DeviceMemory::note_births() {
+  Lock lock(mutex_);
+  add_births(this_stack(), true);
+}
+
+std::uint64_t DeviceMemory::size_of(const void* address) {
+  Lock lock(mutex_);
+  BlockId id = known(address);
+  return id == kNoBlock ? 0 : blocks_[id].nbytes;
+}
+
+// It is this stream's, and no other's. Else who else uses it, and gives it back, would not wait for what makes anew.
+bool DeviceMemory::is_this_streams(BlockId id) const {
+  const Place& p = places_[id];
+  return !p.roams && !p.is_pinned && !p.is_pinned_for_good && *p.stream == copies_.current();
+}
+
+bool DeviceMemory::may_be_read_again(const void* place) {
+  Lock lock(mutex_);
+  BlockId id = known(place);
+  return id != kNoBlock && is_this_streams(id);
+}
+
+c10::Storage DeviceMemory::copy_of(const c10::Storage& storage) {
+  return storage.device() == device_ ? copies_.clone(storage) : copy_in_host_memory(storage);
+}
+
+std::uint32_t DeviceMemory::checksum_of(const void* address) {
+  Strong storage;
+  {
+    Lock lock(mutex_);
+    BlockId id = known(address);
+    if (id != kNoBlock) storage = strong(id);
+    if (!storage) return 0;
+    ++blocks_[id].pins;
+    if (blocks_[id].state == State::Absent) start_back(id, true);
+    arrive(id, copies_.current());
+  }
+  c10::Storage bytes = copies_.to_host(c10::Storage(storage));
+  Lock lock(mutex_);
+  --blocks_[known(address)].pins;
+  return ebbtide::checksum_of(bytes.data(), bytes.nbytes());
+}
+
+bool DeviceMemory::wants_recipes() { return tells<c10::StorageImpl> && (wants_all_recipes_ || this_stack().makes_anew); }
+
+bool DeviceMemory::wants_recipe(const void* address) {
+  Lock lock(mutex_);
+  add_births(this_stack(), true);  // it is the result of an operator that ends
+  BlockId id = known(address);
+  return id != kNoBlock && !suspended_ && (wants_all_recipes_ || replay_.wants_recipe(blocks_[id], id));
+}
+
+void DeviceMemory::want_all_recipes(bool all, unsigned one_in) {
+  Lock lock(mutex_);
+  wants_all_recipes_ = all;
+  one_in_is_ingredient_ = one_in;
+}
+
+bool DeviceMemory::keep_recipe(const void* address) {
+  Lock lock(mutex_);
+  BlockId id = known(address);
+  if (id == kNoBlock || blocks_[id].is_absent() || !is_this_streams(id) || suspended_) return false;
+  Strong storage = strong(id);
+  if (!storage) return false;
+  blocks_[id].recipe = ++recipes_;
+  call_me(id, *storage);
+  return true;
+}
+
+Forgotten DeviceMemory::forget_recipe(const void* address) {
+  Lock lock(mutex_);
+  BlockId id = known(address);
+  if (id == kNoBlock) return Forgotten::Part;
+  if (blocks_[id].state == State::Unmade) return Forgotten::NotYet;
+  return std::exchange(blocks_[id].recipe, 0) != 0 ? Forgotten::Whole : Forgotten::Part;
+}
+
+bool DeviceMemory::has_recipe(const void* address) {
+  Lock lock(mutex_);
+  BlockId id = known(address);
+  return id != kNoBlock && blocks_[id].recipe != 0;
+}
+
+bool DeviceMemory::is_ingredient(const void* address) {
+  Lock lock(mutex_);
+  BlockId id = known(address);
+  if (id == kNoBlock) return false;
+  if (!wants_all_recipes_) return replay_.is_ingredient(blocks_[id], id);
+  return one_in_is_ingredient_ > 0 && blocks_[id].serial % one_in_is_ingredient_ == 0 && blocks_[id].recipe != 0;
+}
+
+void DeviceMemory::guard(const void* address) {
+  Lock lock(mutex_);
+  BlockId id = known(address);
+  if (id == kNoBlock) return;
+  ++blocks_[id].guards;
+  if (Strong storage = strong(id)) call_me(id, *storage);
+}
+
+void DeviceMemory::unguard(const void* address) {
+  Lock lock(mutex_);
+  if (BlockId id = known(address); id != kNoBlock && blocks_[id].guards > 0) --blocks_[id].guards;
+}
+
+bool DeviceMemory::is_guarded(const void* address) {
+  Lock lock(mutex_);
+  BlockId id = known(address);
+  return id != kNoBlock && blocks_[id].guards > 0;
+}
+
+std::uint64_t DeviceMemory::unmade_by(const void* address, std::uint64_t) {
+  Lock lock(mutex_);
+  BlockId id = known(address);
+  return id != kNoBlock && blocks_[id].state == State::Unmade ? blocks_[id].recipe : 0;
+}
+
+std::optional<c10::Stream> DeviceMemory::begin_making(const void* address, bool again) {
+  Lock lock(mutex_);
+  BlockId id = known(address);
+  if (id == kNoBlock) return std::nullopt;
+  const c10::Stream stream = *places_[id].stream;
+  std::uint64_t nbytes = blocks_[id].paged_bytes;
+  make_room(nbytes);
+  if (again) {
+    start_evictions(nbytes);
+    while (!evicting_.empty()) give_back_oldest(true);
+  }
+  making_since_ = copies_.timed_mark(stream);
+  return stream;
+}
+
+bool DeviceMemory::hand_over(const void* from, const void* to, std::uint64_t recipe, bool keeps) {
+  Lock lock(mutex_);
+  BlockId id = known(to), made = known(from);
+  if (id == kNoBlock || made == kNoBlock || blocks_[id].state != State::Unmade || blocks_[id].recipe != recipe) return false;
+  Strong storage = strong(id), source = strong(made);
+  if (!storage || !source) return false;
+  if (blocks_[made].state == State::Absent) start_back(made, true);
+  arrive(made, *places_[id].stream);
+  call_me_no_more(made, *source);
+  c10::DataPtr memory = std::move(source->_mutable_data_ptr_no_checks());
+  forget(made);
+  Block& b = blocks_[id];
+  Place& p = places_[id];
+  p.memory = memory.get();
+  p.is_its_allocation = p.is_made = true;
+  p.arrives = false;
+  allow_access(*storage);
+  storage->set_data_ptr_noswap(std::move(memory));
+  b.state = State::Dirty;
+  b.last_use = now_;
+  b.has_come();
+  if (!keeps) b.recipe = 0;
+  --unmade_;
+  resident_ += b.paged_bytes;
+  resident_peak_ = std::max(resident_peak_, resident_);
+  used_peak_ = std::max(used_peak_, used());
+  counters_.made_anew += b.paged_bytes;
+  call_me(id, *storage);
+  if (making_since_) makings_.push_back({std::move(*making_since_), copies_.timed_mark(*p.stream)});
+  making_since_.reset();
+  return true;
+}
+
+void DeviceMemory::made_ingredient(std::uint64_t bytes) {
+  Lock lock(mutex_);
+  counters_.ingredients += bytes;
+}
+
+bool DeviceMemory::refuse(const void* address, const std::string& name) {
+  Lock lock(mutex_);
+  if (BlockId id = known(address); id != kNoBlock)
+    refuse_to(id, "ebbtide: " + device_.str() + " is out of memory: " + name + " was to make a tensor of " +
+                      std::to_string(blocks_[id].nbytes >> 20) + " MiB anew, and nothing else can leave");
+  return true;
+}
+
+// The objects of those that were told before are given back now.
+std::vector<const void*> DeviceMemory::ended() {
+  std::vector<Ended> told;
+  Lock lock(mutex_);
+  sweep(true);
+  told.swap(forgotten_);
+  forgotten_.swap(ended_);
+  std::vector<const void*> keys;
+  for (const Ended& each : forgotten_) keys.push_back(each.key);
+  return keys;
 }
 
 Counters DeviceMemory::count() const {

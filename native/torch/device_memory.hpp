@@ -17,6 +17,10 @@
 // has an address that nobody may use, and says so where PyTorch lets it. A storage whose host copy is as good as its memory gives
 // up that copy at the first access that may write and that no operator announced (where PyTorch tells of it: 2.13; before, such a
 // copy is never trusted).
+//
+// [Note: made anew here]  A storage with a recipe leaves without a copy. Its operators run on the stream that it belongs to, and it gets
+// the memory that they made: an operator of another stream waits for that one. What nobody announces could write to what a recipe
+// reads, so there are recipes only where PyTorch tells of that, and any operator that is not PyTorch's counts as if it wrote.
 #pragma once
 
 #include <c10/core/StorageImpl.h>
@@ -29,6 +33,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "../core/block_table.hpp"
@@ -38,6 +43,7 @@
 #include "../core/replay.hpp"
 #include "../core/tape.hpp"
 #include "device_copies.hpp"
+#include "recipe_memory.hpp"
 #include "watch.hpp"
 
 namespace ebbtide {
@@ -52,7 +58,7 @@ struct DeviceSettings {
   std::uint64_t chaos_seed = 0;
 };
 
-class DeviceMemory final : public ScheduledWatch {
+class DeviceMemory final : public ScheduledWatch, public RecipeMemory {
  public:
   explicit DeviceMemory(c10::Device device);
 
@@ -80,6 +86,11 @@ class DeviceMemory final : public ScheduledWatch {
   bool is_here(c10::StorageImpl& storage);
   std::uint64_t evict(c10::StorageImpl& storage);
 
+  // A result that is seen for the first time is born now.
+  void find_result(c10::StorageImpl& storage);
+  // What an operator within this thread's last one made empty is that one's.
+  void note_births();
+
   bool on() const override { return !in_child_; }
   const void* find(c10::StorageImpl& storage) override;
   void enter(const char* name, std::span<const Operand> operands, Work work, Pass pass) override;
@@ -100,6 +111,36 @@ class DeviceMemory final : public ScheduledWatch {
   Counters counters() override;
   void reset_peaks() override;
 
+  bool knows_by_object() const override { return true; }
+  const void* place_of(c10::StorageImpl& storage) override { return find(storage); }
+  const void* storage_at(const void* place) override { return place; }
+  std::span<const char> reach_of(const at::Tensor&, const void* place) override { return {static_cast<const char*>(place), 1}; }
+  std::uint64_t size_of(const void* address) override;
+  std::size_t least_managed() const override { return min_bytes_; }
+  bool may_be_read_again(const void* place) override;
+  c10::Storage copy_of(const c10::Storage& storage) override;
+  std::uint32_t checksum_of(const void* address) override;
+  bool wants_recipes() override;
+  bool wants_recipe(const void* address) override;
+  void want_all_recipes(bool all, unsigned one_in) override;
+  bool keep_recipe(const void* address) override;
+  Forgotten forget_recipe(const void* address) override;
+  bool has_recipe(const void* address) override;
+  bool is_ingredient(const void* address) override;
+  void guard(const void* address) override;
+  void unguard(const void* address) override;
+  bool is_guarded(const void* address) override;
+  bool any_unmade() override { return unmade_ != 0; }
+  std::uint64_t unmade_by(const void* address, std::uint64_t nbytes) override;
+  bool hand_over(const void* from, const void* to, std::uint64_t recipe, bool keeps) override;
+  std::int64_t busy_ns() override { return 0; }
+  void made_anew(std::int64_t) override {}  // the device's own times are counted
+  void made_ingredient(std::uint64_t bytes) override;
+  std::optional<c10::Stream> begin_making(const void* address, bool again) override;
+  bool refuse(const void* address, const std::string& name) override;
+  bool lacked_memory() override { return std::exchange(this_stack().lacked_memory, false); }
+  std::vector<const void*> ended() override;
+
  private:
   using Lock = std::lock_guard<std::mutex>;
   using Strong = c10::intrusive_ptr<c10::StorageImpl>;
@@ -119,6 +160,7 @@ class DeviceMemory final : public ScheduledWatch {
     bool is_kept = false;  // until the session ends
     bool was_pinned = false;  // in an earlier step
     bool arrives = false;  // its stream has not been told to wait for the copy back
+    bool is_made = false;  // anew, by its stream: others have not been told to wait for that
     Buffer host;  // its copy there, while it is as good
   };
 
@@ -142,6 +184,14 @@ class DeviceMemory final : public ScheduledWatch {
   struct Running {
     std::size_t first_pin;
   };
+  struct Making {
+    c10::Event begin, end;
+  };
+  // One with a recipe, or that was read by one. The object is not given back while it is known here.
+  struct Ended {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    const void* key;
+  };
   struct Mark {
     enum What : std::uint8_t { Tick, StallBegins, StallEnds };
     c10::Event event;
@@ -157,6 +207,8 @@ class DeviceMemory final : public ScheduledWatch {
     std::vector<Running> operators;
     std::vector<OperatorPin> pins;
     std::vector<Bound> unseen;  // found since the last operator began or ended
+    bool lacked_memory = false;
+    bool makes_anew = false;  // the operator that began last makes what is to have a recipe
   };
   static Stack& this_stack();
   friend void is_written_unseen(c10::StorageImpl* storage);
@@ -168,15 +220,17 @@ class DeviceMemory final : public ScheduledWatch {
   Strong strong(BlockId id) const;
   void forget(BlockId id);
   void sweep(bool all);
-  void guard(BlockId id, c10::StorageImpl& storage);
-  void unguard(BlockId id, c10::StorageImpl& storage);
+  void call_me(BlockId id, c10::StorageImpl& storage);
+  void call_me_no_more(BlockId id, c10::StorageImpl& storage);
   void written(BlockId id);
 
   // --- moves
   bool evictable(BlockId id) const;
+  bool is_this_streams(BlockId id) const;
   bool start_out(BlockId id);
   bool start_back(BlockId id, bool waits);  // false: no room now. Where it waits, room is made, or the budget exceeded
   void bring(BlockId id, const char* name);
+  void refuse_to(BlockId id, const std::string& text);
   void arrive(BlockId id, const c10::Stream& stream);
   c10::DataPtr memory_for(std::uint64_t nbytes, const c10::Stream& stream, std::optional<c10::Event>& after, bool waits);
   void give_back_oldest(bool by_waiting);
@@ -194,6 +248,7 @@ class DeviceMemory final : public ScheduledWatch {
   void start_prefetches();
   void drop_prefetches();
   void note_time(const c10::Stream& stream, Mark::What what);
+  void read_makings();
   void read_times(std::int64_t& stalled_ns, std::int64_t& now);
   std::uint64_t used() const { return resident_ + evicting_bytes_; }
   Counters count() const;
@@ -234,6 +289,15 @@ class DeviceMemory final : public ScheduledWatch {
   std::vector<Mark> marks_;  // of a recorded step: when the device came to each tick
   std::int64_t began_ns_ = 0;  // the first of them
   std::vector<TimedCopy> timed_;  // and its copies
+
+  // What is made anew.
+  std::atomic<std::uint64_t> unmade_ = 0;  // blocks
+  std::uint64_t recipes_ = 0;
+  std::atomic<bool> wants_all_recipes_ = false;
+  unsigned one_in_is_ingredient_ = 0;
+  std::vector<Ended> ended_, forgotten_;  // yet to be told, and those told last
+  std::optional<c10::Event> making_since_;
+  std::deque<Making> makings_;  // whose times are yet to be read
 };
 
 // Null before there is one. It stays until the process ends.

@@ -83,7 +83,7 @@ void start(const ArenaSettings& asked) {
       unpin_ended(false);
     };
     options.unpins_come = collectives_under_way;
-    options.make = make_anew;
+    options.make = [](const void* address) { make_anew(address); };
     options.make_all = make_all;
     options.ask_to_make = ask_to_make;
     options.labels = profiler_labels();
@@ -201,6 +201,7 @@ void start_device(const DeviceSettings& asked) {
   if (the_arena() != nullptr)
     throw std::runtime_error("this process had a session that bounds its memory: start another for a device");
   DeviceMemory& memory = make_device_memory(asked);
+  repeat_on_an_accelerator();
   install_recorder(/*shows_results=*/true);
   install_list_operators(memory.dispatch_key());
 }
@@ -387,7 +388,8 @@ PYBIND11_MODULE(_torch, m) {
   m.def("over_lists", &over_lists);
   m.def("repeatable_operators", [] {
     auto listed = [](auto names) { return std::vector<std::string>(names.begin(), names.end()); };
-    return std::pair(listed(repeatable_operators()), listed(operators_repeatable_in_place()));
+    return std::tuple(listed(repeatable_operators()), listed(operators_repeatable_in_place()),
+                      listed(operators_repeatable_on_accelerators()));
   });
   m.def("repeats", [](const std::string& name, const std::string& overload) {
     c10::OperatorName op(name, overload);
@@ -458,13 +460,13 @@ PYBIND11_MODULE(_torch, m) {
     return std::pair(adopted.bytes, adopted.left_alone);
   });
   m.def(
-      "want_all_recipes", [](bool all, unsigned one_in) { arena(), want_all_recipes(all, one_in); }, py::arg("all"),
+      "want_all_recipes", [](bool all, unsigned one_in) { watch(), want_all_recipes(all, one_in); }, py::arg("all"),
       py::arg("one_in") = 2);
   m.def("check_what_is_made", &check_what_is_made);
   m.def(
       "make_all",
       [] {
-        if (!arena().in_child()) make_all();
+        if (watch().on()) make_all();
       },
       py::call_guard<py::gil_scoped_release>());
   m.def("recipes", [] { return recipes_kept.load(); });

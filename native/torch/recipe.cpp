@@ -2,7 +2,9 @@
 
 #include <ATen/core/List.h>
 #include <ATen/core/stack.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <array>
@@ -14,8 +16,8 @@
 #include <utility>
 
 #include "../core/checksum.hpp"
-#include "allocator.hpp"
 #include "births.hpp"
+#include "recipe_memory.hpp"
 
 namespace ebbtide {
 
@@ -29,17 +31,24 @@ std::uint32_t checksum_of(const void* memory, std::size_t nbytes) {
   return sum.value();
 }
 
+c10::Storage copy_in_host_memory(const c10::Storage& storage) {
+  std::size_t nbytes = storage.nbytes();
+  c10::DataPtr data = c10::GetAllocator(c10::DeviceType::CPU)->allocate(nbytes);
+  if (nbytes > 0) std::memcpy(data.get(), storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get(), nbytes);
+  return {c10::Storage::use_byte_size_t(), nbytes, std::move(data), nullptr, false};
+}
+
 at::Tensor tensor_in(c10::Storage storage, const at::Tensor& like) {
-  auto made =
-      at::detail::make_tensor<at::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), like.dtype());
+  c10::DispatchKeySet keys = like.key_set() - kAbove - c10::autocast_dispatch_keyset;
+  auto made = at::detail::make_tensor<at::TensorImpl>(std::move(storage), keys, like.dtype());
   made.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
   if (like.unsafeGetTensorImpl()->is_wrapped_number()) made.unsafeGetTensorImpl()->set_wrapped_number(true);
   return made;
 }
 
-at::Tensor alias_of(const at::Tensor& tensor, void* memory, std::size_t nbytes) {
-  c10::Storage storage(c10::Storage::use_byte_size_t(), nbytes, c10::DataPtr(memory, c10::Device(c10::DeviceType::CPU)), nullptr,
-                       false);
+at::Tensor alias_of(const at::Tensor& tensor, const void* memory, std::size_t nbytes) {
+  c10::DataPtr unowned(const_cast<void*>(memory), tensor.device());
+  c10::Storage storage(c10::Storage::use_byte_size_t(), nbytes, std::move(unowned), nullptr, false);
   return tensor_in(std::move(storage), tensor);
 }
 
@@ -82,20 +91,29 @@ class WithThreads {
   int of_new_ones_ = 0;
 };
 
-// Memory in which an argument of a call lay, and where it lies now.
+// Memory in which an argument of a call lay, and where it lies now: there, or in a storage whose memory may be another one when an
+// operator asks for it.
 struct Moved {
   const void* from;
   std::size_t nbytes;
-  void* to;
+  const void* to;
+  c10::Storage storage{};
 };
+
+Moved moved_to(const void* from, std::size_t nbytes, const void* to, const c10::Storage& storage) {
+  if (recipe_memory()->knows_by_object()) return {from, 1, nullptr, storage};
+  return {from, nbytes, to};
+}
 
 torch::jit::Stack stack_of(const Call& call, const std::vector<Moved>& all) {
   auto moved = [&](const at::Tensor& tensor) {
     if (!tensor.defined()) return tensor;
-    auto* memory = static_cast<char*>(tensor.storage().mutable_data());
+    auto* memory = static_cast<const char*>(tensor.storage().data());
     for (const Moved& each : all) {
       auto offset = static_cast<std::size_t>(memory - static_cast<const char*>(each.from));  // large where it lies before
-      if (offset < each.nbytes) return alias_of(tensor, static_cast<char*>(each.to) + offset, tensor.storage().nbytes());
+      if (offset >= each.nbytes) continue;
+      if (each.storage) return tensor_in(each.storage, tensor);
+      return alias_of(tensor, static_cast<const char*>(each.to) + offset, tensor.storage().nbytes());
     }
     return tensor;
   };
@@ -119,24 +137,27 @@ torch::jit::Stack stack_of(const Call& call, const std::vector<Moved>& all) {
 // What a recipe has made, in memory that the results keep.
 struct Made {
   torch::jit::Stack results;
-  void* memory = nullptr;
+  const void* memory = nullptr;  // [RecipeMemory]
+  c10::Storage storage{};
 };
 
 // Throws where it makes something else than the first time.
 Made first_call(const Recipe& recipe, torch::jit::Stack stack) {
-  void* memory = nullptr;
+  const void* memory = nullptr;
   {
     Births own;
     recipe.calls[0].op.callBoxed(&stack);
     if (recipe.birth < own.addresses().size()) memory = own.addresses()[recipe.birth];
   }
-  bool is_result = std::ranges::any_of(stack, [&](const c10::IValue& value) {
-    return value.isTensor() && value.toTensor().defined() && value.toTensor().storage().data() == memory;
+  auto result = std::ranges::find_if(stack, [&](const c10::IValue& value) {
+    if (!value.isTensor() || !value.toTensor().defined()) return false;
+    return recipe_memory()->place_of(*value.toTensor().storage().unsafeGetStorageImpl()) == memory;
   });
-  if (memory == nullptr || !is_result || the_arena()->size_of(memory) != recipe.nbytes) {
+  if (memory == nullptr || result == stack.end() || recipe_memory()->size_of(memory) != recipe.nbytes) {
     throw std::runtime_error("it allocates other memory than the first time");
   }
-  return {std::move(stack), memory};
+  c10::Storage storage = result->toTensor().storage();
+  return {std::move(stack), memory, std::move(storage)};
 }
 
 Made make(const Recipe& recipe);
@@ -152,18 +173,25 @@ Made make_by_calls(const Recipe& recipe) {
     std::vector<Moved> moved;
     for (const RecipePointer& each : call.ingredients) {
       ingredients.push_back(make(*each));
-      moved.push_back({each->address, each->nbytes, ingredients.back().memory});
-      the_arena()->made_ingredient(each->nbytes);
+      moved.push_back(moved_to(each->address, each->nbytes, ingredients.back().memory, ingredients.back().storage));
+      recipe_memory()->made_ingredient(each->nbytes);
+    }
+    if (recipe_memory()->knows_by_object()) {
+      for (const Held& held : recipe.held) {
+        if (!recipe_memory()->is_guarded(held.address))
+          throw std::runtime_error("what it reads was given other memory, by no operator");
+        moved.push_back({held.address, 1, nullptr, c10::Storage(held.storage)});
+      }
     }
     if (made.memory == nullptr) {
       made = first_call(recipe, stack_of(call, moved));
     } else {
-      moved.push_back({recipe.address, recipe.nbytes, made.memory});
+      moved.push_back(moved_to(recipe.address, recipe.nbytes, made.memory, made.storage));
       torch::jit::Stack stack = stack_of(call, moved);
       call.op.callBoxed(&stack);
     }
   }
-  if (recipe.checksum && checksum_of(made.memory, recipe.nbytes) != *recipe.checksum) {
+  if (recipe.checksum && recipe_memory()->checksum_of(made.memory) != *recipe.checksum) {
     throw std::runtime_error("other bytes come out than the first time, from the same arguments (please report it)");
   }
   return made;
@@ -176,7 +204,10 @@ Made make(const Recipe& recipe) {
     return make_by_calls(recipe);
   } catch (const CannotMake& error) {
     throw CannotMake(name + ": " + error.what(), error.op);
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
   } catch (const std::exception& error) {
+    if (recipe_memory()->lacked_memory()) TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
     throw CannotMake(name + ": " + error.what(), name);
   }
 }
@@ -191,11 +222,14 @@ std::size_t calls_of(const Recipe& recipe) {
   return calls;
 }
 
-bool carry_out(const Recipe& recipe, std::uint64_t number, bool keeps) {
+bool carry_out(const Recipe& recipe, std::uint64_t number, bool keeps, bool again) {
   NoBirths births;
   OffTheRecord off;
   WithThreads threads(recipe.settings.threads);
-  return the_arena()->hand_over(make(recipe).memory, recipe.address, number, keeps);
+  c10::OptionalStreamGuard stream;
+  if (auto its = recipe_memory()->begin_making(recipe.address, again)) stream.reset_stream(*its);
+  Made made = make(recipe);
+  return recipe_memory()->hand_over(made.memory, recipe.address, number, keeps);
 }
 
 }  // namespace ebbtide

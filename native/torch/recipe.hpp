@@ -35,6 +35,11 @@ struct Settings {
   bool onednn_deterministic = at::globalContext().deterministicMkldnn();
   at::Float32Precision products = at::globalContext().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL);
   at::Float32Precision convolutions = at::globalContext().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::CONV);
+  at::Float32Precision cuda_products = at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL);
+  at::CuBLASReductionOption halves = at::globalContext().allowFP16ReductionCuBLAS();
+  at::CuBLASReductionOption bfloats = at::globalContext().allowBF16ReductionCuBLAS();
+  bool half_sums = at::globalContext().allowFP16AccumulationCuBLAS();
+  at::BlasBackend blas = at::globalContext().blasPreferredBackend();
   caffe2::TypeMeta default_type = c10::get_default_dtype();
   unsigned rounding = rounding_now();
 
@@ -62,20 +67,20 @@ using RecipePointer = std::shared_ptr<const Recipe>;
 
 struct Call {
   c10::OperatorHandle op;
-  std::vector<c10::IValue> arguments;  // its tensors lie in the memory that the script's lay in, and own none of it
+  std::vector<c10::IValue> arguments;  // its tensors lie where the script's lay, and own none of that
   std::vector<RecipePointer> ingredients;  // all were there at once, so no two of them had the same memory
 };
 
 // Memory that a recipe reads. Its StorageImpl is held, and no tensor: autograd asks who else has a tensor.
 struct Held {
   c10::intrusive_ptr<c10::StorageImpl> storage;  // which may be a slice
-  const void* address;  // of the whole
+  const void* address;  // of the whole [RecipeMemory]
   std::span<const char> read;  // of it, from the first byte to the last
 };
 
 // It does not change any more once it is on the tables.
 struct Recipe {
-  void* address = nullptr;  // of the storage
+  const void* address = nullptr;  // of the storage [RecipeMemory]
   std::size_t nbytes = 0;
   std::size_t birth = 0;  // which of the first call's births it is
   std::vector<Call> calls;
@@ -89,10 +94,12 @@ inline constexpr c10::DispatchKeySet kAbove = c10::autograd_dispatch_keyset_with
 
 std::uint32_t checksum_of(const void* memory, std::size_t nbytes);
 
-// A plain tensor of the CPU that is like this one, in a storage.
+c10::Storage copy_in_host_memory(const c10::Storage& storage);
+
+// A plain tensor of the same device that is like this one, in a storage.
 at::Tensor tensor_in(c10::Storage storage, const at::Tensor& like);
 // The same tensor in memory that others own.
-at::Tensor alias_of(const at::Tensor& tensor, void* memory, std::size_t nbytes);
+at::Tensor alias_of(const at::Tensor& tensor, const void* memory, std::size_t nbytes);
 
 // Why a storage cannot be made anew, and by which operator.
 struct CannotMake : std::runtime_error {
@@ -103,8 +110,8 @@ struct CannotMake : std::runtime_error {
 // How many calls run, those of its ingredients among them.
 std::size_t calls_of(const Recipe& recipe);
 
-// Runs the operators once more, in other memory, and hands over what is Unmade by the recipe of this number in the arena. False:
-// nothing is, since another thread was faster. Throws CannotMake.
-bool carry_out(const Recipe& recipe, std::uint64_t number, bool keeps);
+// Runs the operators once more, in other memory, and hands over what is Unmade by the recipe of this number. False: nothing is,
+// since another thread was faster. Throws CannotMake, or c10::OutOfMemoryError. `again`: it threw that.
+bool carry_out(const Recipe& recipe, std::uint64_t number, bool keeps, bool again);
 
 }  // namespace ebbtide

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <utility>
 
-#include "allocator.hpp"
+#include "recipe_memory.hpp"
 
 namespace ebbtide {
 
@@ -39,7 +39,7 @@ RecipePointer take(const void* address, const RecipePointer& only) {
 // Callers hold the mutex.
 bool is_good(const RecipePointer& recipe) {
   auto found = recipes.find(recipe->address);
-  return found != recipes.end() && found->second == recipe && the_arena()->has_recipe(recipe->address);
+  return found != recipes.end() && found->second == recipe && recipe_memory()->has_recipe(recipe->address);
 }
 
 }  // namespace
@@ -70,7 +70,7 @@ void discard(RecipePointer recipe) {
 
 void give_up(RecipePointer recipe) {
   if (recipe == nullptr) return;
-  for (const Held& held : recipe->held) the_arena()->unguard(held.address);
+  for (const Held& held : recipe->held) recipe_memory()->unguard(held.address);
   discard(std::move(recipe));
 }
 
@@ -87,7 +87,7 @@ void give_up_discarded() {
 // First what it reads is guarded, and then it is seen whether somebody has written to that meanwhile: he has taken the recipes of
 // the ingredients off, or of what was changed in place. Whoever writes from now on finds this one.
 void put_on(RecipePointer recipe, const RecipePointer& before) {
-  for (const Held& held : recipe->held) the_arena()->guard(held.address);
+  for (const Held& held : recipe->held) recipe_memory()->guard(held.address);
   const void* address = recipe->address;
   RecipePointer found;
   bool stays = false;
@@ -98,7 +98,7 @@ void put_on(RecipePointer recipe, const RecipePointer& before) {
       for (const Held& held : recipe->held) readers[held.address].push_back(address);
       recipes[address] = recipe;
       count();
-      stays = the_arena()->keep_recipe(address);  // under the mutex: who takes it off the tables finds it kept, or not
+      stays = recipe_memory()->keep_recipe(address);  // under the mutex: who takes it off the tables finds it kept, or not
       if (!stays) take(address, nullptr);
     }
   }

@@ -1,5 +1,6 @@
 #include "recipes.hpp"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/List.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
@@ -19,6 +20,9 @@
 #include <thread>
 #include <utility>
 
+#include "device_memory.hpp"
+#include "recipe_memory.hpp"
+
 namespace ebbtide {
 
 namespace {
@@ -32,21 +36,20 @@ std::atomic<bool> wants_all = false;
 
 // ---- keeping
 
-std::size_t least_managed() { return the_allocator()->min_bytes.load(std::memory_order_relaxed); }
-
-// The same tensor in a copy of its storage.
-at::Tensor copy_of(const at::Tensor& tensor, const void* memory, std::size_t nbytes) {
-  c10::DataPtr data = c10::GetAllocator(c10::DeviceType::CPU)->allocate(nbytes);
-  if (nbytes > 0) std::memcpy(data.get(), memory, nbytes);
-  c10::Storage storage(c10::Storage::use_byte_size_t(), nbytes, std::move(data), nullptr, false);
-  return tensor_in(std::move(storage), tensor);
-}
-
 bool is_plain(const at::Tensor& tensor) {
   const at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  return impl.has_storage() &&
-         impl.key_set() - kAbove - c10::autocast_dispatch_keyset == c10::DispatchKeySet(c10::DispatchKey::CPU) &&
+  c10::DispatchKey own = c10::computeDispatchKey(std::nullopt, std::nullopt, impl.device());
+  return impl.has_storage() && impl.key_set() - kAbove - c10::autocast_dispatch_keyset == c10::DispatchKeySet(own) &&
          !impl.has_symbolic_sizes_strides() && !impl.is_python_dispatch();
+}
+
+// What nobody watches is small, and copied. On an accelerator the host's memory may be written to by a stream: not what is read when
+// an operator is called, a single number.
+bool may_be_copied(const at::Tensor& tensor, const c10::StorageImpl& storage) {
+  if (storage.nbytes() >= recipe_memory()->least_managed()) return false;
+  if (!tensor.is_cpu()) return recipe_memory()->knows_by_object();
+  if (recipe_memory()->knows_by_object()) return tensor.dim() == 0;
+  return reinterpret_cast<std::uintptr_t>(storage.data()) % kAlignment == 0;
 }
 
 // An argument as it can be used again, or nothing. What it holds is added to the recipe, and its ingredient to the call.
@@ -86,22 +89,22 @@ class Keeper {
     if (!tensor.defined()) return at::Tensor();
     if (!is_plain(tensor)) return std::nullopt;
     c10::StorageImpl* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-    void* memory = storage->_mutable_data_ptr_no_checks().get();
-    std::size_t nbytes = storage->nbytes();
-    if (memory != nullptr && the_arena()->contains(memory)) {
-      if (the_arena()->is_pinned_from_outside(memory)) return std::nullopt;
-      const void* whole = the_arena()->storage_at(memory);
-      if (whole != recipe_.address) {  // else it is what the operator changes
-        if (!the_arena()->is_ingredient(whole)) {
-          add_held({c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage), whole, reach_of(tensor)});
-        } else if (!take_in(recipe_of(whole))) {
-          return std::nullopt;
-        }
-      }
-      return alias_of(tensor, memory, nbytes);
+    const void* place = recipe_memory()->place_of(*storage);
+    if (place == nullptr) {
+      if (!may_be_copied(tensor, *storage)) return std::nullopt;
+      return tensor_in(recipe_memory()->copy_of(tensor.storage()), tensor);
     }
-    if (nbytes >= least_managed() || reinterpret_cast<std::uintptr_t>(memory) % kAlignment != 0) return std::nullopt;
-    return copy_of(tensor, memory, nbytes);
+    if (!recipe_memory()->may_be_read_again(place)) return std::nullopt;
+    const void* whole = recipe_memory()->storage_at(place);
+    if (whole != recipe_.address) {  // else it is what the operator changes
+      if (!recipe_memory()->is_ingredient(whole)) {
+        auto held = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage);
+        add_held({std::move(held), whole, recipe_memory()->reach_of(tensor, place)});
+      } else if (!take_in(recipe_of(whole))) {
+        return std::nullopt;
+      }
+    }
+    return alias_of(tensor, place, storage->nbytes());
   }
 
   void add_held(Held held) {
@@ -114,7 +117,7 @@ class Keeper {
 
   // As an ingredient. What is changed meanwhile is seen when the recipe is put on the tables.
   bool take_in(const RecipePointer& inner) {
-    if (inner == nullptr || !the_arena()->has_recipe(inner->address) || inner->settings != recipe_.settings) return false;
+    if (inner == nullptr || !recipe_memory()->has_recipe(inner->address) || inner->settings != recipe_.settings) return false;
     if (std::ranges::find(inner->held, recipe_.address, &Held::address) != inner->held.end()) return false;
     if (std::ranges::find(call_.ingredients, inner) != call_.ingredients.end()) return true;
     for (const Held& held : inner->held) add_held(held);
@@ -125,6 +128,12 @@ class Keeper {
   Recipe& recipe_;
   Call& call_;
 };
+
+// Null: it is not managed.
+const void* place_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) return nullptr;
+  return recipe_memory()->place_of(*tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+}
 
 // Batch norms change running statistics while they train, and need them for nothing else. Otherwise they read them alone, but
 // count as if they wrote there: false where a recipe would have to hold them.
@@ -137,15 +146,17 @@ bool leave_statistics(const c10::FunctionSchema& schema, std::vector<c10::IValue
     if (!at) continue;
     c10::IValue& argument = arguments[static_cast<std::size_t>(*at)];
     if (trains) argument = c10::IValue();
-    if (argument.isTensor() && managed_storage(argument.toTensor()) != nullptr) return false;
+    if (argument.isTensor() && place_of(argument.toTensor()) != nullptr) return false;
   }
   return true;
 }
 
 // Autocast calls the operator again, with other arguments: that call is the one to keep.
 bool is_cast(const c10::OperatorHandle& op) {
-  constexpr c10::DispatchKey kCast = c10::DispatchKey::AutocastCPU;
-  return !c10::impl::tls_is_dispatch_key_excluded(kCast) && op.hasKernelForDispatchKey(kCast);
+  const DeviceMemory* device = the_device_memory();
+  c10::DeviceType type = device == nullptr ? c10::DeviceType::CPU : device->device().type();
+  c10::DispatchKey cast = at::autocast::get_autocast_dispatch_key_from_device_type(type);
+  return !c10::impl::tls_is_dispatch_key_excluded(cast) && op.hasKernelForDispatchKey(cast);
 }
 
 // False: it cannot be called again like this.
@@ -172,34 +183,42 @@ bool add_call(Recipe& recipe, const c10::OperatorHandle& op, at::ArrayRef<const 
   fatal(what.c_str(), ENOTRECOVERABLE);
 }
 
-// Makes what is away of so many bytes from there, by its recipe alone.
-void make_one(const void* address, std::uint64_t nbytes) {
+// Makes what is away of so many bytes from there, by its recipe alone. False: there is no memory for it.
+bool make_one(const void* address, std::uint64_t nbytes) {
   const bool keeps = wants_all;
   std::uint64_t number = 0;
   RecipePointer recipe;
   for (int tries = 0; recipe == nullptr; ++tries) {
-    if ((number = the_arena()->unmade_by(address, nbytes)) == 0) return;
-    recipe = recipe_of(the_arena()->storage_at(address));  // null: another thread made it meanwhile, and it left again
+    if ((number = recipe_memory()->unmade_by(address, nbytes)) == 0) return true;
+    recipe = recipe_of(recipe_memory()->storage_at(address));  // null: another thread made it meanwhile, and it left again
     if (tries == kMostTries) fatal("looking for the recipe of a storage that was given up", ENOENT);
   }
-  std::int64_t begun = the_arena()->busy_ns();
-  bool made = false;
-  try {
-    made = carry_out(*recipe, number, keeps);
-  } catch (const CannotMake& error) {
-    // Else another thread was faster, and what the recipe reads may have changed since.
-    if (the_arena()->unmade_by(address, nbytes) == number) end_by(error);
+  std::int64_t begun = recipe_memory()->busy_ns();
+  bool made = false, refused = false;
+  for (bool again : {false, true}) {
+    try {
+      made = carry_out(*recipe, number, keeps, again);
+      break;
+    } catch (const CannotMake& error) {
+      // Else another thread was faster, and what the recipe reads may have changed since.
+      if (recipe_memory()->unmade_by(address, nbytes) == number) end_by(error);
+      break;
+    } catch (const c10::OutOfMemoryError& error) {
+      const std::string& name = recipe->calls[0].op.schema().name();
+      if (again && !(refused = recipe_memory()->refuse(recipe->address, name))) end_by(CannotMake(error.what(), name));
+    }
   }
-  the_arena()->made_anew(the_arena()->busy_ns() - begun);
+  recipe_memory()->made_anew(recipe_memory()->busy_ns() - begun);
   if (made && !keeps) give_up(take_off(recipe->address, recipe));
   discard(std::move(recipe));
+  return !refused;
 }
 
 // Makes what is away of the storage there, if something is: of all of it, or of so many bytes from there. Its operators would make
 // what is away of their operands, and so on: thousands may be away in a row, and a stack is short. So each is made before it is read,
-// and where it has left again by then, its reader makes it after all.
-void make(const void* address, std::uint64_t nbytes = 0) {
-  if (the_arena()->unmade() == 0) return;
+// and where it has left again by then, its reader makes it after all. False: there is no memory for one of them.
+bool make(const void* address, std::uint64_t nbytes = 0) {
+  if (!recipe_memory()->any_unmade()) return true;
   struct Waiting {
     const void* address;
     std::uint64_t nbytes;
@@ -208,7 +227,7 @@ void make(const void* address, std::uint64_t nbytes = 0) {
   };
   std::vector<Waiting> row;
   auto add = [&](const void* away, std::uint64_t bytes) {
-    if (the_arena()->unmade_by(away, bytes) != 0) row.push_back({away, bytes, recipe_of(the_arena()->storage_at(away))});
+    if (recipe_memory()->unmade_by(away, bytes) != 0) row.push_back({away, bytes, recipe_of(recipe_memory()->storage_at(away))});
   };
   for (add(address, nbytes); !row.empty();) {
     Waiting& last = row.back();
@@ -217,16 +236,23 @@ void make(const void* address, std::uint64_t nbytes = 0) {
       if (!read.empty()) add(read.data(), read.size());
       continue;
     }
-    make_one(last.address, last.nbytes);
+    bool is_there = make_one(last.address, last.nbytes);
     discard(std::move(last.recipe));
     row.pop_back();
+    if (is_there) continue;
+    for (const Waiting& reader : row) recipe_memory()->refuse(reader.address, "an operator");
+    return false;
   }
+  return true;
 }
 
 // Makes what is away of the storage there, and has it forget its recipe. False: that was not good for all of it any more.
 bool forget(const void* address) {
   Forgotten forgotten;
-  while ((forgotten = the_arena()->forget_recipe(address)) == Forgotten::NotYet) make(address);
+  while ((forgotten = recipe_memory()->forget_recipe(address)) == Forgotten::NotYet) {
+    if (!make(address))
+      end_by(CannotMake("its operators: there is no memory for it, and what it is made of is about to change", ""));
+  }
   return forgotten == Forgotten::Whole;
 }
 
@@ -270,7 +296,11 @@ void attend(std::uintptr_t request) {
     if (!attended.insert(request).second) return;
   }
   auto* address = reinterpret_cast<const void*>(request & ~kToWrite);
-  (request & kToWrite) != 0 ? free_of_readers(address) : make(address);
+  if ((request & kToWrite) != 0) {
+    free_of_readers(address);
+  } else {
+    make(address);
+  }
   std::lock_guard lock(mutex);
   attended.erase(request);
 }
@@ -307,9 +337,9 @@ void start_threads() {
 
 // The storage has this recipe from now on.
 void begin_recipe(const std::shared_ptr<Recipe>& recipe, const RecipePointer& before) {
-  start_threads();
+  if (!recipe_memory()->knows_by_object()) start_threads();
   recipe->checksum.reset();  // of what it went on with
-  if (checks_what_is_made) recipe->checksum = checksum_of(recipe->address, recipe->nbytes);
+  if (checks_what_is_made) recipe->checksum = recipe_memory()->checksum_of(recipe->address);
   put_on(recipe, before);
 }
 
@@ -340,13 +370,14 @@ KeptCall::~KeptCall() {
     return;
   }
   if (!ended) return;
-  const std::vector<void*>& addresses = births_.addresses();
+  const std::vector<const void*>& addresses = births_.addresses();
   for (std::size_t i = addresses.size(); i-- > 0;) {  // of several at one address the last lives
-    if (recipe_of(addresses[i]) != nullptr || !the_arena()->wants_recipe(addresses[i])) continue;  // an inner operator made it
+    if (recipe_of(addresses[i]) != nullptr || !recipe_memory()->wants_recipe(addresses[i]))
+      continue;  // an inner operator made it
     if (!readers_of(addresses[i]).empty()) continue;  // an inner operator's recipe may be all that keeps it: then it is no result
     auto recipe = std::make_shared<Recipe>(*made_);
     recipe->address = addresses[i];
-    recipe->nbytes = the_arena()->size_of(addresses[i]);
+    recipe->nbytes = recipe_memory()->size_of(addresses[i]);
     recipe->birth = i;
     begin_recipe(recipe, nullptr);
   }
@@ -358,7 +389,8 @@ template <typename Visit>
 void each_memory(const c10::IValue& value, Visit visit) {
   if (value.isTensor()) {
     for_each_part(value.toTensor(), [&](const at::Tensor& part) {
-      if (managed_storage(part) != nullptr && part.numel() > 0) visit(reach_of(part));
+      const void* place = place_of(part);
+      if (place != nullptr && part.numel() > 0) visit(recipe_memory()->reach_of(part, place));
     });
   } else if (value.isTensorList() || value.isOptionalTensorList() || value.isList()) {
     for (const c10::IValue& element : value.toListRef()) each_memory(element, visit);
@@ -367,17 +399,22 @@ void each_memory(const c10::IValue& value, Visit visit) {
 
 }  // namespace
 
+void forget_ended() {
+  for (const void* address : recipe_memory()->ended()) forget_recipes_of(address);
+}
+
 RecipePointer prepare_for(at::ArrayRef<const c10::IValue> arguments, const std::vector<Use>& uses, bool writes_all,
                           bool changed) {
   give_up_discarded();
+  forget_ended();
   RecipePointer goes_on;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     Access access = i < uses.size() ? uses[i].access : Access::ReadWrite;
     bool writes = writes_all || (static_cast<int>(access) & static_cast<int>(Access::Write)) != 0;
     each_memory(arguments[i], [&](std::span<const char> memory) {
-      make(memory.data(), memory.size());
-      if (!writes || off_the_record) return;  // what makes contents anew writes to memory that nobody knows
-      const void* address = the_arena()->storage_at(memory.data());
+      bool is_there = make(memory.data(), memory.size());  // else the operator cannot have it, and fails
+      if (!is_there || !writes || off_the_record) return;  // what makes contents anew writes to memory that nobody knows
+      const void* address = recipe_memory()->storage_at(memory.data());
       free_of_readers(address);
       if (changed && i == 0) {
         goes_on = interrupt_recipe(address);
@@ -394,7 +431,13 @@ void forget_recipes_of(const void* address) {
   give_up(take_off(address));
 }
 
-void make_anew(const void* address) { make(address); }
+bool make_anew(const void* address) { return make(address); }
+
+void give_away(const void* address) {
+  make(address);
+  free_of_readers(address);
+  take_recipe(address);
+}
 
 void ask_to_make(const void* address, bool to_write) {
   std::uintptr_t request = reinterpret_cast<std::uintptr_t>(address) | (to_write ? kToWrite : 0);
@@ -407,12 +450,14 @@ void ask_to_make(const void* address, bool to_write) {
 
 void want_all_recipes(bool all, unsigned one_in) {
   wants_all = all;
-  the_arena()->want_all_recipes(all, one_in);
+  recipe_memory()->want_all_recipes(all, one_in);
 }
 
 void check_what_is_made(bool check) { checks_what_is_made = check; }
 
 void make_all() {
+  if (recipe_memory() == nullptr) return;
+  forget_ended();
   while (const void* address = any_with_recipe()) take_recipe(address);
   give_up_discarded();
 }

@@ -31,6 +31,7 @@
 #include "lines.hpp"
 #include "operands.hpp"
 #include "operator_rules.hpp"
+#include "recipe_memory.hpp"
 #include "recipes.hpp"
 #include "repeatable.hpp"
 
@@ -50,6 +51,7 @@ struct Treatment {
   std::vector<Use> uses;  // by argument; those beyond are read and written, for all we know
   std::optional<c10::OperatorHandle> op;
   const std::vector<c10::Argument>* schema = nullptr;  // lives as long as the operator's registration
+  bool gives_away = false;     // for all that is known it writes to all that it reads, or has others do so
   bool pins = false;           // others go on with its arguments when it has returned [collective_pins.hpp]
   std::size_t async_op = ~std::size_t{0};  // the argument that says whether its caller waits for them
 };
@@ -76,10 +78,13 @@ Treatment treatment_of(const at::RecordFunction& function) {
   treatment.work = goes_in_order(*op) ? Work::InOrder : Work::Itself;
   treatment.repeatable = is_repeatable(op->operator_name());
   treatment.repeatable_in_place = is_repeatable_in_place(op->operator_name());
-  treatment.repeats_within = treatment.repeatable || treatment.repeatable_in_place || is_repeatable_out(op->operator_name()) ||
-                             gives_sizes(function.name());
+  treatment.repeats_within = treatment.repeatable || treatment.makes_empty || treatment.repeatable_in_place ||
+                             is_repeatable_out(op->operator_name()) || gives_sizes(function.name());
   treatment.op = op;
   treatment.schema = &op->schema().arguments();
+  treatment.gives_away =
+      the_device_memory() != nullptr && (!starts_with_any(function.name(), {"aten::"}) ||
+                                         starts_with_any(function.name(), {"aten::_lazy_clone", "aten::record_stream"}));
   treatment.pins = starts_with_any(function.name(), {"c10d::"});
   treatment.uses = uses_of(op->schema(), false);
   if (auto async_op = op->schema().argumentIndexWithName("async_op")) treatment.async_op = static_cast<std::size_t>(*async_op);
@@ -224,6 +229,7 @@ struct Entered : at::ObserverContext {
   std::uint32_t module_before = 0;
   bool in_module_of_node = false;
   bool in_collective = false;
+  bool makes_empty = false;
 };
 
 at::CallbackHandle callback = at::INVALID_CALLBACK_HANDLE;
@@ -268,6 +274,11 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   const Treatment& treatment = known_treatment(function);
   next_is_untouched = treatment.makes_empty;
   if (treatment.passed_over) return nullptr;
+  if (treatment.makes_empty && depth > 0 && the_device_memory() != nullptr) {  // what it makes is its caller's
+    auto entered = std::make_unique<Entered>();
+    entered->makes_empty = true;
+    return entered;
+  }
   if (depth == 0) {
     unpin_waited_for();
     unpin_ended(true);
@@ -281,7 +292,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   bool pins = in_collective();
   Births::look_at_inner(treatment.repeats_within);
   RecipePointer changed;
-  if (any_recipes()) changed = prepare_for(inputs, treatment.uses, pins, treatment.repeatable_in_place);
+  if (any_recipes()) changed = prepare_for(inputs, treatment.uses, pins || treatment.gives_away, treatment.repeatable_in_place);
   static thread_local std::vector<Operand> operands;
   operands.clear();
   std::size_t i = 0;
@@ -304,7 +315,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   }
   watch.enter(function.name(), operands, treatment.work, pass_now());
   ++depth;
-  bool makes = treatment.repeatable && !off_the_record && the_arena() != nullptr && the_arena()->wants_recipes();
+  bool makes = treatment.repeatable && !off_the_record && recipe_memory() != nullptr && recipe_memory()->wants_recipes();
   if (makes || changed != nullptr) entered->call = KeptCall::of(*treatment.op, inputs, std::move(changed));
   if (tape.records() && !off_the_record) {
     static thread_local Description description;
@@ -315,7 +326,10 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
 
 void find_results(const c10::IValue& value) {
   if (value.isTensor()) {
-    for_each_part(value.toTensor(), [](const at::Tensor& part) { watched_storage(part); });
+    for_each_part(value.toTensor(), [](const at::Tensor& part) {
+      if (part.defined() && part.unsafeGetTensorImpl()->has_storage())
+        the_device_memory()->find_result(*part.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+    });
   } else if (value.isTensorList() || value.isList()) {
     for (const c10::IValue& element : value.toListRef()) find_results(element);
   }
@@ -323,9 +337,12 @@ void find_results(const c10::IValue& value) {
 
 void end(const at::RecordFunction& function, at::ObserverContext* context) {
   if (context == nullptr) return;
-  --depth;
-  for (const c10::IValue& output : function.outputs()) find_results(output);  // none, where they were not asked for
   auto* entered = static_cast<Entered*>(context);
+  if (the_device_memory() != nullptr) {
+    for (const c10::IValue& output : function.outputs()) find_results(output);
+  }
+  if (entered->makes_empty) return the_device_memory()->note_births();
+  --depth;
   entered->call = nullptr;  // keeps its recipes while nobody else can move what it made
   the_watch()->exit();
   if (entered->in_collective) exit_collective();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -114,8 +115,38 @@ constexpr auto kRepeatableInPlace = std::to_array<std::string_view>({
 "aten::sinh_", "aten::sqrt_", "aten::sub_.Scalar", "aten::sub_.Tensor", "aten::tan_", "aten::tanh_", "aten::threshold_",
 "aten::tril_", "aten::triu_", "aten::trunc_", "aten::xlogy_.Scalar_Other", "aten::xlogy_.Tensor", "aten::zero_",
 });
+
+// Of those above, the ones that may run again on an accelerator, all overloads, in place too. No GPU has run this, so each has to be
+// plain: one number is made of the same places of its operands (copies among them), or a row by one block in a fixed order, or it is a
+// product: cuBLAS makes the same bits again of the same shapes, types and alignments, with a workspace of the stream's own.
+// Left out: what may add by atomics, or scans; convolutions, which cuDNN may choose by their time; sums of a whole tensor; sorts;
+// batch norms; attention, which draws random numbers; special functions that PyTorch compiles when they are first called. None is in
+// the list of torch.use_deterministic_algorithms, but for what is not meant here (backward passes, sparse tensors).
+constexpr auto kAlsoOnAccelerators = std::to_array<std::string_view>({
+"aten::_log_softmax", "aten::_prelu_kernel", "aten::_softmax", "aten::_to_copy", "aten::abs", "aten::acos",
+"aten::acosh", "aten::add", "aten::addcdiv", "aten::addcmul", "aten::addmm", "aten::angle", "aten::arange",
+"aten::asin", "aten::asinh", "aten::atan", "aten::atan2", "aten::atanh", "aten::baddbmm", "aten::bitwise_and",
+"aten::bitwise_left_shift", "aten::bitwise_not", "aten::bitwise_or", "aten::bitwise_right_shift", "aten::bitwise_xor",
+"aten::bmm", "aten::cat", "aten::ceil", "aten::celu", "aten::clamp", "aten::clamp_max", "aten::clamp_min",
+"aten::clone", "aten::complex", "aten::constant_pad_nd", "aten::copy", "aten::copysign", "aten::cos", "aten::cosh",
+"aten::deg2rad", "aten::div", "aten::elu", "aten::embedding", "aten::eq", "aten::erf", "aten::erfc", "aten::erfinv",
+"aten::exp", "aten::exp2", "aten::expm1", "aten::fill", "aten::flip", "aten::floor", "aten::floor_divide",
+"aten::fmax", "aten::fmin", "aten::fmod", "aten::frac", "aten::full", "aten::gather", "aten::ge", "aten::gelu",
+"aten::glu", "aten::gt", "aten::hardshrink", "aten::hardsigmoid", "aten::hardswish", "aten::hardtanh",
+"aten::heaviside", "aten::hypot", "aten::index_select", "aten::isinf", "aten::isnan", "aten::le", "aten::leaky_relu",
+"aten::lerp", "aten::log", "aten::log10", "aten::log1p", "aten::log2", "aten::log_sigmoid_forward", "aten::logaddexp",
+"aten::logaddexp2", "aten::logical_and", "aten::logical_not", "aten::logical_or", "aten::logical_xor", "aten::logit",
+"aten::lt", "aten::masked_fill", "aten::maximum", "aten::minimum", "aten::mish", "aten::mm", "aten::mul",
+"aten::nan_to_num", "aten::native_layer_norm", "aten::ne", "aten::neg", "aten::ones", "aten::polar", "aten::pow",
+"aten::rad2deg", "aten::reciprocal", "aten::relu", "aten::remainder", "aten::repeat", "aten::roll", "aten::round",
+"aten::rsqrt", "aten::rsub", "aten::scalar_tensor", "aten::sgn", "aten::sigmoid", "aten::sign", "aten::signbit",
+"aten::silu", "aten::sin", "aten::sinc", "aten::sinh", "aten::softplus", "aten::softshrink", "aten::sqrt",
+"aten::stack", "aten::sub", "aten::tan", "aten::tanh", "aten::threshold", "aten::tril", "aten::triu", "aten::trunc",
+"aten::where", "aten::xlogy", "aten::zero", "aten::zeros",
+});
 // clang-format on
 
+static_assert(std::ranges::is_sorted(kAlsoOnAccelerators));
 static_assert(std::ranges::is_sorted(kRepeatable) && std::ranges::is_sorted(kRepeatableInPlace));
 
 std::mutex mutex;
@@ -126,9 +157,18 @@ bool is_struck(const c10::OperatorName& op) {
   return struck.contains(op.name) || struck.contains(c10::toString(op));
 }
 
+std::atomic<bool> on_an_accelerator = false;
+
+bool may_repeat_here(const c10::OperatorName& op) {
+  if (!on_an_accelerator) return true;
+  std::string_view name = op.name;
+  if (name.ends_with('_')) name.remove_suffix(1);
+  return std::ranges::binary_search(kAlsoOnAccelerators, name);
+}
+
 template <std::size_t kSize>
 bool has(const std::array<std::string_view, kSize>& table, const c10::OperatorName& op) {
-  return std::ranges::binary_search(table, std::string_view(c10::toString(op))) && !is_struck(op);
+  return std::ranges::binary_search(table, std::string_view(c10::toString(op))) && may_repeat_here(op) && !is_struck(op);
 }
 
 }  // namespace
@@ -140,8 +180,12 @@ bool is_repeatable_in_place(const c10::OperatorName& op) { return has(kRepeatabl
 bool is_repeatable_out(const c10::OperatorName& op) {
   auto first = std::ranges::lower_bound(kRepeatable, std::string_view(op.name));
   bool known = first != kRepeatable.end() && first->substr(0, first->find('.')) == op.name;
-  return known && op.overload_name.ends_with("out") && !is_struck(op);
+  return known && may_repeat_here(op) && op.overload_name.ends_with("out") && !is_struck(op);
 }
+
+void repeat_on_an_accelerator() { on_an_accelerator = true; }
+
+std::span<const std::string_view> operators_repeatable_on_accelerators() { return kAlsoOnAccelerators; }
 
 void strike_repeatable(std::set<std::string> names) {
   std::lock_guard lock(mutex);

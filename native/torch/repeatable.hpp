@@ -12,7 +12,7 @@ namespace ebbtide {
 
 // Says whether the operator allocates its result, writes to nothing else, and makes the same bits when it runs again.
 // Callers MUST see to what a name does not say:
-// - All tensors are dense, on the CPU, and wrapped by nothing: no subclass, no vmap. They have the sizes, strides, offsets,
+// - All tensors are dense, on one device (a number may be on the CPU), and wrapped by nothing: no subclass, no vmap. They have the sizes, strides, offsets,
 //   types, conjugate and negative bits that they had. A number that PyTorch wrapped in a tensor is still marked as wrapped.
 // - Operands and result lie where they lay, or a multiple of 64 bytes from there. Products, convolutions and attention have
 //   other bits elsewhere.
@@ -29,10 +29,14 @@ bool is_repeatable_in_place(const c10::OperatorName& op);
 // The same of those that fill a result that others allocated: operators above call them for that.
 bool is_repeatable_out(const c10::OperatorName& op);
 
+// From now on this process's operators run on an accelerator, where fewer repeat.
+void repeat_on_an_accelerator();
+
 // None of these counts as repeatable from now on, whatever the table says: "aten::silu" is every overload of it.
 void strike_repeatable(std::set<std::string> names);
 
 std::span<const std::string_view> repeatable_operators();
 std::span<const std::string_view> operators_repeatable_in_place();
+std::span<const std::string_view> operators_repeatable_on_accelerators();  // without overloads and final underscores
 
 }  // namespace ebbtide

@@ -72,8 +72,8 @@ Slab Slabs::pin(Lock& lock, std::uint64_t nbytes) {
     limit_ = pinned_bytes_;
     return {};
   }
-  held_.push_back(std::move(memory));
-  return {static_cast<char*>(held_.back().get()), nbytes};
+  memory_.push_back(std::move(memory));
+  return {static_cast<char*>(memory_.back().get()), nbytes};
 }
 
 void Slabs::pin_ahead() {
@@ -93,7 +93,7 @@ void Slabs::give_back() {
   wanted_ = 0;
   changed_.wait(lock, [this] { return pinning_ == 0; });
   ready_.clear();
-  held_.clear();
+  memory_.clear();
   pinned_bytes_ = 0;
 }
 

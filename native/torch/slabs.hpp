@@ -45,7 +45,7 @@ class Slabs {
   at::HostAllocator& pinned_;
   std::mutex mutex_;  // guards what follows; nobody pins under it
   std::condition_variable changed_;
-  std::vector<c10::DataPtr> held_;
+  std::vector<c10::DataPtr> memory_;
   std::deque<Slab> ready_;  // of these, those that nobody has taken
   std::uint64_t limit_ = 0;
   std::uint64_t pinned_bytes_ = 0;  // what is being pinned, too

@@ -264,9 +264,10 @@ def over_lists(name: str) -> bool:
     """Return whether the operator does the same to each element of its lists. It is seen as one operator for each
     element or group."""
 
-def repeatable_operators() -> tuple[list[str], list[str]]:
+def repeatable_operators() -> tuple[list[str], list[str], list[str]]:
     """Return the names of the operators that make the same bits when they run again: those that allocate their result,
-    and those that write to their first argument. As ``torch.ops`` has them: ``aten::mm``, ``aten::mul.Tensor``."""
+    and those that write to their first argument. As ``torch.ops`` has them: ``aten::mm``, ``aten::mul.Tensor``. The
+    third are those of them that may run again on an accelerator: names without overloads and final underscores."""
 
 def repeats(operator: str, overload: str) -> bool:
     """Return whether it is one of them, such as ("aten::mul", "Tensor"), and not struck. The default overload is ""."""

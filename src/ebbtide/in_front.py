@@ -178,6 +178,9 @@ class InFrontOf(Enum):
             *(f"torch._C._set_{name}" for name in ("default_dtype", "default_tensor_type", "deterministic_algorithms")),
             *(f"torch._C._set_{name}" for name in ("float32_matmul_precision", "fp32_precision_setter")),
             *(f"torch._C._set_{name}" for name in ("mkldnn_enabled", "mkldnn_deterministic", "nnpack_enabled")),
+            *(f"torch._C._set_cublas_allow_{name}" for name in ("tf32", "fp16_accumulation")),
+            *(f"torch._C._set_cublas_allow_{name}_reduced_precision_reduction" for name in ("fp16", "bf16")),
+            "torch._C._set_blas_preferred_backend",
         ),
         may_lack=True,
     )

@@ -461,6 +461,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "demand": {"fast": "62%", "policy": "demand"},
     "planned": {"fast": "65%"},
     "chaos": {"fast": "80%", "policy": "demand", "chaos_rate": 0.2, "chaos_seed": 5},
+    "remade by chaos": {"fast": "80%", "policy": "demand", "chaos_rate": 0.2, "chaos_seed": 5, "remake": "check"},
 }
 
 
@@ -515,6 +516,7 @@ def within(plain: Bits, name: str, steps: int = STEPS, **wishes: Any) -> Verdict
         compared=len(plain),
         out_bytes={kind: sum(getattr(step.evicted_bytes, kind) for step in bounded) for kind in KINDS},
         back_bytes={kind: sum(getattr(step.fetched_bytes, kind) for step in bounded) for kind in KINDS},
+        made_anew_bytes=tuple(step.made_anew_bytes for step in bounded),
         modes=tuple(str(step.mode) for step in report.steps),
         forecasts=tuple((link.forecast_bytes, link.measured_bytes) for link in links),
         budget_bytes=report.arena_budget_bytes,
@@ -535,6 +537,13 @@ def compare(name: str) -> dict[str, Verdict]:
     plain = plainly(name)
     assert differences(plainly(name), plain) == ()
     return {way: within(plain, name, **wishes) for way, wishes in WAYS.items()}
+
+
+def made_anew_by_plan(name: str, machine: str) -> tuple[Verdict, Verdict]:
+    """With making anew, and without."""
+    plain = plainly(name)
+    anew, moves = (within(plain, name, fast="50%", machine=machine, remake=remake) for remake in ("check", "0"))
+    return anew, moves
 
 
 # ---- one thing at a time -------------------------------------------------------------------------------------------

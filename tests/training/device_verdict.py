@@ -12,6 +12,7 @@ class Verdict:
     compared: int
     out_bytes: Mapping[str, int]
     back_bytes: Mapping[str, int]
+    made_anew_bytes: tuple[int, ...]  # by bounded step
     modes: tuple[str, ...]
     forecasts: tuple[tuple[int, int | None], ...]
     budget_bytes: int

@@ -1,5 +1,7 @@
 """Trainings on the tests' device end with the same bits in a session as without, and bytes moved in each."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.helpers import child
@@ -7,6 +9,21 @@ from tests.helpers.command import EBBTIDE, TRAIN_MLP, run
 
 CASE = "cases_device_memory:{}".format
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+SLOW = """
+format = "ebbtide-machine"
+version = 1
+name = "slow host"
+origin = "assumed"
+tiers = [
+    { name = "lagging", in_place = "all", page_bytes = 512 },
+    { name = "host", in_place = "nothing", page_bytes = 512 },
+]
+links = [
+    { source = "lagging", target = "host", bytes_per_s = 1_000_000, latency_ns = 0 },
+    { source = "host", target = "lagging", bytes_per_s = 1_000_000, latency_ns = 0 },
+]
+"""
+"""To run an operator again costs less than any copy."""
 JOBS = [
     "mlp-sgd",
     "gpt-adamw",
@@ -34,6 +51,30 @@ JOBS = [
     "sharded",
     "views",
 ]
+LOOKS = [
+    "operator",
+    "element",
+    "its-address",
+    "storage",
+    "operand-written",
+    "slice-of-an-operand-written",
+    "address-of-an-operand",
+    "operand-written-by-no-operator",
+    "operand-read-before-that",
+    "operand-resized",
+    "operand-swapped",
+    "operand-in-an-operator-of-others",
+    "changed-in-place",
+    "random-in-place",
+    "changed-by-no-operator",
+    "chain",
+    "all-operands-gone",
+    "cast-and-product",
+    "autocast",
+    "from-other-threads",
+    "in-a-mode",
+    "a-setting-changes",
+]
 MOVING = {"parameter", "gradient", "optimizer_state", "activation"}
 STAY = {"on-another-stream": {"parameter"}, "sharded": {"parameter", "gradient", "optimizer_state"}}
 """What another stream has used stays. What is resized in each step is no parameter to the session."""
@@ -43,6 +84,7 @@ UNLIKE = {"views"}  # none is
 
 def test_each_job_is_tried() -> None:
     assert child.run(CASE("names"), env=ONE_THREAD) == JOBS
+    assert child.run("cases_device_remakes:names", env=ONE_THREAD) == LOOKS
 
 
 @pytest.mark.alike
@@ -61,6 +103,7 @@ def test_a_training_ends_with_the_same_bits_by_demand_by_plan_and_under_chaos(na
     for kind in MOVING - STAY.get(name, set()):
         assert verdicts["chaos"].out_bytes[kind] > 0, kind
         assert verdicts["chaos"].back_bytes[kind] > 0, kind
+    assert sum(verdicts["remade by chaos"].made_anew_bytes) > 0
     planned = verdicts["planned"]
     assert planned.modes[:2] == ("recorded",) * 2
     if name not in UNLIKE:
@@ -70,6 +113,41 @@ def test_a_training_ends_with_the_same_bits_by_demand_by_plan_and_under_chaos(na
         assert planned.forecasts
         for forecast, measured in planned.forecasts:  # a storage that is in use at its command stays, or goes later
             assert measured == pytest.approx(forecast, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["mlp-sgd", "gpt-adamw", "autocast"])
+def test_where_copies_are_slow_a_plan_has_storages_made_anew(name: str, tmp_path: Path) -> None:
+    machine = tmp_path / "machine.toml"
+    machine.write_text(SLOW)
+    anew, moves = child.run(CASE("made_anew_by_plan"), name, str(machine), env=ONE_THREAD)
+    for verdict in (anew, moves):
+        assert verdict.differences == ()
+        assert verdict.modes[2:] == ("planned",) * 4
+        assert verdict.peak_bytes <= verdict.budget_bytes + verdict.largest_operator_bytes
+    assert min(anew.made_anew_bytes[1:]) > 0, anew.made_anew_bytes
+    assert sum(moves.made_anew_bytes) == 0
+    assert sum(anew.back_bytes.values()) < sum(moves.back_bytes.values())
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_what_is_made_anew_is_made_before_somebody_sees_it_or_changes_what_it_is_made_of(look: str) -> None:
+    assert child.run("cases_device_remakes:look", look, env=ONE_THREAD) > 0
+
+
+def test_what_is_random_may_differ_or_was_struck_moves() -> None:
+    child.run("cases_device_remakes:moves", env=ONE_THREAD)
+    child.run("cases_device_remakes:struck", env=ONE_THREAD)
+
+
+@pytest.mark.parametrize("case", ["before_another_stream", "of_what_two_streams_read", "out_of_memory"])
+def test_streams_and_errors_are_in_order_where_something_is_made_anew(case: str) -> None:
+    child.run(f"cases_device_remakes:{case}", env=ONE_THREAD)
+
+
+def test_what_is_made_of_other_bytes_is_told_where_that_is_asked_for() -> None:
+    child.run("cases_device_remakes:other_bytes", "1", env=ONE_THREAD)
+    with pytest.raises(child.ChildError, match=r"aten::mul.*other bytes come out than the first time"):
+        child.run("cases_device_remakes:other_bytes", "check", env=ONE_THREAD)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 import sys
 from typing import Any
 
@@ -15,7 +16,7 @@ from ebbtide.host.torch_versions import DEVELOPED_WITH, minor_of
 from tests.helpers import command
 from tests.helpers.paths import ROOT
 
-FRESH, IN_PLACE = _torch.repeatable_operators()
+FRESH, IN_PLACE, ON_ACCELERATORS = _torch.repeatable_operators()
 REFUSES_TO_DRAW = "aten::_scaled_dot_product_flash_attention_for_cpu"
 """Its tag says that it draws random numbers. This kernel refuses a probability of dropout other than zero."""
 
@@ -58,6 +59,21 @@ def test_none_draws_random_numbers_or_says_that_it_does_not_repeat() -> None:
         if name != REFUSES_TO_DRAW:
             assert not {torch.Tag.nondeterministic_seeded, bitwise} & set(operator.tags), name
             assert all("Generator" not in str(argument.type) for argument in operator._schema.arguments), name
+
+
+MEANT_OTHERWISE = {"bmm": "sparse", "gather": "requires grad", "index_select": "differentiate"}
+"""What PyTorch's list names for another reason than the operator itself on dense tensors."""
+
+
+def test_those_that_may_run_again_on_accelerators_are_not_in_the_list_of_those_that_do_not_repeat() -> None:
+    known = {name.partition(".")[0].rstrip("_") for name in [*FRESH, *IN_PLACE]}
+    assert set(ON_ACCELERATORS) <= known
+    lines = [line.lower() for line in str(torch.use_deterministic_algorithms.__doc__).splitlines() if "* :" in line]
+    assert len(lines) > 30
+    for name in ON_ACCELERATORS:
+        short = name.removeprefix("aten::")
+        named = [line for line in lines if re.search(rf"\b{short}_?`", line)]
+        assert all(MEANT_OTHERWISE.get(short, "nothing") in line for line in named), (name, named)
 
 
 def test_attention_on_the_cpu_draws_nothing() -> None:

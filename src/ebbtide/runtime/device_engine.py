@@ -16,7 +16,7 @@ from ebbtide.budget.budget_in_force import RECORDED_STEPS
 from ebbtide.capture.following import Following
 from ebbtide.capture.optimizer_events import subscribe, unsubscribe
 from ebbtide.capture.optimizer_hooks import OptimizerHooks
-from ebbtide.doors import device_views
+from ebbtide.doors import device_views, tensors
 from ebbtide.errors import SessionError
 from ebbtide.host import process
 from ebbtide.in_front import Wrapper
@@ -98,8 +98,13 @@ class DeviceEngine:
         except RuntimeError as error:
             raise SessionError(str(error)) from error
         self._started = True
+        remake = self._settings.remake
+        _torch.check_what_is_made(remake.checks)
+        _torch.strike_repeatable(set(remake.without))
+        _torch.want_all_recipes(remake.checks and self._settings.chaos_rate > 0)
         self._at_start = _torch.counters()
         device_views.guard(self._run.device.type)
+        tensors.guard_settings()
         self._cut = cut_lists(self._settings.piece_bytes)
         subscribe(self._hooks)
 
@@ -169,6 +174,7 @@ class DeviceEngine:
         finally:
             self._final = self.report()
             _torch.unload_schedules()
+            _torch.want_all_recipes(False)
             if away := _torch.stop_device():
                 self._warn(
                     f"{format_bytes(away)} of tensors stay on the host: the device has no room for all at once. "

@@ -233,7 +233,7 @@ class Session(Driven):
         self._progress = Progress(self._observe, self._shown(), name=self._place.name())
         warnings_go_to(self._progress.area)
         planning = None
-        if (wanted := self._wanted(remakes=False, device=str(device))) is not None:
+        if (wanted := self._wanted(chosen.remake.on, device=str(device))) is not None:
             machine = find_machine(chosen.machine) if chosen.machine else measure(device, free, host_bytes)
             plan = Files.of(chosen).plan
             planning = Planning(asks_child(chosen.policy, plan), machine, wanted, warn=self._warn, say=self._say)

@@ -1,0 +1,307 @@
+"""What a script may do on the tests' device to a storage that is to be made anew, or to what that is made of."""
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ebbtide import _torch
+from tests.training.cases_device_memory import DEVICE, held, is_all, native, numbers, session
+
+Look = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def _made() -> tuple[Tensor, Tensor, Tensor]:
+    """Two operands, and what is made of them."""
+    chance = torch.Generator().manual_seed(0)
+    one, other = (torch.randn(64, 64, generator=chance).to(DEVICE) for _ in range(2))
+    return one, other, torch.mul(one, other)
+
+
+def _operator(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    return made + 1
+
+
+def _element(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    return torch.tensor([made[3, 5].item(), made.view(-1)[-1].item()])
+
+
+def _its_address(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    assert made.data_ptr()
+    return made
+
+
+def _storage(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    return torch.tensor([made.untyped_storage()[at] for at in range(64)])
+
+
+def _operand_written(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    one.zero_()
+    return made + one
+
+
+def _slice_of_an_operand_written(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    one[-10:].zero_()
+    other.view(-1)[:3].fill_(1)
+    return made + one
+
+
+def _address_of_an_operand(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    assert other.data_ptr()
+    native.fill(other, 0)
+    return made + other
+
+
+def _operand_written_by_no_operator(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    native.fill(other, 0)
+    return made + other
+
+
+def _operand_read_before_that(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    """The first time PyTorch calls for an operator that reads."""
+    first = other + one
+    native.fill(other, 0)
+    return made + first
+
+
+def _operand_resized(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    one.untyped_storage().resize_(0)
+    return made.clone()
+
+
+def _operand_swapped(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    one.data = torch.ones(64, 64, device=DEVICE)
+    other.set_(torch.zeros(4, device=DEVICE))  # type: ignore[call-overload]
+    return made.clone()
+
+
+def _operand_in_an_operator_of_others(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    """Its schema does not say that it writes there."""
+    with torch.library._scoped_library("tests_of_ebbtide", "DEF") as library:
+        library.define("zeroes(Tensor x) -> Tensor")
+        library.impl("zeroes", _zeroes, "PrivateUse1")
+        torch.ops.tests_of_ebbtide.zeroes(one)
+    return made + one
+
+
+def _zeroes(x: Tensor) -> Tensor:
+    native.fill(x, 0)
+    return x.clone()
+
+
+def _changed_in_place(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    made.add_(one).relu_()
+    _torch.evict([made])
+    one.fill_(7)
+    return made.clone()
+
+
+def _random_in_place(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    before = made.clone()
+    made.bernoulli_(0.5, generator=torch.Generator(DEVICE).manual_seed(1))
+    _torch.evict([made])
+    return made + before
+
+
+def _changed_by_no_operator(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    before = made + 1
+    native.fill(made, 0)
+    _torch.evict([made])
+    return made + before
+
+
+def _chain(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    """What is made of it is away too."""
+    more = torch.sigmoid(made)
+    _torch.evict([more, made, one])
+    return more + made
+
+
+def _all_operands_gone(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    more = torch.tanh(made)
+    _torch.evict([more, made])
+    del made
+    return more.clone()
+
+
+def _cast_and_product(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    half = made.to(torch.bfloat16)
+    product = half @ half
+    _torch.evict([half, product, made])
+    return (product + half).float()
+
+
+def _autocast(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    with torch.inference_mode(), torch.autocast(DEVICE, torch.bfloat16):
+        product = made @ made
+    _torch.evict([product])
+    return product.float()
+
+
+def _from_other_threads(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    found = list[Tensor]()
+    threads = [threading.Thread(target=lambda: found.append(made * 2)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return torch.stack(found)
+
+
+class _Doubles(TorchDispatchMode):
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = function(*args, **(kwargs or {}))
+        return torch.mul(out, 2, out=out) if function is torch.ops.aten.mul.Tensor else out
+
+
+def _in_a_mode(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    with _Doubles():
+        doubled = one * other
+    _torch.evict([doubled])
+    return doubled + made
+
+
+def _a_setting_changes(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = not before
+    torch.backends.cuda.matmul.allow_tf32 = before
+    return made.clone()
+
+
+LOOKS: Mapping[str, Look] = {
+    name.removeprefix("_").replace("_", "-"): value
+    for name, value in list(globals().items())
+    if callable(value) and getattr(value, "__annotations__", {}).keys() == {"one", "other", "made", "return"}
+}
+
+
+def names() -> list[str]:
+    return list(LOOKS)
+
+
+def look(name: str) -> int:
+    """Look at a storage that is away, or do something to what it was made of. Return the bytes that were made anew."""
+    with mock.patch.object(_torch, "evict", return_value=0):
+        plain = LOOKS[name](*_made()).cpu()
+    with session(remake="check"):
+        _torch.want_all_recipes(True)
+        one, other, made = _made()
+        assert _torch.recipes() >= 1
+        assert _torch.evict([made]) > 0
+        assert not _torch.is_resident(made)
+        before = _torch.counters()
+        found = LOOKS[name](one, other, made).cpu()
+        after = _torch.counters()
+        _torch.want_all_recipes(False)
+    assert found.tolist() == plain.tolist()
+    return after["made_anew_bytes"] - before["made_anew_bytes"]
+
+
+def copied(tensor: Tensor) -> int:
+    """Have it leave, and return the bytes that are copied for that."""
+    before = _torch.counters()["tier_written_bytes"][0]
+    assert _torch.evict([tensor]) > 0
+    return _torch.counters()["tier_written_bytes"][0] - before
+
+
+def moves() -> None:
+    """What is random or not in the table for accelerators moves; so does what a script made on two streams."""
+    with session():
+        _torch.want_all_recipes(True)
+        one, other, made = _made()
+        assert copied(made) == 0
+        assert copied(torch.rand(64, 64, device=DEVICE)) > 0
+        assert copied(torch.nn.functional.dropout(one)) > 0
+        assert copied(torch.cumsum(one, 0)) > 0
+        assert copied(torch.sort(one)[0]) > 0
+        assert copied(torch.zeros(64, 64, device=DEVICE).index_add_(0, torch.arange(64, device=DEVICE), one)) > 0
+        assert copied(one.clone().scatter_add_(0, torch.zeros(64, 64, dtype=torch.long, device=DEVICE), other)) > 0
+        _torch.want_all_recipes(False)
+
+
+def struck() -> None:
+    with session(remake="-aten::mul"):
+        _torch.want_all_recipes(True)
+        one, other, made = _made()
+        assert copied(made) > 0
+        assert copied(one + other) == 0
+        _torch.want_all_recipes(False)
+
+
+def before_another_stream() -> None:
+    """An operator of another stream waits until the storage's own has made it."""
+    ours, other = torch.accelerator.current_stream(), torch.Stream(device=DEVICE)
+    with session():
+        _torch.want_all_recipes(True, one_in=0)
+        made = numbers(3) * 2
+        assert copied(made) == 0
+        other.wait_stream(ours)
+        result = numbers(0)
+        ours.synchronize()
+        with held(ours):
+            with other:
+                result.copy_(made)
+            for _ in range(100):  # as long as it might take
+                time.sleep(0.005)
+                assert not other.query()
+        other.synchronize()
+        assert is_all(result, 6)
+        _torch.want_all_recipes(False)
+
+
+def of_what_two_streams_read() -> None:
+    """It is not kept for a recipe: who gives it back waits for what he knows of."""
+    ours, other = torch.accelerator.current_stream(), torch.Stream(device=DEVICE)
+    with session():
+        _torch.want_all_recipes(True)
+        read = numbers(3)
+        other.wait_stream(ours)
+        with other:
+            kept = read + 1
+        ours.wait_stream(other)
+        assert copied(read * 2) > 0
+        assert is_all(kept, 4)
+        _torch.want_all_recipes(False)
+
+
+def out_of_memory() -> None:
+    """Who uses it gets an error, and what follows goes well."""
+    with session():
+        _torch.want_all_recipes(True, one_in=0)
+        one = numbers(3)
+        made = one * 2
+        assert copied(made) == 0
+        for limit in (1, 1 << 30):  # what they had goes back to PyTorch
+            _torch.set_device_limit(limit)
+        torch.accelerator.synchronize()
+        torch.accelerator.empty_cache()
+        native.set_capacity(torch.accelerator.memory_reserved())
+        for uses in (made.mul, one.add, made.add_):
+            with pytest.raises(RuntimeError, match="out of memory"):
+                uses(1)
+        native.set_capacity(1 << 30)
+        assert is_all(made, 6)
+        assert is_all(one, 3)
+        _torch.want_all_recipes(False)
+
+
+def other_bytes(remake: str) -> None:
+    """Nobody sees it when memory is written to by its address later than the step in which somebody asked for that."""
+    with session(remake=remake):
+        _torch.want_all_recipes(True, one_in=0)
+        one = numbers(3)
+        address = one.data_ptr()
+        _torch.unpin_on_device(one)
+        made = one * 2
+        torch.accelerator.synchronize()
+        ctypes.memset(address, 0, 4)
+        assert copied(made) == 0
+        assert not is_all(made, 6)
+        _torch.want_all_recipes(False)
