@@ -44,6 +44,7 @@ def _storage(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
 
 def _operand_written(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
     one.zero_()
+    _torch.evict([made])  # it has no recipe any more
     return made + one
 
 
@@ -233,6 +234,18 @@ def struck() -> None:
         assert copied(made) > 0
         assert copied(one + other) == 0
         _torch.want_all_recipes(False)
+
+
+def leaves_again() -> None:
+    """A plan has it made anew once; who leaves after that is copied."""
+    with session():
+        _torch.want_all_recipes(True, one_in=0)
+        made = numbers(3) * 2
+        assert copied(made) == 0
+        _torch.want_all_recipes(False)
+        assert is_all(made, 6)
+        assert copied(made) > 0
+        assert is_all(made, 6)
 
 
 def before_another_stream() -> None:

@@ -139,7 +139,7 @@ def test_what_is_random_may_differ_or_was_struck_moves() -> None:
     child.run("cases_device_remakes:struck", env=ONE_THREAD)
 
 
-@pytest.mark.parametrize("case", ["before_another_stream", "of_what_two_streams_read", "out_of_memory"])
+@pytest.mark.parametrize("case", ["leaves_again", "before_another_stream", "of_what_two_streams_read", "out_of_memory"])
 def test_streams_and_errors_are_in_order_where_something_is_made_anew(case: str) -> None:
     child.run(f"cases_device_remakes:{case}", env=ONE_THREAD)
 
