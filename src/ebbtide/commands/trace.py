@@ -84,8 +84,6 @@ def trace(
 
     if machine is not None and not fake:
         raise click.UsageError("--machine goes with --fake: without it, times are measured here")
-    if device is not None and fake:
-        raise click.UsageError("--fake needs no device: leave --device out, and name its machine with --machine")
     refuse_misplaced_options(program, ("-o", "--fake", "--lines", "--keep-running"))
     if not quiet:
         tell_misplaced_options(program)

@@ -16,6 +16,7 @@ from ebbtide.machines import find_machine
 from ebbtide.session.driven import Driven, check_writable, tell_disabled
 from ebbtide.settings import KNOBS, ProgressMode, Settings
 from ebbtide.terminal import tell
+from ebbtide.units import option
 
 if TYPE_CHECKING:
     from ebbtide.recorders.step_recorder import StepRecorder
@@ -57,6 +58,9 @@ class Recorder(Driven):
         self._piece_bytes = chosen.piece_bytes
         self._lines = chosen.lines if lines is None else lines
         self._device = chosen.device if device is None else device
+        if device is not None and self._fake:
+            says = f"{option('fake')} needs no device: leave {option('device')} out"
+            raise SettingError(f"{says}, and name its machine with {option('machine')}")
         self._settings = chosen
         if first is not None:
             chosen = replace(chosen, trace_step=KNOBS["EBBTIDE_TRACE_STEP"].read("first", str(first)))  # type: ignore[arg-type]
