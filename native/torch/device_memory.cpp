@@ -286,6 +286,7 @@ void DeviceMemory::forget(BlockId id) {
 
 // A storage's end is not told: PyTorch gives its memory back as ever. All are looked at where that matters.
 void DeviceMemory::sweep(bool all) {
+  if (all) swept_ = 0;
   std::size_t looks = all ? blocks_.live().size() : std::min(kSwept, blocks_.live().size());
   for (; looks > 0 && !blocks_.live().empty(); --looks) {
     if (swept_ == 0 || swept_ > blocks_.live().size()) swept_ = blocks_.live().size();
