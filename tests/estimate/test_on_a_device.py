@@ -3,10 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from ebbtide import _torch
 from ebbtide.estimate.budgets import SHARES, Rest, budgets_of, estimate
-from ebbtide.estimate.command import Estimated, with_host_memory
+from ebbtide.estimate.command import Estimated, repeating_there, with_host_memory
 from ebbtide.estimate.text import ON_DEVICE, ending, heading, lines, to_figures
 from ebbtide.ir.occupancy import live_bytes, needed_bytes, peak
 from ebbtide.machines import find_machine
@@ -14,6 +16,7 @@ from ebbtide.planners.base import page_size_of
 from ebbtide.units import GIB
 from tests.estimate.test_estimate import MACHINE, a_step
 from tests.helpers.command import EBBTIDE, TRAIN_MLP, run
+from tests.helpers.make_steps import network
 
 NOTHING = Rest(0, 0)
 SMALL = replace(MACHINE, tiers=(replace(MACHINE.tiers[0], capacity_bytes=7 * GIB), MACHINE.tiers[1]))
@@ -80,3 +83,15 @@ def test_a_share_is_that_of_the_devices_tensors() -> None:
     rows = {fast: tensors for fast, tensors, _ in budgets_of(trace, SMALL, NOTHING, on_device=True)}
     assert rows["100%"] == whole
     assert 0 < whole - 2 * rows["50%"] < GIB // 100
+
+
+def test_only_operators_of_accelerators_make_anything_anew() -> None:
+    trace = network(2)
+    names = ["aten::mm", "aten::convolution", "aten::gelu_", "aten::sum"]
+    operators = np.array([names[tick % 4] for tick in range(len(trace.ticks))], dtype=object)
+    every = np.ones(len(trace.ticks), dtype=bool)
+    found = repeating_there(replace(trace, ticks=replace(trace.ticks, operator=operators, repeats=every)))
+    assert {name for name, repeats in zip(operators, found.ticks.repeats, strict=True) if repeats} == {
+        *("aten::mm", "aten::gelu_")
+    }
+    assert "aten::convolution" in _torch.repeatable_operators()[0]

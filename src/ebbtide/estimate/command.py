@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from ebbtide.errors import EbbtideError, how_it_ended
 from ebbtide.estimate.budgets import SHARES, SIZES_GIB, SMALL_COST, Estimate, Rest, estimate
 from ebbtide.estimate.child import held_file
 from ebbtide.host.free_memory import free_memory
 from ebbtide.ir.files import load
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.remakes import without_remakes
 from ebbtide.ir.trace import Trace
 from ebbtide.recorders.roofline import require_rates
 
@@ -61,7 +62,7 @@ def estimate_script(
 
     Its operators are called here for about ``seconds``; None takes the machine's roofline. A budget is proposed that
     takes at most ``small_cost`` times as long as none. ``device``: the budgets are for its memory, which is the
-    machine's first tier, and what leaves goes to the second. Nothing is made anew there. Raises ScriptFailedError.
+    machine's first tier, and what leaves goes to the second. Raises ScriptFailedError.
     """
     require_rates(machine)
     with tempfile.TemporaryDirectory(prefix="ebbtide-estimate-") as name:
@@ -69,7 +70,7 @@ def estimate_script(
         trace, script_bytes = _faked(command, machine, Path(name))
     if device is not None:
         there = with_host_memory(machine)
-        made = estimate(without_remakes(trace), there, Rest(0, 0), begin, small_cost, device)
+        made = estimate(repeating_there(trace), there, Rest(0, 0), begin, small_cost, device)
         return Estimated(made, there, None)
     kernel_bytes, share = 0, None
     if seconds is not None:
@@ -81,6 +82,15 @@ def estimate_script(
         called = with_called_times(trace, machine.compute.operator_ns, seconds, most_bytes)
         trace, kernel_bytes, share = called.trace, called.kernel_bytes, called.share
     return Estimated(estimate(trace, machine, Rest(script_bytes, kernel_bytes), begin, small_cost), machine, share)
+
+
+def repeating_there(trace: Trace) -> Trace:
+    """Return the step with those operators alone that may run again on an accelerator, fewer than on a CPU."""
+    import ebbtide._torch as _torch
+
+    *_, names = _torch.repeatable_operators()
+    called = [name.removesuffix("_") for name in trace.ticks.operator.tolist()]
+    return replace(trace, ticks=replace(trace.ticks, repeats=trace.ticks.repeats & np.isin(called, names)))
 
 
 def with_host_memory(machine: Machine) -> Machine:

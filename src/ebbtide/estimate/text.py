@@ -51,7 +51,7 @@ def ending(found: Estimated, program: Sequence[str]) -> str:
     """Return what the disk's column means, and the command to copy."""
     row = found.estimate.proposed
     if (device := found.estimate.device) is not None:
-        said = f"\nSimulated on {found.machine.name}. Nothing is made anew."
+        said = f"\nSimulated on {found.machine.name}."
         fast = "" if row is None or row.fast == SHARES[0] else f" --fast {row.fast}"
         run = f"ebbtide run --device {device}{fast} {shlex.join(program)}"
         return f"{said}\nNo budget fits that machine." if row is None else f"{said}\n\n{run}"
