@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from bench.gpu.nets import SHAPES, Transformer
+from bench.gpu.vision import ResNet, UNet, pictures, unet_batch
 
 _began = time.perf_counter()
 
@@ -33,16 +34,18 @@ def words_of(tensor: Tensor) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("net", choices=["mlp", *SHAPES])
+    parser.add_argument("net", choices=["mlp", *SHAPES, "resnet152", "unet"])
     parser.add_argument("--on", default="cuda")
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--length", type=int, default=1024)
+    parser.add_argument("--length", type=int, default=1024, help="tokens, or points of a picture's side")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--optimizer", default="foreach", choices=["foreach", "fused", "single"])
     parser.add_argument("--way", default="plain", choices=["plain", "checkpoint", "save_on_cpu"])
     parser.add_argument("--amp", action="store_true", help="float32 weights and state, bfloat16 autocast")
     given = parser.parse_args()
+    if given.way == "checkpoint" and given.net not in SHAPES:
+        parser.error(f"{given.net} has no blocks to checkpoint")
     device = torch.device(given.on)
     module = getattr(torch, device.type)
     torch.manual_seed(0)
@@ -52,10 +55,14 @@ def main() -> None:
         if given.net == "mlp":
             width, rows = (2048, 4096) if given.on == "cuda" else (128, 256)
             model: nn.Module = nn.Sequential(*[m for _ in range(8) for m in (nn.Linear(width, width), nn.GELU())])
-            batch = torch.randn(rows, width)
+            batch: tuple[Tensor, ...] = (torch.randn(rows, width),)
+        elif given.net == "unet":
+            model, batch = UNet(), unet_batch(given.batch, given.length)
+        elif given.net == "resnet152":
+            model, batch = ResNet(), pictures(given.batch, given.length)
         else:
             model = Transformer(SHAPES[given.net], given.length)
-            batch = torch.randint(0, SHAPES[given.net].words, (given.batch, given.length))
+            batch = (torch.randint(0, SHAPES[given.net].words, (given.batch, given.length)),)
     torch.set_default_dtype(torch.float32)
     if given.way == "checkpoint":
         model.around = lambda block, x: checkpoint(block, x, use_reentrant=False)  # type: ignore[assignment]
@@ -70,7 +77,7 @@ def main() -> None:
         start = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
         with around, torch.autocast(device.type, torch.bfloat16, enabled=given.amp):
-            out = model(batch)
+            out = model(*batch)
             loss = out.float().square().mean() if given.net == "mlp" else out
         loss.backward()
         optimizer.step()
