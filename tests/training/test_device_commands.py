@@ -51,11 +51,13 @@ def test_a_bounded_run_is_compared_with_plain_ones_on_the_device(
     project: Path, device: dict[str, str], tmp_path: Path
 ) -> None:
     kept = tmp_path / "kept"
-    options = ["--device", "lagging", "--host", "256MiB", "--fast", "50%", "--json", "--keep", str(kept)]
+    options = ["--device", "lagging", "--host", "256MiB", "--fast", "100%", "--json", "--keep", str(kept)]
     done = run(EBBTIDE, "verify", *options, "train.py", cwd=project, env=device)
     assert done.returncode == 0, done.stdout + done.stderr
     verdict = json.loads(done.stdout)
     assert verdict["proven"]
+    assert verdict["evicted"]
+    assert "chance evicts storages" in done.stderr
     assert (verdict["device"], verdict["steps"], verdict["losses"]) == ("lagging:0", 6, 6)
     assert verdict["plain_device_bytes"] > verdict["arena_budget_bytes"] >= verdict["arena_peak_bytes"]
     for kind, moved in verdict["moved"].items():

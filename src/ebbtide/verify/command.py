@@ -86,8 +86,8 @@ def verify_script(
             return verdict
         verdict = judge_bounded(verdict, plain, bounded, settings.min_storage_bytes)
         if verdict.same_bits and verdict.budget_held and not verdict.every_kind_moved:
-            what = "everything" if device is None else "storages by chance"
-            say(f"not every kind of bytes had to move; once more, with {what} evicted after each use")
+            how = "with everything evicted after each use" if device is None else "and chance evicts storages"
+            say(f"not every kind of bytes had to move; once more, {how}")
             more = _EVICTING if device is None else _AT_RANDOM
             evicting = run_within("evicting", plain.steps, more)
             verdict = verdict.with_evicting(judge_bounded(verdict, plain, evicting, settings.min_storage_bytes))
