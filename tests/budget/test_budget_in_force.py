@@ -32,7 +32,7 @@ def test_a_size_bounds_the_process_from_the_start(native: FakeNative) -> None:
     assert step.stall_s.demand_fetch == 1.5
     assert step.wall_s > 0
     assert native.calls == ["start", "reset_peaks", "begin_step", "end_step", "stop"]
-    assert "1 step," in session.summary()
+    assert "trained for 1 step in" in session.summary()
 
 
 def test_a_size_above_what_there_is_becomes_what_there_is(native: FakeNative, monkeypatch: pytest.MonkeyPatch) -> None:
