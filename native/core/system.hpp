@@ -79,7 +79,6 @@ struct BytesText {
 void block_signals();                 // for a thread of ours: the script's handlers run on its own
 std::int64_t now_ns();                // CLOCK_MONOTONIC
 bool is_in_memory(const void* page);  // private memory: whether this page has been filled
-bool is_in_memory(const void* page);  // whether it has been filled
 std::size_t memory_areas();       // of this process, from /proc/self/maps; 0 if it cannot be read
 std::size_t most_memory_areas();  // vm.max_map_count; the kernel's default if it cannot be read
 std::size_t process_resident_bytes();  // VmRSS, from /proc/self/statm; 0 if it cannot be read

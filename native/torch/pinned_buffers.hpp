@@ -5,9 +5,9 @@
 
 #include <c10/core/Event.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
-#include <algorithm>
 #include <optional>
 #include <utility>
 
