@@ -674,7 +674,7 @@ void DeviceMemory::enter(const char* name, std::span<const Operand> operands, Wo
   const std::string_view called = name;
   bool shared = called == "aten::_lazy_clone";  // by two storages, until one of them is written to
   bool others_go_on = called.starts_with("c10d::") || called == "aten::record_stream";  // on streams that nobody announces
-  sweep(tape_.recording() || any_recipes());
+  sweep(tape_.recording());
   follow_thread();
   ++now_;
   if (tape_.on_step_thread()) {
