@@ -16,6 +16,8 @@ namespace ebbtide {
 
 namespace {
 
+constexpr std::string_view kCalledFrom = " from ";
+
 struct Code {
   int rank;
   std::string file;
@@ -58,8 +60,19 @@ const Code& code_of(PyObject* code) {
   Py_INCREF(code);
   auto [rank, file] = placed(text_of(code, "co_filename"));
   std::string function = text_of(code, "co_qualname");
-  bool is_engine = rank == kPyTorchOrOurs && function == "_engine_run_backward";
+  bool is_engine = rank == kPassedOver && function == "_engine_run_backward";
   return known_code().emplace(code, Code{rank, file, function, is_engine}).first->second;
+}
+
+std::string text_of(const Code& code, int number) {
+  std::string line = code.file + ":" + std::to_string(number);
+  return code.function == "<module>" ? line : line + " " + code.function;
+}
+
+// Returns the user's own part of a line.
+std::string caller_in(const std::string& line) {
+  std::size_t at = line.rfind(kCalledFrom);
+  return at == std::string::npos ? line : line.substr(at + kCalledFrom.size());
 }
 
 std::string line_of_current_node() {
@@ -83,24 +96,24 @@ bool notes_lines() { return notes.load(std::memory_order_relaxed); }
 std::string line_here(const std::string& of_node) {
   py::gil_scoped_acquire locked;
   py::error_scope kept;  // of whoever is under way
-  int rank = kPyTorchOrOurs, number = 0;
-  const Code* best = nullptr;
+  int rank = kPassedOver;
+  std::string library, line;
   auto frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
   while (frame && rank != kUsersOwn) {
     auto* here = reinterpret_cast<PyFrameObject*>(frame.ptr());
     auto code = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(here)));
     const Code& known = code_of(code.ptr());
-    if (known.is_engine && !of_node.empty()) return of_node;
+    if (known.is_engine && !of_node.empty())
+      return library.empty() ? of_node : library + std::string(kCalledFrom) + caller_in(of_node);
     if (known.rank < rank) {
+      line = text_of(known, PyFrame_GetLineNumber(here));
+      if (rank == kPassedOver && known.rank == kInstalled) library = line;
       rank = known.rank;
-      best = &known;
-      number = PyFrame_GetLineNumber(here);
     }
     frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(here)));
   }
-  if (best == nullptr) return of_node;
-  std::string line = best->file + ":" + std::to_string(number);
-  return best->function == "<module>" ? line : line + " " + best->function;
+  if (rank == kPassedOver) return of_node;
+  return library.empty() || rank == kInstalled ? line : library + std::string(kCalledFrom) + line;
 }
 
 void note_line_of_node(std::int64_t sequence_nr, Tape& tape) {

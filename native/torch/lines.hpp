@@ -1,10 +1,11 @@
 // Finds the line of the user's program that makes a storage, from Python's frames, where lines are noted at all.
 //
 // [Note: lines]  A frame's file has a rank. The user's own has 0. A frame without a file, such as a notebook's cell, has 1. An
-// installed package's or the standard library's has 2, and PyTorch's or ours has 3. The line is the innermost frame of the lowest
-// rank; none is of rank 3. In the backward pass, frames around the engine say only that there was a backward(). So what a node
-// makes there belongs to the line of the forward operator that made the node, as with modules (recorder.cpp). Frames within the
-// engine (a Function's backward, checkpointing) go before that.
+// installed package's has 2; PyTorch's, the standard library's and ours have 3. The line is the innermost frame of the lowest
+// rank; none is of rank 3. If an installed package's frame lies further in, the innermost of these goes before: "nets.py:7
+// Block.forward from train.py:12". In the backward pass, frames around the engine say only that there was a backward(). So what
+// a node makes there belongs to the line of the forward operator that made the node, as with modules (recorder.cpp). Frames
+// within the engine (a Function's backward, checkpointing) go before that.
 //
 // It takes Python's lock, so callers MUST hold no lock of ours.
 #pragma once
@@ -17,7 +18,7 @@
 
 namespace ebbtide {
 
-inline constexpr int kUsersOwn = 0, kNoFile = 1, kInstalled = 2, kPyTorchOrOurs = 3;
+inline constexpr int kUsersOwn = 0, kNoFile = 1, kInstalled = 2, kPassedOver = 3;
 
 // A rule for files whose name begins with `text` (`anywhere`: has it in it). They have this rank, and `shown` replaces the name
 // up to the end of `text`.

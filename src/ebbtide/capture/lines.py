@@ -1,4 +1,5 @@
-"""Tells a Python file's owner by its name, so that a storage can name the line of the user's program that made it.
+"""Tells a Python file's owner by its name, so that a storage can name the lines of a library and of the user's program
+that made it.
 
 Names are shown without the working directory and without the directory of installed packages. ``~`` is the home
 directory. The reason is that people share traces.
@@ -13,7 +14,7 @@ import torch
 import ebbtide._torch as _torch
 
 LineRule = tuple[str, bool, int, str]
-_NO_FILE, _INSTALLED, _PYTORCH_OR_OURS = 1, 2, 3  # [Note: lines] in native/torch/lines.hpp; the user's own are 0
+_NO_FILE, _INSTALLED, _PASSED_OVER = 1, 2, 3  # [Note: lines] in native/torch/lines.hpp; the user's own are 0
 
 
 def note_lines(notes: bool) -> None:
@@ -25,16 +26,16 @@ def line_rules() -> list[LineRule]:
     """List the rules for the current working directory. The first that fits a file counts."""
     pytorch, ours = Path(torch.__file__).parent, Path(__file__).parents[1]
     rules = [
-        *(rule for folder in (pytorch, ours) for rule in _within(folder, _PYTORCH_OR_OURS, f"{folder.name}/")),
-        *_within(Path(sysconfig.get_path("scripts")), _PYTORCH_OR_OURS, ""),  # `ebbtide` itself, and other launchers
-        ("<frozen ", False, _PYTORCH_OR_OURS, "<frozen "),
-        ("<eval_with_key>", False, _PYTORCH_OR_OURS, "<eval_with_key>"),
+        *(rule for folder in (pytorch, ours) for rule in _within(folder, _PASSED_OVER, f"{folder.name}/")),
+        *_within(Path(sysconfig.get_path("scripts")), _PASSED_OVER, ""),  # `ebbtide` itself, and other launchers
+        ("<frozen ", False, _PASSED_OVER, "<frozen "),
+        ("<eval_with_key>", False, _PASSED_OVER, "<eval_with_key>"),
         ("<", False, _NO_FILE, "<"),
         ("/site-packages/", True, _INSTALLED, ""),
         ("/dist-packages/", True, _INSTALLED, ""),
     ]
     for name in ("stdlib", "platstdlib"):
-        rules += _within(Path(sysconfig.get_path(name)), _INSTALLED, "")
+        rules += _within(Path(sysconfig.get_path(name)), _PASSED_OVER, "")
     rules += _within(Path.cwd(), 0, "")
     home = os.path.expanduser("~")
     rules += _within(Path(home), 0, "~/") if home != "~" else []

@@ -10,7 +10,11 @@ _WORDS = (
     ("a step that never waits", "The sum of its operations' times, as if all storages stayed in memory."),
 )
 _OF_LINES = (
-    ("line", "The innermost line of the program that made a storage; in the backward pass, the forward operator's."),
+    (
+        "line",
+        "The line of a library that made a storage, and the program's that called it; in the backward pass, the "
+        "forward operator's.",
+    ),
 )
 _OF_ACCESSES = (
     ("in use, idle", "A storage is in use while an operation reads or writes it. All other time it lies idle."),
