@@ -15,6 +15,7 @@
 #   make repeats    each operator that may be run again, on all samples, against itself; make test takes a call of each
 #   make soak       random training against plain PyTorch for SOAK_MINUTES (60), until something differs; each job has a
 #                   seed, and SOAK_SEED=17 SOAK_JOBS=1 makes that one again
+#   make stress     the native tests of random operations with 100,000 of them; make test takes a share of it
 #   make race       threads that fault against pages that move, for RACE_MINUTES (60)
 #   make calibrate  step times as predicted and as measured, on this machine: an hour or so, alone
 #   make bench-plan planners and simulator: the sources' findings; all policies on steps recorded here, on this machine
@@ -37,7 +38,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 NATIVE := $(foreach part,core torch simulate search,$(wildcard native/$(part)/*.cpp native/$(part)/*.h*))
 
-.PHONY: bench-plan calibrate corpus demo operators repeats soak race quick test nightly python-test-all lint lint-page types core-test python-test browser install clean
+.PHONY: bench-plan calibrate corpus demo operators repeats soak stress race quick test nightly python-test-all lint lint-page types core-test python-test browser install clean
 .PHONY: dev distclean numa-test versions visit wheel
 
 demo: install
@@ -70,6 +71,9 @@ SOAK_MINUTES ?= 60
 soak: install
 	$(PY) -m bench.soak --minutes $(SOAK_MINUTES) --out build/soak $(if $(SOAK_SEED),--seed $(SOAK_SEED)) $(if $(SOAK_JOBS),--jobs $(SOAK_JOBS))
 
+stress: build/core/plain/tests.bin
+	$(STILL) $< random_operations
+
 RACE_MINUTES ?= 60
 race: build/core/plain/tests.bin
 	EBBTIDE_RACE_SECONDS=$$(( $(RACE_MINUTES) * 60 )) $< faults_race
@@ -93,7 +97,7 @@ test:
 	$(MAKE) --no-print-directory python-test
 
 # What `make test` has only a share of, or nothing. All of it runs, whatever fails on the way.
-NIGHTLY := python-test-all operators repeats soak race numa-test versions
+NIGHTLY := python-test-all operators repeats soak stress race numa-test versions
 nightly:
 	@said=; status=0; for part in $(NIGHTLY); do \
 	  if $(MAKE) --no-print-directory $$part; then result=passed; else result=FAILED status=1; fi; \
@@ -187,7 +191,8 @@ CORE_FLAGS := -std=c++20 -g1 -pthread -Wall -Wextra -ffp-contract=off -DEBBTIDE_
 FLAGS_plain := -O2
 FLAGS_asan := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 FLAGS_tsan := -O1 -fno-omit-frame-pointer -fsanitize=thread
-# Instrumented, the same operations take many times as long; the plain build runs all 100,000.
+# `make stress` runs 100,000. With TSan, the same operations take many times as long.
+ENV_plain := EBBTIDE_STRESS_OPERATIONS=20000
 ENV_asan := EBBTIDE_STRESS_OPERATIONS=20000
 ENV_tsan := EBBTIDE_STRESS_OPERATIONS=10000 TSAN_OPTIONS=halt_on_error=1
 CORE_TEST_TIMEOUT ?= 1500
