@@ -16,7 +16,7 @@ from ebbtide.verify.watch import Watch, state_digests
 
 
 class Net(nn.Module):
-    """Tied weights, a buffer, a parameter of another type, and one that is not trained."""
+    """Tied weights, a buffer, a parameter of another type, one that is not trained, and one that no optimizer has."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,6 +26,7 @@ class Net(nn.Module):
         self.last.weight = self.first.weight
         self.scale = nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
         self.fixed = nn.Parameter(torch.ones(3), requires_grad=False)
+        self.frozen = nn.Parameter(torch.ones(3000), requires_grad=False)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         return self.last(self.norm(self.first(rows))) * self.scale.float().sum()
@@ -34,7 +35,7 @@ class Net(nn.Module):
 def trained() -> tuple[Net, torch.optim.Optimizer]:
     torch.manual_seed(0)
     net = Net()
-    optimizer = torch.optim.AdamW(net.parameters(), amsgrad=True)
+    optimizer = torch.optim.AdamW([each for each in net.parameters() if each is not net.frozen], amsgrad=True)
     for _ in range(2):
         net(torch.randn(4, 8)).square().sum().backward()
         optimizer.step()
@@ -50,12 +51,13 @@ def every_bit_counts() -> None:
     """One flipped bit of any tensor changes its digest, and no other; and so does any setting."""
     net, optimizer = trained()
     names = {f"parameter {name}": parameter.data for name, parameter in net.named_parameters()}
+    names["frozen parameter frozen"] = names.pop("parameter frozen")
     names |= {f"gradient {name}": p.grad for name, p in net.named_parameters() if p.grad is not None}
     names |= {f"buffer {name}": buffer for name, buffer in net.named_buffers()}
     of = {id(parameter): name for name, parameter in net.named_parameters()}
     for parameter, state in optimizer.state.items():
         names |= {f"optimizer state {key} of {of[id(parameter)]} (AdamW)": value for key, value in state.items()}
-    assert len(names) == 5 + 1 + 5 + 3 + 5 * 4
+    assert len(names) == 5 + 1 + 1 + 5 + 3 + 5 * 4
     before = dict(state_digests([optimizer]))
     settings = {name for name in before if name.startswith("setting")}
     assert before.keys() == names.keys() | settings | {"random generator"}
@@ -107,6 +109,18 @@ def roots_of_backward() -> None:
     more = read_record(path).losses[len(record.losses) :]
     assert [loss.value == "" for loss in more] == [True, False, False]
     assert {loss.step for loss in more} == {2}
+
+
+def frozen_weights_are_parameters() -> None:
+    """LoRA's largest parameters are those that no optimizer has: they exist, so they have to move."""
+    watch, _path, _folder = watched(1)
+    base, beside = nn.Linear(64, 64), nn.Linear(64, 2)
+    net = nn.Sequential(base.requires_grad_(False), beside)
+    optimizer = torch.optim.SGD(beside.parameters(), lr=0.1)
+    net(torch.ones(2, 64)).sum().backward()
+    optimizer.step()
+    assert watch.largest_bytes["parameter"] == base.weight.nbytes
+    assert watch.largest_bytes["gradient"] == beside.weight.nbytes
 
 
 def several_optimizers() -> None:

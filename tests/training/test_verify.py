@@ -233,7 +233,15 @@ def test_a_directory_too_large_to_copy_is_told_what_to_do(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize(
-    "case", ["every_bit_counts", "roots_of_backward", "several_optimizers", "names_are_unique", "torch_comes_later"]
+    "case",
+    [
+        "every_bit_counts",
+        "roots_of_backward",
+        "frozen_weights_are_parameters",
+        "several_optimizers",
+        "names_are_unique",
+        "torch_comes_later",
+    ],
 )
 def test_the_watch_sees(case: str) -> None:
     child.run(f"cases_verify:{case}")

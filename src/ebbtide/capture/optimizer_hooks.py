@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 import ebbtide._torch as _torch
 from ebbtide.capture.iterations import Iterations, is_outermost, steps_on_stack
 from ebbtide.capture.objects import instances
 from ebbtide.capture.optimizer_events import Call, Place, Subscriber
+from ebbtide.capture.storage_parts import storage_parts
 from ebbtide.ir.run_report import KINDS
 
 _PARAMETER = KINDS.index("parameter")
@@ -100,7 +100,7 @@ class OptimizerHooks(Subscriber):
 
     def _classify(self, tensors: Iterable[torch.Tensor], kind: int) -> None:
         """Classify tensors. It looks at hundreds in microseconds, so nothing is remembered that could grow stale."""
-        parts = (part for tensor in tensors for part in _parts(tensor))
+        parts = (part for tensor in tensors for part in storage_parts(tensor))
         self._native.classify([tensor for tensor in parts if tensor.layout is torch.strided], kind)
 
 
@@ -185,14 +185,3 @@ def _tensors_in(value: object) -> Iterator[torch.Tensor]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _tensors_in(item)
-
-
-def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield the parts with a storage: a DTensor's local tensor (no mesh), a quantized state's values and scales."""
-    wrapper: Any = tensor
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) and is_traceable_wrapper_subclass(wrapper):
-        for name in wrapper.__tensor_flatten__()[0]:
-            if isinstance(part := getattr(tensor, name), torch.Tensor):
-                yield from _parts(part)
-    else:
-        yield tensor

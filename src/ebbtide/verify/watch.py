@@ -70,6 +70,7 @@ class Watch(Subscriber):
         if not any(known() is optimizer for known in self._optimizers):
             self._optimizers.append(weakref.ref(optimizer))
             self._note_sizes(optimizer)
+            self._note_frozen(optimizer)
 
     def after_step(self, optimizer: "Optimizer") -> None:
         """Record the state. With several optimizers, each one's step records it, and the last record of a step is
@@ -95,6 +96,11 @@ class Watch(Subscriber):
                 self._note("gradient", parameter.nbytes)
         for _, value in _leaves("", list(optimizer.state.values())):
             self._note("optimizer_state", getattr(value, "nbytes", 0))
+
+    def _note_frozen(self, optimizer: "Optimizer") -> None:
+        """Note the largest of the parameters that lie beside the optimizer's, such as the weights that LoRA freezes."""
+        for _, part in _frozen([optimizer], _outermost_modules([optimizer])):
+            self._note("parameter", part.nbytes)
 
     def device_peak_bytes(self) -> int:
         """Return the most that PyTorch's tensors took of an accelerator; 0 where it was not used."""
@@ -122,6 +128,8 @@ def state_digests(optimizers: "Sequence[Optimizer]") -> Iterator[tuple[str, str]
         if parameter.grad is not None:
             gone = isinstance(parameter.grad, GoneGradient)
             yield f"gradient {names[id(parameter)]}", GONE if gone else digest_of(parameter.grad)
+    for name, part in _frozen(optimizers, modules):
+        yield f"frozen parameter {name}", digest_of(part)
     for number, module in enumerate(modules):
         for name, buffer in module.named_buffers():
             yield f"buffer {_prefix(modules, number)}{name}", digest_of(buffer)
@@ -200,6 +208,23 @@ def _outermost_modules(optimizers: "Sequence[Optimizer]") -> "list[nn.Module]":
                 holding.append(found)
     inner = {id(part) for module in holding for part in module.modules() if part is not module}
     return sorted((module for module in holding if id(module) not in inner), key=lambda module: first[id(module)])
+
+
+def _frozen(optimizers: "Sequence[Optimizer]", modules: "Sequence[nn.Module]") -> "Iterator[tuple[str, torch.Tensor]]":
+    """Return the parts with a storage of each parameter in the modules that no optimizer has, by name."""
+    import torch
+    from torch.nn.parameter import is_lazy
+
+    from ebbtide.capture.storage_parts import storage_parts
+
+    optimized = {id(parameter) for parameter in _parameters(optimizers)}
+    for number, module in enumerate(modules):
+        for name, parameter in module.named_parameters():
+            if id(parameter) in optimized or is_lazy(parameter) or parameter.is_meta:
+                continue
+            for at, part in enumerate(storage_parts(parameter)):
+                which = f" part {at}" if at else ""
+                yield f"{_prefix(modules, number)}{name}{which}", part.detach().as_subclass(torch.Tensor)
 
 
 def _parameter_names(optimizers: "Sequence[Optimizer]", modules: "Sequence[nn.Module]") -> dict[int, str]:
