@@ -34,10 +34,10 @@ void move_in(c10::StorageImpl& storage) {
 
 }  // namespace
 
-Adopted adopt_all(PyObject* owners, PyObject* locals, PyObject* roots) {
+Adopted adopt_all(PyObject* attributes, PyObject* locals, PyObject* roots) {
   Adopted result;
   if (the_allocator() == nullptr) return result;  // nothing of the CPU's is the arena's
-  for (Found& found : find_unmanaged(owners, locals, roots, the_allocator()->min_bytes)) {
+  for (Found& found : find_unmanaged(attributes, locals, roots, the_allocator()->min_bytes)) {
     std::size_t nbytes = found.storage->nbytes();
     if (!found.holder.empty()) {
       result.left_alone.emplace_back(nbytes, std::move(found.holder));

@@ -47,6 +47,24 @@ struct OpenReducer : c10d::Reducer {
 
 }  // namespace
 
+PyObject* named_owners(const std::vector<PyObject*>& objects, PyObject* attributes) {
+  std::vector<std::pair<PyTypeObject*, py::handle>> kinds;
+  for (auto [kind, name] : py::reinterpret_borrow<py::dict>(attributes))
+    kinds.emplace_back(reinterpret_cast<PyTypeObject*>(kind.ptr()), name);
+  std::vector<std::pair<py::object, py::handle>> having;  // all with a reference before the first is asked
+  for (PyObject* object : objects) {
+    for (auto [kind, name] : kinds) {
+      if (PyType_IsSubtype(Py_TYPE(object), kind)) having.emplace_back(py::reinterpret_borrow<py::object>(object), name);
+    }
+  }
+  if (having.empty()) return nullptr;
+  py::list owners;
+  for (auto& [object, name] : having) {
+    if (py::object owner = py::getattr(object, name, py::none()); !owner.is_none()) owners.append(owner);
+  }
+  return owners.release().ptr();
+}
+
 void each_held_in_cpp(PyObject* owners, const Tell& held) {
   std::unordered_set<const void*> seen;
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(owners); ++i) {

@@ -5,6 +5,7 @@
 #include <c10/core/StorageImpl.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/object_ptr.h>
 
 #include <algorithm>
 #include <unordered_map>
@@ -63,13 +64,13 @@ const c10::DataPtr& data_of(c10::StorageImpl& storage) { return storage._mutable
 
 class Census {
  public:
-  Census(PyObject* owners, PyObject* roots) : objects_(all_objects(roots)) {
+  Census(std::vector<PyObject*> objects, PyObject* owners) : objects_(std::move(objects)) {
     for (PyObject* object : objects_) {
       if (!PyType_IsSubtype(Py_TYPE(object), reinterpret_cast<PyTypeObject*>(THPVariableClass))) continue;
       const at::Tensor& tensor = THPVariable_Unpack(object);
       if (tensor.defined()) number(tensor.unsafeGetTensorImpl());
     }
-    each_held_in_cpp(owners, [this](const at::Tensor& held) { explain(held); });
+    if (owners != nullptr) each_held_in_cpp(owners, [this](const at::Tensor& held) { explain(held); });
     for (std::size_t i = 0; i < tensors_.size(); ++i) explain_from(*tensors_[i].impl);  // which may find more
     for (std::size_t i = 0; i < tensors_.size(); ++i) place(i);
     for (std::size_t i = 0; i < storages_.size(); ++i) explain_whole(*storages_[i].impl);
@@ -219,8 +220,11 @@ void learn_slice_deleter(const c10::StorageImpl& slice) { slice_deleter = slice.
 
 bool is_slice(const c10::DataPtr& data) { return whole_of(data) != nullptr; }
 
-std::vector<Found> find_unmanaged(PyObject* owners, PyObject* locals, PyObject* roots, std::size_t min_bytes) {
-  Census census(owners, roots);
+std::vector<Found> find_unmanaged(PyObject* attributes, PyObject* locals, PyObject* roots, std::size_t min_bytes) {
+  std::vector<PyObject*> objects = all_objects(roots);
+  THPObjectPtr owners(named_owners(objects, attributes));
+  if (owners) objects = all_objects(roots);
+  Census census(std::move(objects), owners.get());
   std::vector<std::size_t> numbers = census.unmanaged(min_bytes);
   if (numbers.empty()) return {};
   census.count_names(locals);

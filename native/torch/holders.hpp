@@ -30,9 +30,9 @@ struct Found {
   std::string holder;
 };
 
-// Finds storages of `min_bytes` and more. `owners` are those in C++ that `cpp_owners.hpp` knows. `locals` is what running functions
-// hold besides the collector's objects. `roots` is as in objects.hpp. All are lists; the GIL is held.
-std::vector<Found> find_unmanaged(PyObject* owners, PyObject* locals, PyObject* roots, std::size_t min_bytes);
+// Finds storages of `min_bytes` and more. `attributes` is as in cpp_owners.hpp. The list `locals` is what running functions hold
+// besides the collector's objects. `roots` is as in objects.hpp. The GIL is held.
+std::vector<Found> find_unmanaged(PyObject* attributes, PyObject* locals, PyObject* roots, std::size_t min_bytes);
 
 // Reads the deleter off a sliced UntypedStorage: torch keeps it to itself.
 void learn_slice_deleter(const c10::StorageImpl& slice);
@@ -44,6 +44,6 @@ struct Adopted {
 };
 
 // Moves into the arena what nobody else holds. Callers MUST be at a step boundary, since data pointers change.
-Adopted adopt_all(PyObject* owners, PyObject* locals, PyObject* roots);
+Adopted adopt_all(PyObject* attributes, PyObject* locals, PyObject* roots);
 
 }  // namespace ebbtide

@@ -455,8 +455,8 @@ PYBIND11_MODULE(_torch, m) {
         if (!arena().in_child()) arena().unpin(reinterpret_cast<const void*>(address), nbytes);
       },
       py::arg("address"), py::arg("nbytes") = 0);
-  m.def("adopt_all", [](const py::list& owners, const py::list& locals, const py::list& roots) {
-    Adopted adopted = adopt_all(owners.ptr(), locals.ptr(), roots.ptr());
+  m.def("adopt_all", [](const py::dict& attributes, const py::list& locals, const py::list& roots) {
+    Adopted adopted = adopt_all(attributes.ptr(), locals.ptr(), roots.ptr());
     return std::pair(adopted.bytes, adopted.left_alone);
   });
   m.def(

@@ -358,11 +358,14 @@ def pin(address: int, nbytes: int = 0) -> bool:
 def unpin(address: int, nbytes: int = 0) -> None:
     """Undo one ``pin``."""
 
-def adopt_all(owners: list[object], locals: list[object], roots: list[object]) -> tuple[int, list[tuple[int, str]]]:
+def adopt_all(
+    attributes: dict[type, str], locals: list[object], roots: list[object]
+) -> tuple[int, list[tuple[int, str]]]:
     """Move into the arena the storages that Python reaches and that nobody else holds; every view follows.
 
-    ``owners`` are reducers and modules of ``torch.jit``, which hold tensors in C++. ``locals`` is what running
-    functions hold besides the collector's objects, each reference once. ``roots`` is as for ``_objects.instances``.
+    ``attributes`` has, of kinds of objects whose C++ halves hold tensors, the attribute that is this half. ``locals``
+    is what running functions hold besides the collector's objects, each reference once. ``roots`` is as for
+    ``_objects.instances``.
     Returns the bytes adopted, and the bytes and reason of each storage left alone.
     """
 

@@ -140,7 +140,7 @@ class FakeNative(ModuleType):
     def pin(self, address: int, nbytes: int = 0) -> bool:
         return False
 
-    def adopt_all(self, owners: Any, held_by_functions: Any, roots: Any) -> tuple[int, list[tuple[int, str]]]:
+    def adopt_all(self, attributes: Any, held_by_functions: Any, roots: Any) -> tuple[int, list[tuple[int, str]]]:
         return 0, []
 
     def strike_repeatable(self, names: set[str]) -> None:

@@ -8,18 +8,17 @@ is looked at again at the next boundary, because a reference may have been a pas
 for example. Left out: an address that is kept without any reference (ctypes), which nothing can prove.
 """
 
-from typing import Any
-
 import torch
 
 import ebbtide._torch as _torch
-from ebbtide.capture.objects import instances, roots, running_locals
+from ebbtide.capture.objects import roots, running_locals
 from ebbtide.host.process import give_back_freed_memory
 
 
 def adopt_all() -> tuple[int, list[tuple[int, str]]]:
     """Adopt storages. Return the bytes adopted, and the bytes and reason of each storage left alone."""
-    adopted, left_alone = _torch.adopt_all(_owners_in_cpp(), running_locals(), roots())
+    owners = {torch.nn.parallel.DistributedDataParallel: "reducer", torch.jit.ScriptModule: "_c"}
+    adopted, left_alone = _torch.adopt_all(owners, running_locals(), roots())
     if adopted:
         give_back_freed_memory()  # the originals
     return adopted, left_alone
@@ -30,11 +29,3 @@ def bytes_on_gpus() -> int:
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return 0
     return sum(torch.cuda.memory_allocated(device) for device in range(torch.cuda.device_count()))
-
-
-def _owners_in_cpp() -> list[Any]:
-    """Find the C++ halves of objects that hold tensors there. A comprehension leaves no variable with its last one."""
-    parallel, scripted = torch.nn.parallel.DistributedDataParallel, torch.jit.ScriptModule
-    owners = [getattr(value, "reducer", None) for value in instances(parallel)]
-    owners += [getattr(value, "_c", None) for value in instances(scripted)]
-    return [owner for owner in owners if owner is not None]
