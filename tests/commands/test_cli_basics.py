@@ -18,6 +18,7 @@ from ebbtide.ir.files import save
 from ebbtide.machines import find_machine
 from ebbtide.planners import plan
 from ebbtide.planning.policies import planner_from
+from tests.helpers import command as commands
 from tests.helpers.make_steps import network
 from tests.ir.test_report_format import REPORT
 
@@ -32,6 +33,11 @@ def run(*arguments: str, cwd: Path | None = None, **environment: str) -> subproc
     inherited = {name: text for name, text in os.environ.items() if not name.startswith("EBBTIDE_")}
     command = [sys.executable, "-m", "ebbtide", *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=inherited | environment, check=False)
+
+
+def forked(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The same from a process that has imported PyTorch: where only what it says and writes matters."""
+    return commands.run(commands.EBBTIDE, *arguments, env=environment, cwd=cwd)
 
 
 def script(folder: Path, text: str, name: str = "train.py") -> str:
@@ -71,14 +77,14 @@ def test_help_names_every_option() -> None:
 def test_what_cannot_be_done_is_one_clear_error(
     arguments: list[str], environment: dict[str, str], complaint: str, tmp_path: Path
 ) -> None:
-    done = run(*arguments, cwd=tmp_path, **environment)
+    done = forked(*arguments, cwd=tmp_path, **environment)
     assert done.returncode == 2
     assert complaint in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_a_run_without_a_size_says_what_it_took(tmp_path: Path) -> None:
-    done = run("run", script(tmp_path, "print('ran')"))
+    done = forked("run", script(tmp_path, "print('ran')"))
     assert (done.returncode, done.stdout) == (0, "ran\n")
     assert "no size was named, so this process takes" in done.stderr
 
@@ -267,11 +273,11 @@ def test_verify_names_the_option_that_is_not_understood(tmp_path: Path) -> None:
 def test_options_that_stand_after_the_script_are_told_and_the_script_has_them(tmp_path: Path) -> None:
     train = script(tmp_path, "import sys; print('has', sys.argv[1:])")
     for command in (("trace", "-o", str(tmp_path / "t")), ("verify",), ("run",)):
-        done = run(*command, train, "--step=9", "--policy", "lru", **DISABLED)
+        done = forked(*command, train, "--step=9", "--policy", "lru", **DISABLED)
         told = {"trace": "--step=9", "verify": "--policy", "run": "--policy"}[command[0]]
         assert f"ebbtide: {told} after {train}: passed on to it; options of ebbtide come before" in done.stderr
         assert command[0] == "verify" or "has ['--step=9', '--policy', 'lru']" in done.stdout
-    given = run("trace", "-o", str(tmp_path / "t"), "--step", "3", train, "--step=9", "--other", **DISABLED)
+    given = forked("trace", "-o", str(tmp_path / "t"), "--step", "3", train, "--step=9", "--other", **DISABLED)
     assert "passed on" not in given.stderr  # an option that was given is the script's own there
 
 
@@ -294,7 +300,7 @@ def test_ctrl_c_in_a_command_ends_it_as_it_ends_a_run(monkeypatch: pytest.Monkey
 
 
 def test_a_run_that_is_interrupted_before_its_first_step_blames_nobody_else(tmp_path: Path) -> None:
-    done = run("run", "--fast", "50%", script(tmp_path, "raise KeyboardInterrupt"))
+    done = forked("run", "--fast", "50%", script(tmp_path, "raise KeyboardInterrupt"))
     assert done.returncode == 130
     assert "it was interrupted before the steps that a budget in percent begins with" in done.stderr
     assert "accelerate launch" not in done.stderr
@@ -304,7 +310,7 @@ def test_a_trace_that_would_be_replaced_is_told_of(tmp_path: Path) -> None:
     train = script(tmp_path, "raise SystemExit(5)")
     (tmp_path / "train.trace").write_text("another")
     told = f"ebbtide: {Path(train).stem}.trace is there already and will be replaced; -o names another file"
-    done = run("trace", train, "--output=x", cwd=tmp_path)
+    done = forked("trace", train, "--output=x", cwd=tmp_path)
     assert told in done.stderr
     assert f"ebbtide: --output=x after {train}: passed on to it" in done.stderr
 
@@ -313,11 +319,11 @@ def test_a_trace_that_would_be_replaced_is_told_of(tmp_path: Path) -> None:
 def test_options_of_a_trace_that_stand_after_the_script_are_refused(option: str, tmp_path: Path) -> None:
     train = script(tmp_path, "import sys; print('has', sys.argv[1:])")
     (tmp_path / "train.trace").write_text("another")
-    done = run("trace", train, option, "late.trace", cwd=tmp_path)
+    done = forked("trace", train, option, "late.trace", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"{option} stands after {train} and so went to it" in done.stderr
     assert "will be replaced" not in done.stderr
-    theirs = run("trace", "--", train, option, "late.trace", cwd=tmp_path)
+    theirs = forked("trace", "--", train, option, "late.trace", cwd=tmp_path)
     assert theirs.stdout == f"has ['{option}', 'late.trace']\n"
 
 

@@ -35,18 +35,19 @@ def run(
     """Run to the end, whatever the exit code; both streams are captured as text.
 
     ``ebbtide`` and scripts are forked from a Python that has imported PyTorch (``command_server``), unless the process
-    itself matters: a budget in bytes is for all that it holds, and some variables are read when it starts.
+    itself matters: a budget in bytes is for all that it holds, and some variables are read when it starts. Of whole GiB
+    the server takes little: a third of one.
     """
     words = command[1:] if command[0] == sys.executable else command
     is_ours = words[0] == EBBTIDE or words[0].endswith(".py")
-    if is_ours and not _BUDGET_IN_BYTES.search(" ".join(words)) and all(map(_is_read_late, env or {})):
+    if is_ours and not _SMALL_BUDGET.search(" ".join(words)) and all(map(_is_read_late, env or {})):
         return _forked(words, environment(env), cwd or Path.cwd())
     return subprocess.run(
         command, env=environment(env), cwd=cwd, capture_output=True, text=True, timeout=HUNG_AFTER_S, check=False
     )
 
 
-_BUDGET_IN_BYTES = re.compile(r"--fast(-node)?[= ](?!\d+%)")
+_SMALL_BUDGET = re.compile(r"--fast(-node)?[= ](?!\d+(%|GiB))")
 
 
 def _is_read_late(variable: str) -> bool:
