@@ -60,6 +60,16 @@ void release(Arena& arena, const Sum& s) {
   CHECK(arena.counters().live == 0);
 }
 
+void dies_unmade(Arena& arena, const Sum& s) {
+  arena.release(s.sum);
+  CHECK(arena.unmade() == 0);
+  arena.unguard(s.one), arena.unguard(s.other);
+  s.one[0] = s.other[0] = 1;
+  arena.release(s.one), arena.release(s.other);
+  arena.check_invariants();
+  CHECK(arena.counters().live == 0);
+}
+
 }  // namespace
 
 TEST(what_has_a_recipe_leaves_without_a_copy_and_is_made_when_it_is_touched) {
@@ -165,12 +175,7 @@ TEST(a_storage_that_dies_unmade_gives_back_all_it_had) {
   Arena& arena = arena_with_maker(0);
   Sum s = make_sum(arena, 2 * kMiB);
   arena.evict(s.sum);
-  arena.release(s.sum);
-  CHECK(arena.unmade() == 0);
-  arena.unguard(s.one), arena.unguard(s.other);
-  s.one[0] = s.other[0] = 1;
-  arena.release(s.one), arena.release(s.other);
-  arena.check_invariants();
+  dies_unmade(arena, s);
 }
 
 TEST(threads_that_read_and_write_see_only_whole_and_right_contents) {
@@ -303,12 +308,7 @@ TEST(a_storage_that_dies_with_some_pieces_unmade_gives_back_all_it_had) {
   Sum s = make_sum(arena, 3 * kLeast);
   arena.evict(piece(s, 0), 1, kLeast + 8);
   CHECK(arena.unmade() == 2);
-  arena.release(s.sum);
-  CHECK(arena.unmade() == 0);
-  arena.unguard(s.one), arena.unguard(s.other);
-  s.one[0] = s.other[0] = 1;
-  arena.release(s.one), arena.release(s.other);
-  arena.check_invariants();
+  dies_unmade(arena, s);
 }
 
 TEST(a_forked_child_sees_the_pieces_that_are_there_and_no_other_until_they_are_made) {

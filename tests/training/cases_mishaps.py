@@ -27,7 +27,7 @@ from ebbtide import _torch
 from ebbtide.errors import PlatformError, SessionError
 from ebbtide.units import GIB, MIB
 from tests.helpers.zoo_features import mlp
-from tests.training.same_bits import CASES, Run, Snapshot, begin, step, train, train_plainly
+from tests.training.same_bits import CASES, Run, Snapshot, begin, step, train, train_in_turn, train_plainly
 
 BASE = CASES["weight-averaging"]
 FAST = "45%"
@@ -262,11 +262,7 @@ def a_full_spill_directory() -> str:
     case = replace(BASE, model=mlp)
     larger = replace(case, loss=loss_of_many)
     cases = (case, case, case, larger, case)
-    plain = begin(case)
-    for plain.case in cases:
-        train(plain, 1)
-    expected = Snapshot.of(plain)
-    del plain
+    expected = train_in_turn(cases)
     with ebbtide.Session(fast=FAST) as session:
         ours = begin(case)
         train(ours, 3, session)

@@ -13,7 +13,7 @@ from ebbtide.errors import SessionError, SettingError
 from ebbtide.planners import PLANNERS
 from ebbtide.settings import Settings
 from tests.training.cases_mishaps import BASE, FAST, check_same, loss_of_many, mlp
-from tests.training.same_bits import CASES, Snapshot, Verdict, begin, step, train, train_plainly, verdict
+from tests.training.same_bits import CASES, Verdict, begin, step, train, train_in_turn, train_plainly, verdict
 
 STEPS = 6
 
@@ -86,11 +86,7 @@ def a_disk_that_fills_up(place: str) -> tuple[str, tuple[int, ...]]:
     case = replace(BASE, model=mlp)
     larger = replace(case, loss=loss_of_many)
     cases = (case, case, case, larger, case)
-    plain = begin(case)
-    for plain.case in cases:
-        train(plain, 1)
-    expected = Snapshot.of(plain)
-    del plain
+    expected = train_in_turn(cases)
     ballast = Path(place, "ballast")
     with ebbtide.Session(fast=FAST) as session:
         ours = begin(case)

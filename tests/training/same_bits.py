@@ -5,7 +5,7 @@ All runs happen in one process, so they share threads, libraries and caches; onl
 
 import os
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -143,6 +143,14 @@ def train_plainly(case: Case, steps: int) -> Snapshot:
     """What a run without a session ends with; its tensors are gone when this returns."""
     run = begin(case)
     train(run, steps)
+    return Snapshot.of(run)
+
+
+def train_in_turn(cases: Sequence[Case]) -> Snapshot:
+    """The same of a run that makes a step of each case, which all have one model."""
+    run = begin(cases[0])
+    for run.case in cases:
+        train(run, 1)
     return Snapshot.of(run)
 
 
