@@ -113,7 +113,7 @@ def test_the_page_has_the_step_as_it_is() -> None:
         (2, 8, 9, 0),
     ]
     assert data["intervals"]["storage"][0] == 1
-    assert data["budgets"] == [["budget", 29 * MIB]]
+    assert data["budgets"] == [["plan's budget", 29 * MIB]]
     assert data["away"] == {"storage": [1], "gone": [4], "back": [5], "tier": ["file"]}
     assert data["trace"]["lines_known"] is False
     assert dict(data["facts"])["storages"] == "4"

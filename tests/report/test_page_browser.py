@@ -91,7 +91,9 @@ def show(browser: Any, pages: dict[str, Path]) -> Iterator[Show]:
         page = browser.new_page(viewport={"width": width, "height": 900}, **options)
         opened.append(page)
         address = pages[name].as_uri()
-        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.on(
+            "console", lambda message: problems.append(message.text) if message.type in ("error", "trace") else None
+        )
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("request", lambda request: None if request.url in (address, "data:,") else problems.append(request.url))
         page.goto(address)
@@ -512,14 +514,14 @@ def test_each_stall_says_what_it_waited_for(show: Show) -> None:
         ["10.0 ms", "1.00 ms", "10 ns", "0 ns", "12.0 MiB", "12.0 MiB", "13.0 MiB"],
         ["11.0 ms", "1.00 ms", "1.00 ms", "0 ns", "12.0 MiB", "12.0 MiB", "13.0 MiB"],
     ]
-    causes = column(page, "#stalls", 4)
-    awaited = column(page, "#stalls", 6)
-    measured = [row for row, name in enumerate(column(page, "#stalls", 1)) if "measured" in name]
+    causes = column(page, "#stalls", 3)
+    awaited = column(page, "#stalls", 4)
+    measured = [row for row, name in enumerate(column(page, "#stalls", 6)) if "measured" in name]
     assert {causes[row]: awaited[row] for row in measured} == {
         "late": f"#1, activation of {IMAGE} (8.00 MiB on file->dram)",
         "room": f"#0, parameter of {SCRIPT} (4.00 MiB on dram->file)",
     }
-    assert "budget 29.0 MiB" in page.locator("#timelines .annotation-text").all_text_contents()
+    assert "plan's budget 29.0 MiB" in page.locator("#timelines .annotation-text").all_text_contents()
 
 
 def test_what_was_not_recorded_is_not_shown_as_nothing(show: Show) -> None:

@@ -118,7 +118,9 @@ def show(browser: Any, tmp_path: Path) -> Iterator[Show]:
     def open_page(sweep: Sweep) -> Any:
         (tmp_path / "sweep.html").write_text(render_sweep(sweep))
         page = browser.new_page(viewport={"width": 1200, "height": 900})
-        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.on(
+            "console", lambda message: problems.append(message.text) if message.type in ("error", "trace") else None
+        )
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.goto((tmp_path / "sweep.html").as_uri())
         page.wait_for_selector("html[data-ready]", timeout=PATIENCE_MS)

@@ -183,8 +183,8 @@ def in_short(trace: Trace, peak: Peak, budgets: tuple[TriedBudget, ...], machine
     """Return a sentence about the cost of smaller budgets. ``times`` says whose times the operations have."""
     costs = (f"{row.name} {_cost(row, trace)}" for row in budgets)
     return (
-        f"In short: tensors peak at {format_bytes(peak.nbytes)}. Within a share of that a step takes so many times as "
-        f"long: {', '.join(costs)} (simulated on {machine}{times})."
+        f"In short: tensors peak at {format_bytes(peak.nbytes)}. Limited to a share of that, a step takes so many "
+        f"times as long: {', '.join(costs)} (simulated on {machine}{times})."
     )
 
 

@@ -19,7 +19,7 @@ def budgets_data(subject: Subject) -> list[tuple[str, int]]:
     run, plan = subject.run, subject.plan
     budgets = [] if run is None or run.arena_budget_bytes is None else [("budget", run.arena_budget_bytes)]
     if plan is not None:
-        budgets.append(("plan's budget" if budgets else "budget", plan.budget_bytes))
+        budgets.append(("plan's budget", plan.budget_bytes))
     return budgets
 
 

@@ -86,6 +86,7 @@ function treemap(answers, area, choice) {
       hovertext: tree.map((node) => `${plain(node.label)}: ${share(node)}`),
       textinfo: area.clientWidth < WIDE ? "label" : "label+text",
       textfont: { color: fills.map(readableOn) },
+      outsidetextfont: { color: colour("ink") }, // the whole's; else plotly takes its size for a colour
       hoverinfo: "text",
       marker: { colors: fills, line: { width: 1, color: colour("ground") } },
       pathbar: { visible: true },

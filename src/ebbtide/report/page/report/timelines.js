@@ -25,6 +25,7 @@ addSection({
 });
 
 const LANE_GAP = 0.35;
+const MOST_NUMBERS = 6;
 
 /* Spans of one lane and kind that are in view, those closer than a pixel as one: [[from, to], ...]. */
 function mergedSpans({ start, stop }, low, high, pixel) {
@@ -163,26 +164,34 @@ function stallTable(data) {
   const named = (storage) => {
     if (storage < 0) return "a copy";
     if (!trace) return `#${storage}`;
-    const { kind, module, line } = trace.storages;
+    const { module, line } = trace.storages;
     const of = trace.strings[module[storage]] || trace.strings[line[storage]];
-    return `#${storage}, ${kindName(trace.kinds[kind[storage]])}${of ? ` of ${of}` : ""}`;
+    return `#${storage}, ${kindOf(storage)}${of ? ` of ${of}` : ""}`;
   };
+  const kindOf = (storage) => (trace && storage >= 0 ? kindName(trace.kinds[trace.storages.kind[storage]]) : "");
   const rows = timelines.flatMap(({ name, stalls }) =>
     Array.from(stalls.start.keys(), (row) => ({ name, stalls, row })),
   );
   const at = (pick) => (place) => pick(rows[place].stalls, rows[place].row);
-  const storages = (numbers) =>
-    numbers.map(([storage, lane, nbytes]) => {
-      const size = nbytes || trace?.storages.nbytes[storage]; // a stall that names its storage may not say how much
-      return `${named(storage)} (${size ? `${bytes(size)} ` : ""}on ${lane})`;
-    });
+  const sizeOf = ([storage, , nbytes]) => nbytes || trace?.storages.nbytes[storage] || 0; // a stall may not say how much
+  const together = (copies) => {
+    const [[storage, lane]] = copies;
+    const nbytes = copies.reduce((sum, copy) => sum + sizeOf(copy), 0);
+    const numbers = copies.slice(0, MOST_NUMBERS).map(([number]) => (number < 0 ? "a copy" : `#${number}`));
+    const more = copies.length > MOST_NUMBERS ? ` and ${copies.length - MOST_NUMBERS} more` : "";
+    const kind = kindOf(storage);
+    const name = copies.length === 1 ? named(storage) : numbers.join(", ") + more + (kind && `, ${kind}`);
+    return `${name} (${nbytes ? `${bytes(nbytes)} ` : ""}on ${lane})`;
+  };
   const awaited = at((stalls, row) => {
-    const names = storages(stalls.awaited[row]);
-    const more = names.length > 4 ? ` and ${names.length - 4} more` : "";
-    return names.slice(0, 4).join("; ") + more || "nothing that is recorded";
+    const groups = new Map(); // copies of one kind on one lane
+    for (const copy of stalls.awaited[row]) {
+      const key = `${kindOf(copy[0])} ${copy[1]}`;
+      groups.set(key, [...(groups.get(key) || []), copy]);
+    }
+    return [...groups.values()].map(together).join("; ") || "nothing that is recorded";
   });
   const columns = [
-    { title: "In", value: (place) => rows[place].name, text: (place) => rows[place].name },
     {
       title: "At",
       number: true,
@@ -200,12 +209,13 @@ function stallTable(data) {
       value: at(({ kind }, row) => kind[row]),
       text: at(({ kind }, row) => kind[row].replace("stall_", "")),
     },
-    { title: "Operation", value: at(({ where }, row) => where[row]), text: at(({ where }, row) => where[row]) },
     { title: "Waited for", value: awaited, text: awaited },
+    { title: "Operation", value: at(({ where }, row) => where[row]), text: at(({ where }, row) => where[row]) },
+    { title: "In", value: (place) => rows[place].name, text: (place) => rows[place].name },
   ];
   const first = (place) => rows[place].stalls.awaited[rows[place].row].find(([storage]) => storage >= 0);
   new Table(document.getElementById("stalls"), columns, rows.keys(), {
-    sorted: [2, true],
+    sorted: [1, true],
     caption: "Stalls",
     action: (place) =>
       trace && first(place)
