@@ -7,7 +7,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from signal import SIGTERM
 from threading import Event
+from time import sleep
 
 import pytest
 from click.testing import CliRunner
@@ -162,6 +164,51 @@ def test_a_killed_job_leaves_what_it_knew(place: Path) -> None:
     assert str(script) in left.moment.command
     assert left.steps[-1].evicted_bytes.total > 0
     assert "unfinished" in run(EBBTIDE, "report", str(out)).stdout
+
+
+IN_AN_OPERATOR = """
+import torch
+
+model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(8)])
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(4):
+    optimizer.zero_grad()
+    model(torch.randn(64, 512)).square().mean().backward()
+    optimizer.step()
+table = torch.randn(6000, 6000)
+print("begins", flush=True)
+torch.linalg.eigvals(table)  # minutes
+print("ended", flush=True)
+"""
+
+
+@pytest.mark.starts
+@pytest.mark.slow
+def test_at_sigterm_the_report_is_of_the_last_turn_also_within_an_operator(place: Path) -> None:
+    """The thread writes while an operator runs, for which a signal's handler in Python would have to wait."""
+    script, out = place / "train.py", place / "out.json"
+    script.write_text(IN_AN_OPERATOR)
+    command = [EBBTIDE, "run", "--fast", "1GiB", "--report", str(out), str(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "begins\n"
+        turns = {written_at(out)}
+        while len(turns) < 3:  # the second may have begun before the operator
+            assert run.poll() is None
+            sleep(0.05)
+            turns.add(written_at(out))
+        run.terminate()
+        assert run.stdout.read() == ""
+    assert run.returncode == -SIGTERM
+    left = RunReport.from_json(out.read_text())
+    assert left.moment is not None
+    assert left.moment.at_s >= max(turns)
+    assert len(left.steps) == 4
+
+
+def written_at(path: Path) -> float:
+    moment = RunReport.from_json(path.read_text()).moment if path.exists() else None
+    return 0.0 if moment is None else moment.at_s
 
 
 def test_what_is_said_of_a_moment_is_this_process_s() -> None:
