@@ -107,6 +107,14 @@ CASES = (
     Case("peft", "LoRA", ("peft", "transformers"), "peft_lora", "30%"),
     Case("peft-session", _BY_SESSION, ("peft", "transformers"), "peft_lora", "30%", inside=True),
     Case(
+        "qlora",
+        "QLoRA: `Linear4bit`, `AdamW8bit`, LoRA by PEFT",
+        ("bitsandbytes", "peft", "transformers"),
+        "qlora",
+        "50%",
+    ),
+    Case("torchao", "`quantize_` to int8, `AdamW8bit`", ("torchao",), "torchao_int8", "50%"),
+    Case(
         "lightning",
         "`Trainer`: accumulation, clipping, validation, checkpoints",
         _LIGHTNING,

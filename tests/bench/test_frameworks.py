@@ -31,7 +31,7 @@ def plain_sides() -> dict[object, Side]:
 )
 def test_case(case: Case, plain_sides: dict[object, Side], tmp_path: Path) -> None:
     if package := missing(case):
-        pytest.skip(f"{package} is not installed: pip install 'ebbtide[frameworks]' has it")
+        pytest.skip(f"{package} is not installed: pip install 'ebbtide[frameworks,quantization]' has it")
     started = (*case.plain("python", ()), case.resumes)
     if started not in plain_sides:
         plain_sides[started] = run_side(case, tmp_path / "plain", STEPS, LONGEST_S, within=False)
