@@ -81,7 +81,7 @@ def test_all_ranks_end_with_status_3_where_one_was_never_bounded(tmp_path: Path)
     sentences = re.findall(r"^ebbtide: error: (.*)$", done.stderr, re.MULTILINE)
     assert len(sentences) == 2
     assert len(set(sentences)) == 1
-    assert sentences[0].startswith("rank 1: the run was not bounded as asked: 1 steps were seen")
+    assert sentences[0].startswith("rank 1: the run was not bounded as asked: 1 of 2 steps that find the peak")
     assert statuses(done) == {"3"}
 
 

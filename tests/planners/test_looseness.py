@@ -94,7 +94,7 @@ def test_shares_that_do_not_add_up_are_said_to_be_of_each_by_itself() -> None:
     shares = ((Constraint.SLOWDOWN, 0.48), (Constraint.SHARING, 0.15), (Constraint.PAGES, 0.01))
     said = Looseness(0.1, shares, 0.67).sentence()
     assert "48 % of the gap, bandwidth that links share 15 %, each by itself" in said
-    assert "67 % together, which is not their sum" in said
+    assert "67 % together; the other" in said
     assert said.endswith("the other 33 % are the search's, or that of the copies' order")
 
 

@@ -124,7 +124,7 @@ def test_the_command_ends_the_script_when_the_step_is_recorded(tmp_path: Path) -
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.count("loss") == 2
     assert "train_mlp.py, step 3: " in finished.stderr
-    assert "times what the step before took unrecorded" in finished.stderr
+    assert "times as long as the step before, which was not recorded" in finished.stderr
     assert "the script was ended after it (--keep-running lets it go on)" in finished.stderr
     quiet = run(EBBTIDE, "trace", "-q", "-o", str(tmp_path / "quiet.trace"), *SMALL, "--steps", "9")
     assert (quiet.returncode, quiet.stderr) == (0, "")

@@ -107,9 +107,9 @@ def choose_bounds(
         if arena_bytes is not None:
             raise SettingError(f"EBBTIDE_ARENA and a budget of {budget} both set the arena's budget: use one of them")
         said = (
-            f"{budget} of what a step's tensors peak at, which two steps have to show first: these run within the "
-            f"{format_bytes(there)} that {free.source} has for this process{share}. A size "
-            f"({option('fast', '8GiB')}) binds from the start"
+            f"two steps measure the peak first, within the {format_bytes(there)} that {free.source} has for this "
+            f"process{share}; the limit of {budget} applies from step 3. A size ({option('fast', '8GiB')}) applies at "
+            "once"
         )
         return Bounds(there, 0, budget.fraction, process_asked=False, there_bytes=there, limit=limit, said=said)
     asked = budget.nbytes or 0

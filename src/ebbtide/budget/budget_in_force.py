@@ -167,8 +167,8 @@ class BudgetInForce:
         self._take(arena)
         self.is_set = True
         self._say(
-            f"a step's tensors peak at {format_bytes(self._live_peak)}; from here they have {format_bytes(arena)} of "
-            "memory, and peaks are measured anew"
+            f"a step's tensors peak at {format_bytes(self._live_peak)}; from now on they are limited to "
+            f"{format_bytes(arena)}"
         )
         self._wait()
         self._reset_peaks()

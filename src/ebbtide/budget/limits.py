@@ -77,7 +77,7 @@ class Limits:
             if worth:
                 self._told_process_bytes, self._told_at_s = allowed, time.monotonic()
         if worth:
-            self._say(f"this process can have {format_bytes(allowed)} from here: a limit, or what others take, changed")
+            self._say(f"free memory changed: the limit is now {format_bytes(allowed)}")
 
     def tolerated_bytes(self) -> int:
         """Return the highest peak with which the process counts as within its bound."""

@@ -27,12 +27,10 @@ NOTHING_MANAGED = (
 
 def no_peak(share: float, steps: int, needed: int) -> str:
     """Say that too few steps have shown the peak of a percentage."""
-    text = (
-        f"{steps} steps were seen and {needed} are needed to find the peak that the budget of {100 * share:g} % is a "
-        "share of, so the process was bounded by what there is, and not by the percentage"
-    )
+    seen = f"{steps} of {needed} steps that find the peak were" if steps else "no optimizer step was"
+    text = f"{seen} seen, so {100 * share:g} % could not be applied: the process was bounded by what there is"
     if steps:
-        return f"{text}: train for longer, or give the budget in bytes, such as {option('fast', '8GiB')}"
+        return f"{text}; train for longer, or give the budget in bytes, such as {option('fast', '8GiB')}"
     in_bytes = f"give the budget in bytes, such as {option('fast', '8GiB')}"
     return f"{text}; {_STEP}. {_INSIDE}. If it has no such optimizer, {in_bytes}"
 

@@ -200,4 +200,4 @@ def _described(trace: Trace) -> str:
     if not trace.unrecorded_ns:
         return text
     times, before = trace.step_ns / trace.unrecorded_ns, format_time(seconds(trace.unrecorded_ns))
-    return f"{text}, {times:.2f} times what the step before took unrecorded ({before})"
+    return f"{text}, {times:.2f} times as long as the step before, which was not recorded ({before})"

@@ -95,8 +95,7 @@ class Looseness:
         others = [f", {each.what} {_percent(share)}" for each, share in self.shares[1:] if share >= _WORTH_NAMING]
         return (
             f"{first}{''.join(others)}, each by itself; all that it leaves out makes {_percent(self.together)} "
-            "together, which is not their sum, for one can hide or add to another; the other "
-            f"{_percent(1 - self.together)} are the search's, or that of the copies' order"
+            f"together; the other {_percent(1 - self.together)} are the search's, or that of the copies' order"
         )
 
 
