@@ -316,6 +316,26 @@ def test_of_a_better_plan_that_no_step_was_left_for_nothing_is_reported(
     ]
 
 
+def test_a_new_plan_that_is_forecast_slower_than_the_last_says_why(
+    native: Native, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers, forecasts = iter((0, 1)), iter((0.1, 0.5))
+    monkeypatch.setattr(native, "load_schedule", lambda columns: next(numbers))
+    links = (LinkReport("dram->file", 3 << 20, 0.1), LinkReport("file->dram", 5 << 20, 0.1))
+    said: list[str] = []
+
+    def slower(job: Job) -> Answer:
+        return replace(planned(job), report=replace(REPORT, links=links, predicted_s=next(forecasts)))
+
+    made, _ = after_steps(2, slower, measures=True, say=said.append)
+    monkeypatch.setattr(native, "followed", lambda: 0)
+    steps(made, 2)
+    assert [text.partition("written")[2] for text in said if "steps follow" in text] == [
+        "",
+        "; the last one's was 100 ms, before its steps were measured",
+    ]
+
+
 def test_what_the_recording_took_is_given_back_when_the_plan_comes_later(native: Native) -> None:
     made, process, _, _ = beside()
     steps(made, 2)

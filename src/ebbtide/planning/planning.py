@@ -384,7 +384,10 @@ class Planning:
         out = f"{self._machine.tiers[0].name}->"
         written = sum(link.forecast_bytes for link in report.links if link.name.startswith(out))
         forecast = f"{format_time(report.predicted_s)} a step, and {format_bytes(written)} written"
-        self._say(f"from step {self._steps + 1} on steps follow {what}; its forecast: {forecast}")
+        was, why = self._replaced, ""
+        if was is not None and report.predicted_s > was.predicted_s:
+            why = f"; the last one's was {format_time(was.predicted_s)}, before its steps were measured"
+        self._say(f"from step {self._steps + 1} on steps follow {what}; its forecast: {forecast}{why}")
 
     def _may_improve(self, report: PlanReport, pending: PendingPlan) -> bool:
         """Tell whether a faster plan is wanted: only after a shape's first, and where enough is left to gain."""
