@@ -6,8 +6,14 @@ and the script goes on as it would without us.
 
 import os
 import sys
+import textwrap
 from contextlib import suppress
 from typing import TextIO
+
+SUMMARY_TEXT = 21
+"""The column at which texts of a summary begin, to the right of their labels."""
+_WIDEST = 110
+"""Longer lines are hard to read, however wide the terminal."""
 
 
 def tell(text: str, stream: TextIO | None = None) -> None:
@@ -30,3 +36,35 @@ def columns_of(stream: TextIO | None) -> int | None:
         if stream is not None and stream.isatty():
             return os.get_terminal_size(stream.fileno()).columns
     return None
+
+
+def terminal_columns(stream: TextIO | None = None) -> int | None:
+    """Return the longest line for the terminal of ``stream`` (standard error), or None where there is no terminal."""
+    columns = columns_of(stream or sys.stderr)
+    return None if columns is None else min(columns, _WIDEST)
+
+
+def folded_for_terminal(text: str, stream: TextIO | None = None, hanging: int = SUMMARY_TEXT) -> str:
+    """Fold a text for the terminal of ``stream`` (standard error). Without a terminal, the text stays as it is."""
+    columns = terminal_columns(stream)
+    return text if columns is None else folded(text, columns, hanging)
+
+
+def folded(text: str, columns: int, hanging: int = SUMMARY_TEXT) -> str:
+    """Fold a text into lines of at most ``columns``, where words allow that.
+
+    Folded lines go on at column ``hanging``, by default below a summary's text.
+    """
+    indent = " " * hanging
+    lines = (
+        textwrap.wrap(
+            line,
+            max(columns, 2 * len(indent)),
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        or [""]
+        for line in text.splitlines()
+    )
+    return "\n".join(line for folds in lines for line in folds)

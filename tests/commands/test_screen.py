@@ -162,7 +162,7 @@ def test_reports_of_runs_fit_a_terminal(tmp_path: Path) -> None:
 def test_a_verdict_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     good = verdict_of(record(("1", "2", "9")), report())
     unsteady = replace(good, unsteady=Difference(1, "loss", "1" * 30, "2" * 30))
-    monkeypatch.setattr("ebbtide.report.summary.terminal_columns", lambda stream: 80)
+    monkeypatch.setattr("ebbtide.terminal.terminal_columns", lambda stream: 80)
     for verdict, goes_on in ((good, " " * 21), (unsteady, " " * 4)):
         monkeypatch.setattr("ebbtide.verify.command.verify_script", lambda *_, verdict=verdict: verdict)
         done = CliRunner().invoke(cli, ["verify", "train.py"])

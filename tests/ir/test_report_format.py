@@ -26,7 +26,8 @@ from ebbtide.ir.run_report import (
     TierReport,
     Traffic,
 )
-from ebbtide.report.summary import folded, render_headline, render_summary
+from ebbtide.report.summary import render_headline, render_summary
+from ebbtide.terminal import folded
 from tests.helpers.paths import ROOT
 
 STEP = StepReport(

@@ -211,6 +211,19 @@ def test_switched_off_nothing_is_shown_and_no_thread_runs() -> None:
     assert stream.getvalue() == ""
 
 
+def test_on_a_terminal_what_is_said_breaks_between_words() -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 50, 0, 0))
+    said = "two steps measure the peak first, within what this machine has; a size applies at once"
+    with os.fdopen(theirs, "w") as stream:
+        Progress(lambda: FINISHED, ProgressMode.AUTO, stream).say(said)
+        lines = os.read(ours, 65_536).decode().splitlines()
+    os.close(ours)
+    assert [line[:9] for line in lines] == ["ebbtide: ", " " * 9, " " * 9]
+    assert max(map(len, lines)) <= 50
+    assert " ".join(line[9:] for line in lines) == said
+
+
 def test_on_a_terminal_the_last_row_is_taken_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     ours, theirs = pty.openpty()

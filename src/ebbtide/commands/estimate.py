@@ -60,8 +60,8 @@ def estimate(
     from ebbtide.estimate.text import COLUMNS, LEAST_WANTED_FIRST, ON_DEVICE, ending, heading, lines, to_figures
     from ebbtide.machines import find_machine
     from ebbtide.pipeline.reading import this_machine
-    from ebbtide.report.summary import folded_for_terminal
     from ebbtide.settings import Settings
+    from ebbtide.terminal import folded_for_terminal
     from ebbtide.units import parse_fraction
 
     refuse_misplaced_options(program, ("--machine", "--json"))

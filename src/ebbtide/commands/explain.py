@@ -59,8 +59,8 @@ def explain(
     from ebbtide.commands.routes import machine_named, step_for, way_of
     from ebbtide.commands.tables import whose_times
     from ebbtide.pipeline.reading import read_plan, read_timeline, read_trace
-    from ebbtide.report.summary import folded_for_terminal
     from ebbtide.simulator import is_modelled
+    from ebbtide.terminal import folded_for_terminal
 
     trace, plan, timeline = _sorted(files, plan, timeline)
     step, own = read_trace(trace)

@@ -55,7 +55,7 @@ def plan(
     from ebbtide.planners import DEFAULT
     from ebbtide.planners import plan as make
     from ebbtide.planners.search.bound_diagnosis import looseness_of
-    from ebbtide.report.summary import folded_for_terminal
+    from ebbtide.terminal import folded_for_terminal
 
     check_writable("plan", output)
     if export is not None and output is None:

@@ -77,8 +77,8 @@ def probe(
     """
     from ebbtide.commands.working import working
     from ebbtide.probe.command import probe_and_write
-    from ebbtide.report.summary import folded_for_terminal, terminal_columns
     from ebbtide.session.driven import written
+    from ebbtide.terminal import folded_for_terminal, terminal_columns
     from ebbtide.units import format_time
     from ebbtide.units import seconds as seconds_of
     from ebbtide.whole_file import write_whole

@@ -11,6 +11,7 @@ from ebbtide.commands.completion import files
 from ebbtide.errors import EbbtideWarning
 from ebbtide.in_front import InFrontOf
 from ebbtide.settings import KNOBS
+from ebbtide.terminal import folded_for_terminal
 
 program_argument = click.argument(
     "program",
@@ -127,12 +128,13 @@ def refuse_misplaced_options(program: Sequence[str], names: Sequence[str]) -> No
 
 
 def warn_in_one_line() -> None:
-    """Show our warnings in one line from now on. The script's own warnings stay as they were."""
+    """Show our warnings without the line of our code from now on. The script's own warnings stay as they were."""
 
     def one_line(
         other: Callable[..., str], message: Warning | str, category: type[Warning], *at: Any, **line: Any
     ) -> str:
-        is_ours = category is EbbtideWarning
-        return f"ebbtide: warning: {message}\n" if is_ours else other(message, category, *at, **line)
+        if category is not EbbtideWarning:
+            return other(message, category, *at, **line)
+        return folded_for_terminal(f"ebbtide: warning: {message}", hanging=len("ebbtide: ")) + "\n"
 
     InFrontOf.TERMINAL_WARNINGS.install(one_line)

@@ -26,7 +26,8 @@ def print_runs(paths: tuple[Path, ...], as_json: bool) -> None:
     """Print reports. Raises UsageError for another file of Ebbtide's, and ReportError."""
     from ebbtide.ir.files import kind_of
     from ebbtide.report.ranks import column, render_ranks
-    from ebbtide.report.summary import folded_for_terminal, render_summary, terminal_columns
+    from ebbtide.report.summary import render_summary
+    from ebbtide.terminal import folded_for_terminal, terminal_columns
 
     kinds = {path: kind.__name__.lower() for path in paths if (kind := kind_of(path)) is not None}
     for path, what in kinds.items():

@@ -61,8 +61,9 @@ def _session(path: str, report: "RunReport", columns: int) -> "list[RenderableTy
     from rich.table import Table
     from rich.text import Text
 
-    from ebbtide.report.summary import folded, render_summary
+    from ebbtide.report.summary import render_summary
     from ebbtide.session.kept_report import goes_on
+    from ebbtide.terminal import folded
     from ebbtide.units import format_bytes
 
     moment = report.moment

@@ -78,8 +78,8 @@ def verify(
     script make ten or so.
     """
     from ebbtide.commands.working import working
-    from ebbtide.report.summary import folded_for_terminal
     from ebbtide.settings import KNOBS, PREFIX, Settings
+    from ebbtide.terminal import folded_for_terminal
     from ebbtide.verify.command import RUNS, verify_script
     from ebbtide.verify.text import render, to_json
 

@@ -1,55 +1,18 @@
 """Shows a run's report as text for people: the answers (``headline``), then faults, then figures. All are measured
 but for a plan's, which are expected."""
 
-import sys
-import textwrap
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from statistics import mean, median
-from typing import TextIO
 
 from ebbtide.ir.run_report import KINDS, PlanReport, RunReport, StepMode, StepReport, TierReport, Traffic
 from ebbtide.report.headline import headline
 from ebbtide.report.typical_steps import median_step_s, typical_steps, typical_steps_named
-from ebbtide.terminal import columns_of
+from ebbtide.terminal import SUMMARY_TEXT
 from ebbtide.units import format_bytes, format_time
 
-_LABEL = 19
+_LABEL = SUMMARY_TEXT - 2
 _MODES = (StepMode.RECORDED, StepMode.PLANNED, StepMode.DEMAND)
-_WIDEST = 110
-"""Longer lines are hard to read, however wide the terminal."""
-
-
-def terminal_columns(stream: TextIO | None = None) -> int | None:
-    """Return the longest line for the terminal of ``stream`` (standard error), or None where there is no terminal."""
-    columns = columns_of(stream or sys.stderr)
-    return None if columns is None else min(columns, _WIDEST)
-
-
-def folded_for_terminal(text: str, stream: TextIO | None = None, hanging: int = 2 + _LABEL) -> str:
-    """Fold a text for the terminal of ``stream`` (standard error). Without a terminal, the text stays as it is."""
-    columns = terminal_columns(stream)
-    return text if columns is None else folded(text, columns, hanging)
-
-
-def folded(text: str, columns: int, hanging: int = 2 + _LABEL) -> str:
-    """Fold a text into lines of at most ``columns``, where words allow that.
-
-    Folded lines go on at column ``hanging``, by default below a summary's text.
-    """
-    indent = " " * hanging
-    lines = (
-        textwrap.wrap(
-            line,
-            max(columns, 2 * len(indent)),
-            subsequent_indent=indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        or [""]
-        for line in text.splitlines()
-    )
-    return "\n".join(line for folds in lines for line in folds)
 
 
 def render_headline(report: RunReport) -> str:

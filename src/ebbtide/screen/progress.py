@@ -21,7 +21,7 @@ from typing import Any, TextIO
 from ebbtide.ir.run_report import StepReport
 from ebbtide.screen.notebook import Area, area_here
 from ebbtide.settings import ProgressMode
-from ebbtide.terminal import columns_of, tell
+from ebbtide.terminal import columns_of, folded_for_terminal, tell
 from ebbtide.units import format_bytes, format_time
 
 _LIVE_INTERVAL_S = 0.25
@@ -33,6 +33,7 @@ _LONG = 2.0
 _LONG_S = 2.0
 _ESC = "\x1b"
 _NAME = "ebbtide "
+_SAYS = "ebbtide: "
 _log = logging.getLogger("ebbtide")
 
 
@@ -158,7 +159,8 @@ class Progress:
         if self.area is not None:
             self.area.say(text)
         else:
-            _tell_above_bars(f"ebbtide: {self._whose}{text}", self._stream)
+            line = f"{_SAYS}{self._whose}{text}"
+            _tell_above_bars(folded_for_terminal(line, self._stream, hanging=len(_SAYS)), self._stream)
 
     def close(self) -> None:
         self._stopping.set()

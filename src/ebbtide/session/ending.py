@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from ebbtide.errors import INTERRUPTED, BudgetError, RankError
 from ebbtide.ir.run_report import RunReport
 from ebbtide.report.ranks import column, render_ranks
-from ebbtide.report.summary import folded_for_terminal, render_headline, render_summary, terminal_columns
-from ebbtide.terminal import tell
+from ebbtide.report.summary import render_headline, render_summary
+from ebbtide.terminal import folded_for_terminal, tell, terminal_columns
 
 if TYPE_CHECKING:
     from ebbtide.session.session import Session
