@@ -8,13 +8,13 @@
 
 #include "../core/arena.hpp"
 
-#define CHECK(condition)                                                           \
-  do {                                                                             \
-    if (!(condition)) {                                                            \
-      std::fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition); \
-      std::abort();                                                                \
-    }                                                                              \
-  } while (false)
+// Out of line: its code would stand in each build at hundreds of checks.
+[[noreturn]] inline __attribute__((noinline, cold)) void fail(const char* file, int line, const char* condition) {
+  std::fprintf(stderr, "%s:%d: failed: %s\n", file, line, condition);
+  std::abort();
+}
+
+#define CHECK(condition) ((condition) ? static_cast<void>(0) : fail(__FILE__, __LINE__, #condition))
 
 struct Test {
   const char* name;
